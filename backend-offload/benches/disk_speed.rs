@@ -1,12 +1,12 @@
-//! Bytes per second between host memory and the disk below it, against what `fio` reaches there with pieces of the
-//! same size and as many under way: `cargo bench -p backend-offload -p host-optim --bench disk_speed -- FOLDER`, in which
-//! host-optim's has the states of an optimizer that are stepped there.
+//! Disk throughput compared with `fio`, at the same piece size and queue depth:
+//! `cargo bench -p backend-offload -p host-optim --bench disk_speed -- FOLDER`. The bench of this name in host-optim
+//! steps optimizer states on the disk.
 
 mod fio;
 
 use fio::{BYTES, fio, folder};
 
-/// As the disk tier transfers them.
+/// As in the disk tier.
 const PIECE: usize = 4 << 20;
 const UNDER_WAY: usize = 8;
 const ROUNDS: usize = 5;

@@ -1,4 +1,4 @@
-//! The public face: one type, and a few functions about a device.
+//! The public interface: one backend type, and functions on a device.
 
 use crate::bytes::Budget;
 use crate::config::OffloadConfig;
@@ -16,7 +16,7 @@ use pager::{Limit, Preference};
 /// Backend `B` with its memory spilling to the host: `type B = Autodiff<Offload<Cuda>>`.
 pub type Offload<B> = <B as Offloadable>::Offloaded;
 
-/// A backend this crate has a door for.
+/// A backend that this crate can offload.
 ///
 /// Implemented for `CubeBackend` over any supported CubeCL runtime, with and without fusion (`Cuda`, `Wgpu`),
 /// and with feature `router` for `Flex`.
@@ -25,9 +25,9 @@ pub trait Offloadable: Managed {
     type Offloaded: Spilling<Device = Self::Device>;
 }
 
-/// A backend whose devices the functions of this crate reach: one that can be offloaded, named for its devices, the
-/// offloaded one, or either with automatic differentiation. `stats::<Cuda>`, `stats::<Offload<Cuda>>` and
-/// `stats::<Autodiff<Offload<Cuda>>>` are the same.
+/// A backend whose device the functions of this crate accept: a plain one that can be offloaded, its offloaded form, or
+/// either with automatic differentiation. `stats::<Cuda>`, `stats::<Offload<Cuda>>` and
+/// `stats::<Autodiff<Offload<Cuda>>>` are equal.
 pub trait Managed: Backend + sealed::Sealed {
     #[doc(hidden)]
     type Door: Door<Device = Self::Device>;
@@ -46,7 +46,7 @@ pub trait Managed: Backend + sealed::Sealed {
         Err(tensors)
     }
 
-    /// The numbers that tiles of bytes stand for, by one kernel; `None` on a backend that has none for it.
+    /// Decodes tiles of bytes with one kernel; `None` if the backend has no such kernel.
     #[doc(hidden)]
     fn decode_tiles(
         _codes: IntTensor<Self>,
@@ -57,22 +57,22 @@ pub trait Managed: Backend + sealed::Sealed {
     }
 }
 
-/// How tiles of bytes become numbers. Codes are a byte each, in whole tiles; each tile has one scale in f32.
+/// The encoding of tiles. A code takes one byte, tiles are whole, and each tile has one scale in f32.
 #[doc(hidden)]
 #[derive(Debug, Clone)]
 pub struct Decoding {
-    /// Numbers that share a scale, a multiple of four.
+    /// Number of values per scale, a multiple of four.
     pub tile: usize,
-    /// Whether codes are floating-point numbers (e4m3) and not whole ones.
+    /// Whether codes are floating-point numbers (e4m3) instead of integers.
     pub floating: bool,
-    /// Shape of the numbers.
+    /// Shape of the decoded tensor.
     pub shape: Shape,
-    /// Type of the numbers.
+    /// Type of the decoded tensor.
     pub kind: DType,
 }
 
 impl Decoding {
-    /// Whether so many bytes of codes and so many scales are those of this shape.
+    /// Whether these numbers of code bytes and scales match the shape.
     #[cfg(feature = "cube")]
     pub(crate) fn fits(&self, code_bytes: usize, scales: usize) -> bool {
         let tiles = self.shape.num_elements().div_ceil(self.tile);
@@ -80,7 +80,7 @@ impl Decoding {
     }
 }
 
-/// An offloaded backend, with or without automatic differentiation: one whose tensors take hints.
+/// An offloaded backend, with or without automatic differentiation. Its tensors take hints.
 pub trait Spilling: Managed {
     #[doc(hidden)]
     fn prefer(tensor: FloatTensor<Self>, preference: Preference);
@@ -103,7 +103,7 @@ pub(crate) mod sealed {
     pub trait Sealed {}
 }
 
-/// How this crate reaches into a running device. Not for use outside it.
+/// Access to a running device. Not for use outside this crate.
 #[doc(hidden)]
 pub trait Door: sealed::Sealed {
     /// The device type.
@@ -120,7 +120,7 @@ pub trait Door: sealed::Sealed {
     fn largest_holders(device: &Self::Device, count: usize) -> Vec<Holder>;
     /// See [`reset_peaks`].
     fn reset_peaks(device: &Self::Device);
-    /// See [`set_device_budget`]. Returns the budget before.
+    /// See [`set_device_budget`]. Returns the previous budget.
     fn set_device_budget(device: &Self::Device, budget: Limit) -> Limit;
     /// See [`trim`].
     fn trim(device: &Self::Device);
@@ -146,21 +146,21 @@ pub trait Door: sealed::Sealed {
 
 /// Name and memory of `device`, without starting it.
 ///
-/// A CUDA driver tells free memory only to a process that has opened the device. The device is opened for the moment of the
-/// question, which takes some hundred megabytes of its memory and gives them back; the calling thread's own CUDA context
-/// is current again afterwards.
+/// A CUDA driver reports free memory only to a process that has opened the device. The call opens the device for a
+/// moment, which takes some hundred megabytes of its memory and releases them. The calling thread's own CUDA context is
+/// current again afterwards.
 ///
 /// # Errors
-/// If something the device needs (driver, compiler, headers) is missing.
+/// If a component of the device (driver, compiler, headers) is missing.
 pub fn probe<B: Managed>(device: &B::Device) -> Result<DeviceFacts, OffloadError> {
     B::Door::facts(device)
 }
 
-/// Makes sure that `device` can start, without starting it: its budgets are settled, from the environment if no
-/// [`OffloadConfig`] was installed, and the driver, libraries and headers it needs are there.
+/// Checks that `device` can start, without starting it: settles its budgets, from the environment if no
+/// [`OffloadConfig`] is installed, and looks for its driver, libraries and headers.
 ///
-/// Burn's signatures leave no room for an error, so the first tensor on a device that cannot start panics. After `ready`
-/// or [`OffloadConfig::install`] has succeeded, it does not panic for anything that is missing.
+/// Burn's signatures return no error, so the first tensor on a device that cannot start panics. After `ready` or
+/// [`OffloadConfig::install`] has succeeded, no missing component causes a panic.
 ///
 /// # Errors
 /// The error that the start would panic with.
@@ -168,38 +168,38 @@ pub fn ready<B: Managed>(device: &B::Device) -> Result<(), OffloadError> {
     B::Door::ready(device)
 }
 
-/// Counters of `device`, exact at the moment of the call: buffers that are not held any more are released first.
-/// Starts the device if it has not started.
+/// Counters of `device`, exact at the call: dropped buffers are released first. Starts the device if it has not
+/// started.
 ///
-/// Fusion runs operations late, and drops tensors with them: synchronise first
-/// ([`Backend::sync`](burn_backend::Backend::sync)) where the counters are to cover everything the program has asked for.
+/// Fusion delays operations and the drops of their tensors. Synchronise first
+/// ([`Backend::sync`](burn_backend::Backend::sync)) to count all operations that the program has requested.
 pub fn stats<B: Managed>(device: &B::Device) -> Stats {
     B::Door::stats(device)
 }
 
-/// The `count` blocks of `device` that hold most memory, largest first.
+/// The `count` largest blocks of `device`, largest first.
 pub fn largest_holders<B: Managed>(device: &B::Device, count: usize) -> Vec<Holder> {
     B::Door::largest_holders(device, count)
 }
 
-/// Starts the peaks of [`Stats`] and its largest launch anew, from what is held at the moment.
+/// Resets the peaks of [`Stats`] to the present values, and its largest launch.
 pub fn reset_peaks<B: Managed>(device: &B::Device) {
     B::Door::reset_peaks(device);
 }
 
-/// Changes the device budget while the program runs. Blocks above a lower budget leave at once where they can, and at the
-/// latest before the next operation that takes memory. A share is of the memory free at the moment.
+/// Changes the device budget during a run. Blocks above a lower budget are evicted at once if possible, otherwise
+/// before the next operation that takes memory. A share refers to the memory that is free at the call.
 ///
 /// # Errors
-/// If the budget is invalid, or a share of memory whose size the device does not tell.
+/// If the budget is invalid, or is a share on a device that does not report its memory.
 pub fn set_device_budget<B: Managed>(device: &B::Device, budget: Budget) -> Result<(), OffloadError> {
     replace_budget::<B>(device, budget).map(drop)
 }
 
-/// Runs `work` under another device budget, and restores the earlier budget afterwards, also if `work` panics.
+/// Runs `work` under another device budget, and restores the previous budget afterwards, even if `work` panics.
 ///
 /// # Errors
-/// As [`set_device_budget`]; `work` has not run then.
+/// As [`set_device_budget`]; then `work` has not run.
 pub fn with_device_budget<B: Managed, T>(
     device: &B::Device,
     budget: Budget,
@@ -221,23 +221,24 @@ fn replace_budget<B: Managed>(device: &B::Device, budget: Budget) -> Result<Limi
     Ok(B::Door::set_device_budget(device, limit))
 }
 
-/// Gives all unused memory back: spare device memory to the driver, idle host slabs to the machine.
+/// Returns all unused memory: spare device memory to the driver, idle host slabs to the machine.
 pub fn trim<B: Managed>(device: &B::Device) {
     B::Door::trim(device);
 }
 
-/// The host tier of `device`, for memory of the program's own under the same budget. Starts the device if it has not started.
+/// The host tier of `device`, for the program's own buffers under the same budget. Starts the device if it has not
+/// started.
 pub fn host_memory<B: Managed>(device: &B::Device) -> HostMemory {
     B::Door::host_memory(device)
 }
 
-/// Has `work` change the numbers of `tensors` where they lie, row by row as one slice each, and returns the tensors after it. An
-/// operation like any other: all of them are on the device meanwhile, within its budget, and nothing else. One that somebody else
-/// holds too, or whose numbers are not in rows, is copied before.
+/// Lets `work` change `tensors` in place, each as one slice in row-major order, and returns the changed tensors. Like
+/// any operation, it needs all of them on the device at once, within the budget, and nothing else. A tensor that shares
+/// its memory, or whose elements are not in rows, is copied first.
 ///
 /// # Errors
-/// The tensors as they were, where the device's memory is not this process's own, or one of them is not f32: an optimizer's many
-/// passes are one on the CPU, and on a GPU are left to its kernels.
+/// The unchanged tensors, if the device's memory is not this process's memory or one of them is not f32. On the CPU
+/// this makes an optimizer's many passes one; on a GPU, kernels do that.
 pub fn in_place<B: Managed>(
     tensors: Vec<FloatTensor<B>>,
     work: &mut dyn FnMut(&mut [&mut [f32]]),
@@ -245,24 +246,24 @@ pub fn in_place<B: Managed>(
     B::in_place(tensors, work)
 }
 
-/// Whether [`in_place`] does anything but return its tensors.
+/// Whether [`in_place`] can change tensors of this backend.
 pub fn works_in_place<B: Managed>() -> bool {
     B::IN_PLACE
 }
 
-/// Tells that a training step ends here. A hint for planning; never needed for correct results.
+/// Marks the end of a training step. A hint for planning; results never depend on it.
 pub fn mark_step<B: Managed>(device: &B::Device) {
     B::Door::mark_step(device);
 }
 
-/// Watches what `device` is asked for from here on, until [`watched_step`] takes it: its operations in at most 1,025 stretches,
-/// however many they are. Each operation then looks at the clock once; where nothing is watched, none does.
+/// Starts to record the operations of `device`, until [`watched_step`] takes the record: at most 1,025 stretches for
+/// any number of operations. Meanwhile each operation reads the clock once; otherwise none does.
 pub fn watch_step<B: Managed>(device: &B::Device) {
     B::Door::watch_step(device);
 }
 
-/// The timeline since [`watch_step`], whose bytes are those by which the counters of [`stats`] have grown; `None` if nothing is
-/// watched. Times are those at which the program asked for operations: on a GPU they run later.
+/// The timeline since [`watch_step`]; `None` if no recording runs. Its bytes equal the growth of the counters of
+/// [`stats`]. Times are those of the program's requests: a GPU runs the operations later.
 pub fn watched_step<B: Managed>(device: &B::Device) -> Option<Vec<Stretch>> {
     B::Door::watched_step(device)
 }
@@ -273,8 +274,8 @@ pub fn events<B: Managed>(device: &B::Device) -> Vec<crate::Event> {
     B::Door::events(device)
 }
 
-/// The most memory the runtime underneath reported after any launch, where
-/// [`watch_runtime`](OffloadConfig::watch_runtime) asked it. Zero for a door without a runtime underneath.
+/// The maximum memory that the inner runtime reported after a launch, if
+/// [`watch_runtime`](OffloadConfig::watch_runtime) is on. Zero for an adapter without an inner runtime.
 #[cfg(feature = "test-util")]
 pub fn runtime_peaks<B: Managed>(device: &B::Device) -> crate::RuntimePeaks {
     B::Door::runtime_peaks(device)

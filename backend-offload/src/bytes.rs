@@ -1,18 +1,18 @@
-//! Byte counts as people write them: `"6GiB"`, `"512 MB"`, `"80%"`, and back.
+//! Parses and prints byte counts: `"6GiB"`, `"512 MB"`, `"80%"`.
 
 use pager::Limit;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 
-/// How much memory a tier may use: a number of bytes, a share of what is there, or no limit.
+/// The memory that a tier may use: a number of bytes, a share of the free memory, or no limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Budget {
     /// Exactly this many bytes.
     Bytes(u64),
-    /// A share, in `(0, 1]`, of what is free when the device starts.
+    /// A share, in `(0, 1]`, of the memory that is free when the device starts.
     Share(f64),
-    /// No limit of ours: the tier ends where the machine does.
+    /// No limit except the machine's memory.
     Unlimited,
 }
 
@@ -29,7 +29,7 @@ pub struct BudgetError {
 const SHARE: &str = "a share lies above 0 % and at most at 100 %";
 
 impl Budget {
-    /// Refuses a share that is none: not a number, not positive, or above the whole.
+    /// Refuses an invalid share: NaN, not positive, or above 1.
     pub(crate) fn checked(self) -> Result<(), BudgetError> {
         match self {
             Self::Share(share) if !(share > 0.0 && share <= 1.0) => {
@@ -39,7 +39,7 @@ impl Budget {
         }
     }
 
-    /// The part of one of so many equal ones.
+    /// The budget divided among `among` processes.
     pub(crate) fn divided(self, among: NonZeroUsize) -> Self {
         match self {
             Self::Bytes(bytes) => Self::Bytes(bytes / among.get() as u64),
@@ -48,8 +48,7 @@ impl Budget {
         }
     }
 
-    /// The limit, given the bytes that are free. A share of an unknown amount has none; the caller turns that
-    /// into its error.
+    /// The limit for a number of free bytes. `None` for a share of an unknown amount; the caller returns an error then.
     pub(crate) fn resolve(self, free: Option<u64>) -> Option<Limit> {
         match self {
             Self::Bytes(bytes) => Some(Limit::bytes(bytes)),
@@ -103,7 +102,7 @@ impl fmt::Display for Budget {
     }
 }
 
-/// A byte count that prints with a binary unit; counts too small for one print exactly.
+/// A byte count that prints with a binary unit, or exactly if below the smallest unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub u64);
 
@@ -124,7 +123,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A limit as people read it.
+/// A limit for messages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OrUnlimited(pub Option<u64>);
 

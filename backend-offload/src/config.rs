@@ -10,9 +10,9 @@ use std::path::PathBuf;
 
 /// Configures one device; [`install`](Self::install) it before the first tensor is made there.
 ///
-/// A device without a configuration reads `OFFLOAD_DEVICE_BUDGET`, `OFFLOAD_HOST_BUDGET` and `OFFLOAD_PINNED_BUDGET`.
-/// Without these, the device budget is 90 % of the memory free at start on CUDA, and no limit where the device cannot be
-/// asked; the host budget is 80 % of what machine and control group leave.
+/// Without a configuration, `OFFLOAD_DEVICE_BUDGET`, `OFFLOAD_HOST_BUDGET` and `OFFLOAD_PINNED_BUDGET` apply. Without
+/// these, the device budget on CUDA is 90 % of the memory that is free at the start. Devices that do not report their
+/// memory have no limit. The host budget is 80 % of the memory that machine and control group leave.
 #[derive(Debug, Clone, Default)]
 pub struct OffloadConfig {
     pub(crate) device_budget: Option<Budget>,
@@ -49,119 +49,119 @@ impl OffloadConfig {
         self
     }
 
-    /// Host memory for spilled blocks. One budget serves all devices of the process.
+    /// Host memory for spilled blocks, in total for all devices of the process.
     #[must_use]
     pub fn host_budget(mut self, budget: Budget) -> Self {
         self.host_budget = Some(budget);
         self
     }
-    /// Divides the budgets for host memory, page-locked memory and the disk among so many processes on this host, each with a
-    /// configuration like this one. It holds for budgets set here, for those of the environment and for the defaults.
+
+    /// Divides the budgets for host memory, page-locked memory and disk among the processes on this host. All need the
+    /// same configuration. Applies to budgets set here, from the environment, and by default.
     #[must_use]
     pub fn among(mut self, processes: NonZeroUsize) -> Self {
         self.processes = Some(processes);
         self
     }
 
-    /// Limit of page-locked host memory, by default 40 % of what machine and control group leave. Page-locked memory copies
-    /// several times faster over the link, and the machine cannot page it out. Beyond the limit ordinary memory is used.
-    /// No effect where the runtime cannot lock memory. One budget serves all devices of the process.
+    /// Limit of page-locked host memory for all devices of the process; by default 40 % of the memory that machine and
+    /// control group leave. Page-locked memory copies several times faster over the link, but the machine cannot page
+    /// it out. Beyond the limit, ordinary memory is used. No effect on runtimes that cannot lock memory.
     #[must_use]
     pub fn pinned_budget(mut self, budget: Budget) -> Self {
         self.pinned_budget = Some(budget);
         self
     }
 
-    /// Lets blocks sink to the disk that `folder` is on when the host budget is used up. They go to a file without a name, of
-    /// which nothing is left when the process ends. `budget` bytes of the disk are taken at once, so that a full disk is an
-    /// error at the start and not within a run. Without this setting nothing is ever written to a disk. One file serves all
-    /// devices of the process. Also `OFFLOAD_DISK_DIR` with `OFFLOAD_DISK_BUDGET`. On Linux only.
+    /// Lets blocks spill to the disk of `folder` once the host budget is used up. They go to one file without a name
+    /// for all devices of the process; it vanishes when the process ends. `budget` bytes are allocated at once, so that
+    /// a full disk is an error at the start and not within a run. Without this setting, no block is written to a disk.
+    /// Also `OFFLOAD_DISK_DIR` with `OFFLOAD_DISK_BUDGET`. Linux only.
     #[must_use]
     pub fn disk(mut self, folder: impl Into<PathBuf>, budget: Budget) -> Self {
         (self.disk_folder, self.disk_budget) = (Some(folder.into()), Some(budget));
         self
     }
 
-    /// Rule by which blocks are chosen to leave the device.
+    /// Rule that chooses the blocks to evict.
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// Treatment of an operation whose own operands exceed the device budget; by default it is refused.
+    /// Treatment of an operation whose operands exceed the device budget; refused by default.
     #[must_use]
     pub fn oversized(mut self, oversized: Oversized) -> Self {
         self.oversized = oversized;
         self
     }
 
-    /// Limits the buffers of one fused kernel: 8 by default, whatever the budget. Without a limit fusion builds
-    /// kernels that name whole optimizer states at once, all of which must be on the device together. The places where
-    /// fusion cuts decide how values round, so two runs have the same bits only with the same number.
+    /// Limits the buffers of one fused kernel: 8 by default, whatever the budget. Without a limit, fusion builds
+    /// kernels that name whole optimizer states, which must all be resident together. The places where fusion cuts
+    /// decide how values round, so two runs have the same bits only with the same number.
     #[must_use]
     pub fn max_bindings(mut self, bindings: u32) -> Self {
         self.max_bindings = Some(bindings);
         self
     }
 
-    /// Fuses kernels as the plain backend does, so that every bit is the plain backend's. Raises the floor of the
-    /// device budget: one fused kernel may name as many buffers as the device binds.
+    /// Fuses kernels as the plain backend does, for the plain backend's bits. This raises the floor of the device
+    /// budget: one fused kernel may name as many buffers as the device binds.
     #[must_use]
     pub fn plain_fusion(self) -> Self {
         self.max_bindings(u32::MAX)
     }
 
-    /// Buffers below this many bytes (64 KiB by default) are never moved nor counted: moving them costs more
-    /// than they hold.
+    /// Buffers below this many bytes (64 KiB by default) never move and do not count: a move costs more than they hold.
     #[must_use]
     pub fn smallest_block(mut self, bytes: u64) -> Self {
         self.smallest_block = Some(bytes.max(1));
         self
     }
 
-    /// Multiplies f32 matrices in true f32. By default a CUDA device may, as with the plain backend, round the factors to TF32
-    /// (ten bits of mantissa) for tensor cores, which is several times faster. No effect on other devices.
+    /// Multiplies f32 matrices in true f32. By default a CUDA device may round the factors to TF32 (ten bits of
+    /// mantissa) for tensor cores, as with the plain backend. TF32 is several times faster. No effect on other devices.
     #[must_use]
     pub fn exact_f32(mut self, exact: bool) -> Self {
         self.exact_f32 = exact;
         self
     }
 
-    /// Whether copies run beside the device's work, and ahead of it where the program repeats itself: the default, where
-    /// the runtime allows it (CUDA). Never changes a number. Also `OFFLOAD_OVERLAP=0`.
+    /// Lets copies run in parallel with the device's work, and before it in repeated programs. On by default, but
+    /// only CUDA supports it. Never changes a number. Also `OFFLOAD_OVERLAP=0`.
     #[must_use]
     pub fn overlap(mut self, overlap: bool) -> Self {
         self.overlap = Some(overlap);
         self
     }
 
-    /// Paranoid mode: device memory is overwritten when a block leaves it, and every block that comes
-    /// back is checksummed. Slow; for tests. Also `OFFLOAD_PARANOID=1`.
+    /// Paranoid mode: overwrites the device memory of evicted blocks and checks a checksum of every returning block.
+    /// Slow; for tests. Also `OFFLOAD_PARANOID=1`.
     #[must_use]
     pub fn paranoid(mut self, paranoid: bool) -> Self {
         self.paranoid = Some(paranoid);
         self
     }
 
-    /// Records everything the program asks of its memory in a file, for `cargo xtask bench-vram --simulate`: sizes,
-    /// uses, drops and steps, no contents. Also `OFFLOAD_TRACE=FILE`.
+    /// Records all memory requests of the program in a file for `cargo xtask bench-vram --simulate`: sizes, uses, drops
+    /// and steps, no contents. Also `OFFLOAD_TRACE=FILE`.
     #[must_use]
     pub fn trace(mut self, file: impl Into<PathBuf>) -> Self {
         self.trace = Some(file.into());
         self
     }
 
-    /// Computes nothing: every tensor has its size and is zero, and its memory is never touched. With
-    /// [`trace`](Self::trace) and without a budget it records what a program would do on a machine that is not here. Only
-    /// on the CPU door; also `OFFLOAD_DRY_RUN=1`.
+    /// Computes nothing: tensors have their sizes but read as zeros, and their memory is never touched. With
+    /// [`trace`](Self::trace) and without a budget, this records the requests of a program for another machine. Only on
+    /// the CPU adapter; also `OFFLOAD_DRY_RUN=1`.
     #[must_use]
     pub fn dry_run(mut self, dry: bool) -> Self {
         self.dry_run = Some(dry);
         self
     }
 
-    /// Makes the device misbehave on purpose.
+    /// Injects faults into the device.
     #[cfg(feature = "test-util")]
     #[must_use]
     pub fn faults(mut self, faults: crate::faults::Faults) -> Self {
@@ -169,8 +169,8 @@ impl OffloadConfig {
         self
     }
 
-    /// Asks the runtime underneath for its memory after every launch; see
-    /// [`runtime_peaks`](crate::runtime_peaks). Slow.
+    /// Asks the runtime underneath for its memory use after every launch; see [`runtime_peaks`](crate::runtime_peaks).
+    /// Slow.
     #[cfg(feature = "test-util")]
     #[must_use]
     pub fn watch_runtime(mut self) -> Self {
@@ -178,16 +178,16 @@ impl OffloadConfig {
         self
     }
 
-    /// Puts the configuration in force for `device`.
+    /// Applies the configuration to `device`.
     ///
     /// # Errors
-    /// If the device has started already, a budget cannot be resolved or makes no sense on this device, or
-    /// something the device needs (driver, compiler, headers) is missing.
+    /// If the device has started already, a budget is invalid or cannot be resolved, or a component of the device
+    /// (driver, compiler, headers) is missing.
     pub fn install<B: Managed>(self, device: &B::Device) -> Result<(), OffloadError> {
         B::Door::install(device, self)
     }
 
-    /// Fills what was not set from the environment.
+    /// Fills unset values from the environment.
     pub(crate) fn or_environment(mut self) -> Result<Self, OffloadError> {
         self.device_budget = or_variable(self.device_budget, "OFFLOAD_DEVICE_BUDGET")?;
         self.host_budget = or_variable(self.host_budget, "OFFLOAD_HOST_BUDGET")?;

@@ -1,8 +1,7 @@
-//! Memory on the disk for the program itself, below the host tier and under the disk budget that blocks sink into.
+//! Disk memory for the program itself, under the disk budget that spilled blocks share.
 //!
-//! An optimizer whose state the host does not hold keeps it here in pieces, which it reads and writes from threads of its own
-//! through host memory that it has taken: the buffers that blocks pass stay theirs. A piece is compared with its checksum
-//! whenever it is read.
+//! An optimizer keeps state here in pieces. It moves them from its own threads through its own host memory, so the
+//! buffers of spilled blocks stay free. Each read verifies the checksum of every piece.
 
 use crate::bytes::Bytes;
 use crate::error::OffloadError;
@@ -19,7 +18,7 @@ use std::sync::{Mutex, PoisonError};
 
 const PAGE: usize = ALIGNMENT as usize;
 
-/// The disk below the host memory of a device, for the program itself. Clones share one budget.
+/// The disk below a device's host memory. Clones share one budget.
 #[derive(Clone)]
 pub struct DiskMemory {
     host: HostMemory,
@@ -29,25 +28,24 @@ pub struct DiskMemory {
     fault: Arc<Mutex<Option<(u64, DiskFault)>>>,
 }
 
-/// Bytes on the disk, in pieces that are read and written as a whole, one or several neighbours at a time. Their place is free
-/// again when this is dropped.
+/// Disk space in pieces, each read and written as a whole, alone or with neighbours. Freed on drop.
 pub struct DiskPieces {
     memory: DiskMemory,
     name: String,
-    /// Parts of the file, which the pieces fill in their order.
+    /// Parts of the file, filled in order.
     parts: Vec<Range<u64>>,
     pieces: Vec<Piece>,
 }
 
 #[derive(Debug)]
 struct Piece {
-    /// Its place in the parts put together.
+    /// Offset in the concatenated parts.
     begin: u64,
     len: usize,
     checksum: AtomicU64,
 }
 
-/// Host memory that begins with a page, as a disk reads and writes it.
+/// Page-aligned host memory for disk transfers.
 #[derive(Debug)]
 pub struct PageBuffer {
     buffer: HostBuffer,
@@ -66,20 +64,20 @@ impl DiskMemory {
         }
     }
 
-    /// The host memory above it.
+    /// The host memory above this disk.
     pub fn host(&self) -> &HostMemory {
         &self.host
     }
 
-    /// Bytes of the disk that pieces of these lengths take together.
+    /// Disk bytes of pieces of these lengths, each rounded up to pages.
     pub fn bytes_of(pieces: impl IntoIterator<Item = usize>) -> u64 {
         pieces.into_iter().map(|len| len.next_multiple_of(PAGE) as u64).sum()
     }
 
-    /// Pieces of these lengths, which are there to be read once they are written. `name` names them in an error.
+    /// Reserves pieces, which must be written before they are read. Errors mention `name`.
     ///
     /// # Errors
-    /// If the disk budget has no room for them.
+    /// If the disk budget has no room.
     pub fn take(&self, lens: &[usize], name: impl fmt::Display) -> Result<DiskPieces, OffloadError> {
         let bytes = Self::bytes_of(lens.iter().copied());
         let parts = self.disk.take(bytes).ok_or_else(|| OffloadError::Disk {
@@ -97,7 +95,7 @@ impl DiskMemory {
         Ok(DiskPieces { memory: self.clone(), name: name.to_string(), parts, pieces })
     }
 
-    /// Host memory for `len` bytes of neighbouring pieces on their way.
+    /// Host memory to transfer `len` bytes.
     ///
     /// # Errors
     /// As [`HostMemory::take`].
@@ -107,30 +105,30 @@ impl DiskMemory {
         Ok(PageBuffer { buffer, begin, len })
     }
 
-    /// Bytes of host memory that such a buffer takes.
+    /// Host bytes of a [`buffer`](Self::buffer).
     pub const fn buffer_bytes(len: usize) -> usize {
         len + PAGE
     }
 
-    /// After so many more reads or writes, whichever `fault` is about, one goes wrong.
+    /// Fails one transfer in the fault's direction, after `transfers` others.
     #[cfg(feature = "test-util")]
     pub fn fail_after(&self, transfers: u64, fault: DiskFault) {
         *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some((transfers, fault));
     }
 
-    /// Whether it went wrong.
+    /// Whether the fault has occurred.
     #[cfg(feature = "test-util")]
     pub fn has_failed(&self) -> bool {
         self.fault.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// Bytes read and written so far.
+    /// Bytes read and written.
     #[cfg(feature = "test-util")]
     pub fn moved(&self) -> [u64; 2] {
         [&self.traffic.read, &self.traffic.written].map(|bytes| bytes.load(Relaxed))
     }
 
-    /// The fault that this transfer is to have.
+    /// The fault of the next transfer, if due.
     #[cfg(feature = "test-util")]
     fn fault(&self, writes: bool) -> Option<DiskFault> {
         let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
@@ -145,12 +143,12 @@ impl DiskMemory {
 }
 
 impl DiskPieces {
-    /// Bytes of the disk.
+    /// Disk bytes of all pieces.
     pub fn bytes(&self) -> u64 {
         DiskMemory::bytes_of(self.pieces.iter().map(|piece| piece.len))
     }
 
-    /// Where each of these neighbours lies in a buffer that is read and written with them.
+    /// The range of each of these neighbours in their common buffer.
     pub fn places(&self, pieces: Range<usize>) -> Vec<Range<usize>> {
         let pieces = &self.pieces[pieces];
         let first = pieces.first().map_or(0, |piece| piece.begin);
@@ -161,21 +159,21 @@ impl DiskPieces {
         pieces.iter().map(place).collect()
     }
 
-    /// Bytes of a buffer that these neighbours are read and written with.
+    /// Bytes of a buffer for these neighbours.
     pub fn span(&self, pieces: Range<usize>) -> usize {
         DiskMemory::bytes_of(self.pieces[pieces].iter().map(|piece| piece.len)) as usize
     }
 
-    /// Reads neighbouring pieces while the caller waits.
+    /// Reads neighbouring pieces and waits.
     ///
     /// # Errors
-    /// If the disk fails, or a piece is not what was last written there.
+    /// If the disk fails, or a piece differs from its last contents.
     pub fn read(&self, pieces: Range<usize>, into: &mut PageBuffer) -> Result<(), OffloadError> {
         self.fetch(pieces.clone(), into)?;
         self.verify(pieces, into)
     }
 
-    /// The part of [`read`](Self::read) in which the disk works: what was read is of use once it is [verified](Self::verify).
+    /// Reads without the checksums: [`verify`](Self::verify) the pieces before use.
     ///
     /// # Errors
     /// If the disk fails.
@@ -195,10 +193,10 @@ impl DiskPieces {
         Ok(())
     }
 
-    /// Compares neighbouring pieces that were [fetched](Self::fetch) with their checksums, which takes a processor.
+    /// Verifies the checksums of [fetched](Self::fetch) neighbours, on the calling thread.
     ///
     /// # Errors
-    /// If a piece is not what was last written there.
+    /// If a piece differs from its last contents.
     pub fn verify(&self, pieces: Range<usize>, fetched: &PageBuffer) -> Result<(), OffloadError> {
         for (piece, place) in self.pieces[pieces.clone()].iter().zip(self.places(pieces)) {
             if checksum(&fetched[place]) != piece.checksum.load(Relaxed) {
@@ -214,7 +212,7 @@ impl DiskPieces {
         Ok(())
     }
 
-    /// Writes neighbouring pieces while the caller waits. After an error they are of no use.
+    /// Writes neighbouring pieces and waits. After an error they are unusable.
     ///
     /// # Errors
     /// If the disk fails.
@@ -223,14 +221,14 @@ impl DiskPieces {
         self.put(pieces, from)
     }
 
-    /// Takes the checksums of neighbouring pieces that are [put](Self::put) there next.
+    /// Takes the checksums of neighbouring pieces before [`put`](Self::put).
     pub fn seal(&self, pieces: Range<usize>, from: &PageBuffer) {
         for (piece, place) in self.pieces[pieces.clone()].iter().zip(self.places(pieces)) {
             piece.checksum.store(checksum(&from[place]), Relaxed);
         }
     }
 
-    /// The part of [`write`](Self::write) in which the disk works. The pieces were [sealed](Self::seal) before.
+    /// Writes pieces that were [sealed](Self::seal).
     ///
     /// # Errors
     /// If the disk fails.
@@ -247,7 +245,7 @@ impl DiskPieces {
         Ok(())
     }
 
-    /// Places in the file of so many bytes from a piece on, and where each lies in a buffer of them.
+    /// File positions of `span` bytes from a piece on, with their ranges in the buffer.
     fn stretches(&self, first: usize, span: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
         let begin = self.pieces.get(first).map_or(0, |piece| piece.begin);
         self.stretches_from(begin, span)
@@ -324,14 +322,15 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_read_as_they_were_written_one_by_one_and_together_wherever_they_lie() {
+    fn pieces_read_alone_or_together_have_the_written_bytes_wherever_they_lie() {
         let (_folder, memory) = memory(9);
-        // The file's free parts are two, neither of which holds all.
+        // The free space consists of two parts, neither of which holds all pieces.
         let mut held: Vec<_> = (0..9).map(|n| memory.take(&[PAGE], n).expect("room")).collect();
         let _between = held.swap_remove(4);
         drop(held);
         let pieces = memory.take(&[PAGE + 1, 0, 5, 3 * PAGE], "a state").expect("room");
         assert_eq!((pieces.bytes(), pieces.parts.len()), (6 * ALIGNMENT, 2));
+
         let from = filled(&memory, pieces.span(0..4), 1);
         pieces.write(0..4, &from).expect("a disk");
         let mut into = memory.buffer(pieces.span(0..4), "a test").expect("memory");
@@ -342,14 +341,17 @@ mod tests {
                 assert_eq!(into[here], from[there.clone()]);
             }
         }
+
         let again = filled(&memory, pieces.span(2..4), 2);
         pieces.write(2..4, &again).expect("a disk");
         pieces.read(0..4, &mut into).expect("as they were written");
         assert_eq!(into[..=PAGE], from[..=PAGE]);
         assert_eq!(into[3 * PAGE..6 * PAGE], again[PAGE..4 * PAGE]);
+
         let [written, read] =
             [&memory.traffic.written, &memory.traffic.read].map(|bytes| bytes.load(Relaxed) / ALIGNMENT);
         assert_eq!((written, read), (6 + 4, 6 + 2 + 1 + 4 + 3 + 6), "in pages");
+
         drop(pieces);
         assert_eq!(memory.disk.usage().in_use, ALIGNMENT, "its place is free");
     }
@@ -358,14 +360,14 @@ mod tests {
     fn a_state_above_the_disk_budget_is_refused_with_its_name_and_sizes() {
         let (_folder, memory) = memory(3);
         let _held = memory.take(&[PAGE], "one").expect("room");
-        let told = memory.take(&[2 * PAGE, 1], "the state of wte").expect_err("too much").to_string();
+        let message = memory.take(&[2 * PAGE, 1], "the state of wte").expect_err("too much").to_string();
         for part in ["finding 12.00 KiB for the state of wte", "has 8.00 KiB left"] {
-            assert!(told.contains(part), "{told}");
+            assert!(message.contains(part), "{message}");
         }
     }
 
     #[test]
-    fn a_byte_that_changed_on_the_disk_is_told_with_its_piece_and_place() {
+    fn a_changed_byte_on_the_disk_is_reported_with_its_piece_and_place() {
         let (_folder, memory) = memory(4);
         let _before = memory.take(&[PAGE], "another").expect("room");
         let pieces = memory.take(&[PAGE, 100], "the state of wte").expect("room");
@@ -376,19 +378,22 @@ mod tests {
         page[99] ^= 1;
         memory.disk.write_pages(2 * ALIGNMENT, &page).expect("a disk");
         pieces.read(0..1, &mut buffer).expect("it is another piece");
-        let told = pieces.read(0..2, &mut buffer).expect_err("it changed").to_string();
+        let message = pieces.read(0..2, &mut buffer).expect_err("it changed").to_string();
         let expected = "reading 100 B of the state of wte at byte 8192 of the file on the disk at";
-        assert!(told.contains(expected) && told.contains("not those that were written"), "{told}");
+        assert!(message.contains(expected) && message.contains("not those that were written"), "{message}");
     }
 
     #[test]
-    fn a_file_that_ends_early_is_a_short_read_and_no_contents() {
+    fn a_truncated_file_fails_the_read() {
         let (_folder, memory) = memory(4);
         let pieces = memory.take(&[2 * PAGE], "the state of wte").expect("room");
         let mut buffer = filled(&memory, pieces.span(0..1), 3);
         pieces.write(0..1, &buffer).expect("a disk");
         memory.disk.truncate(ALIGNMENT);
-        let told = pieces.read(0..1, &mut buffer).expect_err("half of it is gone").to_string();
-        assert!(told.contains("the state of wte at byte 0 of the file") && told.contains("fill"), "{told}");
+        let message = pieces.read(0..1, &mut buffer).expect_err("half of it is gone").to_string();
+        assert!(
+            message.contains("the state of wte at byte 0 of the file") && message.contains("fill"),
+            "{message}"
+        );
     }
 }

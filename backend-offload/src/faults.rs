@@ -1,53 +1,53 @@
-//! Faults on request, to prove that every one of them is survived or reported.
+//! Fault injection: each fault must be survived or reported.
 
 #[cfg(any(test, feature = "test-util"))]
 use std::io;
 
-/// Faults to inject, and how often. Counted per device from its start; zero is never.
+/// Faults to inject, counted per device; zero is never.
 #[cfg(feature = "test-util")]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Faults {
-    /// Every so many device allocations is refused once.
+    /// Refuses every n-th device allocation.
     pub refuse_allocation_every: u64,
-    /// After this many device allocations, every further one is refused.
+    /// Refuses all device allocations after so many.
     pub refuse_allocations_after: u64,
-    /// Every so many copies from device to host fails.
+    /// Fails every n-th copy from device to host.
     pub break_copy_out_every: u64,
-    /// Every so many copies from host to device fails.
+    /// Fails every n-th copy from host to device.
     pub break_copy_in_every: u64,
-    /// Every so many pieces of blocks that this fault is about has it. Counted per disk, which devices share.
+    /// Fails every n-th piece in the fault's direction, counted per disk.
     pub break_disk_every: Option<(DiskFault, u64)>,
-    /// Every so many launches panics inside the runtime, before the kernel runs.
+    /// Panics in the runtime at every n-th launch, before the kernel.
     pub panic_in_launch_every: u64,
-    /// Nothing waits for copies that run beside the device's work.
+    /// Skips waits for copies that overlap work.
     pub copies_out_of_order: bool,
 }
 
-/// A transfer to or from the disk that goes wrong on purpose.
+/// A fault of a disk transfer.
 #[cfg(any(test, feature = "test-util"))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskFault {
-    /// The drive cannot read (EIO).
+    /// EIO while reading.
     Read,
-    /// It gives less than was asked for.
+    /// Fewer bytes than requested.
     ShortRead,
-    /// A bit is another one than was written.
+    /// One flipped bit.
     Damage,
-    /// It cannot write (EIO).
+    /// EIO while writing.
     Write,
-    /// It has no space for what is written (ENOSPC).
+    /// ENOSPC while writing.
     Full,
 }
 
 #[cfg(any(test, feature = "test-util"))]
 impl DiskFault {
-    /// Whether it is writes that have the fault.
+    /// Whether the fault affects writes.
     #[must_use]
     pub fn is_of_writes(self) -> bool {
         matches!(self, Self::Write | Self::Full)
     }
 
-    /// The end of a transfer of `bytes` that has the fault. The first of them is content, and no filling up to a page.
+    /// Ends a transfer of `bytes`, whose first byte is content and no padding.
     pub(crate) fn strike(self, bytes: &mut [u8]) -> io::Result<()> {
         match self {
             Self::Read | Self::Write => Err(io::Error::from_raw_os_error(5)),
@@ -61,8 +61,7 @@ impl DiskFault {
     }
 }
 
-/// The most memory the runtime underneath reported, asked after every launch. All streams together, small
-/// buffers included.
+/// Peaks that the device runtime reported after launches, over all streams and with small buffers.
 #[cfg(feature = "test-util")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RuntimePeaks {
@@ -72,7 +71,7 @@ pub struct RuntimePeaks {
     pub reserved: u64,
 }
 
-/// Injects the faults asked for. Compiled without `test-util` it never does.
+/// Injects the requested faults; without `test-util`, none.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Injector {
     #[cfg(feature = "test-util")]
@@ -116,7 +115,7 @@ impl Injector {
     }
 }
 
-/// Counts an occasion. True for every so many of them; zero is never.
+/// Counts an occasion; true for every n-th one.
 #[cfg(feature = "test-util")]
 fn is_due(occasions: &mut u64, every: u64) -> bool {
     *occasions += 1;

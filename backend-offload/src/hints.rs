@@ -1,16 +1,15 @@
-//! Hints of the program about where its tensors should be.
+//! Hints from the program about the places of its tensors.
 //!
-//! A hint decides which blocks leave the device first, and so how many bytes move. It never changes what is computed, nor
-//! whether an operation can run. It holds for the memory a tensor has at the time: an update that is not
-//! made in place gives a tensor other memory, without hints, so give the hint of a parameter in training again
-//! after each step of its optimizer.
+//! A hint changes the order of evictions, and so the bytes that move. It never changes a result, nor whether an
+//! operation can run. It belongs to a tensor's present memory. An update that is not in place gives a tensor other
+//! memory, without hints. Repeat the hint for a trained parameter after each optimizer step.
 
 use crate::backend::Spilling;
 use burn_core::module::{Module, ModuleVisitor, Param};
 use burn_core::tensor::Tensor;
 use pager::Preference;
 
-/// Asks that the memory of `tensor` leave the device late or early, compared with all other memory.
+/// Asks that the memory of `tensor` be evicted late or early, compared with all other memory.
 ///
 /// Tensors that share memory, as views do, share the hint.
 ///
@@ -32,7 +31,7 @@ pub fn prefer<B: Spilling, const D: usize>(tensor: &Tensor<B, D>, preference: Pr
     B::prefer(tensor.clone().into_primitive().tensor(), preference);
 }
 
-/// Asks that all float parameters of `module` leave the device late or early: [`prefer`] for each.
+/// Applies [`prefer`] to every float parameter of `module`.
 pub fn prefer_module<B: Spilling>(module: &impl Module<B>, preference: Preference) {
     module.visit(&mut Prefer(preference));
 }

@@ -1,30 +1,23 @@
-//! Host memory for the program itself, under the budget that spilled tensors live in.
+//! Host memory for the program's own buffers, under the same budget as spilled tensors.
 //!
-//! An optimizer whose state lies on the host competes with spilled tensors for the same memory. It takes that memory
-//! here, so that one limit holds for both: no tensor can spill to memory that the program holds.
+//! Optimizer state on the host competes with spilled tensors for memory. It is allocated here, so that one limit holds
+//! for both: no tensor can spill to memory that the program holds.
 
 use crate::bytes::Bytes;
 use crate::disk_memory::DiskMemory;
 use crate::error::OffloadError;
 use crate::stats::TierStats;
 use crate::tiers::{Below, Disk, Draft, HostPool, SlabSource, Traffic};
-use pager::Limit;
+use pager::{Limit, Preference};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Place where tensors begin that the program makes from data while tensors spill.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NewData {
-    OnDevice,
-    OnHost,
-}
-
-/// The device that host memory is for. Page-locked memory is taken and given back where its driver may be called, which is
-/// not on the program's threads.
+/// The device that owns the host memory. Page-locked memory is allocated and freed on the device's thread, where its
+/// driver may be called.
 pub(crate) trait Site: Send + Sync {
-    /// Takes host memory; `None` if there is no room, and none can be made.
+    /// Takes host memory; `None` if there is no room and none can be made.
     fn draft(&self, pool: &Arc<HostPool>, len: usize) -> Result<Option<Draft>, OffloadError> {
         Ok(pool.draft(len, SlabSource::Heap))
     }
@@ -33,15 +26,15 @@ pub(crate) trait Site: Send + Sync {
         drop(draft);
     }
 
-    /// Tells the device where tensors from data begin.
-    fn place(&self, new: NewData);
+    /// Sets the preference for tensors that are created from data later.
+    fn prefer_for_new(&self, preference: Preference);
 }
 
 /// No device.
 struct Nowhere;
 
 impl Site for Nowhere {
-    fn place(&self, _new: NewData) {}
+    fn prefer_for_new(&self, _: Preference) {}
 }
 
 /// The host tier of a device. Clones share one budget.
@@ -63,17 +56,17 @@ impl HostMemory {
         Self::without_device(Limit::NONE, None)
     }
 
-    /// The same, with `bytes` of the disk that `folder` is on below it, which are taken at once.
+    /// Unlimited host memory above a disk: `bytes` on the disk of `folder` are allocated at once.
     ///
     /// # Errors
-    /// As [`OffloadConfig::disk`](crate::OffloadConfig::disk) has them.
+    /// As for [`OffloadConfig::disk`](crate::OffloadConfig::disk).
     pub fn above_disk(folder: &Path, bytes: u64) -> Result<Self, OffloadError> {
         Ok(Self::without_device(Limit::NONE, Some(Disk::open(folder, bytes)?)))
     }
 
-    /// Host memory as a device has it that [computes nothing](Self::computes_nothing).
+    /// Host memory of a device that [computes nothing](Self::computes_nothing).
     #[cfg(feature = "test-util")]
-    pub fn for_nothing() -> Self {
+    pub fn dry_run() -> Self {
         let memory = Self::unlimited();
         memory.pool.run_dry();
         memory
@@ -84,14 +77,14 @@ impl HostMemory {
         Self::new(Below { pool, disk, traffic: Arc::default() }, Nowhere)
     }
 
-    /// Whether this is the memory of a device that [computes nothing](crate::OffloadConfig::dry_run): what is written to a buffer
-    /// appears in others, and nobody minds what is there, so arithmetic on them can be left out.
+    /// Whether this memory belongs to a device that [computes nothing](crate::OffloadConfig::dry_run). Its buffers
+    /// share memory and their contents have no meaning, so arithmetic on them can be skipped.
     pub fn computes_nothing(&self) -> bool {
         self.pool.is_dry()
     }
 
-    /// The disk below this memory, if there is one. A device that [computes nothing](crate::OffloadConfig::dry_run) has none:
-    /// its host memory takes no room either.
+    /// The disk below this memory, if there is one. A device that [computes nothing](crate::OffloadConfig::dry_run) has
+    /// none, and its host memory takes no room either.
     pub fn disk(&self) -> Option<DiskMemory> {
         let (disk, traffic) = self.disk.clone().filter(|_| !self.computes_nothing())?;
         Some(DiskMemory::new(self.clone(), disk, traffic))
@@ -100,8 +93,9 @@ impl HostMemory {
     /// A buffer of `len` bytes with unspecified contents, aligned for any number type. `purpose` names it in an error.
     ///
     /// # Errors
-    /// If the budget or the machine has no room, or the disk refuses. Host copies of blocks that are on the device are given up
-    /// for the buffer, and blocks sink to the disk where there is one; other blocks on the host have no other place.
+    /// If the budget or the machine has no room, or the disk fails. To make room, host copies of blocks on the device
+    /// are dropped, and blocks spill to the disk if there is one. Without a disk, blocks that are only on the host
+    /// stay.
     pub fn take(&self, len: usize, purpose: impl fmt::Display) -> Result<HostBuffer, OffloadError> {
         if let Some(draft) = self.site.draft(&self.pool, len)? {
             return Ok(HostBuffer { draft: Some(draft), site: self.site.clone() });
@@ -115,23 +109,25 @@ impl HostMemory {
         })
     }
 
-    /// Runs `make`. Tensors that it makes from data begin on the host if tensors of this device spill: they push no block
-    /// off the device, arrive when they are first used, and leave it again without a copy. Where everything fits they begin
-    /// on the device, as always. Whether tensors spill is judged by the steps that [`mark_step`](crate::mark_step) counts, or
-    /// by the whole program if it never calls that. A hint: tensors that other threads make meanwhile may do the same.
+    /// Runs `make`. If tensors of this device spill, tensors that `make` creates from data start on the host. Such a
+    /// tensor evicts no block, is loaded at its first use, and is evicted without a copy. If everything fits, tensors
+    /// start on the device. Without this call, a tensor from data starts on the host only if the device has no room.
+    ///
+    /// Spilling is judged by the steps that [`mark_step`](crate::mark_step) counts, or by the whole program if no step
+    /// is marked. The hint also applies to tensors that other threads create meanwhile.
     pub fn first<T>(&self, make: impl FnOnce() -> T) -> T {
         struct After<'a>(&'a HostMemory);
         impl Drop for After<'_> {
             fn drop(&mut self) {
-                self.0.site.place(NewData::OnDevice);
+                self.0.site.prefer_for_new(Preference::Policy);
             }
         }
-        self.site.place(NewData::OnHost);
+        self.site.prefer_for_new(Preference::Host);
         let _after = After(self);
         make()
     }
 
-    /// The whole tier: spilled tensors and buffers of the program together, of all devices of the process.
+    /// Usage of the whole tier: spilled tensors and buffers of the program, for all devices of the process.
     pub fn usage(&self) -> TierStats {
         let usage = self.pool.usage();
         TierStats {
@@ -144,7 +140,8 @@ impl HostMemory {
     }
 }
 
-/// Bytes in the host tier, page-locked where the device copies faster for it. They count until this is dropped.
+/// A buffer in the host tier, page-locked if the device copies faster from such memory. Its bytes count until it is
+/// dropped.
 pub struct HostBuffer {
     draft: Option<Draft>,
     site: Arc<dyn Site>,

@@ -1,35 +1,35 @@
-//! One record per decision: to `tracing` for people, and to a list for tests.
+//! A record of memory decisions: `tracing` events, and in tests a list.
 
 use crate::bytes::Bytes;
 use crate::timeline::Watch;
 use crate::trace_file::TraceFile;
 
-/// A decision about memory, in the order they were made.
+/// A memory decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A block left the device; `copied` if its contents had to be copied out first.
+    /// A block left the device.
     Evicted {
         /// Its size.
         bytes: u64,
         /// False if the host copy was current or nothing had been written.
         copied: bool,
     },
-    /// A block came back from the host.
+    /// A block returned to the device.
     Restored {
         /// Its size.
         bytes: u64,
     },
-    /// A host copy of a block on the device was given up to make room on the host.
+    /// A host copy was dropped to make room; the block is on the device.
     CopyDropped {
         /// Its size.
         bytes: u64,
     },
-    /// A block sank from the host to the disk; `written` unless the disk had it already.
+    /// A block was spilled from host to disk.
     Sunk {
         /// Its size.
         bytes: u64,
-        /// Whether its contents had to be written.
+        /// False if the disk already held its contents.
         written: bool,
     },
     /// A block was written to the disk and stays on the host.
@@ -37,43 +37,42 @@ pub enum Event {
         /// Its size.
         bytes: u64,
     },
-    /// A block was read from the disk to the host.
+    /// A block was loaded from disk to host.
     Raised {
         /// Its size.
         bytes: u64,
     },
-    /// Spare memory went back to the driver.
+    /// Spare memory was returned to the driver.
     Trimmed,
-    /// The driver refused memory the budget allows.
+    /// The driver refused memory within the budget.
     DeviceRefused {
-        /// The size asked for.
+        /// The requested size.
         bytes: u64,
     },
-    /// A timing sample of autotune was discarded because blocks moved during it.
+    /// Blocks moved while an autotune sample was timed.
     SampleDiscarded,
-    /// An operation could not run.
+    /// An operation failed.
     Failed {
-        /// The whole error.
+        /// Its message.
         error: String,
     },
 }
 
-/// The `tracing` target of all our events.
+/// The `tracing` target of this crate.
 pub(crate) const TARGET: &str = "backend_offload";
 
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
-    /// Where the program's accesses are recorded.
+    /// The file that records the program's accesses.
     trace: Option<TraceFile>,
-    /// The step that is being watched.
+    /// The step being watched.
     pub(crate) watch: Option<Box<Watch>>,
-    /// The latest events, at most [`KEPT`](Self::KEPT).
     #[cfg(feature = "test-util")]
     events: std::collections::VecDeque<Event>,
 }
 
 impl Journal {
-    /// A run of days whose events nobody takes must not fill the memory with them.
+    /// Limits the memory of a long run that never drains its events.
     #[cfg(feature = "test-util")]
     const KEPT: usize = 1 << 20;
 
@@ -86,12 +85,11 @@ impl Journal {
         }
     }
 
-    /// Whether the program's accesses are recorded.
     pub(crate) fn is_recording(&self) -> bool {
         self.trace.is_some()
     }
 
-    /// Continues the recording. False if there is none, or none any more.
+    /// Appends to the trace; a failed write ends it. Returns whether a trace remains.
     pub(crate) fn write_trace(&mut self, bytes: &[u8]) -> bool {
         self.trace.take_if(|trace| !trace.write(bytes));
         self.is_recording()
@@ -102,7 +100,7 @@ impl Journal {
         expect(
             clippy::unused_self,
             clippy::needless_pass_by_value,
-            reason = "with nobody to keep events for, they are only traced"
+            reason = "without `test-util`, events are only traced"
         )
     )]
     pub(crate) fn record(&mut self, event: Event) {
@@ -124,7 +122,7 @@ impl Journal {
                 tracing::warn!(target: TARGET, "the driver refused {} within the budget", Bytes(*bytes));
             }
             Event::SampleDiscarded => tracing::debug!(target: TARGET, "autotune sample discarded"),
-            // The thread that caused it gets the error; a warning in the log would only repeat it.
+            // The thread that caused the failure gets the error; a warning would repeat it.
             Event::Failed { error } => tracing::debug!(target: TARGET, "{error}"),
         }
         #[cfg(feature = "test-util")]

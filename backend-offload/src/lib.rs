@@ -18,7 +18,7 @@
 //!     .host_budget("1GiB".parse()?)
 //!     .install::<Inner>(&device)?;
 //!
-//! // A mebibyte of tensors on a device that may hold half of it.
+//! // A mebibyte of tensors on a device that may hold half a mebibyte.
 //! let rows: Vec<Tensor<B, 2>> = (0..8).map(|n| Tensor::full([128, 256], n as f32, &device)).collect();
 //! let sum = rows.into_iter().reduce(|sum, row| sum + row).expect("eight");
 //! assert_eq!(sum.max().into_scalar(), 28.0);
@@ -33,61 +33,58 @@
 //!
 //! # What moves
 //!
-//! The unit is the **base allocation**, here called a block: a tensor's memory with all views of it. Burn's
-//! fusion, autotune and autodiff sit above and are untouched; activations, gradients, optimizer state and
-//! kernels' scratch memory are all blocks alike, since every one of them is an allocation. Buffers below
-//! 64 KiB never move and are not counted: moving them would cost more than they hold.
+//! The unit is the **base allocation**, called a block: a tensor's memory with all its views. Burn's fusion, autotune
+//! and autodiff work above it, unchanged. Activations, gradients, optimizer state and scratch memory of kernels are all
+//! allocations, so all are blocks. Buffers below 64 KiB never move and do not count: a move would cost more than they
+//! hold.
 //!
 //! # When
 //!
-//! Blocks move only under pressure. Before an operation runs, the blocks it names are made resident. If one of them is
-//! missing and the budget has no room, others leave first; a block leaves for free if its host copy is still
-//! current (*clean*) or if nothing was ever written to it. While everything fits, nothing is copied, and the
-//! price is a few microseconds of bookkeeping per launch.
+//! Blocks move only under pressure. Before an operation runs, its blocks are made resident. If one is missing and the
+//! budget has no room, other blocks are evicted first. An eviction copies nothing if the host copy is current (*clean*)
+//! or if the block was never written. While everything fits, nothing is copied, and a launch costs a few microseconds
+//! more.
 //!
-//! A block is in one of four places, and only the pager moves it from one to another. While it moves it counts on
-//! both sides:
+//! A block is in one of four places, and only the pager moves it. A block in motion counts on both sides:
 //!
 //! | place | meaning | leaves by |
 //! |---|---|---|
 //! | nowhere | allocated by the program, not touched yet | first use |
 //! | device, dirty | the only copy of its contents | a copy to the host |
 //! | device, clean | the host holds the same contents | nothing to copy |
-//! | host | waits | being used |
+//! | host | not on the device | its next use |
 //!
 //! # Promises
 //!
-//! - **Numbers do not change.** Blocks come back bit for bit, with the layout they had; the same kernels run
-//!   over them. Hints and predictions decide only *when* bytes move.
-//! - **The budget holds before memory is taken**, not after: bytes in use and bytes the allocator keeps for
-//!   reuse together never exceed it. The floor is the largest single operation, because its operands must be
-//!   on the device at once; [`Stats::largest_launch`] tells it, and an operation above the budget is refused
-//!   with an error that names it.
-//! - **A failure is reported once, to the thread that caused it.** A launch returns nothing in CubeCL, so when
-//!   one cannot run, reading its outputs (or anything computed from them) returns the [`OffloadError`], and so
-//!   does the next synchronisation of its stream. Stale bytes are never returned, and the operations after it
-//!   work.
-//! - **Memory comes back.** Dropping the last tensor of a block frees its bytes on either tier.
+//! - **Numbers do not change.** Blocks return bit for bit, with the same layout, and the same kernels run on them.
+//!   Hints and predictions decide only *when* bytes move.
+//! - **The budget holds before memory is taken**, not after: bytes in use plus the allocator's spare bytes never
+//!   exceed it. The floor is the largest single operation, because its operands must be resident together;
+//!   [`Stats::largest_launch`] reports its size. An operation above the budget is refused with an error that names
+//!   it.
+//! - **A failure is reported once, to the thread that caused it.** In CubeCL a launch returns nothing. If one cannot
+//!   run, reading its outputs, or values computed from them, returns the [`OffloadError`]. So does the next
+//!   synchronisation of its stream. Stale bytes are never returned, and later operations work.
+//! - **Memory comes back.** Dropping the last tensor of a block frees its bytes on every tier.
 //!
-//! How to size the budgets, what to expect of speed, and what is not supported is in the [`guide`].
+//! The [`guide`] explains how to size the budgets, which speed to expect, and the limits.
 //!
-//! # Doors
+//! # Adapters
 //!
-//! The core decides and moves nothing. Two doors move bytes: `cube` (features `cuda`, `wgpu`, `vulkan`,
-//! `metal`) stands in front of any CubeCL runtime's server, and `router` stands in front of the CPU backend
-//! `Flex`, whose heap then plays the part of a device: for machines without a GPU, and for tests that run
-//! everywhere.
+//! The core decides and moves nothing. Two adapters move bytes. `cube` (features `cuda`, `wgpu`, `vulkan`, `metal`)
+//! stands in front of any CubeCL runtime's server. `router` stands in front of the CPU backend `Flex`, whose heap plays
+//! the device: for machines without a GPU, and for tests that run everywhere.
 
 #![cfg_attr(
     not(feature = "cube"),
     expect(
         dead_code,
-        reason = "pins, bindings and allocators that pool are CubeCL's; without any door nothing drives the core"
+        reason = "pins, bindings and allocators that pool are CubeCL's; without an adapter nothing drives the core"
     )
 )]
 #![cfg_attr(
     not(any(feature = "cube", feature = "router")),
-    expect(unused_imports, reason = "without a door nothing drives the core but its own tests")
+    expect(unused_imports, reason = "without an adapter nothing drives the core but its own tests")
 )]
 
 mod backend;
@@ -129,7 +126,7 @@ pub use cube::cuda_driver_found;
 #[cfg(feature = "cube")]
 pub use cube::{CubeDoor, InnerRuntime, OffloadRuntime};
 pub use disk_memory::{DiskMemory, DiskPieces, PageBuffer};
-pub use error::{Holder, OffloadError, Situation, Tier};
+pub use error::{Holder, OffloadError, Situation};
 #[cfg(any(test, feature = "test-util"))]
 pub use faults::DiskFault;
 #[cfg(feature = "test-util")]
@@ -138,7 +135,7 @@ pub use hints::{prefer, prefer_module};
 pub use host_memory::{HostBuffer, HostMemory};
 #[cfg(feature = "test-util")]
 pub use journal::Event;
-pub use pager::{Oversized, Policy, Preference};
+pub use pager::{Oversized, Policy, Preference, Tier};
 pub use registry::{DeviceFacts, DeviceMemory};
 pub use stats::{Stats, TierStats};
 pub use tiers::available_memory as available_host_memory;

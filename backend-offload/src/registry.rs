@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A configuration with every question answered.
+/// A configuration in which every setting has a value.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(crate) struct Settings {
@@ -24,15 +24,15 @@ pub(crate) struct Settings {
     pub smallest_block: u64,
     pub paranoid: bool,
     pub exact_f32: bool,
-    /// Copies run beside the device's work where the runtime allows it.
-    #[cfg_attr(not(feature = "cube"), expect(dead_code, reason = "no other door copies beside its work"))]
+    /// Copies run in parallel with the device's work if the runtime supports it.
+    #[cfg_attr(not(feature = "cube"), expect(dead_code, reason = "no other adapter copies in parallel"))]
     pub overlap: bool,
     pub trace: Option<TraceFile>,
-    #[cfg_attr(not(feature = "router"), expect(dead_code, reason = "only the CPU door runs dry"))]
+    #[cfg_attr(not(feature = "router"), expect(dead_code, reason = "only the CPU adapter runs dry"))]
     pub dry_run: bool,
     pub host: Arc<HostPool>,
     pub disk: Option<Arc<Disk>>,
-    /// Bytes the device has in all, where it can be asked.
+    /// Total device memory in bytes, if the device reports it.
     #[cfg_attr(
         all(feature = "cube", not(feature = "cuda")),
         expect(dead_code, reason = "only CUDA takes buffers of any size")
@@ -44,9 +44,12 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The pager of one device, which records if a recording was asked for.
+    /// The pager of one device. It records if a trace is configured.
     pub(crate) fn pager(&self) -> Pager {
         let mut pager = Pager::new(self.device_budget, self.policy, self.oversized);
+        if self.dry_run {
+            pager.expect_spilling();
+        }
         if self.trace.is_some() {
             pager.record();
         }
@@ -54,34 +57,34 @@ impl Settings {
     }
 }
 
-/// Facts about a device that can be told before it starts, by [`probe`](crate::probe).
+/// Facts about a device before its start, from [`probe`](crate::probe).
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct DeviceFacts {
     /// The device's name, for messages.
     pub name: String,
-    /// The hardware's name as its driver has it, where the driver can be asked.
+    /// The hardware's name, if the driver reports it.
     pub model: Option<String>,
-    /// `None` where the device cannot be asked.
+    /// `None` if the device does not report its memory.
     pub memory: Option<DeviceMemory>,
-    /// Budget when neither configuration nor environment names one.
+    /// Budget if neither configuration nor environment sets one.
     pub default_budget: Budget,
-    /// Missing parts without which the device works, only slower, and where to get them.
+    /// Missing optional parts, and their sources. Without them the device is slower.
     pub lacking: Option<String>,
-    /// Ordinary memory plays the device.
+    /// The device is simulated in ordinary memory.
     pub simulated: bool,
 }
 
-/// Device memory as its driver tells it.
+/// Device memory, as the driver reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// Bytes that nobody holds.
+    /// Free bytes.
     pub free: u64,
-    /// Bytes there are.
+    /// Total bytes.
     pub total: u64,
 }
 
-/// A device of one door. The type keeps devices of different doors apart that share a number.
+/// A device of one adapter. The adapter's type separates devices with the same number.
 pub(crate) type DeviceKey = (TypeId, DeviceId);
 
 enum Entry {
@@ -100,7 +103,7 @@ struct Registry {
 #[derive(Clone)]
 struct InstalledHost {
     pool: Arc<HostPool>,
-    /// The budgets somebody named, host and page-locked. A share is compared as it was written: what is free changes
+    /// The configured budgets: host and page-locked. Shares are compared as written, because the free memory changes
     /// with every device that starts.
     named: [Option<Budget>; 2],
 }
@@ -117,10 +120,10 @@ fn registry() -> MutexGuard<'static, Option<Registry>> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Buffers below this are never moved unless configured otherwise.
+/// Default size below which buffers never move.
 const SMALLEST_BLOCK: u64 = 64 << 10;
 
-/// Puts `config` in force for the device.
+/// Sets the device's configuration.
 pub(crate) fn install(
     key: DeviceKey,
     config: OffloadConfig,
@@ -136,7 +139,7 @@ pub(crate) fn install(
     Ok(())
 }
 
-/// Makes sure the device has settings, from the environment if nobody installed any. Cheap once it has.
+/// Ensures that the device has settings, from the environment if none are installed. Later calls are cheap.
 pub(crate) fn prepare(
     key: DeviceKey,
     facts: impl FnOnce() -> Result<DeviceFacts, OffloadError>,
@@ -151,9 +154,9 @@ pub(crate) fn prepare(
     Ok(())
 }
 
-/// The settings, for the door that starts the device now. From here on `install` is refused.
+/// Takes the settings for the adapter that starts the device. Later calls of `install` are refused.
 ///
-/// `None` if nobody prepared the device.
+/// `None` if the device was not prepared.
 pub(crate) fn start(key: DeviceKey) -> Option<Settings> {
     let mut guard = registry();
     match guard.get_or_insert_default().devices.insert(key, Entry::Started) {
@@ -175,17 +178,20 @@ impl Registry {
                 reason: "what its kernels take is known only by running them; use the CPU door",
             });
         }
+
         let host = self.host([config.host_budget, config.pinned_budget])?;
         if dry_run {
             host.run_dry();
         }
         let trace = config.trace.map(|path| TraceFile::create(path, self.traces)).transpose()?;
-        // Last: space that is taken would stay so after a refusal.
+
+        // Last, because a refusal later would leave the disk space taken.
         let disk = self.disk(config.disk_folder, config.disk_budget)?;
         #[cfg(feature = "test-util")]
         if let (Some(disk), Some(fault)) = (&disk, config.faults.break_disk_every) {
             disk.break_every(fault);
         }
+
         self.traces += u32::from(trace.is_some());
         Ok(Settings {
             device_budget,
@@ -210,7 +216,7 @@ impl Registry {
         })
     }
 
-    /// The disk that was named, by this device or an earlier one.
+    /// The disk that this device or an earlier one configured.
     fn disk(
         &mut self,
         folder: Option<PathBuf>,
@@ -226,7 +232,7 @@ impl Registry {
         };
         let budget = budget.ok_or_else(|| refused("no disk budget says how much of it may be taken"))?;
         budget.checked()?;
-        // What no device holds any more is given back.
+        // A disk without devices is closed.
         self.disk.take_if(|installed| Arc::strong_count(&installed.disk) == 1);
         if let Some(installed) = &self.disk {
             if installed.named != (folder.clone(), budget) {
@@ -273,10 +279,10 @@ impl Registry {
     }
 }
 
-/// Share of the available host memory that spilled blocks may take, unless configured.
+/// Default share of the available host memory for spilled blocks.
 pub(crate) const DEFAULT_HOST_SHARE: Budget = Budget::Share(0.8);
 
-/// Share of it that may be page-locked: the machine can take no page of that back, whatever else runs on it.
+/// Default share for page-locked memory, which the machine cannot reclaim for other programs.
 pub(crate) const DEFAULT_PINNED_SHARE: Budget = Budget::Share(0.4);
 
 fn host_limit(wanted: Option<Budget>, default: Budget) -> Result<Limit, OffloadError> {
@@ -290,7 +296,7 @@ fn host_limit(wanted: Option<Budget>, default: Budget) -> Result<Limit, OffloadE
     })
 }
 
-/// The limit that a device budget comes to.
+/// The limit in bytes for a device budget.
 pub(crate) fn resolved(budget: Budget, facts: &DeviceFacts) -> Result<Limit, OffloadError> {
     budget.checked()?;
     budget
@@ -311,8 +317,7 @@ fn device_budget(config: &OffloadConfig, facts: &DeviceFacts, smallest: u64) -> 
     });
     let limit = resolved(wanted, facts)?;
     let Some(budget) = limit.get() else { return Ok(limit) };
-    // A budget below one block is an error, not a slow way to fail; running every operation alone is a mode
-    // of its own.
+    // A budget below one block is refused, except in the mode that runs oversized operations alone.
     if budget == 0 || (budget < smallest && config.oversized == Oversized::Refuse) {
         return Err(OffloadError::BudgetTooSmall { budget, smallest });
     }
@@ -328,10 +333,10 @@ fn device_budget(config: &OffloadConfig, facts: &DeviceFacts, smallest: u64) -> 
 mod tests {
     use super::*;
 
-    struct SomeDoor;
+    struct SomeAdapter;
 
     fn key(index: u16) -> DeviceKey {
-        (TypeId::of::<SomeDoor>(), DeviceId::new(7, index))
+        (TypeId::of::<SomeAdapter>(), DeviceId::new(7, index))
     }
 
     fn facts(memory: Option<DeviceMemory>) -> DeviceFacts {
@@ -353,7 +358,7 @@ mod tests {
     const CARD: Option<DeviceMemory> = Some(DeviceMemory { free: 6 * GIB, total: 8 * GIB });
 
     #[test]
-    fn installing_after_the_start_is_an_error_that_says_so() {
+    fn installing_after_the_start_is_refused() {
         install(key(0), budget("1GiB"), &facts(None)).expect("not started yet");
         assert_eq!(start(key(0)).expect("installed").device_budget, Limit::bytes(GIB));
         let error = install(key(0), budget("2GiB"), &facts(None)).expect_err("started");
@@ -367,10 +372,10 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_taken_of_free_memory_and_refused_where_that_is_unknown() {
-        install(key(2), budget("50%"), &facts(CARD)).expect("the card tells");
+    fn a_share_refers_to_free_memory_and_is_refused_if_that_is_unknown() {
+        install(key(2), budget("50%"), &facts(CARD)).expect("the card reports its memory");
         assert_eq!(start(key(2)).expect("installed").device_budget, Limit::bytes(3 * GIB));
-        let error = install(key(3), budget("50%"), &facts(None)).expect_err("nobody knows");
+        let error = install(key(3), budget("50%"), &facts(None)).expect_err("free memory is unknown");
         assert!(matches!(error, OffloadError::UnknownShare { .. }), "{error}");
     }
 
@@ -385,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_the_host_serves_a_second_device_although_less_is_free_by_then() {
+    fn a_second_device_with_the_same_host_share_keeps_the_pool() {
         let mut registry = Registry::default();
         let share = Some(Budget::Share(0.5));
         let pool = registry.host([share, None]).expect("the first device");
@@ -398,14 +403,14 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_disk_is_taken_once_for_all_devices_and_never_without_being_asked() {
+    fn one_disk_serves_all_devices_and_only_on_request() {
         let mut registry = Registry::default();
         let folder = tempfile::tempdir().expect("a folder");
         let named = |bytes| (Some(folder.path().to_owned()), Some(Budget::Bytes(bytes)));
-        assert!(registry.disk(None, None).expect("nobody asks").is_none());
+        assert!(registry.disk(None, None).expect("no disk is configured").is_none());
         let (path, budget) = named(1 << 20);
-        let told = registry.disk(path.clone(), None).expect_err("how much of it?").to_string();
-        assert!(told.contains("no disk budget"), "{told}");
+        let message = registry.disk(path.clone(), None).expect_err("how much of it?").to_string();
+        assert!(message.contains("no disk budget"), "{message}");
         assert!(registry.disk(path.clone(), Some(Budget::Unlimited)).is_err());
         let disk = registry.disk(path.clone(), budget).expect("there is room").expect("a disk");
         assert_eq!(disk.usage().len, 1 << 20);
@@ -414,15 +419,15 @@ mod tests {
             assert!(Arc::ptr_eq(&disk, &second));
         }
         let (path, budget) = named(2 << 20);
-        let told = registry.disk(path.clone(), budget).expect_err("another").to_string();
-        assert!(told.contains("share one disk"), "{told}");
+        let message = registry.disk(path.clone(), budget).expect_err("another").to_string();
+        assert!(message.contains("share one disk"), "{message}");
         drop(disk);
-        let next = registry.disk(path, budget).expect("nobody has the first one any more").expect("a disk");
+        let next = registry.disk(path, budget).expect("no device uses the first one").expect("a disk");
         assert_eq!(next.usage().len, 2 << 20);
     }
 
     #[test]
-    fn shares_that_are_none_are_refused() {
+    fn invalid_shares_are_refused() {
         for share in [f64::NAN, -0.5, 0.0, 1.5, f64::INFINITY] {
             let config = OffloadConfig::new().device_budget(Budget::Share(share));
             let error = install(key(6), config, &facts(CARD)).expect_err("no share");

@@ -1,29 +1,30 @@
-//! The numbers of a door's pager and host tier: its counters, and what stands behind an error.
+//! An adapter's counters, and the numbers behind an error.
 
-use crate::error::{Holder, OffloadError, Situation, Tier};
+use crate::error::{Holder, OffloadError, Situation};
 use crate::stats::{Stats, TierStats};
 use crate::tiers::Below;
-use pager::{Block, BlockId, Pager, Place, Shortage, Stop, TierIndex};
+use pager::{BlockId, Pager, Place, Shortage, Stop, Tier};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Counts that only the door itself can keep.
+/// Counts that only the adapter can keep.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub launches: u64,
     pub allocations: u64,
-    /// Bytes the program put on the device, and read from it.
+    /// Bytes that the program wrote to the device.
     pub bytes_written: u64,
     pub bytes_read: u64,
-    /// Time the program waited for blocks to move.
+    /// Time for which the program waited for blocks to move.
     pub stall: Duration,
     pub failures: u64,
 }
 
-/// The counters of the pager, the host tier and the door.
+/// The counters of the pager, the host tier and the adapter.
 pub(crate) fn stats(pager: &Pager, below: &Below, counts: &Counts) -> Stats {
     let (ledger, counters, host) = (pager.ledger(), pager.counters(), below.pool.usage());
     let disk = below.disk.as_ref().map(|disk| disk.usage()).unwrap_or_default();
+
     Stats {
         device: TierStats {
             in_use: ledger.resident(),
@@ -33,16 +34,16 @@ pub(crate) fn stats(pager: &Pager, below: &Below, counts: &Counts) -> Stats {
             budget: ledger.budget().get(),
         },
         host: TierStats {
-            in_use: ledger.held(TierIndex::HOST),
+            in_use: ledger.held(Tier::Host),
             reserved: host.reserved,
-            peak: ledger.held_peak(TierIndex::HOST),
+            peak: ledger.held_peak(Tier::Host),
             peak_reserved: host.reserved_peak,
             budget: host.limit.get(),
         },
         disk: TierStats {
-            in_use: ledger.held(TierIndex::DISK),
+            in_use: ledger.held(Tier::Disk),
             reserved: disk.in_use,
-            peak: ledger.held_peak(TierIndex::DISK),
+            peak: ledger.held_peak(Tier::Disk),
             peak_reserved: disk.peak,
             budget: Some(disk.len),
         },
@@ -78,21 +79,20 @@ pub(crate) fn stats(pager: &Pager, below: &Below, counts: &Counts) -> Stats {
     }
 }
 
-/// The `count` blocks that hold most bytes, largest first.
+/// The `count` largest blocks, largest first.
 pub(crate) fn largest_holders(pager: &Pager, count: usize) -> Vec<Holder> {
     let holder = |id: BlockId| {
-        let Block { bytes, place, .. } = pager.get(id)?;
-        let tier = match place {
-            Place::Away(TierIndex::DISK) => Tier::Disk,
-            Place::Away(_) => Tier::Host,
+        let block = pager.get(id)?;
+        let tier = match block.place() {
+            Place::Away(tier) => tier,
             _ => Tier::Device,
         };
-        Some(Holder { bytes: *bytes, tier, age: pager.age(id)? })
+        Some(Holder { bytes: block.bytes, tier, age: pager.age(id)? })
     };
     pager.largest(count).into_iter().filter_map(holder).collect()
 }
 
-/// The error for an operation that cannot run. `copy_failure` says why the last copy out failed, if one did.
+/// The error for an operation that cannot run. `copy_failure` is the reason if the last copy to the host failed.
 pub(crate) fn stopped(
     stop: Stop,
     operation: String,
@@ -104,6 +104,7 @@ pub(crate) fn stopped(
         Stop::Shortage(shortage) => shortage,
         Stop::Fault(fault) => return OffloadError::Bookkeeping { operation, fault: fault.to_string() },
     };
+
     let host = below.pool.usage();
     let disk = below.disk.as_ref().map(|disk| disk.usage());
     let situation = |wanted| {
@@ -119,6 +120,7 @@ pub(crate) fn stopped(
             holders: largest_holders(pager, 5),
         })
     };
+
     match shortage {
         Shortage::WorkingSet { wanted, pinned } => OffloadError::WorkingSet(situation(wanted + pinned)),
         Shortage::TierFull { wanted } => OffloadError::HostFull(situation(wanted)),

@@ -1,4 +1,4 @@
-//! Counters of a device, exact.
+//! Exact counters of one device.
 
 use crate::bytes::{Bytes, OrUnlimited};
 use std::fmt;
@@ -9,96 +9,92 @@ use std::time::Duration;
 pub struct TierStats {
     /// Bytes of live blocks.
     pub in_use: u64,
-    /// Bytes held, live or kept for reuse. Never above the budget on the device.
+    /// Bytes allocated, live or kept for reuse. On the device, never above the budget.
     pub reserved: u64,
-    /// The most bytes ever in use.
+    /// Maximum of `in_use`.
     pub peak: u64,
-    /// The most bytes ever held.
+    /// Maximum of `reserved`.
     pub peak_reserved: u64,
-    /// The limit, or `None` for none.
+    /// The limit, if any.
     pub budget: Option<u64>,
 }
 
-/// A snapshot of one device's counters, made by [`stats`](crate::stats). Buffers below
-/// [`smallest_block`](crate::OffloadConfig::smallest_block) are the backend's own and not counted.
+/// Counters of one device at one moment. Buffers below [`smallest_block`](crate::OffloadConfig::smallest_block) are
+/// not counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Device memory.
     pub device: TierStats,
-    /// Host memory of this device's blocks; the budget is shared with all other devices.
+    /// Host memory of this device's blocks. All devices share the budget.
     pub host: TierStats,
-    /// The disk that holds this device's blocks when the host is full; the budget is shared with all other devices, and
-    /// is 0 where no disk was named.
+    /// Disk space of spilled blocks. All devices share the budget, which is 0 without a disk.
     pub disk: TierStats,
-    /// Kernel launches (or, through the router, operations).
+    /// Kernel launches; through the router, operations.
     pub launches: u64,
-    /// Steps the program marked with [`mark_step`](crate::mark_step).
+    /// Steps marked with [`mark_step`](crate::mark_step).
     pub steps: u64,
-    /// Buffers the program asked for, small ones included.
+    /// Buffers requested, small ones included.
     pub allocations: u64,
-    /// Blocks that left the device by a copy to the host.
+    /// Blocks evicted by a copy to the host.
     pub evictions: u64,
-    /// Blocks that left without a copy, because the host copy was current or nothing had been written.
+    /// Blocks evicted without a copy: the host copy was current, or nothing had been written.
     pub clean_drops: u64,
-    /// Blocks that came back.
+    /// Blocks that returned to the device.
     pub restores: u64,
     /// Bytes copied from device to host by evictions.
     pub bytes_out: u64,
     /// Bytes copied from host to device by restores.
     pub bytes_in: u64,
-    /// Blocks that sank from the host to the disk, including those whose bytes the disk had already.
+    /// Blocks spilled from host to disk, including blocks already there.
     pub sunk: u64,
-    /// Bytes written to the disk, those of the program's own [memory there](crate::DiskMemory) included.
+    /// Bytes written to the disk, including [`DiskMemory`](crate::DiskMemory).
     pub bytes_to_disk: u64,
-    /// Blocks that were written to the disk before host memory was wanted, while they stayed there.
+    /// Blocks written to the disk early, which stay on the host too.
     pub written_ahead: u64,
-    /// Blocks that were read from the disk to the host.
+    /// Blocks loaded from disk to host.
     pub raised: u64,
-    /// Blocks raised before an operation needed them, so that none waited.
+    /// Blocks loaded before an operation needed them.
     pub raised_ahead: u64,
-    /// Bytes read from the disk, counted alike.
+    /// Bytes read from the disk, including [`DiskMemory`](crate::DiskMemory).
     pub bytes_from_disk: u64,
-    /// Bytes of tensors that the program itself put on the device from its own memory. Tensors put on the host, because
-    /// the device had no room, arrive by restores.
+    /// Bytes the program wrote to the device. Tensors without room there arrive by restores.
     pub bytes_written: u64,
-    /// Bytes of tensors that the program itself read from the device. Tensors on the host are read there and not counted.
+    /// Bytes the program read from the device. Tensors on the host are read there and not counted.
     pub bytes_read: u64,
     /// Time the program waited for blocks to move.
     pub stall: Duration,
-    /// Bytes the most demanding single operation needed on the device at once: the floor of any budget.
+    /// Bytes the largest operation needed on the device: the minimum of any budget.
     pub largest_launch: u64,
-    /// Operations that ran although their operands exceed the budget, by
-    /// [`Oversized::RunAlone`](crate::Oversized::RunAlone).
+    /// Operations above the budget, run by [`Oversized::RunAlone`](crate::Oversized::RunAlone).
     pub over_budget: u64,
-    /// Times spare memory was given back to the driver to make room.
+    /// Times spare memory was returned to the driver.
     pub trims: u64,
-    /// Times the driver refused memory that the budget allowed.
+    /// Times the driver refused memory within the budget.
     pub device_refusals: u64,
     /// Host copies in ordinary memory because page-locked memory was refused.
     pub pageable_fallbacks: u64,
     /// Autotune samples discarded because blocks moved while they were timed.
     pub autotune_discards: u64,
-    /// Autotune samples without a time, because the candidate could not run within the budget or moved blocks each
-    /// time. A choice made with such a sample is not cached on disk.
+    /// Autotune samples without a time: the candidate exceeded the budget or always moved blocks. Choices with one are
+    /// not cached on disk.
     pub autotune_unmeasured: u64,
-    /// Operations that ran as an earlier step predicted; meanwhile the blocks needed last leave first.
+    /// Operations that ran as predicted. Meanwhile, blocks needed last are evicted first.
     pub predicted: u64,
-    /// Times the program did something else than predicted. Until it does something known again, the least recently used
-    /// blocks leave.
+    /// Deviations from the prediction. Until a known sequence recurs, the least recently used blocks are evicted.
     pub diverged: u64,
-    /// Blocks sent off ahead of the operation that needs their memory, dead and clean ones included.
+    /// Blocks evicted before their memory was needed, including dead and clean ones.
     pub left_ahead: u64,
-    /// Blocks that came back ahead of their use.
+    /// Blocks prefetched to the device.
     pub brought_ahead: u64,
-    /// Blocks brought ahead that left again unused.
+    /// Prefetched blocks that were evicted unused.
     pub brought_in_vain: u64,
-    /// Operations that could not run; each made its outputs unreadable and is reported on reading them.
+    /// Failed operations. Reading their outputs returns the error.
     pub failures: u64,
 }
 
 impl Stats {
-    /// The counts since `earlier`, a snapshot of the same device. Sizes, peaks and budgets are those of this snapshot.
+    /// The counts since `earlier`. Sizes, peaks and budgets are those of `self`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -146,6 +142,7 @@ impl fmt::Display for Stats {
             Bytes(self.device.peak),
             OrUnlimited(self.device.budget)
         )?;
+
         writeln!(
             f,
             "host    {} in use, {} held, peak {} of {}",
@@ -154,6 +151,7 @@ impl fmt::Display for Stats {
             Bytes(self.host.peak),
             OrUnlimited(self.host.budget)
         )?;
+
         if self.disk.budget.is_some_and(|budget| budget > 0) {
             writeln!(
                 f,
@@ -167,6 +165,7 @@ impl fmt::Display for Stats {
                 Bytes(self.bytes_from_disk)
             )?;
         }
+
         writeln!(
             f,
             "moved   {} out in {} evictions ({} more left without a copy), {} in by {} restores, {:.1} ms waited",
@@ -177,11 +176,13 @@ impl fmt::Display for Stats {
             self.restores,
             self.stall.as_secs_f64() * 1e3
         )?;
+
         writeln!(
             f,
             "planned {} operations as foretold, {} times something else; ahead of time {} out and {} in, {} in vain",
             self.predicted, self.diverged, self.left_ahead, self.brought_ahead, self.brought_in_vain
         )?;
+
         write!(
             f,
             "ran     {} launches, {} allocations, largest launch {}",

@@ -1,33 +1,32 @@
-//! The timeline of one step, watched when it is asked for: bytes on the device, copies and waits, operation by operation.
+//! The timeline of a watched step: bytes on the device, copies and waits, operation by operation.
 //!
-//! Memory is bounded: neighbouring stretches are joined when there are too many, which changes no sum.
+//! Memory is bounded: too many stretches are merged in pairs, which preserves every sum.
 
 use std::time::{Duration, Instant};
 
-/// A stretch of a watched step, over one operation or several.
+/// A stretch of a watched step, over one or more operations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stretch {
-    /// Its end, from the beginning of the step.
+    /// Its end, from the start of the step.
     pub until: Duration,
-    /// Operations that were ready to run in it.
+    /// Operations that became ready.
     pub operations: u64,
-    /// The most bytes on the device when one of them was.
+    /// The most bytes on the device at one of these operations.
     pub resident: u64,
     /// Bytes copied from device to host by evictions.
     pub bytes_out: u64,
     /// Bytes copied from host to device by restores.
     pub bytes_in: u64,
-    /// Bytes that the program itself read from the device.
+    /// Bytes that the program read from the device.
     pub bytes_read: u64,
-    /// Bytes that the program itself put on the device.
+    /// Bytes that the program wrote to the device.
     pub bytes_written: u64,
     /// Time the program waited for blocks to move.
     pub waited: Duration,
 }
 
 impl Stretch {
-    /// Both as one.
     fn join(&mut self, next: &Self) {
         self.until = next.until;
         self.operations += next.operations;
@@ -40,7 +39,6 @@ impl Stretch {
     }
 }
 
-/// A device's counters at one moment.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Reading {
     pub resident: u64,
@@ -66,25 +64,23 @@ impl Reading {
     }
 }
 
-/// A step being watched.
 #[derive(Debug)]
 pub(crate) struct Watch {
     began: Instant,
     latest: Reading,
     stretches: Vec<Stretch>,
-    /// Operations of a stretch that takes no more.
-    full: u64,
+    /// Operations per stretch.
+    per_stretch: u64,
 }
 
 impl Watch {
-    /// The most stretches that are kept.
     const MOST: usize = 1024;
 
     pub fn begin(now: Reading) -> Self {
-        Self { began: Instant::now(), latest: now, stretches: Vec::with_capacity(Self::MOST), full: 1 }
+        Self { began: Instant::now(), latest: now, stretches: Vec::with_capacity(Self::MOST), per_stretch: 1 }
     }
 
-    /// An operation is ready to run.
+    /// Notes that an operation is ready to run.
     pub fn operation(&mut self, now: Reading) {
         self.operation_at(self.began.elapsed(), now);
     }
@@ -92,7 +88,7 @@ impl Watch {
     fn operation_at(&mut self, at: Duration, now: Reading) {
         let here = Stretch { operations: 1, ..now.since(&self.latest, at) };
         self.latest = now;
-        if let Some(last) = self.stretches.last_mut().filter(|last| last.operations < self.full) {
+        if let Some(last) = self.stretches.last_mut().filter(|last| last.operations < self.per_stretch) {
             return last.join(&here);
         }
         if self.stretches.len() == Self::MOST {
@@ -108,10 +104,10 @@ impl Watch {
             self.stretches[at] = joined;
         }
         self.stretches.truncate(Self::MOST / 2);
-        self.full *= 2;
+        self.per_stretch *= 2;
     }
 
-    /// The whole step; its last stretch is what came after the last operation.
+    /// The whole step; the last stretch is the time after the last operation.
     pub fn end(self, now: Reading) -> Vec<Stretch> {
         let at = self.began.elapsed();
         self.end_at(at, now)
@@ -156,7 +152,8 @@ mod tests {
             let stretches = watched(operations);
             assert!(stretches.len() <= Watch::MOST + 1, "{operations}: {}", stretches.len());
             assert!(stretches.len() as u64 >= operations.min(513), "{operations}: {}", stretches.len());
-            let sum = |of: fn(&Stretch) -> u64| stretches.iter().map(of).sum::<u64>();
+            let sum = |field: fn(&Stretch) -> u64| stretches.iter().map(field).sum::<u64>();
+
             let (begin, end) = (after(0), after(operations + 1));
             assert_eq!(sum(|stretch| stretch.operations), operations);
             assert_eq!(sum(|stretch| stretch.bytes_out), end.bytes_out - begin.bytes_out);
@@ -166,6 +163,7 @@ mod tests {
             assert_eq!(stretches.iter().map(|stretch| stretch.waited).sum::<Duration>(), end.stall);
             assert!(stretches.is_sorted_by(|one, next| one.until < next.until));
             assert_eq!(stretches.last().map(|last| last.until), Some(Duration::from_micros(operations + 1)));
+
             let highest = (1..=operations + 1).map(|n| after(n).resident).max();
             assert_eq!(stretches.iter().map(|stretch| stretch.resident).max(), highest);
         }

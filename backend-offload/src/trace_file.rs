@@ -1,4 +1,4 @@
-//! The file a device's [`Recording`](pager::Recording) is written to while the program runs.
+//! The file that receives a device's [`Recording`](pager::Recording) during the run.
 
 use crate::error::OffloadError;
 use crate::journal::TARGET;
@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A recording under way.
+/// An open trace file.
 #[derive(Debug, Clone)]
 pub(crate) struct TraceFile {
     path: PathBuf,
@@ -15,10 +15,10 @@ pub(crate) struct TraceFile {
 }
 
 impl TraceFile {
-    /// Bytes that wait in memory before they are written.
+    /// Bytes that are buffered before a write.
     pub const BUFFER: usize = 64 << 10;
 
-    /// Opens the file anew. The devices after a process's first one add a number to its name.
+    /// Creates the file. After a process's first device, a number is added to the name.
     pub fn create(mut path: PathBuf, others: u32) -> Result<Self, OffloadError> {
         if others > 0 {
             path.as_mut_os_string().push(format!(".{others}"));
@@ -31,7 +31,7 @@ impl TraceFile {
         }
     }
 
-    /// False if nothing more can be written, which is said once.
+    /// Writes to the file. False if it cannot be written, with one warning.
     pub fn write(&self, bytes: &[u8]) -> bool {
         let written = self.file.as_ref().write_all(bytes);
         if let Err(error) = &written {

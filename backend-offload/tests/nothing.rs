@@ -1,1 +1,1 @@
-//! Nothing: the package is its tests.
+//! No code: this package holds only tests.

@@ -1,8 +1,8 @@
-//! Peak live bytes of one forward and backward pass, each memory measure on and off:
-//! `cargo bench -p models --bench peak_memory -- [T [BATCH]] [lean]`; `lean` leaves out the measures that are off.
+//! Peak live bytes of one forward and backward pass, with each memory measure on and off:
+//! `cargo bench -p models --bench peak_memory -- [T [BATCH]] [lean]`. `lean` skips runs with a measure off.
 //!
-//! The shape is GPT-2 124M on the CPU backend, everything on one thread. Counted is what the allocator has
-//! handed out above the level at the start, so weights are not part of it, gradients are.
+//! The shape is GPT-2 124M on the CPU backend, on one thread. The allocator counts bytes above the level at the start:
+//! gradients, but not weights.
 
 #[path = "../tests/it/counting.rs"]
 mod counting;
@@ -23,7 +23,7 @@ use models::{
 
 type Tape = Autodiff<Flex>;
 
-/// Attention, loss, and the element-wise rest (activations and norms) chosen one by one.
+/// Plain or lean attention, loss, and element-wise rest (activations and norms).
 #[derive(Debug, Clone, Copy)]
 struct Mixed {
     lean_attention: bool,
@@ -88,22 +88,26 @@ fn main() {
         println!("nothing measured: run it with `cargo bench`");
         return;
     }
+
     let only_lean = arguments.iter().any(|argument| argument == "lean");
     let mut sizes = arguments.iter().filter_map(|argument| argument.parse::<usize>().ok());
     let (time, rows) = (sizes.next().unwrap_or(512), sizes.next().unwrap_or(1));
     let config = presets::preset("gpt2").expect("a preset");
     let model = Gpt::<Tape>::new(&config, 1, &FlexDevice).expect("a valid configuration");
     let footprint = Footprint::of(&config).expect("a preset fits");
+
     println!(
         "gpt2, batch {rows}, T = {time}; gradients alone are {} MB",
         footprint.gradient_bytes() / 1_000_000
     );
     println!("chunks: {:?}", LEAN.0);
+
     let first = model.loss(batch(rows, time), &PassOptions::default(), &LEAN).into_scalar();
     let expected =
         (config.vocab_size as f64).ln() + config.head_deviation().powi(2) * config.n_embd as f64 / 2.0;
     println!("loss of the untrained model: {first:.3}, expected {expected:.3}");
     println!("attention | loss  | rest  | recompute | peak MB | seconds");
+
     for (lean_attention, lean_loss, lean_rest) in [
         (false, false, false),
         (true, false, false),
@@ -122,6 +126,7 @@ fn main() {
             GradientsParams::from_grads(loss.backward(), &model)
         });
     }
+
     for every in [4, 1] {
         report(&format!("lean      | lean  | lean  | every {every}  "), || {
             recompute::loss_and_gradients(&model, batch(rows, time), &PassOptions::default(), LEAN, every).1

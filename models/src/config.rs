@@ -1,11 +1,10 @@
-//! The model's shape under Hugging Face names, read strictly.
+//! A model's shape under Hugging Face names, parsed strictly.
 //!
-//! A misspelt key in a config file is the cheapest way to waste a training run, so nothing is ignored: keys are first
-//! brought to one spelling (Llama's names are aliases), unknown ones are refused with the nearest known name, and the
-//! sizes are checked, with overflow, before a single tensor exists.
+//! A misspelt key is the cheapest way to waste a training run, so nothing is ignored. Llama's names are aliases.
+//! Unknown keys are refused with the nearest known name. Sizes are checked, with overflow, before any tensor exists.
 //!
-//! A description may start from a preset and change a few keys: `{"preset": "gpt2", "n_layer": 4}`. Without a preset
-//! the five sizes in [`REQUIRED_KEYS`] must be given and the rest reads as GPT-2.
+//! A description may change a few keys of a preset: `{"preset": "gpt2", "n_layer": 4}`. Without a preset it must give
+//! [`REQUIRED_KEYS`], and other keys default to GPT-2.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -15,20 +14,20 @@ use crate::footprint::Footprint;
 use crate::precision::Compute;
 use crate::presets;
 
-/// Keys without a default: a model description without a preset must give them.
+/// Keys that a description without a preset must set.
 pub const REQUIRED_KEYS: [&str; 5] = ["n_layer", "n_head", "n_embd", "n_positions", "vocab_size"];
 
-/// How a token knows where it stands.
+/// How token positions enter the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Positions {
     /// A trained vector per position, added to the token's.
     Learned,
-    /// Queries and keys turned by an angle that grows with the position (`RoPE`, Llama's half-split layout).
+    /// Queries and keys rotated by an angle that grows with the position (`RoPE`, Llama's half-split layout).
     Rope,
 }
 
-/// The normalisation in front of each sub-layer and of the head.
+/// The normalisation before each sub-layer and the head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NormKind {
@@ -41,7 +40,7 @@ pub enum NormKind {
 /// The non-linearity of the MLP, under its Hugging Face name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Activation {
-    /// GELU by the tanh formula, as GPT-2 was trained.
+    /// GELU by the tanh formula, as in GPT-2.
     #[serde(rename = "gelu_new", alias = "gelu_pytorch_tanh")]
     GeluTanh,
     /// GELU by the error function.
@@ -55,7 +54,7 @@ pub enum Activation {
     ReluSquared,
 }
 
-/// Which row of the table in [`crate::init`] fills a fresh model.
+/// Column of the table in [`crate::init`] that fills a fresh model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
@@ -67,7 +66,7 @@ pub enum Family {
     Nanochat,
 }
 
-/// The configuration of a network. See the module documentation for how files are read.
+/// The configuration of a network, under Hugging Face names.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent yes or no of a published format")]
@@ -84,7 +83,7 @@ pub struct GptConfig {
     pub n_inner: Option<usize>,
     /// Longest sequence.
     pub n_positions: usize,
-    /// Tokens known.
+    /// Number of tokens.
     pub vocab_size: usize,
     /// How positions enter.
     pub positions: Positions,
@@ -110,7 +109,7 @@ pub struct GptConfig {
     pub mlp_bias: bool,
     /// Whether the head is the embedding.
     pub tie_word_embeddings: bool,
-    /// Whether each token comes with what followed the longest match of the text up to it in an index.
+    /// Whether the model reads each token's follower: the next token after the longest earlier match of the text.
     pub longest_match: bool,
     /// `c * tanh(logit / c)` on the output logits.
     pub logit_softcap: Option<f64>,
@@ -120,13 +119,13 @@ pub struct GptConfig {
     pub embd_pdrop: f64,
     /// Dropout on what each sub-layer adds to the residual stream.
     pub resid_pdrop: f64,
-    /// Share of matches that training hides (`longest_match`).
+    /// Share of matches that training hides, with `longest_match`.
     pub match_pdrop: f64,
     /// Dropout on attention weights; only 0 is accepted.
     pub attn_pdrop: f64,
-    /// Which initialisation table applies.
+    /// Initialisation table of a fresh model.
     pub init: Family,
-    /// Standard deviation of normal weights, where the table uses it.
+    /// Standard deviation of normal weights, if the table uses it.
     pub initializer_range: f64,
     /// Whether projections onto the residual stream start smaller by `sqrt(2 * n_layer)`.
     pub scale_residual_init: bool,
@@ -134,7 +133,7 @@ pub struct GptConfig {
     pub compute: Compute,
 }
 
-/// Other accepted spellings: Llama's names and those of related families.
+/// Accepted aliases: names of Llama and related families.
 const ALIASES: &[(&str, &str)] = &[
     ("num_hidden_layers", "n_layer"),
     ("num_attention_heads", "n_head"),
@@ -152,13 +151,12 @@ const ALIASES: &[(&str, &str)] = &[
 ];
 
 impl GptConfig {
-    /// Reads a description from JSON text and checks it.
+    /// Parses and checks a JSON description.
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
         Self::from_value(serde_json::from_str(text).map_err(ConfigError::Syntax)?)
     }
 
-    /// Reads a description from parsed JSON (a section of a larger file) and checks it. Whatever is wrong is reported
-    /// at once.
+    /// Parses and checks a JSON value, such as a section of a larger file. Reports all problems at once.
     pub fn from_value(value: Value) -> Result<Self, ConfigError> {
         let (mut given, mut wrong) = canonical_keys(object(value)?);
         let understood = wrong.len();
@@ -178,14 +176,16 @@ impl GptConfig {
                 }
             }
         }
+
         for (key, value) in given {
             let before = merged.insert(key.clone(), value).expect("unknown keys are gone");
-            if let Err(error) = Self::typed(&merged) {
+            if let Err(error) = Self::parse_settings(&merged) {
                 wrong.push(error);
                 merged.insert(key, before);
             }
         }
-        let config = Self::typed(&merged)?;
+
+        let config = Self::parse_settings(&merged)?;
         if wrong.len() == understood {
             wrong.extend(config.problems());
         }
@@ -193,14 +193,14 @@ impl GptConfig {
         Ok(config)
     }
 
-    fn typed(settings: &Map<String, Value>) -> Result<Self, ConfigError> {
+    fn parse_settings(settings: &Map<String, Value>) -> Result<Self, ConfigError> {
         serde_path_to_error::deserialize(settings).map_err(|error| {
             let path = error.path().to_string();
             ConfigError::Value { path, reason: error.into_inner().to_string() }
         })
     }
 
-    /// The whole description under its canonical names.
+    /// The whole description under canonical names.
     pub fn to_value(&self) -> Value {
         serde_json::to_value(self).expect("a struct of numbers and names always serialises")
     }
@@ -220,7 +220,7 @@ impl GptConfig {
         self.n_inner.unwrap_or(4 * self.n_embd)
     }
 
-    /// Sides of the matrices of a block.
+    /// Shapes of a block's matrices.
     pub fn block_matrices(&self) -> Vec<[usize; 2]> {
         let (width, kv, inner) = (self.n_embd, self.kv_heads() * self.head_dim(), self.inner());
         let mlp = if self.activation_function == Activation::SwiGlu { 3 } else { 2 };
@@ -228,7 +228,7 @@ impl GptConfig {
         attention.into_iter().chain(std::iter::repeat_n([width, inner], mlp)).collect()
     }
 
-    /// Names and sides of the matrices outside of blocks.
+    /// Names and shapes of the matrices outside the blocks.
     pub fn outer_matrices(&self) -> Vec<(&'static str, [usize; 2])> {
         let (words, width) = (self.vocab_size, self.n_embd);
         let all = [
@@ -240,7 +240,7 @@ impl GptConfig {
         all.into_iter().filter(|(.., has)| *has).map(|(name, rows, _)| (name, [rows, width])).collect()
     }
 
-    /// Checks that the sizes fit together and the model's bytes fit an address, without allocating.
+    /// Checks that sizes fit together and the model's bytes fit an address, without allocating.
     pub fn validate(&self) -> Result<(), ConfigError> {
         ConfigError::gather(self.problems())
     }
@@ -257,6 +257,7 @@ impl GptConfig {
         ];
         let zeros = sizes.into_iter().filter(|(_, size)| *size == 0);
         let mut wrong: Vec<_> = zeros.map(|(key, _)| ConfigError::Zero { key }).collect();
+
         if wrong.is_empty() {
             wrong.extend(divides("n_embd", self.n_embd, "n_head", self.n_head));
             wrong.extend(divides("n_head", self.n_head, "n_kv_head", self.kv_heads()));
@@ -265,7 +266,8 @@ impl GptConfig {
                 wrong.push(ConfigError::OddHeadWidth { head_dim });
             }
         }
-        // The network computes in f32, which makes 0 or infinity of what lies outside.
+
+        // The network computes in f32, where values outside this range become 0 or infinity.
         let positive = |value: f64| value > 0.0 && (value as f32).is_normal();
         let above_zero = "a finite number above 0, from 1.2e-38 to 3.4e38";
         for (key, value) in [
@@ -278,6 +280,7 @@ impl GptConfig {
             let bad = value.filter(|value| !positive(*value));
             wrong.extend(bad.map(|value| ConfigError::OutOfRange { key, value, expected: above_zero }));
         }
+
         for (key, value) in [
             ("embd_pdrop", self.embd_pdrop),
             ("resid_pdrop", self.resid_pdrop),
@@ -287,11 +290,12 @@ impl GptConfig {
                 wrong.push(ConfigError::OutOfRange { key, value, expected: "in [0, 1), in f32 too" });
             }
         }
+
         if self.attn_pdrop != 0.0 {
             wrong.push(ConfigError::AttentionDropout { value: self.attn_pdrop });
         }
         if wrong.is_empty() {
-            wrong.extend(Footprint::counted(self).err());
+            wrong.extend(Footprint::from_validated(self).err());
         }
         wrong
     }
@@ -319,7 +323,7 @@ fn object(value: Value) -> Result<Map<String, Value>, ConfigError> {
     Err(ConfigError::NotAnObject { found })
 }
 
-/// Keys under one spelling, and what is wrong with the rest.
+/// Keys under canonical names, and errors for the others.
 fn canonical_keys(given: Map<String, Value>) -> (Map<String, Value>, Vec<ConfigError>) {
     let settings = presets::gpt2().to_value();
     let settings = settings.as_object().expect("a struct serialises to an object");
@@ -344,7 +348,7 @@ fn canonical_keys(given: Map<String, Value>) -> (Map<String, Value>, Vec<ConfigE
     (renamed, wrong)
 }
 
-/// The candidate that takes the fewest edits to become `key`; of several the first.
+/// The candidate with the smallest edit distance to `key`; of several, the first.
 pub fn nearest_key<'c>(key: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     candidates.into_iter().min_by_key(|candidate| strsim::levenshtein(key, candidate))
 }

@@ -1,22 +1,22 @@
-//! [`Continuous`] without its backend, for programs that choose the backend when they run.
+//! [`Continuous`] as a trait object, for programs that choose the backend at run time.
 
 use burn::tensor::backend::Backend;
 
 use crate::continuous::{Chosen, Continuation, Continuous};
 use crate::generate::GenerateError;
 
-/// A [`Continuous`] of any backend. A caller that holds one as `dyn Continuing` is compiled without the model.
+/// A [`Continuous`] of any backend. A caller that holds `dyn Continuing` compiles without the model.
 pub trait Continuing {
-    /// Takes a sequence in, as [`Continuous::join`] does.
+    /// See [`Continuous::join`].
     fn join(&mut self, key: u64, wanted: Continuation) -> Result<usize, GenerateError>;
 
-    /// Lets a sequence go, as [`Continuous::leave`] does.
+    /// See [`Continuous::leave`].
     fn leave(&mut self, key: u64);
 
-    /// Returns the next token of every sequence whose prompt is read, as [`Continuous::step`] does.
+    /// See [`Continuous::step`].
     fn step(&mut self) -> Result<Vec<(u64, Chosen)>, GenerateError>;
 
-    /// Forgets all sequences.
+    /// See [`Continuous::clear`].
     fn clear(&mut self);
 }
 

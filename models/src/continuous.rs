@@ -1,9 +1,10 @@
-//! Answers to requests that come and go: every step brings each sequence its next token.
+//! Continuous batching: sequences join and leave, and every step gives each its next token.
 //!
-//! The tokens of one sequence do not depend on the others, nor on when it joined: its random numbers are keyed as
-//! [`crate::generate()`] keys them, by seed and row, and its attention sees its own keys alone. A long prompt is read in
-//! pieces, so that the others continue meanwhile. Keys and values of an ended sequence are kept for a while: a sequence
-//! with the same beginning reads only the rest.
+//! A sequence's tokens depend neither on the others nor on when it joined
+//! (`a_continuous_batch_gives_each_request_the_tokens_of_generate`). Random numbers are keyed by seed and row, as in
+//! [`crate::generate()`], and attention sees only the sequence's own keys. Long prompts are read in pieces while other
+//! sequences continue. Keys and values of ended sequences are kept for a while: a prompt with the same beginning reads
+//! only the rest.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,16 +18,16 @@ use crate::ragged::{self, Sequence, Turn};
 use crate::random::{Random, combine};
 use crate::sample::Sampling;
 
-/// A sequence to be continued until it is told to leave.
+/// A sequence to continue until it leaves.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Continuation {
     /// The tokens to continue, at least one.
     pub prompt: Vec<u32>,
     /// How tokens are chosen.
     pub sampling: Sampling,
-    /// Which of several with the same seed: row `n` draws what prompt `n` of one [`crate::Request`] draws.
+    /// Separates sequences of one seed: row `n` draws like prompt `n` of one [`crate::Request`].
     pub row: u64,
-    /// How many of the likeliest tokens are named beside each choice; `None` leaves likelihoods out.
+    /// How many of the most likely tokens to report with each choice; `None` leaves likelihoods out.
     pub alternatives: Option<usize>,
 }
 
@@ -35,7 +36,7 @@ pub struct Continuation {
 pub struct Chosen {
     /// The token.
     pub token: u32,
-    /// How likely it was, where that was asked for.
+    /// The token's likelihood, if requested.
     pub likelihood: Option<Likelihood>,
 }
 
@@ -44,28 +45,27 @@ pub struct Chosen {
 pub struct Likelihood {
     /// Log-probability of the chosen token.
     pub chosen: f64,
-    /// The likeliest tokens, best first.
+    /// The most likely tokens, best first.
     pub alternatives: Vec<(u32, f64)>,
 }
 
-/// Sequences being continued, and those kept for others that begin alike.
+/// Sequences being continued, and ended ones kept for reuse.
 #[derive(Debug)]
 pub struct Continuous<'m, B: Backend> {
     model: &'m Gpt<B>,
     lookup: Option<Arc<dyn Lookup>>,
-    /// Tokens of prompts read in one step.
+    /// Most prompt tokens per step.
     piece: usize,
-    /// Positions of ended sequences that are kept at most.
+    /// Most positions of ended sequences to keep.
     keep: usize,
     rows: BTreeMap<u64, Row<B>>,
-    /// Ended ones; what was used last is at the end.
+    /// Ended sequences, the last used at the end.
     kept: VecDeque<Sequence<B>>,
 }
 
 #[derive(Debug)]
 struct Row<B: Backend> {
     sequence: Sequence<B>,
-    /// Prompt and answer.
     text: Text,
     sampling: Sampling,
     random: Random,
@@ -73,26 +73,25 @@ struct Row<B: Backend> {
 }
 
 impl<B: Backend> Row<B> {
-    /// Tokens that the model has not read.
     fn unread(&self) -> &[u32] {
         &self.text.tokens()[self.sequence.tokens().len()..]
     }
 }
 
 impl<'m, B: Backend> Continuous<'m, B> {
-    /// Nobody yet. In one step at most `piece` tokens of prompts are read; at most `keep` positions of ended sequences
-    /// stay in memory.
+    /// An empty batch. A step reads at most `piece` prompt tokens. Ended sequences keep at most `keep` positions in
+    /// memory.
     pub fn new(model: &'m Gpt<B>, piece: usize, keep: usize) -> Self {
         Self { model, lookup: None, piece: piece.max(1), keep, rows: BTreeMap::new(), kept: VecDeque::new() }
     }
 
-    /// This batch, where a model with `longest_match` looks its tokens up in these texts.
+    /// Sets the texts in which a model with `longest_match` looks up its tokens.
     #[must_use]
     pub fn looking_up(self, lookup: Option<Arc<dyn Lookup>>) -> Self {
         Self { lookup, ..self }
     }
 
-    /// Takes a sequence in under a key that is free. Returns how many tokens of its prompt were read before.
+    /// Adds a sequence under an unused key. Returns how many tokens of its prompt were already read.
     pub fn join(&mut self, key: u64, wanted: Continuation) -> Result<usize, GenerateError> {
         let Continuation { prompt, sampling, row, alternatives } = wanted;
         sampling.validate()?;
@@ -106,7 +105,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         if prompt.len() > window {
             return Err(GenerateError::WindowTooSmall { index: 0, prompt: prompt.len(), wanted: 1, window });
         }
-        let sequence = self.begun(&prompt);
+        let sequence = self.with_known_prefix(&prompt);
         let known = sequence.tokens().len();
         let random = Random::new(combine(&[sampling.seed, row]));
         let text = Text::new(self.model, self.lookup.as_deref(), &prompt);
@@ -114,9 +113,9 @@ impl<'m, B: Backend> Continuous<'m, B> {
         Ok(known)
     }
 
-    /// A sequence that has read as much of `prompt` as any here did. The last token is always read: its logits were
-    /// not kept.
-    fn begun(&mut self, prompt: &[u32]) -> Sequence<B> {
+    /// A sequence that has read as much of `prompt` as any sequence here. The last token is always read again, since
+    /// its logits were not kept.
+    fn with_known_prefix(&mut self, prompt: &[u32]) -> Sequence<B> {
         let common = |sequence: &Sequence<B>| {
             let alike = sequence.tokens().iter().zip(prompt).take_while(|(a, b)| a == b).count();
             alike.min(prompt.len() - 1)
@@ -137,7 +136,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         }
     }
 
-    /// Lets a sequence go, which may help one that comes later. An unknown key changes nothing.
+    /// Removes a sequence and keeps its cache for later ones. Ignores an unknown key.
     pub fn leave(&mut self, key: u64) {
         let Some(Row { sequence, .. }) = self.rows.remove(&key) else { return };
         if sequence.tokens().is_empty() {
@@ -151,17 +150,17 @@ impl<'m, B: Backend> Continuous<'m, B> {
         }
     }
 
-    /// Sequences being continued.
+    /// Number of sequences being continued.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether there are none.
+    /// Whether no sequence is being continued.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// One pass of the model: the next token of every sequence whose prompt is read, in the order of keys.
+    /// Runs the model once. Returns the next token of every sequence whose prompt is read, in the order of keys.
     pub fn step(&mut self) -> Result<Vec<(u64, Chosen)>, GenerateError> {
         let mut left = self.piece;
         let mut turns = Vec::with_capacity(self.rows.len());
@@ -169,7 +168,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         for (key, row) in &mut self.rows {
             let first = row.sequence.tokens().len();
             let unread = row.text.tokens().len() - first;
-            // One token is a step of decoding, or the end of a prompt, and never waits.
+            // A single token is a decoding step or the end of a prompt, and never waits.
             let count = if unread == 1 { 1 } else { unread.min(left) };
             if unread > 1 {
                 left -= count;
@@ -180,6 +179,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
                 ready.push((*key, count == unread));
             }
         }
+
         if turns.is_empty() {
             return Ok(Vec::new());
         }
@@ -187,13 +187,14 @@ impl<'m, B: Backend> Continuous<'m, B> {
         let logits = logits.try_into_data();
         let logits = logits.map_err(|error| GenerateError::Unread { reason: error.to_string() })?;
         let values: Vec<f32> = logits.iter::<f32>().collect();
+
         let mut tokens = Vec::with_capacity(ready.len());
         for (logits, (key, _)) in
             values.chunks(self.model.config().vocab_size).zip(ready).filter(|(_, (_, ready))| *ready)
         {
             let row = self.rows.get_mut(&key).expect("its turn was just taken");
             let token = row.sampling.choose(logits, row.text.tokens(), &mut row.random);
-            let likelihood = row.alternatives.map(|count| Likelihood::of(logits, token, count));
+            let likelihood = row.alternatives.map(|count| Likelihood::new(logits, token, count));
             row.text.push(token);
             debug_assert_eq!(row.unread(), [token], "the rest has been read");
             tokens.push((key, Chosen { token, likelihood }));
@@ -201,7 +202,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         Ok(tokens)
     }
 
-    /// Forgets all sequences, kept ones too.
+    /// Drops all sequences, kept ones too.
     pub fn clear(&mut self) {
         self.rows.clear();
         self.kept.clear();
@@ -209,7 +210,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
 }
 
 impl Likelihood {
-    fn of(logits: &[f32], chosen: u32, count: usize) -> Self {
+    fn new(logits: &[f32], chosen: u32, count: usize) -> Self {
         let logits: Vec<f64> = logits.iter().map(|logit| f64::from(*logit)).collect();
         let highest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let total = highest + logits.iter().map(|logit| (logit - highest).exp()).sum::<f64>().ln();

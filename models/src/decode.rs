@@ -1,10 +1,11 @@
-//! One token at a time: keys and values of what was read stay in a cache.
+//! Decoding one token at a time over a cache of keys and values.
 //!
-//! The cache is allocated once, for the longest sequence it will hold. A step writes behind what is there, and nothing
-//! else holds a reference while it does, so that a backend can write in place (the CPU backend of Burn 0.21 always
-//! copies in `slice_assign`: one tensor of one layer at a time). Prompts of different lengths share the cache by padding
-//! on the left, so that all rows end in the same column: a row's positions are counted from its own first token, and its
-//! padding is hidden from attention.
+//! The cache is allocated once, for the longest sequence. A step appends while it holds the only reference, so that a
+//! backend can write in place. The CPU backend of Burn 0.21 always copies in `slice_assign`, one tensor of one layer at
+//! a time.
+//!
+//! Prompts are padded on the left, so that all rows end in the same column. Positions count from a row's own first
+//! token, and attention does not see the padding.
 
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 use thiserror::Error;
@@ -31,7 +32,7 @@ pub struct DecoderFull {
 /// Queries computed at once while a prompt is read.
 pub(crate) const PROMPT_CHUNK: usize = 128;
 
-/// A model in the middle of reading some sequences.
+/// A model and the cache of the sequences it has read.
 #[derive(Debug)]
 pub struct Decoder<'a, B: Backend> {
     model: &'a Gpt<B>,
@@ -55,14 +56,14 @@ struct Padding<B: Backend> {
 }
 
 impl<'a, B: Backend> Decoder<'a, B> {
-    /// A decoder for sequences of up to `capacity` tokens, and never more than the model's `n_positions`.
+    /// A decoder for sequences of up to `capacity` tokens, at most the model's `n_positions`.
     pub fn new(model: &'a Gpt<B>, capacity: usize) -> Self {
         let layers = model.blocks.iter().map(|_| Layer { keys: None, values: None }).collect();
         let capacity = capacity.min(model.config().n_positions);
         Self { model, layers, capacity, len: 0, padding: None }
     }
 
-    /// A decoder that has read `prompts`, padded to one length, with the logits `[batch, vocabulary]` after each.
+    /// A decoder that has read `prompts`, padded to one length, and the logits `[batch, vocabulary]` after each.
     pub fn with_prompts(
         model: &'a Gpt<B>,
         prompts: &[Stretch<'_>],
@@ -92,7 +93,7 @@ impl<'a, B: Backend> Decoder<'a, B> {
         self.len == 0
     }
 
-    /// Whether another token fits.
+    /// Whether no further token fits.
     pub fn is_full(&self) -> bool {
         self.len == self.capacity
     }
@@ -105,6 +106,7 @@ impl<'a, B: Backend> Decoder<'a, B> {
         if first + time > self.capacity {
             return Err(DecoderFull { asked: time, read: first, capacity: self.capacity });
         }
+
         let positions = match &self.padding {
             None => PositionIds::From { first, time },
             Some(padding) => {
@@ -119,6 +121,7 @@ impl<'a, B: Backend> Decoder<'a, B> {
                 ))
             }
         };
+
         let kernels = Plain::default();
         let mut x = self.model.embed_at(input, &positions, &kernels);
         let angles = self.model.angles(&positions);
@@ -130,13 +133,14 @@ impl<'a, B: Backend> Decoder<'a, B> {
                 attention::forward(&q, &k, &v, options, PROMPT_CHUNK, first_key).output
             });
         }
+
         self.len += time;
         Ok(self.model.logits(x.slice_dim(1, time - 1..time), &kernels))
     }
 }
 
-/// Writes `new` behind the first `len` positions of the cache, which grows to `capacity`, and returns everything up to
-/// its end.
+/// Writes `new` after the first `len` positions of the cache, grown to `capacity` first. Returns all positions up to
+/// the end of `new`.
 pub(crate) fn append<B: Backend>(
     cache: &mut Option<Tensor<B, 4>>,
     new: Tensor<B, 4>,
@@ -145,7 +149,7 @@ pub(crate) fn append<B: Backend>(
 ) -> Tensor<B, 4> {
     let [rows, heads, time, width] = new.dims();
     let empty = |positions| Tensor::zeros([rows, heads, positions, width], (&new.device(), new.dtype()));
-    // Taken out of its place, so that the write finds the only reference.
+    // Taken out, so that the write holds the only reference.
     let old = match cache.take() {
         None => empty(capacity),
         Some(old) if old.dims()[2] < capacity => {

@@ -1,59 +1,58 @@
-//! Dropout whose bits can be drawn again, on the device.
+//! Reproducible dropout, on the device.
 //!
-//! Recomputing a block must drop the same features as the first pass did, on another backend (the inner one) and in
-//! another order. `nn::Dropout` offers neither: it draws from the backend's process-wide generator and does nothing
-//! without autodiff. Here the mask follows from a key naming the seed, the step, the micro-batch and the place.
+//! A recomputed block must drop the features of its first pass, on another backend (the inner one) and in another
+//! order. `nn::Dropout` cannot: it draws from the backend's process-wide generator and does nothing without autodiff.
+//! Here a key of seed, step, micro-batch and place decides the mask.
 //!
-//! The host draws numbers for rows and columns, never for single features: an odd factor m and an offset a for each
-//! row, a number p for each column. The device makes the rest,
+//! The host draws an odd factor m and an offset a per row and a number p per column, none per feature. The device
+//! computes the rest in a few kernels:
 //!
 //! ```text
 //! dropped  ⇔  (p · m + a) mod 2¹⁶ < rate · 2¹⁶          p, m < 2¹⁵, a < 2¹⁶
 //! ```
 //!
-//! in a few kernels. Nothing in it reaches 2³¹, so that no backend's overflow matters (wrapping on one, a panic or undefined
-//! on another), and the remainder is a mask of bits, which is exact everywhere; CubeCL's own remainder of whole numbers
-//! this large is not. So every backend drops the same features. Two features of a row, or of two rows, fall independently
-//! of each other; of more than two dropout asks nothing.
+//! No number reaches 2³¹, since overflow differs between backends. The remainder is a mask of bits, exact everywhere;
+//! CubeCL's own remainder of integers this large is not. So every backend drops the same features. Any two features of
+//! a row, or of two rows, are dropped independently.
 
 use burn::tensor::{Bool, ElementConversion, Int, Tensor, TensorData, backend::Backend};
 
 use crate::random::{Random, combine};
 
-/// Names the random bits of one forward pass. Passes with equal keys drop the same features.
+/// Names the random bits of one forward pass. Equal keys drop the same features.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DropoutKey {
     /// The run's seed.
     pub seed: u64,
     /// The optimizer step.
     pub step: u64,
-    /// Which micro-batch of the step.
+    /// The micro-batch of the step.
     pub micro_batch: u64,
 }
 
 /// Where in the network a mask applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// Dropout after the embedding.
+    /// After the embedding.
     Embedding,
-    /// On what attention adds in this block.
+    /// On the output of this block's attention.
     Attention(usize),
-    /// On what the MLP adds in this block.
+    /// On the output of this block's MLP.
     Mlp(usize),
-    /// On the followers that tokens come with.
+    /// On the followers of tokens.
     Followers,
 }
 
 /// The numbers a mask is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MaskNumbers {
-    /// p of each column; all differ, up to 2¹⁵ columns.
+    /// p of each column; distinct for up to 2¹⁵ columns.
     pub columns: Vec<i32>,
     /// m of each row, odd.
     pub factors: Vec<i32>,
     /// a of each row.
     pub offsets: Vec<i32>,
-    /// Results below it are dropped.
+    /// Features with results below this are dropped.
     pub threshold: i32,
 }
 
@@ -85,7 +84,7 @@ impl DropoutKey {
     }
 }
 
-/// Numbers below 2¹⁵, each once before any comes again.
+/// Numbers below 2¹⁵, each once before any repeats.
 fn without_repetition(random: &mut Random, count: usize) -> Vec<i32> {
     let mut deck: Vec<i32> = (0..COLUMNS as i32).collect();
     let draw = |at: usize| {
@@ -98,7 +97,7 @@ fn without_repetition(random: &mut Random, count: usize) -> Vec<i32> {
 }
 
 impl MaskNumbers {
-    /// Which features are dropped, `[rows, columns]`.
+    /// The mask of dropped features, `[rows, columns]`.
     pub fn mask<B: Backend>(self, device: &B::Device) -> Tensor<B, 2, Bool> {
         let Self { columns, factors, offsets, threshold } = self;
         let row = |numbers: Vec<i32>| {
@@ -114,7 +113,7 @@ impl MaskNumbers {
     }
 }
 
-/// Zeroes each element with probability `rate` and scales the rest to keep the mean; without a key, or at rate 0,
+/// Zeroes each element with probability `rate` and scales the rest to keep the mean. Without a key, or at rate 0,
 /// returns `x` itself.
 pub fn dropout<B: Backend, const D: usize>(
     x: Tensor<B, D>,

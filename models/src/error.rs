@@ -14,7 +14,7 @@ pub enum ConfigError {
         /// The kind of JSON value found instead.
         found: &'static str,
     },
-    /// A key nobody knows.
+    /// An unknown key.
     #[error("unknown model key `{key}`; the nearest known key is `{nearest}`")]
     UnknownKey {
         /// The key as written.
@@ -27,40 +27,40 @@ pub enum ConfigError {
     SetTwice {
         /// The second spelling.
         key: String,
-        /// The setting both name.
+        /// The setting that both name.
         canonical: String,
     },
-    /// A size that nothing implies is not given.
+    /// A required size is missing.
     #[error("model key `{key}` is missing; without a preset {required} must be given")]
     Missing {
         /// The setting.
         key: &'static str,
-        /// All sizes that have no default, comma separated.
+        /// All required sizes, comma separated.
         required: String,
     },
     /// A value of the wrong type.
     #[error("model key `{path}`: {reason}")]
     Value {
-        /// Where in the configuration.
+        /// Path of the value.
         path: String,
-        /// The parser's message, which says what was expected.
+        /// The parser's message, with the expected type.
         reason: String,
     },
-    /// No preset of that name.
+    /// An unknown preset.
     #[error("no model preset `{name}`; the presets are {known}")]
     UnknownPreset {
-        /// The name asked for.
+        /// The given name.
         name: String,
-        /// All names, comma separated.
+        /// All known names, comma separated.
         known: String,
     },
-    /// A size that must be at least one.
+    /// A size of zero.
     #[error("`{key}` is 0, it must be at least 1")]
     Zero {
         /// The setting.
         key: &'static str,
     },
-    /// Two sizes that must divide.
+    /// A size that is not a multiple of another.
     #[error("`{key}` = {value} is not divisible by `{by}` = {divisor}; the nearest multiple is {nearest}")]
     NotDivisible {
         /// The setting that should be a multiple.
@@ -74,13 +74,13 @@ pub enum ConfigError {
         /// A multiple of `divisor` close to `value`.
         nearest: usize,
     },
-    /// Rotary positions turn pairs of features.
+    /// An odd head width; rotary positions rotate pairs of features.
     #[error("rotary positions need an even head width, but `n_embd` / `n_head` = {head_dim}")]
     OddHeadWidth {
         /// Features per head.
         head_dim: usize,
     },
-    /// A number outside its meaning.
+    /// A number out of range.
     #[error("`{key}` = {value} must be {expected}")]
     OutOfRange {
         /// The setting.
@@ -96,7 +96,7 @@ pub enum ConfigError {
          set it to 0 and use `resid_pdrop`"
     )]
     AttentionDropout {
-        /// The rate asked for.
+        /// The given rate.
         value: f64,
     },
     /// Sizes whose products do not fit the address space.
@@ -109,14 +109,14 @@ pub enum ConfigError {
         n_layer: usize,
         /// Width.
         n_embd: usize,
-        /// MLP width, 0 where it follows from `n_embd`.
+        /// MLP width, 0 if it follows from `n_embd`.
         n_inner: usize,
         /// Context length.
         n_positions: usize,
         /// Vocabulary size.
         vocab_size: usize,
     },
-    /// A published configuration asks for a mechanism this network does not have.
+    /// A published configuration uses a mechanism that this network lacks.
     #[error("`{key}` = {value} in the published configuration asks for something this network does not do")]
     Unsupported {
         /// The key in the published file.
@@ -124,13 +124,13 @@ pub enum ConfigError {
         /// Its value, as JSON.
         value: String,
     },
-    /// More than one of these.
+    /// More than one error.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Several(Vec<Self>),
 }
 
 impl ConfigError {
-    /// One error for all of `wrong`.
+    /// One error for all of `wrong`, or `Ok` for none.
     pub(crate) fn gather(mut wrong: Vec<Self>) -> Result<(), Self> {
         match (wrong.pop(), wrong.is_empty()) {
             (None, _) => Ok(()),

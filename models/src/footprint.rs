@@ -1,11 +1,10 @@
 //! The cost of a model before it exists: parameters, bytes and floating-point operations.
 //!
-//! Everything follows from the configuration in integer arithmetic that reports overflow, so a trainer can plan with
-//! it and a mistyped size fails here instead of in an allocator.
+//! All figures follow from the configuration in integer arithmetic that reports overflow. So a trainer can plan with
+//! them, and a mistyped size fails here instead of in an allocator.
 //!
-//! Activation bytes are those that the tape holds per token at the end of a forward pass under
-//! [`Lean`](crate::Lean), from a count of what each operation saves; a test holds the count against live bytes,
-//! of which it misses at most nine in a hundred.
+//! Activation bytes are the tape's, per token, after a forward pass under [`Lean`](crate::Lean). They count the tensors
+//! that each operation saves, and a test finds at most 9 % of live bytes missing.
 
 use crate::config::{Activation, GptConfig, Positions};
 use crate::error::ConfigError;
@@ -21,11 +20,11 @@ pub struct Footprint {
     pub multiplied: u64,
     /// Parameters of one block.
     pub per_block: u64,
-    /// Parameters in the matrices of all blocks, norms and offsets left out: what Muon steps.
+    /// Parameters in the matrices of all blocks, without norms and offsets: those that Muon steps.
     pub hidden_matrices: u64,
-    /// Parameters of the largest single tensor: the smallest amount any optimizer step must hold.
+    /// Parameters of the largest tensor: the least that any optimizer step must hold.
     pub largest_tensor: u64,
-    /// Numbers in the two rotary tables, which are no parameters; 0 where positions are learned.
+    /// Numbers in the two rotary tables, which are not parameters; 0 for learned positions.
     pub rotary: u64,
     layers: u64,
     heads: u64,
@@ -39,14 +38,14 @@ pub struct Footprint {
 const WIDE: u64 = 4;
 
 impl Footprint {
-    /// Sizes of the model that `config` describes, once it has been checked.
+    /// Sizes of the model that `config` describes, after validating it.
     pub fn of(config: &GptConfig) -> Result<Self, ConfigError> {
         config.validate()?;
-        Self::counted(config)
+        Self::from_validated(config)
     }
 
-    /// The footprint of sizes that are known to fit together; fails only where their products overflow.
-    pub(crate) fn counted(config: &GptConfig) -> Result<Self, ConfigError> {
+    /// Sizes of a validated configuration; fails only if products overflow.
+    pub(crate) fn from_validated(config: &GptConfig) -> Result<Self, ConfigError> {
         Self::without_overflow(config).ok_or(ConfigError::TooLarge {
             n_layer: config.n_layer,
             n_embd: config.n_embd,
@@ -68,6 +67,7 @@ impl Footprint {
         let attention = square.checked_add(width.checked_mul(kv)?)?.checked_mul(2)?;
         let mlp = width.checked_mul(inner)?.checked_mul(up_matrices + 1)?;
         let matrices = attention.checked_add(mlp)?;
+
         let offsets = |on: bool, count: u64| if on { count } else { 0 };
         let vectors_per_norm = u64::from(config.norm_weights) + u64::from(config.norm_bias);
         let head_norms = offsets(config.qk_norm, 2 * config.head_dim() as u64 * vectors_per_norm);
@@ -75,13 +75,15 @@ impl Footprint {
             .checked_add(offsets(config.attention_bias, 2 * (width + kv)))?
             .checked_add(offsets(config.mlp_bias, up_matrices.checked_mul(inner)?.checked_add(width)?))?
             .checked_add(2 * vectors_per_norm * width + head_norms)?;
+
         let blocks = per_block.checked_mul(config.n_layer as u64)?;
         let vocabulary = (config.vocab_size as u64).checked_mul(width)?;
         let positions = (config.n_positions as u64).checked_mul(width)?;
         let outer_norms = width * vectors_per_norm * (1 + u64::from(config.embedding_norm));
         let learned = offsets(config.positions == Positions::Learned, positions);
-        // One more row than there are tokens, for those without a match.
+        // One more row than tokens, for no match.
         let followers = offsets(config.longest_match, vocabulary.checked_add(width)?);
+
         let parameters = blocks
             .checked_add(vocabulary)?
             .checked_add(learned)?
@@ -89,8 +91,9 @@ impl Footprint {
             .checked_add(followers)?
             .checked_add(outer_norms)?;
         let rotary = (config.n_positions as u64).checked_mul(config.head_dim() as u64)?.checked_mul(2)?;
-        // Weights, gradients and two moments must be nameable at once; rotary tables are the remaining large tensors.
+        // Weights, gradients and two moments must be addressable together; rotary tables are the other large tensors.
         isize::try_from(parameters.checked_add(positions)?.checked_mul(4 * WIDE)?).ok()?;
+
         Some(Self {
             parameters,
             multiplied: blocks.checked_add(vocabulary)?,
@@ -113,7 +116,7 @@ impl Footprint {
         self.parameters * WIDE
     }
 
-    /// Bytes of one full set of gradients, f32.
+    /// Bytes of one set of gradients, f32.
     pub fn gradient_bytes(&self) -> u64 {
         self.parameters * WIDE
     }
@@ -129,8 +132,8 @@ impl Footprint {
     }
 
     /// Floating-point operations of forward and backward per token at sequence length `time`: six per multiplied
-    /// parameter and twelve per layer, feature and position attended (counted over the full square, as is customary,
-    /// though the causal half is skipped). Recomputation runs the blocks forward once more.
+    /// parameter, and twelve per layer, feature and position. Attention counts the full square, as is customary, though
+    /// the causal half is skipped. Recomputation adds one forward pass of the blocks.
     pub fn flops_per_token(&self, time: usize, recompute: bool) -> f64 {
         let attention = 2.0 * (2 * self.layers * self.width) as f64 * time as f64;
         let forward = 2.0 * self.multiplied as f64 + attention;
@@ -138,8 +141,8 @@ impl Footprint {
         3.0 * forward + if recompute { again } else { 0.0 }
     }
 
-    /// Bytes of the narrow copies of weights that the tape holds under mixed precision, whatever the batch: of all
-    /// products, or of one segment of `n` blocks. Nothing in f32.
+    /// Bytes of narrow weight copies on the tape under mixed precision, for any batch: of all products, or of one
+    /// segment of `n` blocks. 0 in f32.
     pub fn narrow_weight_bytes(&self, checkpoint_every: Option<usize>) -> u64 {
         let matrices = self.multiplied - self.vocabulary * self.width;
         match (self.compute, checkpoint_every) {
@@ -149,12 +152,12 @@ impl Footprint {
         }
     }
 
-    /// Most bytes that a chunk of attention, and one of the loss, take while they are computed, on top of everything else.
+    /// Most working bytes of a chunk of attention, and of the loss, on top of everything else.
     pub fn working_bytes(&self, batch: usize, time: usize, chunks: Chunks) -> [u64; 2] {
         self.chunk_bytes(batch, time, chunks).map(|bytes| bytes.saturating_mul(TENSORS_PER_CHUNK))
     }
 
-    /// Bytes of the scores of one chunk of attention, and of the logits of one chunk of the loss.
+    /// Bytes of an attention chunk's scores, and of a loss chunk's logits.
     pub fn chunk_bytes(&self, batch: usize, time: usize, chunks: Chunks) -> [u64; 2] {
         let queries = chunks.queries(time) as u64;
         let all = batch.saturating_mul(time);
@@ -167,8 +170,8 @@ impl Footprint {
         (every.max(1) as u64).min(self.layers)
     }
 
-    /// Bytes the tape holds per token after the forward pass. With recomputation every `n` blocks: the input of each
-    /// segment and the tape of one.
+    /// Tape bytes per token after the forward pass. With recomputation every `n` blocks: each segment's input, and the
+    /// tape of one segment.
     pub fn activation_bytes_per_token(&self, checkpoint_every: Option<usize>) -> u64 {
         match checkpoint_every {
             None => self.layers * self.block_activations + self.outer_activations,
@@ -179,21 +182,21 @@ impl Footprint {
         }
     }
 
-    /// The part of [`Self::activation_bytes_per_token`] that is the tape of the one segment being recomputed.
+    /// The share of [`Self::activation_bytes_per_token`] for the recomputed segment's tape.
     pub fn segment_bytes_per_token(&self, every: usize) -> u64 {
         self.segment(every) * self.block_activations
     }
 }
 
-/// Score or logit tensors of one chunk that live at the same time in its backward step.
+/// Score or logit tensors that live at once in a chunk's backward step.
 const TENSORS_PER_CHUNK: u64 = 4;
 
-/// Tape of one block, in bytes per token.
+/// Tape bytes of one block per token.
 fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {
     let width = config.n_embd as u64;
     let narrow = config.compute.bytes();
-    // A norm's node keeps its result. Where nothing is trained behind it nor cast, that is also what the next operation
-    // keeps: a product, or attention where no rotation lies between.
+    // A norm's node keeps its result. Without a trained scale or a cast behind it, the next operation keeps the same
+    // tensor: a product, or attention if no rotation lies between.
     let own_result = config.norm_weights || config.norm_bias || config.compute != Compute::F32;
     let norms = 2 * norm_activations(if own_result { width } else { 0 }, 1);
     let head_norms = if config.qk_norm {
@@ -203,7 +206,7 @@ fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {
     } else {
         0
     };
-    // Projections share one narrow input; attention keeps q, k, v, its output and the log-sum-exp; the output
+    // Projections share one narrow input. Attention keeps q, k, v, its output and the log-sum-exp. The output
     // projection keeps its narrow input.
     let attention =
         2 * width * narrow + (width + 2 * kv) * narrow + width * WIDE + config.n_head as u64 * WIDE;
@@ -216,8 +219,8 @@ fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {
     mlp.checked_add(norms + head_norms + attention + dropped)
 }
 
-/// Tape outside the blocks, in bytes per token: norms, the gradient that the loss keeps instead of its input, and the
-/// tokens.
+/// Tape bytes outside the blocks per token: norms, the gradient that the loss keeps instead of its input, and token
+/// ids.
 fn outer_activations(config: &GptConfig) -> u64 {
     let width = config.n_embd as u64;
     let norms = (1 + u64::from(config.embedding_norm)) * norm_activations(width, 1);
@@ -226,7 +229,6 @@ fn outer_activations(config: &GptConfig) -> u64 {
     norms + width * WIDE + dropped + ids
 }
 
-/// The result, and the deviation of each row.
 fn norm_activations(features: u64, rows: u64) -> u64 {
     (features + rows) * WIDE
 }

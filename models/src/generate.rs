@@ -1,4 +1,4 @@
-//! Text from prompts: a batch at a time, streamed, stoppable between any two tokens.
+//! Text generation from prompts: batched, streamed, and stoppable between any two tokens.
 
 use std::ops::ControlFlow;
 
@@ -15,34 +15,34 @@ use crate::stop::Stop;
 /// Behaviour of a sequence that reaches `n_positions`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overflow {
-    /// A request that could get there is refused before it starts.
+    /// Refuses requests that could exceed the window, before they start.
     #[default]
     Refuse,
-    /// The older half of the window is forgotten and the rest is read again.
+    /// Drops the older half of the window and reads the rest again.
     Slide,
 }
 
-/// One call's prompts and settings.
+/// Prompts and settings of one call.
 #[derive(Debug, Clone)]
 pub struct Request<'a> {
     /// Token sequences to continue, of any lengths.
     pub prompts: &'a [Vec<u32>],
-    /// Tokens to add to each at most.
+    /// Most tokens to add to each prompt.
     pub max_new_tokens: usize,
     /// How tokens are chosen.
     pub sampling: Sampling,
-    /// Tokens that end a completion; they are not part of it.
+    /// Tokens that end a completion and are excluded from it.
     pub end_tokens: &'a [u32],
-    /// Texts that end a completion; they are not part of it.
+    /// Texts that end a completion and are excluded from it.
     pub stop: Option<Stop<'a>>,
     /// Behaviour at the end of the context window.
     pub overflow: Overflow,
-    /// Texts that a model with `longest_match` looks its tokens up in; others do not.
+    /// Texts in which a model with `longest_match` looks up its tokens; other models ignore it.
     pub lookup: Option<&'a dyn Lookup>,
 }
 
 impl<'a> Request<'a> {
-    /// Plain sampling without anything that ends a completion early.
+    /// Default sampling without stop conditions.
     pub fn new(prompts: &'a [Vec<u32>], max_new_tokens: usize) -> Self {
         Self {
             prompts,
@@ -61,9 +61,9 @@ impl<'a> Request<'a> {
 pub enum Finish {
     /// `max_new_tokens` were generated.
     Length,
-    /// An end token came.
+    /// An end token was chosen.
     EndToken,
-    /// A stop string came.
+    /// A stop string appeared.
     StopString,
     /// The callback asked to stop.
     Cancelled,
@@ -72,18 +72,18 @@ pub enum Finish {
 /// The continuation of one prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Completion {
-    /// New tokens: those that end before the end token or stop string.
+    /// New tokens that end before the end token or stop string.
     pub tokens: Vec<u32>,
-    /// Text of the new tokens up to the stop string, which may cut through a token; only where the request can decode.
+    /// Text before the stop string, which may cut a token; `None` if the request has no decoder.
     pub text: Option<String>,
-    /// Why there are no more.
+    /// Why the completion ended.
     pub finish: Finish,
 }
 
-/// Tokens that will not be taken back, as they come.
+/// Final tokens, streamed as they come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece<'a> {
-    /// Which prompt they continue.
+    /// Index of the prompt.
     pub prompt: usize,
     /// One or more tokens.
     pub tokens: &'a [u32],
@@ -95,13 +95,13 @@ pub enum GenerateError {
     /// A prompt without tokens gives the model nothing to continue.
     #[error("prompt {index} is empty; begin it with the model's start token")]
     EmptyPrompt {
-        /// Which prompt.
+        /// Index of the prompt.
         index: usize,
     },
     /// A token the model has no embedding for.
     #[error("prompt {index} holds token {token}, but the model knows {vocab_size}; is this its tokenizer?")]
     UnknownToken {
-        /// Which prompt.
+        /// Index of the prompt.
         index: usize,
         /// The token.
         token: u32,
@@ -115,30 +115,30 @@ pub enum GenerateError {
         (window + 1).saturating_sub(*prompt)
     )]
     WindowTooSmall {
-        /// Which prompt.
+        /// Index of the prompt.
         index: usize,
         /// Its tokens.
         prompt: usize,
-        /// Tokens to be added.
+        /// Tokens to add.
         wanted: usize,
         /// `n_positions`.
         window: usize,
     },
-    /// The model's results could not be fetched from its device.
+    /// Logits could not be fetched from the device.
     #[error("could not read what the model computed: {reason}")]
     Unread {
         /// The device's message.
         reason: String,
     },
-    /// A sampling setting outside its meaning.
+    /// An invalid sampling setting.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
-    /// More tokens than the cache holds; the checks before the first token rule it out.
+    /// More tokens than the cache holds; checks before the first token rule it out.
     #[error(transparent)]
     DecoderFull(#[from] DecoderFull),
 }
 
-/// Continues every prompt. `on_piece` sees tokens as soon as they are final and may break off the whole request.
+/// Continues every prompt. `on_piece` receives tokens as soon as they are final and may cancel the whole request.
 pub fn generate<B: Backend>(
     model: &Gpt<B>,
     request: &Request<'_>,
@@ -149,10 +149,12 @@ pub fn generate<B: Backend>(
     let mut rows: Vec<Row> =
         request.prompts.iter().enumerate().map(|(at, prompt)| Row::new(model, at, prompt, request)).collect();
     let mut decoder: Option<Decoder<'_, B>> = None;
+
     while rows.iter().any(|row| row.finish.is_none()) {
         for row in &mut rows {
             row.text.look_up_to(row.text.tokens().len());
         }
+
         let logits = match &mut decoder {
             Some(decoder) if !decoder.is_full() => {
                 let last: Vec<_> = rows.iter().map(|row| (0, row.last())).collect();
@@ -160,7 +162,7 @@ pub fn generate<B: Backend>(
             }
             other => {
                 let keep = if other.is_none() { window } else { (window / 2).max(1) };
-                // The full cache goes before its successor comes.
+                // Free the full cache before allocating the next one.
                 *other = None;
                 let longest = rows.iter().map(|row| row.text.tokens().len().min(keep)).max().unwrap_or(0);
                 let capacity = window.min(longest.saturating_add(request.max_new_tokens));
@@ -169,6 +171,7 @@ pub fn generate<B: Backend>(
                 logits
             }
         };
+
         let logits = logits.try_into_data();
         let logits = logits.map_err(|error| GenerateError::Unread { reason: error.to_string() })?;
         let values: Vec<f32> = logits.iter::<f32>().collect();
@@ -210,7 +213,7 @@ fn check<B: Backend>(model: &Gpt<B>, request: &Request<'_>) -> Result<(), Genera
     Ok(())
 }
 
-/// Reads the last `keep` tokens of every row from scratch.
+/// Reads the last `keep` tokens of every row into an empty cache.
 fn read<'a, B: Backend>(
     model: &'a Gpt<B>,
     rows: &[Row],
@@ -222,12 +225,10 @@ fn read<'a, B: Backend>(
     Decoder::with_prompts(model, &tails, capacity)
 }
 
-/// One prompt on its way.
 struct Row {
-    /// Prompt and answer.
     text: Text,
     prompt: usize,
-    /// New tokens the caller has seen, and those it may see now.
+    /// New tokens that were streamed, and those that may be.
     shown: usize,
     safe: usize,
     stopped_at: Option<usize>,
@@ -252,7 +253,7 @@ impl Row {
         &self.text.tokens()[self.prompt..]
     }
 
-    /// A finished row goes on reading its last token, so that the batch stays one matrix; nobody looks at the result.
+    /// A finished row reads its last token again, so that the batch stays one matrix. The result is ignored.
     fn last(&self) -> Stretch<'_> {
         self.text.from(self.text.tokens().len() - 1)
     }

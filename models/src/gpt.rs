@@ -1,8 +1,8 @@
-//! The network, top to bottom: embed, a stack of blocks, a norm, a head.
+//! The network, top to bottom: embedding, a stack of blocks, a norm, a head.
 //!
 //! Shapes: B batch, T time, E `n_embd`, H heads, W head width, V vocabulary. The residual stream is `[B, T, E]` in the
-//! parameters' type throughout. Nothing here knows how attention and the loss are computed (see [`crate::Kernels`]),
-//! where tensors live, or what a training loop is.
+//! parameters' type throughout. [`crate::Kernels`] computes attention and the loss. Nothing here knows where tensors
+//! live or how a model is trained.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -27,25 +27,25 @@ use crate::rows::RowsOnDemand;
 /// A decoder-only transformer.
 #[derive(Module, Debug)]
 pub struct Gpt<B: Backend> {
-    /// Token embedding `[V, E]`; also the head where the two are tied.
+    /// Token embedding `[V, E]`; also the head if `lm_head` is `None`.
     pub wte: Param<Tensor<B, 2>>,
-    /// Position embedding `[n_positions, E]`, where positions are learned.
+    /// Learned position embedding `[n_positions, E]`.
     pub wpe: Option<Param<Tensor<B, 2>>>,
-    /// Embedding of what followed the longest match, where the model reads it: `[V + 1, E]`, the last row for none.
+    /// Embedding of followers `[V + 1, E]`, with `longest_match`; the last row stands for no match.
     pub followers: Option<Param<Tensor<B, 2>>>,
-    /// The embedding's norm, where there is one.
+    /// Norm of the embedding, if configured.
     pub embedding_norm: Option<Norm<B>>,
-    /// Rotary tables, where positions are rotary. Constants, not parameters.
+    /// Rotary tables, for rotary positions. Constants, not parameters.
     pub(crate) rotary: Option<Rotary<B>>,
-    /// The stack.
+    /// The blocks, first to last.
     pub blocks: Vec<Block<B>>,
     /// Norm before the head.
     pub final_norm: Norm<B>,
-    /// Head `[V, E]`, where it is not tied.
+    /// Head `[V, E]`, unless it is tied.
     pub lm_head: Option<Param<Tensor<B, 2>>>,
-    /// A tied head in the compute type, where the model was narrowed for inference. Derived, not a parameter.
+    /// A tied head in the compute type, made by [`Gpt::narrowed`]. Derived, not a parameter.
     pub(crate) narrow_head: Option<Tensor<B, 2>>,
-    /// Where the embedding's rows are fetched for each use, `wte` is their place among the parameters.
+    /// Fetches the embedding's rows for each use; `wte` then only names the parameter.
     #[module(skip)]
     rows_on_demand: Option<RowsOnDemand>,
     #[module(skip)]
@@ -97,12 +97,12 @@ pub struct Batch<B: Backend> {
     pub inputs: Input<B>,
     /// Tokens to predict, `[B, T]`.
     pub targets: Tensor<B, 2, Int>,
-    /// Weight of each target, `[B, T]`.
+    /// Weight of each target, `[B, T]`; `None` weighs all alike.
     pub mask: Option<Tensor<B, 2>>,
 }
 
 impl<B: AutodiffBackend> Batch<B> {
-    /// The same batch on the tape's backend.
+    /// The same batch on the autodiff backend.
     pub fn from_inner(batch: Batch<B::InnerBackend>) -> Self {
         Self {
             inputs: Input::from_inner(batch.inputs),
@@ -121,34 +121,34 @@ pub struct PassOptions {
     pub z_loss: f64,
     /// See [`LossOptions::divisor`].
     pub divisor: Option<f64>,
-    /// Keeps the inputs of recomputed segments in tiles of eight bits, a quarter of the bytes. The loss is the same; a
-    /// segment runs again from inputs that are off by up to a 254th of the largest of 128, and gradients with it.
+    /// Keeps the inputs of recomputed segments in 8-bit tiles, a quarter of the bytes. The loss stays the same.
+    /// Gradients move, as these inputs are off by up to 1/254 of the largest number in their tile.
     pub inputs_in_tiles: bool,
 }
 
 impl<B: Backend> Gpt<B> {
-    /// A fresh model, its numbers fixed by `seed` (see [`crate::init`]). Nothing is allocated for a bad configuration.
+    /// A fresh model, its weights drawn from `seed` (see [`crate::init`]). An invalid configuration allocates nothing.
     pub fn new(config: &GptConfig, seed: u64, device: &B::Device) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self::filled(Filler { config, seed: Some(seed), device }).with_rotary_tables(device))
     }
 
-    /// A model that nobody drew numbers for: its parameters are zeros, each allocated when it is first used. For programs that
-    /// ask what a model's steps take, and compute nothing.
+    /// A model of zeros, each parameter allocated at its first use. For programs that measure a model's steps and
+    /// compute nothing.
     pub fn zeroed(config: &GptConfig, device: &B::Device) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self::blank(config, device).with_rotary_tables(device))
     }
 
-    /// A model to be filled from a file: nothing is allocated before it is used, and its rotary tables are missing.
-    /// The configuration has been validated.
+    /// A model to fill from a file: parameters are allocated at first use, and rotary tables are missing. The
+    /// configuration has been validated.
     pub(crate) fn blank(config: &GptConfig, device: &B::Device) -> Self {
         Self::filled(Filler { config, seed: None, device })
     }
 
-    /// The same model for inference, the factors of matrix products cast once instead of at each use; to the bit the
-    /// same results. Wide stay the embedding, which is read as it is (a tied head gets a narrow copy), and vectors.
-    /// Each wide matrix is released before the next is cast. Nothing changes where `compute` is f32.
+    /// Casts the factors of matrix products to `compute` once, for inference. Results are equal bit for bit. The
+    /// embedding and vectors stay wide; a tied head gets a narrow copy. Each wide matrix is released before the next is
+    /// cast.
     #[must_use]
     pub fn narrowed(mut self) -> Self {
         let compute = self.config.compute;
@@ -163,7 +163,7 @@ impl<B: Backend> Gpt<B> {
         self
     }
 
-    /// Lets the blocks' projections make their weights for each use, where `weights` has any for their parameter.
+    /// Makes weights of block projections for each use, if `weights` returns a source for their parameter.
     #[must_use]
     pub fn with_weights_on_demand(mut self, mut weights: impl FnMut(ParamId) -> Option<OnDemand>) -> Self {
         for projection in self.blocks.iter_mut().flat_map(Block::projections_mut) {
@@ -172,7 +172,7 @@ impl<B: Backend> Gpt<B> {
         self
     }
 
-    /// The projections whose weights are made for each use, by their parameters.
+    /// Projections whose weights are made for each use, by parameter.
     pub fn on_demand(&self) -> HashMap<ParamId, OnDemand> {
         let projections = self.blocks.iter().flat_map(Block::projections);
         projections
@@ -180,14 +180,14 @@ impl<B: Backend> Gpt<B> {
             .collect()
     }
 
-    /// Lets inputs bring the embedding's rows with them, where `rows` says how. The head is not tied to it.
+    /// Lets inputs bring their embedding rows, fetched through `rows`. The head must not be tied.
     #[must_use]
     pub fn with_rows_on_demand(mut self, rows: Option<RowsOnDemand>) -> Self {
         self.rows_on_demand = rows.or(self.rows_on_demand);
         self
     }
 
-    /// How the embedding's rows are fetched, where its table is elsewhere.
+    /// How embedding rows are fetched, if they are.
     pub fn rows_on_demand(&self) -> Option<&RowsOnDemand> {
         self.rows_on_demand.as_ref()
     }
@@ -220,28 +220,28 @@ impl<B: Backend> Gpt<B> {
         }
     }
 
-    /// The description this model was built from.
+    /// The configuration of this model.
     pub fn config(&self) -> &GptConfig {
         &self.config
     }
 
-    /// Logits `[B, T, V]` for every position. Panics, as [`Gpt::loss`] does, where T exceeds `n_positions`.
+    /// Logits `[B, T, V]` of every position. Panics, like [`Gpt::loss`], if T exceeds `n_positions`.
     pub fn forward<K: Kernels<B>>(&self, input: impl Into<Input<B>>, kernels: &K) -> Tensor<B, 3> {
         let input = input.into();
         let [batch, time] = input.tokens.dims();
         let x = self.embed(input, None, kernels);
-        let x = self.through(0..self.blocks.len(), x, None, kernels);
+        let x = self.run_blocks(0..self.blocks.len(), x, None, kernels);
         self.logits(x, kernels).reshape([batch, time, self.config.vocab_size])
     }
 
-    /// Mean loss over the batch's targets, shape `[1]`. The logits exist one chunk at a time.
+    /// Mean loss over the batch's targets, shape `[1]`. Logits exist one chunk at a time.
     pub fn loss<K: Kernels<B>>(&self, batch: Batch<B>, options: &PassOptions, kernels: &K) -> Tensor<B, 1> {
         let x = self.embed(batch.inputs, options.dropout, kernels);
-        let x = self.through(0..self.blocks.len(), x, options.dropout, kernels);
+        let x = self.run_blocks(0..self.blocks.len(), x, options.dropout, kernels);
         self.head_loss(x, batch.targets, batch.mask, options, kernels)
     }
 
-    /// The model with these blocks alone and no head of its own. No weight that is not there yet is waited for.
+    /// The model with only `blocks` and no head of its own. Does not wait for weights of other blocks.
     pub(crate) fn part(&self, blocks: Range<usize>) -> Self {
         Self {
             wte: self.wte.clone(),
@@ -258,7 +258,7 @@ impl<B: Backend> Gpt<B> {
         }
     }
 
-    /// Tokens to the first residual stream.
+    /// The residual stream before the first block.
     pub(crate) fn embed<K: Kernels<B>>(
         &self,
         input: Input<B>,
@@ -266,7 +266,7 @@ impl<B: Backend> Gpt<B> {
         kernels: &K,
     ) -> Tensor<B, 3> {
         let time = input.tokens.dims()[1];
-        let input = input.dropped(self.config.match_pdrop, key, self.config.vocab_size);
+        let input = input.drop_followers(self.config.match_pdrop, key, self.config.vocab_size);
         let x = self.embed_at(input, &PositionIds::From { first: 0, time }, kernels);
         dropout(x, self.config.embd_pdrop, key, Place::Embedding)
     }
@@ -286,6 +286,7 @@ impl<B: Backend> Gpt<B> {
                 "a sequence of {needed} tokens is longer than the model's n_positions = {has}"
             );
         }
+
         let table = rows.map_or_else(|| self.wte.val(), |rows| rows.table);
         let mut x = embedding(table, tokens);
         if let Some(wpe) = &self.wpe {
@@ -299,14 +300,14 @@ impl<B: Backend> Gpt<B> {
             let none = || Tensor::full(shape, self.config.vocab_size as i64, &device);
             x = x + embedding(table.val(), followers.unwrap_or_else(none));
         }
+
         match &self.embedding_norm {
             Some(norm) => norm.forward(x, kernels),
             None => x,
         }
     }
 
-    /// Some consecutive blocks, over whole sequences.
-    pub(crate) fn through<K: Kernels<B>>(
+    pub(crate) fn run_blocks<K: Kernels<B>>(
         &self,
         blocks: Range<usize>,
         x: Tensor<B, 3>,
@@ -325,9 +326,9 @@ impl<B: Backend> Gpt<B> {
         self.rotary.as_ref().map(|rotary| rotary.at(positions))
     }
 
-    /// Residual stream to logits `[B · T, V]`.
+    /// Logits `[B · T, V]` of the residual stream.
     pub(crate) fn logits<K: Kernels<B>>(&self, x: Tensor<B, 3>, kernels: &K) -> Tensor<B, 2> {
-        let x = self.config.compute.narrow(self.rows(x, kernels));
+        let x = self.config.compute.narrow(self.normed_rows(x, kernels));
         let head = self.config.compute.narrow(self.head());
         soft_cap(self.config.compute.product(x, head.transpose()), self.config.logit_softcap)
     }
@@ -340,7 +341,7 @@ impl<B: Backend> Gpt<B> {
         options: &PassOptions,
         kernels: &K,
     ) -> Tensor<B, 1> {
-        let rows = self.rows(x, kernels);
+        let rows = self.normed_rows(x, kernels);
         let tokens = [rows.dims()[0]];
         let targets = Targets { ids: targets.reshape(tokens), mask: mask.map(|mask| mask.reshape(tokens)) };
         let loss = LossOptions {
@@ -352,7 +353,7 @@ impl<B: Backend> Gpt<B> {
         kernels.loss(rows, self.head(), targets, &loss)
     }
 
-    fn rows<K: Kernels<B>>(&self, x: Tensor<B, 3>, kernels: &K) -> Tensor<B, 2> {
+    fn normed_rows<K: Kernels<B>>(&self, x: Tensor<B, 3>, kernels: &K) -> Tensor<B, 2> {
         let [batch, time, width] = x.dims();
         self.final_norm.forward(x, kernels).reshape([batch * time, width])
     }
@@ -451,18 +452,18 @@ impl<B: Backend> Attention<B> {
         attend: impl FnOnce(Tensor<B, 4>, Tensor<B, 4>, Tensor<B, 4>, &AttentionOptions) -> Tensor<B, 4>,
     ) -> Tensor<B, 3> {
         let [batch, time, _] = x.dims();
-        let placed = |heads: Tensor<B, 4>, norm: Option<&Norm<B>>| {
+        let norm_and_rotate = |heads: Tensor<B, 4>, norm: Option<&Norm<B>>| {
             let heads = match norm {
                 Some(norm) => norm.forward(heads, kernels),
                 None => heads,
             };
             match angles {
-                Some(angles) => angles.turn(heads),
+                Some(angles) => angles.rotate(heads),
                 None => heads,
             }
         };
-        let q = placed(self.heads(&self.query, x.clone(), kernels), self.query_norm.as_ref());
-        let k = placed(self.heads(&self.key, x.clone(), kernels), self.key_norm.as_ref());
+        let q = norm_and_rotate(self.heads(&self.query, x.clone(), kernels), self.query_norm.as_ref());
+        let k = norm_and_rotate(self.heads(&self.key, x.clone(), kernels), self.key_norm.as_ref());
         let v = self.heads(&self.value, x, kernels);
         let [q, k, v] = [q, k, v].map(|tensor| self.options.compute.narrow(tensor));
         let mixed = attend(q, k, v, &self.options).swap_dims(1, 2);

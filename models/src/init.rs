@@ -1,4 +1,4 @@
-//! How a fresh model's numbers are drawn: one table, one row per family.
+//! Initialisation of a fresh model: one table, one column per family.
 //!
 //! | | `gpt2` | `llama` | `nanochat` |
 //! |---|---|---|---|
@@ -11,8 +11,8 @@
 //! | embedding of followers | 0 | 0 | 0 |
 //!
 //! r is `initializer_range`. `scale_residual_init` turns the division by √(2 `n_layer`) on or off for the first two
-//! families. Each tensor is drawn on the host from (seed, its name), so the numbers are the same on every backend and
-//! do not change when another tensor is added.
+//! families. Each tensor is drawn on the host from the seed and its name, so it depends on no backend and no other
+//! tensor.
 
 use burn::module::{Param, ParamId};
 use burn::tensor::{Tensor, TensorData, backend::Backend};
@@ -21,7 +21,6 @@ use rayon::prelude::*;
 use crate::config::{Family, GptConfig};
 use crate::random::Random;
 
-/// The role of a matrix, which decides its first values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Embedding,
@@ -31,22 +30,21 @@ pub(crate) enum Role {
     Follower,
 }
 
-/// Draws parameters for one model.
 pub(crate) struct Filler<'a, B: Backend> {
     pub(crate) config: &'a GptConfig,
-    /// Without a seed nothing is drawn, and each parameter is allocated when it is first used.
+    /// Without a seed each parameter is zero, and allocated at its first use.
     pub(crate) seed: Option<u64>,
     pub(crate) device: &'a B::Device,
 }
 
 impl GptConfig {
-    /// Standard deviation of a matrix `[inputs, outputs]` by the table above.
+    /// Standard deviation of an `[inputs, outputs]` matrix by the table above.
     pub(crate) fn deviation(&self, role: Role, [inputs, outputs]: [usize; 2]) -> f64 {
         let range = self.initializer_range;
         match (self.init, role) {
             (Family::Nanochat, Role::Embedding) => 1.0,
             (Family::Nanochat, Role::Head) => 0.001,
-            // With no followers known, the model begins as the one that does not read any.
+            // A table of zeros starts as a model without followers.
             (_, Role::Follower) | (Family::Nanochat, Role::Residual) => 0.0,
             (Family::Nanochat, Role::Hidden) => {
                 (outputs as f64 / inputs as f64).sqrt().min(1.0) / (inputs as f64).sqrt()
@@ -56,7 +54,7 @@ impl GptConfig {
         }
     }
 
-    /// Standard deviation of the output head's first weights: with it, the loss of an untrained model is about
+    /// Standard deviation of the head's first weights. The loss of an untrained model is about
     /// `ln(vocab_size) + deviation² · n_embd / 2`.
     pub fn head_deviation(&self) -> f64 {
         let role = if self.tie_word_embeddings { Role::Embedding } else { Role::Head };
@@ -64,7 +62,7 @@ impl GptConfig {
     }
 }
 
-/// The next `count` normal numbers of `random`, on all threads.
+/// The next `count` normal numbers of `random`, drawn in parallel.
 fn normals(random: &Random, count: usize, deviation: f64) -> Vec<f32> {
     const PIECE: usize = 1 << 14;
     let mut values = vec![0.0; count];
@@ -108,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_drawn_by_all_threads_are_those_drawn_one_by_one() {
+    fn parallel_draws_equal_sequential_draws() {
         let mut random = Random::named(7, "wte");
         let drawn = normals(&random, 40_000, 0.02);
         for (n, value) in drawn.into_iter().enumerate() {

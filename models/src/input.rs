@@ -1,4 +1,4 @@
-//! The input of a model: tokens, and their followers where it has `longest_match`.
+//! A model's input: tokens, their followers, and their embedding rows.
 
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Int, Tensor};
@@ -6,15 +6,15 @@ use burn::tensor::{Int, Tensor};
 use crate::dropout::{DropoutKey, Place};
 use crate::rows::NamedRows;
 
-/// Sequences of tokens, and for a model with `longest_match` what it looked up beside them.
+/// Sequences of tokens, with followers for a model with `longest_match`.
 #[derive(Debug, Clone)]
 pub struct Input<B: Backend> {
     /// `[B, T]`.
     pub tokens: Tensor<B, 2, Int>,
-    /// `[B, T]`: what followed the longest match up to each token, `vocab_size` where there is none. Without it no token
-    /// has a match. A model without `longest_match` does not read it.
+    /// Each token's follower, `[B, T]`, or `vocab_size` for no match. `None` means no token has a match. Models without
+    /// `longest_match` ignore it.
     pub followers: Option<Tensor<B, 2, Int>>,
-    /// Rows of the embedding, where its table is elsewhere: tokens are then numbers of these.
+    /// The embedding's rows for this input, if fetched on demand; tokens are then indices into them.
     pub rows: Option<NamedRows<B>>,
 }
 
@@ -25,7 +25,7 @@ impl<B: Backend> From<Tensor<B, 2, Int>> for Input<B> {
 }
 
 impl<B: AutodiffBackend> Input<B> {
-    /// The same on the tape's backend.
+    /// The same input on the autodiff backend.
     pub fn from_inner(input: Input<B::InnerBackend>) -> Self {
         Self {
             tokens: Tensor::from_inner(input.tokens),
@@ -36,9 +36,9 @@ impl<B: AutodiffBackend> Input<B> {
 }
 
 impl<B: Backend> Input<B> {
-    /// The same with some followers, of a share `rate`, replaced by `none`; without a key as it is. The model learns to do
-    /// without.
-    pub(crate) fn dropped(self, rate: f64, key: Option<DropoutKey>, none: usize) -> Self {
+    /// Replaces a share `rate` of followers by `none`, so that the model learns to do without. Without a key nothing
+    /// changes.
+    pub(crate) fn drop_followers(self, rate: f64, key: Option<DropoutKey>, none: usize) -> Self {
         let Some(key) = key.filter(|_| rate > 0.0) else { return self };
         let dropped = |followers: Tensor<B, 2, Int>| {
             let [rows, time] = followers.dims();

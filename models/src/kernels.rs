@@ -1,10 +1,9 @@
-//! The places where a GPT's training memory is decided, behind one small value.
+//! The operations that decide a GPT's training memory, behind one small value.
 //!
-//! [`Plain`] is written in ordinary tensor operations and runs on every backend. It works in chunks, so that without a
-//! tape attention never builds a T×T matrix nor the loss all logits; under autodiff the tape keeps what every operation
-//! made. [`Lean`] is implemented for `Autodiff` alone: there the same forward passes, to the bit, are single nodes of the
-//! tape with a backward written by hand, which keeps what the `lean.rs` beside each says and nothing else. The forward
-//! pass takes the value as an argument, so the network is one piece of code for both.
+//! [`Plain`] uses ordinary tensor operations, on any backend. Without a tape it never builds a T×T matrix or all
+//! logits; under autodiff the tape keeps every result. [`Lean`] exists only for `Autodiff`: the same forward passes,
+//! bit for bit, as single tape nodes with hand-written backward passes. Each `lean.rs` names the tensors that its node
+//! keeps.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -18,11 +17,11 @@ use crate::norm;
 use crate::on_demand::{self, OnDemand};
 use crate::precision::Compute;
 
-/// Operations that a tape would keep too much of, as the network calls them.
+/// Operations whose tape would be too large, as the network calls them.
 pub trait Kernels<B: Backend>: Clone + std::fmt::Debug + Send + Sync {
-    /// Causal attention. `q` is `[batch, heads, time, width]`; `k` and `v` have as many or fewer heads, each serving a
-    /// run of consecutive query heads, and may be longer in time: the queries are then the last positions. All three are
-    /// in the type `options.compute` names; the result is wide.
+    /// Causal attention. `q` is `[batch, heads, time, width]`. `k` and `v` may have fewer heads, each serving a run of
+    /// consecutive query heads. They may have more positions; the queries are then the last. All three have the type
+    /// `options.compute`; the result is wide.
     fn attention(
         &self,
         q: Tensor<B, 4>,
@@ -31,7 +30,7 @@ pub trait Kernels<B: Backend>: Clone + std::fmt::Debug + Send + Sync {
         options: &AttentionOptions,
     ) -> Tensor<B, 4>;
 
-    /// Mean negative log-likelihood of the targets under `softmax(hidden · headᵀ)`; `hidden` is `[tokens, width]`,
+    /// Mean negative log-likelihood of the targets under `softmax(hidden · headᵀ)`. `hidden` is `[tokens, width]`,
     /// `head` is `[vocabulary, width]`.
     fn loss(
         &self,
@@ -41,16 +40,16 @@ pub trait Kernels<B: Backend>: Clone + std::fmt::Debug + Send + Sync {
         options: &LossOptions,
     ) -> Tensor<B, 1>;
 
-    /// Rows along the last dimension brought to unit variance or mean square; `epsilon` is added to it first.
+    /// Scales rows of the last dimension to unit variance or mean square, to which `epsilon` is added first.
     fn normalise<const D: usize>(&self, x: Tensor<B, D>, kind: NormKind, epsilon: f64) -> Tensor<B, D>;
 
-    /// A function of each feature.
+    /// Applies `function` to each feature.
     fn pointwise(&self, x: Tensor<B, 3>, function: Pointwise) -> Tensor<B, 3>;
 
     /// `gate · sigmoid(gate) · up`.
     fn swiglu(&self, gate: Tensor<B, 3>, up: Tensor<B, 3>) -> Tensor<B, 3>;
 
-    /// `x · weights`, wide, of weights that are made for it. Their gradient is that of `leaf`.
+    /// `x · weights`, wide, with weights made for this use. `leaf` receives their gradient.
     fn product(
         &self,
         x: Tensor<B, 2>,
@@ -60,8 +59,8 @@ pub trait Kernels<B: Backend>: Clone + std::fmt::Debug + Send + Sync {
     ) -> Tensor<B, 2>;
 }
 
-/// How much is computed at once. Results depend on it through rounding, so it follows from the shape of a batch and
-/// never from a memory budget: a budget changes no number.
+/// How much is computed at once. Chunk sizes change rounding, so they follow from the batch's shape and never from a
+/// memory budget: a budget changes no number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Chunks {
     queries: Option<usize>,
@@ -72,7 +71,7 @@ impl Chunks {
     /// One chunk for everything.
     pub const WHOLE: Self = Self::of(usize::MAX, usize::MAX);
 
-    /// Query positions per step of attention and tokens per step of the loss, instead of what suits the shape.
+    /// Fixed sizes: query positions per step of attention, and tokens per step of the loss.
     pub const fn of(queries: usize, tokens: usize) -> Self {
         Self { queries: Some(queries), tokens: Some(tokens) }
     }
@@ -82,9 +81,9 @@ impl Chunks {
         self.queries.unwrap_or(QUERIES).clamp(1, time.max(1))
     }
 
-    /// Tokens per step of the loss. The largest logit tensor is `tokens × vocabulary`. Each step adds to the whole
-    /// gradient of the head, so few steps are better, as long as logits take no more than activations four times as
-    /// wide as the residual stream do: those of the MLP, which the same batch has anyway.
+    /// Tokens per step of the loss. The largest logit tensor is `tokens × vocabulary`. Each step adds to the head's
+    /// whole gradient, so few steps are better. Above a minimum, logits take no more than the MLP's activations, four
+    /// times the residual stream.
     pub fn tokens(self, all: usize, width: usize, vocabulary: usize) -> usize {
         let by_shape = || (4 * width).saturating_mul(all) / vocabulary.max(1);
         self.tokens.unwrap_or_else(|| by_shape().max(LEAST_TOKENS)).clamp(1, all.max(1))

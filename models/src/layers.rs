@@ -1,4 +1,4 @@
-//! The parts a block is made of: projections, norms, the MLP, rotary positions.
+//! The parts of a block: projections, norms, the MLP, rotary positions.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
@@ -17,7 +17,7 @@ pub struct Linear<B: Backend> {
     pub weight: Param<Tensor<B, 2>>,
     /// `[outputs]`.
     pub bias: Option<Param<Tensor<B, 1>>>,
-    /// Where the weights are made for each use, `weight` is their place on the tape.
+    /// Makes the weights for each use; `weight` is then only their place on the tape.
     #[module(skip)]
     pub(crate) on_demand: Option<OnDemand>,
     #[module(skip)]
@@ -37,7 +37,7 @@ impl<B: Backend> Linear<B> {
 
     pub(crate) fn forward<K: Kernels<B>>(&self, x: Tensor<B, 3>, kernels: &K) -> Tensor<B, 3> {
         let [batch, time, inputs] = x.dims();
-        // Two dimensions: a batched product would give the weight one gradient per row of the batch, to be summed later.
+        // A batched product would give the weight one gradient per batch row, to be summed later.
         let x = self.compute.narrow(x.reshape([batch * time, inputs]));
         let y = match &self.on_demand {
             Some(weights) => kernels.product(x, self.weight.val(), weights, self.compute),
@@ -55,9 +55,9 @@ impl<B: Backend> Linear<B> {
 /// `LayerNorm` or `RMSNorm` over the last dimension.
 #[derive(Module, Debug)]
 pub struct Norm<B: Backend> {
-    /// Scale, where the configuration has one.
+    /// Scale, if configured.
     pub weight: Option<Param<Tensor<B, 1>>>,
-    /// Offset, where the configuration has one.
+    /// Offset, if configured.
     pub bias: Option<Param<Tensor<B, 1>>>,
     #[module(skip)]
     kind: NormKind,
@@ -99,7 +99,7 @@ pub struct Mlp<B: Backend> {
     pub gate: Option<Linear<B>>,
     /// Residual width to inner width.
     pub up: Linear<B>,
-    /// And back.
+    /// Inner width to residual width.
     pub down: Linear<B>,
     #[module(skip)]
     activation: Activation,
@@ -137,14 +137,14 @@ impl<B: Backend> Mlp<B> {
     }
 }
 
-/// Cosines and sines of every position, `[n_positions, head width]`, each half of the width alike.
+/// Cosines and sines of every position, `[n_positions, head width]`; both halves of the width are equal.
 #[derive(Module, Debug)]
 pub struct Rotary<B: Backend> {
     cos: Tensor<B, 2>,
     sin: Tensor<B, 2>,
 }
 
-/// The rows of [`Rotary`] for the positions at hand, `[1 or batch, 1, time, head width]`.
+/// The rows of [`Rotary`] for a pass's positions, `[1 or batch, 1, time, head width]`.
 #[derive(Debug, Clone)]
 pub(crate) struct Angles<B: Backend> {
     cos: Tensor<B, 4>,
@@ -182,8 +182,8 @@ impl<B: Backend> Rotary<B> {
 }
 
 impl<B: Backend> Angles<B> {
-    /// Turns feature `i` with feature `i + width / 2`, Llama's layout.
-    pub(crate) fn turn(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
+    /// Rotates feature `i` with feature `i + width / 2`, Llama's layout.
+    pub(crate) fn rotate(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
         let half = x.dims()[3] / 2;
         let first = x.clone().slice_dim(3, 0..half);
         let second = x.clone().slice_dim(3, half..2 * half);
@@ -193,11 +193,11 @@ impl<B: Backend> Angles<B> {
     }
 }
 
-/// Where the tokens of a pass stand in their sequences.
+/// Positions of a pass's tokens in their sequences.
 #[derive(Debug, Clone)]
 pub(crate) enum PositionIds<B: Backend> {
-    /// Every row alike.
+    /// Consecutive positions, equal for every row.
     From { first: usize, time: usize },
-    /// Padded prompts, `[batch, time]`.
+    /// A position for each token, `[batch, time]`.
     PerRow(Tensor<B, 2, Int>),
 }

@@ -1,8 +1,8 @@
-//! Models that look texts up: beside each token they read what followed the longest match of the text up to it.
+//! Lookup of followers: the token after the longest earlier match of the text up to each token.
 //!
-//! Which texts are searched, and how, is the caller's: a [`Lookup`] is given in, and this crate sees ids alone. Where a
-//! model that was trained with one is given none, it reads everywhere that there was no match, as it did in training
-//! wherever a follower was dropped.
+//! The caller implements [`Lookup`] and decides which texts are searched; this crate sees only ids. Without a lookup,
+//! every token counts as unmatched, like the dropped followers in training. Decoding looks up the same followers as a
+//! full pass (`decoding_with_matches_equals_a_full_forward_pass`).
 
 use std::fmt::Debug;
 use std::iter::repeat_n;
@@ -12,25 +12,25 @@ use burn::tensor::{Tensor, TensorData, backend::Backend};
 use crate::gpt::Gpt;
 use crate::input::Input;
 
-/// Texts in which a model looks up what followed.
+/// Texts in which a model looks up followers.
 pub trait Lookup: Debug + Send + Sync {
-    /// Begins with a text that nothing was read of.
+    /// Begins a text of which nothing was read.
     fn begin(&self) -> Box<dyn Matching>;
 }
 
 /// A text as far as it was read.
 pub trait Matching: Debug + Send {
-    /// Reads the next token. Returns what followed the longest match of the text up to it; the same for the same text,
-    /// whoever asks.
+    /// Reads the next token. Returns the token that followed the longest match of the text up to it. Must depend on the
+    /// text alone.
     fn follower_after(&mut self, token: u32) -> Option<u32>;
 }
 
-/// A stretch of a text, and what followed the longest match at each of its tokens.
+/// Consecutive tokens of a text and their followers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stretch<'a> {
-    /// Its tokens.
+    /// The tokens.
     pub tokens: &'a [u32],
-    /// One for each token, the size of the vocabulary where there is none; `None` where nothing is looked up.
+    /// One follower per token, the vocabulary size for no match; `None` without a lookup.
     pub followers: Option<&'a [u32]>,
 }
 
@@ -40,10 +40,10 @@ impl<'a> From<&'a [u32]> for Stretch<'a> {
     }
 }
 
-/// A stretch behind as many tokens of padding, which are hidden from attention.
+/// A number of padding tokens, hidden from attention, and the stretch after them.
 pub(crate) type Padded<'a> = (usize, Stretch<'a>);
 
-/// Stretches one behind the other, in rows of `shape`, as the model reads them.
+/// Uploads stretches one after another, in rows of `shape`, as the model reads them.
 pub(crate) fn upload<B: Backend>(model: &Gpt<B>, stretches: &[Padded<'_>], shape: [usize; 2]) -> Input<B> {
     let device = model.wte.device();
     let none = model.config().vocab_size as i32;
@@ -62,7 +62,7 @@ pub(crate) fn upload<B: Backend>(model: &Gpt<B>, stretches: &[Padded<'_>], shape
     Input { followers, ..Input::of_tokens(tokens, shape, model.rows_on_demand(), &device) }
 }
 
-/// A text that grows, with the followers looked up so far where the model reads them.
+/// A growing text with the followers looked up so far.
 #[derive(Debug)]
 pub(crate) struct Text {
     tokens: Vec<u32>,
@@ -73,7 +73,6 @@ pub(crate) struct Text {
 }
 
 impl Text {
-    /// A text that begins with `prompt`.
     pub(crate) fn new<B: Backend>(model: &Gpt<B>, lookup: Option<&dyn Lookup>, prompt: &[u32]) -> Self {
         let none = model.config().vocab_size as u32;
         let matching = lookup.filter(|_| model.config().longest_match).map(Lookup::begin);
@@ -84,7 +83,7 @@ impl Text {
         self.tokens.push(token);
     }
 
-    /// Looks up what is about to be read, before `end`.
+    /// Looks up the followers of all tokens before `end`.
     pub(crate) fn look_up_to(&mut self, end: usize) {
         let Some(matching) = &mut self.matching else { return };
         for token in &self.tokens[self.followers.len().min(end)..end] {
@@ -97,12 +96,12 @@ impl Text {
         &self.tokens
     }
 
-    /// The text from the token `first` on, which must have been looked up.
+    /// The text from token `first` on; its followers must have been looked up.
     pub(crate) fn from(&self, first: usize) -> Stretch<'_> {
         self.part(first, self.tokens.len())
     }
 
-    /// The tokens from `first` to before `end`, once they were looked up.
+    /// The tokens `first..end`; their followers must have been looked up.
     pub(crate) fn part(&self, first: usize, end: usize) -> Stretch<'_> {
         let followers = self.matching.is_some().then(|| &self.followers[first..end]);
         Stretch { tokens: &self.tokens[first..end], followers }

@@ -1,7 +1,8 @@
-//! Weights that are made anew for each use, from something smaller than they are.
+//! Weights made anew for each use, from a smaller form.
 //!
-//! Between two uses there is no such matrix: a forward pass makes it and lets it go, and the backward pass makes it again,
-//! so that both see the same. Its parameter keeps a name and a place on the tape, and no numbers.
+//! The matrix exists only during a use: a forward pass makes and frees it, and the backward pass makes it again, so
+//! both see the same numbers (`on_demand_weights_give_the_bits_of_stored_weights`). Its parameter keeps a name and a
+//! place on the tape, and no numbers.
 
 use std::any::Any;
 use std::fmt;
@@ -14,22 +15,22 @@ use burn::tensor::{Tensor, backend::Backend};
 use crate::precision::Compute;
 use crate::tape::{Saved, node};
 
-/// How the weights of a projection are made, in the type that it computes in.
+/// Makes the weights of a projection, in its compute type.
 ///
-/// A module's fields follow it from a tape to the backend below, and these weights are below in both places: so their
-/// backend is not in this type, and is asked for where they are used.
+/// These weights always belong to the backend below the tape, while a module's fields move between both. So this type
+/// omits the backend, and [`OnDemand::weights`] names it.
 #[derive(Clone)]
 pub struct OnDemand(Arc<dyn Any + Send + Sync>);
 
 struct Make<I: Backend>(Box<dyn Fn() -> Tensor<I, 2> + Send + Sync>);
 
 impl OnDemand {
-    /// Weights on `I`, the backend below the tape.
+    /// Weights that `make` returns on `I`, the backend below the tape.
     pub fn new<I: Backend>(make: impl Fn() -> Tensor<I, 2> + Send + Sync + 'static) -> Self {
         Self(Arc::new(Make::<I>(Box::new(make))))
     }
 
-    /// The weights. Panics on a backend that they were not made for.
+    /// Makes the weights. Panics on any backend but that of [`OnDemand::new`].
     pub fn weights<I: Backend>(&self) -> Tensor<I, 2> {
         let make = self.0.downcast_ref::<Make<I>>();
         let make = make.expect("weights on demand are made below the tape: train with `Lean` kernels");
@@ -43,7 +44,7 @@ impl fmt::Debug for OnDemand {
     }
 }
 
-/// `x · weights` as one node of the tape. The gradient of the weights is that of `leaf`, whose numbers are not read.
+/// `x · weights` as one tape node. `leaf` receives the gradient of the weights; its numbers are not read.
 pub(crate) fn product<I: Backend, C: CheckpointStrategy>(
     x: Tensor<Autodiff<I, C>, 2>,
     leaf: Tensor<Autodiff<I, C>, 2>,
@@ -66,7 +67,7 @@ struct Product<I: Backend> {
 impl<I: Backend> Saved<I, 2, 2> for Product<I> {
     fn gradients(self, grad: Tensor<I, 2>) -> [Tensor<I, 2>; 2] {
         let grad = self.compute.narrow(grad);
-        let of_x = grad.clone().matmul(self.on_demand.weights::<I>().transpose());
-        [of_x, self.x.transpose().matmul(grad)]
+        let x_gradient = grad.clone().matmul(self.on_demand.weights::<I>().transpose());
+        [x_gradient, self.x.transpose().matmul(grad)]
     }
 }

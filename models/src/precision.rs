@@ -1,8 +1,8 @@
 //! Mixed precision by hand: matrix products in a narrow type, everything else in the parameters' own.
 //!
-//! Burn has no autocast. Casting both factors where they meet keeps the parameters, the residual stream, norms, softmax,
-//! logits and loss wide, and the gradient of a cast is a cast, so gradients arrive wide too. With [`Compute::F32`] no
-//! cast is recorded at all: the result is the plain path bit for bit, and a model built in f64 stays in f64.
+//! Burn has no autocast. Both factors are cast where they meet; parameters, residual stream, norms, softmax, logits and
+//! loss stay wide. Gradients are wide too, as the gradient of a cast is a cast. [`Compute::F32`] records no cast:
+//! results equal the plain path bit for bit, and an f64 model stays in f64.
 
 use burn::tensor::{FloatDType, Tensor, backend::Backend};
 use serde::{Deserialize, Serialize};
@@ -16,12 +16,12 @@ pub enum Compute {
     F32,
     /// Eight exponent bits: f32's range, about three decimal digits.
     Bf16,
-    /// Five exponent bits: gradients below 6e-8 vanish, so scale the loss when training with it.
+    /// Five exponent bits: gradients below 6e-8 vanish, so scale the loss in training.
     F16,
 }
 
 impl Compute {
-    /// Bytes of one factor of a matrix product.
+    /// Bytes per number of a product's factor.
     pub fn bytes(self) -> u64 {
         match self {
             Self::F32 => 4,
@@ -37,7 +37,7 @@ impl Compute {
         }
     }
 
-    /// The product of two factors that are already narrow, wide.
+    /// The product of two narrow factors, wide.
     pub(crate) fn product<B: Backend, const D: usize>(
         self,
         left: Tensor<B, D>,

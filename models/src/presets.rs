@@ -1,4 +1,4 @@
-//! Presets: the shapes of known models, by name.
+//! Shapes of known models, by name.
 
 use crate::config::{Activation, Family, GptConfig, NormKind, Positions};
 use crate::error::ConfigError;

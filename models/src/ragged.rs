@@ -1,10 +1,9 @@
-//! Several sequences in one pass, each with a cache and a length of its own.
+//! Several sequences in one pass, each with its own cache and length.
 //!
-//! The tokens that each of them reads next lie behind one another in a single row, so that every projection is one
-//! product: weights are read once for all sequences, which is what decoding costs, above all where they come from the
-//! host. Attention alone looks at one sequence at a time, over its own keys. Nothing is padded and no column is shared,
-//! so sequences join and leave between any two passes, and one may read a piece of its prompt while others read a
-//! token.
+//! All tokens to read form a single row, so every projection is one product and reads its weights once for all
+//! sequences. Reading weights is the cost of decoding, above all if they come from the host. Only attention handles
+//! sequences one by one. Nothing is padded or shared, so sequences join and leave between passes. One may read part of
+//! its prompt while others read a token.
 
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 
@@ -18,14 +17,14 @@ use crate::lookup::{Stretch, upload};
 /// Positions by which a cache grows.
 const GROWTH: usize = 64;
 
-/// A sequence and the keys and values of the tokens that were read.
+/// A sequence with the keys and values of the tokens it has read.
 #[derive(Debug, Clone)]
 pub struct Sequence<B: Backend> {
     tokens: Vec<u32>,
     layers: Vec<Layer<B>>,
-    /// Positions that the caches have.
+    /// Positions allocated in the caches.
     capacity: usize,
-    /// Positions that the model has.
+    /// The model's `n_positions`.
     window: usize,
 }
 
@@ -36,33 +35,33 @@ struct Layer<B: Backend> {
     values: Option<Tensor<B, 4>>,
 }
 
-/// A sequence and at least one token that it reads next.
+/// A sequence and the tokens it reads next, at least one.
 #[derive(Debug)]
 pub struct Turn<'a, B: Backend> {
     /// The sequence.
     pub sequence: &'a mut Sequence<B>,
-    /// Tokens that the sequence reads next.
+    /// Tokens to read.
     pub next: Stretch<'a>,
 }
 
 impl<B: Backend> Sequence<B> {
-    /// One that has read nothing.
+    /// A sequence that has read nothing.
     pub fn new(model: &Gpt<B>) -> Self {
         let layers = model.blocks.iter().map(|_| Layer { keys: None, values: None }).collect();
         Self { tokens: Vec::new(), layers, capacity: 0, window: model.config().n_positions }
     }
 
-    /// The tokens that were read.
+    /// The tokens read so far.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// Positions it holds memory for.
+    /// Positions for which it holds memory.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Another sequence that has read the first `len` of these tokens. The two share memory until one of them reads on.
+    /// A sequence that has read only the first `len` tokens. The two share memory until one of them reads on.
     #[must_use]
     pub fn beginning(&self, len: usize) -> Self {
         Self { tokens: self.tokens[..len].to_vec(), ..self.clone() }
@@ -76,7 +75,6 @@ impl<B: Backend> Sequence<B> {
         Ok(())
     }
 
-    /// Makes room for `more` tokens.
     fn reserve(&mut self, more: usize) {
         let needed = self.tokens.len() + more;
         if needed > self.capacity {
@@ -85,8 +83,8 @@ impl<B: Backend> Sequence<B> {
     }
 }
 
-/// Each sequence reads its next tokens; the logits `[turns, vocabulary]` after the last token of each. Where one of them
-/// does not fit its sequence, none is read.
+/// Reads each sequence's next tokens. Returns the logits `[turns, vocabulary]` after the last token of each. If one
+/// sequence lacks positions, none is read.
 pub fn read<B: Backend>(model: &Gpt<B>, turns: &mut [Turn<'_, B>]) -> Result<Tensor<B, 2>, DecoderFull> {
     turns.iter().try_for_each(|turn| turn.sequence.check(turn.next.tokens.len()))?;
     let places = turns.iter().flat_map(|turn| {
@@ -97,6 +95,7 @@ pub fn read<B: Backend>(model: &Gpt<B>, turns: &mut [Turn<'_, B>]) -> Result<Ten
     let count = places.len();
     let device = model.wte.device();
     let positions = PositionIds::PerRow(Tensor::from_data(TensorData::new(places, [1, count]), &device));
+
     let stretches: Vec<_> = turns.iter().map(|turn| (0, turn.next)).collect();
     let input = upload(model, &stretches, [1, count]);
     let kernels = Plain::default();
@@ -105,6 +104,7 @@ pub fn read<B: Backend>(model: &Gpt<B>, turns: &mut [Turn<'_, B>]) -> Result<Ten
     for turn in &mut *turns {
         turn.sequence.reserve(turn.next.tokens.len());
     }
+
     for (at, block) in model.blocks.iter().enumerate() {
         x = block.forward(x, angles.as_ref(), None, &kernels, |q, k, v, options| {
             let mut mixed = Vec::with_capacity(turns.len());
@@ -121,6 +121,7 @@ pub fn read<B: Backend>(model: &Gpt<B>, turns: &mut [Turn<'_, B>]) -> Result<Ten
             if mixed.len() == 1 { mixed.remove(0) } else { Tensor::cat(mixed, 2) }
         });
     }
+
     let mut end = 0;
     let mut ends = Vec::with_capacity(turns.len());
     for Turn { sequence, next: Stretch { tokens, .. } } in turns {

@@ -1,8 +1,8 @@
-//! Random numbers that are the same on every backend, thread and day.
+//! Random numbers that depend on a key alone, not on backend, thread or time.
 //!
-//! A backend's own generator is one process-wide state: two threads that draw disturb each other, and the bits differ
-//! between backends. Weights, dropout masks and sampled tokens are therefore drawn here, on the host, each from a key
-//! that names what it is for. `SplitMix64` is small enough to be written down once and never change.
+//! A backend's own generator is one process-wide state: threads disturb each other, and bits differ between backends.
+//! So weights, dropout masks and sampled tokens are drawn on the host, each from a key that names its purpose.
+//! `SplitMix64` is small enough to be written down once and never change.
 
 /// A stream of random numbers fixed by its key.
 #[derive(Debug, Clone)]
@@ -16,7 +16,7 @@ impl Random {
         Self { state: mix(key) }
     }
 
-    /// A stream for one named thing under a seed, independent of the order in which things are drawn.
+    /// A stream for `name` under `seed`, independent of other draws.
     pub fn named(seed: u64, name: &str) -> Self {
         let folded = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -24,7 +24,7 @@ impl Random {
         Self::new(combine(&[seed, folded]))
     }
 
-    /// The stream as it is after `count` more draws of [`bits`](Self::bits); [`normal`](Self::normal) draws two.
+    /// The stream after `count` more draws of [`bits`](Self::bits); [`normal`](Self::normal) draws two.
     #[must_use]
     pub fn after(&self, count: u64) -> Self {
         Self { state: self.state.wrapping_add(count.wrapping_mul(GOLDEN)) }

@@ -1,19 +1,20 @@
 //! Training without keeping the blocks' activations, driven from outside the tape.
 //!
-//! Burn 0.21 offers no checkpointing of a user's function, and a custom node cannot supply it: calling `backward`
-//! inside a node's backward step deadlocks, because the walk holds the graph's lock. So the walk is ours. The forward
-//! pass runs on the inner backend, which has no tape, and keeps the input of each segment of `every` blocks. Then, from
-//! the head down, a segment is run once more under autodiff from a leaf, and `backward` is called on `sum(y · g)`: its
-//! gradients are those of the segment's parameters and of the leaf, and the leaf's is the `g` of the segment below.
+//! Burn 0.21 has no checkpointing of user functions. A custom node cannot add it: `backward` inside a backward step
+//! deadlocks on the graph's lock. So this module walks the model itself. The forward pass runs on the inner backend,
+//! without a tape, and keeps the input of each segment of `every` blocks. Then, from the head down, each segment runs
+//! again under autodiff from a leaf, and `backward` is called on `sum(y · g)`. The leaf's gradient is the `g` of the
+//! segment below.
 //!
-//! Both runs execute the same operations on the same inner backend in the same chunks, and dropout draws from a key, so
+//! Both runs execute the same operations on the same inner backend in the same chunks, and dropout draws from a key. So
 //! the second reproduces the first.
 //!
-//! Weights are asked for when the forward pass comes to them, one segment at a time: they may still be on their way.
+//! Weights are requested one segment at a time, when the forward pass reaches them: they may still be on their way
+//! (`a_blocks_weights_are_first_used_when_the_pass_reaches_it`).
 //!
-//! Each segment's gradients are handed out as soon as they exist, every parameter exactly once: the tied embedding's
-//! share from the head waits for the one from the input. The callback receives the model by value and gives it back,
-//! so it may step those parameters at once; no later segment reads them.
+//! Each segment's gradients are handed out as soon as they exist, every parameter once: a tied embedding's share from
+//! the head waits for that of the input. The callback may step these parameters at once, since no later segment reads
+//! them.
 
 use std::ops::Range;
 
@@ -32,8 +33,8 @@ use crate::kernels::{Lean, Plain};
 use crate::rows;
 use crate::tiles::{Code, Rounding, Tiles};
 
-/// Runs forward and backward, recomputing `every` blocks at a time, and hands each segment's gradients to
-/// `on_segment` from the head down. Returns the model as the last call left it, and the loss, shape `[1]`.
+/// Runs forward and backward, recomputing `every` blocks at a time. Calls `on_segment` with each segment's gradients,
+/// from the head down. Returns the model from the last call, and the loss, shape `[1]`.
 pub fn sweep<I, C, F>(
     model: Gpt<Autodiff<I, C>>,
     batch: Batch<I>,
@@ -63,21 +64,21 @@ where
     let mut model = on_segment(model, ready);
 
     for segment in segments.into_iter().rev() {
-        let input = kept.pop().map(|kept| leaf::<I, C>(kept.back()));
-        let mut named = None;
+        let input = kept.pop().map(|kept| leaf::<I, C>(kept.restore()));
+        let mut named_rows = None;
         let x = if let Some(leaf) = &input {
             leaf.clone()
         } else {
             let inputs = Input::from_inner(inputs.clone());
-            named.clone_from(&inputs.rows);
+            named_rows.clone_from(&inputs.rows);
             model.embed(inputs, options.dropout, &kernels)
         };
-        let y = model.through(segment, x, options.dropout, &kernels);
+        let y = model.run_blocks(segment, x, options.dropout, &kernels);
         let mut grads = (y * Tensor::from_inner(upstream.clone())).sum().backward();
         if let Some(leaf) = &input {
             upstream = input_gradient(leaf, &mut grads);
         }
-        let mut ready = rows::gradients(grads, &model, embedding, named.as_ref());
+        let mut ready = rows::gradients(grads, &model, embedding, named_rows.as_ref());
         if input.is_none()
             && let Some(from_head) = from_head.take()
         {
@@ -89,7 +90,7 @@ where
     (model, value)
 }
 
-/// [`sweep`] with everything collected: the loss, shape `[1]`, and every parameter's gradient.
+/// Collects the gradients of a [`sweep`]: returns the loss, shape `[1]`, and every parameter's gradient.
 pub fn loss_and_gradients<I: Backend, C: CheckpointStrategy>(
     model: &Gpt<Autodiff<I, C>>,
     batch: Batch<I>,
@@ -99,40 +100,40 @@ pub fn loss_and_gradients<I: Backend, C: CheckpointStrategy>(
 ) -> (Tensor<I, 1>, GradientsParams) {
     let mut all = GradientsParams::new();
     let (_, loss) = sweep(model.clone(), batch, options, kernels, every, |model, mut segment| {
-        model.visit(&mut Move { from: &mut segment, to: &mut all });
+        model.visit(&mut MoveGradients { from: &mut segment, to: &mut all });
         model
     });
     (loss, all)
 }
 
-/// The input of every segment but the first, which starts from tokens, and the last hidden states.
+/// Inputs of every segment but the first, which starts from tokens, and the last hidden states.
 fn forward<I: Backend, C: CheckpointStrategy>(
     model: &Gpt<Autodiff<I, C>>,
     segments: &[Range<usize>],
     inputs: &Input<I>,
     options: &PassOptions,
     kernels: Plain,
-) -> (Vec<Kept<I>>, Tensor<I, 3>) {
+) -> (Vec<SegmentInput<I>>, Tensor<I, 3>) {
     let mut kept = Vec::with_capacity(segments.len());
     let mut x = model.part(0..0).valid().embed(inputs.clone(), options.dropout, &kernels);
     for segment in segments {
         if segment.start > 0 {
-            kept.push(Kept::of(x.clone(), options.inputs_in_tiles));
+            kept.push(SegmentInput::new(x.clone(), options.inputs_in_tiles));
         }
         let part = model.part(segment.clone()).valid();
-        x = part.through(0..segment.len(), x, options.dropout, &kernels);
+        x = part.run_blocks(0..segment.len(), x, options.dropout, &kernels);
     }
     (kept, x)
 }
 
-/// A segment's input until the segment runs again.
-enum Kept<I: Backend> {
+/// A segment's input, kept until the segment runs again.
+enum SegmentInput<I: Backend> {
     Exact(Tensor<I, 3>),
     InTiles { tiles: Tiles<I>, shape: Shape, kind: DType },
 }
 
-impl<I: Backend> Kept<I> {
-    fn of(input: Tensor<I, 3>, in_tiles: bool) -> Self {
+impl<I: Backend> SegmentInput<I> {
+    fn new(input: Tensor<I, 3>, in_tiles: bool) -> Self {
         if !in_tiles {
             return Self::Exact(input);
         }
@@ -140,7 +141,7 @@ impl<I: Backend> Kept<I> {
         Self::InTiles { tiles: Tiles::encode(input, Rounding::Nearest), shape, kind }
     }
 
-    fn back(self) -> Tensor<I, 3> {
+    fn restore(self) -> Tensor<I, 3> {
         match self {
             Self::Exact(input) => input,
             Self::InTiles { tiles, shape, kind } => tiles.decode(Code::Int8, shape, kind),
@@ -164,13 +165,12 @@ fn input_gradient<B: AutodiffBackend>(
     leaf.grad_remove(grads).expect("every segment and the head read their whole input")
 }
 
-/// Moves the gradients one segment left into the whole set.
-struct Move<'a> {
+struct MoveGradients<'a> {
     from: &'a mut GradientsParams,
     to: &'a mut GradientsParams,
 }
 
-impl<B: AutodiffBackend> ModuleVisitor<B> for Move<'_> {
+impl<B: AutodiffBackend> ModuleVisitor<B> for MoveGradients<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         if let Some(grad) = self.from.remove::<B::InnerBackend, D>(param.id) {
             self.to.register(param.id, grad);

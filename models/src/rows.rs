@@ -1,8 +1,8 @@
-//! An embedding whose table is elsewhere: the rows that tokens name are fetched for each use.
+//! An embedding whose table is not on the device: each use fetches the rows that its tokens name.
 //!
-//! A batch names few rows of a large vocabulary, and each of them often. The rows go to the device once, in the order of
-//! their ids, and tokens are numbered by where their rows are among them. The gradient is that of these rows alone, added up
-//! in the order in which it would be in a whole table.
+//! A batch names few rows of a large vocabulary, each of them often. The rows go to the device once, in the order of
+//! their ids, and tokens become indices into them. Only these rows have a gradient, added up in the order of a whole
+//! table.
 
 use std::any::Any;
 use std::fmt;
@@ -17,11 +17,11 @@ use burn::tensor::{Int, Tensor, TensorData};
 
 use crate::input::Input;
 
-/// How the rows of an embedding are fetched. The embedding's parameter keeps a name and a shape, and no numbers.
+/// Fetches rows of an embedding. The embedding's parameter keeps a name and a shape, and no numbers.
 #[derive(Clone)]
 pub struct RowsOnDemand {
     numbers: Arc<Numbers>,
-    /// [`Upload`] on the backend below the tape: a module's fields follow it there, so the backend is not in this type.
+    /// [`Upload`] on the backend below the tape. The type omits the backend because a module's fields move there too.
     upload: Arc<dyn Any + Send + Sync>,
 }
 
@@ -30,8 +30,8 @@ type Numbers = dyn Fn(&[u32]) -> Vec<f32> + Send + Sync;
 struct Upload<I: Backend>(Box<dyn Fn(TensorData) -> Tensor<I, 2> + Send + Sync>);
 
 impl RowsOnDemand {
-    /// Rows whose `numbers` are in host memory, one behind the other, and which `upload` puts on `I`, the backend below the
-    /// tape. The rows asked for are in order, each once.
+    /// Rows whose `numbers` are in host memory, one after another, and which `upload` puts on `I`, the backend below
+    /// the tape. Rows are requested in order, each once.
     pub fn new<I: Backend>(
         numbers: impl Fn(&[u32]) -> Vec<f32> + Send + Sync + 'static,
         upload: impl Fn(TensorData) -> Tensor<I, 2> + Send + Sync + 'static,
@@ -39,12 +39,12 @@ impl RowsOnDemand {
         Self { numbers: Arc::new(numbers), upload: Arc::new(Upload::<I>(Box::new(upload))) }
     }
 
-    /// The numbers of rows, which are in order and each there once. No device takes part.
+    /// The numbers of `rows`, which are in order and distinct. Uses no device.
     pub fn numbers(&self, rows: &[u32]) -> Vec<f32> {
         (self.numbers)(rows)
     }
 
-    /// The rows on their device. Panics on a backend that they were not made for.
+    /// The rows on their device. Panics on any backend but that of [`RowsOnDemand::new`].
     fn fetch<I: Backend>(&self, rows: &[u32]) -> Tensor<I, 2> {
         let upload = self.upload.downcast_ref::<Upload<I>>();
         let upload = upload.expect("rows are fetched below the tape");
@@ -63,15 +63,14 @@ impl fmt::Debug for RowsOnDemand {
 /// The rows of an embedding that an input names.
 #[derive(Debug, Clone)]
 pub struct NamedRows<B: Backend> {
-    /// Their ids, in order, each once.
+    /// Ids of the rows, in order, each once.
     pub ids: Arc<[u32]>,
     /// `[rows, E]`.
     pub table: Tensor<B, 2>,
 }
 
 impl<B: Backend> Input<B> {
-    /// Sequences of these tokens, in rows of `shape`; with the rows of the embedding that they name where those are fetched
-    /// on demand.
+    /// Sequences of `tokens` in rows of `shape`, with their embedding rows if these are fetched on demand.
     pub fn of_tokens(
         tokens: Vec<i32>,
         shape: [usize; 2],
@@ -80,7 +79,7 @@ impl<B: Backend> Input<B> {
     ) -> Self {
         let upload = |ids: Vec<i32>| Tensor::<B, 2, Int>::from_data(TensorData::new(ids, shape), device);
         let Some(on_demand) = on_demand else { return upload(tokens).into() };
-        let (ids, places) = named(&tokens);
+        let (ids, places) = distinct_ids(&tokens);
         let table = on_demand.fetch::<B>(&ids);
         Self { tokens: upload(places), followers: None, rows: Some(NamedRows { ids: ids.into(), table }) }
     }
@@ -93,24 +92,24 @@ impl<B: AutodiffBackend> NamedRows<B> {
     }
 }
 
-/// The gradients of a walk along the tape: those of the model's parameters, and as that of the `embedding` the gradient of the
-/// rows of it that the walk's input named.
+/// The gradients of the model's parameters after a backward pass. If the input brought `rows`, their gradient stands
+/// for that of `embedding`.
 pub fn gradients<I: Backend, C: CheckpointStrategy>(
     mut walk: <Autodiff<I, C> as AutodiffBackend>::Gradients,
     model: &crate::Gpt<Autodiff<I, C>>,
     embedding: ParamId,
     rows: Option<&NamedRows<Autodiff<I, C>>>,
 ) -> GradientsParams {
-    let of_rows = rows.and_then(|rows| rows.table.grad_remove(&mut walk));
+    let row_gradient = rows.and_then(|rows| rows.table.grad_remove(&mut walk));
     let mut gradients = GradientsParams::from_grads(walk, model);
-    if let Some(of_rows) = of_rows {
-        gradients.register(embedding, of_rows);
+    if let Some(row_gradient) = row_gradient {
+        gradients.register(embedding, row_gradient);
     }
     gradients
 }
 
-/// The ids that are among `tokens`, in order and each once, and the place of each token's id among them.
-fn named(tokens: &[i32]) -> (Vec<u32>, Vec<i32>) {
+/// The distinct ids among `tokens`, in order, and each token's index among them.
+fn distinct_ids(tokens: &[i32]) -> (Vec<u32>, Vec<i32>) {
     let mut ids = tokens.to_vec();
     ids.sort_unstable();
     ids.dedup();
@@ -124,9 +123,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_named_once_and_in_order_and_every_token_finds_its_own() {
+    fn ids_are_distinct_and_sorted_and_every_token_finds_its_own() {
         let tokens = [7, 3, 7, 0, 3, 9];
-        let (ids, places) = named(&tokens);
+        let (ids, places) = distinct_ids(&tokens);
         assert_eq!(ids, [0, 3, 7, 9]);
         let found: Vec<i32> = places.iter().map(|place| ids[*place as usize] as i32).collect();
         assert_eq!(found, tokens);

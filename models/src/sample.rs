@@ -1,4 +1,4 @@
-//! From logits to a token, on the host.
+//! Sampling: from logits to a token, on the host.
 
 use thiserror::Error;
 
@@ -27,7 +27,7 @@ impl Default for Sampling {
     }
 }
 
-/// A setting outside its meaning.
+/// An invalid sampling setting.
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
 #[error("`{key}` = {value} must be {expected}")]
 pub struct SamplingError {
@@ -62,7 +62,7 @@ impl Sampling {
         Ok(())
     }
 
-    /// The next token after `history`. Filters apply in the order of the fields.
+    /// Chooses the token after `history`. Filters apply in the order of the fields.
     pub fn choose(&self, logits: &[f32], history: &[u32], random: &mut Random) -> u32 {
         let mut logits: Vec<f64> = logits.iter().map(|logit| f64::from(*logit)).collect();
         self.penalise(&mut logits, history);
@@ -72,6 +72,7 @@ impl Sampling {
             let better = |a: u32, b: u32| if logit(&b) > logit(&a) { b } else { a };
             return order.into_iter().reduce(better).expect("a vocabulary is not empty");
         }
+
         let descending = |a: &u32, b: &u32| logit(b).total_cmp(&logit(a)).then(a.cmp(b));
         if let Some(k) = self.top_k.filter(|k| *k < order.len()) {
             order.select_nth_unstable_by(k - 1, descending);
@@ -81,6 +82,7 @@ impl Sampling {
         let highest = logit(&order[0]);
         let weight = |token: &u32| ((logit(token) - highest) / self.temperature).exp();
         let mut weights: Vec<f64> = order.iter().map(weight).collect();
+
         if let Some(top_p) = self.top_p {
             let enough = top_p * weights.iter().sum::<f64>();
             let mut reached = 0.0;
@@ -94,6 +96,7 @@ impl Sampling {
             // The most likely token has weight 1 and always stays.
             weights.truncate(weights.partition_point(|weight| *weight >= min_p));
         }
+
         let mut left = random.uniform() * weights.iter().sum::<f64>();
         let chosen = weights.iter().position(|weight| {
             left -= weight;

@@ -1,14 +1,14 @@
 //! Stop strings over a stream of tokens.
 //!
-//! A stop string may begin in the middle of a token and end in the middle of another. A token is therefore held back
-//! while the text could still turn into a stop string, so that no part of one ever reaches the caller.
+//! A stop string may begin and end inside tokens. A token is held back while the text could still become a stop string,
+//! so no part of one reaches the caller.
 
-/// Strings that end a text, and the decoding of tokens in which they are found.
+/// Strings that end a completion, and the decoder of its tokens.
 #[derive(Clone, Copy)]
 pub struct Stop<'a> {
     /// Any of these ends the completion and is cut off.
     pub strings: &'a [String],
-    /// The text of some tokens.
+    /// Decodes tokens to text.
     pub decode: &'a dyn Fn(&[u32]) -> String,
 }
 
@@ -21,19 +21,20 @@ impl std::fmt::Debug for Stop<'_> {
 /// How much of a completion may be shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Verdict {
-    /// Tokens that end before any stop string, finished or possible.
+    /// Tokens that end before any complete or possible stop string.
     pub(crate) safe: usize,
-    /// Bytes of text before a finished stop string.
+    /// Bytes of text before a complete stop string.
     pub(crate) stopped_at: Option<usize>,
 }
 
 impl Stop<'_> {
-    /// Looks at everything generated so far, of which the first `shown` tokens are known to be safe.
+    /// Judges everything generated so far, of which the first `shown` tokens are known to be safe.
     pub(crate) fn judge(&self, tokens: &[u32], shown: usize) -> Verdict {
         let text = (self.decode)(tokens);
         let strings = self.strings.iter().filter(|string| !string.is_empty());
         let stopped_at = strings.clone().filter_map(|string| text.find(string.as_str())).min();
-        let open = strings.map(|string| text.len() - begun(&text, string)).min().unwrap_or(text.len());
+        let open =
+            strings.map(|string| text.len() - partial_match(&text, string)).min().unwrap_or(text.len());
         let limit = stopped_at.unwrap_or(open);
         let fits = |count: &usize| (self.decode)(&tokens[..*count]).len() <= limit;
         let safe = (shown + 1..=tokens.len()).take_while(fits).last().unwrap_or(shown);
@@ -41,8 +42,8 @@ impl Stop<'_> {
     }
 }
 
-/// Bytes at the end of `text` that begin `string`.
-fn begun(text: &str, string: &str) -> usize {
+/// Bytes at the end of `text` that could be the beginning of `string`.
+fn partial_match(text: &str, string: &str) -> usize {
     let mut prefixes = string.char_indices().map(|(at, _)| at).filter(|at| *at > 0);
     prefixes.rfind(|at| text.ends_with(&string[..*at])).unwrap_or(0)
 }

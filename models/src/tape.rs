@@ -1,7 +1,7 @@
-//! A node of the tape whose backward pass is written by hand.
+//! Tape nodes with hand-written backward passes.
 //!
-//! The forward pass of such a node runs on the inner backend, so nothing in it is recorded: what lives until the
-//! backward pass is what [`Saved`] names and nothing else.
+//! A node's forward pass runs on the inner backend, so the tape records nothing from it. Only the tensors in [`Saved`]
+//! live until the backward pass.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -12,16 +12,16 @@ use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::tensor::{Tensor, TensorPrimitive, backend::Backend};
 
-/// Tensors that a node keeps for its backward pass. Inputs and output have one rank.
+/// Tensors that a node keeps for its backward pass. Inputs and output have equally many dimensions.
 pub(crate) trait Saved<I: Backend, const D: usize, const N: usize>:
     Clone + Debug + Send + 'static
 {
-    /// Gradients of the inputs, in order, from the gradient of the output.
+    /// Gradients of the inputs, in order, from the output's gradient.
     fn gradients(self, grad: Tensor<I, D>) -> [Tensor<I, D>; N];
 }
 
 #[derive(Debug)]
-struct ByHand<S, const D: usize>(PhantomData<fn() -> S>);
+struct HandWritten<S, const D: usize>(PhantomData<fn() -> S>);
 
 /// Runs `forward` outside the tape and records one node for it.
 pub(crate) fn node<I, C, S, const D: usize, const N: usize>(
@@ -38,14 +38,14 @@ where
     let inputs = inputs.map(|tensor| wrapped::<I, D>(tensor.primitive));
     let (output, saved) = forward(inputs);
     let output = output.into_primitive().tensor();
-    let tracked = match ByHand::<S, D>(PhantomData).prepare::<C>(nodes).compute_bound().stateful() {
+    let tracked = match HandWritten::<S, D>(PhantomData).prepare::<C>(nodes).compute_bound().stateful() {
         OpsKind::Tracked(prep) => prep.finish(saved, output),
         OpsKind::UnTracked(prep) => prep.finish(output),
     };
     Tensor::from_primitive(TensorPrimitive::Float(tracked))
 }
 
-impl<I, S, const D: usize, const N: usize> Backward<I, N> for ByHand<S, D>
+impl<I, S, const D: usize, const N: usize> Backward<I, N> for HandWritten<S, D>
 where
     I: Backend,
     S: Saved<I, D, N>,

@@ -1,7 +1,8 @@
-//! Tensors in eight bits on the device: tiles of 128 numbers with a scale each, as the link carries them.
+//! 8-bit tensors on the device: tiles of 128 numbers with a scale each, the format that crosses the link.
 //!
-//! A byte's code stands for a small number, which its tile's scale multiplies. The other side of the link has the same in
-//! plain memory; tests hold the two together.
+//! A byte's code stands for a small number, which the tile's scale multiplies. The host has its own implementation;
+//! tests compare the two. A tile with NaN or infinity decodes to NaN
+//! (`zeros_stay_zero_and_nan_or_infinity_makes_its_tile_nan`).
 
 use std::ops::Range;
 
@@ -12,34 +13,34 @@ use burn::tensor::{
 
 use crate::random::{Random, combine};
 
-/// Numbers with one scale.
+/// Numbers that share a scale.
 pub const TILE: usize = 128;
 
 const TOP: f32 = 127.0;
 
-/// Number system of the bytes; a tile's scale multiplies its numbers.
+/// Number system of the codes, before the scale multiplies them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
-    /// A whole number from -127 to 127.
+    /// An integer from -127 to 127.
     Int8,
-    /// A floating-point number with four bits of exponent and three of mantissa (e4m3), up to 448.
+    /// An e4m3 float: four bits of exponent, three of mantissa, up to 448.
     Fp8,
 }
 
-/// How a number becomes a whole one.
+/// How a number is rounded to an integer code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rounding {
-    /// The nearest.
+    /// To the nearest integer.
     Nearest,
-    /// One of its two neighbours at random, on average the number itself. Random bits follow from the key alone.
+    /// To one of the two neighbours at random, unbiased. The random bits follow from the key alone.
     Random {
-        /// Names what is rounded.
+        /// Identifies the rounded tensor.
         key: u64,
     },
 }
 
 impl Rounding {
-    fn of_part(self, part: u64) -> Self {
+    fn for_part(self, part: u64) -> Self {
         match self {
             Self::Nearest => self,
             Self::Random { key } => Self::Random { key: combine(&[key, part]) },
@@ -47,17 +48,17 @@ impl Rounding {
     }
 }
 
-/// A tensor's numbers, the last tile filled up.
+/// A tensor in tiles, the last one padded.
 #[derive(Debug, Clone)]
 pub struct Tiles<B: Backend> {
-    /// One byte each, `[tiles, 128]`.
+    /// One byte per number, `[tiles, 128]`.
     pub codes: Tensor<B, 2, Int>,
     /// `[tiles, 1]`.
     pub scales: Tensor<B, 2>,
 }
 
 impl<B: Backend> Tiles<B> {
-    /// The numbers, in this shape and type.
+    /// The numbers in the given shape and type.
     pub fn decode<const D: usize>(&self, code: Code, shape: impl Into<Shape>, kind: DType) -> Tensor<B, D> {
         let shape = shape.into();
         let len = shape.num_elements();
@@ -76,20 +77,20 @@ impl<B: Backend> Tiles<B> {
     fn numbers(self, code: Code) -> Tensor<B, 2> {
         let shares = match code {
             Code::Int8 => wide(self.codes),
-            Code::Fp8 => shares_of_fp8(self.codes),
+            Code::Fp8 => fp8_values(self.codes),
         };
         shares * self.scales
     }
 
-    /// Whole numbers for `tensor`. A tile with NaN or infinity gets NaN for its scale.
+    /// Integer codes of `tensor`. NaN or infinity makes its tile's scale NaN.
     pub fn encode<const D: usize>(tensor: Tensor<B, D>, rounding: Rounding) -> Self {
         let len = tensor.shape().num_elements();
         let flat: Tensor<B, 1> = tensor.reshape([len]);
         let parts: Vec<_> = ranges(len, AT_ONCE * TILE).map(|range| part(flat.clone(), range)).collect();
-        // Nobody should have to make room for what is not read again.
+        // Frees the flat copy before the parts are encoded.
         drop(flat);
         let pieces = (0..).zip(parts).map(|(n, part)| {
-            let Self { codes, scales } = Self::encoded(part, rounding.of_part(n));
+            let Self { codes, scales } = Self::encoded(part, rounding.for_part(n));
             (codes, scales)
         });
         let (codes, scales) = pieces.unzip();
@@ -104,7 +105,7 @@ impl<B: Backend> Tiles<B> {
         let rest = tiles * TILE - len;
         let filled = if rest == 0 { numbers } else { Tensor::cat(vec![numbers, zeros(rest)], 0) };
         let numbers = filled.reshape([tiles, TILE]);
-        // Not every backend's largest number of a row is NaN where one of them is; their sum times zero is.
+        // Some backends' row maximum ignores NaN; the sum of the numbers times zero does not.
         let unusable = numbers.clone().mul_scalar(0.0).sum_dim(1);
         let scales = numbers.clone().abs().max_dim(1).div_scalar(TOP);
         let tiny = scales.clone().lower_elem(f32::MIN_POSITIVE);
@@ -120,11 +121,11 @@ impl<B: Backend> Tiles<B> {
     }
 }
 
-/// Tiles that are worked on at once. Each operation on them has three tensors of four bytes a number, which a whole matrix
-/// need not have room for; no bit depends on it but those drawn for rounding.
+/// Tiles encoded at once. Each operation holds three tensors of four bytes a number, for which a whole matrix may lack
+/// room. Only the random bits of rounding depend on it.
 pub const AT_ONCE: usize = 1 << 15;
-/// Tiles that are decoded at once. Every number is decoded for itself, so no bit depends on it, and a budget that has room for
-/// a matrix has room for what decodes it.
+/// Tiles decoded at once. Every number is decoded alone, so no bit depends on it. A budget with room for a matrix has
+/// room to decode it.
 pub const DECODED_AT_ONCE: usize = 1 << 11;
 
 fn ranges(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
@@ -142,16 +143,16 @@ fn joined<B: Backend, K: BasicOps<B>>(mut pieces: Vec<Tensor<B, 2, K>>) -> Tenso
     if pieces.len() == 1 { pieces.remove(0) } else { Tensor::cat(pieces, 0) }
 }
 
-/// Whole numbers in f32. Burn's router knows no cast from one type of whole numbers to another, so that none is used here.
+/// Integers as f32. Burn's router cannot cast between integer types, so this avoids it.
 fn wide<B: Backend>(codes: Tensor<B, 2, Int>) -> Tensor<B, 2> {
     let codes = B::int_into_float(codes.into_primitive(), FloatDType::F32);
     Tensor::from_primitive(TensorPrimitive::Float(codes))
 }
 
-/// Numbers that codes of e4m3 stand for, looked up: a sum of their fields takes five times as many passes.
-fn shares_of_fp8<B: Backend>(codes: Tensor<B, 2, Int>) -> Tensor<B, 2> {
+/// Values of e4m3 codes by table lookup. Computing them from bit fields takes five times as many passes.
+fn fp8_values<B: Backend>(codes: Tensor<B, 2, Int>) -> Tensor<B, 2> {
     let (device, shape) = (codes.device(), codes.shape());
-    let table = (i8::MIN..=i8::MAX).map(|code| number_of_fp8(code as u8)).collect();
+    let table = (i8::MIN..=i8::MAX).map(|code| fp8_value(code as u8)).collect();
     let table = Tensor::<B, 1>::from_data(TensorData::new(table, [256]), (&device, DType::F32));
     let places = wide(codes).sub_scalar(f32::from(i8::MIN));
     let places = B::float_into_int(places.into_primitive().tensor(), IntDType::I32);
@@ -159,27 +160,27 @@ fn shares_of_fp8<B: Backend>(codes: Tensor<B, 2, Int>) -> Tensor<B, 2> {
     table.select(0, places).reshape(shape)
 }
 
-/// Sign, four bits of exponent, three of mantissa. No operation rounds.
-fn number_of_fp8(code: u8) -> f32 {
+/// Value of sign, four exponent bits and three mantissa bits. No operation rounds.
+fn fp8_value(code: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
-    // Below the smallest normal number the exponent stays, and the leading one is missing.
+    // A subnormal number has no leading one.
     let magnitude = if exponent == 0 { mantissa } else { (mantissa + 8.0) * 2_f32.powi(exponent - 1) };
     (if code < 128 { magnitude } else { -magnitude }) / 512.0
 }
 
-/// Results of [`thresholds`] before they are brought between 0 and 1.
+/// Number of results of [`thresholds`] before scaling.
 const RESULTS: i32 = 1 << 16;
-/// Tiles whose numbers are combined of two lists.
+/// Tiles per group of [`thresholds`].
 const GROUP: usize = 256;
 
-/// Numbers from 0 to 1 for `[tiles, 128]` elements, each equally likely anywhere between them:
+/// Uniform random numbers between 0 and 1 for `[tiles, 128]` elements:
 ///
 /// ```text
 /// ((p · m + a) mod 2¹⁶ + ½) / 2¹⁶          p, m < 2¹⁵, a < 2¹⁶, m odd
 /// ```
 ///
-/// The host draws p for each column, and of m and a one part for each tile of a group and one for each group; so the device gets
-/// next to nothing, and makes the same numbers on every backend.
+/// The host draws p for each column. Each tile's m and a are the sum of a draw for its group and one for its place in
+/// the group. So little crosses the link, and every backend makes the same numbers.
 fn thresholds<B: Backend>(tiles: usize, key: u64, device: &B::Device) -> Tensor<B, 2> {
     let mut random = Random::new(key);
     let mut draw = |count: usize, below: u64| -> Vec<i32> {
@@ -190,8 +191,8 @@ fn thresholds<B: Backend>(tiles: usize, key: u64, device: &B::Device) -> Tensor<
     };
     let groups = tiles.div_ceil(GROUP);
     let mut per_tile = |below: u64| {
-        let of_groups = list(draw(groups, below), [groups, 1]);
-        let spread = of_groups + list(draw(GROUP, below), [1, GROUP]);
+        let per_group = list(draw(groups, below), [groups, 1]);
+        let spread = per_group + list(draw(GROUP, below), [1, GROUP]);
         spread.bitwise_and_scalar((below as i32 - 1).elem()).reshape([groups * GROUP, 1]).slice(0..tiles)
     };
     let factors = per_tile(1 << 15).bitwise_or_scalar(1.elem());
@@ -212,7 +213,7 @@ mod tests {
         Tensor::from_data(TensorData::new(numbers, [len]), &FlexDevice)
     }
 
-    fn there_and_back(numbers: &[f32], key: u64) -> Vec<f32> {
+    fn round_trip(numbers: &[f32], key: u64) -> Vec<f32> {
         rounded(numbers, Rounding::Random { key })
     }
 
@@ -224,12 +225,12 @@ mod tests {
     }
 
     #[test]
-    fn a_number_becomes_one_of_its_two_neighbours_and_is_itself_on_average() {
+    fn random_rounding_picks_a_neighbour_and_is_unbiased() {
         let numbers: Vec<f32> = (0..300).map(|n| (n as f32 * 0.618).fract() * 2.0 - 1.0).collect();
         let mut sums = vec![0.0; numbers.len()];
         let rounds = 400;
         for key in 0..rounds {
-            for (n, back) in there_and_back(&numbers, key).into_iter().enumerate() {
+            for (n, back) in round_trip(&numbers, key).into_iter().enumerate() {
                 assert!((back - numbers[n]).abs() < 1.0 / 126.9, "{} became {back}", numbers[n]);
                 sums[n] += back;
             }
@@ -237,12 +238,12 @@ mod tests {
         let errors = sums.iter().zip(&numbers).map(|(sum, number)| sum / rounds as f32 - number);
         let largest = errors.clone().fold(0.0, |most: f32, error| most.max(error.abs()));
         let mean = errors.sum::<f32>() / numbers.len() as f32;
-        // A step is 1/127, and its rounding's deviation at most half of that, here a twentieth of it.
+        // Five standard deviations. A rounding has at most half a step of 1/127, the mean of 400 a twentieth as much.
         assert!(largest < 5.0 / 127.0 / 40.0 && mean.abs() < 1e-4, "{largest} and {mean}");
     }
 
     #[test]
-    fn the_nearest_is_at_most_half_a_step_away() {
+    fn nearest_rounding_is_at_most_half_a_step_off() {
         let numbers: Vec<f32> = (0..300).map(|n| (n as f32 * 0.618).fract() * 2.0 - 1.0).collect();
         let back = rounded(&numbers, Rounding::Nearest);
         assert!(numbers.iter().zip(&back).all(|(number, back)| (number - back).abs() < 0.5 / 126.9));
@@ -251,8 +252,8 @@ mod tests {
     #[test]
     fn equal_keys_round_alike_and_others_do_not() {
         let numbers: Vec<f32> = (0..256).map(|n| (n as f32).sin()).collect();
-        assert_eq!(there_and_back(&numbers, 1), there_and_back(&numbers, 1));
-        assert_ne!(there_and_back(&numbers, 1), there_and_back(&numbers, 2));
+        assert_eq!(round_trip(&numbers, 1), round_trip(&numbers, 1));
+        assert_ne!(round_trip(&numbers, 1), round_trip(&numbers, 2));
     }
 
     #[test]
@@ -263,42 +264,42 @@ mod tests {
             numbers.push(1.0);
             numbers.extend(tile);
         }
-        let up: Vec<bool> = there_and_back(&numbers, 3).iter().map(|back| *back > 0.0).collect();
+        let up: Vec<bool> = round_trip(&numbers, 3).iter().map(|back| *back > 0.0).collect();
         let share = |pairs: &mut dyn Iterator<Item = (bool, bool)>| {
             let (alike, all) =
                 pairs.fold((0, 0), |(alike, all), (a, b)| (alike + u32::from(a == b), all + 1));
             f64::from(alike) / f64::from(all)
         };
         let inside = (0..up.len() - 1).filter(|n| n % TILE > 0 && n % TILE < TILE - 1);
-        let beside = share(&mut inside.map(|n| (up[n], up[n + 1])));
+        let across = share(&mut inside.map(|n| (up[n], up[n + 1])));
         let below = share(&mut (0..up.len() - TILE).filter(|n| n % TILE > 0).map(|n| (up[n], up[n + TILE])));
-        assert!((beside - 0.5).abs() < 0.03 && (below - 0.5).abs() < 0.03, "{beside} and {below}");
+        assert!((across - 0.5).abs() < 0.03 && (below - 0.5).abs() < 0.03, "{across} and {below}");
     }
 
     #[test]
-    fn more_than_is_worked_on_at_once_is_put_together_again() {
+    fn tensors_larger_than_one_part_survive_a_round_trip() {
         let numbers: Vec<f32> = (0..AT_ONCE * TILE + 70).map(|n| (n as f32 * 0.618).fract() - 0.5).collect();
         assert!(numbers.len() > DECODED_AT_ONCE * TILE);
-        let back = there_and_back(&numbers, 4);
+        let back = round_trip(&numbers, 4);
         assert_eq!(back.len(), numbers.len());
         assert!(numbers.iter().zip(&back).all(|(number, back)| (number - back).abs() < 0.5 / 126.0));
     }
 
     #[test]
     fn zeros_stay_zero_and_nan_or_infinity_makes_its_tile_nan() {
-        assert!(there_and_back(&[0.0; 130], 5).iter().all(|back| *back == 0.0));
-        assert!(there_and_back(&[1e-40; 130], 5).iter().all(|back| *back == 0.0));
+        assert!(round_trip(&[0.0; 130], 5).iter().all(|back| *back == 0.0));
+        assert!(round_trip(&[1e-40; 130], 5).iter().all(|back| *back == 0.0));
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut numbers = vec![0.25; 300];
             numbers[130] = bad;
-            let back = there_and_back(&numbers, 7);
+            let back = round_trip(&numbers, 7);
             assert!(back[TILE..2 * TILE].iter().all(|x| x.is_nan()), "{bad}");
             assert!(back[..TILE].iter().chain(&back[2 * TILE..]).all(|x| (x - 0.25).abs() < 0.01));
         }
     }
 
     #[test]
-    fn floating_point_codes_stand_for_what_their_fields_say() {
+    fn fp8_codes_decode_by_their_bit_fields() {
         let bytes = (0..=255u8).map(|byte| byte as i8).collect();
         let codes = Tensor::<Flex, 2, Int>::from_data(TensorData::new(bytes, [2, TILE]), &FlexDevice);
         let tiles = Tiles { codes, scales: Tensor::from_data([[1.0], [2.0]], &FlexDevice) };

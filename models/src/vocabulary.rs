@@ -1,4 +1,4 @@
-//! Growing a vocabulary: models that get more tokens than they were made with.
+//! Growing a trained model: more tokens, or followers of longest matches.
 
 use burn::module::Param;
 use burn::tensor::{Tensor, backend::Backend};
@@ -6,11 +6,11 @@ use burn::tensor::{Tensor, backend::Backend};
 use crate::gpt::Gpt;
 
 impl<B: Backend> Gpt<B> {
-    /// The same model with `vocab_size` tokens. Those it had keep their ids; every new one begins as their mean, in its
-    /// embeddings and in the head, so that it is neither likely nor unlikely.
+    /// The same model with `vocab_size` tokens. Known tokens keep their ids. New ones start as the mean of the known,
+    /// in embeddings and head, so that they are neither likely nor unlikely.
     ///
     /// # Panics
-    /// Where the model has more tokens than that, or was narrowed for inference.
+    /// If the model has more tokens than that, or was narrowed for inference.
     #[must_use]
     pub fn with_vocabulary(mut self, vocab_size: usize) -> Self {
         let known = self.config.vocab_size;
@@ -26,11 +26,11 @@ impl<B: Backend> Gpt<B> {
         self
     }
 
-    /// The same model with `longest_match`, of whose matches training hides this share. Where it had none it gets a table of
-    /// zeros for what is looked up, so that it computes what it did until the table has learned something.
+    /// The same model with `longest_match`, a share `match_pdrop` of its matches hidden in training. A new table starts
+    /// as zeros, so results stay the same until it has learned.
     ///
     /// # Panics
-    /// Where the model was narrowed for inference.
+    /// If the model was narrowed for inference.
     #[must_use]
     pub fn with_longest_match(mut self, match_pdrop: f64) -> Self {
         assert!(self.narrow_head.is_none(), "a model narrowed for inference learns nothing more");
@@ -45,7 +45,7 @@ impl<B: Backend> Gpt<B> {
     }
 }
 
-/// As many `more` rows behind the first `known` ones, and what stands for no token after them.
+/// Inserts `more` rows after the first `known`. A row for no match stays last.
 fn widened<B: Backend>(rows: Param<Tensor<B, 2>>, known: usize, more: usize) -> Param<Tensor<B, 2>> {
     rows.map(|rows| {
         let all = rows.dims()[0];
@@ -55,7 +55,7 @@ fn widened<B: Backend>(rows: Param<Tensor<B, 2>>, known: usize, more: usize) -> 
         if all > known {
             parts.push(rows.slice_dim(0, known..all));
         }
-        // What learns is the new matrix, not the road to it.
+        // The new matrix is the leaf that learns, without a history.
         Tensor::cat(parts, 0).detach().require_grad()
     })
 }

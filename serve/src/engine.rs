@@ -1,38 +1,41 @@
-//! Continuous batching as the server's engine.
+//! Continuous batching as an engine of the server. An answer depends on its request alone
+//! (`answers_equal_those_of_generate_in_a_changing_batch`).
 
 use std::sync::Arc;
 
 use models::{Chosen, Continuation, Continuing, GenerateError};
 use tokenizer::Tokenizer;
-use web::{Ask, Counters, Desk, Engine, EngineError, Key, Likelihood, Model, Sampling, Token};
+use web::{
+    Counters, Engine, EngineError, InferenceWorker, Key, Likelihood, Model, Sampling, SequenceRequest, Token,
+};
 
-use crate::words::Words;
+use crate::vocabulary::TokenizerVocabulary;
 
-/// Has a model answer at a desk until the server ends.
+/// Answers requests with the model in `batch` until the server ends.
 pub fn answer(
-    desk: Desk,
+    worker: InferenceWorker,
     batch: &mut dyn Continuing,
     slots: usize,
     tokenizer: Tokenizer,
     model: Model,
     counters: Counters,
 ) {
-    let mut engine = Batched { slots, batch };
-    desk.answer(model, Arc::new(Words::new(tokenizer)), counters, &mut engine);
+    let mut engine = BatchEngine { slots, batch };
+    worker.answer(model, Arc::new(TokenizerVocabulary::new(tokenizer)), counters, &mut engine);
 }
 
-struct Batched<'b> {
+struct BatchEngine<'b> {
     slots: usize,
     batch: &'b mut dyn Continuing,
 }
 
-impl Engine for Batched<'_> {
+impl Engine for BatchEngine<'_> {
     fn slots(&self) -> usize {
         self.slots
     }
 
-    fn join(&mut self, key: Key, ask: Ask) -> Result<usize, EngineError> {
-        let Ask { prompt, sampling, alternatives, .. } = ask;
+    fn join(&mut self, key: Key, request: SequenceRequest) -> Result<usize, EngineError> {
+        let SequenceRequest { prompt, sampling, alternatives, .. } = request;
         let Sampling { temperature, top_k, top_p, min_p, repetition_penalty, seed, choice } = sampling;
         let sampling = models::Sampling { temperature, top_k, top_p, min_p, repetition_penalty, seed };
         self.batch
@@ -75,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_a_failure_nobody_is_left_in_the_batch() {
+    fn a_failed_batch_is_emptied() {
         let small = GptConfig {
             n_layer: 1,
             n_head: 2,
@@ -88,7 +91,8 @@ mod tests {
         };
         let gpt = Gpt::<Flex>::new(&small, 3, &FlexDevice).unwrap();
         let mut batch = Continuous::new(&gpt, 4, 100);
-        let mut engine = Batched { slots: 2, batch: &mut batch };
+        let mut engine = BatchEngine { slots: 2, batch: &mut batch };
+
         let sampling = Sampling {
             temperature: 0.0,
             top_k: None,
@@ -98,11 +102,12 @@ mod tests {
             seed: 0,
             choice: 0,
         };
-        let ask = Ask { prompt: vec![1, 2, 3], most: 2, sampling, alternatives: None };
-        engine.join(Key(1), ask.clone()).unwrap();
+        let request = SequenceRequest { prompt: vec![1, 2, 3], max_tokens: 2, sampling, alternatives: None };
+        engine.join(Key(1), request.clone()).unwrap();
         assert_eq!(engine.step().unwrap().len(), 1);
+
         engine.reset();
         assert_eq!(engine.step(), Ok(Vec::new()));
-        assert_eq!(engine.join(Key(2), ask), Ok(0), "what was read is not trusted either");
+        assert_eq!(engine.join(Key(2), request), Ok(0), "cached prompts are discarded too");
     }
 }

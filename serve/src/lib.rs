@@ -1,10 +1,10 @@
-//! Trained models behind the server of the crate `web`: vocabulary, batched decoding, and loading of the model.
+//! Trained models as engines of the crate `web`: loading, vocabulary, and batched decoding.
 
 mod engine;
 mod model;
 mod newest;
 mod toy;
-mod words;
+mod vocabulary;
 
 pub use engine::answer;
-pub use model::{Asked, serve};
+pub use model::{ServeOptions, serve};

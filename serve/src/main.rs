@@ -1,5 +1,4 @@
-//! `cargo run -p serve`: the newest run answers in the browser and to OpenAI's clients. Without a run, the toy model is
-//! trained first.
+//! `cargo run -p serve`: serves the newest run, or trains the toy model first.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,15 +6,15 @@ use std::process::ExitCode;
 use clap::Parser;
 use runs::checkpoint::Which;
 use runs::device::DeviceChoice;
-use serve::Asked;
+use serve::ServeOptions;
 use train::answering::Batching;
 use web::{EchoArgs, ServerArgs};
 
 #[derive(Parser)]
 #[command(about = "A trained model, in the browser and behind an OpenAI-compatible API", version)]
 struct Args {
-    /// A run's directory, whose latest checkpoint is taken, or a checkpoint. By default the newest run in `runs/`; if
-    /// there is none, the toy model is trained first.
+    /// A checkpoint, or a run's directory for its latest checkpoint. By default the newest run in `runs/`; if there is
+    /// none, the toy model is trained first.
     #[arg(long, value_name = "PATH")]
     from: Option<PathBuf>,
     /// The checkpoint with the lowest validation loss instead of the latest.
@@ -30,15 +29,15 @@ struct Args {
     /// Changes one value of the run's configuration, such as `memory.device_budget=6GiB`; may be repeated.
     #[arg(long, value_name = "section.key=value")]
     set: Vec<String>,
-    /// Answers at once; further ones wait. Each takes memory for its keys and values.
+    /// Answers at once; further ones wait. Each takes memory for keys and values.
     #[arg(long, value_name = "N", default_value_t = Batching::default().slots)]
     slots: usize,
-    /// Tokens of prompts read between two tokens of the answers under way.
+    /// Prompt tokens read between two tokens of the running answers.
     #[arg(long, value_name = "N", default_value_t = Batching::default().prompt_piece)]
     prompt_piece: usize,
     #[command(flatten)]
     server: ServerArgs,
-    /// Answer without a model: repeat what is said, or what a script says. For work on clients and the page.
+    /// Answer without a model: repeat the prompt, or lines of a script. For work on clients and the page.
     #[arg(long)]
     echo: bool,
     #[command(flatten)]
@@ -46,7 +45,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    web::keep_a_log();
+    web::init_logging();
     match run(Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -60,15 +59,15 @@ fn run(args: Args) -> anyhow::Result<()> {
     let settings = args.server.settings()?;
     if args.echo {
         let echo = args.echoing.echo()?;
-        return web::run(settings, move |desk| {
-            echo.answer(desk);
+        return web::run(settings, move |worker| {
+            echo.answer(worker);
             Ok(())
         });
     }
     let which = if args.best { Some(Which::Best) } else { args.step.map(Which::Step) };
     let batching = Batching { slots: args.slots.max(1), prompt_piece: args.prompt_piece.max(1) };
-    let asked = Asked { from: args.from, which, set: args.set, device: args.device, batching };
-    web::run(settings, move |desk| serve::serve(desk, asked))
+    let options = ServeOptions { from: args.from, which, set: args.set, device: args.device, batching };
+    web::run(settings, move |worker| serve::serve(worker, options))
 }
 
 #[cfg(test)]
@@ -77,7 +76,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn no_two_options_have_one_name() {
+    fn option_names_are_unique() {
         Args::command().debug_assert();
     }
 }

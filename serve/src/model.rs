@@ -1,4 +1,4 @@
-//! Loads a run from the disk and serves it on the inference thread.
+//! Loading of a run and serving it on the inference thread.
 
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -9,67 +9,69 @@ use runs::checkpoint::Which;
 use runs::device::DeviceChoice;
 use runs::{Trained, Wanted};
 use train::answering::{self, Batching, Loaded};
-use web::{Counter, Counters, Desk, Model};
+use web::{Counter, Counters, InferenceWorker, Model};
 
 use crate::engine::answer;
-use crate::newest::newest;
+use crate::newest::newest_run;
 use crate::toy;
 
-/// Where runs are made that are not told where.
+/// Default folder of runs.
 const RUNS: &str = "runs";
 
-/// Which model is to answer, and how.
+/// The model to serve and its settings.
 #[derive(Debug)]
-pub struct Asked {
-    /// A run's directory or a checkpoint; else the newest run.
+pub struct ServeOptions {
+    /// A run's directory or a checkpoint; `None` is the newest run.
     pub from: Option<PathBuf>,
-    /// One of the run's checkpoints; else the latest.
+    /// One of the run's checkpoints; `None` is the latest.
     pub which: Option<Which>,
     /// Changes to the run's configuration.
     pub set: Vec<String>,
     /// Device that the model runs on.
     pub device: DeviceChoice,
-    /// How answers share it.
+    /// How answers share the device.
     pub batching: Batching,
 }
 
-/// Loads the model that is asked for, training the toy if there is none, and has it answer until the server ends.
-pub fn serve(desk: Desk, asked: Asked) -> anyhow::Result<()> {
-    let Asked { from, which, set, device, batching } = asked;
+/// Loads the model, or trains the toy if there is none, and answers until the server ends.
+pub fn serve(worker: InferenceWorker, options: ServeOptions) -> anyhow::Result<()> {
+    let ServeOptions { from, which, set, device, batching } = options;
     let trained =
-        || newest(Path::new(RUNS)).filter(|run| run != Path::new(toy::RUN) || !toy::is_unfinished(run));
+        || newest_run(Path::new(RUNS)).filter(|run| run != Path::new(toy::RUN) || !toy::is_unfinished(run));
     let from = match from.or_else(trained) {
         Some(from) => from,
-        None => match toy::train(&desk)? {
+        None => match toy::train(&worker)? {
             Some(run) => run,
-            // Asked to end meanwhile.
+            // The server stopped during the training.
             None => return Ok(()),
         },
     };
-    // `/health` tells it to anybody: the name, and not where it lies.
-    desk.doing(&format!("reading {}", name_of(&from)));
+
+    // `/health` needs no key, so it shows the name without its path.
+    worker.report_progress(&format!("reading {}", name_of(&from)));
     let trained = Trained::open(Wanted { from: Some(&from), which, config: None, set: &set })?;
     let checkpoint = trained.checkpoint.path.clone();
     let written = checkpoint.metadata().and_then(|data| data.modified());
     let written = written.with_context(|| format!("looking at {}", checkpoint.display()))?;
     let created = written.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+
     let answer = Box::new(move |Loaded { batch, tokenizer, config, device, stats }: Loaded<'_>| {
         let id = name_of(&from);
         tracing::info!("{} answers on {device}, as `{id}`", checkpoint.display());
         let model = Model { id, created, context: config.n_positions, vocabulary: config.vocab_size };
-        answer(desk, batch, batching.slots, tokenizer, model, counters(stats));
+        answer(worker, batch, batching.slots, tokenizer, model, counters(stats));
         Ok(())
     });
     answering::load(trained, device, batching, answer)
 }
 
-/// A run is called as its directory is; a checkpoint as itself.
+/// Name of a run's directory or of a checkpoint's folder.
 fn name_of(path: &Path) -> String {
     let path = path.canonicalize().unwrap_or_else(|_gone| path.to_owned());
     path.file_name().map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
-/// How much spills, for whoever watches.
+/// Counters of spilling, for `/metrics`.
 fn counters(stats: Box<dyn Fn() -> Stats + Send + Sync>) -> Counters {
     Box::new(move || {
         let stats = stats();

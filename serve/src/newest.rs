@@ -1,4 +1,4 @@
-//! The run that was saved last.
+//! The run that saved a checkpoint last.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,14 +6,12 @@ use std::time::SystemTime;
 
 use runs::checkpoint::Checkpoints;
 
-/// The run in `folder` with the newest checkpoint, if any has one.
-pub(crate) fn newest(folder: &Path) -> Option<PathBuf> {
+pub(crate) fn newest_run(folder: &Path) -> Option<PathBuf> {
     let runs = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
     let dated = runs.filter_map(|run| Some((saved(&run)?, run)));
     dated.max().map(|(_, run)| run)
 }
 
-/// When a run's latest checkpoint was written.
 fn saved(run: &Path) -> Option<SystemTime> {
     let folders = Checkpoints::in_run(run).folders().ok()?;
     folders.iter().filter_map(|folder| folder.metadata().ok()?.modified().ok()).max()
@@ -24,12 +22,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_run_with_the_newest_checkpoint_is_found_and_runs_without_one_are_not() {
+    fn the_run_with_the_newest_checkpoint_is_found() {
         let folder = tempfile::tempdir().unwrap();
         let runs = folder.path();
-        assert_eq!(newest(&runs.join("nowhere")), None);
+        assert_eq!(newest_run(&runs.join("nowhere")), None);
         fs::create_dir(runs.join("empty")).unwrap();
-        assert_eq!(newest(runs), None);
+        assert_eq!(newest_run(runs), None);
         let day = |n: u64| SystemTime::UNIX_EPOCH + std::time::Duration::from_hours(24 * n);
         for (name, steps) in
             [("older", [(2, 9)].as_slice()), ("newer", &[(1, 5), (2, 10)]), ("oldest", &[(7, 3)])]
@@ -40,6 +38,6 @@ mod tests {
                 fs::File::open(saving.path).unwrap().set_modified(day(*saved)).unwrap();
             }
         }
-        assert_eq!(newest(runs), Some(runs.join("newer")));
+        assert_eq!(newest_run(runs), Some(runs.join("newer")));
     }
 }

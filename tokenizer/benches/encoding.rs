@@ -1,13 +1,13 @@
-//! How fast text becomes tokens.
+//! Speed of encoding.
 //!
-//! Criterion times each subject alone. Since a shared machine changes speed from minute to minute, ratios are
-//! measured apart: both sides in turn, many times, and the middle ratio printed. A word on the command line runs
-//! only the ratios and groups with that word in their name.
+//! Criterion times each subject alone. A shared machine changes speed from minute to minute, so ratios are measured
+//! apart: both sides alternate many times, and the median ratio is printed. A word on the command line selects ratios
+//! and groups by name.
 //!
-//! Beside the ratio by the clock stands the one by processor time, in which other programs do not show: cores that
-//! are free turn two threads of equal processor time into half the time by the clock.
+//! Ratios by processor time are printed too, since other programs do not affect them: two threads on free cores halve
+//! the time by the clock at equal processor time.
 //!
-//! The text is the file named by `TINYSHAKESPEARE`, or generated dialogues where that is not set.
+//! The text is the file named by `TINYSHAKESPEARE`, or generated dialogues.
 
 use std::{env, fs, hint::black_box, path::Path, sync::atomic::AtomicBool, time::Instant};
 
@@ -38,7 +38,7 @@ impl Subject {
         };
         let documents = documents(&text);
         let folder = tempfile::tempdir().expect("a folder");
-        // The run of letters gives it the merges that make a megabyte of one letter hard.
+        // Trains merges of this letter, which make a long run hard to encode.
         let run = "a".repeat(DOCUMENT_BYTES);
         let training = documents.iter().chain(std::iter::repeat_n(&run, 3)).map(|text| Ok(text.clone()));
         let training: Vec<_> = training.collect();
@@ -151,14 +151,14 @@ fn prepare(tokenizer: &Tokenizer, input: &Path, out: &Path) {
     fs::remove_dir_all(out).expect("removing the set");
 }
 
-/// Seconds by the clock and, where the system tells, of all threads' processor time.
+/// Seconds by the clock, and of all threads' processor time (0 where unknown).
 fn timed(work: &impl Fn()) -> (f64, f64) {
     let (begun, before) = (Instant::now(), processor_seconds());
     work();
     (begun.elapsed().as_secs_f64(), processor_seconds() - before)
 }
 
-/// From `/proc`, in its hundredths of a second; 0 elsewhere.
+/// From `/proc`, in hundredths of a second; 0 on other systems.
 fn processor_seconds() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let behind_name = stat.rsplit(')').next().unwrap_or_default();
@@ -166,7 +166,7 @@ fn processor_seconds() -> f64 {
     ticks.sum::<f64>() / 100.0
 }
 
-/// Prints how many times faster `subject` is than `baseline`, as the middle of paired rounds, with the quartiles.
+/// Prints the speed of `subject` over `baseline`: median and quartiles of paired rounds.
 fn ratio(name: &str, megabytes: f64, baseline: impl Fn(), subject: impl Fn()) {
     let wanted = env::args().skip(1).find(|word| !word.starts_with('-'));
     if wanted.is_some_and(|word| !name.contains(&word)) {

@@ -1,12 +1,12 @@
-//! The index of longest matches at a size of your choice: what building it takes, and how fast it answers.
+//! Measures the index of longest matches at a size of your choice: the cost of building, and the speed of look-ups.
 //!
 //! ```sh
 //! cargo run --release -p tokenizer --example longest_match -- FOLDER [TOKENS] [MEMORY]
 //! ```
 //!
-//! Writes text from a seed into FOLDER (frequencies after Zipf, half of all tokens drawn by the one before, passages
-//! repeated, some as documents), prepares it as a set with a hundredth for validation, and indexes it in MEMORY bytes. A set
-//! that is there is used again; the index is built anew. Prints lines of CSV.
+//! Writes seeded text into FOLDER (Zipf frequencies, half of all tokens drawn by the previous one, repeated passages,
+//! some as whole documents). Prepares it as a set with a hundredth for validation and indexes it in MEMORY bytes. An
+//! existing set is reused; the index is built again. Prints lines of CSV.
 
 use std::{
     collections::BTreeSet,
@@ -29,7 +29,7 @@ const SEED: u64 = 1;
 /// One id per character.
 const WORDS: u32 = 20_000;
 const FIRST_WORD: u32 = 0x4E00;
-/// Tokens out of which passages are repeated.
+/// Tokens that repeated passages are taken from.
 const MEMORABLE: usize = 1 << 22;
 const LOOK_UPS: usize = 200_000;
 
@@ -41,6 +41,7 @@ fn main() -> Done {
     let folder = Path::new(arguments.first().ok_or("name a folder")?);
     let (tokens, memory) = (number(1, 100_000_000)?, number(2, 256 << 20)?);
     let tokenizer = Tokenizer::characters(&alphabet(), &["<|bos|>"])?;
+
     let set = folder.join("set");
     if !set.exists() {
         fs::create_dir_all(folder)?;
@@ -55,6 +56,7 @@ fn main() -> Done {
         println!("set,written; run the same command again to index it in a process that did nothing else");
         return Ok(());
     }
+
     let index = folder.join("index");
     let _ = fs::remove_dir_all(&index);
     let threads = thread::available_parallelism()?.get();
@@ -66,9 +68,11 @@ fn main() -> Done {
         chunk_tokens: None,
         threads,
     };
+
     print("memory given", memory, "bytes");
     print("threads", threads as u64, "");
     report_build(&build)?;
+
     let corpora = Arc::new(Corpora::open([(index, set.clone())], Corpora::SHORTEST)?);
     let manifest = corpora.indexes()[0].manifest();
     let bytes = corpora.indexes()[0].bytes();
@@ -81,7 +85,6 @@ fn print(what: &str, value: u64, unit: &str) {
     println!("{what},{value},{unit}");
 }
 
-/// Prints `count` things done since `start`.
 fn print_rate(what: &str, count: u64, start: Instant) {
     let seconds = start.elapsed().as_secs_f64();
     println!("{what},{seconds:.2},s");
@@ -107,7 +110,7 @@ fn report_build(build: &IndexBuild) -> Done {
     Ok(())
 }
 
-/// Prints the most memory that was resident, mapped files included, and what is of the process's own at present.
+/// Prints peak resident memory with mapped files, and the resident parts that are anonymous and mapped.
 fn print_memory(when: &str) {
     let Ok(status) = fs::read_to_string("/proc/self/status") else { return };
     for name in ["VmHWM", "RssAnon", "RssFile"] {
@@ -130,6 +133,7 @@ fn report_look_ups(corpora: &Arc<Corpora>, set: &Path, tokenizer: &Tokenizer) ->
         print_rate(&format!("look-up of random {} contexts", split.name()), contexts.len() as u64, start);
         println!("mean length,{:.2},tokens", lengths as f64 / contexts.len() as f64);
     }
+
     let train = TokenDataset::open(set, Split::Train, tokenizer, plan)?;
     let features = corpora.features(&train)?;
     let (start, mut matched, mut right) = (Instant::now(), 0, 0);
@@ -138,6 +142,7 @@ fn report_look_ups(corpora: &Arc<Corpora>, set: &Path, tokenizer: &Tokenizer) ->
     }
     print_rate("features in sequence", train.tokens(), start);
     print("positions with a match", matched, "");
+
     let val = TokenDataset::open(set, Split::Val, tokenizer, plan)?;
     let features = corpora.features(&val)?;
     let start = Instant::now();
@@ -148,6 +153,7 @@ fn report_look_ups(corpora: &Arc<Corpora>, set: &Path, tokenizer: &Tokenizer) ->
     }
     print_rate("features of random val windows", 2000 * 32, start);
     println!("right guesses there,{:.3},", right as f64 / (2000.0 * 32.0));
+
     let start = Instant::now();
     let copies = corpora.duplicates(&val)?;
     print_rate("duplicates", train.tokens() + val.tokens(), start);
@@ -165,7 +171,7 @@ fn word(number: u32) -> char {
     char::from_u32(FIRST_WORD + number).unwrap_or('?')
 }
 
-/// The numbers that a seed gives, each by mixing a counter.
+/// Seeded numbers, each by mixing a counter.
 struct Numbers(u64);
 
 impl Numbers {
@@ -174,7 +180,7 @@ impl Numbers {
         mix(self.0)
     }
 
-    /// From 0 to below `limit`, the small ones more often, as Zipf found words to be.
+    /// A number below `limit`, small ones more often (Zipf's law).
     fn zipf(&mut self, limit: u32) -> u32 {
         let share = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
         (f64::from(limit).powf(share) as u32).clamp(1, limit) - 1
@@ -203,7 +209,6 @@ fn write_text(path: &Path, tokens: u64) -> Done {
         };
         let text: String = document.iter().map(|number| word(*number)).collect();
         writeln!(file, "{{\"text\": \"{text}\"}}")?;
-        // The token that opens the document counts.
         written += document.len() as u64 + 1;
         if memory.len() + document.len() <= MEMORABLE {
             memory.extend(document);
@@ -212,7 +217,7 @@ fn write_text(path: &Path, tokens: u64) -> Done {
     Ok(file.flush()?)
 }
 
-/// Up to `most` tokens of what was written, from a place that may be taken again.
+/// Up to `most` earlier tokens, from one of few positions, so that passages repeat.
 fn passage(numbers: &mut Numbers, memory: &[u32], most: u64) -> Vec<u32> {
     let length = numbers.below(most).min(memory.len() as u64) as usize + 1;
     let from = numbers.below((memory.len() / 1000).max(1) as u64) as usize * 1000;

@@ -1,4 +1,4 @@
-//! The one error of this crate: what was attempted, on which file, and the way out.
+//! The error type of this crate: the attempt, the file, and the remedy.
 
 use std::{io, path::PathBuf};
 
@@ -6,36 +6,36 @@ use crate::{
     chat::conversation::ChatProblem, data::shard::ShardProblem, format::problem::Problem, index::IndexProblem,
 };
 
-/// Why something could not be done.
+/// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The system refused to read.
-    #[error("reading {}: {cause}{}", path.display(), way_out(cause))]
+    /// The system failed to read.
+    #[error("reading {}: {cause}{}", path.display(), remedy(cause))]
     Read {
         /// The file or folder.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         cause: io::Error,
     },
-    /// The system refused to write.
+    /// The system failed to write.
     #[error(
         "writing {}: {cause}; nothing that looks complete was left behind{}",
         path.display(),
-        way_out(cause)
+        remedy(cause)
     )]
     Write {
         /// The file or folder.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         cause: io::Error,
     },
-    /// A tokenizer file beyond [`crate::limits`].
+    /// A tokenizer file exceeds [`crate::limits`].
     #[error("{} has {bytes} bytes, a file of its kind may have {limit}", path.display())]
     FileTooLarge {
         /// The file.
         path: PathBuf,
-        /// The size in bytes.
+        /// Bytes of the file.
         bytes: u64,
         /// The most that is read.
         limit: u64,
@@ -50,7 +50,7 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
     },
-    /// A tokenizer file whose contents are refused.
+    /// A tokenizer file is refused.
     #[error("{}: {problem}", path.display())]
     Tokenizer {
         /// The file.
@@ -64,7 +64,7 @@ pub enum Error {
         256 + specials
     )]
     VocabularyTooSmall {
-        /// The size asked for.
+        /// The requested size.
         asked: usize,
         /// The number of control tokens.
         specials: usize,
@@ -80,7 +80,7 @@ pub enum Error {
     /// Hugging Face's trainer failed.
     #[error("training the tokenizer: {0}")]
     Training(String),
-    /// A character-level tokenizer met a character it was not made with.
+    /// A character-level tokenizer does not know a character.
     #[error(
         "character {character:?} at byte {at} is not in the tokenizer's alphabet; train one on this text, or use \
          a byte-level tokenizer, which takes anything"
@@ -88,10 +88,10 @@ pub enum Error {
     OutsideAlphabet {
         /// The character.
         character: char,
-        /// The character's byte position in the text.
+        /// Its byte position in the text.
         at: usize,
     },
-    /// An id that no token has.
+    /// No token has the id.
     #[error("token id {id} does not exist; the vocabulary has {vocabulary} ids. Is it another tokenizer's?")]
     UnknownId {
         /// The id.
@@ -99,30 +99,30 @@ pub enum Error {
         /// The number of ids.
         vocabulary: u32,
     },
-    /// A text too long for 32-bit positions.
+    /// The text is too long for 32-bit positions.
     #[error(
         "a text of {bytes} bytes is too long to encode in one call, the limit is {limit}; encode it in parts"
     )]
     TextTooLong {
-        /// The size in bytes.
+        /// Bytes of the text.
         bytes: usize,
-        /// The most that is taken.
+        /// The most that is accepted.
         limit: usize,
     },
-    /// Bytes that are not text, given to a tokenizer of text.
+    /// A tokenizer of text was given bytes that are not UTF-8.
     #[error(
         "the bytes are not UTF-8 from byte {at} on, and this tokenizer reads text only; use a byte-level one"
     )]
     BytesNotText {
-        /// The position of the first byte that is not text.
+        /// Position of the first invalid byte.
         at: usize,
     },
     /// Hugging Face's encoder failed.
     #[error("encoding {bytes} bytes of text: {reason}")]
     Encoding {
-        /// The size of the text.
+        /// Bytes of the text.
         bytes: usize,
-        /// The message of Hugging Face's code.
+        /// The encoder's message.
         reason: String,
     },
     /// Hugging Face's decoder failed.
@@ -130,10 +130,10 @@ pub enum Error {
     Decoding {
         /// The number of ids.
         ids: usize,
-        /// The message of Hugging Face's code.
+        /// The decoder's message.
         reason: String,
     },
-    /// Text that the tokenizer would turn into a control token.
+    /// The tokenizer would turn text into a control token.
     #[error(
         "the text contains `{token}`, which this tokenizer turns into a control token; remove it from the text"
     )]
@@ -141,10 +141,10 @@ pub enum Error {
         /// The control token.
         token: String,
     },
-    /// A conversation that cannot be encoded.
+    /// A conversation cannot be encoded.
     #[error(transparent)]
     Chat(#[from] ChatProblem),
-    /// A text file that is not text.
+    /// A text file is not UTF-8.
     #[error(
         "{} is not UTF-8: byte {at} cannot be read as text. Convert the file, or take it as plain bytes with \
          `--tokenizer bytes`",
@@ -153,10 +153,10 @@ pub enum Error {
     NotUtf8 {
         /// The file.
         path: PathBuf,
-        /// Position of the first bad byte.
+        /// Position of the first invalid byte.
         at: u64,
     },
-    /// A malformed line of a JSON-lines file.
+    /// A line of a JSON-lines file is malformed.
     #[error(
         "{} line {line}: {reason}. Each line is a JSON object with `text`, `messages`, `conversations`, or `prompt` \
          and `completion`",
@@ -165,17 +165,17 @@ pub enum Error {
     Line {
         /// The file.
         path: PathBuf,
-        /// Line, counted from 1.
+        /// Number of the line, from 1.
         line: u64,
         /// The reason.
         reason: String,
     },
-    /// A Parquet file that cannot be used.
+    /// A Parquet file cannot be used.
     #[error("{}: {reason}", path.display())]
     Parquet {
         /// The file.
         path: PathBuf,
-        /// The reason and the way out.
+        /// The reason and the remedy.
         reason: String,
     },
     /// The file is one JSON array instead of lines.
@@ -197,10 +197,10 @@ pub enum Error {
         bad: u64,
         /// Records read.
         records: u64,
-        /// The first of them: file, line or document, and reason.
+        /// The first bad record: file, line or document, and reason.
         first: String,
     },
-    /// A folder, FIFO, socket or device where a file is expected.
+    /// The path is a folder, FIFO, socket or device.
     #[error("{} is not a regular file but a folder, FIFO, socket or device; give the file itself", path.display())]
     NotAFile {
         /// The path.
@@ -211,19 +211,19 @@ pub enum Error {
     Document {
         /// The file.
         path: PathBuf,
-        /// The document's number within the file, from 1.
+        /// Number of the document within the file, from 1.
         document: u64,
         /// The reason.
         problem: Box<Error>,
     },
-    /// An input that mixes text and conversations.
+    /// An input mixes text and conversations.
     #[error(
         "{} holds conversations but earlier input held text (or the reverse); a set has a loss mask or has none. \
          Prepare them into two sets",
         path.display()
     )]
     MixedInput {
-        /// The file in which the other sort appeared.
+        /// The first file of the other sort.
         path: PathBuf,
     },
     /// The input holds no files.
@@ -232,21 +232,21 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
     },
-    /// A split that got nothing.
+    /// A split is empty.
     #[error(
         "the {split} split got none of the {documents} document(s); choose another --val-fraction, or cut by \
          place with `--split position`"
     )]
     EmptySplit {
-        /// The split's name.
+        /// Name of the split.
         split: &'static str,
-        /// Documents in the whole corpus.
+        /// Documents in the corpus.
         documents: u64,
     },
-    /// An option out of range.
+    /// An option is out of range.
     #[error("{option} {value}: {expected}")]
     Option {
-        /// The option.
+        /// Name of the option.
         option: &'static str,
         /// The given value.
         value: String,
@@ -258,7 +258,7 @@ pub enum Error {
     Occupied {
         /// The folder.
         path: PathBuf,
-        /// The folder's contents and the way out.
+        /// The folder's contents and the remedy.
         reason: String,
     },
     /// The folder holds no finished set.
@@ -271,7 +271,7 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
     },
-    /// A shard or manifest that is refused.
+    /// A shard or manifest is refused.
     #[error("{} {problem}", path.display())]
     Shard {
         /// The file.
@@ -279,7 +279,7 @@ pub enum Error {
         /// The problem in the file.
         problem: ShardProblem,
     },
-    /// An index of longest matches that is refused.
+    /// An index of longest matches is refused.
     #[error("{} {problem}", path.display())]
     Index {
         /// The file.
@@ -292,8 +292,7 @@ pub enum Error {
     Interrupted,
 }
 
-/// The way out of common failures.
-fn way_out(cause: &io::Error) -> &'static str {
+fn remedy(cause: &io::Error) -> &'static str {
     match cause.kind() {
         io::ErrorKind::NotFound => "; check the path",
         io::ErrorKind::PermissionDenied => "; check who may use it",
@@ -305,7 +304,7 @@ fn way_out(cause: &io::Error) -> &'static str {
 }
 
 impl Error {
-    /// `true` where the error is about one record of the input and reading can go on behind it.
+    /// Whether the error is about one record of the input, so that reading can continue after it.
     pub fn is_bad_record(&self) -> bool {
         match self {
             Self::Line { .. } => true,

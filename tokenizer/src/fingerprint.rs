@@ -1,4 +1,4 @@
-//! SHA-256 as a value: which tokenizer, which shard.
+//! SHA-256 digests that identify tokenizers and shards.
 
 use std::{fmt, str::FromStr};
 
@@ -16,7 +16,7 @@ impl Fingerprint {
         Self::finish(Sha256::new_with_prefix(bytes))
     }
 
-    /// The digest of everything that `digest` was given.
+    /// The digest of the bytes given to `digest`.
     pub fn finish(digest: Sha256) -> Self {
         Self(digest.finalize().into())
     }
@@ -29,7 +29,7 @@ impl Fingerprint {
         self.0
     }
 
-    /// The leading bytes, as shard headers carry them.
+    /// The first bytes, for shard headers.
     pub(crate) fn short(self) -> [u8; 8] {
         let mut short = [0; 8];
         short.copy_from_slice(&self.0[..8]);
@@ -49,7 +49,7 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// A text that is not 64 hexadecimal digits.
+/// A text that is not 64 lower-case hexadecimal digits.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a SHA-256 digest has 64 lower-case hexadecimal digits, `{0}` has not")]
 pub struct NotADigest(String);

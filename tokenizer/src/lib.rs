@@ -1,15 +1,15 @@
 //! Text to tokens, and tokens to training data, without Python.
 //!
-//! - [`Tokenizer`] turns text into ids and back: byte-level BPE, raw bytes or characters. [`BpeTraining`] makes
-//!   one from text; [`Tokenizer::load`] reads Hugging Face's `tokenizer.json` and GPT-2's two files;
-//!   [`Tokenizer::save`] writes what Python's `transformers` loads.
-//! - [`Tokenizer::encode_chat`] and [`Tokenizer::encode_prompt`] take conversations, [`DecodeStream`] shows text
-//!   while it is generated.
-//! - [`Preparation`] turns folders of text into memory-mapped shards, [`TokenDataset`] reads windows of them at
-//!   any position.
-//! - [`IndexBuild`] indexes a split by longest matches, [`Corpora`] tells of any context what followed its longest
-//!   earlier occurrence: a second input for a model.
-//! - [`dialogues`] is a corpus for a machine that has none.
+//! - [`Tokenizer`] encodes text to ids and back: byte-level BPE, raw bytes or characters. [`BpeTraining`] trains one;
+//!   [`Tokenizer::load`] reads Hugging Face's `tokenizer.json` or GPT-2's two files; [`Tokenizer::save`] writes files
+//!   that Python's `transformers` loads.
+//! - [`Tokenizer::encode_chat`] and [`Tokenizer::encode_prompt`] encode conversations. [`DecodeStream`] shows text
+//!   during generation.
+//! - [`Preparation`] turns folders of text into memory-mapped shards; [`TokenDataset`] reads windows of them at any
+//!   position.
+//! - [`IndexBuild`] indexes a split. [`Corpora`] finds the longest earlier occurrence of a context and the token that
+//!   followed there: a second input for a model.
+//! - [`dialogues`] generates a corpus without a download.
 //!
 //! ```
 //! use tokenizer::{BpeTraining, DecodeStream, Tokenizer};
@@ -30,20 +30,21 @@
 //!
 //! # Promises
 //!
-//! - **The same input gives the same bytes**: vocabularies, shards and windows depend on neither the number of
-//!   threads nor their timing, and seeds mean the same on every machine.
-//! - **Text never becomes a control token.** Ids of [`SpecialTokens`] come from a chat template or by name.
-//! - **Files are not trusted.** What a file may ask for is bounded by [`limits`]; no regular expression out of a
-//!   file is run unless it is a [`Pattern`].
-//! - **A file is complete or absent**, whatever interrupts its writing.
-//! - Nothing here knows of models, devices or tensors.
+//! - **Equal input gives equal bytes.** Vocabularies, shards and windows depend neither on the number of threads nor on
+//!   timing, and seeds mean the same on every machine.
+//! - **Text never becomes a control token.** Ids of [`SpecialTokens`] come from a chat template or are asked for by
+//!   name.
+//! - **Files are not trusted.** [`limits`] bounds their cost. A regular expression of a file is run only if it is a
+//!   [`Pattern`].
+//! - **A file is complete or absent**, even if its writing was interrupted.
+//! - The crate knows no models, devices or tensors.
 //!
 //! # Two encoders
 //!
-//! Hugging Face's `tokenizers` trains the vocabularies and runs what of the BPE family is more than byte-level
-//! BPE: normalizers, prefix spaces, byte fallback. Byte-level BPE over a known pattern, which is every vocabulary
-//! trained here and nearly every one published since GPT-2, runs on an encoder of this crate. It gives the same
-//! ids, several times faster: a DFA where theirs backtracks, no offsets, and caches that threads do not share.
+//! Byte-level BPE over a known pattern runs on this crate's encoder; that is nearly every vocabulary published since
+//! GPT-2. It gives the ids of Hugging Face's `tokenizers`, several times faster: a DFA instead of backtracking, no
+//! offsets, and no cache shared by threads. Hugging Face's code trains vocabularies and runs the rest of the BPE
+//! family: normalizers, prefix spaces, byte fallback.
 
 mod chat;
 mod data;

@@ -1,4 +1,4 @@
-//! Locks that tell a program still writing a folder from one that is gone.
+//! Locks that show whether the program that writes a folder is still running.
 
 use std::{
     fs::{File, TryLockError},
@@ -7,8 +7,8 @@ use std::{
 
 use crate::error::Error;
 
-/// Locks the file at `path` until the returned one is dropped. If another program holds it, the folder around it is
-/// occupied, for `reason`.
+/// Locks the file at `path` until the returned file is dropped. Fails with [`Error::Occupied`] and `reason` if another
+/// program holds the lock.
 pub(crate) fn exclusive(path: &Path, reason: &str) -> Result<File, Error> {
     let lock = File::create(path).map_err(Error::write(path))?;
     match lock.try_lock() {

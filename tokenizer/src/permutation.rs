@@ -1,20 +1,20 @@
-//! Seeded numbers and a seeded order of `0..n` that needs no memory.
+//! Seeded numbers, and seeded permutations of `0..n` that need no memory.
 
-/// A well-mixed function of a seed and a number, the same on every machine and in every version of this crate:
-/// shards and their splits depend on it.
+/// Mixes a seed and a number. The result is the same on every machine and in every version of this crate: shards and
+/// their splits depend on it.
 pub(crate) fn mix(seed: u64, number: u64) -> u64 {
     const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
     scatter(scatter(seed.wrapping_add(STEP)).wrapping_add(number.wrapping_mul(STEP)))
 }
 
-/// The finishing step of the `SplitMix64` generator.
 fn scatter(mut state: u64) -> u64 {
     state = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     state = (state ^ (state >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     state ^ (state >> 31)
 }
 
-/// A permutation of `0..length`: a Feistel network over the next power of four, walked until it lands inside.
+/// A permutation of `0..length`: a Feistel network over the next power of four, repeated until the value is below
+/// `length`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Permutation {
     length: u64,
@@ -30,7 +30,7 @@ impl Permutation {
         Self { length, half_bits: bits.div_ceil(2).max(1), key: mix(seed, epoch) }
     }
 
-    /// Where `index` goes. The walk visits fewer than four places on average, the domain being at most four
+    /// The place of `index`. Applies the network fewer than four times on average, since its domain is at most four
     /// times the length.
     pub(crate) fn apply(&self, index: u64) -> u64 {
         debug_assert!(index < self.length, "{index} is not below {}", self.length);
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn seeds_and_epochs_order_differently() {
+    fn seeds_and_epochs_give_different_orders() {
         let order = |seed, epoch| {
             let order = Permutation::new(1000, seed, epoch);
             (0..1000).map(|index| order.apply(index)).collect::<Vec<_>>()
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn mixing_never_changes_between_versions() {
+    fn mix_is_stable_across_versions() {
         assert_eq!([mix(0, 0), mix(1, 0), mix(0, 1)].map(|value| value % 1000), [871, 944, 55]);
     }
 }

@@ -1,4 +1,4 @@
-//! Regular files opened, mapped and read, with this crate's error.
+//! Opens, maps and reads regular files, with this crate's error.
 
 use std::{fs::File, path::Path};
 
@@ -7,22 +7,21 @@ use memmap2::Mmap;
 
 use crate::error::Error;
 
-/// Opens `path` for reading, or says that it is no regular file. Links are followed.
+/// Opens `path` for reading, following links. Fails if it is not a regular file.
 pub(crate) fn open(path: &Path) -> Result<File, Error> {
     regular::open(path).map_err(unread(path))
 }
 
-/// Reads a whole file of at most `limit` bytes.
 pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
     regular::read(path, limit).map_err(unread(path))
 }
 
-/// Maps `path` unless `check` refuses its size. An empty file cannot be mapped, so `check` has to refuse it.
+/// Maps `path` unless `check` refuses its size. `check` has to refuse 0 bytes, since an empty file cannot be mapped.
 pub(crate) fn map(path: &Path, check: impl FnOnce(u64) -> Result<(), Error>) -> Result<Mmap, Error> {
     let file = open(path)?;
     check(file.metadata().map_err(Error::read(path))?.len())?;
-    // SAFETY: files of this crate are written aside and renamed, never changed in place. A program that truncates one
-    // while it is mapped ends this process with SIGBUS; no reading API over a mapping can exclude that.
+    // SAFETY: this crate's files are renamed into place and never changed. A program that truncates a file while it is
+    // mapped ends this process with SIGBUS; no API that reads through a mapping can exclude that.
     unsafe { Mmap::map(&file) }.map_err(Error::read(path))
 }
 

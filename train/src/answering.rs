@@ -1,4 +1,4 @@
-//! Trained models for programs that answer many requests at once, such as the crate `serve`.
+//! Loads trained models for programs that answer many requests at once, such as the crate `serve`.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use runs::Trained;
 use runs::device::{self, DeviceChoice, Place, Setup, Work};
 use tokenizer::Tokenizer;
 
-/// How answers share the model.
+/// How concurrent answers share the model.
 #[derive(Debug, Clone, Copy)]
 pub struct Batching {
-    /// Answers at once.
+    /// Most answers at once.
     pub slots: usize,
-    /// Tokens of prompts read between two tokens of the answers under way.
+    /// Prompt tokens read between two tokens of the running answers.
     pub prompt_piece: usize,
 }
 
@@ -27,7 +27,7 @@ impl Default for Batching {
 impl Batching {
     /// An empty batch of `gpt`.
     pub fn batch<B: Backend>(self, gpt: &Gpt<B>, lookup: Option<Arc<dyn Lookup>>) -> Continuous<'_, B> {
-        // One context's worth per slot under way, and as much for what has ended.
+        // Room for one context per slot, for running and ended answers together.
         let keep = self.slots.saturating_mul(gpt.config().n_positions);
         Continuous::new(gpt, self.prompt_piece, keep).looking_up(lookup)
     }
@@ -37,13 +37,13 @@ impl Batching {
 pub struct Loaded<'a> {
     /// Continues texts.
     pub batch: &'a mut dyn Continuing,
-    /// Its vocabulary.
+    /// The tokenizer of its checkpoint.
     pub tokenizer: Tokenizer,
     /// The model's dimensions.
     pub config: &'a GptConfig,
     /// The device's name.
     pub device: &'a str,
-    /// Reads what has spilled so far.
+    /// Reads the device's counters, such as the bytes spilled so far.
     pub stats: Box<dyn Fn() -> Stats + Send + Sync>,
 }
 
@@ -68,7 +68,7 @@ impl Work for Loading<'_> {
     fn on<I: Offloadable>(self, device: &I::Device, place: &Place) -> anyhow::Result<()> {
         let Self { trained, batching, then } = self;
         let gpt = trained.weights::<Offload<I>>(device)?;
-        let indexes = trained.indexes(|told| tracing::warn!("{told}"));
+        let indexes = trained.indexes(|warning| tracing::warn!("{warning}"));
         let lookup = indexes.map(|indexes| Arc::new(indexes) as Arc<dyn Lookup>);
         let mut batch = batching.batch(&gpt, lookup);
         let owned = device.clone();

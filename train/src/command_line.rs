@@ -68,7 +68,7 @@ enum TokenizerVerb {
     Train(tokenizer_train::Args),
 }
 
-/// Reads the command line and does what it says.
+/// Parses the command line, runs the verb and returns the process's exit code.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     logging();
@@ -96,7 +96,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Warnings of the libraries on standard error, or what `RUST_LOG` asks for.
+/// Logs the libraries' warnings to standard error, or what `RUST_LOG` asks for.
 fn logging() {
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
     let coloured = std::io::stderr().is_terminal();

@@ -6,13 +6,12 @@ use backend_offload::OffloadError;
 use runs::{BadInput, checkpoint::CheckpointError, config::ConfigError};
 use tokenizer::IndexProblem;
 
-/// How a verb that trains ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     Done,
-    /// Asked to stop. A checkpoint was saved, if there was a run to save.
+    /// Stopped on request, with a checkpoint if there was a run to save.
     Interrupted,
-    /// Too many steps in a row without a usable gradient; a checkpoint of the last good weights was saved.
+    /// Too many steps in a row had no usable gradient; a checkpoint holds the last good weights.
     Diverged,
 }
 
@@ -37,15 +36,15 @@ impl Ending {
         }
     }
 
-    /// How another process of this program ended, if it ended as it should.
-    pub(crate) fn of_code(code: i32) -> Option<Self> {
+    /// The ending that another process of this program reports; `None` after an error.
+    pub(crate) fn from_exit_code(code: i32) -> Option<Self> {
         [Self::Done, Self::Interrupted, Self::Diverged]
             .into_iter()
             .find(|ending| i32::from(ending.number()) == code)
     }
 }
 
-/// 2 where the user can put it right, that of [`Ending::Interrupted`] where the user asked to stop, otherwise 1.
+/// 2 if the user can correct the input, the code of [`Ending::Interrupted`] after a request to stop, otherwise 1.
 pub(crate) fn code_of(error: &anyhow::Error) -> ExitCode {
     let is_interrupted = |cause: &(dyn std::error::Error + 'static)| {
         matches!(cause.downcast_ref(), Some(tokenizer::Error::Interrupted))
@@ -56,14 +55,14 @@ pub(crate) fn code_of(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(if is_bad_input(error) { 2 } else { 1 })
 }
 
-/// Whether the user can put it right by asking for something else.
+/// Whether the user can avoid the error with other input.
 pub(crate) fn is_bad_input(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.is::<BadInput>()
             || cause.is::<ConfigError>()
             || cause.is::<models::ConfigError>()
             || matches!(cause.downcast_ref(), Some(CheckpointError::Absent { .. }))
-            || cause.downcast_ref::<models::GenerateError>().is_some_and(can_be_asked_differently)
+            || cause.downcast_ref::<models::GenerateError>().is_some_and(is_bad_request)
             || cause.downcast_ref::<OffloadError>().is_some_and(names_a_wrong_budget)
             || matches!(
                 cause.downcast_ref(),
@@ -74,7 +73,7 @@ pub(crate) fn is_bad_input(error: &anyhow::Error) -> bool {
     })
 }
 
-fn can_be_asked_differently(error: &models::GenerateError) -> bool {
+fn is_bad_request(error: &models::GenerateError) -> bool {
     !matches!(error, models::GenerateError::Unread { .. })
 }
 
@@ -89,7 +88,7 @@ fn names_a_wrong_budget(error: &OffloadError) -> bool {
     )
 }
 
-/// Whether another index is meant, and none is damaged.
+/// Whether the index belongs to something else, as opposed to being damaged.
 fn is_the_wrong_one(problem: &IndexProblem) -> bool {
     matches!(
         problem,

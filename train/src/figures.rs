@@ -1,4 +1,4 @@
-//! Numbers as people read them.
+//! Formatting of numbers for people.
 
 /// A number with a comma every three digits.
 pub(crate) fn grouped(number: u64) -> String {
@@ -26,7 +26,7 @@ pub(crate) fn duration(seconds: f64) -> String {
     }
 }
 
-/// Three digits and a decimal prefix.
+/// A number with three digits and a decimal prefix.
 pub(crate) fn si(value: f64, unit: &str) -> String {
     let mut value = value;
     let mut prefixes = ["", "k", "M", "G", "T", "P", "E", "Z", "Y"].iter();
@@ -41,9 +41,9 @@ pub(crate) fn si(value: f64, unit: &str) -> String {
     format!("{value:.digits$} {prefix}{unit}")
 }
 
-/// The date (UTC) of a moment in seconds since 1970.
+/// The date in UTC, from seconds since 1970.
 pub(crate) fn date(seconds: u64) -> String {
-    // Years begin with March, so that a leap day ends one; all eras of 400 years are alike.
+    // Years start in March here, so a leap day is a year's last day. All eras of 400 years are equal.
     let days = seconds / 86_400 + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn dates_follow_the_calendar() {
         let days = |days: u64| date(days * 86_400 + 86_399);
         assert_eq!(
             [0, 58, 59, 364, 365].map(days),

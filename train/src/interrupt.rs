@@ -1,4 +1,4 @@
-//! Signals: the first that asks to stop is a flag and asks for a clean end, the second ends the process.
+//! Signals: the first request to stop sets a flag for a clean end, the second ends the process.
 
 use std::sync::{
     Arc,
@@ -9,18 +9,18 @@ use anyhow::Context;
 
 use crate::progress::terminal;
 
-/// Lets a write beyond a limit on file sizes fail as any other write, instead of killing the process.
+/// Makes a write beyond the file size limit fail like any other write instead of killing the process.
 #[cfg(unix)]
 pub(crate) fn survive_file_limits() {
     let seen = Arc::new(AtomicBool::new(false));
-    // Refused only for signals that cannot be caught.
+    // Fails only for signals that cannot be caught.
     let _caught = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, seen);
 }
 
 #[cfg(not(unix))]
 pub(crate) fn survive_file_limits() {}
 
-/// Set by the first Ctrl-C or request to terminate, which is answered by `said`.
+/// A flag that the first Ctrl-C or request to terminate sets, printing `said`.
 pub(crate) fn flag(said: &'static str) -> anyhow::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     let raised = Arc::clone(&flag);
@@ -35,7 +35,7 @@ pub(crate) fn flag(said: &'static str) -> anyhow::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Sets `flag` when the launcher of several processes passes on the wish to stop, too.
+/// Sets `flag` also when the launcher of several processes forwards a request to stop.
 #[cfg(unix)]
 pub(crate) fn hear_launcher(flag: &Arc<AtomicBool>) -> anyhow::Result<()> {
     signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(flag))
@@ -44,31 +44,31 @@ pub(crate) fn hear_launcher(flag: &Arc<AtomicBool>) -> anyhow::Result<()> {
 }
 
 #[cfg(not(unix))]
-#[expect(clippy::unnecessary_wraps, reason = "elsewhere it can fail")]
+#[expect(clippy::unnecessary_wraps, reason = "on Unix it can fail")]
 pub(crate) fn hear_launcher(_: &Arc<AtomicBool>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// For a program that answers: while this is unset, Ctrl-C sets it and asks for the end of an answer. While it is set,
-/// between answers or after the first Ctrl-C, another ends the program as it does by itself.
+/// A flag for ending a single answer. Unset, Ctrl-C sets it and so ends the answer. Set, between answers or after the
+/// first Ctrl-C, Ctrl-C ends the program as by default.
 #[cfg(unix)]
-pub(crate) fn of_an_answer() -> anyhow::Result<Arc<AtomicBool>> {
+pub(crate) fn answer_flag() -> anyhow::Result<Arc<AtomicBool>> {
     use signal_hook::{consts::SIGINT, flag};
     let set = Arc::new(AtomicBool::new(true));
-    // In this order: the signal that sets it finds it unset.
+    // In this order: a signal that sets the flag must find it unset.
     flag::register_conditional_default(SIGINT, Arc::clone(&set)).context("listening for signals")?;
     flag::register(SIGINT, Arc::clone(&set)).context("listening for signals")?;
     Ok(set)
 }
 
 #[cfg(not(unix))]
-#[expect(clippy::unnecessary_wraps, reason = "elsewhere it can fail")]
-pub(crate) fn of_an_answer() -> anyhow::Result<Arc<AtomicBool>> {
+#[expect(clippy::unnecessary_wraps, reason = "on Unix it can fail")]
+pub(crate) fn answer_flag() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(Arc::default())
 }
 
-/// Without what usually happens at the end: other threads are in the middle of their work. Files are written aside and
-/// renamed, so none is half done.
+/// Exits without cleanup, since other threads are still at work. Files are written aside and renamed, so none is left
+/// half written.
 #[cfg(unix)]
 fn end_at_once() -> ! {
     signal_hook::low_level::exit(1)

@@ -1,7 +1,7 @@
-//! `metrics.jsonl`: what happened, one JSON object a line.
+//! `metrics.jsonl`: the events of a run, one JSON object a line.
 //!
-//! Written by the training thread before it goes on, so that what a checkpoint's reader finds in the file is whole up
-//! to that checkpoint. A resumed run drops the lines of steps it is about to repeat.
+//! The training thread writes each line before it proceeds, so the file is complete up to each checkpoint. A resumed
+//! run drops the lines of steps that it repeats.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -15,19 +15,18 @@ use serde_json::Value;
 
 pub(crate) const FILE: &str = "metrics.jsonl";
 
-/// The open file.
 #[derive(Debug)]
 pub(crate) struct Journal {
     path: PathBuf,
     file: File,
-    /// Seconds spent up to the last step that was kept.
+    /// Seconds of the run up to the last kept step.
     seconds: f64,
-    /// The last line may have been cut off.
+    /// A failed write may have cut off the last line.
     torn: bool,
 }
 
 impl Journal {
-    /// Keeps the lines up to and including step `kept`, of an earlier part of the run.
+    /// Keeps the lines of an earlier part up to and including step `kept`.
     pub(crate) fn open(run: &Path, kept: u64) -> anyhow::Result<Self> {
         let path = run.join(FILE);
         let mut seconds = 0.0;
@@ -54,12 +53,11 @@ impl Journal {
         Ok(Self { path, file, seconds, torn: false })
     }
 
-    /// Seconds spent by the earlier part of the run.
     pub(crate) fn seconds(&self) -> f64 {
         self.seconds
     }
 
-    /// Adds a line. `kind` comes first in it.
+    /// Appends a line; `kind` is its first key.
     pub(crate) fn write<T: Serialize>(&mut self, kind: &str, record: &T) -> anyhow::Result<()> {
         let line = serde_json::to_string(&Line { kind, record }).context("describing a step")? + "\n";
         let line = if self.torn { format!("\n{line}") } else { line };
@@ -68,7 +66,6 @@ impl Journal {
         written.with_context(|| format!("writing to {}", self.path.display()))
     }
 
-    /// Makes what was written durable.
     pub(crate) fn sync(&self) -> anyhow::Result<()> {
         self.file.sync_data().with_context(|| format!("writing to {}", self.path.display()))
     }

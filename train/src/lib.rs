@@ -1,6 +1,6 @@
-//! The trainer as a library: its command line, and [`answering`], by which other programs run what it has trained.
+//! The trainer as a library: its command line, and [`answering`] for programs that serve trained models.
 //!
-//! Both are compiled here for every runtime. A program that calls them compiles none of Burn again.
+//! Both are compiled here for every runtime, so a program that calls them need not compile Burn again.
 
 pub mod answering;
 mod command_line;

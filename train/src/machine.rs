@@ -1,7 +1,10 @@
-//! The machine as a run finds it: memory and disk, and the speeds of link, arithmetic and disk, which are measured once and kept.
+//! The machine of a run: memory, disk, and measured speeds of link, arithmetic and disk.
+//!
+//! Measured speeds change predicted times only. Placements and refusals follow from bytes, so a busy machine changes no
+//! number (`measured_speeds_change_times_but_no_placement`).
 
-mod kept;
 mod key;
+mod speed_cache;
 
 use std::{path::Path, time::Instant};
 
@@ -18,20 +21,20 @@ use runs::device::Place;
 
 use crate::plan::Machine;
 use crate::training::computes_nothing;
-use kept::Speeds;
 use key::{Key, Work};
+use speed_cache::Speeds;
 
-pub(crate) use kept::Measuring;
+pub(crate) use speed_cache::Measuring;
 
-/// Long enough for one wait not to count, and for a clock to be exact.
+/// Seconds of a measurement: long enough that one wait and the clock's resolution do not count.
 const MEASURED: f64 = 0.05;
-/// Products queued before the one wait, at most.
+/// The most matmuls queued before the one wait.
 const QUEUED: f64 = 64.0;
-/// Measurements of each side: other programs disturb some of them.
+/// Measurements of each matrix size; the best one counts, since other programs disturb some.
 const ATTEMPTS: usize = 5;
 
-/// Asks the operating system and the device. Speeds are measured by short products and copies, or known from an earlier start. The
-/// run is shared by `ranks`, of whom `ranks_here` share this host.
+/// Asks the operating system and the device. Speeds are measured, or read from an earlier measurement. The run has
+/// `ranks` ranks, of which `ranks_here` are on this host.
 pub(crate) fn survey<I: Offloadable>(
     device: &I::Device,
     place: &Place,
@@ -42,16 +45,16 @@ pub(crate) fn survey<I: Offloadable>(
 ) -> anyhow::Result<Machine> {
     let budgets = budgets::<I>(device, place, ranks);
     let disk_budget = match budgets.disk_budget {
-        0 => disk_to_take(config, ranks_here)?,
+        0 => disk_share(config, ranks_here)?,
         taken => taken,
     };
-    let work = Work::of(place, config);
-    let measured = || measured::<I>(device, place, config, &work);
+    let work = Work::new(place, config);
+    let measure = || measured::<I>(device, place, config, &work);
     let (speeds, measurement) = if computes_nothing() {
-        // Products that compute nothing take no time.
+        // In a dry run a matmul computes nothing and takes no time.
         (Speeds::default(), None)
     } else {
-        kept::speeds(kept::file().as_deref(), Key::of(place, work.clone()), measuring, measured)
+        speed_cache::speeds(speed_cache::file().as_deref(), Key::new(place, work.clone()), measuring, measure)
     };
     Ok(Machine {
         device: place.name.clone(),
@@ -68,20 +71,19 @@ pub(crate) fn survey<I: Offloadable>(
     })
 }
 
-/// Measures the device, the link to it and the disk.
 fn measured<I: Offloadable>(device: &I::Device, place: &Place, config: &Config, work: &Work) -> Speeds {
     let link_bytes_per_second =
         if place.shares_host { Some(host_copy()) } else { link::<Offload<I>>(device, work.copied) };
     let flops_per_second = arithmetic::<Offload<I>>(device, &work.sides, work.compute);
-    // A measurement that did not fit is no number, and no error for the run to trip over.
-    let _told = Offload::<I>::sync(device);
-    // The run's own peaks are what its plan is compared with, and what was taken here is nobody's any more.
+    // A failed measurement gives no number. This takes its error from the device, so the run does not fail by it.
+    let _failed = Offload::<I>::sync(device);
+    // The plan is compared with the run's own peaks, and the memory used here is free again.
     trim::<I>(device);
     reset_peaks::<I>(device);
     Speeds { flops_per_second, link_bytes_per_second, disk_bytes_per_second: disk_speeds(config) }
 }
 
-/// The machine as far as its budgets tell: what decides where a run's state is, and the same whenever it is asked.
+/// The part of the machine that decides where a run's state is: budgets and ranks. It does not vary between calls.
 pub(crate) fn budgets<I: Offloadable>(device: &I::Device, place: &Place, ranks: usize) -> Machine {
     let tiers = stats::<I>(device);
     Machine {
@@ -94,17 +96,17 @@ pub(crate) fn budgets<I: Offloadable>(device: &I::Device, place: &Place, ranks: 
     }
 }
 
-/// Too little to wear a drive out, and enough for the speed of large blocks.
+/// Bytes written for a measurement: enough for the speed of large blocks, and too few to wear out a drive.
 const WRITTEN_ONCE: usize = 64 << 20;
 
-/// Write and read speed of the disk below host memory; `None` without a disk, or without room for the measurement.
+/// `None` without a disk or without room for the measurement.
 fn disk_speeds(config: &Config) -> Option<[f64; 2]> {
     let speed = disk_speed(config.memory.disk.as_deref()?, WRITTEN_ONCE).ok()?;
     Some([speed.write, speed.read])
 }
 
-/// Bytes that each of the ranks here takes of the disk below host memory, before any has.
-fn disk_to_take(config: &Config, ranks_here: usize) -> anyhow::Result<u64> {
+/// Disk bytes that each of the ranks on this host may take, before any has taken some.
+fn disk_share(config: &Config, ranks_here: usize) -> anyhow::Result<u64> {
     let Some((folder, part)) = config.memory.disk_part() else { return Ok(0) };
     let free =
         free_bytes(folder).with_context(|| format!("asking for free space at {}", folder.display()))?;
@@ -124,22 +126,22 @@ fn disk_to_take(config: &Config, ranks_here: usize) -> anyhow::Result<u64> {
     Ok(all / ranks_here as u64)
 }
 
-/// Bytes that a program may still write where `path` is or will be.
+/// Bytes that a program may write where `path` is or will be.
 fn free_disk(path: &Path) -> Option<u64> {
     let path = std::path::absolute(path).ok()?;
     path.ancestors().find(|folder| folder.exists()).and_then(|folder| free_bytes(folder).ok())
 }
 
-/// The most FLOP/s that products of any side reach. Many are queued together and waited for once, in the run's own type.
+/// The best FLOP/s of matmuls over all `sides`, in the run's own type. Many are queued and waited for once.
 fn arithmetic<B: Backend>(device: &B::Device, sides: &[usize], compute: Compute) -> Option<f64> {
     let mut reached: Option<f64> = None;
     let mut smaller = None;
     for side in sides.iter().copied() {
-        let foretold = smaller.map_or(0.0, |(smaller, seconds)| seconds * work(side) / work(smaller));
-        if foretold > MEASURED {
+        let expected = smaller.map_or(0.0, |(smaller, seconds)| seconds * work(side) / work(smaller));
+        if expected > MEASURED {
             break;
         }
-        // The first product of a shape waits for its kernel to be chosen and compiled.
+        // The first matmul of a shape waits until its kernel is chosen and compiled.
         let once = || products::<B>(device, side, compute, 1);
         let Some(seconds) = once().and_then(|_| once()) else { break };
         let queued = (MEASURED / seconds.max(1e-9)).clamp(1.0, QUEUED) as usize;
@@ -152,14 +154,13 @@ fn arithmetic<B: Backend>(device: &B::Device, sides: &[usize], compute: Compute)
     reached
 }
 
-/// Floating-point operations of a product of two square matrices.
 fn work(side: usize) -> f64 {
     2.0 * (side as f64).powi(3)
 }
 
-/// Seconds of `count` products, each of which needs the one before.
+/// Seconds of `count` matmuls, each of which needs the one before.
 fn products<B: Backend>(device: &B::Device, side: usize, compute: Compute, count: usize) -> Option<f64> {
-    // A product of such matrices is the same matrix again, so no number grows out of its type.
+    // This matrix times itself is the same matrix, so no number overflows.
     let matrix = Tensor::<B, 2>::full([side, side], 1.0 / side as f64, device);
     let matrix = match compute {
         Compute::F32 => matrix,
@@ -173,13 +174,13 @@ fn products<B: Backend>(device: &B::Device, side: usize, compute: Compute, count
     Some(begun.elapsed().as_secs_f64())
 }
 
-/// Bytes per second of a copy within host memory, which is what a CPU's blocks move by. Larger than its caches.
+/// Bytes per second of a copy within host memory, larger than the CPU's caches. Blocks on the CPU move at this speed.
 fn host_copy() -> f64 {
     const BYTES: usize = 64 << 20;
     let from = vec![1_u8; BYTES];
     let mut to = vec![0_u8; BYTES];
     let mut best = f64::INFINITY;
-    // The first copy waits for the system to find pages, which blocks that move over and over do not.
+    // The first copy includes page faults, which blocks that move repeatedly do not have.
     for _ in 0..3 {
         let begun = Instant::now();
         to.copy_from_slice(&from);
@@ -189,7 +190,7 @@ fn host_copy() -> f64 {
     BYTES as f64 / best
 }
 
-/// Bytes per second and direction, of a copy there and back.
+/// Bytes per second in each direction, from a copy there and back.
 fn link<B: Backend>(device: &B::Device, bytes: usize) -> Option<f64> {
     let data = TensorData::new(vec![0_f32; (bytes / 4).max(1)], [(bytes / 4).max(1)]);
     let mut best = f64::INFINITY;

@@ -1,7 +1,8 @@
-//! A rehearsal: one step of a run as it asks for memory, recorded by this program in a dry run of its own.
+//! A rehearsal: the memory requests of one step of a run, recorded in a dry run.
 //!
-//! The dry run is a process of its own. It works on the CPU, whatever the run is for: it computes nothing, so that a shape of any size
-//! takes seconds to minutes, and next to no memory. Memory follows from the shape alone, so the text is one that takes no preparing.
+//! The dry run is a separate process of this program, always on the CPU. It computes nothing, so any shape takes
+//! seconds to minutes and almost no memory. Memory follows from the shape alone, so the text is one that needs no
+//! preparation.
 
 use std::io::Write;
 use std::path::Path;
@@ -16,13 +17,12 @@ use runs::config::{
 };
 use tempfile::TempDir;
 
-/// The first step makes moments, and two more have to be alike.
+/// The first step creates the moments, and two more have to be equal.
 const STEPS: u64 = 3;
 
 /// A vocabulary of bytes with the control tokens of conversations.
 const BYTES: usize = 264;
 
-/// Records a step of `config`.
 pub(crate) fn recorded(config: &Config) -> anyhow::Result<Recording> {
     let folder = tempfile::tempdir().context("making a folder for a dry run")?;
     let described = folder.path().join("rehearsal.json");
@@ -50,7 +50,7 @@ fn run_dry(folder: &TempDir, config: &Path, trace: &Path) -> anyhow::Result<()> 
         .arg(folder.path().join("run"))
         .env("OFFLOAD_DRY_RUN", "1")
         .env("OFFLOAD_TRACE", trace)
-        // Fresh memory that nobody touches costs glibc nothing; memory of its heap would be cleared.
+        // Fresh mapped memory costs nothing until it is touched; glibc's heap would clear its memory.
         .env("MALLOC_MMAP_THRESHOLD_", "65536")
         .stdin(Stdio::null())
         .output()
@@ -60,12 +60,12 @@ fn run_dry(folder: &TempDir, config: &Path, trace: &Path) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// `config` over a few steps of any text, with nothing before, between and after them, and without a limit.
+/// `config` with a few steps of any text, without limits, evaluations, samples and checkpoints.
 fn shortened(config: &Config, text: &Path) -> Config {
     let mut config = config.clone();
     config.train.steps = STEPS;
     config.train.schedule.warmup = 0;
-    // An embedding may come by rows, and other batches name more or fewer of them: such steps are not alike.
+    // With an embedding by rows, other batches name more or fewer rows, and the steps would differ.
     config.train.overfit_one_batch = true;
     config.ranks = RanksSection::default();
     config.eval = EvalSection { every: 0, sequences: Some(1), sample_every: 0, ..EvalSection::default() };
@@ -73,7 +73,9 @@ fn shortened(config: &Config, text: &Path) -> Config {
     for budget in [&mut config.memory.device_budget, &mut config.memory.host_budget] {
         *budget = "unlimited".parse().expect("a budget");
     }
+
     (config.memory.disk, config.memory.max_disk_writes) = (None, None);
+
     let kind = if config.data.source == DataSource::Dialogues && config.model.vocab_size >= BYTES {
         config.data = DataSection { dialogues: 2000.max(config.sequence()), ..DataSection::default() };
         TokenizerKind::Bytes
@@ -87,12 +89,13 @@ fn shortened(config: &Config, text: &Path) -> Config {
         };
         TokenizerKind::Characters
     };
+
     let chat = kind == TokenizerKind::Bytes;
     config.tokenizer = TokenizerSection { kind, chat, ..TokenizerSection::default() };
     config
 }
 
-/// A text of two characters, with a sequence to train on and one to validate with.
+/// Writes a text of two characters: one sequence for training and one for validation.
 fn write_text(path: &Path, sequence: usize) -> std::io::Result<()> {
     let mut file = fs::File::create(path)?;
     file.write_all(&b"ab".repeat(2 * sequence + 2))

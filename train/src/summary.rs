@@ -18,17 +18,17 @@ use crate::figures::duration;
 use crate::plan::Measured;
 use crate::training::{Learner, Outcome, QuizScore, Taken, computes_nothing};
 
-/// Printed at the end, and kept as `summary.json`.
+/// Printed at the end, and saved as `summary.json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Summary {
     outcome: &'static str,
     device: String,
     parameters: u64,
-    /// Steps taken in all, including those before an interruption.
+    /// Including steps before an interruption.
     steps: u64,
     tokens: u64,
     seconds: f64,
-    /// Median of this process without its first step, which waits for kernels to be chosen and compiled.
+    /// Median over this process's steps without the first, which waits for kernels to be chosen and compiled.
     step_ms_median: Option<f64>,
     tokens_per_second: Option<f64>,
     loss: Option<f32>,
@@ -40,47 +40,47 @@ pub(crate) struct Summary {
     peak_host_bytes: u64,
     bytes_out: u64,
     bytes_in: u64,
-    /// Bytes read from the device and put there by the trainer itself.
+    /// Bytes that the trainer itself reads from the device.
     bytes_read: u64,
+    /// Bytes that the trainer itself writes to the device.
     bytes_written: u64,
-    /// Bytes to and from the disk below host memory.
+    /// Bytes written to the disk, and read from it.
     bytes_to_disk: u64,
     bytes_from_disk: u64,
-    /// Bytes over the link in the steps of this process, those of a host optimizer included.
+    /// Bytes over the link in this process's steps, including a host optimizer's.
     step_bytes_out: u64,
     step_bytes_in: u64,
-    /// Medians of this process's steps without the first: over the link, and of spilled tensors alone.
+    /// Medians over this process's steps without the first: all bytes over the link, then those of spilled tensors.
     bytes_out_median: Option<u64>,
     bytes_in_median: Option<u64>,
     spilled_out_median: Option<u64>,
     spilled_in_median: Option<u64>,
     evictions: u64,
     restores: u64,
-    /// Blocks that left and came back ahead of the operation that needed it, and those that came in vain.
+    /// Blocks evicted ahead, blocks prefetched, and blocks prefetched but not used.
     left_ahead: u64,
     brought_ahead: u64,
     brought_in_vain: u64,
-    /// Operations that ran as an earlier step foretold, and times the program did something else.
+    /// Operations that matched the prediction from an earlier step, and times that they did not.
     foretold: u64,
     diverged: u64,
     stall_seconds: f64,
-    /// Checkpoints saved by this process, and how long training stood still for them.
+    /// Checkpoints saved by this process, and seconds that training waited for them.
     saves: u64,
     saves_waited_seconds: f64,
     largest_launch: u64,
-    /// Bytes per second and direction of the link, as the plan has them: measured before the first step, or by an earlier start.
+    /// The planned speed, per direction: measured by this or an earlier start.
     pub(crate) link_bytes_per_second: Option<f64>,
     device_budget: Option<u64>,
     pub(crate) quiz: Option<QuizScore>,
     #[serde(skip)]
-    typical: Option<Typical>,
+    medians: Option<Medians>,
     #[serde(skip)]
     checkpoint_bytes: Option<u64>,
 }
 
-/// Medians over steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Typical {
+struct Medians {
     seconds: f64,
     bytes_in: u64,
     bytes_out: u64,
@@ -88,8 +88,8 @@ struct Typical {
     spilled_out: u64,
 }
 
-impl Typical {
-    fn of(taken: &[Taken]) -> Option<Self> {
+impl Medians {
+    fn new(taken: &[Taken]) -> Option<Self> {
         let middle = taken.len() / 2;
         let mut seconds: Vec<f64> = taken.iter().map(|taken| taken.seconds).collect();
         seconds.sort_by(f64::total_cmp);
@@ -109,7 +109,7 @@ impl Typical {
 }
 
 impl Summary {
-    pub(crate) fn of<I: Offloadable>(
+    pub(crate) fn new<I: Offloadable>(
         outcome: &Outcome<I>,
         place: &Place,
         stats: &Stats,
@@ -117,8 +117,8 @@ impl Summary {
         let session = &outcome.session;
         let progress = &session.progress;
         let per_step = session.config.tokens_per_step();
-        let typical = Typical::of(outcome.taken.get(1..).unwrap_or_default());
-        let median = typical.map(|typical| typical.seconds * 1e3);
+        let medians = Medians::new(outcome.taken.get(1..).unwrap_or_default());
+        let median = medians.map(|medians| medians.seconds * 1e3);
         Ok(Self {
             outcome: outcome.ending.name(),
             device: place.name.clone(),
@@ -143,10 +143,10 @@ impl Summary {
             bytes_from_disk: stats.bytes_from_disk,
             step_bytes_out: outcome.taken.iter().map(|taken| taken.bytes_out).sum(),
             step_bytes_in: outcome.taken.iter().map(|taken| taken.bytes_in).sum(),
-            bytes_out_median: typical.map(|typical| typical.bytes_out),
-            bytes_in_median: typical.map(|typical| typical.bytes_in),
-            spilled_out_median: typical.map(|typical| typical.spilled_out),
-            spilled_in_median: typical.map(|typical| typical.spilled_in),
+            bytes_out_median: medians.map(|medians| medians.bytes_out),
+            bytes_in_median: medians.map(|medians| medians.bytes_in),
+            spilled_out_median: medians.map(|medians| medians.spilled_out),
+            spilled_in_median: medians.map(|medians| medians.spilled_in),
             evictions: stats.evictions,
             restores: stats.restores,
             left_ahead: stats.left_ahead,
@@ -161,7 +161,7 @@ impl Summary {
             link_bytes_per_second: None,
             device_budget: stats.device.budget,
             quiz: None,
-            typical,
+            medians,
             checkpoint_bytes: outcome.saves.bytes,
         })
     }
@@ -175,15 +175,15 @@ impl Summary {
         serde_json::to_string_pretty(self).context("describing the run")
     }
 
-    /// The measured values of what the plan predicts; `None` after fewer than two steps.
+    /// `None` after fewer than two steps.
     pub(crate) fn measured(&self) -> Option<Measured> {
-        let typical = self.typical?;
+        let medians = self.medians?;
         Some(Measured {
             peak_device_bytes: self.peak_device_bytes,
             peak_host_bytes: self.peak_host_bytes,
-            bytes_in_per_step: typical.bytes_in,
-            bytes_out_per_step: typical.bytes_out,
-            step_seconds: typical.seconds,
+            bytes_in_per_step: medians.bytes_in,
+            bytes_out_per_step: medians.bytes_out,
+            step_seconds: medians.seconds,
             largest_operation: self.largest_launch,
             checkpoint_bytes: self.checkpoint_bytes,
         })
@@ -230,13 +230,13 @@ impl fmt::Display for Summary {
 }
 
 /// The saved summary of a run that finished after `steps`; `None` if it did not.
-pub(crate) fn of_finished(run: &Path, steps: u64) -> Option<String> {
+pub(crate) fn finished_summary(run: &Path, steps: u64) -> Option<String> {
     let text = fs::read_to_string(run.join(SUMMARY)).ok()?;
-    let told: serde_json::Value = serde_json::from_str(&text).ok()?;
-    (told["outcome"] == Ending::Done.name() && told["steps"] == steps).then_some(text)
+    let saved: serde_json::Value = serde_json::from_str(&text).ok()?;
+    (saved["outcome"] == Ending::Done.name() && saved["steps"] == steps).then_some(text)
 }
 
-/// Digest over the bits of every parameter, in the order of the network, one tensor at a time.
+/// Digest over the bits of all parameters in the network's order, read one tensor at a time.
 fn weights_digest<B: Backend>(learner: &Learner<B>) -> anyhow::Result<String> {
     let mut digest = WeightsDigest {
         sha: Sha256::new(),
@@ -244,7 +244,7 @@ fn weights_digest<B: Backend>(learner: &Learner<B>) -> anyhow::Result<String> {
         embedding: learner.gpt.rows_on_demand().cloned().map(|rows| (learner.gpt.wte.id, rows)),
         failure: None,
     };
-    // In a dry run there is nothing to digest, and gigabytes of it.
+    // A dry run has no numbers, and would have gigabytes of them.
     if !computes_nothing() {
         learner.gpt.visit(&mut digest);
     }
@@ -254,14 +254,13 @@ fn weights_digest<B: Backend>(learner: &Learner<B>) -> anyhow::Result<String> {
     }
 }
 
-/// Rows of an embedding that are read at a time.
 const ROWS_AT_ONCE: usize = 1024;
 
 struct WeightsDigest {
     sha: Sha256,
-    /// Weights that are not in their parameters.
+    /// Weights that are decoded for each use.
     on_demand: HashMap<ParamId, OnDemand>,
-    /// An embedding whose table is elsewhere.
+    /// An embedding whose table is on the host.
     embedding: Option<(ParamId, RowsOnDemand)>,
     failure: Option<String>,
 }

@@ -1,17 +1,17 @@
 """The models that bench-vram trains, in PyTorch: same shapes, same batch, same optimizer, plain f32.
 
 `--shape gpt-124m` is GPT-2 small, its vocabulary padded to 50,304 as in the preset, on one sequence of 64 tokens under AdamW;
-`--shape toy` is the default run's network on 1,024 tokens under Muon and AdamW. Tokens are random: what a step costs does
-not depend on them. Written as a user of PyTorch would write it, with its fused attention and its own AdamW; nothing is
-compiled ahead and no type is narrowed.
+`--shape toy` is the default run's network on 1,024 tokens under Muon and AdamW. Tokens are random, since the cost of a step
+does not depend on them. The code is idiomatic PyTorch, with its fused attention and its own AdamW, without compilation or
+narrower types.
 
-On a GPU (`--device cuda`) there are three ways to train under a cap (`--cap-bytes`), which PyTorch's allocator keeps: `--mode
-memory` with everything there, `--mode activations` with what the backward pass needs in page-locked host memory
-(`save_on_cpu`), `--mode fsdp` with parameters, gradients and moments there and stepped there (FSDP2, `CPUOffloadPolicy`, one
-process). Products round their factors to TF32 there, as the trainer's do. Memory that does not suffice is exit code 4 and one
-line, a PyTorch without CUDA exit code 3 and one line.
+On a GPU (`--device cuda`) there are three ways to train under a cap (`--cap-bytes`) of PyTorch's allocator. `--mode memory`
+keeps everything on the GPU. `--mode activations` keeps saved activations in page-locked host memory (`save_on_cpu`). `--mode
+fsdp` keeps parameters, gradients and moments in host memory and steps them there (FSDP2, `CPUOffloadPolicy`, one process).
+Products round their factors to TF32 on the GPU, as the trainer's do. The script exits with one line and code 4 if memory does
+not suffice, and with code 3 if PyTorch has no CUDA.
 
-Prints one JSON object. The first step is left out of the median.
+Prints one JSON object. The median omits the first step.
 """
 
 import argparse
@@ -183,7 +183,7 @@ class Muon:
 
 
 def capped(torch, found):
-    """The device, once it has its cap."""
+    """The device, with its cap set."""
     device = torch.device(found.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -195,7 +195,7 @@ def capped(torch, found):
 
 
 def sharded(torch, model):
-    """The model with its parameters in host memory, from where each block's come for the time of its use."""
+    """The model with its parameters in host memory; each block loads its own while it is used."""
     from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 
     store = torch.distributed.HashStore()

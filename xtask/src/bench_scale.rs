@@ -1,8 +1,7 @@
-//! `cargo xtask bench-scale`: what exchanges between ranks cost on this machine, and what that would come to at up to 1,024
-//! of them. Rates and latencies are measured, over TCP on loopback and over shared memory, and so is a step of training by one
-//! rank; scaling is simulated from a model that is fitted to them, and says so.
+//! `cargo xtask bench-scale`: measures exchanges between ranks on this machine, and simulates up to 1,024 ranks from a
+//! model fitted to the measurements. It measures TCP on loopback, shared memory, and a training step of one rank.
 //!
-//! Deciding (`cell`, `fit`, `simulation`) and showing (`table`, `plot`, `page`) are pure; `ranks` and `training` alone start anything.
+//! Only `ranks` and `training` start processes; the other modules are pure.
 
 mod cell;
 mod fit;
@@ -29,7 +28,7 @@ use crate::records::{
 };
 
 use page::Findings;
-use ranks::{Asked, Launcher, Program};
+use ranks::{Launcher, Program, Workload};
 use sample::{Link, Sample};
 use simulation::{Network, Step};
 use training::Training;
@@ -39,39 +38,40 @@ pub(crate) struct BenchScale {
     /// Bytes of gradients to exchange
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "64KiB,1MiB,16MiB,64MiB")]
     sizes: Vec<Bytes>,
-    /// Ranks to start on this machine, by turns
+    /// Numbers of ranks to start on this machine
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "2,4", value_parser = clap::value_parser!(u16).range(2..))]
     ranks: Vec<u16>,
-    /// Repetitions of an exchange; large ones are repeated less often, but five times at least
+    /// Repetitions of an exchange; large ones are repeated less often, but at least five times
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..))]
     turns: u16,
     /// The record's folder; by default `benchmarks/runs/<date>-<device>-scale`
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// A trainer that is built already; a record then cannot name its commit
+    /// A trainer that is already built; the record then cannot name its commit
     #[arg(long, value_name = "PATH")]
     train: Option<PathBuf>,
     /// Measure and record nothing: simulate from this record, with the options below
     #[arg(long, value_name = "RECORD", conflicts_with_all = ["sizes", "ranks", "turns", "out", "train"])]
     from: Option<PathBuf>,
-    /// Simulated: seconds that one rank computes a step. By default about GPT-2 124M, half a million tokens, 40 TFLOP/s
+    /// Simulated: seconds that one rank computes per step. By default about GPT-2 124M, half a million tokens, 40
+    /// TFLOP/s
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     compute: f64,
-    /// Simulated: bytes of a step's gradients
+    /// Simulated: bytes of gradients per step
     #[arg(long, value_name = "BYTES", default_value = "498MB")]
     gradient: Bytes,
-    /// Simulated: local steps for each exchange, where ranks exchange rarely
+    /// Simulated: local steps per exchange, where ranks exchange rarely
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
     every: u64,
-    /// Simulated: bytes per second of a network that is assumed beside the measured link
+    /// Simulated: bytes per second of an assumed network behind the measured link
     #[arg(long, value_name = "BYTES", default_value = "125MB")]
     network: Bytes,
-    /// Simulated: microseconds until a message of that network arrives
+    /// Simulated: latency of that network in microseconds
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 100.0)]
     latency: f64,
 }
 
-/// The links that are measured: TCP also stands in for a network.
+/// The measured links. TCP also stands in for a network.
 const LINKS: [Link; 2] = [Link::Tcp, Link::SharedMemory];
 
 const SAMPLES: &str = "samples.csv";
@@ -81,37 +81,40 @@ impl BenchScale {
     pub(crate) fn run(self) -> Result<()> {
         let (step, network) = self.simulated()?;
         if let Some(record) = &self.from {
-            let findings = Findings::of(&read(record)?, step, network);
+            let findings = Findings::from_samples(&read(record)?, step, network);
             println!("{}", findings.simulation());
             return Ok(());
         }
+
         let machine = Machine::probe();
         let launcher = Launcher::find()?;
         let program = Program::build("release")?;
-        let training = Training::of(self.train.as_deref(), &launcher)?;
+        let training = Training::new(self.train.as_deref(), &launcher)?;
         let date = records::today()?;
         let name = format!("{} scale", machine.processor);
         let folder = match &self.out {
             Some(folder) => records::claim(folder, &FILES)?,
             None => records::fresh_folder(&records::runs(), &date, &name)?,
         };
-        let asked = Asked { sizes: self.sizes, turns: self.turns };
+
+        let workload = Workload { sizes: self.sizes, turns: self.turns };
         let worlds: Vec<usize> = self.ranks.into_iter().map(usize::from).collect();
         let measured = || {
-            let (engine, mut samples) = measure(&program, &launcher, &worlds, &asked)?;
+            let (engine, mut samples) = measure(&program, &launcher, &worlds, &workload)?;
             println!("a step of training in a world of one");
             samples.extend(training.measure()?);
             Ok::<_, anyhow::Error>((engine, samples))
         };
         let (engine, samples) = measured().inspect_err(|_| {
-            // Only an empty folder can be removed so, and it must not look like a record.
+            // An empty folder would look like a record; this call removes no other.
             _ = fs::remove_dir(&folder);
         })?;
-        let findings = Findings::of(&samples, step, network);
+
+        let findings = Findings::from_samples(&samples, step, network);
         let mut facts = machine.facts;
         facts.extend([("load after, this benchmark in it", machine::load()), ("engine", engine)]);
         facts.push(("trainer", training.origin().to_owned()));
-        let mut started = ranks::shown(&launcher, &worlds, &asked)?;
+        let mut started = ranks::shown(&launcher, &worlds, &workload)?;
         started.extend(training::shown(&launcher)?);
         let origin = page::Origin {
             heading: format!("{}, {date}", machine.processor),
@@ -120,6 +123,7 @@ impl BenchScale {
             facts,
             started,
         };
+
         write(&folder, &samples, &findings, &origin)?;
         println!("\n{}\nrecorded in {}", findings.measurements(), folder.display());
         Ok(())
@@ -134,19 +138,19 @@ impl BenchScale {
     }
 }
 
-/// A world of one, and every link with every number of ranks; with the engine's version.
+/// Also returns the engine's version.
 fn measure(
     program: &Program,
     launcher: &Launcher,
     worlds: &[usize],
-    asked: &Asked,
+    workload: &Workload,
 ) -> Result<(String, Vec<Sample>)> {
     println!("a world of one");
-    let mut samples = program.alone(asked)?;
+    let mut samples = program.alone(workload)?;
     let mut version = String::new();
     for (link, &ranks) in LINKS.iter().flat_map(|link| worlds.iter().map(move |ranks| (*link, ranks))) {
         println!("{ranks} ranks over {link}");
-        let (engine, own) = program.between(launcher, link, ranks, asked)?;
+        let (engine, own) = program.between(launcher, link, ranks, workload)?;
         version = engine;
         samples.extend(own);
     }
@@ -180,9 +184,9 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("bench-scale-record-{}", std::process::id()));
         let folder = records::claim(&folder, &FILES).unwrap();
         let samples = sample::tests::samples();
-        let findings = Findings::of(&samples, STEP, NETWORK);
+        let findings = Findings::from_samples(&samples, STEP, NETWORK);
         write(&folder, &samples, &findings, &page::tests::origin()).unwrap();
-        let again = Findings::of(&read(&folder).unwrap(), STEP, NETWORK);
+        let again = Findings::from_samples(&read(&folder).unwrap(), STEP, NETWORK);
         let page = fs::read_to_string(folder.join("README.md")).unwrap();
         let refused = records::claim(&folder, &FILES).err();
         fs::remove_dir_all(&folder).unwrap();
@@ -202,10 +206,10 @@ mod tests {
         fn a_record_is_made_of_ranks_that_really_exchange() {
             let Some(launcher) = suite::Need::Mpi.found(Launcher::find()) else { return };
             let program = Program::build("release").unwrap();
-            let asked = Asked { sizes: vec![Bytes(4096), Bytes(65536)], turns: 3 };
-            let (engine, samples) = measure(&program, &launcher, &[2], &asked).unwrap();
+            let workload = Workload { sizes: vec![Bytes(4096), Bytes(65536)], turns: 3 };
+            let (engine, samples) = measure(&program, &launcher, &[2], &workload).unwrap();
             assert!(engine.contains("Open MPI"), "{engine}");
-            // Two sizes of four exchanges, a barrier and a commit over each link, and two sizes of three sums alone.
+            // Per link, two sizes of four exchanges, a barrier and a commit; alone, two sizes of three sums.
             assert_eq!(samples.len(), 3 * (2 * (2 * 4 + 2) + 2 * 3));
             let sent = |kind| samples.iter().filter(move |sample| sample.kind == kind);
             for sample in sent(sample::Kind::Exact) {
@@ -214,7 +218,7 @@ mod tests {
             for sample in sent(sample::Kind::ReduceScatter) {
                 assert_eq!(2 * sample.sent, sample.bytes, "two ranks send half of it to each other, once");
             }
-            let findings = Findings::of(&samples, STEP, NETWORK);
+            let findings = Findings::from_samples(&samples, STEP, NETWORK);
             assert!(findings.simulation().contains("| 1024 |"), "{}", findings.simulation());
         }
     }

@@ -1,20 +1,19 @@
-//! `cargo xtask bench-vram`: what a device budget costs. One clean process of the release trainer per cell, a model
-//! at a budget, each compared with the same model without a limit. Every sweep becomes a dated record.
+//! `cargo xtask bench-vram`: measures the cost of a device budget. A cell is a model at a budget, run by a process of
+//! the release trainer and compared with the same model without a limit. Every sweep becomes a dated record.
 //!
-//! Deciding (`budget`, `suite`, `limits`, `bisection`) and showing (`table`, `plot`) are pure; only `trainer` and `record`
-//! touch the machine.
+//! `budget`, `suite`, `limits`, `bisection`, `table` and `plot` are pure.
 
-mod below;
 mod bisection;
+mod bounds;
 mod budget;
 mod capped;
 mod cell;
+mod disk_traffic;
 mod energy;
 mod limits;
 mod max_params;
 mod peer;
 mod plot;
-mod possible;
 mod readme_table;
 mod record;
 mod simulation;
@@ -41,17 +40,17 @@ use suite::{Crossing, Optimizer, Place, Turns};
 pub(crate) use peer::{CARRIED as CARRIED_PEER, SCRIPT as PEER};
 pub(crate) use readme_table::fault as readme_fault;
 pub(crate) use suite::Model;
-pub(crate) use trainer::{Timed, Trainer, words};
+pub(crate) use trainer::{Timed, Trainer, unlimited_arguments};
 
 #[derive(Args)]
 pub(crate) struct BenchVram {
-    /// A preset or a file; may be repeated. By default what this machine can do in ten minutes
+    /// A preset or a file; may be repeated. By default a suite that takes this machine ten minutes
     #[arg(long = "config", value_name = "NAME")]
     configs: Vec<String>,
     /// Bytes, or shares of the peak without a limit
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = BUDGETS)]
     budgets: Vec<Budget>,
-    /// Steps per cell; speed is that of the median step, the first one left out
+    /// Steps per cell; the speed is that of the median step, without the first
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
     steps: Option<u64>,
     /// The record's folder; by default `benchmarks/runs/<date>-<device>`
@@ -60,28 +59,30 @@ pub(crate) struct BenchVram {
     /// auto, cpu, vulkan, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     device: String,
-    /// Where the optimizer is, by turns; by default where each configuration has it
+    /// Where the optimizer runs, each in turn; by default as each configuration says
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     optimizer: Vec<Optimizer>,
-    /// How matrices and gradients cross the link to an optimizer on the host, by turns; by default as each configuration has it
+    /// How matrices and gradients cross the link to an optimizer on the host, each in turn; by default as each
+    /// configuration says
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "optimizer")]
     crossing: Vec<Crossing>,
-    /// Host memory for spilled tensors of cells with a device budget; with `--simulate` above a disk without end
+    /// Host memory for spilled tensors of cells with a device budget; with `--simulate`, an unlimited disk lies below
+    /// it
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["max_params", "peer"])]
     host_budget: Option<Budget>,
-    /// A folder on the disk that cells with a device budget sink to when that is used up
+    /// A folder on the disk that cells with a device budget spill to when `--host-budget` is used up
     #[arg(long, value_name = "DIR", conflicts_with_all = ["max_params", "peer", "simulate"])]
     disk: Option<PathBuf>,
     /// A further change to every configuration; may be repeated
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     settings: Vec<String>,
-    /// A trainer that is built already; a record then cannot name its commit
+    /// A trainer that is already built; the record then cannot name its commit
     #[arg(long, value_name = "PATH")]
     train: Option<PathBuf>,
-    /// A cell is stopped after this long
+    /// Stop a cell after this many seconds
     #[arg(long, value_name = "N", default_value_t = 180)]
     seconds_per_cell: u64,
-    /// Cells that have not begun by then are skipped
+    /// Skip cells that have not begun after this many minutes
     #[arg(long, value_name = "N", default_value_t = 10)]
     minutes: u64,
     /// Find the deepest model that trains in `--budget`, without spilling and with it
@@ -90,31 +91,32 @@ pub(crate) struct BenchVram {
     /// Device memory for `--max-params`, in bytes
     #[arg(long, value_name = "BYTES", requires = "max_params")]
     budget: Option<Budget>,
-    /// Compare with the same models elsewhere, by turns: on the CPU the speed, which is not recorded; on a GPU everything, under the
-    /// same caps of device memory
+    /// Compare with the same models in another framework, in turn: on the CPU only the speed, unrecorded; on a GPU
+    /// everything, under the same caps of device memory
     #[arg(long, value_name = "NAME", conflicts_with = "max_params")]
     peer: Option<peer::Peer>,
-    /// The Python that the peer runs in
+    /// The Python that runs the peer
     #[arg(long, value_name = "PATH", default_value = "python3", requires = "peer")]
     python: String,
-    /// Measure nothing: replay recorded steps (`OFFLOAD_TRACE`) under the budgets, with the pager that runs for real; by
-    /// default those kept in `backend-offload/pager/traces`
+    /// Measure nothing: replay recorded steps (`OFFLOAD_TRACE`) under the budgets with the real pager; by default those
+    /// in `backend-offload/pager/traces`
     #[arg(long, value_name = "TRACE", num_args = 0.., conflicts_with_all = ["configs", "max_params", "steps", "train", "peer"])]
     simulate: Option<Vec<PathBuf>>,
-    /// Bytes per second of the link that `--simulate` waits for: 25GB
+    /// Bytes per second of the link in `--simulate`: 25GB
     #[arg(long, value_name = "BYTES", requires = "simulate")]
     link: Option<Budget>,
-    /// Bytes per second of their operands that operations get through: with a `--link`, `--simulate` tells a step's time and draws it
+    /// Bytes per second of operands that operations process: with a `--link`, `--simulate` computes a step's time and
+    /// draws it
     #[arg(long, value_name = "BYTES", requires = "link")]
     memory: Option<Budget>,
-    /// Floating-point operations per second: 80TFLOP/s. Steps recorded before these were told have none
+    /// Floating-point operations per second: 80TFLOP/s. Older recordings do not count them
     #[arg(long, value_name = "RATE", requires = "link", value_parser = flops_per_second)]
     flops: Option<f64>,
-    /// Bytes per second of new weights that an optimizer on the host makes. One that reads and writes 40GB per second, 20 bytes
-    /// of them for a parameter in bf16, makes 4GB
+    /// Bytes per second of new weights from an optimizer on the host. At 40GB per second of memory and 20 bytes per
+    /// bf16 parameter, that is 4GB
     #[arg(long, value_name = "BYTES", requires = "link")]
     host_step: Option<Budget>,
-    /// Bytes per second of the disk below a `--host-budget`, both directions together: 3GB
+    /// Bytes per second of the disk below `--host-budget`, both directions together: 3GB
     #[arg(long, value_name = "BYTES", requires_all = ["link", "host_budget"])]
     disk_speed: Option<Budget>,
     /// Write the step that `--simulate` found in a longer recording to this file
@@ -125,7 +127,6 @@ pub(crate) struct BenchVram {
     readme: Option<PathBuf>,
 }
 
-/// A rate such as `80TFLOP/s`, in operations per second.
 fn flops_per_second(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix("TFLOP/s").and_then(|number| number.trim().parse::<f64>().ok());
     let rate = number.filter(|rate| *rate > 0.0 && rate.is_finite());
@@ -137,6 +138,7 @@ impl BenchVram {
         if let Some(record) = &self.readme {
             return readme_table::rewrite(record);
         }
+
         if let Some(traces) = &self.simulate {
             let rate = |rate: Option<Budget>| match rate {
                 Some(Budget::Bytes(bytes)) => Ok(Some(bytes)),
@@ -151,6 +153,7 @@ impl BenchVram {
             let rates = Rates { link, memory, flops: self.flops, host, disk };
             return Simulation { traces, budgets, host_budget: self.host_budget, rates, keep, out }.run();
         }
+
         let machine = Machine::probe();
         let place = Place::choose(&self.device, &machine);
         println!("{}; device {}", machine.evidence, place.device);
@@ -159,9 +162,11 @@ impl BenchVram {
                 "the CPU's memory plays the device: budgets and bits are real, speeds say nothing about a GPU"
             );
         }
+
         if let Some(peer::Peer::Pytorch) = self.peer {
-            return self.beside_pytorch(&machine, &place);
+            return self.compare_with_pytorch(&machine, &place);
         }
+
         let models = suite::models(&self.configs, self.steps, self.turns(), &self.settings, &place);
         if let Some(budget) = self.budget {
             let Budget::Bytes(budget) = budget else { bail!("--max-params needs a --budget in bytes: 8GiB") };
@@ -169,13 +174,16 @@ impl BenchVram {
             let trainer = Trainer::get(self.train.as_deref(), &place.device)?;
             return max_params::run(&trainer, model, budget, &self.limits());
         }
-        let limited = self.below_the_device()?;
-        let planned = sweep::size(&models, &self.budgets);
-        let trainer = Trainer::get(self.train.as_deref(), &place.device)?.beside(counts_energy(&place));
+
+        let limited = self.host_and_disk_settings()?;
+        let planned = sweep::cell_count(&models, &self.budgets);
+        let trainer =
+            Trainer::get(self.train.as_deref(), &place.device)?.with_energy(open_energy_counter(&place));
         let record = Record::begin(self.out.as_deref(), &machine, &place, &models, &trainer.origin, planned)?;
         let cells = sweep::run(&trainer, &models, &self.budgets, &limited, &self.limits(), |cells| {
             record.write(cells)
         })?;
+
         println!("\n{}", table::terminal(&cells));
         for reason in table::reasons(&cells) {
             println!("{reason}");
@@ -192,8 +200,7 @@ impl BenchVram {
         Turns { optimizers: &self.optimizer, crossings: &self.crossing }
     }
 
-    /// Changes to the configuration of every cell with a device budget.
-    fn below_the_device(&self) -> Result<Vec<String>> {
+    fn host_and_disk_settings(&self) -> Result<Vec<String>> {
         let host = self.host_budget.map(|budget| match budget {
             Budget::Bytes(bytes) => Ok(format!("memory.host_budget={bytes}B")),
             _ => bail!("a --host-budget has bytes: 16GiB"),
@@ -207,10 +214,10 @@ impl BenchVram {
         host.into_iter().chain(disk).collect()
     }
 
-    fn beside_pytorch(&self, machine: &Machine, place: &Place) -> Result<()> {
+    fn compare_with_pytorch(&self, machine: &Machine, place: &Place) -> Result<()> {
         let steps = self.steps.unwrap_or(PEER_STEPS);
         if place.device.starts_with("cuda") {
-            return self.capped_beside_pytorch(machine, place, steps);
+            return self.compare_with_capped_pytorch(machine, place, steps);
         }
         let budgets = self.budgets.iter().map(Budget::to_string).collect::<Vec<_>>().join(",");
         if self.out.is_some() || budgets != BUDGETS {
@@ -226,7 +233,7 @@ impl BenchVram {
         Ok(())
     }
 
-    fn capped_beside_pytorch(&self, machine: &Machine, place: &Place, steps: u64) -> Result<()> {
+    fn compare_with_capped_pytorch(&self, machine: &Machine, place: &Place, steps: u64) -> Result<()> {
         let configs = if self.configs.is_empty() { capped::default_models() } else { self.configs.clone() };
         let settings = [capped::settings(&configs)?, self.settings.clone()].concat();
         let models = suite::models(&configs, Some(steps), self.turns(), &settings, place);
@@ -246,19 +253,18 @@ impl BenchVram {
     }
 }
 
-/// The GPU as it counts energy; that it does not, and why, is said here, once.
-fn counts_energy(place: &Place) -> Option<energy::Gpu> {
+/// Opens the GPU's energy counter, or prints why there is none.
+fn open_energy_counter(place: &Place) -> Option<energy::Gpu> {
     let gpu = if place.device.starts_with("cuda") {
         energy::Gpu::open(energy::NVML)
     } else {
-        Err(anyhow!("it is asked of NVIDIA's driver, and the device is {}", place.device))
+        Err(anyhow!("only NVIDIA's driver counts it, and the device is {}", place.device))
     };
     gpu.inspect_err(|error| println!("energy is left out: {error:#}")).ok()
 }
 
 const BUDGETS: &str = "100%,75%,50%,25%";
 
-/// Steps of one run beside a peer.
 const PEER_STEPS: u64 = 8;
 
 #[cfg(test)]

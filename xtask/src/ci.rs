@@ -1,5 +1,5 @@
-//! `cargo xtask ci`: the gate. Steps run cheapest first and stop at the first failure. The CI service runs
-//! this command and nothing beside it, so what passes here passes there.
+//! `cargo xtask ci`: the gate. Steps run cheapest first and stop at the first failure. The CI service runs only this
+//! command, so both check the same.
 
 use std::time::Instant;
 
@@ -16,12 +16,12 @@ use crate::{
 
 #[derive(Args)]
 pub(crate) struct Ci {
-    /// Run only these steps; whatever their order here, they run in the gate's
+    /// Run only these steps; their order is always the gate's
     #[arg(value_enum)]
     steps: Vec<Step>,
 }
 
-/// Steps in the order of the gate. Licences come last because they alone need a tool that has to be installed.
+/// Steps in the order of the gate. Licences come last: only they need a tool that has to be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Step {
     /// Formatting
@@ -30,9 +30,9 @@ enum Step {
     Tidy,
     /// Lints, on all code and its tests
     Clippy,
-    /// The features of backend-offload that have code of their own, each alone, and none
+    /// The features of backend-offload that have code of their own, each alone, and no feature
     Features,
-    /// The pager's instructions, beside the committed table
+    /// The pager's instruction counts, compared with the committed table
     Instructions,
     /// `cargo xtask test --gate`
     Test,
@@ -44,12 +44,12 @@ enum Step {
 
 impl Ci {
     pub(crate) fn run(self) -> Result<()> {
-        let mut times = Times::kept_in(Workspace::read()?.target.join("ci-times.csv"));
+        let mut times = Times::in_file(Workspace::read()?.target.join("ci-times.csv"));
         let started = Instant::now();
         let outcome = selected(&self.steps).try_for_each(|step| {
             times.measure("step", &step.name(), |times| step.run(times)).with_context(|| failure(step))
         });
-        print!("{}", times.dearest());
+        print!("{}", times.slowest());
         outcome?;
         println!("all steps passed in {}", minutes(started.elapsed()));
         Ok(())
@@ -63,7 +63,7 @@ fn selected(named: &[Step]) -> impl Iterator<Item = Step> {
 impl Step {
     fn run(self, times: &mut Times) -> Result<()> {
         if self == Self::Test {
-            println!("{}", Test::of_the_gate().run_timed(times)?);
+            println!("{}", Test::for_gate().run_timed(times)?);
             return Ok(());
         }
         self.invocations()?.iter().try_for_each(|invocation| invocation.run(workspace::root()))
@@ -95,7 +95,7 @@ fn failure(step: Step) -> String {
     format!("step `{name}` failed; repeat it with `cargo xtask ci {name}`{hint}", name = step.name())
 }
 
-// In the profile of the tests, so that procedural macros and build scripts are compiled once for all steps.
+// Uses the profile of the tests, so that procedural macros and build scripts are compiled once for all steps.
 fn clippy() -> Invocation {
     Invocation::cargo("clippy --release --workspace --all-targets -- -D warnings")
 }
@@ -104,11 +104,10 @@ fn doc() -> Invocation {
     Invocation::cargo("doc --release --workspace --no-deps").environment("RUSTDOCFLAGS", "-D warnings")
 }
 
-/// Features that only choose another compiler of the same kernels, or that no user names, are left to `cargo xtask test
-/// --full`.
+/// Features left to `cargo xtask test --full`: they choose another compiler of the same kernels, or no user names them.
 const WITHOUT_CODE_OF_THEIR_OWN: [&str; 4] = ["cube", "default", "metal", "vulkan"];
 
-/// Read from the manifest, so that a feature added there is checked here.
+/// Reads the manifest's features, so that an added one is checked too.
 fn each_feature_alone(features: &[String]) -> Vec<Invocation> {
     let check = Invocation::cargo("check --release -p backend-offload --no-default-features");
     let alone = features

@@ -1,6 +1,7 @@
-//! `cargo xtask gpu-check`: does spilling change a number on a real CUDA device, and what does it cost? Release
-//! binaries are carried to the device in one folder, because the machine with the GPU often has neither compiler nor network. Every run, passed or failed, becomes a dated record. On the stand-in for the CUDA driver
-//! it runs without a GPU, and the record says so.
+//! `cargo xtask gpu-check`: checks on a CUDA device that spilling changes no number, and measures its cost. Release
+//! binaries are carried there in one folder, because a GPU machine often has neither compiler nor network. Every run,
+//! passed or failed, becomes a dated record. It also runs on the stand-in for the CUDA driver, without a GPU, and the
+//! record then says so.
 
 mod carry;
 mod completeness;
@@ -23,7 +24,7 @@ pub(crate) struct GpuCheck {
     /// Build nothing: record the lines that `run` wrote on another machine
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Names the record; by default the device that the run found
+    /// Name of the record; by default the device that the run found
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
 }
@@ -34,7 +35,7 @@ impl GpuCheck {
         if let Some(raw) = self.record {
             return record::make(&raw, device);
         }
-        let folder = carry::lay()?;
+        let folder = carry::fill_folder()?;
         if !self.here {
             println!(
                 "carry {} to a machine with an NVIDIA driver, NVRTC and CUDA headers; run ./run there, which takes at most \
@@ -44,7 +45,7 @@ impl GpuCheck {
             return Ok(());
         }
         let ran = Invocation::new(folder.join("run").to_string_lossy()).run(workspace::root());
-        // A run that broke off is worth its record as well; its own error then says why it did.
+        // A run that broke off is recorded as well; its own error is reported.
         let recorded = record::make(&folder.join("raw.jsonl"), device);
         ran.and(recorded)
     }

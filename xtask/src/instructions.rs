@@ -1,7 +1,7 @@
-//! `cargo xtask instructions`: instructions of the pager's work, counted by callgrind and compared with a committed table. Times
-//! differ from machine to machine and from minute to minute; instructions of one compiler's code do not.
+//! `cargo xtask instructions`: counts the pager's instructions with callgrind and compares them with a committed table,
+//! from which a count may differ by 2 %. Times vary with machine and load; instruction counts of one compiler do not.
 //!
-//! Our own code counts, with what the compiler put into it, and not the C library's, which chooses by processor.
+//! Our own code counts, with everything inlined into it. The C library does not: it chooses code by processor.
 
 use std::{fs, path::Path};
 
@@ -17,12 +17,12 @@ use crate::{
 
 #[derive(Args)]
 pub(crate) struct Instructions {
-    /// Write the table anew
+    /// Write the table instead of comparing with it
     #[arg(long)]
     write: bool,
 }
 
-/// Arguments of the example, each a piece of work.
+/// Arguments of the example; each is a piece of work.
 const WORK: [&str; 12] = [
     "resident",
     "resident planned",
@@ -41,7 +41,7 @@ const WORK: [&str; 12] = [
 const TABLE: &str = "backend-offload/pager/instructions.csv";
 const EXAMPLE: &str = "instructions";
 
-/// Percent that a count may differ by.
+/// Tolerated difference of a count, in percent.
 const TOLERANCE: u64 = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,23 +57,27 @@ impl Instructions {
             println!("not run: the table is of x86-64 Linux");
             return Ok(());
         }
+
         if let Err(error) = Invocation::new("valgrind").arguments(["--version"]).output(Path::new(".")) {
             ensure!(!Need::Valgrind.is_required(), "{error:#} ({})", Need::Valgrind.remedy());
             println!("not run: {error:#}");
             return Ok(());
         }
+
         let target = Workspace::read()?.target.join(EXAMPLE);
-        // One unit of code, since what is inlined must not depend on how the compiler divides its work.
+        // One codegen unit, since inlining must not depend on how the compiler divides its work.
         Invocation::cargo("build --quiet --release --package pager --example")
             .arguments([EXAMPLE, "--target-dir", &target.to_string_lossy()])
             .environment("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
             .run(workspace::root())?;
+
         let rows = WORK.iter().map(|work| count(&target, work)).collect::<Result<Vec<_>>>()?;
         println!("{}", shown(&rows));
         let table = workspace::root().join(TABLE);
         if self.write {
             return fs::write(&table, to_csv(&rows)).with_context(|| format!("{TABLE} cannot be written"));
         }
+
         let text = fs::read_to_string(&table).with_context(|| format!("{TABLE} cannot be read"))?;
         let differences = differences(&rows, &from_csv(&text)?);
         if !differences.is_empty() {
@@ -94,21 +98,22 @@ fn count(target: &Path, work: &str) -> Result<Row> {
         .arguments([format!("--callgrind-out-file={}", profile.display())])
         .arguments([program.to_string_lossy().as_ref(), work])
         .output(workspace::root())?;
-    let operations = printed.trim().parse().with_context(|| format!("`{work}` told no number: {printed}"))?;
+    let operations =
+        printed.trim().parse().with_context(|| format!("`{work}` printed no number: {printed}"))?;
     let text =
         fs::read_to_string(&profile).with_context(|| format!("{} cannot be read", profile.display()))?;
-    Ok(Row { work: work.to_owned(), operations, instructions: own(&text, EXAMPLE)? })
+    Ok(Row { work: work.to_owned(), operations, instructions: own_instructions(&text, EXAMPLE)? })
 }
 
-/// Instructions of the code in the file `program`, without those of what it calls elsewhere.
-fn own(profile: &str, program: &str) -> Result<u64> {
+/// Instructions of the code in the file `program`, without those of other files that it calls.
+fn own_instructions(profile: &str, program: &str) -> Result<u64> {
     let (mut ours, mut sum) = (false, 0);
     let mut lines = profile.lines();
     while let Some(line) = lines.next() {
         if let Some(object) = line.strip_prefix("ob=") {
             ours = Path::new(object).file_name().is_some_and(|name| name == program);
         } else if line.starts_with("calls=") {
-            // The cost of the call as a whole, which is told again where it arose.
+            // Skips the inclusive cost of a call, which is listed again where it arose.
             lines.next();
         } else if ours && line.starts_with(|first: char| first.is_ascii_digit()) {
             let cost = line.split_whitespace().nth(1).and_then(|cost| cost.parse::<u64>().ok());
@@ -127,7 +132,7 @@ fn shown(rows: &[Row]) -> String {
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Every piece of work that takes more or fewer instructions than the table has, or that one of both lacks.
+/// Describes each piece of work whose count differs, or that only one side has.
 fn differences(rows: &[Row], table: &[Row]) -> Vec<String> {
     let find = |rows: &[Row], work: &str| rows.iter().find(|row| row.work == work).cloned();
     let gone = table.iter().filter(|row| find(rows, &row.work).is_none());
@@ -197,10 +202,10 @@ totals: 5118
     }
 
     #[test]
-    fn instructions_of_our_code_count_and_not_those_of_libraries_it_calls() {
-        assert_eq!(own(PROFILE, "instructions").unwrap(), 118);
-        assert_eq!(own(PROFILE, "libc.so.6").unwrap(), 5000);
-        let error = own(PROFILE, "instruction").unwrap_err().to_string();
+    fn only_instructions_of_our_code_count() {
+        assert_eq!(own_instructions(PROFILE, "instructions").unwrap(), 118);
+        assert_eq!(own_instructions(PROFILE, "libc.so.6").unwrap(), 5000);
+        let error = own_instructions(PROFILE, "instruction").unwrap_err().to_string();
         assert!(error.contains("no instructions of `instruction`"), "{error}");
     }
 
@@ -210,16 +215,16 @@ totals: 5118
         for (counted, passes) in [(1000, true), (1020, true), (980, true), (1021, false), (979, false)] {
             assert_eq!(differences(&[row("resident", counted)], &table).is_empty(), passes, "{counted}");
         }
-        let told = differences(&[row("resident", 1100)], &table);
-        assert_eq!(told, ["resident: 1100 for 10 operations instead of 1000 for 10 operations, +10.0 %"]);
+        let found = differences(&[row("resident", 1100)], &table);
+        assert_eq!(found, ["resident: 1100 for 10 operations instead of 1000 for 10 operations, +10.0 %"]);
         let other = Row { operations: 11, ..row("resident", 1000) };
         assert_eq!(differences(&[other], &table).len(), 1, "other work has no count to compare with");
     }
 
     #[test]
-    fn work_that_came_or_went_is_told() {
-        let told = differences(&[row("new", 1)], &[row("old", 1)]);
-        assert_eq!(told, ["new is not in it", "old is not counted any more"]);
+    fn added_and_removed_work_is_reported() {
+        let found = differences(&[row("new", 1)], &[row("old", 1)]);
+        assert_eq!(found, ["new is not in it", "old is not counted any more"]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A command line of another program: shown before it runs, so that a failing step can be repeated by hand.
+//! A command line of another program. It is shown before it runs, so that a failing step can be repeated by hand.
 
 use std::{
     fmt,
@@ -21,7 +21,6 @@ impl Invocation {
         Self { environment: Vec::new(), withheld: &[], program: program.into(), arguments: Vec::new() }
     }
 
-    /// `cargo` with the words of `line` as its arguments.
     pub(crate) fn cargo(line: &str) -> Self {
         Self::new("cargo").arguments(line.split_whitespace())
     }
@@ -36,12 +35,11 @@ impl Invocation {
         self
     }
 
-    /// The program and its arguments.
-    pub(crate) fn words(&self) -> Vec<String> {
+    pub(crate) fn argv(&self) -> Vec<String> {
         [&self.program].into_iter().chain(&self.arguments).cloned().collect()
     }
 
-    /// Variables of our own environment that the program must not see.
+    /// Hides variables of our own environment from the program.
     pub(crate) fn withhold(mut self, names: &'static [&'static str]) -> Self {
         self.withheld = names;
         self
@@ -57,7 +55,7 @@ impl Invocation {
         Ok(())
     }
 
-    /// Runs quietly and returns what was printed; standard error still reaches the terminal.
+    /// Runs without showing the command, and returns standard output; standard error reaches the terminal.
     pub(crate) fn output(&self, directory: &Path) -> Result<String> {
         let output = self
             .command(directory)
@@ -102,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_can_be_pasted_into_a_shell() {
+    fn a_shown_command_can_be_pasted_into_a_shell() {
         let shown = Invocation::cargo("doc --no-deps").environment("RUSTDOCFLAGS", "-D warnings").to_string();
         assert_eq!(shown, "RUSTDOCFLAGS='-D warnings' cargo doc --no-deps");
     }
@@ -125,7 +123,7 @@ mod tests {
     fn a_withheld_variable_does_not_reach_the_program() {
         let show = Invocation::new("sh").arguments(["-c", "echo ${PATH-withheld}"]);
         assert_ne!(show.output(Path::new(".")).unwrap(), "withheld\n");
-        // `sh` puts a path of its own where it got none, but does not export it.
+        // `sh` sets a default path if it got none, but does not export it.
         let show = Invocation::new("sh").arguments(["-c", "exec /usr/bin/env"]).withhold(&["PATH"]);
         assert!(!show.output(Path::new(".")).unwrap().contains("\nPATH="));
     }

@@ -1,5 +1,5 @@
-//! `cargo xtask kernels`: has NVIDIA's own run-time compiler compile the kernels that programs generated on the
-//! stand-in. NVRTC needs no GPU. The stand-in accepts what a C++ compiler accepts; this tells what a GPU's would.
+//! `cargo xtask kernels`: compiles the kernels that programs generated on the stand-in with NVIDIA's run-time compiler.
+//! NVRTC needs no GPU. The stand-in accepts all that a C++ compiler accepts; this shows whether a GPU's compiler does.
 
 mod toolkit;
 mod verdicts;
@@ -21,13 +21,13 @@ use verdicts::{Compiler, Verdicts};
 
 #[derive(Args)]
 pub(crate) struct Kernels {
-    /// Folder of `.cu` files; by default the one the stand-in keeps
+    /// Folder of `.cu` files; by default the stand-in's
     #[arg(long, value_name = "DIR")]
     from: Option<PathBuf>,
-    /// Download NVRTC and its headers by pip (about 130 MB) where they are not there yet
+    /// Download NVRTC and its headers by pip (about 130 MB) if they are missing
     #[arg(long)]
     fetch: bool,
-    /// Release of CUDA to fetch, and to prefer
+    /// Release of CUDA to fetch and to prefer
     #[arg(long, value_name = "VERSION", default_value = "12.8")]
     cuda: Release,
     /// Compute capabilities to compile for
@@ -78,7 +78,7 @@ fn count_kernels(folder: &Path) -> Result<usize> {
     }
 }
 
-/// One process per architecture, all at once. Results are in the order of `architectures`.
+/// Compiles all architectures at once, each in a process; results follow the order of `architectures`.
 fn compile(toolkit: &Toolkit, folder: &Path, architectures: &[u32]) -> Result<Vec<Verdicts>> {
     let one = |architecture| {
         let started = Instant::now();
@@ -110,7 +110,7 @@ fn arguments(folder: &Path, architecture: u32, headers: &[PathBuf]) -> Vec<Strin
     arguments
 }
 
-/// CubeCL compiles for the very GPU from 90 on, as its inline PTX demands.
+/// From 90 on, CubeCL compiles for the exact GPU, as its inline PTX demands.
 fn target_name(architecture: u32) -> String {
     format!("sm_{architecture}{}", if architecture >= 90 { "a" } else { "" })
 }
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_script_is_where_it_is_looked_for() {
+    fn the_script_exists_at_its_path() {
         assert!(workspace::root().join(SCRIPT).is_file());
     }
 

@@ -1,4 +1,7 @@
 //! Developer commands: `cargo xtask <command>`. One file per command; this one only dispatches.
+//!
+//! This program builds in seconds: it depends neither on Burn nor on a crate that does
+//! (`developer_commands_build_without_burn`).
 
 mod bench_scale;
 mod bench_vram;
@@ -22,23 +25,23 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Developer commands of this repository")]
 enum Command {
-    /// The gate a change must pass; local runs and the CI service run the same steps
+    /// The gate that a change must pass; local runs and the CI service run the same steps
     Ci(ci::Ci),
-    /// Run the tests: what minutes suffice for, or more of it
+    /// Run the tests: the quick suite, or a larger one
     Test(test::Test),
-    /// Check the house rules that no compiler knows
+    /// Check the house rules that no compiler checks
     Tidy,
-    /// Check on a CUDA machine that spilling changes no number, and record what it costs; there it takes at most eight minutes
+    /// Check on a CUDA machine that spilling changes no number, and record its cost; takes at most eight minutes there
     GpuCheck(gpu_check::GpuCheck),
-    /// Measure what device budgets cost, and record it
+    /// Measure the cost of device budgets, and record it
     BenchVram(Box<bench_vram::BenchVram>),
-    /// Measure exchanges between ranks on this machine, simulate them at more, and record it
+    /// Measure exchanges between ranks on this machine, simulate more ranks, and record both
     BenchScale(bench_scale::BenchScale),
-    /// Count the pager's instructions by callgrind, and compare them with the committed table
+    /// Count the pager's instructions with callgrind, and compare them with the committed table
     Instructions(instructions::Instructions),
     /// Run a program on a CUDA driver that needs no GPU
     StandIn(stand_in::StandIn),
-    /// Compile the kernels that programs generated on the stand-in with NVIDIA's own compiler
+    /// Compile the kernels that programs generated on the stand-in, with NVIDIA's own compiler
     Kernels(kernels::Kernels),
 }
 
@@ -55,7 +58,7 @@ fn main() -> ExitCode {
         Command::Kernels(kernels) => kernels.run(),
     };
     if let Err(error) = outcome {
-        // Causes on one line, and no backtrace even where RUST_BACKTRACE asks for one: these are no bugs of ours.
+        // Causes on one line and no backtrace, whatever RUST_BACKTRACE says: these errors are not bugs of ours.
         eprintln!("error: {error:#}");
         return ExitCode::FAILURE;
     }

@@ -1,4 +1,4 @@
-//! One process under a time limit: how it ended, and what it said.
+//! One process under a time limit: how it ended, and its output.
 
 use std::{
     fs::{self, File},
@@ -13,30 +13,30 @@ use anyhow::{Context, Result};
 use crate::invocation::Invocation;
 
 pub(crate) struct Ended {
-    /// `None` where the process was stopped at the limit.
+    /// `None` if the process was stopped at the limit.
     pub(crate) status: Option<ExitStatus>,
     pub(crate) printed: String,
-    /// The error it ended with, or else the last line on standard error that says something.
+    /// The program's error, or else the last useful line on standard error.
     pub(crate) complaint: String,
 }
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
-/// Runs it in the folder this command was started in, where relative paths of its arguments lead somewhere. `name` and a
-/// colon stand before its errors.
+/// Runs `invocation` in the current folder, so that relative paths in its arguments hold. `name` and a colon start its
+/// errors.
 pub(crate) fn run(invocation: &Invocation, name: &str, scratch: &Path, limit: Duration) -> Result<Ended> {
-    watched(invocation, name, scratch, limit, |_| {})
+    run_watched(invocation, name, scratch, limit, |_| {})
 }
 
-/// The same; `look` is shown its standard error so far every few hundredths of a second.
-pub(crate) fn watched(
+/// Like [`run`]; `look` gets the file of its standard error every few hundredths of a second.
+pub(crate) fn run_watched(
     invocation: &Invocation,
     name: &str,
     scratch: &Path,
     limit: Duration,
     mut look: impl FnMut(&Path),
 ) -> Result<Ended> {
-    // Files instead of pipes: no process can fill them and wait, and none that outlives the limit can hold them open.
+    // Files instead of pipes: no process can fill them and block, and none that outlives the limit holds them open.
     let [printed, said] = ["stdout", "stderr"].map(|name| scratch.join(name));
     let file =
         |path| File::create(path).with_context(|| format!("no room for output in {}", scratch.display()));
@@ -69,7 +69,7 @@ fn wait(child: &mut Child, limit: Duration, mut look: impl FnMut()) -> Result<Op
     }
 }
 
-/// The program's last complaint in one line, without its name in front and without what Rust adds after a panic.
+/// The program's last error in one line, without its name and without Rust's hint after a panic.
 fn complaint(name: &str, said: &str) -> String {
     let name = format!("{name}: ");
     let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_error_the_last_line_that_says_something_is_the_complaint() {
+    fn without_an_error_the_last_useful_line_is_the_complaint() {
         let panic = "thread 'main' panicked at a.rs:1:\nno device\nnote: run with `RUST_BACKTRACE=1`\n";
         assert_eq!(complaint("train", panic), "no device");
         assert_eq!(complaint("train", ""), "");

@@ -1,4 +1,4 @@
-//! Where measurements are kept: `benchmarks/runs/<date>-<device>/`. A record is never overwritten.
+//! Folders of measurements: `benchmarks/runs/<date>-<device>/`. A record is never overwritten.
 
 pub(crate) mod bytes;
 pub(crate) mod csv;
@@ -24,7 +24,7 @@ pub(crate) fn today() -> Result<String> {
     Ok(date.trim().to_owned())
 }
 
-/// A second record of the same day gets a number.
+/// Makes the folder of a record; a second one of the same day gets a number.
 pub(crate) fn fresh_folder(runs: &Path, date: &str, device: &str) -> Result<PathBuf> {
     let name = format!("{date}-{}", slug(device));
     let numbered = (2..).map(|number| format!("{name}-{number}"));
@@ -37,7 +37,7 @@ pub(crate) fn fresh_folder(runs: &Path, date: &str, device: &str) -> Result<Path
     Ok(folder)
 }
 
-/// The folder `given`, unless it holds one of these files of a record.
+/// Makes the folder `given`, unless it holds one of these files of a record.
 pub(crate) fn claim(given: &Path, files: &[&str]) -> Result<PathBuf> {
     if files.iter().any(|name| given.join(name).exists()) {
         bail!(
@@ -49,14 +49,14 @@ pub(crate) fn claim(given: &Path, files: &[&str]) -> Result<PathBuf> {
     Ok(given.to_owned())
 }
 
-/// The command that is running, as a stranger would type it.
+/// The running command, without folders of this machine.
 pub(crate) fn command() -> Invocation {
-    let typed = env::args().skip(1).map(|argument| anywhere(&argument));
+    let typed = env::args().skip(1).map(|argument| without_folders(&argument));
     Invocation::cargo("xtask").arguments(typed)
 }
 
-/// Folders of this machine mean nothing elsewhere.
-fn anywhere(argument: &str) -> String {
+/// Shortens absolute paths: folders of this machine mean nothing elsewhere.
+fn without_folders(argument: &str) -> String {
     let (option, path) =
         argument.split_once('=').filter(|_| argument.starts_with("--")).unwrap_or(("", argument));
     let path = Path::new(path);
@@ -91,10 +91,10 @@ mod tests {
 
     #[test]
     fn a_command_shows_no_folder_of_this_machine() {
-        assert_eq!(anywhere("/somewhere/else/train"), "train");
-        assert_eq!(anywhere("--out=/somewhere/record"), "--out=record");
+        assert_eq!(without_folders("/somewhere/else/train"), "train");
+        assert_eq!(without_folders("--out=/somewhere/record"), "--out=record");
         for kept in ["bench-vram", "--steps", "--set=a.b=c", "configs/mine.json"] {
-            assert_eq!(anywhere(kept), kept);
+            assert_eq!(without_folders(kept), kept);
         }
     }
 }

@@ -1,6 +1,6 @@
-//! `cargo xtask stand-in`: runs a program on a CUDA driver that needs no GPU. The driver is the package `stand-in`;
-//! this command builds it, lays it out as a CUDA installation and points the program there. Without a program it
-//! prints the installation's folder and nothing else, for tests that start their own processes.
+//! `cargo xtask stand-in`: runs a program on a CUDA driver that needs no GPU. The command builds the driver, package
+//! `stand-in`, lays it out as a CUDA installation and points the program there. Without a program it prints only the
+//! installation's folder, for tests that start their own processes.
 
 use std::{
     env,
@@ -23,7 +23,7 @@ pub(crate) struct StandIn {
     /// Seed of `--mode random`
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Look for accesses to device memory that nothing orders
+    /// Detect accesses to device memory that nothing orders
     #[arg(long)]
     races: bool,
     /// End the program at the first finding of any kind
@@ -34,7 +34,7 @@ pub(crate) struct StandIn {
     vram: Option<String>,
     #[arg(long, value_name = "N")]
     devices: Option<u32>,
-    /// Gets one line of JSON when the program ends; `-` is standard error
+    /// File for one line of JSON when the program ends; `-` is standard error
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Program to run, with its arguments; without one, the driver's folder is printed
@@ -42,7 +42,7 @@ pub(crate) struct StandIn {
     program: Vec<OsString>,
 }
 
-/// The names under which programs load the driver and the run-time compiler: one object serves as both.
+/// Names under which programs load the driver and the run-time compiler; one object serves as both.
 const LIBRARIES: [&str; 5] =
     ["libcuda.so", "libcuda.so.1", "libnvrtc.so", "libnvrtc.so.12", "libnvrtc.so.13"];
 
@@ -59,7 +59,7 @@ impl StandIn {
             .with_context(|| format!("`{}` could not be started", program.display()))
     }
 
-    /// Variables that the program gets beside our own environment, which `ours` looks up.
+    /// Variables that the program gets in addition to our own environment, which `ours` looks up.
     fn environment(
         &self,
         folder: &Path,
@@ -102,16 +102,16 @@ pub(crate) fn installation() -> Result<PathBuf> {
     }
     require_compiler(&env::var("STAND_IN_CXX").unwrap_or_else(|_| "g++".to_owned()))?;
     let root = workspace::root();
-    // Its standard output is kept from ours, on which there may be nothing but the folder.
+    // Captured: our standard output may hold nothing but the folder.
     Invocation::cargo("build --release --package stand-in").output(root)?;
     let target = Workspace::read()?.target;
     let folder = target.join("stand-in");
-    lay(&folder, &target.join("release/libstand_in.so"), &root.join("backend-offload/stand-in/include"))
+    lay_out(&folder, &target.join("release/libstand_in.so"), &root.join("backend-offload/stand-in/include"))
         .with_context(|| format!("the stand-in could not be laid out in {}", folder.display()))?;
     Ok(folder)
 }
 
-fn lay(folder: &Path, library: &Path, headers: &Path) -> Result<()> {
+fn lay_out(folder: &Path, library: &Path, headers: &Path) -> Result<()> {
     fs::create_dir_all(folder.join("lib"))?;
     fs::create_dir_all(folder.join("kernels"))?;
     link(headers, &folder.join("include"))?;
@@ -121,7 +121,7 @@ fn lay(folder: &Path, library: &Path, headers: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Another process may lay out the same folder, or use it: a link that is right stays, and a new one appears whole.
+/// Other processes may use the same folder: a correct link stays, and any other is replaced atomically.
 fn link(to: &Path, at: &Path) -> Result<()> {
     if fs::read_link(at).is_ok_and(|found| found == to) {
         return Ok(());
@@ -143,7 +143,7 @@ fn symbolic_link(_to: &Path, _at: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// The program's exit code, or the signal that ends it, is then ours.
+/// The program's exit code, or the signal that ends it, becomes ours.
 #[cfg(unix)]
 fn replace_this_process(command: &mut Command) -> io::Result<()> {
     Err(std::os::unix::process::CommandExt::exec(command))
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_comes_before_all_other_libraries_and_a_cache_of_ones_own_is_kept() {
+    fn the_driver_comes_before_all_other_libraries_and_a_given_cache_is_kept() {
         let environment =
             environment(&StandIn::default(), &[("LD_LIBRARY_PATH", "/a:/b"), ("STAND_IN_CACHE", "/c")]);
         assert_eq!(environment[1..], ["LD_LIBRARY_PATH=/t/stand-in/lib:/a:/b", "STAND_IN_CACHE=/c"]);
@@ -220,7 +220,7 @@ mod tests {
     fn a_folder_can_be_laid_out_again_and_follows_its_library() {
         let folder = env::temp_dir().join(format!("stand-in-laid-{}", std::process::id()));
         for library in ["/first.so", "/second.so", "/second.so"] {
-            lay(&folder, Path::new(library), Path::new("/headers")).unwrap();
+            lay_out(&folder, Path::new(library), Path::new("/headers")).unwrap();
             for name in LIBRARIES {
                 assert_eq!(fs::read_link(folder.join("lib").join(name)).unwrap(), Path::new(library));
             }

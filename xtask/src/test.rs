@@ -1,5 +1,5 @@
-//! `cargo xtask test`: builds the tests once, runs each binary under a time limit, and ends with what ran and what did
-//! not. Three sizes of one suite: the tests themselves ask for the size (crate `suite`), this command chooses it.
+//! `cargo xtask test`: builds the tests once, runs each binary under a time limit, and reports which tests ran and
+//! which did not. The suite has three sizes: this command sets the size, and tests read it through crate `suite`.
 
 mod binary;
 mod build;
@@ -25,18 +25,18 @@ use crate::{
 use binary::{Binary, Ran, Selection};
 use missing::Missing;
 
-/// Names the folder in which the stand-in for CUDA is laid out, so that tests do not build it themselves.
+/// Variable for the folder of the CUDA stand-in, so that tests need not build it.
 const STAND_IN: &str = "SPILLWAY_STAND_IN";
 
-/// Seeds all random tests. `.cargo/config.toml` fixes it.
+/// Variable that seeds all random tests; `.cargo/config.toml` fixes it.
 const RANDOM_SEED: &str = "PROPTEST_RNG_SEED";
 
 #[derive(Args, Default)]
 pub(crate) struct Test {
-    /// Run more of each promise, and the tests on Vulkan: all that a change must pass
+    /// Run more cases, and the tests on Vulkan: all that a change must pass
     #[arg(long, conflicts_with = "full")]
     gate: bool,
-    /// Run everything, with the checks that a release leaves out and random cases drawn anew; takes hours
+    /// Run everything, with the checks that a release leaves out and random cases drawn afresh; takes hours
     #[arg(long)]
     full: bool,
     /// Only tests of this package; may be repeated
@@ -47,8 +47,7 @@ pub(crate) struct Test {
 }
 
 impl Test {
-    /// The suite as the gate runs it.
-    pub(crate) fn of_the_gate() -> Self {
+    pub(crate) fn for_gate() -> Self {
         Self { gate: true, ..Self::default() }
     }
 
@@ -61,14 +60,13 @@ impl Test {
     }
 
     pub(crate) fn run(self) -> Result<()> {
-        let mut times = Times::kept_in(Workspace::read()?.target.join("test-times.csv"));
+        let mut times = Times::in_file(Workspace::read()?.target.join("test-times.csv"));
         let outcome = self.run_timed(&mut times);
-        print!("{}", times.dearest());
+        print!("{}", times.slowest());
         println!("{}", outcome?);
         Ok(())
     }
 
-    /// Runs the suite and returns its closing line.
     pub(crate) fn run_timed(&self, times: &mut Times) -> Result<String> {
         let started = Instant::now();
         let size = self.size();
@@ -84,7 +82,7 @@ impl Test {
             println!("random tests draw from {RANDOM_SEED}={seed}");
             variables.push((RANDOM_SEED, seed.to_string()));
         }
-        // Without it the tests say themselves what is missing.
+        // Without the stand-in, the tests report that it is missing.
         if let Ok(folder) = stand_in::installation() {
             variables.push((STAND_IN, folder.display().to_string()));
         }
@@ -101,7 +99,7 @@ impl Test {
                 total.add(&ran);
             }
         }
-        // Cargo takes it for an error where no package that is named has a library.
+        // Cargo fails if no named package has a library.
         let documented = documented(&workspace, &self.package)?;
         let is_documented = self.package.is_empty() || !documented.is_empty();
         if self.filters.is_empty() && is_documented {
@@ -115,7 +113,7 @@ impl Test {
         }
 
         if size == Size::Full && self.package.is_empty() {
-            for check in build::checks_of_features() {
+            for check in build::feature_checks() {
                 times.measure("compile", &check.to_string(), |_| check.run(workspace::root()))?;
             }
         }
@@ -152,7 +150,6 @@ impl Test {
     }
 }
 
-/// Selects the packages whose documentation has examples to test.
 fn documented(workspace: &Workspace, packages: &[String]) -> Result<Vec<String>> {
     let tested = |name: &str| workspace.member(name).map(|member| member.tests_documentation);
     packages
@@ -170,7 +167,6 @@ fn remove(file: &Path) -> Result<()> {
     }
 }
 
-/// How many tests ran, how many did not, and what these lacked.
 fn closing_line(total: &Ran, missing: &Missing) -> String {
     let ran = total.passed + total.failed - missing.tests().min(total.passed);
     let line = format!("ran {ran}, {} failed, did not run {}", total.failed, missing.tests());
@@ -193,13 +189,13 @@ mod tests {
     }
 
     #[test]
-    fn the_closing_line_names_nothing_where_everything_ran() {
+    fn the_closing_line_names_no_needs_if_all_tests_ran() {
         let total = Ran { passed: 10, failed: 1, ignored: 0, succeeded: false };
         assert_eq!(closing_line(&total, &Missing::default()), "ran 11, 1 failed, did not run 0");
     }
 
     #[test]
-    fn documentation_of_a_package_without_a_library_is_not_asked_for() {
+    fn documentation_of_a_package_without_a_library_is_not_tested() {
         let workspace = Workspace::read().unwrap();
         let of = |packages: &[&str]| {
             documented(&workspace, &packages.iter().copied().map(str::to_owned).collect::<Vec<_>>())
@@ -212,7 +208,7 @@ mod tests {
     #[test]
     fn options_choose_one_size() {
         assert_eq!(Test::default().size(), Size::Quick);
-        assert_eq!(Test::of_the_gate().size(), Size::Gate);
+        assert_eq!(Test::for_gate().size(), Size::Gate);
         assert_eq!(Test { full: true, ..Test::default() }.size(), Size::Full);
     }
 }

@@ -1,5 +1,5 @@
-//! `cargo xtask tidy`: house rules that no compiler knows. A rule is a function from text to findings, so its
-//! tests need no files; this file reads the tree and hands it over. CONTRIBUTING.md says what the rules are for.
+//! `cargo xtask tidy`: house rules that no compiler checks. A rule maps text to findings, so its tests need no files;
+//! this file reads the tree. CONTRIBUTING.md explains the rules.
 
 mod compiled_once;
 mod documents;
@@ -37,7 +37,6 @@ impl File<'_> {
         self.path.rsplit_once('.').is_some_and(|(_, found)| found == extension)
     }
 
-    /// Lines with their numbers, which start at one.
     fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         (1..).zip(self.text.lines())
     }
@@ -62,13 +61,16 @@ fn findings() -> Result<Vec<Finding>> {
     let tree = read_tree()?;
     let members = Workspace::read()?.members;
     let files: Vec<File> = tree.iter().map(|(path, text)| File { path, text }).collect();
+    let tests = invariants::all_tests(&tree);
     let mut findings = manifests::arrows(&members);
     findings.extend(compiled_once::all()?);
+
     for file in files {
         findings.extend(documents::machine_paths(&file));
         if file.has_extension("rs") {
             findings.extend(rust_files::all(&file));
-            findings.extend(invariants::homes(&file));
+            findings.extend(invariants::foreign_libraries(&file));
+            findings.extend(invariants::named_in_head(&file, &tests));
         }
         if file.has_extension("md") {
             findings.extend(documents::links(&file, &tree));
@@ -77,7 +79,7 @@ fn findings() -> Result<Vec<Finding>> {
             findings.extend(documents::code_map(&file, &tree));
         }
         if file.path == "ARCHITECTURE.md" {
-            findings.extend(invariants::named_tests(&file, &tree));
+            findings.extend(invariants::named_tests(&file, &tests));
         }
         if file.path == "README.md" {
             findings.extend(documents::measured_table(&file, &tree));
@@ -89,12 +91,14 @@ fn findings() -> Result<Vec<Finding>> {
             findings.extend(manifests::inherited_lints(&file));
         }
     }
+
     Ok(findings)
 }
 
 type Tree = BTreeMap<String, String>;
 
-/// Reads the files that git tracks or would track. One that is not UTF-8 is listed without text, so that links may lead to it.
+/// Reads the files that git tracks or would track. A file that is not UTF-8 has an empty text, so that links to it
+/// resolve.
 fn read_tree() -> Result<Tree> {
     let listing = Invocation::new("git")
         .arguments(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
@@ -104,7 +108,7 @@ fn read_tree() -> Result<Tree> {
     for path in listing.split_terminator('\0') {
         match fs::read(workspace::root().join(path)) {
             Ok(bytes) => _ = tree.insert(path.to_owned(), String::from_utf8(bytes).unwrap_or_default()),
-            // Deleted here, not yet committed.
+            // Deleted, but not yet committed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error).with_context(|| format!("`{path}` is unreadable")),
         }

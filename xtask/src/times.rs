@@ -1,5 +1,5 @@
-//! How long each step of the gate and each test binary took: a CSV file that is written after every row, so that a run
-//! that fails or is stopped leaves its times as well, and the dearest rows at the end.
+//! Times of the gate's steps and of test binaries. The CSV file is written after every row, so that a failed or stopped
+//! run leaves its times as well; the slowest rows are shown at the end.
 
 use std::{
     fs,
@@ -9,7 +9,6 @@ use std::{
 
 use anyhow::{Context, Result};
 
-/// Rows shown by [`Times::dearest`].
 const SHOWN: usize = 10;
 
 pub(crate) struct Times {
@@ -25,12 +24,10 @@ struct Row {
 }
 
 impl Times {
-    /// Times to be kept in `file`, which need not exist.
-    pub(crate) fn kept_in(file: PathBuf) -> Self {
+    pub(crate) fn in_file(file: PathBuf) -> Self {
         Self { file, rows: Vec::new() }
     }
 
-    /// Runs `work` and keeps its time, whether it succeeds or fails.
     pub(crate) fn measure<T>(
         &mut self,
         kind: &'static str,
@@ -66,8 +63,8 @@ impl Times {
         })
     }
 
-    /// The rows that took longest, the dearest first, and where all of them are.
-    pub(crate) fn dearest(&self) -> String {
+    /// The slowest rows in descending order, and the file with all of them.
+    pub(crate) fn slowest(&self) -> String {
         let mut rows: Vec<&Row> = self.rows.iter().collect();
         rows.sort_by_key(|row| std::cmp::Reverse(row.took));
         let shown = rows
@@ -83,7 +80,6 @@ impl Times {
     }
 }
 
-/// Minutes and seconds.
 pub(crate) fn minutes(elapsed: Duration) -> String {
     format!("{}m{:02}s", elapsed.as_secs() / 60, elapsed.as_secs() % 60)
 }
@@ -95,7 +91,7 @@ mod tests {
 
     fn times(name: &str) -> Times {
         let folder = std::env::temp_dir().join(format!("times-{}", std::process::id()));
-        Times::kept_in(folder.join(name))
+        Times::in_file(folder.join(name))
     }
 
     #[test]
@@ -109,13 +105,13 @@ mod tests {
     }
 
     #[test]
-    fn the_dearest_rows_come_first_and_are_ten() {
+    fn the_ten_slowest_rows_come_first() {
         let mut times = times("dearest.csv");
         for n in 1..=12 {
             times.keep("binary", &format!("b{n}"), Duration::from_secs(n), true).unwrap();
         }
         fs::remove_file(&times.file).unwrap();
-        let dearest = times.dearest();
+        let dearest = times.slowest();
         let lines: Vec<&str> = dearest.lines().collect();
         assert!(lines[0].starts_with("the dearest of 12 (all in "), "{dearest}");
         assert_eq!((lines[1], lines.len()), ("    12.0 s  binary b12", 11));

@@ -1,4 +1,4 @@
-//! The workspace as cargo sees it: its members, their features, and who depends on whom.
+//! The workspace as cargo describes it: members, their features and dependencies.
 
 use std::path::{Path, PathBuf};
 
@@ -19,23 +19,22 @@ pub(crate) struct Member {
     pub(crate) manifest: String,
     pub(crate) features: Vec<String>,
     pub(crate) dependencies: Vec<Dependency>,
-    /// Whether examples in its documentation are tests.
+    /// True if examples in its documentation are tests.
     pub(crate) tests_documentation: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct Dependency {
     pub(crate) name: String,
-    /// Used by the crate's tests and benches alone.
+    /// Used only by the crate's tests and benches.
     pub(crate) dev: bool,
 }
 
-/// The folder this crate's own folder lies in.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a member below the root")
 }
 
-/// The commit that is checked out; `-dirty` where tracked files differ from it.
+/// The checked-out commit, with `-dirty` if tracked files differ from it.
 pub(crate) fn commit() -> Result<String> {
     let described = Invocation::new("git")
         .arguments(["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"])

@@ -1,20 +1,20 @@
-//! Bytes per second that `fio` reaches on the disk of a folder.
+//! Disk throughput of `fio` in a folder.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Bytes of the file that it reads and writes.
+/// Size of the file that fio reads and writes.
 pub const BYTES: usize = 1 << 30;
 
-/// The folder that the command line names, or that of temporary files.
+/// The folder on the command line, or the temporary one.
 pub fn folder() -> PathBuf {
-    // Cargo adds `--bench` of its own.
+    // Cargo adds `--bench` by itself.
     let named = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
     named.map_or_else(std::env::temp_dir, PathBuf::from)
 }
 
-/// Bytes per second around the system's cache, in pieces of so many bytes with so many under way. `direction` is "write", "read" of what
-/// was written, or "rw": half of it each.
+/// Bytes per second with `O_DIRECT`, in pieces of `piece` bytes at queue depth `under_way`. `direction` is "write",
+/// "read" (what a "write" left) or "rw" (half each).
 pub fn fio(folder: &Path, direction: &str, piece: usize, under_way: usize) -> Result<f64, String> {
     let file = folder.join("disk-speed.fio");
     let output = Command::new("fio")
@@ -27,9 +27,9 @@ pub fn fio(folder: &Path, direction: &str, piece: usize, under_way: usize) -> Re
     if direction != "write" {
         _ = std::fs::remove_file(&file);
     }
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    // KiB per second of reads and of writes in the third version of fio's terse lines.
-    let speed = |field| told.split(';').nth(field).and_then(|text| text.parse::<f64>().ok());
+    let terse = String::from_utf8_lossy(&output.stdout).into_owned();
+    // fio's terse output, version 3: KiB/s of reads and writes.
+    let speed = |field| terse.split(';').nth(field).and_then(|text| text.parse::<f64>().ok());
     let both = speed(6).zip(speed(47)).map(|(read, write)| (read + write) * 1024.0);
-    both.filter(|speed| *speed > 0.0).ok_or_else(|| format!("fio said {told:?}"))
+    both.filter(|speed| *speed > 0.0).ok_or_else(|| format!("fio said {terse:?}"))
 }

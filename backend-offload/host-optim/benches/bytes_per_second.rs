@@ -1,9 +1,9 @@
-//! Bytes per second of a step in each format, and of tiles of eight bits made and read, beside a plain copy on the same
-//! threads in the same run.
+//! Bytes per second of a step in each format, and of encoding and decoding tiles, against a plain copy on the same
+//! threads.
 //!
-//! `cargo bench -p host-optim` prints one line for each: bytes read and written per parameter, and its bytes per second as a
-//! ratio to the copy's. The two alternate, so that whatever else the machine does hits both. `cargo bench -p host-optim -- 33554432`
-//! steps as many parameters.
+//! `cargo bench -p host-optim` prints a line for each: bytes read and written per parameter, and the speed relative to
+//! the copy. Step and copy alternate, so other load on the machine hits both. `cargo bench -p host-optim -- 33554432`
+//! uses that number of parameters.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -15,17 +15,17 @@ use host_optim::{
 };
 use rayon::prelude::*;
 
-/// Elements of the parameter, where none are asked for: more than a cache holds in any format, and a few milliseconds of work, so that
-/// some rounds run undisturbed on a machine that does other things too.
+/// Default number of parameters: more than a cache holds in any format, but only milliseconds of work. So some rounds
+/// run undisturbed on a busy machine.
 const LEN: usize = 1 << 23;
 const ROUNDS: usize = 60;
 const RULE: AdamW = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1 };
 
 fn main() {
-    // Cargo adds an argument of its own.
     let len = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(LEN);
     println!("{len} parameters, {} threads", rayon::current_num_threads());
     println!("{:<14} {:>15} {:>12} {:>12} {:>8}", "", "bytes/parameter", "GB/s", "copy GB/s", "ratio");
+
     let gradient: Vec<bf16> =
         (0..len).map(|n| bf16::from_f32(1e-3 * ((n as f32 * 0.754_877_7).fract() - 0.5))).collect();
     let mut weights = vec![bf16::ONE; len];
@@ -34,7 +34,7 @@ fn main() {
         let memory = HostMemory::unlimited();
         let mut state =
             HostState::new(&memory, "w", format, Values::Bf16(&weights)).expect("the machine has memory");
-        beside_a_copy(&format!("{format:?}"), (bytes, len), || {
+        compare_with_copy(&format!("{format:?}"), (bytes, len), || {
             state.arrive(Values::Bf16(&gradient)).expect("the machine has memory");
             let begun = Instant::now();
             state
@@ -43,15 +43,16 @@ fn main() {
             begun.elapsed().as_secs_f64()
         });
     }
+
     drop((gradient, weights));
     let mut numbers: Vec<f32> = (0..len).map(|n| (n as f32 * 0.618).fract() - 0.5).collect();
     let (mut codes, mut scales) = (vec![0; TILE * tiles(len)], vec![0.0; tiles(len)]);
     let bytes = (size_of_val(&numbers[..]) + codes.len() + size_of_val(&scales[..])) as u64;
     for code in [Code::Int8, Code::Fp8] {
-        beside_a_copy(&format!("{code:?} made"), (bytes, len), || {
+        compare_with_copy(&format!("{code:?} made"), (bytes, len), || {
             timed(|| encode_tiles(code, &numbers, &mut codes, &mut scales))
         });
-        beside_a_copy(&format!("{code:?} read"), (bytes, len), || {
+        compare_with_copy(&format!("{code:?} read"), (bytes, len), || {
             timed(|| decode_tiles(code, &codes, &scales, &mut numbers))
         });
     }
@@ -63,8 +64,8 @@ fn timed(work: impl FnOnce()) -> f64 {
     begun.elapsed().as_secs_f64()
 }
 
-/// Prints the speed of `work`, which touches so many bytes of so many parameters and says how many seconds it took.
-fn beside_a_copy(name: &str, (bytes, len): (u64, usize), mut work: impl FnMut() -> f64) {
+/// Prints the speed of `work`, which touches `bytes` for `len` parameters and returns its seconds.
+fn compare_with_copy(name: &str, (bytes, len): (u64, usize), mut work: impl FnMut() -> f64) {
     let source = vec![1u8; bytes as usize / 2];
     let mut target = vec![0u8; bytes as usize / 2];
     let mut best = [f64::INFINITY; 2];

@@ -1,5 +1,7 @@
-//! Bytes per second of steps whose states are on the disk, read and written together, against what `fio` reaches there with pieces of
-//! a chunk's size, one read and one written at a time: `cargo bench -p backend-offload -p host-optim --bench disk_speed -- FOLDER`.
+//! Bytes per second of steps with states on disk, read and written together, against `fio` in the same folder. `fio`
+//! uses pieces of a chunk's size, one read and one write at a time.
+//!
+//! Run with `cargo bench -p backend-offload -p host-optim --bench disk_speed -- FOLDER`.
 
 #[path = "../../benches/fio/mod.rs"]
 mod fio;
@@ -16,7 +18,7 @@ use fio::{fio, folder};
 /// Elements of the parameter.
 const LEN: usize = 1 << 26;
 
-/// Elements of a chunk, of which one is read while one is stepped and one is written.
+/// Elements of a chunk, as in the library.
 const CHUNK: usize = 1 << 19;
 const UNDER_WAY: usize = 2;
 const ROUNDS: usize = 5;
@@ -34,24 +36,25 @@ fn main() -> Result<(), String> {
     Ok(())
 }
 
-/// For each round, the share of fio's bytes per second that a step reaches.
+/// The step's bytes per second relative to `fio`'s, for each round.
 fn steps(folder: &Path, format: Format) -> Result<Vec<f64>, String> {
     let bytes = format.disk_bytes(LEN as u64, true, false).on_disk();
-    let told = |error: &dyn std::error::Error| error.to_string();
-    let memory = HostMemory::above_disk(folder, bytes).map_err(|error| told(&error))?;
+    let message = |error: &dyn std::error::Error| error.to_string();
+    let memory = HostMemory::above_disk(folder, bytes).map_err(|error| message(&error))?;
     let disk = memory.disk().expect("it was named");
     let gradient: Vec<_> =
         (0..LEN).map(|n| bf16::from_f32(1e-3 * ((n as f32 * 0.754_877_7).fract() - 0.5))).collect();
     let mut weights = vec![bf16::ONE; LEN];
+
     let mut state =
-        HostState::new(&disk, "w", format, Values::Bf16(&weights)).map_err(|error| told(&error))?;
+        HostState::new(&disk, "w", format, Values::Bf16(&weights)).map_err(|error| message(&error))?;
     let mut shares = Vec::new();
     for round in 0..ROUNDS {
-        state.arrive(Values::Bf16(&gradient)).map_err(|error| told(&error))?;
+        state.arrive(Values::Bf16(&gradient)).map_err(|error| message(&error))?;
         let begun = Instant::now();
         let stepped = state.step(RULE, Stride { lr: 1e-4, scale: 1.0 }, ValuesMut::Bf16(&mut weights));
         let own = 2.0 * bytes as f64 / begun.elapsed().as_secs_f64();
-        stepped.map_err(|error| told(&error))?;
+        stepped.map_err(|error| message(&error))?;
         let fio = fio(folder, "rw", bytes as usize / (LEN / CHUNK), UNDER_WAY)?;
         println!("{format:?},{round},{:.3},{:.3}", own / 1e9, fio / 1e9);
         shares.push(own / fio);

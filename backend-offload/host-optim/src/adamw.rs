@@ -1,32 +1,31 @@
-//! The rule: AdamW with decoupled weight decay, one element at a time.
+//! AdamW with decoupled weight decay, one element at a time.
 //!
-//! The operations and their order are those of Burn's AdamW, each rounded to f32, so that both end with the same bits
-//! where the backend computes one operation at a time.
+//! The operations and their order are those of Burn's AdamW, each rounded to f32. So both give the same bits if the
+//! backend computes one operation at a time.
 
 use crate::noise::Noise;
-use crate::pieces::{step_moments, step_weights, step_wide};
+use crate::pieces::{step_adamw, step_moments, step_weights};
 
 /// Settings of AdamW.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamW {
-    /// Shares of the moments that a step keeps.
+    /// Decay factors of the first and the second moment.
     pub betas: [f32; 2],
     /// Added to the divisor.
     pub epsilon: f32,
-    /// Share of a weight, times the learning rate, that each step takes away.
+    /// Weight decay: each step takes away this share of a weight, times the learning rate.
     pub weight_decay: f64,
 }
 
-/// The part of a rule that changes from step to step.
+/// The values that may differ from step to step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stride {
     /// Learning rate.
     pub lr: f64,
-    /// Factor of all gradients; 1 leaves them alone.
+    /// Factor on all gradients; 1 changes nothing.
     pub scale: f64,
 }
 
-/// All factors of one step of one parameter.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Factors {
     scale: f32,
@@ -39,7 +38,7 @@ pub(crate) struct Factors {
 }
 
 impl AdamW {
-    /// One step of a parameter in f32 whose state the caller keeps; `time` counts its steps from 1. All slices have one length.
+    /// One step of an f32 parameter whose arrays the caller owns. `time` counts steps from 1.
     pub fn step(
         &self,
         stride: Stride,
@@ -49,21 +48,20 @@ impl AdamW {
         gradient: &[f32],
     ) {
         let factors = self.factors(stride, time);
-        // What is given to no one takes no room.
-        step_wide(factors, Noise::new(0, time), weights, moments, gradient, &mut vec![(); gradient.len()]);
+        // A vector of `()` allocates nothing.
+        step_adamw(factors, Noise::new(0, time), weights, moments, gradient, &mut vec![(); gradient.len()]);
     }
 
-    /// The first half of [`step`](Self::step), which needs no weights. Both halves together have its bits.
+    /// The first half of [`step`](Self::step), which needs no weights. Both halves together give the bits of `step`.
     pub fn step_moments(&self, stride: Stride, time: u32, moments: [&mut [f32]; 2], gradient: &[f32]) {
         step_moments(self.factors(stride, time), moments, gradient);
     }
 
-    /// The second half of [`step`](Self::step), along moments after the first.
+    /// The second half of [`step`](Self::step), from updated moments.
     pub fn step_weights(&self, stride: Stride, time: u32, weights: &mut [f32], moments: [&[f32]; 2]) {
         step_weights(self.factors(stride, time), weights, moments);
     }
 
-    /// `time` counts the steps of the parameter from 1.
     pub(crate) fn factors(&self, stride: Stride, time: u32) -> Factors {
         let time = time as i32;
         Factors {
@@ -78,19 +76,18 @@ impl AdamW {
     }
 }
 
-/// The factors of a step that takes one division an element. It is rounded elsewhere than [`Factors::step`].
+/// Factors of a step with one division per element. It rounds at other places than [`Factors::step`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Folded {
     keep: [f32; 2],
-    /// Factors of the gradient: in the first moment, and in the root of the second.
+    /// Factors of the gradient, in the first moment and in the square root of the second.
     take: [f32; 2],
-    /// Learning rate by the corrections of both moments' beginning.
+    /// Learning rate with the bias corrections of both moments.
     lr: f32,
     epsilon: f32,
     shrink: f32,
 }
 
-/// One element's weight and moments.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Element {
     pub(crate) weight: f32,
@@ -147,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_step_is_the_learning_rate_against_the_gradient() {
+    fn the_first_step_has_the_length_of_the_learning_rate() {
         let rule = AdamW { betas: [0.9, 0.95], epsilon: 0.0, weight_decay: 0.0 };
         let factors = rule.factors(Stride { lr: 0.5, scale: 1.0 }, 1);
         let before = Element { weight: 2.0, first: 0.0, second: 0.0 };
@@ -178,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn decay_shrinks_the_weight_and_leaves_the_moments_alone() {
+    fn decay_shrinks_the_weight_and_not_the_moments() {
         let rule = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1 };
         let factors = rule.factors(Stride { lr: 0.5, scale: 1.0 }, 1);
         let after = factors.step(Element { weight: 2.0, first: 0.0, second: 0.0 }, 0.0);
@@ -186,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn folded_factors_step_alike_but_for_rounding() {
+    fn folded_factors_differ_by_rounding_alone() {
         let rule = AdamW { betas: [0.9, 0.95], epsilon: 1e-3, weight_decay: 0.1 };
         for time in 1..40 {
             let factors = rule.factors(Stride { lr: 0.5, scale: 0.25 }, time);
@@ -202,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scaled_gradient_counts_as_the_shorter_one() {
+    fn a_scale_of_half_equals_half_the_gradient() {
         let rule = AdamW { betas: [0.5, 0.5], epsilon: 1.0, weight_decay: 0.0 };
         let element = Element { weight: 1.0, first: 0.0, second: 0.0 };
         let halved = rule.factors(Stride { lr: 1.0, scale: 0.5 }, 1).step(element, 4.0);

@@ -1,7 +1,8 @@
-//! Gradients that are taken in beside the program: on a thread of their own, in the order in which they were given to it.
+//! A background thread that receives gradients, in the order of their submission.
 //!
-//! The program begins to read a gradient from the device, which only its own thread may do, and goes on. The end of the read is
-//! waited for here; widening, adding to earlier shares and squaring follow. Whoever needs the parameter's state again waits for it.
+//! The program starts the read of a gradient from the device, which only its own thread may do, and continues
+//! (`the_program_continues_while_a_gradient_is_received`). This thread waits for the read, then widens, adds to earlier
+//! shares and computes squares. Code that needs the parameter's state waits for [`Arriving`].
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
@@ -10,13 +11,12 @@ use crate::error::HostOptimError;
 use crate::state::HostState;
 use crate::tensors::Incoming;
 
-/// Shares that wait while one is taken in. More would hold more memory that no budget counts.
+/// Shares queued behind the current one. More would hold memory that no budget counts.
 const WAITING: usize = 1;
 
-/// A thread that takes gradients in.
+/// A thread that receives gradients.
 #[derive(Debug)]
 pub struct Arrivals {
-    /// There until the end.
     jobs: Option<SyncSender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -30,7 +30,7 @@ struct Job {
 
 type Done = (HostState, Result<(), HostOptimError>);
 
-/// A state that takes a share of its gradient in.
+/// A state whose gradient share is being received.
 #[derive(Debug)]
 pub struct Arriving {
     name: String,
@@ -38,10 +38,7 @@ pub struct Arriving {
 }
 
 impl Arrivals {
-    /// A thread that waits for gradients.
-    ///
-    /// # Errors
-    /// If the system refuses a thread.
+    /// Starts the thread.
     pub fn begin() -> Result<Self, HostOptimError> {
         Self::run(|state, share, is_last| {
             state.take_in(share)?;
@@ -56,7 +53,7 @@ impl Arrivals {
         let run = move || {
             for Job { mut state, share, is_last, done } in waiting {
                 let outcome = take_in(&mut state, share, is_last);
-                // The program may have ended.
+                // The receiver may be gone: the program may be ending.
                 _ = done.send((state, outcome));
             }
         };
@@ -66,23 +63,21 @@ impl Arrivals {
         }
     }
 
-    /// Has `state` take `share` in. Where `is_last`, the gradient's squares are added up at once, too. Waits only while another
-    /// share already waits.
+    /// Queues `share` for `state`; computes the gradient's squares after the last one. Waits only while another share
+    /// is queued.
     pub fn take_in(&self, state: HostState, share: Incoming, is_last: bool) -> Arriving {
-        // The result waits there for whoever asks.
+        // Room for one result, so that the thread never waits for its receiver.
         let (done, result) = sync_channel(1);
         let name = state.name().to_owned();
-        // After a panic nobody takes jobs, and their states are lost as the first one was.
+        // If the thread panicked, sending fails and the state is lost; `Arriving::wait` reports it.
         _ = self.jobs.as_ref().expect("there until the end").send(Job { state, share, is_last, done });
         Arriving { name, done: result }
     }
 }
 
 impl Arriving {
-    /// The state again, and whether the share could be taken in; if not, earlier ones are lost.
-    ///
-    /// # Errors
-    /// If a panic took the state away.
+    /// Waits for the state. The inner result says whether the share was received; if not, earlier shares are lost. If
+    /// the thread panicked, the state is lost.
     pub fn wait(self) -> Result<(HostState, Result<(), HostOptimError>), HostOptimError> {
         let lost =
             || HostOptimError::Gradients { reason: format!("a panic at that of {} or before", self.name) };
@@ -93,7 +88,7 @@ impl Arriving {
 impl Drop for Arrivals {
     fn drop(&mut self) {
         self.jobs = None;
-        // Host memory is given back on the device's thread, which may end with the program.
+        // Freeing host memory needs the device's thread, which may end with the program. So wait here.
         if let Some(thread) = self.thread.take() {
             _ = thread.join();
         }
@@ -121,18 +116,18 @@ mod tests {
     }
 
     #[test]
-    fn the_program_goes_on_while_a_gradient_is_taken_in() {
+    fn the_program_continues_while_a_gradient_is_received() {
         let memory = HostMemory::unlimited();
         let (open, gate) = sync_channel::<()>(0);
         let gate = Mutex::new(gate);
         let program = thread::current().id();
         let arrivals = Arrivals::run(move |state, share, _is_last| {
             assert_ne!(thread::current().id(), program);
-            gate.lock().expect("nobody panics").recv().expect("the test opens it");
+            gate.lock().expect("no panic").recv().expect("the test opens it");
             state.take_in(share)
         });
         let arrivals = arrivals.expect("a thread");
-        // Both are given away before the first is taken in.
+        // Both are submitted before the first is received.
         let first = arrivals.take_in(state(&memory, "first"), share([1.0; 3]), false);
         let second = arrivals.take_in(state(&memory, "second"), share([2.0; 3]), false);
         for (arriving, name, squares) in [(first, "first", 3.0), (second, "second", 12.0)] {
@@ -144,11 +139,11 @@ mod tests {
     }
 
     #[test]
-    fn squares_that_were_added_up_on_the_way_are_those_of_what_is_there() {
+    fn squares_computed_on_arrival_match_the_received_gradient() {
         let memory = HostMemory::unlimited();
         let arrivals = Arrivals::begin().expect("a thread");
         let mut state = state(&memory, "w");
-        // Each is asked for after the last share, after one more, and after a replacement.
+        // Squares after the last share, after one more share, and after another last share.
         for (numbers, is_last, squares) in
             [([1.0; 3], true, 3.0), ([2.0; 3], false, 27.0), ([-3.0, 3.0, 1.0], true, 52.0)]
         {
@@ -164,18 +159,18 @@ mod tests {
     }
 
     #[test]
-    fn a_share_that_cannot_be_taken_in_gives_its_state_back_and_a_panic_does_not() {
+    fn a_refused_share_returns_its_state_and_a_panic_loses_it() {
         let memory = HostMemory::unlimited();
         let arrivals = Arrivals::begin().expect("a thread");
         let short = Incoming::begin("w", Tensor::<Flex, 1>::zeros([2], &FlexDevice)).expect("it can be read");
         let (state, outcome) = arrivals.take_in(state(&memory, "w"), short, true).wait().expect("no panic");
-        let told = outcome.expect_err("it is too short").to_string();
-        assert_eq!(told, "w: the gradient has 2 elements where its parameter has 3");
+        let message = outcome.expect_err("it is too short").to_string();
+        assert_eq!(message, "w: the gradient has 2 elements where its parameter has 3");
         let panicking =
             Arrivals::run(|_state, _share, _is_last| panic!("the memory went away")).expect("a thread");
         let arriving = panicking.take_in(state, share([1.0; 3]), true);
-        let told = arriving.wait().expect_err("it panicked").to_string();
-        assert_eq!(told, "gradients could not be taken to the host: a panic at that of w or before");
+        let message = arriving.wait().expect_err("it panicked").to_string();
+        assert_eq!(message, "gradients could not be taken to the host: a panic at that of w or before");
         let later = panicking.take_in(self::state(&memory, "later"), share([1.0; 3]), true);
         assert!(later.wait().is_err());
         assert_eq!(memory.usage().in_use, 0, "what was held is free");

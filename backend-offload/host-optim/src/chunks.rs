@@ -1,11 +1,15 @@
-//! A state on the disk, in chunks, which come to host memory one after another to be changed.
+//! A state on disk, stored in chunks that pass through host memory one after another.
 //!
-//! A chunk is as many elements of every part, the last one fewer. It begins where a [piece](crate::pieces::PIECE) of the
-//! parameter does, so that blocks of codes and the bits that round moments are those of a state in host memory, and so are all
-//! numbers.
+//! A chunk holds the same number of elements of every part; the last chunk may be shorter. Each begins at a
+//! [piece](crate::pieces::PIECE) of the parameter. So blocks of codes and rounding bits equal those of a state in host
+//! memory, and so do all numbers (`a_state_on_the_disk_has_the_bits_of_one_in_memory_whatever_chunk_and_threads`).
 //!
-//! Chunks are written where they were read. When a transfer fails, or whatever changes them panics, some are of the step that
-//! did not end and some of the one before: then the state is torn, and nobody gets a number of it again.
+//! A chunk is written back in place. If a transfer fails, or the code that changes a chunk panics, some chunks belong
+//! to the unfinished step and others to the one before. The state is then torn, and every later access returns an
+//! error.
+//!
+//! At most three chunks are in host memory (`three_chunks_are_in_host_memory_at_a_time_and_no_more`). New weights are
+//! handed out once their state is written.
 
 mod pipeline;
 
@@ -26,29 +30,29 @@ pub(crate) const CHUNK: usize = 1 << 19;
 
 const _: () = assert!(CHUNK.is_multiple_of(PIECE), "numbers would depend on it");
 
-/// Chunks that are in host memory at a time.
+/// Most chunks in host memory at a time.
 const SLABS: usize = 3;
 
-/// A parameter's state on the disk, as the step that changes it has it.
+/// A parameter's state on disk.
 #[derive(Debug)]
-pub(crate) struct OnDisk(Arc<Stored>);
+pub(crate) struct OnDisk(Arc<ChunkStore>);
 
-/// The same, as those have it who read and write it beside the step.
+/// The part of an [`OnDisk`] that reading and writing threads share.
 #[derive(Debug)]
-pub(crate) struct Stored {
+pub(crate) struct ChunkStore {
     disk: DiskMemory,
     name: String,
     layout: Layout,
     len: usize,
     chunk: usize,
-    /// All parts of one chunk after another.
+    /// All parts of the first chunk, then those of the next.
     pieces: DiskPieces,
     torn: AtomicBool,
-    /// Why a chunk could not be written.
+    /// The first failed write.
     failure: OnceLock<OffloadError>,
 }
 
-/// Bytes that states on the disk take: there, and of host memory while they are stepped, one after another.
+/// Bytes that states on disk need: on disk, and in host memory during steps, one state after another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskBytes {
     on_disk: u64,
@@ -58,21 +62,20 @@ pub struct DiskBytes {
 }
 
 impl DiskBytes {
-    /// Bytes of a state in chunks of so many elements.
-    pub(crate) fn of(layout: Layout, len: usize, chunk: usize) -> Self {
-        let of_chunk = |len: usize| DiskMemory::bytes_of(layout.bytes(len));
+    pub(crate) fn new(layout: Layout, len: usize, chunk: usize) -> Self {
+        let chunk_bytes = |len: usize| DiskMemory::bytes_of(layout.bytes(len));
         let (whole, rest) = ((len / chunk) as u64, len % chunk);
-        let on_disk = whole * of_chunk(chunk) + if rest > 0 { of_chunk(rest) } else { 0 };
-        let slab = DiskMemory::buffer_bytes(of_chunk(len.min(chunk)) as usize) as u64;
+        let on_disk = whole * chunk_bytes(chunk) + if rest > 0 { chunk_bytes(rest) } else { 0 };
+        let slab = DiskMemory::buffer_bytes(chunk_bytes(len.min(chunk)) as usize) as u64;
         Self { on_disk, chunks: len.div_ceil(chunk) as u64, slab }
     }
 
-    /// Bytes of the disk.
+    /// Bytes on disk.
     pub fn on_disk(self) -> u64 {
         self.on_disk
     }
 
-    /// Bytes of host memory for chunks on their way.
+    /// Bytes of host memory for chunks in transfer.
     pub fn on_host(self) -> u64 {
         self.chunks.min(SLABS as u64) * self.slab
     }
@@ -94,13 +97,13 @@ impl Mul<u64> for DiskBytes {
     type Output = Self;
 
     fn mul(self, count: u64) -> Self {
-        let [on_disk, chunks] = [self.on_disk, self.chunks].map(|of_one| of_one.saturating_mul(count));
+        let [on_disk, chunks] = [self.on_disk, self.chunks].map(|one| one.saturating_mul(count));
         Self { on_disk, chunks, ..self }
     }
 }
 
 impl OnDisk {
-    /// A state as `fill` makes it of zeros, chunk by chunk.
+    /// A state of zeros, changed by `fill` chunk by chunk.
     pub(crate) fn new(
         disk: &DiskMemory,
         name: &str,
@@ -112,68 +115,70 @@ impl OnDisk {
         let lens = ranges(len, chunk).flat_map(|range| layout.bytes(range.len())).collect::<Vec<_>>();
         let pieces = disk.take(&lens, format_args!("the state of {name}"))?;
         let (disk, name, failure) = (disk.clone(), name.to_owned(), OnceLock::new());
-        let stored = Stored { disk, name, layout, len, chunk, pieces, torn: AtomicBool::new(false), failure };
-        let mut slab = stored.slab_of(0..PARTS)?;
-        for (n, range) in stored.ranges().enumerate() {
+        let chunk_store =
+            ChunkStore { disk, name, layout, len, chunk, pieces, torn: AtomicBool::new(false), failure };
+
+        let mut slab = chunk_store.take_slab(0..PARTS)?;
+        for (n, range) in chunk_store.ranges().enumerate() {
             slab.fill(0);
-            fill(range, &mut stored.arrays(n, &mut slab));
-            stored.pieces.write(parts_of(n, 0..PARTS), &slab)?;
+            fill(range, &mut chunk_store.arrays(n, &mut slab));
+            chunk_store.pieces.write(parts_of(n, 0..PARTS), &slab)?;
         }
-        Ok(Self(Arc::new(stored)))
+        Ok(Self(Arc::new(chunk_store)))
     }
 
     pub(crate) fn bytes(&self) -> u64 {
         self.0.pieces.bytes()
     }
 
-    pub(crate) fn stored(&self) -> &Arc<Stored> {
+    pub(crate) fn chunk_store(&self) -> &Arc<ChunkStore> {
         &self.0
     }
 
-    /// Lets `change` change one chunk after another, as `pipeline` brings them. The state is torn until all are
+    /// Calls `change` for one chunk after another, as `pipeline` delivers them. The state counts as torn until all are
     /// [written](Self::when_written).
     pub(crate) fn stream(
         &mut self,
         pipeline: &mut Pipeline,
         mut change: impl FnMut(Range<usize>, &mut Arrays<'_>),
     ) -> Result<(), HostOptimError> {
-        self.0.is_whole()?;
-        // A panic leaves it so, too.
+        self.0.check_not_torn()?;
+        // Set first, so that a panic leaves the state torn.
         self.0.torn.store(true, Relaxed);
         for (n, range) in self.0.ranges().enumerate() {
-            let mut slab = pipeline.next_of(&self.0)?;
+            let mut slab = pipeline.next_chunk(&self.0)?;
             change(range, &mut self.0.arrays(n, &mut slab));
             pipeline.write(&self.0, n, slab);
         }
         Ok(())
     }
 
-    /// Runs `then` once all changed chunks are written; never if one could not be.
+    /// Runs `then` once all changed chunks are written; never if a write failed.
     pub(crate) fn when_written(&self, pipeline: &mut Pipeline, then: impl FnOnce() + Send + 'static) {
         pipeline.when_written(&self.0, then);
     }
 
-    /// Whether what a pipeline that has ended was to write is there.
-    pub(crate) fn is_written(&self) -> Result<(), HostOptimError> {
+    /// Fails if a write failed. Valid once the pipeline has ended.
+    pub(crate) fn check_written(&self) -> Result<(), HostOptimError> {
         match self.0.failure.get() {
             Some(failure) => Err(failure.clone().into()),
-            None => self.0.is_whole(),
+            None => self.0.check_not_torn(),
         }
     }
 
-    /// Shows `read` these parts of one chunk after another.
     pub(crate) fn read(
         &self,
         parts: Range<usize>,
         mut read: impl FnMut(Range<usize>, &[&[u8]]),
     ) -> Result<(), HostOptimError> {
-        let stored = &*self.0;
-        stored.is_whole()?;
-        let mut slab = stored.slab_of(parts.clone())?;
-        for (n, range) in stored.ranges().enumerate() {
+        let chunk_store = &*self.0;
+        chunk_store.check_not_torn()?;
+        let mut slab = chunk_store.take_slab(parts.clone())?;
+        for (n, range) in chunk_store.ranges().enumerate() {
             let pieces = parts_of(n, parts.clone());
-            stored.pieces.read(pieces.clone(), &mut slab)?;
-            let shown: Vec<_> = stored.pieces.places(pieces).into_iter().map(|place| &slab[place]).collect();
+            chunk_store.pieces.read(pieces.clone(), &mut slab)?;
+            let shown: Vec<_> =
+                chunk_store.pieces.places(pieces).into_iter().map(|place| &slab[place]).collect();
             read(range, &shown);
         }
         Ok(())
@@ -184,8 +189,8 @@ impl OnDisk {
     }
 }
 
-impl Stored {
-    fn is_whole(&self) -> Result<(), HostOptimError> {
+impl ChunkStore {
+    fn check_not_torn(&self) -> Result<(), HostOptimError> {
         let is_torn = self.torn.load(Relaxed);
         if is_torn { Err(HostOptimError::Torn { name: self.name.clone() }) } else { Ok(()) }
     }
@@ -194,18 +199,17 @@ impl Stored {
         ranges(self.len, self.chunk)
     }
 
-    /// Bytes of these parts of a chunk; the first one is as large as any.
+    /// Bytes of these parts of the first chunk, which is the largest.
     fn largest(&self, parts: Range<usize>) -> usize {
         let bytes = self.layout.bytes(self.len.min(self.chunk));
         DiskMemory::bytes_of(bytes[parts].iter().copied()) as usize
     }
 
-    /// Host memory for these parts of a chunk.
-    fn slab_of(&self, parts: Range<usize>) -> Result<PageBuffer, OffloadError> {
+    fn take_slab(&self, parts: Range<usize>) -> Result<PageBuffer, OffloadError> {
         self.disk.buffer(self.largest(parts), format_args!("chunks of the state of {}", self.name))
     }
 
-    /// Writes a chunk that was sealed, unless one of this state could not be.
+    /// Writes a sealed chunk, unless an earlier write of this state failed.
     fn write(&self, chunk: usize, slab: &PageBuffer) {
         if self.failure.get().is_none()
             && let Err(failure) = self.pieces.put(parts_of(chunk, 0..PARTS), slab)
@@ -214,14 +218,13 @@ impl Stored {
         }
     }
 
-    /// All chunks are written, or one could not be.
-    fn ends_whole(&self) -> bool {
+    /// Ends a step after its last write: the state is whole again if no write failed. Returns whether it is.
+    fn finish_writes(&self) -> bool {
         let is_whole = self.failure.get().is_none();
         self.torn.store(!is_whole, Relaxed);
         is_whole
     }
 
-    /// The numbers of a chunk in `slab`.
     fn arrays<'s>(&self, chunk: usize, slab: &'s mut PageBuffer) -> Arrays<'s> {
         let places = self.pieces.places(parts_of(chunk, 0..PARTS));
         let (mut rest, mut at): (&mut [u8], _) = (slab, 0);
@@ -239,7 +242,7 @@ fn ranges(len: usize, chunk: usize) -> impl ExactSizeIterator<Item = Range<usize
     (0..len.div_ceil(chunk)).map(move |n| n * chunk..len.min((n + 1) * chunk))
 }
 
-/// Numbers of these parts' pieces of a chunk.
+/// Indices of these parts of a chunk among all pieces.
 fn parts_of(chunk: usize, parts: Range<usize>) -> Range<usize> {
     chunk * PARTS + parts.start..chunk * PARTS + parts.end
 }

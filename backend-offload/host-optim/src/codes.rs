@@ -1,38 +1,38 @@
-//! Eight-bit codes of moments: floating-point numbers with three bits of mantissa, counted down from the largest of a block.
+//! Eight-bit codes of moments: floating-point numbers with three mantissa bits, relative to the largest of a block.
 //!
-//! A number cut to three bits of mantissa has a position among all such numbers: its upper bits. A code is a position less
-//! its block's base, which gives the largest of the block the highest code, and code 0 stands for zero. Coding and decoding
-//! take an addition and no division, and whatever was decoded has the same code again. Seven bits reach over 16 binary
-//! orders of magnitude, eight over 32. A second moment is a divisor: one with a position above 0 (from about 1e-39) never
-//! becomes zero. Rounded up to the smallest code it makes its step shorter, never longer.
+//! A number cut to three mantissa bits has a position among all such numbers: its upper bits. A code is the position
+//! minus its block's base. The base gives the largest number of the block the highest code; code 0 means zero. Encoding
+//! and decoding need an addition and no division, and a decoded number encodes to the same code. Seven bits span 16
+//! binary orders of magnitude, eight span 32.
+//!
+//! A second moment is a divisor. One with a position above 0 (from about 1e-39) never becomes zero. Rounding it up to
+//! the smallest code shortens the step, never lengthens it.
 
-/// Bits of an f32 below the three that a code keeps of the mantissa.
+/// Bits of an f32 mantissa below the three that a code keeps.
 const CUT: u32 = 20;
 /// Bits of a [`rounded`] number below its position.
 const BELOW: u32 = CUT - 16;
-/// Sign of a number, in its upper half.
 const SIGN: u16 = 1 << 15;
-/// Highest code of a first moment, which has a sign beside it.
+/// Highest code of a first moment, without its sign bit.
 const TOP_SIGNED: u16 = 0x7f;
-/// Highest code of a second moment.
 const TOP_POSITIVE: u16 = 0xff;
 
-/// Half of the distance between two positions: as `noise` it rounds to the nearest.
+/// Half the distance between two positions: as `noise`, it rounds to nearest.
 pub(crate) const NEAREST: u32 = 1 << (CUT - 1);
-/// Upper half of infinity; that of NaN is not below it.
+/// Upper half of infinity; that of NaN is equal or above.
 pub(crate) const INFINITY: u16 = (f32::INFINITY.to_bits() >> 16) as u16;
 /// NaN, [`rounded`].
 pub(crate) const NAN: u16 = (f32::NAN.to_bits() >> 16) as u16;
 
-/// The random bits that round one element's moments, taken from the 32 drawn for it. The two have bits in common, those that
-/// count least in the first and most in the second.
+/// Splits 32 drawn bits into the rounding bits of both moments. They share bits: those least significant for the first
+/// are most significant for the second.
 #[inline(always)]
 pub(crate) fn noises(drawn: u32) -> [u32; 2] {
     [drawn >> (32 - CUT), drawn & ((1 << CUT) - 1)]
 }
 
-/// The upper half of `value`: sign, position, and [`BELOW`] bits without meaning. The position is rounded up where `noise`,
-/// of 20 bits, says so. NaN keeps its position if no bits but the highest of its mantissa are set.
+/// Upper half of `value`: sign, position and [`BELOW`] meaningless bits. The 20 bits of `noise` decide whether the
+/// position is rounded up. NaN survives only if no mantissa bit but the highest is set.
 #[inline(always)]
 pub(crate) fn rounded(value: f32, noise: u32) -> u16 {
     (value.to_bits().wrapping_add(noise) >> 16) as u16
@@ -43,25 +43,24 @@ pub(crate) fn position(rounded: u16) -> u16 {
     (rounded & !SIGN) >> BELOW
 }
 
-/// The base of a block of first moments in which `largest` is the highest position.
+/// Base of a block of first moments whose highest position is `largest`.
 #[inline(always)]
 pub(crate) fn signed_base(largest: u16) -> u16 {
     largest.saturating_sub(TOP_SIGNED)
 }
 
-/// The base of a block of second moments in which `largest` is the highest position.
 #[inline(always)]
 pub(crate) fn positive_base(largest: u16) -> u16 {
     largest.saturating_sub(TOP_POSITIVE)
 }
 
-/// The code of a [`rounded`] first moment: a sign and seven bits. Zero has two codes.
+/// Code of a [`rounded`] first moment: sign and seven bits. Zero has two codes.
 #[inline(always)]
 pub(crate) fn encode_signed(rounded: u16, base: u16) -> u8 {
     (position(rounded).saturating_sub(base) | (rounded & SIGN) >> 8) as u8
 }
 
-/// The code of a [`rounded`] second moment: eight bits.
+/// Code of a [`rounded`] second moment: eight bits.
 #[inline(always)]
 pub(crate) fn encode_positive(rounded: u16, base: u16) -> u8 {
     let position = position(rounded);
@@ -70,7 +69,7 @@ pub(crate) fn encode_positive(rounded: u16, base: u16) -> u8 {
 
 #[inline(always)]
 pub(crate) fn decode_signed(code: u8, base: u16) -> f32 {
-    // The sign of the code is extended over the sign of the number, and over the exponent, where it is removed.
+    // Sign extension puts the code's sign on the number's sign and its exponent; the mask clears the exponent.
     let extended = (i32::from(code as i8) << CUT) as u32;
     let magnitude = extended & u32::from(TOP_SIGNED) << CUT;
     let number = (magnitude | extended & 1 << 31) + (u32::from(base) << CUT);
@@ -99,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_is_the_code_of_its_own_number_whatever_the_largest_of_its_block() {
+    fn decoding_and_encoding_return_every_code_for_every_base() {
         for largest in [0, 1, 0x7f, 0xff, 0x100, ONE, (f32::MAX.to_bits() >> CUT) as u16] {
             let base = positive_base(largest);
             for code in (0..=255u8).filter(|code| u16::from(*code) + base <= largest) {
@@ -135,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_divisor_that_is_not_zero_stays_so() {
+    fn a_nonzero_second_moment_never_becomes_zero() {
         let base = positive_base(ONE);
         for small in [1e-30, 1e-38] {
             assert!(decode_positive(positive(small, 0, base), base) > 0.0);
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn nan_and_infinity_stay_what_they_are() {
+    fn nan_and_infinity_survive_coding() {
         for noise in [0, NEAREST, MOST] {
             let coded = |value: f32| {
                 let rounded = rounded(value, noise);

@@ -1,9 +1,9 @@
-//! Steps of parameters in the compact format, a block at a time.
+//! Steps of parameters in the compact format, block by block.
 //!
-//! One loop takes an element from the bytes it is kept in to the bytes it is given in, with no array between; a second one
-//! codes the block's moments, once the largest of them is known. The first has five slices in and four out, of which a
-//! compiler makes vectors only because each is an argument of its own, with a length it knows. An element takes one division
-//! and one square root.
+//! One loop takes an element from its stored bytes to its result, with no array between. A second loop encodes the
+//! block's moments, once their largest is known. The first loop has five input slices and four outputs. The compiler
+//! vectorises it only because each slice is an argument of its own, with a constant length. An element costs one
+//! division and one square root.
 
 use bytemuck::Pod;
 use half::bf16;
@@ -19,11 +19,10 @@ use crate::noise::{BlockNoise, Noise};
 use crate::numbers::{Number, completed, split_unless_nan};
 use crate::pieces::{PIECE, vectorised};
 
-/// The parts of a parameter in the compact format.
 pub(crate) struct Compact<'a> {
     /// Bits that complete the weights.
     pub(crate) low: &'a mut [i16],
-    /// Codes of the first moments, with their sign.
+    /// Codes of the first moments, with sign.
     pub(crate) first: &'a mut [u8],
     pub(crate) second: &'a mut [u8],
     /// Bases of the codes of each block.
@@ -33,7 +32,7 @@ pub(crate) struct Compact<'a> {
 /// A block's moments, [`rounded`].
 type Moments = [[u16; BLOCK]; 2];
 
-/// One step of a parameter whose masters are its bf16 `weights`, completed.
+/// One step of a parameter whose masters are its completed bf16 `weights`.
 pub(crate) fn step_compact<G: Number>(
     factors: &Factors,
     noise: Noise,
@@ -78,6 +77,7 @@ fn step_piece<G: Number>(
     let (second, last_second) = second.as_chunks_mut::<BLOCK>();
     let (gradient, last_gradient) = gradient.as_chunks::<BLOCK>();
     let (weights, last_weights) = weights.as_chunks_mut::<BLOCK>();
+
     let whole = low.len();
     let state = low.iter_mut().zip(first).zip(second).zip(&mut *bases);
     for (n, ((((low, first), second), bases), (gradient, weights))) in
@@ -85,6 +85,7 @@ fn step_piece<G: Number>(
     {
         step_block(factors, drawn(n), low, first, second, bases, gradient, weights, &mut moments);
     }
+
     let len = last_low.len();
     if len > 0 {
         let (mut low, mut weights) = (padded(last_low), padded(last_weights));
@@ -115,11 +116,11 @@ fn padded<T: Pod>(last: &[T]) -> [T; BLOCK] {
     block
 }
 
-/// One step of a block, whose moments' codes have `bases`. Leaves its new moments in `moments`.
+/// One step of a block. `moments` receives its new moments before they are encoded.
 #[inline(always)]
 #[expect(
     clippy::too_many_arguments,
-    reason = "of references in a struct a compiler does not know that they differ"
+    reason = "the compiler cannot rule out that references in a struct alias"
 )]
 fn step_block<G: Number>(
     factors: &Folded,
@@ -137,30 +138,34 @@ fn step_block<G: Number>(
     fetch_ahead(second);
     fetch_ahead(gradient);
     fetch_ahead(weights);
-    let [of_first, of_second] = *bases;
+
+    let [first_base, second_base] = *bases;
     let [firsts, seconds] = moments;
     for n in 0..BLOCK {
         let element = Element {
             weight: completed(weights[n], low[n]),
-            first: decode_signed(first[n], of_first),
-            second: decode_positive(second[n], of_second),
+            first: decode_signed(first[n], first_base),
+            second: decode_positive(second[n], second_base),
         };
         let stepped = factors.step(element, gradient[n].wide());
         (weights[n], low[n]) = split_unless_nan(stepped.weight);
-        let noise = noises(drawn.of(n));
+        let noise = noises(drawn.draw(n));
         firsts[n] = rounded(stepped.first, noise[0]);
         seconds[n] = rounded(stepped.second, noise[1]);
     }
-    // Elsewhere NaN is the one that arithmetic makes; a gradient's may have any bits, and rounded they may be a number's.
+
+    // In other places, NaN is as arithmetic produces it. A gradient's NaN may have any bits, and could round to a
+    // number.
     if gradient.iter().fold(0, |most, x| x.upper_magnitude().max(most)) >= INFINITY {
         for n in (0..BLOCK).filter(|n| gradient[*n].wide().is_nan()) {
             (weights[n], low[n], firsts[n], seconds[n]) = (bf16::NAN, 0, NAN, NAN);
         }
     }
+
     *bases = encode(moments, first, second);
 }
 
-/// Codes a block's moments, and returns the bases of the codes.
+/// Returns the codes' bases.
 #[inline(always)]
 fn encode([firsts, seconds]: &Moments, first: &mut [u8], second: &mut [u8]) -> [u16; 2] {
     let largest = |moments: &[u16; BLOCK]| moments.iter().fold(0, |most: u16, x| position(*x).max(most));
@@ -174,7 +179,7 @@ fn encode([firsts, seconds]: &Moments, first: &mut [u8], second: &mut [u8]) -> [
     bases
 }
 
-/// Codes at most a block of moments to the nearest, and returns the bases of the codes.
+/// Encodes at most one block of moments to nearest and returns the bases.
 pub(crate) fn encode_nearest(moments: [&[f32]; 2], first: &mut [u8], second: &mut [u8]) -> [u16; 2] {
     let nearest = moments.map(|moments| {
         let mut block = [0; BLOCK];
@@ -186,8 +191,8 @@ pub(crate) fn encode_nearest(moments: [&[f32]; 2], first: &mut [u8], second: &mu
     encode(&nearest, first, second)
 }
 
-/// Asks for the bytes of a block that comes later in the same slice. Where slices begin at the same place of a page they all
-/// come to their next page at once, and the processor fetches nothing ahead over its end.
+/// Prefetches a later block of the same slice. Slices with equal page offsets all reach their next page at once, and
+/// the processor does not prefetch past the end of a page.
 #[inline(always)]
 fn fetch_ahead<T>(block: &[T; BLOCK]) {
     #[cfg(target_arch = "x86_64")]
@@ -197,7 +202,7 @@ fn fetch_ahead<T>(block: &[T; BLOCK]) {
         const LINE: usize = 64;
         let ahead = block.as_ptr().wrapping_add(BLOCKS * BLOCK).cast::<i8>();
         for line in 0..size_of::<[T; BLOCK]>() / LINE {
-            // SAFETY: a prefetch is a hint; it reads nothing that the program sees and faults at no address.
+            // SAFETY: a prefetch is a hint; it has no visible effect and faults at no address.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(LINE * line)) };
         }
     }
@@ -213,7 +218,7 @@ mod tests {
     const RULE: AdamW = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1 };
     const LEN: usize = 3 * BLOCK + 45;
 
-    struct Kept {
+    struct Buffers {
         low: Vec<i16>,
         first: Vec<u8>,
         second: Vec<u8>,
@@ -221,7 +226,7 @@ mod tests {
         weights: Vec<bf16>,
     }
 
-    impl Kept {
+    impl Buffers {
         fn new() -> Self {
             Self {
                 low: vec![0; LEN],
@@ -245,19 +250,19 @@ mod tests {
     fn gradient(time: u32) -> Vec<f32> {
         let noise = Noise::new(1, time);
         (0..LEN as u32)
-            .map(|n| (noise.of(n) as i32 as f32) * 0.5f32.powi(33 + (noise.of(n + 9) % 14) as i32))
+            .map(|n| (noise.draw(n) as i32 as f32) * 0.5f32.powi(33 + (noise.draw(n + 9) % 14) as i32))
             .collect()
     }
 
     #[test]
     fn vectors_of_every_width_end_with_the_same_bits() {
-        let (mut wide, mut narrow) = (Kept::new(), Kept::new());
+        let (mut wide, mut narrow) = (Buffers::new(), Buffers::new());
         for time in 1..=6 {
             let factors = RULE.factors(Stride { lr: 1e-3, scale: 0.5 }, time);
             let (noise, gradient) = (Noise::new(7, time), gradient(time));
             let (state, weights) = wide.parts();
             step_compact(&factors, noise, state, &gradient, weights);
-            // Compiled for the oldest processor.
+            // Not dispatched, so compiled for the oldest processor.
             let (state, weights) = narrow.parts();
             step_piece(&factors.folded(), noise, 0, state, &gradient, weights);
         }
@@ -266,9 +271,9 @@ mod tests {
     }
 
     #[test]
-    fn nan_of_any_bits_is_nan_in_its_element_alone() {
+    fn any_nan_gradient_makes_its_own_element_alone_nan() {
         for bits in [f32::NAN.to_bits(), u32::MAX, 0x7fff_ffff, 0x7f80_0001] {
-            let mut kept = Kept::new();
+            let mut kept = Buffers::new();
             let mut gradient = gradient(1);
             let bad = [5, LEN - 1];
             for n in bad {
@@ -284,8 +289,8 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_coded_again_to_the_same_numbers() {
-        let mut kept = Kept::new();
+    fn decoded_moments_encode_to_the_same_numbers() {
+        let mut kept = Buffers::new();
         for time in 1..=6 {
             let factors = RULE.factors(Stride { lr: 1e-3, scale: 1.0 }, time);
             let (state, weights) = kept.parts();
@@ -307,9 +312,9 @@ mod tests {
     }
 
     #[test]
-    fn gradients_whose_squares_overflow_before_they_are_scaled_step_as_the_scaled_ones() {
+    fn scaling_prevents_overflow_of_squared_gradients() {
         let stepped = |size: f32, scale: f64| {
-            let mut kept = Kept::new();
+            let mut kept = Buffers::new();
             let gradient: Vec<f32> = gradient(1).iter().map(|x| x * size).collect();
             let factors = RULE.factors(Stride { lr: 1e-3, scale }, 1);
             let (state, weights) = kept.parts();

@@ -1,7 +1,7 @@
-//! A gradient on the host: it arrives from the device, once or in shares, and waits there for its step.
+//! A gradient in host memory: it arrives from the device, whole or in shares, and waits for its step.
 //!
-//! Shares are added pairwise by their number, as a binary counter carries: 2k and 2k + 1 first, then neighbouring pairs. The
-//! sum then has the same bits whether one process adds all shares or several add neighbours and meet later.
+//! Shares are added pairwise by number, as a binary counter carries: 2k and 2k + 1 first, then neighbouring pairs. So
+//! the sum has the same bits whether one process adds all shares, or several add neighbours and combine the results.
 
 use backend_offload::{HostBuffer, HostMemory, OffloadError};
 use half::bf16;
@@ -11,13 +11,13 @@ use crate::pieces::{add, convert, copy};
 
 /// The sum of `1 << level` neighbouring shares.
 #[derive(Debug)]
-struct Part {
+struct PartialSum {
     level: u32,
     buffer: HostBuffer,
     is_narrow: bool,
 }
 
-impl Part {
+impl PartialSum {
     fn values(&self) -> Values<'_> {
         if self.is_narrow {
             Values::Bf16(bytemuck::cast_slice(&self.buffer))
@@ -26,7 +26,7 @@ impl Part {
         }
     }
 
-    /// Adds what follows these shares. One share is kept in the type it came in; the sum of several is in f32.
+    /// Adds the following shares. A single share keeps its type; sums are in f32.
     fn add(&mut self, memory: &HostMemory, name: &str, more: Values<'_>) -> Result<(), OffloadError> {
         let computes = !memory.computes_nothing();
         self.level += 1;
@@ -48,33 +48,32 @@ impl Part {
     }
 }
 
-/// A gradient that has arrived, or the shares of it that have.
 #[derive(Debug)]
 pub(crate) struct Gradient {
     /// Number of the next share.
     next: u64,
-    /// Sums of neighbours, the earlier ones first.
-    parts: Vec<Part>,
+    /// In the order of their shares.
+    partial_sums: Vec<PartialSum>,
 }
 
 impl Gradient {
-    /// Nothing yet; the first share has this number.
+    /// Empty; `first` is the number of the first share.
     pub(crate) fn new(first: u64) -> Self {
-        Self { next: first, parts: Vec::new() }
+        Self { next: first, partial_sums: Vec::new() }
     }
 
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Takes the next share in.
     pub(crate) fn arrive(
         &mut self,
         memory: &HostMemory,
         name: &str,
         share: Values<'_>,
     ) -> Result<(), OffloadError> {
-        let neighbour = self.parts.last_mut().filter(|left| left.level == 0 && !self.next.is_multiple_of(2));
+        let neighbour =
+            self.partial_sums.last_mut().filter(|left| left.level == 0 && !self.next.is_multiple_of(2));
         if let Some(left) = neighbour {
             left.add(memory, name, share)?;
         } else {
@@ -82,43 +81,41 @@ impl Gradient {
             if !memory.computes_nothing() {
                 copy(&mut buffer, share.bytes());
             }
-            self.parts.push(Part { level: 0, buffer, is_narrow: share.is_narrow() });
+            self.partial_sums.push(PartialSum { level: 0, buffer, is_narrow: share.is_narrow() });
         }
-        while let [.., left, right] = &mut self.parts[..]
+        while let [.., left, right] = &mut self.partial_sums[..]
             && left.level == right.level
             && !(self.next >> right.level).is_multiple_of(2)
         {
             left.add(memory, name, right.values())?;
-            self.parts.pop();
+            self.partial_sums.pop();
         }
         self.next += 1;
         Ok(())
     }
 
-    /// Adds up what is left over, from the right. The gradient is whole then.
+    /// Adds the remaining partial sums, from the right; afterwards one is left.
     pub(crate) fn complete(&mut self, memory: &HostMemory, name: &str) -> Result<(), OffloadError> {
-        while let [.., left, right] = &mut self.parts[..] {
+        while let [.., left, right] = &mut self.partial_sums[..] {
             left.add(memory, name, right.values())?;
-            self.parts.pop();
+            self.partial_sums.pop();
         }
         Ok(())
     }
 
-    /// The sum of all shares, where it is complete.
+    /// The sum of all shares, after [`complete`](Self::complete).
     pub(crate) fn whole(&self) -> Values<'_> {
-        self.parts[0].values()
+        self.partial_sums[0].values()
     }
 
-    /// Sums of neighbouring shares; a single one where it is whole.
-    pub(crate) fn parts(&self) -> impl ExactSizeIterator<Item = Values<'_>> {
-        self.parts.iter().map(Part::values)
+    pub(crate) fn partial_sums(&self) -> impl ExactSizeIterator<Item = Values<'_>> {
+        self.partial_sums.iter().map(PartialSum::values)
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.parts.iter().map(|part| part.buffer.len() as u64).sum()
+        self.partial_sums.iter().map(|part| part.buffer.len() as u64).sum()
     }
 
-    /// The sum of squares, read anew: it is asked for once a step, when every share has arrived.
     pub(crate) fn squares(&self) -> f64 {
         self.whole().squares()
     }

@@ -1,4 +1,4 @@
-//! Where a state is: in host memory, or on the disk below it.
+//! Storage of a state: in host memory, or on the disk below it.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use backend_offload::{DiskMemory, HostBuffer, HostMemory, OffloadError};
 
-use crate::chunks::{CHUNK, OnDisk, Pipeline, Stored};
+use crate::chunks::{CHUNK, ChunkStore, OnDisk, Pipeline};
 use crate::error::HostOptimError;
 use crate::layout::{Arrays, Layout, PARTS, PURPOSES};
 
-/// Memory that a state is made in. Its gradients wait in host memory, whichever it is.
+/// The memory for a state. Gradients always wait in host memory.
 #[derive(Debug, Clone)]
 pub struct StateMemory {
     pub(crate) host: HostMemory,
     pub(crate) disk: Option<DiskMemory>,
-    /// Elements of a chunk on the disk.
+    /// Elements of a chunk on disk.
     pub(crate) chunk: usize,
 }
 
@@ -43,35 +43,34 @@ impl From<DiskMemory> for StateMemory {
     }
 }
 
-/// Bytes from which on a part of a state is large: it lies in pages of its own.
+/// Parts of at least this many bytes start at distinct page offsets.
 const LARGE: usize = 1 << 20;
-/// Bytes by which large parts begin apart: whole lines of the cache, and few of a page.
+/// Distance between the page offsets of large parts: whole cache lines, small against a page.
 const APART: usize = 5 * 64;
 
-/// A part of a state in host memory. Large ones of a state begin at places of a page of their own: a processor fetches nothing ahead
-/// over the end of a page, and parts that begin at the same place come to their next pages all at once.
+/// A part of a state in host memory. Large parts of a state start at distinct page offsets. The processor prefetches
+/// nothing past the end of a page; parts with equal offsets would all reach their next page at once.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct PartBuffer {
     buffer: HostBuffer,
-    /// Bytes of the buffer before it.
+    /// Unused bytes at the start of the buffer.
     lead: usize,
 }
 
-impl Part {
-    /// `len` bytes for the part with this number.
+impl PartBuffer {
     fn take(
         memory: &HostMemory,
         which: usize,
         len: usize,
         purpose: impl fmt::Display,
     ) -> Result<Self, OffloadError> {
-        // Weights and gradients have no lead: their buffers are exchanged for each other.
+        // Weights and gradients have no lead, because their buffers are exchanged for each other.
         let lead = if len < LARGE { 0 } else { APART * (which + 1) };
         Ok(Self { buffer: memory.take(lead + len, purpose)?, lead })
     }
 }
 
-impl Deref for Part {
+impl Deref for PartBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -79,26 +78,22 @@ impl Deref for Part {
     }
 }
 
-impl DerefMut for Part {
+impl DerefMut for PartBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.buffer[self.lead..]
     }
 }
 
-/// The numbers of a state.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there is one for each parameter, and a box would be one more allocation for nothing"
-)]
-pub(crate) enum Kept {
-    /// Parts that the format leaves empty have no buffer: a driver locks no pages of nothing.
-    Host([Option<Part>; PARTS]),
+#[expect(clippy::large_enum_variant, reason = "one exists per parameter; a box would only add an allocation")]
+pub(crate) enum Storage {
+    /// Empty parts have no buffer: a driver cannot lock zero pages.
+    Host([Option<PartBuffer>; PARTS]),
     Disk(OnDisk),
 }
 
-impl Kept {
-    /// A state of `len` elements, as `fill` makes it of zeros, stretch by stretch.
+impl Storage {
+    /// A state of `len` zeros, changed by `fill` range by range.
     pub(crate) fn new(
         memory: &StateMemory,
         name: &str,
@@ -113,7 +108,7 @@ impl Kept {
         let mut parts = [const { None }; PARTS];
         for (which, bytes) in layout.bytes(len).into_iter().enumerate().filter(|(_, bytes)| *bytes > 0) {
             let purpose = format_args!("{} of {name}", PURPOSES[which]);
-            let part = parts[which].insert(Part::take(&memory.host, which, bytes, purpose)?);
+            let part = parts[which].insert(PartBuffer::take(&memory.host, which, bytes, purpose)?);
             if computes {
                 part.fill(0);
             }
@@ -124,17 +119,15 @@ impl Kept {
         Ok(Self::Host(parts))
     }
 
-    /// The part of the disk that a pipeline reads and writes.
-    pub(crate) fn stored(&self) -> Option<&Arc<Stored>> {
+    pub(crate) fn chunk_store(&self) -> Option<&Arc<ChunkStore>> {
         match self {
             Self::Host(_) => None,
-            Self::Disk(on_disk) => Some(on_disk.stored()),
+            Self::Disk(on_disk) => Some(on_disk.chunk_store()),
         }
     }
 
-    /// Lets `change` change all `len` elements: at once where they are in host memory, and else chunk by chunk, as `pipeline` brings
-    /// them. After an error the numbers are of no use, which whoever asks for them is told; and so until all are
-    /// [written](Self::when_written).
+    /// Calls `change` for all `len` elements: once in host memory, chunk by chunk on disk, as `pipeline` delivers them.
+    /// After an error, and until all are [written](Self::when_written), every access to the numbers is an error.
     pub(crate) fn change(
         &mut self,
         pipeline: &mut Pipeline,
@@ -149,7 +142,7 @@ impl Kept {
         Ok(())
     }
 
-    /// Runs `then` once everything that was changed is where it is kept; never if that failed.
+    /// Runs `then` once all changes are in place; never if a write failed.
     pub(crate) fn when_written(&self, pipeline: &mut Pipeline, then: impl FnOnce() + Send + 'static) {
         match self {
             Self::Host(_) => then(),
@@ -157,15 +150,14 @@ impl Kept {
         }
     }
 
-    /// Whether everything that was changed is where it is kept, once the pipeline has ended.
-    pub(crate) fn is_written(&self) -> Result<(), HostOptimError> {
+    pub(crate) fn check_written(&self) -> Result<(), HostOptimError> {
         match self {
             Self::Host(_) => Ok(()),
-            Self::Disk(on_disk) => on_disk.is_written(),
+            Self::Disk(on_disk) => on_disk.check_written(),
         }
     }
 
-    /// Shows `read` the bytes of these neighbouring parts, stretch by stretch, in order.
+    /// Calls `read` with the bytes of these neighbouring parts, range by range, in order.
     pub(crate) fn read(
         &self,
         parts: Range<usize>,
@@ -182,28 +174,27 @@ impl Kept {
         Ok(())
     }
 
-    /// The parts in host memory.
-    pub(crate) fn in_host_memory(&self) -> Option<&[Option<Part>; PARTS]> {
+    pub(crate) fn host_parts(&self) -> Option<&[Option<PartBuffer>; PARTS]> {
         match self {
             Self::Host(parts) => Some(parts),
             Self::Disk(_) => None,
         }
     }
 
-    pub(crate) fn in_host_memory_mut(&mut self) -> Option<&mut [Option<Part>; PARTS]> {
+    pub(crate) fn host_parts_mut(&mut self) -> Option<&mut [Option<PartBuffer>; PARTS]> {
         match self {
             Self::Host(parts) => Some(parts),
             Self::Disk(_) => None,
         }
     }
 
-    /// Whether a step of it began and did not end.
+    /// Whether a step began and did not end.
     pub(crate) fn is_torn(&self) -> bool {
         matches!(self, Self::Disk(on_disk) if on_disk.is_torn())
     }
 
     pub(crate) fn host_bytes(&self) -> u64 {
-        let parts = self.in_host_memory().into_iter().flatten().flatten();
+        let parts = self.host_parts().into_iter().flatten().flatten();
         parts.map(|part| part.buffer.len() as u64).sum()
     }
 
@@ -215,7 +206,7 @@ impl Kept {
     }
 }
 
-pub(crate) fn arrays(layout: Layout, parts: &mut [Option<Part>; PARTS]) -> Arrays<'_> {
+pub(crate) fn arrays(layout: Layout, parts: &mut [Option<PartBuffer>; PARTS]) -> Arrays<'_> {
     layout.arrays(parts.each_mut().map(|part| part.as_deref_mut().unwrap_or_default()))
 }
 
@@ -226,19 +217,19 @@ mod tests {
     use crate::layout::Moments;
 
     #[test]
-    fn large_parts_begin_at_places_of_a_page_of_their_own_and_all_their_bytes_count() {
+    fn large_parts_start_at_distinct_page_offsets_and_all_bytes_count() {
         const LINE: usize = 64;
         for format in [Format::F32, Format::Bf16Moments, Format::Compact] {
             for (len, is_large) in [(1000, false), (1 << 20, true)] {
                 let memory = HostMemory::unlimited();
-                let layout = Layout::of(format, Moments::Two, true);
-                let state = Kept::new(&(&memory).into(), "w", layout, len, |_, _| {}).expect("memory");
-                let parts = state.in_host_memory().expect("it is there").each_ref();
+                let layout = Layout::new(format, Moments::Two, true);
+                let state = Storage::new(&(&memory).into(), "w", layout, len, |_, _| {}).expect("memory");
+                let parts = state.host_parts().expect("it is there").each_ref();
                 let large = parts.into_iter().flatten().filter(|part| part.len() >= LARGE);
                 let leads: Vec<_> = large.map(|part| part.lead).collect();
                 assert_eq!(leads.len(), if is_large { 3 } else { 0 }, "{format:?}");
                 for (n, lead) in leads.iter().enumerate() {
-                    // Beside a gradient and weights, which begin at the beginning.
+                    // Gradient and weights start at offset 0 of their page.
                     let others = leads[..n].iter().chain([&0, &4096]);
                     assert!(
                         others.map(|other| other.abs_diff(*lead)).all(|apart| apart >= 4 * LINE),

@@ -1,4 +1,4 @@
-//! How a state's numbers lie in memory: parts, each of one kind of number, in the parameter's order.
+//! The layout of a state in memory: parts, each an array of one kind of number in the parameter's order.
 
 use bytemuck::Pod;
 use half::bf16;
@@ -9,41 +9,40 @@ use crate::compact::{Compact, encode_nearest, step_compact};
 use crate::format::{BASES, BLOCK, Format};
 use crate::noise::Noise;
 use crate::numbers::{Number, Values, ValuesMut, completed, nearest, split};
-use crate::pieces::{Rounded, convert, step_velocity, step_wide};
+use crate::pieces::{DeviceWeight, convert, step_adamw, step_sgd};
 use crate::rule::Rule;
 
-/// Parts of a state, some of which a format leaves empty. Those that tell a moment are neighbours.
+/// Parts of a state; a format leaves some empty. The parts needed to decode a moment are neighbours.
 pub(crate) const PARTS: usize = 4;
 /// Master weights, or the bits that complete bf16 weights to them.
 pub(crate) const MASTERS: usize = 0;
-/// First moments, or the velocity; or their codes.
+/// First moments or their codes, or the velocity.
 pub(crate) const FIRST: usize = 1;
-/// Bases of the codes of both moments, a pair for each block.
-pub(crate) const BASES_OF_CODES: usize = 2;
+/// Bases of the codes: a pair for the two moments of each block.
+pub(crate) const CODE_BASES: usize = 2;
 pub(crate) const SECOND: usize = 3;
 
-/// Each part's name in an error.
+/// Names in error messages.
 pub(crate) const PURPOSES: [&str; PARTS] =
     ["the master weights", "the first moments", "the bases", "the second moments"];
 
-/// Numbers that a rule keeps of each parameter beside its weight.
+/// Numbers that a rule keeps per element besides the weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moments {
     Two,
-    /// The first of them; of the second there is nothing.
+    /// Stored as the first moment; the second is empty.
     Velocity,
-    /// Nothing: the parameter is stepped by somebody else. No rule finds its state here.
-    Elsewhere,
+    /// Another process steps the parameter, so every rule is refused.
+    None,
 }
 
-/// Which parts a state has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) format: Format,
     pub(crate) moments: Moments,
 }
 
-/// A state's numbers, or those of a stretch of it, to be changed.
+/// A state's numbers, or a range of them, for changes.
 #[derive(Debug)]
 pub(crate) enum Arrays<'a> {
     F32 { masters: &'a mut [f32], moments: [&'a mut [f32]; 2] },
@@ -52,15 +51,15 @@ pub(crate) enum Arrays<'a> {
 }
 
 impl Layout {
-    /// The layout of a parameter's state. A parameter in f32 has no bits to complete, so its compact state is the one with
-    /// moments in bf16; and so is one with a velocity.
-    pub(crate) fn of(format: Format, moments: Moments, is_narrow: bool) -> Self {
+    /// The layout of a parameter's state. `Compact` becomes `Bf16Moments` for f32 weights, which have no bits to
+    /// complete, and for a velocity.
+    pub(crate) fn new(format: Format, moments: Moments, is_narrow: bool) -> Self {
         let is_compact = is_narrow && moments == Moments::Two;
         let format = if format == Format::Compact && !is_compact { Format::Bf16Moments } else { format };
         Self { format, moments }
     }
 
-    /// Bytes of each part of `len` elements.
+    /// Bytes of each part for `len` elements.
     pub(crate) fn bytes(self, len: usize) -> [usize; PARTS] {
         let [masters, moment, bases] = match self.format {
             Format::F32 => [4 * len, 4 * len, 0],
@@ -87,7 +86,7 @@ impl Layout {
         }
     }
 
-    /// The master weights of a part of them; `weights` are the parameter's own there, which the compact format completes.
+    /// Decodes master weights from `part`. The compact format needs the parameter's own `weights`, which it completes.
     pub(crate) fn masters(self, part: &[u8], weights: Option<&[bf16]>, into: &mut [f32]) {
         match (self.format, weights) {
             (Format::Compact, Some(weights)) => {
@@ -100,7 +99,7 @@ impl Layout {
         }
     }
 
-    /// Moments in full precision, of a part with one of them and its bases.
+    /// Decodes moment `which` to f32, from its part and the bases.
     pub(crate) fn wide_moments(self, which: usize, part: &[u8], bases: &[u8], into: &mut [f32]) {
         match self.format {
             Format::F32 => into.copy_from_slice(numbers(part)),
@@ -118,7 +117,6 @@ impl Layout {
 }
 
 impl Arrays<'_> {
-    /// The bytes of each part.
     pub(crate) fn parts(&mut self) -> [&mut [u8]; PARTS] {
         match self {
             Self::F32 { masters, moments } => {
@@ -135,8 +133,8 @@ impl Arrays<'_> {
         }
     }
 
-    /// Takes a saved state in. Formats narrower than f32 round the moments to the nearest.
-    pub(crate) fn fill(&mut self, weights: &[f32], saved: [&[f32]; 2]) {
+    /// Copies a saved state in. Formats narrower than f32 round moments to nearest.
+    pub(crate) fn load(&mut self, weights: &[f32], saved: [&[f32]; 2]) {
         match self {
             Self::F32 { masters, moments } => {
                 masters.copy_from_slice(weights);
@@ -157,9 +155,8 @@ impl Arrays<'_> {
         }
     }
 
-    /// Takes a new parameter's weights for its masters. Bf16 weights of the compact format are their own: nothing completes
-    /// them yet.
-    pub(crate) fn begin(&mut self, weights: Values<'_>) {
+    /// Copies a new parameter's weights to the masters. The compact format has nothing to copy: its bits start at zero.
+    pub(crate) fn set_initial_weights(&mut self, weights: Values<'_>) {
         match (self, weights) {
             (Self::F32 { masters, .. } | Self::Bf16Moments { masters, .. }, Values::F32(weights)) => {
                 masters.copy_from_slice(weights);
@@ -171,7 +168,6 @@ impl Arrays<'_> {
         }
     }
 
-    /// The master weights, which the format has.
     pub(crate) fn masters(&self) -> &[f32] {
         match self {
             Self::F32 { masters, .. } | Self::Bf16Moments { masters, .. } => masters,
@@ -180,7 +176,7 @@ impl Arrays<'_> {
     }
 }
 
-/// Bytes as numbers. Those that a format leaves empty lie nowhere, aligned for nothing.
+/// Casts bytes to numbers. An empty part may be unaligned, so it needs no cast.
 fn numbers<T: Pod>(bytes: &[u8]) -> &[T] {
     if bytes.is_empty() { &[] } else { bytemuck::cast_slice(bytes) }
 }
@@ -189,27 +185,27 @@ fn numbers_mut<T: Pod>(bytes: &mut [u8]) -> &mut [T] {
     if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
 }
 
-/// One step of a parameter, or of a stretch of it, by either rule.
+/// One step of a parameter, or of a range, by either rule.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Along<'a> {
+pub(crate) struct StepContext<'a> {
     pub(crate) rule: &'a Rule,
     pub(crate) stride: Stride,
-    /// Steps after this one.
+    /// The step's number, from 1.
     pub(crate) time: u32,
-    /// From the stretch's first element on.
+    /// Starts at the range's first element.
     pub(crate) noise: Noise,
 }
 
-impl Along<'_> {
-    /// Steps along `gradient`. `weights` become the new ones where they are given; the compact format reads the old ones there.
+impl StepContext<'_> {
+    /// Steps along `gradient`. `weights`, if given, receive the result; the compact format reads the old weights there.
     pub(crate) fn step(self, arrays: &mut Arrays<'_>, gradient: Values<'_>, weights: Option<ValuesMut<'_>>) {
         match gradient {
-            Values::F32(gradient) => self.step_along(arrays, gradient, weights),
-            Values::Bf16(gradient) => self.step_along(arrays, gradient, weights),
+            Values::F32(gradient) => self.step_with(arrays, gradient, weights),
+            Values::Bf16(gradient) => self.step_with(arrays, gradient, weights),
         }
     }
 
-    fn step_along<G: Number>(self, arrays: &mut Arrays<'_>, gradient: &[G], weights: Option<ValuesMut<'_>>) {
+    fn step_with<G: Number>(self, arrays: &mut Arrays<'_>, gradient: &[G], weights: Option<ValuesMut<'_>>) {
         match (weights, arrays, self.rule) {
             (
                 Some(ValuesMut::Bf16(weights)),
@@ -220,14 +216,19 @@ impl Along<'_> {
                 let factors = rule.factors(self.stride, self.time);
                 step_compact(&factors, self.noise, state, gradient, weights);
             }
-            (Some(ValuesMut::F32(weights)), arrays, _) => self.step_wide(arrays, gradient, weights),
-            (Some(ValuesMut::Bf16(weights)), arrays, _) => self.step_wide(arrays, gradient, weights),
-            // What is given to no one takes no room.
-            (None, arrays, _) => self.step_wide(arrays, gradient, &mut vec![(); gradient.len()]),
+            (Some(ValuesMut::F32(weights)), arrays, _) => self.step_with_masters(arrays, gradient, weights),
+            (Some(ValuesMut::Bf16(weights)), arrays, _) => self.step_with_masters(arrays, gradient, weights),
+            // A vector of `()` allocates nothing.
+            (None, arrays, _) => self.step_with_masters(arrays, gradient, &mut vec![(); gradient.len()]),
         }
     }
 
-    fn step_wide<G: Number, W: Rounded>(self, arrays: &mut Arrays<'_>, gradient: &[G], weights: &mut [W]) {
+    fn step_with_masters<G: Number, W: DeviceWeight>(
+        self,
+        arrays: &mut Arrays<'_>,
+        gradient: &[G],
+        weights: &mut [W],
+    ) {
         match arrays {
             Arrays::F32 { masters, moments: [first, second] } => {
                 self.step_arrays(masters, [first, second], gradient, weights);
@@ -241,7 +242,7 @@ impl Along<'_> {
         }
     }
 
-    fn step_arrays<G: Number, M: Number, W: Rounded>(
+    fn step_arrays<G: Number, M: Number, W: DeviceWeight>(
         self,
         masters: &mut [f32],
         moments: [&mut [M]; 2],
@@ -251,11 +252,11 @@ impl Along<'_> {
         match self.rule {
             Rule::AdamW(rule) => {
                 let factors = rule.factors(self.stride, self.time);
-                step_wide(factors, self.noise, masters, moments, gradient, weights);
+                step_adamw(factors, self.noise, masters, moments, gradient, weights);
             }
             Rule::Sgd(rule) => {
                 let ([velocity, _nothing], factors) = (moments, rule.factors(self.stride));
-                step_velocity(factors, self.noise, masters, velocity, gradient, weights);
+                step_sgd(factors, self.noise, masters, velocity, gradient, weights);
             }
         }
     }

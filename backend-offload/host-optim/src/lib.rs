@@ -1,8 +1,8 @@
-//! AdamW on host memory, for Burn programs whose optimizer state does not fit the device or its link.
+//! AdamW in host memory, for Burn programs whose optimizer state does not fit the device or its link.
 //!
-//! AdamW on the device reads and writes three tensors of a parameter's size and needs a fourth. Where they spill, each
-//! step moves up to 40 bytes per parameter over the link. Here the master weights and both moments never leave the host:
-//! a gradient goes out once, the updated weights come in when they are next used, in the type the device computes in.
+//! AdamW on the device reads and writes three tensors of a parameter's size and allocates a fourth. If they spill, each
+//! step moves up to 40 bytes per parameter over the link. Here master weights and both moments never leave the host.
+//! The device sends a gradient once. It receives the updated weights at their next use, in its compute type.
 //!
 //! ```
 //! use backend_offload::{Offload, host_memory};
@@ -26,40 +26,42 @@
 //!
 //! # Formats
 //!
-//! | [`Format`] | bytes per parameter on the host | beside them, with bf16 weights and gradients |
+//! | [`Format`] | bytes per parameter on the host | with bf16 weights and gradients |
 //! |---|---|---|
 //! | `F32` | 12: master weight and both moments | 16 in all |
 //! | `Bf16Moments` | 8: master weight, moments rounded to bf16 | 12 in all |
 //! | `Compact` | 4: 16 bits that complete a bf16 weight to an f32 master, moments of 8 bits with a base per 256 | 8 in all |
 //!
-//! `F32` computes what Burn's own AdamW computes on the CPU, operation by operation. Moments in the other two formats are
-//! rounded at random, from a counter, so that small changes survive on average and every run repeats. Over 1,000 steps of a
-//! character model their validation loss stays within 0.0006 (`Bf16Moments`, `benchmarks/runs/2026-11-23-cpu-state-formats`) and
-//! 0.0022 (`Compact`, `benchmarks/runs/2026-11-24-cpu-host-step`) of `F32`'s.
+//! `F32` computes the same as Burn's AdamW on the CPU, operation by operation
+//! (`two_hundred_steps_end_with_the_bits_of_burns_own_optimizer`). The other two formats round moments at random, with
+//! bits from a counter: small changes survive on average, and every run repeats. Over 1,000 steps of a character model
+//! their validation loss differs from `F32`'s by at most 0.0006 (`Bf16Moments`,
+//! `benchmarks/runs/2026-11-23-cpu-state-formats`) and 0.0022 (`Compact`, `benchmarks/runs/2026-11-24-cpu-host-step`).
 //!
-//! States that are stepped by [`Sgd`] keep a velocity instead of two moments: 8 bytes per parameter in `F32`, and 6 in
-//! `Bf16Moments`. `Compact` is kept as `Bf16Moments` there.
+//! With [`Sgd`] a state has a velocity instead of two moments: 8 bytes per parameter in `F32`, 6 in `Bf16Moments`.
+//! `Compact` then means `Bf16Moments`.
 //!
-//! [`HostRows`] keeps a matrix of which a step reads few rows, such as an embedding: rows are stepped when they are named, to the
-//! bits of rows that are stepped in time.
+//! [`HostRows`] holds a matrix of which a step reads few rows, such as an embedding. It delays the steps of a row until
+//! the row is used. The bits equal those of immediate steps.
 //!
-//! A state whose memory is a [`DiskMemory`](backend_offload::DiskMemory) lies on the disk below the host. A step reads it, changes it
-//! and writes it in chunks, three of which are in host memory at a time, to the bits of a state that is there. [`Updates`] read the next
-//! parameter's first chunks while the last ones of the parameter before are stepped and written. [`HostAdamWConfig::init`] takes such a
-//! memory, too, and steps one parameter after another.
+//! A state made with [`DiskMemory`](backend_offload::DiskMemory) stays on disk. A step reads, changes and writes it in
+//! chunks, at most three of them in host memory. The bits equal those of a state in host memory. [`Updates`] overlap
+//! parameters: the next one's first chunks are read while the last ones are stepped and written.
+//! [`HostAdamWConfig::init`] accepts a disk, too, and steps one parameter after another.
 //!
 //! # Promises
 //!
-//! - **Threads and instruction sets change no number.** Each parameter element is computed alone, sums of squares in pieces of
-//!   fixed length, and no operation is contracted or reordered.
-//! - **Memory is taken from the host tier** of the device, under its one budget, before anything is computed. A refusal is an
-//!   error with sizes and leaves the state as it was.
-//! - **What a disk damages is never taken for a number.** A chunk is compared with its checksum whenever it is read; a transfer that
-//!   fails is an error with the parameter, the folder and the place, and leaves NaN for its weights.
+//! - **Threads and instruction sets change no number.** Each parameter element is computed alone, sums of squares use
+//!   pieces of fixed length, and no operation is contracted or reordered (`the_number_of_threads_changes_no_bit`).
+//! - **Memory comes from the host tier** of the device, under its one budget, before any computation. A refusal is an
+//!   error with sizes and leaves the state unchanged.
+//! - **Damaged disk data is never used.** Every read compares the chunk with its checksum. A failed transfer is an
+//!   error that names parameter, folder and offset, and its weights become NaN
+//!   (`a_step_whose_disk_fails_leaves_nan_and_one_error_with_the_parameter_the_folder_and_the_place`).
 
 #![expect(
     clippy::inline_always,
-    reason = "what is not inlined into a vectorised loop is compiled for the oldest processor"
+    reason = "a function not inlined into a vectorised loop is compiled for the oldest processor"
 )]
 
 mod adamw;
@@ -67,12 +69,12 @@ mod arrivals;
 mod chunks;
 mod codes;
 mod compact;
-mod elsewhere;
 mod error;
 #[cfg(feature = "test-util")]
 mod faults;
 mod format;
 mod gradient;
+mod gradient_only;
 mod kept;
 mod layout;
 mod noise;

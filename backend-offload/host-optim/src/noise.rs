@@ -1,8 +1,8 @@
-//! Random bits from a counter: the same for the same parameter, step and element, in whatever order they are drawn.
+//! Random bits from a counter. They depend only on parameter, step and element, not on the order of draws.
 
 use crate::format::BLOCK;
 
-/// The bits of one parameter in one step, from one of its elements on.
+/// The bits of one parameter in one step, starting at an element.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Noise {
     bits: u32,
@@ -10,46 +10,45 @@ pub(crate) struct Noise {
 }
 
 impl Noise {
-    /// `parameter` tells parameters apart, `time` their steps.
+    /// `parameter` and `time` (the step's number) select the sequence.
     pub(crate) fn new(parameter: u32, time: u32) -> Self {
         Self { bits: mixed(parameter ^ mixed(time.wrapping_mul(STRIDE))), begin: 0 }
     }
 
-    /// The bits of a stretch of these that begins with this element.
-    pub(crate) fn from(self, begin: usize) -> Self {
+    /// The bits from element `begin` on.
+    pub(crate) fn starting_at(self, begin: usize) -> Self {
         Self { begin: self.begin.wrapping_add(begin as u32), ..self }
     }
 
     /// 32 bits for one element.
     #[inline(always)]
-    pub(crate) fn of(self, element: u32) -> u32 {
-        // Elements follow each other, so a compiler makes a sum of this product: one multiplication is left.
+    pub(crate) fn draw(self, element: u32) -> u32 {
+        // For consecutive elements the compiler turns this product into a sum: one multiplication is left.
         drawn(self.bits ^ self.begin.wrapping_add(element).wrapping_mul(STRIDE))
     }
 
-    /// The bits of the block that begins with this element.
+    /// The bits of the block that begins at element `begin`.
     #[inline(always)]
     pub(crate) fn block(self, begin: u32) -> BlockNoise {
-        BlockNoise(self.of(begin))
+        BlockNoise(self.draw(begin))
     }
 }
 
-/// The bits of one block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BlockNoise(u32);
 
 impl BlockNoise {
-    /// 32 bits for one element of the block.
     #[inline(always)]
-    pub(crate) fn of(self, element: usize) -> u32 {
+    pub(crate) fn draw(self, element: usize) -> u32 {
         drawn(self.0 ^ STRIDES[element])
     }
 }
 
-/// The golden section of 2³²: its multiples are far from each other.
+/// 2³² divided by the golden ratio: its multiples spread far apart.
 const STRIDE: u32 = 0x9e37_79b9;
 
-/// Its multiples, read by a vector at a time where multiplying takes as long as all the rest of a draw.
+/// Multiples of `STRIDE`. Loading a vector of them costs less than multiplying, which takes as long as the rest of a
+/// draw.
 static STRIDES: [u32; BLOCK] = {
     let mut strides = [0; BLOCK];
     let mut element = 1;
@@ -82,9 +81,9 @@ mod tests {
     #[test]
     fn every_bit_is_set_half_of_the_time_and_neighbours_differ() {
         let noise = Noise::new(7, 3);
-        are_random(&(0..1 << 16).map(|n| noise.of(n)).collect::<Vec<_>>());
+        are_random(&(0..1 << 16).map(|n| noise.draw(n)).collect::<Vec<_>>());
         let blocks = (0..1 << 16).step_by(BLOCK).map(|begin| noise.block(begin));
-        are_random(&blocks.flat_map(|block| (0..BLOCK).map(move |n| block.of(n))).collect::<Vec<_>>());
+        are_random(&blocks.flat_map(|block| (0..BLOCK).map(move |n| block.draw(n))).collect::<Vec<_>>());
     }
 
     fn are_random(drawn: &[u32]) {
@@ -99,7 +98,7 @@ mod tests {
 
     #[test]
     fn parameters_and_steps_draw_different_bits() {
-        let first = |noise: Noise| [noise.of(0), noise.of(1), noise.of(2)];
+        let first = |noise: Noise| [noise.draw(0), noise.draw(1), noise.draw(2)];
         assert_ne!(first(Noise::new(1, 1)), first(Noise::new(2, 1)));
         assert_ne!(first(Noise::new(1, 1)), first(Noise::new(1, 2)));
     }

@@ -1,4 +1,4 @@
-//! Number types of weights, moments and gradients, and how f32 is rounded to the narrow one.
+//! Number types of weights, moments and gradients, and rounding of f32 to bf16.
 
 use std::ops::Range;
 
@@ -7,26 +7,26 @@ use half::bf16;
 
 use crate::pieces::squares;
 
-/// Numbers as they come from a device.
+/// Numbers read from a device.
 #[derive(Debug, Clone, Copy)]
 pub enum Values<'a> {
     /// Single precision.
     F32(&'a [f32]),
-    /// The upper half of it.
+    /// Brain floating point: the upper half of an f32.
     Bf16(&'a [bf16]),
 }
 
-/// Numbers as they go to a device.
+/// Numbers to be written to a device.
 #[derive(Debug)]
 pub enum ValuesMut<'a> {
     /// Single precision.
     F32(&'a mut [f32]),
-    /// The upper half of it.
+    /// Brain floating point.
     Bf16(&'a mut [bf16]),
 }
 
 impl Values<'_> {
-    /// Elements.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         match self {
             Self::F32(values) => values.len(),
@@ -34,12 +34,12 @@ impl Values<'_> {
         }
     }
 
-    /// Whether there is no element.
+    /// Whether the length is zero.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The sum of squares, in an order that is always the same.
+    /// Sum of squares, in an order that depends on the length alone.
     pub fn squares(&self) -> f64 {
         match self {
             Self::F32(values) => squares(values),
@@ -47,12 +47,11 @@ impl Values<'_> {
         }
     }
 
-    /// Whether these are bf16.
+    /// Whether the type is bf16.
     pub fn is_narrow(&self) -> bool {
         matches!(self, Self::Bf16(_))
     }
 
-    /// A stretch of them.
     pub(crate) fn part(&self, range: Range<usize>) -> Values<'_> {
         match self {
             Self::F32(values) => Values::F32(&values[range]),
@@ -69,17 +68,16 @@ impl Values<'_> {
 }
 
 impl ValuesMut<'_> {
-    /// Elements.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         self.values().len()
     }
 
-    /// Whether there is no element.
+    /// Whether the length is zero.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A stretch of them.
     pub(crate) fn part(&mut self, range: Range<usize>) -> ValuesMut<'_> {
         match self {
             Self::F32(values) => ValuesMut::F32(&mut values[range]),
@@ -87,7 +85,7 @@ impl ValuesMut<'_> {
         }
     }
 
-    /// Leaves no old number that could be taken for a new one.
+    /// Overwrites old numbers, so that none passes for a result.
     pub(crate) fn fill_with_nan(&mut self) {
         match self {
             Self::F32(values) => values.fill(f32::NAN),
@@ -103,12 +101,13 @@ impl ValuesMut<'_> {
     }
 }
 
-/// A type that numbers are stored in and computed from in f32.
+/// A storage type; arithmetic is in f32.
 pub(crate) trait Number: Pod + Send + Sync {
     fn wide(self) -> f32;
-    /// `value` in this type; one that does not fit is rounded up or down at random, by `noise`, to `value` on average.
+    /// `value` in this type. If it does not fit, `noise` decides whether to round up or down; the mean over random
+    /// `noise` is `value`.
     fn rounded(value: f32, noise: u32) -> Self;
-    /// Upper 16 bits of the f32, without its sign. Magnitudes are in their order, NaN and infinity above all.
+    /// Upper 16 bits of the f32 without its sign. They order magnitudes, with infinity and NaN on top.
     #[inline(always)]
     fn upper_magnitude(self) -> u16 {
         (self.wide().to_bits() >> 16) as u16 & 0x7fff
@@ -137,13 +136,13 @@ impl Number for bf16 {
     fn rounded(value: f32, noise: u32) -> Self {
         let bits = value.to_bits();
         let noisy = bits.wrapping_add(noise >> 16);
-        // Infinity must not become NaN, nor NaN something finite.
+        // Infinity must not become NaN, nor NaN a finite number.
         let bits = if value.is_finite() { noisy } else { bits };
         Self::from_bits((bits >> 16) as u16)
     }
 }
 
-/// The nearest bf16; of two equally near the one farther from zero, so that 16 signed bits tell the difference.
+/// The nearest bf16; ties go away from zero, so the difference fits 16 signed bits.
 #[inline(always)]
 pub(crate) fn nearest(value: f32) -> bf16 {
     let bits = value.to_bits();
@@ -152,14 +151,14 @@ pub(crate) fn nearest(value: f32) -> bf16 {
     bf16::from_bits((bits >> 16) as u16)
 }
 
-/// The master weight that `weight` is nearest to and `low` completes.
+/// The inverse of [`split`].
 #[inline(always)]
 pub(crate) fn completed(weight: bf16, low: i16) -> f32 {
     let high = u32::from(weight.to_bits()) << 16;
     f32::from_bits(high.wrapping_add(i32::from(low) as u32))
 }
 
-/// A master weight as its nearest bf16 and what completes it.
+/// The nearest bf16 of a master weight, and the bits that complete it.
 #[inline(always)]
 pub(crate) fn split(master: f32) -> (bf16, i16) {
     let weight = nearest(master);
@@ -167,7 +166,7 @@ pub(crate) fn split(master: f32) -> (bf16, i16) {
     (weight, master.to_bits().wrapping_sub(high) as i16)
 }
 
-/// [`split`], for a master that is a number, or NaN as arithmetic makes it.
+/// [`split`] for numbers, and for NaN as arithmetic produces it.
 #[inline(always)]
 pub(crate) fn split_unless_nan(master: f32) -> (bf16, i16) {
     let bits = master.to_bits();
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn random_rounding_keeps_the_mean_and_what_fits() {
+    fn random_rounding_keeps_the_mean_and_exact_values() {
         let value = 1.0 + 0.3 / 128.0;
         let up = (0..1u32 << 16).filter(|n| bf16::rounded(value, n << 16).to_f32() > 1.0).count();
         let share = up as f64 / 65_536.0;

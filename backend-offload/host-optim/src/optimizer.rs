@@ -1,4 +1,4 @@
-//! The optimizer as Burn knows it: a model and its gradients in, the model after the step out.
+//! The host optimizer as a Burn `Optimizer`: model and gradients in, stepped model out.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl HostAdamWConfig {
         Self { rule, format: Format::F32, max_norm: None }
     }
 
-    /// Shares of the first and second moments that a step keeps.
+    /// Decay factors of the first and the second moment.
     #[must_use]
     pub fn with_betas(mut self, first: f32, second: f32) -> Self {
         self.rule.betas = [first, second];
@@ -52,61 +52,58 @@ impl HostAdamWConfig {
         self
     }
 
-    /// Share of a weight, times the learning rate, that each step takes away.
+    /// Weight decay: each step takes away this share of a weight, times the learning rate.
     #[must_use]
     pub fn with_weight_decay(mut self, decay: f64) -> Self {
         self.rule.weight_decay = decay;
         self
     }
 
-    /// Format of the state on the host.
+    /// Format of the state.
     #[must_use]
     pub fn with_format(mut self, format: Format) -> Self {
         self.format = format;
         self
     }
 
-    /// Scales all gradients down together where their norm is above `norm`.
+    /// Clips the norm of all gradients together to `norm`.
     #[must_use]
     pub fn with_max_norm(mut self, norm: f64) -> Self {
         self.max_norm = Some(norm);
         self
     }
 
-    /// The optimizer, its state to be taken from `memory`: a [`HostMemory`](backend_offload::HostMemory), or the
-    /// [`DiskMemory`](backend_offload::DiskMemory) below one, which all states are on then.
+    /// The optimizer. `memory` holds its state: a [`HostMemory`](backend_offload::HostMemory), or the
+    /// [`DiskMemory`](backend_offload::DiskMemory) below one.
     pub fn init(self, memory: impl Into<StateMemory>) -> HostAdamW {
         HostAdamW { config: self, memory: memory.into(), states: BTreeMap::new(), loaded: BTreeMap::new() }
     }
 }
 
-/// AdamW with its state in host memory or on the disk below it, for any model and backend. Clones share their states until one of them steps, and
-/// begin without gradients.
+/// AdamW with its state in host memory or on disk, for any model and backend. A clone shares states until one of the
+/// two steps, and has no gradients.
 #[derive(Debug)]
 pub struct HostAdamW {
     config: HostAdamWConfig,
     memory: StateMemory,
     states: BTreeMap<ParamId, Arc<HostState>>,
-    /// States of a record, of parameters without a gradient since it was loaded.
+    /// Recorded states of parameters without a gradient since the record was loaded.
     loaded: BTreeMap<ParamId, Parts>,
 }
 
 impl HostAdamW {
-    /// Bytes held on the host.
+    /// Bytes in host memory.
     pub fn host_bytes(&self) -> u64 {
         self.states.values().map(|state| state.host_bytes()).sum()
     }
 
-    /// Bytes held on the disk.
+    /// Bytes on disk.
     pub fn disk_bytes(&self) -> u64 {
         self.states.values().map(|state| state.disk_bytes()).sum()
     }
 
-    /// Takes the gradients of `module` that are in `gradients`, some parameters' or all, once or in shares that add up.
-    /// Their device memory is free when this returns.
-    ///
-    /// # Errors
-    /// If the host tier has no room, or a tensor cannot be read. What has arrived since the last step is dropped then.
+    /// Receives the gradients of `module` in `gradients`: of some parameters or all, once or in shares. Frees their
+    /// device memory. After an error, all gradients since the last step are dropped.
     pub fn arrive<B: AutodiffBackend, M: AutodiffModule<B>>(
         &mut self,
         module: &M,
@@ -115,31 +112,26 @@ impl HostAdamW {
         self.arrive_from::<B, M>(module, gradients)
     }
 
-    /// The norm of everything that has arrived, as one vector.
-    ///
-    /// # Errors
-    /// If the host tier has no room to add up shares.
+    /// The norm of all received gradients, as one vector.
     pub fn norm(&mut self) -> Result<f64, HostOptimError> {
-        // A state that is shared with a clone has no gradient.
+        // A state shared with a clone has no gradient.
         let due = self.states.values_mut().filter_map(Arc::get_mut);
-        // In the order of names: ids are drawn anew in every run.
+        // Summed in the order of names, because parameter ids differ between runs.
         let squares = due
             .map(|state| Ok((state.name().to_owned(), state.squares()?)))
             .collect::<Result<BTreeMap<_, _>, HostOptimError>>()?;
         Ok(squares.values().sum::<f64>().sqrt())
     }
 
-    /// Forgets what has arrived: a step with NaN in its gradients is not taken.
+    /// Drops all received gradients: skips a step whose gradients contain NaN.
     pub fn withhold(&mut self) {
-        // A state that is shared with a clone has no gradient.
         self.states.values_mut().filter_map(Arc::get_mut).for_each(HostState::drop_gradient);
     }
 
-    /// One step along what has arrived. Parameters without a gradient stay as they are.
+    /// One step along the received gradients. Parameters without a gradient stay unchanged.
     ///
-    /// # Errors
-    /// If a tensor cannot be read, which only the format `Compact` does: the device is not usable then. And if the disk fails that
-    /// the states are on, or the host has no room for chunks of them; what is lost, the error names.
+    /// Only `Compact` reads tensors; if that fails, the device is unusable. If a step of a state on disk fails, the
+    /// error names the loss.
     pub fn apply<B: AutodiffBackend, M: AutodiffModule<B>>(
         &mut self,
         lr: LearningRate,
@@ -157,7 +149,7 @@ impl HostAdamW {
     fn arrive_from<B: AutodiffBackend, M: AutodiffModule<B>>(
         &mut self,
         module: &M,
-        gradients: &mut impl Source,
+        gradients: &mut impl GradientSource,
     ) -> Result<(), HostOptimError> {
         let mut arrival = Arrival { optimizer: self, gradients, path: Vec::new(), failure: None };
         module.visit(&mut arrival);
@@ -168,7 +160,6 @@ impl HostAdamW {
         Ok(())
     }
 
-    /// The state of the parameter, made at its first gradient.
     fn state<B: Backend, const D: usize>(
         &mut self,
         id: ParamId,
@@ -177,12 +168,12 @@ impl HostAdamW {
     ) -> Result<&mut HostState, HostOptimError> {
         let len = weights.shape().num_elements();
         let state = match self.states.remove(&id) {
-            // A clone of this optimizer holds it, too.
+            // A clone of this optimizer shares the state.
             Some(shared) if Arc::strong_count(&shared) > 1 => Arc::new(shared.duplicate(&self.memory)?),
             Some(own) => own,
             None => Arc::new(match self.loaded.remove(&id) {
                 Some(parts) => HostState::from_parts(&self.memory, name, self.config.format, &parts, len)?,
-                None => HostState::of_tensor(self.memory.clone(), name, self.config.format, weights)?,
+                None => HostState::from_tensor(self.memory.clone(), name, self.config.format, weights)?,
             }),
         };
         let slot = self.states.entry(id).or_insert(state);
@@ -191,10 +182,10 @@ impl HostAdamW {
 }
 
 impl Clone for HostAdamW {
-    /// Panics where there is no room for the states whose gradients wait: those cannot be shared.
+    /// Panics if memory has no room for a copy of states with a waiting gradient, which cannot be shared.
     fn clone(&self) -> Self {
         let states = self.states.iter().map(|(id, state)| {
-            let own = || Arc::new(surface("clone", state.duplicate(&self.memory)));
+            let own = || Arc::new(or_panic("clone", state.duplicate(&self.memory)));
             (*id, if state.has_gradient() { own() } else { state.clone() })
         });
         Self {
@@ -209,20 +200,21 @@ impl Clone for HostAdamW {
 impl<M: AutodiffModule<B>, B: AutodiffBackend> Optimizer<M, B> for HostAdamW {
     type Record = HostAdamWRecord;
 
-    /// Panics where [`arrive`](HostAdamW::arrive) and [`apply`](HostAdamW::apply) return errors: the interface knows none.
+    /// Panics where [`arrive`](HostAdamW::arrive) and [`apply`](HostAdamW::apply) return errors: the trait has no
+    /// `Result`.
     fn step(&mut self, lr: LearningRate, module: M, mut gradients: GradientsParams) -> M {
         let arrived = self.arrive_from::<B, M>(&module, &mut gradients);
-        surface("step", arrived.and_then(|()| self.apply::<B, M>(lr, module)))
+        or_panic("step", arrived.and_then(|()| self.apply::<B, M>(lr, module)))
     }
 
     fn step_multi(&mut self, lr: LearningRate, module: M, mut gradients: MultiGradientsParams) -> M {
         let arrived = self.arrive_from::<B, M>(&module, &mut gradients);
-        surface("step", arrived.and_then(|()| self.apply::<B, M>(lr, module)))
+        or_panic("step", arrived.and_then(|()| self.apply::<B, M>(lr, module)))
     }
 
-    /// Panics where a state on the disk cannot be read: the interface knows no errors.
+    /// Panics if a state on disk cannot be read: the trait has no `Result`.
     fn to_record(&self) -> HostAdamWRecord {
-        surface("record", HostAdamWRecord::of(&self.states, &self.loaded))
+        or_panic("record", HostAdamWRecord::new(&self.states, &self.loaded))
     }
 
     fn load_record(mut self, record: HostAdamWRecord) -> Self {
@@ -232,22 +224,21 @@ impl<M: AutodiffModule<B>, B: AutodiffBackend> Optimizer<M, B> for HostAdamW {
     }
 }
 
-fn surface<T>(attempted: &str, result: Result<T, HostOptimError>) -> T {
+fn or_panic<T>(attempted: &str, result: Result<T, HostOptimError>) -> T {
     result.unwrap_or_else(|error| panic!("the optimizer {attempted} did not run: {error}"))
 }
 
-/// Gradients of one device or of several.
-trait Source {
+trait GradientSource {
     fn remove<B: Backend, const D: usize>(&mut self, id: ParamId) -> Option<Tensor<B, D>>;
 }
 
-impl Source for GradientsParams {
+impl GradientSource for GradientsParams {
     fn remove<B: Backend, const D: usize>(&mut self, id: ParamId) -> Option<Tensor<B, D>> {
         Self::remove(self, id)
     }
 }
 
-impl Source for MultiGradientsParams {
+impl GradientSource for MultiGradientsParams {
     fn remove<B: Backend, const D: usize>(&mut self, id: ParamId) -> Option<Tensor<B, D>> {
         Self::remove(self, id).map(|(tensor, _)| tensor)
     }
@@ -260,7 +251,7 @@ struct Arrival<'a, S> {
     failure: Option<HostOptimError>,
 }
 
-impl<B: AutodiffBackend, S: Source> ModuleVisitor<B> for Arrival<'_, S> {
+impl<B: AutodiffBackend, S: GradientSource> ModuleVisitor<B> for Arrival<'_, S> {
     fn enter_module(&mut self, name: &str, _container: &str) {
         self.path.push(name.to_owned());
     }
@@ -274,7 +265,7 @@ impl<B: AutodiffBackend, S: Source> ModuleVisitor<B> for Arrival<'_, S> {
             return;
         }
         let Some(gradient) = self.gradients.remove::<B::InnerBackend, D>(param.id) else { return };
-        // The path and not the id, which is drawn anew in every run: the bits that round moments follow from the name.
+        // The path, because ids differ between runs: the name seeds the rounding bits.
         let name = self.path.join(".");
         let weights = param.val().inner();
         let state = self.optimizer.state(param.id, &name, &weights);

@@ -1,8 +1,8 @@
-//! Loops over a parameter's elements: in pieces, on all threads of the pool, with the widest vectors the processor has.
+//! Loops over a parameter's elements: in pieces, on all threads of the pool, with the widest vectors of the processor.
 //!
-//! The pool is rayon's global one, which Burn's CPU backend computes on too, so that the two never use more threads than
-//! there are processors. No piece reads what another writes; only sums of squares combine pieces, and those are added in the
-//! pieces' order. How many threads take part therefore changes no bit.
+//! The pool is rayon's global one. Burn's CPU backend uses it too, so both together never use more threads than there
+//! are processors. No piece reads data that another writes. Only sums of squares combine pieces, in the order of the
+//! pieces. So the number of threads changes no bit.
 
 use half::bf16;
 use pulp::Arch;
@@ -13,17 +13,18 @@ use crate::noise::Noise;
 use crate::numbers::{Number, nearest};
 use crate::sgd::SgdFactors;
 
-/// Elements of one task. A multiple of a [block](crate::format::BLOCK); six arrays of this length fit a second-level cache.
+/// Elements of one task: a multiple of a [block](crate::format::BLOCK). Six arrays of this length fit a second-level
+/// cache.
 pub(crate) const PIECE: usize = 1 << 14;
 
-/// Runs `work` compiled for the vectors of this processor.
+/// Runs `work` compiled for this processor's vectors.
 #[inline(always)]
 pub(crate) fn vectorised<T>(work: impl FnOnce() -> T) -> T {
     Arch::new().dispatch(work)
 }
 
-/// One step of a parameter with a master weight of its own. `weights` get the masters in their type.
-pub(crate) fn step_wide<G: Number, M: Number, W: Rounded>(
+/// One AdamW step of a parameter in a format with master weights. `weights` receive the masters in their own type.
+pub(crate) fn step_adamw<G: Number, M: Number, W: DeviceWeight>(
     factors: Factors,
     noise: Noise,
     masters: &mut [f32],
@@ -38,12 +39,12 @@ pub(crate) fn step_wide<G: Number, M: Number, W: Rounded>(
         let begin = (n * PIECE) as u32;
         vectorised(
             #[inline(always)]
-            || step_elements(factors, noise, begin, masters, [first, second], gradient, weights),
+            || step_elements_adamw(factors, noise, begin, masters, [first, second], gradient, weights),
         );
     });
 }
 
-/// The moments' part of [`step_wide`] alone.
+/// Updates the moments alone.
 pub(crate) fn step_moments(factors: Factors, [first, second]: [&mut [f32]; 2], gradient: &[f32]) {
     let moments = first.par_chunks_mut(PIECE).zip(second.par_chunks_mut(PIECE));
     moments.zip(gradient.par_chunks(PIECE)).for_each(|((first, second), gradient)| {
@@ -58,7 +59,7 @@ pub(crate) fn step_moments(factors: Factors, [first, second]: [&mut [f32]; 2], g
     });
 }
 
-/// The weights' part of [`step_wide`] alone, along moments that are stepped.
+/// Updates the weights alone, from updated moments.
 pub(crate) fn step_weights(factors: Factors, weights: &mut [f32], [first, second]: [&[f32]; 2]) {
     let moments = first.par_chunks(PIECE).zip(second.par_chunks(PIECE));
     weights.par_chunks_mut(PIECE).zip(moments).for_each(|(weights, (first, second))| {
@@ -73,9 +74,9 @@ pub(crate) fn step_weights(factors: Factors, weights: &mut [f32], [first, second
     });
 }
 
-/// One step of the elements from `begin` on.
+/// One AdamW step of a piece; `begin` is the piece's first element in the parameter.
 #[inline(always)]
-pub(crate) fn step_elements<G: Number, M: Number, W: Rounded>(
+pub(crate) fn step_elements_adamw<G: Number, M: Number, W: DeviceWeight>(
     factors: Factors,
     noise: Noise,
     begin: u32,
@@ -88,7 +89,7 @@ pub(crate) fn step_elements<G: Number, M: Number, W: Rounded>(
     let (first, second) = (&mut first[..len], &mut second[..len]);
     let (gradient, weights) = (&gradient[..len], &mut weights[..len]);
     for n in 0..len {
-        let noise = noise.of(begin.wrapping_add(n as u32));
+        let noise = noise.draw(begin.wrapping_add(n as u32));
         let element = Element { weight: masters[n], first: first[n].wide(), second: second[n].wide() };
         let stepped = factors.step(element, gradient[n].wide());
         masters[n] = stepped.weight;
@@ -98,8 +99,7 @@ pub(crate) fn step_elements<G: Number, M: Number, W: Rounded>(
     }
 }
 
-/// [`step_wide`] along a velocity.
-pub(crate) fn step_velocity<G: Number, M: Number, W: Rounded>(
+pub(crate) fn step_sgd<G: Number, M: Number, W: DeviceWeight>(
     factors: SgdFactors,
     noise: Noise,
     masters: &mut [f32],
@@ -113,14 +113,13 @@ pub(crate) fn step_velocity<G: Number, M: Number, W: Rounded>(
         let begin = (n * PIECE) as u32;
         vectorised(
             #[inline(always)]
-            || step_elements_along(factors, noise, begin, masters, velocity, gradient, weights),
+            || step_elements_sgd(factors, noise, begin, masters, velocity, gradient, weights),
         );
     });
 }
 
-/// [`step_elements`] along a velocity.
 #[inline(always)]
-pub(crate) fn step_elements_along<G: Number, M: Number, W: Rounded>(
+pub(crate) fn step_elements_sgd<G: Number, M: Number, W: DeviceWeight>(
     factors: SgdFactors,
     noise: Noise,
     begin: u32,
@@ -135,43 +134,44 @@ pub(crate) fn step_elements_along<G: Number, M: Number, W: Rounded>(
     for n in 0..len {
         let [weight, moved] = factors.step(masters[n], velocity[n].wide(), gradient[n].wide());
         masters[n] = weight;
-        velocity[n] = M::rounded(moved, noise.of(begin.wrapping_add(n as u32)));
+        velocity[n] = M::rounded(moved, noise.draw(begin.wrapping_add(n as u32)));
         weights[n] = W::from_master(weight);
     }
 }
 
-/// A type that weights are given to a device in.
-pub(crate) trait Rounded: Copy + Send + Sync {
+/// The type in which the device receives weights.
+pub(crate) trait DeviceWeight: Copy + Send + Sync {
     fn from_master(master: f32) -> Self;
 }
 
-/// Given to nobody.
-impl Rounded for () {
+/// No output: the device receives the weights in another form.
+impl DeviceWeight for () {
     #[inline(always)]
     fn from_master(_master: f32) -> Self {}
 }
 
-impl Rounded for f32 {
+impl DeviceWeight for f32 {
     #[inline(always)]
     fn from_master(master: f32) -> Self {
         master
     }
 }
 
-impl Rounded for bf16 {
+impl DeviceWeight for bf16 {
     #[inline(always)]
     fn from_master(master: f32) -> Self {
         nearest(master)
     }
 }
 
-/// The sum of squares, in an order that is always the same.
+/// The order of additions depends on the length alone.
 pub(crate) fn squares<G: Number>(gradient: &[G]) -> f64 {
-    let pieces: Vec<f64> = gradient.par_chunks(PIECE).map(|piece| vectorised(|| squares_of(piece))).collect();
+    let pieces: Vec<f64> =
+        gradient.par_chunks(PIECE).map(|piece| vectorised(|| piece_squares(piece))).collect();
     pieces.iter().sum()
 }
 
-/// [`squares`] of `len` numbers of which all but those of these `rows` are zero: the same bits.
+/// [`squares`] of `len` numbers of which only `rows` are not zero, to the same bits.
 pub(crate) fn squares_of_rows(rows: &[u32], width: usize, len: usize, numbers: &[f32]) -> f64 {
     let mut runs = Vec::new();
     for (row, numbers) in rows.iter().zip(numbers.chunks_exact(width)) {
@@ -190,7 +190,7 @@ pub(crate) fn squares_of_rows(rows: &[u32], width: usize, len: usize, numbers: &
         for (at, run) in runs {
             piece[at - first..][..run.len()].copy_from_slice(run);
         }
-        vectorised(|| squares_of(&piece))
+        vectorised(|| piece_squares(&piece))
     };
     let pieces: Vec<_> = runs.chunk_by(|(one, _), (other, _)| one / PIECE == other / PIECE).collect();
     let pieces: Vec<f64> = pieces.into_par_iter().map(of_piece).collect();
@@ -198,7 +198,7 @@ pub(crate) fn squares_of_rows(rows: &[u32], width: usize, len: usize, numbers: &
 }
 
 #[inline(always)]
-fn squares_of<G: Number>(piece: &[G]) -> f64 {
+fn piece_squares<G: Number>(piece: &[G]) -> f64 {
     const LANES: usize = 16;
     let (rows, rest) = piece.as_chunks::<LANES>();
     let mut sums = [0.0f64; LANES];
@@ -212,20 +212,18 @@ fn squares_of<G: Number>(piece: &[G]) -> f64 {
     sums.iter().sum::<f64>() + rest
 }
 
-/// Adds `more` to `sum`.
 pub(crate) fn add<G: Number>(sum: &mut [f32], more: &[G]) {
     sum.par_chunks_mut(PIECE).zip(more.par_chunks(PIECE)).for_each(|(sum, more)| {
         vectorised(|| sum.iter_mut().zip(more).for_each(|(sum, more)| *sum += more.wide()));
     });
 }
 
-/// Copies bytes on all threads: one alone does not reach the memory's speed.
+/// Copies on all threads: one thread does not saturate the memory.
 pub(crate) fn copy(to: &mut [u8], from: &[u8]) {
     const BYTES: usize = 1 << 18;
     to.par_chunks_mut(BYTES).zip(from.par_chunks(BYTES)).for_each(|(to, from)| to.copy_from_slice(from));
 }
 
-/// Numbers in another type.
 pub(crate) fn convert<F: Number, T: Copy + Send + Sync>(
     to: &mut [T],
     from: &[F],

@@ -1,4 +1,4 @@
-//! The optimizer's state as Burn records it: the buffers as they are kept, with no loss and no conversion.
+//! The optimizer's state as a Burn record: the raw buffers, without loss or conversion.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,15 +11,14 @@ use serde::{Deserialize, Serialize};
 use crate::error::HostOptimError;
 use crate::format::Format;
 use crate::kept::StateMemory;
-use crate::layout::{BASES_OF_CODES, FIRST, Layout, MASTERS, Moments, PARTS, SECOND};
-use crate::state::{HostState, matching};
+use crate::layout::{CODE_BASES, FIRST, Layout, MASTERS, Moments, PARTS, SECOND};
+use crate::state::{HostState, check_len};
 
-/// State of a [`HostAdamW`](crate::HostAdamW), in its own format: precision settings do not apply. In the format `Compact`
-/// it completes the model's bf16 weights and belongs to the record of that model.
+/// State of a [`HostAdamW`](crate::HostAdamW) in its own format: precision settings do not apply. In the format
+/// `Compact` it completes the model's bf16 weights, so it belongs to that model's record.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct HostAdamWRecord(BTreeMap<u64, Parts>);
 
-/// The buffers of one parameter.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Parts {
     format: Format,
@@ -29,7 +28,7 @@ pub(crate) struct Parts {
 }
 
 impl HostAdamWRecord {
-    pub(crate) fn of(
+    pub(crate) fn new(
         states: &BTreeMap<ParamId, Arc<HostState>>,
         loaded: &BTreeMap<ParamId, Parts>,
     ) -> Result<Self, HostOptimError> {
@@ -59,14 +58,14 @@ impl HostState {
     pub(crate) fn to_parts(&self) -> Result<Parts, HostOptimError> {
         let order = order(self.layout.format);
         let mut bytes = vec![Vec::new(); order.len()];
-        self.kept.read(0..PARTS, self.len, |_, parts| {
+        self.storage.read(0..PARTS, self.len, |_, parts| {
             let recorded = order.iter().map(|part| parts[*part]);
             bytes.iter_mut().zip(recorded).for_each(|(bytes, part)| bytes.extend_from_slice(part));
         })?;
         Ok(Parts { format: self.layout.format, time: self.time, len: self.len, bytes })
     }
 
-    /// The state of a parameter of `len` elements, for an optimizer of this `format`.
+    /// The state of a parameter of `len` elements, for an optimizer with this `format`.
     pub(crate) fn from_parts(
         memory: &StateMemory,
         name: &str,
@@ -74,11 +73,12 @@ impl HostState {
         parts: &Parts,
         len: usize,
     ) -> Result<Self, HostOptimError> {
-        matching(name, "the recorded state", len, parts.len)?;
-        let layout = Layout::of(parts.format, Moments::Two, true);
+        check_len(name, "the recorded state", len, parts.len)?;
+
+        let layout = Layout::new(parts.format, Moments::Two, true);
         let (sizes, order) = (layout.bytes(len), order(parts.format));
         let sizes_agree = order.iter().map(|part| sizes[*part]).eq(parts.bytes.iter().map(Vec::len));
-        // An f32 parameter of an optimizer in the compact format is kept with moments in bf16.
+        // An optimizer with `Compact` keeps an f32 parameter in `Bf16Moments`.
         let formats_agree =
             parts.format == format || (format, parts.format) == (Format::Compact, Format::Bf16Moments);
         if !sizes_agree || !formats_agree {
@@ -88,7 +88,8 @@ impl HostState {
                 found: parts.format,
             });
         }
-        let mut state = Self::made(memory, name, layout, len, |range, arrays| {
+
+        let mut state = Self::build(memory, name, layout, len, |range, arrays| {
             let (before, recorded) = (layout.bytes(range.start), arrays.parts());
             for (part, bytes) in order.iter().zip(&parts.bytes) {
                 let into = &mut *recorded[*part];
@@ -99,16 +100,15 @@ impl HostState {
         Ok(state)
     }
 
-    /// A copy that takes memory of its own.
     pub(crate) fn duplicate(&self, memory: &StateMemory) -> Result<Self, HostOptimError> {
         Self::from_parts(memory, &self.name, self.layout.format, &self.to_parts()?, self.len)
     }
 }
 
-/// Parts of a state in the order in which records have them.
+/// Parts in the order of the record.
 fn order(format: Format) -> &'static [usize] {
     match format {
         Format::F32 | Format::Bf16Moments => &[MASTERS, FIRST, SECOND],
-        Format::Compact => &[MASTERS, FIRST, SECOND, BASES_OF_CODES],
+        Format::Compact => &[MASTERS, FIRST, SECOND, CODE_BASES],
     }
 }

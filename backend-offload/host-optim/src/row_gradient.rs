@@ -1,7 +1,7 @@
-//! The gradient of some rows of a matrix, all others zero: it arrives in shares, each of the rows that it names.
+//! The gradient of some rows of a matrix; all other rows are zero. It arrives in shares, each with its own rows.
 //!
-//! Shares are added in the order of [`Gradient`](crate::gradient::Gradient), and a row that a share does not name counts as
-//! zeros in it, so that the sum has the bits of whole gradients' sum.
+//! Shares are added in the order of [`Gradient`](crate::gradient::Gradient). A row absent from a share counts as zeros,
+//! so the sum has the bits of a sum of whole gradients.
 
 use backend_offload::{HostBuffer, HostMemory, OffloadError};
 use rayon::prelude::*;
@@ -10,19 +10,18 @@ use crate::pieces::{copy, squares_of_rows};
 
 /// The sum of `1 << level` neighbouring shares.
 #[derive(Debug)]
-struct Part {
+struct PartialSum {
     level: u32,
-    /// In order, each once.
+    /// Ascending, without duplicates.
     rows: Vec<u32>,
     buffer: HostBuffer,
 }
 
-impl Part {
+impl PartialSum {
     fn numbers(&self) -> &[f32] {
         bytemuck::cast_slice(&self.buffer)
     }
 
-    /// The sum of these shares and of those that follow.
     fn plus(&self, memory: &HostMemory, name: &str, width: usize, more: &Self) -> Result<Self, OffloadError> {
         let mut rows = [&self.rows[..], &more.rows].concat();
         rows.sort_unstable();
@@ -36,7 +35,7 @@ impl Part {
                 part.rows.binary_search(row).map_or(&zeros[..], |at| &part.numbers()[at * width..][..width])
             });
             for ((sum, left), right) in sums.iter_mut().zip(left).zip(right) {
-                // Zero is added, too: it makes zero of its negative.
+                // Adding zero is not a no-op: it turns -0.0 into 0.0.
                 *sum = left + right;
             }
         });
@@ -44,23 +43,21 @@ impl Part {
     }
 }
 
-/// A gradient that has arrived, or the shares of it that have.
 #[derive(Debug)]
 pub(crate) struct RowGradient {
     width: usize,
     /// Number of the next share.
     next: u64,
-    /// Sums of neighbours, the earlier ones first.
-    parts: Vec<Part>,
+    /// In the order of their shares.
+    partial_sums: Vec<PartialSum>,
 }
 
 impl RowGradient {
-    /// Nothing yet; the first share has this number.
+    /// Empty; `first` is the number of the first share.
     pub(crate) fn new(width: usize, first: u64) -> Self {
-        Self { width, next: first, parts: Vec::new() }
+        Self { width, next: first, partial_sums: Vec::new() }
     }
 
-    /// Takes the next share in.
     pub(crate) fn arrive(
         &mut self,
         memory: &HostMemory,
@@ -70,8 +67,8 @@ impl RowGradient {
     ) -> Result<(), OffloadError> {
         let mut buffer = memory.take(size_of_val(share), format_args!("the gradient of {name}"))?;
         copy(&mut buffer, bytemuck::cast_slice(share));
-        self.parts.push(Part { level: 0, rows: rows.to_vec(), buffer });
-        while let [.., left, right] = &self.parts[..]
+        self.partial_sums.push(PartialSum { level: 0, rows: rows.to_vec(), buffer });
+        while let [.., left, right] = &self.partial_sums[..]
             && left.level == right.level
             && !(self.next >> right.level).is_multiple_of(2)
         {
@@ -81,44 +78,44 @@ impl RowGradient {
         Ok(())
     }
 
-    /// Adds up what is left over, from the right. The gradient is whole then.
+    /// Adds the remaining partial sums, from the right; afterwards one is left.
     pub(crate) fn complete(&mut self, memory: &HostMemory, name: &str) -> Result<(), OffloadError> {
-        while self.parts.len() > 1 {
+        while self.partial_sums.len() > 1 {
             self.add_last(memory, name)?;
         }
         Ok(())
     }
 
     fn add_last(&mut self, memory: &HostMemory, name: &str) -> Result<(), OffloadError> {
-        let [.., left, right] = &self.parts[..] else { unreachable!("there are two") };
+        let [.., left, right] = &self.partial_sums[..] else { unreachable!("there are two") };
         let sum = left.plus(memory, name, self.width, right)?;
-        self.parts.truncate(self.parts.len() - 2);
-        self.parts.push(sum);
+        self.partial_sums.truncate(self.partial_sums.len() - 2);
+        self.partial_sums.push(sum);
         Ok(())
     }
 
-    /// The rows and the sum of all shares, where it is complete.
+    /// Rows and their sum, after [`complete`](Self::complete).
     pub(crate) fn whole(&self) -> (&[u32], &[f32]) {
-        (&self.parts[0].rows, self.parts[0].numbers())
+        (&self.partial_sums[0].rows, self.partial_sums[0].numbers())
     }
 
-    /// Sums of neighbouring shares, as gradients of the whole matrix of `len` numbers.
-    pub(crate) fn parts(&self, len: usize) -> Vec<Vec<f32>> {
-        let whole = |part: &Part| {
+    /// Each partial sum as a gradient of the whole matrix of `len` numbers.
+    pub(crate) fn partial_sums(&self, len: usize) -> Vec<Vec<f32>> {
+        let whole = |part: &PartialSum| {
             let mut whole = vec![0.0; len];
             for (row, numbers) in part.rows.iter().zip(part.numbers().chunks_exact(self.width)) {
                 whole[*row as usize * self.width..][..self.width].copy_from_slice(numbers);
             }
             whole
         };
-        self.parts.iter().map(whole).collect()
+        self.partial_sums.iter().map(whole).collect()
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.parts.iter().map(|part| part.buffer.len() as u64).sum()
+        self.partial_sums.iter().map(|part| part.buffer.len() as u64).sum()
     }
 
-    /// The sum of squares of a whole gradient of `len` numbers.
+    /// Sum of squares over the whole gradient of `len` numbers.
     pub(crate) fn squares(&self, len: usize) -> f64 {
         let (rows, numbers) = self.whole();
         squares_of_rows(rows, self.width, len, numbers)

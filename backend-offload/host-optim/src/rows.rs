@@ -1,13 +1,13 @@
-//! A matrix whose rows are read and stepped by their numbers: an embedding, of which a batch names few.
+//! A matrix whose rows are read and stepped by number, such as an embedding, of which a batch names few rows.
 //!
-//! A row without a gradient moves, too: its moments decay, and the weights follow them and the weight decay. Such steps are not
-//! taken when they are due. What they are made of is kept, the factors of each, and before a row is read or stepped along a
-//! gradient it takes all that it has missed, one after another, in one pass: the same operations on the same numbers as if
-//! each had been taken in time, and so the same bits, the bits that round moments included. Memory traffic is what that
-//! saves; the arithmetic is the same.
+//! A row without a gradient changes too: its moments decay, and weights follow them and the weight decay. Such steps
+//! are delayed. The factors of each are kept. Before a row is read or stepped along a gradient, it takes all missed
+//! steps one after another, in one pass. These are the same operations on the same numbers as steps in time, so the
+//! bits are the same, rounding included (`rows_stepped_when_they_are_named_have_the_bits_of_rows_stepped_in_time`).
+//! This saves memory traffic, not arithmetic.
 //!
-//! Rows that nobody names catch up in [turns](HostRows::catch_up_some), a share of them in every step, so that no row misses
-//! many steps and a save does not wait for all of them at once.
+//! Unused rows catch up in [turns](HostRows::catch_up_some), some in every step. So no row misses many steps, and a
+//! save does not wait for all of them at once.
 
 use backend_offload::HostBuffer;
 use rayon::prelude::*;
@@ -18,41 +18,41 @@ use crate::kept::arrays;
 use crate::layout::{Arrays, MASTERS, Moments};
 use crate::noise::Noise;
 use crate::numbers::{Number, Values};
-use crate::pieces::{step_elements, step_elements_along, vectorised};
+use crate::pieces::{step_elements_adamw, step_elements_sgd, vectorised};
 use crate::row_gradient::RowGradient;
 use crate::rule::Rule;
 use crate::sgd::SgdFactors;
-use crate::state::{HostState, key, matching};
+use crate::state::{HostState, check_len, name_hash};
 
-/// Steps in which each row has its turn.
-const TURNS: usize = 64;
+/// Steps within which each row has its turn.
+const TURN_PERIOD: usize = 64;
 
-/// A matrix in f32 whose rows are stepped when they are named, or have their turn.
+/// A matrix in f32 whose rows are stepped when used, or at their turn.
 #[derive(Debug)]
 pub struct HostRows {
-    /// Its time is that of the matrix: the steps that every row has taken or missed.
+    /// Its time counts the matrix's steps, including those that rows still miss.
     state: HostState,
     width: usize,
-    /// Steps that each row has taken, in host memory.
+    /// Steps taken by each row, in host memory.
     times: HostBuffer,
-    /// The latest steps, those that some row may have missed.
-    missed: Vec<Missed>,
-    /// The next row to have its turn, and the matrix's time when the first one last had it.
+    /// The latest steps: those that some row may miss.
+    missed: Vec<MissedStep>,
+    /// The next row to have its turn, and the matrix's time when the current round of turns began.
     turn: (usize, u32),
     first_share: u64,
-    gradient: Option<Waiting>,
+    gradient: Option<PendingGradient>,
     squares: Option<f64>,
 }
 
 #[derive(Debug)]
-enum Waiting {
+enum PendingGradient {
     Rows(RowGradient),
     Whole(HostBuffer),
 }
 
-/// A step along no gradient.
+/// The factors of a step, for rows that take it later.
 #[derive(Debug, Clone, Copy)]
-struct Missed {
+struct MissedStep {
     factors: StepFactors,
     noise: Noise,
 }
@@ -63,7 +63,7 @@ enum StepFactors {
     Sgd(SgdFactors),
 }
 
-impl Missed {
+impl MissedStep {
     #[inline(always)]
     fn step<M: Number>(
         &self,
@@ -75,29 +75,27 @@ impl Missed {
     ) {
         match self.factors {
             StepFactors::AdamW(factors) => {
-                step_elements(factors, self.noise, begin, masters, moments, gradient, weights);
+                step_elements_adamw(factors, self.noise, begin, masters, moments, gradient, weights);
             }
             StepFactors::Sgd(factors) => {
                 let [velocity, _nothing] = moments;
-                step_elements_along(factors, self.noise, begin, masters, velocity, gradient, weights);
+                step_elements_sgd(factors, self.noise, begin, masters, velocity, gradient, weights);
             }
         }
     }
 }
 
 impl HostRows {
-    /// The rows of a matrix in f32, each `width` long, whose state this is.
-    ///
-    /// # Errors
-    /// If the host tier has no room, the state is of something that is no such matrix or is on the disk, or a gradient waits in it.
+    /// Steps the matrix of `state` by rows of `width` elements. The state must be in host memory, with f32 weights and
+    /// without a waiting gradient.
     pub fn new(state: HostState, width: usize) -> Result<Self, HostOptimError> {
-        state.has_masters()?;
-        if state.kept.in_host_memory().is_none() {
+        state.check_has_masters()?;
+        if state.storage.host_parts().is_none() {
             return Err(HostOptimError::RowsOnDisk { name: state.name().to_owned() });
         }
         let rows = state.len() / width;
-        matching(state.name(), "its rows", state.len(), rows * width)?;
-        matching(
+        check_len(state.name(), "its rows", state.len(), rows * width)?;
+        check_len(
             state.name(),
             "a gradient that waits",
             0,
@@ -135,25 +133,22 @@ impl HostRows {
         self.state.moments()
     }
 
-    /// Bytes held on the host, an arrived gradient included.
+    /// Bytes in host memory, including a received gradient.
     pub fn host_bytes(&self) -> u64 {
         let gradient = match &self.gradient {
             None => 0,
-            Some(Waiting::Rows(gradient)) => gradient.bytes(),
-            Some(Waiting::Whole(gradient)) => gradient.len() as u64,
+            Some(PendingGradient::Rows(gradient)) => gradient.bytes(),
+            Some(PendingGradient::Whole(gradient)) => gradient.len() as u64,
         };
         self.state.host_bytes() + self.times.len() as u64 + gradient
     }
 
-    /// The numbers of `rows`, which are in order and each there once, as they are after the last step.
-    ///
-    /// # Errors
-    /// If some row is not there, or they are in no order.
+    /// The numbers of `rows` after the last step. `rows` must be ascending, without duplicates.
     pub fn read(&mut self, rows: &[u32]) -> Result<Vec<f32>, HostOptimError> {
-        self.are_named(rows)?;
+        self.check_rows(rows)?;
         self.catch_up(rows);
-        let kept = self.state.kept.in_host_memory().expect(IN_HOST_MEMORY);
-        let masters: &[f32] = kept[MASTERS].as_deref().map_or(&[], bytemuck::cast_slice);
+        let parts = self.state.storage.host_parts().expect(NOT_ON_DISK);
+        let masters: &[f32] = parts[MASTERS].as_deref().map_or(&[], bytemuck::cast_slice);
         let mut numbers = vec![0.0; self.width * rows.len()];
         numbers.par_chunks_exact_mut(self.width).zip(rows).for_each(|(to, row)| {
             to.copy_from_slice(&masters[*row as usize * self.width..][..self.width]);
@@ -166,82 +161,71 @@ impl HostRows {
         self.first_share = first;
     }
 
-    /// Takes the gradient of `rows` in, or the next share of it: all others' is zero. The rows are in order, each there once.
-    ///
-    /// # Errors
-    /// If the host tier has no room, some row is not there or they are in no order, or the share has another length than they.
-    /// Earlier shares are lost then.
+    /// Receives the gradient of `rows`, or its next share; all other rows are zero. `rows` must be ascending, without
+    /// duplicates. After an error, earlier shares are lost.
     pub fn arrive(&mut self, rows: &[u32], share: &[f32]) -> Result<(), HostOptimError> {
         self.squares = None;
         let waiting = self.gradient.take();
-        self.are_named(rows)?;
-        matching(self.name(), "the gradient", self.width * rows.len(), share.len())?;
+        self.check_rows(rows)?;
+        check_len(self.name(), "the gradient", self.width * rows.len(), share.len())?;
         let mut gradient = match waiting {
-            Some(Waiting::Rows(gradient)) => gradient,
+            Some(PendingGradient::Rows(gradient)) => gradient,
             _ => RowGradient::new(self.width, self.first_share),
         };
         gradient.arrive(&self.state.memory, self.state.name(), rows, share)?;
-        self.gradient = Some(Waiting::Rows(gradient));
+        self.gradient = Some(PendingGradient::Rows(gradient));
         Ok(())
     }
 
-    /// The gradient received so far, of the whole matrix: sums of neighbouring shares, in order.
+    /// The gradient received so far as whole matrices: sums of neighbouring shares, in order.
     pub fn shares(&self) -> Vec<Vec<f32>> {
         match &self.gradient {
             None => Vec::new(),
-            Some(Waiting::Rows(gradient)) => gradient.parts(self.len()),
-            Some(Waiting::Whole(gradient)) => vec![bytemuck::cast_slice(gradient).to_vec()],
+            Some(PendingGradient::Rows(gradient)) => gradient.partial_sums(self.len()),
+            Some(PendingGradient::Whole(gradient)) => vec![bytemuck::cast_slice(gradient).to_vec()],
         }
     }
 
-    /// Takes the `whole` matrix's gradient in for whatever has arrived: what all shares together came to elsewhere.
-    ///
-    /// # Errors
-    /// If the host tier has no room, or the length is another than the matrix's. The shares are lost then.
+    /// Replaces all received shares with `whole`, the matrix's gradient summed over all ranks. After an error, the
+    /// shares are lost.
     pub fn replace_gradient(&mut self, whole: &[f32]) -> Result<(), HostOptimError> {
         self.drop_gradient();
-        matching(self.name(), "the gradient", self.len(), whole.len())?;
+        check_len(self.name(), "the gradient", self.len(), whole.len())?;
         let purpose = format_args!("the gradient of {}", self.state.name());
         let mut buffer = self.state.memory.take(size_of_val(whole), purpose)?;
         buffer.copy_from_slice(bytemuck::cast_slice(whole));
-        self.gradient = Some(Waiting::Whole(buffer));
+        self.gradient = Some(PendingGradient::Whole(buffer));
         Ok(())
     }
 
-    /// The sum of squares of the gradient, once all shares have arrived; 0 if none has.
-    ///
-    /// # Errors
-    /// If the host tier has no room to add them up. The gradient is lost then.
+    /// See [`HostState::squares`].
     pub fn squares(&mut self) -> Result<f64, HostOptimError> {
         if let Some(squares) = self.squares {
             return Ok(squares);
         }
         let Some(gradient) = self.take_gradient()? else { return Ok(0.0) };
         let squares = match &gradient {
-            Waiting::Rows(gradient) => gradient.squares(self.len()),
-            Waiting::Whole(gradient) => Values::F32(bytemuck::cast_slice(gradient)).squares(),
+            PendingGradient::Rows(gradient) => gradient.squares(self.len()),
+            PendingGradient::Whole(gradient) => Values::F32(bytemuck::cast_slice(gradient)).squares(),
         };
         (self.gradient, self.squares) = (Some(gradient), Some(squares));
         Ok(squares)
     }
 
-    /// Whether a gradient waits for the next step.
+    /// See [`HostState::has_gradient`].
     pub fn has_gradient(&self) -> bool {
         self.gradient.is_some()
     }
 
-    /// Forgets the gradient that has arrived.
+    /// See [`HostState::drop_gradient`].
     pub fn drop_gradient(&mut self) {
         (self.gradient, self.squares) = (None, None);
     }
 
-    /// One step along the gradient that has arrived. Rows that it does not name take the step later.
-    ///
-    /// # Errors
-    /// As [`HostState::step`].
+    /// One step along the received gradient. Rows without a gradient take it later.
     pub fn step(&mut self, rule: impl Into<Rule>, stride: Stride) -> Result<(), HostOptimError> {
         let rule = rule.into();
-        self.state.is_made_for(&rule)?;
+        self.state.check_rule(&rule)?;
         let Some(gradient) = self.take_gradient()? else {
             return Err(HostOptimError::NoGradient { name: self.name().to_owned() });
         };
@@ -252,13 +236,14 @@ impl HostRows {
             Rule::AdamW(rule) => StepFactors::AdamW(rule.factors(stride, time)),
             Rule::Sgd(rule) => StepFactors::Sgd(rule.factors(stride)),
         };
-        self.missed.push(Missed { factors, noise: Noise::new(key(self.state.name()), time) });
+        self.missed.push(MissedStep { factors, noise: Noise::new(name_hash(self.state.name()), time) });
+
         match &gradient {
-            Waiting::Rows(gradient) => {
+            PendingGradient::Rows(gradient) => {
                 let (rows, numbers) = gradient.whole();
                 self.take_steps(rows, Some(numbers));
             }
-            Waiting::Whole(gradient) => {
+            PendingGradient::Whole(gradient) => {
                 let rows: Vec<u32> = (0..self.rows() as u32).collect();
                 self.take_steps(&rows, Some(bytemuck::cast_slice(gradient)));
             }
@@ -266,22 +251,22 @@ impl HostRows {
         Ok(())
     }
 
-    /// Lets the rows whose turn it is take the steps that they have missed. Called once a step, it keeps every row within
-    /// 64 steps of the last.
+    /// Lets some rows take their missed steps, in turns. With one call per step, no row falls more than 64 steps
+    /// behind.
     pub fn catch_up_some(&mut self) {
         let (begin, since) = self.turn;
-        let end = self.rows().min(begin + self.rows().div_ceil(TURNS));
+        let end = self.rows().min(begin + self.rows().div_ceil(TURN_PERIOD));
         self.catch_up(&(begin as u32..end as u32).collect::<Vec<_>>());
         self.turn.0 = end;
         if end == self.rows() {
-            // Every row has had its turn since then.
+            // Every row has caught up since the round began.
             let first = self.state.time - self.missed.len() as u32;
             self.missed.drain(..(since - first) as usize);
             self.turn = (0, self.state.time);
         }
     }
 
-    /// The matrix's state, once every row has taken the steps that it has missed.
+    /// The matrix's state, after every row has taken its missed steps.
     pub fn whole(&mut self) -> &HostState {
         let rows: Vec<u32> = (0..self.rows() as u32).collect();
         self.catch_up(&rows);
@@ -294,7 +279,7 @@ impl HostRows {
         self.len() / self.width
     }
 
-    fn are_named(&self, rows: &[u32]) -> Result<(), HostOptimError> {
+    fn check_rows(&self, rows: &[u32]) -> Result<(), HostOptimError> {
         let in_order = rows.is_sorted_by(|one, other| one < other);
         if in_order && rows.last().is_none_or(|last| (*last as usize) < self.rows()) {
             return Ok(());
@@ -302,10 +287,9 @@ impl HostRows {
         Err(HostOptimError::Rows { name: self.name().to_owned(), has: self.rows() })
     }
 
-    /// The gradient that has arrived, added up.
-    fn take_gradient(&mut self) -> Result<Option<Waiting>, HostOptimError> {
+    fn take_gradient(&mut self) -> Result<Option<PendingGradient>, HostOptimError> {
         let mut gradient = self.gradient.take();
-        if let Some(Waiting::Rows(gradient)) = &mut gradient {
+        if let Some(PendingGradient::Rows(gradient)) = &mut gradient {
             gradient.complete(&self.state.memory, self.state.name())?;
         }
         Ok(gradient)
@@ -315,16 +299,17 @@ impl HostRows {
         self.take_steps(rows, None);
     }
 
-    /// Lets `rows` take every step that they have missed, the last of them along `gradient` where there is one.
+    /// Lets `rows` take all missed steps; the last one along `gradient`, if given.
     fn take_steps(&mut self, rows: &[u32], gradient: Option<&[f32]>) {
         if self.state.memory.computes_nothing() {
             return;
         }
         let Self { state, width, times, missed, .. } = self;
-        let steps = Steps { width: *width, missed, time: state.time, gradient };
+        let steps = RowSteps { width: *width, missed, time: state.time, gradient };
+
         let times = bytemuck::cast_slice_mut(times);
-        let kept = state.kept.in_host_memory_mut().expect(IN_HOST_MEMORY);
-        match arrays(state.layout, kept) {
+        let parts = state.storage.host_parts_mut().expect(NOT_ON_DISK);
+        match arrays(state.layout, parts) {
             Arrays::F32 { masters, moments } => {
                 steps.take(rows, times, masters, moments, state.layout.moments);
             }
@@ -336,40 +321,42 @@ impl HostRows {
     }
 }
 
-const IN_HOST_MEMORY: &str = "refused before: it is on the disk";
+const NOT_ON_DISK: &str = "refused before: it is on the disk";
 
-/// The latest steps of a matrix, and the gradient of the last.
-struct Steps<'a> {
+struct RowSteps<'a> {
     width: usize,
-    missed: &'a [Missed],
-    /// After the last of them.
+    missed: &'a [MissedStep],
+    /// After the last step.
     time: u32,
     gradient: Option<&'a [f32]>,
 }
 
-impl Steps<'_> {
+impl RowSteps<'_> {
     fn take<M: Number>(
         &self,
         rows: &[u32],
         times: &mut [u32],
         masters: &mut [f32],
         [first, second]: [&mut [M]; 2],
-        kept: Moments,
+        kind: Moments,
     ) {
         let width = self.width;
-        // Beside a velocity there is no second moment.
-        let of_second = if kept == Moments::Two { width } else { 0 };
-        let moments = picked(first, width, rows).into_iter().zip(picked(second, of_second, rows));
-        let picked_rows = picked(masters, width, rows).into_iter().zip(moments).zip(picked(times, 1, rows));
-        let picked_rows: Vec<_> = rows.iter().zip(picked_rows).enumerate().collect();
+        // A velocity has no second moment.
+        let second_width = if kind == Moments::Two { width } else { 0 };
+        let moments =
+            select_rows(first, width, rows).into_iter().zip(select_rows(second, second_width, rows));
+        let rows_to_step =
+            select_rows(masters, width, rows).into_iter().zip(moments).zip(select_rows(times, 1, rows));
+        let rows_to_step: Vec<_> = rows.iter().zip(rows_to_step).enumerate().collect();
+
         let zeros = vec![0.0; width];
-        picked_rows.into_par_iter().for_each(|(n, (row, ((masters, (first, second)), time)))| {
+        rows_to_step.into_par_iter().for_each(|(n, (row, ((masters, (first, second)), time)))| {
             let begin = (*row as usize * width) as u32;
             let missed = &self.missed[self.missed.len() - (self.time - time[0]) as usize..];
             vectorised(
                 #[inline(always)]
                 || {
-                    // What is given to no one takes no room.
+                    // A vector of `()` allocates nothing.
                     let mut weights = vec![(); width];
                     for (at, step) in missed.iter().enumerate() {
                         let along = self.gradient.filter(|_| at + 1 == missed.len());
@@ -383,8 +370,8 @@ impl Steps<'_> {
     }
 }
 
-/// The parts of `all` that have these numbers, which are in order; each is `width` long.
-fn picked<'a, T>(mut all: &'a mut [T], width: usize, rows: &[u32]) -> Vec<&'a mut [T]> {
+/// Slices of `width` elements at these row numbers, which must be ascending.
+fn select_rows<'a, T>(mut all: &'a mut [T], width: usize, rows: &[u32]) -> Vec<&'a mut [T]> {
     let mut at = 0;
     let pick = |row: &u32| {
         let begin = *row as usize * width;

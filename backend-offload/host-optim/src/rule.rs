@@ -1,4 +1,4 @@
-//! The rules by which a parameter may be stepped.
+//! The update rules.
 
 use crate::adamw::AdamW;
 use crate::sgd::Sgd;

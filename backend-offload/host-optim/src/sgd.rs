@@ -1,17 +1,16 @@
-//! The rule: gradient descent with momentum and decoupled weight decay, one element at a time.
+//! Gradient descent with momentum and decoupled weight decay, one element at a time.
 
 use crate::adamw::Stride;
 
 /// Settings of gradient descent with momentum. A state keeps one moment for it, the velocity.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sgd {
-    /// Share of the velocity that a step keeps, to which it adds the gradient.
+    /// Share of the velocity that a step keeps before it adds the gradient.
     pub momentum: f32,
-    /// Share of a weight, times the learning rate, that each step takes away.
+    /// Weight decay: each step takes away this share of a weight, times the learning rate.
     pub weight_decay: f64,
 }
 
-/// All factors of one step of one parameter.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SgdFactors {
     scale: f32,
@@ -32,7 +31,7 @@ impl Sgd {
 }
 
 impl SgdFactors {
-    /// The weight and the velocity after a step.
+    /// Returns weight and velocity.
     #[inline(always)]
     pub(crate) fn step(&self, weight: f32, velocity: f32, gradient: f32) -> [f32; 2] {
         let velocity = velocity * self.momentum + gradient * self.scale;

@@ -1,10 +1,9 @@
-//! One parameter's state: its master weights and its moments, on the host or on the disk below it, and the gradient that waits
-//! for the next step.
+//! One parameter's state: master weights, moments and the gradient of the next step, in host memory or on disk.
 //!
-//! The order of a step is: gradients [arrive](HostState::arrive), in one share or in several; the caller adds up
-//! [`HostState::squares`] of all parameters and decides; then each parameter [steps](HostState::step), or all
-//! [drop](HostState::drop_gradient) what arrived. Memory is taken when a state is made and when a gradient arrives; a step of a
-//! state on the disk takes that of a few chunks before it begins.
+//! A step goes as follows. Gradients [arrive](HostState::arrive), in one share or several. The caller adds
+//! [`HostState::squares`] over all parameters and decides. Then each parameter [steps](HostState::step), or all
+//! [drop](HostState::drop_gradient) their gradients. A state takes memory when it is made and when a gradient arrives;
+//! on disk, also for a few chunks before a step begins.
 
 use std::ops::Range;
 
@@ -15,8 +14,8 @@ use crate::chunks::Pipeline;
 use crate::error::HostOptimError;
 use crate::format::Format;
 use crate::gradient::Gradient;
-use crate::kept::{Kept, StateMemory};
-use crate::layout::{Along, Arrays, Layout, MASTERS, Moments};
+use crate::kept::{StateMemory, Storage};
+use crate::layout::{Arrays, Layout, MASTERS, Moments, StepContext};
 use crate::noise::Noise;
 use crate::numbers::{Values, ValuesMut};
 use crate::rule::Rule;
@@ -30,83 +29,76 @@ pub struct HostState {
     pub(crate) len: usize,
     pub(crate) time: u32,
     pub(crate) layout: Layout,
-    pub(crate) kept: Kept,
+    pub(crate) storage: Storage,
     /// Number of the first share of the next gradient.
     first_share: u64,
     gradient: Option<Gradient>,
-    /// The sum of squares of what has arrived, where it was asked for since.
+    /// Sum of squares, cached until the gradient changes.
     squares: Option<f64>,
 }
 
 impl HostState {
-    /// The state before the first step of a parameter with these `weights`, in host memory or on the disk below it. A parameter in
-    /// f32 has no bits to complete, so its compact state is the one with moments in bf16.
-    ///
-    /// # Errors
-    /// If the memory has no room.
+    /// The state before the first step, for a parameter with these `weights`. F32 weights have no bits to complete, so
+    /// `Compact` becomes `Bf16Moments` for them.
     pub fn new(
         memory: impl Into<StateMemory>,
         name: &str,
         format: Format,
         weights: Values<'_>,
     ) -> Result<Self, HostOptimError> {
-        Self::begun(&memory.into(), name, (format, Moments::Two), weights)
+        Self::initial(&memory.into(), name, (format, Moments::Two), weights)
     }
 
-    /// The same, of a parameter that is stepped by [`Sgd`](crate::Sgd).
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
+    /// As [`new`](Self::new), for steps of [`Sgd`](crate::Sgd).
     pub fn with_velocity(
         memory: impl Into<StateMemory>,
         name: &str,
         format: Format,
         weights: Values<'_>,
     ) -> Result<Self, HostOptimError> {
-        Self::begun(&memory.into(), name, (format, Moments::Velocity), weights)
+        Self::initial(&memory.into(), name, (format, Moments::Velocity), weights)
     }
 
-    fn begun(
+    fn initial(
         memory: &StateMemory,
         name: &str,
         (format, moments): (Format, Moments),
         weights: Values<'_>,
     ) -> Result<Self, HostOptimError> {
-        let layout = Layout::of(format, moments, weights.is_narrow());
-        Self::made(memory, name, layout, weights.len(), |range, arrays| arrays.begin(weights.part(range)))
+        let layout = Layout::new(format, moments, weights.is_narrow());
+        Self::build(memory, name, layout, weights.len(), |range, arrays| {
+            arrays.set_initial_weights(weights.part(range));
+        })
     }
 
-    /// A state as `fill` makes it of zeros, stretch by stretch.
-    pub(crate) fn made(
+    /// A state of zeros, changed by `fill` range by range.
+    pub(crate) fn build(
         memory: &StateMemory,
         name: &str,
         layout: Layout,
         len: usize,
         fill: impl FnMut(Range<usize>, &mut Arrays<'_>),
     ) -> Result<Self, HostOptimError> {
-        let kept = Kept::new(memory, name, layout, len, fill)?;
+        let storage = Storage::new(memory, name, layout, len, fill)?;
         let (name, memory) = (name.to_owned(), memory.host.clone());
         let (first_share, gradient, squares) = (0, None, None);
-        Ok(Self { name, memory, len, time: 0, layout, kept, first_share, gradient, squares })
+        Ok(Self { name, memory, len, time: 0, layout, storage, first_share, gradient, squares })
     }
 
-    /// The next gradients' shares are numbered from `first` on, where others have those before. Shares are added pairwise by
-    /// their number, so that the sum does not depend on who adds which.
+    /// Numbers the shares of later gradients from `first` on; other ranks hold the shares before. Shares are added
+    /// pairwise by number, so the sum does not depend on which rank adds which.
     pub fn number_shares_from(&mut self, first: u64) {
         self.first_share = first;
     }
 
-    /// The number of the share that arrives next.
+    /// The next share's number.
     pub fn next_share(&self) -> u64 {
         self.gradient.as_ref().map_or(self.first_share, Gradient::next)
     }
 
-    /// Takes a gradient in, or the next share of it.
-    ///
-    /// # Errors
-    /// If the host tier has no room, or the length is another than the parameter's. Earlier shares are lost then.
+    /// Receives a gradient, or its next share. After an error, earlier shares are lost.
     pub fn arrive(&mut self, share: Values<'_>) -> Result<(), HostOptimError> {
-        matching(&self.name, "the gradient", self.len, share.len())?;
+        check_len(&self.name, "the gradient", self.len, share.len())?;
         self.squares = None;
         let mut gradient = self.gradient.take().unwrap_or_else(|| Gradient::new(self.first_share));
         gradient.arrive(&self.memory, &self.name, share)?;
@@ -116,22 +108,16 @@ impl HostState {
 
     /// The gradient received so far: sums of neighbouring shares, in order.
     pub fn shares(&self) -> Vec<Values<'_>> {
-        self.gradient.iter().flat_map(Gradient::parts).collect()
+        self.gradient.iter().flat_map(Gradient::partial_sums).collect()
     }
 
-    /// Takes `whole` in for whatever has arrived: what all shares together came to elsewhere.
-    ///
-    /// # Errors
-    /// As [`arrive`](Self::arrive). The shares are lost then.
+    /// Replaces all received shares with `whole`, the sum over all ranks. After an error, the shares are lost.
     pub fn replace_gradient(&mut self, whole: Values<'_>) -> Result<(), HostOptimError> {
         self.drop_gradient();
         self.arrive(whole)
     }
 
-    /// The sum of squares of the gradient, once all shares have arrived; 0 if none has.
-    ///
-    /// # Errors
-    /// If the host tier has no room to add them up. The gradient is lost then.
+    /// The gradient's sum of squares after its last share; 0 without a gradient. After an error, the gradient is lost.
     pub fn squares(&mut self) -> Result<f64, HostOptimError> {
         if let Some(squares) = self.squares {
             return Ok(squares);
@@ -148,18 +134,16 @@ impl HostState {
         self.gradient.is_some()
     }
 
-    /// Forgets the gradient that has arrived.
+    /// Drops the gradient, for a skipped step.
     pub fn drop_gradient(&mut self) {
         (self.gradient, self.squares) = (None, None);
     }
 
-    /// One step along the gradient that has arrived. `weights` become the new ones, rounded to their type; the compact
-    /// format also reads the old ones there.
+    /// One step along the received gradient. `weights` receive the result, rounded to their type; the compact format
+    /// also reads the old weights there.
     ///
-    /// # Errors
-    /// If no gradient has arrived, lengths differ, the state was made for another rule, or it completes bf16 weights and these are
-    /// others; and if the host tier has no room to add shares up, which are lost then, or for chunks of a state on the disk. Weights
-    /// and moments have not changed. If the disk fails, weights are NaN and the state is lost.
+    /// After an error, weights and moments are unchanged; shares that could not be added are lost. If the disk fails,
+    /// weights become NaN and the state is lost.
     pub fn step(
         &mut self,
         rule: impl Into<Rule>,
@@ -168,29 +152,28 @@ impl HostState {
     ) -> Result<(), HostOptimError> {
         let rule = &rule.into();
         let len = weights.len();
-        let stepped =
-            self.alone(|state, pipeline| state.step_in(pipeline, rule, stride, weights.part(0..len)));
+        let stepped = self
+            .with_own_pipeline(|state, pipeline| state.step_in(pipeline, rule, stride, weights.part(0..len)));
         stepped.inspect_err(|_| {
-            if self.kept.is_torn() {
+            if self.storage.is_torn() {
                 weights.fill_with_nan();
             }
         })
     }
 
-    /// Takes a step of this state and no other.
-    pub(crate) fn alone(
+    pub(crate) fn with_own_pipeline(
         &mut self,
         step: impl FnOnce(&mut Self, &mut Pipeline) -> Result<(), HostOptimError>,
     ) -> Result<(), HostOptimError> {
-        let mut pipeline = Pipeline::over([&self.kept])?;
+        let mut pipeline = Pipeline::new([&self.storage])?;
         step(self, &mut pipeline)?;
-        self.kept.when_written(&mut pipeline, || {});
+        self.storage.when_written(&mut pipeline, || {});
         drop(pipeline);
-        self.kept.is_written()
+        self.storage.check_written()
     }
 
-    /// [`step`](Self::step), as one of those that `pipeline` was made for. The new numbers count once they are
-    /// [written](Kept::when_written); after an error, weights may be of no step.
+    /// [`step`](Self::step) as one of the states of `pipeline`. The result counts once it is
+    /// [written](Storage::when_written). After an error, weights may be of no step.
     pub(crate) fn step_in(
         &mut self,
         pipeline: &mut Pipeline,
@@ -198,18 +181,18 @@ impl HostState {
         stride: Stride,
         mut weights: ValuesMut<'_>,
     ) -> Result<(), HostOptimError> {
-        self.is_made_for(rule)?;
-        matching(&self.name, "the parameter", self.len, weights.len())?;
+        self.check_rule(rule)?;
+        check_len(&self.name, "the parameter", self.len, weights.len())?;
         if self.reads_weights() && !weights.values().is_narrow() {
-            return Err(self.not_bf16());
+            return Err(self.not_bf16_error());
         }
-        self.step_stretches(pipeline, rule, stride, |along, range, arrays, gradient| {
-            along.step(arrays, gradient, Some(weights.part(range)));
+        self.step_ranges(pipeline, rule, stride, |context, range, arrays, gradient| {
+            context.step(arrays, gradient, Some(weights.part(range)));
         })
     }
 
-    /// The same of the master weights alone, which the format [has](Self::has_masters); and these in tiles: all codes, then all
-    /// scales.
+    /// As [`step_in`](Self::step_in), with the new masters as tiles: all codes, then all scales. The format must have
+    /// masters.
     pub(crate) fn step_to_tiles(
         &mut self,
         pipeline: &mut Pipeline,
@@ -218,42 +201,40 @@ impl HostState {
         code: Code,
         into: &mut [u8],
     ) -> Result<(), HostOptimError> {
-        self.is_made_for(rule)?;
+        self.check_rule(rule)?;
         let len = self.len;
-        self.step_stretches(pipeline, rule, stride, |along, range, arrays, gradient| {
-            along.step(arrays, gradient, None);
-            encode_stretch(code, arrays.masters(), (range, len), into);
+        self.step_ranges(pipeline, rule, stride, |context, range, arrays, gradient| {
+            context.step(arrays, gradient, None);
+            encode_range(code, arrays.masters(), (range, len), into);
         })
     }
 
-    /// Takes a step, stretch by stretch of the parameter, with as much of the gradient.
-    fn step_stretches(
+    fn step_ranges(
         &mut self,
         pipeline: &mut Pipeline,
         rule: &Rule,
         stride: Stride,
-        mut step: impl FnMut(Along<'_>, Range<usize>, &mut Arrays<'_>, Values<'_>),
+        mut step: impl FnMut(StepContext<'_>, Range<usize>, &mut Arrays<'_>, Values<'_>),
     ) -> Result<(), HostOptimError> {
         let gradient = self.take_gradient()?;
         if self.memory.computes_nothing() {
             return Ok(());
         }
-        let noise = Noise::new(key(&self.name), self.time);
-        let along = Along { rule, stride, time: self.time, noise };
-        self.kept.change(pipeline, self.layout, self.len, |range, arrays| {
-            let along = Along { noise: noise.from(range.start), ..along };
-            step(along, range.clone(), arrays, gradient.whole().part(range));
+        let noise = Noise::new(name_hash(&self.name), self.time);
+        let context = StepContext { rule, stride, time: self.time, noise };
+        self.storage.change(pipeline, self.layout, self.len, |range, arrays| {
+            let context = StepContext { noise: noise.starting_at(range.start), ..context };
+            step(context, range.clone(), arrays, gradient.whole().part(range));
         })
     }
 
-    pub(crate) fn is_made_for(&self, rule: &Rule) -> Result<(), HostOptimError> {
+    pub(crate) fn check_rule(&self, rule: &Rule) -> Result<(), HostOptimError> {
         match (rule, self.layout.moments) {
             (Rule::AdamW(_), Moments::Two) | (Rule::Sgd(_), Moments::Velocity) => Ok(()),
             _ => Err(HostOptimError::OtherRule { name: self.name.clone(), rule: rule.name() }),
         }
     }
 
-    /// The gradient that has arrived, added up, for the step that begins.
     fn take_gradient(&mut self) -> Result<Gradient, HostOptimError> {
         let Some(mut gradient) = self.gradient.take() else {
             return Err(HostOptimError::NoGradient { name: self.name.clone() });
@@ -264,38 +245,33 @@ impl HostState {
         Ok(gradient)
     }
 
-    /// The parameter's name, in errors and for the bits that round its moments.
+    /// The parameter's name: appears in errors and seeds the rounding bits.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether a step needs the parameter's weights as the device has them.
+    /// Whether a step needs the parameter's weights from the device.
     pub fn reads_weights(&self) -> bool {
         self.layout.format == Format::Compact
     }
 
-    /// Whether the master weights are here.
-    ///
-    /// # Errors
-    /// If they are what the device has, completed.
-    pub(crate) fn has_masters(&self) -> Result<(), HostOptimError> {
+    /// Fails if the state only completes the device's weights.
+    pub(crate) fn check_has_masters(&self) -> Result<(), HostOptimError> {
         if self.reads_weights() { Err(HostOptimError::NoMasters { name: self.name.clone() }) } else { Ok(()) }
     }
 
-    /// The master weights in tiles: all codes, then all scales.
-    pub(crate) fn encode(&self, code: Code, into: &mut [u8]) -> Result<(), HostOptimError> {
-        self.kept.read(MASTERS..MASTERS + 1, self.len, |range, parts| {
-            encode_stretch(code, bytemuck::cast_slice(parts[0]), (range, self.len), into);
+    pub(crate) fn encode_masters(&self, code: Code, into: &mut [u8]) -> Result<(), HostOptimError> {
+        self.storage.read(MASTERS..MASTERS + 1, self.len, |range, parts| {
+            encode_range(code, bytemuck::cast_slice(parts[0]), (range, self.len), into);
         })
     }
 
-    /// Moments that it keeps of each number of its parameter: 2, 1 where it has a velocity, or none where it takes
-    /// [gradients alone](Self::of_gradients).
+    /// Moments per element: 2, or 1 for a velocity, or 0 for [gradients only](Self::for_gradients).
     pub fn moments(&self) -> usize {
         match self.layout.moments {
             Moments::Two => 2,
             Moments::Velocity => 1,
-            Moments::Elsewhere => 0,
+            Moments::None => 0,
         }
     }
 
@@ -310,30 +286,30 @@ impl HostState {
         self.time
     }
 
-    /// Bytes held on the host, an arrived gradient included.
+    /// Bytes in host memory, including a received gradient.
     pub fn host_bytes(&self) -> u64 {
-        self.kept.host_bytes() + self.gradient.as_ref().map_or(0, Gradient::bytes)
+        self.storage.host_bytes() + self.gradient.as_ref().map_or(0, Gradient::bytes)
     }
 
-    /// Bytes on the disk, where the state is there.
+    /// Bytes on disk; 0 for a state in host memory.
     pub fn disk_bytes(&self) -> u64 {
-        self.kept.disk_bytes()
+        self.storage.disk_bytes()
     }
 
-    pub(crate) fn not_bf16(&self) -> HostOptimError {
+    pub(crate) fn not_bf16_error(&self) -> HostOptimError {
         HostOptimError::NotBf16 { name: self.name.clone(), found: "f32" }
     }
 }
 
-/// Encodes a stretch of so many master weights in all. Tiles do not go over its ends.
-fn encode_stretch(code: Code, masters: &[f32], (range, len): (Range<usize>, usize), into: &mut [u8]) {
+/// Encodes `range` of a parameter of `len` master weights. A range begins at a tile.
+fn encode_range(code: Code, masters: &[f32], (range, len): (Range<usize>, usize), into: &mut [u8]) {
     let (codes, scales) = into.split_at_mut(TILE * tiles(len));
     let (first, count) = (range.start / TILE, tiles(range.len()));
     let scales: &mut [f32] = bytemuck::cast_slice_mut(scales);
     encode(code, masters, &mut codes[TILE * first..][..TILE * count], &mut scales[first..][..count]);
 }
 
-pub(crate) fn matching(
+pub(crate) fn check_len(
     name: &str,
     what: &'static str,
     expected: usize,
@@ -345,7 +321,7 @@ pub(crate) fn matching(
     Err(HostOptimError::Length { name: name.to_owned(), what, expected, found })
 }
 
-/// A number that tells parameters apart: FNV-1a of the name.
-pub(crate) fn key(name: &str) -> u32 {
+/// FNV-1a.
+pub(crate) fn name_hash(name: &str) -> u32 {
     name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }

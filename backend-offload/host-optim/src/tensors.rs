@@ -1,4 +1,4 @@
-//! A parameter's tensors on their device: read for its state, and made anew after a step.
+//! A parameter's tensors on their device: read for its state, and created again after a step.
 
 use std::fmt;
 use std::pin::Pin;
@@ -19,10 +19,10 @@ use crate::numbers::{Values, ValuesMut, nearest};
 use crate::pieces::convert;
 use crate::rule::Rule;
 use crate::saved::Saved;
-use crate::state::{HostState, matching};
+use crate::state::{HostState, check_len};
 use crate::tiles::{Code, TILE, decode, tile_bytes, tiles};
 
-/// A gradient on its way from the device, or a share of one.
+/// A gradient, or a share of one, in transfer from the device.
 #[derive(Debug)]
 pub struct Incoming(Form);
 
@@ -33,11 +33,8 @@ enum Form {
 }
 
 impl Incoming {
-    /// Begins to read a share of the gradient of the parameter `name`. On a device that copies beside its work it is under way
-    /// when this returns, and its memory serves others after the copy; elsewhere it has come.
-    ///
-    /// # Errors
-    /// If the tensor cannot be read.
+    /// Starts to read a share of the gradient of parameter `name`. On a device with asynchronous copies this returns
+    /// during the transfer, and the tensor's memory is free after it. On other devices the transfer is complete.
     pub fn begin<B: Backend, const D: usize>(
         name: &str,
         share: Tensor<B, D>,
@@ -45,11 +42,8 @@ impl Incoming {
         Ok(Self(Form::Numbers(Reading::begin(name, share)?)))
     }
 
-    /// The same of a gradient that the device has brought to tiles of whole numbers. It waits for its step as f32, or as bf16
-    /// where it is `narrow`.
-    ///
-    /// # Errors
-    /// If a tensor cannot be read.
+    /// As [`begin`](Self::begin), for a gradient encoded as `Int8` tiles. It waits for its step as f32, or as bf16 if
+    /// `narrow`.
     pub fn begin_tiles<B: Backend>(
         name: &str,
         (codes, scales): TileTensors<B>,
@@ -60,7 +54,6 @@ impl Incoming {
     }
 }
 
-/// A tensor that is being read.
 enum Reading {
     Here(TensorData),
     UnderWay(Pin<Box<dyn Future<Output = Result<TensorData, HostOptimError>> + Send>>),
@@ -75,10 +68,10 @@ impl Reading {
         let mut reading = Box::pin(async move {
             let data = tensor.into_data_async().await;
             let data = data.map_err(|error| unreadable(&name, error.to_string()))?;
-            // Burn's router widens what it reads to the backend's default type.
+            // Burn's router widens tensors to the backend's default type.
             Ok(if data.dtype == kind { data } else { data.convert_dtype(kind) })
         });
-        // A read is asked for when it is polled first.
+        // The first poll starts the read.
         match reading.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(data) => data.map(Self::Here),
             Poll::Pending => Ok(Self::UnderWay(reading)),
@@ -103,11 +96,8 @@ impl fmt::Debug for Reading {
 }
 
 impl HostState {
-    /// The state before the first step of the parameter `weights`, whose numbers are read for it.
-    ///
-    /// # Errors
-    /// If the memory has no room, or the tensor is neither f32 nor bf16 or cannot be read.
-    pub fn of_tensor<B: Backend, const D: usize>(
+    /// The state before the first step of the parameter `weights`, in f32 or bf16.
+    pub fn from_tensor<B: Backend, const D: usize>(
         memory: impl Into<StateMemory>,
         name: &str,
         format: Format,
@@ -118,20 +108,14 @@ impl HostState {
     }
 
     /// The master weights of a parameter whose own numbers are `weights`.
-    ///
-    /// # Errors
-    /// As [`HostState::masters`].
     pub fn complete(&self, weights: TensorData) -> Result<TensorData, HostOptimError> {
-        // What completes bf16 weights knows them as such, however wide they were read.
+        // The compact format completes bf16 weights, even if they were read in a wider type.
         let weights = if self.reads_weights() { weights.convert_dtype(DType::BF16) } else { weights };
         let masters = self.masters(values(self.name(), &weights)?)?;
         Ok(TensorData::new(masters, weights.shape))
     }
 
-    /// The state that was saved, and the parameter it belongs to in the type `kind`. Of `weights` only shape and device matter.
-    ///
-    /// # Errors
-    /// If the host tier has no room, lengths differ, or the tensor is neither f32 nor bf16.
+    /// The saved state, and its parameter as a tensor of type `kind`. Only shape and device of `weights` matter.
     pub fn restore_tensor<B: Backend, const D: usize>(
         memory: impl Into<StateMemory>,
         name: &str,
@@ -141,16 +125,13 @@ impl HostState {
         kind: DType,
     ) -> Result<(Self, Tensor<B, D>), HostOptimError> {
         let device = weights.device();
-        let mut data = blank(name, weights, kind)?;
+        let mut data = zeroed_data(name, weights, kind)?;
         let state = Self::restore(memory, name, format, saved, &mut values_mut(name, &mut data)?)?;
-        let weights = state.memory.first(|| made(data, &device));
+        let weights = state.memory.first(|| tensor_from_data(data, &device));
         Ok((state, weights))
     }
 
-    /// Takes a gradient in, or a further share of it.
-    ///
-    /// # Errors
-    /// If the host tier has no room, the length is another than the parameter's, or the tensor cannot be read.
+    /// Receives a gradient, or a further share, and waits for its transfer.
     pub fn arrive_tensor<B: Backend, const D: usize>(
         &mut self,
         share: Tensor<B, D>,
@@ -159,10 +140,7 @@ impl HostState {
         self.take_in(share)
     }
 
-    /// Takes in a gradient once it has come, or a further share of it.
-    ///
-    /// # Errors
-    /// If it cannot be read, the host tier has no room, or the length is another than the parameter's.
+    /// Waits for the transfer of a gradient or a further share, and receives it.
     pub fn take_in(&mut self, share: Incoming) -> Result<(), HostOptimError> {
         match share.0 {
             Form::Numbers(reading) => {
@@ -184,8 +162,8 @@ impl HostState {
         let unusable = |error: DataError| unreadable(self.name(), format!("{error:?}"));
         let codes = codes.convert_dtype(DType::I8).into_vec::<i8>().map_err(unusable)?;
         let scales = scales.into_vec::<f32>().map_err(unusable)?;
-        matching(self.name(), "the gradient", TILE * tiles(self.len()), codes.len())?;
-        matching(self.name(), "the gradient's scales", tiles(self.len()), scales.len())?;
+        check_len(self.name(), "the gradient", TILE * tiles(self.len()), codes.len())?;
+        check_len(self.name(), "the gradient's scales", tiles(self.len()), scales.len())?;
         let mut numbers = vec![0.0; self.len()];
         decode(Code::Int8, bytemuck::cast_slice(&codes), &scales, &mut numbers);
         if !narrow {
@@ -196,27 +174,20 @@ impl HostState {
         self.arrive(Values::Bf16(&rounded))
     }
 
-    /// The master weights in tiles, on `device`.
-    ///
-    /// # Errors
-    /// If the format's masters are the device's weights, completed, or the host tier has no room for the tiles; and if the state is
-    /// on the disk and cannot be read.
+    /// The master weights in tiles, on `device`. Fails if the format has no masters on the host.
     pub fn tiles<B: Backend>(
         &self,
         code: Code,
         device: &B::Device,
     ) -> Result<TileTensors<B>, HostOptimError> {
-        self.has_masters()?;
+        self.check_has_masters()?;
         let mut encoded =
             self.memory.take(tile_bytes(self.len()), format_args!("the weights of {}", self.name()))?;
-        self.encode(code, &mut encoded)?;
+        self.encode_masters(code, &mut encoded)?;
         Ok(self.memory.first(|| tile_tensors(&encoded, self.len(), device)))
     }
 
-    /// One step along the gradient that has arrived: the parameter after it, in the type it had.
-    ///
-    /// # Errors
-    /// As [`HostState::step`], and if the tensor is neither f32 nor bf16 or cannot be read where the format needs it.
+    /// As [`HostState::step`], on tensors. Returns the new parameter in the type of `weights`.
     pub fn step_tensor<B: Backend, const D: usize>(
         &mut self,
         rule: impl Into<Rule>,
@@ -227,18 +198,15 @@ impl HostState {
         let mut data = if self.reads_weights() {
             read(self.name(), weights)?
         } else {
-            blank(self.name(), weights, kind)?
+            zeroed_data(self.name(), weights, kind)?
         };
         let name = self.name().to_owned();
         self.step(rule, stride, values_mut(&name, &mut data)?)?;
-        Ok(self.memory.first(|| made(data, &device)))
+        Ok(self.memory.first(|| tensor_from_data(data, &device)))
     }
 }
 
-/// A tensor's numbers, in an error with the name of its parameter.
-///
-/// # Errors
-/// If the device cannot be read.
+/// Reads a tensor; an error names the parameter.
 pub fn read<B: Backend, const D: usize>(
     name: &str,
     tensor: Tensor<B, D>,
@@ -246,8 +214,8 @@ pub fn read<B: Backend, const D: usize>(
     Reading::begin(name, tensor)?.wait()
 }
 
-/// Memory for the parameter after a step. The tensor's own is free when this returns.
-fn blank<B: Backend, const D: usize>(
+/// Frees the tensor's own memory.
+fn zeroed_data<B: Backend, const D: usize>(
     name: &str,
     tensor: Tensor<B, D>,
     kind: DType,
@@ -265,9 +233,8 @@ fn blank<B: Backend, const D: usize>(
 /// Codes, `[tiles, 128]` of a byte each, and scales, `[tiles, 1]`.
 pub type TileTensors<B> = (Tensor<B, 2, Int>, Tensor<B, 2>);
 
-/// The numbers of tiles, in this shape and type: one launch of one kernel, which takes no memory beside them. `None` on a backend
-/// that has no such kernel; those over CubeCL have it. The product of a code's number and its scale is rounded to f32, and that
-/// to `kind`.
+/// Decodes tiles with one kernel launch and no extra memory; `None` if the backend has no such kernel. Those over
+/// CubeCL do. The product of code value and scale is rounded to f32, then to `kind`.
 pub fn decoded_by_kernel<B: Managed, const D: usize>(
     (codes, scales): TileTensors<B>,
     code: Code,
@@ -279,10 +246,10 @@ pub fn decoded_by_kernel<B: Managed, const D: usize>(
     Some(Tensor::from_primitive(TensorPrimitive::Float(numbers)))
 }
 
-/// Numbers in tiles on a device, of their bytes: all codes, then all scales.
+/// Creates the tensors of tiles from their bytes: all codes, then all scales.
 ///
 /// # Panics
-/// If the bytes are not as many as [`tile_bytes`] says.
+/// If the number of bytes is not [`tile_bytes`] of `len`.
 pub fn tile_tensors<B: Backend>(encoded: &[u8], len: usize, device: &B::Device) -> TileTensors<B> {
     assert_eq!(encoded.len(), tile_bytes(len), "the bytes of {len} numbers");
     let (codes, scales) = encoded.split_at(TILE * tiles(len));
@@ -292,10 +259,13 @@ pub fn tile_tensors<B: Backend>(encoded: &[u8], len: usize, device: &B::Device) 
 fn tiled<B: Backend>(codes: Vec<i8>, scales: Vec<f32>, device: &B::Device) -> TileTensors<B> {
     let count = scales.len();
     let codes = B::int_from_data(TensorData::new(codes, [count, TILE]), device);
-    (Tensor::from_primitive(codes), made(TensorData::new(scales, [count, 1]), device))
+    (Tensor::from_primitive(codes), tensor_from_data(TensorData::new(scales, [count, 1]), device))
 }
 
-pub(crate) fn made<B: Backend, const D: usize>(data: TensorData, device: &B::Device) -> Tensor<B, D> {
+pub(crate) fn tensor_from_data<B: Backend, const D: usize>(
+    data: TensorData,
+    device: &B::Device,
+) -> Tensor<B, D> {
     Tensor::from_primitive(TensorPrimitive::Float(B::float_from_data(data, device)))
 }
 
@@ -317,7 +287,7 @@ fn values_mut<'d>(name: &str, data: &'d mut TensorData) -> Result<ValuesMut<'d>,
     read.map_err(|error| unreadable(name, format!("{error:?}")))
 }
 
-pub(crate) fn supported(name: &str, kind: DType) -> Result<(), HostOptimError> {
+pub(crate) fn check_dtype(name: &str, kind: DType) -> Result<(), HostOptimError> {
     match kind {
         DType::F32 | DType::BF16 => Ok(()),
         other => Err(unreadable(name, unsupported(other))),

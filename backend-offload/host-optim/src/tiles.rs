@@ -1,29 +1,30 @@
-//! Numbers in eight bits for the link: tiles of 128 with a scale each, about a byte per number.
+//! Numbers in eight bits for the link: tiles of 128 with one scale each, about a byte per number.
 //!
-//! A tile's scale is its largest magnitude by the largest code, in f32. Where that would be no normal number, everything in the
-//! tile is taken for zero. A tile with NaN or infinity has NaN for a scale, so that all of it is NaN again on the other side and
-//! nobody takes it for numbers.
+//! A tile's scale is its largest magnitude divided by the largest code, in f32. If that is not a normal number, the
+//! whole tile becomes zero. A tile with NaN or infinity gets a NaN scale, so all its numbers decode to NaN and none
+//! passes for a result. A step with such a gradient is skipped
+//! (`a_diverging_step_is_skipped_although_tiles_cannot_hold_nan`).
 
 use rayon::prelude::*;
 
 use crate::pieces::{PIECE, vectorised};
 
-/// Numbers with one scale.
+/// Numbers that share a scale.
 pub const TILE: usize = 128;
 
 const TILES: usize = PIECE / TILE;
 
-/// Number system of the bytes; a tile's scale multiplies its numbers.
+/// Meaning of a byte; the tile's scale multiplies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
     /// A whole number from -127 to 127.
     Int8,
-    /// A floating-point number with four bits of exponent and three of mantissa (e4m3), up to 448.
+    /// A floating-point number with four exponent bits and three mantissa bits (e4m3), up to 448.
     Fp8,
 }
 
 impl Code {
-    /// Numbers that the 256 bytes stand for, in order. A byte that is not in use stands for NaN.
+    /// The values of all 256 bytes, in order. Unused bytes are NaN.
     pub fn values(self) -> [f32; 256] {
         std::array::from_fn(|byte| match self {
             Self::Int8 => value_of_int8(byte as u8),
@@ -31,7 +32,7 @@ impl Code {
         })
     }
 
-    /// The largest magnitude that a code stands for.
+    /// The largest magnitude of a code.
     pub fn top(self) -> f32 {
         match self {
             Self::Int8 => 127.0,
@@ -40,27 +41,25 @@ impl Code {
     }
 }
 
-/// Scales that go with so many numbers.
+/// Tiles, and so scales, for `len` numbers.
 pub fn tiles(len: usize) -> usize {
     len.div_ceil(TILE)
 }
 
-/// Bytes of so many numbers in tiles: all codes, then all scales.
+/// Bytes of `len` numbers in tiles: all codes, then all scales.
 pub fn tile_bytes(len: usize) -> usize {
     (TILE + size_of::<f32>()) * tiles(len)
 }
 
-/// The bytes of so many numbers that nobody takes for any.
-pub(crate) fn missing(len: usize) -> Vec<u8> {
+/// Tiles of `len` NaNs, for weights whose step failed.
+pub(crate) fn nan_tiles(len: usize) -> Vec<u8> {
     let mut encoded = vec![0; TILE * tiles(len)];
     encoded.extend(std::iter::repeat_n(f32::NAN.to_ne_bytes(), tiles(len)).flatten());
     encoded
 }
 
-/// The nearest codes of `numbers`, and their tiles' scales. `codes` are as many as whole tiles have; the last are zero.
-///
-/// # Panics
-/// If codes or scales are not as many as [`tiles`] says.
+/// Encodes `numbers` to nearest. `codes` covers whole tiles; codes past the last number become zero. Panics unless
+/// `codes` and `scales` have the lengths of [`tiles`].
 pub fn encode(code: Code, numbers: &[f32], codes: &mut [u8], scales: &mut [f32]) {
     assert_eq!((codes.len(), scales.len()), (TILE * tiles(numbers.len()), tiles(numbers.len())));
     let pieces = numbers.par_chunks(PIECE).zip(codes.par_chunks_mut(PIECE)).zip(scales.par_chunks_mut(TILES));
@@ -85,10 +84,7 @@ pub fn encode(code: Code, numbers: &[f32], codes: &mut [u8], scales: &mut [f32])
     });
 }
 
-/// Decodes `codes` and their tiles' `scales` to `numbers`.
-///
-/// # Panics
-/// As [`encode`].
+/// Decodes `codes` and their tiles' `scales`; panics as [`encode`].
 pub fn decode(code: Code, codes: &[u8], scales: &[f32], numbers: &mut [f32]) {
     assert_eq!((codes.len(), scales.len()), (TILE * tiles(numbers.len()), tiles(numbers.len())));
     let pieces = numbers.par_chunks_mut(PIECE).zip(codes.par_chunks(PIECE)).zip(scales.par_chunks(TILES));
@@ -110,7 +106,7 @@ pub fn decode(code: Code, codes: &[u8], scales: &[f32], numbers: &mut [f32]) {
 
 #[inline(always)]
 fn decode_tile(codes: &[u8; TILE], scale: f32, numbers: &mut [f32], value: impl Fn(u8) -> f32) {
-    // Whole tiles in a loop of a length that the compiler knows.
+    // Whole tiles run in a loop of constant length.
     if let Ok(numbers) = <&mut [f32; TILE]>::try_from(&mut *numbers) {
         for n in 0..TILE {
             numbers[n] = value(codes[n]) * scale;
@@ -122,7 +118,7 @@ fn decode_tile(codes: &[u8; TILE], scale: f32, numbers: &mut [f32], value: impl 
 
 #[inline(always)]
 fn encode_tile(tile: &[f32; TILE], top: f32, codes: &mut [u8; TILE], nearest: impl Fn(f32) -> u8) -> f32 {
-    // Magnitudes are in the order of their bits, NaN above all.
+    // Bit patterns order magnitudes, with NaN on top.
     let largest = f32::from_bits(tile.iter().fold(0, |most: u32, x| most.max(x.to_bits() & (u32::MAX >> 1))));
     let scale = largest / top;
     if !scale.is_normal() {
@@ -135,7 +131,7 @@ fn encode_tile(tile: &[f32; TILE], top: f32, codes: &mut [u8; TILE], nearest: im
     scale
 }
 
-/// Added to a number below 2²², it leaves the nearest whole one in the lowest bits.
+/// Added to a number below 2²², it leaves the nearest whole number in the lowest bits.
 const WHOLE: f32 = 12_582_912.0;
 
 #[inline(always)]
@@ -143,14 +139,14 @@ fn nearest_int8(share: f32) -> u8 {
     (share + WHOLE).to_bits() as u8
 }
 
-/// Bits of an f32 below the three that e4m3 keeps of the mantissa.
+/// Bits of an f32 mantissa that e4m3 drops.
 const CUT: u32 = 20;
-/// Difference between the exponents of f32 and of e4m3.
+/// Difference between the exponent biases of f32 and e4m3.
 const BIAS: u32 = 127 - 7;
 const SMALLEST_NORMAL: f32 = 1.0 / 64.0;
-/// Codes below it count in steps of this.
+/// Codes below `SMALLEST_NORMAL` are multiples of 1 / `STEPS`.
 const STEPS: f32 = 512.0;
-/// The code of 448; the one above it is NaN.
+/// The code of 448; the next one is NaN.
 const TOP: u32 = 0x7e;
 
 #[inline(always)]
@@ -196,13 +192,12 @@ mod tests {
         (codes, scales, back)
     }
 
-    /// Numbers from -1 to 1, none like another.
     fn spread(count: usize) -> Vec<f32> {
         (0..count).map(|n| ((n as f32 + 0.5) * 0.754_877_7).fract() * 2.0 - 1.0).collect()
     }
 
     #[test]
-    fn every_code_is_the_code_of_its_own_number() {
+    fn every_finite_code_encodes_back_to_itself() {
         for code in CODES {
             let values = code.values();
             for byte in (0..=255u8).filter(|byte| values[usize::from(*byte)].is_finite()) {
@@ -219,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_becomes_the_nearest_code_of_all() {
+    fn numbers_become_their_nearest_code() {
         for code in CODES {
             let values = code.values();
             let finite: Vec<f32> = values.into_iter().filter(|value| value.is_finite()).collect();
@@ -249,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outlier_costs_its_own_tile_alone() {
+    fn an_outlier_costs_precision_in_its_own_tile_alone() {
         let mut numbers = spread(256);
         numbers[5] = 1e6;
         let (_, scales, back) = there_and_back(Code::Int8, &numbers);
@@ -261,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_and_what_is_below_every_scale_are_zeros() {
+    fn numbers_below_every_normal_scale_become_zero() {
         for code in CODES {
             for tiny in [0.0, -0.0, 1e-40, 1e-37] {
                 let (codes, scales, back) = there_and_back(code, &[tiny; 130]);

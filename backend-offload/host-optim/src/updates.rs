@@ -1,5 +1,8 @@
-//! Steps that are taken beside the program: on a thread of their own, one after another, each waited for where its result is
-//! needed.
+//! Steps on a background thread, one after another. A caller waits where it needs a result.
+//!
+//! The bits are those of steps that the caller waits for (`background_steps_have_the_bits_of_steps_in_the_foreground`).
+//! A failed step leaves NaN for its parameter, never old weights
+//! (`a_step_that_cannot_be_taken_is_reported_and_leaves_nan_for_its_parameter`).
 
 use std::fmt;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -18,23 +21,22 @@ use crate::error::HostOptimError;
 use crate::numbers::ValuesMut;
 use crate::pieces::copy;
 use crate::rule::Rule;
-use crate::state::{HostState, matching};
-use crate::tensors::{TileTensors, made, read, supported, tile_tensors};
-use crate::tiles::{Code, missing, tile_bytes};
+use crate::state::{HostState, check_len};
+use crate::tensors::{TileTensors, check_dtype, read, tensor_from_data, tile_tensors};
+use crate::tiles::{Code, nan_tiles, tile_bytes};
 
-/// A step that is to be taken: see [`HostState::begin_tensor`] and [`HostState::begin_tiles`].
+/// A prepared step; see [`HostState::begin_tensor`] and [`HostState::begin_tiles`].
 #[derive(Debug)]
 pub struct Update {
     state: HostState,
     rule: Rule,
     stride: Stride,
-    /// Where the step reads them.
+    /// The old weights, if the step reads them.
     weights: Option<HostBuffer>,
     form: Form,
     done: SyncSender<HostBuffer>,
 }
 
-/// Form in which weights are given to the device.
 #[derive(Debug, Clone, Copy)]
 enum Form {
     Numbers(DType),
@@ -43,13 +45,13 @@ enum Form {
 }
 
 impl Update {
-    /// Takes the step. Whoever waits for the weights gets them once the state is where it is kept.
+    /// Takes the step. The weights are sent once the state is stored.
     fn run(self, pipeline: &mut Pipeline) -> Result<HostState, HostOptimError> {
         let Self { mut state, rule, stride, weights, form, done } = self;
         #[cfg(feature = "test-util")]
         crate::faults::panic_if_asked(&state);
-        // Not before: each step gives a gradient's memory back, so that all together take no more than one does.
-        let mut weights = weights.map_or_else(|| room(&state, form), Ok)?;
+        // Taken late: each step frees a gradient, so that all steps together need the memory of one.
+        let mut weights = weights.map_or_else(|| take_weights_buffer(&state, form), Ok)?;
         match form {
             Form::Tiles(code) => state.step_to_tiles(pipeline, &rule, stride, code, &mut weights)?,
             Form::Numbers(DType::BF16) => {
@@ -61,8 +63,8 @@ impl Update {
                 state.step_in(pipeline, &rule, stride, weights)?;
             }
         }
-        // Nobody may be waiting: a program that ends needs no weights.
-        state.kept.when_written(pipeline, move || _ = done.send(weights));
+        // The receiver may be gone: a program that ends needs no weights.
+        state.storage.when_written(pipeline, move || _ = done.send(weights));
         Ok(state)
     }
 
@@ -73,35 +75,29 @@ impl Update {
     }
 }
 
-/// Steps on their way.
+/// Steps in progress.
 #[derive(Debug)]
 pub struct Updates {
     thread: Option<JoinHandle<Result<Vec<HostState>, HostOptimError>>>,
 }
 
 impl Updates {
-    /// Takes `updates` one after another, in this order, beside what the program does meanwhile. While the last chunks of one
-    /// state on the disk are stepped and written, the first ones of the next are read.
-    ///
-    /// # Errors
-    /// If the system refuses a thread. Their states are lost then.
+    /// Starts `updates` on a thread of their own, in this order. While the last chunks of one state on disk are stepped
+    /// and written, the first chunks of the next are read. If the system refuses a thread, the states are lost.
     pub fn begin(updates: Vec<Update>) -> Result<Self, HostOptimError> {
         Self::begin_then(updates, || {})
     }
 
-    /// The same, and runs `then` on their thread when they are taken.
-    ///
-    /// # Errors
-    /// As [`begin`](Self::begin).
+    /// As [`begin`](Self::begin), and runs `then` on the thread after the last step.
     pub fn begin_then(
         updates: Vec<Update>,
         then: impl FnOnce() + Send + 'static,
     ) -> Result<Self, HostOptimError> {
         Self::run(move || {
-            let mut pipeline = Pipeline::over(updates.iter().map(|update| &update.state.kept))?;
+            let mut pipeline = Pipeline::new(updates.iter().map(|update| &update.state.storage))?;
             let taken: Vec<_> = updates.into_iter().map(|update| update.run(&mut pipeline)).collect();
             drop(pipeline);
-            let whole = |state: HostState| state.kept.is_written().map(|()| state);
+            let whole = |state: HostState| state.storage.check_written().map(|()| state);
             let states = taken.into_iter().map(|taken| taken.and_then(whole)).collect::<Result<_, _>>()?;
             then();
             Ok(states)
@@ -118,11 +114,10 @@ impl Updates {
         }
     }
 
-    /// Waits for all of them; their states, in the order they were given.
+    /// Waits for all steps and returns their states, in the order of `updates`.
     ///
-    /// # Errors
-    /// The first failure, by the order of the steps. Weights of each step that failed are NaN, of all steps after a panic, too; and
-    /// no state comes back.
+    /// Returns the first failure instead, in the order of the steps, and then no state. The weights of each failed step
+    /// are NaN; after a panic, those of all later steps too.
     pub fn finish(mut self) -> Result<Vec<HostState>, HostOptimError> {
         let thread = self.thread.take().expect("there until it is finished");
         thread.join().unwrap_or_else(|panic| {
@@ -135,14 +130,14 @@ impl Updates {
 
 impl Drop for Updates {
     fn drop(&mut self) {
-        // Host memory is given back on the device's thread, which may end with the program.
+        // Freeing host memory needs the device's thread, which may end with the program. So wait here.
         if let Some(thread) = self.thread.take() {
             _ = thread.join();
         }
     }
 }
 
-fn room(state: &HostState, form: Form) -> Result<HostBuffer, HostOptimError> {
+fn take_weights_buffer(state: &HostState, form: Form) -> Result<HostBuffer, HostOptimError> {
     let bytes = match form {
         Form::Numbers(kind) => kind.size() * state.len(),
         Form::Tiles(_) => tile_bytes(state.len()),
@@ -151,12 +146,10 @@ fn room(state: &HostState, form: Form) -> Result<HostBuffer, HostOptimError> {
 }
 
 impl HostState {
-    /// One step along the gradient that has arrived, to be taken by [`Updates`]; and the parameter after it, in the type it
-    /// had. The old one's device memory is free when this returns.
+    /// Prepares one step along the received gradient, for [`Updates`]. Also returns the future parameter, in the type
+    /// of `weights`, and frees the device memory of `weights`.
     ///
-    /// # Errors
-    /// If the tensor is neither f32 nor bf16, or the format needs its numbers and they cannot be read, or have no room on the
-    /// host. The state is lost then. What else can keep a step from being taken, [`Updates::finish`] tells.
+    /// After an error the state is lost. [`Updates::finish`] reports errors of the step itself.
     pub fn begin_tensor<B: Backend, const D: usize>(
         self,
         rule: impl Into<Rule>,
@@ -164,13 +157,11 @@ impl HostState {
         weights: Tensor<B, D>,
     ) -> Result<(Update, Updated<Tensor<B, D>>), HostOptimError> {
         let device = weights.device();
-        self.begin_numbers(rule.into(), stride, weights, move |data| made(data, &device))
+        self.begin_numbers(rule.into(), stride, weights, move |data| tensor_from_data(data, &device))
     }
 
-    /// The same, with the numbers of the new weights, of which other processes make tensors, too.
-    ///
-    /// # Errors
-    /// As [`begin_tensor`](Self::begin_tensor).
+    /// As [`begin_tensor`](Self::begin_tensor), but gives the weights' numbers, which other ranks also make tensors
+    /// from.
     pub fn begin_data<B: Backend, const D: usize>(
         self,
         rule: impl Into<Rule>,
@@ -188,12 +179,13 @@ impl HostState {
         make: impl FnOnce(TensorData) -> T + Send + 'static,
     ) -> Result<(Update, Updated<T>), HostOptimError> {
         let (shape, kind) = (weights.shape(), weights.dtype());
-        supported(&self.name, kind)?;
+        check_dtype(&self.name, kind)?;
         let form = Form::Numbers(kind);
+
         let weights = if self.reads_weights() {
             let read = read(&self.name, weights)?;
-            let mut weights = room(&self, form)?;
-            matching(&self.name, "the parameter", weights.len(), read.bytes.len())?;
+            let mut weights = take_weights_buffer(&self, form)?;
+            check_len(&self.name, "the parameter", weights.len(), read.bytes.len())?;
             if !self.memory.computes_nothing() {
                 copy(&mut weights, &read.bytes);
             }
@@ -202,19 +194,18 @@ impl HostState {
             drop(weights);
             None
         };
+
         let make = move |done: Option<HostBuffer>| {
             make(match kind {
-                DType::BF16 => data(done, bf16::NAN, &shape),
-                _ => data(done, f32::NAN, &shape),
+                DType::BF16 => weights_or_nan(done, bf16::NAN, &shape),
+                _ => weights_or_nan(done, f32::NAN, &shape),
             })
         };
         Ok(self.begin(rule, stride, weights, form, make))
     }
 
-    /// The same of a parameter that the device has in tiles of eight bits.
-    ///
-    /// # Errors
-    /// If the format's masters are the device's weights, completed: tiles are none. The state is lost then.
+    /// As [`begin_tensor`](Self::begin_tensor), for a parameter that the device holds in eight-bit tiles. Fails if the
+    /// format has no masters on the host.
     pub fn begin_tiles<B: Backend>(
         self,
         rule: impl Into<Rule>,
@@ -226,10 +217,7 @@ impl HostState {
         self.begin_encoded(rule.into(), stride, code, move |encoded, len| tile_tensors(encoded, len, &device))
     }
 
-    /// The same with the tiles' bytes, of which other processes make tensors, too, by [`tile_tensors`].
-    ///
-    /// # Errors
-    /// As [`begin_tiles`](Self::begin_tiles).
+    /// As [`begin_tiles`](Self::begin_tiles), but gives the tiles' bytes, for [`tile_tensors`] on this and other ranks.
     pub fn begin_tile_data(
         self,
         rule: impl Into<Rule>,
@@ -250,11 +238,11 @@ impl HostState {
         code: Code,
         make: impl FnOnce(&[u8], usize) -> T + Send + 'static,
     ) -> Result<(Update, Updated<T>), HostOptimError> {
-        self.has_masters()?;
+        self.check_has_masters()?;
         let len = self.len;
         let make = move |done: Option<HostBuffer>| match done {
             Some(encoded) => make(&encoded, len),
-            None => make(&missing(len), len),
+            None => make(&nan_tiles(len), len),
         };
         Ok(self.begin(rule, stride, None, Form::Tiles(code), make))
     }
@@ -276,18 +264,18 @@ impl HostState {
             (memory.first(|| make(done)), waited)
         };
         let update = Update { state: self, rule, stride, weights, form, done };
-        (update, Updated { made: Mutex::new(Made::NotYet(Some(Box::new(make)))) })
+        (update, Updated { weights: Mutex::new(Weights::Pending(Some(Box::new(make)))) })
     }
 }
 
-/// The parameter as an [`Update`] will leave it.
+/// The future parameter of an [`Update`].
 pub struct Updated<T> {
-    made: Mutex<Made<T>>,
+    weights: Mutex<Weights<T>>,
 }
 
-enum Made<T> {
-    /// Waits for the step, and tells how long; `None` only after a panic in it.
-    NotYet(Option<Box<dyn FnOnce() -> (T, Duration) + Send>>),
+enum Weights<T> {
+    /// Waits for the step and returns the time waited. `None` only if an earlier call panicked.
+    Pending(Option<Box<dyn FnOnce() -> (T, Duration) + Send>>),
     Ready(T),
 }
 
@@ -298,29 +286,29 @@ impl<T> fmt::Debug for Updated<T> {
 }
 
 impl<T: Clone> Updated<T> {
-    /// The new weights, once they are there; all NaN if their step failed, which [`Updates::finish`] tells.
+    /// Waits for the new weights; all NaN if the step failed, which [`Updates::finish`] reports.
     pub fn wait(&self) -> T {
         self.wait_timed().0
     }
 
-    /// The same, and how long this call waited for the step. Making a tensor of the weights is no waiting.
+    /// As [`wait`](Self::wait), with the time spent waiting for the step. Making a tensor does not count.
     pub fn wait_timed(&self) -> (T, Duration) {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.weights.lock().unwrap_or_else(PoisonError::into_inner);
         let mut waited = Duration::ZERO;
-        if let Made::NotYet(make) = &mut *made {
+        if let Weights::Pending(make) = &mut *slot {
             let make = make.take().expect("an earlier try to make these weights panicked");
             let weights;
             (weights, waited) = make();
-            *made = Made::Ready(weights);
+            *slot = Weights::Ready(weights);
         }
-        match &*made {
-            Made::Ready(weights) => (weights.clone(), waited),
-            Made::NotYet(_) => unreachable!("made just before"),
+        match &*slot {
+            Weights::Ready(weights) => (weights.clone(), waited),
+            Weights::Pending(_) => unreachable!("made just before"),
         }
     }
 }
 
-fn data<T: Element + Pod>(weights: Option<HostBuffer>, missing: T, shape: &Shape) -> TensorData {
+fn weights_or_nan<T: Element + Pod>(weights: Option<HostBuffer>, missing: T, shape: &Shape) -> TensorData {
     let weights =
         weights.map_or_else(|| vec![missing; shape.num_elements()], |it| bytemuck::cast_slice(&it).to_vec());
     TensorData::new(weights, shape.clone())
@@ -338,7 +326,7 @@ mod tests {
     const STRIDE: Stride = Stride { lr: 1e-2, scale: 1.0 };
     const LEN: usize = 700;
 
-    /// A state whose second step is due, and the weights that go with it.
+    /// A state ready for its second step, and its weights.
     fn due(memory: &HostMemory, format: Format, seed: usize) -> (HostState, Vec<bf16>) {
         let numbers = |seed: usize| -> Vec<bf16> {
             (0..LEN).map(|n| bf16::from_f32(((n * 7 + seed) as f32 * 0.618).fract() - 0.5)).collect()
@@ -353,7 +341,7 @@ mod tests {
     }
 
     fn tensor(weights: &[bf16]) -> Tensor<Flex, 1> {
-        made(TensorData::new(weights.to_vec(), [LEN]), &FlexDevice)
+        tensor_from_data(TensorData::new(weights.to_vec(), [LEN]), &FlexDevice)
     }
 
     fn numbers(updated: &Updated<Tensor<Flex, 1>>) -> Vec<f32> {
@@ -361,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_panic_in_a_step_no_old_weight_is_taken_for_a_new_one_and_what_was_saved_goes_on() {
+    fn a_panic_in_a_step_leaves_nan_weights_and_saved_states_resume() {
         for format in [Format::F32, Format::Bf16Moments, Format::Compact] {
             let memory = HostMemory::unlimited();
             let due = |seed| due(&memory, format, seed);
@@ -369,11 +357,13 @@ mod tests {
                 .map(due)
                 .map(|(state, weights)| state.save(Values::Bf16(&weights)).expect("its own weights"))
                 .collect();
+
             let prepared = (0..3).map(|seed| {
                 let (state, weights) = due(seed);
                 state.begin_tensor(RULE, STRIDE, tensor(&weights)).expect("memory")
             });
             let (mut updates, updated): (Vec<_>, Vec<_>) = prepared.unzip();
+
             let panicking = move || {
                 updates.remove(0).run(&mut Pipeline::default())?;
                 let _begun = updates.remove(0);
@@ -384,10 +374,11 @@ mod tests {
             for failed in &updated[1..] {
                 assert!(numbers(failed).iter().all(|x| x.is_nan()), "{format:?}");
             }
-            let told = updates.finish().expect_err("it panicked").to_string();
-            assert_eq!(told, "the optimizer's steps on the host ended early: the memory went away");
+            let message = updates.finish().expect_err("it panicked").to_string();
+            assert_eq!(message, "the optimizer's steps on the host ended early: the memory went away");
             drop(updated);
             assert_eq!(memory.usage().in_use, 0, "what the steps held is free");
+
             for (seed, saved) in saved.iter().enumerate() {
                 let (mut undisturbed, mut expected) = due(seed);
                 undisturbed.step(RULE, STRIDE, ValuesMut::Bf16(&mut expected)).expect("it is due");
@@ -411,8 +402,8 @@ mod tests {
     fn a_panic_in_a_step_is_reported_with_its_message() {
         let steps: [fn() -> _; 2] = [|| panic!("the index is too large"), || panic!("{}", 1 + 1)];
         for (step, words) in steps.into_iter().zip(["the index is too large", "2"]) {
-            let told = Updates::run(step).and_then(Updates::finish).expect_err("it panicked").to_string();
-            assert_eq!(told, format!("the optimizer's steps on the host ended early: {words}"));
+            let message = Updates::run(step).and_then(Updates::finish).expect_err("it panicked").to_string();
+            assert_eq!(message, format!("the optimizer's steps on the host ended early: {words}"));
         }
     }
 }

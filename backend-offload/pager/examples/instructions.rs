@@ -1,7 +1,7 @@
 //! Work of the pager whose instructions `cargo xtask instructions` counts. One piece runs within [`metered`], and its number of
 //! operations is printed.
 
-use pager::{Arena, BlockId, Limit, Machine, Oversized, Pager, Policy, Recording, Replay};
+use pager::{Arena, BlockId, Limit, Machine, Oversized, Pager, Policy, Recording, Replay, Step};
 use std::hint::black_box;
 use std::path::Path;
 
@@ -39,9 +39,10 @@ fn resident(budget: Limit) -> u64 {
         for pair in blocks.windows(2) {
             if !pager.begin(pair).expect("it fits") {
                 for block in pair {
-                    if !pager.get(*block).expect("it lives").place.is_on_device() {
-                        let token = pager.return_started(*block).expect("nowhere yet");
-                        pager.landed(token).expect("under way");
+                    if !pager.get(*block).expect("it lives").is_on_device() {
+                        let token =
+                            pager.started(Step::Bring { block: *block, from: None }).expect("nowhere yet");
+                        pager.ended(token, true).expect("under way");
                     }
                 }
             }

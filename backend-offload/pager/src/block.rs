@@ -1,6 +1,8 @@
 //! One block and the places it can be in.
 
-/// Names a block. Never reused for another block while either lives: the generation tells them apart.
+use crate::copies::{Copies, TierSet};
+
+/// Names a block. A later block with the same index has another generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId {
     /// Number among the blocks alive; given out again after the block is removed.
@@ -18,18 +20,18 @@ impl Arena {
     pub const UNPOOLED: Self = Self(u32::MAX);
 }
 
-/// One of the tiers that hold contents away from the device, by its index.
+/// A kind of memory that holds contents of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TierIndex(pub u8);
-
-impl TierIndex {
+pub enum Tier {
+    /// Device memory.
+    Device,
     /// Host memory.
-    pub const HOST: Self = Self(0);
-    /// The disk, below host memory.
-    pub const DISK: Self = Self(1);
+    Host,
+    /// The disk below host memory.
+    Disk,
 }
 
-/// Where a block's bytes are. Only [`Pager`](crate::Pager) changes it.
+/// Where a block is, as its copies and their transfer say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// Allocated by the program and not touched since: no bytes anywhere.
@@ -37,20 +39,20 @@ pub enum Place {
     /// On the device.
     Device {
         /// The tier that holds the same contents; without one the block is *dirty*.
-        clean: Option<TierIndex>,
+        clean: Option<Tier>,
     },
     /// On the device, about to leave; its device memory is valid until the move lands.
     Leaving {
         /// The tier that held the same contents before the move started. A clean block needs no copy.
-        clean: Option<TierIndex>,
+        clean: Option<Tier>,
     },
     /// Its device memory is taken, its contents are not there yet.
     Returning {
         /// The tier that holds its contents; `None` for a block never written.
-        from: Option<TierIndex>,
+        from: Option<Tier>,
     },
     /// In a tier only.
-    Away(TierIndex),
+    Away(Tier),
 }
 
 impl Place {
@@ -58,19 +60,9 @@ impl Place {
     pub fn is_on_device(self) -> bool {
         matches!(self, Self::Device { .. })
     }
-
-    /// Whether the block is on its way to the device.
-    pub fn is_returning(self) -> bool {
-        matches!(self, Self::Returning { .. })
-    }
-
-    /// Whether the contents exist on the device and in a tier.
-    pub fn is_clean(self) -> bool {
-        matches!(self, Self::Device { clean: Some(_) })
-    }
 }
 
-/// Where the program would like a block to be. A hint: it decides who leaves first, never whether an operation runs.
+/// Where the program prefers a block. A hint: it decides which block leaves first, never whether an operation runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, PartialOrd, Ord)]
 pub enum Preference {
     /// Among the first to leave the device when room is needed, however lately it was used.
@@ -84,55 +76,72 @@ pub enum Preference {
 
 /// A block as the pager knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Block {
     /// Bytes the device allocator takes for it, alignment included.
     pub bytes: u64,
     /// The part of the allocator its device memory comes from.
     pub arena: Arena,
-    /// Where it is.
-    pub place: Place,
-    /// Something was written: its contents must survive an eviction.
-    pub defined: bool,
-    /// Number of the operation in which it was last an operand.
-    pub last_use: u64,
-    /// The disk holds the same contents, too, beside the tier that its place names.
-    pub below: bool,
-    /// Code outside any operation may use its memory at any time, so it stays on the device.
-    pub pinned: bool,
-    /// Where the program would like it to be.
+    /// Where the program prefers the block.
     pub preference: Preference,
-    /// Number of the operation in which an attempt to move it away failed; it is not tried again before all
-    /// others.
+    /// The tiers that hold the block.
+    pub(crate) copies: Copies,
+    /// Number of the operation that used the block last.
+    pub(crate) last_use: u64,
+    /// Code outside any operation may use the block's memory at any time, so the block stays on the device.
+    pub(crate) pinned: bool,
+    /// Number of the operation in which a move of the block failed. The block is tried again after all others.
     pub(crate) stuck_in: u64,
-    /// It came back ahead of its use and has not been used since.
+    /// The block came back ahead of its use, and has not been used since.
     pub(crate) ahead: bool,
-    /// A move that has not landed; at most one, which may outlive the block's being `Leaving`.
-    pub(crate) moving: Option<Token>,
 }
 
 impl Block {
-    /// Its contents exist nowhere but on the device, so that leaving takes a copy.
-    pub fn needs_copy(&self) -> bool {
-        self.defined && self.place == Place::Device { clean: None }
-    }
-
-    /// The disk has its contents, and its host memory is given up.
-    pub(crate) fn sinks(&mut self) {
-        (self.place, self.below) = (Place::Away(TierIndex::DISK), false);
-    }
-
-    /// A tier's copy of its contents, which are elsewhere, too, is thrown away.
-    pub(crate) fn loses_copy(&mut self, tier: TierIndex) {
-        if tier != TierIndex::DISK || !self.below {
-            self.place = Place::Device { clean: self.below.then_some(TierIndex::DISK) };
+    pub(crate) fn new(bytes: u64, arena: Arena, now: u64) -> Self {
+        Self {
+            bytes,
+            arena,
+            preference: Preference::default(),
+            copies: Copies::default(),
+            last_use: now,
+            pinned: false,
+            stuck_in: 0,
+            ahead: false,
         }
-        self.below = false;
     }
 
-    /// The tier that its contents are copied to when it leaves, if they have to be.
-    pub(crate) fn copied_to(&self) -> Option<TierIndex> {
-        self.needs_copy().then_some(TierIndex::HOST)
+    /// Where the block is.
+    pub fn place(&self) -> Place {
+        self.copies.place()
+    }
+
+    /// Whether an operation can use the block.
+    pub fn is_on_device(&self) -> bool {
+        self.copies.is_on_device()
+    }
+
+    /// Tiers whose memory holds the block. All have the same contents.
+    pub fn held(&self) -> TierSet {
+        self.copies.held()
+    }
+
+    /// Whether the block is on the host, not on the device, and in no move.
+    pub(crate) fn rests_on_host(&self) -> bool {
+        self.copies.rests_on_host()
+    }
+
+    /// Whether the disk holds the contents.
+    pub(crate) fn is_on_disk(&self) -> bool {
+        self.held().contains(Tier::Disk)
+    }
+
+    /// Whether the contents exist nowhere but on the device, so that leaving takes a copy.
+    pub fn needs_copy(&self) -> bool {
+        self.copies.needs_copy()
+    }
+
+    /// The tier that the contents are copied to when the block leaves the device, if a copy is needed.
+    pub(crate) fn copied_to(&self) -> Option<Tier> {
+        self.needs_copy().then_some(Tier::Host)
     }
 }
 

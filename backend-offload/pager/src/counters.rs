@@ -1,5 +1,8 @@
 //! Counts of what the pager decided. Exact: tests compare them with equality.
 
+use crate::block::Tier;
+use crate::blocks::Ended;
+
 /// Counters since the pager was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -15,17 +18,17 @@ pub struct Counters {
     pub bytes_out: u64,
     /// Bytes copied onto the device.
     pub bytes_in: u64,
-    /// Blocks that sank from the host to the disk, and bytes of those that had to be written for it.
+    /// Blocks spilled to disk.
     pub sunk: u64,
-    /// See above.
+    /// Bytes written to disk, by spills and ahead of them.
     pub bytes_to_disk: u64,
-    /// Blocks that were written to the disk while they stayed on the host; their bytes are among those above.
+    /// Blocks written to disk ahead, while they stayed on the host.
     pub written_ahead: u64,
-    /// Blocks that were raised from the disk to the host.
+    /// Blocks loaded from disk.
     pub raised: u64,
-    /// Blocks raised before an operation needed them.
+    /// Blocks loaded before an operation needed them.
     pub raised_ahead: u64,
-    /// Bytes of all that were raised.
+    /// Bytes loaded from disk.
     pub bytes_from_disk: u64,
     /// Times spare memory was given back to the driver.
     pub trims: u64,
@@ -35,7 +38,7 @@ pub struct Counters {
     pub device_refusals: u64,
     /// Operations that ran as an earlier step foretold, so that what they need next was known.
     pub predicted: u64,
-    /// Times the program did something else than foretold, and recency took over.
+    /// Times the program departed from the forecast, and recency took over.
     pub diverged: u64,
     /// Blocks sent off ahead of the operation that needs their memory, dead and clean ones included.
     pub left_ahead: u64,
@@ -48,6 +51,17 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// Counts the bytes that a move copied.
+    pub(crate) fn note_bytes(&mut self, ended: &Ended) {
+        match (ended.to, ended.frees) {
+            (Some(Tier::Host), Some(_)) => self.bytes_out += ended.bytes,
+            (Some(Tier::Host), None) => self.bytes_from_disk += ended.bytes,
+            (Some(Tier::Disk), _) => self.bytes_to_disk += ended.bytes,
+            (Some(Tier::Device), _) if ended.copy.is_some() => self.bytes_in += ended.bytes,
+            _ => {}
+        }
+    }
+
     /// Blocks that left, with a copy or without.
     pub(crate) fn left(&self) -> u64 {
         self.evictions + self.clean_drops

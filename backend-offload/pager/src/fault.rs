@@ -1,4 +1,4 @@
-//! Errors of the books: a door reported what cannot have happened.
+//! Errors of the books: an adapter reported a move that cannot have happened.
 
 use crate::block::{Block, BlockId, Place, Token};
 use std::fmt;
@@ -19,6 +19,8 @@ pub enum Fault {
         /// Where it is.
         place: Place,
     },
+    /// The step reported as started moves no block.
+    NoMove,
     /// A sum of bytes would fall below zero or exceed `u64`.
     Ledger {
         /// The sum.
@@ -35,6 +37,7 @@ impl fmt::Display for Fault {
         match self {
             Self::UnknownBlock(id) => write!(f, "block {}.{} does not exist", id.index, id.generation),
             Self::UnknownMove(token) => write!(f, "move {} is not under way", token.0),
+            Self::NoMove => write!(f, "the step that started moves no block"),
             Self::Illegal { attempted, block, place } => {
                 write!(f, "block {}.{} cannot be {attempted}: it is {place:?}", block.index, block.generation)
             }
@@ -48,17 +51,17 @@ impl fmt::Display for Fault {
 impl std::error::Error for Fault {}
 
 pub(crate) fn illegal(attempted: &'static str, block: BlockId, found: &Block) -> Fault {
-    Fault::Illegal { attempted, block, place: found.place }
+    Fault::Illegal { attempted, block, place: found.place() }
 }
 
 /// Why an operation cannot run. Nothing has been lost: every block is where its contents are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortage {
-    /// The operands, together with what is pinned, exceed the device budget.
+    /// The operands and the other pinned blocks together exceed the device budget.
     WorkingSet {
         /// Bytes of the operands.
         wanted: u64,
-        /// Bytes of pinned blocks beside them.
+        /// Bytes of other pinned blocks.
         pinned: u64,
     },
     /// Blocks would have to leave, and the tier has no room for their contents.

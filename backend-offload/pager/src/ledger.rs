@@ -1,7 +1,9 @@
-//! Bytes per tier. Every change of place is one posting here, so the sums are never recomputed; a posting that
-//! would take a sum below zero or beyond `u64` changes nothing and is an error.
+//! Bytes per tier. Every change of place is one posting here, so the sums are never recomputed. A posting that would
+//! take a sum below zero or beyond `u64` changes nothing and is an error
+//! (`a_posting_that_would_take_a_sum_below_zero_changes_nothing`).
 
-use crate::block::{Arena, TierIndex};
+use crate::block::{Arena, Tier};
+use crate::copies::Change;
 use crate::fault::Fault;
 use crate::limit::Limit;
 use std::collections::HashMap;
@@ -16,8 +18,8 @@ pub struct Ledger {
     spare: u64,
     /// Free slices the device allocator keeps, by arena and exact size: the only ones it can hand out again.
     slices: HashMap<(Arena, u64), u64>,
-    /// By index of the tier.
-    tiers: Vec<Held>,
+    host: Held,
+    disk: Held,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -26,42 +28,9 @@ struct Held {
     peak: u64,
 }
 
-/// One block's change of place, in bytes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Posting {
-    bytes: u64,
-    arena: Arena,
-    device: Device,
-    gains: Option<TierIndex>,
-    loses: Option<TierIndex>,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Device {
-    Unchanged,
-    Taken,
-    Freed,
-}
-
-impl Posting {
-    pub fn of(bytes: u64, arena: Arena) -> Self {
-        Self { bytes, arena, device: Device::Unchanged, gains: None, loses: None }
-    }
-    /// Its device memory is taken, from a spare slice if there is one.
-    pub fn arrives(self) -> Self {
-        Self { device: Device::Taken, ..self }
-    }
-    /// Its device memory is given up; the slice stays with the allocator, if that keeps any.
-    pub fn departs(self) -> Self {
-        Self { device: Device::Freed, ..self }
-    }
-    /// A tier takes its bytes.
-    pub fn gains(self, tier: Option<TierIndex>) -> Self {
-        Self { gains: tier, ..self }
-    }
-    /// A tier gives its bytes up.
-    pub fn loses(self, tier: Option<TierIndex>) -> Self {
-        Self { loses: tier, ..self }
+impl Held {
+    fn set(&mut self, bytes: u64) {
+        (self.bytes, self.peak) = (bytes, self.peak.max(bytes));
     }
 }
 
@@ -74,7 +43,8 @@ impl Ledger {
             reserved_peak: 0,
             spare: 0,
             slices: HashMap::new(),
-            tiers: Vec::new(),
+            host: Held::default(),
+            disk: Held::default(),
         }
     }
 
@@ -86,7 +56,9 @@ impl Ledger {
     pub(crate) fn reset_peaks(&mut self) {
         self.resident_peak = self.resident;
         self.reserved_peak = self.reserved();
-        self.tiers.iter_mut().for_each(|tier| tier.peak = tier.bytes);
+        for tier in [&mut self.host, &mut self.disk] {
+            tier.peak = tier.bytes;
+        }
     }
 
     /// The most bytes, used and spare, that may be on the device.
@@ -114,16 +86,20 @@ impl Ledger {
         self.reserved_peak
     }
     /// Bytes a tier holds, copies that are still being written included.
-    pub fn held(&self, tier: TierIndex) -> u64 {
+    pub fn held(&self, tier: Tier) -> u64 {
         self.account(tier).bytes
     }
     /// Most bytes a tier ever held.
-    pub fn held_peak(&self, tier: TierIndex) -> u64 {
+    pub fn held_peak(&self, tier: Tier) -> u64 {
         self.account(tier).peak
     }
 
-    fn account(&self, tier: TierIndex) -> Held {
-        self.tiers.get(usize::from(tier.0)).copied().unwrap_or_default()
+    fn account(&self, tier: Tier) -> Held {
+        match tier {
+            Tier::Device => Held { bytes: self.resident, peak: self.resident_peak },
+            Tier::Host => self.host,
+            Tier::Disk => self.disk,
+        }
     }
 
     pub(crate) fn has_spare(&self, arena: Arena, bytes: u64) -> bool {
@@ -134,36 +110,47 @@ impl Ledger {
         self.budget.allows_more(self.reserved(), bytes)
     }
 
+    /// Whether `bytes` more have room without another block leaving.
+    pub(crate) fn has_room(&self, bytes: u64, arena: Arena) -> bool {
+        self.has_spare(arena, bytes) || self.fits(bytes)
+    }
+
     /// Whether `bytes` would fit if the spare slices and `leaving` bytes were gone.
     pub(crate) fn fits_without(&self, leaving: u64, bytes: u64) -> bool {
         self.budget.allows_more(self.resident.saturating_sub(leaving), bytes)
     }
 
-    /// Enters a change, or nothing of it.
-    pub(crate) fn post(&mut self, posting: Posting) -> Result<(), Fault> {
-        let Posting { bytes, arena, device, gains, loses } = posting;
+    /// Posts the change of one block of `bytes`. An error leaves all sums as they were.
+    pub(crate) fn post(&mut self, bytes: u64, arena: Arena, change: Change) -> Result<(), Fault> {
+        let Change { gains, loses } = change;
         let (mut resident, mut spare) = (self.resident, self.spare);
         let mut slices = 0i64;
-        match device {
-            Device::Unchanged => {}
-            Device::Taken => {
-                resident = added("device", resident, bytes)?;
-                if self.has_spare(arena, bytes) {
-                    spare = taken("spare", spare, bytes)?;
-                    slices = -1;
-                }
+        if gains == Some(Tier::Device) {
+            resident = added("device", resident, bytes)?;
+            // From a spare slice, if there is one.
+            if self.has_spare(arena, bytes) {
+                spare = taken("spare", spare, bytes)?;
+                slices = -1;
             }
-            Device::Freed => {
-                resident = taken("device", resident, bytes)?;
-                if arena != Arena::UNPOOLED {
-                    spare = added("spare", spare, bytes)?;
-                    slices = 1;
-                }
+        }
+        if loses.contains(Tier::Device) {
+            resident = taken("device", resident, bytes)?;
+            // The slice stays with the allocator, if that keeps any.
+            if arena != Arena::UNPOOLED {
+                spare = added("spare", spare, bytes)?;
+                slices = 1;
             }
         }
         added("device", resident, spare)?;
-        let gained = gains.map(|tier| added("tier", self.held(tier), bytes)).transpose()?;
-        let lost = loses.map(|tier| taken("tier", self.held(tier), bytes)).transpose()?;
+        let [host, disk] = [Tier::Host, Tier::Disk].map(|tier| {
+            let held = self.held(tier);
+            match gains {
+                Some(gains) if gains == tier => added("tier", held, bytes),
+                _ if loses.contains(tier) => taken("tier", held, bytes),
+                _ => Ok(held),
+            }
+        });
+        let (host, disk) = (host?, disk?);
 
         (self.resident, self.spare) = (resident, spare);
         self.resident_peak = self.resident_peak.max(resident);
@@ -172,20 +159,9 @@ impl Ledger {
             let count = self.slices.entry((arena, bytes)).or_default();
             *count = count.saturating_add_signed(slices);
         }
-        for (tier, held) in gains.zip(gained).into_iter().chain(loses.zip(lost)) {
-            self.set_held(tier, held);
-        }
+        self.host.set(host);
+        self.disk.set(disk);
         Ok(())
-    }
-
-    fn set_held(&mut self, tier: TierIndex, bytes: u64) {
-        let index = usize::from(tier.0);
-        if self.tiers.len() <= index {
-            self.tiers.resize(index + 1, Held::default());
-        }
-        let account = &mut self.tiers[index];
-        account.bytes = bytes;
-        account.peak = account.peak.max(bytes);
     }
 
     /// The allocator gave all spare slices back to the driver.
@@ -206,46 +182,57 @@ fn taken(account: &'static str, holds: u64, change: u64) -> Result<u64, Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::copies::TierSet;
 
     const POOL: Arena = Arena(0);
+
+    fn arrives() -> Change {
+        Change { gains: Some(Tier::Device), loses: TierSet::default() }
+    }
+
+    fn departs(also: Option<Tier>) -> Change {
+        Change { gains: None, loses: TierSet::of(Tier::Device).with(also) }
+    }
 
     #[test]
     fn a_posting_that_would_take_a_sum_below_zero_changes_nothing() {
         let mut ledger = Ledger::new(Limit::NONE);
-        ledger.post(Posting::of(10, POOL).arrives().gains(Some(TierIndex::HOST))).expect("sums that hold");
-        let fault = ledger.post(Posting::of(11, POOL).departs()).expect_err("more than there is");
+        let copied = Change { gains: Some(Tier::Host), loses: TierSet::default() };
+        for change in [arrives(), copied] {
+            ledger.post(10, POOL, change).expect("sums that hold");
+        }
+        let fault = ledger.post(11, POOL, departs(None)).expect_err("more than there is");
         assert_eq!(fault, Fault::Ledger { account: "device", holds: 10, change: 11 });
-        // The device part of this one would be fine; the tier's is not.
-        let fault =
-            ledger.post(Posting::of(10, POOL).departs().loses(Some(TierIndex(1)))).expect_err("empty");
+        // The device's part is possible, the disk's is not.
+        let fault = ledger.post(10, POOL, departs(Some(Tier::Disk))).expect_err("the disk is empty");
         assert_eq!(fault, Fault::Ledger { account: "tier", holds: 0, change: 10 });
-        assert_eq!((ledger.resident(), ledger.spare(), ledger.held(TierIndex::HOST)), (10, 0, 10));
+        assert_eq!((ledger.resident(), ledger.spare(), ledger.held(Tier::Host)), (10, 0, 10));
     }
 
     #[test]
     fn a_sum_beyond_all_numbers_is_a_fault() {
         let mut ledger = Ledger::new(Limit::NONE);
-        ledger.post(Posting::of(u64::MAX, POOL).arrives()).expect("it fits the number");
-        assert!(ledger.post(Posting::of(1, POOL).arrives()).is_err());
+        ledger.post(u64::MAX, POOL, arrives()).expect("it fits the number");
+        assert!(ledger.post(1, POOL, arrives()).is_err());
         assert_eq!(ledger.resident(), u64::MAX);
     }
 
     #[test]
     fn a_freed_slice_serves_its_own_arena_and_size_alone() {
         let mut ledger = Ledger::new(Limit::bytes(100));
-        ledger.post(Posting::of(60, POOL).arrives()).expect("fits");
-        ledger.post(Posting::of(60, POOL).departs()).expect("was there");
+        ledger.post(60, POOL, arrives()).expect("fits");
+        ledger.post(60, POOL, departs(None)).expect("was there");
         assert!(ledger.has_spare(POOL, 60) && !ledger.has_spare(Arena(1), 60) && !ledger.has_spare(POOL, 50));
         assert!(!ledger.fits(50) && ledger.fits_without(0, 50));
-        ledger.post(Posting::of(60, POOL).arrives()).expect("the slice is used again");
+        ledger.post(60, POOL, arrives()).expect("the slice is used again");
         assert_eq!((ledger.resident(), ledger.spare(), ledger.reserved_peak()), (60, 0, 60));
     }
 
     #[test]
     fn an_allocator_that_keeps_nothing_has_no_spare_bytes() {
         let mut ledger = Ledger::new(Limit::bytes(100));
-        ledger.post(Posting::of(60, Arena::UNPOOLED).arrives()).expect("fits");
-        ledger.post(Posting::of(60, Arena::UNPOOLED).departs()).expect("was there");
+        ledger.post(60, Arena::UNPOOLED, arrives()).expect("fits");
+        ledger.post(60, Arena::UNPOOLED, departs(None)).expect("was there");
         assert_eq!(ledger.reserved(), 0);
     }
 }

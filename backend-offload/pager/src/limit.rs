@@ -23,12 +23,12 @@ impl Limit {
         self.0.is_none_or(|limit| bytes <= limit)
     }
 
-    /// Whether `more` bytes beside `used` ones are within the limit. A sum beyond `u64` never is.
+    /// Whether `used` and `more` bytes together are within the limit. A sum beyond `u64` never is.
     pub fn allows_more(self, used: u64, more: u64) -> bool {
         used.checked_add(more).is_some_and(|sum| self.allows(sum))
     }
 
-    /// The room left beside `used` bytes; zero where they exceed the limit.
+    /// The room that `used` bytes leave; zero where they exceed the limit.
     #[must_use]
     pub fn less(self, used: u64) -> Self {
         Self(self.0.map(|limit| limit.saturating_sub(used)))

@@ -1,11 +1,17 @@
-//! The pace: time that a step takes on a machine, however its bytes are moved.
+//! The pace: the least time that a step takes on a machine, however its bytes are moved
+//! (`no_step_takes_less_than_the_least`).
 //!
-//! A step takes as long as its operations, and as long as the least bytes of either direction. It takes longer still where many
-//! blocks are used or made within little arithmetic. From the end of one operation to the beginning of another, whatever contents the
-//! operations after the one and up to the other use, and have no place beside the one, have to come onto the device; and whatever those
-//! before the other make, and has no place beside that, has to leave. A block has its place as a whole before it comes and until it has
-//! left. An optimizer's step uses everything there is; a forward pass makes what the backward pass wants; two large operations in a
-//! row leave no room for what only one of them uses. Stretches that do not overlap add up.
+//! A step takes as long as its operations, and as long as the least bytes of either direction. It takes longer still
+//! where many blocks are used or made within little arithmetic. Between two operations these contents come onto the
+//! device: made before the first, used after it and at the second at the latest, and without room during the first.
+//! These contents leave: made by the first or after it, kept, and without room during the second. A block takes its
+//! whole room before it comes and until it has left. An optimizer's step uses all blocks; a forward pass makes the
+//! blocks that the backward pass uses; two large operations in a row leave no room for blocks that only one of them
+//! uses. Stretches that do not overlap add up.
+//!
+//! A step of 16,384 tokens takes at most 1.10 times its longest part (operations, copies in, copies out). At 25 % of its
+//! memory it takes 1.20 times (`steps_of_16k_tokens_take_little_longer_than_the_longest_of_their_parts`). `pace.csv` has
+//! the numbers.
 
 use crate::bound::{Program, bound, disk_bound};
 use crate::recording::{Event, Recording};
@@ -50,7 +56,7 @@ impl<'r> Pace<'r> {
             let flops = program.flops[operation] as f64;
             (flops / machine.flops).max(operands(operation) as f64 / machine.memory)
         };
-        // Beside the first operation of each part of a step, that of the most bytes: it leaves the least room.
+        // The first operation of each part of a step, and the one of the most bytes: it leaves the least room.
         let length = (end - begin) / LOOKED_AT;
         let parts = if length > ONE_BY_ONE { PARTS } else { length };
         let part = |n: usize| begin + n * length / parts..begin + (n + 1) * length / parts;

@@ -1,10 +1,10 @@
 //! The eviction policy: which block leaves the device. Pure: a decision over the last uses of blocks, nothing else.
 //!
-//! Training walks its memory in two shapes. Forward then backward is a palindrome: what was used last is
-//! needed first, so the *least* recently used block should leave. From the optimizer step to the next forward
-//! pass it is a cyclic sweep: what was used longest ago is needed next, so the least recently used block is
-//! the worst victim and the *most* recently used one the best. [`Policy::Recency`] tells the shapes apart by
-//! what has to come back: if restored blocks are those that have been unused longest, it is a sweep.
+//! Training walks its memory in two shapes. Forward then backward is a palindrome: the block used last is needed first,
+//! so the *least* recently used block should leave. From the optimizer step to the next forward pass it is a cyclic
+//! sweep: the block used longest ago is needed next, so the least recently used block is the worst victim and the
+//! *most* recently used one the best. [`Policy::Recency`] distinguishes the shapes by the blocks that come back: if
+//! restored blocks are those that have been unused longest, it is a sweep.
 
 /// How victims are chosen. Choices never change results, only how many bytes move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -12,7 +12,7 @@
 pub enum Policy {
     /// Least recently used, turning to most recently used while the program sweeps over its memory.
     Recency,
-    /// Furthest next use, by what came of the same place in an earlier step; recency where the future is unknown.
+    /// The block whose next use is furthest, as far as an earlier step foretells it; recency where the future is unknown.
     #[default]
     Planned,
     /// Least recently used, always. A baseline to measure against.

@@ -3,15 +3,15 @@
 //! A recording is made by the pager itself ([`Pager::record`](crate::Pager::record)), so whatever drives it can be
 //! replayed later under any budget ([`simulate`](crate::simulate)). Blocks are numbered in the order of their births.
 //!
-//! One step that repeats for ever is a recording, too ([`Recording::step`]): what it finds alive is born at its
-//! beginning and lies in the host tier, and what it leaves alive takes the places of what it found.
+//! One step that repeats for ever is a recording, too ([`Recording::step`]): blocks that it finds alive are born at its
+//! beginning and lie in the host tier, and blocks that it leaves alive take their places.
 //!
 //! The file is a magic number and then events, each one byte for its kind and varints: 7 bits a byte, low ones first.
 //! Operands are written as the number of births since their own, which is small for most. So alike parts of a program have the
 //! same bytes, and a [kept](Recording::to_bytes) recording has them once: one event stands for many that were there before
 //! ([`repeats`](crate::repeats)). Kinds were added over time; whatever an older file has is read as it was.
 
-use crate::block::Arena;
+use crate::block::{Arena, BlockId};
 use crate::repeats::{REPEAT, Repeats};
 use std::fmt;
 use std::ops::Range;
@@ -34,7 +34,7 @@ pub enum Event {
         first: usize,
         /// How many there are.
         count: usize,
-        /// Floating-point operations it takes, as far as whoever recorded it could tell; 0 where it could not.
+        /// Floating-point operations it takes; 0 where the program did not know them.
         flops: u64,
     },
     /// The block changed outside of any operation that names it.
@@ -340,31 +340,32 @@ impl Reader<'_> {
     }
 }
 
-/// Listens to a pager and writes down what it is asked.
+/// Writes down what a program asks of a pager.
 #[derive(Debug)]
-pub(crate) struct Recorder {
+pub struct Recorder {
     writer: Writer,
     /// The blocks' numbers, by their index in the pager.
     numbers: Vec<usize>,
-    /// The operands of the operation begun last: what it writes is known only after it has run.
+    /// The operands of the operation begun last: its writes are known only after it has run.
     open: Option<(Vec<Operand>, u64)>,
 }
 
 impl Recorder {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { writer: Writer::new(), numbers: Vec::new(), open: None }
     }
 
-    /// The bytes written since the last call.
-    pub fn drain(&mut self) -> Vec<u8> {
+    /// Takes the bytes recorded since the last call, for a file that they continue.
+    pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.writer.bytes)
     }
 
+    /// Bytes recorded since they were taken last.
     pub fn pending(&self) -> usize {
         self.writer.bytes.len()
     }
 
-    pub fn born(&mut self, index: u32, bytes: u64, arena: Arena) {
+    pub(crate) fn born(&mut self, index: u32, bytes: u64, arena: Arena) {
         self.close();
         let index = index as usize;
         if self.numbers.len() <= index {
@@ -374,19 +375,20 @@ impl Recorder {
         self.writer.event(Event::Born { bytes, arena }, &[]);
     }
 
-    pub fn operation(&mut self, indices: impl Iterator<Item = u32>) {
+    pub(crate) fn operation(&mut self, indices: impl Iterator<Item = u32>) {
         self.close();
         let operand = |index: u32| Operand { block: self.numbers[index as usize], written: false };
         self.open = Some((indices.map(operand).collect(), 0));
     }
 
+    /// The operation begun last takes this many floating-point operations.
     pub fn takes(&mut self, flops: u64) {
         if let Some((_, sum)) = &mut self.open {
             *sum = flops;
         }
     }
 
-    pub fn wrote(&mut self, index: u32) {
+    pub(crate) fn wrote(&mut self, index: u32) {
         let block = self.numbers[index as usize];
         let open = self.open.iter_mut().flat_map(|(operands, _)| operands);
         let open = open.into_iter().find(|operand| operand.block == block);
@@ -396,19 +398,21 @@ impl Recorder {
         }
     }
 
-    pub fn wrote_in_tier(&mut self, index: u32) {
+    pub(crate) fn wrote_in_tier(&mut self, index: u32) {
         self.tell(Event::WrittenInTier(self.numbers[index as usize]));
     }
 
-    pub fn reads(&mut self, index: u32, bytes: u64) {
-        self.tell(Event::Read { block: self.numbers[index as usize], bytes });
+    /// The program reads this many bytes of the block, in whichever tier they are.
+    pub fn reads(&mut self, block: BlockId, bytes: u64) {
+        let Some(block) = self.numbers.get(block.index as usize).copied() else { return };
+        self.tell(Event::Read { block, bytes });
     }
 
-    pub fn freed(&mut self, index: u32) {
+    pub(crate) fn freed(&mut self, index: u32) {
         self.tell(Event::Freed(self.numbers[index as usize]));
     }
 
-    pub fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
         self.tell(Event::Step);
     }
 

@@ -1,7 +1,8 @@
 //! Repeats: stretches of events that were in a recording before, byte for byte.
 //!
-//! A model is many layers alike, and their operands are named by how long ago they were born. So most of a step is there
-//! again and again, and one event that says how far back and how many stands for a stretch of it. It may reach into itself.
+//! A model is many layers alike, and their operands are named by how long ago they were born. So most of a step is
+//! there again and again, and one event stands for a stretch: it says how far back the same events are, and how many.
+//! They may reach into the stretch.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -1,17 +1,17 @@
 //! Replays a recording under a budget, with the very pager that runs for real.
 //!
-//! The host tier has no limit unless a disk is [below](Replay::above_a_disk) it. Without a machine a move lands at once, and what a replay counts is what the decisions
-//! cost in bytes, whatever the link; [`on`](Replay::on) a machine moves take time and run beside operations. A recording
-//! made without a budget is replayed under any.
+//! The host tier has no limit unless a disk is [below](Replay::above_a_disk) it. Without a machine a move lands at
+//! once, and a replay counts the bytes that the decisions cost, whatever the link. [`on`](Replay::on) a machine moves
+//! take time and run in parallel with operations. A recording made without a budget is replayed under any.
 
-use crate::block::{BlockId, Place};
+use crate::block::{Block, BlockId, Place};
 use crate::limit::Limit;
+use crate::pager::Pager;
 use crate::policy::Policy;
 use crate::recording::{Event, Recording};
-use crate::residency::Pager;
 use crate::steps::Step;
 use crate::timeline::{Elapsed, Machine, StepTimeline, Timeline};
-use crate::{Fault, Oversized, Rooms, Shortage, Stop, TierIndex};
+use crate::{Fault, Link, Outcome, Oversized, Rooms, Shortage, Stop, Tier};
 
 /// Bytes moved in one step of a program.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -50,9 +50,9 @@ pub struct Replay<'r> {
     given: Vec<u64>,
     gives: u64,
     timeline: Option<Timeline>,
-    /// The block that is being written beside the program, and bytes of it that are left.
+    /// The block that is being written ahead, and its bytes that have not begun to pass.
     writing: Option<(BlockId, u64)>,
-    /// Bytes that are left of the block that is raised beside the program.
+    /// Bytes that have not begun to pass, of the block that is being loaded ahead.
     raising: u64,
     /// Decisions, line by line.
     #[cfg(test)]
@@ -99,8 +99,7 @@ impl<'r> Replay<'r> {
     }
 
     fn rooms(&self) -> Rooms {
-        let raising = self.pager.raising().and_then(|id| self.pager.get(id)).map_or(0, |block| block.bytes);
-        let host = self.host.less(self.pager.ledger().held(TierIndex::HOST) + raising);
+        let host = self.host.less(self.pager.ledger().held(Tier::Host));
         let disk = if self.host == Limit::NONE { Limit::bytes(0) } else { Limit::NONE };
         Rooms { host, disk, page: 1 }
     }
@@ -138,7 +137,7 @@ impl<'r> Replay<'r> {
         &self.raised_and_sunk
     }
 
-    /// Bytes that the program read off the device in each step, beside those that the pager moved.
+    /// Bytes that the program read off the device in each step, without those that the pager moved.
     pub fn read_steps(&self) -> &[u64] {
         &self.read
     }
@@ -174,7 +173,7 @@ impl<'r> Replay<'r> {
         &mut self.pager
     }
 
-    /// Begins the next round: each role goes to the block that takes it over, and what nobody carries is let go.
+    /// Begins the next round: each role goes to the block that takes it over, and blocks without a role are freed.
     fn carry(&mut self, carried: usize) -> Result<(), Fault> {
         let mut next = vec![None; carried];
         for event in &self.recording.events {
@@ -214,8 +213,8 @@ impl<'r> Replay<'r> {
             }
             Event::Written(block) => {
                 let block = self.blocks[block].ok_or(unknown())?;
-                // What was written outside an operation was on the device then, under another budget maybe.
-                if self.pager.get(block).is_some_and(|block| block.place.is_on_device()) {
+                // A block written outside an operation was on the device then, under another budget maybe.
+                if self.pager.get(block).is_some_and(Block::is_on_device) {
                     self.pager.wrote(block)?;
                 }
             }
@@ -228,9 +227,9 @@ impl<'r> Replay<'r> {
                 if let Some(timeline) = self.timeline.as_mut() {
                     timeline.is_given(bytes);
                 }
-                match self.pager.get(block).map(|block| block.place) {
+                match self.pager.get(block).map(Block::place) {
                     Some(place) if place.is_on_device() => _ = self.pager.wrote(block)?,
-                    _ => self.pager.wrote_in_tier(block, TierIndex::HOST)?,
+                    _ => self.pager.wrote_on_host(block)?,
                 }
             }
             Event::Freed(block) => {
@@ -239,7 +238,7 @@ impl<'r> Replay<'r> {
             }
             Event::Read { block, bytes } => {
                 let block = self.blocks[block].ok_or(unknown())?;
-                let place = self.pager.get(block).map(|block| block.place);
+                let place = self.pager.get(block).map(Block::place);
                 if matches!(place, Some(Place::Device { clean: None })) {
                     self.reads += bytes;
                     if let Some(timeline) = &mut self.timeline {
@@ -289,11 +288,11 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// Gives up the host memory of the block that is under way, which may be what was missing.
+    /// Gives up the load under way: its host memory may be the room that is missing.
     fn give_up_raising(&mut self, stop: Stop) -> Result<(), Stop> {
         match stop {
-            Stop::Shortage(Shortage::TierFull { .. }) if self.pager.raising().is_some() => {
-                self.pager.raise_given_up();
+            Stop::Shortage(Shortage::TierFull { .. }) if let Some((token, _)) = self.pager.loading() => {
+                self.pager.ended(token, false)?;
                 Ok(())
             }
             stop => Err(stop),
@@ -317,14 +316,14 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// Starts what is worth starting beside the operation, and lets its time pass.
+    /// Starts moves ahead, and lets the time of the operation pass.
     fn operate(&mut self, flops: u64) -> Result<(), Stop> {
         let Some(timeline) = &mut self.timeline else { return Ok(()) };
         timeline.waits_for(&self.operands);
         self.land()?;
         loop {
             let rooms = self.rooms();
-            let Some(step) = self.pager.next_ahead(&|| rooms) else { break };
+            let Some(step) = self.pager.prefetch(Link::Device, &|| rooms) else { break };
             #[cfg(test)]
             self.note("beside", step);
             self.take(step)?;
@@ -345,16 +344,18 @@ impl<'r> Replay<'r> {
         }
         loop {
             let rooms = self.rooms();
-            let Some(block) = self.pager.next_below(&|| rooms) else { return Ok(()) };
+            let Some(step) = self.pager.prefetch(Link::ToDisk, &|| rooms) else { return Ok(()) };
+            let Step::WriteAhead { block } = step else { return Ok(()) };
+            let bytes = self.bytes(block)?;
             let Some(timeline) = &mut self.timeline else { return Ok(()) };
             let begun = self.writing.take_if(|(id, _)| *id == block);
-            let left = begun.map_or(self.pager.block(block)?.bytes, |(_, left)| left);
+            let left = begun.map_or(bytes, |(_, left)| left);
             let begins = timeline.writes_beside(left);
             if begins < left {
                 self.writing = Some((block, left - begins));
                 return Ok(());
             }
-            self.pager.written_below(block)?;
+            self.complete(step)?;
         }
     }
 
@@ -365,17 +366,17 @@ impl<'r> Replay<'r> {
         }
         loop {
             let rooms = self.rooms();
-            let Some(step) = self.pager.next_above(&|| rooms) else { return Ok(()) };
-            let Step::Raise { block } = step else {
+            let Some(step) = self.pager.prefetch(Link::FromDisk, &|| rooms) else { return Ok(()) };
+            let Step::LoadAhead { block } = step else {
                 self.take(step)?;
                 continue;
             };
-            if self.pager.raising().is_none() {
-                let bytes = self.pager.block(block)?.bytes;
+            if self.pager.loading().is_none() {
+                let bytes = self.bytes(block)?;
                 if !rooms.host.allows(bytes) {
                     return Ok(());
                 }
-                self.pager.raise_begun(block)?;
+                self.pager.started(step)?;
                 self.raising = bytes;
             }
             let Some(timeline) = &mut self.timeline else { return Ok(()) };
@@ -383,7 +384,7 @@ impl<'r> Replay<'r> {
             if self.raising > 0 || !timeline.has_risen() {
                 return Ok(());
             }
-            self.pager.raised_ahead(block)?;
+            self.complete(step)?;
         }
     }
 
@@ -392,36 +393,36 @@ impl<'r> Replay<'r> {
             Step::Ready => {}
             Step::Sweep => self.pager.swept(),
             Step::Trim => self.pager.trimmed(),
-            Step::DropCopy { block, tier } => self.pager.copy_dropped(block, tier)?,
-            Step::Sink { block } => {
-                let before = self.pager.counters().bytes_to_disk;
-                self.pager.sunk(block)?;
-                let written = self.pager.counters().bytes_to_disk - before;
+            Step::DropCopy { .. } | Step::WriteAhead { .. } => _ = self.complete(step)?,
+            Step::Spill { block } => {
+                let outcome = self.complete(step)?;
                 let begun = self.writing.take_if(|(id, _)| *id == block);
-                if let Some(timeline) = self.timeline.as_mut().filter(|_| written > 0) {
-                    timeline.sinks(begun.map_or(written, |(_, left)| left));
+                if let Outcome::Spilled { bytes, written: true, .. } = outcome
+                    && let Some(timeline) = &mut self.timeline
+                {
+                    timeline.sinks(begun.map_or(bytes, |(_, left)| left));
                 }
             }
-            Step::Raise { block } => {
-                let is_under_way = self.pager.raising() == Some(block);
-                let left = if is_under_way { self.raising } else { self.pager.block(block)?.bytes };
-                self.pager.raised(block)?;
+            Step::Load { block } | Step::LoadAhead { block } => {
+                let is_under_way = self.pager.loading().is_some_and(|(_, loading)| loading == block);
+                let left = if is_under_way { self.raising } else { self.bytes(block)? };
+                self.complete(step)?;
                 if let Some(timeline) = &mut self.timeline {
                     timeline.raises(left);
                 }
             }
             Step::Evict { block, copy } => {
-                let bytes = self.pager.block(block)?.bytes;
-                let token = self.pager.evict_started(block)?;
+                let bytes = self.bytes(block)?;
                 match &mut self.timeline {
-                    Some(timeline) if copy.is_some() => timeline.starts_out(token, bytes),
-                    _ => _ = self.pager.landed(token)?,
+                    Some(timeline) if copy.is_some() => {
+                        timeline.starts_out(self.pager.started(step)?, bytes);
+                    }
+                    _ => _ = self.complete(step)?,
                 }
             }
             Step::Bring { block, from } => {
-                let bytes = self.pager.block(block)?.bytes;
-                let token = self.pager.return_started(block)?;
-                self.pager.landed(token)?;
+                let bytes = self.bytes(block)?;
+                self.complete(step)?;
                 if let Some(timeline) = self.timeline.as_mut().filter(|_| from.is_some()) {
                     timeline.starts_back(block, bytes);
                 }
@@ -435,9 +436,19 @@ impl<'r> Replay<'r> {
         Ok(())
     }
 
+    fn bytes(&self, block: BlockId) -> Result<u64, Fault> {
+        self.pager.get(block).map(|block| block.bytes).ok_or(Fault::UnknownBlock(block))
+    }
+
+    /// A move that ends when it starts.
+    fn complete(&mut self, step: Step) -> Result<Outcome, Fault> {
+        let token = self.pager.started(step)?;
+        self.pager.ended(token, true)
+    }
+
     fn land(&mut self) -> Result<(), Fault> {
         while let Some(token) = self.timeline.as_mut().and_then(Timeline::landed) {
-            self.pager.landed(token)?;
+            self.pager.ended(token, true)?;
         }
         Ok(())
     }

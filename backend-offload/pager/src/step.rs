@@ -20,8 +20,8 @@ impl Recording {
         }
     }
 
-    /// The marked step of this number, from zero, as one that repeats for ever: what it finds alive is born before it, in
-    /// the host tier, and what plays the same part in the step after it takes its place.
+    /// The marked step of this number, from zero, as one that repeats for ever: blocks that it finds alive are born
+    /// before it, in the host tier. The block with the same part in the next step takes the place of each.
     ///
     /// # Errors
     /// If the step or the one after it is not recorded as a whole, or they are not alike.
@@ -38,7 +38,7 @@ impl Recording {
         let before = births(&self.events[..begin]);
         let until = before + births(this);
 
-        // Who takes over from whom, over the blocks alive when the step begins, in the order of their first use.
+        // Each block alive when the step begins and the block that takes it over, in the order of their first use.
         let mut heirs: Vec<(usize, usize)> = Vec::new();
         let mut known = HashMap::new();
         for (event, (mine, theirs)) in this.iter().zip(next).enumerate() {

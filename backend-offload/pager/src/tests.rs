@@ -14,6 +14,30 @@ mod sinking;
 mod sinking_ahead;
 mod sweep;
 
+/// Moves as scenes name them.
+trait Reports {
+    fn evict(&mut self, id: BlockId) -> Result<Token, Fault>;
+    fn bring(&mut self, id: BlockId) -> Result<Token, Fault>;
+    /// Starts and ends a move.
+    fn report(&mut self, step: Step) -> Result<Outcome, Fault>;
+}
+
+impl Reports for Pager {
+    fn evict(&mut self, block: BlockId) -> Result<Token, Fault> {
+        let copy = self.get(block).filter(|block| block.needs_copy()).map(|_| Tier::Host);
+        self.started(Step::Evict { block, copy })
+    }
+
+    fn bring(&mut self, block: BlockId) -> Result<Token, Fault> {
+        self.started(Step::Bring { block, from: None })
+    }
+
+    fn report(&mut self, step: Step) -> Result<Outcome, Fault> {
+        let token = self.started(step)?;
+        self.ended(token, true)
+    }
+}
+
 /// Takes every step of the operation begun last, completing each at once; returns them.
 fn take_steps(pager: &mut Pager) -> Result<Vec<Step>, Stop> {
     let mut steps = Vec::new();
@@ -32,18 +56,8 @@ fn take(pager: &mut Pager, step: Step) -> Result<(), Fault> {
         Step::Ready => {}
         Step::Sweep => pager.swept(),
         Step::Trim => pager.trimmed(),
-        Step::Evict { block, .. } => {
-            let token = pager.evict_started(block)?;
-            pager.landed(token)?;
-        }
-        Step::DropCopy { block, tier } => pager.copy_dropped(block, tier)?,
-        Step::Sink { block } => pager.sunk(block)?,
-        Step::Raise { block } => pager.raised(block)?,
-        Step::Bring { block, .. } => {
-            let token = pager.return_started(block)?;
-            pager.landed(token)?;
-        }
         Step::Wait(_) => panic!("every move landed at once"),
+        step => _ = pager.report(step)?,
     }
     Ok(())
 }
@@ -124,6 +138,26 @@ fn going_back_and_forth_moves_no_more_than_least_recently_used() {
 }
 
 #[test]
+fn new_data_begins_where_it_evicts_no_block() {
+    let places = |pager: &Pager, bytes| {
+        [Preference::Policy, Preference::Host].map(|hint| pager.place_new(bytes, Arena(0), hint))
+    };
+    let (mut pager, _) = written(Limit::bytes(30), Policy::Planned, 2);
+    assert_eq!(places(&pager, 10), [Tier::Device; 2], "everything fits");
+    assert_eq!(places(&pager, 11), [Tier::Host; 2], "a block would have to leave");
+    pager.expect_spilling();
+    assert_eq!(places(&pager, 10), [Tier::Device, Tier::Host], "a preference counts once blocks spill");
+
+    let (mut spilling, _) = written(Limit::bytes(30), Policy::Planned, 4);
+    let last = spilling.insert(10, Arena::UNPOOLED);
+    operate(&mut spilling, &[last]);
+    spilling.remove(last).expect("it lives");
+    assert_eq!(places(&spilling, 10), [Tier::Device, Tier::Host]);
+    pager.set_budget(Limit::NONE);
+    assert_eq!(places(&pager, u64::MAX / 2), [Tier::Device, Tier::Host], "without a budget there is room");
+}
+
+#[test]
 fn the_program_may_say_who_leaves_first_and_last() {
     let (mut pager, blocks) = written(Limit::bytes(40), Policy::LeastRecentlyUsed, 4);
     pager.prefer(blocks[0], Preference::Device).expect("it lives");
@@ -152,8 +186,8 @@ fn making_room_in_advance_is_no_operation() {
     let before = pager.counters().operations;
     pager.begin_room(10, Arena(0));
     let steps = take_steps(&mut pager).expect("a block can leave");
-    assert!(steps.contains(&Step::Evict { block: blocks[0], copy: Some(TierIndex::HOST) }));
-    assert!(pager.has_room(10, Arena(0)));
+    assert!(steps.contains(&Step::Evict { block: blocks[0], copy: Some(Tier::Host) }));
+    assert!(pager.ledger().has_room(10, Arena(0)));
     assert_eq!(pager.counters().operations, before);
 }
 
@@ -216,19 +250,19 @@ fn many_small_blocks_make_a_sweep_worth_while_too() {
 #[test]
 fn a_move_holds_its_bytes_on_both_sides_until_it_lands() {
     let (mut pager, blocks) = written(Limit::bytes(20), Policy::Recency, 2);
-    let leaving = pager.evict_started(blocks[0]).expect("idle");
-    assert_eq!((pager.ledger().resident(), pager.ledger().held(TierIndex::HOST)), (20, 10));
-    pager.landed(leaving).expect("under way");
+    let leaving = pager.evict(blocks[0]).expect("idle");
+    assert_eq!((pager.ledger().resident(), pager.ledger().held(Tier::Host)), (20, 10));
+    pager.ended(leaving, true).expect("under way");
     assert_eq!((pager.ledger().resident(), pager.ledger().spare()), (10, 10));
-    let returning = pager.return_started(blocks[0]).expect("away");
+    let returning = pager.bring(blocks[0]).expect("away");
     assert_eq!((pager.ledger().resident(), pager.ledger().spare()), (20, 0));
-    pager.failed(returning).expect("under way");
+    pager.ended(returning, false).expect("under way");
     assert_eq!(
         (pager.ledger().resident(), pager.ledger().spare()),
         (10, 10),
         "the allocator keeps the slice"
     );
-    assert_eq!(pager.get(blocks[0]).map(|block| block.place), Some(Place::Away(TierIndex::HOST)));
+    assert_eq!(pager.get(blocks[0]).map(Block::place), Some(Place::Away(Tier::Host)));
 }
 
 #[test]
@@ -237,26 +271,26 @@ fn a_leaving_block_is_no_victim_again() {
     let more = pager.insert(10, Arena(0));
     assert_eq!(pager.begin(&[more]), Ok(false));
     pager.swept();
-    let leaving = pager.evict_started(blocks[0]).expect("idle");
+    let leaving = pager.evict(blocks[0]).expect("idle");
     assert_eq!(pager.next_step(&|| Rooms::ENDLESS), Ok(Step::Wait(leaving)), "its only copy is being made");
-    pager.failed(leaving).expect("under way");
-    assert_eq!(pager.get(blocks[0]).map(|block| block.place), Some(Place::Device { clean: None }));
+    pager.ended(leaving, false).expect("under way");
+    assert_eq!(pager.get(blocks[0]).map(Block::place), Some(Place::Device { clean: None }));
 }
 
 #[test]
 fn a_block_that_could_not_leave_is_as_dirty_or_clean_as_it_was() {
     let (mut pager, blocks) = written(Limit::bytes(20), Policy::LeastRecentlyUsed, 3);
     operate(&mut pager, &[blocks[0]]);
-    let clean = Place::Device { clean: Some(TierIndex::HOST) };
+    let clean = Place::Device { clean: Some(Tier::Host) };
     let dirty = Place::Device { clean: None };
     for (block, place) in [(blocks[0], clean), (blocks[2], dirty)] {
-        assert_eq!(pager.get(block).map(|block| block.place), Some(place));
+        assert_eq!(pager.get(block).map(Block::place), Some(place));
         pager.begin(&[]).expect("no operand");
-        let held = pager.ledger().held(TierIndex::HOST);
-        let token = pager.evict_started(block).expect("idle");
-        pager.failed(token).expect("under way");
-        assert_eq!(pager.get(block).map(|block| block.place), Some(place));
-        assert_eq!(pager.ledger().held(TierIndex::HOST), held);
+        let held = pager.ledger().held(Tier::Host);
+        let token = pager.evict(block).expect("idle");
+        pager.ended(token, false).expect("under way");
+        assert_eq!(pager.get(block).map(Block::place), Some(place));
+        assert_eq!(pager.ledger().held(Tier::Host), held);
     }
 }
 
@@ -265,18 +299,18 @@ fn an_operation_takes_a_leaving_block_back() {
     let (mut pager, blocks) = written(Limit::bytes(20), Policy::Recency, 2);
     for overwrite in [false, true] {
         pager.begin(&[]).expect("no operand");
-        let token = pager.evict_started(blocks[0]).expect("idle");
+        let token = pager.evict(blocks[0]).expect("idle");
         assert_eq!(pager.begin(&[blocks[0]]), Ok(true), "its device memory is valid");
         if overwrite {
             pager.wrote(blocks[0]).expect("on the device");
         }
-        let outcome = pager.landed(token).expect("under way");
-        let copied = Some(TierIndex::HOST);
+        let outcome = pager.ended(token, true).expect("under way");
+        let copied = Some(Tier::Host);
         let current = !overwrite;
         assert_eq!(outcome, Outcome::Rescued { block: blocks[0], bytes: 10, copied, current });
         let clean = copied.filter(|_| current);
-        assert_eq!(pager.get(blocks[0]).map(|block| block.place), Some(Place::Device { clean }));
-        assert_eq!(pager.ledger().held(TierIndex::HOST), if current { 10 } else { 0 });
+        assert_eq!(pager.get(blocks[0]).map(Block::place), Some(Place::Device { clean }));
+        assert_eq!(pager.ledger().held(Tier::Host), if current { 10 } else { 0 });
         pager.wrote(blocks[0]).expect("on the device");
     }
     assert_eq!((pager.counters().evictions, pager.counters().bytes_out), (0, 20), "copied, but never gone");
@@ -293,18 +327,18 @@ fn a_block_removed_on_its_way_counts_until_its_move_ends() {
                 operate(&mut pager, &[block]);
             }
             pager.begin(&[]).expect("no operand");
-            let held = pager.ledger().held(TierIndex::HOST);
-            let token = pager.evict_started(block).expect("idle");
+            let held = pager.ledger().held(Tier::Host);
+            let token = pager.evict(block).expect("idle");
             pager.remove(block).expect("it lives");
             assert_eq!(pager.ledger().resident(), 20);
-            let ended = if land { pager.landed(token) } else { pager.failed(token) };
+            let ended = if land { pager.ended(token, true) } else { pager.ended(token, false) };
             assert_eq!(ended, Ok(Outcome::Removed { block }));
             assert_eq!(pager.ledger().resident(), 10);
-            assert_eq!(pager.ledger().held(TierIndex::HOST), if clean { held - 10 } else { held });
+            assert_eq!(pager.ledger().held(Tier::Host), if clean { held - 10 } else { held });
             for other in blocks.iter().filter(|other| **other != block) {
                 pager.remove(*other).expect("it lives");
             }
-            assert_eq!((pager.ledger().resident(), pager.ledger().held(TierIndex::HOST)), (0, 0));
+            assert_eq!((pager.ledger().resident(), pager.ledger().held(Tier::Host)), (0, 0));
         }
     }
 }
@@ -313,13 +347,13 @@ fn a_block_removed_on_its_way_counts_until_its_move_ends() {
 fn a_block_removed_on_its_way_back_gives_everything_up_when_it_lands() {
     let (mut pager, blocks) = written(Limit::bytes(10), Policy::Recency, 2);
     operate(&mut pager, &[]);
-    let token = pager.evict_started(blocks[1]).expect("idle");
-    pager.landed(token).expect("under way");
-    let token = pager.return_started(blocks[0]).expect("away");
+    let token = pager.evict(blocks[1]).expect("idle");
+    pager.ended(token, true).expect("under way");
+    let token = pager.bring(blocks[0]).expect("away");
     pager.remove(blocks[0]).expect("it lives");
-    assert_eq!((pager.ledger().resident(), pager.ledger().held(TierIndex::HOST)), (10, 20));
-    assert_eq!(pager.landed(token), Ok(Outcome::Removed { block: blocks[0] }));
-    assert_eq!((pager.ledger().resident(), pager.ledger().held(TierIndex::HOST)), (0, 10));
+    assert_eq!((pager.ledger().resident(), pager.ledger().held(Tier::Host)), (10, 20));
+    assert_eq!(pager.ended(token, true), Ok(Outcome::Removed { block: blocks[0] }));
+    assert_eq!((pager.ledger().resident(), pager.ledger().held(Tier::Host)), (0, 10));
 }
 
 // ---- illegal reports --------------------------------------------------------------------------------------
@@ -330,22 +364,22 @@ fn reports_that_contradict_the_books_are_faults_and_change_nothing() {
     let (away, here) = (blocks[0], blocks[2]);
     let token = {
         pager.begin(&[]).expect("no operand");
-        let token = pager.evict_started(blocks[1]).expect("idle");
-        pager.landed(token).expect("under way");
+        let token = pager.evict(blocks[1]).expect("idle");
+        pager.ended(token, true).expect("under way");
         token
     };
     let never = BlockId { index: 99, generation: 0 };
     let stale = BlockId { index: here.index, generation: 7 };
     let books = format!("{pager:?}");
     let illegal = [
-        pager.evict_started(away).map(drop),
-        pager.return_started(here).map(drop),
-        pager.landed(token).map(drop),
-        pager.failed(token).map(drop),
+        pager.evict(away).map(drop),
+        pager.bring(here).map(drop),
+        pager.ended(token, true).map(drop),
+        pager.ended(token, false).map(drop),
         pager.wrote(away).map(drop),
-        pager.wrote_in_tier(here, TierIndex::HOST),
-        pager.copy_dropped(here, TierIndex::HOST),
-        pager.copy_dropped(away, TierIndex::HOST),
+        pager.wrote_on_host(here),
+        pager.report(Step::DropCopy { block: here, tier: Tier::Host }).map(drop),
+        pager.report(Step::DropCopy { block: away, tier: Tier::Host }).map(drop),
         pager.pin(away),
     ];
     assert!(illegal.iter().all(Result::is_err), "{illegal:?}");
@@ -362,7 +396,7 @@ fn an_operand_or_a_pinned_block_cannot_be_evicted() {
     let (mut pager, blocks) = written(Limit::NONE, Policy::Recency, 2);
     pager.pin(blocks[1]).expect("on the device");
     operate(&mut pager, &[blocks[0]]);
-    assert!(pager.evict_started(blocks[0]).is_err() && pager.evict_started(blocks[1]).is_err());
+    assert!(pager.evict(blocks[0]).is_err() && pager.evict(blocks[1]).is_err());
 }
 
 #[test]
@@ -372,7 +406,7 @@ fn a_lowered_budget_drives_blocks_out_and_peaks_start_anew() {
     pager.begin_room(0, Arena(0));
     take_steps(&mut pager).expect("everything may leave");
     assert_eq!((pager.ledger().resident(), pager.ledger().reserved()), (20, 20));
-    let oldest = pager.get(blocks[0]).expect("alive").place;
+    let oldest = pager.get(blocks[0]).expect("alive").place();
     assert!(matches!(oldest, Place::Away(_)), "{oldest:?}");
     assert_eq!(pager.ledger().resident_peak(), 40);
     pager.reset_peaks();

@@ -1,5 +1,5 @@
-//! The time a replayed program takes on a machine: its operations one after the other, and a copy engine for each
-//! direction beside them.
+//! The time a replayed program takes on a machine: its operations one after the other, and in parallel a copy
+//! engine for each direction.
 //!
 //! An operation starts when its operands are there, and takes as long as the machine needs for their bytes. A copy off
 //! the device starts when its engine is free; its memory is free when it ends. A copy onto the device likewise, into
@@ -8,10 +8,11 @@
 //! Contents that the program makes in host memory are a parameter's next numbers, where its optimizer is there: the host steps
 //! one parameter after another from the beginning of the program's step, and the program waits for the one it comes to.
 //!
-//! A disk below the host does one thing at a time, read or write. A block has sunk once all but the last few buffers of it are
-//! written, and is raised once all of it is read; the program waits for both, and not for what is written before it has to sink, or
-//! read before it is needed: a few buffers of it between two operations. States that the host steps may lie there, too: the
-//! disk reads and writes them in the time that blocks leave it, and new contents are there once those of their state have passed.
+//! A disk below the host does one thing at a time, read or write. A block is spilled once all but its last few buffers
+//! are written, and loaded once all its bytes are read; the program waits for both. It does not wait for writes and
+//! loads ahead, which begin to pass a few buffers between two operations. States that the host steps may lie on the
+//! disk, too: it reads and writes them in the time that blocks leave, and new contents are there once their states have
+//! passed (`states_on_the_disk_pass_in_the_time_that_blocks_leave_and_are_waited_for_with_their_contents`).
 
 use crate::block::{BlockId, Token};
 use std::collections::{HashMap, VecDeque};
@@ -101,7 +102,7 @@ pub(crate) struct Timeline {
     /// Copies off the device that have not landed, in the order in which they do.
     leaving: VecDeque<(Token, f64)>,
     arrivals: HashMap<BlockId, f64>,
-    /// When what has begun to come from the disk is there, of the block that nobody waits for.
+    /// The time at which the bytes that a load ahead has begun to read are there.
     risen: f64,
     step: Elapsed,
     step_began: f64,
@@ -186,12 +187,12 @@ impl Timeline {
         self.wait_until(self.disk_free - BEHIND / self.machine.disk);
     }
 
-    /// As many of the bytes as there are buffers for begin to pass to the disk, and nobody waits for them.
+    /// Begins to write as many of the bytes as there are buffers for. The program does not wait.
     pub fn writes_beside(&mut self, bytes: u64) -> u64 {
         self.begins_beside(bytes)
     }
 
-    /// As many of the bytes as there are buffers for begin to come from the disk, and nobody waits for them.
+    /// Begins to read as many of the bytes as there are buffers for. The program does not wait.
     pub fn raises_beside(&mut self, bytes: u64) -> u64 {
         let begins = self.begins_beside(bytes);
         if begins > 0 {
@@ -200,7 +201,7 @@ impl Timeline {
         begins
     }
 
-    /// Whether all is there that began to come when nobody waited for it.
+    /// Whether all bytes that a load ahead has begun to read are there.
     pub fn has_risen(&self) -> bool {
         self.risen <= self.now
     }
@@ -213,7 +214,7 @@ impl Timeline {
         begins
     }
 
-    /// So many bytes are raised from the disk, and the program waits for them, or for those that began to come when nobody did.
+    /// The program waits for so many bytes from the disk; for none, it waits for those that a load ahead has begun to read.
     pub fn raises(&mut self, bytes: u64) {
         self.moves_on_disk(bytes);
         self.wait_until(if bytes > 0 { self.disk_free } else { self.risen });

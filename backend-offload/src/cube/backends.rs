@@ -1,6 +1,6 @@
-//! The backends that lead to a server of ours: with and without fusion, to be offloaded and offloaded.
+//! The supported CubeCL backends: with and without fusion, plain and offloaded.
 
-use super::door::CubeDoor;
+use super::adapter::CubeDoor;
 use super::runtime::{InnerRuntime, OffloadRuntime};
 use super::tiles;
 use crate::backend::{Decoding, Managed, Offloadable, Spilling, sealed};
@@ -12,7 +12,7 @@ use burn_fusion::Fusion;
 use cubecl_core::Runtime;
 use pager::Preference;
 
-/// A runtime that leads to a server of ours: one we stand in front of, or our own over it.
+/// A runtime with access to an offloading server: a supported plain runtime, or its offloaded form.
 #[doc(hidden)]
 pub trait Reaches: Runtime + sealed::Sealed {
     /// The runtime underneath.
@@ -65,7 +65,7 @@ where
 {
     fn prefer(tensor: FloatTensor<Self>, preference: Preference) {
         let CubeTensor { handle, device, .. } = tensor;
-        super::door::prefer::<R>(&device, &handle.binding(), preference);
+        super::adapter::prefer::<R>(&device, &handle.binding(), preference);
     }
 }
 
@@ -122,7 +122,7 @@ where
     I: IntElement,
     B: BoolElement,
 {
-    /// The tensor is computed if it was not yet: without it there is no memory to prefer a place for.
+    /// Computes the tensor first if fusion has not: without memory there is no place to prefer.
     fn prefer(tensor: FloatTensor<Self>, preference: Preference) {
         let client = tensor.client.clone();
         let tensor = client.resolve_tensor_float::<CubeBackend<OffloadRuntime<R>, F, I, B>>(tensor);

@@ -1,21 +1,19 @@
-//! Tensors from one offloaded device to another, through host memory.
+//! Transfers of tensors between offloaded devices, through host memory.
 //!
 //! # Order
 //!
-//! CubeCL submits each side of a transfer to its own device: `send` to the source, then `recv` to the destination,
-//! and flushes both queues. Devices run on threads of their own, so the bytes wait in between at a place both know.
-//! A device runs its queue in order and cannot put a task back: a `recv` that comes to its turn before the source's
-//! `send` waits, and its device's later work with it. The wait is as long as the source takes for what it was given
-//! before, and cannot become a circle: every `send` is in its queue before its `recv` is in the other.
+//! CubeCL submits `send` to the source, then `recv` to the destination, and flushes both queues. Devices run on
+//! separate threads, so the bytes wait in a shared place. A device cannot postpone a task: an early `recv` blocks the
+//! destination until the source has done its earlier work. The waits form no cycle, because every `send` is queued
+//! before its `recv`.
 //!
 //! # Failure
 //!
-//! Every `send` posts exactly one parcel, with the error in it if the tensor could not be read, and on a panic as
-//! well; the destination marks its tensor as failed and goes on at once. [`PATIENCE`] is for a `send` that never came
-//! to its turn. A parcel that arrives after its reader gave up is dropped: the next reader waits for its own.
+//! Every `send` posts exactly one parcel, with the error if the read fails or panics. The destination then marks its
+//! tensor as failed and continues. [`PATIENCE`] ends the wait for a `send` that never runs. A parcel whose reader
+//! gave up is dropped, so the next reader gets its own.
 //!
-//! Collective operations need buffers that stay put on every device and a library this crate cannot test; they are
-//! refused.
+//! Collective operations are refused: they need buffers that never move, and a library that this crate cannot test.
 
 use super::failures::read_error;
 use super::runtime::InnerRuntime;
@@ -36,18 +34,17 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Runtime, source device, target device, and the stream of the thread that asked.
+/// Runtime, source, destination, and stream of the requesting thread.
 type Route = (TypeId, DeviceId, DeviceId, StreamId);
 
 type Parcel = Result<Bytes, String>;
 
-/// A source that has not sent by then has died, and waiting longer would hang its reader for good. Long enough for a
-/// source that has kernels to compile first.
+/// Long enough for a source that compiles kernels first. A later one is considered dead.
 const PATIENCE: Duration = Duration::from_mins(10);
 
 static IN_TRANSIT: LazyLock<Transit> = LazyLock::new(Transit::default);
 
-/// Parcels by their way, in the order they were sent.
+/// Parcels by route, in order.
 #[derive(Default)]
 struct Transit {
     routes: Mutex<HashMap<Route, Lane>>,
@@ -57,7 +54,7 @@ struct Transit {
 #[derive(Default)]
 struct Lane {
     parcels: VecDeque<Parcel>,
-    /// Parcels yet to come whose readers have gone.
+    /// Parcels to come whose readers gave up.
     unwanted: u32,
 }
 
@@ -95,7 +92,7 @@ impl Transit {
     }
 }
 
-/// A parcel that is owed to its reader: dropped without having been posted, it becomes an error.
+/// A parcel that is due. Dropped without a post, it posts an error.
 struct Sending<'a> {
     transit: &'a Transit,
     route: Route,
@@ -137,7 +134,7 @@ impl<R: InnerRuntime> ServerCommunication for OffloadServer<R> {
         to: DeviceId,
     ) -> Result<(), ServerError> {
         let sending = IN_TRANSIT.sending((TypeId::of::<R>(), self.device, to, stream));
-        // All bytes the tensor covers, padding included: it keeps its strides on the other side.
+        // Padding included: the tensor keeps its strides.
         let parcel = self
             .read_raw(descriptor.handle, stream)
             .and_then(block_on)
@@ -154,7 +151,7 @@ impl<R: InnerRuntime> ServerCommunication for OffloadServer<R> {
         stream: StreamId,
         from: DeviceId,
     ) -> Result<(), ServerError> {
-        // First of all, so that whatever happens next the parcel is not left to another reader.
+        // First, so that no failure leaves the parcel to another reader.
         let parcel = IN_TRANSIT.collect((TypeId::of::<R>(), from, self.device, stream), PATIENCE);
         let size = handle.size();
         self.initialize_memory(handle.memory.clone(), size, stream);
@@ -216,15 +213,15 @@ mod tests {
     }
 
     #[test]
-    fn a_send_that_panics_tells_its_reader_at_once() {
+    fn a_send_that_panics_fails_its_reader_at_once() {
         let transit = Transit::default();
         let sent = catch_unwind(AssertUnwindSafe(|| {
             let _sending = transit.sending(route());
             panic!("on purpose");
         }));
         assert!(sent.is_err());
-        let told = transit.collect(route(), Duration::ZERO).expect_err("nothing was read");
-        assert!(told.contains("panicked"), "{told}");
+        let message = transit.collect(route(), Duration::ZERO).expect_err("nothing was read");
+        assert!(message.contains("panicked"), "{message}");
     }
 
     #[test]
@@ -234,13 +231,13 @@ mod tests {
         transit.sending(route()).post(Ok(bytes(2)));
         let next = || transit.collect(route(), SOON).expect("sent")[0];
         assert_eq!((next(), next()), (1, 2));
-        assert!(transit.routes.lock().expect("nobody panicked").is_empty());
+        assert!(transit.routes.lock().expect("no panic").is_empty());
     }
 
     #[test]
-    fn a_parcel_that_comes_too_late_is_not_taken_for_the_next() {
+    fn a_late_parcel_is_not_taken_for_the_next() {
         let transit = Transit::default();
-        assert!(transit.collect(route(), SOON).is_err(), "nobody sends");
+        assert!(transit.collect(route(), SOON).is_err(), "no send comes");
         transit.sending(route()).post(Ok(bytes(1)));
         transit.sending(route()).post(Ok(bytes(2)));
         assert_eq!(transit.collect(route(), SOON).expect("sent")[0], 2);

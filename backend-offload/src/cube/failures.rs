@@ -1,10 +1,13 @@
-//! Operations that could not run, and the errors that wait for their reader.
+//! Failed operations, and the errors that wait for their reader.
 //!
-//! A launch returns nothing in CubeCL, so a failure has two ways to its user. Buffers it should have written
-//! are marked, and everything computed from them: reading any of these returns the error. And the stream it
-//! was launched on reports it at its next synchronisation, as CubeCL's own launch errors do. Our errors are kept
-//! by the stream id that caused them, since another thread must never be handed them. The runtime keeps its own
-//! by the stream it folded the id onto, and so do we.
+//! A CubeCL launch returns nothing, so its failure has two ways to the user. The buffers it should have written are
+//! marked, and so is everything computed from them: a read returns the error
+//! (`a_launch_that_the_runtime_refuses_leaves_no_readable_output`). Inputs that the kernel only reads are unharmed. And
+//! the launching stream reports the error at its next synchronisation, as for CubeCL's own launch errors.
+//!
+//! Our errors are kept by stream id, since another thread must never receive them
+//! (`an_error_reaches_the_thread_that_caused_it_and_no_other`). The runtime keeps its own by stream index, onto which
+//! it folds the id; those that reach us are kept alike.
 
 use super::logical::number;
 use super::runtime::InnerRuntime;
@@ -22,19 +25,17 @@ use std::sync::Arc;
 pub(super) struct Failures {
     pub(super) small: SmallFailures,
     ours: HashMap<StreamId, Vec<ServerError>>,
-    /// Errors of the runtime's that one of our own operations was handed in the program's place, by the index
-    /// of its stream.
+    /// Runtime errors that our operations received in the program's place, by stream index.
     theirs: HashMap<usize, Vec<ServerError>>,
 }
 
-/// Where a buffer lies on its device. No two that are alive have the same address.
+/// A buffer's position on its device, unique among live buffers.
 pub(super) type Address = (u64, u64);
 
-/// Small buffers without contents. They have no row of their own, and nobody tells when one is dropped: its memory is
-/// given to another.
+/// Small buffers without contents. CubeCL does not report their drops: another buffer takes the memory.
 #[derive(Debug, Default, Clone)]
 pub(super) struct SmallFailures {
-    /// Errors by the number of the buffer's handle.
+    /// Errors by handle number.
     errors: HashMap<u64, Arc<OffloadError>>,
     numbers: HashMap<Address, u64>,
 }
@@ -51,7 +52,7 @@ impl SmallFailures {
         self.errors.get(&number(&binding.memory)?).cloned()
     }
 
-    /// Without an address the failure is remembered for good.
+    /// Without an address, only [`heal`](Self::heal) removes the error.
     fn mark(&mut self, number: u64, address: Option<Address>, error: &Arc<OffloadError>) {
         self.errors.insert(number, error.clone());
         let before = address.and_then(|address| self.numbers.insert(address, number));
@@ -60,14 +61,14 @@ impl SmallFailures {
         }
     }
 
-    /// The memory there belongs to a buffer that was just allocated.
-    fn taken(&mut self, address: Address) {
+    /// Forgets the failed buffer whose memory was allocated again.
+    fn allocated(&mut self, address: Address) {
         if let Some(number) = self.numbers.remove(&address) {
             self.errors.remove(&number);
         }
     }
 
-    /// The whole of the buffer was written anew.
+    /// Forgets the failure of a buffer that was overwritten as a whole.
     pub(super) fn heal(&mut self, binding: &Binding) {
         if !self.is_empty()
             && let Some(number) = number(&binding.memory)
@@ -95,12 +96,12 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
     }
 
-    /// A small buffer was allocated: whoever had its memory before is gone.
+    /// Forgets the failed buffer whose memory went to this small buffer.
     pub(super) fn forget_failure_before(&mut self, binding: &Binding) {
         if !self.failures.small.is_empty()
             && let Some(address) = self.address(binding)
         {
-            self.failures.small.taken(address);
+            self.failures.small.allocated(address);
         }
     }
 
@@ -111,26 +112,26 @@ impl<R: InnerRuntime> OffloadServer<R> {
         found.ok()?.ok().map(|found| R::address(found.resource()))
     }
 
-    /// Counts and reports an error that starts here, as opposed to one passed on from operand to output.
+    /// Counts and reports an error that starts here instead of coming from an operand.
     pub(super) fn new_failure(&mut self, error: Arc<OffloadError>, stream: StreamId) -> Arc<OffloadError> {
         self.failures.ours.entry(stream).or_default().push(launch_error(&error));
         self.count_failure(&error);
         error
     }
 
-    /// Counts and records an error that no stream is to be told of.
+    /// Counts an error that no stream reports.
     pub(super) fn count_failure(&mut self, error: &OffloadError) {
         self.counts.failures += 1;
         self.journal.record(Event::Failed { error: error.to_string() });
     }
 
-    /// Keeps an error of the runtime's that an operation of ours on `stream` was handed.
+    /// Keeps a runtime error that our operation received.
     pub(super) fn keep_error(&mut self, stream: StreamId, error: ServerError) {
         let index = self.streams.index(stream);
         self.failures.theirs.entry(index).or_default().push(error);
     }
 
-    /// The errors due at the stream's synchronisation, with the one the runtime gives for it.
+    /// The errors due at a synchronisation.
     pub(super) fn errors_at_sync(
         &mut self,
         stream: StreamId,
@@ -141,8 +142,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         together(errors, theirs)
     }
 
-    /// The errors due at a read: where the plain runtime returns a stream's errors from its next read, those
-    /// that came to us in its place.
+    /// The errors due at a read, where the runtime's reads return a stream's errors.
     pub(super) fn errors_at_read(&mut self, stream: StreamId) -> Result<(), ServerError> {
         if !R::READS_TAKE_ERRORS || self.failures.theirs.is_empty() {
             return Ok(());
@@ -151,7 +151,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 }
 
-/// One error for several, none of them dropped.
+/// All errors as one.
 pub(super) fn together(
     mut errors: Vec<ServerError>,
     last: Result<(), ServerError>,
@@ -198,9 +198,9 @@ mod tests {
         let mut failures = SmallFailures::default();
         failures.mark(1, Some((10, 0)), &error);
         failures.mark(2, Some((10, 256)), &error);
-        failures.taken((20, 0));
-        assert_eq!(failures.errors.len(), 2, "that memory was nobody's");
-        failures.taken((10, 0));
+        failures.allocated((20, 0));
+        assert_eq!(failures.errors.len(), 2, "no failed buffer had that memory");
+        failures.allocated((10, 0));
         assert!(failures.errors.keys().eq([&2]), "its neighbour is still there");
         failures.mark(3, Some((10, 256)), &error);
         assert!(failures.errors.keys().eq([&3]), "the next one failed in its place");

@@ -1,14 +1,14 @@
-//! The stand-in for side copies on runtimes that have none: every copy runs in line with the work.
+//! Copies in line with the work, for runtimes without copy streams.
 
-use super::side::{Rows, SideCopies};
+use super::copy_streams::{CopyStreams, Rows};
 use cubecl_core::server::Handle;
 use std::convert::Infallible;
 
-/// Side copies of a runtime that copies in line with its work: none.
+/// Refuses separate copies.
 #[derive(Debug, Default)]
 pub struct InLine;
 
-impl<S> SideCopies<S> for InLine {
+impl<S> CopyStreams<S> for InLine {
     type End = Infallible;
 
     fn watch(&mut self, server: &mut S, _: usize, begin: &mut dyn FnMut(&mut S)) {

@@ -1,13 +1,12 @@
 //! Reads and writes from the host, and raw resources.
 
+use super::copy_streams::{Rows, yield_once};
 use super::failures::read_error;
 use super::runtime::{InnerRuntime, Resource};
 use super::server::OffloadServer;
-use super::side::{Rows, begun};
 use super::table::Named;
 use super::transfer::flat;
 use crate::error::OffloadError;
-use crate::host_memory::NewData;
 use crate::report::panic_message;
 use crate::tiers::Share;
 use cubecl_common::backtrace::BackTrace;
@@ -17,7 +16,7 @@ use cubecl_common::stream_id::StreamId;
 use cubecl_core::server::{Binding, ComputeServer, CopyDescriptor, Handle, ServerError};
 use cubecl_runtime::memory_management::optimal_align;
 use cubecl_runtime::storage::ManagedResource;
-use pager::{BlockId, Place, TierIndex};
+use pager::{BlockId, Place, Tier};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -25,14 +24,14 @@ use std::sync::Arc;
 const READ: &str = "reading a tensor";
 const WRITE: &str = "writing a tensor";
 
-/// Bytes of all tensors that are read.
+/// The bytes of all requested tensors.
 type Contents = DynFut<Result<Vec<Bytes>, ServerError>>;
 
-/// A tensor to be read that is on the device, and its place among those asked for.
+/// A tensor to read from the device, with its index in the request.
 type OnDevice = (usize, CopyDescriptor, Named);
 
 impl Rows {
-    /// Rows of a layout that the runtime itself can read: row-major, each row contiguous.
+    /// The rows of a layout that the runtime can read: row-major, each row contiguous.
     fn of(descriptor: &CopyDescriptor) -> Self {
         let shape = descriptor.shape.as_slice();
         let size = descriptor.elem_size;
@@ -48,11 +47,11 @@ impl Rows {
     }
 }
 
-/// Whether a tensor covers its whole buffer, up to the padding behind it. Where a tensor ends is told by its binding
-/// alone: any part of one smaller than the alignment would do otherwise.
+/// Whether a tensor covers its whole buffer, up to the padding at the end. Only the binding gives the tensor's end: by
+/// size alone, any part of a buffer smaller than the alignment would pass.
 fn is_whole(descriptor: &CopyDescriptor, alignment: u64) -> bool {
     let Rows { start, row, pitch, count } = Rows::of(descriptor);
-    // CUDA pads a single row as well, and no stride tells.
+    // CUDA also pads a single row, and its strides do not show that.
     let row = match descriptor.shape.as_slice() {
         [len] => row.next_multiple_of(optimal_align(*len, descriptor.elem_size, alignment.max(16) as usize)),
         _ => row,
@@ -72,7 +71,7 @@ fn runtime_panic(operation: &str, panic: &(dyn Any + Send)) -> OffloadError {
 }
 
 impl<R: InnerRuntime> OffloadServer<R> {
-    /// Contents on the host are read there, without taking device memory.
+    /// Reads tensors. Contents on the host are read without device memory.
     pub(super) fn read_buffers(
         &mut self,
         descriptors: Vec<CopyDescriptor>,
@@ -80,14 +79,17 @@ impl<R: InnerRuntime> OffloadServer<R> {
     ) -> Result<Contents, ServerError> {
         self.enter(stream);
         self.errors_at_read(stream)?;
+
         let mut from_host = Vec::new();
         let mut from_device = Vec::new();
         let mut operands = Vec::new();
         for (n, descriptor) in descriptors.into_iter().enumerate() {
             let named = self.table.name(&descriptor.handle);
             self.contents(named, &descriptor.handle, READ).map_err(|error| read_error(&error))?;
-            if let Some(id) = named.block() {
-                self.pager.reads(id, Rows::of(&descriptor).bytes() as u64);
+            if let Some(id) = named.block()
+                && let Some(recorder) = self.pager.recorder()
+            {
+                recorder.reads(id, Rows::of(&descriptor).bytes() as u64);
             }
             match named.block().map(|id| (id, self.bytes_without_device(id, &descriptor))) {
                 Some((_, Some(bytes))) => from_host.push((n, bytes)),
@@ -98,23 +100,27 @@ impl<R: InnerRuntime> OffloadServer<R> {
                 None => from_device.push((n, descriptor, named)),
             }
         }
+
         self.make_resident(&operands, READ).map_err(|error| read_error(&error))?;
-        self.receive_visitors(stream, stream);
+        self.wait_for_small_buffer_users(stream, stream);
         self.order_operands(&operands, stream);
         for (_, descriptor, named) in &from_device {
             self.order_small(*named, &descriptor.handle, stream);
         }
+
         if from_device.is_empty() {
             let bytes = from_host.into_iter().map(|(_, bytes)| bytes).collect();
             return Ok(Box::pin(async move { Ok(bytes) }));
         }
+
         let read = from_device.iter().map(|(_, descriptor, _)| Rows::of(descriptor).bytes() as u64);
         self.counts.bytes_read += read.sum::<u64>();
         let places: Vec<usize> = from_device.iter().map(|(n, ..)| *n).collect();
-        let reading = match self.read_beside(&from_device, stream) {
+        let reading = match self.read_in_parallel(&from_device, stream) {
             Some(reading) => reading?,
-            None => self.read_in_line(from_device, stream)?,
+            None => self.read_in_order(from_device, stream)?,
         };
+
         if from_host.is_empty() {
             return Ok(reading);
         }
@@ -126,7 +132,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }))
     }
 
-    fn read_in_line(&mut self, tensors: Vec<OnDevice>, stream: StreamId) -> Result<Contents, ServerError> {
+    fn read_in_order(&mut self, tensors: Vec<OnDevice>, stream: StreamId) -> Result<Contents, ServerError> {
         let physical = tensors.into_iter().map(|(_, mut descriptor, named)| {
             self.make_physical(&mut descriptor.handle, named);
             descriptor
@@ -136,14 +142,14 @@ impl<R: InnerRuntime> OffloadServer<R> {
             .map_err(|panic| read_error(&runtime_panic(READ, panic.as_ref())))
     }
 
-    /// Reads tensors beside the work that the stream is given next, which does not wait for it; `None` where they are to be read
-    /// in line with it. The copies are under way when this returns, and are waited for once it is polled again.
-    fn read_beside(
+    /// Reads tensors in parallel with later work of the stream, which does not wait for the read. `None` if they must
+    /// be read in stream order. The copies are in flight on return; the future's second poll waits for them.
+    fn read_in_parallel(
         &mut self,
         tensors: &[OnDevice],
         stream: StreamId,
     ) -> Option<Result<Contents, ServerError>> {
-        let index = self.serves_beside(stream)?;
+        let index = self.copies_in_parallel(stream)?;
         let are_rows = |(_, descriptor, named): &OnDevice| {
             named.block().is_some()
                 && Rows::of(descriptor).bytes() > 0
@@ -176,19 +182,19 @@ impl<R: InnerRuntime> OffloadServer<R> {
             readings.push(reading);
         }
         Ok(Box::pin(async move {
-            begun().await;
+            yield_once().await;
             readings.into_iter().map(|reading| reading.wait().map_err(copy_error)).collect()
         }))
     }
 
-    /// The bytes asked for, if they can be had without the device: from a host copy that is current, or zeros for a block
-    /// that was never written.
+    /// The requested bytes if the device is not needed: from a current host copy, or zeros for a block that was never
+    /// written.
     fn bytes_without_device(&self, id: BlockId, descriptor: &CopyDescriptor) -> Option<Bytes> {
         if !R::can_read_tensor(&descriptor.shape, &descriptor.strides) {
             return None;
         }
         let rows = Rows::of(descriptor);
-        match self.pager.get(id)?.place {
+        match self.pager.get(id)?.place() {
             Place::Away(_) | Place::Device { clean: Some(_) } => {
                 let contents = self.tiers.get(id)?.bytes();
                 let mut bytes = Vec::with_capacity(rows.bytes());
@@ -205,7 +211,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         match self.table.name(&descriptor.handle) {
             Named::Small => {
                 self.streams.begin(stream);
-                self.receive_visitors(stream, stream);
+                self.wait_for_small_buffer_users(stream, stream);
                 self.order_small(Named::Small, &descriptor.handle, stream);
                 if is_whole(&descriptor, self.utilities.properties.memory.alignment) {
                     self.failures.small.heal(&descriptor.handle);
@@ -216,10 +222,12 @@ impl<R: InnerRuntime> OffloadServer<R> {
                     self.fail_small(&handle, &error);
                 }
             }
+
             Named::Unknown => {
                 let error = OffloadError::UnknownBuffer { operation: WRITE.to_owned() };
                 self.new_failure(Arc::new(error), stream);
             }
+
             Named::Block(id) => {
                 if matches!(self.table.get(id).failed.as_deref(), Some(OffloadError::BufferTooLarge { .. })) {
                     return;
@@ -243,17 +251,17 @@ impl<R: InnerRuntime> OffloadServer<R> {
         stream: StreamId,
     ) -> Result<(), OffloadError> {
         self.make_resident(&[id], WRITE)?;
-        self.receive_visitors(stream, stream);
+        self.wait_for_small_buffer_users(stream, stream);
         self.order_operands(&[id], stream);
-        self.heal(id, &descriptor);
+        self.clear_failure_if_whole(id, &descriptor);
         self.make_physical(&mut descriptor.handle, Named::Block(id));
-        let written = self.write_and_ask(descriptor, bytes, stream);
+        let written = self.write_and_check(descriptor, bytes, stream);
         self.wrote(id);
         written
     }
 
-    /// Writes through the runtime, and asks the stream how it went: for contents that only we know how to replace.
-    pub(super) fn write_and_ask(
+    /// Writes through the runtime and checks the stream for an error: for contents that only this crate can replace.
+    pub(super) fn write_and_check(
         &mut self,
         descriptor: CopyDescriptor,
         bytes: Bytes,
@@ -277,8 +285,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
         written.map_err(|panic| runtime_panic(WRITE, panic.as_ref()))
     }
 
-    /// A failed buffer that is written as a whole has contents again.
-    fn heal(&mut self, id: BlockId, descriptor: &CopyDescriptor) {
+    /// Clears a buffer's failure if the whole buffer is overwritten.
+    fn clear_failure_if_whole(&mut self, id: BlockId, descriptor: &CopyDescriptor) {
         let alignment = self.utilities.properties.memory.alignment;
         let buffer = self.table.get_mut(id);
         if buffer.failed.is_some() && is_whole(descriptor, alignment) {
@@ -286,17 +294,16 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
     }
 
-    /// Writes to the host copy of a block that is on the host, or is nowhere yet and better there. False if the device is the
-    /// better place.
+    /// Writes to the host copy of a block that is on the host, or that has no place yet and belongs there. False if the
+    /// contents belong on the device.
     fn write_on_host(&mut self, id: BlockId, descriptor: &CopyDescriptor, bytes: &Bytes) -> bool {
         let readable = R::can_read_tensor(&descriptor.shape, &descriptor.strides);
         let (stream, size) = (self.table.get(id).stream, self.table.get(id).size);
-        let better_here = self.pager.get(id).is_some_and(|block| match block.place {
+        let better_here = self.pager.get(id).is_some_and(|block| match block.place() {
             Place::Away(_) => true,
             Place::Nowhere => {
                 let arena = self.streams.arena(stream);
-                !self.pager.has_room(block.bytes, arena)
-                    || self.new_data == NewData::OnHost && self.pager.is_better_away(block.bytes, arena)
+                self.pager.place_new(block.bytes, arena, self.new_data) == Tier::Host
             }
             Place::Device { .. } | Place::Leaving { .. } | Place::Returning { .. } => false,
         });
@@ -312,16 +319,15 @@ impl<R: InnerRuntime> OffloadServer<R> {
             }
         });
         if edited {
-            self.heal(id, descriptor);
-            if let Err(fault) = self.pager.wrote_in_tier(id, TierIndex::HOST) {
-                self.distrust(id, fault, WRITE);
+            self.clear_failure_if_whole(id, descriptor);
+            if let Err(fault) = self.pager.wrote_on_host(id) {
+                self.report_fault(id, fault, WRITE);
             }
         }
         edited
     }
 
-    /// A raw resource may be written to at any time, so its block stays where it is while the user's handle
-    /// lives.
+    /// Returns a raw resource. The user may write to it at any time, so its block is pinned while the handle lives.
     pub(super) fn hand_out(
         &mut self,
         mut binding: Binding,
@@ -336,14 +342,14 @@ impl<R: InnerRuntime> OffloadServer<R> {
             self.order_operands(&[id], stream);
             self.wrote(id);
             if let Err(fault) = self.pager.pin(id) {
-                self.distrust(id, fault, OPERATION);
+                self.report_fault(id, fault, OPERATION);
             }
         }
         self.make_physical(&mut binding, named);
         self.inner.get_resource(binding, stream)
     }
 
-    /// The bytes a binding covers, whatever tensor lies in them.
+    /// Reads the bytes that a binding covers, without regard to the tensor in them.
     pub(super) fn read_raw(&mut self, binding: Binding, stream: StreamId) -> Result<Contents, ServerError> {
         let len = binding.size_in_used();
         self.read_buffers(vec![flat(binding, len)], stream)

@@ -1,9 +1,12 @@
-//! Kernel launches: operands become resident, bindings are rewritten, and what the kernel wrote is noted.
+//! Kernel launches: makes operands resident, rewrites bindings and records the buffers that the kernel wrote.
+//!
+//! A launch whose operands are resident takes no lock of this crate and reuses its lists
+//! (`a_resident_launch_allocates_hardly_more_than_on_the_plain_runtime`). It reads the clock only in a watched step.
 
 use super::runtime::InnerRuntime;
 use super::server::OffloadServer;
 use super::table::{Named, Table};
-use super::visibility::{NotingCompiler, NotingTask, Writes};
+use super::visibility::{RecordingCompiler, RecordingTask, Writes};
 use crate::error::OffloadError;
 use crate::report::panic_message;
 use cubecl_common::stream_id::StreamId;
@@ -14,14 +17,14 @@ use pager::BlockId;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// The buffers a launch names. Kept from launch to launch, so that naming them allocates nothing.
+/// The buffers that a launch names. Reused from launch to launch, so that the lists are not allocated again.
 #[derive(Default)]
 pub(super) struct Operands {
     buffers: Vec<Named>,
     maps: Vec<Named>,
     count: Option<Named>,
     blocks: Vec<BlockId>,
-    /// The small ones among `buffers`, for the case that the runtime fails with the arguments in hand.
+    /// The small buffers, kept because the runtime takes the arguments with it if it panics.
     small: Vec<(usize, Binding)>,
 }
 
@@ -65,7 +68,7 @@ impl Operands {
         buffers.chain(maps).chain(self.count.iter().zip(dynamic)).map(|(named, binding)| (*named, binding))
     }
 
-    /// The buffers that a kernel with these `writes` changes; all of them, if that is unknown.
+    /// The buffers that a kernel with these `writes` changes; all of them if `writes` is unknown.
     fn written<'a>(&'a self, writes: Option<&'a Writes>) -> impl Iterator<Item = BlockId> + 'a {
         let buffers = self.buffers.iter().enumerate().filter(move |(n, _)| is_written(writes, *n));
         buffers.map(|(_, named)| named).chain(&self.maps).filter_map(|named| named.block())
@@ -77,7 +80,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     /// As [`ComputeServer::launch`].
     pub(super) unsafe fn launch_kernel(
         &mut self,
-        kernel: Box<dyn CubeTask<NotingCompiler<R::Compiler>>>,
+        kernel: Box<dyn CubeTask<RecordingCompiler<R::Compiler>>>,
         count: CubeCount,
         arguments: KernelArguments,
         mode: ExecutionMode,
@@ -87,7 +90,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.counts.launches += 1;
         let mut named = std::mem::take(&mut self.operands);
         named.name(&mut self.table, &arguments, &count);
-        let task = NotingTask::new(kernel);
+        let task = RecordingTask::new(kernel);
         let launched =
             self.prepare_operands(&named, &arguments, &count, task.name(), stream).and_then(|()| {
                 // SAFETY: the same kernel over the same bytes, wherever they are; the caller's promise holds.
@@ -123,7 +126,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             self.profile.not_run();
             return Err(self.new_failure(Arc::new(error), stream));
         }
-        self.receive_visitors(stream, stream);
+        self.wait_for_small_buffer_users(stream, stream);
         self.order_operands(&named.blocks, stream);
         for (named, binding) in named.with_bindings(arguments, count) {
             self.order_small(named, binding, stream);
@@ -135,7 +138,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     /// As [`ComputeServer::launch`], of operands that are on the device.
     unsafe fn launch_inside(
         &mut self,
-        task: &NotingTask<R::Compiler>,
+        task: &RecordingTask<R::Compiler>,
         named: &Operands,
         mut count: CubeCount,
         mut arguments: KernelArguments,
@@ -152,20 +155,23 @@ impl<R: InnerRuntime> OffloadServer<R> {
         if let (CubeCount::Dynamic(binding), Some(named)) = (&mut count, named.count) {
             self.make_physical(binding, named);
         }
+
         let panics = self.injector.panics_in_launch();
         let inner = &mut self.inner;
         let launched = catch_unwind(AssertUnwindSafe(|| {
             assert!(!panics, "injected into {}: the runtime panics", task.kernel_id());
             // SAFETY: the bindings name the same bytes as the caller's; its promise about the kernel holds.
-            task.with_deputy(|deputy| unsafe { inner.launch(deputy, count, arguments, mode, stream) });
+            task.with_proxy(|proxy| unsafe { inner.launch(proxy, count, arguments, mode, stream) });
         }));
         let operation = || task.name().to_owned();
         if let Err(panic) = launched {
             let message = panic_message(panic.as_ref());
             return Err(OffloadError::RuntimePanic { operation: operation(), message });
         }
-        // A launch tells nothing; the stream does. It is asked where a launch can go wrong: when its kernel was
-        // compiled (one that failed to is compiled again each time), or is given an odd grid or tensor maps.
+
+        // A launch returns no error; its stream does. The stream is checked only where a launch can fail: after a
+        // compilation (a kernel that failed to compile is compiled again each time), or with an empty grid or tensor
+        // maps.
         if task.was_compiled() || may_be_refused {
             return self.inner.flush(stream).map_err(|error| OffloadError::LaunchFailed {
                 operation: operation(),
@@ -175,7 +181,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         Ok(())
     }
 
-    /// Whether a buffer has contents that can be trusted.
+    /// An error if the buffer's contents are missing or failed.
     pub(super) fn contents(
         &self,
         named: Named,
@@ -190,7 +196,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Marks what a launch that did not run would have written; everything, if that is unknown.
+    /// Marks the outputs of a launch that did not run as failed; all buffers if `writes` is unknown.
     fn fail_outputs(&mut self, named: &Operands, writes: Option<&Writes>, error: &Arc<OffloadError>) {
         for id in named.written(writes) {
             self.table.get_mut(id).failed = Some(error.clone());
@@ -202,13 +208,13 @@ impl<R: InnerRuntime> OffloadServer<R> {
 
     pub(super) fn wrote(&mut self, id: BlockId) {
         match self.pager.wrote(id) {
-            Ok(None) => {}
-            Ok(Some(_)) => self.tiers.remove(id),
-            Err(fault) => self.distrust(id, fault, "writing a buffer"),
+            Ok(stale) if stale.is_empty() => {}
+            Ok(_) => self.tiers.remove(id),
+            Err(fault) => self.report_fault(id, fault, "writing a buffer"),
         }
     }
 
-    /// Makes the binding the one the runtime knows. Its buffer is on the device.
+    /// Rewrites the binding to the runtime's own. Its buffer is on the device.
     pub(super) fn make_physical(&self, binding: &mut Binding, named: Named) {
         if let Named::Block(id) = named {
             let buffer = self.table.get(id);

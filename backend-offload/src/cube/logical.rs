@@ -1,14 +1,15 @@
-//! Logical handles: what Burn holds is never shown to the runtime underneath.
+//! Logical handles: the handles that Burn holds, never shown to the runtime underneath.
 //!
-//! A CubeCL handle cannot be moved to other memory once it is bound, so the handle Burn holds is bound to a
-//! slot of our own and the runtime sees another, physical one that comes and goes. CubeCL keeps the identity
-//! of handles private; a `MemoryManagement` over a storage that allocates nothing makes it visible, because a
-//! binding then leads back to the storage of its slot, whose size we choose to be the slot's number.
+//! A bound CubeCL handle cannot move to other memory. So Burn's handle is bound to a slot here, and the runtime sees a
+//! separate physical handle. CubeCL hides the identity of handles; a `MemoryManagement` over a storage that allocates
+//! nothing reveals it. A binding leads to the storage of its slot, whose size encodes the slot's number
+//! (`a_handle_resolves_to_the_slot_it_was_bound_to`). A handle that was never bound resolves to nothing
+//! (`a_handle_that_was_never_bound_resolves_to_nothing`).
 //!
-//! Two properties of plain CubeCL are kept. A pool holds exactly one clone of each handle, which is how
-//! in-place operations learn that nobody else looks on: the one clone is held by the caller of
-//! [`Slots::bind`], and the slot is given back a stand-in of ours. And there is no notice of a dropped handle;
-//! the holder of the one clone asks `is_free`.
+//! Two properties of CubeCL are kept (`binding_keeps_in_place_updates_possible_and_drops_noticeable`). A pool holds
+//! exactly one clone of each handle, so in-place operations detect that they are the only users. The caller of
+//! [`Slots::bind`] holds that clone, and the slot gets back a stand-in. And a dropped handle sends no notice: the
+//! holder of the clone polls `is_free`.
 
 use cubecl_core::ir::MemoryDeviceProperties;
 use cubecl_core::server::IoError;
@@ -24,11 +25,11 @@ use std::sync::Arc;
 /// Maps bindings to slot numbers.
 pub(super) struct Slots {
     memory: MemoryManagement<NoStorage>,
-    /// Our own handle of each slot, bound there while no user handle is.
+    /// This module's handle of each slot, bound while no user handle is.
     stand_ins: Vec<ManagedMemoryHandle>,
 }
 
-/// A handle that was never bound resolves to the first slot. Nobody is ever bound there.
+/// Unbound handles resolve to the first slot, where no handle is bound.
 const UNBOUND: usize = 0;
 
 impl Slots {
@@ -52,34 +53,33 @@ impl Slots {
         }
     }
 
-    /// Binds the user's handle to slot `index`, to which it resolves until [`release`](Self::release).
+    /// Binds the user's handle to slot `index`, to which it [resolves](Self::resolve) from then on.
     pub(super) fn bind(&mut self, index: u32, user: ManagedMemoryHandle) {
         let slot = index as usize + 1;
         self.grow_to(slot);
         let stand_in = self.stand_ins[slot].clone();
         self.memory.bind(stand_in.clone(), user, 0).expect("the slot is reserved");
-        // The slot now holds a clone of the user's handle; put ours back, so that the caller's is the only one.
+        // Replace the slot's clone of the user's handle, so that the caller's is the only one.
         self.memory.bind(stand_in.clone(), stand_in, 0).expect("the slot is reserved");
     }
 
-    /// The slot a binding belongs to, or `None` if its handle was never bound here.
+    /// The slot of a binding; `None` if its handle was never bound here.
     pub(super) fn resolve(&mut self, binding: &ManagedMemoryBinding) -> Option<u32> {
         let slot = self.memory.get_storage(binding.clone()).ok()?.size() - 1;
         (slot != UNBOUND as u64).then(|| slot as u32 - 1)
     }
 }
 
-/// The number CubeCL gives a handle, read from its debug output: there is no other way from outside.
+/// CubeCL's number of a handle, never reused, from its debug output.
 ///
-/// Takes a fraction of a microsecond, therefore used only while small buffers have failed. Numbers are never reused.
+/// Takes a fraction of a microsecond, so it is called only while small buffers have failed.
 pub(super) fn number(binding: &ManagedMemoryBinding) -> Option<u64> {
     let mut reader = NumberReader::default();
-    // It ends with an error: what follows the number is of no interest.
+    // Ends with an error at the number: the rest is not needed.
     let _ended = write!(reader, "{binding:?}");
     reader.number
 }
 
-/// Takes debug output piece by piece, as far as the number of the handle.
 #[derive(Default)]
 struct NumberReader {
     in_id: bool,
@@ -94,7 +94,7 @@ impl fmt::Write for NumberReader {
     }
 }
 
-/// Storage of slots: every number of bytes is free, since none is ever used.
+/// Storage without bytes, so it never runs out.
 struct NoStorage;
 
 impl ComputeStorage for NoStorage {
@@ -143,7 +143,7 @@ mod tests {
         let user = ManagedMemoryHandle::new();
         let ours = user.clone();
         slots.bind(3, user.clone());
-        assert!(user.can_mut(), "one clone beside the user's, as in a plain pool");
+        assert!(user.can_mut(), "one clone besides the user's, as in a plain pool");
         assert!(!ours.is_free());
         drop(user);
         assert!(ours.is_free());
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_have_numbers_that_tell_them_apart() {
+    fn handles_have_distinct_numbers() {
         let (a, b) = (ManagedMemoryHandle::new(), ManagedMemoryHandle::new());
         let number_of = |handle: &ManagedMemoryHandle| number(&handle.clone().binding());
         assert!(number_of(&a).is_some());

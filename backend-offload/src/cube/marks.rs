@@ -1,24 +1,29 @@
-//! Points in a stream's work, and which of them memory that is free again waits for.
+//! Points in a stream's work, after which freed memory may be overwritten.
 //!
-//! A copy onto the device may start once its memory is free of earlier work. The stream may have been given much since, and a copy that
-//! came after all of it would not be beside it. So while blocks move, a point is marked before each piece of work on buffers, and what is
-//! let go of is remembered with the last piece that used it. Memory that nothing is remembered of, as any that is new from the driver, waits for all work.
+//! A copy onto the device may start once earlier work on its memory is done. If it waited for all work of the stream,
+//! the two would not overlap. So while blocks move, a point is marked before each piece of work, and freed memory is
+//! remembered with the last piece that used it. A copy waits for the first point after that piece
+//! (`memory_waits_for_the_first_point_after_its_last_use`). The number of points is bounded
+//! (`points_are_bounded_and_forgotten_when_no_block_moves`).
+//!
+//! A copy waits for all queued work if its memory is fresh from the driver or was used by another stream. The same
+//! holds if another copy may still read the memory, or if it is small enough for the runtime's own buffers.
 
 use std::collections::{HashMap, VecDeque};
 
-/// Points that are kept: further pieces of work are seldom queued at a time.
+/// Seldom are more pieces of work queued at a time.
 const KEPT: usize = 64;
 
-/// Points are marked for so many pieces of work after a copy.
+/// Pieces of work after a copy for which points are marked.
 const MOVING: u32 = 256;
 
 #[derive(Debug)]
 pub(super) struct Marks<E> {
-    /// Points, and how many pieces of work came before each.
+    /// Points, and the pieces of work before each.
     points: VecDeque<(u64, E)>,
-    /// The last piece of work on memory that is free, by its address.
+    /// Last use of freed memory, by address.
     free: HashMap<u64, u64>,
-    /// Pieces of work for which points will be marked.
+    /// Pieces of work until marking ends.
     left: u32,
 }
 
@@ -29,17 +34,17 @@ impl<E> Default for Marks<E> {
 }
 
 impl<E> Marks<E> {
-    /// A copy was started.
+    /// Notes that a copy started.
     pub fn moves(&mut self) {
         self.left = MOVING;
     }
 
-    /// Whether blocks move, so that points are worth marking.
+    /// Whether points are worth marking.
     pub fn is_moving(&self) -> bool {
         self.left > 0
     }
 
-    /// Marks the point that comes after so many pieces of work; without one, nothing is known any more.
+    /// Marks the point after `pieces` pieces of work. Without a point, or at the end of marking, forgets all.
     pub fn mark(&mut self, pieces: u64, point: Option<E>) {
         self.left -= 1;
         let Some(point) = point.filter(|_| self.left > 0) else { return self.forget_all() };
@@ -49,27 +54,26 @@ impl<E> Marks<E> {
         self.points.push_back((pieces, point));
     }
 
-    /// Memory is let go of, whose last use was this piece of work; `None` if other work may use it still.
-    pub fn let_go(&mut self, address: u64, last: Option<u64>) {
+    /// Notes freed memory and its last use; `None` if other work may still use it.
+    pub fn release(&mut self, address: u64, last: Option<u64>) {
         match last {
             Some(last) => _ = self.free.insert(address, last),
             None => _ = self.free.remove(&address),
         }
     }
 
-    /// The point from which on this memory is free, if that is known; it is taken for something else.
+    /// Takes memory, and returns the point after which it is free.
     pub fn take(&mut self, address: u64) -> Option<&E> {
         let last = self.free.remove(&address)?;
         self.after(last)
     }
 
-    /// The first point after a piece of work, if there is one.
     pub fn after(&self, last: u64) -> Option<&E> {
         let first = self.points.partition_point(|(pieces, _)| *pieces < last);
         self.points.get(first).map(|(_, point)| point)
     }
 
-    /// Memory may come from the driver again at an address where other memory was.
+    /// Forgets all: the driver may place other memory at a known address.
     pub fn forget_all(&mut self) {
         self.points.clear();
         self.free.clear();
@@ -93,26 +97,26 @@ mod tests {
     fn memory_waits_for_the_first_point_after_its_last_use() {
         let mut marks = marked(10..20);
         for (address, last) in [(1, 15), (2, 3), (3, 19), (4, 20)] {
-            marks.let_go(address, Some(last));
+            marks.release(address, Some(last));
         }
-        marks.let_go(1, Some(16));
+        marks.release(1, Some(16));
         assert_eq!(marks.take(1), Some(&16), "it was used again");
-        assert_eq!(marks.take(1), None, "it is somebody's now");
+        assert_eq!(marks.take(1), None, "it is in use");
         assert_eq!(marks.take(2), Some(&10), "any later point will do");
         assert_eq!(marks.take(3), Some(&19));
         assert_eq!(marks.take(4), None, "no point comes after it");
-        marks.let_go(5, Some(12));
-        marks.let_go(5, None);
+        marks.release(5, Some(12));
+        marks.release(5, None);
         assert_eq!(marks.take(5), None, "others may use it");
     }
 
     #[test]
-    fn points_are_few_and_nothing_is_known_when_nothing_moves() {
+    fn points_are_bounded_and_forgotten_when_no_block_moves() {
         let mut marks = marked(0..200);
         assert_eq!(marks.points.len(), KEPT);
-        marks.let_go(1, Some(2));
+        marks.release(1, Some(2));
         assert_eq!(marks.take(1), Some(&136));
-        marks.let_go(1, Some(2));
+        marks.release(1, Some(2));
         for pieces in 200..256 {
             marks.mark(pieces, Some(pieces));
         }

@@ -1,39 +1,41 @@
-//! The door to every CubeCL runtime: CUDA, Vulkan, Metal, WebGPU.
+//! The adapter for every CubeCL runtime: CUDA, Vulkan, Metal, WebGPU.
 //!
 //! # Why below Burn
 //!
-//! A CubeCL runtime has one server per device, on a thread of its own, and every allocation, launch, read and
-//! write of the device passes through it. [`OffloadServer`](server::OffloadServer) is a server over the
-//! runtime's own, and [`OffloadRuntime`] a runtime that has it; to Burn both are ordinary. So activations,
-//! gradients, optimizer state and kernels' scratch are all seen, with their true sizes, and fusion, autotune
-//! and autodiff work as ever.
+//! A CubeCL runtime has one server per device, on its own thread, for every allocation, launch, read and write.
+//! [`OffloadServer`](server::OffloadServer) wraps this server; Burn uses it through [`OffloadRuntime`] like any other.
+//! So the adapter sees activations, gradients, optimizer state and scratch memory with their true sizes, and fusion,
+//! autotune and autodiff work unchanged.
 //!
-//! # Two handles for each buffer
+//! # Two handles per buffer
 //!
-//! Burn holds a *logical* handle, bound in [`logical`] and never shown to the runtime. The memory
-//! behind it is a *physical* handle, known to us and the runtime only, which a buffer loses when it leaves the
-//! device and gets anew when it returns. A launch names logical handles; [`launch`] makes their blocks
-//! resident and rewrites the bindings to the physical ones. Physical memory always lives in the pool of the
-//! stream the buffer was allocated on, and is taken at first use, not at allocation.
+//! Burn holds a *logical* handle, bound in [`logical`] and never shown to the runtime. The memory behind it has a
+//! *physical* handle, known only to this crate and the runtime. A buffer loses it at eviction and gets another at its
+//! return. A launch names logical handles; [`launch`] makes their blocks resident and substitutes the physical ones.
+//! Physical memory lives in the pool of the allocating stream, and is taken at first use.
+//!
+//! Buffers below `smallest_block` pass through untouched in both directions. A step that fits is launched and allocated
+//! as on the plain runtime (`a_step_that_fits_is_launched_and_allocated_as_on_the_plain_runtime`).
 //!
 //! # Streams
 //!
-//! Every thread has a stream. A stream that uses a buffer waits, on the device, for the stream that used it last
-//! ([`streams`]); the owner's stream does so before the memory is read, reused or given back. Where the runtime allows
-//! it, copies run on streams of their own beside the work ([`side`]). Elsewhere, and within autotune's samples, they run
-//! on the buffer's own stream, which orders them with its work for free; the device's thread waits for copies to the
-//! host.
+//! Every thread has a stream. A stream that uses a buffer waits, on the device, for the last stream that used it
+//! ([`streams`]); the owner's stream waits before the memory is read, reused or freed. Where the runtime allows it,
+//! copies run on separate streams, in parallel with the work ([`copy_streams`]). Elsewhere, and within autotune's
+//! samples, they run on the buffer's own stream, which orders them at no cost; the device's thread waits for copies to
+//! the host.
 //!
-//! # What can go wrong
+//! # Failures
 //!
-//! The runtime panics where it cannot allocate, launches return nothing, and errors of a stream are handed to
-//! whoever synchronises it first. Hence `catch_unwind` around the runtime's allocations and launches, marks on
-//! buffers that were never written ([`failures`]), and errors kept for the stream they belong to.
+//! The runtime panics if it cannot allocate, launches return nothing, and a stream's errors go to the first caller
+//! that synchronises it. Hence `catch_unwind` around allocations and launches, marks on buffers that were never
+//! written ([`failures`]), and errors kept for their stream.
 
+mod adapter;
 mod backends;
+mod copy_streams;
 #[cfg(feature = "cuda")]
 mod cuda;
-mod door;
 mod exchange;
 mod failures;
 #[cfg(feature = "wgpu")]
@@ -47,7 +49,6 @@ mod profile;
 mod room;
 mod runtime;
 mod server;
-mod side;
 mod streams;
 mod table;
 mod tiles;
@@ -57,7 +58,7 @@ mod visibility;
 #[cfg(feature = "wgpu")]
 mod wgpu;
 
+pub use adapter::CubeDoor;
 #[cfg(feature = "cuda")]
 pub use cuda::cuda_driver_found;
-pub use door::CubeDoor;
 pub use runtime::{InnerRuntime, OffloadRuntime};

@@ -1,7 +1,6 @@
-//! True f32 in matrix products, where the device would rather round their factors to TF32.
+//! Full f32 in matrix products, on devices that would round the factors to TF32.
 //!
-//! CubeCL picks the type of the factors from what the device says it supports, so a device that does not mention TF32
-//! multiplies f32 as f32.
+//! CubeCL picks the factors' type from the device's features; without TF32, it multiplies f32 as f32.
 
 use cubecl_core::ir::{ElemType, FloatKind, StorageType, features::Features};
 
@@ -35,12 +34,14 @@ mod tests {
             n: 16,
             k: 8,
         };
+
         let mut features = Features::default();
         for kind in [FloatKind::TF32, FloatKind::BF16] {
             features.types.storage.insert(float(kind), TypeUsage::all());
             features.matmul.cmma.insert(config(kind));
             features.matmul.mma.insert(config(kind));
         }
+
         assert!(has_tf32(&features));
         forget_tf32(&mut features);
         assert!(!has_tf32(&features));

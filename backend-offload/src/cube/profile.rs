@@ -1,32 +1,32 @@
-//! Autotune's timings: of kernels, never of copies, and none for a kernel that did not run.
+//! Autotune's timings: they measure kernels, never copies, and never a kernel that did not run.
 //!
 //! # How the runtime tunes
 //!
-//! For each candidate autotune flushes the stream, then takes three samples to warm up and ten for the record. An
-//! error loses a sample; a candidate fails if all three warm-up samples are lost or none of the ten remains. When
-//! every candidate fails, the tuner panics. When one succeeds, it writes a line with the results of all of them to
-//! a file that the plain runtime reads too, for good.
+//! For each candidate autotune flushes the stream, takes three warm-up samples, then ten recorded ones. An error loses
+//! a sample. A candidate fails if all three warm-up samples are lost or none of the ten remains. If every candidate
+//! fails, the tuner panics. If one succeeds, the tuner writes a line with all results to a file that the plain runtime
+//! also reads, permanently.
 //!
-//! Under a budget a sample can contain copies, and a candidate can be unable to run: its operands exceed the
-//! budget, or one of them has no contents because the operation before failed. Neither is a reason to panic, and
-//! neither is a time.
+//! Under a budget a sample can contain copies, and a candidate can be unable to run: its operands exceed the budget, or
+//! an operand has no contents because an earlier operation failed. Neither may cause a panic, and neither is a valid
+//! time.
 //!
 //! # Guarantees
 //!
-//! - **Room first.** Before a sample, the operands of the one before are brought back together with room for the
-//!   scratch and outputs it took, and the uploads are waited for. So a sample moves blocks only if it is the first
-//!   of its candidate, or if the candidate's own memory does not fit the budget at once.
-//! - **A recorded time contains no copy.** A recorded sample during which blocks moved is lost. Warm-up samples are
-//!   never lost on our account, so no candidate fails for it.
-//! - **No panic on our account.** A candidate that could not run, or that moves blocks in every sample, ends with
-//!   the time [`UNMEASURED`], which no kernel takes: any candidate with a time wins against it.
-//! - **No such time is kept.** [`unmeasured`](super::unmeasured) takes lines that hold it out of the file, before
-//!   the tuned operation itself is launched: the choice holds for this process, and the next one tunes again. A
-//!   process killed in between leaves the line to the next offloaded device that starts.
-//! - **Candidates do not disturb each other.** A candidate that fails marks the buffers it should have written. The
-//!   next one writes the same buffers, so the marks go when the sample ends.
+//! - **Room first.** Before a sample, the operands of the previous one are loaded, room for its scratch memory and
+//!   outputs is made, and uploads are waited for. So blocks move only in a candidate's first sample, or if the
+//!   candidate's own memory exceeds the budget.
+//! - **A recorded time contains no copy.** A recorded sample in which blocks moved is lost. Warm-up samples are never
+//!   lost for that reason, so no candidate fails because of copies.
+//! - **No panic because of offloading.** A candidate that could not run, or that moves blocks in every sample, gets
+//!   the time [`UNMEASURED`], which no kernel takes: any candidate with a real time wins.
+//! - **No such time is kept.** [`unmeasured`](super::unmeasured) removes its line from the file before the tuned
+//!   operation is launched. The choice holds for this process, and the next one tunes again. If a process is killed
+//!   in between, the next offloaded device to start removes the line.
+//! - **Candidates do not disturb each other.** A failed candidate marks its output buffers as failed. The next
+//!   candidate writes the same buffers, so the marks are removed at the end of the sample.
 //!
-//! A candidate that the runtime itself refuses gets an error, as on the plain runtime.
+//! If the runtime itself refuses a candidate, the candidate gets an error, as on the plain runtime.
 
 use super::failures::SmallFailures;
 use super::runtime::InnerRuntime;
@@ -45,23 +45,22 @@ use std::collections::HashSet;
 use std::panic::catch_unwind;
 use std::time::Instant;
 
-/// Samples the tuner takes of a candidate before those it records.
 const WARM_UPS: u32 = 3;
 
-/// Recorded samples lost in a row before moving blocks are taken as a property of the candidate.
-const PATIENCE: u32 = 5;
+/// Number of recorded samples lost in a row after which the candidate counts as unmeasurable.
+const MAX_LOST_SAMPLES: u32 = 5;
 
-/// Launches after an unmeasured sample that look for its line. The tuner writes it before it launches what it chose;
-/// a tuner within a tuner launches more.
-const LOOKS: u32 = 8;
+/// Number of launches after an unmeasured sample that look for its line. The tuner writes the line before it launches
+/// its choice; a nested tuner launches more.
+const MAX_CHECKS: u32 = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct ProfileWatch {
-    /// Samples under way: a candidate may tune a part of itself.
+    /// Samples in progress: a candidate may tune a part of itself.
     samples: Vec<Sample>,
     /// The candidate at each depth of `samples`.
     candidates: Vec<Candidate>,
-    /// Where lines may have to be struck from the file, and how often to look.
+    /// The stream after whose tuning lines may have to be removed from the file, and the number of looks left.
     owed: Option<(StreamId, u32)>,
     pub(super) discards: u64,
     /// Samples that ended with [`UNMEASURED`].
@@ -72,12 +71,13 @@ pub(super) struct ProfileWatch {
 struct Candidate {
     warm_ups_left: u32,
     lost_in_a_row: u32,
-    /// Whether the last sample could not run, and the next would not either.
+    /// Whether the last sample could not run; then the next one could not either.
     cannot_run: bool,
-    /// A recorded sample ended with [`UNMEASURED`]; one says it all.
+    /// Whether a recorded sample ended with [`UNMEASURED`]; one is enough.
     answered: bool,
-    /// Operands of the last sample, and blocks without contents that it took memory for, with their bytes.
+    /// Operands of the last sample.
     operands: HashSet<BlockId>,
+    /// Blocks without contents that the last sample took memory for, with their bytes.
     took: Vec<(BlockId, u64)>,
 }
 
@@ -120,12 +120,12 @@ impl ProfileWatch {
         &mut self.candidates[depth]
     }
 
-    /// Blocks moved, or memory went back to the driver.
+    /// Records that blocks moved, or that memory was returned to the driver.
     pub(super) fn moved(&mut self) {
         self.samples.iter_mut().for_each(|sample| sample.moved = true);
     }
 
-    /// A launch was not carried out, for lack of room or contents.
+    /// Records that a launch did not run, for lack of room or contents.
     pub(super) fn not_run(&mut self) {
         if let Some(sample) = self.samples.last_mut() {
             sample.not_run = true;
@@ -138,20 +138,19 @@ impl ProfileWatch {
         }
     }
 
-    /// A sample is under way.
     pub(super) fn is_sampling(&self) -> bool {
         !self.samples.is_empty()
     }
 
-    /// A block without contents took memory.
+    /// Records that a block without contents took memory.
     pub(super) fn took(&mut self, block: BlockId, bytes: u64) {
         if let Some(sample) = self.samples.last_mut() {
             sample.took.push((block, bytes));
         }
     }
 
-    /// Whether the next sample would only repeat that the candidate has no time. The tuner bears the loss of all but one
-    /// warm-up sample and all but one of the others.
+    /// Whether the next sample would only repeat that the candidate has no time. The tuner tolerates the loss of all
+    /// warm-up samples but one, and of all recorded samples but one.
     fn needs_no_sample(&mut self) -> bool {
         let candidate = self.candidate();
         if candidate.cannot_run && candidate.warm_ups_left > 0 {
@@ -161,7 +160,7 @@ impl ProfileWatch {
         candidate.answered
     }
 
-    /// Ends the sample that was taken off last.
+    /// Decides the verdict on a finished sample.
     fn judge(&mut self, sample: Sample) -> Verdict {
         let candidate = self.candidate();
         candidate.operands = sample.operands;
@@ -171,7 +170,7 @@ impl ProfileWatch {
             candidate.warm_ups_left -= 1;
             return if sample.not_run { Verdict::Unmeasured } else { Verdict::Counts };
         }
-        if sample.not_run || (sample.moved && candidate.lost_in_a_row >= PATIENCE) {
+        if sample.not_run || (sample.moved && candidate.lost_in_a_row >= MAX_LOST_SAMPLES) {
             candidate.answered = true;
             return Verdict::Unmeasured;
         }
@@ -199,8 +198,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
         Ok(token)
     }
 
-    /// Makes resident what the candidate's last sample named and is still there, and room for what it took and has
-    /// given back since.
+    /// Makes the surviving operands of the candidate's last sample resident, and makes room for the memory that the
+    /// sample took and released.
     fn prepare_sample(&mut self, stream: StreamId) {
         let candidate = self.profile.candidate();
         let named = std::mem::take(&mut candidate.operands);
@@ -213,7 +212,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         operands.sort_unstable();
         let bytes: u64 = took.iter().filter(|(id, _)| !self.table.holds(*id)).map(|(_, bytes)| bytes).sum();
         let arrived = self.pager.counters().bytes_in;
-        // What was given back lies spare in its sizes and serves again.
+        // Released memory is spare in the same sizes and is reused.
         let ledger = self.pager.ledger();
         let short = bytes > ledger.spare() && ledger.budget().allows(bytes);
         drive::bring_ahead(self, &operands);
@@ -238,12 +237,14 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let timed = self.inner.end_profile(stream, token);
         let mut sample = self.profile.samples.pop().unwrap_or_default();
         self.undo_failures(std::mem::take(&mut sample.before));
+
         let reported = self.errors_at_sync(stream, Ok(()));
         let not_run = sample.not_run;
         let verdict = self.profile.judge(sample);
         if let (Err(error), false) = (reported, not_run) {
             return Err(ProfileError::Server(Box::new(error)));
         }
+
         match verdict {
             Verdict::Counts => timed,
             Verdict::Lost => {
@@ -256,7 +257,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             }
             Verdict::Unmeasured => {
                 self.profile.unmeasured += 1;
-                self.profile.owed = Some((stream, LOOKS));
+                self.profile.owed = Some((stream, MAX_CHECKS));
                 let start = Instant::now();
                 Ok(ProfileDuration::new(
                     Box::pin(async move { ProfileTicks::from_start_end(start, start + UNMEASURED) }),
@@ -266,7 +267,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
     }
 
-    /// Failures of candidates are the tuner's; its buffers are written again by the next one.
+    /// Removes the failures of a candidate: the tuner handles them, and the next candidate writes the same buffers.
     fn undo_failures(&mut self, before: Before) {
         for row in self.table.rows_mut() {
             let too_large = matches!(row.failed.as_deref(), Some(OffloadError::BufferTooLarge { .. }));
@@ -278,20 +279,20 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.counts.failures = before.failures;
     }
 
-    /// Keeps [`UNMEASURED`] times out of the tuner's file. Called before each launch; costs a comparison.
-    pub(super) fn strike_what_was_not_measured(&mut self, stream: StreamId) {
+    /// Keeps [`UNMEASURED`] times out of the tuner's file. Called before each launch; costs one comparison.
+    pub(super) fn remove_unmeasured_times(&mut self, stream: StreamId) {
         let Some((owing, looks)) = self.profile.owed else { return };
         if owing == stream && self.profile.samples.is_empty() {
             self.profile.owed = (looks > 1).then_some((owing, looks - 1));
-            self.strike();
+            self.remove_unmeasured();
         }
     }
 
-    pub(super) fn strike(&self) {
-        // CubeCL looks for the folder of its files, and panics where a user has none.
+    pub(super) fn remove_unmeasured(&self) {
+        // CubeCL panics if the user has no folder for its files.
         let root = catch_unwind(|| CubeClRuntimeConfig::get().autotune.cache.root());
         if let Ok(root) = root {
-            unmeasured::strike(&root, self.device);
+            unmeasured::remove_lines(&root, self.device);
         }
     }
 }
@@ -300,7 +301,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
 mod tests {
     use super::*;
 
-    /// How samples of one candidate end that are `m`oved, `n`ot run, or neither; `-` for those that are not taken.
+    /// The verdicts on one candidate's samples: `m` moved blocks, `n` did not run, `.` neither; `-` in the result is a
+    /// skipped sample.
     fn verdicts(samples: &str) -> String {
         let mut watch = ProfileWatch::default();
         watch.candidate_begins();
@@ -339,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_candidate_within_a_sample_of_another_leaves_that_its_warm_ups() {
+    fn a_nested_candidate_keeps_the_outer_warm_ups() {
         let mut watch = ProfileWatch::default();
         watch.candidate_begins();
         watch.samples.push(Sample::default());

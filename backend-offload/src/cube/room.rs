@@ -1,12 +1,12 @@
-//! Movement of buffers: the door's side of the loop in [`drive`](crate::drive). Nowhere else does a buffer gain or
-//! lose its device memory.
+//! Moves buffers: the CubeCL adapter's part of the loop in [`drive`](crate::drive). Only this file gives a buffer
+//! device memory or takes it away.
 
+use super::copy_streams::CopyId;
 use super::failures::together;
 use super::runtime::InnerRuntime;
 use super::server::OffloadServer;
-use super::side::CopyId;
 use super::streams::Use;
-use crate::drive::{self, MoveFailure, Mover, Progress};
+use crate::drive::{self, Device, MoveFailure, Progress};
 use crate::error::OffloadError;
 use crate::journal::{Journal, TARGET};
 use crate::report::{Counts, panic_message};
@@ -14,19 +14,19 @@ use crate::tiers::{Lease, Tiers};
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::server::{ComputeServer, Handle};
 use cubecl_runtime::memory_management::ManagedMemoryHandle;
-use pager::{BlockId, Fault, Outcome, Pager, TierIndex, Token};
+use pager::{BlockId, Fault, Outcome, Pager, Tier, Token};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Memory from this size on is remembered with its last use. What is smaller may serve the runtime's own buffers, of which nobody tells us.
+/// Smallest size, in bytes, whose last use is recorded. Smaller memory may serve the runtime's own buffers, whose uses
+/// this crate cannot see.
 const REMEMBERED: u64 = 64 << 10;
 
-/// Written over device memory that a block has left, in paranoid mode: a quiet NaN in every float format.
+/// Overwrites the device memory of evicted blocks in paranoid mode: a quiet NaN in every float format.
 const POISON: u8 = 0xff;
 
 impl<R: InnerRuntime> OffloadServer<R> {
-    /// Brings all operands onto the device.
     pub(super) fn make_resident(
         &mut self,
         operands: &[BlockId],
@@ -39,23 +39,23 @@ impl<R: InnerRuntime> OffloadServer<R> {
         drive::make_resident(self, operands, &|| operation.to_owned())
     }
 
-    /// Releases the buffers that no handle names any more.
+    /// Releases the buffers that no handle names.
     pub(super) fn sweep(&mut self) {
         drive::sweep(self);
     }
 
-    /// Waits until nothing is copied beside the work any more.
+    /// Waits for all copies that run in parallel with the work.
     pub(super) fn finish_copies(&mut self) {
         self.copies.wait_for_all();
         drive::complete_ended(self);
     }
 
-    /// Gives the runtime's free slices back to the driver.
+    /// Returns the runtime's free slices to the driver.
     pub(super) fn trim_device(&mut self) {
         drive::trim(self);
     }
 
-    /// A buffer is about to let go of its memory: others that are copied there wait for its last use.
+    /// Records the last use of a buffer's memory before it is released: copies to the same memory wait for that use.
     fn note_last_use(
         &mut self,
         (device, stream, size): (&ManagedMemoryHandle, StreamId, u64),
@@ -64,15 +64,15 @@ impl<R: InnerRuntime> OffloadServer<R> {
     ) {
         let index = self.streams.index(stream);
         if size >= REMEMBERED && self.copies.is_moving(index) {
-            // A copy from it or to it is no work of the stream's; in paranoid mode it is written over.
+            // Copies are not work of the stream, and paranoid mode overwrites the memory: the last use is unknown.
             let last = match last_use {
                 _ if copy.is_some() || self.settings.paranoid => None,
-                // What is known of the memory is what was known when it was taken.
+                // An unused buffer adds nothing to the record of its memory.
                 None => return,
                 Some(last) => self.streams.number_of_own(stream, last),
             };
             let device = Handle::from_memory(device.clone(), stream, size);
-            self.copies.let_go(&mut self.inner, (device, index), last);
+            self.copies.release(&mut self.inner, (device, index), last);
         }
     }
 
@@ -82,18 +82,18 @@ impl<R: InnerRuntime> OffloadServer<R> {
                 let memory = (device, buffer.stream, buffer.size);
                 self.note_last_use(memory, buffer.last_use, buffer.copy);
             }
-            // Its memory goes to whatever the owner's pool serves next.
+            // The owner's pool reuses the memory, so the owner's stream waits for the last use.
             self.order_owner_after(buffer.stream, buffer.last_use);
             self.order_after_copy(buffer.stream, buffer.copy);
             self.tiers.remove(id);
             if let Err(fault) = self.pager.remove(id) {
-                self.distrust(id, fault, "releasing a buffer");
+                self.report_fault(id, fault, "releasing a buffer");
             }
         }
     }
 
-    /// Reports that the books contradict themselves. The buffer's contents are not to be trusted any more.
-    pub(super) fn distrust(&mut self, id: BlockId, fault: Fault, operation: &str) {
+    /// Reports inconsistent books. The buffer's contents count as failed from here on.
+    pub(super) fn report_fault(&mut self, id: BlockId, fault: Fault, operation: &str) {
         let (operation, fault) = (operation.to_owned(), fault.to_string());
         let mut error = Arc::new(OffloadError::Bookkeeping { operation, fault });
         if let Some(stream) = self.table.find_mut(id).map(|buffer| buffer.stream) {
@@ -106,9 +106,9 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
     }
 
-    /// Makes the runtime drop the host bytes of uploads that are done. It keeps those of the last batch and of the one
-    /// before, so it takes two flushes.
-    fn let_go_of_uploads(&mut self, stream: StreamId) {
+    /// Makes the runtime drop the host bytes of finished uploads. It keeps those of the last two batches, so it takes
+    /// two flushes.
+    fn release_uploads(&mut self, stream: StreamId) {
         self.streams.flushed_uploads(stream);
         let inner = &mut self.inner;
         let flushed = catch_unwind(AssertUnwindSafe(|| {
@@ -130,8 +130,9 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.inner.write(vec![(super::transfer::flat(binding, size), poison)], stream);
     }
 
-    /// The stream's number, if its buffers are copied beside its work now. A sample of autotune's is of kernels alone.
-    pub(super) fn serves_beside(&self, stream: StreamId) -> Option<usize> {
+    /// The stream's index if its buffers are copied in parallel with its work. Samples of autotune time kernels alone,
+    /// so no copy runs in parallel with them.
+    pub(super) fn copies_in_parallel(&self, stream: StreamId) -> Option<usize> {
         let index = self.streams.index(stream);
         (self.settings.overlap && self.copies.serves(index) && !self.profile.is_sampling()).then_some(index)
     }
@@ -151,7 +152,7 @@ fn buffer_bytes(copy: &Lease) -> u64 {
     copy.bytes().len() as u64
 }
 
-impl<R: InnerRuntime> Mover for OffloadServer<R> {
+impl<R: InnerRuntime> Device for OffloadServer<R> {
     fn pager(&mut self) -> &mut Pager {
         &mut self.pager
     }
@@ -182,20 +183,20 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
         }
     }
 
-    fn give_spare_back(&mut self) {
+    fn trim_allocator(&mut self) {
         self.profile.moved();
         self.copies.forget_marks();
         let streams: Vec<_> = self.streams.entered().collect();
         for stream in streams {
-            // The driver takes the memory once this stream's work is done, whoever else reads it.
-            self.receive_visitors(stream, stream);
+            // The driver takes the memory once this stream's work has ended, even if other streams still read it.
+            self.wait_for_small_buffer_users(stream, stream);
             let inner = &mut self.inner;
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| inner.memory_cleanup(stream))) {
                 let message = panic_message(panic.as_ref());
                 tracing::warn!(target: TARGET, "trimming device memory panicked: {message}");
             }
             // On CUDA a cleanup only queues the frees; a flush performs them.
-            self.let_go_of_uploads(stream);
+            self.release_uploads(stream);
         }
     }
 
@@ -203,21 +204,23 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
         self.copies.wait_for_all();
         let streams: Vec<_> = self.streams.entered().collect();
         for stream in streams {
-            self.let_go_of_uploads(stream);
+            self.release_uploads(stream);
         }
-        self.copies.let_go_of_ended();
+        self.copies.release_ended();
     }
 
-    fn leave(&mut self, token: Token, id: BlockId, copy: Option<TierIndex>) -> Result<Progress, MoveFailure> {
+    fn leave(&mut self, token: Token, id: BlockId, copy: Option<Tier>) -> Result<Progress, MoveFailure> {
         let buffer = self.table.get_mut(id);
         let device = buffer.device.clone().expect("a victim is on the device");
         let (stream, size, last_use) = (buffer.stream, buffer.size, buffer.last_use);
         let arriving = buffer.copy.take();
+
         if copy.is_none() {
             self.note_last_use((&device, stream, size), last_use, arriving);
         }
         self.order_owner_after(stream, last_use);
         self.order_after_copy(stream, arriving);
+
         if copy.is_some() {
             if self.injector.breaks_copy_out() {
                 return Err("injected: the copy failed".to_owned().into());
@@ -226,7 +229,7 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
                 self.reclaim_host();
                 self.tiers.draft(size as usize)
             })?;
-            if let Some(index) = self.serves_beside(stream) {
+            if let Some(index) = self.copies_in_parallel(stream) {
                 let buffer = (&device, stream, index);
                 let last = last_use.filter(|_| arriving.is_none());
                 let last = last.and_then(|last| self.streams.number_of_own(stream, last));
@@ -240,7 +243,7 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
         Ok(Progress::Landed)
     }
 
-    /// The runtime panics where it cannot allocate.
+    /// The runtime panics if it cannot allocate.
     fn take_memory(&mut self, id: BlockId) -> bool {
         if self.injector.refuses_allocation() {
             return false;
@@ -252,21 +255,21 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
         true
     }
 
-    fn fill(&mut self, _: Token, id: BlockId, _: TierIndex) -> Result<Progress, MoveFailure> {
+    fn fill(&mut self, _: Token, id: BlockId, _: Tier) -> Result<Progress, MoveFailure> {
         if self.injector.breaks_copy_in() {
             return Err("injected: the upload failed".to_owned().into());
         }
         let copy = self.tiers.verified(id)?;
         let buffer = self.table.get(id);
         let (device, stream) = (buffer.device.clone().expect("its memory was just taken"), buffer.stream);
-        if let Some(index) = self.serves_beside(stream) {
+        if let Some(index) = self.copies_in_parallel(stream) {
             let copy = self.copies.start_back(&mut self.inner, (&device, stream, index), copy)?;
             self.table.get_mut(id).copy = Some(copy);
             return Ok(Progress::Landed);
         }
         self.copy_in(&device, stream, &copy)?;
         if self.streams.queued_upload(stream, buffer_bytes(&copy)) {
-            self.let_go_of_uploads(stream);
+            self.release_uploads(stream);
         }
         Ok(Progress::Landed)
     }
@@ -283,7 +286,7 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
             }
             Outcome::NotReturned { block } => self.release_memory(block),
             Outcome::Returned { block, bytes, from } => {
-                // What comes beside the work is waited for as a copy.
+                // A copy that runs in parallel is waited for through `copy`, not through `last_use`.
                 if self.table.get(block).copy.is_none() {
                     let uploaded = self.streams.begin(self.table.get(block).stream);
                     self.table.get_mut(block).last_use = Some(uploaded);
@@ -297,7 +300,7 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
                     self.tiers.keep(block, draft);
                 }
             }
-            Outcome::Stayed { .. } | Outcome::Rescued { .. } | Outcome::Removed { .. } => {}
+            _ => {}
         }
     }
 

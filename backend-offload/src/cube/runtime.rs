@@ -1,13 +1,13 @@
-//! The CubeCL runtime that Burn sees: the inner one with our server and our compiler.
+//! The CubeCL runtime that Burn sees: the inner runtime with this crate's server and compiler.
 
+use super::adapter::prepare;
 use super::backends::Reaches;
-use super::door::prepare;
+use super::copy_streams::CopyStreams;
 use super::failures::Address;
 use super::precision::has_tf32;
 use super::server::{InnerInfo, OffloadServer};
-use super::side::SideCopies;
 use super::transfer::read_in_pieces;
-use super::visibility::NotingCompiler;
+use super::visibility::RecordingCompiler;
 use crate::error::OffloadError;
 use crate::registry::{DeviceFacts, Settings};
 use crate::tiers::SlabSource;
@@ -25,32 +25,31 @@ use std::marker::PhantomData;
 pub(super) type Resource<R> =
     <<<R as Runtime>::Server as ComputeServer>::Storage as ComputeStorage>::Resource;
 
-/// A CubeCL runtime this crate knows well enough to stand in front of.
+/// A CubeCL runtime that this crate supports.
 #[expect(private_interfaces, reason = "the trait is sealed: its methods are for this crate")]
 pub trait InnerRuntime: Reaches<Inner = Self> {
-    /// Whether a read returns, and thereby takes, the errors of earlier launches on its stream.
+    /// Whether a read returns, and so takes, the errors of earlier launches on its stream.
     #[doc(hidden)]
     const READS_TAKE_ERRORS: bool;
 
-    /// The most buffers one fused kernel names, unless configured otherwise. Where fusion cuts decides how values
-    /// round, so this depends on nothing but the runtime, least of all on a budget.
+    /// Default limit of buffers in one fused kernel. The places where fusion cuts decide how values round, so the limit
+    /// depends only on the runtime, never on a budget.
     #[doc(hidden)]
     const FUSED_OPERANDS: u32;
 
-    /// Copies beside the device's work.
+    /// Copies in parallel with the device's work.
     #[doc(hidden)]
-    type Side: SideCopies<Self::Server>;
+    type CopyStreams: CopyStreams<Self::Server>;
 
-    /// Makes what `waiting` is given from here on happen after all that `other` was given, without keeping the host
-    /// waiting.
+    /// Orders all later work of `waiting` after the present work of `other`, without blocking the host.
     #[doc(hidden)]
     fn order(server: &mut Self::Server, waiting: StreamId, other: StreamId) -> Result<(), ServerError>;
 
-    /// Where a buffer lies.
+    /// A buffer's address.
     #[doc(hidden)]
     fn address(resource: &Resource<Self>) -> Address;
 
-    /// Copies the whole of `source`, which lives on `stream`, into `target` and waits for it.
+    /// Copies all of `source`, which lives on `stream`, into `target` and waits for the copy.
     #[doc(hidden)]
     fn copy_out(
         server: &mut Self::Server,
@@ -61,59 +60,60 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
         read_in_pieces(server, &source, stream, target)
     }
 
-    /// Takes the error of what was queued on `stream`, if the runtime can tell without waiting.
+    /// Takes the error of work queued on `stream`, if the runtime knows it without waiting.
     #[doc(hidden)]
     fn stream_error(_server: &mut Self::Server, _stream: StreamId) -> Option<ServerError> {
         None
     }
 
-    /// Has the driver keep as much memory for this process as `budget` says, so that what was freed is there again without
-    /// being mapped anew. Called on the device's own thread.
+    /// Makes the driver keep up to `budget` of freed memory for this process, so that reuse needs no new mapping.
+    /// Called on the device's own thread.
     #[doc(hidden)]
     fn keep_memory(_device: DeviceId, _budget: Limit) {}
 
-    /// Has the driver give memory that nobody uses to other processes, once all work is done.
+    /// Makes the driver return unused memory to other processes, after all work has ended.
     #[doc(hidden)]
     fn give_memory_back(_device: DeviceId) {}
 
-    /// Bytes of the largest buffer the device can use.
+    /// Bytes of the largest buffer that the device can use.
     #[doc(hidden)]
     fn largest_buffer(_settings: &Settings, limits: &MemoryDeviceProperties) -> u64 {
         limits.max_page_size
     }
 
-    /// The runtime's own name. `Runtime::name` wants a client, which would start a second server. The name
-    /// keys the autotune cache, which is to be shared with the plain runtime.
+    /// The inner runtime's name. `Runtime::name` needs a client, which would start a second server. The name is part of
+    /// the autotune cache's key, so that the cache is shared with the plain runtime.
     #[doc(hidden)]
     fn runtime_name(info: &<Self::Server as ComputeServer>::Info) -> &'static str;
 
-    /// The runtime's name where TF32 is switched off: the fastest kernel is then another.
+    /// The runtime's name if TF32 is off: another kernel is fastest then.
     #[doc(hidden)]
     const WITHOUT_TF32: &'static str;
 
-    /// Facts about a device before it starts; an error names what it lacks to start.
+    /// Facts about a device before its start. An error names a missing component.
     #[doc(hidden)]
     fn facts(device: &Self::Device) -> Result<DeviceFacts, OffloadError>;
 
-    /// Where host copies are best kept.
+    /// The best memory for host copies.
     #[doc(hidden)]
     fn slabs() -> SlabSource {
         SlabSource::Heap
     }
 }
 
-/// The runtime `R` with its memory spilling to the host.
+/// The runtime `R` whose memory spills to the host.
 #[derive(Debug, Clone)]
 pub struct OffloadRuntime<R>(PhantomData<R>);
 
 impl<R: InnerRuntime> Runtime for OffloadRuntime<R> {
-    type Compiler = NotingCompiler<R::Compiler>;
+    type Compiler = RecordingCompiler<R::Compiler>;
     type Server = OffloadServer<R>;
     type Device = R::Device;
 
     fn client(device: &Self::Device) -> ComputeClient<Self> {
         if let Err(error) = prepare::<R>(device) {
-            // Burn's signatures leave no room for a `Result` here, and this is the user's thread. `ready` asks first.
+            // Burn's signatures allow no `Result` here, and this is the user's thread. `ready` reports the error in
+            // advance.
             panic!("{error}");
         }
         ComputeClient::load(device)

@@ -1,19 +1,18 @@
-//! The server Burn talks to: each operation makes its buffers resident, rewrites its bindings to the memory
-//! they have now, and goes to the server underneath.
+//! The server that Burn calls. Each operation makes its buffers resident, rewrites its bindings to their present
+//! memory, and goes to the server underneath.
 
-use super::door::{key, prepare};
+use super::adapter::{key, prepare};
+use super::copy_streams::Copies;
 use super::failures::{Failures, together};
 use super::launch::Operands;
 use super::precision::forget_tf32;
 use super::profile::ProfileWatch;
 use super::runtime::InnerRuntime;
-use super::side::Copies;
 use super::streams::Streams;
 use super::table::{Buffer, Table};
-use super::visibility::{NotingCompiler, Visibility};
+use super::visibility::{RecordingCompiler, Visibility};
 use crate::error::OffloadError;
 use crate::faults::Injector;
-use crate::host_memory::NewData;
 use crate::journal::Journal;
 use crate::registry::{self, Settings};
 use crate::report::Counts;
@@ -32,11 +31,11 @@ use cubecl_core::{CubeTask, ExecutionMode, MemoryUsage};
 use cubecl_runtime::logging::ServerLogger;
 use cubecl_runtime::memory_management::{ManagedMemoryHandle, MemoryAllocationMode};
 use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
-use pager::Pager;
+use pager::{Pager, Preference};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-/// A CubeCL server over `R`'s own, whose buffers move between device and host.
+/// A CubeCL server in front of `R`'s server. Its buffers move between device and host.
 pub struct OffloadServer<R: InnerRuntime> {
     pub(super) inner: R::Server,
     pub(super) utilities: Arc<ServerUtilities<Self>>,
@@ -53,7 +52,7 @@ pub struct OffloadServer<R: InnerRuntime> {
     pub(super) journal: Journal,
     /// Reused by every launch, so that the fast path allocates nothing.
     pub(super) operands: Operands,
-    pub(super) new_data: NewData,
+    pub(super) new_data: Preference,
     pub(super) counts: Counts,
     pub(super) injector: Injector,
     #[cfg(feature = "test-util")]
@@ -66,7 +65,7 @@ impl<R: InnerRuntime> std::fmt::Debug for OffloadServer<R> {
     }
 }
 
-/// The inner server's information, reached through its utilities since it cannot be cloned.
+/// The inner server's information. It cannot be cloned, so it is reached through the server's utilities.
 pub struct InnerInfo<S: ComputeServer>(pub(super) Arc<ServerUtilities<S>>);
 
 impl<S: ComputeServer> std::fmt::Debug for InnerInfo<S> {
@@ -87,7 +86,7 @@ impl<S: ComputeServer> MemoryLayoutPolicy for InnerLayout<S> {
 impl<R: InnerRuntime> DeviceService for OffloadServer<R> {
     fn init(device: DeviceId) -> Self {
         let start = || {
-            // Usually done on the user's thread already; a client loaded in another way comes here first.
+            // Usually done on the user's thread. A client that is loaded in another way is prepared here.
             prepare::<R>(&R::Device::from_id(device))?;
             let settings = registry::start(key::<R>(device));
             Ok::<_, OffloadError>(settings.expect("prepared just before, and a device starts once"))
@@ -116,12 +115,14 @@ impl<R: InnerRuntime> OffloadServer<R> {
         if settings.exact_f32 {
             forget_tf32(&mut properties.features);
         }
+
         let utilities = Arc::new(ServerUtilities::new(
             properties,
             theirs.logger.clone(),
             InnerInfo(theirs.clone()),
             InnerLayout(theirs.clone()),
         ));
+
         let server = Self {
             inner,
             utilities,
@@ -137,22 +138,23 @@ impl<R: InnerRuntime> OffloadServer<R> {
             profile: ProfileWatch::default(),
             journal: Journal::new(settings.trace.clone()),
             operands: Operands::default(),
-            new_data: NewData::OnDevice,
+            new_data: Preference::Policy,
             counts: Counts::default(),
             injector: settings.injector,
             #[cfg(feature = "test-util")]
             runtime_peaks: crate::RuntimePeaks::default(),
             settings,
         };
+
         R::keep_memory(device, server.pager.ledger().budget());
-        // A process that ended too early may have left some.
-        server.strike();
+        // A process that ended early may have left unmeasured entries in autotune's file.
+        server.remove_unmeasured();
         server
     }
 
-    /// Dead buffers are noticed only by looking. Without pressure nothing else would, so the table is searched
-    /// whenever the allocations since the last time make it worth while.
-    fn sweep_now_and_then(&mut self) {
+    /// Removes dropped buffers once enough allocations happened since the last search. CubeCL does not report a drop,
+    /// and without memory pressure nothing else searches the table.
+    fn sweep_if_due(&mut self) {
         if self.pager.sweep_pays() {
             self.sweep();
             if self.pager.hoards() {
@@ -177,14 +179,14 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 
     fn initialize_small(&mut self, memory: ManagedMemoryHandle, size: u64, stream: StreamId) {
-        // The driver of CUDA refuses to allocate nothing, and Burn makes tensors without elements: `inplace` does.
+        // CUDA's driver refuses allocations of zero bytes, but Burn makes tensors without elements (`inplace` does).
         let size = size.max(1);
         let binding = Handle::from_memory(memory.clone(), stream, size).binding();
         let inner = &mut self.inner;
         let first = memory.clone();
         let tried = catch_unwind(AssertUnwindSafe(|| inner.initialize_memory(first, size, stream)));
         if let Err(panic) = tried {
-            // The device is full to the last kilobyte; spare slices may hold what a small buffer needs.
+            // The device is full. Spare slices may hold enough for a small buffer.
             self.sweep();
             self.trim_device();
             let inner = &mut self.inner;
@@ -198,7 +200,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
 }
 
 impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
-    type Kernel = Box<dyn CubeTask<NotingCompiler<R::Compiler>>>;
+    type Kernel = Box<dyn CubeTask<RecordingCompiler<R::Compiler>>>;
     type Info = InnerInfo<R::Server>;
     type MemoryLayoutPolicy = InnerLayout<R::Server>;
     type Storage = <R::Server as ComputeServer>::Storage;
@@ -209,9 +211,10 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
         if !self.table.manages(size) {
             return self.initialize_small(memory, size, stream);
         }
-        self.sweep_now_and_then();
+        self.sweep_if_due();
         let limits = &self.utilities.properties.memory;
-        // The pool of exact sizes accepts what the device cannot bind, and fails later in shared work.
+        // The pool of exact sizes accepts buffers that the device cannot bind; the failure would come later, in shared
+        // work.
         let limit = R::largest_buffer(&self.settings, limits);
         let failed = (size > limit).then(|| Arc::new(OffloadError::BufferTooLarge { wanted: size, limit }));
         let bytes = size.next_multiple_of(limits.alignment.max(1));
@@ -258,7 +261,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
     }
 
     fn sync(&mut self, stream: StreamId) -> DynFut<Result<(), ServerError>> {
-        // The caller is promised that its work is done, whatever it came to.
+        // After a sync the caller's work has ended, even if it failed.
         self.finish_copies();
         let done = self.inner.sync(stream);
         match self.errors_at_sync(stream, Ok(())) {
@@ -283,7 +286,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
         mode: ExecutionMode,
         stream: StreamId,
     ) {
-        self.strike_what_was_not_measured(stream);
+        self.remove_unmeasured_times(stream);
         // SAFETY: the same kernel over the same buffers, wherever they are; the caller's promise holds.
         unsafe { self.launch_kernel(kernel, count, arguments, mode, stream) }
         #[cfg(feature = "test-util")]
@@ -321,7 +324,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
         self.end_sample(stream, token)
     }
 
-    /// Ignored: pools stay in the mode [`Arenas::enter`] put them in. Burn brackets every parameter's
-    /// initialisation with a change of mode, which on wgpu flushes the stream each time.
+    /// Ignored: pools keep the mode that [`Arenas::enter`] set. Burn changes the mode around each parameter's
+    /// initialisation, which on wgpu flushes the stream every time.
     fn allocation_mode(&mut self, _: MemoryAllocationMode, _: StreamId) {}
 }

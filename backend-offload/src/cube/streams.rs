@@ -1,15 +1,16 @@
-//! The runtime's own streams: which have been used, and whose work comes before whose.
+//! The runtime's streams: the ones in use, and the order of work across them.
 //!
-//! A CubeCL stream id is a thread's; the runtime folds ids onto a fixed number of streams, each with a memory
-//! pool. Work on one stream happens in order; work on two does not, and the runtime orders a buffer's users
-//! only by when the buffer was allocated. A thread that hands a tensor over without waiting for its kernels
-//! would be read too early. So every use of a buffer is numbered by its stream, and a stream that is about to
-//! use it is made to wait, on the device, for the use before. A use is thereby ordered after all uses before
-//! it, and the last one is all that has to be remembered.
+//! A CubeCL stream id belongs to a thread. The runtime maps ids to a fixed number of streams, each with a memory pool.
+//! Work on one stream runs in order. Across streams the runtime orders a buffer's users only by the buffer's
+//! allocation. So a tensor that a thread hands over without waiting for its kernels would be read too early.
+//!
+//! Therefore each stream numbers the uses of a buffer. Before a stream uses the buffer, it waits on the device for the
+//! previous use (`tensors_handed_over_without_waiting_keep_their_values`). That orders a use after all earlier ones, so
+//! only the last use is stored.
 
+use super::copy_streams::CopyId;
 use super::runtime::InnerRuntime;
 use super::server::OffloadServer;
-use super::side::CopyId;
 use super::table::Named;
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::server::{Binding, ComputeServer};
@@ -33,16 +34,16 @@ pub(super) struct Streams {
 
 #[derive(Debug, Clone, Default)]
 struct Stream {
-    /// One id that leads to this stream, once any has been seen.
+    /// Some id that maps to this stream, once one has been seen.
     id: Option<StreamId>,
-    /// Pieces of work so far.
+    /// Number of pieces of work so far.
     uses: u64,
-    /// For each other stream, how many of its pieces of work come before this stream's next.
+    /// For each other stream, the number of its pieces of work that come before this stream's next.
     comes_after: Vec<u64>,
-    /// Bytes of uploads the runtime may still hold on the host.
+    /// Bytes of uploads that the runtime may still hold on the host.
     uploading: u64,
-    /// Work of other streams on small buffers of this one, which have no row of their own to remember it.
-    visitors: Vec<Use>,
+    /// Work of other streams on this stream's small buffers, which have no row in the table.
+    small_buffer_users: Vec<Use>,
 }
 
 impl Streams {
@@ -63,20 +64,20 @@ impl Streams {
         self.by_index[self.index(stream)].id.is_some()
     }
 
-    /// An id for every stream that has been used.
+    /// One id for each stream in use.
     pub(super) fn entered(&self) -> impl Iterator<Item = StreamId> + use<'_> {
         self.by_index.iter().filter_map(|stream| stream.id)
     }
 
-    /// Numbers a piece of work that is about to be queued.
+    /// Numbers the next piece of work.
     pub(super) fn begin(&mut self, stream: StreamId) -> Use {
         let index = self.index(stream);
         self.by_index[index].uses += 1;
         Use { stream, number: self.by_index[index].uses }
     }
 
-    /// Notes an upload. True if so many bytes have gathered that the runtime should let go of those that are done: it
-    /// does so by itself only on a stream that launches.
+    /// Records an upload. True if the runtime should release finished uploads: by itself it does so only on a stream
+    /// that launches.
     pub(super) fn queued_upload(&mut self, stream: StreamId, bytes: u64) -> bool {
         const GATHERED: u64 = 64 << 20;
         let index = self.index(stream);
@@ -89,26 +90,28 @@ impl Streams {
         self.by_index[index].uploading = 0;
     }
 
-    /// The number of a use among its owner's pieces of work; none for a use by another stream.
+    /// The number of a use on its owner's stream; `None` for a use by another stream.
     pub(super) fn number_of_own(&self, owner: StreamId, last: Use) -> Option<u64> {
         (self.index(last.stream) == self.index(owner)).then_some(last.number)
     }
 
     fn next_visit(&mut self, owner: StreamId, coming: StreamId) -> Option<Use> {
         let (owner, coming) = (self.index(owner), self.index(coming));
-        let next =
-            self.by_index[owner].visitors.iter().position(|visit| self.index(visit.stream) != coming)?;
-        Some(self.by_index[owner].visitors.swap_remove(next))
+        let next = self.by_index[owner]
+            .small_buffer_users
+            .iter()
+            .position(|visit| self.index(visit.stream) != coming)?;
+        Some(self.by_index[owner].small_buffer_users.swap_remove(next))
     }
 
-    /// Whether `waiting` may overtake `earlier` as things stand.
+    /// Whether the work of `waiting` could run before `earlier`.
     fn unordered(&self, waiting: StreamId, earlier: Use) -> bool {
         let (waiting, other) = (self.index(waiting), self.index(earlier.stream));
         let known = self.by_index[waiting].comes_after.get(other).copied().unwrap_or(0);
         waiting != other && known < earlier.number
     }
 
-    /// Notes that all work given to `other` so far comes before the next work of `waiting`.
+    /// Records that all work queued on `other` comes before the next work of `waiting`.
     fn ordered(&mut self, waiting: StreamId, other: StreamId) {
         let (waiting, other) = (self.index(waiting), self.index(other));
         let uses = self.by_index[other].uses;
@@ -121,8 +124,8 @@ impl Streams {
 }
 
 impl<R: InnerRuntime> OffloadServer<R> {
-    /// On the first call for a stream, makes its pool allocate exact sizes. Its default is pages shared by
-    /// many buffers, and a page with one live buffer never goes back to the driver.
+    /// On a stream's first use, makes its pool allocate exact sizes. The default pool shares pages among many buffers,
+    /// and a page with one live buffer never returns to the driver.
     pub(super) fn enter(&mut self, stream: StreamId) {
         if self.streams.has_begun(stream) {
             return;
@@ -137,7 +140,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
     }
 
-    /// Makes what `waiting` does next come after `earlier`, without keeping the host waiting.
+    /// Orders the next work of `waiting` after `earlier`, without blocking the host.
     pub(super) fn order_after(&mut self, waiting: StreamId, earlier: Use) {
         if !self.streams.unordered(waiting, earlier) {
             return;
@@ -148,13 +151,13 @@ impl<R: InnerRuntime> OffloadServer<R> {
         match waits {
             Ok(Ok(())) => {}
             Ok(Err(error)) => self.keep_error(other, error),
-            // Without an event the host has to wait in the stream's place.
+            // Without an event, the host waits instead of the stream.
             Err(_) => self.wait_for_stream(other),
         }
         self.streams.ordered(waiting, other);
     }
 
-    /// Orders work on `stream` after the last use of each managed operand, and makes it the last use.
+    /// Orders work on `stream` after the last use of each managed operand, and records it as the last use.
     pub(super) fn order_operands(&mut self, operands: &[pager::BlockId], stream: StreamId) {
         let index = self.streams.index(stream);
         self.copies.mark(index, self.streams.by_index[index].uses);
@@ -169,7 +172,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
     }
 
-    /// Makes what `stream` does next come after a copy beside it.
+    /// Orders the next work of `stream` after a parallel copy.
     pub(super) fn order_after_copy(&mut self, stream: StreamId, copy: Option<CopyId>) {
         let index = self.streams.index(stream);
         let Some(copy) = copy.filter(|_| !self.injector.forgets_copies()) else { return };
@@ -179,26 +182,26 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
     }
 
-    /// The same for a small buffer, of which only the owner is known: work on `stream` comes after the owner's and
-    /// that of all who used the owner's small buffers, and the owner's next after this.
+    /// Orders work on a small buffer, for which only the owner is known. The work comes after the owner's work and
+    /// after all users of the owner's small buffers; the owner's next work comes after it.
     pub(super) fn order_small(&mut self, named: Named, binding: &Binding, stream: StreamId) {
         if named != Named::Small || self.streams.index(binding.stream) == self.streams.index(stream) {
             return;
         }
         let owner = self.streams.index(binding.stream);
-        self.receive_visitors(binding.stream, stream);
+        self.wait_for_small_buffer_users(binding.stream, stream);
         let latest = Use { stream: binding.stream, number: self.streams.by_index[owner].uses };
         self.order_after(stream, latest);
         let own = self.streams.index(stream);
         let visit = Use { stream, number: self.streams.by_index[own].uses };
-        let visitors = &mut self.streams.by_index[owner].visitors;
-        visitors.retain(|other| other.stream != stream);
-        visitors.push(visit);
+        let small_buffer_users = &mut self.streams.by_index[owner].small_buffer_users;
+        small_buffer_users.retain(|other| other.stream != stream);
+        small_buffer_users.push(visit);
     }
 
-    /// Makes `owner` wait for those that used its small buffers, except for `coming`, which is about to. Waiting is a
-    /// piece of work of its own: whoever waits for the owner from now on thereby waits for them, too.
-    pub(super) fn receive_visitors(&mut self, owner: StreamId, coming: StreamId) {
+    /// Makes `owner` wait for all users of its small buffers except `coming`. The wait counts as a piece of work, so
+    /// waiting for the owner later includes these users.
+    pub(super) fn wait_for_small_buffer_users(&mut self, owner: StreamId, coming: StreamId) {
         while let Some(visit) = self.streams.next_visit(owner, coming) {
             self.order_after(owner, visit);
             self.streams.begin(owner);

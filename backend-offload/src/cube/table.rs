@@ -1,7 +1,7 @@
-//! The buffers of one device: what Burn holds, the memory behind it, and what is known of its contents.
+//! The buffers of one device: the user's handle, the device memory behind it, and the state of its contents.
 
+use super::copy_streams::CopyId;
 use super::logical::Slots;
-use super::side::CopyId;
 use super::streams::Use;
 use crate::error::OffloadError;
 use cubecl_common::stream_id::StreamId;
@@ -13,29 +13,29 @@ use std::sync::Arc;
 
 /// One base allocation of the program.
 pub(super) struct Buffer {
-    /// The one clone of the user's handle that a pool would keep; more would disable in-place updates.
+    /// The only clone of the user's handle, as a pool keeps one; a second clone would disable in-place updates.
     pub user: ManagedMemoryHandle,
     pub block: BlockId,
-    /// Bytes asked for; the block counts what the allocator takes.
+    /// Requested bytes; the block counts the allocator's bytes.
     pub size: u64,
-    /// The stream it was allocated on, in whose pool its device memory always lives.
+    /// The stream that allocated the buffer. Its device memory always comes from this stream's pool.
     pub stream: StreamId,
     pub device: Option<ManagedMemoryHandle>,
     /// The last work on its device memory.
     pub last_use: Option<Use>,
-    /// A copy beside the work that nobody has been ordered after yet.
+    /// A parallel copy that no stream has been ordered after yet.
     pub copy: Option<CopyId>,
-    /// The error where the operation that should have written the contents could not run.
+    /// The error of the operation that should have written the contents and could not run.
     pub failed: Option<Arc<OffloadError>>,
 }
 
 /// The buffer that a binding names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Named {
-    /// A small buffer, the runtime's own business.
+    /// A small buffer, which the runtime manages alone.
     Small,
     Block(BlockId),
-    /// A handle this device never allocated.
+    /// A handle that this device never allocated.
     Unknown,
 }
 
@@ -50,7 +50,7 @@ impl Named {
 
 pub(super) struct Table {
     slots: Slots,
-    /// Buffers by the index of the block, which is also the slot's.
+    /// Buffers by slot; a block's index is its slot.
     rows: Vec<Option<Buffer>>,
     smallest: u64,
 }
@@ -60,8 +60,8 @@ impl Table {
         Self { slots: Slots::new(logger), rows: Vec::new(), smallest }
     }
 
-    /// Whether buffers of this size are ours. Every view of a buffer carries the size of its base
-    /// allocation, so a binding tells.
+    /// Whether this crate manages buffers of this size. A view's binding carries the size of its base allocation, so
+    /// views and bases agree.
     pub(super) fn manages(&self, size: u64) -> bool {
         size >= self.smallest
     }
@@ -109,7 +109,7 @@ impl Table {
         self.rows.get_mut(id.index as usize)?.as_mut().filter(|buffer| buffer.block == id)
     }
 
-    /// Buffers that nobody holds and no queued work names any more.
+    /// Buffers without a handle and without queued work that names them.
     pub(super) fn dead(&self) -> Vec<BlockId> {
         self.rows.iter().flatten().filter(|buffer| buffer.user.is_free()).map(|buffer| buffer.block).collect()
     }

@@ -1,5 +1,5 @@
-//! One kernel that makes numbers of bytes: tiles of 128 codes with a scale each become a matrix in one launch, without
-//! memory for anything between the two.
+//! One kernel that decodes tiles of 128 codes with a scale each, in one launch and without intermediate memory
+//! (`a_matrix_of_bytes_is_decoded_by_one_launch_to_the_bits_of_the_processor`).
 //!
 //! The kernel reads four codes as one word, because not every runtime has bytes.
 
@@ -20,10 +20,10 @@ use burn_fusion::{Fusion, FusionBackend, FusionHandle};
 use burn_ir::{CustomOpIr, HandleContainer, OperationIr, TensorIr};
 use std::marker::PhantomData;
 
-/// Codes of one word.
+/// Codes per word.
 const WORD: usize = 4;
 
-/// `V` numbers of one tile at each position; `V` divides [`WORD`].
+/// Decodes `V` numbers of a tile at each position; `V` divides [`WORD`].
 #[cube(launch)]
 fn decode<N: Numeric, V: Size>(
     words: &Array<u32>,
@@ -49,7 +49,6 @@ fn decode<N: Numeric, V: Size>(
     numbers[ABSOLUTE_POS] = Vector::cast_from(decoded);
 }
 
-/// Two's complement.
 #[cube]
 fn whole_number(code: u32) -> f32 {
     f32::cast_from(code) - f32::cast_from((code >> 7) * 256)
@@ -60,13 +59,13 @@ fn whole_number(code: u32) -> f32 {
 fn floating_number(code: u32) -> f32 {
     let exponent = (code >> 3) & 0xf;
     let normal = u32::cast_from(exponent != 0);
-    // What is not normal has the exponent of the smallest that is.
+    // Subnormal numbers have the exponent of the smallest normal one.
     let mantissa = ((code & 7) + 8 * normal) << (exponent + 1 - normal);
     let sign = 1.0f32 - 2.0f32 * f32::cast_from(code >> 7);
     f32::cast_from(mantissa) * sign / 1024.0f32
 }
 
-/// Launches the kernel over tensors that lie in one piece each.
+/// Launches the kernel over contiguous tensors.
 fn launch<R: CubeRuntime>(codes: CubeTensor<R>, scales: CubeTensor<R>, decoding: &Decoding) -> CubeTensor<R> {
     let Decoding { tile, floating, ref shape, kind } = *decoding;
     let (client, device) = (codes.client.clone(), codes.device.clone());
@@ -77,9 +76,9 @@ fn launch<R: CubeRuntime>(codes: CubeTensor<R>, scales: CubeTensor<R>, decoding:
     let positions = len / width;
     let cube_dim = CubeDim::new(&client, positions);
     let cubes = calculate_cube_count_elemwise(&client, positions, cube_dim);
+
     let tiles = len.div_ceil(tile);
-    // SAFETY: the caller has made sure that codes and scales are as many as `len` numbers need, and all three buffers are in
-    // one piece.
+    // SAFETY: codes and scales suffice for `len` numbers, by the caller, and all three buffers are contiguous.
     let [words, scales, out] = unsafe {
         [
             ArrayArg::from_raw_parts(codes.handle, tiles * tile / WORD),
@@ -91,17 +90,16 @@ fn launch<R: CubeRuntime>(codes: CubeTensor<R>, scales: CubeTensor<R>, decoding:
     numbers
 }
 
-/// The numbers of tiles on `CubeBackend`.
 pub(super) fn decoded<R: CubeRuntime>(
     codes: CubeTensor<R>,
     scales: CubeTensor<R>,
     decoding: &Decoding,
 ) -> CubeTensor<R> {
-    // They come in one piece from the host; the kernel does not have to know.
+    // Contiguous already if they come from the host.
     launch(into_contiguous(codes), into_contiguous(scales), decoding)
 }
 
-/// The same behind fusion, which knows of the kernel only what goes in and comes out.
+/// [`decoded`] behind fusion, which sees only the kernel's inputs and outputs.
 pub(super) fn decoded_behind_fusion<B: Kernel>(
     codes: IntTensor<Fusion<B>>,
     scales: FloatTensor<Fusion<B>>,

@@ -1,4 +1,4 @@
-//! Bytes between device and host, through the runtime's own reads and writes.
+//! Copies between device and host through the runtime's own reads and writes.
 
 use super::runtime::InnerRuntime;
 use super::server::OffloadServer;
@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl<R: InnerRuntime> OffloadServer<R> {
-    /// Copies the whole of `device` into `target`, waiting for it.
+    /// Copies all of `device` and waits.
     pub(super) fn copy_out(
         &mut self,
         device: &ManagedMemoryHandle,
@@ -27,8 +27,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
             let inner = &mut self.inner;
             let copied = catch_unwind(AssertUnwindSafe(|| R::copy_out(inner, source, stream, target)))
                 .map_err(|panic| panic_message(panic.as_ref()))?;
-            // A runtime that returns a stream's errors from whatever waits for it has now returned the program's
-            // to us: they are kept for the program, and the copy is tried again.
+            // Some runtimes return a stream's errors from any call that waits. Keep this one for the program, and try
+            // again.
             Ok::<_, String>(copied.map_err(|error| {
                 let message = error.to_string();
                 self.keep_error(stream, error);
@@ -41,7 +41,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
     }
 
-    /// Queues the whole of `copy` to be written to `device`, and asks the stream how that went.
+    /// Queues an upload of `copy` and asks the stream for its outcome.
     pub(super) fn copy_in(
         &mut self,
         device: &ManagedMemoryHandle,
@@ -50,17 +50,16 @@ impl<R: InnerRuntime> OffloadServer<R> {
     ) -> Result<(), String> {
         let size = copy.bytes().len() as u64;
         let binding = Handle::from_memory(device.clone(), stream, size).binding();
-        self.write_and_ask(flat(binding, size), shared(copy), stream).map_err(|error| error.to_string())
+        self.write_and_check(flat(binding, size), shared(copy), stream).map_err(|error| error.to_string())
     }
 
-    /// Orders what the owner of a buffer does next after the last use by another stream.
+    /// Orders the owner's next work after the use by another stream.
     pub(super) fn order_owner_after(&mut self, owner: StreamId, last_use: Option<Use>) {
         if let Some(last) = last_use {
             self.order_after(owner, last);
         }
     }
 
-    /// Waits on the host until the stream's work is done.
     pub(super) fn wait_for_stream(&mut self, stream: StreamId) {
         let inner = &mut self.inner;
         match catch_unwind(AssertUnwindSafe(|| block_on(inner.sync(stream)))) {
@@ -74,8 +73,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 }
 
-/// Copies a buffer out through the runtime's reads, a piece at a time: they land in a pool of the runtime's whose
-/// pages grow with the largest request.
+/// Reads piece by piece: the runtime's pool for reads grows its pages with the largest request.
 pub(super) fn read_in_pieces<S: ComputeServer>(
     server: &mut S,
     source: &Handle,
@@ -93,12 +91,11 @@ pub(super) fn read_in_pieces<S: ComputeServer>(
     Ok(())
 }
 
-/// The bytes a binding covers, as one row.
 pub(super) fn flat(binding: Binding, len: u64) -> CopyDescriptor {
     CopyDescriptor::new(binding, [len as usize].into(), [1].into(), 1)
 }
 
-/// The copy's bytes for an upload, without copying them. The upload keeps them alive.
+/// Shares the copy's bytes with an upload, which keeps them alive.
 fn shared(copy: &Lease) -> Bytes {
     let len = copy.bytes().len();
     // SAFETY: all `len` bytes of a slab are initialised.

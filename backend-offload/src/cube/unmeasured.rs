@@ -1,9 +1,8 @@
-//! The tuner's results on disk, rid of times that nobody measured.
+//! Removal of unmeasured times from autotune's results on disk.
 //!
-//! CubeCL keeps one file per tuner and device: JSON objects, one a line, appended under a lock file and read from
-//! where each process left off. A line is struck by overwriting it *and its line break* with spaces. The length
-//! stays, so no reader loses its place; and JSON may begin with spaces, so they become part of the line that
-//! follows.
+//! CubeCL keeps one file per tuner and device, one JSON object per line. Processes append under a lock file and read on
+//! from where they left off. A line is removed by overwriting it *and its line break* with spaces. The length stays, so
+//! no reader loses its place; and JSON may begin with spaces, so they become part of the next line.
 
 use crate::journal::TARGET;
 use cubecl_common::device::DeviceId;
@@ -14,18 +13,17 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
-/// The time of a candidate that has none. Longer than any kernel may take, and odd enough to be nobody else's.
+/// The time of a candidate without one: longer than any kernel takes, and odd enough to be unique.
 pub(super) const UNMEASURED: Duration = Duration::new(3600, 271_828_182);
 
-/// Form of that time in a line of the file.
+/// [`UNMEASURED`] in a line of the file.
 const MARK: &[u8] = br#""secs":3600,"nanos":271828182"#;
 
-/// CubeCL holds its lock for a line's time.
+/// CubeCL locks the file for one line.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Strikes from all files of the device the lines with an [`UNMEASURED`] time, and returns how many. Best effort:
-/// what cannot be changed is reported and stays.
-pub(super) fn strike(root: &Path, device: DeviceId) -> usize {
+/// Removes the device's lines with an [`UNMEASURED`] time; returns their number. Failures are only logged.
+pub(super) fn remove_lines(root: &Path, device: DeviceId) -> usize {
     let struck = |file: PathBuf| {
         strike_lines(&file).unwrap_or_else(|error| {
             let file = file.display();
@@ -36,7 +34,7 @@ pub(super) fn strike(root: &Path, device: DeviceId) -> usize {
     files(root, device).into_iter().map(struck).sum()
 }
 
-/// The tuner's files, where CubeCL lays them: `autotune/VERSION/device-TYPE-INDEX-RUNTIME/TUNER.json.log`.
+/// CubeCL's files: `autotune/VERSION/device-TYPE-INDEX-RUNTIME/TUNER.json.log`.
 fn files(root: &Path, device: DeviceId) -> Vec<PathBuf> {
     let within = |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten();
     let ours = format!("device-{}-{}-", device.type_id, device.index_id);
@@ -63,7 +61,7 @@ fn strike_lines(path: &Path) -> io::Result<usize> {
     Ok(lines.len())
 }
 
-/// The lines that hold the mark, each with its line break.
+/// Lines with the mark, and their line breaks.
 fn marked(text: &[u8]) -> Vec<Range<usize>> {
     let mut start = 0;
     let mut lines = Vec::new();
@@ -77,7 +75,7 @@ fn marked(text: &[u8]) -> Vec<Range<usize>> {
     lines
 }
 
-/// CubeCL's own lock: a file beside the other, with the time at which it was made.
+/// CubeCL's own lock: a neighbouring file with its time of creation.
 struct Lock(PathBuf);
 
 impl Lock {
@@ -120,7 +118,7 @@ mod tests {
         folder
     }
 
-    /// One of CubeCL's own caches, as its tuner makes them.
+    /// A cache as CubeCL's tuner makes it.
     fn cache(root: &Path, device: &str) -> Cache<String, Vec<Duration>> {
         Cache::new(format!("{device}/a-tuner"), CacheOption::default().root(root).name("autotune"))
     }
@@ -137,9 +135,11 @@ mod tests {
             other.insert(key.to_owned(), times).expect("a new key");
         }
         ours.insert("d".to_owned(), vec![UNMEASURED]).expect("a new key");
-        assert_eq!(strike(&root, device), 2);
-        assert_eq!(strike(&root, device), 0);
-        // The process that wrote them goes on, and others read what it writes.
+
+        assert_eq!(remove_lines(&root, device), 2);
+        assert_eq!(remove_lines(&root, device), 0);
+
+        // The process continues, and others read its output.
         ours.insert("e".to_owned(), vec![time]).expect("a new key");
         let read = cache(&root, "device-4-1-cuda");
         let found = |key: &str| read.get(&key.to_owned()).is_some();
@@ -154,10 +154,10 @@ mod tests {
         let mut cache = cache(&root, "device-0-0-cuda");
         cache.insert("a".to_owned(), vec![UNMEASURED]).expect("a new key");
         let file = files(&root, DeviceId::new(0, 0)).remove(0);
-        let held = Lock::take(&file).expect("nobody has it");
-        assert_eq!(strike(&root, DeviceId::new(0, 0)), 0);
+        let held = Lock::take(&file).expect("the lock is free");
+        assert_eq!(remove_lines(&root, DeviceId::new(0, 0)), 0);
         drop(held);
-        assert_eq!(strike(&root, DeviceId::new(0, 0)), 1);
+        assert_eq!(remove_lines(&root, DeviceId::new(0, 0)), 1);
         fs::remove_dir_all(&root).expect("our folder");
     }
 }

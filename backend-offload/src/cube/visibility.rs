@@ -1,11 +1,12 @@
-//! Which buffers a kernel writes to.
+//! Which buffers a kernel writes.
 //!
-//! A launch does not say; the kernel's definition does, and compilers are the only ones who get to see it. So
-//! our runtime's compiler is a thin layer over the real one that notes what it sees. Where the real compiler
-//! was never called (a compiled kernel from a cache on disk), the definition is built once for its own sake.
+//! A launch does not state this. The kernel's definition does, but only compilers receive it, so this runtime's
+//! compiler wraps the real one and records it. Kernels from the disk cache are not compiled; their definition is built
+//! once for inspection. A buffer counts as written unless it is known to be read-only. Atomics count as written
+//! (`an_atomic_buffer_counts_as_written_although_it_is_declared_read_only`).
 //!
-//! The runtime is given a [`Deputy`] instead of the kernel: it has no size, so boxing it allocates nothing, and
-//! the kernel stays with the launch, which can still ask it questions when the runtime has failed.
+//! The runtime receives a [`KernelProxy`], whose boxing allocates nothing, as it has no size. The kernel stays with the
+//! launch, which can query it after a failure of the runtime.
 
 use cubecl_core::ir::{ElemType, StorageType};
 use cubecl_core::prelude::{CompiledKernel, KernelDefinition, KernelId};
@@ -20,38 +21,37 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
 
-/// Whether each buffer of a kernel, in order, is written to.
+/// Whether a kernel writes each of its buffers.
 pub(super) type Writes = Arc<[bool]>;
 
-/// The written buffers of every kernel seen so far.
 #[derive(Debug, Default)]
 pub(super) struct Visibility(HashMap<KernelId, Writes>);
 
 impl Visibility {
-    /// The buffers `task` writes to, or `None` if even its definition does not tell: a kernel from raw source.
-    pub(super) fn of<C: Compiler>(&mut self, task: &NotingTask<C>) -> Option<Writes> {
+    /// The buffers that `task` writes. `None` for raw source, whose definition does not state them.
+    pub(super) fn of<C: Compiler>(&mut self, task: &RecordingTask<C>) -> Option<Writes> {
         if let Some(writes) = self.0.get(task.kernel_id()) {
             return Some(writes.clone());
         }
-        let writes = task.noted.take().or_else(|| task.probe())?;
+        let writes = task.recorded.take().or_else(|| task.probe())?;
         self.0.insert(task.kernel_id().clone(), writes.clone());
         Some(writes)
     }
 }
 
-/// Atomics are declared read-only and changed all the same.
+/// Atomics are declared read-only, but change.
 fn is_written(buffer: &KernelArg) -> bool {
     buffer.visibility == Access::ReadWrite || buffer.ty.is_atomic()
 }
 
-/// The compiler `C`, noting the buffers of the definition it is given. Without `C` it notes and refuses.
+/// Records which buffers a kernel writes, then compiles it with `C`. Without `C` it refuses.
 #[derive(Debug, Clone)]
-pub struct NotingCompiler<C> {
+pub struct RecordingCompiler<C> {
     inner: Option<C>,
     writes: Option<Writes>,
 }
 
-impl<C: Compiler> Compiler for NotingCompiler<C> {
+impl<C: Compiler> Compiler for RecordingCompiler<C> {
     type Representation = C::Representation;
     type CompilationOptions = C::CompilationOptions;
 
@@ -81,46 +81,45 @@ impl<C: Compiler> Compiler for NotingCompiler<C> {
     }
 }
 
-/// The runtime's compiler while it notes: moved there and back, since one for SPIR-V cannot be cloned before it has compiled,
-/// although its type says so.
+/// The runtime's compiler while it records, moved instead of cloned: the clone of an unused SPIR-V compiler panics.
 struct Lent<'c, C: Compiler> {
     place: &'c mut C,
-    noting: ManuallyDrop<NotingCompiler<C>>,
+    recording: ManuallyDrop<RecordingCompiler<C>>,
 }
 
 impl<'c, C: Compiler> Lent<'c, C> {
     fn new(place: &'c mut C) -> Self {
-        // SAFETY: nobody sees the compiler in its place, which is borrowed, until `drop` has moved it back.
+        // SAFETY: `place` stays borrowed until `drop` moves the compiler back.
         let inner = unsafe { ptr::read(place) };
-        Self { place, noting: ManuallyDrop::new(NotingCompiler { inner: Some(inner), writes: None }) }
+        Self { place, recording: ManuallyDrop::new(RecordingCompiler { inner: Some(inner), writes: None }) }
     }
 }
 
 impl<C: Compiler> Drop for Lent<'_, C> {
     fn drop(&mut self) {
-        // SAFETY: it is taken once, here. Nothing outside of this file takes the compiler out of it.
-        let noting = unsafe { ManuallyDrop::take(&mut self.noting) };
-        let Some(inner) = noting.inner else { std::process::abort() };
-        // SAFETY: what lies in its place was moved out and is not to be dropped.
+        // SAFETY: taken only here, once. Only this file can take the compiler out.
+        let recording = unsafe { ManuallyDrop::take(&mut self.recording) };
+        let Some(inner) = recording.inner else { std::process::abort() };
+        // SAFETY: the value in `place` was moved out and must not be dropped.
         unsafe { ptr::write(self.place, inner) };
     }
 }
 
-/// A kernel for our compiler, and what its launch learns about it.
-pub(super) struct NotingTask<C: Compiler> {
-    task: Box<dyn CubeTask<NotingCompiler<C>>>,
-    /// Building the id of a fused kernel is costly; it is built at most once per launch.
+/// A kernel for this compiler, and facts for its launch.
+pub(super) struct RecordingTask<C: Compiler> {
+    task: Box<dyn CubeTask<RecordingCompiler<C>>>,
+    /// Built once per launch: the id of a fused kernel is costly.
     id: OnceCell<KernelId>,
-    noted: RefCell<Option<Writes>>,
+    recorded: RefCell<Option<Writes>>,
     compiled: Cell<bool>,
 }
 
-impl<C: Compiler> NotingTask<C> {
-    pub(super) fn new(task: Box<dyn CubeTask<NotingCompiler<C>>>) -> Self {
-        Self { task, id: OnceCell::new(), noted: RefCell::new(None), compiled: Cell::new(false) }
+impl<C: Compiler> RecordingTask<C> {
+    pub(super) fn new(task: Box<dyn CubeTask<RecordingCompiler<C>>>) -> Self {
+        Self { task, id: OnceCell::new(), recorded: RefCell::new(None), compiled: Cell::new(false) }
     }
 
-    /// The last part of the kernel's name, without its parameters: kernels are named by types of many lines.
+    /// The kernel's name without path and parameters, which can take many lines.
     pub(super) fn name(&self) -> &'static str {
         let full = self.task.name();
         let plain = full.split('<').next().unwrap_or(full);
@@ -131,14 +130,14 @@ impl<C: Compiler> NotingTask<C> {
         self.id.get_or_init(|| self.task.id())
     }
 
-    /// Whether the runtime had the kernel compiled: it was launched for the first time, or failed before.
+    /// Whether the runtime compiled the kernel, at its first launch or after a failure.
     pub(super) fn was_compiled(&self) -> bool {
         self.compiled.get()
     }
 
-    /// Builds the definition to look at it. One that cannot be built panics; the launch says so itself.
+    /// Builds the definition. The launch itself reports a panic here.
     fn probe(&self) -> Option<Writes> {
-        let mut probe = NotingCompiler::<C> { inner: None, writes: None };
+        let mut probe = RecordingCompiler::<C> { inner: None, writes: None };
         let _refused = catch_unwind(AssertUnwindSafe(|| {
             let options = C::CompilationOptions::default();
             self.task.compile(&mut probe, &options, ExecutionMode::Checked, self.task.address_type()).is_ok()
@@ -146,20 +145,18 @@ impl<C: Compiler> NotingTask<C> {
         probe.writes
     }
 
-    /// Runs `launch` with a deputy to hand to the runtime.
-    pub(super) fn with_deputy(&self, launch: impl FnOnce(Box<dyn CubeTask<C>>)) {
+    pub(super) fn with_proxy(&self, launch: impl FnOnce(Box<dyn CubeTask<C>>)) {
         let current = (TypeId::of::<C>(), ptr::from_ref(self).cast());
         let _ended = LaunchUnderWay(CURRENT.replace(Some(current)));
-        launch(Box::new(Deputy(PhantomData)));
+        launch(Box::new(KernelProxy(PhantomData)));
     }
 }
 
 thread_local! {
-    /// The task whose launch is under way on this thread, and the type of its compiler.
     static CURRENT: Cell<Option<(TypeId, *const ())>> = const { Cell::new(None) };
 }
 
-/// Puts the launch before this one back, also when the runtime panics.
+/// Restores the outer launch, also after a panic.
 struct LaunchUnderWay(Option<(TypeId, *const ())>);
 
 impl Drop for LaunchUnderWay {
@@ -169,19 +166,18 @@ impl Drop for LaunchUnderWay {
 }
 
 /// Stands for the task whose launch is under way.
-struct Deputy<C>(PhantomData<fn() -> C>);
+struct KernelProxy<C>(PhantomData<fn() -> C>);
 
-impl<C: Compiler> Deputy<C> {
-    fn on_task<T>(question: impl FnOnce(&NotingTask<C>) -> T) -> T {
+impl<C: Compiler> KernelProxy<C> {
+    fn on_task<T>(question: impl FnOnce(&RecordingTask<C>) -> T) -> T {
         let current = CURRENT.get().filter(|(compiler, _)| *compiler == TypeId::of::<C>());
         let (_, task) = current.expect("a runtime uses a kernel during its launch only");
-        // SAFETY: `with_deputy` borrows the task for as long as it is current, on this very thread, and noted
-        // the type of its compiler.
-        question(unsafe { &*task.cast::<NotingTask<C>>() })
+        // SAFETY: `with_proxy` borrows the task while it is current on this thread, with its compiler's type.
+        question(unsafe { &*task.cast::<RecordingTask<C>>() })
     }
 }
 
-impl<C: Compiler> KernelMetadata for Deputy<C> {
+impl<C: Compiler> KernelMetadata for KernelProxy<C> {
     fn name(&self) -> &'static str {
         Self::on_task(|task| task.task.name())
     }
@@ -193,7 +189,7 @@ impl<C: Compiler> KernelMetadata for Deputy<C> {
     }
 }
 
-impl<C: Compiler> CubeTask<C> for Deputy<C> {
+impl<C: Compiler> CubeTask<C> for KernelProxy<C> {
     fn compile(
         &self,
         compiler: &mut C,
@@ -204,8 +200,9 @@ impl<C: Compiler> CubeTask<C> for Deputy<C> {
         Self::on_task(|task| {
             task.compiled.set(true);
             let mut lent = Lent::new(compiler);
-            let compiled = task.task.compile(&mut lent.noting, options, mode, address);
-            task.noted.replace(lent.noting.writes.take());
+            let compiled = task.task.compile(&mut lent.recording, options, mode, address);
+
+            task.recorded.replace(lent.recording.writes.take());
             drop(lent);
             let kernel = compiled?;
             Ok(CompiledKernel {
@@ -226,7 +223,7 @@ mod tests {
     use cubecl_common::backtrace::BackTrace;
     use cubecl_core::ir::{FloatKind, Type};
 
-    /// As the one for SPIR-V: a clone of it panics. So does its work where it is told to.
+    /// Panics when cloned, as an unused SPIR-V compiler does.
     #[derive(Debug)]
     struct Unclonable(String);
 
@@ -273,14 +270,14 @@ mod tests {
         }
     }
 
-    impl CubeTask<NotingCompiler<Unclonable>> for Task {
+    impl CubeTask<RecordingCompiler<Unclonable>> for Task {
         fn compile(
             &self,
-            compiler: &mut NotingCompiler<Unclonable>,
+            compiler: &mut RecordingCompiler<Unclonable>,
             (): &(),
             _: ExecutionMode,
             _: StorageType,
-        ) -> Result<CompiledKernel<NotingCompiler<Unclonable>>, CompilationError> {
+        ) -> Result<CompiledKernel<RecordingCompiler<Unclonable>>, CompilationError> {
             let inner = compiler.inner.as_mut().expect("it is lent");
             inner.0.push_str(" used");
             assert!(inner.0.len() < 20, "the compiler panics");
@@ -289,14 +286,14 @@ mod tests {
     }
 
     #[test]
-    fn the_runtimes_compiler_itself_is_used_and_given_back_also_by_a_panic() {
-        let task = NotingTask::new(Box::new(Task));
+    fn the_runtimes_own_compiler_is_used_and_returned_even_after_a_panic() {
+        let task = RecordingTask::new(Box::new(Task));
         let mut compiler = Unclonable("a compiler".to_owned());
         let compile = |compiler: &mut Unclonable| {
             let mut outcome = None;
-            task.with_deputy(|deputy| {
-                let address = deputy.address_type();
-                let attempt = || deputy.compile(compiler, &(), ExecutionMode::Checked, address).map(|_| ());
+            task.with_proxy(|proxy| {
+                let address = proxy.address_type();
+                let attempt = || proxy.compile(compiler, &(), ExecutionMode::Checked, address).map(|_| ());
                 outcome = Some(catch_unwind(AssertUnwindSafe(attempt)));
             });
             outcome.expect("it was called")

@@ -1,4 +1,4 @@
-//! Vulkan, Metal, WebGPU: what the runtime over `wgpu` needs to know and cannot tell.
+//! Vulkan, Metal, WebGPU: facts that the `wgpu` runtime does not report.
 
 use super::backends::Reaches;
 use super::failures::Address;
@@ -24,22 +24,22 @@ impl InnerRuntime for WgpuRuntime {
     const FUSED_OPERANDS: u32 = 8;
     const WITHOUT_TF32: &'static str = "wgpu<f32>";
 
-    type Side = InLine;
+    type CopyStreams = InLine;
 
     fn order(server: &mut Self::Server, _waiting: StreamId, other: StreamId) -> Result<(), ServerError> {
-        // One queue serves all streams, in the order in which they are flushed.
+        // One queue serves all streams, in flush order.
         server.flush(other)
     }
 
     fn address(resource: &WgpuResource) -> Address {
-        // A buffer of wgpu's has no number one may ask for, only a hash made of it.
+        // A wgpu buffer exposes no number, only a hash.
         let mut hasher = DefaultHasher::new();
         resource.buffer.hash(&mut hasher);
         (hasher.finish(), resource.offset)
     }
 
     fn runtime_name(info: &<Self::Server as ComputeServer>::Info) -> &'static str {
-        // As `WgpuRuntime::name` says; the type of the backend is not nameable without depending on wgpu.
+        // As `WgpuRuntime::name`: naming the backend's type would require wgpu.
         match format!("{info:?}").as_str() {
             "Vulkan" if cfg!(feature = "vulkan") => "wgpu<spirv>",
             "Metal" if cfg!(feature = "metal") => "wgpu<msl>",

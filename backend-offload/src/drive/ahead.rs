@@ -1,119 +1,121 @@
-//! Hints: moves, reads and writes that start beside the operation about to run, for operations to come. Nothing here fails, and
-//! whatever comes to nothing is done when it is needed.
+//! Moves ahead: moves, reads and writes that start during an earlier operation. All are hints: if one fails, the
+//! operation that needs it makes it again.
+//!
+//! The memory of a load that no operation waits for goes to a block that the program needs
+//! (`memory_of_a_load_ahead_is_given_to_a_needed_block`). Devices that share a disk load nothing
+//! ahead, since no device could reclaim another's memory (`devices_that_share_a_disk_load_nothing_ahead`).
 
-use super::{Halt, Mover, bytes_of, carry_out, complete_ended, told};
-use crate::journal::{Event, TARGET};
+use super::{Device, Halt, bytes_of, carry_out, complete, complete_ended, halt_error};
+use crate::journal::TARGET;
 use crate::tiers::Tiers;
-use pager::{BlockId, Step};
+use pager::{BlockId, Link, Step};
 
 /// Starts moves between device and host.
-pub(super) fn move_blocks<M: Mover>(door: &mut M) {
-    if !door.pager().is_looking_ahead() || !door.looks_ahead() {
+pub(super) fn move_blocks<M: Device>(adapter: &mut M) {
+    if adapter.pager().is_looking_ahead() && adapter.looks_ahead() {
+        complete_ended(adapter);
+        carry_out_all(adapter, Link::Device, |_, _| true);
+    }
+}
+
+/// Starts to read the blocks that will be loaded next. The pager does not count these reads.
+pub(super) fn read<M: Device>(adapter: &mut M) {
+    if adapter.tiers().has_disk() {
+        let soon = adapter.pager().soon_from_disk(Tiers::READ_AHEAD);
+        adapter.tiers().read_ahead(&soon);
+    }
+}
+
+/// Loads blocks from disk into free host memory, or into memory that others can leave at once.
+pub(super) fn load_blocks<M: Device>(adapter: &mut M) {
+    if !adapter.tiers().loads_ahead() {
         return;
     }
-    complete_ended(door);
-    let below = door.tiers().below();
-    while let Some(step) = door.pager().next_ahead(&|| below.rooms()) {
-        if let Err(halt) = carry_out(door, step, &mut None) {
-            let error = told(door, halt, &|| "moving blocks ahead".to_owned(), None);
-            tracing::debug!(target: TARGET, "nothing more is moved ahead of this operation: {error}");
-            return;
+    let mut spilled = None;
+    let halt = carry_out_all(adapter, Link::FromDisk, |adapter, step| match step {
+        // A spill frees nothing while an upload shares the memory. A block named twice in a row was not spilled the
+        // first time.
+        Step::Spill { block } if adapter.tiers().is_lent(block) || spilled == Some(block) => false,
+        Step::Spill { block } => {
+            spilled = Some(block);
+            true
         }
+        _ => true,
+    });
+    if halt {
+        give_up(adapter);
     }
 }
 
-/// Starts to read what will be raised next, which changes no book.
-pub(super) fn read<M: Mover>(door: &mut M) {
-    if door.tiers().has_disk() {
-        let soon = door.pager().soon_from_disk(Tiers::READ_AHEAD);
-        door.tiers().read_ahead(&soon);
+/// Writes blocks to disk that will be spilled later. They stay on the host.
+pub(super) fn write_blocks<M: Device>(adapter: &mut M) {
+    if adapter.tiers().has_disk() {
+        carry_out_all(adapter, Link::ToDisk, |_, _| true);
     }
 }
 
-/// Goes on raising what is needed next into host memory that is free, or that others can leave at once.
-pub(super) fn raise<M: Mover>(door: &mut M) {
-    if !door.tiers().raises_ahead() {
-        return;
-    }
-    let below = door.tiers().below();
-    let mut sinking = None;
-    while let Some(step) = door.pager().next_above(&|| below.rooms()) {
-        let goes_on = match step {
-            Step::Raise { block } => raised_ahead(door, block),
-            // Nothing is gained while an upload holds its memory, too, or where it did not sink before.
-            Step::Sink { block } if door.tiers().is_lent(block) || sinking == Some(block) => Ok(false),
-            Step::Sink { block } => {
-                sinking = Some(block);
-                carry_out(door, step, &mut None).map(|_| true)
-            }
-            _ => Ok(false),
-        };
-        match goes_on {
-            Ok(true) => {}
-            Ok(false) => return,
+/// Carries out the pager's steps that `takes` accepts, until one is incomplete. True if one failed.
+fn carry_out_all<M: Device>(
+    adapter: &mut M,
+    link: Link,
+    mut takes: impl FnMut(&mut M, Step) -> bool,
+) -> bool {
+    let below = adapter.tiers().below();
+    while let Some(step) = adapter.pager().prefetch(link, &|| below.rooms()) {
+        if !takes(adapter, step) {
+            return false;
+        }
+        match carry_out(adapter, step, &mut None) {
+            Ok(_) if matches!(step, Step::Spill { .. }) => {}
+            Ok(false) => {}
+            Ok(true) => return false,
             Err(halt) => {
-                give_up(door);
-                let error = told(door, halt, &|| "raising blocks ahead".to_owned(), None);
-                tracing::debug!(target: TARGET, "nothing more is raised beside this operation: {error}");
-                return;
+                let error = halt_error(adapter, halt, &|| "moving blocks ahead".to_owned(), None);
+                tracing::debug!(target: TARGET, "nothing more is moved ahead of this operation: {error}");
+                return true;
             }
         }
     }
+    false
 }
 
-fn raised_ahead<M: Mover>(door: &mut M, block: BlockId) -> Result<bool, Halt> {
-    if door.forget_if_dead(block) {
+/// Continues to load the block. True once all its bytes are on the host.
+pub(super) fn load<M: Device>(adapter: &mut M, block: BlockId) -> Result<bool, Halt> {
+    if adapter.forget_if_dead(block) {
         return Ok(true);
     }
-    let bytes = bytes_of(door, block)?;
-    if door.pager().raising().is_none() {
-        if !door.tiers().begin_raising(block, bytes) {
-            return Ok(false);
-        }
-        door.pager().raise_begun(block)?;
-    }
-    if !door.tiers().raise_ahead(block).map_err(|error| Halt::Move(error.into()))? {
+    let bytes = bytes_of(adapter, block)?;
+    let token = match adapter.pager().loading() {
+        Some((token, _)) => token,
+        None if !adapter.tiers().begin_load(block, bytes) => return Ok(false),
+        None => adapter.pager().started(Step::LoadAhead { block })?,
+    };
+    if !adapter.tiers().load_ahead(block).map_err(|error| Halt::Move(error.into()))? {
         return Ok(false);
     }
-    door.pager().raised_ahead(block)?;
-    door.journal().record(Event::Raised { bytes });
+    complete(adapter, token, Ok(()), &mut None)?;
     Ok(true)
 }
 
-/// Gives up what nobody waits for and takes room below the device. False if there is nothing.
-pub(super) fn give_up<M: Mover>(door: &mut M) -> bool {
-    door.pager().raise_given_up();
-    door.tiers().give_up_ahead()
-}
-
-/// Starts to write what is to sink. What the disk has all of stays on the host, too.
-pub(super) fn write<M: Mover>(door: &mut M) {
-    if !door.tiers().has_disk() {
-        return;
+/// Continues to write the block. True once all its bytes are on the disk.
+pub(super) fn write<M: Device>(adapter: &mut M, block: BlockId) -> Result<bool, Halt> {
+    if adapter.forget_if_dead(block) {
+        return Ok(true);
     }
-    let below = door.tiers().below();
-    while let Some(block) = door.pager().next_below(&|| below.rooms()) {
-        if door.forget_if_dead(block) {
-            continue;
-        }
-        match written_ahead(door, block) {
-            Ok(true) => {}
-            Ok(false) => return,
-            Err(halt) => {
-                let error = told(door, halt, &|| "writing blocks to the disk ahead".to_owned(), None);
-                tracing::debug!(target: TARGET, "nothing more is written beside this operation: {error}");
-                return;
-            }
-        }
-    }
-}
-
-fn written_ahead<M: Mover>(door: &mut M, block: BlockId) -> Result<bool, Halt> {
-    let bytes = bytes_of(door, block)?;
-    if !door.tiers().write_ahead(block).map_err(|error| Halt::Move(error.into()))? {
+    if !adapter.tiers().write_ahead(block).map_err(|error| Halt::Move(error.into()))? {
         return Ok(false);
     }
-    door.pager().written_below(block)?;
-    door.journal().record(Event::WrittenAhead { bytes });
+    let token = adapter.pager().started(Step::WriteAhead { block })?;
+    complete(adapter, token, Ok(()), &mut None)?;
     Ok(true)
+}
+
+/// Cancels moves ahead that hold room below the device. False if there is none.
+pub(super) fn give_up<M: Device>(adapter: &mut M) -> bool {
+    if let Some((token, _)) = adapter.pager().loading()
+        && let Err(fault) = adapter.pager().ended(token, false)
+    {
+        tracing::error!(target: TARGET, "giving up a block that was being loaded: {fault}");
+    }
+    adapter.tiers().cancel_ahead()
 }

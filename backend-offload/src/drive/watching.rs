@@ -1,38 +1,37 @@
-//! Watching a step: each operation that is ready leaves a reading of the counters.
+//! Watches a step: each ready operation adds a reading of the counters.
 
-use super::Mover;
+use super::Device;
 use crate::timeline::Reading;
 #[cfg(any(test, feature = "cube", feature = "router"))]
 use crate::timeline::{Stretch, Watch};
 
-/// Watches the operations to come, until [`watched_step`].
+/// Starts to watch operations, until [`watched_step`].
 #[cfg(any(test, feature = "cube", feature = "router"))]
-pub(crate) fn watch_step<M: Mover>(door: &mut M) {
-    let now = reading(door);
-    door.journal().watch = Some(Box::new(Watch::begin(now)));
+pub(crate) fn watch_step<M: Device>(adapter: &mut M) {
+    let now = reading(adapter);
+    adapter.journal().watch = Some(Box::new(Watch::begin(now)));
 }
 
-/// The timeline since [`watch_step`]; `None` if nothing is watched.
+/// Ends the watch; `None` if nothing was watched.
 #[cfg(any(test, feature = "cube", feature = "router"))]
-pub(crate) fn watched_step<M: Mover>(door: &mut M) -> Option<Vec<Stretch>> {
-    let watch = door.journal().watch.take()?;
-    Some(watch.end(reading(door)))
+pub(crate) fn watched_step<M: Device>(adapter: &mut M) -> Option<Vec<Stretch>> {
+    let watch = adapter.journal().watch.take()?;
+    Some(watch.end(reading(adapter)))
 }
 
-/// Without a watch this is one look at an absent option.
-pub(super) fn note_operation<M: Mover>(door: &mut M) {
-    if door.journal().watch.is_none() {
+pub(super) fn note_operation<M: Device>(adapter: &mut M) {
+    if adapter.journal().watch.is_none() {
         return;
     }
-    let now = reading(door);
-    if let Some(watch) = &mut door.journal().watch {
+    let now = reading(adapter);
+    if let Some(watch) = &mut adapter.journal().watch {
         watch.operation(now);
     }
 }
 
-fn reading<M: Mover>(door: &mut M) -> Reading {
-    let (resident, counters) = (door.pager().ledger().resident(), door.pager().counters());
-    let counts = door.counts();
+fn reading<M: Device>(adapter: &mut M) -> Reading {
+    let (resident, counters) = (adapter.pager().ledger().resident(), adapter.pager().counters());
+    let counts = adapter.counts();
     Reading {
         resident,
         bytes_out: counters.bytes_out,

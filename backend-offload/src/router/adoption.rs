@@ -1,12 +1,12 @@
-//! Adoption: finds out which storages an operation's outputs are in, and gives these their blocks.
+//! Adoption: finds the storages of an operation's outputs and assigns blocks to them.
 
 use super::failures::Failure;
-use super::state::{Room, State, Work};
+use super::state::{OutputMemory, State, Work};
 use super::storage::SharedStorage;
 use burn_ir::TensorId;
 use pager::{Arena, BlockId};
 
-/// A storage that an operation made, with the outputs that are in it.
+/// A storage that an operation wrote, with the outputs in it.
 struct Fresh<B: SharedStorage> {
     address: usize,
     bytes: u64,
@@ -14,17 +14,17 @@ struct Fresh<B: SharedStorage> {
 }
 
 impl<B: SharedStorage> State<B> {
-    /// Enters the outputs. Each is in a storage that lives on, or in one the operation wrote.
+    /// Enters the outputs. Each lies in a storage that stays, or in one that the operation wrote.
     ///
-    /// Whether a written storage is a consumed one, updated in place, or new memory at whatever address is not
-    /// asked: the allocator may have given a consumed address out again, so the answer would be a matter of
-    /// timing. A written storage takes the place of a consumed one of its size, if there is one.
+    /// A written storage may be a consumed one, updated in place, or new memory. Addresses cannot tell these apart: the
+    /// allocator may have reused a consumed address, so the answer would depend on timing. Therefore a written storage
+    /// always takes over a consumed block of its size, if there is one.
     pub(super) fn adopt(
         &mut self,
         work: &Work,
         handles: Vec<B::Handle>,
         consumed: &[BlockId],
-        rooms: &mut Vec<BlockId>,
+        reserved: &mut Vec<BlockId>,
     ) -> Result<(), Failure> {
         let mut fresh: Vec<Fresh<B>> = Vec::new();
         for (output, handle) in work.outputs.iter().zip(handles) {
@@ -36,9 +36,9 @@ impl<B: SharedStorage> State<B> {
                 continue;
             }
             let known = self.table.block_at(address).filter(|block| self.has_size(*block, bytes));
-            // A storage with other tensors is never written to, nor is the source of a view.
+            // No operation writes to a storage that other tensors share, or to the source of a view.
             if let Some(block) =
-                known.filter(|block| work.room == Room::OfInput || self.table.is_held(*block))
+                known.filter(|block| work.memory == OutputMemory::ViewOfInput || self.table.is_held(*block))
             {
                 self.table.add_tensor(output.id, handle, Some(block));
             } else if let Some(shared) = fresh.iter_mut().find(|fresh| fresh.address == address) {
@@ -47,16 +47,16 @@ impl<B: SharedStorage> State<B> {
                 fresh.push(Fresh { address, bytes, tensors: vec![(output.id, handle)] });
             }
         }
-        self.settle_all(fresh, consumed, rooms, work.name)
+        self.settle_all(fresh, consumed, reserved, work.name)
     }
 
-    /// Finds blocks for written storages: consumed ones of their size, the rooms made for them where the
-    /// backend took what its outputs' shapes told, and others where it did not.
+    /// Assigns a block to each written storage: a consumed block of the same size, else a block reserved from the
+    /// outputs' shapes. If the backend allocated more than the shapes say, further blocks are inserted here.
     fn settle_all(
         &mut self,
         fresh: Vec<Fresh<B>>,
         consumed: &[BlockId],
-        rooms: &mut Vec<BlockId>,
+        reserved: &mut Vec<BlockId>,
         name: &dyn Fn() -> String,
     ) -> Result<(), Failure> {
         let mut others = Vec::new();
@@ -67,14 +67,16 @@ impl<B: SharedStorage> State<B> {
                 self.inherit(storage, *block, name)?;
                 continue;
             }
-            match rooms.iter().position(|room| self.has_size(*room, storage.bytes)) {
-                Some(index) => self.settle(storage, rooms.swap_remove(index), name)?,
+            match reserved.iter().position(|block| self.has_size(*block, storage.bytes)) {
+                Some(index) => self.settle(storage, reserved.swap_remove(index), name)?,
                 None => others.push(storage),
             }
         }
+
         self.remove_unheld(consumed);
-        // A room is an operand of its operation only; the next one would evict it.
-        rooms.drain(..).for_each(|room| self.remove_block(room));
+        // A reserved block is an operand only of its operation; the next operation would evict it.
+        reserved.drain(..).for_each(|block| self.remove_block(block));
+
         for storage in others {
             let block = self.pager.insert(storage.bytes, Arena::UNPOOLED);
             if let Err(failure) = self.make_resident(&[block], name) {
@@ -90,7 +92,7 @@ impl<B: SharedStorage> State<B> {
         self.pager.get(block).is_some_and(|block| block.bytes == bytes)
     }
 
-    /// The storage is, or is as good as, the consumed one with new contents.
+    /// Gives the storage a consumed block, whose contents it replaces.
     fn inherit(
         &mut self,
         storage: Fresh<B>,
@@ -117,8 +119,8 @@ impl<B: SharedStorage> State<B> {
             self.table.add_tensor(tensor, handle, Some(block));
         }
         match self.pager.wrote(block) {
-            Ok(None) => Ok(()),
-            Ok(Some(_)) => {
+            Ok(stale) if stale.is_empty() => Ok(()),
+            Ok(_) => {
                 self.tiers.remove(block);
                 Ok(())
             }

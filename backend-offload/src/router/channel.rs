@@ -1,4 +1,4 @@
-//! How Burn's router finds this door's devices.
+//! The channel by which Burn's router finds this adapter's devices.
 
 use super::client::{OffloadClient, raise};
 use super::storage::SharedStorage;
@@ -9,7 +9,7 @@ use burn_ir::{TensorHandle, TensorIr};
 use burn_router::{MultiBackendBridge, RouterTensor, RunnerChannel};
 use std::marker::PhantomData;
 
-/// The channel whose devices are those of `B`, each with a budget.
+/// The channel to the devices of `B`, each with a budget.
 pub struct OffloadChannel<B>(PhantomData<fn() -> B>);
 
 impl<B> Clone for OffloadChannel<B> {
@@ -53,7 +53,7 @@ impl<B: SharedStorage> RunnerChannel for OffloadChannel<B> {
     }
 }
 
-/// Moves tensors between devices of one backend, as the backend itself does.
+/// Moves tensors between devices of one backend, as the backend does.
 pub struct BetweenDevices<B>(PhantomData<fn() -> B>);
 
 impl<B: SharedStorage> MultiBackendBridge for BetweenDevices<B> {

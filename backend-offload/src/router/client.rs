@@ -1,4 +1,4 @@
-//! The client that Burn's router talks to.
+//! The client that Burn's router calls.
 
 use super::failures::Failure;
 use super::operation::data_refusal;
@@ -13,7 +13,7 @@ use burn_router::{RouterTensor, Runner, RunnerClient};
 use burn_std::future::DynFut;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A handle on one simulated device. Cheap to clone; all clones are the same device.
+/// A simulated device, shared by clones.
 pub struct OffloadClient<B: SharedStorage> {
     state: Arc<Mutex<State<B>>>,
     device: B::Device,
@@ -32,17 +32,15 @@ impl<B: SharedStorage> OffloadClient<B> {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State<B>> {
-        // Panics of the backend are caught within; what is left leaves the state as it was.
+        // The backend's panics are caught inside; others leave the state as it was.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a tensor's handle out, or a clone of it.
     pub(super) fn take(&self, tensor: &TensorIr) -> B::Handle {
         let taken = self.state().take(tensor);
         taken.unwrap_or_else(|error| raise(&error))
     }
 
-    /// Makes a tensor of a handle from elsewhere.
     pub(super) fn put(&self, handle: B::Handle, shape: Shape, dtype: DType) -> RouterTensor<Self> {
         self.create(shape, dtype, |_| handle)
     }
@@ -59,7 +57,7 @@ impl<B: SharedStorage> OffloadClient<B> {
         RouterTensor::new(id, shape, dtype, self.clone())
     }
 
-    /// The inputs after `work` has changed them.
+    /// The results of `work` on the inputs.
     fn changed(&self, inputs: &[TensorIr], work: &mut dyn FnMut(&mut [&mut [f32]])) -> Tensors<B> {
         let output =
             |input: &TensorIr| TensorIr::uninit(self.create_empty_handle(), input.shape.clone(), input.dtype);
@@ -74,8 +72,7 @@ impl<B: SharedStorage> OffloadClient<B> {
 
 type Tensors<B> = Vec<RouterTensor<OffloadClient<B>>>;
 
-/// See [`in_place`](crate::in_place). What has to be copied is copied by an operation of its own, so that `work`'s has no other
-/// tensors beside it.
+/// See [`in_place`](crate::in_place). Copies run as operations of their own, so that `work` needs no other tensors.
 pub(super) fn in_place<B: SharedStorage>(
     tensors: Tensors<B>,
     work: &mut dyn FnMut(&mut [&mut [f32]]),
@@ -112,7 +109,7 @@ impl<B: SharedStorage> RunnerClient for OffloadClient<B> {
     }
 
     fn create_empty_handle(&self) -> TensorId {
-        // The counter behind it is global to the process.
+        // The counter is global to the process.
         Runner::<B>::new(self.device.clone()).create_empty_handle()
     }
 
@@ -140,7 +137,7 @@ impl<B: SharedStorage> RunnerClient for OffloadClient<B> {
     }
 }
 
-/// Raises errors that the caller must see at once, on its own thread. The lock is free by then.
+/// Panics on the caller's thread, without the lock, for errors that it must see at once.
 fn surface(result: Result<(), Failure>) {
     match result {
         Ok(()) => {}
@@ -150,7 +147,7 @@ fn surface(result: Result<(), Failure>) {
     }
 }
 
-/// The one place where this door panics: where Burn's signatures leave no other way to tell.
+/// This adapter's only panic, where Burn's signatures allow no error.
 pub(super) fn raise(error: &OffloadError) -> ! {
     panic!("{error}")
 }

@@ -1,30 +1,30 @@
-//! Execution: makes the operands resident, runs the operation on the backend, and takes stock of its outputs.
+//! Execution: makes the operands resident, runs the operation on the backend and enters its outputs.
 
 use super::failures::Failure;
 use super::operation;
 use super::scratch::Scratch;
-use super::state::{Room, State, Work, consumes};
+use super::state::{OutputMemory, State, Work, consumes};
 use super::storage::SharedStorage;
 use super::table::Tensor;
-use crate::host_memory::NewData;
 use burn_ir::{OperationIr, TensorIr};
-use pager::{Arena, BlockId, TierIndex};
+use pager::{Arena, BlockId, Tier};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
 impl<B: SharedStorage> State<B> {
-    /// Runs an operation. If it could not for want of memory, its outputs say so when they are read.
+    /// Runs an operation. If memory did not suffice, reading its outputs returns the error.
     pub fn execute(&mut self, operation: &OperationIr) -> Result<(), Failure> {
         match operation {
             OperationIr::Drop(tensor) => {
                 self.release(tensor);
                 return Ok(());
             }
-            // The tensor was made when its data came.
+            // The tensor was created when its data arrived.
             OperationIr::Init(_) => return Ok(()),
             _ => {}
         }
+
         self.counts.launches += 1;
         let inputs: Vec<TensorIr> = operation.inputs().cloned().collect();
         let outputs: Vec<TensorIr> = operation.outputs().cloned().collect();
@@ -32,24 +32,27 @@ impl<B: SharedStorage> State<B> {
             inputs.iter().filter(|input| consumes(input)).for_each(|input| self.release(input));
             return Err(Failure::Refused(error));
         }
+
         let work = Work {
             name: &|| operation::name(operation),
             inputs: &inputs,
             outputs: &outputs,
-            room: if inputs.first().is_some_and(|input| self.makes_view(operation, input)) {
-                Room::OfInput
+            memory: if inputs.first().is_some_and(|input| self.makes_view(operation, input)) {
+                OutputMemory::ViewOfInput
             } else {
-                Room::New
+                OutputMemory::New
             },
             flops: operation::flops(operation),
         };
-        if self.dry && work.room != Room::OfInput {
+
+        if self.dry && work.memory != OutputMemory::ViewOfInput {
             return self.produce(&work, |_, _| Ok(outputs.iter().map(B::blank).collect()));
         }
         self.produce(&work, |state, handles| state.launch(operation, &inputs, handles, &outputs))
     }
 
-    /// Has `work` change the numbers of the inputs, which become the outputs: each keeps its block where nobody else holds it.
+    /// Lets `work` change the inputs in place; they become the outputs. An output keeps its input's block unless
+    /// another tensor shares it.
     pub fn change(
         &mut self,
         inputs: &[TensorIr],
@@ -61,7 +64,7 @@ impl<B: SharedStorage> State<B> {
             name: &|| "a change in place".to_owned(),
             inputs,
             outputs,
-            room: Room::OfShared,
+            memory: OutputMemory::InPlace,
             flops: 0,
         };
         self.produce(&asked, |state, handles| {
@@ -76,7 +79,7 @@ impl<B: SharedStorage> State<B> {
         })
     }
 
-    /// Makes a tensor of a handle that `make` makes outside any operation.
+    /// Creates a tensor from the handle that `make` returns outside any operation.
     pub fn create(
         &mut self,
         tensor: &TensorIr,
@@ -86,16 +89,14 @@ impl<B: SharedStorage> State<B> {
             name: &|| "a tensor from data".to_owned(),
             inputs: &[],
             outputs: std::slice::from_ref(tensor),
-            room: Room::New,
+            memory: OutputMemory::New,
             flops: 0,
         };
         let (device, dry) = (self.device.clone(), self.dry);
         let make = || catch_unwind(AssertUnwindSafe(|| if dry { B::blank(tensor) } else { make(&device) }));
         let bytes = (tensor.shape.num_elements() * tensor.dtype.size()) as u64;
-        // A dry run records for budgets under which tensors spill.
-        let better_away = self.dry || self.pager.is_better_away(bytes, Arena::UNPOOLED);
-        let away = self.new_data == NewData::OnHost && better_away;
-        if bytes < self.smallest_block || !away {
+        let place = self.pager.place_new(bytes, Arena::UNPOOLED, self.new_data);
+        if bytes < self.smallest_block || place != Tier::Host {
             self.counts.bytes_written += bytes;
             return self.produce(&work, |_, _| make().map(|handle| vec![handle]));
         }
@@ -106,7 +107,7 @@ impl<B: SharedStorage> State<B> {
         })
     }
 
-    /// The handle comes back if the host has no room for its contents.
+    /// Puts the contents on the host. Returns the handle if the host has no room.
     fn put_on_host(&mut self, tensor: &TensorIr, handle: B::Handle) -> Result<(), B::Handle> {
         let (storage, view) = B::split(&handle);
         let contents = B::bytes(&storage);
@@ -115,7 +116,7 @@ impl<B: SharedStorage> State<B> {
             draft.copy_from_slice(contents);
         }
         let block = self.pager.insert(contents.len() as u64, Arena::UNPOOLED);
-        if let Err(fault) = self.pager.wrote_in_tier(block, TierIndex::HOST) {
+        if let Err(fault) = self.pager.wrote_on_host(block) {
             self.fault(fault, "a tensor from data");
             self.remove_block(block);
             return Err(handle);
@@ -130,7 +131,8 @@ impl<B: SharedStorage> State<B> {
         self.view_of(input).is_some_and(|view| B::makes_view(operation, &view))
     }
 
-    /// Whether a change in place finds the tensor's elements in rows, in a storage that nobody else holds.
+    /// Whether a change in place can keep the input's storage: the operation consumes the input, no other tensor shares
+    /// the storage, and the elements lie in rows.
     pub fn keeps_storage(&self, input: &TensorIr) -> bool {
         let block = self.table.tensor(input.id).and_then(Tensor::block);
         consumes(input)
@@ -146,7 +148,7 @@ impl<B: SharedStorage> State<B> {
         }
     }
 
-    /// The one way tensors come to be: makes room, runs, and takes stock of the storages the outputs share.
+    /// Every tensor on the device is created here: makes room, runs `run` and enters the outputs' storages.
     fn produce(
         &mut self,
         work: &Work,
@@ -158,10 +160,12 @@ impl<B: SharedStorage> State<B> {
         for input in work.inputs.iter().filter(|input| consumes(input)) {
             self.release(input);
         }
+
         if self.paranoid {
             let found = self.table.bytes_on_device(self.smallest_block, &[]);
             assert_eq!(self.pager.ledger().resident(), found, "the ledger is the sum of the storages");
         }
+
         match result {
             Ok(()) => Ok(()),
             Err(failure) => {
@@ -185,24 +189,28 @@ impl<B: SharedStorage> State<B> {
         run: impl FnOnce(&mut Self, Vec<B::Handle>) -> Result<Vec<B::Handle>, Box<dyn Any + Send>>,
     ) -> Result<(), Failure> {
         let mut operands = self.blocks_of(work)?;
-        let mut rooms = Vec::new();
+        let mut reserved = Vec::new();
         for (n, output) in work.outputs.iter().enumerate() {
-            let is_new = match work.room {
-                Room::New => true,
-                Room::OfInput => false,
-                Room::OfShared => !self.keeps_storage(&work.inputs[n]),
+            let is_new = match work.memory {
+                OutputMemory::New => true,
+                OutputMemory::ViewOfInput => false,
+                OutputMemory::InPlace => !self.keeps_storage(&work.inputs[n]),
             };
             if !is_new {
                 continue;
             }
             let bytes = (output.shape.num_elements() * output.dtype.size()) as u64;
             if bytes >= self.smallest_block {
-                rooms.push(self.pager.insert(bytes, Arena::UNPOOLED));
+                reserved.push(self.pager.insert(bytes, Arena::UNPOOLED));
             }
         }
-        operands.extend(&rooms);
+
+        operands.extend(&reserved);
         let ran = self.make_resident(&operands, work.name).and_then(|()| {
-            self.pager.takes(work.flops);
+            if let Some(recorder) = self.pager.recorder() {
+                recorder.takes(work.flops);
+            }
+
             let (handles, consumed) = self.hand_over(work.inputs);
             let outputs = run(self, handles).map_err(|panic| self.panic_reported(panic, work.name));
             let outputs = match outputs {
@@ -216,20 +224,21 @@ impl<B: SharedStorage> State<B> {
             if self.watch {
                 self.peak_found = self.peak_found.max(self.table.bytes_on_device(0, &outputs));
             }
-            self.adopt(work, outputs, &consumed, &mut rooms)
+            self.adopt(work, outputs, &consumed, &mut reserved)
         });
-        for room in rooms {
-            self.remove_block(room);
+
+        for block in reserved {
+            self.remove_block(block);
         }
         ran
     }
 
-    /// The inputs' handles: those the operation consumes are moved, so that it may update them in place.
-    /// Second, the storages that lost a tensor by it.
+    /// The inputs' handles, and the storages that lost a tensor. Handles of consumed inputs are moved, so that the
+    /// operation may update them in place.
     pub(super) fn hand_over(&mut self, inputs: &[TensorIr]) -> (Vec<B::Handle>, Vec<BlockId>) {
         let mut consumed = Vec::new();
         let mut handles: Vec<Option<B::Handle>> = Vec::with_capacity(inputs.len());
-        // Shared ones first: a tensor may be both read and consumed by one operation.
+        // Inputs that stay come first: one operation may both read and consume a tensor.
         for input in inputs {
             handles.push(match self.table.tensor(input.id) {
                 Some(Tensor::Here { handle, .. }) if !consumes(input) => Some(handle.clone()),

@@ -1,4 +1,4 @@
-//! Failures: operations without outputs, and how their errors reach the program.
+//! Failures: operations without outputs, and the way their errors reach the program.
 
 use super::state::State;
 use super::storage::SharedStorage;
@@ -11,13 +11,13 @@ use std::any::Any;
 use std::sync::Arc;
 use std::thread;
 
-/// Why an operation has no outputs.
+/// The reason why an operation has no outputs.
 pub(super) enum Failure {
-    /// Memory or an input is missing. The outputs are marked, and reading one returns the error.
+    /// Memory or an input is missing. The outputs are marked as failed, and reading one returns the error.
     Memory(Arc<OffloadError>),
-    /// This door cannot run it. Reported at once.
+    /// This adapter does not support the operation. Reported at once.
     Refused(OffloadError),
-    /// The backend panicked, as it does without us. Resumed on the caller's thread.
+    /// The backend panicked, as it would without this crate. Resumed on the caller's thread.
     Panicked(Box<dyn Any + Send>),
 }
 
@@ -33,19 +33,18 @@ impl<B: SharedStorage> State<B> {
         Failure::Panicked(panic)
     }
 
-    /// Enters a new error into the journal.
     pub(super) fn report(&mut self, error: OffloadError) -> Arc<OffloadError> {
         self.journal.record(Event::Failed { error: error.to_string() });
         Arc::new(error)
     }
 
-    /// Reports that the books contradict themselves.
+    /// Reports inconsistent books.
     pub(super) fn fault(&mut self, fault: Fault, operation: &str) -> Arc<OffloadError> {
         let fault = fault.to_string();
         self.report(OffloadError::Bookkeeping { operation: operation.to_owned(), fault })
     }
 
-    /// A storage whose contents are lost: all its tensors return the error.
+    /// Marks a storage's contents as lost: all its tensors return the error.
     pub(super) fn lose(&mut self, block: BlockId, error: &Arc<OffloadError>) {
         let Some(lost) = self.table.remove_stored(block) else { return };
         for tensor in lost.tensors {
@@ -54,7 +53,7 @@ impl<B: SharedStorage> State<B> {
         self.remove_block(block);
     }
 
-    /// Takes the first failure of this thread since it asked last.
+    /// Takes the first failure of this thread since the last call.
     pub fn take_failure(&mut self) -> Result<(), ExecutionError> {
         match self.pending.remove(&thread::current().id()) {
             Some(error) => Err(execution_error(&error)),

@@ -1,48 +1,51 @@
-//! The router door: offloading for backends that run Burn's intermediate representation in this process.
+//! The router adapter: offloading for backends that run Burn's intermediate representation in this process.
 //!
-//! It is a *simulated device*. Flex computes in ordinary memory, so nothing here makes room on a graphics
-//! card; what the door gives is the whole behaviour of one under a budget, anywhere: storages counted to the
-//! byte, evicted for real (their bytes are copied to the host tier and freed), brought back before they are
-//! used. It serves machines without a GPU, toy runs, and tests that must run everywhere.
+//! It is a *simulated device*. Flex computes in ordinary memory, so no memory of a graphics card is saved. The adapter
+//! has the whole behaviour of a device under a budget, on any machine. Storages are counted to the byte, evicted (their
+//! bytes are copied to the host tier and freed), and loaded before their next use. It serves machines without a GPU,
+//! toy runs, and tests that run everywhere.
 //!
 //! # What moves
 //!
-//! The unit is the backend's *storage*. A Flex tensor is a view (shape, strides, offset) of a counted
-//! allocation that several tensors may share, and both matter for the bits of what is computed later: a
-//! strided matrix takes another path through a matrix product than a contiguous one, and an operation updates
-//! a storage in place if nobody else holds it. So a storage leaves with all its tensors at once, each keeping
-//! its view, and comes back under all of them. Making tensors anew from data would be shorter, and would
-//! change results.
+//! The unit is the backend's *storage*. A Flex tensor is a view (shape, strides, offset) of a counted allocation that
+//! several tensors may share. View and sharing both decide the bits of later results: a strided matrix takes another
+//! path through a matrix product than a contiguous one, and an operation updates an unshared storage in place. So a
+//! storage is evicted with all its tensors at once and loaded under all of them, and each keeps its view. Making
+//! tensors from data again would be shorter but would change results.
 //!
 //! # How an operation runs
 //!
-//! Under the device's one lock, start to end, as in Burn's own runner: the pager makes its operands resident
-//! and makes room for its outputs; their handles go into a scratch runner, consumed ones moved and others
-//! cloned, which leaves reference counts as plain Flex sees them; the runner executes; outputs come out, and
-//! their addresses tell whether they share a storage that lives on or are in one that was written.
+//! An operation holds the device's one lock from start to end, as in Burn's own runner:
 //!
-//! The lock is held while the backend computes, so operations of several threads take turns, and a program must
-//! not run them from within tasks of the thread pool the backend computes on.
+//! - The pager makes the operands resident and makes room for the outputs.
+//! - The handles go into a scratch runner. Consumed ones are moved and others cloned, so reference counts are those
+//!   of plain Flex.
+//! - The runner executes.
+//! - The outputs' addresses show which outputs lie in a known storage and which in a written one.
 //!
-//! Burn's `Runner` is not kept from one operation to the next. Its handle table is private: a storage could
-//! not be evicted from it with its views, nor put back under the same tensor's name, and a panic in any
-//! operation poisons its lock and with it every tensor on the device.
+//! The lock is held while the backend computes, so operations of several threads run one at a time. A program must not
+//! run them inside tasks of the thread pool that the backend computes on.
 //!
-//! Element-wise operations and products in f32 do not reach the runner: see `flex`.
+//! Each operation gets its own Burn `Runner`, because a runner's handle table is private: a storage could not be
+//! evicted from it with its views, nor loaded under the same tensors. A panic in an operation would also poison its
+//! lock, and with it every tensor on the device.
 //!
-//! # What is counted
+//! Element-wise operations and products in f32 bypass the runner: see `flex`.
 //!
-//! Storages from `smallest_block` on. Room for outputs is made *before* an operation from the shapes and types
-//! the representation gives, except where the output is known to be a view of the input; an update in place
-//! therefore asks for a little more than it takes. Should a backend take memory its outputs' shapes do not
-//! tell of, the room is made after the fact. Temporary memory within one operation of the backend is its own
-//! and not counted.
+//! Every run makes the same decisions, to the last event (`decisions_under_every_budget_match_the_record`).
 //!
-//! # What is refused
+//! # Counting
 //!
-//! Quantized data, custom operations and scattering other than by addition, by name, where they reach this
-//! door. `q_*` methods and the Fourier transforms do not: Burn's router itself panics on them (`not
-//! implemented`) before asking any client, on the caller's thread and without harm to the device.
+//! Storages of at least `smallest_block` bytes count. The shapes and types of the representation give the outputs'
+//! bytes, so room for them is made *before* an operation. An output that is known to be a view of the input needs none.
+//! An update in place therefore requests slightly more than it uses. If a backend allocates memory that its outputs'
+//! shapes do not show, room for it is made afterwards. Temporary memory within one operation does not count.
+//!
+//! # Refused operations
+//!
+//! The adapter refuses quantized data, custom operations and scatters other than additions, with an error that names
+//! them. `q_*` methods and the Fourier transforms do not reach it: Burn's router panics on them (`not implemented`), on
+//! the caller's thread and without harm to the device.
 
 mod adoption;
 mod channel;
@@ -64,7 +67,7 @@ use crate::bytes::Budget;
 use crate::config::OffloadConfig;
 use crate::drive;
 use crate::error::{Holder, OffloadError};
-use crate::host_memory::{HostMemory, NewData, Site};
+use crate::host_memory::{HostMemory, Site};
 use crate::registry::{self, DeviceFacts, DeviceKey};
 use crate::stats::Stats;
 use crate::tiers::{Draft, HostPool};
@@ -114,7 +117,7 @@ impl Spilling for BackendRouter<OffloadChannel<Flex>> {
     }
 }
 
-/// The door to the simulated devices of `B`.
+/// The adapter to the simulated devices of `B`.
 pub struct Simulated<B>(PhantomData<fn() -> B>);
 
 impl<B: SharedStorage> Door for Simulated<B> {
@@ -185,17 +188,17 @@ impl<B: SharedStorage> Door for Simulated<B> {
     }
 }
 
-/// A simulated device, whose memory is the heap's.
+/// A simulated device, whose memory is the heap.
 struct RouterSite<B: SharedStorage>(OffloadClient<B>);
 
 impl<B: SharedStorage> Site for RouterSite<B> {
     fn draft(&self, _: &Arc<HostPool>, len: usize) -> Result<Option<Draft>, OffloadError> {
-        // Locked until the room is taken: the program's operations would fill it again.
+        // The lock is held until the memory is taken; otherwise the program's operations could fill it again.
         drive::draft(&mut *self.0.state(), len)
     }
 
-    fn place(&self, new: NewData) {
-        self.0.state().new_data = new;
+    fn prefer_for_new(&self, preference: Preference) {
+        self.0.state().new_data = preference;
     }
 }
 

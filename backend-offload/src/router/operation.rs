@@ -1,35 +1,35 @@
-//! Operations as this door sees them: by name, and whether it can run them.
+//! Operations: their names, their arithmetic, and whether the router runs them.
 
 use crate::error::OffloadError;
 use burn_backend::DType;
 use burn_backend::tensor::IndexingUpdateOp;
 use burn_ir::{BaseOperationIr, FloatOperationIr, IntOperationIr, ModuleOperationIr, OperationIr, TensorIr};
 
-/// Family and name as Burn's intermediate representation has them: `Float::Matmul`, `BaseInt::Reshape`.
+/// Burn's family and name: `Float::Matmul`, `BaseInt::Reshape`.
 pub fn name(operation: &OperationIr) -> String {
     let shown = format!("{operation:?}");
     let head = shown.split(" {").next().unwrap_or_default();
     let mut words = head.split(['(', ',', ' ']).filter(|word| !word.is_empty());
     let family = words.next().unwrap_or_default();
-    // The last word is the type of the operation's arguments, the one before it the operation.
+    // The last word is the arguments' type; the operation stands before.
     match words.collect::<Vec<_>>().as_slice() {
         [.., name, _arguments] => format!("{family}::{name}"),
         _ => family.to_owned(),
     }
 }
 
-/// Floating-point operations of a product of matrices or a convolution. 0 for all others: their time is that of their
-/// operands' bytes.
+/// Floating-point operations of a product or convolution. 0 for others, whose time depends on their bytes.
 pub fn flops(operation: &OperationIr) -> u64 {
     use ModuleOperationIr as Module;
     let product = |lhs: &TensorIr, out: &TensorIr| {
         2 * out.shape.num_elements() * lhs.shape.last().copied().unwrap_or(0)
     };
-    // Each number of the one side meets all weights of its channel, whichever of the three is the result.
+    // Each number of one side meets all weights of its channel, whichever tensor is the result.
     let convolution = |weight: &TensorIr, out: &TensorIr| {
         2 * out.shape.num_elements() * weight.shape.num_elements()
             / weight.shape.first().map_or(1, |n| (*n).max(1))
     };
+
     let flops = match operation {
         OperationIr::Float(_, FloatOperationIr::Matmul(op))
         | OperationIr::Int(IntOperationIr::Matmul(op)) => product(&op.lhs, &op.out),
@@ -47,7 +47,7 @@ pub fn flops(operation: &OperationIr) -> u64 {
     flops as u64
 }
 
-/// Why the operation cannot run, if it cannot.
+/// Why the operation cannot run.
 pub fn refusal(operation: &OperationIr) -> Option<OffloadError> {
     use BaseOperationIr::{Scatter, SelectAssign};
     let reason = match operation {
@@ -73,7 +73,7 @@ fn quantized(operation: &OperationIr) -> Option<OffloadError> {
     tensors.any(|tensor| is_quantized(tensor.dtype)).then(|| unsupported(name(operation), QUANTIZED))
 }
 
-/// The refusal of data of this type, if it is refused.
+/// Why data of this type is refused.
 pub fn data_refusal(dtype: DType) -> Option<OffloadError> {
     is_quantized(dtype).then(|| unsupported("a tensor from quantized data".to_owned(), QUANTIZED))
 }
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_product_of_matrices_has_two_operations_for_each_pair_of_numbers() {
+    fn a_matrix_product_has_two_operations_for_each_pair_of_numbers() {
         let sized = |n, shape: &[usize]| TensorIr::uninit(TensorId::new(n), Shape::from(shape), DType::F32);
         let (lhs, rhs, out) = (sized(0, &[4, 5, 7]), sized(1, &[1, 7, 3]), sized(2, &[4, 5, 3]));
         let product = OperationIr::Float(DType::F32, FloatOperationIr::Matmul(MatmulOpIr { lhs, rhs, out }));
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn custom_operations_are_refused_by_name() {
         let custom = OperationIr::Custom(CustomOpIr::new("fused_thing", &[tensor(0)], &[tensor(1)]));
-        let error = refusal(&custom).expect("nobody can run it").to_string();
+        let error = refusal(&custom).expect("it cannot run").to_string();
         assert!(error.contains("custom operations"), "{error}");
         assert!(error.starts_with("Custom"), "{error}");
     }

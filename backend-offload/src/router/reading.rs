@@ -1,25 +1,25 @@
-//! Reading: contents for the program, and handles for use outside this device.
+//! Reads contents for the program, and hands out handles for use outside this device.
 
 use super::failures::{Failure, execution_error};
 use super::scratch::download;
-use super::state::{Room, State, Work, consumes};
+use super::state::{OutputMemory, State, Work, consumes};
 use super::storage::SharedStorage;
 use super::table::Tensor;
 use crate::error::OffloadError;
 use burn_backend::{ExecutionError, TensorData};
 use burn_ir::TensorIr;
-use pager::{BlockId, Place, TierIndex};
+use pager::{Block, BlockId, Place, Tier};
 use std::sync::Arc;
 
 impl<B: SharedStorage> State<B> {
-    /// The contents of a tensor. Where the host has them they are read there, without taking device memory.
+    /// The contents of a tensor. A current host copy is read without device memory.
     pub fn read(&mut self, tensor: &TensorIr) -> Result<TensorData, ExecutionError> {
         let name = || "a read".to_owned();
         let work = Work {
             name: &name,
             inputs: std::slice::from_ref(tensor),
             outputs: &[],
-            room: Room::New,
+            memory: OutputMemory::New,
             flops: 0,
         };
         let on_host = match self.table.tensor(tensor.id) {
@@ -29,11 +29,15 @@ impl<B: SharedStorage> State<B> {
             }
             _ => None,
         };
+
         let block = self.table.tensor(tensor.id).and_then(Tensor::block);
         let bytes = (tensor.shape.num_elements() * tensor.dtype.size()) as u64;
-        if let Some(block) = block {
-            self.pager.reads(block, bytes);
+        if let Some(block) = block
+            && let Some(recorder) = self.pager.recorder()
+        {
+            recorder.reads(block, bytes);
         }
+
         if let Some((block, view)) = on_host {
             let contents = self.verified_copy(block).map_err(|error| execution_error(&error))?;
             if let Some(data) = B::read(&view, contents.bytes()) {
@@ -43,31 +47,33 @@ impl<B: SharedStorage> State<B> {
                 return Ok(data);
             }
         }
+
         let handle = self.handle(&work).map_err(|error| execution_error(&error))?;
         self.counts.bytes_read += bytes;
         download::<B>(handle, tensor.shape.clone(), tensor.dtype)
     }
 
-    /// The handle itself, for use outside this device. Holding it keeps the memory alive; the ledger does not count it.
+    /// The handle, for use outside this device. Holding it keeps the memory alive; the ledger does not count that
+    /// memory.
     pub fn take(&mut self, tensor: &TensorIr) -> Result<B::Handle, Arc<OffloadError>> {
         let name = || "a tensor handed out".to_owned();
         self.handle(&Work {
             name: &name,
             inputs: std::slice::from_ref(tensor),
             outputs: &[],
-            room: Room::New,
+            memory: OutputMemory::New,
             flops: 0,
         })
     }
 
-    /// Whether the host has the contents, too.
+    /// Whether the device and the host both have the contents.
     fn is_clean(&self, block: BlockId) -> bool {
-        let clean = Place::Device { clean: Some(TierIndex::HOST) };
-        self.pager.get(block).is_some_and(|block| block.place == clean)
+        let clean = Place::Device { clean: Some(Tier::Host) };
+        self.pager.get(block).is_some_and(|block| block.place() == clean)
     }
 
     fn is_on_device(&self, block: BlockId) -> bool {
-        self.pager.get(block).is_some_and(|block| block.place.is_on_device())
+        self.pager.get(block).is_some_and(Block::is_on_device)
     }
 
     fn handle(&mut self, work: &Work) -> Result<B::Handle, Arc<OffloadError>> {

@@ -1,9 +1,8 @@
 //! Runs one operation on the backend underneath.
 //!
-//! Burn's [`Runner`] knows how to run every operation, but keeps its handles to itself, numbers them as it
-//! likes, and is lost for good when an operation panics. So it serves for one operation at a time: handles
-//! are moved in under the operation's own names, and moved out. Moving keeps reference counts as they would
-//! be in a runner that kept the handles, on which updates in place depend.
+//! Burn's [`Runner`] runs every operation, but hides its handles, numbers them itself, and is lost after a panic. So it
+//! serves one operation at a time: handles are moved in under the operation's ids, and out again. Moving keeps the
+//! reference counts of a plain runner, on which updates in place depend.
 
 use burn_backend::Shape;
 use burn_backend::{ExecutionError, TensorData};
@@ -20,8 +19,7 @@ impl<B: BackendIr> Scratch<B> {
     /// Registers a handle as the tensor `ir`.
     pub fn put(&self, ir: &TensorIr, handle: B::Handle) {
         let parked = self.0.register_tensor(handle, ir.shape.clone(), ir.dtype, self.0.clone()).into_ir();
-        // The runner chooses the name under which it registers a handle; only an operation's output can be
-        // given one. Permuting by the identity is the operation that changes nothing.
+        // The runner chooses the id of a registered handle, but not that of an output: permute by the identity.
         let rename = BaseOperationIr::Permute(PermuteOpIr {
             input: parked,
             out: TensorIr { status: TensorStatus::NotInit, ..ir.clone() },
@@ -45,7 +43,7 @@ impl<B: BackendIr> Scratch<B> {
     }
 }
 
-/// A handle with the data's contents. The runner's own way forgets unsigned integers.
+/// Uploads data, without losing unsigned integers as the runner does.
 pub fn upload<B: BackendIr>(data: TensorData, device: &B::Device) -> B::Handle {
     if data.dtype.is_float() {
         B::float_tensor_handle(B::float_from_data(data, device))
@@ -56,7 +54,6 @@ pub fn upload<B: BackendIr>(data: TensorData, device: &B::Device) -> B::Handle {
     }
 }
 
-/// The contents of a tensor.
 pub fn download<B: BackendIr>(
     handle: B::Handle,
     shape: Shape,

@@ -1,11 +1,10 @@
-//! The simulated device: its tensors, their storages and where these are, under one lock.
+//! The simulated device: its tensors, their storages and their places, under one lock.
 
 use super::failures::Failure;
 use super::storage::SharedStorage;
 use super::table::{Table, Tensor};
 use crate::error::OffloadError;
 use crate::faults::Injector;
-use crate::host_memory::NewData;
 use crate::journal::Journal;
 use crate::registry::Settings;
 use crate::report::Counts;
@@ -23,14 +22,14 @@ pub(super) struct State<B: SharedStorage> {
     pub(super) tiers: Tiers,
     pub(super) journal: Journal,
     pub(super) paranoid: bool,
-    /// Compute nothing; see [`OffloadConfig::dry_run`](crate::OffloadConfig::dry_run).
+    /// Skips all arithmetic; see [`OffloadConfig::dry_run`](crate::OffloadConfig::dry_run).
     pub(super) dry: bool,
     pub(super) smallest_block: u64,
-    pub(super) new_data: NewData,
+    pub(super) new_data: Preference,
     pub(super) counts: Counts,
-    /// The first failure of each thread since its last synchronisation.
+    /// The first failure on each thread since its last synchronisation.
     pub(super) pending: HashMap<ThreadId, Arc<OffloadError>>,
-    /// Count the bytes on the device anew after every operation, and keep the most.
+    /// Recounts the bytes on the device after every operation and keeps the maximum.
     #[cfg(feature = "test-util")]
     pub(super) watch: bool,
     #[cfg(feature = "test-util")]
@@ -38,25 +37,25 @@ pub(super) struct State<B: SharedStorage> {
     pub(super) injector: Injector,
 }
 
-/// An operation about to run: its name for messages, its inputs and its outputs.
+/// An operation before it runs.
 pub(super) struct Work<'w> {
     pub name: &'w dyn Fn() -> String,
     pub inputs: &'w [TensorIr],
     pub outputs: &'w [TensorIr],
-    pub room: Room,
-    /// Floating-point operations it takes, where they are worth telling.
+    pub memory: OutputMemory,
+    /// Floating-point operations, or 0 if too few to record.
     pub flops: u64,
 }
 
-/// Where an operation's outputs are.
+/// The memory of an operation's outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Room {
-    /// In memory of their own.
+pub(super) enum OutputMemory {
+    /// New memory.
     New,
-    /// In the first input's, of which they are views.
-    OfInput,
-    /// Each in its input's, unless somebody else holds that or the elements are not in rows.
-    OfShared,
+    /// The first input's memory, as views.
+    ViewOfInput,
+    /// Each input's memory, unless another tensor shares it or its elements are not in rows.
+    InPlace,
 }
 
 impl<B: SharedStorage> State<B> {
@@ -70,7 +69,7 @@ impl<B: SharedStorage> State<B> {
             paranoid: settings.paranoid,
             dry: settings.dry_run,
             smallest_block: settings.smallest_block,
-            new_data: NewData::OnDevice,
+            new_data: Preference::Policy,
             counts: Counts::default(),
             pending: HashMap::new(),
             #[cfg(feature = "test-util")]
@@ -81,7 +80,7 @@ impl<B: SharedStorage> State<B> {
         }
     }
 
-    /// The blocks behind the inputs, unless one of them is missing or failed.
+    /// The blocks of the inputs, or an error if an input is missing or failed.
     pub(super) fn blocks_of(&mut self, work: &Work) -> Result<Vec<BlockId>, Failure> {
         let mut blocks = Vec::new();
         for input in work.inputs {
@@ -97,13 +96,13 @@ impl<B: SharedStorage> State<B> {
         Ok(blocks)
     }
 
-    /// Lets go of a tensor, and of its storage if it was the last one to hold it.
+    /// Releases a tensor, and its storage if no other tensor holds it.
     pub(super) fn release(&mut self, tensor: &TensorIr) {
         let block = self.table.remove_tensor(tensor.id).and_then(|tensor| tensor.block());
         self.remove_unheld(block.as_slice());
     }
 
-    /// Notes the hint for the tensor's storage, and lets go of the tensor if it was handed over.
+    /// Records the hint for the tensor's storage, and releases the tensor if the operation consumes it.
     pub(super) fn prefer(&mut self, tensor: &TensorIr, preference: Preference) {
         if let Some(block) = self.table.tensor(tensor.id).and_then(Tensor::block)
             && let Err(fault) = self.pager.prefer(block, preference)
@@ -115,7 +114,7 @@ impl<B: SharedStorage> State<B> {
         }
     }
 
-    /// Forgets those of the storages that no tensor holds.
+    /// Removes the storages that no tensor holds.
     pub(super) fn remove_unheld(&mut self, storages: &[BlockId]) {
         for block in storages {
             if !self.table.is_held(*block) && self.table.remove_stored(*block).is_some() {
@@ -124,7 +123,6 @@ impl<B: SharedStorage> State<B> {
         }
     }
 
-    /// Gives a block's bytes up on every tier.
     pub(super) fn remove_block(&mut self, block: BlockId) {
         self.tiers.remove(block);
         if let Err(fault) = self.pager.remove(block) {
@@ -133,7 +131,7 @@ impl<B: SharedStorage> State<B> {
     }
 }
 
-/// Whether the operation takes the input's tensor away.
+/// Whether the operation consumes the input tensor.
 pub(super) fn consumes(input: &TensorIr) -> bool {
     input.status == TensorStatus::ReadWrite
 }

@@ -1,4 +1,4 @@
-//! Storages and views: the memory behind a backend's tensor handle, and how the handle looks at it.
+//! Storages and views: a tensor handle's memory, and its layout over that memory.
 
 use super::flex;
 use burn_backend::{Bytes, DType, TensorData};
@@ -6,48 +6,46 @@ use burn_flex::{Flex, FlexTensor, Layout};
 use burn_ir::{BackendIr, BaseOperationIr, HandleKind, OperationIr, TensorIr};
 use std::sync::Arc;
 
-/// A backend whose handles can be taken apart into a storage, which may be shared, and a view of it, and put
-/// together again as they were.
+/// A backend whose handles split into a storage, possibly shared, and a view, and rejoin unchanged.
 ///
-/// Two promises beyond the signatures: permuting a tensor's dimensions by the identity gives the same handle
-/// back, and what [`makes_view`](Self::makes_view) says makes a view neither allocates nor writes.
+/// Beyond the signatures: permuting dimensions by the identity returns the same handle, and operations for which
+/// [`makes_view`](Self::makes_view) is true neither allocate nor write.
 pub trait SharedStorage: BackendIr {
     /// A counted reference to one allocation.
     type Storage: Clone + Send;
-    /// The parts of a handle other than its storage: element type, shape, strides, offset.
+    /// Element type, shape, strides, offset.
     type View: Clone + Send;
 
-    /// Takes a handle apart; the storage has one more reference until the handle is gone.
+    /// Splits a handle, which keeps a reference to the storage.
     fn split(handle: &Self::Handle) -> (Self::Storage, Self::View);
     /// The inverse of [`split`](Self::split).
     fn join(storage: Self::Storage, view: Self::View) -> Self::Handle;
-    /// A new allocation with this contents.
+    /// A separate copy of `contents`.
     fn allocate(contents: &[u8]) -> Self::Storage;
-    /// A new allocation of zeros, whose memory is the operating system's until somebody touches it.
+    /// Zeros, on pages that the operating system provides at first access.
     fn untouched(len: usize) -> Self::Storage;
-    /// A new tensor of zeros. Its memory is the operating system's until somebody touches it.
+    /// A tensor of zeros, on such pages.
     fn blank(tensor: &TensorIr) -> Self::Handle;
-    /// Tells live allocations apart.
+    /// Identifies a live allocation.
     fn address(storage: &Self::Storage) -> usize;
-    /// The whole allocation, whatever part of it any view shows.
+    /// The whole allocation, not only a view's part.
     fn bytes(storage: &Self::Storage) -> &[u8];
-    /// The storage's bytes for overwriting, if this is the only reference.
+    /// The bytes for overwriting, if there is no other reference.
     fn bytes_mut(storage: &mut Self::Storage) -> Option<&mut [u8]>;
-    /// Whether the operation's outputs are views of its first input, which looks at its storage through `input`.
+    /// Whether the output is a view of the first input, whose own view is `input`.
     fn makes_view(operation: &OperationIr, input: &Self::View) -> bool;
-    /// Runs the operation where this door has faster loops for it than the backend: the same numbers in the same layout. If
-    /// not, its operands come back.
+    /// Runs operations for which this adapter has faster loops: the same numbers in the same layout. Otherwise returns
+    /// the operands.
     fn run(operation: &OperationIr, operands: Vec<Self::Handle>) -> Result<Self::Handle, Vec<Self::Handle>>;
-    /// Whether a tensor's elements follow each other in the order of its shape, from its storage's first on.
+    /// Whether elements lie in the order of the shape, from the storage's start.
     fn is_in_rows(view: &Self::View) -> bool;
-    /// Has `work` change f32 tensors where they lie, in rows. One whose storage others hold, or that is not in rows, gets a
-    /// storage of its own.
+    /// Lets `work` change f32 tensors in place; copies tensors that are shared or not in rows.
     fn change(tensors: Vec<Self::Handle>, work: &mut dyn FnMut(&mut [&mut [f32]])) -> Vec<Self::Handle>;
-    /// The part of these contents that a view shows, if it is in one piece.
+    /// A view's part of `contents`, if contiguous.
     fn read(view: &Self::View, contents: &[u8]) -> Option<TensorData>;
 }
 
-/// How a Flex tensor looks at its storage.
+/// A Flex tensor's view of its storage.
 #[derive(Debug, Clone)]
 pub struct FlexView {
     kind: Kind,
@@ -165,7 +163,7 @@ impl SharedStorage for Flex {
     }
 }
 
-/// Zeros of the elements' own size: Flex's `zeros` aligns bytes afterwards, by a copy.
+/// Zeros aligned for elements of `size` bytes, without the copy of Flex's `zeros`.
 fn zeros(count: usize, size: usize) -> Bytes {
     match size {
         1 => Bytes::from_elems(vec![0u8; count]),
@@ -185,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_put_together_again_shows_the_same_numbers_the_same_way() {
+    fn a_rejoined_handle_has_the_same_layout_and_numbers() {
         let turned = tensor().transpose(0, 1).narrow(0, 1, 3);
         let (storage, view) = Flex::split(&HandleKind::Float(turned.clone()));
         let again = Flex::allocate(Flex::bytes(&storage));
@@ -204,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_in_one_piece_are_read_without_a_tensor() {
+    fn contiguous_contents_are_read_without_a_tensor() {
         let rows = tensor().narrow(0, 1, 2);
         let (storage, view) = Flex::split(&HandleKind::Float(rows.clone()));
         assert_eq!(Flex::read(&view, Flex::bytes(&storage)), Some(rows.into_data()));

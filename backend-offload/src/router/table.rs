@@ -1,4 +1,4 @@
-//! The table of a device: every tensor the user holds, the storage behind it, and the tensors that share one.
+//! The table of a device: every tensor that the user holds, its storage, and the tensors that share the storage.
 
 use super::storage::SharedStorage;
 use crate::error::OffloadError;
@@ -7,7 +7,7 @@ use pager::BlockId;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// One tensor of the user's.
+/// A tensor that the user holds.
 pub enum Tensor<B: SharedStorage> {
     /// On the device. Storages too small to be managed have no block.
     Here { handle: B::Handle, block: Option<BlockId> },
@@ -18,7 +18,7 @@ pub enum Tensor<B: SharedStorage> {
 }
 
 impl<B: SharedStorage> Tensor<B> {
-    /// The block of its storage. A storage too small to be managed has none, and neither has a failed tensor.
+    /// The block of its storage; `None` for a failed tensor or a storage too small to be managed.
     pub fn block(&self) -> Option<BlockId> {
         match self {
             Self::Here { block, .. } => *block,
@@ -30,13 +30,13 @@ impl<B: SharedStorage> Tensor<B> {
 
 /// One managed storage.
 pub struct Stored {
-    /// The tensors that look at it. Empty only while an operation consumes the last of them.
+    /// The tensors in the storage. Empty only while an operation consumes the last one.
     pub tensors: Vec<TensorId>,
     /// The storage's address on the device, if it is there.
     pub address: Option<usize>,
 }
 
-/// Tensors and storages. Keeps the three maps in step; decides nothing.
+/// Tensors and storages. Keeps the three maps consistent and decides nothing.
 pub struct Table<B: SharedStorage> {
     tensors: HashMap<TensorId, Tensor<B>>,
     stored: HashMap<BlockId, Stored>,
@@ -64,18 +64,17 @@ impl<B: SharedStorage> Table<B> {
         self.stored.get(&block).is_some_and(|stored| !stored.tensors.is_empty())
     }
 
-    /// Whether several tensors look at a storage.
     pub fn is_shared(&self, block: BlockId) -> bool {
         self.stored.get(&block).is_some_and(|stored| stored.tensors.len() > 1)
     }
 
-    /// A storage that lies at `address`, as yet without tensors.
+    /// Adds a storage at `address`, without tensors.
     pub fn add_stored(&mut self, block: BlockId, address: usize) {
         self.stored.insert(block, Stored { tensors: Vec::new(), address: Some(address) });
         self.by_address.insert(address, block);
     }
 
-    /// A storage without tensors lies at another address from now on.
+    /// Changes the address of a storage without tensors.
     pub fn readdress(&mut self, block: BlockId, address: usize) {
         let old = self.stored(block).address.replace(address);
         self.forget_address(old, block);
@@ -89,7 +88,7 @@ impl<B: SharedStorage> Table<B> {
         self.tensors.insert(id, Tensor::Here { handle, block });
     }
 
-    /// A tensor whose storage was never on the device, and is its only one.
+    /// Adds the only tensor of a storage that was never on the device.
     pub fn add_away(&mut self, id: TensorId, view: B::View, block: BlockId) {
         self.stored.insert(block, Stored { tensors: vec![id], address: None });
         self.tensors.insert(id, Tensor::Away { view, block });
@@ -99,8 +98,8 @@ impl<B: SharedStorage> Table<B> {
         self.tensors.insert(id, Tensor::Failed(error));
     }
 
-    /// Takes a tensor out. Its storage stays, even if that was the last tensor to hold it; the caller follows
-    /// up with [`remove_stored`](Self::remove_stored).
+    /// Removes a tensor. Its storage stays, even without tensors: the caller then calls
+    /// [`remove_stored`](Self::remove_stored).
     pub fn remove_tensor(&mut self, id: TensorId) -> Option<Tensor<B>> {
         let tensor = self.tensors.remove(&id)?;
         if let Some(block) = tensor.block() {
@@ -115,7 +114,7 @@ impl<B: SharedStorage> Table<B> {
         Some(stored)
     }
 
-    /// Takes the handles of all tensors of a storage apart; returns the last reference to it.
+    /// Splits the handles of all tensors of a storage into storage and view; returns the last reference to the storage.
     pub fn send_away(&mut self, block: BlockId) -> Option<B::Storage> {
         let stored = self.stored.get_mut(&block).expect("a managed storage");
         let mut last = None;
@@ -131,7 +130,7 @@ impl<B: SharedStorage> Table<B> {
         last
     }
 
-    /// Puts the handles of all tensors of a storage together again, sharing it as before.
+    /// Joins the views of all tensors of a storage with it again; they share it as before.
     pub fn bring_back(&mut self, block: BlockId, storage: &B::Storage) {
         let stored = self.stored.get_mut(&block).expect("a managed storage");
         let address = B::address(storage);
@@ -153,8 +152,8 @@ impl<B: SharedStorage> Table<B> {
         }
     }
 
-    /// Bytes on the device of storages of at least `smallest` bytes, counted anew; with those behind
-    /// `outputs` that are not entered yet.
+    /// Recounts the bytes of storages of at least `smallest` bytes on the device, including `outputs` that are not
+    /// entered yet.
     pub fn bytes_on_device(&self, smallest: u64, outputs: &[B::Handle]) -> u64 {
         let mut storages = HashMap::new();
         let entered = self.tensors.values().filter_map(|tensor| match tensor {
@@ -168,7 +167,7 @@ impl<B: SharedStorage> Table<B> {
         storages.into_values().filter(|bytes| *bytes >= smallest).sum()
     }
 
-    /// Frees the address for the next storage that the allocator gives it to.
+    /// Frees the address for the next storage there.
     fn forget_address(&mut self, address: Option<usize>, block: BlockId) {
         if let Some(address) = address
             && self.by_address.get(&address) == Some(&block)

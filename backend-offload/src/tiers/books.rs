@@ -1,5 +1,5 @@
-//! The books of the host pool: bytes in use, idle and page-locked, and the shelves of idle slabs. They allocate and
-//! free nothing, so that the lock around them is never held for longer than a look-up.
+//! The books of the host pool: bytes in use, idle and page-locked, and the idle slabs by size. They allocate and free
+//! no memory, so their lock is held only for a look-up.
 
 use super::slab::Slab;
 use pager::Limit;
@@ -8,20 +8,20 @@ use std::collections::HashMap;
 #[derive(Debug)]
 pub(super) struct Books {
     limit: Limit,
-    /// Page-locked memory cannot be paged out by the machine, so it has a limit of its own.
+    /// Separate limit for page-locked memory, which the machine cannot page out.
     pinned_limit: Limit,
     in_use: u64,
     idle: u64,
     /// Page-locked bytes, in use and idle.
     pinned: u64,
-    /// The most that was ever in use, by which idle memory is kept.
+    /// Maximum of `in_use` ever; it bounds the idle memory.
     peak: u64,
-    /// The most in use since the peaks were reset.
+    /// Maximum of `in_use` since the last reset.
     recent_peak: u64,
     reserved_peak: u64,
-    /// Idle slabs by size, pinned ones apart.
+    /// Idle slabs by page-locking and size.
     shelves: HashMap<(bool, usize), Shelf>,
-    /// Requests so far.
+    /// Number of requests so far.
     requests: u64,
     pageable_fallbacks: u64,
 }
@@ -30,7 +30,7 @@ pub(super) struct Books {
 #[derive(Debug, Default)]
 struct Shelf {
     slabs: Vec<Slab>,
-    /// The last request for this size.
+    /// Number of the last request for this size.
     asked: u64,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct HostUsage {
     pub pageable_fallbacks: u64,
 }
 
-/// The answer to a request for a slab. Its bytes are booked.
+/// The answer to a request for a slab. Its bytes are already counted.
 pub(super) enum Granted {
     FromShelf(Slab),
     ToAllocate { pinned: bool },
@@ -87,13 +87,13 @@ impl Books {
         }
     }
 
-    /// Starts the peaks anew from what is held now.
+    /// Resets the peaks to the present values.
     pub(super) fn reset_peaks(&mut self) {
         self.recent_peak = self.in_use;
         self.reserved_peak = self.in_use + self.idle;
     }
 
-    /// Books `len` bytes, or refuses them. Slabs that had to give way are left in `freed`.
+    /// Counts `len` bytes, or refuses them. Adds slabs to free to `freed`.
     pub(super) fn grant(&mut self, len: usize, wants_pinned: bool, freed: &mut Vec<Slab>) -> Option<Granted> {
         let bytes = len as u64;
         if !self.limit.allows_more(self.in_use, bytes) {
@@ -101,6 +101,7 @@ impl Books {
         }
         self.note_peaks();
         self.requests += 1;
+
         for pinned in [wants_pinned, false] {
             let Some(shelf) = self.shelves.get_mut(&(pinned, len)) else { continue };
             shelf.asked = self.requests;
@@ -110,6 +111,7 @@ impl Books {
                 return Some(Granted::FromShelf(slab));
             }
         }
+
         let too_many_pinned = wants_pinned && !self.pinned_limit.allows_more(self.pinned, bytes);
         if too_many_pinned || !self.limit.allows_more(self.in_use + self.idle, bytes) {
             freed.extend(self.clear_shelves());
@@ -120,36 +122,37 @@ impl Books {
         self.pageable_fallbacks += u64::from(wants_pinned && !pinned);
         self.in_use += bytes;
         if !pinned {
-            freed.extend(self.give_up_beyond_peak());
+            freed.extend(self.trim_to_peak());
         }
+
         self.reserved_peak = self.reserved_peak.max(self.in_use + self.idle);
         Some(Granted::ToAllocate { pinned })
     }
 
-    /// Before what is in use changes, so that no request counts whose memory could not be had.
+    /// Called before `in_use` changes, so that a request whose allocation fails does not count.
     fn note_peaks(&mut self) {
         self.peak = self.peak.max(self.in_use);
         self.recent_peak = self.recent_peak.max(self.in_use);
     }
 
-    /// The driver refused to lock memory that was granted; ordinary memory serves. True the first time. Slabs that had to give way are
-    /// left in `freed`.
+    /// Records that the driver refused to lock granted memory; ordinary memory replaces it. True the first time. Adds
+    /// slabs to free to `freed`.
     pub(super) fn unpin(&mut self, len: usize, freed: &mut Vec<Slab>) -> bool {
         self.pinned -= len as u64;
         self.pageable_fallbacks += 1;
-        freed.extend(self.give_up_beyond_peak());
+        freed.extend(self.trim_to_peak());
         self.pageable_fallbacks == 1
     }
 
-    /// Memory that was granted could not be had.
+    /// Returns granted bytes whose allocation failed.
     pub(super) fn refund(&mut self, len: usize) {
         self.in_use -= len as u64;
     }
 
-    /// Takes ordinary idle slabs off the books, to be freed, with which there would be more than was ever in use; those first whose size has
-    /// not been asked for the longest. Sizes have changed, and a slab serves only its own. To lock pages anew costs far more than to
-    /// have them idle.
-    fn give_up_beyond_peak(&mut self) -> Vec<Slab> {
+    /// Removes ordinary idle slabs until in use plus idle is at most the peak, sizes with the oldest last request
+    /// first: after a change of sizes, an idle slab serves only its own size. Page-locked slabs stay, because locking
+    /// again costs far more.
+    fn trim_to_peak(&mut self) -> Vec<Slab> {
         let mut bytes = (self.in_use + self.idle).saturating_sub(self.peak.max(self.in_use));
         let mut freed = Vec::new();
         while bytes > 0 {
@@ -166,7 +169,7 @@ impl Books {
         freed
     }
 
-    /// Takes a slab back. Returns idle slabs to be freed where more lie idle than were ever in use.
+    /// Takes a slab back. Returns all idle slabs, to be freed, if they exceed the peak.
     pub(super) fn put_back(&mut self, slab: Slab) -> Vec<Slab> {
         let len = slab.bytes().len();
         self.note_peaks();
@@ -176,7 +179,7 @@ impl Books {
         if self.idle > self.peak { self.clear_shelves() } else { Vec::new() }
     }
 
-    /// Takes all idle slabs off the books, to be freed.
+    /// Removes all idle slabs, to be freed.
     pub(super) fn clear_shelves(&mut self) -> Vec<Slab> {
         self.idle = 0;
         let slabs: Vec<_> = self.shelves.drain().flat_map(|(_, shelf)| shelf.slabs).collect();

@@ -1,11 +1,15 @@
-//! The buffers that blocks pass on their way to and from the disk, and who has them.
+//! The buffers that blocks pass on the way to and from the disk.
 //!
-//! Pieces are on their way beside the program: those of blocks that have sunk, until they are written, and those of blocks
-//! that are raised soon. Their number is bounded, and some buffers are left to the block that the program waits for.
+//! Spilled blocks are written, and blocks needed soon are read, in the background. This takes at most
+//! [`BACKGROUND_BUFFERS`] buffers; the rest is for the block that the program waits for
+//! (`blocks_are_written_in_the_background_in_a_bounded_number_of_buffers`).
 //!
-//! A block counts as sunk once all of it is in buffers, so that a write may fail when nobody waits for it. Then its buffer keeps the
-//! contents, and they are read from there. Nothing more is written before that write was repeated and succeeded: its error
-//! is told to the next block that is to sink.
+//! A block counts as spilled once all its bytes are in buffers, so a write can fail while no caller waits. The buffer
+//! then keeps the contents and serves reads. No block is written until a repetition succeeds; the next spilled block
+//! gets the error (`a_failed_background_write_keeps_its_contents_and_fails_the_next_block`).
+//!
+//! A dropped block waits for its own pieces, so none overwrites another block's place
+//! (`a_block_dropped_while_it_is_written_overwrites_no_other_block`).
 
 mod carriers;
 #[cfg(test)]
@@ -25,31 +29,28 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-/// Bytes of one read or write, through buffers that are aligned as the disk wants.
+/// The most bytes of one transfer.
 pub(super) const PIECE: usize = 4 << 20;
 
-/// Number of buffers.
 pub(super) const BUFFERS: usize = 8;
 
-/// Buffers that are taken while no call to the disk runs, at most.
-pub(super) const BESIDE: usize = BUFFERS - 2;
+/// The most buffers in background use between calls.
+pub(super) const BACKGROUND_BUFFERS: usize = BUFFERS - 2;
 
-/// The buffers of one disk.
 pub(super) struct Bounce {
     file: Arc<File>,
-    /// Closed before their buffers are freed.
+    /// Dropped before `memory`, because transfers may use its buffers.
     carriers: Carriers,
     memory: Memory,
     pieces: [Option<Piece>; BUFFERS],
-    /// Number of pieces begun.
     begun: u64,
-    /// Number of pieces that fail from now on.
+    /// Number of the next pieces that fail.
     #[cfg(test)]
     pub(super) broken: Arc<std::sync::atomic::AtomicU8>,
-    /// Every so many pieces that the fault is about has it.
+    /// Fails every n-th piece in the fault's direction.
     #[cfg(feature = "test-util")]
     pub(super) breaks_every: Option<(DiskFault, u64)>,
-    /// Number of them since.
+    /// Pieces counted for `breaks_every`.
     #[cfg(feature = "test-util")]
     moved: std::cell::Cell<u64>,
 }
@@ -58,18 +59,17 @@ pub(super) struct Bounce {
 struct Piece {
     part: Part,
     direction: Direction,
-    /// Place in the order of beginnings.
+    /// Value of `begun` when it started.
     turn: u64,
-    way: Way,
-    /// How it goes wrong on purpose when it lands.
+    progress: Progress,
     #[cfg(any(test, feature = "test-util"))]
     fault: Option<DiskFault>,
 }
 
-/// A part of a block, and where it is in the file.
+/// A part of a block, and its position in the file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Part {
-    /// The block's number among all that ever sank.
+    /// Number of the block among all ever spilled.
     pub owner: u64,
     pub place: u64,
     /// Bytes in the file.
@@ -78,13 +78,12 @@ pub(super) struct Part {
     pub block: usize,
 }
 
-enum Way {
-    By(Carrier),
+enum Progress {
+    Moving(Carrier),
     Landed(io::Result<()>),
 }
 
 impl Bounce {
-    /// Buffers for a file of `len` bytes.
     pub(super) fn new(file: Arc<File>, len: u64, means: Means) -> Self {
         let memory = Memory::zeroed(BUFFERS, (PIECE as u64).min(len).next_multiple_of(ALIGNMENT) as usize);
         Self {
@@ -102,8 +101,8 @@ impl Bounce {
         }
     }
 
-    /// A buffer for the block `owner`, as soon as there is one; `None` if its own pieces and those that could not be written have
-    /// all.
+    /// A spare buffer for the block `owner`. Waits for a write, or drops another block's read-ahead piece. `None` if
+    /// only `owner`'s reads and failed writes remain.
     pub(super) fn spare(&mut self, owner: u64) -> Option<usize> {
         loop {
             if let Some(slot) = self.free_or_reaped() {
@@ -126,47 +125,47 @@ impl Bounce {
         })
     }
 
-    /// Fills a spare buffer with `bytes` and zeros up to `len`.
+    /// Fills a spare buffer with `bytes`, then zeros up to `len`.
     pub(super) fn fill(&mut self, slot: usize, bytes: &[u8], len: usize) {
         assert!(self.pieces[slot].is_none(), "the buffer is in use");
-        // SAFETY: the buffer is spare.
+        // SAFETY: no transfer uses a spare buffer.
         let buffer = unsafe { self.memory.part(slot, len).as_mut() };
         buffer[..bytes.len()].copy_from_slice(bytes);
         buffer[bytes.len()..].fill(0);
     }
 
-    /// Transfers a part between a spare buffer and the file: `beside` the caller, or before this returns.
-    pub(super) fn begin(&mut self, slot: usize, part: Part, direction: Direction, beside: bool) {
+    /// Moves a part between a spare buffer and the file, in the background if `background`.
+    pub(super) fn begin(&mut self, slot: usize, part: Part, direction: Direction, background: bool) {
         assert!(self.pieces[slot].is_none(), "the buffer is in use");
         let bytes = self.memory.part(slot, part.len);
         #[cfg(any(test, feature = "test-util"))]
-        let fault = if beside { self.fault(direction) } else { None };
-        let carrier = if beside {
-            // SAFETY: the buffer is touched again only when its piece landed, which `drop` waits for at the latest.
+        let fault = if background { self.fault(direction) } else { None };
+        let carrier = if background {
+            // SAFETY: the buffer is not touched until the piece lands, for which `drop` waits at the latest.
             unsafe { self.carriers.start(slot, &self.file, direction, bytes, part.place) }
         } else {
             None
         };
-        let way = match carrier {
-            Some(carrier) => Way::By(carrier),
-            None => Way::Landed(self.run(slot, &part, direction)),
+        let progress = match carrier {
+            Some(carrier) => Progress::Moving(carrier),
+            None => Progress::Landed(self.run(slot, &part, direction)),
         };
         self.begun += 1;
-        if !matches!((direction, &way), (Direction::Write, Way::Landed(Ok(())))) {
+        if !matches!((direction, &progress), (Direction::Write, Progress::Landed(Ok(())))) {
             self.pieces[slot] = Some(Piece {
                 part,
                 direction,
                 turn: self.begun,
-                way,
+                progress,
                 #[cfg(any(test, feature = "test-util"))]
                 fault,
             });
         }
     }
 
-    /// Transfers a part at once, while the caller waits: of a buffer that nothing else uses.
+    /// Moves a part at once. Nothing else may use the buffer.
     fn run(&self, slot: usize, part: &Part, direction: Direction) -> io::Result<()> {
-        // SAFETY: callers have the buffer for themselves.
+        // SAFETY: the caller has the buffer to itself.
         let bytes = unsafe { self.memory.part(slot, part.len).as_mut() };
         move_all(&self.file, direction, bytes, part.place)?;
         #[cfg(any(test, feature = "test-util"))]
@@ -176,14 +175,14 @@ impl Bounce {
         Ok(())
     }
 
-    /// Waits for the piece in a buffer, which is spare then if it was written.
+    /// Waits for a piece. A completed write frees the buffer.
     fn land(&mut self, slot: usize) {
         let Some(piece) = &mut self.pieces[slot] else { return };
-        let moved = match piece.way {
-            Way::Landed(_) => return,
-            Way::By(carrier) => self.carriers.landed(carrier, slot, piece.part.len),
+        let moved = match piece.progress {
+            Progress::Landed(_) => return,
+            Progress::Moving(carrier) => self.carriers.landed(carrier, slot, piece.part.len),
         };
-        // SAFETY: nobody else has the buffer any more.
+        // SAFETY: the transfer has ended.
         let bytes = unsafe { self.memory.part(slot, piece.part.len).as_mut() };
         let end = finish(&self.file, piece.direction, bytes, piece.part.place, moved);
         #[cfg(any(test, feature = "test-util"))]
@@ -191,11 +190,10 @@ impl Bounce {
         if piece.direction == Direction::Write && end.is_ok() {
             self.pieces[slot] = None;
         } else {
-            piece.way = Way::Landed(end);
+            piece.progress = Progress::Landed(end);
         }
     }
 
-    /// Waits for all pieces.
     pub(super) fn land_all(&mut self) {
         for slot in 0..BUFFERS {
             self.land(slot);
@@ -204,17 +202,17 @@ impl Bounce {
 
     fn has_ended(&mut self, slot: usize) -> bool {
         match self.pieces[slot] {
-            Some(Piece { way: Way::By(carrier), .. }) => self.carriers.has_ended(carrier, slot),
+            Some(Piece { progress: Progress::Moving(carrier), .. }) => self.carriers.has_ended(carrier, slot),
             _ => false,
         }
     }
 
-    /// Whether the piece in a buffer is known to have ended.
+    /// Whether the piece is known to have ended.
     pub(super) fn has_landed(&self, slot: usize) -> bool {
-        matches!(self.pieces[slot], Some(Piece { way: Way::Landed(_), .. }))
+        matches!(self.pieces[slot], Some(Piece { progress: Progress::Landed(_), .. }))
     }
 
-    /// Hands a read piece to `work` and gives its buffer up. What could not be written is handed over, too, and stays.
+    /// Passes a read piece to `work` and frees its buffer. A failed write is passed too, but stays.
     pub(super) fn take(&mut self, slot: usize, work: impl FnOnce(&[u8])) -> io::Result<()> {
         self.land(slot);
         let piece = self.pieces[slot].take().expect("the buffer has a piece");
@@ -223,7 +221,7 @@ impl Bounce {
             self.pieces[slot] = Some(piece);
             return Ok(());
         }
-        if let Way::Landed(end) = piece.way {
+        if let Progress::Landed(end) = piece.progress {
             end?;
         }
         work(self.contents(slot, piece.part.len));
@@ -231,26 +229,24 @@ impl Bounce {
     }
 
     fn contents(&self, slot: usize, len: usize) -> &[u8] {
-        // SAFETY: callers waited for the buffer's piece, and `&self` lets nobody change it.
+        // SAFETY: callers waited for the piece, and `&self` excludes changes.
         unsafe { self.memory.part(slot, len).as_ref() }
     }
 
-    /// The buffer that has this part of a block.
     pub(super) fn find(&self, owner: u64, place: u64) -> Option<usize> {
         let is_it = |piece: &Piece| piece.part.owner == owner && piece.part.place == place;
         self.pieces.iter().position(|piece| piece.as_ref().is_some_and(is_it))
     }
 
-    /// Waits for a block's writes.
     pub(super) fn wait_for_writes(&mut self, owner: u64) {
         for slot in self.slots_of(|piece| piece.part.owner == owner && piece.direction == Direction::Write) {
             self.land(slot);
         }
     }
 
-    /// Leaves the block's writes to themselves, but for those that others need the buffers of.
+    /// Leaves the block's writes to the background, with at most [`BACKGROUND_BUFFERS`] buffers in use.
     pub(super) fn leave_behind(&mut self, owner: u64) -> io::Result<()> {
-        while self.taken() > BESIDE {
+        while self.taken() > BACKGROUND_BUFFERS {
             if let Some(slot) = self.oldest_write() {
                 self.land(slot);
             } else if let Some(slot) = self.latest_read(|_| true) {
@@ -262,12 +258,11 @@ impl Bounce {
         self.error_of(owner).map_or(Ok(()), Err)
     }
 
-    /// Why a piece of the block could not be written, if one could not.
     pub(super) fn error_of(&self, owner: u64) -> Option<io::Error> {
         self.unwritten().find(|piece| piece.part.owner == owner).and_then(Piece::error).map(same)
     }
 
-    /// Whether any piece could not be written.
+    /// Whether a failed write remains.
     pub(super) fn has_failed(&self) -> bool {
         self.unwritten().next().is_some()
     }
@@ -277,7 +272,7 @@ impl Bounce {
         self.pieces.iter().flatten().filter(failed)
     }
 
-    /// Repeats writes that failed when nobody waited for them. The error has the part of a block it is about.
+    /// Repeats failed writes. An error comes with its part.
     pub(super) fn repeat_failed(&mut self) -> Result<(), (Part, io::Error)> {
         for slot in self.slots_of(|piece| piece.direction == Direction::Write && piece.error().is_some()) {
             let Some(part) = self.pieces[slot].as_ref().map(|piece| piece.part) else { continue };
@@ -288,7 +283,6 @@ impl Bounce {
         Ok(())
     }
 
-    /// Waits for all writes.
     pub(super) fn wait_for_all_writes(&mut self) -> Result<(), (Part, io::Error)> {
         while let Some(slot) = self.oldest_write() {
             self.land(slot);
@@ -296,12 +290,12 @@ impl Bounce {
         self.repeat_failed()
     }
 
-    /// Starts to read a part that is wanted soon, if a buffer can be had without waiting.
+    /// Starts to read a part. False without a free buffer, or while the block is written.
     pub(super) fn read_ahead(&mut self, part: Part) -> bool {
         if self.find(part.owner, part.place).is_some() {
             return true;
         }
-        let Some(slot) = self.beside() else { return false };
+        let Some(slot) = self.spare_in_background() else { return false };
         let writes = |piece: &Piece| piece.part.owner == part.owner && piece.direction == Direction::Write;
         if !self.slots_of(writes).is_empty() {
             return false;
@@ -310,15 +304,15 @@ impl Bounce {
         true
     }
 
-    /// A buffer for a piece that nobody waits for, if one can be had at once and enough are left to others.
-    pub(super) fn beside(&mut self) -> Option<usize> {
-        if self.taken() >= BESIDE {
+    /// A buffer for a background transfer, without waiting.
+    pub(super) fn spare_in_background(&mut self) -> Option<usize> {
+        if self.taken() >= BACKGROUND_BUFFERS {
             self.reap();
         }
-        self.pieces.iter().position(Option::is_none).filter(|_| self.taken() < BESIDE)
+        self.pieces.iter().position(Option::is_none).filter(|_| self.taken() < BACKGROUND_BUFFERS)
     }
 
-    /// Takes note of what has ended.
+    /// Lands ended pieces.
     pub(super) fn reap(&mut self) {
         for slot in 0..BUFFERS {
             if self.has_ended(slot) {
@@ -327,7 +321,7 @@ impl Bounce {
         }
     }
 
-    /// Gives up what was read ahead for blocks that are not `wanted`, where nothing has to be waited for.
+    /// Drops read-ahead pieces of blocks that are not `wanted`, except pieces under way.
     pub(super) fn keep_ahead(&mut self, wanted: impl Fn(u64) -> bool) {
         for slot in self.slots_of(|piece| piece.direction == Direction::Read && !wanted(piece.part.owner)) {
             if self.has_landed(slot) || self.has_ended(slot) {
@@ -336,12 +330,11 @@ impl Bounce {
         }
     }
 
-    /// Whether something of a block was read ahead.
     pub(super) fn has_read(&self, owner: u64) -> bool {
         !self.slots_of(|piece| piece.part.owner == owner && piece.direction == Direction::Read).is_empty()
     }
 
-    /// Gives up a block's pieces of one direction or of both.
+    /// Waits for a block's pieces of one or both directions, and drops them.
     pub(super) fn forget(&mut self, owner: u64, direction: Option<Direction>) {
         let is_it = |piece: &Piece| {
             piece.part.owner == owner && direction.is_none_or(|direction| direction == piece.direction)
@@ -360,19 +353,19 @@ impl Bounce {
         (0..BUFFERS).filter(|slot| self.pieces[*slot].as_ref().is_some_and(&is_it)).collect()
     }
 
-    /// Number of buffers in use.
     pub(super) fn taken(&self) -> usize {
         self.pieces.iter().flatten().count()
     }
 
     fn oldest_write(&self) -> Option<usize> {
-        let writes =
-            |piece: &Piece| piece.direction == Direction::Write && !matches!(piece.way, Way::Landed(_));
+        let writes = |piece: &Piece| {
+            piece.direction == Direction::Write && !matches!(piece.progress, Progress::Landed(_))
+        };
         self.slots_of(writes).into_iter().min_by_key(|slot| self.turn(*slot))
     }
 
-    fn latest_read(&self, of: impl Fn(u64) -> bool) -> Option<usize> {
-        let reads = |piece: &Piece| piece.direction == Direction::Read && of(piece.part.owner);
+    fn latest_read(&self, may_drop: impl Fn(u64) -> bool) -> Option<usize> {
+        let reads = |piece: &Piece| piece.direction == Direction::Read && may_drop(piece.part.owner);
         self.slots_of(reads).into_iter().max_by_key(|slot| self.turn(*slot))
     }
 
@@ -380,7 +373,6 @@ impl Bounce {
         self.pieces[slot].as_ref().map_or(0, |piece| piece.turn)
     }
 
-    /// The fault that the next piece is to have.
     #[cfg(any(test, feature = "test-util"))]
     fn fault(&self, direction: Direction) -> Option<DiskFault> {
         let writes = direction == Direction::Write;
@@ -399,7 +391,7 @@ impl Bounce {
         None
     }
 
-    /// Number of buffers that something is read into, or was.
+    /// Buffers with reads, ended or under way.
     #[cfg(test)]
     pub(super) fn reads(&self) -> usize {
         self.slots_of(|piece| piece.direction == Direction::Read).len()
@@ -418,19 +410,19 @@ impl Bounce {
 
 impl Piece {
     fn error(&self) -> Option<&io::Error> {
-        match &self.way {
-            Way::Landed(Err(error)) => Some(error),
+        match &self.progress {
+            Progress::Landed(Err(error)) => Some(error),
             _ => None,
         }
     }
 }
 
-/// The same error once more, for who is told of it first.
+/// A copy of the error: `io::Error` is not `Clone`.
 fn same(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| io::Error::other(error.to_string()), io::Error::from_raw_os_error)
 }
 
-/// Takes back what the kernel and threads have.
+/// Waits, because the kernel and threads may still use the buffers.
 impl Drop for Bounce {
     fn drop(&mut self) {
         self.land_all();

@@ -1,16 +1,14 @@
-//! Checksums of host copies, taken when a block leaves and compared before it returns (paranoid mode).
+//! Checksums of spilled contents: on the disk always, on the host in paranoid mode.
 
-/// Words that are mixed side by side, as none waits for another.
+/// Independent sums, so that none waits for another.
 const LANES: usize = 4;
 const LINE: usize = LANES * size_of::<u64>();
 
-/// A cheap mixing checksum over eight bytes at a time. It guards against our own mistakes, not against an
-/// adversary.
+/// A fast checksum against our own mistakes, not against an adversary.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     Checksum::default().of_last(bytes)
 }
 
-/// The checksum of bytes that come piece by piece.
 #[derive(Debug)]
 pub(super) struct Checksum([u64; LANES]);
 
@@ -21,14 +19,14 @@ impl Default for Checksum {
 }
 
 impl Checksum {
-    /// Adds a piece that others follow: a multiple of 32 bytes.
+    /// Adds a piece before the last, of a multiple of 32 bytes.
     pub(super) fn add(&mut self, piece: &[u8]) {
         let (lines, rest) = piece.as_chunks::<LINE>();
         debug_assert!(rest.is_empty(), "only the last piece may end within a line");
         self.0 = lines.iter().fold(self.0, mixed);
     }
 
-    /// The checksum after the last piece, of any length.
+    /// The checksum after a last piece of any length.
     pub(super) fn of_last(mut self, piece: &[u8]) -> u64 {
         let whole = piece.len() / LINE * LINE;
         self.add(&piece[..whole]);
@@ -60,6 +58,7 @@ mod tests {
             other[bit / 8] ^= 1 << (bit % 8);
             assert_ne!(checksum(&other), sum, "bit {bit}");
         }
+
         let mut swapped = bytes.clone();
         swapped[..16].rotate_left(8);
         assert_ne!(checksum(&swapped), sum);

@@ -1,44 +1,47 @@
 //! One device's copies on the host and on the disk, by block.
+//!
+//! If a block that is being written ahead changes, its place on the disk is released. If it must spill first, the
+//! program waits while the rest is written (`a_block_written_ahead_is_spilled_with_its_present_contents`).
 
-use super::bounce::BESIDE;
+use super::bounce::BACKGROUND_BUFFERS;
 use super::checksum::checksum;
-use super::disk::{Beside, Disk, Joined, Landing, Sunk, Writing};
+use super::disk::{BackgroundWrite, Disk, Joined, Landing, Spilled, Writing};
 use super::extents::ALIGNMENT;
 use super::pool::{Draft, HostPool, Lease};
 use super::slab::SlabSource;
 use crate::error::OffloadError;
-use pager::{BlockId, Limit, Rooms, TierIndex};
+use pager::{BlockId, Limit, Rooms, Tier};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// The contents of a device's blocks in the tiers below it.
+/// A device's blocks in the tiers below it.
 #[derive(Debug)]
 pub(crate) struct Tiers {
     pool: Arc<HostPool>,
     source: SlabSource,
-    /// Take a checksum of every copy and compare it before the copy is used.
-    distrust: bool,
+    /// Computes a checksum of every copy and verifies it before use.
+    paranoid: bool,
     disk: Option<Joined>,
     traffic: Arc<Traffic>,
     copies: HashMap<BlockId, Kept>,
-    sunk: HashMap<BlockId, Sunk>,
-    /// A block that is written while it stays on the host.
+    spilled: HashMap<BlockId, Spilled>,
+    /// The block that is being written ahead. It stays on the host.
     ahead: Option<(BlockId, Writing)>,
-    /// A block on the disk that is read while nobody waits for it.
-    raising: Option<(BlockId, Draft, Landing)>,
+    /// The block that is being loaded ahead.
+    loading: Option<(BlockId, Draft, Landing)>,
 }
 
-/// The tiers below a device, which other devices share.
+/// The tiers below a device, shared with other devices.
 #[derive(Debug, Clone)]
 pub(crate) struct Below {
     pub pool: Arc<HostPool>,
     pub disk: Option<Arc<Disk>>,
-    /// Bytes that the program itself moves to and from the disk.
+    /// Bytes that the program's own buffers move to and from the disk.
     pub traffic: Arc<Traffic>,
 }
 
-/// Bytes of memory of the program's own that one device's program wrote to the disk, and read from it.
+/// Bytes of the program's own buffers written to the disk and read from it, for one device.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     pub written: AtomicU64,
@@ -46,14 +49,14 @@ pub(crate) struct Traffic {
 }
 
 impl Below {
-    /// Bytes that can still be taken.
+    /// Free bytes per tier.
     pub fn rooms(&self) -> Rooms {
         let disk = self.disk.as_ref().map_or(Limit::bytes(0), |disk| disk.room());
         Rooms { host: self.pool.room(), disk, page: ALIGNMENT }
     }
 }
 
-/// How much of a block is written. Of what is written as a whole, nothing is read from the disk before.
+/// The share of a block that an edit writes. A whole write needs no read from the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Share {
     Whole,
@@ -67,121 +70,123 @@ struct Kept {
 }
 
 impl Tiers {
-    /// Number of blocks that are read ahead at most.
-    pub const READ_AHEAD: usize = BESIDE;
+    /// Maximum number of blocks that are read ahead.
+    pub const READ_AHEAD: usize = BACKGROUND_BUFFERS;
 
-    pub fn new(pool: Arc<HostPool>, source: SlabSource, distrust: bool) -> Self {
+    pub fn new(pool: Arc<HostPool>, source: SlabSource, paranoid: bool) -> Self {
         let traffic = Arc::default();
-        let (copies, sunk) = (HashMap::new(), HashMap::new());
-        let (ahead, raising) = (None, None);
-        Self { pool, source, distrust, disk: None, traffic, copies, sunk, ahead, raising }
+        let (copies, spilled) = (HashMap::new(), HashMap::new());
+        let (ahead, loading) = (None, None);
+        Self { pool, source, paranoid, disk: None, traffic, copies, spilled, ahead, loading }
     }
 
-    /// These copies with a disk below the host, if there is one.
+    /// Adds a disk below the host, if there is one.
     pub fn above(self, disk: Option<Arc<Disk>>) -> Self {
         Self { disk: disk.map(Disk::join), ..self }
     }
 
-    /// Whether there is a disk below the host.
+    /// Whether a disk is below the host.
     pub fn has_disk(&self) -> bool {
         self.disk.is_some()
     }
 
-    /// Whether blocks are raised ahead. Another device would have no way to ask for their memory.
-    pub fn raises_ahead(&self) -> bool {
+    /// Whether blocks are loaded ahead. With several devices on one disk they are not: another device could not reclaim
+    /// the memory.
+    pub fn loads_ahead(&self) -> bool {
         self.disk.as_ref().is_some_and(|disk| disk.has_one_device())
     }
 
-    /// The tiers below the device, to be asked for their room.
+    /// The shared tiers below the device.
     pub fn below(&self) -> Below {
         Below { pool: self.pool.clone(), disk: self.disk.as_deref().cloned(), traffic: self.traffic.clone() }
     }
 
-    /// The memory behind the host tier, shared with other devices.
+    /// The memory of the host tier, shared with other devices.
     pub fn pool(&self) -> &Arc<HostPool> {
         &self.pool
     }
 
-    /// Memory for a copy of `len` bytes, to be [kept](Self::keep) once it is written.
+    /// Allocates memory for a copy of `len` bytes, to be [kept](Self::keep) once it is written.
     pub fn draft(&self, len: usize) -> Result<Draft, String> {
         self.pool.draft(len, self.source).ok_or_else(|| "the host has no memory left for it".to_owned())
     }
 
-    /// Keeps `draft` as the block's copy, in place of one it had.
+    /// Keeps `draft` as the block's copy, in place of an earlier one.
     pub fn keep(&mut self, block: BlockId, draft: Draft) {
         let copy = self.seal(draft.seal());
         self.copies.insert(block, copy);
         self.forget_below(block);
     }
 
-    /// Drops what the disk has of the block: it is not its contents any more.
+    /// Drops the block's stale copy on the disk, and transfers ahead.
     fn forget_below(&mut self, block: BlockId) {
-        self.sunk.remove(&block);
+        self.spilled.remove(&block);
         self.ahead.take_if(|(id, _)| *id == block);
-        self.raising.take_if(|(id, ..)| *id == block);
+        self.loading.take_if(|(id, ..)| *id == block);
     }
 
-    /// Gives the block's host memory up, once its contents are on the disk.
-    pub fn sink(&mut self, block: BlockId) -> Result<(), OffloadError> {
-        if !self.sunk.contains_key(&block) {
-            // What changed in host memory must not be taken for the contents from now on.
+    /// Releases the block's host memory, after writing its contents to the disk if they are not there.
+    pub fn spill(&mut self, block: BlockId) -> Result<(), OffloadError> {
+        if !self.spilled.contains_key(&block) {
+            // Damaged host memory must not become the contents.
             let lease = self.verified(block)?;
             let disk =
                 self.disk.as_ref().ok_or_else(|| missing("sinking a block", block, "there is no disk"))?;
             let begun = self.ahead.take_if(|(id, _)| *id == block);
-            let sunk = match begun {
+            let spilled = match begun {
                 Some((_, writing)) => writing.finish(lease.bytes())?,
                 None => disk.write(lease.bytes())?,
             };
-            self.sunk.insert(block, sunk);
+            self.spilled.insert(block, spilled);
         }
         self.copies.remove(&block);
         Ok(())
     }
 
-    /// Writes the block, which stays on the host, to the disk as far as nobody waits for it, in the place of another one that was
-    /// begun. True once the disk has all of it. Best effort: what fails comes to nothing.
+    /// Continues to write the block to the disk in the background; it stays on the host. Replaces a write ahead of
+    /// another block. True once the disk has all its bytes.
     pub fn write_ahead(&mut self, block: BlockId) -> Result<bool, OffloadError> {
         let begun = self.ahead.take().filter(|(id, _)| *id == block);
         let Some(disk) = &self.disk else { return Ok(false) };
         let Some(copy) = self.copies.get(&block) else { return Ok(false) };
         let bytes = copy.lease.bytes();
-        let Some(writing) = begun.map(|(_, writing)| writing).or_else(|| disk.begin_beside(bytes.len()))
+        let Some(writing) =
+            begun.map(|(_, writing)| writing).or_else(|| disk.begin_in_background(bytes.len()))
         else {
             return Ok(false);
         };
-        match writing.go_on_beside(bytes)? {
-            Beside::UnderWay(writing) => self.ahead = Some((block, writing)),
-            Beside::Done(sunk) => {
+        match writing.continue_in_background(bytes)? {
+            BackgroundWrite::UnderWay(writing) => self.ahead = Some((block, writing)),
+            BackgroundWrite::Done(spilled) => {
                 self.verified(block)?;
-                self.sunk.insert(block, sunk);
+                self.spilled.insert(block, spilled);
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Gives up the place on the disk of a block that is written ahead, and the host memory of one that is raised ahead. False if there
-    /// is neither.
-    pub fn give_up_ahead(&mut self) -> bool {
-        self.ahead.take().is_some() | self.raising.take().is_some()
+    /// Cancels the write ahead, which releases disk space, and the load ahead, which releases host memory. False if
+    /// there is neither.
+    pub fn cancel_ahead(&mut self) -> bool {
+        self.ahead.take().is_some() | self.loading.take().is_some()
     }
 
-    /// Takes host memory for a block of `len` bytes that is to be raised ahead. False if there is none.
-    pub fn begin_raising(&mut self, block: BlockId, len: u64) -> bool {
+    /// Allocates host memory to load a block of `len` bytes ahead. False if there is none.
+    pub fn begin_load(&mut self, block: BlockId, len: u64) -> bool {
         let draft = self.draft(len as usize).ok();
-        self.raising = draft.map(|draft| (block, draft, Landing::default()));
-        self.raising.is_some()
+        self.loading = draft.map(|draft| (block, draft, Landing::default()));
+        self.loading.is_some()
     }
 
-    /// Goes on reading the block that was begun to be raised, as far as nobody has to wait. True once it is on the host; the disk keeps it, too.
-    pub fn raise_ahead(&mut self, block: BlockId) -> Result<bool, OffloadError> {
-        let Some((_, mut draft, landing)) = self.raising.take_if(|(id, ..)| *id == block) else {
+    /// Continues to load the begun block without waiting. True once it is on the host; the disk keeps its copy.
+    pub fn load_ahead(&mut self, block: BlockId) -> Result<bool, OffloadError> {
+        let Some((_, mut draft, landing)) = self.loading.take_if(|(id, ..)| *id == block) else {
             return Err(missing("raising a block ahead", block, "it was not begun"));
         };
-        match self.sunk(block)?.read_beside(&mut draft, landing)? {
+        match self.spilled(block)?.read_in_background(&mut draft, landing)? {
             Some(landing) => {
-                self.raising = Some((block, draft, landing));
+                self.loading = Some((block, draft, landing));
                 return Ok(false);
             }
             None => self.copies.insert(block, self.seal(draft.seal())),
@@ -189,24 +194,24 @@ impl Tiers {
         Ok(true)
     }
 
-    fn sunk(&self, block: BlockId) -> Result<&Sunk, OffloadError> {
-        self.sunk.get(&block).ok_or_else(|| missing("raising a block", block, "it is not on the disk"))
+    fn spilled(&self, block: BlockId) -> Result<&Spilled, OffloadError> {
+        self.spilled.get(&block).ok_or_else(|| missing("raising a block", block, "it is not on the disk"))
     }
 
-    /// Reads the block from the disk into host memory. The disk keeps it, too.
-    pub fn raise(&mut self, block: BlockId, len: u64) -> Result<(), OffloadError> {
-        let begun = self.raising.take_if(|(id, ..)| *id == block);
+    /// Loads the block from the disk into host memory. The disk keeps its copy.
+    pub fn load(&mut self, block: BlockId, len: u64) -> Result<(), OffloadError> {
+        let begun = self.loading.take_if(|(id, ..)| *id == block);
         let (mut draft, landing) = match begun {
             Some((_, draft, landing)) => (draft, landing),
             None => (self.draft(len as usize).map_err(|_| self.refused(len))?, Landing::default()),
         };
-        self.sunk(block)?.read_rest(&mut draft, landing)?;
+        self.spilled(block)?.read_rest(&mut draft, landing)?;
         let copy = self.seal(draft.seal());
         self.copies.insert(block, copy);
         Ok(())
     }
 
-    /// Other devices and the program take of the same memory.
+    /// The error for memory that other devices or the program have taken.
     fn refused(&self, wanted: u64) -> OffloadError {
         let usage = self.pool.usage();
         OffloadError::HostRefused {
@@ -217,20 +222,20 @@ impl Tiers {
         }
     }
 
-    /// Starts to read blocks from the disk that are raised soon. Best effort: takes no memory and never fails.
+    /// Starts to read blocks that will be loaded soon. Best effort: allocates no memory and never fails.
     pub fn read_ahead(&self, soon: &[BlockId]) {
         if let Some(disk) = &self.disk {
-            let raising = self.raising.as_ref().map(|(block, ..)| block);
-            let soon = soon.iter().filter(|block| Some(*block) != raising);
-            let soon: Vec<_> = soon.filter_map(|block| self.sunk.get(block)).collect();
-            disk.read_ahead(&soon, raising.and_then(|block| self.sunk.get(block)));
+            let loading = self.loading.as_ref().map(|(block, ..)| block);
+            let soon = soon.iter().filter(|block| Some(*block) != loading);
+            let soon: Vec<_> = soon.filter_map(|block| self.spilled.get(block)).collect();
+            disk.read_ahead(&soon, loading.and_then(|block| self.spilled.get(block)));
         }
     }
 
-    /// Throws away what one tier has of the block, which is elsewhere, too.
-    pub fn drop_copy(&mut self, block: BlockId, tier: TierIndex) {
-        if tier == TierIndex::DISK {
-            self.sunk.remove(&block);
+    /// Drops the copy on one tier of a block with another copy.
+    pub fn drop_copy(&mut self, block: BlockId, tier: Tier) {
+        if tier == Tier::Disk {
+            self.spilled.remove(&block);
         } else {
             self.copies.remove(&block);
             self.ahead.take_if(|(id, _)| *id == block);
@@ -238,21 +243,21 @@ impl Tiers {
     }
 
     fn seal(&self, lease: Lease) -> Kept {
-        let checksum = self.distrust.then(|| checksum(lease.bytes()));
+        let checksum = self.paranoid.then(|| checksum(lease.bytes()));
         Kept { lease, checksum }
     }
 
-    /// Whether somebody else holds the memory of the block's copy.
+    /// Whether the memory of the block's copy is shared, for example with an upload.
     pub fn is_lent(&self, block: BlockId) -> bool {
         self.get(block).is_some_and(Lease::is_shared)
     }
 
-    /// The block's copy, as it lies there.
+    /// The block's copy, without verification.
     pub fn get(&self, block: BlockId) -> Option<&Lease> {
         self.copies.get(&block).map(|copy| &copy.lease)
     }
 
-    /// The block's copy for putting it back on the device, after comparing it with its checksum.
+    /// The block's copy, verified against its checksum.
     pub fn verified(&self, block: BlockId) -> Result<Lease, OffloadError> {
         let copy = self
             .copies
@@ -268,28 +273,27 @@ impl Tiers {
         Ok(copy.lease.clone())
     }
 
-    /// Throws the block's copies away, if it has any.
     pub fn remove(&mut self, block: BlockId) {
         self.copies.remove(&block);
         self.forget_below(block);
     }
 
-    /// Changes `share` of the block's copy of `len` bytes by `edit`: in place, in a duplicate if an upload still reads it,
-    /// or in zeros if the block has none. False, and nothing changed, if there is no memory for that.
+    /// Edits `share` of the block's copy of `len` bytes: in place, in a duplicate if an upload still reads it, or in
+    /// zeros if the block has no copy. Returns false and changes nothing if there is no memory.
     pub fn edit(&mut self, block: BlockId, len: usize, share: Share, edit: impl FnOnce(&mut [u8])) -> bool {
         if let Some(copy) = self.copies.get_mut(&block)
             && let Some(bytes) = copy.lease.bytes_mut()
         {
             edit(bytes);
-            copy.checksum = self.distrust.then(|| checksum(copy.lease.bytes()));
+            copy.checksum = self.paranoid.then(|| checksum(copy.lease.bytes()));
             self.forget_below(block);
             return true;
         }
         let Ok(mut draft) = self.draft(len) else { return false };
-        match (share, self.get(block), self.sunk.get(&block)) {
+        match (share, self.get(block), self.spilled.get(&block)) {
             (Share::Whole, ..) | (Share::Part, None, None) => draft.fill(0),
             (Share::Part, Some(lease), _) => draft.copy_from_slice(lease.bytes()),
-            (Share::Part, None, Some(sunk)) if sunk.read(&mut draft).is_err() => return false,
+            (Share::Part, None, Some(spilled)) if spilled.read(&mut draft).is_err() => return false,
             (Share::Part, None, Some(_)) => {}
         }
         edit(&mut draft);
@@ -300,30 +304,30 @@ impl Tiers {
     /// The block's bytes on the disk.
     #[cfg(test)]
     pub fn on_disk(&self, block: BlockId) -> Option<Vec<u8>> {
-        let sunk = self.sunk.get(&block)?;
-        let mut bytes = vec![0; sunk.len()];
+        let spilled = self.spilled.get(&block)?;
+        let mut bytes = vec![0; spilled.len()];
         let disk = self.disk.as_ref().expect("something is on it");
-        disk.while_whole(|| sunk.read(&mut bytes)).expect("as it was written");
+        disk.while_whole(|| spilled.read(&mut bytes)).expect("as it was written");
         Some(bytes)
     }
 
-    /// Host memory of the block that is raised ahead.
+    /// The block that is being loaded ahead, with its bytes.
     #[cfg(test)]
-    pub fn raising(&self) -> Option<(BlockId, u64)> {
-        self.raising.as_ref().map(|(block, draft, _)| (*block, draft.len() as u64))
+    pub fn loading(&self) -> Option<(BlockId, u64)> {
+        self.loading.as_ref().map(|(block, draft, _)| (*block, draft.len() as u64))
     }
 
     /// Bytes of all blocks on the disk.
     #[cfg(test)]
     pub fn held_on_disk(&self) -> u64 {
-        self.sunk.values().map(|sunk| sunk.len() as u64).sum()
+        self.spilled.values().map(|spilled| spilled.len() as u64).sum()
     }
 
-    /// A copy's bytes, to be damaged on purpose.
+    /// Damages a copy's bytes.
     #[cfg(test)]
     pub fn corrupt(&mut self, block: BlockId) {
         let copy = self.copies.get_mut(&block).expect("a copy");
-        copy.lease.bytes_mut().expect("nobody else reads it")[7] ^= 1;
+        copy.lease.bytes_mut().expect("no upload reads it")[7] ^= 1;
     }
 }
 
@@ -375,21 +379,21 @@ mod tests {
         let mut tiers = tiers().above(Some(disk.clone()));
         assert!(tiers.edit(BLOCK, 40, Share::Whole, |bytes| bytes.fill(3)));
         for _ in 0..2 {
-            tiers.sink(BLOCK).expect("room");
+            tiers.spill(BLOCK).expect("room");
             assert_eq!(tiers.pool().room(), Limit::bytes(100));
-            tiers.raise(BLOCK, 40).expect("as it was written");
+            tiers.load(BLOCK, 40).expect("as it was written");
         }
-        assert_eq!(disk.usage().peak, ALIGNMENT, "a second one would lie beside the first");
+        assert_eq!(disk.usage().peak, ALIGNMENT, "a second one would take another page");
         assert!(tiers.edit(BLOCK, 40, Share::Part, |bytes| bytes[0] = 4));
         assert_eq!(disk.usage().in_use, 0);
-        tiers.sink(BLOCK).expect("room");
-        tiers.raise(BLOCK, 40).expect("as it was written");
+        tiers.spill(BLOCK).expect("room");
+        tiers.load(BLOCK, 40).expect("as it was written");
         assert_eq!(tiers.verified(BLOCK).expect("as it was kept").bytes()[..2], [4, 3]);
     }
 
-    /// The rest of a block that was begun is written when it sinks; one that changed meanwhile begins anew.
+    /// A spill writes the rest of a begun block; a block that changed meanwhile is written from the start.
     #[test]
-    fn a_block_that_is_written_ahead_sinks_as_it_is_then() {
+    fn a_block_written_ahead_is_spilled_with_its_present_contents() {
         let len = 8 * PIECE + 5;
         let disk = in_memory(2 * len as u64 / ALIGNMENT + 2).expect("room for two");
         let pool = HostPool::new(Limit::NONE, Limit::NONE);
@@ -403,14 +407,14 @@ mod tests {
         assert_eq!(disk.usage().in_use, 0, "what was begun is not its contents");
         assert!(!tiers.write_ahead(BLOCK).expect("as it was kept"));
         assert_eq!(disk.usage().in_use, taken);
-        tiers.sink(BLOCK).expect("room");
+        tiers.spill(BLOCK).expect("room");
         assert_eq!(disk.usage().in_use, taken, "it went on where it was");
-        tiers.raise(BLOCK, len as u64).expect("as it was written");
+        tiers.load(BLOCK, len as u64).expect("as it was written");
         let mut expected = vec![0; len];
         numbered(&mut expected);
         expected[1] = 77;
         assert!(tiers.verified(BLOCK).expect("as it was kept").bytes() == expected);
-        assert!(!tiers.give_up_ahead());
+        assert!(!tiers.cancel_ahead());
     }
 
     #[test]
@@ -421,56 +425,56 @@ mod tests {
         assert!(tiers.write_ahead(BLOCK).expect("as it was kept"));
         assert_eq!(tiers.get(BLOCK).expect("it stays").bytes(), [3; 40]);
         assert_eq!(tiers.on_disk(BLOCK).expect("the disk has it"), [3; 40]);
-        tiers.sink(BLOCK).expect("for free");
+        tiers.spill(BLOCK).expect("for free");
         assert_eq!(disk.usage().peak, ALIGNMENT);
     }
 
-    /// Goes on until the block is on the host.
-    fn raise_to_the_end(tiers: &mut Tiers) {
-        while !tiers.raise_ahead(BLOCK).expect("as it was written") {
+    /// Continues until the block is on the host.
+    fn load_to_the_end(tiers: &mut Tiers) {
+        while !tiers.load_ahead(BLOCK).expect("as it was written") {
             std::thread::yield_now();
         }
     }
 
     #[test]
-    fn a_block_that_is_raised_ahead_has_its_memory_from_the_beginning() {
+    fn a_block_loaded_ahead_has_its_memory_from_the_start() {
         let mut tiers = tiers().above(in_memory(3));
         assert!(tiers.edit(BLOCK, 40, Share::Whole, |bytes| bytes.fill(3)));
-        tiers.sink(BLOCK).expect("room");
-        assert!(!tiers.begin_raising(BLOCK, 101), "the host has less");
-        assert!(tiers.begin_raising(BLOCK, 40));
+        tiers.spill(BLOCK).expect("room");
+        assert!(!tiers.begin_load(BLOCK, 101), "the host has less");
+        assert!(tiers.begin_load(BLOCK, 40));
         assert_eq!(tiers.pool().room(), Limit::bytes(60));
         assert!(tiers.get(BLOCK).is_none());
-        raise_to_the_end(&mut tiers);
+        load_to_the_end(&mut tiers);
         assert_eq!(tiers.verified(BLOCK).expect("as it was kept").bytes(), [3; 40]);
         assert_eq!(tiers.on_disk(BLOCK).expect("the disk keeps it"), [3; 40]);
         assert_eq!(tiers.pool().room(), Limit::bytes(60));
-        assert!(!tiers.give_up_ahead());
+        assert!(!tiers.cancel_ahead());
     }
 
     #[test]
-    fn a_block_that_is_raised_ahead_is_finished_given_up_or_forgotten() {
+    fn a_load_ahead_is_finished_cancelled_or_forgotten() {
         let mut tiers = tiers().above(in_memory(3));
         assert!(tiers.edit(BLOCK, 40, Share::Whole, |bytes| bytes.fill(3)));
-        tiers.sink(BLOCK).expect("room");
-        assert!(tiers.begin_raising(BLOCK, 40) && tiers.give_up_ahead());
+        tiers.spill(BLOCK).expect("room");
+        assert!(tiers.begin_load(BLOCK, 40) && tiers.cancel_ahead());
         assert_eq!(tiers.pool().room(), Limit::bytes(100));
-        // Who needs it takes the memory that it has.
-        assert!(tiers.begin_raising(BLOCK, 40));
+        // A load that is waited for takes over the memory of the load ahead.
+        assert!(tiers.begin_load(BLOCK, 40));
         let rest = tiers.draft(60).expect("it is free");
-        tiers.raise(BLOCK, 40).expect("as it was written");
+        tiers.load(BLOCK, 40).expect("as it was written");
         drop(rest);
         assert_eq!(tiers.verified(BLOCK).expect("as it was kept").bytes(), [3; 40]);
-        tiers.sink(BLOCK).expect("for free");
-        // What was written since is not what comes from the disk.
-        assert!(tiers.begin_raising(BLOCK, 40));
+        tiers.spill(BLOCK).expect("for free");
+        // A later write replaces the contents on the disk.
+        assert!(tiers.begin_load(BLOCK, 40));
         assert!(tiers.edit(BLOCK, 40, Share::Part, |bytes| bytes[0] = 4));
-        assert_eq!((tiers.raising(), tiers.pool().room()), (None, Limit::bytes(60)));
+        assert_eq!((tiers.loading(), tiers.pool().room()), (None, Limit::bytes(60)));
         assert_eq!(tiers.get(BLOCK).expect("edited").bytes()[..2], [4, 3]);
     }
 
     #[test]
-    fn a_copy_that_changed_is_not_given_out() {
+    fn a_changed_copy_is_not_handed_out() {
         let mut tiers = tiers();
         assert!(tiers.edit(BLOCK, 40, Share::Whole, |bytes| bytes.fill(3)));
         tiers.corrupt(BLOCK);

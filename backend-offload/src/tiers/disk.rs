@@ -1,12 +1,20 @@
-//! The disk below host memory: one file without a name, all of whose space is taken before the first block sinks.
+//! The disk below host memory: one file without a name, whose space is allocated before the first block spills.
 //!
-//! Nothing is left of it when the process ends, however it ends. Reads and writes go around the system's cache where the
-//! file system allows it: what is cached there would take the memory that the host budget leaves to others.
+//! A full disk is refused at the start
+//! (`a_full_disk_is_refused_at_the_start_and_one_that_fills_up_later_does_no_harm`). A folder in memory or on another
+//! machine is accepted with a warning (`a_folder_in_memory_is_accepted_with_a_warning`).
+//!
+//! The file vanishes when the process ends, even if it is killed (`a_killed_run_leaves_nothing_on_the_disk`). On a file
+//! system without nameless files, the name is removed at once
+//! (`a_file_system_without_nameless_files_gets_files_whose_names_vanish_at_once`).
+//!
+//! Reads and writes bypass the system's cache if the file system allows it: cached pages would take memory that the
+//! host budget leaves to others.
 
 mod reading;
 
 pub(super) use self::reading::Landing;
-use super::bounce::{BESIDE, Bounce, Means, PIECE, Part};
+use super::bounce::{BACKGROUND_BUFFERS, Bounce, Means, PIECE, Part};
 use super::checksum::Checksum;
 use super::extents::{ALIGNMENT, Extents};
 use super::system;
@@ -22,25 +30,25 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// The file and who has which part of it. One for all devices of a process.
+/// The file and the allocation of its parts. All devices of a process share it.
 #[derive(Debug)]
 pub(crate) struct Disk {
     folder: PathBuf,
     file: Arc<File>,
     len: u64,
-    /// Locked before the books, if both are.
+    /// Lock order: before the books.
     bounce: Mutex<Bounce>,
     books: Mutex<Books>,
-    /// Number of blocks that ever sank or were to sink.
-    sunk: AtomicU64,
-    /// Number of devices whose blocks sink here.
+    /// Number of blocks whose spill ever began.
+    spilled: AtomicU64,
+    /// Number of devices whose blocks spill here.
     devices: AtomicUsize,
-    /// Number of reads and writes that fail from now on.
+    /// Number of the next reads and writes that fail.
     #[cfg(test)]
     pub(crate) broken: Arc<std::sync::atomic::AtomicU8>,
 }
 
-/// The disk, as long as a device's blocks may sink to it.
+/// A device's use of the disk; the disk counts these.
 #[derive(Debug)]
 pub(super) struct Joined(Arc<Disk>);
 
@@ -50,11 +58,11 @@ struct Books {
     peak: u64,
 }
 
-/// A block's contents on the disk, or in buffers on their way there; its part of the file is free when this is dropped.
+/// A block's contents on the disk, or in buffers that are being written. Dropping it frees its part of the file.
 #[derive(Debug)]
-pub(super) struct Sunk {
+pub(super) struct Spilled {
     disk: Arc<Disk>,
-    /// The block's number among all that ever sank.
+    /// The block's number, in the order of spills.
     number: u64,
     parts: Vec<Range<u64>>,
     len: usize,
@@ -64,20 +72,20 @@ pub(super) struct Sunk {
 /// A block whose pieces are written one after another.
 #[derive(Debug)]
 pub(super) struct Writing {
-    sunk: Sunk,
-    /// Number of pieces whose writing has begun.
+    spilled: Spilled,
+    /// Number of pieces whose write has begun.
     begun: usize,
-    /// Bytes of the block before the last of them, and with it.
+    /// Bytes of the block before the last begun piece, and up to its end.
     last: usize,
     end: usize,
     checksum: Checksum,
 }
 
-/// How far a block has come that nobody waits for.
+/// The state of a background write.
 #[derive(Debug)]
-pub(super) enum Beside {
+pub(super) enum BackgroundWrite {
     UnderWay(Writing),
-    Done(Sunk),
+    Done(Spilled),
 }
 
 /// Bytes on the disk.
@@ -88,7 +96,7 @@ pub(crate) struct DiskUsage {
     pub len: u64,
 }
 
-/// Bytes per second that blocks sink at to a folder's disk, and are raised.
+/// The speed of a folder's disk, for spills and loads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DiskSpeed {
     /// Bytes per second to the disk.
@@ -97,29 +105,29 @@ pub struct DiskSpeed {
     pub read: f64,
 }
 
-/// Measures the disk that `folder` is on with `bytes` of its space, for as long as writing and reading them takes.
+/// Measures the speed of the disk of `folder` by writing and reading `bytes` bytes, which takes as long.
 ///
 /// # Errors
-/// If a disk below host memory could not be there: see [`OffloadConfig::disk`](crate::OffloadConfig::disk).
+/// If the folder cannot serve as the disk below host memory: see [`OffloadConfig::disk`](crate::OffloadConfig::disk).
 pub fn disk_speed(folder: &Path, bytes: usize) -> Result<DiskSpeed, OffloadError> {
     let disk = Disk::open(folder, (bytes as u64).next_multiple_of(ALIGNMENT))?;
     let mut block: Vec<u8> = (0..bytes).map(|n| (n >> 3) as u8).collect();
     let begun = Instant::now();
-    let sunk = disk.write(&block)?;
+    let spilled = disk.write(&block)?;
     disk.wait_for_writes()?;
     let written = begun.elapsed().as_secs_f64();
-    sunk.read(&mut block)?;
+    spilled.read(&mut block)?;
     let read = begun.elapsed().as_secs_f64() - written;
     Ok(DiskSpeed { write: bytes as f64 / written, read: bytes as f64 / read })
 }
 
-/// Bytes that are free on the disk of `folder`.
+/// Free bytes on the disk of `folder`.
 pub(crate) fn free_on(folder: &Path) -> Option<u64> {
     system::free_on(folder)
 }
 
 impl Disk {
-    /// Takes `len` bytes of the disk that `folder` is on.
+    /// Allocates `len` bytes on the disk of `folder`.
     pub(crate) fn open(folder: &Path, len: u64) -> Result<Arc<Self>, OffloadError> {
         Self::open_by(folder, len, Means::RingIfAny)
     }
@@ -159,18 +167,18 @@ impl Disk {
             broken: bounce.broken.clone(),
             bounce: Mutex::new(bounce),
             books: Mutex::new(Books { extents: Extents::new(len), peak: 0 }),
-            sunk: AtomicU64::new(0),
+            spilled: AtomicU64::new(0),
             devices: AtomicUsize::new(0),
         })
     }
 
-    /// Lets a device's blocks sink here.
+    /// Registers a device whose blocks spill here.
     pub(super) fn join(self: Arc<Self>) -> Joined {
         self.devices.fetch_add(1, Ordering::Relaxed);
         Joined(self)
     }
 
-    /// Whether one device's blocks alone sink here.
+    /// Whether only one device's blocks spill here.
     pub(super) fn has_one_device(&self) -> bool {
         self.devices.load(Ordering::Relaxed) == 1
     }
@@ -192,7 +200,7 @@ impl Disk {
         DiskUsage { in_use: self.len - books.extents.left(), peak: books.peak, len: self.len }
     }
 
-    /// Parts of the file that hold so many bytes together; `None` where it has no room for them.
+    /// Allocates parts of the file with `len` bytes in total; `None` if it has no room.
     pub(crate) fn take(&self, len: u64) -> Option<Vec<Range<u64>>> {
         let mut books = self.books();
         let taken = books.extents.take(len);
@@ -208,7 +216,7 @@ impl Disk {
         &self.folder
     }
 
-    /// Reads whole pages from a place of the file, while the caller waits. `into` begins with a page.
+    /// Reads whole pages at `place` while the caller waits. `into` is aligned to a page.
     pub(crate) fn read_pages(&self, place: u64, into: &mut [u8]) -> io::Result<()> {
         system::read(&self.file, into, place)
     }
@@ -218,65 +226,67 @@ impl Disk {
         system::write(&self.file, from, place)
     }
 
-    /// Writes `bytes` somewhere. They are out of the caller's memory when this returns, and the last of them on their way.
-    pub(super) fn write(self: &Arc<Self>, bytes: &[u8]) -> Result<Sunk, OffloadError> {
+    /// Writes `bytes` to a part of the file. On return they are copied out of the caller's memory; the last pieces may
+    /// still be in flight.
+    pub(super) fn write(self: &Arc<Self>, bytes: &[u8]) -> Result<Spilled, OffloadError> {
         let repeated = self.bounce().repeat_failed();
         repeated.map_err(|failure| self.failed_to_write(failure))?;
-        let number = self.sunk.fetch_add(1, Ordering::Relaxed);
+        let number = self.spilled.fetch_add(1, Ordering::Relaxed);
         let parts = self.take(bytes.len() as u64).ok_or_else(|| {
             self.failed("finding room for", (number, bytes.len()), None, "all of it is in use")
         })?;
         self.writing(number, parts, bytes.len()).finish(bytes)
     }
 
-    /// A place for a block of `len` bytes that nobody waits for, unless there is none.
-    pub(super) fn begin_beside(self: &Arc<Self>, len: usize) -> Option<Writing> {
+    /// Begins a background write of a block of `len` bytes; `None` if the file has no room.
+    pub(super) fn begin_in_background(self: &Arc<Self>, len: usize) -> Option<Writing> {
         let parts = self.take(len as u64)?;
-        let number = self.sunk.fetch_add(1, Ordering::Relaxed);
+        let number = self.spilled.fetch_add(1, Ordering::Relaxed);
         Some(self.writing(number, parts, len))
     }
 
     fn writing(self: &Arc<Self>, number: u64, parts: Vec<Range<u64>>, len: usize) -> Writing {
-        let sunk = Sunk { disk: self.clone(), number, parts, len, checksum: 0 };
-        Writing { sunk, begun: 0, last: 0, end: 0, checksum: Checksum::default() }
+        let spilled = Spilled { disk: self.clone(), number, parts, len, checksum: 0 };
+        Writing { spilled, begun: 0, last: 0, end: 0, checksum: Checksum::default() }
     }
 
-    /// Waits until all that has sunk is on the disk.
+    /// Waits until all spilled blocks are on the disk.
     fn wait_for_writes(&self) -> Result<(), OffloadError> {
         self.bounce().wait_for_all_writes().map_err(|failure| self.failed_to_write(failure))
     }
 
-    /// Starts to read blocks that are raised soon, the first of them first, as far as there are buffers. Waits for nothing. What was read
-    /// for others is given up, but not of the block that is `raising`.
-    pub(super) fn read_ahead(&self, soon: &[&Sunk], raising: Option<&Sunk>) {
+    /// Starts to read blocks that will be loaded soon, in order, as far as buffers are free. Does not wait. Reads ahead
+    /// of other blocks are cancelled, except for `loading`.
+    pub(super) fn read_ahead(&self, soon: &[&Spilled], loading: Option<&Spilled>) {
         let Ok(mut bounce) = self.bounce.try_lock() else { return };
-        bounce.keep_ahead(|number| soon.iter().copied().chain(raising).any(|sunk| sunk.number == number));
-        for part in soon.iter().flat_map(|sunk| sunk.pieces()) {
+        bounce
+            .keep_ahead(|number| soon.iter().copied().chain(loading).any(|spilled| spilled.number == number));
+        for part in soon.iter().flat_map(|spilled| spilled.pieces()) {
             if !bounce.read_ahead(part) {
                 return;
             }
         }
     }
 
-    /// Number of buffers with what is read ahead.
+    /// Number of buffers that hold reads ahead.
     #[cfg(test)]
     pub(crate) fn ahead(&self) -> usize {
         self.bounce().reads()
     }
 
-    /// From now on every so many transfers that the fault is about has it.
+    /// Injects `fault` into every n-th transfer of its kind.
     #[cfg(feature = "test-util")]
     pub(crate) fn break_every(&self, fault: (crate::faults::DiskFault, u64)) {
         self.bounce().breaks_every = Some(fault);
     }
 
-    /// Cuts the file off, as no program would.
+    /// Truncates the file.
     #[cfg(test)]
     pub(crate) fn truncate(&self, len: u64) {
         self.file.set_len(len).expect("it is this program's file");
     }
 
-    /// Does it as if nothing were broken on purpose.
+    /// Runs `work` without injected failures.
     #[cfg(test)]
     pub(super) fn while_whole<T>(&self, work: impl FnOnce() -> T) -> T {
         let broken = self.broken.swap(0, Ordering::Relaxed);
@@ -289,8 +299,7 @@ impl Disk {
         self.failed("writing", (part.owner, part.block), Some(part.place), &error.to_string())
     }
 
-    /// An error about a block, by its number among all and its bytes, and the place of its first part in the file or of the one that
-    /// failed.
+    /// An error for a block: its number, its bytes, and the file position of its first or of the failed part.
     fn failed(
         &self,
         attempted: &str,
@@ -308,17 +317,18 @@ impl Disk {
 }
 
 impl Writing {
-    /// Copies at most `pieces` of the block into buffers that `spare` gives, and begins to write them. True once all are begun.
-    fn go_on(
+    /// Copies at most `pieces` pieces of the block into buffers from `spare`, and starts to write them. True once all
+    /// pieces have begun.
+    fn write_pieces(
         &mut self,
         bounce: &mut Bounce,
         bytes: &[u8],
         pieces: usize,
         spare: impl Fn(&mut Bounce, u64) -> Option<usize>,
     ) -> bool {
-        for part in self.sunk.pieces().skip(self.begun).take(pieces) {
-            let Some(slot) = spare(bounce, self.sunk.number) else { return false };
-            // The checksum ends with the last piece, whichever that is.
+        for part in self.spilled.pieces().skip(self.begun).take(pieces) {
+            let Some(slot) = spare(bounce, self.spilled.number) else { return false };
+            // The last piece is added at the end, by `of_last`.
             self.checksum.add(&bytes[self.last..self.end]);
             (self.last, self.end) = (self.end, bytes.len().min(self.end + part.len));
             bounce.fill(slot, &bytes[self.last..self.end], part.len);
@@ -328,48 +338,52 @@ impl Writing {
         self.end == bytes.len()
     }
 
-    /// Writes what is not written yet. `bytes` are the whole block, which must not have changed since it was begun.
-    pub(super) fn finish(mut self, bytes: &[u8]) -> Result<Sunk, OffloadError> {
-        let disk = self.sunk.disk.clone();
-        // Given up before the block, which takes the buffers to give up its pieces.
+    /// Writes the remaining pieces. `bytes` is the whole block, unchanged since the write began.
+    pub(super) fn finish(mut self, bytes: &[u8]) -> Result<Spilled, OffloadError> {
+        let disk = self.spilled.disk.clone();
+        // The lock must be released before the block drops, because its drop locks the buffers.
         let mut bounce = disk.bounce();
-        // No buffer is left where every piece failed.
-        self.go_on(&mut bounce, bytes, usize::MAX, Bounce::spare);
-        let left = bounce.leave_behind(self.sunk.number);
+        // If every piece failed, no buffer is left.
+        self.write_pieces(&mut bounce, bytes, usize::MAX, Bounce::spare);
+        let left = bounce.leave_behind(self.spilled.number);
         drop(bounce);
-        left.map_err(|error| self.sunk.failed("writing", &error.to_string()))?;
+        left.map_err(|error| self.spilled.failed("writing", &error.to_string()))?;
         Ok(self.sealed(bytes))
     }
 
-    /// Goes on as far as there are buffers that nobody waits for; the caller copies no more than these hold.
-    pub(super) fn go_on_beside(mut self, bytes: &[u8]) -> Result<Beside, OffloadError> {
-        let disk = self.sunk.disk.clone();
-        let Ok(mut bounce) = disk.bounce.try_lock() else { return Ok(Beside::UnderWay(self)) };
+    /// Continues the write with buffers that no caller waits for. The caller copies no more bytes than these buffers
+    /// hold.
+    pub(super) fn continue_in_background(mut self, bytes: &[u8]) -> Result<BackgroundWrite, OffloadError> {
+        let disk = self.spilled.disk.clone();
+        let Ok(mut bounce) = disk.bounce.try_lock() else { return Ok(BackgroundWrite::UnderWay(self)) };
         bounce.reap();
-        let error = bounce.error_of(self.sunk.number);
-        // Before anything else is written, what could not be is repeated, which the next block that has to sink waits for.
-        let all = !bounce.has_failed() && self.go_on(&mut bounce, bytes, BESIDE, |bounce, _| bounce.beside());
+        let error = bounce.error_of(self.spilled.number);
+        // Failed writes are repeated first, since the next spill waits for them.
+        let all = !bounce.has_failed()
+            && self.write_pieces(&mut bounce, bytes, BACKGROUND_BUFFERS, |bounce, _| {
+                bounce.spare_in_background()
+            });
         drop(bounce);
         if let Some(error) = error {
-            return Err(self.sunk.failed("writing", &error.to_string()));
+            return Err(self.spilled.failed("writing", &error.to_string()));
         }
-        Ok(if all { Beside::Done(self.sealed(bytes)) } else { Beside::UnderWay(self) })
+        Ok(if all { BackgroundWrite::Done(self.sealed(bytes)) } else { BackgroundWrite::UnderWay(self) })
     }
 
-    fn sealed(self, bytes: &[u8]) -> Sunk {
-        let mut sunk = self.sunk;
-        sunk.checksum = self.checksum.of_last(&bytes[self.last..self.end]);
-        sunk
+    fn sealed(self, bytes: &[u8]) -> Spilled {
+        let mut spilled = self.spilled;
+        spilled.checksum = self.checksum.of_last(&bytes[self.last..self.end]);
+        spilled
     }
 }
 
-impl Sunk {
+impl Spilled {
     fn failed(&self, attempted: &str, reason: &str) -> OffloadError {
         let place = self.parts.first().map(|part| part.start);
         self.disk.failed(attempted, (self.number, self.len), place, reason)
     }
 
-    /// The parts of a block that pass the buffers, in order.
+    /// The pieces of a block, in order; each passes through one buffer.
     fn pieces(&self) -> impl Iterator<Item = Part> {
         let (owner, block) = (self.number, self.len);
         self.parts.iter().flat_map(move |part| {
@@ -381,7 +395,6 @@ impl Sunk {
         })
     }
 
-    /// Bytes of the contents.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.len
@@ -402,21 +415,22 @@ impl Drop for Joined {
     }
 }
 
-impl Drop for Sunk {
+impl Drop for Spilled {
     fn drop(&mut self) {
-        // Nothing is written to where another block may be next.
+        // No late write may reach a part of the file that another block gets.
         self.disk.bounce().forget(self.number, None);
         self.disk.give_back(&self.parts);
     }
 }
 
-/// A disk of so many pages in memory, unless there are none: tests of what becomes of blocks wait for no drive.
+/// A disk in memory of `pages` pages, or `None` without a file system in memory. Tests of blocks use it to avoid the
+/// drive.
 #[cfg(test)]
 pub(crate) fn in_memory(pages: u64) -> Option<Arc<Disk>> {
     in_memory_by(Means::RingIfAny, pages)
 }
 
-/// The same, with pieces that end when `seed` says, however busy the machine is.
+/// A disk in memory whose transfers end in the order that `seed` sets, under any load of the machine.
 #[cfg(test)]
 pub(crate) fn scheduled(pages: u64, seed: u64) -> Option<Arc<Disk>> {
     in_memory_by(Means::Schedule(seed), pages)

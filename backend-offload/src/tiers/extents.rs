@@ -1,38 +1,34 @@
-//! Which parts of a file are free. Pure: no file is touched here.
+//! The free parts of a file, without touching the file.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Parts begin and end at multiples of this, as direct reads and writes want it.
+/// Boundaries of parts are multiples of this, as direct I/O requires.
 pub(crate) const ALIGNMENT: u64 = 4096;
 
-/// Bytes of the file that `len` bytes take.
 fn padded(len: u64) -> u64 {
     len.next_multiple_of(ALIGNMENT)
 }
 
-/// The free parts of a file, neighbours joined.
+/// Free parts, with neighbours joined.
 #[derive(Debug)]
 pub(super) struct Extents {
-    /// Ends by beginnings.
+    /// End of each part, by its start.
     free: BTreeMap<u64, u64>,
     left: u64,
 }
 
 impl Extents {
-    /// A file of `len` bytes, all free.
     pub(super) fn new(len: u64) -> Self {
         let len = len / ALIGNMENT * ALIGNMENT;
         Self { free: (len > 0).then_some((0, len)).into_iter().collect(), left: len }
     }
 
-    /// Bytes that are free.
     pub(super) fn left(&self) -> u64 {
         self.left
     }
 
-    /// Parts that hold `len` bytes together, in their order: one where any is large enough, the smallest such; otherwise the
-    /// largest ones. `None` where all together are too small.
+    /// Takes the smallest part that holds `len` bytes, otherwise the largest ones. `None` if too little is free.
     pub(super) fn take(&mut self, len: u64) -> Option<Vec<Range<u64>>> {
         let mut wanted = padded(len);
         if wanted > self.left {
@@ -53,7 +49,6 @@ impl Extents {
         Some(taken)
     }
 
-    /// Takes parts back.
     pub(super) fn give_back(&mut self, parts: &[Range<u64>]) {
         for part in parts {
             self.left += part.end - part.start;
@@ -78,7 +73,7 @@ mod tests {
 
     const PAGE: u64 = ALIGNMENT;
 
-    /// Takes so many bytes and gives the parts in pages: beginnings and ends.
+    /// Takes `len` bytes; returns the parts' starts and ends in pages.
     fn take(extents: &mut Extents, len: u64) -> Vec<(u64, u64)> {
         let parts = extents.take(len).expect("room");
         parts.into_iter().map(|part| (part.start / PAGE, part.end / PAGE)).collect()

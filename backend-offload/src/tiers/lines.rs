@@ -1,4 +1,4 @@
-//! Lines that the code under test tells people, with their levels.
+//! Log lines of the code under test, with their levels.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -8,8 +8,8 @@ use tracing::span;
 pub(super) struct Lines(Arc<Mutex<Vec<String>>>);
 
 impl Lines {
-    pub(super) fn told(&self) -> Vec<String> {
-        self.0.lock().expect("nobody panicked").clone()
+    pub(super) fn recorded(&self) -> Vec<String> {
+        self.0.lock().expect("no panic").clone()
     }
 }
 
@@ -27,7 +27,7 @@ impl tracing::Subscriber for Lines {
         event.record(&mut |_: &tracing::field::Field, value: &dyn fmt::Debug| {
             _ = fmt::Write::write_fmt(&mut line, format_args!("{value:?}"));
         });
-        self.0.lock().expect("nobody panicked").push(line);
+        self.0.lock().expect("no panic").push(line);
     }
     fn enter(&self, _: &span::Id) {}
     fn exit(&self, _: &span::Id) {}

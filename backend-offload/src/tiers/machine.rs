@@ -1,6 +1,6 @@
-//! Memory this machine and its control group leave to us.
+//! Host memory available to this process.
 
-/// Bytes of host memory that this machine and its control group leave, or `None` where they cannot be asked.
+/// Bytes that the machine and the control group leave to this process, if the system reports them.
 #[cfg(target_os = "linux")]
 pub fn available_memory() -> Option<u64> {
     let machine = meminfo_available(&std::fs::read_to_string("/proc/meminfo").ok()?)?;
@@ -19,8 +19,8 @@ fn meminfo_available(text: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// Bytes the control group still allows: the tightest limit between this process and the root (version 2),
-/// or the memory controller's own (version 1).
+/// Bytes that the control group allows: the tightest limit up to the root (version 2), or the memory controller's
+/// limit (version 1).
 #[cfg(target_os = "linux")]
 fn cgroup_room() -> Option<u64> {
     use std::path::{Path, PathBuf};
@@ -33,6 +33,7 @@ fn cgroup_room() -> Option<u64> {
             room = Some(room.map_or(left, |other| other.min(left)));
         }
     };
+
     for line in groups.lines() {
         let mut fields = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };

@@ -1,14 +1,14 @@
-//! The tiers below the device: host bytes by block, where contents wait while they are not on a device.
+//! Memory below the device: host copies of blocks, and a disk below the host.
 //!
-//! One [`HostPool`] serves every device of the process, under one limit. Copies are slabs of exactly the
-//! block's size; a slab given back is kept for the next copy of that size, and idle slabs are the first to go
-//! when room runs short. Pinned slabs (page-locked memory, several times faster over the link) come from the
-//! device's own allocator; when it refuses, ordinary memory serves, which is counted and said once.
+//! One [`HostPool`] serves all devices under one budget. A copy is a slab of exactly the block's size. A returned slab
+//! waits for the next copy of its size; idle slabs are freed first when room runs short. Pinned slabs (page-locked,
+//! several times faster over the link) come from the device's own allocator. If it refuses, ordinary memory serves,
+//! which is counted and logged once.
 //!
-//! Below the host is the [`Disk`], if the program named one: space in a file of its own, taken before anything sinks to it.
+//! The [`Disk`], if configured, reserves its file before the first spill.
 //!
-//! Each device has its [`Tiers`]: its blocks' copies by block id, with checksums where it distrusts them. *That*
-//! a block is in a tier is for the pager to say; here are only the bytes.
+//! Each device has its [`Tiers`]: copies by block id, with checksums in paranoid mode. They hold bytes; the pager
+//! decides which tier a block is in.
 
 mod aligned;
 mod books;

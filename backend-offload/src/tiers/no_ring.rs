@@ -1,11 +1,10 @@
-//! No ring where there is no `io_uring`.
+//! The ring on systems without `io_uring`: it never opens.
 
 use super::transfer::Direction;
 use std::fs::File;
 use std::io;
 use std::ptr::NonNull;
 
-/// None there can be.
 pub(super) enum Ring {}
 
 impl Ring {

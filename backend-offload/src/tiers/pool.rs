@@ -1,7 +1,7 @@
-//! Host memory under one limit: slabs in use, and idle ones that wait to be used again.
+//! Host memory under one limit: slabs in use, and idle slabs for reuse.
 //!
-//! Memory is taken and freed outside the lock: page-locking takes the driver milliseconds, in which other devices
-//! go on.
+//! Memory is allocated and freed outside the lock: page-locking takes the driver milliseconds, and other devices
+//! continue meanwhile.
 
 use super::books::{Books, Granted, HostUsage};
 use super::slab::{HeapMemory, Slab, SlabSource};
@@ -14,11 +14,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub(crate) struct HostPool {
     books: Mutex<Books>,
-    /// Nobody minds what is in its slabs.
+    /// In a dry run the contents of slabs have no meaning.
     dry: AtomicBool,
 }
 
-/// A slab to be written. Its bytes count from the moment it is taken.
+/// A slab to be written. Its bytes count from its allocation.
 #[derive(Debug)]
 pub(crate) struct Draft(Held);
 
@@ -27,7 +27,7 @@ pub(crate) struct Draft(Held);
 #[derive(Debug, Clone)]
 pub(crate) struct Lease(Arc<Held>);
 
-/// A slab in use; given back to its pool when dropped.
+/// A slab in use; returns to its pool when dropped.
 #[derive(Debug)]
 struct Held {
     slab: Option<Slab>,
@@ -44,7 +44,7 @@ impl HostPool {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From here on slabs take no memory, and there is no limit: for devices that compute nothing.
+    /// Makes later slabs take no memory and removes the limit: for devices that compute nothing.
     pub fn run_dry(&self) {
         self.dry.store(true, Ordering::Relaxed);
         self.set_limits(Limit::NONE, Limit::NONE);
@@ -58,7 +58,7 @@ impl HostPool {
         self.books().set_limits(limit, pinned_limit);
     }
 
-    /// Bytes that can still be taken; idle slabs give way.
+    /// Free bytes; idle slabs count as free.
     pub fn room(&self) -> Limit {
         self.books().room()
     }
@@ -71,13 +71,13 @@ impl HostPool {
         self.books().reset_peaks();
     }
 
-    /// Gives all idle slabs back to the machine.
+    /// Frees all idle slabs.
     pub fn trim(&self) {
         let freed = self.books().clear_shelves();
         drop(freed);
     }
 
-    /// A slab of `len` bytes with whatever was last in it. `None` if the limit (or the machine) refuses.
+    /// A slab of `len` bytes with unspecified contents. `None` if the limit or the machine refuses.
     pub fn draft(self: &Arc<Self>, len: usize, source: SlabSource) -> Option<Draft> {
         let mut freed = Vec::new();
         let granted = self.books().grant(len, matches!(source, SlabSource::Pinned(_)), &mut freed);
@@ -94,15 +94,14 @@ impl HostPool {
     }
 
     fn ordinary(&self, len: usize) -> Option<Slab> {
-        let slab =
-            if self.is_dry() { Slab::for_nothing(len) } else { HeapMemory::zeroed(len).map(Slab::Heap) };
+        let slab = if self.is_dry() { Slab::dry_run(len) } else { HeapMemory::zeroed(len).map(Slab::Heap) };
         slab.or_else(|| {
             self.books().refund(len);
             None
         })
     }
 
-    /// Ordinary memory in place of page-locked memory that the driver refuses.
+    /// Ordinary memory instead of page-locked memory that the driver refused.
     fn pageable(&self, len: usize) -> Option<Slab> {
         let mut freed = Vec::new();
         let is_first = self.books().unpin(len, &mut freed);
@@ -128,7 +127,6 @@ impl Held {
 }
 
 impl Draft {
-    /// The contents are complete.
     pub fn seal(self) -> Lease {
         Lease(Arc::new(self.0))
     }
@@ -156,12 +154,12 @@ impl Lease {
         self.0.slab().is_pinned()
     }
 
-    /// Whether somebody else holds the contents, as an upload does that still reads them.
+    /// Whether the contents are shared, for example with an upload that still reads them.
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// The contents for changing in place, unless an upload still reads them.
+    /// The contents for a change in place; `None` while an upload still reads them.
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         Arc::get_mut(&mut self.0).map(|held| held.slab_mut().bytes_mut())
     }
@@ -279,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_memory_never_holds_more_than_was_in_use_and_the_sizes_go_that_nobody_asks_for() {
+    fn ordinary_memory_stays_within_its_peak_and_unrequested_sizes_go_first() {
         let pool = HostPool::new(Limit::NONE, Limit::NONE);
         let of_old_size: Vec<_> = (0..10).map(|_| copy(&pool, 40)).collect();
         let mut of_new_sizes: Vec<_> = of_old_size.into_iter().map(|old| (old, copy(&pool, 20)).1).collect();
@@ -303,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_could_not_be_had_was_never_in_use_and_a_size_is_remembered_from_its_first_request_on() {
+    fn a_failed_allocation_never_counts_and_sizes_are_known_from_their_first_request() {
         let pool = HostPool::new(Limit::NONE, Limit::NONE);
         assert!(pool.draft(isize::MAX as usize, SlabSource::Heap).is_none(), "no machine has it");
         assert_eq!(pool.usage().peak, 0);
@@ -319,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_in_the_place_of_page_locked_memory_is_ordinary_and_others_give_way() {
+    fn a_substitute_for_page_locked_memory_counts_as_ordinary() {
         let pool = HostPool::new(Limit::NONE, Limit::NONE);
         drop((0..10).map(|_| copy(&pool, 40)).collect::<Vec<_>>());
         let instead = pool.draft(100, SlabSource::Pinned(|_| None)).expect("ordinary memory serves");
@@ -328,7 +326,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_dry_pool_gives_more_than_any_machine_has_and_takes_next_to_nothing() {
+    fn a_dry_pool_has_no_limit_and_takes_almost_no_memory() {
         const LEN: usize = 1 << 40;
         let pool = HostPool::new(HUNDRED, HUNDRED);
         assert!(pool.draft(LEN, SlabSource::Heap).is_none());
@@ -341,16 +339,16 @@ mod tests {
     static POOL: OnceLock<Arc<HostPool>> = OnceLock::new();
 
     /// Page-locks memory while another device uses the pool.
-    fn locked_beside_others(len: usize) -> Option<PinnedMemory> {
-        let (told, hears) = mpsc::channel();
-        thread::spawn(move || told.send(POOL.get().expect("set before").room()));
-        hears.recv_timeout(Duration::from_secs(20)).expect("others go on while memory is locked");
+    fn lock_during_other_use(len: usize) -> Option<PinnedMemory> {
+        let (sender, receiver) = mpsc::channel();
+        thread::spawn(move || sender.send(POOL.get().expect("set before").room()));
+        receiver.recv_timeout(Duration::from_secs(20)).expect("others go on while memory is locked");
         locked(len)
     }
 
     #[test]
-    fn page_locking_keeps_no_other_device_waiting() {
+    fn page_locking_blocks_no_other_device() {
         let pool = POOL.get_or_init(|| HostPool::new(HUNDRED, HUNDRED));
-        assert!(pool.draft(10, SlabSource::Pinned(locked_beside_others)).is_some());
+        assert!(pool.draft(10, SlabSource::Pinned(lock_during_other_use)).is_some());
     }
 }

@@ -1,4 +1,7 @@
-//! Pieces through `io_uring`: the kernel moves them beside the program, and no thread starts for one.
+//! Transfers by `io_uring`, in the background without a thread.
+//!
+//! Without `io_uring`, at the start or later, threads take over (`threads_take_over_from_a_ring_that_refuses_entries`).
+//! This is reported once (`a_kernel_without_rings_is_reported_once`). Bytes and errors are the same.
 
 use super::bounce::BUFFERS;
 use super::transfer::Direction;
@@ -9,25 +12,24 @@ use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::time::Duration;
 
-/// How long to wait for the kernel where it cannot be asked to wake the program.
+/// Time between polls where the kernel cannot wake the program.
 const NAP: Duration = Duration::from_millis(1);
 
-/// The kernel's queue of transfers.
 pub(super) struct Ring {
     queue: IoUring,
-    /// The kernel has the buffers pinned.
+    /// The buffers are registered, so the kernel keeps them pinned.
     registered: bool,
-    /// It refused an entry, which may still lie in the queue: it is not entered again.
+    /// The kernel refused an entry, which may still be queued: no further submission.
     refused: bool,
-    /// The kernel's answer on each buffer's piece, until it is asked for.
+    /// Results by buffer, until [`landed`](Self::landed) takes them.
     ended: [Option<i32>; BUFFERS],
-    /// Number of entries it takes before it refuses one, if it does.
+    /// Entries to accept before one is refused.
     #[cfg(test)]
     pub(super) takes: Option<u8>,
 }
 
 impl Ring {
-    /// A ring for pieces of `buffers`, which are not freed before it.
+    /// `buffers` must outlive the ring.
     pub(super) fn open(buffers: NonNull<[u8]>) -> io::Result<Self> {
         let queue = IoUring::new(BUFFERS as u32)?;
         let mut probe = Probe::new();
@@ -36,8 +38,8 @@ impl Ring {
             return Err(io::Error::from(io::ErrorKind::Unsupported));
         }
         let whole = libc::iovec { iov_base: buffers.cast().as_ptr(), iov_len: buffers.len() };
-        // SAFETY: the caller keeps the buffers for longer than the ring. Without a licence to pin them, the kernel pins them
-        // anew for each transfer.
+        // SAFETY: the caller keeps the buffers for longer than the ring. If the kernel may not keep them pinned, it
+        // pins them for each transfer.
         let registered = unsafe { queue.submitter().register_buffers(&[whole]) }.is_ok();
         Ok(Self {
             queue,
@@ -49,10 +51,10 @@ impl Ring {
         })
     }
 
-    /// Starts to move the piece in buffer `slot`. False if the kernel does not take it.
+    /// Starts to move the piece in buffer `slot`. False if the kernel refuses.
     ///
     /// # Safety
-    /// The piece lies in the ring's buffers, and file and piece are the kernel's until it [landed](Self::landed).
+    /// The piece lies in the ring's buffers; file and piece belong to the kernel until it has [landed](Self::landed).
     pub(super) unsafe fn start(
         &mut self,
         slot: usize,
@@ -71,7 +73,7 @@ impl Ring {
             (Direction::Read, true) => opcode::ReadFixed::new(file, begin, len, 0).offset(place).build(),
             (Direction::Read, false) => opcode::Read::new(file, begin, len).offset(place).build(),
         };
-        // SAFETY: file and piece are there until the piece landed, which the caller waits for.
+        // SAFETY: file and piece live until the piece has landed, for which the caller waits.
         if unsafe { self.queue.submission().push(&entry.user_data(slot as u64)) }.is_err() {
             return false;
         }
@@ -94,7 +96,7 @@ impl Ring {
         }
     }
 
-    /// Whether the piece in a buffer is no longer the kernel's.
+    /// Whether the kernel is done with the piece in a buffer.
     pub(super) fn has_ended(&mut self, slot: usize) -> bool {
         for ended in self.queue.completion() {
             self.ended[ended.user_data() as usize] = Some(ended.result());
@@ -102,10 +104,11 @@ impl Ring {
         self.ended[slot].is_some()
     }
 
-    /// Waits for the piece in a buffer: the number of its bytes that were moved.
+    /// Waits for the piece in a buffer; returns how many bytes were moved.
     pub(super) fn landed(&mut self, slot: usize) -> io::Result<usize> {
         while !self.has_ended(slot) {
-            // A refused entry would be sent by entering. Nobody gets the piece back from the kernel before it is done.
+            // Entering the kernel would submit a refused entry, so poll.
+            // The piece must not be reused before the kernel is done.
             if self.refused || self.queue.submit_and_wait(1).is_err() {
                 std::thread::sleep(NAP);
             }
@@ -115,7 +118,7 @@ impl Ring {
     }
 
     #[cfg(test)]
-    pub(super) fn is_of_use(&self) -> bool {
+    pub(super) fn is_usable(&self) -> bool {
         !self.refused
     }
 }

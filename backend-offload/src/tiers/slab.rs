@@ -1,20 +1,20 @@
-//! Slabs: pieces of host memory of exactly the size of a block.
+//! Slabs: host memory of exactly a block's size.
 
 #[cfg(target_os = "linux")]
 use super::hollow::{HollowMemory, SMALLEST};
 use std::fmt;
 
-/// Kind of memory a device wants its host copies in.
+/// The memory of a device's host copies.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SlabSource {
     /// Ordinary memory.
     Heap,
-    /// Page-locked memory from this function, ordinary memory when it refuses.
+    /// Page-locked memory from this function, or ordinary memory if it refuses.
     #[cfg_attr(not(any(feature = "cuda", test)), expect(dead_code, reason = "only CUDA can pin host memory"))]
     Pinned(fn(usize) -> Option<PinnedMemory>),
 }
 
-/// Host memory, zeroed when first taken and otherwise with what was last put there.
+/// Host memory: zeros when allocated, its last contents when reused.
 pub(crate) enum Slab {
     Heap(HeapMemory),
     Pinned(PinnedMemory),
@@ -22,10 +22,10 @@ pub(crate) enum Slab {
     Hollow(HollowMemory),
 }
 
-/// Ordinary memory, aligned for any vector instruction: numbers are computed in place here, too.
+/// Ordinary memory, aligned for vector instructions, since the host computes in it.
 ///
-/// By hand: glibc looks for more than it keeps when it is asked for aligned memory, so that what was freed seldom serves the next of
-/// its size, and a process comes to hold up to a fifth more than its tiers count.
+/// Aligned by hand: for aligned requests, glibc searches for more than it keeps, so freed memory seldom serves the
+/// next request of its size. A process then holds up to a fifth more than its tiers count.
 pub(crate) struct HeapMemory {
     memory: Vec<u8>,
     start: usize,
@@ -35,7 +35,7 @@ pub(crate) struct HeapMemory {
 const ALIGNMENT: usize = 64;
 
 impl HeapMemory {
-    /// Zeroed memory, or nothing: an allocation this large must not abort the process.
+    /// Zeros, or `None`: so large an allocation must not abort the process.
     pub(crate) fn zeroed(len: usize) -> Option<Self> {
         let bytes = len.checked_add(ALIGNMENT - 1)?;
         let mut memory = Vec::new();
@@ -54,21 +54,20 @@ impl HeapMemory {
     }
 }
 
-/// Page-locked memory and the way to give it back.
 pub(crate) struct PinnedMemory {
     start: std::ptr::NonNull<u8>,
     len: usize,
     free: fn(std::ptr::NonNull<u8>),
 }
 
-// SAFETY: the memory is owned by this value alone; page-locked memory may be used from any thread.
+// SAFETY: this value alone owns the memory, which may be used from any thread.
 unsafe impl Send for PinnedMemory {}
 // SAFETY: shared access only reads.
 unsafe impl Sync for PinnedMemory {}
 
 impl PinnedMemory {
     /// # Safety
-    /// `start` points to `len` initialised bytes that nobody else uses, and `free` releases them.
+    /// `start` points to `len` initialised bytes that nothing else uses, and `free` releases them.
     #[cfg_attr(not(any(feature = "cuda", test)), expect(dead_code, reason = "only CUDA can pin host memory"))]
     pub(crate) unsafe fn new(
         start: std::ptr::NonNull<u8>,
@@ -86,11 +85,11 @@ impl Drop for PinnedMemory {
 }
 
 impl Slab {
-    /// Memory for a dry run, which takes hardly any where the system can do that.
-    pub(crate) fn for_nothing(len: usize) -> Option<Self> {
+    /// For a dry run: on Linux, large slabs share a few pages.
+    pub(crate) fn dry_run(len: usize) -> Option<Self> {
         #[cfg(target_os = "linux")]
         if len >= SMALLEST {
-            return HollowMemory::of(len).map(Self::Hollow);
+            return HollowMemory::new(len).map(Self::Hollow);
         }
         HeapMemory::zeroed(len).map(Self::Heap)
     }

@@ -1,4 +1,4 @@
-//! The calls of the operating system behind the disk tier.
+//! System calls of the disk tier.
 
 #[cfg(target_os = "linux")]
 pub(super) use linux::{free_on, no_disk, open, read, reserve, write};
@@ -21,7 +21,7 @@ mod linux {
     const FLAGS: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC);
     const MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
-    /// A file that has no name, read and written around the cache where that is possible.
+    /// A nameless file, with direct I/O where possible.
     pub(in super::super) fn open(folder: &Path) -> io::Result<File> {
         let flags = FLAGS | OFlags::TMPFILE;
         let file =
@@ -29,8 +29,7 @@ mod linux {
         or_with_a_name(file, folder)
     }
 
-    /// The file that was opened; where the file system makes none without a name, as on other machines, one that has a name for an
-    /// instant.
+    /// The opened file. Without support for nameless files, as on network mounts, its name exists for an instant.
     fn or_with_a_name(opened: Result<OwnedFd, Errno>, folder: &Path) -> io::Result<File> {
         match opened {
             Err(Errno::OPNOTSUPP | Errno::ISDIR) => Ok(open_and_unlink(folder)?.into()),
@@ -43,9 +42,9 @@ mod linux {
         let mut number = 0_u64;
         let (path, file) = loop {
             let path = folder.join(format!(".offload-{process}-{number}"));
-            // Without the flag for direct transfers: a refused one would leave the file behind.
+            // Without `O_DIRECT`, whose refusal would leave the file behind.
             match open_file(&path, FLAGS | OFlags::CREATE | OFlags::EXCL, MODE) {
-                // It is another's, or was left by one that was killed in this instant.
+                // Another process uses the file, or was killed at this point.
                 Err(Errno::EXIST) => number += 1,
                 file => break (path, file?),
             }
@@ -64,7 +63,7 @@ mod linux {
         Ok(fallocate(file, FallocateFlags::empty(), 0, len)?)
     }
 
-    /// The kind of file system the file lies on, if that is memory or another machine.
+    /// The kind of file system, if it is in memory or on another machine.
     pub(in super::super) fn no_disk(file: &File) -> Option<&'static str> {
         kind(fstatfs(file).ok()?.f_type as u64)
     }
@@ -94,7 +93,7 @@ mod linux {
         struct Page([u8; 4096]);
 
         #[test]
-        fn a_file_system_without_nameless_files_serves_by_names_that_are_gone_at_once() {
+        fn a_file_system_without_nameless_files_gets_files_whose_names_vanish_at_once() {
             let folder = tempfile::tempdir().expect("a folder");
             let others = folder.path().join(format!(".offload-{}-0", std::process::id()));
             fs::write(&others, "another's").expect("a file");
@@ -120,7 +119,7 @@ mod linux {
         }
 
         #[test]
-        fn memory_and_other_machines_are_no_disks() {
+        fn memory_and_network_mounts_are_no_disks() {
             assert_eq!(kind(rustix::fs::NFS_SUPER_MAGIC as u64), Some("a network mount"));
             let in_memory = rustix::fs::memfd_create("memory", rustix::fs::MemfdFlags::empty());
             let in_memory = File::from(in_memory.expect("a file in memory"));

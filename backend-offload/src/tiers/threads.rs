@@ -1,4 +1,4 @@
-//! Pieces by threads that read and write beside the program, where the kernel has no ring.
+//! Transfers by threads, where the kernel offers no `io_uring`.
 
 use super::bounce::BUFFERS;
 use super::transfer::{Direction, move_all};
@@ -9,10 +9,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// Number of threads: enough for the disk to have something to do while one wakes up.
+/// Enough threads that the disk has work while one wakes up.
 const THREADS: usize = 3;
 
-/// Threads that start with the first piece and end with this value.
+/// Threads that the first piece starts and a drop ends.
 #[derive(Default)]
 pub(super) struct Threads {
     running: Option<Running>,
@@ -38,14 +38,14 @@ struct Job {
     place: u64,
 }
 
-// SAFETY: who sends a job gives its piece away until the job's end is known.
+// SAFETY: the sender does not touch the piece until the job has ended.
 unsafe impl Send for Job {}
 
 impl Threads {
-    /// Starts to move the piece in buffer `slot`. False if no thread can be had.
+    /// Starts to move the piece in buffer `slot`. False without a thread.
     ///
     /// # Safety
-    /// Only the thread touches the piece until it [landed](Self::landed).
+    /// Nothing else touches the piece until it has [landed](Self::landed).
     pub(super) unsafe fn start(
         &mut self,
         slot: usize,
@@ -65,7 +65,6 @@ impl Threads {
         self.running.as_ref().is_some_and(|running| running.ends.get()[slot].is_some())
     }
 
-    /// Waits for the piece in a buffer.
     pub(super) fn landed(&self, slot: usize) -> io::Result<()> {
         let ends = &self.running.as_ref().expect("they were given the piece").ends;
         let mut by_slot = ends.get();
@@ -112,7 +111,7 @@ fn work(waiting: &Mutex<Receiver<Job>>, ends: &Ends) {
     loop {
         let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(Job { slot, file, direction, mut piece, place }) = next else { return };
-        // SAFETY: the piece is this thread's until its end is known.
+        // SAFETY: nothing else touches the piece until its end is known.
         let end = move_all(&file, direction, unsafe { piece.as_mut() }, place);
         ends.get()[slot] = Some(end);
         ends.changed.notify_all();

@@ -1,17 +1,15 @@
-//! One piece between a buffer and its place in the file.
+//! The transfer of one piece between a buffer and the file.
 
 use super::system;
 use std::fs::File;
 use std::io;
 
-/// Where bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     Write,
     Read,
 }
 
-/// Moves the whole piece, and returns when that is done.
 pub(super) fn move_all(file: &File, direction: Direction, piece: &mut [u8], place: u64) -> io::Result<()> {
     match direction {
         Direction::Write => system::write(file, piece, place),
@@ -19,7 +17,7 @@ pub(super) fn move_all(file: &File, direction: Direction, piece: &mut [u8], plac
     }
 }
 
-/// Moves the rest of a piece of which the kernel moved `moved` bytes by itself.
+/// Moves what a partial transfer of `moved` bytes left.
 pub(super) fn finish(
     file: &File,
     direction: Direction,
@@ -38,7 +36,7 @@ pub(super) fn finish(
     Ok(())
 }
 
-/// Whether the same transfer may well succeed when it is tried again. The kernel gives up what a thread began that has ended.
+/// Whether a repetition may succeed. The kernel cancels transfers of ended threads (`ECANCELED`, 125).
 fn is_passing(error: &io::Error) -> bool {
     let cancelled = cfg!(target_os = "linux") && error.raw_os_error() == Some(125);
     cancelled || matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
@@ -49,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_piece_that_the_kernel_moved_in_part_is_moved_whole() {
+    fn a_partly_moved_piece_is_completed() {
         let file = tempfile::tempfile().expect("a file");
         let mut piece: Vec<u8> = (0..100).collect();
         move_all(&file, Direction::Write, &mut piece, 0).expect("room");
@@ -64,7 +62,7 @@ mod tests {
         let beyond = finish(&file, Direction::Read, &mut piece, 50, Ok(50)).expect_err("the file ends");
         assert_eq!(beyond.kind(), io::ErrorKind::UnexpectedEof);
         let bad = io::Error::from_raw_os_error(libc::EIO);
-        let told = finish(&file, Direction::Read, &mut piece, 0, Err(bad)).expect_err("it is final");
-        assert_eq!(told.raw_os_error(), Some(libc::EIO));
+        let error = finish(&file, Direction::Read, &mut piece, 0, Err(bad)).expect_err("it is final");
+        assert_eq!(error.raw_os_error(), Some(libc::EIO));
     }
 }

@@ -1,6 +1,6 @@
 // The device side of CUDA for the system's C++ compiler, as far as CubeCL's generated kernels use it.
 //
-// No standard header is included, so that a kernel compiles in a fraction of a second.
+// Includes no standard header, so that a kernel compiles in a fraction of a second.
 #pragma once
 #include <stand_in/language.h>
 #include <stand_in/threads.h>

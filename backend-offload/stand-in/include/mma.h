@@ -1,3 +1,3 @@
-// Tensor cores. CUDA keeps the declarations in crt/, which comes with another package; programs look for both.
+// Tensor cores. CUDA ships the declarations in crt/, in another package; programs look for both.
 #pragma once
 #include <crt/mma.h>

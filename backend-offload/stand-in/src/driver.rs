@@ -1,5 +1,5 @@
-//! The driver's state behind one lock, and carrying out queued work. Calls come from few threads; what they let
-//! happen, kernels included, happens on the calling thread while it holds the lock.
+//! The driver's state behind one lock, and the execution of queued work. Work, kernels included, runs on the calling
+//! thread while it holds the lock.
 
 use std::{
     collections::HashMap,
@@ -13,18 +13,17 @@ use crate::{
     findings::{Fault, require},
     kernels::{Kernel, Launch},
     memory::{DeviceMemory, FRESH, PinnedMemory, Rows, copy, fill},
-    races::{Access, Clock, Moment, Order, Races},
+    races::{Access, Clock, KnownOrder, Moment, Races},
     report, schedule,
     schedule::{Goal, Mark, StreamId},
-    segfault::{self, Suspect},
+    segfault::{self, RunningKernel},
     settings::{Settings, settings},
     timeline::Timeline,
 };
 
-/// One unit of work on a stream.
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// Fills fresh memory with a pattern that shows it was never written.
+    /// Fills fresh memory with a pattern that marks it as unwritten.
     Poison(Range<u64>),
     Release(u64),
     Copy(Copy),
@@ -34,19 +33,18 @@ pub(crate) enum Work {
 
 #[derive(Debug)]
 pub(crate) struct Copy {
-    /// The call that asked for it.
-    pub(crate) who: &'static str,
-    pub(crate) to: Place,
-    pub(crate) from: Place,
+    /// The requesting call.
+    pub(crate) actor: &'static str,
+    pub(crate) to: CopyEnd,
+    pub(crate) from: CopyEnd,
 }
 
-/// One end of a copy.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum CopyEnd {
     Device(Rows),
     Pinned(Rows),
     Pageable(Rows),
-    /// Pageable memory that was read at the call.
+    /// Pageable memory, read at the call.
     Staged {
         bytes: Vec<u8>,
         rows: Rows,
@@ -62,7 +60,7 @@ pub(crate) struct Event {
 pub(crate) struct Record {
     pub(crate) mark: Mark,
     pub(crate) clock: Clock,
-    /// Simulated time of the record.
+    /// Simulated.
     pub(crate) time: f64,
     pub(crate) recorder: ThreadId,
 }
@@ -73,14 +71,14 @@ pub(crate) struct Driver {
     pub(crate) device: DeviceMemory,
     pub(crate) pinned: PinnedMemory,
     pub(crate) schedule: schedule::Schedule<Work>,
-    pub(crate) order: Order,
+    pub(crate) order: KnownOrder,
     pub(crate) timeline: Timeline,
-    /// Streams by handle. Handles are never used again.
+    /// Streams by handle. Handles are not reused.
     pub(crate) streams: HashMap<u64, Stream>,
     pub(crate) events: HashMap<u64, Event>,
     pub(crate) modules: HashMap<u64, Arc<Kernel>>,
     pub(crate) allocations_asked_for: u64,
-    /// CUDA's stream without a handle.
+    /// CUDA's default stream, which has no handle.
     pub(crate) legacy: StreamId,
     next_handle: u64,
     races: Races,
@@ -90,12 +88,12 @@ pub(crate) struct Driver {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stream {
     pub(crate) id: StreamId,
-    /// Whether the stream waits for the default stream, and the default stream for it.
+    /// Whether this stream and the default stream wait for each other.
     pub(crate) blocking: bool,
 }
 
-/// Tells threads that are kept waiting that work has happened.
-pub(crate) static HAPPENED: Condvar = Condvar::new();
+/// Notified after each unit of work.
+pub(crate) static WORK_DONE: Condvar = Condvar::new();
 
 static DRIVER: LazyLock<Mutex<Driver>> = LazyLock::new(|| Mutex::new(Driver::new(settings())));
 
@@ -103,7 +101,7 @@ pub(crate) fn driver() -> MutexGuard<'static, Driver> {
     DRIVER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The last look at memory, at the end of the process. Skipped where another thread is still at work.
+/// The final check of all guards, at exit. Skipped if another thread holds the lock.
 pub(crate) fn check_all_guards() {
     if let Ok(driver) = DRIVER.try_lock() {
         require(driver.device.check_guards(None, "the end of the process"));
@@ -119,7 +117,7 @@ impl Driver {
             device: DeviceMemory::new(settings.memory),
             pinned: PinnedMemory::new(),
             schedule,
-            order: Order::default(),
+            order: KnownOrder::default(),
             timeline: Timeline::new(settings),
             streams: HashMap::new(),
             events: HashMap::new(),
@@ -132,16 +130,16 @@ impl Driver {
         }
     }
 
-    pub(crate) fn handle(&mut self) -> u64 {
-        // Multiples of sixteen, as pointers would be.
+    pub(crate) fn new_handle(&mut self) -> u64 {
+        // Multiples of sixteen, like pointers.
         self.next_handle += 16;
         self.next_handle
     }
 
-    /// A piece of work is given to the stream; says when, for the detector of races.
-    pub(crate) fn begin(&mut self, stream: StreamId) -> Moment {
+    /// Starts a piece of work on the stream and returns its moment for race detection.
+    pub(crate) fn begin_work(&mut self, stream: StreamId) -> Moment {
         for other in self.implied_waits(stream) {
-            let clock = self.order.of(other).clone();
+            let clock = self.order.clock(other).clone();
             let time = self.timeline.end_of(other);
             self.stream_waits(
                 stream,
@@ -153,10 +151,10 @@ impl Driver {
                 },
             );
         }
-        self.order.begin(stream)
+        self.order.begin_work(stream)
     }
 
-    /// The stream without a handle and blocking streams wait for each other.
+    /// The default stream and blocking streams wait for each other.
     fn implied_waits(&self, stream: StreamId) -> Vec<StreamId> {
         let blocking = self.streams.values().filter(|stream| stream.blocking).map(|stream| stream.id);
         if stream == self.legacy {
@@ -170,7 +168,7 @@ impl Driver {
 
     pub(crate) fn push(&mut self, stream: StreamId, work: Work) {
         self.schedule.push(stream, work);
-        self.run(Goal::Leisure);
+        self.run(Goal::Optional);
     }
 
     pub(crate) fn stream_waits(&mut self, stream: StreamId, record: &Record) {
@@ -179,19 +177,17 @@ impl Driver {
         self.timeline.stream_waits(stream, record.time);
     }
 
-    /// The host waits until the stream has done all that it was given.
     pub(crate) fn host_waits(&mut self, stream: StreamId) {
         self.run(Goal::Stream(stream));
-        self.host_saw(stream);
+        self.host_knows_idle(stream);
     }
 
-    /// The host knows that the stream is idle.
-    pub(crate) fn host_saw(&mut self, stream: StreamId) {
-        let clock = self.order.of(stream).clone();
+    pub(crate) fn host_knows_idle(&mut self, stream: StreamId) {
+        let clock = self.order.clock(stream).clone();
         self.order.host_waits(&clock);
         let time = self.timeline.end_of(stream);
         self.timeline.host_waits(time);
-        self.device.waited_for();
+        self.device.after_host_wait();
     }
 
     pub(crate) fn host_waits_for_all(&mut self) {
@@ -201,19 +197,19 @@ impl Driver {
             let time = self.timeline.end_of(id);
             self.timeline.host_waits(time);
         }
-        self.device.waited_for();
+        self.device.after_host_wait();
     }
 
-    /// Device memory that a piece of work names must be live; races are looked for where they were asked for.
-    pub(crate) fn touch(&mut self, range: Range<u64>, writes: bool, when: Moment, who: &str) {
+    /// Device memory that a piece of work names must be live. Also looks for races, if enabled.
+    pub(crate) fn touch(&mut self, range: Range<u64>, writes: bool, when: Moment, actor: &str) {
         if range.is_empty() {
             return;
         }
-        let block = require(self.device.check(&range, who));
-        self.watch(block.start, Access { range, writes, who: who.to_owned() }, when);
+        let block = require(self.device.check(&range, actor));
+        self.check_races(block.start, Access { range, writes, actor: actor.to_owned() }, when);
     }
 
-    pub(crate) fn watch(&mut self, block: u64, access: Access, when: Moment) {
+    pub(crate) fn check_races(&mut self, block: u64, access: Access, when: Moment) {
         if self.settings.races {
             for race in self.races.touch(block, access, when, &self.order) {
                 Fault::new(crate::findings::Finding::MissingWait, race).report();
@@ -223,15 +219,15 @@ impl Driver {
 
     pub(crate) fn run(&mut self, goal: Goal) {
         while let Some(work) = self.schedule.next(goal) {
-            self.carry_out(work);
-            HAPPENED.notify_all();
+            self.execute(work);
+            WORK_DONE.notify_all();
             if matches!(goal, Goal::Progress(_)) {
                 return;
             }
         }
     }
 
-    fn carry_out(&mut self, work: Work) {
+    fn execute(&mut self, work: Work) {
         match work {
             Work::Poison(range) => {
                 self.fill(Rows::plain(range.start, range.end - range.start), FRESH, "the allocation");
@@ -249,29 +245,29 @@ impl Driver {
         }
     }
 
-    fn fill(&self, rows: Rows, value: u8, who: &str) {
-        require(self.device.check_pending(&rows.extent(), who));
+    fn fill(&self, rows: Rows, value: u8, actor: &str) {
+        require(self.device.check_pending(&rows.extent(), actor));
         // SAFETY: the pages of live device memory are accessible.
         unsafe { fill(rows, value) }
     }
 
     fn copy(&mut self, work: &Copy) {
-        let [to, from] = [&work.to, &work.from].map(|place| self.open(place, work.who));
+        let [to, from] = [&work.to, &work.from].map(|place| self.resolve(place, work.actor));
         match (&work.to, &work.from) {
-            (Place::Device(_), Place::Device(_)) => self.device.note_copied(to, from),
-            (Place::Device(_), _) => self.device.note_written(to),
-            (_, Place::Device(_)) => self.check_written(&work.to, from, work.who),
+            (CopyEnd::Device(_), CopyEnd::Device(_)) => self.device.note_copied(to, from),
+            (CopyEnd::Device(_), _) => self.device.note_written(to),
+            (_, CopyEnd::Device(_)) => self.check_written(&work.to, from, work.actor),
             _ => {}
         }
         // SAFETY: both ends were checked just now; pageable memory is the caller's, who still waits for its copy.
         unsafe { copy(to, from) }
     }
 
-    /// Pageable memory is where a program wants values. Pinned memory is where it moves them, too: a tensor that is
-    /// spilled before its first write is no fault, so its bytes are only counted.
-    fn check_written(&mut self, to: &Place, from: Rows, who: &str) {
-        match self.device.check_written(from, who) {
-            Err(_) if matches!(to, Place::Pinned(_)) => {
+    /// A copy into pageable memory reads values. A copy into pinned memory may also spill a tensor before its first
+    /// write. That is no fault, so its bytes are only counted.
+    fn check_written(&mut self, to: &CopyEnd, from: Rows, actor: &str) {
+        match self.device.check_written(from, actor) {
+            Err(_) if matches!(to, CopyEnd::Pinned(_)) => {
                 report::count(|counters| counters.unwritten_to_pinned.add(from.bytes()));
             }
             Err(unwritten) => unwritten.report(),
@@ -279,41 +275,42 @@ impl Driver {
         }
     }
 
-    /// The rows of a place, whose memory must still be there.
-    fn open(&self, place: &Place, who: &str) -> Rows {
+    /// The rows of a copy's end. Its memory must still exist.
+    fn resolve(&self, place: &CopyEnd, actor: &str) -> Rows {
         match place {
-            Place::Device(rows) => {
-                require(self.device.check_pending(&rows.extent(), who));
+            CopyEnd::Device(rows) => {
+                require(self.device.check_pending(&rows.extent(), actor));
                 *rows
             }
-            Place::Pinned(rows) => {
-                require(self.pinned.check(&rows.extent(), who));
+            CopyEnd::Pinned(rows) => {
+                require(self.pinned.check(&rows.extent(), actor));
                 *rows
             }
-            Place::Pageable(rows) => *rows,
-            Place::Staged { bytes, rows } => Rows { start: bytes.as_ptr() as u64, ..*rows },
+            CopyEnd::Pageable(rows) => *rows,
+            CopyEnd::Staged { bytes, rows } => Rows { start: bytes.as_ptr() as u64, ..*rows },
         }
     }
 
     fn launch(&mut self, mut launch: Launch) {
         let operands: Vec<(u64, bool)> = launch.operands().collect();
         let kernel = Arc::clone(&launch.kernel);
-        let who = format!("kernel {}", kernel.name);
-        let holding =
-            |(address, _): &(u64, bool)| require(self.device.check_pending(&(*address..*address + 1), &who));
+        let actor = format!("kernel {}", kernel.name);
+        let holding = |(address, _): &(u64, bool)| {
+            require(self.device.check_pending(&(*address..*address + 1), &actor))
+        };
         let allocations = operands.iter().map(holding).collect();
-        let suspect = Suspect { kernel: kernel.name.clone(), allocations };
+        let running = RunningKernel { kernel: kernel.name.clone(), allocations };
         let fibers = &mut self.fibers;
-        segfault::with_suspect(&suspect, || launch.run(fibers));
+        segfault::with_running_kernel(&running, || launch.run(fibers));
         let written: Vec<u64> =
             operands.into_iter().filter(|(_, writes)| *writes).map(|(address, _)| address).collect();
         for address in &written {
             self.device.note_kernel(*address);
         }
-        require(self.device.check_guards(Some(&written), &who));
+        require(self.device.check_guards(Some(&written), &actor));
     }
 
-    /// Room for so many bytes on a device: work that is queued may give some back.
+    /// Makes room for `size` bytes, by running queued work that may free memory.
     pub(crate) fn make_room(&mut self, size: u64, device: usize) {
         if !self.device.fits(size, device) {
             self.run(Goal::Everything);

@@ -1,5 +1,4 @@
-//! The C functions of `libcuda` and `libnvrtc` that cudarc calls for CubeCL, grouped by subject. They translate
-//! between C and the driver; what a call means is decided there.
+//! The C functions of `libcuda` and `libnvrtc` that cudarc calls for CubeCL, grouped by subject.
 
 mod copies;
 mod device;

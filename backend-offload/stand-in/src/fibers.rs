@@ -1,11 +1,10 @@
-//! A block whose threads wait for each other: one fiber per thread, all on the thread that launched.
+//! A block whose threads wait for each other: one fiber per thread, all on the launching thread.
 //!
-//! A fiber runs until its thread waits at a barrier or meets the other lanes of its warp, and the next one takes
-//! over: thread by thread, always in the same order. So the result of a block is deterministic, and a missing
-//! barrier shows only where that one order breaks without it.
+//! A fiber runs until its thread waits at a barrier or in a warp exchange; then the next fiber runs. The order is
+//! always the same, so a block's result is deterministic. A missing barrier shows only if it breaks this one order.
 //!
-//! Lanes that meet lay down eight bytes each and go on when all lanes named by the mask that still run have come.
-//! Two sets of slots suffice: a lane that is at its second next meeting cannot have left another one behind.
+//! In a warp exchange each lane stores eight bytes. It ends when all running lanes of the mask have arrived. Two sets
+//! of slots suffice: no lane can start its second next exchange before all lanes have left this one.
 
 mod stacks;
 mod switch;
@@ -30,7 +29,6 @@ pub(crate) struct Dim {
 }
 
 impl Dim {
-    /// Threads of a block or blocks of a grid.
     pub(crate) fn count(self) -> u64 {
         u64::from(self.x) * u64::from(self.y) * u64::from(self.z)
     }
@@ -46,19 +44,18 @@ pub(crate) struct Position {
     pub(crate) grid_dim: Dim,
 }
 
-/// A kernel's body for the thread at its position; takes pointers to its arguments.
-pub(crate) type Thread = unsafe extern "C" fn(*mut *mut c_void);
+pub(crate) type KernelFn = unsafe extern "C" fn(*mut *mut c_void);
 
-/// `stand_in_services` of the device headers: what a kernel may ask for.
+/// `stand_in_services` of the device headers: the functions a kernel may call.
 #[repr(C)]
 pub(crate) struct Services {
     barrier: extern "C" fn(),
-    meet: unsafe extern "C" fn(u32, u64, *mut *const u64) -> u32,
+    warp_exchange: unsafe extern "C" fn(u32, u64, *mut *const u64) -> u32,
     absent_lane: extern "C" fn(),
     active: extern "C" fn() -> u32,
 }
 
-pub(crate) static SERVICES: Services = Services { barrier, meet, absent_lane, active };
+pub(crate) static SERVICES: Services = Services { barrier, warp_exchange, absent_lane, active };
 
 const WARP: usize = 32;
 
@@ -66,7 +63,7 @@ const WARP: usize = 32;
 enum State {
     Ready,
     AtBarrier,
-    AtMeeting,
+    AtWarpExchange,
     Done,
 }
 
@@ -76,8 +73,8 @@ struct Fiber {
     thread: Dim,
     lane: u32,
     warp: usize,
-    /// The lanes of its last meeting.
-    met: Cell<u32>,
+    /// The lanes of its last exchange.
+    participants: Cell<u32>,
 }
 
 #[derive(Default)]
@@ -88,19 +85,19 @@ struct Warp {
     alive: Cell<u32>,
 }
 
-/// One block while it runs. Shared by the fibers and the loop that resumes them, hence the cells.
+/// A running block. The fibers and the loop that resumes them share it, hence the cells.
 struct Block {
     fibers: Vec<Fiber>,
     warps: Vec<Warp>,
     current: Cell<usize>,
-    /// Where the loop goes on.
+    /// Stack pointer of the loop.
     resumer: Cell<*mut c_void>,
-    body: Thread,
+    body: KernelFn,
     arguments: *mut *mut c_void,
     position: *mut Position,
 }
 
-/// The block that runs: one at a time, under the driver's lock.
+/// The running block: one at a time, under the driver's lock.
 static RUNNING: AtomicPtr<Block> = AtomicPtr::new(ptr::null_mut());
 
 #[derive(Debug, Default)]
@@ -109,15 +106,21 @@ pub(crate) struct Fibers {
 }
 
 impl Fibers {
-    /// Runs the block at the position's `block` until all its threads have ended.
+    /// Runs the block at `position.block` to its end.
     ///
     /// # Safety
     /// `body` must accept `arguments` and read its place from `position`, which nothing else may use meanwhile.
-    pub(crate) unsafe fn run(&mut self, body: Thread, arguments: *mut *mut c_void, position: *mut Position) {
+    pub(crate) unsafe fn run(
+        &mut self,
+        body: KernelFn,
+        arguments: *mut *mut c_void,
+        position: *mut Position,
+    ) {
         // SAFETY: promised by the caller.
         let dim = unsafe { (*position).block_dim };
         let count = dim.count() as usize;
         self.stacks.provide(count);
+
         let fiber = |index: usize| {
             let (x, y) = (dim.x as usize, dim.y as usize);
             Fiber {
@@ -126,7 +129,7 @@ impl Fibers {
                 thread: Dim { x: (index % x) as u32, y: (index / x % y) as u32, z: (index / x / y) as u32 },
                 lane: (index % WARP) as u32,
                 warp: index / WARP,
-                met: Cell::new(0),
+                participants: Cell::new(0),
             }
         };
         let block = Block {
@@ -138,6 +141,7 @@ impl Fibers {
             arguments,
             position,
         };
+
         for fiber in &block.fibers {
             let alive = &block.warps[fiber.warp].alive;
             alive.set(alive.get() | 1 << fiber.lane);
@@ -159,7 +163,7 @@ impl Block {
                 }
             }
             if !moved {
-                self.release();
+                self.release_waiting();
             }
         }
     }
@@ -177,24 +181,25 @@ impl Block {
             let warp = &self.warps[fiber.warp];
             warp.alive.set(warp.alive.get() & !(1 << fiber.lane));
             if warp.arrived.get() != 0 && warp.arrived.get() == warp.alive.get() {
-                self.conclude(fiber.warp);
+                self.release_warp(fiber.warp);
             }
         }
     }
 
-    /// Nobody can go on: lanes have met that not all of their warp come to, or else all are at the barrier.
-    fn release(&self) {
-        let mut met = false;
+    /// Called when no fiber is ready. Ends the exchanges that not all lanes of a warp joined; if there are none, opens
+    /// the barrier.
+    fn release_waiting(&self) {
+        let mut released = false;
         for (index, warp) in self.warps.iter().enumerate().filter(|(_, warp)| warp.arrived.get() != 0) {
             let (came, alive) = (warp.arrived.get(), warp.alive.get());
             if came != alive {
                 let circumstances = format!("lanes {came:#010x} of {alive:#010x} exchanged values");
                 Fault::new(Finding::PartOfWarp, circumstances).report();
             }
-            self.conclude(index);
-            met = true;
+            self.release_warp(index);
+            released = true;
         }
-        if !met {
+        if !released {
             self.fibers
                 .iter()
                 .filter(|fiber| fiber.state.get() == State::AtBarrier)
@@ -202,8 +207,8 @@ impl Block {
         }
     }
 
-    /// Lets the lanes that came go on.
-    fn conclude(&self, index: usize) {
+    /// Resumes the lanes that arrived.
+    fn release_warp(&self, index: usize) {
         let warp = &self.warps[index];
         let came = warp.arrived.replace(0);
         warp.generation.set(warp.generation.get() + 1);
@@ -211,12 +216,12 @@ impl Block {
             self.fibers.iter().skip(index * WARP).take(WARP).filter(|fiber| came >> fiber.lane & 1 == 1)
         {
             fiber.state.set(State::Ready);
-            fiber.met.set(came);
+            fiber.participants.set(came);
         }
     }
 
-    /// The current fiber gives way; returns when it is resumed.
-    fn leave(&self, state: State) {
+    /// Suspends the current fiber; returns when it is resumed.
+    fn suspend(&self, state: State) {
         let fiber = &self.fibers[self.current.get()];
         fiber.state.set(state);
         // SAFETY: `resume` is what this fiber was switched to from, and waits there.
@@ -224,7 +229,6 @@ impl Block {
     }
 }
 
-/// Only for code that a fiber runs.
 fn running() -> &'static Block {
     // SAFETY: set while a block runs, and the block outlives its fibers.
     unsafe { &*RUNNING.load(Ordering::Relaxed) }
@@ -234,16 +238,16 @@ extern "C" fn main() -> ! {
     let block = running();
     // SAFETY: promised to `Fibers::run`.
     unsafe { (block.body)(block.arguments) }
-    block.leave(State::Done);
+    block.suspend(State::Done);
     unreachable!("a thread that has ended is not resumed")
 }
 
 extern "C" fn barrier() {
-    running().leave(State::AtBarrier);
+    running().suspend(State::AtBarrier);
 }
 
-/// Waits for the lanes of the mask. `slots` is then what each laid down; returns the lanes that came.
-unsafe extern "C" fn meet(mask: u32, value: u64, slots: *mut *const u64) -> u32 {
+/// Waits for the lanes of the mask. `slots` then points to their values. Returns the lanes that arrived.
+unsafe extern "C" fn warp_exchange(mask: u32, value: u64, slots: *mut *const u64) -> u32 {
     let block = running();
     let fiber = &block.fibers[block.current.get()];
     let warp = &block.warps[fiber.warp];
@@ -251,13 +255,13 @@ unsafe extern "C" fn meet(mask: u32, value: u64, slots: *mut *const u64) -> u32 
     side[fiber.lane as usize].set(value);
     warp.arrived.set(warp.arrived.get() | 1 << fiber.lane);
     if warp.arrived.get() == warp.alive.get() & mask {
-        block.conclude(fiber.warp);
+        block.release_warp(fiber.warp);
     } else {
-        block.leave(State::AtMeeting);
+        block.suspend(State::AtWarpExchange);
     }
     // SAFETY: the kernel passes a variable of its own.
     unsafe { slots.write(side.as_ptr().cast()) };
-    fiber.met.get()
+    fiber.participants.get()
 }
 
 extern "C" fn absent_lane() {
@@ -267,7 +271,7 @@ extern "C" fn absent_lane() {
     Fault::new(Finding::AbsentLane, circumstances).report();
 }
 
-/// The lanes of the caller's warp that have not ended.
+/// The caller's lanes that have not ended.
 extern "C" fn active() -> u32 {
     let block = running();
     block.warps[block.fibers[block.current.get()].warp].alive.get()

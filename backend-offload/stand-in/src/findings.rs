@@ -1,5 +1,5 @@
-//! Findings: things the program under test must not do. Each is counted and printed; one after which nothing sensible
-//! can follow ends the process, and with `STAND_IN_STRICT` every one does.
+//! Findings: errors of the program under test. Each is counted and printed. A finding after which nothing sensible can
+//! follow ends the process; with `STAND_IN_STRICT`, every finding does.
 
 use crate::{report, settings::settings};
 
@@ -41,7 +41,7 @@ impl Finding {
         }
     }
 
-    /// Whether memory is no longer what the program believes it to be.
+    /// Whether memory no longer has the contents that the program assumes.
     fn is_fatal(self) -> bool {
         matches!(
             self,
@@ -54,7 +54,7 @@ impl Finding {
     }
 }
 
-/// A finding with its circumstances, on its way to [`report`](Fault::report).
+/// A finding with its circumstances, not yet [reported](Fault::report).
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) finding: Finding,
@@ -62,18 +62,18 @@ pub(crate) struct Fault {
 }
 
 /// Further findings of a kind are counted only.
-const SAID_PER_KIND: u64 = 8;
+const PRINTED_PER_KIND: u64 = 8;
 
 impl Fault {
     pub(crate) fn new(finding: Finding, circumstances: impl Into<String>) -> Self {
         Self { finding, circumstances: circumstances.into() }
     }
 
-    /// Does not return where the finding is fatal.
+    /// Does not return if the finding is fatal.
     pub(crate) fn report(&self) {
         let count = report::count_finding(self.finding);
         let fatal = self.finding.is_fatal() || settings().strict;
-        if count <= SAID_PER_KIND || fatal {
+        if count <= PRINTED_PER_KIND || fatal {
             eprintln!("stand-in: {}: {}", self.finding.name(), self.circumstances);
         }
         if fatal {
@@ -83,7 +83,7 @@ impl Fault {
     }
 }
 
-/// Reports the fault that an access may be.
+/// Reports the fault of a failed check.
 pub(crate) fn require<T>(checked: Result<T, Fault>) -> T {
     checked.unwrap_or_else(|fault| {
         fault.report();

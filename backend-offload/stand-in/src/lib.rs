@@ -1,22 +1,24 @@
 //! A CUDA driver and run-time compiler for machines without a GPU.
 //!
-//! The shared object answers the calls that CubeCL makes through cudarc: it serves as `libcuda` and as `libnvrtc`
-//! where symbolic links give it those names. Device memory is host memory, kernels are compiled by the system's C++
-//! compiler, and everything runs on the thread that calls. What the program under test could get away with on a
-//! GPU by luck is looked for: work happens as late, or in as odd an order, as streams and events permit, and memory
-//! that is not the program's to read or write is guarded. README.md lists options, findings and limits.
+//! The shared object answers the calls that CubeCL makes through cudarc. Symbolic links present it as `libcuda` and
+//! `libnvrtc`. No program links it (`the_stand_in_has_no_dependencies_and_no_member_links_it`), so tests run the
+//! program that runs on a GPU. Device memory is host memory, the system's C++ compiler compiles kernels, and everything
+//! runs on the calling thread.
 //!
-//! | file | what it owns |
+//! It looks for errors that a GPU may hide by luck. Work happens as late, or in as unusual an order, as streams and
+//! events permit, and guards surround all memory. README.md lists options, findings and limits.
+//!
+//! | file | content |
 //! |---|---|
 //! | `settings` | the environment variables |
-//! | `driver` | the state behind one lock, and carrying out queued work |
+//! | `driver` | the state behind one lock; executes queued work |
 //! | `schedule` | when queued work happens; pure |
-//! | `memory` | device and page-locked memory, guards, what was written |
+//! | `memory` | device and page-locked memory, guards, written ranges |
 //! | `races` | accesses that nothing orders; pure |
-//! | `timeline` | a simulated clock; pure but for its file |
+//! | `timeline` | a simulated clock; pure except for its file |
 //! | `fibers` | a block whose threads wait for each other |
 //! | `kernels` | from CUDA C++ to a function that runs |
-//! | `findings`, `report` | what the program must not do, and what was counted |
+//! | `findings`, `report` | errors of the program, and counters |
 //! | `exports` | the C functions |
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 

@@ -1,5 +1,5 @@
-//! Memory: device memory is host memory that guards surround and that is never handed out twice; page-locked memory
-//! is host memory in a list of its own.
+//! Device memory and page-locked memory. Both are host memory with guards around it, and no address is handed out
+//! twice.
 
 mod address_space;
 mod device;

@@ -1,20 +1,19 @@
-//! The detector of missing waits: two accesses to the same device memory, one of them a write, that no event, wait
-//! or wait of the host orders. It looks at what was asked for, not at what happened, so one run of any mode finds
-//! them.
+//! Detection of missing waits: two accesses to the same device memory, at least one a write, that nothing orders. It
+//! looks at requests, not at execution, so one run in any mode finds them.
 //!
-//! Each stream counts its work in a vector clock. Events carry a clock along, waits merge it, and what the host has
-//! waited for precedes all that it asks for later, from any thread: a handover between threads is invisible here. A
-//! kernel's extent is not known, so each of its operands counts as its first byte.
+//! Each stream counts its work in a vector clock. Events carry a clock, and waits merge it. Work that the host has
+//! waited for precedes all its later requests, from any thread, because a handover between threads is invisible here. A
+//! kernel's extent is unknown, so each operand counts as its first byte.
 
 use std::{collections::BTreeMap, ops::Range};
 
 use crate::schedule::StreamId;
 
-/// How much of each stream's work is known to have happened.
+/// For each stream, how much work is known to have happened.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Clock(Vec<u64>);
 
-/// A piece of work: which of its stream's.
+/// A piece of work: its number in its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Moment {
     stream: StreamId,
@@ -41,23 +40,21 @@ impl Clock {
     }
 }
 
-/// The order that the program has established so far.
 #[derive(Debug, Default)]
-pub(crate) struct Order {
+pub(crate) struct KnownOrder {
     streams: Vec<Clock>,
     host: Clock,
 }
 
-impl Order {
-    /// A piece of work is given to the stream.
-    pub(crate) fn begin(&mut self, stream: StreamId) -> Moment {
+impl KnownOrder {
+    pub(crate) fn begin_work(&mut self, stream: StreamId) -> Moment {
         let host = self.host.clone();
-        let clock = self.of(stream);
+        let clock = self.clock(stream);
         clock.merge(&host);
         clock.advance(stream)
     }
 
-    pub(crate) fn of(&mut self, stream: StreamId) -> &mut Clock {
+    pub(crate) fn clock(&mut self, stream: StreamId) -> &mut Clock {
         if self.streams.len() <= stream.index() {
             self.streams.resize(stream.index() + 1, Clock::default());
         }
@@ -65,7 +62,7 @@ impl Order {
     }
 
     pub(crate) fn stream_waits(&mut self, stream: StreamId, clock: &Clock) {
-        self.of(stream).merge(clock);
+        self.clock(stream).merge(clock);
     }
 
     pub(crate) fn host_waits(&mut self, clock: &Clock) {
@@ -79,27 +76,32 @@ impl Order {
     }
 }
 
-/// Part of an allocation that a piece of work reads or writes.
 #[derive(Debug, Clone)]
 pub(crate) struct Access {
     pub(crate) range: Range<u64>,
     pub(crate) writes: bool,
-    pub(crate) who: String,
+    pub(crate) actor: String,
 }
 
 #[derive(Debug)]
-struct Touched {
+struct PastAccess {
     access: Access,
     when: Moment,
 }
 
-/// Accesses to each live allocation that later ones may still meet.
+/// Accesses to each live allocation that later ones may race with.
 #[derive(Debug, Default)]
-pub(crate) struct Races(BTreeMap<u64, Vec<Touched>>);
+pub(crate) struct Races(BTreeMap<u64, Vec<PastAccess>>);
 
 impl Races {
-    /// The access is part of the piece of work `when`. Returns a line for each earlier one that it races with.
-    pub(crate) fn touch(&mut self, block: u64, access: Access, when: Moment, order: &Order) -> Vec<String> {
+    /// Adds an access by the piece of work `when`. Returns a line for each earlier access that it races with.
+    pub(crate) fn touch(
+        &mut self,
+        block: u64,
+        access: Access,
+        when: Moment,
+        order: &KnownOrder,
+    ) -> Vec<String> {
         let clock = &order.streams[when.stream.index()];
         let earlier = self.0.entry(block).or_default();
         let races = earlier
@@ -109,8 +111,8 @@ impl Races {
             .filter_map(|old| Some((old, intersection(&old.access.range, &access.range)?)))
             .map(|(old, both)| describe(block, old, &access, when, &both))
             .collect();
-        // An access that the host has waited for precedes all to come. A later access by the same stream to all of
-        // it stands for an earlier one.
+        // Drops accesses that the host has waited for, since they precede all later ones. Also drops accesses that this
+        // one covers on the same stream.
         earlier.retain(|old| {
             let covered = old.when.stream == when.stream
                 && access.range.start <= old.access.range.start
@@ -118,7 +120,7 @@ impl Races {
                 && (access.writes || !old.access.writes);
             !covered && !order.host.has(old.when)
         });
-        earlier.push(Touched { access, when });
+        earlier.push(PastAccess { access, when });
         races
     }
 
@@ -132,16 +134,16 @@ fn intersection(a: &Range<u64>, b: &Range<u64>) -> Option<Range<u64>> {
     (both.start < both.end).then_some(both)
 }
 
-fn describe(block: u64, old: &Touched, access: &Access, when: Moment, both: &Range<u64>) -> String {
+fn describe(block: u64, old: &PastAccess, access: &Access, when: Moment, both: &Range<u64>) -> String {
     let verb = |access: &Access| if access.writes { "writes" } else { "reads" };
     format!(
         "stream {} {} ({}) what stream {} {} ({}), and nothing orders the two: {} bytes at offset {}",
         when.stream.index(),
         verb(access),
-        access.who,
+        access.actor,
         old.when.stream.index(),
         verb(&old.access),
-        old.access.who,
+        old.access.actor,
         both.end - both.start,
         both.start - block,
     )
@@ -156,24 +158,24 @@ mod tests {
 
     #[derive(Default)]
     struct Program {
-        order: Order,
+        order: KnownOrder,
         races: Races,
     }
 
     impl Program {
         fn touch(&mut self, stream: StreamId, range: Range<u64>, writes: bool) -> usize {
-            let when = self.order.begin(stream);
-            self.races.touch(0, Access { range, writes, who: "test".into() }, when, &self.order).len()
+            let when = self.order.begin_work(stream);
+            self.races.touch(0, Access { range, writes, actor: "test".into() }, when, &self.order).len()
         }
 
         fn wait(&mut self, stream: StreamId, on: StreamId) {
-            let clock = self.order.of(on).clone();
+            let clock = self.order.clock(on).clone();
             self.order.stream_waits(stream, &clock);
         }
     }
 
     #[test]
-    fn a_write_races_with_what_another_stream_did_before_and_reads_do_not_race() {
+    fn a_write_races_with_another_streams_access_and_reads_do_not_race() {
         let mut program = Program::default();
         assert_eq!(program.touch(A, 0..8, false), 0);
         assert_eq!(program.touch(B, 0..8, false), 0);
@@ -182,14 +184,14 @@ mod tests {
     }
 
     #[test]
-    fn accesses_that_do_not_meet_do_not_race() {
+    fn disjoint_accesses_do_not_race() {
         let mut program = Program::default();
         assert_eq!(program.touch(A, 0..8, true), 0);
         assert_eq!(program.touch(B, 8..16, true), 0);
     }
 
     #[test]
-    fn a_wait_orders_what_came_before_it_and_nothing_later() {
+    fn a_wait_orders_earlier_work_and_no_later_work() {
         let mut program = Program::default();
         program.touch(A, 0..8, true);
         program.wait(B, A);
@@ -213,7 +215,7 @@ mod tests {
     fn work_the_host_waited_for_precedes_all_later_work_and_is_forgotten() {
         let mut program = Program::default();
         program.touch(A, 0..8, true);
-        let clock = program.order.of(A).clone();
+        let clock = program.order.clock(A).clone();
         program.order.host_waits(&clock);
         assert_eq!(program.touch(B, 0..8, true), 0);
         assert_eq!(program.races.0[&0].len(), 1);

@@ -1,4 +1,4 @@
-//! Random numbers from a seed: the generator `SplitMix64`, so that a seed means the same order on every machine.
+//! The random generator `SplitMix64`: a seed gives the same order on every machine.
 
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
@@ -15,7 +15,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A random number from zero to below one.
+    /// From 0 to below 1.
     pub(crate) fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }

@@ -1,4 +1,4 @@
-//! The counters, printed as one line of JSON at the end of the process.
+//! The counters, written as one line of JSON at exit.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,6 @@ use crate::{
     settings::{Settings, settings},
 };
 
-/// Copies in one direction.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Copies {
     pub(crate) count: u64,
@@ -33,14 +32,13 @@ pub(crate) struct Counters {
     pub(crate) allocations: u64,
     pub(crate) frees: u64,
     pub(crate) refused_allocations: u64,
-    /// Freed memory that was unmapped.
     pub(crate) unmapped_bytes: u64,
     pub(crate) to_device: Copies,
     pub(crate) to_host: Copies,
     pub(crate) within_device: Copies,
-    /// Copies, among those above, whose host memory is not page-locked.
+    /// Copies, among those above, with pageable host memory.
     pub(crate) pageable: Copies,
-    /// Copies, among those above, into pinned memory of bytes that were not all written.
+    /// Copies, among those above, that move unwritten bytes into pinned memory.
     pub(crate) unwritten_to_pinned: Copies,
     pub(crate) kernels: u64,
     pub(crate) compiled: u64,
@@ -55,12 +53,12 @@ pub(crate) struct Counters {
 
 static COUNTERS: Mutex<Option<Counters>> = Mutex::new(None);
 
-/// A lock of its own, so that a fault inside a kernel can still be reported.
+/// Its lock is separate, so that a fault inside a kernel can be reported.
 pub(crate) fn count(update: impl FnOnce(&mut Counters)) {
     update(counters().get_or_insert_default());
 }
 
-/// Returns how many of this kind there have been.
+/// Returns the number of this kind so far.
 pub(crate) fn count_finding(finding: Finding) -> u64 {
     let mut count = 0;
     self::count(|counters| {
@@ -75,7 +73,6 @@ fn counters() -> MutexGuard<'static, Option<Counters>> {
     COUNTERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Appends the line to the file that `STAND_IN_REPORT` names.
 pub(crate) fn write() {
     let Some(path) = &settings().report else { return };
     let line = counters().get_or_insert_default().json(settings());
@@ -94,6 +91,7 @@ impl Counters {
     fn json(&self, settings: &Settings) -> String {
         let directions = [&self.to_device, &self.to_host, &self.within_device];
         let mut line = format!("{{\"mode\":\"{}\",\"seed\":{}", settings.mode.name(), settings.seed);
+
         for (name, number) in [
             ("allocations", self.allocations),
             ("frees", self.frees),
@@ -124,6 +122,7 @@ impl Counters {
         ] {
             _ = write!(line, ",\"{name}\":{number:.3}");
         }
+
         let findings: Vec<String> =
             self.findings.iter().map(|(finding, count)| format!("\"{}\":{count}", finding.name())).collect();
         _ = write!(line, ",\"findings\":{{{}}}}}", findings.join(","));

@@ -1,13 +1,13 @@
-//! The order of queued work: streams hold what was asked for until something forces it to happen, and a seed decides
-//! what else happens then.
+//! The order of queued work. Streams hold requested work until something forces it to happen; a seed decides which
+//! other work happens then.
 //!
-//! A pure function of what was queued, the mode and the seed. It knows work as a value to hand out; carrying it out
-//! is the caller's. CUDA promises two things and no more: work of one stream happens in the order in which it was
-//! given, and work behind a wait happens after what the wait names. All else is this file's to choose, and `Random`
-//! chooses badly on purpose: some streams run as far ahead as they can, others never run before they must.
+//! A pure function of the queued work, the mode and the seed. It hands out work as values and does not execute them.
+//! CUDA makes two promises only. Work of one stream happens in the order given. Work after a wait happens after the
+//! work that the wait names. This file may choose everything else, and `Random` chooses unfavourably: some streams run
+//! as far ahead as possible, others only when forced.
 //!
-//! An event needs no entry in a queue. Recording one takes a [`Mark`], a place in a stream, and waiting for one is
-//! waiting until the stream has got there. Marks name what was queued before them, so waits cannot form a circle.
+//! An event needs no queue entry. Recording it takes a [`Mark`], a position in a stream; a wait lasts until the stream
+//! has reached it. Marks name only work queued earlier, so waits cannot form a circle.
 
 use std::collections::VecDeque;
 
@@ -27,7 +27,6 @@ impl StreamId {
     }
 }
 
-/// A place in a stream: behind all that it was given so far.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mark {
     pub(crate) stream: StreamId,
@@ -36,12 +35,11 @@ pub(crate) struct Mark {
     pub(crate) after_work: bool,
 }
 
-/// How far work has to get.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Goal {
-    /// Nothing has to happen: what the mode likes to run.
-    Leisure,
-    /// One piece of work for this stream, if it has any left.
+    /// Nothing has to happen; the mode decides.
+    Optional,
+    /// One piece of work for this stream, if any is left.
     Progress(StreamId),
     Mark(Mark),
     Stream(StreamId),
@@ -57,10 +55,10 @@ enum Entry<W> {
 #[derive(Debug)]
 struct Stream<W> {
     queue: VecDeque<Entry<W>>,
-    /// How many entries have left the queue.
+    /// Entries that have left the queue.
     done: u64,
     worked: bool,
-    /// The chance that it runs when it need not.
+    /// Probability of running when not forced.
     eagerness: f64,
 }
 
@@ -71,9 +69,9 @@ pub(crate) struct Schedule<W> {
     streams: Vec<Stream<W>>,
 }
 
-/// In `Random`, the chance that another stream gets a turn before the one that is waited for, and the least chance
-/// of each to take it.
-const DISTRACTION: f64 = 0.5;
+/// In `Random`: the probability that an unrelated stream runs before the one that is needed, and the least probability
+/// that a chosen one accepts.
+const UNRELATED_CHANCE: f64 = 0.5;
 const LEAST_EAGERNESS: f64 = 0.05;
 
 impl<W> Schedule<W> {
@@ -102,7 +100,7 @@ impl<W> Schedule<W> {
         Mark { stream: id, position: stream.done + stream.queue.len() as u64, after_work: stream.worked }
     }
 
-    /// Orders all later work of the stream after the work that `mark` names.
+    /// Orders all later work of the stream after `mark`.
     pub(crate) fn wait(&mut self, stream: StreamId, mark: Mark) {
         if !self.is_done(mark) {
             self.streams[stream.0].queue.push_back(Entry::Wait(mark));
@@ -124,7 +122,7 @@ impl<W> Schedule<W> {
         })
     }
 
-    /// The next piece of work on the way to the goal, to be carried out before the next call; none at the goal.
+    /// The next piece of work towards the goal, to be executed before the next call; `None` at the goal.
     pub(crate) fn next(&mut self, goal: Goal) -> Option<W> {
         loop {
             let stream = self.choose(goal)?;
@@ -140,10 +138,9 @@ impl<W> Schedule<W> {
         stream.queue.pop_front().expect("only a stream with a front is chosen")
     }
 
-    /// A stream whose front may run.
     fn choose(&mut self, goal: Goal) -> Option<StreamId> {
         let stream = match goal {
-            Goal::Leisure => return self.choose_at_leisure(),
+            Goal::Optional => return self.choose_optional(),
             Goal::Mark(mark) if self.is_done(mark) => return None,
             Goal::Mark(Mark { stream, .. }) | Goal::Stream(stream) | Goal::Progress(stream) => stream,
             Goal::Everything => self.ids().find(|id| !self.is_idle(*id))?,
@@ -151,10 +148,10 @@ impl<W> Schedule<W> {
         if self.is_idle(stream) {
             return None;
         }
-        Some(self.distraction().unwrap_or_else(|| self.leader_of(stream)))
+        Some(self.unrelated_stream().unwrap_or_else(|| self.stream_to_run_for(stream)))
     }
 
-    fn choose_at_leisure(&mut self) -> Option<StreamId> {
+    fn choose_optional(&mut self) -> Option<StreamId> {
         match self.mode {
             Mode::Eager => self.ids().find(|id| self.is_ready(*id)),
             Mode::Lazy => None,
@@ -169,9 +166,9 @@ impl<W> Schedule<W> {
         }
     }
 
-    /// In `Random`, a stream that takes a turn nobody waits for.
-    fn distraction(&mut self) -> Option<StreamId> {
-        if self.mode != Mode::Random || self.random.fraction() >= DISTRACTION {
+    /// In `Random`, a stream that runs although nothing needs it.
+    fn unrelated_stream(&mut self) -> Option<StreamId> {
+        if self.mode != Mode::Random || self.random.fraction() >= UNRELATED_CHANCE {
             return None;
         }
         let id = StreamId(self.random.below(self.streams.len()));
@@ -179,9 +176,8 @@ impl<W> Schedule<W> {
         (self.is_ready(id) && self.random.fraction() < chance).then_some(id)
     }
 
-    /// The stream whose front must run for `stream` to get on: itself, or the one it waits for, or the one that
-    /// waits for.
-    fn leader_of(&self, mut stream: StreamId) -> StreamId {
+    /// The stream whose front must run for `stream` to continue: itself, or the end of its chain of waits.
+    fn stream_to_run_for(&self, mut stream: StreamId) -> StreamId {
         while let Some(Entry::Wait(mark)) = self.streams[stream.0].queue.front() {
             if self.is_done(*mark) {
                 break;

@@ -1,5 +1,5 @@
-//! Segmentation faults: a kernel that leaves its memory, or a program that touches device memory or freed pinned
-//! memory, is named before it ends. All other faults go to whoever handled them before.
+//! Segmentation faults. Names a kernel that leaves its memory, or a program that touches device memory or freed pinned
+//! memory. Other faults go to the previous handler.
 
 use std::{
     ffi::{c_int, c_void},
@@ -17,45 +17,44 @@ use crate::{
     memory::{Owner, owner_of},
 };
 
-/// The kernel that runs, for the handler.
 #[derive(Debug)]
-pub(crate) struct Suspect {
+pub(crate) struct RunningKernel {
     pub(crate) kernel: String,
-    /// The allocations that hold its operands.
+    /// The allocations of its operands.
     pub(crate) allocations: Vec<Range<u64>>,
 }
 
-static SUSPECT: AtomicPtr<Suspect> = AtomicPtr::new(ptr::null_mut());
-static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+static RUNNING: AtomicPtr<RunningKernel> = AtomicPtr::new(ptr::null_mut());
+static PREVIOUS_HANDLER: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Runs `work` with `suspect` as the one to name.
-pub(crate) fn with_suspect(suspect: &Suspect, work: impl FnOnce()) {
-    SUSPECT.store(ptr::from_ref(suspect).cast_mut(), Ordering::Relaxed);
+/// Runs `work`; faults within it are attributed to `running`.
+pub(crate) fn with_running_kernel(running: &RunningKernel, work: impl FnOnce()) {
+    RUNNING.store(ptr::from_ref(running).cast_mut(), Ordering::Relaxed);
     work();
-    SUSPECT.store(ptr::null_mut(), Ordering::Relaxed);
+    RUNNING.store(ptr::null_mut(), Ordering::Relaxed);
 }
 
 pub(crate) fn install_handler() {
-    let mut before = MaybeUninit::zeroed();
+    let mut previous = MaybeUninit::zeroed();
     // SAFETY: all-zero is a valid `sigaction`, of which handler and flags are then set.
     unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
         action.sa_sigaction = handle as *const () as usize;
-        // On the thread's own stack: the one that Rust sets aside for signals is too small for a report on processors that
-        // save much state. A stack that has overflowed therefore ends the process without a word.
+        // On the thread's own stack. The one that Rust sets aside for signals is too small for a report on processors
+        // with large register state. So a stack overflow ends the process without a message.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
-        libc::sigaction(libc::SIGSEGV, &raw const action, before.as_mut_ptr());
-        _ = BEFORE.set(before.assume_init());
+        libc::sigaction(libc::SIGSEGV, &raw const action, previous.as_mut_ptr());
+        _ = PREVIOUS_HANDLER.set(previous.assume_init());
     }
 }
 
 extern "C" fn handle(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
-    // SAFETY: the system passes what it knows of the fault.
+    // SAFETY: the system passes a valid description of the fault.
     let address = unsafe { (*info).si_addr() } as u64;
-    // SAFETY: set while the suspect's kernel runs, which is here.
-    if let Some(suspect) = unsafe { SUSPECT.load(Ordering::Relaxed).as_ref() } {
+    // SAFETY: set while the kernel runs, and this is within it.
+    if let Some(running) = unsafe { RUNNING.load(Ordering::Relaxed).as_ref() } {
         // The interrupted code is a kernel, which holds none of the locks that a report takes.
-        blame(suspect, address).report();
+        describe_fault(running, address).report();
         std::process::abort();
     }
     match owner_of(address) {
@@ -69,15 +68,15 @@ extern "C" fn handle(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut 
         }
         None => {}
     }
-    if let Some(before) = BEFORE.get() {
-        // SAFETY: puts back what was there; the faulting access is then repeated.
-        unsafe { libc::sigaction(libc::SIGSEGV, ptr::from_ref(before), ptr::null_mut()) };
+    if let Some(previous) = PREVIOUS_HANDLER.get() {
+        // SAFETY: restores the previous handler; the faulting access is then repeated.
+        unsafe { libc::sigaction(libc::SIGSEGV, ptr::from_ref(previous), ptr::null_mut()) };
     }
 }
 
-fn blame(suspect: &Suspect, address: u64) -> Fault {
-    let kernel = &suspect.kernel;
-    let behind = suspect.allocations.iter().filter(|range| range.end <= address);
+fn describe_fault(running: &RunningKernel, address: u64) -> Fault {
+    let kernel = &running.kernel;
+    let behind = running.allocations.iter().filter(|range| range.end <= address);
     let nearest =
         behind.min_by_key(|range| address - range.end).filter(|range| address - range.end < 1 << 20);
     let circumstances = match nearest {

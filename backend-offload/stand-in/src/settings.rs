@@ -1,5 +1,5 @@
-//! The settings: environment variables named `STAND_IN_*`, read once and strictly. A misspelt option of a test that
-//! is meant to find something would otherwise let it pass.
+//! Settings: environment variables named `STAND_IN_*`, read once and strictly. A misspelt option would otherwise make a
+//! test pass that should find something.
 
 use std::{path::PathBuf, sync::LazyLock};
 
@@ -8,9 +8,9 @@ pub(crate) enum Mode {
     /// Work runs at the call.
     #[default]
     Eager,
-    /// When something waits for it.
+    /// Work runs when something waits for it.
     Lazy,
-    /// Work runs in a random order from a seed, within what streams and events permit.
+    /// Work runs in a random order from a seed, within the limits of streams and events.
     Random,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Settings {
     /// Bytes of each device.
     pub(crate) memory: u64,
     pub(crate) fail_allocations_after: Option<u64>,
-    /// Tens and units are major and minor.
+    /// Major version times ten, plus minor.
     pub(crate) capability: u32,
     pub(crate) devices: u32,
     /// `-` is standard error.
@@ -70,14 +70,14 @@ const KNOWN: [&str; 16] = [
 /// Fused multiply-add only where a kernel says `fma`, so that its bits do not depend on the optimiser.
 const FLAGS: &str = "-O2 -march=native -ffp-contract=off";
 
-/// Ends the process with one line where the environment is not understood.
+/// Ends the process with one line if the environment is invalid.
 pub(crate) fn settings() -> &'static Settings {
     static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
         let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
         let variables = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
         Settings::parse(variables).unwrap_or_else(|problem| {
             eprintln!("stand-in: {problem}");
-            // SAFETY: ends the process at once, without running what other threads may still use.
+            // SAFETY: ends the process at once, without running code that other threads may still use.
             unsafe { libc::_exit(2) }
         })
     });
@@ -93,17 +93,20 @@ impl Settings {
         if let Some((name, _)) = given.iter().find(|(name, _)| !KNOWN.contains(&&name[PREFIX.len()..])) {
             return Err(format!("{name} is no option: there are {PREFIX}{}", KNOWN.join(", ")));
         }
+
         let given = Given(given);
         let devices = given.number("DEVICES", 1, "a number of devices from 1 to 4", &u32::from_str_radix)?;
         if !(1..=4).contains(&devices) {
             return Err(format!("{PREFIX}DEVICES={devices} is not a number of devices from 1 to 4"));
         }
+
         let Some(cache) = given.text("CACHE") else {
             return Err(format!(
                 "{PREFIX}CACHE is not set: name a folder for compiled kernels, or start the program with `cargo xtask \
                  stand-in`"
             ));
         };
+
         Ok(Self {
             mode: given.parsed("MODE", Mode::default(), "eager, lazy or random", mode)?,
             seed: given.number("SEED", 1, "a number", &u64::from_str_radix)?,
@@ -230,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_value_is_refused_with_what_was_expected() {
+    fn an_invalid_value_is_refused_with_the_expected_form() {
         for (name, value) in [
             ("MODE", "Lazy"),
             ("SEED", "-1"),

@@ -1,5 +1,5 @@
-//! A simulated clock: when copies and kernels would have started and ended on a device with one engine for copies in
-//! each direction and one for kernels. It shows what could overlap, not how long a GPU takes.
+//! A simulated clock: start and end of copies and kernels on a device with one copy engine per direction and one for
+//! kernels. It shows possible overlap, not the speed of a GPU.
 
 use std::{fs::File, io::Write as _};
 
@@ -14,9 +14,9 @@ pub(crate) enum Engine {
 
 #[derive(Debug)]
 pub(crate) struct Timeline {
-    /// When the host makes its next call.
+    /// Time of the host's next call.
     host: f64,
-    /// When each stream has done what it was given.
+    /// When each stream finishes its work.
     streams: Vec<f64>,
     engines: [Busy; 3],
     kernel_seconds: f64,
@@ -24,18 +24,18 @@ pub(crate) struct Timeline {
     trace: Option<File>,
 }
 
-/// A call's own cost, and a copy's beyond its bytes.
+/// Seconds per call, and per copy in addition to its bytes.
 const LATENCY: f64 = 2e-6;
 
-/// Smaller copies slip in between the pieces of others.
+/// Smaller copies run between the pieces of larger ones.
 const LARGE: u64 = 64 << 10;
 
-/// When an engine is taken: disjoint times in order. Work that waits for something leaves the time before to others.
+/// When an engine is busy: disjoint intervals in order. Waiting work leaves the time before it to others.
 #[derive(Debug, Default)]
 struct Busy(Vec<(f64, f64)>);
 
 impl Busy {
-    /// Takes the first time from `ready` on that is long enough. Nobody asks for a time before `now` again.
+    /// Takes the first sufficient interval from `ready` on. No later call asks for a time before `now`.
     fn take(&mut self, now: f64, ready: f64, seconds: f64) -> f64 {
         self.0.retain(|(_, end)| *end > now);
         let mut start = ready;
@@ -71,7 +71,7 @@ impl Timeline {
         }
     }
 
-    /// Books a copy of so many bytes, or a kernel, behind what its stream and its engine have to do already.
+    /// Books a copy of `bytes` bytes, or a kernel, after the earlier work of its stream and its engine.
     pub(crate) fn book(&mut self, stream: StreamId, engine: Engine, name: &str, bytes: u64) {
         let seconds = match engine {
             Engine::Compute => self.kernel_seconds,
@@ -96,7 +96,6 @@ impl Timeline {
         report::count(|counters| counters.simulated_ms = counters.simulated_ms.max(end * 1e3));
     }
 
-    /// When the stream has done what it was given so far.
     pub(crate) fn end_of(&mut self, stream: StreamId) -> f64 {
         if self.streams.len() <= stream.index() {
             self.streams.resize(stream.index() + 1, 0.0);
@@ -112,7 +111,7 @@ impl Timeline {
         self.host = self.host.max(until);
     }
 
-    /// Whether the host, by the end of this call, is past that time.
+    /// Whether the host has passed `time` by the end of this call.
     pub(crate) fn host_asks(&mut self, time: f64) -> bool {
         self.host += LATENCY;
         self.host >= time
@@ -130,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_that_waits_leaves_its_engine_to_others_and_small_copies_slip_in() {
+    fn waiting_work_leaves_its_engine_to_others_and_small_copies_run_between() {
         let settings = Settings::parse([("STAND_IN_CACHE".to_owned(), "c".to_owned())]).unwrap();
         let (first, second) = (StreamId::from_index(0), StreamId::from_index(1));
         let mut timeline = Timeline::new(&settings);

@@ -1,4 +1,4 @@
-//! Counts the small heap allocations of this process, and the bytes it has allocated.
+//! Counts this process's small allocations and allocated bytes.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -8,21 +8,19 @@ struct Counting;
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Larger ones are not counted. Among them are lists that wgpu makes for every command encoder, with an entry for each
-/// buffer number given so far: they come and go with buffers that a launch has nothing to do with.
+/// Largest counted size. Larger allocations include wgpu's lists per command encoder, whose size depends on buffers
+/// that a launch does not use.
 pub const SMALL: usize = 128;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes allocated and not freed, in allocations of any size.
+/// In allocations of any size.
 static BYTES: AtomicI64 = AtomicI64::new(0);
 
-/// Small allocations of all threads so far.
 pub fn small_so_far() -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed)
 }
 
-/// Bytes of all threads that are allocated.
 pub fn live_bytes() -> i64 {
     BYTES.load(Ordering::Relaxed)
 }

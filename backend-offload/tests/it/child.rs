@@ -1,8 +1,7 @@
-//! Runs parts of tests in processes of their own.
+//! Runs parts of tests in separate processes.
 //!
-//! A device is configured once per process, and its counters are the process's. A test that needs a device
-//! of its own starts this very binary again as a [`Child`], naming a [`Scenario`] and its parameters; the
-//! child runs it and prints what it found, line by line, and the parent gets it back as a [`Report`].
+//! A device is configured once per process, and its counters belong to the process. A test that needs its own device
+//! starts this binary again, as a [`Child`] that runs a [`Scenario`] and prints a [`Report`].
 
 use backend_offload::Policy;
 use std::collections::BTreeMap;
@@ -17,29 +16,27 @@ use std::time::{Duration, Instant};
 const SCENARIO: &str = "OFFLOAD_TEST_SCENARIO";
 const PARAMETERS: &str = "OFFLOAD_TEST_PARAMETERS";
 
-/// Prefix of every line of a report, to tell it from what else a test prints.
+/// Prefix of a report's lines.
 const MARK: &str = "report> ";
 
 /// Stands for a line break within a fact.
 const NEWLINE: &str = "\u{1f}";
 
-/// A child that takes longer hangs. In the full suite many trust nothing, or share the machine with other suites.
+/// In the full suite many children run with paranoid checks, or share the machine with other suites.
 fn patience() -> Duration {
     suite::size().pick(Duration::from_mins(8), Duration::from_mins(8), Duration::from_mins(25))
 }
 
-/// Something a child process can do.
 #[derive(Clone)]
 pub struct Scenario {
     pub name: &'static str,
     pub run: fn(&Facts) -> Facts,
 }
 
-/// Named facts: the parameters a scenario gets, or the report it gives.
+/// The parameters of a scenario, or its report.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts(BTreeMap<String, String>);
 
-/// Facts that a scenario found.
 pub type Report = Facts;
 
 impl Facts {
@@ -49,7 +46,6 @@ impl Facts {
         self
     }
 
-    /// These facts and others.
     #[cfg(feature = "router")]
     #[must_use]
     pub fn and(mut self, others: Self) -> Self {
@@ -65,7 +61,6 @@ impl Facts {
         self.0.get(name).map(String::as_str)
     }
 
-    /// The fact, read as a value.
     pub fn value<T: FromStr>(&self, name: &str) -> T {
         let text = self.text(name);
         text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}"))
@@ -75,7 +70,6 @@ impl Facts {
         self.value(name)
     }
 
-    /// The policy that is asked for.
     pub fn policy(&self) -> Option<Policy> {
         self.find("policy").map(|name| match name {
             "planned" => Policy::Planned,
@@ -98,7 +92,6 @@ impl Facts {
     }
 }
 
-/// A process that is to run a scenario.
 #[must_use]
 pub struct Child {
     scenario: &'static str,
@@ -117,23 +110,20 @@ impl Child {
         self
     }
 
-    /// Sets an environment variable of the child.
     pub fn environment(mut self, name: &'static str, value: impl Display) -> Self {
         self.environment.push((name, value.to_string()));
         self
     }
 
-    /// Runs the child in `directory`, whose `cubecl.toml` then counts.
+    /// Runs the child in `directory`, whose `cubecl.toml` then applies.
     #[cfg_attr(not(feature = "cube"), expect(dead_code, reason = "only CubeCL reads a configuration file"))]
     pub fn directory(mut self, directory: PathBuf) -> Self {
         self.directory = Some(directory);
         self
     }
 
-    /// Runs the scenario to its end.
-    ///
     /// # Panics
-    /// If it fails, with all it printed.
+    /// If the scenario fails; the message has all its output.
     pub fn run(self) -> Report {
         let parameters: Vec<_> = self.parameters.lines().collect();
         let here = PathBuf::from(".");
@@ -148,9 +138,11 @@ impl Child {
             .stderr(Stdio::piped())
             .spawn()
             .expect("a child process");
+
         let printed = thread::spawn(reader(child.stdout.take().expect("piped")));
         let complaints = thread::spawn(reader(child.stderr.take().expect("piped")));
         let (started, patience) = (Instant::now(), patience());
+
         let status = loop {
             if let Some(status) = child.try_wait().expect("a child to wait for") {
                 break Some(status);
@@ -162,6 +154,7 @@ impl Child {
             }
             thread::sleep(Duration::from_millis(5));
         };
+
         let printed = printed.join().expect("the reader ends");
         let complaints = complaints.join().expect("the reader ends");
         assert!(
@@ -169,8 +162,9 @@ impl Child {
             "{} {parameters:?} ended with {status:?}\n{printed}\n{complaints}",
             self.scenario
         );
+
         let mut report = Report::default();
-        // The test harness may have begun the line of the first mark with a text of its own.
+        // The test harness may have begun the line with its own text.
         for line in printed.lines().filter_map(|line| line.split_once(MARK)) {
             report.read_line(line.1);
         }

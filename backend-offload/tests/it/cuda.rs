@@ -1,5 +1,5 @@
-//! CUDA where there is none: what is missing is named before anything starts. Where there is a GPU,
-//! `cargo xtask gpu-check` does the rest.
+//! CUDA without a GPU: a missing library is named before anything starts. With a GPU, `cargo xtask gpu-check` checks
+//! the rest.
 
 use crate::child::{Child, Facts, Scenario};
 use crate::stand_in;
@@ -26,7 +26,7 @@ pub fn scenarios() -> Vec<Scenario> {
     vec![Scenario { name: "cuda/probe", run: probe }]
 }
 
-/// A caller with a context of its own, as a program has that uses CUDA besides, and one without any.
+/// Probes without a current context, and with one of the caller's, as in a program that uses CUDA besides.
 fn probe(_: &Facts) -> Facts {
     use cudarc::driver::result;
     let current = || result::ctx::get_current().expect("the driver is there");
@@ -46,8 +46,8 @@ fn probe(_: &Facts) -> Facts {
 }
 
 #[test]
-fn asking_a_device_leaves_the_callers_context_as_it_was() {
-    if stand_in::is_here() {
+fn probing_a_device_keeps_the_callers_context() {
+    if stand_in::is_available() {
         stand_in::run(Child::new("cuda/probe"));
     }
 }

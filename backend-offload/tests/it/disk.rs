@@ -1,5 +1,4 @@
-//! Tensors above a disk that fails now and then: each read gives the right values or the failure, and no tensor is lost. The
-//! same scenario for both adapters.
+//! Tensors above a disk that fails occasionally: each read gives the right values or an error. For both adapters.
 
 use crate::child::{Facts, Report};
 use crate::folders;
@@ -7,7 +6,7 @@ use backend_offload::{Budget, DiskFault, Faults, Offload, OffloadConfig, Offload
 use burn::prelude::*;
 use burn::tensor::TensorData;
 
-/// Each fault by name, and what is said of it.
+/// Faults by name, each with the reason in its error.
 pub const FAULTS: [(&str, DiskFault, &str); 5] = [
     ("cannot read", DiskFault::Read, "Input/output error"),
     ("reads short", DiskFault::ShortRead, "end of file"),
@@ -16,7 +15,6 @@ pub const FAULTS: [(&str, DiskFault, &str); 5] = [
     ("is full", DiskFault::Full, "No space left on device"),
 ];
 
-/// The fault that the facts ask for, and how often.
 pub fn fault(facts: &Facts) -> Option<(DiskFault, u64)> {
     facts.find("disk fault").map(|name| (named(name).1, facts.number("every")))
 }
@@ -25,65 +23,69 @@ fn named(name: &str) -> (&str, DiskFault, &str) {
     FAULTS.into_iter().find(|(other, ..)| *other == name).expect("a fault's name")
 }
 
-/// Elements of a tensor, and its bytes.
 const LEN: usize = 1 << 15;
 const BYTES: u64 = 4 * LEN as u64;
 
-/// Number of tensors. Device and host hold seven of them.
+/// Device and host hold seven of them.
 const TENSORS: usize = 24;
 
 fn number(tensor: usize, place: usize) -> f32 {
     ((tensor * LEN + place) as f32 * 0.618).fract()
 }
 
-/// Makes tensors, reads each and computes with it, as often as it takes to be told of no failure.
+/// Repeats each action until it succeeds.
 pub fn tensors<B: Offloadable>(facts: &Facts, device: &B::Device) -> Facts {
     let faults = Faults { break_disk_every: fault(facts), ..Faults::default() };
     let config = OffloadConfig::new().device_budget(Budget::Bytes(4 * BYTES)).faults(faults);
     let config =
         config.host_budget(Budget::Bytes(3 * BYTES)).disk(folders::target(), Budget::Bytes(16 << 20));
     config.install::<B>(device).expect("installs");
-    let mut told = Vec::new();
+
+    let mut errors = Vec::new();
     let made = |n: usize| {
         let numbers: Vec<_> = (0..LEN).map(|place| number(n, place)).collect();
         let tensor = Tensor::<Offload<B>, 1>::from_data(TensorData::new(numbers, [LEN]), device) * 2.0;
-        // What could not be computed is known when it is read.
+        // The error of a failed operation shows when its result is read.
         read(&tensor).map(|_| tensor)
     };
-    let tensors: Vec<_> = (0..TENSORS).map(|n| insisted(&mut told, || made(n))).collect();
+    let tensors: Vec<_> = (0..TENSORS).map(|n| retry_until_ok(&mut errors, || made(n))).collect();
+
     for _ in 0..2 {
         for (n, tensor) in tensors.iter().enumerate() {
-            assert_is(&insisted(&mut told, || read(tensor)), |place| 2.0 * number(n, place));
-            assert_is(&insisted(&mut told, || read(&(tensor.clone() * 0.5))), |place| number(n, place));
+            assert_is(&retry_until_ok(&mut errors, || read(tensor)), |place| 2.0 * number(n, place));
+            assert_is(&retry_until_ok(&mut errors, || read(&(tensor.clone() * 0.5))), |place| {
+                number(n, place)
+            });
         }
     }
+
     drop(tensors);
-    // It tells of a failure that nobody has been told of.
+    // Reports a failure that no read has reported.
     _ = Offload::<B>::sync(device);
     let Stats { device, host, disk, sunk, raised, .. } = stats::<B>(device);
     let (_, _, reason) = named(facts.text("disk fault"));
-    for words in &told {
+    for words in &errors {
         assert!(words.contains(" of the file on the disk at ") && words.contains(reason), "{words}");
     }
     Facts::default()
-        .with("told", told.len())
+        .with("errors", errors.len())
         .with("sunk", sunk)
         .with("raised", raised)
         .with("left", device.in_use + host.in_use + disk.in_use)
 }
 
-/// Without a panic, in which fusion keeps the tensors that are dropped.
+/// Reads without a panic, in which fusion would keep the tensors that are dropped.
 fn read<B: Backend>(tensor: &Tensor<B, 1>) -> Result<TensorData, String> {
     tensor.clone().try_into_data().map_err(|error| error.to_string())
 }
 
-fn insisted<T>(told: &mut Vec<String>, work: impl Fn() -> Result<T, String>) -> T {
+fn retry_until_ok<T>(errors: &mut Vec<String>, work: impl Fn() -> Result<T, String>) -> T {
     loop {
         match work() {
             Ok(done) => return done,
-            Err(words) => told.push(words),
+            Err(words) => errors.push(words),
         }
-        assert!(told.len() < 200, "nothing works any more: {told:?}");
+        assert!(errors.len() < 200, "nothing works any more: {errors:?}");
     }
 }
 
@@ -92,13 +94,12 @@ fn assert_is(data: &TensorData, number: impl Fn(usize) -> f32) {
     assert_eq!(wrong, None);
 }
 
-/// Runs [`tensors`] with one of three pieces having each of these faults.
-pub fn values_are_right_or_the_failure_is_told(faults: &[usize], run: impl Fn(&str) -> Report) {
+pub fn values_are_right_or_the_failure_is_reported(faults: &[usize], run: impl Fn(&str) -> Report) {
     for (name, fault, _) in faults.iter().map(|n| FAULTS[*n]) {
         let report = run(name);
         assert!(report.number("sunk").min(report.number("raised")) > 12, "{name}: {report:?}");
-        // What could not be written stays in its buffer, and most often can be written later.
-        assert!(fault.is_of_writes() || report.number("told") > 0, "{name}: {report:?}");
+        // Bytes that could not be written stay in their buffer, and can usually be written later.
+        assert!(fault.is_of_writes() || report.number("errors") > 0, "{name}: {report:?}");
         assert_eq!(report.number("left"), 0, "{name}: nothing stays behind");
     }
 }

@@ -1,5 +1,5 @@
-//! Folders below the target directory, in which child processes run: autotune keeps its results there, since timings of
-//! a software device must not reach the cache of a GPU.
+//! Folders of child processes, below the target directory. Autotune keeps its results there, since timings of a
+//! software device must not reach the cache of a GPU.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,20 +10,19 @@ pub fn target() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// Settings of CubeCL.
 #[cfg(feature = "cube")]
 pub const SETTINGS: &str = "[autotune]\ncache = \"local\"\nlevel = \"minimal\"\n";
 
-/// A numbered folder that this process has to itself until it ends. The next process finds it as it was left.
+/// A numbered folder that belongs to this process until it ends. The next process finds it unchanged.
 #[cfg(feature = "cube")]
-pub struct Own {
+pub struct LockedFolder {
     name: &'static str,
-    /// And its lock, which the process holds until it ends.
+    /// The folder and its lock.
     folder: OnceLock<(PathBuf, File)>,
 }
 
 #[cfg(feature = "cube")]
-impl Own {
+impl LockedFolder {
     pub const fn new(name: &'static str) -> Self {
         Self { name, folder: OnceLock::new() }
     }
@@ -32,7 +31,6 @@ impl Own {
         &self.folder.get_or_init(|| self.take()).0
     }
 
-    /// A folder within, with these settings of CubeCL.
     pub fn within(&self, name: &str, settings: &str) -> PathBuf {
         let folder = self.path().join(name.replace(' ', "-"));
         fs::create_dir_all(&folder).expect("a folder below the target directory");
@@ -40,7 +38,7 @@ impl Own {
         folder
     }
 
-    /// The same, without what the last process left in it.
+    /// Like [`within`](Self::within), without files of the last process.
     #[cfg(feature = "wgpu")]
     pub fn emptied(&self, name: &str, settings: &str) -> PathBuf {
         if self.path().exists() {
@@ -61,7 +59,7 @@ impl Own {
     }
 }
 
-/// A folder in which nothing has been tuned, and which goes with its value.
+/// A folder without tuned choices, which is deleted with its value.
 #[cfg(feature = "cube")]
 pub fn fresh(settings: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir_in(target()).expect("a folder below the target directory");

@@ -1,5 +1,5 @@
-//! Promises of the crate as a Burn user meets them, on every adapter that is compiled in: the package `backend-offload`
-//! compiles them with its own for the CPU and for CUDA, and `on-vulkan` with the one for Vulkan.
+//! Promises of the crate to a Burn user: package `offload-tests` compiles them for the CPU and CUDA, and `on-vulkan`
+//! for Vulkan.
 
 #[cfg(feature = "cube")]
 mod allocations;
@@ -19,7 +19,6 @@ mod router;
 #[cfg(feature = "cuda")]
 mod stand_in;
 
-/// All scenarios that a child process can run.
 fn scenarios() -> Vec<child::Scenario> {
     let mut scenarios = Vec::new();
     #[cfg(feature = "cube")]

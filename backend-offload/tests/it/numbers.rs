@@ -1,13 +1,12 @@
 //! Numbers for weights and data, from a counter: the same on every backend, thread and run.
 //!
-//! Burn's own seeds are global to the process (or to a stream), so tests that run side by side would draw
-//! each other's numbers.
+//! Burn's own seeds are global to the process or to a stream, so that concurrent tests would draw each other's numbers.
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::prelude::*;
 use burn::tensor::TensorData;
 
-/// A series of numbers that depends on nothing but its seed and its name.
+/// A series of numbers that depends only on its seed and its name.
 #[derive(Debug, Clone, Copy)]
 pub struct Series(u64);
 
@@ -31,13 +30,11 @@ impl Series {
         TensorData::new(values, shape.to_vec())
     }
 
-    /// Integers in `0..below`.
     pub fn ints(self, shape: &[usize], below: u64) -> TensorData {
         let values: Vec<i32> = (0..shape.iter().product()).map(|n| (self.bits(n) % below) as i32).collect();
         TensorData::new(values, shape.to_vec())
     }
 
-    /// Booleans, evenly.
     pub fn bools(self, shape: &[usize]) -> TensorData {
         let values: Vec<bool> = (0..shape.iter().product()).map(|n| self.bits(n) & 1 == 1).collect();
         TensorData::new(values, shape.to_vec())
@@ -52,7 +49,7 @@ fn mix(state: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Gives every parameter of `module` its value from `seed` and its path, without drawing from the backend.
+/// Derives every parameter from `seed` and its path, without drawing from the backend.
 pub fn initialise<B: Backend, M: Module<B>>(module: M, device: &B::Device, seed: u64) -> M {
     module.map(&mut Initialise::<B> { seed, path: Vec::new(), device: device.clone() })
 }
@@ -82,7 +79,7 @@ impl<B: Backend> ModuleMapper<B> for Initialise<B> {
         let data =
             Series::new(self.seed, &self.path.join(".")).floats(&shape, (fan_in as f32).sqrt().recip());
         let value = Tensor::from_data(data, &self.device);
-        // Scales of norms start near one, or nothing would pass through them.
+        // Scales of norms start near one, since smaller ones would suppress the signal.
         let value = if self.path.last().is_some_and(|name| name == "gamma") { value + 1.0 } else { value };
         Param::initialized(param.id, value.require_grad())
     }

@@ -1,5 +1,4 @@
-//! Requests of a program to a device that is running: other budgets, counters from here on, places for its tensors.
-//! The same scenarios for both adapters.
+//! Requests of a program to a running device, for both adapters.
 
 use crate::child::Facts;
 use backend_offload::{
@@ -16,14 +15,13 @@ const MIB: u64 = 1 << 20;
 
 type Trained<B> = Autodiff<Offload<B>>;
 
-/// One mebibyte of `value`, computed on the device.
 fn mebibyte<B: Backend>(value: f32, device: &B::Device) -> Tensor<B, 2> {
     let tensor = Tensor::from_data(TensorData::new(vec![value; 512 * 512], [512, 512]), device) + 1.0;
     B::sync(device).expect("the operations run");
     tensor
 }
 
-/// A budget that is lowered, raised for a while, and left by a panic.
+/// Lowers a budget, raises it within a closure, and leaves a closure by a panic.
 pub fn budgets<B: Offloadable>(device: &B::Device) {
     ready::<B>(device).expect("nothing is missing");
     let held: Vec<_> = (0..4).map(|n| mebibyte::<Offload<B>>(n as f32, device)).collect();
@@ -58,8 +56,8 @@ pub fn budgets<B: Offloadable>(device: &B::Device) {
     }
 }
 
-/// Whether the tensor asked for has to come back after others needed its room. `hint` says whose place was hinted
-/// at: `first` is the least recently used of three, `last` the most recently used one.
+/// Counts restores of the tensor `asked` after others needed its memory. `first` is the least recently used of three
+/// tensors, `last` the most recently used.
 pub fn hints<B: Offloadable>(facts: &Facts, device: &B::Device) -> Facts {
     OffloadConfig::new().device_budget(Budget::Bytes(4 * MIB)).install::<B>(device).expect("installs");
     let layer = LinearConfig::new(512, 512).with_bias(false).init::<Trained<B>>(device);
@@ -86,7 +84,7 @@ pub fn hints<B: Offloadable>(facts: &Facts, device: &B::Device) -> Facts {
     Facts::default().with("restores", restores).with("failures", stats::<B>(device).failures)
 }
 
-/// How often the tensor `asked` comes back under each hint. `run` runs [`hints`].
+/// Checks how often the tensor `asked` is restored under each hint.
 pub fn hints_decide_which_tensor_is_evicted(run: impl Fn(&str, &str) -> u64) {
     assert_eq!(run("none", "first"), 1, "the least recently used leaves");
     assert_eq!(run("keep the first", "first"), 0);
@@ -95,8 +93,8 @@ pub fn hints_decide_which_tensor_is_evicted(run: impl Fn(&str, &str) -> u64) {
     assert_eq!(run("spare the last", "last"), 1, "however lately it was used");
 }
 
-/// Checks that a device which cannot start is an error before it is a panic.
+/// Reports the error of a device that cannot start, before anything panics.
 #[cfg(feature = "router")]
 pub fn readiness<B: backend_offload::Managed>(device: &B::Device) -> Facts {
-    Facts::default().with("told", ready::<B>(device).expect_err("its budget cannot be told").to_string())
+    Facts::default().with("error", ready::<B>(device).expect_err("its budget is unknown").to_string())
 }

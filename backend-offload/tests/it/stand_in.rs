@@ -1,7 +1,7 @@
-//! The stand-in for the CUDA driver: where it is, and under which schedules the suite runs on it.
+//! The stand-in for the CUDA driver, and the schedules under which the suite runs on it.
 //!
-//! `cargo xtask test` builds it once and names its folder; without that, `cargo xtask stand-in` is asked. Every run reports what the stand-in found; a test
-//! fails on any finding. A run that is asked for it tells what the device did in its last training steps, on a simulated clock.
+//! `cargo xtask test` builds it once and names its folder; otherwise `cargo xtask stand-in` builds it. A test fails on
+//! any finding of the stand-in.
 
 use crate::child::{Child, Report};
 use crate::folders;
@@ -12,14 +12,13 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use suite::{Need, Size};
 
-/// The order in which queued work happens.
 #[derive(Debug, Clone, Copy)]
 pub enum Schedule {
     /// Work runs at the call; the race detector reports accesses that nothing orders.
     Eager,
     /// Work runs as late as possible.
     Lazy,
-    /// Work runs in an order that the seed picks among those that streams and events allow.
+    /// Work runs in an order that the seed picks from those that streams and events allow.
     Random(u64),
 }
 
@@ -46,19 +45,19 @@ impl Schedule {
     }
 }
 
-/// Seeds of the full suite.
+/// Variable with the number of seeds in the full suite.
 const SEEDS: &str = "SPILLWAY_SEEDS";
 
-/// Schedules of a promise, in each size of the suite. The eager one comes first.
+/// Schedules of a promise in each size of the suite. The eager one comes first.
 #[derive(Debug, Clone, Copy)]
 pub enum Schedules {
-    /// All that the size has time for: eager and a seed, then lazy too, then all seeds.
+    /// Eager and a seed; lazy too in the gate; all seeds in the full suite.
     Every,
-    /// For a promise with many processes: eager, then a seed too, then all.
+    /// For a promise with many processes: eager, a seed too in the gate, and all in the full suite.
     Few,
     /// For a promise that takes minutes: eager, and all in the full suite.
     OneOrEvery,
-    /// For a promise that the order of queued work does not touch: eager.
+    /// For a promise that does not depend on the order of queued work: eager.
     One,
 }
 
@@ -81,10 +80,10 @@ impl Schedules {
     }
 }
 
-/// Names the folder that plays a CUDA installation, as `cargo xtask test` has built it.
+/// Variable with the stand-in's folder, if `cargo xtask test` has built it.
 const BUILT: &str = "SPILLWAY_STAND_IN";
 
-/// The folder that plays a CUDA installation, or why there is none.
+/// The folder that plays a CUDA installation.
 pub fn installation() -> &'static Result<PathBuf, String> {
     static INSTALLATION: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     INSTALLATION.get_or_init(|| {
@@ -107,22 +106,19 @@ pub fn installation() -> &'static Result<PathBuf, String> {
     })
 }
 
-/// Whether the calling test can run on the stand-in.
-pub fn is_here() -> bool {
+/// Reports the calling test as not run if there is no stand-in.
+pub fn is_available() -> bool {
     Need::StandIn.found(installation().as_ref()).is_some()
 }
 
-/// Runs the child on the stand-in.
-///
 /// # Panics
-/// If the child fails or the stand-in found something.
+/// If the child fails or the stand-in reports a finding.
 pub fn run(child: Child) -> Report {
-    let (report, told) = run_and_report(child);
-    assert_eq!(told["findings"].to_string(), "{}", "the stand-in found something in {report:?}");
+    let (report, stand_in) = run_and_report(child);
+    assert_eq!(stand_in["findings"].to_string(), "{}", "the stand-in found something in {report:?}");
     report
 }
 
-/// Runs the child and returns what the stand-in tells beside its report.
 pub fn run_and_report(child: Child) -> (Report, serde_json::Value) {
     let installation = installation().as_ref().expect("asked for before");
     let child = child
@@ -134,7 +130,7 @@ pub fn run_and_report(child: Child) -> (Report, serde_json::Value) {
     (report, serde_json::from_str(&text).expect("a report in JSON"))
 }
 
-/// Runs a child with this variable naming a file, and returns what the stand-in has written there at its end.
+/// Returns the text that the stand-in writes to the file that `variable` names.
 fn with_file(child: Child, variable: &'static str, run: impl FnOnce(Child) -> Report) -> (Report, String) {
     static FILES: AtomicU64 = AtomicU64::new(0);
     let number = FILES.fetch_add(1, Ordering::Relaxed);
@@ -157,7 +153,6 @@ pub struct Work {
     pub ends: f64,
 }
 
-/// The device's work in a run's last training steps.
 #[derive(Debug)]
 pub struct Steps {
     pub seconds: f64,
@@ -165,10 +160,10 @@ pub struct Steps {
     pub work: Vec<Work>,
 }
 
-/// Each step ends when its loss has been read, which is the one copy of this size.
+/// Each step ends when its loss has been read, which is the only copy of this size.
 const LOSS: u64 = 4;
 
-/// Runs a child that trains, as [`run`] does, and returns what the device did in its last steps, so many of them.
+/// Like [`run`]; returns the device's work in the last `steps` training steps.
 pub fn run_and_watch(child: Child, steps: usize) -> (Report, Steps) {
     let (report, text) = with_file(child, "STAND_IN_TRACE", run);
     let mut work: Vec<Work> = text.lines().map(work).collect();

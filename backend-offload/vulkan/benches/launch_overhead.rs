@@ -1,14 +1,14 @@
-//! Host time of one launch: on the plain runtime, offloaded, and offloaded with an operand that is clean, of which has
-//! to be known whether the kernel writes to it.
+//! Host time of one launch: on the plain runtime, offloaded, and offloaded with a clean operand, for which it must be
+//! known whether the kernel writes to it.
 //!
 //! ```sh
 //! cargo bench -p on-vulkan --bench launch_overhead
 //! cargo xtask stand-in cargo bench -p on-vulkan --features cuda --bench launch_overhead
 //! ```
 //!
-//! On Vulkan, and on CUDA where there is a driver; the second command brings the stand-in for one. All three run in one
-//! process, one after the other in small turns, so that the machine's mood is shared, and batches of one turn are compared. A
-//! kernel over 64 KiB does next to nothing; what is timed is the road to it.
+//! On Vulkan, and on CUDA if there is a driver; the second command brings the stand-in. All three variants run in one
+//! process, in short turns, so that they share the machine's load, and batches of one turn are compared. The kernel
+//! over 64 KiB does next to nothing: the launch itself is timed.
 
 use backend_offload::{Budget, InnerRuntime, OffloadRuntime, set_device_budget, stats};
 use burn::tensor::backend::DeviceOps;
@@ -22,7 +22,7 @@ use cubecl_wgpu::{WgpuDevice, WgpuRuntime};
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-/// Launches between two synchronisations: enough for a queue, not enough to fill it.
+/// Launches between two synchronisations: enough for a queue, too few to fill it.
 const BATCH: u64 = 256;
 
 #[cube(launch)]
@@ -32,7 +32,7 @@ fn touch(input: &Array<f32>, output: &mut Array<f32>) {
     }
 }
 
-/// Buffers that are read, and as many that are written to.
+/// Number of buffers that are read; as many are written to.
 const READ: usize = 4;
 
 struct Rig<R: Runtime> {
@@ -65,7 +65,6 @@ impl<R: Runtime> Rig<R> {
         );
     }
 
-    /// Time to hand over a batch and have it done.
     fn batch(&self) -> Duration {
         let start = Instant::now();
         for n in 0..BATCH {
@@ -76,7 +75,7 @@ impl<R: Runtime> Rig<R> {
     }
 }
 
-/// Sends every buffer to the host. True if some of them had been there and were not written to since.
+/// Evicts every buffer. True if some of them were clean.
 fn evict_all<R: InnerRuntime<Device: DeviceOps>>(device: &R::Device) -> bool {
     let clean_drops = || stats::<CubeBackend<R, f32, i32, u32>>(device).clean_drops;
     let before = clean_drops();
@@ -99,13 +98,15 @@ fn launches_on<R: InnerRuntime<Device: DeviceOps>>(
     clean.batch();
     let offloaded = Rig::<OffloadRuntime<R>>::new(device);
     let rigs: [&dyn Fn() -> Duration; 3] = [&|| plain.batch(), &|| offloaded.batch(), &|| clean.batch()];
+
     let rounds = RefCell::new(Vec::new());
-    // Each sample of one is taken beside a sample of each other; only its own time counts.
+    // Each sample of one variant comes with a sample of each other; only its own time counts.
     let round = || {
         let times = rigs.map(|batch| batch());
         rounds.borrow_mut().push(times);
         times
     };
+
     let mut group = criterion.benchmark_group(format!("launch on {runtime}"));
     group.throughput(criterion::Throughput::Elements(1));
     for (own, name) in NAMES.iter().enumerate() {
@@ -114,10 +115,11 @@ fn launches_on<R: InnerRuntime<Device: DeviceOps>>(
     }
     group.finish();
     assert!(evict_all::<R>(device), "what was to be clean was");
+
     let rounds = rounds.into_inner();
     let micros = |time: Duration| time.as_secs_f64() * 1e6 / BATCH as f64;
     for (own, name) in NAMES.iter().enumerate() {
-        // On a machine that others use too, the fastest batch says more than any average.
+        // On a shared machine, the fastest batch says more than any average.
         let fastest = rounds.iter().map(|times| micros(times[own])).fold(f64::INFINITY, f64::min);
         let mut above: Vec<f64> = rounds.iter().map(|times| micros(times[own]) - micros(times[0])).collect();
         above.sort_by(f64::total_cmp);

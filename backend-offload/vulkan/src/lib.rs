@@ -1,1 +1,1 @@
-//! Nothing: the package is its tests and benchmarks.
+//! No code: this package holds only tests and benchmarks.

@@ -1,7 +1,6 @@
-//! The optimizer on host memory beside a device that spills and whose kernels run beside the program: its numbers are the same at
-//! every budget.
+//! The optimizer on host memory, with a device that spills: its numbers are the same at every budget.
 //!
-//! A device is configured once per process, so each run is this binary again, started for the test that is ignored here.
+//! A device is configured once per process, so each run starts this binary again, for the ignored test.
 
 use std::env;
 use std::fs;
@@ -30,7 +29,7 @@ const STEPS: usize = 4;
 /// Large enough to be moved.
 const SHAPE: [usize; 2] = [128, 192];
 
-/// Device budget of a child process; nothing if it is to say what its device is.
+/// Device budget of a child process; if empty, the child reports its device.
 const BUDGET: &str = "HOST_OPTIM_TEST_BUDGET";
 const MARK: &str = "report> ";
 
@@ -47,7 +46,7 @@ impl<B: Backend> Net<B> {
     }
 }
 
-/// Numbers in `[-0.5, 0.5)`, others for each seed.
+/// Numbers in `[-0.5, 0.5)`, which differ between seeds.
 fn numbers(seed: u32) -> TensorData {
     let mut x = seed.wrapping_mul(0x9e37_79b9) | 1;
     let numbers = (0..SHAPE.iter().product()).map(|_| {
@@ -65,8 +64,8 @@ fn bits<B: Backend>(tensor: Tensor<B, 2>) -> Vec<u32> {
     tensor.into_data().iter::<f32>().map(f32::to_bits).collect()
 }
 
-/// Weights after some steps as Burn takes them, each along two shares of a gradient that are clipped together.
-fn by_burns_interface(format: Format, device: &WgpuDevice) -> Vec<u32> {
+/// Each step has two gradient shares, which are clipped together.
+fn through_burns_optimizer(format: Format, device: &WgpuDevice) -> Vec<u32> {
     let layers = (0..LAYERS).map(|n| Param::from_tensor(matrix(n, device)));
     let mut net = Net::<Autodiff<B>> { layers: layers.collect() };
     let config = HostAdamWConfig::new().with_format(format).with_max_norm(1e-4);
@@ -81,12 +80,12 @@ fn by_burns_interface(format: Format, device: &WgpuDevice) -> Vec<u32> {
     net.layers.iter().flat_map(|layer| bits(layer.val())).collect()
 }
 
-/// Weights after some steps that are taken on threads of their own, and waited for where they are used.
-fn beside_the_program(device: &WgpuDevice) -> Vec<u32> {
+/// Each update is awaited where its weights are used.
+fn on_background_threads(device: &WgpuDevice) -> Vec<u32> {
     let rule = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1 };
     let memory = host_memory::<Plain>(device);
     let mut weights: Vec<Tensor<B, 2>> = (0..LAYERS).map(|n| matrix(n, device)).collect();
-    let begin = |(n, weights)| HostState::of_tensor(&memory, &format!("layer {n}"), Format::F32, weights);
+    let begin = |(n, weights)| HostState::from_tensor(&memory, &format!("layer {n}"), Format::F32, weights);
     let mut states: Vec<_> =
         weights.iter().enumerate().map(begin).collect::<Result<_, _>>().expect("there is room");
     let arrivals = Arrivals::begin().expect("a thread");
@@ -124,9 +123,9 @@ fn trains_under_the_budget_it_was_started_for() {
     config.install::<Plain>(&device).expect("a budget that the device has");
     let mut hasher = DefaultHasher::new();
     for weights in [
-        by_burns_interface(Format::F32, &device),
-        by_burns_interface(Format::Bf16Moments, &device),
-        beside_the_program(&device),
+        through_burns_optimizer(Format::F32, &device),
+        through_burns_optimizer(Format::Bf16Moments, &device),
+        on_background_threads(&device),
     ] {
         assert!(weights.iter().all(|bits| f32::from_bits(*bits).is_finite()));
         weights.hash(&mut hasher);
@@ -137,7 +136,6 @@ fn trains_under_the_budget_it_was_started_for() {
     println!("{MARK}{} {} {} {reserved}", hasher.finish(), stats.restores, stats.largest_launch);
 }
 
-/// The report of a child process with this budget.
 fn run(folder: &Path, budget: &str) -> String {
     let child = Command::new(env::current_exe().expect("this test's own path"))
         .args(["trains_under_the_budget_it_was_started_for", "--exact", "--ignored", "--nocapture"])
@@ -148,13 +146,13 @@ fn run(folder: &Path, budget: &str) -> String {
     let [said, complained] =
         [child.stdout, child.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     assert!(child.status.success(), "{budget}: {said}\n{complained}");
-    // The test harness may have begun the line with a text of its own.
+    // The test harness may have begun the line with its own text.
     said.lines().find_map(|line| line.split_once(MARK)).expect("a report").1.to_owned()
 }
 
 #[test]
 fn a_budget_changes_no_bit_of_weights_that_the_host_steps() {
-    // Kernels are chosen once for both runs: others may round differently.
+    // Both runs share one choice of kernels: others may round differently.
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("cubecl.toml"), "[autotune]\ncache = \"local\"\nlevel = \"minimal\"\n")
         .expect("written");
@@ -169,7 +167,7 @@ fn a_budget_changes_no_bit_of_weights_that_the_host_steps() {
     };
     let [roomy, restores, largest, _] = report("unlimited");
     assert_eq!(restores, 0, "everything fits");
-    // A twentieth above the largest launch: what it brings besides its operands is nothing.
+    // A twentieth above the largest launch, which needs next to nothing besides its operands.
     let budget = largest + largest / 20;
     let [tight, restores, _, reserved] = report(&budget.to_string());
     assert!(restores > 20 && reserved <= budget, "{restores} restores, {reserved} of {budget} bytes");

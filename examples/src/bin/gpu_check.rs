@@ -1,14 +1,16 @@
-//! Does spilling change a number on this GPU, and what does it cost? Needs no compiler on the target.
+//! Checks whether spilling changes a number on this GPU, and its cost. The target needs no compiler.
 //!
 //! ```sh
 //! cargo xtask gpu-check          # builds this and says where to carry it
 //! gpu_check --budgets 100%,50%,25% --json
 //! ```
 //!
-//! Every program runs on the plain backend twice (is it deterministic at all?), then offloaded without a
-//! budget, which must pass everything through, then under shares of its own peak, with copies beside the kernels and with
-//! copies that are waited for ("in line"). Each run is a process of its own. Standard output is JSON lines; the last one holds the copy bandwidth. A part that failed or did not run
-//! leaves a line with the verdict `fail` and its error, and makes the exit code 1.
+//! Each program runs twice on the plain backend, which shows whether it is deterministic. Then it runs offloaded:
+//! without a budget, where nothing may move, and under shares of its own peak. Each share runs with copies that overlap
+//! kernels, and with copies that are waited for ("in line"). Each run is a process of its own.
+//!
+//! Standard output is JSON lines; the last one holds the copy bandwidth. A part that failed or did not run leaves a
+//! line with the verdict `fail` and its error. The exit code is then 1.
 
 #[expect(dead_code, reason = "the tests of backend-offload use all of it")]
 #[path = "../../../backend-offload/tests/it/numbers.rs"]
@@ -29,7 +31,7 @@ use std::time::Instant;
 
 const STEPS: usize = 20;
 
-/// Holds three of the tensors of [`bandwidth`].
+/// Room for three tensors of [`bandwidth`].
 const BANDWIDTH_BUDGET: &str = "800MiB";
 
 fn main() -> Result<()> {
@@ -43,12 +45,13 @@ fn main() -> Result<()> {
     }
 }
 
-/// All programs at all budgets.
+/// Runs all programs at all budgets.
 fn check(budgets: &str) -> Result<()> {
     let shares: Vec<f64> = budgets.split(',').map(share).collect::<Result<_>>()?;
     let mut failed = false;
     for program in programs::<Autodiff<Offload<Inner>>>() {
         let name = program.name;
+
         let plain = child(&["run", name, "plain"])?;
         let again = child(&["run", name, "plain"])?;
         let deterministic = same(&plain, &again, "losses") && same(&plain, &again, "weights");
@@ -56,6 +59,7 @@ fn check(budgets: &str) -> Result<()> {
         let unlimited = child(&["run", name, "unlimited"])?;
         let passed_through = unlimited["stats"]["bytes_out"] == 0 && unlimited["stats"]["bytes_in"] == 0;
         failed |= !report(name, "unlimited", &unlimited, &plain, deterministic, passed_through);
+
         let peak = unlimited["stats"]["device_peak"].as_u64().unwrap_or(0);
         let floor = unlimited["stats"]["largest_launch"].as_u64().unwrap_or(0);
         for share in &shares {
@@ -69,6 +73,7 @@ fn check(budgets: &str) -> Result<()> {
             failed |= !report(name, &title, &in_line, &plain, deterministic, true);
         }
     }
+
     let bandwidth = child(&["bandwidth"])?;
     if bandwidth["error"].is_null() {
         println!("{bandwidth}");
@@ -80,6 +85,7 @@ fn check(budgets: &str) -> Result<()> {
             json!({ "program": "bandwidth", "budget": BANDWIDTH_BUDGET, "verdict": "fail", "error": error })
         );
     }
+
     ensure!(!failed, "at least one check failed");
     Ok(())
 }
@@ -95,8 +101,7 @@ fn same(a: &Value, b: &Value, what: &str) -> bool {
     !a[what].is_null() && a[what] == b[what]
 }
 
-/// Prints the verdict on `run`, compared with `reference`. Bits are demanded only of a backend that agrees
-/// with itself.
+/// Prints the verdict on `run`, compared with `reference`. Bits must agree only on a deterministic backend.
 fn report(name: &str, budget: &str, run: &Value, reference: &Value, exact: bool, kept: bool) -> bool {
     let (losses, weights) = (same(run, reference, "losses"), same(run, reference, "weights"));
     let passed = run["error"].is_null() && kept && (!exact || (losses && weights));
@@ -135,7 +140,7 @@ fn run(program: &str, budget: &str) -> Result<()> {
     let (run, seconds) = if budget == "plain" {
         train::<Inner>(program, &device)
     } else {
-        // The same cuts of fused kernels at every budget.
+        // Fused kernels are cut alike at every budget.
         OffloadConfig::new().device_budget(budget.parse()?).max_bindings(16).install::<Inner>(&device)?;
         train::<Offload<Inner>>(program, &device)
     };
@@ -154,7 +159,7 @@ fn run(program: &str, budget: &str) -> Result<()> {
 
 fn train<B: Backend>(program: &str, device: &B::Device) -> (Run, f64) {
     let program = programs::<Autodiff<B>>().into_iter().find(|p| p.name == program).expect("a program");
-    // Compiling and tuning kernels belongs to the first run.
+    // The first run compiles and tunes kernels.
     (program.train)(device, Size::Usual, 2, 1);
     let start = Instant::now();
     let run = (program.train)(device, Size::Usual, STEPS, 1);
@@ -186,14 +191,14 @@ fn counters() -> Value {
     })
 }
 
-/// Eight tensors of 256 MiB take turns on a device that may hold three of them.
+/// Eight tensors of 256 MiB take turns on a device with room for three.
 ///
 /// # Errors
-/// If nothing moved: there is no bandwidth to tell then.
+/// If nothing moved.
 fn bandwidth() -> Result<()> {
     type B = Offload<Inner>;
     let device = Device::default();
-    // One operand and one result for each kernel: fusion would otherwise join several additions.
+    // One operand and one result per kernel: fusion would otherwise join several additions.
     let config = OffloadConfig::new().device_budget(BANDWIDTH_BUDGET.parse()?).max_bindings(3);
     config.install::<Inner>(&device)?;
     let mut tensors: Vec<_> = (0..8).map(|n| Tensor::<B, 2>::full([8192, 8192], n as f32, &device)).collect();

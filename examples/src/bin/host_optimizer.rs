@@ -1,5 +1,5 @@
-//! An optimizer whose state never takes device memory: `cargo run -p examples --bin host_optimizer`, on a GPU with `--features
-//! vulkan`, `wgpu` or `cuda`.
+//! An optimizer whose state takes no device memory: `cargo run -p examples --bin host_optimizer`. On a GPU add
+//! `--features vulkan`, `wgpu` or `cuda`.
 
 use backend_offload::{Offload, OffloadConfig, host_memory, stats};
 use burn::backend::Autodiff;
@@ -13,7 +13,7 @@ type B = Autodiff<Offload<Inner>>;
 
 fn main() -> anyhow::Result<()> {
     let device = Device::default();
-    // Weight and gradient of one layer. AdamW on the device would hold ten tensors of this size while it steps.
+    // Enough for weight and gradient of one layer. AdamW on the device would hold ten such tensors during a step.
     OffloadConfig::new().device_budget("16MiB".parse()?).install::<Inner>(&device)?;
     let mut optimizer =
         HostAdamWConfig::new().with_format(Format::Bf16Moments).init(host_memory::<Inner>(&device));

@@ -1,4 +1,4 @@
-//! Eight matrices of 16 MiB on a device that may hold 64 MiB: the rest waits on the host.
+//! Multiplies eight matrices of 16 MiB on a device with a budget of 64 MiB: the rest waits on the host.
 //!
 //! ```sh
 //! cargo run -p examples --bin spill_a_matmul    # on a GPU add --features vulkan, wgpu or cuda

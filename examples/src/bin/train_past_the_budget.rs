@@ -1,14 +1,13 @@
-//! The same small model three times under a cap of device memory: without offloading it fails, with a host
-//! to spill to it finishes, and without a cap it shows that the numbers are the same.
+//! Trains a small model three times: without a cap on device memory, with a cap but nowhere to spill, and spilling to
+//! the host. The second run fails; the others give the same numbers.
 //!
 //! ```sh
 //! cargo run -p examples --bin train_past_the_budget                      # the CPU plays the device
 //! cargo run -p examples --features vulkan --bin train_past_the_budget    # or cuda
 //! ```
 //!
-//! The cap is a device budget; "without offloading" is a host budget of nothing, which leaves a tensor no
-//! place but the device, as for any ordinary backend. Each run is a process of its own, since a device is
-//! configured once per process.
+//! The cap is a device budget. "Nowhere to spill" is a host budget of 0: tensors have no place but the device, as on an
+//! ordinary backend. Each run is a process of its own, since a device is configured once per process.
 
 use anyhow::{Context, bail};
 use backend_offload::{Offload, OffloadConfig, stats};
@@ -96,7 +95,7 @@ fn train(device_budget: &str, host_budget: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Numbers that are the same on every backend: no random generator is.
+/// Numbers that are the same on every backend, unlike those of a random generator.
 fn pattern<B: Backend>(shape: [usize; 2], seed: usize, device: &B::Device) -> Tensor<B, 2> {
     let value = |n: usize| ((n * 7919 + seed * 104_729) % 2003) as f32 / 1001.5 - 1.0;
     let values: Vec<f32> = (0..shape[0] * shape[1]).map(value).collect();

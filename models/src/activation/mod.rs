@@ -1,10 +1,8 @@
-//! The non-linearities of the MLP.
+//! The non-linearities of the MLP: forward passes for every backend, with derivatives in `lean.rs`.
 //!
-//! They are written in primitives on purpose. Backends fuse their own versions in inference but not under autodiff, so
-//! a recomputed block would differ from its first pass in the last bits; and GELU in particular has, on `CubeCL`
-//! backends, an exact forward with a truncated tanh backward.
-//!
-//! Here are the forward passes, the same for every backend; `lean.rs` has their derivatives.
+//! They use primitive operations. Backends fuse their own activations in inference but not under autodiff, so a
+//! recomputed block would differ in the last bits. On `CubeCL` backends GELU has an exact forward, but a truncated tanh
+//! backward.
 
 mod lean;
 

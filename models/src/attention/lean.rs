@@ -1,18 +1,17 @@
-//! Attention as one node of the tape.
+//! Attention as one tape node.
 //!
-//! Under autodiff every chunk of [`super::forward`] would leave its scores and weights on the tape: T×T numbers per
-//! head again, only in pieces. This node saves q, k, v, the output O and the log-sum-exp of each query, and its
-//! backward pass rebuilds a chunk's weights as `P = exp(S - lse)` when it needs them:
+//! Recorded by autodiff, every chunk of [`super::forward`] would leave its scores and weights on the tape: T×T numbers
+//! per head again. This node saves q, k, v, the output O and each query's log-sum-exp. Its backward pass rebuilds a
+//! chunk's weights as `P = exp(S - lse)`:
 //!
 //! ```text
 //! dV = Pᵀ dO          dP = dO Vᵀ         δ = rowsum(dO ∘ O)
 //! dS = P ∘ (dP - δ)   dQ = scale · dS K   dK = scale · dSᵀ Q
 //! ```
 //!
-//! δ replaces the sum over keys that softmax's derivative asks for, which is why O is kept. A masked score gives P = 0
-//! exactly, so the mask needs no gradient of its own; the soft-cap's derivative is taken from the score before masking,
-//! where it is finite. dK and dV of a chunk cover its prefix and are added into the first rows of two accumulators, which the
-//! first chunk begins.
+//! δ replaces the sum over keys in softmax's derivative, which is why O is kept. A masked score gives P = 0 exactly, so
+//! the mask needs no gradient. The soft-cap's derivative uses the score before masking, where it is finite. dK and dV
+//! of a chunk cover its prefix and are added to the first rows of two accumulators.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -47,11 +46,11 @@ pub(crate) fn lean<I: Backend, C: CheckpointStrategy>(
 }
 
 impl<I: Backend> Saved<I, 4, 3> for SavedAttention<I> {
-    /// Gradients of q, k and v, in their dtype.
+    /// Gradients of q, k and v, in their type.
     fn gradients(self, grad: Tensor<I, 4>) -> [Tensor<I, 4>; 3] {
-        let shape = Shape::of(&self.q, &self.k);
+        let shape = Shape::new(&self.q, &self.k);
         let compute = self.options.compute;
-        let band = Band::of(shape, self.chunk_size, &self.q.device());
+        let band = Band::new(shape, self.chunk_size, &self.q.device());
         let mut dq = Vec::new();
         let keys = self.k.dims()[2];
         let (mut dk, mut dv) = (None, None);
@@ -62,7 +61,7 @@ impl<I: Backend> Saved<I, 4, 3> for SavedAttention<I> {
             let d_output = compute.narrow(d_output);
 
             let capped = scores(shape, &chunk, &self.q, &self.k, &self.options);
-            // Only the cap's derivative asks for the scores again: without one they make room for their weights.
+            // Only the cap's derivative reads the scores again: without a cap nothing keeps them.
             let kept = self.options.soft_cap.map(|cap| (cap, capped.clone()));
             let weights = (mask(shape, &chunk, &band, capped, None) - rows(&self.log_sum_exp)).exp();
             let v = shape.prefix(&self.v, chunk.prefix);
@@ -86,7 +85,7 @@ impl<I: Backend> Saved<I, 4, 3> for SavedAttention<I> {
     }
 }
 
-/// `part` belongs to the first of the `keys`. Nothing is added to where there is nothing yet.
+/// Adds `part` to the first of the `keys`. Without a total, `part` padded with zeros becomes the total.
 fn added_to_prefix<I: Backend>(total: Option<Tensor<I, 4>>, part: Tensor<I, 4>, keys: usize) -> Tensor<I, 4> {
     let [batch, heads, prefix, width] = part.dims();
     let Some(total) = total else {

@@ -1,13 +1,13 @@
 //! Causal attention in query chunks over the causal prefix.
 //!
-//! A chunk of `c` queries starting at position `s` sees keys `0..s + c` and no others, so its scores are
-//! `[batch, heads, c, s + c]`: at a fixed `c` memory grows with T, not with T², and half of the T×T work is skipped.
+//! A chunk of `c` queries from position `s` on sees only keys `0..s + c`. Its scores are `[batch, heads, c, s + c]`:
+//! memory grows with T, not with T², and half of the T×T work is skipped.
 //!
-//! Grouped queries need no copies of K and V: the heads that share one key head are consecutive, so their queries are
-//! one taller matrix, `[batch, kv_heads, group · c, width]`, which is a reshape.
+//! Grouped queries need no copies of K and V. Heads that share a key head are consecutive, so a reshape stacks their
+//! queries: `[batch, kv_heads, group · c, width]`.
 //!
-//! Burn's own attention operation is not used. It has no grouped queries, and with a soft-cap, a scale or a bias (or
-//! wherever autotune picks that path) it builds the T×T scores this module exists to avoid.
+//! Burn's own attention has no grouped queries. With a soft-cap, a scale or a bias, or by autotune's choice, it builds
+//! the T×T scores that this module avoids.
 //!
 //! `forward` serves inference and the plain path; `lean.rs` adds the backward pass.
 
@@ -20,10 +20,10 @@ use burn::tensor::{Bool, Int, Tensor, backend::Backend};
 use crate::precision::Compute;
 pub(crate) use lean::lean;
 
-/// Settings of attention other than its chunk sizes.
+/// Settings of attention other than chunk sizes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionOptions {
-    /// Factor on the scores, `1 / sqrt(width)` as a rule.
+    /// Factor on the scores, usually `1 / sqrt(width)`.
     pub scale: f64,
     /// `c * tanh(score / c)` before the softmax.
     pub soft_cap: Option<f64>,
@@ -31,11 +31,11 @@ pub struct AttentionOptions {
     pub compute: Compute,
 }
 
-/// Far below any score, yet finite: a padded query that sees no key at all gets garbage, not NaN, and garbage times a
+/// Far below any score, yet finite: a padded query that sees no key gets garbage instead of NaN, and garbage times a
 /// zero weight stays zero.
 const MASKED: f64 = -1e30;
 
-/// The result of attention and what its backward pass needs beside it.
+/// The result of attention and the statistics its backward pass needs.
 pub(crate) struct Attended<B: Backend> {
     /// `[batch, heads, time, width]`, wide.
     pub(crate) output: Tensor<B, 4>,
@@ -43,34 +43,32 @@ pub(crate) struct Attended<B: Backend> {
     pub(crate) log_sum_exp: Tensor<B, 4>,
 }
 
-/// Sizes shared by all chunks of one call.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     batch: usize,
     heads: usize,
     kv_heads: usize,
     time: usize,
-    /// Positions that come before the first query: keys already in a cache.
+    /// Positions before the first query: keys already in a cache.
     past: usize,
 }
 
-/// One step: the queries it computes and how many keys they see.
 #[derive(Debug, Clone)]
 struct Chunk {
     queries: Range<usize>,
     prefix: usize,
-    /// Columns of the [`Band`] in front of the chunk's own.
+    /// First column of the chunk in the [`Band`].
     shift: usize,
 }
 
-/// Which keys lie in a query's future, for all chunks of one call: a chunk further up sees the band further right.
+/// The mask of future keys for all chunks of a call. Earlier chunks use columns further right.
 struct Band<B: Backend>(Option<Tensor<B, 2, Bool>>);
 
 impl<B: Backend> Band<B> {
-    fn of(shape: Shape, chunk_size: usize, device: &B::Device) -> Self {
+    fn new(shape: Shape, chunk_size: usize, device: &B::Device) -> Self {
         let rows = chunk_size.clamp(1, shape.time);
         let first = shape.past + (shape.time - 1) / rows * rows;
-        // A lone query is the last position and sees everything.
+        // A lone query is the last position and sees every key.
         Self((shape.time > 1).then(|| Tensor::tril_mask([rows, first + rows], first as i64, device)))
     }
 
@@ -81,7 +79,7 @@ impl<B: Backend> Band<B> {
 }
 
 impl Shape {
-    fn of<B: Backend>(q: &Tensor<B, 4>, k: &Tensor<B, 4>) -> Self {
+    fn new<B: Backend>(q: &Tensor<B, 4>, k: &Tensor<B, 4>) -> Self {
         let [batch, heads, time, _] = q.dims();
         let [_, kv_heads, keys, _] = k.dims();
         Self { batch, heads, kv_heads, time, past: keys - time }
@@ -117,8 +115,8 @@ impl Shape {
     }
 }
 
-/// Attention without saving anything for a backward pass but what [`Attended`] names. `q`, `k` and `v` are narrow.
-/// `first_key`, one per batch row, hides the keys before it: the padding of prompts of different lengths.
+/// Attention that keeps only [`Attended`]. `q`, `k` and `v` are narrow. `first_key`, one per batch row, hides earlier
+/// keys: the padding of shorter prompts.
 pub(crate) fn forward<B: Backend>(
     q: &Tensor<B, 4>,
     k: &Tensor<B, 4>,
@@ -127,8 +125,8 @@ pub(crate) fn forward<B: Backend>(
     chunk_size: usize,
     first_key: Option<&Tensor<B, 1, Int>>,
 ) -> Attended<B> {
-    let shape = Shape::of(q, k);
-    let band = Band::of(shape, chunk_size, &q.device());
+    let shape = Shape::new(q, k);
+    let band = Band::new(shape, chunk_size, &q.device());
     let mut outputs = Vec::new();
     let mut log_sums = Vec::new();
     for chunk in shape.chunks(chunk_size) {
@@ -145,7 +143,7 @@ pub(crate) fn forward<B: Backend>(
     Attended { output: joined(outputs), log_sum_exp: joined(log_sums) }
 }
 
-/// Scaled and capped, not masked: `[batch, kv_heads, group · chunk, prefix]`, wide.
+/// Scaled and capped but unmasked scores: `[batch, kv_heads, group · chunk, prefix]`, wide.
 fn scores<B: Backend>(
     shape: Shape,
     chunk: &Chunk,
@@ -159,7 +157,7 @@ fn scores<B: Backend>(
     soft_cap(scores, options.soft_cap)
 }
 
-/// `cap * tanh(x / cap)`, or `x` where there is no cap.
+/// `cap * tanh(x / cap)`, or `x` without a cap.
 pub(crate) fn soft_cap<B: Backend, const D: usize>(x: Tensor<B, D>, cap: Option<f64>) -> Tensor<B, D> {
     match cap {
         Some(cap) => x.div_scalar(cap).tanh().mul_scalar(cap),
@@ -167,7 +165,7 @@ pub(crate) fn soft_cap<B: Backend, const D: usize>(x: Tensor<B, D>, cap: Option<
     }
 }
 
-/// The derivative of [`soft_cap`] times `grad`, from the capped value.
+/// `grad` times the derivative of [`soft_cap`], from the capped value.
 pub(crate) fn soft_cap_backward<B: Backend, const D: usize>(
     grad: Tensor<B, D>,
     capped: Tensor<B, D>,

@@ -1,10 +1,9 @@
-//! Cross-entropy as one node of the tape.
+//! Cross-entropy as one tape node.
 //!
-//! The gradient of a token's logits is `softmax - onehot`, known as soon as the logits are. So the forward pass already
-//! multiplies it into the gradients of the hidden states and of the head, chunk by chunk, and the backward pass only
-//! scales the two by the gradient of the loss. That makes three products per chunk in all; keeping the log-sum-exp and
-//! rebuilding the logits later would make four. What is saved, `[tokens, width]` and `[vocabulary, width]`, is no more
-//! than the gradients that the tape would hold one step later anyway.
+//! The gradient of a token's logits, `softmax - onehot`, is known as soon as the logits are. So the forward pass
+//! computes the gradients of hidden states and head, chunk by chunk, and the backward pass only scales them. That takes
+//! three products per chunk; rebuilding logits from a saved log-sum-exp would take four. The saved tensors,
+//! `[tokens, width]` and `[vocabulary, width]`, are gradients that the tape would hold one step later anyway.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
@@ -60,13 +59,13 @@ fn loss_and_gradients<I: Backend>(
     let head_narrow = compute.narrow(head.clone());
     let mut total = weight.zeros_like();
     let mut d_hidden = Vec::new();
-    // No zeros to start from: the gradient of the head is the largest tensor here.
+    // Starts without zeros: the head's gradient is the largest tensor here.
     let mut d_head: Option<Tensor<I, 2>> = None;
     for rows in chunks(hidden.dims()[0], chunk_size) {
         let (ids, mask) = targets.rows(rows.clone());
         let hidden = compute.narrow(hidden.clone().slice_dim(0, rows));
         let logits = logits(hidden.clone(), head_narrow.clone(), options);
-        // Only the cap's derivative asks for the logits again: without one they make room for their exponentials.
+        // Only the cap's derivative reads the logits again: without a cap nothing keeps them.
         let capped = options.soft_cap.map(|cap| (cap, logits.clone()));
         let TokenLoss { mut loss, log_sum, exponentials, total: sum } =
             token_loss(logits, ids.clone(), options);

@@ -1,4 +1,4 @@
-//! Normalisation as one node of the tape.
+//! Normalisation as one tape node.
 //!
 //! With y = (x - μ) / s, s = √(mean((x - μ)²) + ε):
 //!
@@ -6,8 +6,8 @@
 //! dx = (g - mean(g) - y · mean(g ∘ y)) / s        RMSNorm: the same without μ and mean(g)
 //! ```
 //!
-//! The node keeps y and one number per row. y rather than x, because y is on the tape anyway: the trained scale that
-//! follows keeps it for its own gradient, and where there is none, the product that follows does.
+//! The node keeps y and one number per row. It keeps y rather than x because y is on the tape anyway: the trained scale
+//! that follows, or else the next product, keeps it for its own gradient.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;

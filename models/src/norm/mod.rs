@@ -1,6 +1,6 @@
-//! Rows brought to unit size: `LayerNorm` and `RMSNorm` without their trained scale and offset.
+//! `LayerNorm` and `RMSNorm` without their trained scale and offset.
 //!
-//! Norms are written in primitives, as the activations are and for the same reason.
+//! Written in primitives, for the same reason as activations.
 
 mod lean;
 
@@ -9,7 +9,7 @@ use burn::tensor::{Tensor, backend::Backend};
 use crate::config::NormKind;
 pub(crate) use lean::lean;
 
-/// Rows of unit size and what they were divided by.
+/// Normalised rows and their divisors.
 pub(crate) struct Normalised<B: Backend, const D: usize> {
     pub(crate) rows: Tensor<B, D>,
     /// One per row: the last dimension is 1.

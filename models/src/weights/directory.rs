@@ -1,8 +1,8 @@
-//! Directories of weights: as `transformers` reads and writes them, with `config.json` beside the weights, whole or in
-//! shards; or one file in the native layout, which describes itself.
+//! Directories of weights: those of `transformers`, with `config.json` and whole or sharded weights, or one native file
+//! that describes itself.
 //!
-//! Somebody else made them: only regular files are opened, within a limit where they are read whole, and an index of
-//! shards leads nowhere else.
+//! Directories are untrusted. Only regular files are opened, and files read whole have a size limit. An index of shards
+//! names only files of its own folder (`an_index_opens_files_of_its_own_folder_and_no_others`).
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -27,9 +27,9 @@ const DESCRIPTION_BYTES: u64 = 1 << 20;
 /// Indexes of models with 256 experts a block take 9 MB.
 const INDEX_BYTES: u64 = 32 << 20;
 
-/// Reads a model and its description from a directory, in whichever of the two layouts it is.
+/// Loads a model and its configuration from a directory of either layout.
 pub fn load_pretrained<B: Backend>(directory: &Path, device: &B::Device) -> Result<Gpt<B>, WeightsError> {
-    let (config, layout) = described(directory)?;
+    let (config, layout) = config_and_layout(directory)?;
     let files = match layout {
         Layout::Native => vec![directory.join(WHOLE)],
         Layout::HuggingFace => weight_files(directory)?,
@@ -38,13 +38,13 @@ pub fn load_pretrained<B: Backend>(directory: &Path, device: &B::Device) -> Resu
     load(&config, &files, layout, device)
 }
 
-/// The description in a directory. No tensor is read.
+/// The configuration of the model in a directory. Reads no tensor.
 pub fn pretrained_config(directory: &Path) -> Result<GptConfig, WeightsError> {
-    described(directory).map(|(config, _)| config)
+    config_and_layout(directory).map(|(config, _)| config)
 }
 
-/// Weights that describe themselves are described by nothing else.
-fn described(directory: &Path) -> Result<(GptConfig, Layout), WeightsError> {
+/// Native weights describe themselves, so `config.json` is ignored.
+fn config_and_layout(directory: &Path) -> Result<(GptConfig, Layout), WeightsError> {
     let whole = directory.join(WHOLE);
     if whole.exists() {
         match native_config(&whole) {
@@ -67,11 +67,11 @@ pub fn save_pretrained<B: Backend>(
     let description = config_to_hugging_face(model.config())?;
     save(model, &directory.join(WHOLE), Layout::HuggingFace, stored)?;
     let path = directory.join(DESCRIPTION);
-    std::fs::write(&path, format!("{description:#}\n")).map_err(WeightsError::file("write", &path))
+    durable::write(&path, format!("{description:#}\n").as_bytes()).map_err(WeightsError::file("write", &path))
 }
 
 fn read(path: &Path, limit: u64) -> Result<String, WeightsError> {
-    regular::read_text(path, limit).map_err(|unread| WeightsError::file("read", path)(unread.into()))
+    regular::read_text(path, limit).map_err(|error| WeightsError::file("read", path)(error.into()))
 }
 
 /// `model.safetensors`, or the shards its index lists.
@@ -85,11 +85,10 @@ fn weight_files(directory: &Path) -> Result<Vec<PathBuf>, WeightsError> {
     Ok(names.into_iter().map(|name| directory.join(name)).collect())
 }
 
-/// The files that an index of shards names, each once.
+/// The distinct files in an index of shards.
 fn shards(index: &str) -> Result<Vec<String>, IndexProblem> {
     #[derive(Deserialize)]
     struct Index {
-        /// From tensors to files.
         weight_map: BTreeMap<String, String>,
     }
     let Index { weight_map } = serde_json::from_str(index).map_err(IndexProblem::Json)?;
@@ -97,7 +96,7 @@ fn shards(index: &str) -> Result<Vec<String>, IndexProblem> {
     names.sort();
     names.dedup();
     match names.iter().find(|name| Path::new(name).file_name() != Some(OsStr::new(name))) {
-        Some(other) => Err(IndexProblem::Elsewhere(other.clone())),
+        Some(other) => Err(IndexProblem::OutsideFolder(other.clone())),
         None if names.is_empty() => Err(IndexProblem::Empty),
         None => Ok(names),
     }

@@ -1,4 +1,6 @@
 //! The `config.json` of `transformers`, read and written.
+//!
+//! A published description is read or refused by name (`no_published_description_causes_a_panic_or_an_invalid_model`).
 
 use serde_json::{Map, Value, json};
 
@@ -6,8 +8,8 @@ use super::WeightsError;
 use crate::config::{Activation, GptConfig, NormKind, Positions};
 use crate::error::ConfigError;
 
-/// Keys of published files that say nothing about the network: bookkeeping, special tokens, generation defaults, other
-/// heads. Dropout on attention weights is among them because only training reads it.
+/// Published keys that do not affect the network: bookkeeping, special tokens, generation defaults, other heads.
+/// Attention dropout is here because only training reads it.
 const INERT: &[&str] = &[
     "_name_or_path",
     "architectures",
@@ -34,7 +36,7 @@ const INERT: &[&str] = &[
     "use_cache",
 ];
 
-/// Reads a published `config.json`. Keys that change the network in a way this crate does not know are refused.
+/// Parses a published `config.json`. Refuses keys that change the network in an unsupported way.
 pub fn config_from_hugging_face(text: &str) -> Result<GptConfig, ConfigError> {
     let published: Value = serde_json::from_str(text).map_err(ConfigError::Syntax)?;
     let unsupported =
@@ -44,11 +46,13 @@ pub fn config_from_hugging_face(text: &str) -> Result<GptConfig, ConfigError> {
         Some("llama") => "llama-2-7b",
         _ => return Err(unsupported("model_type", &published["model_type"])),
     };
+
     let mut kept = Map::from_iter([("preset".to_owned(), json!(preset))]);
     if preset != "gpt2" {
-        // The value `transformers` assumes where a file leaves it out.
+        // The default of `transformers` for an absent key.
         kept.insert("rms_norm_eps".to_owned(), json!(1e-6));
     }
+
     for (key, value) in published.as_object().into_iter().flatten() {
         let neutral = match key.as_str() {
             key if INERT.contains(&key) => true,
@@ -69,6 +73,7 @@ pub fn config_from_hugging_face(text: &str) -> Result<GptConfig, ConfigError> {
             return Err(unsupported(key, value));
         }
     }
+
     GptConfig::from_value(Value::Object(kept))
 }
 
@@ -76,12 +81,13 @@ fn head_dim(published: &Value) -> Option<u64> {
     published["hidden_size"].as_u64()?.checked_div(published["num_attention_heads"].as_u64()?)
 }
 
-/// The `config.json` of a model that is a GPT-2 or a Llama.
+/// The `config.json` of a GPT-2 or a Llama.
 pub fn config_to_hugging_face(config: &GptConfig) -> Result<Value, WeightsError> {
     expressible(config)?;
-    // GPT-2's default special tokens only exist in its own vocabulary.
+    // GPT-2's default special tokens exist only in its own vocabulary.
     let special = if config.vocab_size > 50256 { json!(50256) } else { Value::Null };
     let activation = serde_json::to_value(config.activation_function).expect("an activation has a name");
+
     Ok(match config.positions {
         Positions::Learned => json!({
             "model_type": "gpt2",
@@ -124,7 +130,7 @@ pub fn config_to_hugging_face(config: &GptConfig) -> Result<Value, WeightsError>
     })
 }
 
-/// Whether `transformers` has a model class that computes what `config` describes.
+/// Fails unless a model class of `transformers` computes the same network.
 pub(crate) fn expressible(config: &GptConfig) -> Result<(), WeightsError> {
     let gpt2 = config.positions == Positions::Learned;
     let gelu = matches!(config.activation_function, Activation::GeluTanh | Activation::GeluErf);

@@ -1,14 +1,15 @@
 //! Weights in and out, as safetensors.
 //!
-//! Two layouts. [`Layout::Native`] holds every parameter under its own name and type, with the model's description in
-//! the file's metadata: nothing is lost and any preset fits. [`Layout::HuggingFace`] writes the tensors `transformers`
-//! expects of a GPT-2 or a Llama, and refuses a model that is neither.
+//! [`Layout::Native`] stores every parameter under its own name, and the model's description in the file's metadata:
+//! nothing is lost and any preset fits. [`Layout::HuggingFace`] writes the tensors that `transformers` expects of a
+//! GPT-2 or a Llama, and refuses other models.
 //!
-//! Files are read through a memory map, one tensor at a time, and converted to f32 whatever they hold. Before the first
-//! tensor is read or allocated the whole list is compared, and one report names everything missing, left over or of
-//! another shape. NaN and infinity are refused in either direction.
-//! Writing goes to a neighbouring file that takes the name at the end, so a model may be saved over the file it was
-//! loaded from, even while that is mapped, and a crash leaves the old file whole.
+//! Files are read through a memory map, one tensor at a time, and converted to f32. Before any tensor is read or
+//! allocated, one report names all missing, extra and reshaped tensors. NaN and infinity are refused in both
+//! directions. No bytes cause a panic (`no_bytes_in_a_weights_file_cause_a_panic`).
+//!
+//! A file is written aside and renamed at the end. A model may overwrite the mapped file it was loaded from, and a
+//! crash leaves the old file whole.
 
 mod directory;
 mod hugging_face;
@@ -31,9 +32,9 @@ pub use tensors::{Fetch, Outgoing, Stored, TensorFile, write_tensors};
 /// How tensors are named and laid out in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
-    /// This crate's own names, every tensor as it is.
+    /// This crate's own names and shapes.
     Native,
-    /// The names and orientations `transformers` uses.
+    /// The names and orientations of `transformers`.
     HuggingFace,
 }
 
@@ -50,12 +51,12 @@ pub enum WeightsError {
         /// Why it failed.
         source: std::io::Error,
     },
-    /// A tensor could not be fetched from where it is.
+    /// A tensor's values could not be fetched.
     #[error("could not fetch the tensor `{name}` to save it: {reason}")]
     Unread {
         /// The tensor.
         name: String,
-        /// The message of the device or of whatever else holds the tensor.
+        /// The message of the device, or of another holder of the tensor.
         reason: String,
     },
     /// The file is not safetensors, or is cut short.
@@ -74,7 +75,7 @@ pub enum WeightsError {
         /// All differences.
         report: Report,
     },
-    /// A tensor of integers or of an exotic float.
+    /// A tensor of an unsupported type.
     #[error("tensor `{name}` has type {dtype}; weights are read from F64, F32, F16 and BF16")]
     Dtype {
         /// The tensor.
@@ -87,7 +88,7 @@ pub enum WeightsError {
     NotFinite {
         /// The tensor.
         name: String,
-        /// The first such number in it.
+        /// The first such number in the tensor.
         value: f32,
     },
     /// The description has more blocks than the file has tensors.
@@ -100,14 +101,14 @@ pub enum WeightsError {
         /// Tensors in all files.
         tensors: usize,
     },
-    /// The file has no description of its model.
+    /// The file does not describe its model.
     #[error("`{}` holds no model description, so it was not written in the native layout; load it with a \
              configuration", path.display())]
     NoDescription {
         /// The file.
         path: PathBuf,
     },
-    /// The description beside or inside the weights is no valid model.
+    /// The model's description is invalid.
     #[error("the model description in `{}` cannot be used: {source}", path.display())]
     Config {
         /// The file.
@@ -123,7 +124,7 @@ pub enum WeightsError {
         /// The problem in it.
         problem: IndexProblem,
     },
-    /// The network has something neither GPT-2 nor Llama has.
+    /// The network has a feature that GPT-2 and Llama lack.
     #[error(
         "the model is neither a GPT-2 nor a Llama in Hugging Face's sense, because {reason}; use the native layout"
     )]
@@ -133,18 +134,18 @@ pub enum WeightsError {
     },
 }
 
-/// A fault of an index of shards.
+/// A fault in an index of shards.
 #[derive(Debug, Error)]
 pub enum IndexProblem {
-    /// It is no JSON, or maps no tensors to files.
+    /// Invalid JSON, or no map from tensors to files.
     #[error("{0}")]
     Json(serde_json::Error),
     /// It names no file.
     #[error("it names no file")]
     Empty,
-    /// It names something else than a file beside it.
+    /// It names something other than a file in its own folder.
     #[error("it names `{0}`, which is no file of its own folder")]
-    Elsewhere(String),
+    OutsideFolder(String),
 }
 
 impl WeightsError {

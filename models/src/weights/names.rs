@@ -1,25 +1,25 @@
-//! Which tensor of a file holds which parameter, and how it lies there.
+//! The tensor of a file that stores each parameter, and its arrangement there.
 //!
-//! Parameters are `[inputs, outputs]` here. GPT-2's `Conv1D` layers are too, but its three attention projections are one
-//! tensor, side by side. Llama's linear layers are `[outputs, inputs]`. Both write rotary heads, where there are any, in
-//! the half-split order this crate uses.
+//! Parameters are `[inputs, outputs]`. So are GPT-2's `Conv1D` layers, but one tensor holds its three attention
+//! projections side by side. Llama's linear layers are `[outputs, inputs]`. Both use this crate's half-split order of
+//! rotary heads.
 
 use super::{Layout, WeightsError, hugging_face};
 use crate::config::{GptConfig, Positions};
 
-/// How a parameter lies in its tensor.
+/// How a tensor stores a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lie {
-    /// Stored as it is.
+pub(crate) enum Arrangement {
+    /// As it is.
     Plain,
     /// Rows and columns exchanged.
     Transposed,
-    /// The `index`-th of three equal parts of the last dimension.
+    /// In the `index`-th third of the last dimension.
     Third(usize),
 }
 
-impl Lie {
-    /// The shape of the tensor that a parameter of this shape lies in.
+impl Arrangement {
+    /// The shape of the tensor that stores a parameter of this shape.
     pub(crate) fn shape(self, parameter: &[usize]) -> Vec<usize> {
         let mut shape = parameter.to_vec();
         match self {
@@ -32,9 +32,13 @@ impl Lie {
 }
 
 /// The file's tensor for the parameter `ours`.
-pub(crate) fn place(ours: &str, config: &GptConfig, layout: Layout) -> Result<(String, Lie), WeightsError> {
+pub(crate) fn file_tensor(
+    ours: &str,
+    config: &GptConfig,
+    layout: Layout,
+) -> Result<(String, Arrangement), WeightsError> {
     match layout {
-        Layout::Native => Ok((ours.to_owned(), Lie::Plain)),
+        Layout::Native => Ok((ours.to_owned(), Arrangement::Plain)),
         Layout::HuggingFace => {
             hugging_face::expressible(config)?;
             Ok(match config.positions {
@@ -45,42 +49,41 @@ pub(crate) fn place(ours: &str, config: &GptConfig, layout: Layout) -> Result<(S
     }
 }
 
-/// Tensors that published files carry although they are no parameters: attention masks as buffers, rotary tables, and
-/// the head that is the embedding.
-pub(crate) fn is_no_parameter(name: &str, tied: bool) -> bool {
+/// Whether a published tensor is no parameter: an attention mask, a rotary table, or a tied head.
+pub(crate) fn is_not_a_parameter(name: &str, tied: bool) -> bool {
     name.ends_with(".attn.bias")
         || name.ends_with(".attn.masked_bias")
         || name.ends_with("rotary_emb.inv_freq")
         || (tied && name == "lm_head.weight")
 }
 
-fn gpt2(ours: &str) -> (String, Lie) {
+fn gpt2(ours: &str) -> (String, Arrangement) {
     if ours == "lm_head" {
-        return ("lm_head.weight".into(), Lie::Plain);
+        return ("lm_head.weight".into(), Arrangement::Plain);
     }
     let Some((layer, part)) = block(ours) else {
         let theirs = match ours {
             "wte" | "wpe" => format!("{ours}.weight"),
             _ => ours.replace("final_norm", "ln_f"),
         };
-        return (format!("transformer.{theirs}"), Lie::Plain);
+        return (format!("transformer.{theirs}"), Arrangement::Plain);
     };
     let (module, kind) = part.rsplit_once('.').expect("a block's parameter has a module and a kind");
-    let (theirs, lie) = match module {
-        "attention_norm" => ("ln_1", Lie::Plain),
-        "attention.query" => ("attn.c_attn", Lie::Third(0)),
-        "attention.key" => ("attn.c_attn", Lie::Third(1)),
-        "attention.value" => ("attn.c_attn", Lie::Third(2)),
-        "attention.output" => ("attn.c_proj", Lie::Plain),
-        "mlp_norm" => ("ln_2", Lie::Plain),
-        "mlp.up" => ("mlp.c_fc", Lie::Plain),
-        "mlp.down" => ("mlp.c_proj", Lie::Plain),
+    let (theirs, arrangement) = match module {
+        "attention_norm" => ("ln_1", Arrangement::Plain),
+        "attention.query" => ("attn.c_attn", Arrangement::Third(0)),
+        "attention.key" => ("attn.c_attn", Arrangement::Third(1)),
+        "attention.value" => ("attn.c_attn", Arrangement::Third(2)),
+        "attention.output" => ("attn.c_proj", Arrangement::Plain),
+        "mlp_norm" => ("ln_2", Arrangement::Plain),
+        "mlp.up" => ("mlp.c_fc", Arrangement::Plain),
+        "mlp.down" => ("mlp.c_proj", Arrangement::Plain),
         _ => unreachable!("`{ours}` is no parameter of a GPT-2"),
     };
-    (format!("transformer.h.{layer}.{theirs}.{kind}"), lie)
+    (format!("transformer.h.{layer}.{theirs}.{kind}"), arrangement)
 }
 
-fn llama(ours: &str) -> (String, Lie) {
+fn llama(ours: &str) -> (String, Arrangement) {
     let Some((layer, part)) = block(ours) else {
         let theirs = match ours {
             "wte" => "model.embed_tokens.weight",
@@ -88,7 +91,7 @@ fn llama(ours: &str) -> (String, Lie) {
             "final_norm.weight" => "model.norm.weight",
             _ => unreachable!("`{ours}` is no parameter of a Llama"),
         };
-        return (theirs.into(), Lie::Plain);
+        return (theirs.into(), Arrangement::Plain);
     };
     let (module, kind) = part.rsplit_once('.').expect("a block's parameter has a module and a kind");
     let theirs = match module {
@@ -104,7 +107,10 @@ fn llama(ours: &str) -> (String, Lie) {
         _ => unreachable!("`{ours}` is no parameter of a Llama"),
     };
     let is_matrix = kind == "weight" && !module.ends_with("norm");
-    (format!("model.layers.{layer}.{theirs}.{kind}"), if is_matrix { Lie::Transposed } else { Lie::Plain })
+    (
+        format!("model.layers.{layer}.{theirs}.{kind}"),
+        if is_matrix { Arrangement::Transposed } else { Arrangement::Plain },
+    )
 }
 
 fn block(ours: &str) -> Option<(&str, &str)> {

@@ -1,4 +1,4 @@
-//! The report of a mismatch: tensors that a model needs against those a file has.
+//! The differences between a model's tensors and a file's.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,11 +6,11 @@ use std::fmt;
 /// Every difference, not only the first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Tensors the model needs and the file lacks.
+    /// Tensors that only the model has.
     pub missing: Vec<String>,
-    /// Tensors the file has and the model does not.
+    /// Tensors that only the file has.
     pub extra: Vec<String>,
-    /// Tensors of another shape: name, wanted, found.
+    /// Tensors of another shape: name, expected, found.
     pub reshaped: Vec<(String, Vec<usize>, Vec<usize>)>,
 }
 

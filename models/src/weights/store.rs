@@ -1,4 +1,4 @@
-//! Parameters and the tensors of a file: which are which, and how each lies there.
+//! Saving and loading of models: parameters to and from the tensors of a file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{DType, Tensor, TensorData, backend::Backend};
 use safetensors::tensor::TensorView;
 
-use super::names::{Lie, is_no_parameter, place};
+use super::names::{Arrangement, file_tensor, is_not_a_parameter};
 use super::tensors::{self, Fetch, Outgoing, Stored, TensorFile, float_type};
 use super::{Layout, Report, WeightsError};
 use crate::config::GptConfig;
@@ -15,7 +15,7 @@ use crate::gpt::Gpt;
 
 const DESCRIPTION: &str = "model";
 
-/// Writes a model's parameters to `path`, replacing what is there only once everything is on disk.
+/// Saves a model. An existing file at `path` is replaced once the new one is on disk.
 pub fn save<B: Backend>(
     model: &Gpt<B>,
     path: &Path,
@@ -24,40 +24,39 @@ pub fn save<B: Backend>(
 ) -> Result<(), WeightsError> {
     let tensors = outgoing(model, layout, |_: &str, _: &[usize], read: Read<'_>| read())?;
     let note = match layout {
-        Layout::Native => describing(model),
-        // What `transformers` looks for before it trusts a file.
+        Layout::Native => description_note(model),
+        // `transformers` requires this note before it reads a file.
         Layout::HuggingFace => ("format", "pt".to_owned()),
     };
-    durable::write_with(path, |beside| tensors::write(beside, &tensors, stored, Some(note)))
-        .map_err(|unwritten| unwritten.at(path))
+    durable::write_with(path, |temporary| tensors::write(temporary, &tensors, stored, Some(note)))
+        .map_err(|error| error.at(path))
 }
 
-/// Writes the numbers that `complete` makes of each parameter's name and shape, and of its weights where it reads them: a
-/// model may compute with weights that are less precise than those it is trained by, or have them elsewhere, too. In f32
-/// and the native layout, for a folder that takes its name once it is complete: the file is not synced.
+/// Saves a model natively in f32, with the values that `complete` returns for each parameter. `complete` gets name,
+/// shape and a reader of the model's own weights, which may be less precise than the trained ones. The file is not
+/// synced: it is for a folder that is renamed once complete.
 pub fn save_completed<B: Backend>(
     model: &Gpt<B>,
     path: &Path,
     complete: impl Fn(&str, &[usize], Read<'_>) -> Result<TensorData, WeightsError>,
 ) -> Result<(), WeightsError> {
     let tensors = outgoing(model, Layout::Native, &complete)?;
-    tensors::write(path, &tensors, Stored::F32, Some(describing(model)))
-        .map_err(|unwritten| unwritten.at(path))
+    tensors::write(path, &tensors, Stored::F32, Some(description_note(model))).map_err(|error| error.at(path))
 }
 
-/// Reads a parameter's numbers from its device.
+/// Reads a parameter's values from its device.
 pub type Read<'r> = &'r dyn Fn() -> Result<TensorData, WeightsError>;
 
-fn describing<B: Backend>(model: &Gpt<B>) -> (&'static str, String) {
+fn description_note<B: Backend>(model: &Gpt<B>) -> (&'static str, String) {
     (DESCRIPTION, model.config.to_value().to_string())
 }
 
-/// Reads a model written in the native layout, shape and all.
+/// Loads a model and its configuration from a native file.
 pub fn load_native<B: Backend>(path: &Path, device: &B::Device) -> Result<Gpt<B>, WeightsError> {
     load(&native_config(path)?, &[path], Layout::Native, device)
 }
 
-/// The shape of a model written in the native layout. No tensor is read.
+/// The configuration in a native file. Reads no tensor.
 pub fn native_config(path: &Path) -> Result<GptConfig, WeightsError> {
     let file = TensorFile::open(path)?;
     let description =
@@ -65,7 +64,7 @@ pub fn native_config(path: &Path) -> Result<GptConfig, WeightsError> {
     GptConfig::from_json(description).map_err(WeightsError::config(path))
 }
 
-/// Reads a model of a known shape from one or more files that together hold its tensors.
+/// Loads a model from files that together hold its tensors.
 pub fn load<B: Backend>(
     config: &GptConfig,
     paths: &[&Path],
@@ -82,8 +81,7 @@ pub fn load<B: Backend>(
     fill.error.map_or(Ok(model.with_rotary_tables(device)), Err)
 }
 
-/// Whether the file at `path`, in the native layout, holds the tensors of the model `config` describes: their names,
-/// shapes and types. No number is read.
+/// Checks that a native file has the tensors of the model `config` describes: names, shapes and types. Reads no values.
 pub fn check_native<B: Backend>(
     config: &GptConfig,
     path: &Path,
@@ -95,7 +93,6 @@ pub fn check_native<B: Backend>(
     outline::<B>(config, path, &views, Layout::Native, device).map(|_| ())
 }
 
-/// The tensors of all `files` by name.
 fn views(files: &[TensorFile], layout: Layout) -> Result<BTreeMap<String, TensorView<'_>>, WeightsError> {
     let mut views = BTreeMap::new();
     for file in files {
@@ -109,7 +106,7 @@ fn views(files: &[TensorFile], layout: Layout) -> Result<BTreeMap<String, Tensor
     Ok(views)
 }
 
-/// The model that `views` hold the tensors of, none of its own allocated yet.
+/// The unallocated model of `config`, after checking that `views` holds its tensors.
 fn outline<B: Backend>(
     config: &GptConfig,
     path: &Path,
@@ -117,8 +114,8 @@ fn outline<B: Backend>(
     layout: Layout,
     device: &B::Device,
 ) -> Result<Gpt<B>, WeightsError> {
-    // A block has tensors of its own, so a description of more blocks than tensors is wrong. Listing what is missing
-    // would take as much memory as the description asks for.
+    // Every block has tensors, so more blocks than tensors cannot match. A list of the missing ones would take as much
+    // memory as the description asks for.
     let (blocks, tensors) = (config.n_layer, views.len());
     if blocks > tensors {
         return Err(WeightsError::Blocks { path: path.to_owned(), blocks, tensors });
@@ -126,14 +123,15 @@ fn outline<B: Backend>(
     let model = Gpt::<B>::blank(config, device);
     let mut outline = Outline::default();
     model.visit(&mut outline);
+
     let mut wanted = BTreeMap::new();
     for (ours, shape) in outline.found {
-        let (theirs, lie) = place(&ours, config, layout)?;
-        wanted.insert(theirs, lie.shape(&shape));
+        let (theirs, arrangement) = file_tensor(&ours, config, layout)?;
+        wanted.insert(theirs, arrangement.shape(&shape));
     }
     let found = views.iter().map(|(name, view)| (name.clone(), view.shape().to_vec())).collect();
     let tied = config.tie_word_embeddings;
-    let report = Report::compare(&wanted, &found, |name| is_no_parameter(name, tied));
+    let report = Report::compare(&wanted, &found, |name| is_not_a_parameter(name, tied));
     if !report.is_clean() {
         return Err(WeightsError::Mismatch { path: path.to_owned(), report });
     }
@@ -141,37 +139,37 @@ fn outline<B: Backend>(
     Ok(model)
 }
 
-/// The tensors of the file to be. Parameters that lie side by side in one of them are fetched together.
+/// Parameters that share a tensor are fetched together.
 fn outgoing<'m, B: Backend>(
     model: &Gpt<B>,
     layout: Layout,
     complete: impl Fn(&str, &[usize], Read<'_>) -> Result<TensorData, WeightsError> + Clone + 'm,
 ) -> Result<BTreeMap<String, Outgoing<'m>>, WeightsError> {
-    let mut parts: BTreeMap<String, (Lie, Vec<Outgoing<'m>>)> = BTreeMap::new();
+    let mut parts: BTreeMap<String, (Arrangement, Vec<Outgoing<'m>>)> = BTreeMap::new();
     for (ours, Outgoing { shape, fetch }) in parameters(model) {
-        let (theirs, lie) = place(&ours, &model.config, layout)?;
+        let (theirs, arrangement) = file_tensor(&ours, &model.config, layout)?;
         let (complete, own) = (complete.clone(), shape.clone());
         let fetch: Fetch<'m> = Box::new(move || complete(&ours, &own, &*fetch));
-        let (_, parts) = parts.entry(theirs).or_insert((lie, Vec::new()));
-        if let Lie::Third(index) = lie {
+        let (_, parts) = parts.entry(theirs).or_insert((arrangement, Vec::new()));
+        if let Arrangement::Third(index) = arrangement {
             assert_eq!(index, parts.len(), "thirds are visited in order");
         }
         parts.push(Outgoing { shape, fetch });
     }
-    Ok(parts.into_iter().map(|(name, (lie, parts))| (name, laid_out(lie, parts))).collect())
+    Ok(parts.into_iter().map(|(name, (arrangement, parts))| (name, arranged(arrangement, parts))).collect())
 }
 
-fn laid_out(lie: Lie, mut parts: Vec<Outgoing<'_>>) -> Outgoing<'_> {
-    let shape = lie.shape(&parts[0].shape);
+fn arranged(arrangement: Arrangement, mut parts: Vec<Outgoing<'_>>) -> Outgoing<'_> {
+    let shape = arrangement.shape(&parts[0].shape);
     let sides = shape.clone();
     let numbers = |part: &Outgoing<'_>| Ok::<_, WeightsError>(floats((part.fetch)()?));
-    let fetch: Fetch<'_> = match lie {
-        Lie::Plain => parts.remove(0).fetch,
-        Lie::Transposed => Box::new(move || {
+    let fetch: Fetch<'_> = match arrangement {
+        Arrangement::Plain => parts.remove(0).fetch,
+        Arrangement::Transposed => Box::new(move || {
             let turned = transposed(&numbers(&parts[0])?, sides[1]);
             Ok(TensorData::new(turned, sides.clone()))
         }),
-        Lie::Third(_) => Box::new(move || {
+        Arrangement::Third(_) => Box::new(move || {
             let thirds = parts.iter().map(numbers).collect::<Result<Vec<_>, _>>()?;
             let columns = sides.last().expect("no parameter is a scalar") / 3;
             let rows = thirds[0].len() / columns;
@@ -186,13 +184,12 @@ fn floats(data: TensorData) -> Vec<f32> {
     data.convert_dtype(DType::F32).into_vec().expect("the data was just converted to f32")
 }
 
-/// A matrix of `columns` columns, rows and columns exchanged.
 fn transposed(values: &[f32], columns_out: usize) -> Vec<f32> {
     let columns_in = values.len() / columns_out;
     (0..columns_in).flat_map(|column| values.iter().skip(column).step_by(columns_in)).copied().collect()
 }
 
-/// Every parameter's dotted name, shape and values on demand, in the order of the struct.
+/// Every parameter's dotted name, shape and deferred values, in the struct's order.
 fn parameters<B: Backend>(model: &Gpt<B>) -> Vec<(String, Outgoing<'static>)> {
     let mut collect = Collect { path: Vec::new(), found: Vec::new() };
     model.visit(&mut collect);
@@ -226,7 +223,7 @@ impl<B: Backend> ModuleVisitor<B> for Collect {
     }
 }
 
-/// Every parameter's dotted name and shape, in the order of the struct. No parameter is allocated.
+/// Every parameter's dotted name and shape. Allocates no parameter.
 #[derive(Default)]
 struct Outline {
     path: Vec<String>,
@@ -247,7 +244,6 @@ impl<B: Backend> ModuleVisitor<B> for Outline {
     }
 }
 
-/// Puts the file's numbers into the model.
 struct Fill<'a, B: Backend> {
     path: Vec<String>,
     config: &'a GptConfig,
@@ -259,13 +255,13 @@ struct Fill<'a, B: Backend> {
 
 impl<B: Backend> Fill<'_, B> {
     fn values(&self, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
-        let (name, lie) = place(&self.path.join("."), self.config, self.layout)?;
+        let (name, arrangement) = file_tensor(&self.path.join("."), self.config, self.layout)?;
         let view = &self.views[&name];
         let values = floats(tensors::numbers(&name, view)?);
-        Ok(match lie {
-            Lie::Plain => values,
-            Lie::Transposed => transposed(&values, shape[1]),
-            Lie::Third(index) => {
+        Ok(match arrangement {
+            Arrangement::Plain => values,
+            Arrangement::Transposed => transposed(&values, shape[1]),
+            Arrangement::Third(index) => {
                 let columns = shape.last().copied().expect("no parameter is a scalar");
                 values
                     .chunks(3 * columns)

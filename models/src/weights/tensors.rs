@@ -1,5 +1,5 @@
-//! Files of tensors in the safetensors format: written one tensor at a time, each fetched when its turn has come, and
-//! read by name from a memory map. Weights and what a trainer keeps beside them go through here alike.
+//! Safetensors files: written one tensor at a time, each fetched at its turn, and read by name from a memory map. For
+//! weights and a trainer's other tensors.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -13,10 +13,10 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo, TensorView};
 
 use super::WeightsError;
 
-/// The most that the format allows.
+/// Limit of the format.
 const MOST_HEADER_BYTES: u64 = 100_000_000;
 
-/// The type numbers are written in.
+/// The type in which numbers are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Stored {
     /// Four bytes, lossless.
@@ -38,34 +38,33 @@ impl Stored {
     }
 }
 
-/// The numbers of a tensor, fetched from wherever they are.
+/// Fetches the numbers of a tensor.
 pub type Fetch<'w> = Box<dyn Fn() -> Result<TensorData, WeightsError> + 'w>;
 
-/// One tensor of a file to be.
+/// A tensor to write.
 pub struct Outgoing<'w> {
-    /// Its dimensions in the file.
+    /// Dimensions in the file.
     pub shape: Vec<usize>,
-    /// Fetches its numbers, one tensor at a time.
+    /// Fetches the numbers when the file reaches this tensor.
     pub fetch: Fetch<'w>,
 }
 
-/// Writes `tensors` to a file that replaces `path`. It is not synced, and after a failure part of a file is left: this
-/// is for a folder that takes its name once it is complete.
+/// Writes `tensors` to `path`, replacing its file. Does not sync, and a failure leaves a partial file: for a folder
+/// that is renamed once complete.
 pub fn write_tensors(
     path: &Path,
     tensors: &BTreeMap<String, Outgoing<'_>>,
     stored: Stored,
 ) -> Result<(), WeightsError> {
-    write(path, tensors, stored, None).map_err(|unwritten| unwritten.at(path))
+    write(path, tensors, stored, None).map_err(|error| error.at(path))
 }
 
-/// Why a file was not written.
-pub(super) enum Unwritten {
+pub(super) enum WriteError {
     Tensor(WeightsError),
     File(io::Error),
 }
 
-impl Unwritten {
+impl WriteError {
     pub(super) fn at(self, path: &Path) -> WeightsError {
         match self {
             Self::Tensor(error) => error,
@@ -74,20 +73,20 @@ impl Unwritten {
     }
 }
 
-impl From<io::Error> for Unwritten {
+impl From<io::Error> for WriteError {
     fn from(error: io::Error) -> Self {
         Self::File(error)
     }
 }
 
-/// As [`write_tensors`], with a note of its own in the file's header. One note: they are written in the order of a hash
-/// map, and equal models make equal files.
+/// [`write_tensors`] with a note in the header. Only one note: they are written in hash-map order, and equal models
+/// make equal files.
 pub(super) fn write(
     path: &Path,
     tensors: &BTreeMap<String, Outgoing<'_>>,
     stored: Stored,
     note: Option<(&str, String)>,
-) -> Result<(), Unwritten> {
+) -> Result<(), WriteError> {
     let (dtype, burn_dtype) = stored.types();
     let mut end = 0;
     let infos = tensors.iter().map(|(name, tensor)| {
@@ -98,14 +97,14 @@ pub(super) fn write(
     let notes = note.map(|(key, text)| HashMap::from([(key.to_owned(), text)]));
     let header = Metadata::new(notes, infos.collect()).expect("each tensor begins where the one before ends");
     let mut header = serde_json::to_vec(&header).expect("names and numbers are JSON");
-    // Readers map numbers where they lie.
+    // Readers map numbers in place, so they must be aligned.
     header.resize(header.len().next_multiple_of(8), b' ');
     let mut file = File::create(path)?;
     file.write_all(&(header.len() as u64).to_le_bytes())?;
     file.write_all(&header)?;
     for (name, tensor) in tensors {
         let numbers = (tensor.fetch)().and_then(|numbers| finite(name, numbers));
-        let numbers = numbers.map_err(Unwritten::Tensor)?.convert_dtype(burn_dtype);
+        let numbers = numbers.map_err(WriteError::Tensor)?.convert_dtype(burn_dtype);
         file.write_all(numbers.as_bytes())?;
     }
     Ok(())
@@ -117,25 +116,24 @@ pub struct TensorFile {
     path: PathBuf,
     map: Mmap,
     header: Metadata,
-    /// Where the first tensor begins.
+    /// Offset of the first tensor.
     begin: usize,
 }
 
 impl TensorFile {
-    /// Opens a file that is complete by its own header. No number is read.
+    /// Opens a file that is complete by its own header. Reads no numbers.
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
         let file = durable::regular::open(path)
-            .map_err(|unread| WeightsError::file("open weights in", path)(unread.into()))?;
-        // SAFETY: the map is read-only and private to this value. Our own writers never change a file in place, they
-        // rename a new one over it; a foreign process that truncates the file while it is read is outside any
-        // program's control.
+            .map_err(|error| WeightsError::file("open weights in", path)(error.into()))?;
+        // SAFETY: the map is read-only and private to this value. Our writers rename new files over old ones and never
+        // change them in place. We cannot prevent a foreign process from truncating the file.
         let map = unsafe { Mmap::map(&file) }.map_err(WeightsError::file("map weights in", path))?;
         let (begin, header) =
             header(&map).map_err(|source| WeightsError::Format { path: path.to_owned(), source })?;
         Ok(Self { path: path.to_owned(), map, header, begin })
     }
 
-    /// Type and shape of the tensor `name`, if the file holds it.
+    /// Type and shape of the tensor `name`, if present.
     pub fn info(&self, name: &str) -> Option<&TensorInfo> {
         self.header.info(name)
     }
@@ -145,19 +143,17 @@ impl TensorFile {
         self.header.offset_keys().len()
     }
 
-    /// The numbers of the tensor `name`, as f32. One that is missing, or holds NaN or infinity, is an error.
+    /// The numbers of the tensor `name`, as f32. Fails if it is missing or holds NaN or infinity.
     pub fn numbers(&self, name: &str) -> Result<TensorData, WeightsError> {
         let missing = || SafeTensorError::TensorNotFound(name.to_owned());
         let view = self.info(name).ok_or_else(missing).and_then(|info| self.view(info));
         numbers(name, &view.map_err(|source| WeightsError::Format { path: self.path.clone(), source })?)
     }
 
-    /// The text that the header holds under `key`.
     pub(super) fn note(&self, key: &str) -> Option<&str> {
         self.header.metadata().as_ref()?.get(key).map(String::as_str)
     }
 
-    /// All tensors with their names.
     pub(super) fn views(&self) -> Result<Vec<(String, TensorView<'_>)>, WeightsError> {
         let named = self.header.tensors().into_iter().map(|(name, info)| Ok((name, self.view(info)?)));
         named
@@ -171,8 +167,8 @@ impl TensorFile {
     }
 }
 
-/// The header of a whole file, and where its first tensor begins. `SafeTensors::read_metadata` adds up what a header says
-/// without looking for an overflow.
+/// The header and the offset of the first tensor. `SafeTensors::read_metadata` adds sizes without checking for
+/// overflow.
 fn header(file: &[u8]) -> Result<(usize, Metadata), SafeTensorError> {
     let (length, rest) = file.split_first_chunk().ok_or(SafeTensorError::HeaderTooSmall)?;
     let length = u64::from_le_bytes(*length);
@@ -189,14 +185,13 @@ fn header(file: &[u8]) -> Result<(usize, Metadata), SafeTensorError> {
     Ok((file.len() - tensors.len(), header))
 }
 
-/// A tensor's numbers as f32, if each is a number.
+/// The numbers as f32. Fails on NaN and infinity.
 pub(super) fn numbers(name: &str, view: &TensorView<'_>) -> Result<TensorData, WeightsError> {
     let dtype = float_type(name, view.dtype())?;
     let data = TensorData::from_bytes_vec(view.data().to_vec(), view.shape().to_vec(), dtype);
     finite(name, data.convert_dtype(DType::F32))
 }
 
-/// The float that numbers of type `dtype` are read as.
 pub(super) fn float_type(name: &str, dtype: Dtype) -> Result<DType, WeightsError> {
     Ok(match dtype {
         Dtype::F64 => DType::F64,
@@ -207,7 +202,6 @@ pub(super) fn float_type(name: &str, dtype: Dtype) -> Result<DType, WeightsError
     })
 }
 
-/// `data` of the tensor `name`, as f32, if each is a number.
 fn finite(name: &str, data: TensorData) -> Result<TensorData, WeightsError> {
     let data = data.convert_dtype(DType::F32);
     let numbers = data.as_slice::<f32>().expect("the data was just converted to f32");

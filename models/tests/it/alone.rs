@@ -1,4 +1,4 @@
-//! Tests that measure memory, each in a process that runs no other.
+//! Memory tests, each in a process of its own.
 
 use std::env;
 use std::process::Command;
@@ -7,10 +7,10 @@ use std::thread;
 /// Set in a process that runs one test.
 const ALONE: &str = "MODELS_TEST_ALONE";
 
-/// Whether this process runs the calling test and no other. If it does not, it has a second one run the test, and the caller
-/// returns: after each backward pass Burn sweeps the tapes of all threads, and so frees here what another test allocated.
+/// Whether this process runs only the calling test. If not, runs that test in a child process, and the caller returns.
+/// Otherwise tests would free each other's memory: each backward pass of Burn sweeps the tapes of all threads.
 pub(crate) fn is_alone() -> bool {
-    // A run with one thread has no name for it, and runs one test at a time.
+    // A run with one test thread has no name for it, and runs one test at a time.
     let name = thread::current().name().filter(|name| *name != "main").map(str::to_owned);
     let (None, Some(name)) = (env::var_os(ALONE), name) else { return true };
     let run = Command::new(env::current_exe().expect("this test's own path"))

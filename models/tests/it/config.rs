@@ -1,4 +1,4 @@
-//! A configuration is read strictly, and a bad one is refused before anything is allocated.
+//! Configurations are parsed strictly, and bad ones are refused before anything is allocated.
 
 use models::ConfigError;
 use models::{Activation, Positions};
@@ -75,7 +75,7 @@ fn huge_sizes_are_refused_instead_of_overflowing() {
 }
 
 #[test]
-fn an_unknown_key_is_answered_with_the_nearest_known_one() {
+fn an_unknown_key_is_refused_with_the_nearest_known_one() {
     let nearest = [("n_layers", "n_layer"), ("hiden_size", "hidden_size"), ("vocabsize", "vocab_size")];
     for (typo, known) in nearest {
         let message = refused(&with(&format!(r#""{typo}": 3"#)));

@@ -1,4 +1,4 @@
-//! Sequences continued together get what each gets alone.
+//! A continuous batch gives each sequence the tokens it would get alone.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -25,19 +25,19 @@ fn wanted(prompt: &[u32], sampling: Sampling) -> Continuation {
     Continuation { prompt: prompt.to_vec(), sampling, row: 0, alternatives: None }
 }
 
-/// A request of the random programme below.
-struct Asked {
+/// A request of a random program.
+struct RandomRequest {
     prompt: Vec<u32>,
     count: usize,
-    /// How many tokens it waits for before it leaves.
+    /// Tokens after which the request leaves.
     patience: usize,
     sampling: Sampling,
     arrival: usize,
 }
 
-fn asked(random: &mut Random, config: &GptConfig) -> Asked {
+fn random_request(random: &mut Random, config: &GptConfig) -> RandomRequest {
     let below = |random: &mut Random, limit: usize| (random.bits() % limit as u64) as usize;
-    // Few different beginnings, so that many prompts share one.
+    // Few distinct beginnings, so that many prompts share one.
     let shared = below(random, 3) as u32;
     let length = 1 + below(random, 14);
     let first = below(random, length + 1);
@@ -50,22 +50,25 @@ fn asked(random: &mut Random, config: &GptConfig) -> Asked {
         1 => Sampling { repetition_penalty: Some(1.3), ..Sampling::greedy() },
         _ => Sampling::greedy(),
     };
-    // Every fourth is cancelled on its way.
+    // One in four leaves early.
     let patience = if below(random, 4) == 0 { below(random, count) } else { count };
-    Asked { prompt, count, patience, sampling, arrival: below(random, 30) }
+    RandomRequest { prompt, count, patience, sampling, arrival: below(random, 30) }
 }
 
 #[test]
-fn any_programme_of_arrivals_lengths_and_departures_gets_what_generate_gives() {
+fn a_continuous_batch_gives_each_request_the_tokens_of_generate() {
     for (seed, config) in every_family().into_iter().enumerate() {
         let model = Gpt::<Flex>::new(&config, 5, &DEVICE).expect("valid");
         for programme in 0..4 {
             let mut random = Random::new(seed as u64 * 100 + programme);
-            let requests: Vec<Asked> = (0..16).map(|_| asked(&mut random, &config)).collect();
+            let requests: Vec<RandomRequest> =
+                (0..16).map(|_| random_request(&mut random, &config)).collect();
             let (piece, keep) = ([1, 3, 8, 64][programme as usize], [0, 64, 200, 10_000][programme as usize]);
+
             let mut batch = Continuous::new(&model, piece, keep);
             let mut answers: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
             let mut reused = 0;
+
             for step in 0.. {
                 for (key, request) in requests.iter().enumerate().filter(|(_, one)| one.arrival == step) {
                     reused +=
@@ -85,9 +88,10 @@ fn any_programme_of_arrivals_lengths_and_departures_gets_what_generate_gives() {
                     }
                 }
             }
+
             assert!(reused > 0 || keep == 0, "prompts with a common beginning are read once");
             for (key, answer) in answers {
-                let Asked { prompt, count, patience, sampling, .. } = &requests[key as usize];
+                let RandomRequest { prompt, count, patience, sampling, .. } = &requests[key as usize];
                 let expected = alone(&model, prompt, *count, *sampling);
                 assert_eq!(
                     answer[..*patience.min(&answer.len())],
@@ -100,7 +104,7 @@ fn any_programme_of_arrivals_lengths_and_departures_gets_what_generate_gives() {
 }
 
 #[test]
-fn a_prompt_that_was_read_before_is_read_from_its_last_token_on() {
+fn a_known_prompt_is_read_again_from_its_last_token_only() {
     let model = Gpt::<Flex>::new(&shrunk("nanochat"), 5, &DEVICE).expect("valid");
     let mut batch = Continuous::new(&model, 64, 1000);
     let prompt = [3, 1, 4, 1, 5, 9];
@@ -129,7 +133,7 @@ fn kept_caches_stay_within_their_bound() {
         batch.step().expect("it fits");
         batch.leave(key);
     }
-    // Two caches of 64 positions: those of the last two.
+    // Room for two caches of 64 positions: the last two.
     let known: Vec<usize> = (0..4)
         .map(|key| {
             batch.join(10 + key, wanted(&[key as u32 + 1, 7, 7], Sampling::greedy())).expect("it fits")
@@ -139,7 +143,7 @@ fn kept_caches_stay_within_their_bound() {
 }
 
 #[test]
-fn others_get_their_tokens_while_a_long_prompt_is_read() {
+fn a_long_prompt_does_not_stall_other_sequences() {
     let model = Gpt::<Flex>::new(&shrunk("gpt2"), 5, &DEVICE).expect("valid");
     let mut batch = Continuous::new(&model, 4, 0);
     batch.join(1, wanted(&[1], Sampling::greedy())).expect("it fits");
@@ -151,7 +155,7 @@ fn others_get_their_tokens_while_a_long_prompt_is_read() {
 }
 
 #[test]
-fn likelihoods_are_those_of_the_model_and_best_first() {
+fn likelihoods_sum_to_one_and_are_sorted_best_first() {
     let model = Gpt::<Flex>::new(&unusual(), 5, &DEVICE).expect("valid");
     let mut batch = Continuous::new(&model, 64, 0);
     let wanted = Continuation { alternatives: Some(61), ..wanted(&[1, 2], Sampling::greedy()) };
@@ -165,7 +169,7 @@ fn likelihoods_are_those_of_the_model_and_best_first() {
 }
 
 #[test]
-fn a_request_that_cannot_be_answered_is_refused_before_it_joins() {
+fn an_invalid_request_is_refused_before_it_joins() {
     let model = Gpt::<Flex>::new(&shrunk("gpt2"), 5, &DEVICE).expect("valid");
     let mut batch = Continuous::new(&model, 64, 0);
     for prompt in [&[][..], &[61], &[1; 25]] {

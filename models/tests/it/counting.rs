@@ -1,7 +1,6 @@
-//! An allocator that counts live bytes, and a way to ask it about one piece of work.
+//! An allocator that counts the live bytes of each thread.
 //!
-//! It counts per thread, so that tests beside each other do not disturb it: the CPU backend allocates a tensor on the
-//! thread that asks for it.
+//! Counting per thread isolates parallel tests: the CPU backend allocates tensors on the thread that requests them.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -42,9 +41,9 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Bytes above the level at the start: highest during `work`, and held by its result. Everything happens on one thread
-/// of its own, and once before it is measured: the matrix kernels would otherwise share their work with other threads,
-/// and each thread keeps a scratch buffer from its first use.
+/// Bytes above the level at the start: the peak during `work`, and those that its result holds. `work` runs on a thread
+/// of its own, once before it is measured. Otherwise matrix kernels would share work with other threads, and each
+/// thread keeps a scratch buffer from its first use.
 pub(crate) fn bytes<T>(work: impl Fn() -> T + Send + Sync) -> (usize, usize) {
     let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a thread can be started");
     alone.install(|| {

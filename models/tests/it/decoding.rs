@@ -1,4 +1,4 @@
-//! Reading token by token gives what reading at once gives.
+//! Decoding token by token gives the logits of one full forward pass.
 
 use burn::tensor::{Int, Tensor};
 use models::{Decoder, Gpt, GptConfig, Plain, Stretch};
@@ -39,7 +39,7 @@ fn decoding_with_the_cache_equals_the_full_forward() {
 }
 
 #[test]
-fn padded_prompts_get_the_logits_they_get_alone() {
+fn padded_prompts_get_the_logits_of_lone_prompts() {
     for config in every_family() {
         let model = Gpt::<Cpu>::new(&config, 5, &DEVICE).expect("valid");
         let prompts: [&[u32]; 3] = [&[3, 1, 4, 1, 5, 9, 2], &[6], &[5, 3, 5]];
@@ -64,7 +64,7 @@ fn padded_prompts_get_the_logits_they_get_alone() {
 }
 
 #[test]
-fn a_full_cache_says_so_instead_of_wrapping() {
+fn a_full_cache_errors_instead_of_wrapping() {
     let model = Gpt::<Cpu>::new(&shrunk("gpt2"), 5, &DEVICE).expect("valid");
     let mut decoder = Decoder::new(&model, 5);
     decoder.feed(tokens(1, 4, 60, 1)).expect("four of five");

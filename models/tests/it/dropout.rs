@@ -1,4 +1,4 @@
-//! Dropout draws what its key says, and different keys draw different bits.
+//! Dropout masks follow from their key alone.
 
 use burn::tensor::Tensor;
 use models::dropout::{DropoutKey, Place, dropout};
@@ -12,7 +12,7 @@ fn dropped(key: Option<DropoutKey>, place: Place, rate: f64) -> Vec<f64> {
 }
 
 #[test]
-fn the_rate_is_kept_and_so_is_the_mean() {
+fn dropout_keeps_its_rate_and_the_mean() {
     let kept = dropped(Some(KEY), Place::Embedding, 0.3);
     let zeros = kept.iter().filter(|value| **value == 0.0).count();
     assert!((2_850..3_150).contains(&zeros), "{zeros} of 10,000 dropped at a rate of 0.3");
@@ -40,7 +40,7 @@ fn every_part_of_the_key_changes_the_bits_and_nothing_else_does() {
 }
 
 #[test]
-fn masks_are_what_the_formula_says_on_the_device() {
+fn masks_on_the_device_match_the_formula() {
     let (rows, columns) = (70, 301);
     for place in [Place::Embedding, Place::Mlp(11)] {
         let numbers = KEY.numbers(place, rows, columns, 0.2);
@@ -56,9 +56,9 @@ fn masks_are_what_the_formula_says_on_the_device() {
     }
 }
 
-/// Committed, so that a change of the bits does not go unnoticed: resumed runs would go on differently.
+/// The bits are committed, since resumed runs would diverge if they changed.
 #[test]
-fn a_key_drops_the_features_it_always_dropped() {
+fn a_key_drops_the_committed_features() {
     let mask = KEY.numbers(Place::Attention(1), 2, 32, 0.5).mask::<Cpu>(&DEVICE).into_data();
     let words = mask.iter::<bool>().collect::<Vec<_>>();
     let words =
@@ -67,15 +67,16 @@ fn a_key_drops_the_features_it_always_dropped() {
 }
 
 #[test]
-fn features_fall_independently_of_their_neighbours_in_both_directions() {
+fn features_are_dropped_independently_of_their_neighbours() {
     let (rows, columns, rate) = (512, 512, 0.3);
     let dropped = KEY.numbers(Place::Mlp(0), rows, columns, rate).mask::<Cpu>(&DEVICE).into_data();
     let dropped: Vec<bool> = dropped.iter::<bool>().collect();
     let at = |row: usize, column: usize| dropped[row * columns + column];
-    // Six deviations of a binomial.
-    let check = |what: &str, count: usize, of: usize, chance: f64| {
-        let off = (count as f64 - of as f64 * chance).abs() / (of as f64 * chance * (1.0 - chance)).sqrt();
-        assert!(off < 6.0, "{what}: {count} of {of} at {chance}, {off:.1} deviations off");
+    // Six standard deviations of a binomial.
+    let check = |what: &str, count: usize, total: usize, chance: f64| {
+        let off =
+            (count as f64 - total as f64 * chance).abs() / (total as f64 * chance * (1.0 - chance)).sqrt();
+        assert!(off < 6.0, "{what}: {count} of {total} at {chance}, {off:.1} deviations off");
     };
     for line in 0..rows {
         check("a row", (0..columns).filter(|column| at(line, *column)).count(), columns, rate);

@@ -14,7 +14,7 @@ pub(crate) type Tape = Autodiff<Flex>;
 
 pub(crate) const DEVICE: FlexDevice = FlexDevice;
 
-/// One preset of each family and then some, shrunk to a size a test can train, their special features kept.
+/// A preset shrunk to a size that a test can train, with its special features.
 pub(crate) fn shrunk(preset: &str) -> GptConfig {
     let full = presets::preset(preset).expect("a preset");
     let small = GptConfig {
@@ -31,8 +31,8 @@ pub(crate) fn shrunk(preset: &str) -> GptConfig {
     small
 }
 
-/// Grouped heads, both soft-caps, norms with weights around queries and keys, erf GELU, longest matches, and offsets without
-/// a tied head: what no preset has at once.
+/// A combination of features that no preset has: grouped heads, both soft-caps, norms with weights around queries and
+/// keys, erf GELU, longest matches, and offsets without a tied head.
 pub(crate) fn unusual() -> GptConfig {
     GptConfig {
         attention_softcap: Some(5.0),
@@ -68,7 +68,7 @@ pub(crate) fn batch<B: Backend>(config: &GptConfig, rows: usize, time: usize) ->
     Batch {
         inputs: Input {
             tokens: tokens(rows, time, config.vocab_size, 1),
-            // The last of them says that there was no match.
+            // The last id means no match.
             followers: config.longest_match.then(|| tokens(rows, time, config.vocab_size + 1, 3)),
             rows: None,
         },
@@ -77,7 +77,7 @@ pub(crate) fn batch<B: Backend>(config: &GptConfig, rows: usize, time: usize) ->
     }
 }
 
-/// Normal numbers of a given shape in f32 or f64.
+/// Normal numbers in f32 or f64.
 pub(crate) fn normal<B: Backend, const D: usize>(
     shape: [usize; D],
     seed: u64,
@@ -101,23 +101,23 @@ pub(crate) fn distance(a: &[f64], b: &[f64]) -> f64 {
     if apart == 0.0 { 0.0 } else { apart / norm(&mut b.iter().copied()) }
 }
 
-/// Every parameter's name and values, or its gradient's.
+/// Name and values of every parameter, or of its gradient.
 pub(crate) fn named_values<M: AutodiffModule<Tape>>(
     module: &M,
     grads: Option<&GradientsParams>,
 ) -> Vec<(String, Vec<f64>)> {
-    let mut walk = Walk { path: Vec::new(), grads, found: Vec::new() };
-    module.visit(&mut walk);
-    walk.found
+    let mut collect = CollectValues { path: Vec::new(), grads, found: Vec::new() };
+    module.visit(&mut collect);
+    collect.found
 }
 
-struct Walk<'a> {
+struct CollectValues<'a> {
     path: Vec<String>,
     grads: Option<&'a GradientsParams>,
     found: Vec<(String, Vec<f64>)>,
 }
 
-impl<B: AutodiffBackend> ModuleVisitor<B> for Walk<'_> {
+impl<B: AutodiffBackend> ModuleVisitor<B> for CollectValues<'_> {
     fn enter_module(&mut self, name: &str, _container: &str) {
         self.path.push(name.to_owned());
     }
@@ -139,7 +139,6 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Walk<'_> {
     }
 }
 
-/// Asserts that two sets of gradients agree within `tolerance` tensor by tensor.
 pub(crate) fn assert_gradients_agree(
     model: &Gpt<Tape>,
     a: &GradientsParams,
@@ -148,7 +147,7 @@ pub(crate) fn assert_gradients_agree(
 ) {
     assert_eq!(a.len(), b.len(), "the two sets hold different parameters");
     for ((name, a), (_, b)) in named_values(model, Some(a)).iter().zip(&named_values(model, Some(b))) {
-        // Attention does not see a constant added to all its keys: the key's offset has a gradient of pure rounding.
+        // A constant added to all keys does not change attention, so the key offset's gradient is pure rounding.
         let rounding_only = name.ends_with("key.bias") && b.iter().all(|g| g.abs() < 1e-6);
         let apart = if rounding_only { 0.0 } else { distance(a, b) };
         assert!(

@@ -1,4 +1,4 @@
-//! Costs predicted from the configuration are the costs of the model.
+//! The footprint's predictions equal the costs of real models.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
@@ -28,7 +28,7 @@ fn presets_have_their_published_parameter_counts() {
 }
 
 #[test]
-fn the_count_is_the_models_own() {
+fn the_parameter_count_equals_the_models() {
     let shapes = presets::PRESETS.iter().map(|preset| shrunk(preset)).chain([unusual()]);
     for config in shapes {
         let model = Gpt::<Cpu>::new(&config, 0, &DEVICE).expect("a valid configuration");
@@ -38,7 +38,7 @@ fn the_count_is_the_models_own() {
 }
 
 #[test]
-fn matrices_are_listed_with_the_models_own_sides() {
+fn listed_matrices_have_the_models_shapes() {
     let shapes = presets::PRESETS.iter().map(|preset| shrunk(preset)).chain([unusual()]);
     for config in shapes {
         let model = Gpt::<Cpu>::new(&config, 0, &DEVICE).expect("a valid configuration");
@@ -48,7 +48,7 @@ fn matrices_are_listed_with_the_models_own_sides() {
         let listed: Vec<_> =
             config.outer_matrices().into_iter().map(|(name, sides)| (name.to_owned(), sides)).collect();
         assert_eq!(outer, listed, "{config:?}");
-        // Which side is which does not matter to their numbers.
+        // Orientation does not matter to the count.
         let sorted = |sides: [usize; 2]| [sides[0].min(sides[1]), sides[0].max(sides[1])];
         let mut listed: Vec<_> =
             (0..config.n_layer).flat_map(|_| config.block_matrices()).map(sorted).collect();

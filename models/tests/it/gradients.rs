@@ -1,4 +1,4 @@
-//! The hand-written backward passes against finite differences, in f64.
+//! Hand-written backward passes against finite differences, in f64.
 
 use burn::tensor::{DType, Int, Tensor, TensorData};
 use models::NormKind;
@@ -85,7 +85,7 @@ fn backward_passes_of_activations_agree_with_finite_differences() {
 
 #[test]
 fn backward_passes_of_norms_agree_with_finite_differences() {
-    // Rows that are off centre, so that the mean matters.
+    // Rows off centre, so that the mean matters.
     let x = normal::<Tape, 3>([2, 3, 5], 1, DType::F64).mul_scalar(3.0).add_scalar(1.0);
     let weights = normal::<Tape, 3>([2, 3, 5], 2, DType::F64);
     for kind in [NormKind::LayerNorm, NormKind::RmsNorm] {

@@ -1,4 +1,4 @@
-//! Directories of weights that are broken or mean harm: an error, never a panic, a hang or a flood of memory.
+//! Broken or malicious weight directories: an error, never a panic, a hang or unbounded memory.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ const DESCRIPTION: &str = "config.json";
 const INDEX: &str = "model.safetensors.index.json";
 const WEIGHTS: &str = "model.safetensors";
 
-/// A directory `published` within another one.
+/// A directory `published` inside a temporary one.
 fn published() -> (TempDir, std::path::PathBuf) {
     let around = tempfile::tempdir().expect("a folder");
     let directory = around.path().join("published");
@@ -27,7 +27,7 @@ fn load(directory: &Path) -> Result<GptConfig, WeightsError> {
     weights::load_pretrained::<Cpu>(directory, &DEVICE).map(|gpt: Gpt<Cpu>| gpt.config().clone())
 }
 
-/// The index that lists `name` for every tensor of the file of weights.
+/// An index that lists `name` for every tensor of the file `weights`.
 fn index_of(weights: &Path, name: &str) -> String {
     let bytes = fs::read(weights).expect("reads");
     let file = safetensors::SafeTensors::deserialize(&bytes).expect("a safetensors file");
@@ -47,7 +47,7 @@ fn an_index_opens_files_of_its_own_folder_and_no_others() {
     for name in ["../x", absolute.as_str(), "below/x", "below/../../x", "./../x", "..", ".", "", "x/"] {
         fs::write(directory.join(INDEX), index_of(&outside, name)).expect("written");
         match load(&directory) {
-            Err(WeightsError::Index { problem: IndexProblem::Elsewhere(found), .. }) => {
+            Err(WeightsError::Index { problem: IndexProblem::OutsideFolder(found), .. }) => {
                 assert_eq!(found, name);
             }
             other => panic!("{name}: {other:?}"),
@@ -75,7 +75,7 @@ fn an_index_that_maps_nothing_to_files_is_refused() {
 }
 
 #[test]
-fn files_larger_than_any_of_their_kind_are_not_read() {
+fn oversized_descriptions_and_indexes_are_not_read() {
     let (_around, directory) = published();
     for name in [DESCRIPTION, INDEX] {
         let path = directory.join(name);
@@ -105,13 +105,14 @@ fn fifos_devices_and_folders_are_refused_wherever_a_file_is_read() {
                 fs::remove_file(&path).expect("removed");
             }
             std::os::unix::fs::symlink(odd, &path).expect("linked");
-            let (told, heard) = channel();
+            let (sender, receiver) = channel();
             let reading = directory.clone();
             std::thread::spawn(move || {
-                _ = told.send(load(&reading).map_err(|error| error.to_string()));
+                _ = sender.send(load(&reading).map_err(|error| error.to_string()));
             });
-            // A program that reads here waits for ever.
-            let refused = heard.recv_timeout(Duration::from_mins(2)).expect("an answer within two minutes");
+            // A program that reads here blocks forever.
+            let refused =
+                receiver.recv_timeout(Duration::from_mins(2)).expect("an answer within two minutes");
             let refused = refused.expect_err("no regular file");
             assert!(refused.contains("it is no regular file"), "{name}: {refused}");
             fs::remove_file(&path).expect("removed");
@@ -124,7 +125,7 @@ fn fifos_devices_and_folders_are_refused_wherever_a_file_is_read() {
 }
 
 #[test]
-fn tensors_that_add_up_to_more_than_any_file_are_refused() {
+fn tensor_sizes_that_overflow_are_refused() {
     let (_around, directory) = published();
     let most = usize::MAX / 8;
     let tensors: serde_json::Map<_, _> = (0..8)
@@ -139,7 +140,7 @@ fn tensors_that_add_up_to_more_than_any_file_are_refused() {
     assert!(matches!(load(&directory), Err(WeightsError::Format { .. })));
 }
 
-/// Values that have brought parsers down.
+/// Values that have crashed parsers.
 const VALUES: [&str; 14] = [
     "-1",
     "0",
@@ -157,12 +158,12 @@ const VALUES: [&str; 14] = [
     "\"\\u0000\"",
 ];
 
-/// `bytes` with a part in place of another.
+/// `bytes` with `removed` bytes at `at` replaced by `put`.
 fn changed(bytes: &[u8], at: usize, removed: usize, put: &[u8]) -> Vec<u8> {
     [&bytes[..at], put, &bytes[(at + removed).min(bytes.len())..]].concat()
 }
 
-/// A part to put in: text as in JSON, one of [`VALUES`], or anything.
+/// Bytes to insert: JSON-like text, one of [`VALUES`], or random bytes.
 fn part() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         "[-0-9eE.,:{}\\[\\]\"a-zA-Z_/\\\\]{0,12}".prop_map(String::into_bytes),
@@ -172,7 +173,7 @@ fn part() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn no_bytes_in_place_of_weights_bring_the_reading_down() {
+fn no_bytes_in_a_weights_file_cause_a_panic() {
     let (_around, directory) = published();
     let path = directory.join(WEIGHTS);
     let wholes = [Layout::Native, Layout::HuggingFace].map(|layout| {
@@ -184,9 +185,9 @@ fn no_bytes_in_place_of_weights_bring_the_reading_down() {
     proptest!(|(native in any::<bool>(), at in any::<Index>(), removed in 0..24_usize, put in part(), length in length, only in only)| {
         let whole = &wholes[usize::from(!native)];
         let header = u64::from_le_bytes(whole[..8].try_into().expect("eight bytes"));
-        // All but a few bytes of a file are numbers.
+        // Changes the header: all but a few bytes of a file are numbers.
         let mut bytes = changed(whole, at.index(header as usize + 16), removed, &put);
-        // The header as long as it has become, so that what is in it is read.
+        // Adjusts the header's length, so that its new content is parsed.
         let length = length.unwrap_or((header + put.len() as u64).saturating_sub(removed as u64));
         if bytes.len() > 8 {
             bytes[..8].copy_from_slice(&length.to_le_bytes());
@@ -203,14 +204,14 @@ fn no_bytes_in_place_of_weights_bring_the_reading_down() {
 }
 
 #[test]
-fn no_description_however_written_brings_the_reading_down() {
+fn no_published_description_causes_a_panic_or_an_invalid_model() {
     let published = ["gpt2", "llama-1.1b"]
         .map(|preset| weights::config_to_hugging_face(&shrunk(preset)).expect("it has a name there"));
     let value = prop::sample::select(VALUES.to_vec());
-    proptest!(|(of in 0..2_usize, key in any::<Index>(), value in value, at in any::<Index>(), removed in 0..24_usize, put in part())| {
-        let text = published[of].to_string();
+    proptest!(|(which in 0..2_usize, key in any::<Index>(), value in value, at in any::<Index>(), removed in 0..24_usize, put in part())| {
+        let text = published[which].to_string();
         let spliced = changed(text.as_bytes(), at.index(text.len()), removed, &put);
-        let mut replaced = published[of].clone();
+        let mut replaced = published[which].clone();
         let fields = replaced.as_object_mut().expect("an object");
         let key = fields.keys().nth(key.index(fields.len())).expect("one of them").clone();
         fields.insert(key, serde_json::from_str(value).unwrap_or(serde_json::Value::Null));
@@ -223,7 +224,7 @@ fn no_description_however_written_brings_the_reading_down() {
 }
 
 #[test]
-fn no_index_however_written_brings_the_reading_down() {
+fn no_shard_index_causes_a_panic() {
     let (_around, directory) = published();
     let index = index_of(&directory.join(WEIGHTS), WEIGHTS);
     proptest!(|(at in any::<Index>(), removed in 0..40_usize, put in part())| {

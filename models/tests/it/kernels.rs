@@ -1,4 +1,4 @@
-//! The lean operations compute what plain Burn computes, and the chunk size does not matter.
+//! Lean operations compute the same as plain Burn, at any chunk size.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::BalancedCheckpointing;
@@ -14,7 +14,7 @@ use crate::fixtures::{
     unusual,
 };
 
-/// Parameter identifiers are fresh per model, so gradients are compared on one model.
+/// Compares gradients on one model, since parameter ids differ between models.
 fn assert_same_training_signal<A: Kernels<Tape>, B: Kernels<Tape>>(
     config: &GptConfig,
     a: &A,
@@ -58,7 +58,7 @@ fn results_do_not_depend_on_chunk_sizes() {
 }
 
 #[test]
-fn plain_may_work_in_chunks_too() {
+fn plain_kernels_agree_across_chunk_sizes() {
     assert_same_training_signal(&shrunk("gpt2"), &Plain(SMALL), &Plain(Chunks::WHOLE), 1e-5);
 }
 
@@ -152,7 +152,7 @@ fn a_narrowed_model_gives_the_same_bits() {
 #[test]
 fn chunks_follow_from_the_shape_alone() {
     let chunks = Chunks::default();
-    // GPT-2 at 1, 8 and 16 rows of 1,024 tokens: as many logits as features four times as wide as the stream.
+    // GPT-2 at 1, 8 and 16 rows of 1,024 tokens: as many logits as MLP activations.
     let tokens = |rows: usize| chunks.tokens(rows * 1024, 768, 50_257);
     assert_eq!([1, 8, 16].map(tokens), [512, 512, 16 * 1024 * 4 * 768 / 50_257]);
     assert_eq!(chunks.tokens(1024, 128, 512), 1024, "a small vocabulary is taken in one step");
@@ -163,7 +163,7 @@ fn chunks_follow_from_the_shape_alone() {
 }
 
 #[test]
-fn layer_norm_and_exact_gelu_train_too() {
+fn lean_gradients_equal_plain_burn_with_layer_norm_and_exact_gelu() {
     let config = GptConfig {
         norm: NormKind::LayerNorm,
         norm_bias: true,
@@ -174,7 +174,7 @@ fn layer_norm_and_exact_gelu_train_too() {
 }
 
 #[test]
-fn masked_targets_neither_count_nor_pull() {
+fn masked_targets_change_neither_loss_nor_gradients() {
     let config = shrunk("gpt2");
     let model = model(&config);
     let mut first = batch::<Tape>(&config, 2, 8);

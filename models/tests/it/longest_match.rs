@@ -1,4 +1,4 @@
-//! Models that read what followed the longest match of their text.
+//! Models that read the followers of longest matches.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use models::{
 
 use crate::fixtures::{Cpu, DEVICE, batch, model, normal, numbers, shrunk};
 
-/// Finds something that depends on the last three tokens, or nothing, and at times what no vocabulary holds.
+/// A lookup by the last three tokens, which at times finds nothing or an unknown id.
 #[derive(Debug)]
 struct Guesses;
 
@@ -45,7 +45,7 @@ fn looking_up(preset: &str) -> GptConfig {
     GptConfig { longest_match: true, ..shrunk(preset) }
 }
 
-/// A model whose table says something.
+/// A model with a random follower table.
 fn learned(config: &GptConfig) -> Gpt<Cpu> {
     let mut model = Gpt::<Cpu>::new(config, 5, &DEVICE).expect("valid");
     let table = normal([config.vocab_size + 1, config.n_embd], 9, burn::tensor::DType::F32);
@@ -53,7 +53,7 @@ fn learned(config: &GptConfig) -> Gpt<Cpu> {
     model
 }
 
-/// Tokens with what [`Guesses`] finds, and 61 where that is nothing or unknown.
+/// Followers that [`Guesses`] finds, and 61 for none or an unknown one.
 fn looked_up(tokens: &[u32]) -> Vec<u32> {
     let mut text = Guesses.begin();
     tokens.iter().map(|token| text.follower_after(*token).filter(|id| *id < 61).unwrap_or(61)).collect()
@@ -64,7 +64,7 @@ fn ids(ids: &[u32]) -> Tensor<Cpu, 2, Int> {
     Tensor::from_data(TensorData::new(data, [1, ids.len()]), &DEVICE)
 }
 
-/// Logits after the last token, everything read at once.
+/// Logits after the last token, from one full forward pass.
 fn from_scratch(model: &Gpt<Cpu>, tokens: &[u32], followers: Option<&[u32]>) -> Vec<f64> {
     let input = Input { tokens: ids(tokens), followers: followers.map(ids), rows: None };
     let logits = model.forward(input, &Plain::default());
@@ -87,7 +87,7 @@ fn greedy(
     answers.into_iter().map(|answer| answer.tokens).collect()
 }
 
-/// The likeliest tokens one after the other, each after everything that fits the window is read anew.
+/// Greedy decoding by a full forward pass over the window for each token.
 fn greedy_from_scratch(model: &Gpt<Cpu>, prompt: &[u32], count: usize, looks_up: bool) -> Vec<u32> {
     let window = model.config().n_positions;
     let (mut text, mut first) = (prompt.to_vec(), 0);
@@ -95,7 +95,7 @@ fn greedy_from_scratch(model: &Gpt<Cpu>, prompt: &[u32], count: usize, looks_up:
         if text.len() - first > window {
             first = text.len() - window / 2;
         }
-        // The match is that of the whole text, whatever of it the window still holds.
+        // The match is that of the whole text, including tokens outside the window.
         let followers = looked_up(&text);
         let logits = from_scratch(model, &text[first..], looks_up.then_some(&followers[first..]));
         let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]).then(b.cmp(a)));
@@ -111,7 +111,7 @@ fn prompts() -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn before_step_1_the_model_is_the_one_without() {
+fn an_untrained_follower_table_changes_no_loss() {
     for preset in ["gpt2", "llama-1.1b", "nanochat"] {
         let (with, without) = (model(&looking_up(preset)), model(&shrunk(preset)));
         let loss = |gpt: &Gpt<_>| {
@@ -122,7 +122,7 @@ fn before_step_1_the_model_is_the_one_without() {
 }
 
 #[test]
-fn a_follower_changes_what_comes_after_it_and_nothing_before() {
+fn a_follower_changes_no_earlier_logits() {
     let model = learned(&looking_up("llama-1.1b"));
     let tokens = [3, 1, 4, 1, 5, 9];
     let logits = |followers: [u32; 6]| {
@@ -138,10 +138,10 @@ fn a_follower_changes_what_comes_after_it_and_nothing_before() {
 }
 
 #[test]
-fn decoding_with_matches_equals_reading_everything_anew() {
+fn decoding_with_matches_equals_a_full_forward_pass() {
     for preset in ["gpt2", "llama-1.1b", "nanochat"] {
         let model = learned(&looking_up(preset));
-        // Together within the window of 24; alone beyond it, so that it slides.
+        // A batch within the window of 24; single prompts beyond it, so that it slides.
         for (count, together) in [(7, true), (33, false)] {
             let anew = |looks_up| -> Vec<_> {
                 let each = prompts().into_iter();
@@ -161,15 +161,16 @@ fn decoding_with_matches_equals_reading_everything_anew() {
 }
 
 #[test]
-fn sequences_that_come_and_go_look_up_their_own_texts() {
+fn each_sequence_of_a_continuous_batch_looks_up_its_own_text() {
     let model = learned(&looking_up("nanochat"));
     for (piece, keep) in [(1, 0), (3, 1000), (64, 200)] {
         let mut batch = Continuous::new(&model, piece, keep).looking_up(Some(Arc::new(Guesses)));
         let mut prompts = prompts();
-        // Begins as another does, so that what that one has read is used again.
+        // Begins like another prompt, so that its cache is reused.
         prompts.push([&prompts[0][..5], &[8, 8]].concat());
         let mut answers = vec![Vec::new(); prompts.len()];
         let mut reused = 0;
+
         for step in 0.. {
             if let Some(prompt) = prompts.get(step) {
                 let prompt = prompt.clone();
@@ -186,6 +187,7 @@ fn sequences_that_come_and_go_look_up_their_own_texts() {
                 }
             }
         }
+
         assert!(reused > 0, "piece {piece}");
         for (prompt, answer) in prompts.iter().zip(&answers) {
             assert_eq!(*answer, greedy_from_scratch(&model, prompt, 6, true), "piece {piece}");
@@ -194,7 +196,7 @@ fn sequences_that_come_and_go_look_up_their_own_texts() {
 }
 
 #[test]
-fn padded_prompts_have_followers_of_their_own() {
+fn padded_prompts_keep_their_own_followers() {
     let model = learned(&looking_up("gpt2"));
     let prompts = prompts();
     let followers: Vec<_> = prompts.iter().map(|prompt| looked_up(prompt)).collect();
@@ -213,7 +215,7 @@ fn padded_prompts_have_followers_of_their_own() {
 }
 
 #[test]
-fn training_hides_the_share_of_matches_that_is_asked_for() {
+fn training_hides_the_configured_share_of_matches() {
     let count = |config: &GptConfig, key| {
         let model = model(config);
         let table = model.followers.as_ref().expect("it looks up").id;
@@ -246,7 +248,7 @@ fn a_wider_vocabulary_keeps_every_follower_and_the_row_for_none() {
 }
 
 #[test]
-fn the_table_is_kept_in_the_native_layout_and_no_other_program_knows_it() {
+fn the_follower_table_is_saved_in_the_native_layout_only() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let model = learned(&looking_up("llama-1.1b"));
     let path = directory.path().join("model.safetensors");

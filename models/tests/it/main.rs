@@ -1,4 +1,4 @@
-//! Promises of this crate, tested in one binary.
+//! Integration tests of this crate, in one binary.
 
 mod alone;
 mod config;

@@ -13,7 +13,7 @@ use crate::fixtures::{Cpu, Tape, batch, model, named_values, numbers, shrunk, to
 
 const KERNELS: Lean = Lean(Chunks::of(4, 5));
 
-/// The same model, its blocks' matrices taken out of their parameters; and how often one was made.
+/// The model with its blocks' matrices made on demand, and a counter of how often.
 fn on_demand(model: Gpt<Tape>, compute: Compute) -> (Gpt<Tape>, Arc<AtomicUsize>) {
     let mut out = TakeOut { path: Vec::new(), taken: HashMap::new() };
     let model = model.map(&mut out);
@@ -63,7 +63,7 @@ fn bits(values: &[f64]) -> Vec<u64> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// A gradient of bf16 weights is cast where the weights were; nobody casts that of weights made in bf16.
+/// Compares values, not types: the gradient of on-demand bf16 weights stays bf16.
 fn gradients(model: &Gpt<Tape>, grads: &GradientsParams) -> Vec<(String, Vec<u64>)> {
     named_values(model, Some(grads)).into_iter().map(|(name, values)| (name, bits(&values))).collect()
 }
@@ -100,7 +100,7 @@ fn check(config: &GptConfig) {
 }
 
 #[test]
-fn weights_made_for_each_use_are_weights_like_any_others() {
+fn on_demand_weights_give_the_bits_of_stored_weights() {
     check(&shrunk("gpt2"));
     check(&unusual());
     check(&shrunk("llama-1.1b"));
@@ -109,7 +109,7 @@ fn weights_made_for_each_use_are_weights_like_any_others() {
 
 #[test]
 #[should_panic(expected = "train with `Lean` kernels")]
-fn kernels_that_would_record_the_making_are_refused() {
+fn plain_kernels_refuse_on_demand_weights() {
     let config = shrunk("gpt2");
     let (model, _) = on_demand(model(&config), config.compute);
     model.loss(batch::<Tape>(&config, 1, 5), &PassOptions::default(), &Plain::default());

@@ -1,4 +1,4 @@
-//! The same numbers as `PyTorch` and `transformers`, from goldens that `goldens/generate.py` wrote.
+//! Parity with `PyTorch` and `transformers`, from goldens that `goldens/generate.py` wrote.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ struct Golden {
 }
 
 impl Golden {
-    fn of(name: &str) -> Self {
+    fn open(name: &str) -> Self {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens").join(name);
         let bytes = std::fs::read(directory.join("golden.safetensors")).expect("the goldens are committed");
         Self { directory, bytes }
@@ -61,8 +61,8 @@ impl Golden {
 const MODELS: [&str; 2] = ["gpt2", "llama"];
 
 #[test]
-fn logits_are_pytorchs() {
-    for golden in MODELS.map(Golden::of) {
+fn logits_match_pytorch() {
+    for golden in MODELS.map(Golden::open) {
         let logits = golden.model().valid().forward(golden.batch().inputs, &Plain::default());
         let expected = golden.floats("logits");
         let apart = numbers(&logits).iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
@@ -71,10 +71,10 @@ fn logits_are_pytorchs() {
     }
 }
 
-/// The gradients of `model` under the names and in the shapes of the file.
+/// A file with the gradients of `model`, under Hugging Face names and in their shapes.
 fn gradients_as_hugging_face(model: &Gpt<Tape>, grads: GradientsParams) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
-    // A step of learning rate -1 by plain gradient descent from zero turns the parameters into their gradients.
+    // A plain gradient-descent step with rate -1 from zero turns parameters into their gradients.
     let zero = burn::module::Module::<Tape>::map(model.clone(), &mut Zero);
     let mut descent = burn::optim::SgdConfig::new().init::<Tape, Gpt<Tape>>();
     let as_weights = descent.step(-1.0, zero, grads);
@@ -121,8 +121,8 @@ fn check_kernels<K: Kernels<Tape>>(golden: &Golden, kernels: &K) {
 }
 
 #[test]
-fn loss_and_every_gradient_are_pytorchs() {
-    for golden in MODELS.map(Golden::of) {
+fn loss_and_every_gradient_match_pytorch() {
+    for golden in MODELS.map(Golden::open) {
         check_kernels(&golden, &Plain::default());
         check_kernels(&golden, &Lean(models::Chunks::of(5, 7)));
         let model = golden.model();
@@ -137,13 +137,13 @@ fn loss_and_every_gradient_are_pytorchs() {
     }
 }
 
-/// Weight decay touches matrices alone, as the generator's parameter groups have it.
-struct Only {
+/// Weight decay applies to matrices only, as in the generator's parameter groups.
+struct Select {
     matrices: bool,
     ids: Vec<burn::module::ParamId>,
 }
 
-impl burn::module::ModuleVisitor<Tape> for Only {
+impl burn::module::ModuleVisitor<Tape> for Select {
     fn visit_float<const D: usize>(&mut self, param: &burn::module::Param<Tensor<Tape, D>>) {
         if (D >= 2) == self.matrices {
             self.ids.push(param.id);
@@ -152,8 +152,8 @@ impl burn::module::ModuleVisitor<Tape> for Only {
 }
 
 #[test]
-fn ten_adamw_steps_are_pytorchs() {
-    for golden in MODELS.map(Golden::of) {
+fn ten_adamw_steps_match_pytorch() {
+    for golden in MODELS.map(Golden::open) {
         let mut model = golden.model();
         let adamw = AdamWConfig::new().with_beta_1(0.9).with_beta_2(0.95).with_epsilon(1e-8);
         let mut decayed = adamw.clone().with_weight_decay(0.1).init::<Tape, Gpt<Tape>>();
@@ -167,9 +167,9 @@ fn ten_adamw_steps_are_pytorchs() {
             assert!(worst <= 1e-4, "loss {value}, PyTorch has {expected}");
             let mut grads = loss.backward();
             for (matrices, optimizer) in [(true, &mut decayed), (false, &mut others)] {
-                let mut only = Only { matrices, ids: Vec::new() };
-                burn::module::Module::<Tape>::visit(&model, &mut only);
-                let part = GradientsParams::from_params(&mut grads, &model, &only.ids);
+                let mut select = Select { matrices, ids: Vec::new() };
+                burn::module::Module::<Tape>::visit(&model, &mut select);
+                let part = GradientsParams::from_params(&mut grads, &model, &select.ids);
                 model = optimizer.step(1e-3, model, part);
             }
         }
@@ -178,8 +178,8 @@ fn ten_adamw_steps_are_pytorchs() {
 }
 
 #[test]
-fn greedy_continuation_is_transformers() {
-    for golden in MODELS.map(Golden::of) {
+fn greedy_continuation_matches_transformers() {
+    for golden in MODELS.map(Golden::open) {
         let model = golden.model().valid();
         let expected: Vec<u32> = golden.ids("greedy").to_data().iter::<u32>().collect();
         let prompts = vec![expected[..5].to_vec()];

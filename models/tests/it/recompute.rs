@@ -92,7 +92,7 @@ fn each_parameter_is_handed_out_once_from_the_head_down() {
 }
 
 #[test]
-fn stepping_a_segment_at_once_leaves_the_others_gradients_alone() {
+fn stepping_a_segment_early_changes_no_other_gradient() {
     use burn::optim::{AdamWConfig, Optimizer};
     let config = shrunk("llama-1.1b");
     let model = model(&config);
@@ -108,13 +108,13 @@ fn stepping_a_segment_at_once_leaves_the_others_gradients_alone() {
     assert_eq!(values(&stepped), values(&expected));
 }
 
-/// Notes what is alive on the thread when each parameter is first asked for.
-struct Late {
+/// Records the thread's live bytes when each parameter is first used.
+struct RecordUses {
     path: Vec<String>,
-    asked: Arc<Mutex<Vec<(String, isize)>>>,
+    uses: Arc<Mutex<Vec<(String, isize)>>>,
 }
 
-impl ModuleMapper<Tape> for Late {
+impl ModuleMapper<Tape> for RecordUses {
     fn enter_module(&mut self, name: &str, _container: &str) {
         self.path.push(name.to_owned());
     }
@@ -124,10 +124,10 @@ impl ModuleMapper<Tape> for Late {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<Tape, D>>) -> Param<Tensor<Tape, D>> {
-        let (name, asked, value) = (self.path.join("."), Arc::clone(&self.asked), param.val());
+        let (name, uses, value) = (self.path.join("."), Arc::clone(&self.uses), param.val());
         let (device, shape) = (value.device(), value.shape());
         let value = move |_device: &_, _requires: bool| {
-            asked.lock().expect("no panic").push((name.clone(), live()));
+            uses.lock().expect("no panic").push((name.clone(), live()));
             value.clone()
         };
         Param::uninitialized(param.id, value, device, true, shape)
@@ -135,13 +135,13 @@ impl ModuleMapper<Tape> for Late {
 }
 
 #[test]
-fn a_blocks_weights_are_asked_for_when_the_pass_comes_to_it() {
+fn a_blocks_weights_are_first_used_when_the_pass_reaches_it() {
     if !is_alone() {
         return;
     }
     let (config, rows, time) = (GptConfig { n_layer: 4, ..shrunk("gpt2") }, 4, 11);
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let model = model(&config).map(&mut Late { path: Vec::new(), asked: Arc::clone(&asked) });
+    let uses = Arc::new(Mutex::new(Vec::new()));
+    let model = model(&config).map(&mut RecordUses { path: Vec::new(), uses: Arc::clone(&uses) });
     let (loss, _) = recompute::loss_and_gradients(
         &model,
         batch(&config, rows, time),
@@ -150,14 +150,14 @@ fn a_blocks_weights_are_asked_for_when_the_pass_comes_to_it() {
         1,
     );
     assert!(numbers(&loss)[0].is_finite());
-    let asked = asked.lock().expect("no panic");
+    let uses = uses.lock().expect("no panic");
     let first = |block: usize| {
         let prefix = format!("blocks.{block}.");
-        asked.iter().find(|(name, _)| name.starts_with(&prefix)).expect("every block is used").1
+        uses.iter().find(|(name, _)| name.starts_with(&prefix)).expect("every block is used").1
     };
-    // What is kept of each segment before: its input. A pass that asked for all at once would find none.
+    // Each earlier segment has left its input. If a pass requested all weights at once, there would be none.
     let input = (rows * time * config.n_embd * size_of::<f32>()) as isize;
     for block in 1..config.n_layer {
-        assert!(first(block) - first(0) >= block as isize * input, "block {block}: {asked:?}");
+        assert!(first(block) - first(0) >= block as isize * input, "block {block}: {uses:?}");
     }
 }

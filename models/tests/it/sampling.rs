@@ -1,4 +1,4 @@
-//! Choosing tokens, and generating with them.
+//! Sampling of tokens, and generation.
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
@@ -26,7 +26,7 @@ fn assert_near(found: &[f64], expected: &[f64]) {
     );
 }
 
-/// Logarithms of 1, 4, 2, 3 tenths.
+/// Logarithms of 0.1, 0.4, 0.2 and 0.3.
 fn tenths() -> [f32; 4] {
     [0.1_f32, 0.4, 0.2, 0.3].map(f32::ln)
 }
@@ -64,7 +64,7 @@ fn a_repeated_token_is_penalised_whatever_its_sign() {
 }
 
 #[test]
-fn settings_without_meaning_are_refused_by_name() {
+fn invalid_settings_are_refused_by_name() {
     let plain = Sampling::default();
     let cases = [
         (Sampling { temperature: -1.0, ..plain }, "`temperature` = -1 must be a finite number, 0 or above"),
@@ -152,7 +152,7 @@ fn an_end_token_ends_its_row_alone() {
     }
 }
 
-/// Every token is two letters, so stop strings may begin and end inside tokens.
+/// Two letters per token, so that stop strings may begin and end inside tokens.
 fn letters(tokens: &[u32]) -> String {
     tokens
         .iter()
@@ -201,7 +201,7 @@ fn a_stop_string_that_never_completes_takes_nothing_away() {
 }
 
 #[test]
-fn past_the_context_window_generation_refuses_or_slides_as_asked() {
+fn past_the_context_window_generation_refuses_or_slides() {
     let model = model();
     let prompts = vec![vec![1; 20], vec![2]];
     let refused =
@@ -235,7 +235,7 @@ fn prompts_the_model_cannot_read_are_refused() {
 }
 
 #[test]
-fn any_number_of_tokens_can_be_asked_for() {
+fn any_number_of_tokens_can_be_requested() {
     let prompts = [vec![1, 2, 3]];
     let endless = Request { overflow: Overflow::Slide, ..request(&prompts, usize::MAX) };
     let mut seen = 0;

@@ -1,4 +1,4 @@
-//! Weights survive the file, and a file that does not fit is described in full.
+//! Weights survive saving and loading, and mismatches are reported in full.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -80,7 +80,7 @@ fn new_tokens_begin_as_the_mean_of_the_known_ones_and_learn() {
 }
 
 #[test]
-fn a_directory_with_a_file_of_our_own_needs_no_description_beside_it() {
+fn a_directory_with_native_weights_needs_no_config_json() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("model.safetensors");
     for config in [shrunk("nanochat"), unusual()] {
@@ -89,7 +89,7 @@ fn a_directory_with_a_file_of_our_own_needs_no_description_beside_it() {
         assert_eq!(weights::pretrained_config(directory.path()).expect("described"), config);
         let again: Gpt<Tape> = weights::load_pretrained(directory.path(), &DEVICE).expect("loads");
         assert_eq!(values(&again), values(&model));
-        // A checkpoint has a description of its run under this name.
+        // A checkpoint stores its run's description under this name.
         std::fs::write(directory.path().join("config.json"), r#"{"model": {}}"#).expect("written");
     }
 }
@@ -158,7 +158,7 @@ fn saving_over_the_file_it_came_from_is_safe() {
     let first = model(&shrunk("gpt2"));
     weights::save(&first, &path, Layout::Native, Stored::F32).expect("saves");
     let held = std::fs::File::open(&path).expect("opens");
-    // SAFETY: the test's own file, which `save` replaces instead of changing.
+    // SAFETY: the test's own file, which `save` replaces and does not change.
     let mapped = unsafe { memmap2::Mmap::map(&held) }.expect("maps");
     let before = mapped.to_vec();
     let second: Gpt<Tape> = Gpt::new(&shrunk("gpt2"), 99, &DEVICE).expect("valid");
@@ -297,15 +297,15 @@ fn a_description_of_more_than_the_file_holds_is_refused_before_anything_is_alloc
 }
 
 #[test]
-fn tensors_beside_the_weights_are_fetched_in_the_order_of_the_file_until_one_cannot_be() {
+fn tensors_are_fetched_in_file_order_until_one_fails() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("moments.safetensors");
-    let asked = std::cell::RefCell::new(Vec::new());
+    let fetched = std::cell::RefCell::new(Vec::new());
     let write = |values: [f32; 3]| {
         let tensor = |(name, value): (&'static str, f32)| {
-            let asked = &asked;
+            let fetched = &fetched;
             let fetch: Fetch<'_> = Box::new(move || {
-                asked.borrow_mut().push(name);
+                fetched.borrow_mut().push(name);
                 Ok(TensorData::new(vec![value; 6], [2, 3]))
             });
             (name.to_owned(), Outgoing { shape: vec![2, 3], fetch })
@@ -314,7 +314,7 @@ fn tensors_beside_the_weights_are_fetched_in_the_order_of_the_file_until_one_can
         weights::write_tensors(&path, &tensors, Stored::F32)
     };
     write([3.0, 1.0, 2.0]).expect("writes");
-    assert_eq!(asked.take(), ["a", "b", "c"]);
+    assert_eq!(fetched.take(), ["a", "b", "c"]);
     let file = TensorFile::open(&path).expect("opens");
     assert_eq!(file.count(), 3);
     assert_eq!(file.numbers("c").expect("it is there"), TensorData::new(vec![3.0f32; 6], [2, 3]));
@@ -322,5 +322,5 @@ fn tensors_beside_the_weights_are_fetched_in_the_order_of_the_file_until_one_can
 
     let error = write([3.0, 1.0, f32::NAN]).expect_err("no number");
     assert!(error.to_string().starts_with("tensor `b` holds NaN"), "{error}");
-    assert_eq!(asked.take(), ["a", "b"], "nothing is fetched for a file that will not be");
+    assert_eq!(fetched.take(), ["a", "b"], "nothing is fetched for a file that will not be");
 }

@@ -1,4 +1,4 @@
-//! Models start where theory says, learn one batch by heart, and do not care how it is cut.
+//! Models start at the expected loss, memorize one batch, and give equal gradients in micro-batches.
 
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, Optimizer};
 use burn::tensor::{Int, Tensor};

@@ -1,4 +1,4 @@
-//! Answers over HTTP equal those of `generate`, whoever else asks.
+//! Answers over HTTP equal those of `generate`, whatever else runs.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpStream};
@@ -13,31 +13,29 @@ use tokenizer::{Message, Role};
 use train::answering::Batching;
 use web::Limits;
 
-use crate::client::{Answer, Served, post_request, settings, streamed_text};
-use crate::models_at_work::{Cpu, Next, model, served, tokenizer};
+use crate::client::{Answer, TestServer, post_request, settings, streamed_text};
+use crate::served_models::{Cpu, NextId, model, served, tokenizer};
 
-/// One client's question.
 #[derive(Debug)]
 struct Question {
-    /// Roles and texts, the client's last.
+    /// Roles and texts of the messages.
     turns: Vec<(&'static str, String)>,
     count: usize,
     choices: usize,
     sampling: Sampling,
     stop: Vec<String>,
     stream: bool,
-    /// Leaves after so many pieces of the answer.
+    /// Number of pieces after which the client disconnects.
     leaves: Option<usize>,
     delay: Duration,
 }
 
-/// An answer as its client received it: whole, or cut short where the client left.
+/// The text of each choice that a client received.
 #[derive(Debug)]
-enum Heard {
-    /// Each choice.
+enum Received {
     Whole(Vec<String>),
-    /// The beginning of each choice.
-    Some(Vec<String>),
+    /// The client disconnected early.
+    Partial(Vec<String>),
 }
 
 impl Question {
@@ -50,10 +48,12 @@ impl Question {
         if below(random, 3) == 0 {
             turns.extend([("user", "And you?".to_owned()), ("assistant", "I flow.".to_owned())]);
         }
+
         let beginning = ["", "The river ", "The river rises and "][below(random, 3) as usize];
         let rest: String =
             (0..=below(random, 12)).map(|_| char::from(b'a' + below(random, 26) as u8)).collect();
         turns.push(("user", format!("{beginning}{rest}")));
+
         let sampling = match below(random, 3) {
             0 => Sampling {
                 seed: below(random, 1 << 40),
@@ -63,6 +63,7 @@ impl Question {
             },
             _ => Sampling::greedy(),
         };
+
         let stream = below(random, 2) == 0;
         Self {
             turns,
@@ -90,7 +91,7 @@ impl Question {
         })
     }
 
-    /// Alone, without a server.
+    /// Computes the answer alone, without a server.
     fn expected(&self, model: &Gpt<Cpu>) -> Vec<String> {
         let tokenizer = tokenizer();
         let role = |role: &str| match role {
@@ -108,25 +109,25 @@ impl Question {
             end_tokens: &ends,
             stop: Some(Stop { strings: &self.stop, decode: &decode }),
             overflow: Overflow::Refuse,
-            lookup: Some(&Next),
+            lookup: Some(&NextId),
             ..Request::new(&prompts, self.count)
         };
         let answers = generate(model, &request, |_| ControlFlow::Continue(())).unwrap();
         answers.into_iter().map(|answer| answer.text.unwrap()).collect()
     }
 
-    fn asked(&self, server: &Served) -> Heard {
+    fn asked(&self, server: &TestServer) -> Received {
         thread::sleep(self.delay);
         let mut connection = server.connect();
         connection
             .write_all(post_request("/v1/chat/completions", &self.body().to_string()).as_bytes())
             .unwrap();
         if let Some(pieces) = self.leaves {
-            return Heard::Some(self.some(&connection, pieces));
+            return Received::Partial(self.some(&connection, pieces));
         }
         let answer = Answer::read(&mut connection);
         assert_eq!(answer.status, 200, "{}", answer.text());
-        Heard::Whole(if self.stream {
+        Received::Whole(if self.stream {
             let chunks = answer.chunks();
             (0..self.choices as u64).map(|index| streamed_text(&chunks, index)).collect()
         } else {
@@ -136,7 +137,7 @@ impl Question {
         })
     }
 
-    /// Reads so many pieces, as far as there are any, and leaves.
+    /// Reads up to `pieces` pieces and disconnects.
     fn some(&self, connection: &TcpStream, pieces: usize) -> Vec<String> {
         let mut chunks: Vec<Value> = Vec::new();
         let mut lines = BufReader::new(connection).lines();
@@ -153,13 +154,13 @@ impl Question {
     }
 }
 
-/// Questions of each client.
+/// Number of requests per client.
 fn rounds() -> usize {
     suite::size().pick(1, 1, 50)
 }
 
 #[test]
-fn answers_are_those_of_generate_alone_or_with_others_who_come_and_go() {
+fn answers_equal_those_of_generate_in_a_changing_batch() {
     let model = model();
     let mut random = Random::new(11);
     for (clients, batching) in [
@@ -176,8 +177,10 @@ fn answers_are_those_of_generate_alone_or_with_others_who_come_and_go() {
                 for (client, question) in asking.into_iter().zip(&questions) {
                     let expected = question.expected(&model);
                     match client.join().unwrap() {
-                        Heard::Whole(texts) => assert_eq!(texts, expected, "{question:?} with {batching:?}"),
-                        Heard::Some(texts) => assert!(
+                        Received::Whole(texts) => {
+                            assert_eq!(texts, expected, "{question:?} with {batching:?}");
+                        }
+                        Received::Partial(texts) => assert!(
                             expected.iter().zip(&texts).all(|(whole, some)| whole.starts_with(some)),
                             "{texts:?} of {expected:?}, {question:?} with {batching:?}"
                         ),
@@ -197,7 +200,7 @@ fn a_long_prompt_is_read_in_pieces() {
     let body = json!({ "prompt": vec![7; 44], "max_tokens": 3, "temperature": 0 });
     let answer = server.post_json("/v1/completions", &body).json();
     let made = answer["usage"]["completion_tokens"].as_f64().unwrap();
-    // Five whole pieces; the sixth ends with the first token of the answer.
+    // Five whole pieces of 8; the sixth piece brings the answer's first token.
     assert_eq!(server.metric("steps_total").to_bits(), (5.0 + made).to_bits());
 }
 
@@ -218,7 +221,7 @@ fn earlier_turns_are_not_read_again() {
 }
 
 #[test]
-fn choices_of_one_seed_are_told_apart_and_repeat() {
+fn choices_of_one_seed_differ_and_repeat() {
     let server = served(settings(Limits::default()), Batching::default());
     let ask = || {
         let body = json!({ "prompt": "river", "n": 4, "max_tokens": 12, "temperature": 2, "seed": 5, "logprobs": 2 });

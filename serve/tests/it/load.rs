@@ -1,4 +1,4 @@
-//! Many requests at once.
+//! Many concurrent requests.
 
 use std::thread;
 
@@ -10,10 +10,10 @@ use train::answering::Batching;
 use web::Limits;
 
 use crate::client::settings;
-use crate::models_at_work::served;
+use crate::served_models::served;
 
 #[test]
-fn sixty_four_streams_are_answered_and_their_caches_given_back() {
+fn sixty_four_streams_are_answered_and_their_caches_freed() {
     let server = served(settings(Limits::default()), Batching::default());
     thread::scope(|clients| {
         let streams: Vec<_> = (0..64)
@@ -30,12 +30,13 @@ fn sixty_four_streams_are_answered_and_their_caches_given_back() {
                 })
             })
             .collect();
-        // Health is not asked of the inference thread.
+        // Health does not wait for the inference thread.
         assert_eq!(server.get("/health").status, 200);
-        // Weights are random: an answer may end with its first token.
+        // With random weights an answer may end at its first token.
         let pieces: usize = streams.into_iter().map(|stream| stream.join().unwrap()).sum();
         assert!(pieces > 64 * 4, "{pieces} pieces are not streams");
     });
+
     server.wait_for("active_sequences", 0.0);
     let (steps, tokens) = (server.metric("steps_total"), server.metric("generated_tokens_total"));
     assert!(tokens > 4.0 * steps, "{tokens} tokens took {steps} steps: they were not answered together");
@@ -43,7 +44,7 @@ fn sixty_four_streams_are_answered_and_their_caches_given_back() {
 }
 
 #[test]
-fn as_many_answers_are_under_way_as_there_are_slots() {
+fn as_many_answers_run_as_there_are_slots() {
     for slots in [1, 2, 4] {
         let server = served(settings(Limits::default()), Batching { slots, prompt_piece: 64 });
         let body = json!({ "prompt": [7, 8, 9], "n": 4, "max_tokens": 6, "temperature": 2, "seed": 1 });

@@ -1,4 +1,4 @@
-//! The server with a model behind it.
+//! Tests of the server with a model.
 
 #[path = "../../web/tests/it/client.rs"]
 #[expect(dead_code, reason = "its owner uses the rest")]
@@ -6,5 +6,5 @@ mod client;
 
 mod answers;
 mod load;
-mod looking_up;
-mod models_at_work;
+mod lookup;
+mod served_models;

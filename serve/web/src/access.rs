@@ -1,4 +1,5 @@
-//! Who may ask: the API key, the names this server goes by, other origins.
+//! Access control: the API key, accepted host names, and allowed origins
+//! (`a_request_with_a_foreign_host_is_refused_on_every_route`).
 
 use std::net::IpAddr;
 
@@ -7,20 +8,19 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// Characters of the shortest key that is accepted.
 const SHORTEST_KEY: usize = 16;
 
-/// Decides before anything else of a request is looked at.
+/// Access rules, checked before any other part of a request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Access {
     pub(crate) key: Option<ApiKey>,
-    /// Names beside `localhost` and the address a request came to.
+    /// Host names besides `localhost` and the connection's local address.
     pub(crate) hosts: Vec<String>,
-    /// Pages of these origins may ask.
+    /// Origins allowed by CORS.
     pub(crate) origins: Vec<HeaderValue>,
 }
 
-/// A secret, kept as its digest. It has no readable form, so that no log can hold it.
+/// An API key, kept only as a digest so that no log can contain it.
 #[derive(Clone)]
 pub struct ApiKey([u8; 32]);
 
@@ -30,7 +30,7 @@ impl std::fmt::Debug for ApiKey {
     }
 }
 
-/// A key that is too easy to guess or cannot be sent.
+/// The error for a key that is too short or not visible ASCII.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "an API key has at least {SHORTEST_KEY} characters, all of them visible ASCII; `openssl rand -hex 24` makes one"
@@ -38,7 +38,7 @@ impl std::fmt::Debug for ApiKey {
 pub struct BadKey;
 
 impl ApiKey {
-    /// The key in `text`, around which white space does not count.
+    /// Parses a key, ignoring surrounding white space.
     pub fn new(text: &str) -> Result<Self, BadKey> {
         let text = text.trim();
         if text.len() < SHORTEST_KEY || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -47,44 +47,49 @@ impl ApiKey {
         Ok(Self(Sha256::digest(text).into()))
     }
 
-    /// Takes the same time for every wrong key of a length.
-    fn is(&self, given: &[u8]) -> bool {
+    /// Takes equal time for all given keys of one length.
+    fn matches(&self, given: &[u8]) -> bool {
         let given: [u8; 32] = Sha256::digest(given).into();
         self.0.ct_eq(&given).into()
     }
 }
 
 impl Access {
-    /// Whether a request carries the key, where there is one: as a bearer, or as the password a browser asked for.
+    /// Whether a request has the key, as bearer token or Basic password, or none is set.
     pub(crate) fn is_granted(&self, headers: &HeaderMap) -> bool {
         let Some(key) = &self.key else { return true };
         let mut given = headers.get_all(header::AUTHORIZATION).iter();
         let (Some(value), None) = (given.next(), given.next()) else { return false };
         match value.as_bytes().iter().position(|byte| *byte == b' ').map(|at| value.as_bytes().split_at(at)) {
             Some((scheme, key_given)) if scheme.eq_ignore_ascii_case(b"bearer") => {
-                key.is(key_given.trim_ascii())
+                key.matches(key_given.trim_ascii())
             }
             Some((scheme, given)) if scheme.eq_ignore_ascii_case(b"basic") => {
                 let decoded = STANDARD.decode(given.trim_ascii()).unwrap_or_default();
                 let colon = decoded.iter().position(|byte| *byte == b':');
-                colon.is_some_and(|at| key.is(&decoded[at + 1..]))
+                colon.is_some_and(|at| key.matches(&decoded[at + 1..]))
             }
             _ => false,
         }
     }
 
-    /// Whether a request means this server. A page of a hostile site can have its own name resolve to this machine,
-    /// but it cannot change the name its requests carry.
-    pub(crate) fn is_meant(&self, headers: &HeaderMap, authority: Option<&Authority>, local: IpAddr) -> bool {
+    /// Whether the request's `Host` names this server. This stops DNS rebinding, where a hostile domain resolves to
+    /// this machine.
+    pub(crate) fn is_for_this_server(
+        &self,
+        headers: &HeaderMap,
+        authority: Option<&Authority>,
+        local: IpAddr,
+    ) -> bool {
         let mut hosts = headers.get_all(header::HOST).iter();
         let (Some(host), None) = (hosts.next(), hosts.next()) else { return false };
         let Some(host) = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok()) else {
             return false;
         };
-        self.goes_by(&host, local) && authority.is_none_or(|authority| self.goes_by(authority, local))
+        self.has_host(&host, local) && authority.is_none_or(|authority| self.has_host(authority, local))
     }
 
-    fn goes_by(&self, authority: &Authority, local: IpAddr) -> bool {
+    fn has_host(&self, authority: &Authority, local: IpAddr) -> bool {
         if authority.as_str().contains('@') {
             return false;
         }
@@ -120,10 +125,10 @@ mod tests {
     }
 
     #[test]
-    fn only_names_of_this_server_are_meant() {
+    fn only_hosts_of_this_server_are_accepted() {
         let access = Access { hosts: vec!["box.lan".into()], ..Access::default() };
         let meant = |host: &str, local: &str| {
-            access.is_meant(&header(header::HOST, host), None, local.parse().unwrap())
+            access.is_for_this_server(&header(header::HOST, host), None, local.parse().unwrap())
         };
         for (host, local) in [
             ("localhost:8080", "127.0.0.1"),
@@ -136,6 +141,7 @@ mod tests {
         ] {
             assert!(meant(host, local), "{host}");
         }
+
         for host in [
             "evil.example",
             "localhost.evil.example",
@@ -147,14 +153,15 @@ mod tests {
         ] {
             assert!(!meant(host, "127.0.0.1"), "{host}");
         }
-        assert!(!access.is_meant(&HeaderMap::new(), None, "127.0.0.1".parse().unwrap()));
+        assert!(!access.is_for_this_server(&HeaderMap::new(), None, "127.0.0.1".parse().unwrap()));
+
         let other = Authority::from_static("evil.example");
         let local = "127.0.0.1".parse().unwrap();
-        assert!(!access.is_meant(&header(header::HOST, "localhost"), Some(&other), local));
+        assert!(!access.is_for_this_server(&header(header::HOST, "localhost"), Some(&other), local));
     }
 
     #[test]
-    fn a_key_that_is_short_or_cannot_be_sent_is_none() {
+    fn short_and_unsendable_keys_are_refused() {
         assert!(ApiKey::new("short").is_err());
         assert!(ApiKey::new("0123456789 abcdef").is_err());
         assert!(ApiKey::new(&format!(" {KEY}\n")).is_ok());

@@ -1,4 +1,4 @@
-//! Command-line arguments of a server.
+//! Command line of a server.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,31 +13,31 @@ use crate::web::Settings;
 
 const KEY_VARIABLE: &str = "SPILLWAY_API_KEY";
 
-/// Where and for whom to serve.
+/// Command-line options of a server.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ServerArgs {
-    /// Address to listen on. Any that other machines reach needs an API key, and a proxy with TLS in front of it.
+    /// Address to listen on. Any other than loopback needs an API key, and should have a TLS proxy in front.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     host: IpAddr,
-    /// Port to listen on; 0 takes any that is free.
+    /// Port to listen on; 0 picks a free one.
     #[arg(long, default_value_t = 8080)]
     port: u16,
-    /// File with the API key that every route but `/health` asks for. `SPILLWAY_API_KEY` in the environment does the same.
+    /// File with the API key that every route but `/health` requires; by default `SPILLWAY_API_KEY` in the environment.
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// A further name by which requests may call this server; may be repeated.
+    /// Additional host name to accept; may be repeated.
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
-    /// An origin, such as `https://example.org`, whose pages may ask this server; may be repeated.
+    /// Origin whose pages may use this server, such as `https://example.org`; may be repeated.
     #[arg(long, value_name = "ORIGIN")]
     allow_origin: Vec<String>,
-    /// Answers that may wait for a place before clients are told to come back later.
+    /// Answers that may wait for a slot; requests beyond get a 429.
     #[arg(long, default_value_t = Limits::default().queue, value_parser = at_least_one())]
     queue: usize,
-    /// Tokens an answer may have at most.
+    /// Maximum number of tokens of an answer.
     #[arg(long, default_value_t = Limits::default().tokens, value_parser = at_least_one())]
     max_tokens: usize,
-    /// Connections at once; further ones are closed.
+    /// Maximum number of connections; beyond it, the one idle for longest is closed.
     #[arg(long, default_value_t = Limits::default().connections, value_parser = at_least_one())]
     max_connections: usize,
 }
@@ -47,7 +47,7 @@ fn at_least_one() -> RangedU64ValueParser<usize> {
 }
 
 impl ServerArgs {
-    /// The settings, with the key read from its file or the environment.
+    /// Builds the settings, reading the key from its file or the environment.
     pub fn settings(&self) -> anyhow::Result<Settings> {
         let key = match &self.api_key_file {
             Some(path) => {

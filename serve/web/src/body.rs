@@ -1,4 +1,4 @@
-//! A request's body to its fields: bounded in bytes, time and depth, and read strictly.
+//! Request bodies, bounded in bytes, time and nesting.
 
 use std::time::Duration;
 
@@ -11,13 +11,12 @@ use serde_json::{Map, Value};
 use crate::error::ApiError;
 use crate::limits::Limits;
 
-/// The members of a JSON object, each to be taken out by name. What is left at the end is unknown.
+/// Members of a JSON object. Reading removes a member, so the rest are unknown.
 #[derive(Debug)]
 pub(crate) struct Fields(Map<String, Value>);
 
-/// Reads a JSON object, or says what is wrong with it.
 pub(crate) async fn read(request: Request<Body>, limits: &Limits) -> Result<Fields, ApiError> {
-    is_json(&request)?;
+    require_json(&request)?;
     let too_large = || {
         let message = format!("the request's body is larger than {} bytes", limits.body_bytes);
         ApiError::refused(StatusCode::PAYLOAD_TOO_LARGE, message)
@@ -44,8 +43,8 @@ fn too_slow(limit: Duration) -> ApiError {
     ApiError::refused(StatusCode::REQUEST_TIMEOUT, message)
 }
 
-/// A page of another origin can send other types without asking first.
-fn is_json(request: &Request<Body>) -> Result<(), ApiError> {
+/// Requires JSON: browsers send other content types across origins without a CORS preflight.
+fn require_json(request: &Request<Body>) -> Result<(), ApiError> {
     let mut types = request.headers().get_all(header::CONTENT_TYPE).iter();
     let kind = types.next().and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let (essence, rest) = kind.split_once(';').unwrap_or((kind, ""));
@@ -72,7 +71,7 @@ fn parse(bytes: &[u8], limits: &Limits) -> Result<Fields, ApiError> {
     }
 }
 
-/// Brackets within brackets, counted without recursion and outside of texts.
+/// Nesting depth of brackets outside of strings, counted without recursion.
 fn depth(text: &str) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
     let (mut in_text, mut escaped) = (false, false);
@@ -93,7 +92,7 @@ fn depth(text: &str) -> usize {
 }
 
 impl Fields {
-    /// The value of `name`; `null` counts as absent.
+    /// Takes the value of `name`; `null` counts as absent.
     pub(crate) fn optional<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
         let Some(value) = self.0.remove(name).filter(|value| !value.is_null()) else {
             return Ok(None);
@@ -112,7 +111,7 @@ impl Fields {
         value.ok_or_else(|| ApiError::parameter(name, format!("`{name}` is missing")))
     }
 
-    /// A finite number within `range`.
+    /// Takes a number within `range`, both ends included.
     pub(crate) fn number(&mut self, name: &str, range: (f64, f64)) -> Result<Option<f64>, ApiError> {
         let (low, high) = range;
         match self.optional::<f64>(name)? {
@@ -123,7 +122,7 @@ impl Fields {
         }
     }
 
-    /// A whole number within `range`.
+    /// Takes a whole number within `range`, both ends included.
     pub(crate) fn whole(&mut self, name: &str, range: (u64, u64)) -> Result<Option<u64>, ApiError> {
         let (low, high) = range;
         let wrong =
@@ -137,8 +136,8 @@ impl Fields {
         }
     }
 
-    /// Parameters that clients send by default and whose only accepted values change nothing.
-    pub(crate) fn without_effect(&mut self, neutral: &[(&str, Value)]) -> Result<(), ApiError> {
+    /// Accepts parameters that clients send by default, if their values change nothing.
+    pub(crate) fn accept_neutral(&mut self, neutral: &[(&str, Value)]) -> Result<(), ApiError> {
         for (name, accepted) in neutral {
             let Some(value) = self.optional::<Value>(name)? else { continue };
             let equal = match (value.as_f64(), accepted.as_f64()) {
@@ -154,12 +153,12 @@ impl Fields {
         Ok(())
     }
 
-    /// Labels for whoever runs a service, of which nothing is made.
-    pub(crate) fn labels(&mut self, names: &[&str]) -> Result<(), ApiError> {
+    /// Ignores the strings `names`, which label requests for a service's operator.
+    pub(crate) fn ignore_labels(&mut self, names: &[&str]) -> Result<(), ApiError> {
         names.iter().try_for_each(|name| self.optional::<String>(name).map(drop))
     }
 
-    /// Refuses what nobody asked for.
+    /// Refuses a remaining field as unknown.
     pub(crate) fn finish(self) -> Result<(), ApiError> {
         self.0.keys().next().map_or(Ok(()), |name| Err(ApiError::unknown_parameter(name)))
     }

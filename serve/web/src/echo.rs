@@ -1,6 +1,4 @@
-//! The development backend: answers without a model, so that clients and the page can be built with nothing loaded.
-//!
-//! It repeats what the person said, a byte at a time, or says what a script has for it. Its probabilities are made up.
+//! The development engine: repeats the last user message a byte at a time, or answers with the lines of a script.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -10,59 +8,59 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::desk::Desk;
 use crate::engine::{
-    Ask, Decoder, EncodeError, Engine, EngineError, Key, Likelihood, Message, Model, Role, Token, Vocabulary,
+    Decoder, EncodeError, Engine, EngineError, Key, Likelihood, Message, Model, Role, SequenceRequest, Token,
+    Vocabulary,
 };
+use crate::worker::InferenceWorker;
 
-/// The echo's part of the command line.
+/// Command-line options of the echo.
 #[derive(Debug, Clone, clap::Args)]
 pub struct EchoArgs {
-    /// Milliseconds that the echo takes for a byte.
+    /// Milliseconds per byte of an echoed answer.
     #[arg(id = "echo_delay_ms", long = "echo-delay-ms", value_name = "MS", default_value_t = 20)]
     delay_ms: u64,
-    /// A file whose lines are the echo's answers, in turn.
+    /// File whose lines the echo answers, in turn.
     #[arg(id = "echo_script", long = "echo-script", value_name = "FILE")]
     script: Option<PathBuf>,
-    /// Every so many answers the echo panics in the middle of one.
+    /// Panic in every N-th answer of the echo.
     #[arg(id = "echo_fail_every", long = "echo-fail-every", value_name = "N")]
     fail_every: Option<u64>,
-    /// Answers that the echo gives at once.
+    /// Number of answers the echo gives at once.
     #[arg(id = "echo_slots", long = "echo-slots", value_name = "N", default_value_t = 8)]
     slots: usize,
 }
 
-/// The echo, and how it behaves.
+/// An engine that repeats its prompt or reads from a script.
 #[derive(Debug, Clone)]
 pub struct Echo {
     /// Delay per byte of its answers.
     pub delay: Duration,
-    /// Answers to give, in turn, instead of the prompt.
+    /// Answers, given in turn instead of the prompt.
     pub script: Vec<String>,
-    /// Panics in the middle of every `n`th answer.
+    /// Panics in every `n`th answer.
     pub fail_every: Option<u64>,
-    /// Answers at once.
+    /// Number of answers at once.
     pub slots: usize,
-    /// Tokens it reads at once.
+    /// Context length in tokens.
     pub context: usize,
 }
 
-/// The echo at work.
-struct Echoing {
+struct EchoEngine {
     echo: Echo,
     answered: u64,
-    sequences: BTreeMap<Key, Saying>,
+    sequences: BTreeMap<Key, EchoSequence>,
 }
 
 #[derive(Debug, Clone)]
-struct Saying {
+struct EchoSequence {
     rest: VecDeque<u32>,
     alternatives: Option<usize>,
     fails: bool,
 }
 
-/// Bytes, and four control tokens.
-struct Bytes;
+/// Bytes and four control tokens.
+struct ByteVocabulary;
 
 const END: u32 = 256;
 const SYSTEM: u32 = 257;
@@ -77,7 +75,7 @@ impl Default for Echo {
 }
 
 impl EchoArgs {
-    /// The echo they describe.
+    /// Builds the echo, reading its script.
     pub fn echo(&self) -> anyhow::Result<Echo> {
         let script = match &self.script {
             Some(path) => {
@@ -96,38 +94,38 @@ impl EchoArgs {
 }
 
 impl Echo {
-    /// Answers at a desk.
-    pub fn answer(self, desk: Desk) {
+    /// Answers requests until the server ends.
+    pub fn answer(self, worker: InferenceWorker) {
         let model = Model { id: "echo".to_owned(), created: 0, context: self.context, vocabulary: TOKENS };
-        let mut engine = Echoing { echo: self, answered: 0, sequences: BTreeMap::new() };
-        desk.answer(model, Arc::new(Bytes), Box::new(Vec::new), &mut engine);
+        let mut engine = EchoEngine { echo: self, answered: 0, sequences: BTreeMap::new() };
+        worker.answer(model, Arc::new(ByteVocabulary), Box::new(Vec::new), &mut engine);
     }
 }
 
-impl Echoing {
+impl EchoEngine {
     fn reply(&self, prompt: &[u32]) -> Vec<u32> {
         let script = &self.echo.script;
         if !script.is_empty() {
             let line = &script[self.answered as usize % script.len()];
             return line.bytes().map(u32::from).collect();
         }
-        // The last thing the person said, or the text to be continued.
+        // The last user message, or the whole text of a completion.
         let said = prompt.iter().rposition(|token| *token == USER).map_or(0, |at| at + 1);
         prompt[said..].iter().copied().filter(|token| *token < END).collect()
     }
 }
 
-impl Engine for Echoing {
+impl Engine for EchoEngine {
     fn slots(&self) -> usize {
         self.echo.slots
     }
 
-    fn join(&mut self, key: Key, ask: Ask) -> Result<usize, EngineError> {
-        let mut rest: VecDeque<u32> = self.reply(&ask.prompt).into();
+    fn join(&mut self, key: Key, request: SequenceRequest) -> Result<usize, EngineError> {
+        let mut rest: VecDeque<u32> = self.reply(&request.prompt).into();
         rest.push_back(END);
         self.answered += 1;
         let fails = self.echo.fail_every.is_some_and(|every| self.answered.is_multiple_of(every));
-        self.sequences.insert(key, Saying { rest, alternatives: ask.alternatives, fails });
+        self.sequences.insert(key, EchoSequence { rest, alternatives: request.alternatives, fails });
         Ok(0)
     }
 
@@ -138,10 +136,11 @@ impl Engine for Echoing {
     fn step(&mut self) -> Result<Vec<(Key, Token)>, EngineError> {
         thread::sleep(self.echo.delay);
         let mut tokens = Vec::with_capacity(self.sequences.len());
-        for (key, saying) in &mut self.sequences {
-            let id = saying.rest.pop_front().unwrap_or(END);
-            assert!(!saying.fails, "the echo was asked to fail");
-            let likelihood = saying.alternatives.map(|count| invented(id, saying.rest.len(), count));
+        for (key, sequence) in &mut self.sequences {
+            let id = sequence.rest.pop_front().unwrap_or(END);
+            assert!(!sequence.fails, "the echo was asked to fail");
+            let likelihood =
+                sequence.alternatives.map(|count| invented_likelihood(id, sequence.rest.len(), count));
             tokens.push((*key, Token { id, likelihood }));
         }
         Ok(tokens)
@@ -152,15 +151,15 @@ impl Engine for Echoing {
     }
 }
 
-/// Probabilities that look like some.
-fn invented(id: u32, left: usize, count: usize) -> Likelihood {
+/// Invented log-probabilities, equal for equal arguments.
+fn invented_likelihood(id: u32, left: usize, count: usize) -> Likelihood {
     let chosen = (0.05 + 0.95 * ((id as usize * 7 + left * 13) % 100) as f64 / 100.0).ln();
     let others = (1..count as u32).map(|n| (id ^ n, chosen - f64::from(n)));
     let first = (count > 0).then_some((id, chosen));
     Likelihood { chosen, alternatives: first.into_iter().chain(others).collect() }
 }
 
-impl Vocabulary for Bytes {
+impl Vocabulary for ByteVocabulary {
     fn encode(&self, text: &str) -> Result<Vec<u32>, EncodeError> {
         if text.is_empty() {
             return Err(EncodeError("the echo needs a text to repeat".to_owned()));
@@ -185,7 +184,7 @@ impl Vocabulary for Bytes {
     }
 
     fn decoder(&self) -> Box<dyn Decoder + '_> {
-        Box::new(Held(Vec::new()))
+        Box::new(Utf8Decoder(Vec::new()))
     }
 
     fn bytes(&self, token: u32) -> Vec<u8> {
@@ -197,10 +196,10 @@ impl Vocabulary for Bytes {
     }
 }
 
-/// Bytes that are no whole character yet.
-struct Held(Vec<u8>);
+/// Holds the bytes of an incomplete character.
+struct Utf8Decoder(Vec<u8>);
 
-impl Decoder for Held {
+impl Decoder for Utf8Decoder {
     fn push(&mut self, token: u32) -> String {
         self.0.extend(u8::try_from(token));
         match std::str::from_utf8(&self.0) {

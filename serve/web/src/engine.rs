@@ -1,16 +1,15 @@
-//! The engine: the interface between this crate, which knows requests, and a model, which knows tokens.
+//! The interface between this crate, which handles requests, and a model, which handles tokens.
 //!
-//! An [`Engine`] lives on the one inference thread and advances all its sequences together, a token each per
-//! [`Engine::step`]. When a sequence joins or leaves is not its business: the scheduler decides that between two
-//! steps. A [`Vocabulary`] is shared with the threads that read requests.
+//! An [`Engine`] runs on the inference thread and advances all its sequences together. The scheduler decides between
+//! two steps which sequences join and leave. A [`Vocabulary`] is shared with the threads that read requests.
 
 use std::fmt;
 
-/// A sequence for as long as it is in an engine.
+/// Identifies a sequence while it is in an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(pub u64);
 
-/// How tokens are chosen. Every value has been checked.
+/// Parameters of token sampling, already validated.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
     /// Divides the logits; 0 always takes the likeliest token.
@@ -21,33 +20,33 @@ pub struct Sampling {
     pub top_p: Option<f64>,
     /// Only tokens at least this likely relative to the likeliest.
     pub min_p: Option<f64>,
-    /// Makes tokens that occurred less likely.
+    /// Penalty on tokens that already occurred.
     pub repetition_penalty: Option<f64>,
-    /// Fixes the random choices of a request.
+    /// Seed of the request's random choices.
     pub seed: u64,
-    /// Tells its choices apart: equal seeds and choices give equal answers.
+    /// Index of the answer to its prompt. Equal seeds and indices give equal answers.
     pub choice: u64,
 }
 
-/// One sequence to continue.
+/// A sequence to continue.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ask {
+pub struct SequenceRequest {
     /// The prompt, at least one token.
     pub prompt: Vec<u32>,
-    /// Tokens to add at most, at least one; with the prompt they fit the model's context.
-    pub most: usize,
-    /// How tokens are chosen.
+    /// Maximum number of new tokens, at least one. Prompt and answer fit the context.
+    pub max_tokens: usize,
+    /// Parameters of token sampling.
     pub sampling: Sampling,
-    /// How many alternatives to name beside each token, if probabilities are wanted at all.
+    /// Number of alternatives to report per token; `None` reports no probabilities.
     pub alternatives: Option<usize>,
 }
 
 /// The next token of a sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Token {
-    /// The token's id in the vocabulary.
+    /// Its id in the vocabulary.
     pub id: u32,
-    /// How likely the model thought it, where the [`Ask`] wanted to know.
+    /// Its log-probability, if the request asked for it.
     pub likelihood: Option<Likelihood>,
 }
 
@@ -60,36 +59,35 @@ pub struct Likelihood {
     pub alternatives: Vec<(u32, f64)>,
 }
 
-/// Why an engine could not go on. The text is for whoever asked and for the log.
+/// A failure of an engine; the message is for client and log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct EngineError(pub String);
 
-/// A batch of sequences in the middle of being continued.
+/// A batch of sequences being continued.
 pub trait Engine {
-    /// How many sequences it advances at once.
+    /// Maximum number of sequences in the batch.
     fn slots(&self) -> usize;
 
-    /// Takes a sequence in; returns how many tokens of its prompt need not be read again.
-    fn join(&mut self, key: Key, ask: Ask) -> Result<usize, EngineError>;
+    /// Adds a sequence. Returns how many tokens of its prompt were cached.
+    fn join(&mut self, key: Key, request: SequenceRequest) -> Result<usize, EngineError>;
 
-    /// Forgets a sequence that is in it, at once.
+    /// Removes a sequence from the batch.
     fn leave(&mut self, key: Key);
 
-    /// Advances its sequences by at most one token each. Some may have none yet: a long prompt is read in pieces.
-    /// Calls in a row, while there are sequences, bring each of them its next token.
+    /// Advances each sequence by at most one token. While a long prompt is read in pieces, its sequence gets none.
     fn step(&mut self) -> Result<Vec<(Key, Token)>, EngineError>;
 
-    /// Forgets everything, after an error or a panic.
+    /// Removes all sequences and caches, after an error or a panic.
     fn reset(&mut self);
 }
 
-/// The speaker of a message.
+/// Author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Instructions.
     System,
-    /// The person.
+    /// The user.
     User,
     /// The model.
     Assistant,
@@ -98,71 +96,71 @@ pub enum Role {
 /// One turn of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// The speaker.
+    /// Its author.
     pub role: Role,
-    /// The text.
+    /// Its text.
     pub content: String,
 }
 
-/// A text or conversation that has no tokens; the message is for whoever sent it.
+/// A failure to encode text; the message is for the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct EncodeError(pub String);
 
-/// Texts to tokens and back.
+/// Conversion between text and tokens.
 pub trait Vocabulary: Send + Sync {
-    /// A text to continue, with whatever a document begins with. Text never becomes a control token.
+    /// Encodes the beginning of a document. Text never becomes a control token.
     fn encode(&self, text: &str) -> Result<Vec<u32>, EncodeError>;
 
-    /// A conversation up to where the model's answer begins.
+    /// Encodes a conversation up to the start of the model's answer.
     fn encode_chat(&self, messages: &[Message]) -> Result<Vec<u32>, EncodeError>;
 
-    /// Tokens as they come to text.
+    /// Returns a decoder for one stream of tokens.
     fn decoder(&self) -> Box<dyn Decoder + '_>;
 
-    /// The bytes of one token by itself; not always a whole character.
+    /// Bytes of a single token, not always whole characters.
     fn bytes(&self, token: u32) -> Vec<u8>;
 
     /// Whether a token ends an answer.
     fn ends(&self, token: u32) -> bool;
 }
 
-/// Holds bytes back until they are whole characters.
+/// A streaming decoder that holds back incomplete characters.
 pub trait Decoder {
-    /// The text that `token` completes; often its own, sometimes none.
+    /// Returns the text that `token` completes, which may be empty.
     fn push(&mut self, token: u32) -> String;
 
-    /// The text still held back, with U+FFFD in place of incomplete characters.
+    /// Returns the rest, with U+FFFD in place of incomplete characters.
     fn finish(&mut self) -> String;
 }
 
 /// Facts about a model that clients can read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Model {
-    /// The name requests know it by.
+    /// Name that requests use.
     pub id: String,
-    /// Seconds since 1970 at which it was made.
+    /// Creation time in seconds since 1970.
     pub created: u64,
-    /// Tokens it reads at once, prompt and answer together.
+    /// Context length in tokens, prompt and answer together.
     pub context: usize,
-    /// Tokens it knows.
+    /// Number of known tokens.
     pub vocabulary: usize,
 }
 
-/// A number for `/metrics` that the engine's surroundings count.
+/// A metric that the model's program adds to `/metrics`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Counter {
     /// Name in Prometheus' alphabet, without a prefix.
     pub name: &'static str,
-    /// Description, one line.
+    /// One-line description.
     pub help: &'static str,
     /// Whether the value only grows.
     pub total: bool,
-    /// Its value.
+    /// Current value.
     pub value: f64,
 }
 
-/// The numbers at this moment.
+/// Reads the current counters.
 pub type Counters = Box<dyn Fn() -> Vec<Counter> + Send + Sync>;
 
 impl fmt::Display for Role {

@@ -1,11 +1,10 @@
-//! Refusals in the shape OpenAI's clients expect.
+//! Error responses in the format that OpenAI's clients expect.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
 
-/// A request that is not answered, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
@@ -15,7 +14,7 @@ pub(crate) struct ApiError {
     message: String,
 }
 
-/// Seconds after which a client may come back.
+/// Seconds after which a client may retry.
 const RETRY_AFTER: &str = "1";
 
 impl ApiError {
@@ -23,7 +22,7 @@ impl ApiError {
         Self { status, kind, code: None, param: None, message: message.into() }
     }
 
-    /// Something about the request that no repetition will change.
+    /// A 400: repeating the request fails again.
     pub(crate) fn bad(message: impl Into<String>) -> Self {
         Self::refused(StatusCode::BAD_REQUEST, message)
     }
@@ -32,7 +31,7 @@ impl ApiError {
         Self::new(status, "invalid_request_error", message)
     }
 
-    /// A parameter that is wrong.
+    /// A 400 that names the parameter at fault.
     pub(crate) fn parameter(name: impl Into<String>, message: impl Into<String>) -> Self {
         Self { param: Some(name.into()), ..Self::bad(message) }
     }
@@ -86,7 +85,6 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// A JSON answer.
 pub(crate) fn json_body(value: &Value) -> impl IntoResponse + use<> {
     ([(header::CONTENT_TYPE, "application/json")], value.to_string())
 }

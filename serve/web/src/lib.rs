@@ -1,8 +1,8 @@
-//! A language model behind an OpenAI-compatible API and a page in the browser.
+//! A language model behind an OpenAI-compatible API and a web page.
 //!
-//! This crate knows requests, answers, limits and who may ask; it knows models by the trait [`Engine`] alone, so that it
-//! builds in seconds and is tested without any. A program hands it a function that loads a model on the inference
-//! thread and answers at a [`Desk`]:
+//! This crate handles requests, answers, limits and access. It uses models only through the trait [`Engine`], so it
+//! builds in seconds (`the_server_builds_without_burn_and_the_trainer_without_the_server`). A program passes a function
+//! to [`Web::start`] that loads a model and answers through an [`InferenceWorker`]:
 //!
 //! ```
 //! use web::{Echo, Limits, Settings, Web};
@@ -15,8 +15,8 @@
 //!     origins: Vec::new(),
 //!     limits: Limits::default(),
 //! };
-//! let server = Web::start(settings, |desk| {
-//!     Echo::default().answer(desk);
+//! let server = Web::start(settings, |worker| {
+//!     Echo::default().answer(worker);
 //!     Ok(())
 //! })?;
 //! println!("http://{}", server.address());
@@ -24,23 +24,22 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A request passes, from the outside in: `listen` (connections and their times), `places` (how many there are),
-//! `routes` (names, the key, headers, the log), `body` (bytes to fields), `api` (fields to sequences), `queue`,
-//! `scheduler` (which sequences are in the engine), and comes back through `sequence` (tokens to text) and `api/answer`.
+//! A request passes through `listen`, `connection_slots`, `routes`, `body` (bytes to fields), `api` (fields to
+//! sequences), `queue` and `scheduler`. Its answer returns through `sequence` (tokens to text) and `api/answer`.
 
 mod access;
 mod api;
 mod args;
 mod body;
-mod desk;
+mod connection_slots;
 mod echo;
 mod engine;
 mod error;
 mod limits;
 mod listen;
 mod metrics;
+mod monitored_stream;
 mod page;
-mod places;
 mod program;
 mod queue;
 mod routes;
@@ -49,16 +48,16 @@ mod sequence;
 mod state;
 mod stop;
 mod web;
-mod wire;
+mod worker;
 
 pub use access::{ApiKey, BadKey};
 pub use args::ServerArgs;
-pub use desk::Desk;
 pub use echo::{Echo, EchoArgs};
 pub use engine::{
-    Ask, Counter, Counters, Decoder, EncodeError, Engine, EngineError, Key, Likelihood, Message, Model, Role,
-    Sampling, Token, Vocabulary,
+    Counter, Counters, Decoder, EncodeError, Engine, EngineError, Key, Likelihood, Message, Model, Role,
+    Sampling, SequenceRequest, Token, Vocabulary,
 };
 pub use limits::Limits;
-pub use program::{keep_a_log, run};
+pub use program::{init_logging, run};
 pub use web::{Settings, Web};
+pub use worker::InferenceWorker;

@@ -1,20 +1,22 @@
-//! How much one client may ask for, and how long it may take.
+//! Limits on the sizes and times of requests and connections.
+//!
+//! Everything that a client can make the server hold has a limit in number and time. An excess is refused, never cut
+//! (`a_prompt_with_its_answer_must_fit_the_context_and_is_never_cut`).
 
 use std::time::Duration;
 
-/// Bounds on requests, connections and the queue. The defaults suit one machine on a desk.
+/// Bounds on requests, connections and the queue. The defaults suit a single workstation.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at once. A further one takes the place of whoever has asked nothing for longest; where all have
-    /// requests, it is closed unanswered.
+    /// Open connections. One more displaces the one idle for longest, or is closed if all have requests.
     pub connections: usize,
-    /// Time until a request's head is complete, also on a connection that waits for its next request.
+    /// Time until a request's head is complete, idle time included.
     pub head_time: Duration,
     /// Time until a request's body is complete.
     pub body_time: Duration,
-    /// A client that takes nothing for so long is disconnected.
+    /// Time after which a client that reads nothing is disconnected.
     pub write_time: Duration,
-    /// Time for answers under way when the server is asked to end.
+    /// Time for running answers once the server is stopping.
     pub drain_time: Duration,
     /// Bytes of a request's head.
     pub head_bytes: usize,
@@ -22,21 +24,21 @@ pub struct Limits {
     pub head_lines: usize,
     /// Bytes of a request's body.
     pub body_bytes: usize,
-    /// Brackets within brackets in a body.
+    /// Nesting depth of a body's JSON.
     pub json_depth: usize,
-    /// Turns of a conversation.
+    /// Messages of a conversation.
     pub messages: usize,
-    /// Prompts of one request for completions.
+    /// Prompts of one completion request.
     pub prompts: usize,
     /// Answers to one prompt.
     pub choices: u64,
-    /// Tokens of one answer, besides the model's context.
+    /// Tokens of one answer; the model's context limits them too.
     pub tokens: usize,
     /// Stop strings of one request.
     pub stop_strings: usize,
-    /// Bytes of each.
+    /// Bytes of one stop string.
     pub stop_bytes: usize,
-    /// Sequences that wait; requests beyond are told to come back.
+    /// Waiting sequences; requests beyond get a 429.
     pub queue: usize,
 }
 

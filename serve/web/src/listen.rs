@@ -1,7 +1,6 @@
-//! Connections: bounded in number, in their heads' size and time, and in how long a write may wait.
+//! Connections with limits. `axum::serve` sets no timer, without which hyper ignores its time limits.
 //!
-//! `axum::serve` sets no timer on a connection, without which hyper ignores its own time limits; so connections are
-//! built here.
+//! Health answers while idle connections hold every slot (`health_answers_while_idle_connections_hold_every_slot`).
 
 use std::future::poll_fn;
 use std::io;
@@ -22,13 +21,13 @@ use tokio::sync::watch;
 use tokio_io_timeout::TimeoutStream;
 use tower::ServiceExt;
 
+use crate::connection_slots::{ConnectionSlots, RequestGuard, Slot};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
-use crate::places::{Place, Places, Request};
-use crate::routes::Local;
-use crate::wire::Wire;
+use crate::monitored_stream::MonitoredStream;
+use crate::routes::LocalIp;
 
-/// Answers connections until `closing` says so, then gives those that are open [`Limits::drain_time`].
+/// Serves until `closing` is true, then gives open connections [`Limits::drain_time`].
 pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -36,7 +35,7 @@ pub(crate) async fn serve(
     metrics: Arc<Metrics>,
     mut closing: watch::Receiver<bool>,
 ) {
-    let places = Places::new(limits.connections);
+    let slots = ConnectionSlots::new(limits.connections);
     let graceful = GracefulShutdown::new();
     loop {
         let accepted = tokio::select! {
@@ -44,77 +43,81 @@ pub(crate) async fn serve(
             _changed = closing.wait_for(|closing| *closing) => break,
         };
         match accepted {
-            Ok((stream, _)) => match places.take().await {
-                Some((place, dismissed)) => {
+            Ok((stream, _)) => match slots.take().await {
+                Some((slot, dismissed)) => {
                     metrics.dismissed_connections.add(usize::from(dismissed));
-                    connect(stream, place, router.clone(), &limits, &metrics, &graceful);
+                    connect(stream, slot, router.clone(), &limits, &metrics, &graceful);
                 }
                 None => metrics.refused_connections.add(1),
             },
-            Err(error) => wait_out(&error).await,
+            Err(error) => pause_after(&error).await,
         }
     }
+
     drop(listener);
-    // What is left after that ends with the runtime.
+    // Connections that are still open end with the runtime.
     let _late = tokio::time::timeout(limits.drain_time, graceful.shutdown()).await;
 }
 
-/// Without files for another connection, accepting fails at once and again.
-async fn wait_out(error: &io::Error) {
+/// Pauses, since without free file descriptors the next accept would fail too.
+async fn pause_after(error: &io::Error) {
     tracing::warn!("could not accept a connection: {error}");
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
 fn connect(
     stream: TcpStream,
-    place: Arc<Place>,
+    slot: Arc<Slot>,
     router: Router,
     limits: &Limits,
     metrics: &Arc<Metrics>,
     graceful: &GracefulShutdown,
 ) {
     let Ok(local) = stream.local_addr() else { return };
-    // A token is a small packet that should not wait for the next.
+    // Nagle's algorithm would delay the small packet of each token.
     let _best_effort = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(limits.write_time));
-    let wire = Wire::new(Box::pin(stream), Arc::clone(&place));
-    let asked = Arc::clone(&place);
+
+    let monitored = MonitoredStream::new(Box::pin(stream), Arc::clone(&slot));
+    let asked = Arc::clone(&slot);
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
-        request.extensions_mut().insert(Local(local.ip()));
-        let (asking, answer) = (asked.request(), router.clone().oneshot(request.map(Body::new)));
-        async move { answer.await.map(|answer| answer.map(|body| Answer { body, _asking: asking })) }
+        request.extensions_mut().insert(LocalIp(local.ip()));
+        let (guard, answer) = (asked.request(), router.clone().oneshot(request.map(Body::new)));
+        async move { answer.await.map(|answer| answer.map(|body| AnswerBody { body, _guard: guard })) }
     });
+
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head_time)
         .max_buf_size(limits.head_bytes)
         .max_headers(limits.head_lines)
-        .serve_connection(TokioIo::new(wire), service);
+        .serve_connection(TokioIo::new(monitored), service);
     let connection = graceful.watch(connection);
-    let counted = Counted::new(Arc::clone(metrics));
+
+    let counted = OpenConnection::new(Arc::clone(metrics));
     tokio::spawn(async move {
-        let (mut connection, mut needed) = (pin!(connection), pin!(place.needed()));
+        let (mut connection, mut displaced) = (pin!(connection), pin!(slot.displaced()));
         poll_fn(|cx| {
-            // A connection that breaks off is the client's affair.
+            // A broken connection is no error of the server.
             if connection.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(());
             }
-            place.settle();
-            needed.as_mut().poll(cx)
+            slot.update_idle();
+            displaced.as_mut().poll(cx)
         })
         .await;
         drop(counted);
     });
 }
 
-/// The body of an answer, which ends its request when the last of it has been handed over.
-struct Answer {
+/// An answer's body. Hyper drops it after the last frame, which ends the request.
+struct AnswerBody {
     body: Body,
-    _asking: Request,
+    _guard: RequestGuard,
 }
 
-impl hyper::body::Body for Answer {
+impl hyper::body::Body for AnswerBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -134,17 +137,17 @@ impl hyper::body::Body for Answer {
     }
 }
 
-/// One of the open connections.
-struct Counted(Arc<Metrics>);
+/// Counts a connection in the metrics while it is open.
+struct OpenConnection(Arc<Metrics>);
 
-impl Counted {
+impl OpenConnection {
     fn new(metrics: Arc<Metrics>) -> Self {
         metrics.connections.add(1);
         Self(metrics)
     }
 }
 
-impl Drop for Counted {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.connections.sub(1);
     }

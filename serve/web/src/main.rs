@@ -1,10 +1,10 @@
-//! `cargo run -p web`: the server with the echo behind it, for work on clients and the page.
+//! `cargo run -p web`: the server with the echo engine, for work on clients and the page.
 
 use clap::Parser;
 use web::{EchoArgs, ServerArgs};
 
 #[derive(Parser)]
-#[command(about = "An OpenAI-compatible server that repeats what it is told", version)]
+#[command(about = "An OpenAI-compatible server that repeats its prompts", version)]
 struct Args {
     #[command(flatten)]
     server: ServerArgs,
@@ -14,10 +14,10 @@ struct Args {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    web::keep_a_log();
+    web::init_logging();
     let echo = args.echo.echo()?;
-    web::run(args.server.settings()?, move |desk| {
-        echo.answer(desk);
+    web::run(args.server.settings()?, move |worker| {
+        echo.answer(worker);
         Ok(())
     })
 }

@@ -1,4 +1,4 @@
-//! Counts for `/metrics`, in Prometheus' text format.
+//! Metrics of a server, in Prometheus' text format.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,10 +10,8 @@ use axum::http::StatusCode;
 
 use crate::engine::Counter;
 
-/// Prefix of every name.
 const PREFIX: &str = "spillway_";
 
-/// A number that only grows.
 #[derive(Debug, Default)]
 pub(crate) struct Total(AtomicU64);
 
@@ -27,7 +25,6 @@ impl Total {
     }
 }
 
-/// A number as it is.
 #[derive(Debug, Default)]
 pub(crate) struct Gauge(AtomicUsize);
 
@@ -49,10 +46,9 @@ impl Gauge {
     }
 }
 
-/// Upper ends of a histogram's buckets, in seconds.
+/// Upper bounds of a histogram's buckets, in seconds.
 const BOUNDS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
 
-/// Times, by how long they were.
 #[derive(Debug, Default)]
 pub(crate) struct Histogram {
     buckets: [AtomicU64; BOUNDS.len()],
@@ -71,25 +67,24 @@ impl Histogram {
     }
 
     fn write(&self, out: &mut String, name: &str, help: &str) {
-        head(out, name, help, "histogram");
+        write_head(out, name, help, "histogram");
         let mut below = 0;
         for (bound, bucket) in BOUNDS.iter().zip(&self.buckets) {
             below += bucket.load(Relaxed);
-            line(out, name, &format!("_bucket{{le=\"{bound}\"}}"), below as f64);
+            write_line(out, name, &format!("_bucket{{le=\"{bound}\"}}"), below as f64);
         }
         let count = self.count.load(Relaxed) as f64;
-        line(out, name, "_bucket{le=\"+Inf\"}", count);
-        line(out, name, "_sum", self.micros.load(Relaxed) as f64 / 1e6);
-        line(out, name, "_count", count);
+        write_line(out, name, "_bucket{le=\"+Inf\"}", count);
+        write_line(out, name, "_sum", self.micros.load(Relaxed) as f64 / 1e6);
+        write_line(out, name, "_count", count);
     }
 }
 
-/// All counts of one server.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     requests: Mutex<BTreeMap<(String, u16), u64>>,
     pub(crate) request_time: Histogram,
-    /// Time from arrival to a place in the engine.
+    /// Time from arrival to a slot in the engine.
     pub(crate) queued: Histogram,
     /// Time from arrival to the first token.
     pub(crate) first_token: Histogram,
@@ -106,7 +101,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// `route` is one of ours, never what a client wrote.
+    /// `route` is a pattern of the router, never a client's text, so labels are bounded.
     pub(crate) fn request(&self, route: &str, status: StatusCode, time: Duration) {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         *requests.entry((route.to_owned(), status.as_u16())).or_default() += 1;
@@ -116,11 +111,12 @@ impl Metrics {
 
     pub(crate) fn page(&self, waiting: usize, engine: &[Counter]) -> String {
         let mut out = String::new();
-        head(&mut out, "requests_total", "Requests answered, by route and status.", "counter");
+        write_head(&mut out, "requests_total", "Requests answered, by route and status.", "counter");
         for ((route, status), count) in &*self.requests.lock().unwrap_or_else(PoisonError::into_inner) {
             let labels = format!("{{route=\"{route}\",status=\"{status}\"}}");
-            line(&mut out, "requests_total", &labels, *count as f64);
+            write_line(&mut out, "requests_total", &labels, *count as f64);
         }
+
         let totals = [
             ("prompt_tokens_total", "Tokens of prompts.", &self.prompt_tokens),
             (
@@ -140,35 +136,37 @@ impl Metrics {
             ),
         ];
         for (name, help, total) in totals {
-            single(&mut out, name, help, "counter", total.value() as f64);
+            write_single(&mut out, name, help, "counter", total.value() as f64);
         }
+
         let gauges = [
             ("queue_length", "Sequences that wait for a place.", waiting),
             ("active_sequences", "Sequences being continued.", self.active.value()),
             ("connections", "Open connections.", self.connections.value()),
         ];
         for (name, help, value) in gauges {
-            single(&mut out, name, help, "gauge", value as f64);
+            write_single(&mut out, name, help, "gauge", value as f64);
         }
+
         self.request_time.write(&mut out, "request_seconds", "From a request's head to its answer's head.");
         self.queued.write(&mut out, "queue_seconds", "From a request to a place in the engine.");
         self.first_token.write(&mut out, "first_token_seconds", "From a request to its first token.");
         for Counter { name, help, total, value } in engine {
-            single(&mut out, name, help, if *total { "counter" } else { "gauge" }, *value);
+            write_single(&mut out, name, help, if *total { "counter" } else { "gauge" }, *value);
         }
         out
     }
 }
 
-fn head(out: &mut String, name: &str, help: &str, kind: &str) {
+fn write_head(out: &mut String, name: &str, help: &str, kind: &str) {
     let _infallible = write!(out, "# HELP {PREFIX}{name} {help}\n# TYPE {PREFIX}{name} {kind}\n");
 }
 
-fn line(out: &mut String, name: &str, rest: &str, value: f64) {
+fn write_line(out: &mut String, name: &str, rest: &str, value: f64) {
     let _infallible = writeln!(out, "{PREFIX}{name}{rest} {value}");
 }
 
-fn single(out: &mut String, name: &str, help: &str, kind: &str, value: f64) {
-    head(out, name, help, kind);
-    line(out, name, "", value);
+fn write_single(out: &mut String, name: &str, help: &str, kind: &str, value: f64) {
+    write_head(out, name, help, kind);
+    write_line(out, name, "", value);
 }

@@ -1,4 +1,4 @@
-//! The page: one file with its style and script in it, and a policy that lets nothing else run.
+//! The page: one HTML file, and a policy that lets no other code run.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 const PAGE: &str = include_str!("page.html");
 
-/// Content security policy: only this script and this style, by their digests, and requests to this server alone.
+/// Content security policy: allows this script and style by digest, and requests to this server only.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let policy = format!(
         "default-src 'none'; script-src '{}'; style-src '{}'; connect-src 'self'; img-src data:; base-uri 'none'; \
@@ -20,7 +20,6 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     HeaderValue::from_str(&policy).expect("base64 is visible ASCII")
 });
 
-/// `GET /`.
 pub(crate) async fn page() -> impl IntoResponse {
     let html = HeaderValue::from_static("text/html; charset=utf-8");
     ([(header::CONTENT_TYPE, html), (header::CONTENT_SECURITY_POLICY, POLICY.clone())], PAGE)

@@ -1,23 +1,23 @@
-//! A server as a whole program.
+//! A server as a complete program.
 
 use tracing_subscriber::EnvFilter;
 
-use crate::desk::Desk;
 use crate::web::{Settings, Web};
+use crate::worker::InferenceWorker;
 
-/// One line a request on the standard error output; `RUST_LOG=warn` leaves out those that are nobody's fault.
-pub fn keep_a_log() {
+/// Logs one line per request to standard error; `RUST_LOG=warn` keeps warnings and errors only.
+pub fn init_logging() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_unset| EnvFilter::new("info"));
     let log =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
-    // A program that keeps a log of its own keeps that.
+    // Fails if the program has installed a logger, which then stays.
     let _other = log.try_init();
 }
 
-/// Serves until it is asked to terminate, or until `work` ends, and prints where.
+/// Prints the address and serves until a termination signal arrives or `work` returns.
 pub fn run(
     settings: Settings,
-    work: impl FnOnce(Desk) -> anyhow::Result<()> + Send + 'static,
+    work: impl FnOnce(InferenceWorker) -> anyhow::Result<()> + Send + 'static,
 ) -> anyhow::Result<()> {
     let mut server = Web::start(settings, work)?;
     println!("http://{}", server.address());

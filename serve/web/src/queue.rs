@@ -1,4 +1,4 @@
-//! Sequences that wait for a place in the engine: bounded, first come first served.
+//! The bounded queue of sequences that wait for a slot in the engine (`a_full_queue_answers_429_until_it_has_room`).
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,62 +6,59 @@ use std::time::Instant;
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::engine::{Ask, Likelihood};
+use crate::engine::{Likelihood, SequenceRequest};
 use crate::error::ApiError;
 
-/// A sequence on its way to the engine.
 #[derive(Debug)]
 pub(crate) struct Job {
-    pub(crate) ask: Ask,
+    pub(crate) request: SequenceRequest,
     pub(crate) stop: Vec<String>,
-    pub(crate) outlet: Outlet,
+    pub(crate) sender: EventSender,
     pub(crate) queued: Instant,
 }
 
-/// Where a sequence's text goes. Unbounded, because what goes through is: a sequence has at most [`Ask::most`] tokens.
+/// Sends a sequence's events to its request. [`SequenceRequest::max_tokens`] bounds the events in the channel.
 #[derive(Debug, Clone)]
-pub(crate) struct Outlet {
-    /// Which sequence of its request.
+pub(crate) struct EventSender {
+    /// Index of the sequence within its request.
     pub(crate) index: usize,
     pub(crate) events: UnboundedSender<(usize, Event)>,
 }
 
-/// An event of a sequence, sent to its request.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// The sequence has a place; `cached` tokens of its prompt were known from before.
+    /// The sequence joined the engine, which had `cached` tokens of its prompt.
     Begun {
         cached: usize,
     },
     Piece(Piece),
-    /// The last one: why there is no more, and the tokens that were made.
+    /// Last event of an answer of `made` tokens.
     Finished {
-        finish: Finish,
+        finish: FinishReason,
         made: usize,
     },
-    /// The last one: there will be no answer.
+    /// Last event of an answer that failed.
     Failed(ApiError),
 }
 
-/// Text that will not be taken back, and the tokens that ended within it where their likelihood was asked for.
+/// Final text, and the requested likelihoods of the tokens in it.
 #[derive(Debug, Default)]
 pub(crate) struct Piece {
     pub(crate) text: String,
     pub(crate) tokens: Vec<(u32, Likelihood)>,
 }
 
-/// Why an answer is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Finish {
+pub(crate) enum FinishReason {
     /// An end token, or a stop string.
     Stop,
-    /// The requested number of tokens.
+    /// The maximum number of tokens.
     Length,
 }
 
-impl Outlet {
+impl EventSender {
     pub(crate) fn send(&self, event: Event) {
-        // Whoever left hears nothing; the scheduler looks for that before every step.
+        // The scheduler checks between steps whether the client left.
         let _gone = self.events.send((self.index, event));
     }
 
@@ -72,7 +69,7 @@ impl Outlet {
 
 #[derive(Debug)]
 pub(crate) struct Queue {
-    most: usize,
+    capacity: usize,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -83,26 +80,24 @@ struct State {
     closed: bool,
 }
 
-/// Result of asking the queue for work.
 #[derive(Debug)]
 pub(crate) enum Next {
     Job(Job),
-    /// No sequence waits.
     Empty,
     /// No sequence waits, and none will come.
     Closed,
 }
 
 impl Queue {
-    pub(crate) fn new(most: usize) -> Self {
-        Self { most, state: Mutex::default(), changed: Condvar::new() }
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self { capacity, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Queues all of `jobs` or none; where they do not fit, the error is how many wait.
+    /// Queues all of `jobs`, or none and returns the number of waiting jobs.
     pub(crate) fn push(&self, jobs: Vec<Job>) -> Result<(), usize> {
         let mut state = self.lock();
-        state.jobs.retain(|job| !job.outlet.is_abandoned());
-        if state.closed || state.jobs.len() + jobs.len() > self.most {
+        state.jobs.retain(|job| !job.sender.is_abandoned());
+        if state.closed || state.jobs.len() + jobs.len() > self.capacity {
             return Err(state.jobs.len());
         }
         state.jobs.extend(jobs);
@@ -110,12 +105,12 @@ impl Queue {
         Ok(())
     }
 
-    /// The next job whose request still waits for it.
+    /// Returns the next job whose client has not left.
     pub(crate) fn pop(&self) -> Next {
         Self::next(&mut self.lock())
     }
 
-    /// Waits for the next job, or until there will be none.
+    /// Blocks until there is a job or the queue is closed.
     pub(crate) fn wait(&self) -> Next {
         let mut state = self.lock();
         loop {
@@ -128,7 +123,7 @@ impl Queue {
 
     fn next(state: &mut State) -> Next {
         while let Some(job) = state.jobs.pop_front() {
-            if !job.outlet.is_abandoned() {
+            if !job.sender.is_abandoned() {
                 return Next::Job(job);
             }
         }
@@ -144,7 +139,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Forgets what waits, which its requests notice.
+    /// Drops all waiting jobs, which ends their requests.
     pub(crate) fn clear(&self) {
         self.lock().jobs.clear();
     }
@@ -153,7 +148,7 @@ impl Queue {
         self.lock().closed
     }
 
-    /// No code panics while it holds the lock, and jobs are whole at any moment.
+    /// Ignores poisoning: no code panics while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -166,9 +161,9 @@ mod tests {
     use super::*;
     use crate::engine::Sampling;
 
-    /// A sequence that is told apart by its prompt, and the request that waits for it.
+    /// A job identified by its prompt, and its receiver.
     fn job(prompt: u32) -> (Job, UnboundedReceiver<(usize, Event)>) {
-        let (events, request) = unbounded_channel();
+        let (events, receiver) = unbounded_channel();
         let sampling = Sampling {
             temperature: 1.0,
             top_k: None,
@@ -178,20 +173,20 @@ mod tests {
             seed: 0,
             choice: 0,
         };
-        let ask = Ask { prompt: vec![prompt], most: 1, sampling, alternatives: None };
-        let outlet = Outlet { index: 0, events };
-        (Job { ask, stop: Vec::new(), outlet, queued: Instant::now() }, request)
+        let request = SequenceRequest { prompt: vec![prompt], max_tokens: 1, sampling, alternatives: None };
+        let sender = EventSender { index: 0, events };
+        (Job { request, stop: Vec::new(), sender, queued: Instant::now() }, receiver)
     }
 
     fn popped(queue: &Queue) -> Option<u32> {
         match queue.pop() {
-            Next::Job(job) => Some(job.ask.prompt[0]),
+            Next::Job(job) => Some(job.request.prompt[0]),
             Next::Empty | Next::Closed => None,
         }
     }
 
     #[test]
-    fn sequences_are_served_in_order_of_arrival_and_abandoned_ones_are_passed_over() {
+    fn sequences_are_served_in_order_of_arrival_and_abandoned_ones_skipped() {
         let queue = Queue::new(4);
         let (jobs, mut requests): (Vec<_>, Vec<_>) = (0..4).map(job).unzip();
         queue.push(jobs).unwrap();
@@ -201,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_does_not_fit_is_refused_whole_and_a_closed_queue_takes_nothing() {
+    fn a_request_that_does_not_fit_and_any_after_closing_are_refused_whole() {
         let queue = Queue::new(2);
         let (jobs, _requests): (Vec<_>, Vec<_>) = (0..4).map(job).unzip();
         let mut jobs = jobs.into_iter();

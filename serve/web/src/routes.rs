@@ -1,4 +1,7 @@
-//! Which paths there are, and the one layer around all of them.
+//! The routes, and the middleware around all of them.
+//!
+//! Only this middleware checks names and the key; no route checks for itself
+//! (`every_route_but_health_checks_the_key_first`).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,19 +21,18 @@ use crate::error::ApiError;
 use crate::state::Server;
 use crate::{api, page};
 
-/// The address of ours that a request came to.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Local(pub(crate) IpAddr);
+pub(crate) struct LocalIp(pub(crate) IpAddr);
 
 type Route = (Method, &'static str, MethodRouter<Arc<Server>>);
 
-/// The route that needs no key: whoever watches over a server need not be able to use it.
-pub(crate) const OPEN: &str = "/health";
+/// The only route that needs no key, so that a monitor cannot use the model.
+pub(crate) const KEYLESS: &str = "/health";
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
         (Method::GET, "/", get(page::page)),
-        (Method::GET, OPEN, get(api::health)),
+        (Method::GET, KEYLESS, get(api::health)),
         (Method::GET, "/metrics", get(api::metrics)),
         (Method::POST, "/tokenize", post(api::tokenize)),
         (Method::GET, "/v1/models", get(api::models)),
@@ -52,7 +54,7 @@ pub(crate) fn router(server: &Arc<Server>) -> Router {
     };
     let router = router.fallback(not_found).method_not_allowed_fallback(not_allowed);
     let router = router
-        // Bodies are bounded where they are read.
+        // `body::read` limits bodies.
         .layer(DefaultBodyLimit::disable())
         .layer(CatchPanicLayer::custom(|_payload| {
             ApiError::internal("the server failed on this request").into_response()
@@ -62,7 +64,7 @@ pub(crate) fn router(server: &Arc<Server>) -> Router {
     if server.access.origins.is_empty() { router } else { router.layer(cors(server)) }
 }
 
-/// Outside of the guard, because a browser asks for permission without the key. It grants nothing but asking.
+/// Runs outside of the guard, because a browser's preflight carries no key.
 fn cors(server: &Server) -> CorsLayer {
     CorsLayer::new()
         .allow_origin(server.access.origins.clone())
@@ -70,14 +72,13 @@ fn cors(server: &Server) -> CorsLayer {
         .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE])
 }
 
-/// Every request passes here and nowhere else: names, the key, and on the way out headers, counts and the log. The log
-/// holds no path, name or text that a client wrote.
+/// Checks host and key of every request, and adds headers, metrics and a log line without text of clients.
 async fn guard(State(server): State<Arc<Server>>, request: Request<Body>, next: Next) -> Response<Body> {
     let started = Instant::now();
     let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let route = path.as_deref().unwrap_or("unknown");
     let method = request.method().clone();
-    let mut response = match admitted(&server, &request, route) {
+    let mut response = match check_access(&server, &request, route) {
         Ok(()) => next.run(request).await,
         Err(error) => {
             let mut response = error.into_response();
@@ -93,28 +94,28 @@ async fn guard(State(server): State<Arc<Server>>, request: Request<Body>, next: 
     }
     let (status, time) = (response.status(), started.elapsed());
     server.metrics.request(route, status, time);
-    let method = if routes_know(&method) { method.as_str() } else { "other" };
+    let method = if is_known_method(&method) { method.as_str() } else { "other" };
     tracing::info!("{method} {route} {} {:.1} ms", status.as_u16(), time.as_secs_f64() * 1e3);
     response
 }
 
-fn routes_know(method: &Method) -> bool {
+fn is_known_method(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::POST | Method::HEAD | Method::OPTIONS)
 }
 
-fn admitted(server: &Server, request: &Request<Body>, route: &str) -> Result<(), ApiError> {
-    let local = request.extensions().get::<Local>().expect("every connection has a local address").0;
-    if !server.access.is_meant(request.headers(), request.uri().authority(), local) {
+fn check_access(server: &Server, request: &Request<Body>, route: &str) -> Result<(), ApiError> {
+    let local = request.extensions().get::<LocalIp>().expect("every connection has a local address").0;
+    if !server.access.is_for_this_server(request.headers(), request.uri().authority(), local) {
         let message = "the request's `Host` is no name of this server; `--allow-host NAME` makes it one";
         return Err(ApiError::refused(StatusCode::FORBIDDEN, message).code("host_not_allowed"));
     }
-    if route != OPEN && !server.access.is_granted(request.headers()) {
+    if route != KEYLESS && !server.access.is_granted(request.headers()) {
         return Err(ApiError::no_key());
     }
     Ok(())
 }
 
-/// A browser that opens the page asks its user for a password; no other client should.
+/// Makes browsers ask for a password, but no other client.
 fn challenge(headers: &HeaderMap) -> &'static str {
     let accepts = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     if accepts.contains("text/html") {
@@ -145,7 +146,7 @@ mod tests {
     use crate::state::Status;
 
     #[tokio::test]
-    async fn every_route_but_health_asks_for_the_key_before_anything_else() {
+    async fn every_route_but_health_checks_the_key_first() {
         let (_sender, status) = watch::channel(Status::Loading(String::new()));
         let key = Some(ApiKey::new("0123456789abcdef").unwrap());
         let server = Arc::new(Server {
@@ -160,11 +161,11 @@ mod tests {
             let ask = |key: &str| {
                 let request = Request::builder().method(&method).uri(path).header("host", "localhost");
                 let mut request = request.header("authorization", key).body(Body::empty()).unwrap();
-                request.extensions_mut().insert(Local("127.0.0.1".parse().unwrap()));
+                request.extensions_mut().insert(LocalIp("127.0.0.1".parse().unwrap()));
                 router.clone().oneshot(request)
             };
             let without = ask("Bearer none").await.unwrap().status();
-            assert_eq!(without == StatusCode::UNAUTHORIZED, path != OPEN, "{method} {path}: {without}");
+            assert_eq!(without == StatusCode::UNAUTHORIZED, path != KEYLESS, "{method} {path}: {without}");
             let with = ask("Bearer 0123456789abcdef").await.unwrap().status();
             assert!(
                 with != StatusCode::UNAUTHORIZED && with != StatusCode::NOT_FOUND,

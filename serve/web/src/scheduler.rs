@@ -1,8 +1,8 @@
-//! Which sequences are in the engine: they join and leave between two tokens.
+//! The scheduler: moves sequences in and out of the engine between two tokens.
 //!
-//! One thread runs it. Before every step it lets go of sequences that nobody waits for any more, so that a cancelled
-//! request frees its place within one token, and fills free places from the queue. A panic or an error in the engine
-//! ends the sequences that were in it, each with an error; the next ones find an empty engine.
+//! A cancelled request frees its slot within one token (`a_cancelled_request_frees_its_slot_within_one_token`). A panic
+//! or an error in the engine resets it and ends all its sequences with an error
+//! (`a_panic_in_inference_is_a_500_and_the_server_lives`).
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,18 +32,18 @@ impl<'a> Scheduler<'a> {
         Self { engine, vocabulary, queue, metrics, active: BTreeMap::new(), next: 0 }
     }
 
-    /// Answers until the queue is closed and empty and every sequence has ended.
+    /// Runs until the queue is closed and empty and every sequence has ended.
     pub(crate) fn run(mut self) {
         while self.admit() {
             self.metrics.active.set(self.active.len());
             if !self.active.is_empty() {
                 self.step();
             }
-            self.release();
+            self.drop_abandoned();
         }
     }
 
-    /// Fills free places, waiting where nothing else is to be done. False once there is nothing left to do.
+    /// Fills free slots, and blocks if none is used. Returns false once all work is done.
     fn admit(&mut self) -> bool {
         while self.active.len() < self.engine.slots() {
             let next = if self.active.is_empty() { self.queue.wait() } else { self.queue.pop() };
@@ -57,29 +57,29 @@ impl<'a> Scheduler<'a> {
     }
 
     fn join(&mut self, job: Job) {
-        let Job { ask, stop, outlet, queued } = job;
+        let Job { request, stop, sender, queued } = job;
         let key = Key(self.next);
         self.next += 1;
         self.metrics.queued.observe(queued.elapsed());
-        let (read, most) = (ask.prompt.len(), ask.most);
-        match self.guarded(|scheduler| scheduler.engine.join(key, ask)) {
+        let (read, max_tokens) = (request.prompt.len(), request.max_tokens);
+        match self.catch_panic(|scheduler| scheduler.engine.join(key, request)) {
             Ok(Ok(cached)) => {
                 self.metrics.prompt_tokens.add(read);
                 self.metrics.cached_tokens.add(cached);
-                outlet.send(Event::Begun { cached });
-                let sequence = Sequence::new(outlet, queued, stop, most, self.vocabulary);
+                sender.send(Event::Begun { cached });
+                let sequence = Sequence::new(sender, queued, stop, max_tokens, self.vocabulary);
                 self.active.insert(key, sequence);
             }
-            Ok(Err(error)) => outlet.send(Event::Failed(ApiError::internal(error.to_string()))),
+            Ok(Err(error)) => sender.send(Event::Failed(ApiError::internal(error.to_string()))),
             Err(panicked) => {
-                outlet.send(Event::Failed(panicked.clone()));
-                self.fail(&panicked);
+                sender.send(Event::Failed(panicked.clone()));
+                self.fail_all(&panicked);
             }
         }
     }
 
     fn step(&mut self) {
-        let failure = match self.guarded(Self::advance) {
+        let failure = match self.catch_panic(Self::advance) {
             Ok(Ok(())) => return,
             Ok(Err(EngineError(reason))) => {
                 tracing::error!("the engine failed: {}", reason.escape_debug());
@@ -87,10 +87,10 @@ impl<'a> Scheduler<'a> {
             }
             Err(panicked) => panicked,
         };
-        self.fail(&failure);
+        self.fail_all(&failure);
     }
 
-    /// Brings every sequence its next token, if it has one.
+    /// Passes each sequence its next token.
     fn advance(&mut self) -> Result<(), EngineError> {
         let tokens = self.engine.step()?;
         self.metrics.steps.add(1);
@@ -108,11 +108,11 @@ impl<'a> Scheduler<'a> {
         Ok(())
     }
 
-    /// Lets go of what nobody waits for.
-    fn release(&mut self) {
+    /// Removes sequences whose clients left.
+    fn drop_abandoned(&mut self) {
         let (engine, metrics) = (&mut self.engine, self.metrics);
         self.active.retain(|key, sequence| {
-            let abandoned = sequence.outlet.is_abandoned();
+            let abandoned = sequence.sender.is_abandoned();
             if abandoned {
                 engine.leave(*key);
                 metrics.cancelled.add(1);
@@ -122,8 +122,8 @@ impl<'a> Scheduler<'a> {
         metrics.active.set(self.active.len());
     }
 
-    fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T, ApiError> {
-        // Whatever a panic left behind is thrown away by `fail`.
+    fn catch_panic<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T, ApiError> {
+        // `fail_all` discards the state that a panic leaves behind.
         let done = catch_unwind(AssertUnwindSafe(|| work(self)));
         done.map_err(|_payload| {
             self.metrics.panics.add(1);
@@ -132,10 +132,10 @@ impl<'a> Scheduler<'a> {
         })
     }
 
-    fn fail(&mut self, error: &ApiError) {
+    fn fail_all(&mut self, error: &ApiError) {
         self.engine.reset();
         for sequence in std::mem::take(&mut self.active).into_values() {
-            sequence.outlet.send(Event::Failed(error.clone()));
+            sequence.sender.send(Event::Failed(error.clone()));
         }
     }
 }

@@ -1,42 +1,44 @@
-//! One answer in the making: tokens to text, stop strings, the end.
+//! One running answer: tokens to text, stop strings, the end. No piece ends within a character
+//! (`no_piece_of_a_stream_ends_within_a_character`).
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::engine::{Decoder, Likelihood, Token, Vocabulary};
-use crate::queue::{Event, Finish, Outlet, Piece};
+use crate::queue::{Event, EventSender, FinishReason, Piece};
 use crate::stop::StopStrings;
 
 pub(crate) struct Sequence<'v> {
-    pub(crate) outlet: Outlet,
+    pub(crate) sender: EventSender,
     pub(crate) queued: Instant,
     vocabulary: &'v dyn Vocabulary,
     decoder: Box<dyn Decoder + 'v>,
     stop: StopStrings,
-    most: usize,
+    max_tokens: usize,
     made: usize,
-    /// Bytes of text decoded, and those of them that were sent.
+    /// Bytes of text decoded.
     decoded: usize,
+    /// Bytes of text sent.
     sent: usize,
-    /// Tokens whose text was not sent, with the byte each ends at.
+    /// Tokens whose text is not sent, with their end in bytes.
     unsent: VecDeque<(usize, u32, Likelihood)>,
 }
 
 impl<'v> Sequence<'v> {
     pub(crate) fn new(
-        outlet: Outlet,
+        sender: EventSender,
         queued: Instant,
         stop: Vec<String>,
-        most: usize,
+        max_tokens: usize,
         vocabulary: &'v dyn Vocabulary,
     ) -> Self {
         Self {
-            outlet,
+            sender,
             queued,
             vocabulary,
             decoder: vocabulary.decoder(),
             stop: StopStrings::new(stop),
-            most,
+            max_tokens,
             made: 0,
             decoded: 0,
             sent: 0,
@@ -44,10 +46,10 @@ impl<'v> Sequence<'v> {
         }
     }
 
-    /// Sends what `token` settles. Whether there is more to come.
+    /// Sends the text that `token` makes final. Returns whether the answer continues.
     pub(crate) fn take(&mut self, token: Token) -> bool {
         if self.vocabulary.ends(token.id) {
-            return self.end(Finish::Stop);
+            return self.end(FinishReason::Stop);
         }
         self.made += 1;
         let text = self.decoder.push(token.id);
@@ -56,31 +58,31 @@ impl<'v> Sequence<'v> {
             self.unsent.push_back((self.decoded, token.id, likelihood));
         }
         let shown = self.stop.push(&text);
-        if !shown.stopped && self.made < self.most {
+        if !shown.stopped && self.made < self.max_tokens {
             self.send(shown.text);
             return true;
         }
         if shown.stopped {
             self.send(shown.text);
-            self.finish(Finish::Stop);
+            self.finish(FinishReason::Stop);
             return false;
         }
         self.send(shown.text);
-        self.end(Finish::Length)
+        self.end(FinishReason::Length)
     }
 
     pub(crate) fn is_first(&self) -> bool {
         self.made == 0
     }
 
-    /// Sends the text still held back and finishes.
-    fn end(&mut self, finish: Finish) -> bool {
+    /// Sends the text held back and finishes. Returns false.
+    fn end(&mut self, finish: FinishReason) -> bool {
         let rest = self.decoder.finish();
         self.decoded += rest.len();
         let shown = self.stop.push(&rest);
         let rest = if shown.stopped { String::new() } else { self.stop.finish() };
         self.send(shown.text + &rest);
-        self.finish(if shown.stopped { Finish::Stop } else { finish });
+        self.finish(if shown.stopped { FinishReason::Stop } else { finish });
         false
     }
 
@@ -91,11 +93,11 @@ impl<'v> Sequence<'v> {
             tokens.push((token, likelihood));
         }
         if !text.is_empty() || !tokens.is_empty() {
-            self.outlet.send(Event::Piece(Piece { text, tokens }));
+            self.sender.send(Event::Piece(Piece { text, tokens }));
         }
     }
 
-    fn finish(&mut self, finish: Finish) {
-        self.outlet.send(Event::Finished { finish, made: self.made });
+    fn finish(&mut self, finish: FinishReason) {
+        self.sender.send(Event::Finished { finish, made: self.made });
     }
 }

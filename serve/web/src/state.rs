@@ -19,16 +19,14 @@ pub(crate) struct Server {
     pub(crate) status: watch::Receiver<Status>,
 }
 
-/// How far the inference thread has come.
 #[derive(Clone)]
 pub(crate) enum Status {
-    /// There is no model yet; what is being done about it, in words.
+    /// No model is loaded; the text describes the current step.
     Loading(String),
     Ready(Arc<Ready>),
     Ended,
 }
 
-/// A model that answers.
 pub(crate) struct Ready {
     pub(crate) model: Model,
     pub(crate) vocabulary: Arc<dyn Vocabulary>,

@@ -1,16 +1,12 @@
-//! Stop strings over a stream of text.
-//!
-//! Text is held back while it could still turn into a stop string, so that no part of one ever reaches a client.
+//! Stop strings. Text that may begin one is held back, so that none reaches a client in part
+//! (`text_ends_before_the_first_stop_string_however_it_is_split`).
 
-/// Lets text through up to the first stop string.
 #[derive(Debug)]
 pub(crate) struct StopStrings {
     strings: Vec<String>,
-    /// The end of the text so far that begins one of them.
     held: String,
 }
 
-/// Text that may be shown.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Shown {
     pub(crate) text: String,
@@ -39,7 +35,7 @@ impl StopStrings {
         Shown { text: std::mem::replace(&mut self.held, rest), stopped: false }
     }
 
-    /// The text that turned into no stop string.
+    /// Returns the text held back, at the end of the stream.
     pub(crate) fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
@@ -71,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_beginning_of_a_stop_string_waits_until_it_is_none() {
+    fn a_partial_stop_string_is_held_back_until_it_cannot_match() {
         let mut stop = StopStrings::new(vec!["END".into()]);
         assert_eq!(stop.push("on E"), Shown { text: "on ".into(), stopped: false });
         assert_eq!(stop.push("N"), Shown { text: String::new(), stopped: false });
@@ -81,14 +77,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn text_ends_before_the_first_stop_string_wherever_it_is_cut(
+        fn text_ends_before_the_first_stop_string_however_it_is_split(
             pieces in proptest::collection::vec("[abä]{0,3}", 0..12),
             strings in proptest::collection::vec("[abä]{1,3}", 0..4),
         ) {
             let whole = pieces.concat();
             let mut shown = String::new();
             let mut expected = (whole.clone(), false);
-            // A stream ends with the piece that completes a stop string, even if a later one would begin earlier.
+            // The first complete stop string ends the stream, even if a longer one began earlier.
             for piece in &pieces {
                 shown += piece;
                 if let Some(at) = strings.iter().filter_map(|string| shown.find(string.as_str())).min() {

@@ -1,4 +1,4 @@
-//! A running server: its socket, its threads, and its end.
+//! A running server: its socket, threads and shutdown.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,31 +13,31 @@ use tokio::sync::{oneshot, watch};
 use tokio::task;
 
 use crate::access::{Access, ApiKey};
-use crate::desk::Desk;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::state::{Server, Status};
+use crate::worker::InferenceWorker;
 use crate::{listen, routes};
 
-/// Where and for whom to serve.
+/// Settings of a server.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The address to listen on; one that other machines reach needs a key.
+    /// Address to listen on. Any other than loopback needs a key.
     pub host: IpAddr,
-    /// Zero takes any that is free.
+    /// Port to listen on; 0 picks a free one.
     pub port: u16,
-    /// The secret that every route but `/health` asks for.
+    /// Key that every route but `/health` requires.
     pub key: Option<ApiKey>,
-    /// Further names that requests may call this server by.
+    /// Host names accepted besides `localhost` and the address.
     pub hosts: Vec<String>,
-    /// Origins whose pages may ask this server, such as `https://example.org`.
+    /// Origins whose pages may use this server, such as `https://example.org`.
     pub origins: Vec<String>,
-    /// Bounds on what clients do.
+    /// Limits on requests and connections.
     pub limits: Limits,
 }
 
-/// A server that listens. Dropping it ends it at once; [`Web::stop`] lets answers end first.
+/// A running server. Dropping it ends it at once; [`Web::stop`] lets answers finish first.
 pub struct Web {
     address: SocketAddr,
     closing: watch::Sender<bool>,
@@ -49,10 +49,10 @@ pub struct Web {
 }
 
 impl Web {
-    /// Listens, and has `work` load a model and answer on a thread of its own.
+    /// Listens, and calls `work` on the inference thread to load a model and answer.
     pub fn start(
         settings: Settings,
-        work: impl FnOnce(Desk) -> anyhow::Result<()> + Send + 'static,
+        work: impl FnOnce(InferenceWorker) -> anyhow::Result<()> + Send + 'static,
     ) -> anyhow::Result<Self> {
         let Settings { host, port, key, hosts, origins, limits } = settings;
         if !host.is_loopback() && key.is_none() {
@@ -88,12 +88,12 @@ impl Web {
         let router = routes::router(&server);
         let serving = listen::serve(listener, router, limits, Arc::clone(&metrics), closing_seen);
         let listening = runtime.spawn(serving);
-        let desk = Desk { status, queue: Arc::clone(&queue), metrics };
+        let worker = InferenceWorker { status, queue: Arc::clone(&queue), metrics };
         let (end, ended) = oneshot::channel();
         let inference = thread::Builder::new().name("inference".to_owned()).spawn(move || {
-            // Dropped at the end, by a panic too.
+            // Dropped when the thread ends, also by a panic.
             let _end = end;
-            work(desk)
+            work(worker)
         });
         let inference = inference.context("starting the inference thread")?;
         Ok(Self { address, closing, queue, listening, inference, ended: Some(ended), runtime })
@@ -104,7 +104,7 @@ impl Web {
         self.address
     }
 
-    /// Waits for a request to terminate, or for the inference thread to end by itself.
+    /// Waits for a termination signal or the end of the inference thread.
     pub fn wait(&mut self) -> anyhow::Result<()> {
         let ended = self.ended.take();
         self.runtime.block_on(async {
@@ -115,12 +115,12 @@ impl Web {
         })
     }
 
-    /// Takes no more connections, lets answers end within [`Limits::drain_time`], and ends.
+    /// Stops accepting connections, and ends once answers are done or [`Limits::drain_time`] is over.
     pub fn stop(self) -> anyhow::Result<()> {
         let Self { closing, queue, listening, inference, runtime, .. } = self;
         closing.send_replace(true);
         let drained = runtime.block_on(listening);
-        // Answers that took too long lose their connection, which the scheduler notices.
+        // Closes the connections of unfinished answers; the scheduler then drops their sequences.
         runtime.shutdown_timeout(Duration::from_millis(100));
         queue.close();
         drained.context("the listening task failed")?;

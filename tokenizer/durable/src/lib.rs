@@ -1,5 +1,5 @@
-//! Files that are either complete or absent: written aside, synced, then renamed. Reading, where a name may lead to
-//! something that is no file: [`regular`].
+//! Files that are complete or absent: written under another name, synced, then renamed. [`regular`] reads regular files
+//! only.
 
 pub mod regular;
 
@@ -10,10 +10,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Ends the name of a file or folder that is not complete yet.
+/// Suffix of files and folders that are not complete.
 pub const ASIDE: &str = ".partial";
 
-/// The name under which `path` is written until it is complete.
+/// The name of `path` until it is complete.
 pub fn aside(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(ASIDE);
@@ -25,8 +25,8 @@ pub fn write(path: &Path, contents: &[u8]) -> io::Result<()> {
     Aside::write(path, contents)?.commit()
 }
 
-/// Replaces `path` with the file that `fill` writes under the name it is given. If `fill` or anything after it fails,
-/// `path` is as it was and nothing is left beside it.
+/// Replaces `path` with the file that `fill` writes to the path it gets. On failure, `path` is unchanged and the
+/// partial file is removed.
 pub fn write_with<E: From<io::Error>>(
     path: &Path,
     fill: impl FnOnce(&Path) -> Result<(), E>,
@@ -34,12 +34,13 @@ pub fn write_with<E: From<io::Error>>(
     Aside::write_with(path, fill)?.commit().map_err(E::from)
 }
 
-/// Gives its name to the file that was written as [`aside`]`(path)`. After a failure that file is gone and `path` as it was.
+/// Syncs the file at [`aside`]`(path)` and renames it to `path`. On failure, removes that file and leaves `path`
+/// unchanged.
 pub fn complete(path: &Path) -> io::Result<()> {
-    Aside::of(path).synced()?.commit()
+    Aside::new(path).synced()?.commit()
 }
 
-/// A file that is complete and synced but does not have its name yet. Dropped, it leaves nothing.
+/// A complete, synced file without its final name. Dropping it removes the file.
 #[derive(Debug)]
 pub struct Aside {
     aside: PathBuf,
@@ -47,7 +48,7 @@ pub struct Aside {
 }
 
 impl Aside {
-    /// Writes `contents` beside `path`.
+    /// Writes `contents` to [`aside`]`(path)`.
     pub fn write(path: &Path, contents: &[u8]) -> io::Result<Self> {
         Self::write_with(path, |aside| fs::write(aside, contents))
     }
@@ -56,22 +57,22 @@ impl Aside {
         path: &Path,
         fill: impl FnOnce(&Path) -> Result<(), E>,
     ) -> Result<Self, E> {
-        let written = Self::of(path);
+        let written = Self::new(path);
         fill(&written.aside)?;
         Ok(written.synced()?)
     }
 
-    fn of(path: &Path) -> Self {
+    fn new(path: &Path) -> Self {
         Self { aside: aside(path), path: path.to_owned() }
     }
 
     fn synced(self) -> io::Result<Self> {
-        // Not every system syncs what is open for reading only.
+        // Some systems do not sync a file opened for reading only.
         File::options().write(true).open(&self.aside)?.sync_all()?;
         Ok(self)
     }
 
-    /// Gives the file its name.
+    /// Gives the file its final name.
     pub fn commit(self) -> io::Result<()> {
         rename(&self.aside, &self.path)
     }
@@ -79,12 +80,12 @@ impl Aside {
 
 impl Drop for Aside {
     fn drop(&mut self) {
-        // After a commit there is nothing under this name.
+        // After a commit, no file has this name.
         let _ = fs::remove_file(&self.aside);
     }
 }
 
-/// Moves a synced file or folder into place and makes the move itself durable.
+/// Renames a synced file or folder and makes the rename durable.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
     match to.parent() {
@@ -99,21 +100,21 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Elsewhere folders cannot be opened for syncing; the rename is as durable as the system makes it.
+/// Does nothing: this system cannot open folders to sync them.
 #[cfg(not(unix))]
 #[expect(clippy::unnecessary_wraps, reason = "systems that can sync folders can fail to")]
 pub fn sync_folder(_: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes that the disk has left for files in `folder`.
+/// Free bytes for files in `folder`.
 #[cfg(unix)]
 pub fn free_bytes(folder: &Path) -> io::Result<u64> {
     let disk = rustix::fs::statvfs(folder)?;
     Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
-/// Elsewhere a full disk shows when it is full.
+/// Unknown on this system: a full disk fails the write.
 #[cfg(not(unix))]
 #[expect(clippy::unnecessary_wraps, reason = "systems that can tell can fail to")]
 pub fn free_bytes(_: &Path) -> io::Result<u64> {
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_write_that_fails_leaves_the_old_file_and_nothing_beside_it() {
+    fn a_failed_write_leaves_only_the_old_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("file");
         write(&path, b"old").expect("written");
@@ -142,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_somebody_else_wrote_aside_gets_its_name_or_is_gone() {
+    fn complete_renames_the_partial_file_or_removes_it() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("file");
         assert_eq!(complete(&path).expect_err("nobody wrote it").kind(), io::ErrorKind::NotFound);
         fs::write(aside(&path), b"words").expect("written");
         complete(&path).expect("it is there");
         assert_eq!(fs::read(&path).expect("there"), b"words");
-        // A folder of its name is in the way.
+        // A folder has the name already.
         let taken = folder.path().join("taken");
         fs::create_dir_all(taken.join("below")).expect("made");
         fs::write(aside(&taken), b"words").expect("written");
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_put_aside_and_dropped_is_gone() {
+    fn dropping_an_uncommitted_file_removes_it() {
         let folder = tempfile::tempdir().expect("a folder");
         drop(Aside::write(&folder.path().join("file"), b"words").expect("written"));
         assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 0);

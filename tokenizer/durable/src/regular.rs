@@ -1,4 +1,6 @@
-//! Reading regular files only: a FIFO would wait for ever for a writer, and a device need not end.
+//! Reads regular files only: reading a FIFO could wait forever for a writer, and a device need not end.
+//!
+//! Files that are read whole have a limit on their size (`endless_files_are_refused_wherever_a_file_is_given`).
 
 use std::{
     error, fmt,
@@ -7,16 +9,16 @@ use std::{
     path::Path,
 };
 
-/// Why a file was not read. An [`io::Error`] carries it where the caller has one for everything.
+/// Why a file was not read. Converts into an [`io::Error`] that carries it.
 #[derive(Debug)]
 pub enum Unread {
-    /// The system refused.
+    /// The system's error.
     System(io::Error),
-    /// A folder, a FIFO, a socket or a device.
+    /// The path is a folder, a FIFO, a socket or a device.
     NotAFile,
-    /// More bytes than the caller takes.
+    /// The file exceeds the caller's limit.
     TooLarge {
-        /// The file's bytes.
+        /// Bytes of the file.
         bytes: u64,
         /// The most that is read.
         limit: u64,
@@ -53,7 +55,7 @@ impl From<Unread> for io::Error {
     }
 }
 
-/// Opens `path` for reading. Links are followed.
+/// Opens `path` for reading. Follows links.
 pub fn open(path: &Path) -> Result<File, Unread> {
     if !fs::metadata(path)?.is_file() {
         return Err(Unread::NotAFile);
@@ -61,7 +63,7 @@ pub fn open(path: &Path) -> Result<File, Unread> {
     Ok(File::open(path)?)
 }
 
-/// Reads a whole file of at most `limit` bytes without trusting its stated size.
+/// Reads a whole file of at most `limit` bytes. Does not trust its stated size.
 pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Unread> {
     let file = open(path)?;
     let bytes = file.metadata()?.len();
@@ -76,7 +78,7 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Unread> {
     Ok(contents)
 }
 
-/// Reads a whole file of at most `limit` bytes of text.
+/// Reads a whole UTF-8 file of at most `limit` bytes.
 pub fn read_text(path: &Path, limit: u64) -> Result<String, Unread> {
     String::from_utf8(read(path, limit)?)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()).into())
@@ -95,7 +97,7 @@ mod tests {
         let refused = read(&path, 4).expect_err("a byte too many");
         assert!(matches!(refused, Unread::TooLarge { bytes: 5, limit: 4 }), "{refused}");
         assert_eq!(io::Error::from(refused).kind(), io::ErrorKind::FileTooLarge);
-        // Sparse, and larger than any memory.
+        // A sparse file, larger than any memory.
         File::options().write(true).open(&path).and_then(|file| file.set_len(200 << 30)).expect("set");
         assert!(matches!(read(&path, 4), Err(Unread::TooLarge { bytes, .. }) if bytes == 200 << 30));
         fs::write(&path, [0xFF]).expect("written");

@@ -1,4 +1,5 @@
-//! Any bytes over any place of each file of an index: the first says which file, two more say where.
+//! Overwrites any place of each index file with any bytes. The first input byte selects the file, the next two the
+//! place.
 #![no_main]
 
 use std::{
@@ -14,7 +15,6 @@ use tokenizer::{Corpora, Index, IndexBuild, OnBadRecord, Preparation, Split, Spl
 const FILES: [&str; 3] = ["index.json", "order.bin", "followers.bin"];
 const TEXT: &str = "the cat sat on the mat, the cat sat on the cat ";
 
-/// A set and its index.
 struct Made {
     folder: TempDir,
     files: [(PathBuf, Vec<u8>); 3],

@@ -1,4 +1,4 @@
-//! Any bytes as JSON lines, read whole and encoded.
+//! Any bytes as JSON lines, read completely and encoded.
 #![no_main]
 
 use std::{fs, sync::LazyLock};
@@ -35,9 +35,9 @@ fuzz_target!(|bytes: &[u8]| {
             },
             Ok(Body::Bytes(_)) => panic!("JSON lines hold no bytes"),
             Err(Error::Line { line, .. }) => assert!(line >= 1),
-            // The bytes may be those of a compressed file that holds no text, or is cut.
+            // The bytes may be a compressed file without text, or a truncated one.
             Err(Error::NotUtf8 { .. } | Error::Read { .. }) => {}
-            // Contents decide, not the name.
+            // The contents decide the format, not the name.
             Err(Error::Parquet { .. }) => assert!(bytes.starts_with(b"PAR1")),
             Err(error) => panic!("{error}"),
         }

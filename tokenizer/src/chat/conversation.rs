@@ -1,8 +1,8 @@
 //! Conversations to token ids, with a mask of the tokens a model is trained on.
 //!
-//! The template is rendered with a placeholder in place of every message's content. What it renders around the
-//! placeholders is its own text, where control tokens count; the contents are encoded as ordinary text, so
-//! nobody can write `<|assistant_start|>` into a message and have it obeyed.
+//! The template is rendered with placeholders instead of message contents. Control tokens count only in the text that
+//! the template renders around them. Contents are encoded as ordinary text, so writing `<|assistant_start|>` into a
+//! message has no effect.
 
 use minijinja::{Environment, Value, context, syntax::SyntaxConfig};
 use serde::{Deserialize, Serialize};
@@ -47,14 +47,14 @@ impl Role {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Message {
-    /// The speaker of a message.
+    /// The speaker.
     pub role: Role,
-    /// The message's text.
+    /// The text.
     pub content: String,
 }
 
 impl Message {
-    /// A turn of `role`.
+    /// A message of `role`.
     pub fn new(role: Role, content: impl Into<String>) -> Self {
         Self { role, content: content.into() }
     }
@@ -65,7 +65,7 @@ impl Message {
 pub struct ChatIds {
     /// The tokens.
     pub ids: Vec<u32>,
-    /// `true` for the assistant's words and the control token that ends them.
+    /// `true` for the assistant's text and the control token that ends it.
     pub trained: Vec<bool>,
 }
 
@@ -73,10 +73,10 @@ pub struct ChatIds {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChatProblem {
-    /// The tokenizer came without a template.
+    /// The tokenizer has no template.
     #[error("the tokenizer has no chat template; train one with `train tokenizer train`, which writes one")]
     NoTemplate,
-    /// The conversation has no message of the role that is needed.
+    /// No message has the required role.
     #[error("the conversation has no {0} message; at least one is needed")]
     Missing(&'static str),
     /// A message is empty.
@@ -84,10 +84,10 @@ pub enum ChatProblem {
     Empty {
         /// Number of the message, from 1.
         at: usize,
-        /// The role of the message.
+        /// Role of the message.
         role: Role,
     },
-    /// Turns out of order.
+    /// Turns are out of order.
     #[error(
         "message {at} is the {role}'s where the {expected}'s is expected: an optional system message first, then \
          user and assistant in turn"
@@ -95,50 +95,50 @@ pub enum ChatProblem {
     OutOfTurn {
         /// Number of the message, from 1.
         at: usize,
-        /// The role of the message.
+        /// Role of the message.
         role: Role,
-        /// The role that was expected.
+        /// The expected role.
         expected: Role,
     },
-    /// A prompt that leaves the assistant nothing to answer.
+    /// The prompt ends with an assistant message.
     #[error("a prompt ends with the user's message, this one ends with the assistant's")]
     NothingToAnswer,
-    /// The template failed or used too much.
+    /// The template failed or exceeded its steps.
     #[error("the chat template: {0:#}")]
     Template(#[from] minijinja::Error),
-    /// The template left a message out.
+    /// The template left out a message.
     #[error("the chat template leaves out message {at}; its text would be lost")]
     LeftOut {
         /// Number of the message, from 1.
         at: usize,
     },
-    /// The template is more of a program than is run here.
+    /// The template uses a construct beyond the supported subset.
     #[error(
         "the chat template uses `{0}`; it may use for, if, names, texts and comparisons only, like the one \
              `train tokenizer train` writes"
     )]
     Program(String),
-    /// The template interferes with the placeholders.
+    /// The template contains the placeholders' characters.
     #[error("the chat template contains U+F0000 or U+F0001, which mark the messages' places")]
     Marks,
 }
 
 impl ChatProblem {
-    /// Whether the conversation is at fault, not the tokenizer's template.
+    /// Whether the messages are at fault, not the template.
     pub(crate) fn is_about_messages(&self) -> bool {
         matches!(self, Self::Missing(_) | Self::Empty { .. } | Self::OutOfTurn { .. } | Self::LeftOut { .. })
     }
 }
 
-/// Private characters around a message's number; no template has a use for them.
+/// Private-use characters around a message's number in the rendered text.
 const OPEN: char = '\u{F0000}';
 const CLOSE: char = '\u{F0001}';
-/// Steps a template may take, per message and for the rest. Ours needs about 30.
+/// Steps a template may take per message, plus once for the rest. The template of this crate needs about 30.
 const FUEL: u64 = 200;
-/// Without assignments, macros and repetition, what a template renders is bounded by its own length and its fuel.
+/// The only allowed statements. Without assignments, macros and repetition, the template's length and fuel bound the
+/// rendered text.
 const STATEMENTS: [&str; 6] = ["for", "endfor", "if", "elif", "else", "endif"];
 
-/// A template with the control tokens it may name.
 #[derive(Clone, Debug)]
 pub(crate) struct ChatTemplate {
     source: String,
@@ -157,8 +157,8 @@ impl ChatTemplate {
         Self { source, bos, eos }
     }
 
-    /// Looks at the text alone, so that nothing inside a quoted text can hide a statement; a template that quotes
-    /// `{%` or `*` is refused along the way.
+    /// Checks the source text instead of the parsed template, so that quotes cannot hide a statement. Templates that
+    /// quote `{%` or `*` are refused too.
     fn check(&self) -> Result<(), ChatProblem> {
         if self.source.contains([OPEN, CLOSE]) {
             return Err(ChatProblem::Marks);
@@ -179,10 +179,11 @@ impl ChatTemplate {
     fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, ChatProblem> {
         self.check()?;
         let mut environment = Environment::empty();
-        // As Hugging Face's renderer has it.
+        // The settings of Hugging Face's renderer.
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
         environment.set_syntax(syntax);
         environment.set_fuel(Some(FUEL * (messages.len() as u64 + 1)));
+
         let placeholders: Vec<Value> = messages
             .iter()
             .enumerate()
@@ -194,7 +195,6 @@ impl ChatTemplate {
     }
 }
 
-/// Cuts rendered text at the placeholders; every message has to be there.
 fn parts(rendered: &str, messages: usize) -> Result<Vec<Part<'_>>, ChatProblem> {
     let mut parts = Vec::new();
     let mut seen = vec![false; messages];
@@ -234,7 +234,7 @@ fn check_turns(messages: &[Message]) -> Result<(), ChatProblem> {
 }
 
 impl Tokenizer {
-    /// A finished conversation, for training.
+    /// Encodes a finished conversation, for training.
     pub fn encode_chat(&self, messages: &[Message]) -> Result<ChatIds, Error> {
         check_turns(messages)?;
         if messages.iter().all(|message| message.role != Role::Assistant) {
@@ -243,7 +243,7 @@ impl Tokenizer {
         self.encode_turns(messages, false)
     }
 
-    /// A conversation up to where the assistant is to speak, for generation.
+    /// Encodes a conversation up to the point where the assistant answers, for generation.
     pub fn encode_prompt(&self, messages: &[Message]) -> Result<Vec<u32>, Error> {
         check_turns(messages)?;
         if messages.last().is_some_and(|last| last.role == Role::Assistant) {
@@ -256,7 +256,7 @@ impl Tokenizer {
         let template = self.chat.as_ref().ok_or(ChatProblem::NoTemplate)?;
         let rendered = template.render(messages, prompt)?;
         let mut turns =
-            Turns { tokenizer: self, text: String::new(), trained: false, out: ChatIds::default() };
+            TurnEncoder { tokenizer: self, text: String::new(), trained: false, out: ChatIds::default() };
         let mut ends_assistant = false;
         for part in parts(&rendered, messages.len())? {
             match part {
@@ -273,15 +273,15 @@ impl Tokenizer {
     }
 }
 
-/// Joins neighbouring text before encoding it, since merges may span a message and the template's own words.
-struct Turns<'t> {
+/// Joins adjacent text before encoding it, since merges may span a message and the template's text.
+struct TurnEncoder<'t> {
     tokenizer: &'t Tokenizer,
     text: String,
     trained: bool,
     out: ChatIds,
 }
 
-impl Turns<'_> {
+impl TurnEncoder<'_> {
     fn template(&mut self, text: &str, specials: &SpecialTokens, ends: &mut bool) -> Result<(), Error> {
         for segment in specials.segments(text) {
             match segment {

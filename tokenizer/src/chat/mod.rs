@@ -1,4 +1,4 @@
-//! Conversations: as ids with a loss mask, and a generated corpus of them.
+//! Conversations: encoding with a loss mask, and a generated corpus.
 
 pub(crate) mod conversation;
 pub mod dialogues;

@@ -1,4 +1,4 @@
-//! From files of text to training windows: documents, shards, and windows of them.
+//! From text files to training windows: documents, shards, and windows of shards.
 
 pub(crate) mod corpus;
 pub(crate) mod dataset;

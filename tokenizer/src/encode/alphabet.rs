@@ -1,5 +1,5 @@
-//! GPT-2's printable alphabet: every byte written as one visible character, so that byte-level tokens can live
-//! in JSON. Bytes that print stand for themselves, the other 68 take the code points from U+0100 upwards.
+//! GPT-2's printable alphabet: every byte as one visible character, so that JSON can hold byte-level tokens. Printable
+//! bytes stand for themselves; the other 68 map to U+0100 and up.
 
 const fn prints(byte: u8) -> bool {
     matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF)
@@ -24,7 +24,6 @@ const CHARS: [char; 256] = {
     chars
 };
 
-/// One past the last code point in use.
 const END: usize = 0x144;
 
 const BYTES: [Option<u8>; END] = {
@@ -41,12 +40,11 @@ pub(crate) fn char_of(byte: u8) -> char {
     CHARS[usize::from(byte)]
 }
 
-/// The token as it is spelled in `vocab.json`.
 pub(crate) fn spell(bytes: &[u8]) -> String {
     bytes.iter().map(|&byte| char_of(byte)).collect()
 }
 
-/// The bytes a spelled token stands for; `None` when a character is outside the alphabet.
+/// The bytes of a spelled token; `None` if a character is outside the alphabet.
 pub(crate) fn unspell(token: &str) -> Option<Box<[u8]>> {
     token.chars().map(|c| BYTES.get(c as usize).copied().flatten()).collect()
 }

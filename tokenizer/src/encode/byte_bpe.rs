@@ -1,8 +1,8 @@
-//! Byte-level BPE: any bytes in, the same bytes out.
+//! Byte-level BPE: encodes any bytes, and decodes to the same bytes.
 //!
-//! Text is cut by the pattern, each piece is merged from its bytes upwards. Short pieces repeat, so every worker
-//! keeps the ids of those it has seen. Between calls workers wait in a pool, each where the thread that used it
-//! will look first: a cache that wanders from core to core is slower than none.
+//! The pattern cuts text into pieces, and merging starts from each piece's bytes. Short pieces repeat, so every worker
+//! caches the ids of pieces it has seen. Idle workers wait in a pool, grouped by the thread that used them: a cache
+//! that moves between cores is slower than none.
 
 use std::{
     collections::HashMap,
@@ -18,15 +18,14 @@ use crate::encode::{
     split::{Pattern, SplitCache, Splitter},
 };
 
-/// Longer pieces are rare and cost more memory than the repeated merging costs time.
+/// Longer pieces are rare, and caching them costs more memory than it saves time.
 const CACHED_PIECE_BYTES: usize = 32;
-/// Bounds one worker's cache to a few megabytes.
+/// Limits one worker's cache to a few megabytes.
 const CACHED_PIECES: usize = 1 << 16;
 
-/// Threads beyond these share places, which costs them speed and nothing else.
-const PLACES: usize = 64;
+/// Further threads share lists, which only costs speed.
+const WORKER_LISTS: usize = 64;
 
-/// A merge rule by ids: `left` and `right` become `result`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MergeRule {
     pub(crate) left: u32,
@@ -40,9 +39,9 @@ pub(crate) struct ByteBpe {
     tokens: Vec<Option<Box<[u8]>>>,
     byte_ids: Box<[u32; 256]>,
     merges: MergeTable,
-    /// Llama 3's `ignore_merges`: a piece that is a token is that token, whatever the merges say.
+    /// Llama 3's `ignore_merges`: a piece that is a token gets its id, whatever the merges say.
     whole_pieces: Option<Pieces<u32>>,
-    workers: [Mutex<Vec<Worker>>; PLACES],
+    workers: [Mutex<Vec<Worker>>; WORKER_LISTS],
 }
 
 type Pieces<V> = HashMap<Box<[u8]>, V, ahash::RandomState>;
@@ -55,7 +54,6 @@ struct Worker {
     ids: Vec<u32>,
 }
 
-/// A defect that keeps a vocabulary from being byte-level BPE.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Defect {
     #[error("byte 0x{0:02x} has no token")]
@@ -65,7 +63,7 @@ pub(crate) enum Defect {
 }
 
 impl ByteBpe {
-    /// `tokens` by id, without control tokens; `merges` best first, each naming ids within `tokens`.
+    /// `tokens` by id, without control tokens; `merges` by rank.
     pub(crate) fn new(
         pattern: Pattern,
         tokens: Vec<Option<Box<[u8]>>>,
@@ -107,7 +105,7 @@ impl ByteBpe {
         out
     }
 
-    /// Bytes outside UTF-8 are pieces of their own.
+    /// Each run of bytes outside UTF-8 is a piece.
     pub(crate) fn encode_bytes(&self, bytes: &[u8]) -> Vec<u32> {
         let mut out = Vec::with_capacity(bytes.len() / 3);
         self.with_worker(|worker| {
@@ -122,10 +120,10 @@ impl ByteBpe {
     }
 
     fn with_worker(&self, work: impl FnOnce(&mut Worker)) {
-        let waiting = self.waiting_workers().pop();
-        let mut worker = waiting.unwrap_or_else(|| self.worker());
+        let idle = self.idle_workers().pop();
+        let mut worker = idle.unwrap_or_else(|| self.new_worker());
         work(&mut worker);
-        self.waiting_workers().push(worker);
+        self.idle_workers().push(worker);
     }
 
     fn encode_text(&self, text: &str, worker: &mut Worker, out: &mut Vec<u32>) {
@@ -163,7 +161,7 @@ impl ByteBpe {
         merger.merge(piece.iter().map(|&byte| self.byte_ids[usize::from(byte)]), &self.merges, out);
     }
 
-    fn worker(&self) -> Worker {
+    fn new_worker(&self) -> Worker {
         Worker {
             split: self.splitter.cache(),
             merger: Merger::default(),
@@ -172,12 +170,12 @@ impl ByteBpe {
         }
     }
 
-    /// The workers of the current thread. One is only ever pushed whole, so a panic leaves the pool usable.
-    fn waiting_workers(&self) -> MutexGuard<'_, Vec<Worker>> {
+    /// The current thread's idle workers. A worker is pushed only after its work, so a panic leaves the pool usable.
+    fn idle_workers(&self) -> MutexGuard<'_, Vec<Worker>> {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
-            static PLACE: usize = THREADS.fetch_add(1, Ordering::Relaxed) % PLACES;
+            static LIST: usize = THREADS.fetch_add(1, Ordering::Relaxed) % WORKER_LISTS;
         }
-        PLACE.with(|place| self.workers[*place].lock().unwrap_or_else(PoisonError::into_inner))
+        LIST.with(|list| self.workers[*list].lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

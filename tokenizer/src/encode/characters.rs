@@ -1,17 +1,16 @@
-//! One token per character of a fixed alphabet, as character-level toy runs use.
+//! One token per character of a fixed alphabet, as in character-level toy runs.
 
 use std::collections::HashMap;
 
-/// The alphabet, ids by position. What a vocabulary of characters has no answer for is a character outside it.
 #[derive(Debug)]
 pub(crate) struct Characters {
     alphabet: Vec<Option<Box<str>>>,
     ids: HashMap<char, u32, ahash::RandomState>,
 }
 
-/// A character the alphabet lacks.
+/// A character outside the alphabet, and its byte position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Outside {
+pub(crate) struct UnknownCharacter {
     pub(crate) character: char,
     pub(crate) at: usize,
 }
@@ -27,9 +26,11 @@ impl Characters {
         Self { alphabet, ids }
     }
 
-    pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>, Outside> {
+    pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>, UnknownCharacter> {
         text.char_indices()
-            .map(|(at, character)| self.ids.get(&character).copied().ok_or(Outside { character, at }))
+            .map(|(at, character)| {
+                self.ids.get(&character).copied().ok_or(UnknownCharacter { character, at })
+            })
             .collect()
     }
 

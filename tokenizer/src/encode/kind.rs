@@ -1,7 +1,7 @@
-//! The choice of an encoder for a checked definition.
+//! Chooses the encoder for a checked definition.
 //!
-//! Byte-level BPE over a known pattern runs on this crate's own encoder, raw bytes and plain characters need
-//! none, and whatever else the BPE family holds goes to Hugging Face's code.
+//! Byte-level BPE over a known pattern runs on this crate's encoder; raw bytes and plain characters need none. Hugging
+//! Face's code runs the rest of the BPE family.
 
 use std::collections::HashSet;
 
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// The encoder. Ids of control tokens are in none of its tables.
+/// Ids of control tokens are in none of the tables.
 #[derive(Debug)]
 pub(crate) enum Kind {
     Bytes,
@@ -63,7 +63,6 @@ fn first_forged(rules: &[MergeRule], specials: &SpecialTokens) -> Option<(usize,
     rules.iter().enumerate().find_map(|(at, rule)| Some((at + 1, forged(rule)?)))
 }
 
-/// Whether text reaches the merges as it is.
 fn is_plain(definition: &Definition) -> bool {
     let model = &definition.model;
     let absent = |text: &Option<String>| text.as_deref().is_none_or(str::is_empty);
@@ -75,8 +74,7 @@ fn is_plain(definition: &Definition) -> bool {
         && definition.added_tokens.iter().all(|token| token.special)
 }
 
-/// `None` when some token is not spelled in bytes or some byte has no token: what text with such a byte becomes
-/// is then for Hugging Face's code to say.
+/// `None` if a token is not spelled in bytes or a byte has no token: Hugging Face's code then decides.
 fn byte_level(
     pattern: Pattern,
     definition: &Definition,
@@ -99,10 +97,12 @@ fn byte_level(
         }
         tokens[id] = Some(bytes);
     }
+
     let identity = tokens.iter().zip(0..=u8::MAX).all(|(token, byte)| token.as_deref() == Some(&[byte]));
     if pattern == Pattern::Whole && rules.is_empty() && tokens.len() == 256 && identity {
         return Ok(Some(Kind::Bytes));
     }
+
     match ByteBpe::new(pattern, tokens, rules, definition.model.ignore_merges) {
         Ok(bpe) => Ok(Some(Kind::ByteBpe(Box::new(bpe)))),
         Err(Defect::MissingByte(_)) => Ok(None),

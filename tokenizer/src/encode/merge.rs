@@ -1,27 +1,25 @@
 //! Byte-pair merging of one piece: the best-ranked adjacent pair first, the leftmost on a tie.
 //!
-//! A heap of candidate pairs over a doubly linked list of symbols, so a piece of n symbols costs O(n log n) even
-//! when it is a megabyte of one letter.
+//! A heap holds candidate pairs over a doubly linked list of symbols. A piece of n symbols costs O(n log n), even if it
+//! is a megabyte of one letter.
 
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap},
 };
 
-/// No neighbour, or no symbol. Ids stay far below it.
+/// No neighbour, or no symbol. Ids are far below it.
 const NONE: u32 = u32::MAX;
 
-/// Which adjacent token ids become which token, best first.
+/// Merges of adjacent token ids, by rank.
 #[derive(Debug, Default)]
 pub(crate) struct MergeTable {
     ranks: HashMap<u64, u32, ahash::RandomState>,
-    /// Resulting tokens, by rank of the merge.
     results: Vec<u32>,
 }
 
 impl MergeTable {
-    /// Adds the merge ranked behind all others. `false` when the pair was listed before: which of two ranks holds
-    /// is then a matter of the reader.
+    /// Adds a merge with the lowest rank. Returns `false` for a repeated pair: readers disagree on its rank.
     #[must_use]
     pub(crate) fn push(&mut self, left: u32, right: u32, result: u32) -> bool {
         self.results.push(result);
@@ -33,20 +31,18 @@ impl MergeTable {
     }
 }
 
-/// Two numbers as one that orders by the first, then by the second.
 fn join(high: u32, low: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Symbol {
-    /// [`NONE`] once it is part of the symbol on its left.
+    /// [`NONE`] after merging into the symbol on its left.
     id: u32,
     previous: u32,
     next: u32,
 }
 
-/// Buffers reused from piece to piece.
 #[derive(Debug, Default)]
 pub(crate) struct Merger {
     symbols: Vec<Symbol>,
@@ -55,7 +51,7 @@ pub(crate) struct Merger {
 }
 
 impl Merger {
-    /// Appends the merged form of `ids`, fewer than [`u32::MAX`] of them, to `out`.
+    /// Appends the merged form of `ids` to `out`. `ids` has fewer than [`u32::MAX`] items.
     pub(crate) fn merge(&mut self, ids: impl Iterator<Item = u32>, table: &MergeTable, out: &mut Vec<u32>) {
         self.symbols.clear();
         self.candidates.clear();
@@ -90,8 +86,8 @@ impl Merger {
             return;
         }
         let right = self.symbols[left.next as usize];
-        // A candidate is stale when its pair is gone. Comparing results instead of ranks keeps one whose pair was
-        // replaced by another pair with the same result, exactly as Hugging Face's implementation does.
+        // A candidate is stale if its pair is gone. The check compares results instead of ranks, as Hugging Face's
+        // implementation does: a candidate stays valid if another pair with the same result replaced its own.
         if table.rank(left.id, right.id).is_none_or(|rank| table.results[rank as usize] != result) {
             return;
         }
@@ -137,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_one_symbol_pass_through() {
+    fn empty_and_single_symbol_inputs_are_unchanged() {
         assert!(merged(&[], &[(1, 1, 10)]).is_empty());
         assert_eq!(merged(&[7], &[(1, 1, 10)]), [7]);
     }

@@ -1,6 +1,5 @@
-//! The rest of the BPE family, run by Hugging Face's own code: normalizers, prefix spaces, byte fallback.
-//!
-//! Only definitions that [`crate::format::definition`] and [`crate::format::component`] have passed come here.
+//! The rest of the BPE family, run by Hugging Face's code: normalizers, prefix spaces, byte fallback. Definitions are
+//! checked before.
 
 use crate::{
     encode::special::SpecialTokens,
@@ -11,9 +10,9 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Pipeline {
     tokenizer: hf::Tokenizer,
-    /// The id of characters outside the vocabulary, which may be a control token by name.
+    /// The id for characters outside the vocabulary; it may be a control token.
     unknown: Option<u32>,
-    /// Bytes of a text that stay within [`limits::NORMALIZED_BYTES`] however much they grow.
+    /// The longest text, in bytes, that cannot grow beyond [`limits::NORMALIZED_BYTES`].
     longest: usize,
 }
 

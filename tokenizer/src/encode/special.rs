@@ -1,4 +1,4 @@
-//! Control tokens: ids that stand for structure and that no text ever encodes to.
+//! Control tokens: ids for structure, which no text encodes to.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 pub const CHAT_SPECIALS: [&str; 5] =
     ["<|bos|>", "<|user_start|>", "<|user_end|>", "<|assistant_start|>", "<|assistant_end|>"];
 
-/// One control token.
+/// A control token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpecialToken {
-    /// The token as templates write it.
+    /// Spelling in templates.
     pub text: String,
-    /// The token's id.
+    /// Id of the token.
     pub id: u32,
 }
 
@@ -19,7 +19,6 @@ pub struct SpecialToken {
 #[derive(Clone, Debug, Default)]
 pub struct SpecialTokens(Vec<SpecialToken>);
 
-/// A stretch of a template's own text.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Segment<'t> {
     Text(&'t str),
@@ -32,13 +31,12 @@ impl SpecialTokens {
         Self(tokens)
     }
 
-    /// Numbers `texts` upwards from `first`.
     pub(crate) fn after(first: u32, texts: &[&str]) -> Self {
         let tokens = texts.iter().zip(first..);
         Self(tokens.map(|(text, id)| SpecialToken { text: (*text).to_owned(), id }).collect())
     }
 
-    /// All control tokens, by id.
+    /// All control tokens, sorted by id.
     pub fn iter(&self) -> impl Iterator<Item = &SpecialToken> {
         self.0.iter()
     }
@@ -48,18 +46,18 @@ impl SpecialTokens {
         self.0.binary_search_by_key(&id, |token| token.id).is_ok()
     }
 
-    /// The id of the control token written `text`.
+    /// The id of the control token spelled `text`.
     pub fn id(&self, text: &str) -> Option<u32> {
         self.0.iter().find(|token| token.text == text).map(|token| token.id)
     }
 
-    /// The text of control token `id`.
+    /// The spelling of control token `id`.
     pub fn text(&self, id: u32) -> Option<&str> {
         let at = self.0.binary_search_by_key(&id, |token| token.id).ok()?;
         Some(&self.0[at].text)
     }
 
-    /// Cuts at control tokens; of several at one place the longest counts.
+    /// Cuts at control tokens, the longest one if several match.
     pub(crate) fn segments<'t>(&self, text: &'t str) -> Vec<Segment<'t>> {
         let mut segments = Vec::new();
         let (mut start, mut at) = (0, 0);
@@ -93,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_longer_control_token_beats_its_own_beginning() {
+    fn the_longest_control_token_wins() {
         let specials = SpecialTokens::after(7, &["<a>", "<a><b>"]);
         assert_eq!(
             specials.segments("é<a><b>x<a>"),

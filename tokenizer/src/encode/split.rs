@@ -1,10 +1,9 @@
 //! Cuts text into the pieces within which merges happen.
 //!
-//! Only patterns of a known list are run, and none of them as written: all end in `\s+(?!\S)|\s+`, whose
-//! look-ahead needs a backtracking engine, and such an engine gives up on a megabyte of blanks. Here the
-//! look-ahead is left out, the rest becomes a DFA, and a run of blanks before a word hands its last one back.
-//! Each search is anchored where the previous piece ended, which every pattern allows because together its
-//! alternatives match any character. Time is linear in the text.
+//! Only known patterns are run, and none as written: all end in `\s+(?!\S)|\s+`, whose look-ahead needs a backtracking
+//! engine, which gives up on a megabyte of blanks. Without its look-ahead, the pattern becomes a DFA, and a run of
+//! blanks before a word gives back its last blank. Each search is anchored at the end of the previous piece, since the
+//! alternatives of a pattern together match any character. Time is linear in the text.
 
 use regex_automata::{
     Anchored, Input,
@@ -17,11 +16,11 @@ use regex_automata::{
 pub enum Pattern {
     /// The whole text is one piece.
     Whole,
-    /// GPT-2's, which Hugging Face files select with `ByteLevel { use_regex: true }`.
+    /// GPT-2's; Hugging Face files select it with `ByteLevel { use_regex: true }`.
     Gpt2,
-    /// GPT-4's shape with numbers cut into groups of at most two digits: what this crate trains with.
+    /// GPT-4's form with groups of at most two digits: the default for training.
     Digits2,
-    /// GPT-4's (`cl100k`) and Llama 3's: groups of up to three digits.
+    /// GPT-4's (`cl100k`) and Llama 3's: groups of at most three digits.
     Digits3,
     /// Qwen's: every digit alone.
     Digits1,
@@ -33,7 +32,7 @@ const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]
 const DIGITS2: &str = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const CASE_AWARE: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Each known pattern as files spell it. The first spelling of a pattern is the one written when saving.
+/// The known spellings of each pattern in files. Saving writes the first.
 const SPELLINGS: &[(Pattern, &str)] = &[
     (Pattern::Gpt2, GPT2),
     (Pattern::Digits2, DIGITS2),
@@ -59,7 +58,6 @@ const SPELLINGS: &[(Pattern, &str)] = &[
 const LOOK_AHEAD: &str = r"\s+(?!\S)|";
 
 impl Pattern {
-    /// The pattern whose regular expression is spelled exactly `regex`.
     pub(crate) fn from_regex(regex: &str) -> Option<Self> {
         SPELLINGS.iter().find(|(_, spelling)| *spelling == regex).map(|(pattern, _)| *pattern)
     }
@@ -70,14 +68,12 @@ impl Pattern {
     }
 }
 
-/// A pattern compiled for use by many threads, each with its own [`SplitCache`].
 #[derive(Debug)]
 pub(crate) struct Splitter {
     pattern: Pattern,
     dfa: Option<DFA>,
 }
 
-/// The lazily built states of one thread's DFA.
 pub(crate) type SplitCache = Option<Cache>;
 
 impl Splitter {
@@ -86,7 +82,7 @@ impl Splitter {
             let linear = regex.replacen(LOOK_AHEAD, "", 1).replace("?+", "?").replace("++", "+");
             DFA::builder()
                 .thompson(thompson::Config::new().shrink(false))
-                // The tables of Unicode letters need about 1 MB; twice that keeps the cache from being cleared.
+                // The tables of Unicode letters need about 1 MB; the rest avoids clearing the cache.
                 .configure(DFA::config().cache_capacity(4 << 20).skip_cache_capacity_check(true))
                 .build(&linear)
                 .expect("the list holds patterns that compile")
@@ -102,7 +98,7 @@ impl Splitter {
         self.dfa.as_ref().map(DFA::create_cache)
     }
 
-    /// Calls `piece` with every piece of `text` in order; their concatenation is `text`.
+    /// Calls `piece` with each piece of `text`, in order.
     pub(crate) fn split<'t>(&self, text: &'t str, cache: &mut SplitCache, mut piece: impl FnMut(&'t str)) {
         let (Some(dfa), Some(cache)) = (&self.dfa, cache) else {
             if !text.is_empty() {
@@ -122,7 +118,7 @@ impl Splitter {
         }
     }
 
-    /// Emulates `\s+(?!\S)` before `\s+`: blanks in front of a word leave it their last one.
+    /// Emulates `\s+(?!\S)` before `\s+`: a run of blanks before a word gives up its last one.
     fn hand_back_blank(&self, text: &str, start: usize, end: usize) -> usize {
         let bytes = text.as_bytes();
         if end == text.len() || (bytes[end - 1].is_ascii() && !matches!(bytes[end - 1], b'\t'..=b'\r' | b' '))
@@ -131,7 +127,7 @@ impl Splitter {
         }
         let run = &text[start..end];
         let Some(last) = run.chars().next_back() else { return end };
-        // Only GPT-2's pattern has no alternative of its own for runs that end in a line break.
+        // All patterns but GPT-2's match runs that end in a line break with a separate alternative.
         let line_break = matches!(last, '\r' | '\n') && self.pattern != Pattern::Gpt2;
         if line_break || last.len_utf8() == run.len() || !run.chars().all(char::is_whitespace) {
             return end;
@@ -140,9 +136,9 @@ impl Splitter {
     }
 }
 
-/// The largest position at or before `limit` where cutting `text` changes no piece of any known pattern: between
-/// an ASCII letter and a blank, which no piece joins, or behind a line break alone between two other characters.
-/// No pattern looks back, and a slash is left out because one pattern takes it along with a line break.
+/// The largest position up to `limit` at which a cut changes no piece of any known pattern. It is either between an
+/// ASCII letter and a blank, or after a single line break between two visible characters. No pattern looks back. A
+/// slash after the line break is excluded, since one pattern joins both.
 pub(crate) fn safe_cut(text: &str, limit: usize) -> Option<usize> {
     let bytes = text.as_bytes();
     let end = limit.min(bytes.len().checked_sub(1)?);
@@ -178,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_patterns_differ_where_they_are_said_to() {
+    fn each_pattern_splits_digits_and_case_as_documented() {
         assert_eq!(pieces(Pattern::Digits1, "123"), ["1", "2", "3"]);
         assert_eq!(pieces(Pattern::Digits3, "1234"), ["123", "4"]);
         assert_eq!(pieces(Pattern::CaseAware, "fooBar's"), ["foo", "Bar's"]);
@@ -188,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn cutting_between_letter_and_blank_changes_no_piece() {
+    fn a_safe_cut_changes_no_piece() {
         let text = "It's 12 o'clock,\tand  all's\r\n\r\n well  \n indeed 3.14\n/x.\n/ é\nü\n\u{3000}1\n2.\n3 \n x\n\ny";
         for (pattern, _) in SPELLINGS {
             let whole = pieces(*pattern, text);

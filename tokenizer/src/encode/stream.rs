@@ -1,32 +1,31 @@
-//! Decoding token by token, for text shown while it is generated.
+//! Decoding token by token, to show text during generation.
 
 use crate::{
     encode::{kind::Kind, tokenizer::Tokenizer},
     error::Error,
 };
 
-/// Turns ids into text as they arrive, holding bytes back until they complete a character.
+/// Turns ids into text as they arrive; bytes are held back until they complete a character.
 ///
-/// The results of [`push`](Self::push) and finally [`finish`](Self::finish), joined, equal
-/// [`Tokenizer::decode`] of all ids at once.
+/// The results of [`push`](Self::push) and [`finish`](Self::finish), joined, equal [`Tokenizer::decode`] of all ids.
 #[derive(Debug)]
 pub struct DecodeStream<'t> {
     tokenizer: &'t Tokenizer,
     pending: Vec<u8>,
-    /// Ids whose text is not settled, where a token's text depends on its neighbours.
+    /// All ids so far, if a token's text depends on its neighbours.
     context: Vec<u32>,
     shown: usize,
 }
 
 impl Tokenizer {
-    /// A stream at the beginning of a text.
+    /// A stream for the ids of one text.
     pub fn decode_stream(&self) -> DecodeStream<'_> {
         DecodeStream { tokenizer: self, pending: Vec::new(), context: Vec::new(), shown: 0 }
     }
 }
 
 impl DecodeStream<'_> {
-    /// The text that `id` completes: often one token's, sometimes none.
+    /// The text that `id` completes, possibly empty.
     pub fn push(&mut self, id: u32) -> Result<String, Error> {
         if matches!(self.tokenizer.kind, Kind::Pipeline(_)) {
             return self.push_in_context(id);
@@ -35,7 +34,7 @@ impl DecodeStream<'_> {
         Ok(take_complete(&mut self.pending))
     }
 
-    /// The bytes still held back, which no character begins with: U+FFFD, or nothing.
+    /// The text still held back: U+FFFD for an incomplete character, or nothing.
     pub fn finish(mut self) -> Result<String, Error> {
         if !self.context.is_empty() {
             let text = self.tokenizer.decode(&self.context)?;
@@ -46,8 +45,8 @@ impl DecodeStream<'_> {
         Ok(rest)
     }
 
-    /// Decodes everything since the start again and shows what has been added, unless it ends in a character
-    /// that may still be incomplete. Quadratic in the length, which for a reply is small.
+    /// Decodes all ids again and returns the added text, except a last character that may be incomplete. Quadratic, but
+    /// a reply is short.
     fn push_in_context(&mut self, id: u32) -> Result<String, Error> {
         self.context.push(id);
         let text = self.tokenizer.decode(&self.context)?;

@@ -1,4 +1,4 @@
-//! The tokenizer that everything else uses, whatever its kind.
+//! The tokenizer, for all kinds of encoder.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -25,9 +25,8 @@ use crate::{
 
 /// Turns text into token ids and back.
 ///
-/// Text given to [`encode`](Self::encode) never becomes a control token, whatever it contains; those come from
-/// the chat template or from ids asked for by name. Encoding is deterministic and takes `&self`, so one
-/// tokenizer serves any number of threads.
+/// [`encode`](Self::encode) never turns text into a control token; these come from the chat template or by name.
+/// Encoding is deterministic and takes `&self`, so threads can share a tokenizer.
 ///
 /// ```
 /// let tokenizer = tokenizer::Tokenizer::bytes(&tokenizer::CHAT_SPECIALS);
@@ -50,35 +49,34 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Raw bytes: 256 ids that are the bytes, then `specials`.
+    /// Raw bytes as the ids 0 to 255, then `specials`.
     pub fn bytes(specials: &[&str]) -> Self {
         let vocabulary =
             (0..=u8::MAX).map(|byte| (alphabet::char_of(byte).to_string(), byte.into())).collect();
-        Self::ours(byte_level_definition(Pattern::Whole, vocabulary, Vec::new()), specials)
+        Self::from_definition(byte_level_definition(Pattern::Whole, vocabulary, Vec::new()), specials)
             .expect("256 bytes are a vocabulary")
     }
 
-    /// The characters of `alphabet` in their order as code points, then `specials`.
+    /// The characters of `alphabet` by code point, then `specials`.
     pub fn characters(alphabet: &BTreeSet<char>, specials: &[&str]) -> Result<Self, Problem> {
         let vocabulary =
             alphabet.iter().zip(0..).map(|(character, id)| (character.to_string(), id)).collect();
         let mut definition = byte_level_definition(Pattern::Whole, vocabulary, Vec::new());
         definition.pre_tokenizer = None;
         definition.decoder = Some(json!({"type": "Fuse"}));
-        Self::ours(definition, specials)
+        Self::from_definition(definition, specials)
     }
 
-    /// Adds `specials` behind the vocabulary and this crate's own configuration.
-    pub(crate) fn ours(mut definition: Definition, specials: &[&str]) -> Result<Self, Problem> {
+    pub(crate) fn from_definition(mut definition: Definition, specials: &[&str]) -> Result<Self, Problem> {
         let specials = SpecialTokens::after(definition.model.vocab.0.len() as u32, specials);
         definition.added_tokens = specials.iter().map(AddedToken::from).collect();
-        let config = Config::ours(&specials);
-        // Checked like a stranger's file: special tokens are the caller's.
+        let config = Config::for_specials(&specials);
+        // Checked like a file from outside, since `specials` come from the caller.
         let json = definition.to_json();
         Self::new(&Definition::parse(&json)?, json, config)
     }
 
-    /// `json` is what `definition` was read from and what saving writes again, byte for byte.
+    /// `json` is the source of `definition`; [`save`](Self::save) writes it unchanged.
     pub(crate) fn new(definition: &Definition, json: Vec<u8>, config: Config) -> Result<Self, Problem> {
         let specials = SpecialTokens::from(definition);
         let kind = Kind::new(definition, &specials)?;
@@ -107,8 +105,8 @@ impl Tokenizer {
         Ok(Self { kind, specials, size, bos, eos, json, fingerprint, config, chat })
     }
 
-    /// The same tokenizer with the control tokens and the template of conversations. Control tokens that it lacks get
-    /// the ids behind its last one. A tokenizer with a chat template of its own is left as it is.
+    /// Adds the control tokens and the template of conversations. Missing control tokens get ids after the last one. A
+    /// tokenizer that has a chat template is returned unchanged.
     pub fn with_chat(self) -> Result<Self, Problem> {
         if self.chat.is_some() {
             return Ok(self);
@@ -120,11 +118,11 @@ impl Tokenizer {
         definition.added_tokens.extend(added.iter().map(AddedToken::from));
         let json = definition.to_json();
         let definition = Definition::parse(&json)?;
-        let config = Config::ours(&SpecialTokens::from(&definition));
+        let config = Config::for_specials(&SpecialTokens::from(&definition));
         Self::new(&definition, json, config)
     }
 
-    /// Ids run from 0 to below this; some in between may be unused.
+    /// All ids are below this; some may be unused.
     pub fn vocab_size(&self) -> u32 {
         self.size
     }
@@ -134,17 +132,17 @@ impl Tokenizer {
         &self.specials
     }
 
-    /// The control token that opens every document, where there is one.
+    /// The control token that opens every document, if any.
     pub fn bos(&self) -> Option<u32> {
         self.bos
     }
 
-    /// The control token at which generation stops, where there is one.
+    /// The control token that ends generation, if any.
     pub fn eos(&self) -> Option<u32> {
         self.eos
     }
 
-    /// Identifies the tokenizer: the digest of its `tokenizer.json`. Shards carry it.
+    /// SHA-256 of `tokenizer.json`; shards carry its first bytes.
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
@@ -159,7 +157,7 @@ impl Tokenizer {
         }
     }
 
-    /// The pattern that cuts text before merging; `None` where this crate does not do the cutting.
+    /// The pattern that cuts text before merging; `None` if this crate does not cut it.
     pub fn pattern(&self) -> Option<Pattern> {
         match &self.kind {
             Kind::ByteBpe(bpe) => Some(bpe.pattern()),
@@ -167,13 +165,13 @@ impl Tokenizer {
         }
     }
 
-    /// Whether files that are not text may be prepared: with raw bytes. Byte-level BPE could encode them too, but
-    /// there such a file is nearly always in the wrong encoding, or in the wrong folder.
+    /// Whether [`Preparation`](crate::Preparation) accepts files that are not UTF-8: only with raw bytes. Byte-level
+    /// BPE could encode them, but such a file is nearly always in the wrong encoding or folder.
     pub fn takes_any_file(&self) -> bool {
         matches!(self.kind, Kind::Bytes)
     }
 
-    /// The ids of `text`, never a control token among them.
+    /// The ids of `text`, without control tokens.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
         if text.len() > limits::TEXT_BYTES {
             return Err(Error::TextTooLong { bytes: text.len(), limit: limits::TEXT_BYTES });
@@ -188,7 +186,7 @@ impl Tokenizer {
         }
     }
 
-    /// The ids of any bytes; where the tokenizer reads text only, they have to be UTF-8.
+    /// The ids of `bytes`. Bytes outside UTF-8 need raw bytes or byte-level BPE.
     pub fn encode_bytes(&self, bytes: &[u8]) -> Result<Vec<u32>, Error> {
         match (std::str::from_utf8(bytes), &self.kind) {
             (Ok(text), _) => self.encode(text),
@@ -206,7 +204,7 @@ impl Tokenizer {
         texts.par_iter().with_max_len(1).map(|text| self.encode(text.as_ref())).collect()
     }
 
-    /// The ids of a text whose author may write control tokens, such as a template. Not for users' text.
+    /// Encodes a trusted text, such as a template, in which control tokens count. Not for users' text.
     pub fn encode_with_specials(&self, text: &str) -> Result<Vec<u32>, Error> {
         let mut ids = Vec::new();
         for segment in self.specials.segments(text) {
@@ -218,7 +216,7 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The bytes `ids` stand for. Control tokens stand for none.
+    /// The bytes of `ids`. Control tokens have none.
     pub fn decode_bytes(&self, ids: &[u32]) -> Result<Vec<u8>, Error> {
         let mut bytes = Vec::with_capacity(ids.len() * 4);
         if let Kind::Pipeline(pipeline) = &self.kind {
@@ -233,14 +231,14 @@ impl Tokenizer {
         Ok(bytes)
     }
 
-    /// [`decode_bytes`](Self::decode_bytes) as text, with U+FFFD for what is not UTF-8.
+    /// [`decode_bytes`](Self::decode_bytes) as text, with U+FFFD for invalid UTF-8.
     pub fn decode(&self, ids: &[u32]) -> Result<String, Error> {
         let bytes = self.decode_bytes(ids)?;
         Ok(String::from_utf8(bytes)
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
 
-    /// Appends one token's bytes; for [`Kind::Pipeline`] a token alone has none.
+    /// Appends one token's bytes. Not for [`Kind::Pipeline`], whose tokens have none of their own.
     pub(crate) fn push_token(&self, id: u32, bytes: &mut Vec<u8>) -> Result<(), Error> {
         let token = match &self.kind {
             _ if self.specials.contains(id) => return Ok(()),
@@ -260,12 +258,12 @@ impl Tokenizer {
         Error::UnknownId { id, vocabulary: self.size }
     }
 
-    /// Whether `folder` holds both files that [`save`](Self::save) writes, the second of which says that it was done.
+    /// Whether [`save`](Self::save) completed in `folder`: the file that it writes second exists.
     pub fn is_saved_in(folder: impl AsRef<Path>) -> bool {
         folder.as_ref().join("tokenizer_config.json").exists()
     }
 
-    /// Writes `tokenizer.json` and `tokenizer_config.json` into `folder`, each complete or not at all.
+    /// Writes `tokenizer.json` and `tokenizer_config.json` into `folder`, each completely or not at all.
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<(), Error> {
         let folder = folder.as_ref();
         std::fs::create_dir_all(folder).map_err(Error::write(folder))?;
@@ -294,7 +292,7 @@ impl From<&SpecialToken> for AddedToken {
     }
 }
 
-/// The shape of every tokenizer this crate makes.
+/// The definition of every tokenizer this crate makes.
 pub(crate) fn byte_level_definition(
     pattern: Pattern,
     vocabulary: Vec<(String, u32)>,
@@ -307,6 +305,7 @@ pub(crate) fn byte_level_definition(
         Some(regex) => json!({"type": "Sequence", "pretokenizers": [
             {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false}, bytes.clone()]}),
     };
+
     Definition {
         version: "1.0".to_owned(),
         truncation: None,

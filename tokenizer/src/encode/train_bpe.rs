@@ -1,8 +1,7 @@
-//! Training a byte-level BPE vocabulary.
+//! Trains a byte-level BPE vocabulary.
 //!
-//! Hugging Face's trainer counts pieces and learns the merges; the cutting into pieces is done here, by the same
-//! code that will cut when encoding. Counts are sums and ties are broken by id, so the result depends on neither
-//! the number of threads nor the order of documents.
+//! Hugging Face's trainer counts pieces and learns merges; the encoder's splitter cuts the text. Counts are sums, and
+//! ids break ties, so the result depends neither on the number of threads nor on the order of documents.
 
 use std::sync::{
     Mutex, PoisonError,
@@ -33,21 +32,21 @@ use crate::{
 /// A byte-level BPE vocabulary to train.
 #[derive(Clone, Debug)]
 pub struct BpeTraining {
-    /// Ids in the finished vocabulary, control tokens included. Text with fewer repetitions gives fewer.
+    /// Ids in the vocabulary, control tokens included. Text with few repetitions gives fewer.
     pub vocab_size: usize,
-    /// Control tokens, behind the learned ones.
+    /// Control tokens; their ids follow the learned ones.
     pub specials: Vec<String>,
     /// The pattern that cuts text before merging.
     pub pattern: Pattern,
-    /// Characters of a document beyond these are not looked at, so that no document dominates.
+    /// Characters read of each document, so that no document dominates.
     pub document_chars: usize,
-    /// The share of documents looked at, chosen by `seed`.
+    /// Share of documents to read, chosen by `seed`.
     pub sample: f64,
-    /// Bytes of text after which no further documents are looked at.
+    /// Bytes of text after which no further document is read.
     pub max_bytes: u64,
     /// Chooses the sample.
     pub seed: u64,
-    /// Draws a progress bar of the merges.
+    /// Shows a progress bar of the merges.
     pub progress: bool,
 }
 
@@ -59,7 +58,7 @@ impl Default for BpeTraining {
             pattern: Pattern::Digits2,
             document_chars: 10_000,
             sample: 1.0,
-            // Beyond this a pair's count could leave the trainer's 32 bits.
+            // With more text, a pair's count could overflow the trainer's 32 bits.
             max_bytes: 2_000_000_000,
             seed: 0,
             progress: false,
@@ -67,7 +66,7 @@ impl Default for BpeTraining {
     }
 }
 
-/// The part of the trained model that Hugging Face's types show only in serialised form.
+/// The fields that Hugging Face's types only serialise.
 #[derive(Deserialize)]
 struct Learned {
     vocab: Vocabulary,
@@ -75,7 +74,7 @@ struct Learned {
 }
 
 impl BpeTraining {
-    /// Reads `documents` to the end, or until `max_bytes`, and learns a vocabulary.
+    /// Learns a vocabulary from `documents`, up to `max_bytes`.
     pub fn train<I>(&self, documents: I) -> Result<Tokenizer, Error>
     where
         I: IntoIterator<Item = Result<String, Error>>,
@@ -97,6 +96,7 @@ impl BpeTraining {
                 (self.document_chars.to_string(), "at least one character of each document");
             return Err(Error::Option { option: "document-chars", value, expected });
         }
+
         let mut trainer = BpeTrainer::builder()
             .vocab_size(learned_size)
             .min_frequency(2)
@@ -106,11 +106,12 @@ impl BpeTraining {
         self.count(&mut trainer, documents.into_iter())?;
         let mut model = BPE::default();
         trainer.train(&mut model).map_err(|error| Error::Training(error.to_string()))?;
+
         let learned = serde_json::to_value(&model).and_then(serde_json::from_value);
         let Learned { mut vocab, merges } = learned.map_err(|error| Error::Training(error.to_string()))?;
         vocab.0.sort_by_key(|(_, id)| *id);
         let specials: Vec<&str> = self.specials.iter().map(String::as_str).collect();
-        Tokenizer::ours(byte_level_definition(self.pattern, vocab.0, merges), &specials)
+        Tokenizer::from_definition(byte_level_definition(self.pattern, vocab.0, merges), &specials)
             .map_err(|problem| Error::Training(problem.to_string()))
     }
 
@@ -140,6 +141,7 @@ impl BpeTraining {
                 document.truncate(end);
                 document
             });
+
         let splitter = Splitter::new(self.pattern);
         let caches = Mutex::new(Vec::new());
         let counted = trainer.feed(sampled, |document| {
@@ -150,6 +152,7 @@ impl BpeTraining {
             caches.lock().unwrap_or_else(PoisonError::into_inner).push(cache);
             Ok(pieces)
         });
+
         if let Some(error) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(error);
         }

@@ -1,7 +1,7 @@
-//! The normalizers, pre-tokenizers and decoders that a file may ask for.
+//! Checks the normalizers, pre-tokenizers and decoders of a file.
 //!
-//! Nothing here runs them; a component passes when its type is known, its literals are short and its regular
-//! expression is on the list of [`crate::encode::split`].
+//! A component passes if its type is known, its literals are short and [`crate::encode::split`] knows its regular
+//! expression. Nothing is run here.
 
 use serde_json::Value;
 
@@ -13,33 +13,32 @@ use crate::{
     },
 };
 
-/// The part of a pre-tokenizer that decides whether this crate's own encoder can run it.
+/// Whether this crate's encoder can run a pre-tokenizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PreTokenizer {
     /// Byte-level after exactly this pattern.
     ByteLevel(Pattern),
-    /// Any other component that passed.
     Other,
 }
 
-struct Place {
+struct Component {
     name: &'static str,
-    /// The field in which a `Sequence` keeps its steps.
+    /// The field with the steps of a `Sequence`.
     steps: &'static str,
     known: &'static [&'static str],
 }
 
-const NORMALIZER: Place = Place {
+const NORMALIZER: Component = Component {
     name: "normalizer",
     steps: "normalizers",
     known: &["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "Prepend", "Replace"],
 };
-const PRE_TOKENIZER: Place = Place {
+const PRE_TOKENIZER: Component = Component {
     name: "pre-tokenizer",
     steps: "pretokenizers",
     known: &["ByteLevel", "Split", "Metaspace", "Digits", "Whitespace", "WhitespaceSplit", "Punctuation"],
 };
-const DECODER: Place = Place {
+const DECODER: Component = Component {
     name: "decoder",
     steps: "decoders",
     known: &["ByteLevel", "Metaspace", "Replace", "ByteFallback", "Fuse", "Strip", "BPEDecoder"],
@@ -49,9 +48,10 @@ pub(crate) fn check_normalizer(component: Option<&Value>) -> Result<(), Problem>
     NORMALIZER.steps_of(component).map(|_| ())
 }
 
-/// The most bytes that one byte of text becomes on its way to the merges.
+/// The most bytes that one byte of text becomes before merging.
 pub(crate) fn growth(normalizer: Option<&Value>, pre_tokenizer: Option<&Value>) -> Result<f64, Problem> {
-    Ok(growth::of(&NORMALIZER.steps_of(normalizer)?) * growth::of(&PRE_TOKENIZER.steps_of(pre_tokenizer)?))
+    Ok(growth::factor(&NORMALIZER.steps_of(normalizer)?)
+        * growth::factor(&PRE_TOKENIZER.steps_of(pre_tokenizer)?))
 }
 
 pub(crate) fn check_decoder(component: Option<&Value>) -> Result<(), Problem> {
@@ -77,8 +77,8 @@ fn byte_level(step: &Value) -> Option<PreTokenizer> {
     Some(PreTokenizer::ByteLevel(if flag("use_regex", true)? { Pattern::Gpt2 } else { Pattern::Whole }))
 }
 
-/// A `Split` that keeps matches and gaps as pieces. Known patterns match everything, so inverting, or dropping
-/// the gaps, changes nothing in them; only the plain form is taken all the same.
+/// Known patterns match everything, so inverting a `Split` or dropping its gaps changes nothing; only the plain form is
+/// accepted.
 fn isolating_split(step: &Value) -> Option<Pattern> {
     let isolated = step.get("behavior")?.as_str()? == "Isolated";
     let inverted = step.get("invert").and_then(Value::as_bool).unwrap_or(false);
@@ -90,13 +90,13 @@ fn kind(step: &Value) -> &str {
     step.get("type").and_then(Value::as_str).unwrap_or_default()
 }
 
-impl Place {
+impl Component {
     fn steps_of<'v>(&self, component: Option<&'v Value>) -> Result<Vec<&'v Value>, Problem> {
         let mut steps = Vec::new();
         if let Some(component) = component.filter(|value| !value.is_null()) {
             self.collect(component, 0, &mut steps)?;
         }
-        let bytes = growth::of(&steps);
+        let bytes = growth::factor(&steps);
         if bytes > limits::GROWTH {
             return Err(Problem::Growth { place: self.name, bytes });
         }
@@ -184,13 +184,13 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_space_leaves_the_byte_level_shape() {
+    fn a_prefix_space_is_not_plain_byte_level() {
         let spaced = json!({"type": "ByteLevel", "add_prefix_space": true});
         assert_eq!(check_pre_tokenizer(Some(&spaced)).unwrap(), PreTokenizer::Other);
     }
 
     #[test]
-    fn an_unknown_regex_is_refused_wherever_it_hides() {
+    fn an_unknown_regex_is_refused_at_any_depth() {
         let evil = json!({"type": "Sequence", "pretokenizers": [{"type": "Sequence", "pretokenizers": [
             {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": false}]}]});
         assert!(matches!(check_pre_tokenizer(Some(&evil)), Err(Problem::UnknownPattern(_))));

@@ -1,11 +1,11 @@
-//! `tokenizer_config.json`: which control tokens open and close a text, and the chat template.
+//! `tokenizer_config.json`: the control tokens that open and close a text, and the chat template.
 
 use serde::{Deserialize, Serialize};
 
 use crate::encode::special::SpecialTokens;
 
-/// The template written beside tokenizers that have all of [`crate::CHAT_SPECIALS`]. System text opens the first
-/// user turn: a control token of its own would be one more thing for a small model to learn.
+/// The template for tokenizers that have all [`crate::CHAT_SPECIALS`]. System text opens the first user turn: a small
+/// model need not learn another control token.
 pub(crate) const CHAT_TEMPLATE: &str = "\
 {{- bos_token -}}
 {%- for message in messages -%}
@@ -21,7 +21,7 @@ pub(crate) const CHAT_TEMPLATE: &str = "\
 {%- if add_generation_prompt -%}{{- '<|assistant_start|>' -}}{%- endif -%}
 ";
 
-/// The fields read here. Other programs' fields are theirs and pass unread.
+/// The fields in use; other programs' fields are ignored.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Config {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,7 +36,7 @@ pub(crate) struct Config {
     pub(crate) chat_template: Option<Template>,
 }
 
-/// A token by its text, or as the object older files have.
+/// A token's text, or the object of older files.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Token {
@@ -78,8 +78,8 @@ impl Template {
 }
 
 impl Config {
-    /// The configuration of a tokenizer made here: the chat template only where its control tokens exist.
-    pub(crate) fn ours(specials: &SpecialTokens) -> Self {
+    /// The configuration for a tokenizer of this crate. It has the chat template only if its control tokens exist.
+    pub(crate) fn for_specials(specials: &SpecialTokens) -> Self {
         let chat = crate::CHAT_SPECIALS.iter().all(|text| specials.id(text).is_some());
         let token = |text: &str| specials.id(text).map(|_| Token::Text(text.to_owned()));
         Self {

@@ -1,8 +1,7 @@
-//! `tokenizer.json` as data: read within limits and checked before anything is built from it; written so that
-//! the same tokenizer always gives the same bytes.
+//! `tokenizer.json`: parsed within limits and checked; written so that the same tokenizer always gives the same bytes.
 //!
-//! The checks here hold for every kind: sizes, ids, and that each merge joins two known tokens into a
-//! third. [`crate::format::load`] decides which of the checked components this crate can run.
+//! The checks here hold for every kind: sizes, ids, and that each merge joins two known tokens into a third.
+//! `encode/kind.rs` chooses the encoder.
 
 use std::{collections::HashMap, fmt};
 
@@ -21,7 +20,7 @@ use crate::{
     },
 };
 
-/// The file, with the parts this crate does not interpret kept as they are.
+/// The file. Parts that this crate does not interpret stay JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Definition {
     #[serde(default = "version")]
@@ -87,16 +86,14 @@ pub(crate) struct Model {
     pub(crate) merges: Vec<SpelledMerge>,
 }
 
-/// Tokens as spelled, with their ids, in the order of the file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Vocabulary(pub(crate) Vec<(String, u32)>);
 
-/// Two spelled tokens: an array in files of today, one string with a blank between in older ones.
+/// Two spelled tokens: an array, or in older files one string with a blank between.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct SpelledMerge(pub(crate) String, pub(crate) String);
 
 impl Definition {
-    /// Parses and checks the bytes of a `tokenizer.json`.
     pub(crate) fn parse(json: &[u8]) -> Result<Self, Problem> {
         let definition: Self = serde_json::from_slice(json)?;
         definition.check()?;
@@ -119,9 +116,11 @@ impl Definition {
         for affix in affixes.into_iter().flatten() {
             Limit::AffixChars.check(affix.chars().count(), limits::LITERAL_CHARS)?;
         }
+
         Limit::Merges.check(self.model.merges.len(), limits::MERGES)?;
         Limit::AddedTokens.check(self.added_tokens.len(), limits::ADDED_TOKENS)?;
         Limit::Vocabulary.check(self.model.vocab.0.len() + self.added_tokens.len(), limits::VOCABULARY)?;
+
         let mut ids: HashMap<&str, u32> = HashMap::with_capacity(self.model.vocab.0.len());
         let mut spelled: HashMap<u32, &str> = HashMap::with_capacity(self.model.vocab.0.len());
         for (token, id) in &self.model.vocab.0 {
@@ -133,6 +132,7 @@ impl Definition {
                 return Err(Problem::RepeatedId { id: *id, first: other.to_owned(), second: token.clone() });
             }
         }
+
         for added in &self.added_tokens {
             check_token(&added.content, added.id)?;
             let other = *spelled.entry(added.id).or_insert(&added.content);
@@ -147,7 +147,7 @@ impl Definition {
         Ok(())
     }
 
-    /// The merges by id. Without a prefix for continued words the result of a merge is its parts joined.
+    /// The merges by id. A merge's result is its parts joined, without the prefix of continued words.
     pub(crate) fn merge_rules(&self) -> Result<Vec<MergeRule>, Problem> {
         let ids: HashMap<&str, u32> =
             self.model.vocab.0.iter().map(|(token, id)| (token.as_str(), *id)).collect();
@@ -210,7 +210,7 @@ impl<'de> Deserialize<'de> for Vocabulary {
 }
 
 impl SpelledMerge {
-    /// Reads `left right`; a line with no blank or with several is not a merge.
+    /// Reads `left right`. `None` unless the line has exactly one blank, between two tokens.
     pub(crate) fn from_line(line: &str) -> Option<Self> {
         let (left, right) = line.split_once(' ')?;
         let whole = !left.is_empty() && !right.is_empty() && !right.contains(' ');

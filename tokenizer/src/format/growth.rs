@@ -1,18 +1,18 @@
-//! The growth of text within a tokenizer's components: how many bytes one byte may become.
+//! Bounds how much text grows in a tokenizer's components: the bytes that one byte can become.
 //!
-//! A file of a kilobyte can chain replacements that make gigabytes of one letter. The bound of a chain is the product
-//! of its steps' bounds, so a chain is judged before it is run.
+//! A file of a kilobyte can chain replacements that turn one letter into gigabytes. The bound of a chain is the product
+//! of its steps' bounds, so it is known before the chain runs.
 
 use serde_json::Value;
 
-/// The most bytes that one byte becomes in these steps, one after another.
-pub(crate) fn of(steps: &[&Value]) -> f64 {
+/// The most bytes that one byte becomes in `steps`, run in order.
+pub(crate) fn factor(steps: &[&Value]) -> f64 {
     let mut composed = false;
-    steps.iter().map(|step| of_step(step, &mut composed)).product()
+    steps.iter().map(|step| step_factor(step, &mut composed)).product()
 }
 
-/// `composed`: whether the text has a Unicode normal form, which a second one of them does not lengthen again.
-fn of_step(step: &Value, composed: &mut bool) -> f64 {
+/// `composed`: the text is in a Unicode normal form, so another form does not lengthen it again.
+fn step_factor(step: &Value, composed: &mut bool) -> f64 {
     let bytes = |field: &str| step.get(field).and_then(Value::as_str).map_or(0, str::len) as f64;
     let flag = |name, default| step.get(name).and_then(Value::as_bool).unwrap_or(default);
     let kind = step.get("type").and_then(Value::as_str).unwrap_or_default();
@@ -24,17 +24,17 @@ fn of_step(step: &Value, composed: &mut bool) -> f64 {
         "NFKC" | "NFKD" => 11.0,
         // U+0130, two bytes, becomes three.
         "Lowercase" => 1.5,
-        // A prefix stands before a text that may be one byte long.
+        // The prefix may precede a text of one byte.
         "Prepend" => 1.0 + bytes("prepend"),
         "Replace" => {
             let pattern =
                 step.get("pattern").and_then(|pattern| pattern.get("String")).and_then(Value::as_str);
             (bytes("content") / pattern.map_or(1, |pattern| pattern.len().max(1)) as f64).max(1.0)
         }
-        // Spelled bytes take up to two each; a space may come before each piece.
+        // A spelled byte takes up to two bytes; a space may precede each piece.
         "ByteLevel" if flag("add_prefix_space", true) => 4.0,
         "ByteLevel" => 2.0,
-        // A space becomes one character of up to four bytes, and one more may come before each piece.
+        // A space becomes one character of up to four bytes, and one more may precede each piece.
         "Metaspace" => 8.0,
         _ => 1.0,
     }

@@ -1,4 +1,4 @@
-//! Finding and reading a tokenizer's files.
+//! Finds and reads a tokenizer's files.
 
 use std::{fs, io::ErrorKind, path::Path};
 
@@ -19,10 +19,10 @@ use crate::{
 };
 
 impl Tokenizer {
-    /// Reads a folder with `tokenizer.json`, or with GPT-2's `vocab.json` and `merges.txt`; or a
-    /// `tokenizer.json` by its own name. A `tokenizer_config.json` beside it adds the chat template.
+    /// Loads a folder with `tokenizer.json`, or with GPT-2's `vocab.json` and `merges.txt`; or a single
+    /// `tokenizer.json`. A `tokenizer_config.json` in the same folder adds the chat template.
     ///
-    /// Files are read within [`crate::limits`]; what is wrong with one is an [`Error::Tokenizer`] with its path.
+    /// Files are read within [`crate::limits`]. A refused file is an [`Error::Tokenizer`] with its path.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         if !fs::metadata(path).map_err(Error::read(path))?.is_dir() {
@@ -43,7 +43,7 @@ impl Tokenizer {
         Err(Error::NoTokenizer { path: path.to_owned() })
     }
 
-    /// Builds a tokenizer from the contents of a `tokenizer.json`, without a configuration.
+    /// Builds a tokenizer from a `tokenizer.json`, without a configuration.
     pub fn from_json(json: &[u8]) -> Result<Self, Problem> {
         Self::new(&Definition::parse(json)?, json.to_vec(), Config::default())
     }
@@ -56,7 +56,7 @@ fn load_json(path: &Path, config: Config) -> Result<Tokenizer, Error> {
         .map_err(|problem| Error::Tokenizer { path: path.to_owned(), problem })
 }
 
-/// `<|endoftext|>` is GPT-2's one control token and stands in its vocabulary unmarked.
+/// `<|endoftext|>`, GPT-2's only control token, is not marked as one in its vocabulary.
 fn load_gpt2(vocab_path: &Path, merges_path: &Path, config: Config) -> Result<Tokenizer, Error> {
     let at = |path: &Path| {
         let path = path.to_owned();

@@ -1,18 +1,18 @@
-//! Problems inside a tokenizer file. [`crate::Error`] adds which file it is.
+//! Problems in a tokenizer file. [`crate::Error`] adds the path.
 
-/// A reason to refuse the contents of a tokenizer file.
+/// A reason to refuse a tokenizer file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// The file is not JSON, or not of the expected shape.
+    /// The file is not JSON of the expected shape.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
-    /// The model is of another family than BPE.
+    /// The model is not of the BPE family.
     #[error(
         "the model is `{0}`; only the BPE family is read here. Convert it to BPE, or train one on your text"
     )]
     NotBpe(String),
-    /// A size beyond [`crate::limits`].
+    /// A size exceeds [`crate::limits`].
     #[error("{what}: {found}, the limit is {limit}")]
     TooLarge {
         /// The quantity.
@@ -22,23 +22,23 @@ pub enum Problem {
         /// The most that is accepted.
         limit: usize,
     },
-    /// A token without text.
+    /// A token has no text.
     #[error("token {0} has no text")]
     EmptyToken(u32),
     /// A token is listed twice, or under two ids.
     #[error("token `{0}` is listed twice")]
     RepeatedToken(String),
-    /// Two tokens share one id.
+    /// Two tokens share an id.
     #[error("id {id} belongs to both `{first}` and `{second}`")]
     RepeatedId {
         /// The id.
         id: u32,
-        /// The token listed first.
+        /// The first token.
         first: String,
-        /// The other one.
+        /// The second token.
         second: String,
     },
-    /// A merge of, or into, a token that does not exist.
+    /// A merge needs or makes a token that does not exist.
     #[error("merge {at} needs token `{token}`, which the vocabulary lacks")]
     UnknownInMerge {
         /// Position in the list, from 1.
@@ -46,16 +46,16 @@ pub enum Problem {
         /// The missing token.
         token: String,
     },
-    /// A pair is merged twice in the list.
+    /// A pair is merged twice.
     #[error("merge {at} repeats the pair of an earlier one")]
     RepeatedMerge {
         /// Position in the list, from 1.
         at: usize,
     },
-    /// `merges.txt` has a line that is no merge.
+    /// A line of `merges.txt` is not a merge.
     #[error("line {0} is not two tokens with one blank between")]
     MergeLine(usize),
-    /// A merge that would let plain text become a control token.
+    /// A merge turns plain text into a control token.
     #[error("merge {at} makes the control token `{token}`; plain text must never become one")]
     MergeMakesControlToken {
         /// Position in the list, from 1.
@@ -63,30 +63,30 @@ pub enum Problem {
         /// The control token.
         token: String,
     },
-    /// A control token that is also a byte or character of ordinary text.
+    /// A control token is also a byte or character of text.
     #[error("the control token `{0}` is also a token of ordinary text")]
     ControlTokenIsText(String),
-    /// Random merging, which would give other ids on every run.
+    /// `dropout` would give other ids on every run.
     #[error("`dropout` {0} makes encoding random; set it to null for a tokenizer that is used, not trained")]
     Dropout(f32),
-    /// A regular expression outside the known list.
+    /// The regular expression is not a known pattern.
     #[error(
         "the split pattern `{0}` is not among the known ones (GPT-2, cl100k / Llama 3, Qwen, o200k, and this \
          crate's own); a file's pattern is never run unseen. Retrain with a known pattern, or add this one to \
          `split.rs` with a test"
     )]
     UnknownPattern(String),
-    /// A component that is not run here.
+    /// The component's type is not supported.
     #[error("{place} `{kind}` is not supported; known are {known}")]
     UnknownComponent {
         /// Normalizer, pre-tokenizer or decoder.
         place: &'static str,
         /// The component's type in the file.
         kind: String,
-        /// The types that are.
+        /// The supported types.
         known: String,
     },
-    /// A component whose parameters are missing, of the wrong type or too long.
+    /// A component's field is missing, of the wrong type or too long.
     #[error("{place} `{kind}`: field `{field}` must be {expected}")]
     ComponentField {
         /// Normalizer, pre-tokenizer or decoder.
@@ -98,7 +98,7 @@ pub enum Problem {
         /// The accepted values.
         expected: &'static str,
     },
-    /// A chain of steps that multiplies text.
+    /// A chain of steps multiplies text.
     #[error(
         "the {place} may turn one byte into {bytes:.0}, the limit is {}; it multiplies text",
         crate::format::limits::GROWTH
@@ -106,10 +106,10 @@ pub enum Problem {
     Growth {
         /// Normalizer, pre-tokenizer or decoder.
         place: &'static str,
-        /// The product over its steps.
+        /// The product of its steps' bounds.
         bytes: f64,
     },
-    /// Hugging Face's own reader refused the file.
+    /// Hugging Face's reader refused the file.
     #[error("{0}")]
     Refused(String),
 }
@@ -120,17 +120,17 @@ pub enum Problem {
 pub enum Limit {
     /// Merge rules.
     Merges,
-    /// Tokens beside the vocabulary.
+    /// Tokens outside the vocabulary.
     AddedTokens,
-    /// Tokens of the vocabulary and beside it.
+    /// Tokens in and outside the vocabulary.
     Vocabulary,
     /// Bytes of one token.
     TokenBytes,
     /// The largest id, plus one.
     TokenId,
-    /// Steps within one component.
+    /// Steps of one component.
     Components,
-    /// Characters of the prefix of continued words, or of the suffix of a word's end.
+    /// Characters of a prefix of continued words, or a suffix of word ends.
     AffixChars,
     /// Bytes of the chat template.
     TemplateBytes,

@@ -1,28 +1,26 @@
-//! The division of a build's memory: a pure function of its bytes, the number of threads and the size of the text.
+//! Divides a build's memory: a pure function of bytes, threads and the size of the text.
 
-use super::{earliest, sort};
+use super::{self_matches, sort};
 use crate::error::Error;
 
-/// Runs are open all at once while they are merged.
+/// All runs are open at once during a merge.
 const MOST_RUNS: u64 = 512;
-/// Entries that are worth a read.
+/// Fewer entries are not worth a read.
 const LEAST_BUFFERED: u64 = 64;
 const MOST_BUFFERED: u64 = 1 << 16;
 /// Bytes of a run's current context and position, with room to spare.
-const HEAD_BYTES: u64 = 256;
-/// Bytes of an entry of a stretch, the widest that is read in pieces.
+const CURSOR_BYTES: u64 = 256;
+/// Bytes of the widest entry that is read in pieces, a stretch's.
 const WIDEST: u64 = 5;
 
-/// Sizes that fit the memory at each step; the steps come one after the other.
+/// Sizes that fit the memory at each step; steps run one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Budget {
-    /// Tokens sorted at once.
     pub(super) chunk_tokens: u64,
-    /// Sorted chunks.
     pub(super) runs: u64,
-    /// Entries read at once, of each run that a thread merges, or of a stretch that it goes through.
+    /// Entries that each thread reads at once from each run or stretch.
     pub(super) buffered: usize,
-    /// Positions whose matches a thread looks for at once.
+    /// Positions that each thread matches at once.
     pub(super) range: u64,
 }
 
@@ -43,12 +41,12 @@ impl Budget {
             return refuse("chunks", runs, "at most 512; give more memory, or more tokens to a chunk");
         }
         let share = memory / threads as u64;
-        let of_head = (share / (runs + 1)).saturating_sub(HEAD_BYTES);
-        let buffered = (of_head / WIDEST).min(MOST_BUFFERED);
+        let per_cursor = (share / (runs + 1)).saturating_sub(CURSOR_BYTES);
+        let buffered = (per_cursor / WIDEST).min(MOST_BUFFERED);
         if buffered < LEAST_BUFFERED {
             return refuse("memory", memory, "more bytes, fewer threads, or more tokens to a chunk");
         }
-        let range = (share - buffered * WIDEST) / earliest::BYTES_PER_POSITION;
+        let range = (share - buffered * WIDEST) / self_matches::BYTES_PER_POSITION;
         Ok(Self { chunk_tokens, runs, buffered: buffered as usize, range })
     }
 }
@@ -74,7 +72,7 @@ mod tests {
                 let (threads, buffered) = (threads as u64, buffered as u64);
                 prop_assert!(chunk_tokens * sort::BYTES_PER_TOKEN <= memory);
                 prop_assert!(runs * chunk_tokens >= entries);
-                prop_assert!(threads * runs * (buffered * 4 + HEAD_BYTES) <= memory);
+                prop_assert!(threads * runs * (buffered * 4 + CURSOR_BYTES) <= memory);
                 prop_assert!(threads * (range * 8 + buffered * WIDEST) <= memory);
                 prop_assert!(range > 0 && buffered > 0 && chunk_tokens > 0);
             }

@@ -1,4 +1,4 @@
-//! Building an index: chunks are sorted, merged stretch by stretch, and gone through twice for every position's match.
+//! Builds an index: sorts chunks, merges them stretch by stretch, and finds every position's match in two passes.
 
 use std::{
     ops::Range,
@@ -11,37 +11,36 @@ use rayon::{ThreadPool, ThreadPoolBuilder, prelude::*};
 use super::{
     IndexManifest,
     budget::Budget,
-    earliest::{self, Found},
-    files::{Header, Kind, Reading, Writing},
+    build_folder::{self, BuildFolder, FOLLOWERS, ORDER},
+    files::{EntryReader, EntryWriter, Header, Kind},
     follower::{Follower, MOST_IDS},
     manifest::IndexPlan,
-    merge::{Merge, number},
+    merge::{Merge, read_u32},
     minima,
     search::Order,
+    self_matches::{self, EarlierMatch},
     sort::Chunk,
     text::{LONGEST, Text},
-    workshop::{self, FOLLOWERS, ORDER, Workshop},
 };
 use crate::{data::dataset::Split, error::Error, fingerprint::Fingerprint, regular};
 
-/// Entries copied at once.
 const STRIDE: u64 = 1 << 14;
 
 /// An index to build.
 #[derive(Clone, Debug)]
 pub struct IndexBuild {
-    /// The folder of a prepared set.
+    /// Folder of a prepared set.
     pub set: PathBuf,
-    /// The split to index: the one that is learned from.
+    /// The split to index, usually the training split.
     pub split: Split,
-    /// The folder that becomes the index.
+    /// Folder that becomes the index.
     pub out: PathBuf,
-    /// Bytes to allocate at most, but for a few megabytes. The mapped shards come on top: they are the system's cache,
-    /// which it takes back when it needs to, and merging is slow where they do not fit it.
+    /// Bytes to allocate at most, except for a few megabytes. The mapped shards come on top: they are page cache, which
+    /// the system can reclaim, but merging is slow if they do not fit.
     pub memory: u64,
-    /// Tokens sorted at once; as many as fit the memory where `None`.
+    /// Tokens sorted at once; `None` takes as many as fit the memory.
     pub chunk_tokens: Option<u64>,
-    /// Threads that compute, from 1. They do not change the index.
+    /// Compute threads, at least 1. The index does not depend on their number.
     pub threads: usize,
 }
 
@@ -50,30 +49,29 @@ pub struct IndexBuild {
 pub enum IndexStep {
     /// Sorting chunks.
     Sort,
-    /// Merging them.
+    /// Merging chunks.
     Merge,
     /// Finding every position's longest earlier match.
     Match,
 }
 
-/// The progress of a build.
+/// Progress of a build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexProgress {
-    /// The step at work.
+    /// The current step.
     pub step: IndexStep,
-    /// Tokens that it is done with.
+    /// Tokens that the step has finished.
     pub tokens: u64,
-    /// Tokens in all.
+    /// Tokens in total.
     pub all: u64,
-    /// Pieces that an earlier build had finished, over all steps.
+    /// Pieces reused from an earlier build, over all steps.
     pub reused: u64,
 }
 
-/// A build on its way.
 struct Work<'a, O> {
     text: &'a Text,
     budget: Budget,
-    shop: &'a Workshop,
+    folder: &'a BuildFolder,
     pool: ThreadPool,
     threads: usize,
     stop: &'a AtomicBool,
@@ -82,32 +80,35 @@ struct Work<'a, O> {
 }
 
 impl IndexBuild {
-    /// Builds the index, or returns the one that is there if it is of this split. A build that failed, was stopped (soon
-    /// after `stop` is set) or killed leaves its finished pieces in `OUT.partial`, where the next one with the same
-    /// chunks verifies them and goes on. `observe` is called after every piece.
+    /// Builds the index, or returns the manifest of the one in `out` if it is of this split. Stops soon after `stop` is
+    /// set. A build that stops, fails or is killed leaves its finished pieces in `OUT.partial`; the next one with the
+    /// same chunks verifies and reuses them. `observe` is called after every piece.
     pub fn run(&self, stop: &AtomicBool, observe: impl FnMut(IndexProgress)) -> Result<IndexManifest, Error> {
         let (text, set) = Text::open(&self.set, self.split)?;
-        let plan = IndexPlan::of(&set, self.split);
+        let plan = IndexPlan::new(&set, self.split);
         self.check(&plan)?;
-        if let Some(manifest) = workshop::finished(&self.out, &plan)? {
+        if let Some(manifest) = build_folder::finished(&self.out, &plan)? {
             return Ok(manifest);
         }
-        // Nothing follows the last token.
+
+        // The last token has no follower.
         let entries = plan.tokens - 1;
         let budget = Budget::new(self.memory, self.threads, self.chunk_tokens, entries)?;
         let pool = ThreadPoolBuilder::new().num_threads(self.threads).build();
         let pool = pool.map_err(|_| self.refused_threads())?;
-        let shop = Workshop::begin(&self.out, &plan, budget.chunk_tokens)?;
+        let folder = BuildFolder::begin(&self.out, &plan, budget.chunk_tokens)?;
+
         let progress = IndexProgress { step: IndexStep::Sort, tokens: 0, all: plan.tokens, reused: 0 };
         let (text, threads) = (&text, self.threads);
-        let mut work = Work { text, budget, shop: &shop, pool, threads, stop, observe, progress };
+        let mut work = Work { text, budget, folder: &folder, pool, threads, stop, observe, progress };
+
         let runs = work.sort(entries)?;
         let stretches = work.merge(&runs)?;
         let order = work.order(&stretches, plan.mark())?;
         let followers = work.followers(&stretches, plan.mark())?;
         drop((runs, stretches));
         let manifest = plan.finish(order, followers);
-        shop.publish(&manifest)?;
+        folder.publish(&manifest)?;
         Ok(manifest)
     }
 
@@ -134,14 +135,14 @@ impl IndexBuild {
 }
 
 impl<O: FnMut(IndexProgress)> Work<'_, O> {
-    fn sort(&mut self, entries: u64) -> Result<Vec<Reading>, Error> {
+    fn sort(&mut self, entries: u64) -> Result<Vec<EntryReader>, Error> {
         let chunk_tokens = self.budget.chunk_tokens;
         let mut runs = Vec::new();
         for number in 0..self.budget.runs {
             let range = number * chunk_tokens..((number + 1) * chunk_tokens).min(entries);
             let count = range.end - range.start;
             let (text, pool) = (self.text, &self.pool);
-            let sort = |writing: &mut Writing| {
+            let sort = |writing: &mut EntryWriter| {
                 let from = range.start.saturating_sub(LONGEST as u64 - 1);
                 let tokens = text.read(from..range.end)?;
                 let head = (range.start - from) as usize;
@@ -149,14 +150,14 @@ impl<O: FnMut(IndexProgress)> Work<'_, O> {
                 let mut sorted = pool.install(|| chunk.sorted());
                 sorted.try_for_each(|position| writing.push(&position.to_le_bytes()))
             };
-            let (run, reused) = self.shop.piece(&format!("run-{number:05}"), Kind::Run, count, sort)?;
+            let (run, reused) = self.folder.piece(&format!("run-{number:05}"), Kind::Run, count, sort)?;
             runs.push(run);
             self.advance(IndexStep::Sort, count, reused.into())?;
         }
         Ok(runs)
     }
 
-    fn merge(&mut self, runs: &[Reading]) -> Result<Vec<Reading>, Error> {
+    fn merge(&mut self, runs: &[EntryReader]) -> Result<Vec<EntryReader>, Error> {
         if runs.is_empty() {
             return Ok(Vec::new());
         }
@@ -164,11 +165,11 @@ impl<O: FnMut(IndexProgress)> Work<'_, O> {
         let parts: Vec<_> = merge.stretches()?.into_iter().enumerate().collect();
         let mut stretches = Vec::new();
         for round in parts.chunks(self.threads) {
-            let (shop, stop) = (self.shop, self.stop);
+            let (folder, stop) = (self.folder, self.stop);
             let write = |(number, parts): &(usize, Vec<Range<u64>>)| {
                 let count = parts.iter().map(|part| part.end - part.start).sum();
                 let name = format!("stretch-{number:05}");
-                shop.piece(&name, Kind::Stretch, count, |writing| merge.write(parts, writing, stop))
+                folder.piece(&name, Kind::Stretch, count, |writing| merge.write(parts, writing, stop))
             };
             let written: Vec<_> = self.pool.install(|| round.par_iter().map(write).collect());
             for piece in written {
@@ -181,9 +182,8 @@ impl<O: FnMut(IndexProgress)> Work<'_, O> {
         Ok(stretches)
     }
 
-    /// Writes the positions in order, and the tree above them.
-    fn order(&self, stretches: &[Reading], mark: [u8; 8]) -> Result<Fingerprint, Error> {
-        let mut order = Writing::create(&self.shop.path(ORDER), Kind::Order)?;
+    fn order(&self, stretches: &[EntryReader], mark: [u8; 8]) -> Result<Fingerprint, Error> {
+        let mut order = EntryWriter::create(&self.folder.path(ORDER), Kind::Order)?;
         let mut bytes = Vec::new();
         for stretch in stretches {
             for from in (0..stretch.entries()).step_by(STRIDE as usize) {
@@ -191,27 +191,28 @@ impl<O: FnMut(IndexProgress)> Work<'_, O> {
                 bytes.chunks_exact(5).try_for_each(|entry| order.push(&entry[..4]))?;
             }
         }
-        let levels = minima::levels(stretches.iter().map(Reading::entries).sum());
+
+        let levels = minima::levels(stretches.iter().map(EntryReader::entries).sum());
         for below in &levels[..levels.len() - 1] {
-            let written = order.so_far()?;
+            let written = order.reader_so_far()?;
             let read = |range: Range<u64>| {
                 written.read(range.start, (range.end - range.start) as usize, &mut bytes)?;
-                Ok(bytes.chunks_exact(4).map(number).collect())
+                Ok(bytes.chunks_exact(4).map(read_u32).collect())
             };
             minima::fold(below.clone(), read, |least| order.push(&least.to_le_bytes()))?;
         }
         order.finish(mark)
     }
 
-    fn followers(&mut self, stretches: &[Reading], mark: [u8; 8]) -> Result<Fingerprint, Error> {
+    fn followers(&mut self, stretches: &[EntryReader], mark: [u8; 8]) -> Result<Fingerprint, Error> {
         let tokens = self.text.tokens();
-        let mut followers = Writing::create(&self.shop.path(FOLLOWERS), Kind::Followers)?;
+        let mut followers = EntryWriter::create(&self.folder.path(FOLLOWERS), Kind::Followers)?;
         let starts: Vec<u64> = (0..tokens - 1).step_by(self.budget.range as usize).collect();
         for round in starts.chunks(self.threads) {
             let (buffered, stop) = (self.budget.buffered, self.stop);
             let matches = |start: &u64| {
                 let range = *start..(start + self.budget.range).min(tokens - 1);
-                earliest::matches(stretches, range, buffered, stop)
+                self_matches::matches(stretches, range, buffered, stop)
             };
             let found: Vec<_> = self.pool.install(|| round.par_iter().map(matches).collect());
             for range in found {
@@ -226,21 +227,21 @@ impl<O: FnMut(IndexProgress)> Work<'_, O> {
         followers.finish(mark)
     }
 
-    fn follower(&self, found: Found) -> Follower {
+    fn follower(&self, found: EarlierMatch) -> Follower {
         let next = self.text.get(u64::from(found.position()) + 1).filter(|_| found.length() > 0);
         next.map_or(Follower::NONE, |next| Follower { length: found.length(), next })
     }
 
-    /// The match of the last position, which the order leaves out because nothing follows it.
-    fn last_match(&self) -> Result<Found, Error> {
-        let map = regular::map(&self.shop.path(ORDER), |_| Ok(()))?;
+    /// The match of the last position, which the order lacks because it has no follower.
+    fn last_match(&self) -> Result<EarlierMatch, Error> {
+        let map = regular::map(&self.folder.path(ORDER), |_| Ok(()))?;
         let tokens = self.text.tokens();
         let order = Order::new(map, Header::BYTES, tokens - 1);
         let found = order.longest(self.text, &self.text.context(tokens - 1));
-        Ok(found.map_or(Found::default(), |(length, position)| Found::new(length, position)))
+        Ok(found.map_or(EarlierMatch::default(), |(length, position)| EarlierMatch::new(length, position)))
     }
 
-    /// Tells of a finished piece; an error where the build is to stop.
+    /// Reports a finished piece. Fails if the build has to stop.
     fn advance(&mut self, step: IndexStep, tokens: u64, reused: u64) -> Result<(), Error> {
         let before = if self.progress.step == step { self.progress.tokens } else { 0 };
         let reused = self.progress.reused + reused;

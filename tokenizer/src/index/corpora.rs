@@ -5,42 +5,41 @@ use std::{borrow::Borrow, ops::Range, path::Path, sync::Arc};
 use super::{Features, Follower, Index, IndexProblem, Matcher, manifest, text::Context};
 use crate::{data::dataset::TokenDataset, error::Error};
 
-/// Indexes of one tokenizer's ids, in the order in which they were listed.
+/// Indexes over the ids of one tokenizer, in the order given.
 #[derive(Debug)]
 pub struct Corpora {
     indexes: Vec<Index>,
     shortest: usize,
 }
 
-/// The longest earlier occurrence of a context, and what followed it there.
+/// The longest earlier occurrence of a context, and its follower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
     /// Tokens in common, at most 32.
     pub length: usize,
     /// The id that followed.
     pub next: u32,
-    /// The text that has it.
+    /// The text that contains the match.
     pub source: Source,
-    /// Position in that text of the last token in common.
+    /// Position of the last token in common, in that text.
     pub at: u64,
 }
 
-/// A text that is searched.
+/// A searched text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The split of the index with this number.
     Index(usize),
-    /// The document itself, as far as it goes.
+    /// The document itself, up to the current token.
     Document,
 }
 
 impl Corpora {
-    /// The shortest match that counts by default. What followed the first occurrence of one token is always the same, so
-    /// a match of one would say nothing that the token itself does not say.
+    /// Default for the shortest match that counts. A match of one token says no more than the token: the first
+    /// occurrence of a token always has the same follower.
     pub const SHORTEST: usize = 2;
 
-    /// Opens each index with the set it was built from. Matches of fewer than `shortest` tokens, from 1 to 32, do not
-    /// count.
+    /// Opens each index with the set it was built from. Matches shorter than `shortest` tokens (1 to 32) do not count.
     pub fn open<P: AsRef<Path>>(
         folders: impl IntoIterator<Item = (P, P)>,
         shortest: usize,
@@ -63,23 +62,23 @@ impl Corpora {
         Ok(Self { indexes, shortest })
     }
 
-    /// The indexes.
+    /// The opened indexes.
     pub fn indexes(&self) -> &[Index] {
         &self.indexes
     }
 
-    /// The longest match of the text that ends with the last of `context`, within its last document. Among equally long
-    /// ones it is the first in the first index that has one.
+    /// The longest match of the end of `context`, within its last document. Among equally long ones: the first position
+    /// of the first index that has one.
     pub fn longest(&self, context: &[u32]) -> Option<Match> {
         self.search(&Context::after(context, self.bos()), self.indexes.len())
     }
 
-    /// A matcher for a document whose tokens arrive one at a time; with `own` it also finds matches in that document.
+    /// A matcher for a document whose tokens arrive one by one. With `own`, it also matches the document with itself.
     pub fn matcher(self: &Arc<Self>, own: bool) -> Matcher {
         Matcher::new(Arc::clone(self), own)
     }
 
-    /// The feature of every position of `dataset`.
+    /// The features of the positions of `dataset`.
     pub fn features<D: Borrow<TokenDataset>>(self: &Arc<Self>, dataset: D) -> Result<Features<D>, Error> {
         Features::new(Arc::clone(self), dataset)
     }
@@ -88,7 +87,6 @@ impl Corpora {
         self.indexes.first().and_then(|index| index.text().bos())
     }
 
-    /// The id that followed what a build has found, where that counts.
     pub(super) fn long_enough(&self, found: Follower) -> Option<u32> {
         (found.length >= self.shortest).then_some(found.next)
     }
@@ -97,7 +95,6 @@ impl Corpora {
         self.shortest
     }
 
-    /// The longest match in the first `count` indexes.
     pub(super) fn search(&self, context: &Context, count: usize) -> Option<Match> {
         let mut best: Option<Match> = None;
         for (number, index) in self.indexes[..count].iter().enumerate() {
@@ -109,13 +106,12 @@ impl Corpora {
         best
     }
 
-    /// The number of the index that was built from the tokens of `dataset`, if one was.
+    /// The number of the index of `dataset`, if any.
     pub(super) fn own_index(&self, dataset: &TokenDataset) -> Result<Option<usize>, Error> {
         let shards = dataset.fingerprint()?;
         Ok(self.indexes.iter().position(|index| index.manifest().shards == shards))
     }
 
-    /// The tokens of `positions` of an index's split.
     pub(super) fn read(&self, index: usize, positions: Range<u64>) -> Result<Vec<u32>, Error> {
         self.indexes[index].text().read(positions)
     }

@@ -1,26 +1,25 @@
 //! The longest earlier match within a document that grows by one token at a time.
 //!
-//! Positions are kept in the order of their contexts, as in an index. From any position that shares `n` tokens, the first
-//! one that does is found by going from match to match: each is the first with its length, so lengths fall from step to
-//! step, and there are at most 32.
+//! Positions are sorted by their contexts, as in an index. The first position that shares `n` tokens is found by
+//! following matches from any such position. Each match is the first of its length, so lengths fall at every step, and
+//! there are at most 32 steps.
 
 use super::{
-    earliest::Found,
+    self_matches::EarlierMatch,
     text::{Context, LONGEST},
 };
 
-/// A document so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Document {
     ids: Vec<u32>,
-    /// Every position but the last in the order of their contexts.
+    /// All positions but the last, sorted by context.
     order: Vec<u32>,
-    found: Vec<Found>,
+    found: Vec<EarlierMatch>,
 }
 
 impl Document {
-    /// Appends a token and gives the longest match that ends before it.
-    pub(super) fn push(&mut self, id: u32) -> Found {
+    /// Appends a token and returns the longest earlier match that ends with it.
+    pub(super) fn push(&mut self, id: u32) -> EarlierMatch {
         if let Some(last) = self.ids.len().checked_sub(1) {
             let place = self.place(&self.context(last as u32));
             self.order.insert(place, last as u32);
@@ -31,8 +30,7 @@ impl Document {
         found
     }
 
-    /// The id behind a match.
-    pub(super) fn next(&self, found: Found) -> u32 {
+    pub(super) fn next(&self, found: EarlierMatch) -> u32 {
         self.ids[found.position() as usize + 1]
     }
 
@@ -55,17 +53,19 @@ impl Document {
         self.order.partition_point(|at| self.context(*at).cmp(context).is_lt())
     }
 
-    fn longest(&self) -> Found {
+    fn longest(&self) -> EarlierMatch {
         let context = self.context(self.ids.len() as u32 - 1);
         let place = self.place(&context);
         let neighbours = [place.checked_sub(1), Some(place)].into_iter().flatten();
-        let common = |at: u32| Found::new(self.context(at).common(&context), at);
+        let common = |at: u32| EarlierMatch::new(self.context(at).common(&context), at);
         let nearest = neighbours.filter_map(|place| self.order.get(place)).map(|at| common(*at)).max();
-        let Some(nearest) = nearest.filter(|nearest| nearest.length() > 0) else { return Found::default() };
+        let Some(nearest) = nearest.filter(|nearest| nearest.length() > 0) else {
+            return EarlierMatch::default();
+        };
         let (length, mut first) = (nearest.length(), nearest.position());
         while self.found[first as usize].length() >= length {
             first = self.found[first as usize].position();
         }
-        Found::new(length, first)
+        EarlierMatch::new(length, first)
     }
 }

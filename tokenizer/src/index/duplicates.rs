@@ -1,4 +1,4 @@
-//! Documents of a split that an index holds word for word: a model with the feature only has to copy these.
+//! Documents of a split that occur word for word in an index: a model with the feature only has to copy them.
 
 use std::{
     collections::HashMap,
@@ -10,7 +10,6 @@ use std::{
 use super::Corpora;
 use crate::{data::dataset::TokenDataset, error::Error};
 
-/// Tokens read at once.
 const STRIDE: u64 = 1 << 14;
 
 /// The documents of a split that are copies of indexed ones.
@@ -20,15 +19,14 @@ pub struct Duplicates {
     pub documents: u64,
     /// Tokens of the split.
     pub positions: u64,
-    /// Copies among the documents.
+    /// Documents that are copies.
     pub duplicate_documents: u64,
     /// Tokens of the copies.
     pub duplicate_positions: u64,
-    /// The positions of the copies in the split, in order and apart from one another.
+    /// Positions of the copies in the split: ascending, disjoint, touching ranges joined.
     pub ranges: Vec<Range<u64>>,
 }
 
-/// A text of which ranges can be read.
 struct Tokens<R> {
     read: R,
     count: u64,
@@ -36,29 +34,29 @@ struct Tokens<R> {
 }
 
 #[derive(Clone, Debug)]
-struct Class {
-    /// The first document with these tokens, and all of them.
+struct EqualDocuments {
+    /// The first document with these tokens; `starts` lists all.
     first: Range<u64>,
     starts: Vec<u64>,
-    /// Whether an indexed document has been compared and is the same.
-    settled: bool,
+    is_indexed: bool,
 }
 
 impl Corpora {
-    /// Finds the documents of `dataset` that are, token for token, documents of an index; of an indexed split, those that
-    /// are copies of one before. Reads the dataset and all indexed splits from end to end.
+    /// Finds the documents of `dataset` that equal a document of an index, token for token. In an indexed split, later
+    /// copies of an earlier document count. Reads the dataset and all indexed splits completely.
     pub fn duplicates(&self, dataset: &TokenDataset) -> Result<Duplicates, Error> {
         self.duplicates_unless(dataset, &AtomicBool::new(false))
     }
 
-    /// The same, or an error soon after `stop` is set.
+    /// Like [`duplicates`](Self::duplicates), but fails soon after `stop` is set.
     pub fn duplicates_unless(&self, dataset: &TokenDataset, stop: &AtomicBool) -> Result<Duplicates, Error> {
         let unless_stopped = || if stop.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) };
         let own = self.own_index(dataset)?;
         let read = |range| unless_stopped().and_then(|()| dataset.read(range));
         let split = Tokens { read, count: dataset.tokens(), bos: dataset.bos() };
+
         let hashes = ahash::RandomState::new();
-        let mut classes: HashMap<u64, Vec<Class>> = HashMap::new();
+        let mut classes: HashMap<u64, Vec<EqualDocuments>> = HashMap::new();
         let mut found = Duplicates { positions: split.count, ..Duplicates::default() };
         split.documents(&hashes, |document, hash| {
             found.documents += 1;
@@ -69,20 +67,21 @@ impl Corpora {
                     return Ok(());
                 }
             }
-            alike.push(Class { starts: vec![document.start], first: document, settled: false });
+            alike.push(EqualDocuments { starts: vec![document.start], first: document, is_indexed: false });
             Ok(())
         })?;
+
         let indexed = own.map_or(self.indexes().len(), |own| own + 1);
         for number in 0..indexed {
             let text = self.indexes()[number].text();
             let read = |range| unless_stopped().and_then(|()| self.read(number, range));
             let text = Tokens { read, count: text.tokens(), bos: text.bos() };
             text.documents(&hashes, |document, hash| {
-                for class in classes.get_mut(&hash).into_iter().flatten().filter(|class| !class.settled) {
+                for class in classes.get_mut(&hash).into_iter().flatten().filter(|class| !class.is_indexed) {
                     if same(&split, &class.first, &text, &document)? {
-                        class.settled = true;
+                        class.is_indexed = true;
                         let length = document.end - document.start;
-                        // In its own index a document is met as itself: what comes after the first one is a copy.
+                        // In its own index a document finds itself: only later documents are copies.
                         let before = |start: &u64| own != Some(number) || document.start < *start;
                         let copies = class.starts.iter().copied().filter(before);
                         found.ranges.extend(copies.map(|start| start..start + length));
@@ -92,6 +91,7 @@ impl Corpora {
                 Ok(())
             })?;
         }
+
         found.finish();
         Ok(found)
     }
@@ -104,7 +104,7 @@ impl Duplicates {
         behind.checked_sub(1).is_some_and(|at| self.ranges[at].contains(&position))
     }
 
-    /// Counts the ranges, one per copy, and joins those that touch.
+    /// Counts the ranges, one per copy, then joins touching ones.
     fn finish(&mut self) {
         self.ranges.sort_unstable_by_key(|range| range.start);
         self.duplicate_documents = self.ranges.len() as u64;
@@ -120,7 +120,7 @@ impl Duplicates {
 }
 
 impl<R: Fn(Range<u64>) -> Result<Vec<u32>, Error>> Tokens<R> {
-    /// Gives `take` every document with a hash of its tokens.
+    /// Calls `take` with each document and a hash of its tokens.
     fn documents(
         &self,
         hashes: &ahash::RandomState,

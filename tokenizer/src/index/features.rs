@@ -1,8 +1,8 @@
-//! The feature of positions of a dataset: what followed the longest earlier occurrence of the context there.
+//! Features of a dataset's positions: the token that followed the longest earlier occurrence of the context.
 //!
-//! "Earlier" means in the text that all indexes make in their order. A position of an indexed split therefore has matches
-//! in the indexes before and, in its own, among the positions before it; these the build has found. A position of any
-//! other split has matches in all indexes and in its own document before it.
+//! The text is the concatenation of all indexes in their order. A position of an indexed split has matches in the
+//! indexes before its own, and at earlier positions of its own. A position of any other split has matches in all
+//! indexes and earlier in its own document.
 
 use std::{
     borrow::Borrow,
@@ -15,16 +15,16 @@ use std::{
 
 use rayon::prelude::*;
 
-use super::{Corpora, matcher::Past};
+use super::{Corpora, matcher::DocumentMatcher};
 use crate::{
     data::dataset::{Cursor, TokenDataset},
     error::Error,
 };
 
-/// Tokens before a stretch in which its document may begin, for splits without an index: so many, up to twice as many.
+/// Without an index, the search for a document's beginning goes back between one and two times this many tokens.
 const REACH: u64 = 1 << 15;
 
-/// A dataset beside the indexes that are searched for it.
+/// A dataset and the indexes that are searched for it.
 #[derive(Debug)]
 pub struct Features<D> {
     corpora: Arc<Corpora>,
@@ -44,16 +44,16 @@ impl<D: Borrow<TokenDataset>> Features<D> {
 
     /// The features of the inputs `x` of the window at `cursor`; `None` where there is no match.
     pub fn window(&self, cursor: Cursor) -> Result<Vec<Option<u32>>, Error> {
-        self.window_on(cursor, &mut Walk::new())
+        self.window_with(cursor, &mut Scan::new())
     }
 
-    /// The features of several windows, as [`window`](Self::window) gives them one by one. A document without an index is
-    /// gone through once for all windows that lie in it.
+    /// The features of several windows, equal to those of [`window`](Self::window). In a split without an index,
+    /// windows of one document share one pass over it.
     pub fn windows(&self, cursors: &[Cursor]) -> Result<Vec<Vec<Option<u32>>>, Error> {
         self.windows_unless(cursors, &AtomicBool::new(false))
     }
 
-    /// The same, or an error soon after `stop` is set.
+    /// Like [`windows`](Self::windows), but fails soon after `stop` is set.
     pub fn windows_unless(
         &self,
         cursors: &[Cursor],
@@ -61,45 +61,43 @@ impl<D: Borrow<TokenDataset>> Features<D> {
     ) -> Result<Vec<Vec<Option<u32>>>, Error> {
         let mut order: Vec<usize> = (0..cursors.len()).collect();
         order.sort_by_key(|at| self.dataset().positions(cursors[*at]).start);
-        let (mut windows, mut walk) = (vec![Vec::new(); cursors.len()], Walk::new());
+        let (mut windows, mut scan) = (vec![Vec::new(); cursors.len()], Scan::new());
         for at in order {
             if stop.load(Ordering::Relaxed) {
                 return Err(Error::Interrupted);
             }
-            windows[at] = self.window_on(cursors[at], &mut walk)?;
+            windows[at] = self.window_with(cursors[at], &mut scan)?;
         }
         Ok(windows)
     }
 
-    fn window_on(&self, cursor: Cursor, walk: &mut Walk) -> Result<Vec<Option<u32>>, Error> {
-        let mut features = self.on(self.dataset().positions(cursor), walk)?;
+    fn window_with(&self, cursor: Cursor, scan: &mut Scan) -> Result<Vec<Option<u32>>, Error> {
+        let mut features = self.features_at(self.dataset().positions(cursor), scan)?;
         features.resize(self.dataset().window_length(), None);
         Ok(features)
     }
 
-    /// The features of `positions` of the split, as far as it has them. In a split without an index, a document is
-    /// searched for matches with itself from its beginning on, or else from between 32,768 and 65,536 tokens before
-    /// `positions`.
+    /// The features of `positions`, up to the end of the split. Without an index for the split, matching a document
+    /// with itself starts at its beginning, or 32,768 to 65,536 tokens before `positions` in a longer document.
     pub fn at(&self, positions: Range<u64>) -> Result<Vec<Option<u32>>, Error> {
-        self.on(positions, &mut Walk::new())
+        self.features_at(positions, &mut Scan::new())
     }
 
-    fn on(&self, positions: Range<u64>, walk: &mut Walk) -> Result<Vec<Option<u32>>, Error> {
+    fn features_at(&self, positions: Range<u64>, scan: &mut Scan) -> Result<Vec<Option<u32>>, Error> {
         match self.own {
             Some(0) => {
                 let found = self.corpora.indexes()[0].followers(positions)?;
                 Ok(found.into_iter().map(|found| self.corpora.long_enough(found)).collect())
             }
-            Some(own) => self.among_others(own, positions),
-            None => self.outside(positions, walk),
+            Some(own) => self.indexed_split(own, positions),
+            None => self.unindexed_split(positions, scan),
         }
     }
 
-    /// Features of an indexed split that has other indexes before it.
-    fn among_others(&self, own: usize, positions: Range<u64>) -> Result<Vec<Option<u32>>, Error> {
+    fn indexed_split(&self, own: usize, positions: Range<u64>) -> Result<Vec<Option<u32>>, Error> {
         let index = &self.corpora.indexes()[own];
         let found = index.followers(positions.clone())?;
-        // One binary search each, in memory that is mapped: the slowest part of reading a batch.
+        // One binary search in mapped memory per position: the slowest part of reading a batch.
         let corpora = &*self.corpora;
         let features = found.into_par_iter().enumerate().map(|(place, found)| {
             let context = index.text().context(positions.start + place as u64);
@@ -111,50 +109,58 @@ impl<D: Borrow<TokenDataset>> Features<D> {
         Ok(features.collect())
     }
 
-    /// Features of a split without an index.
-    fn outside(&self, positions: Range<u64>, walk: &mut Walk) -> Result<Vec<Option<u32>>, Error> {
+    fn unindexed_split(&self, positions: Range<u64>, scan: &mut Scan) -> Result<Vec<Option<u32>>, Error> {
         let Range { start, end } = positions;
         let base = start.saturating_sub(REACH) / REACH * REACH;
         let ids = self.dataset().read(base..end)?;
         let bos = self.dataset().bos();
         let before = &ids[..ids.len().min((start - base) as usize + 1)];
         let opening = base + before.iter().rposition(|id| Some(*id) == bos).unwrap_or(0) as u64;
-        if walk.opening != opening || start < walk.first {
-            *walk = Walk { opening, first: opening, next: opening, found: Vec::new(), past: Past::new(true) };
+
+        if scan.opening != opening || start < scan.first {
+            *scan = Scan {
+                opening,
+                first: opening,
+                next: opening,
+                found: Vec::new(),
+                matcher: DocumentMatcher::new(true),
+            };
         }
-        if start >= walk.next {
-            walk.found.clear();
-            walk.first = start;
+        if start >= scan.next {
+            scan.found.clear();
+            scan.first = start;
         }
-        for (at, id) in (base..).zip(ids).skip((walk.next - base) as usize) {
+
+        for (at, id) in (base..).zip(ids).skip((scan.next - base) as usize) {
             if Some(id) == bos {
-                walk.opening = at;
+                scan.opening = at;
             }
-            let found = walk.past.push(&self.corpora, id, at >= start);
+            let found = scan.matcher.push(&self.corpora, id, at >= start);
             if at >= start {
-                walk.found.push(found.map(|found| found.next));
+                scan.found.push(found.map(|found| found.next));
             }
-            walk.next = at + 1;
+            scan.next = at + 1;
         }
-        let known = (start - walk.first) as usize..(end.min(walk.next).max(start) - walk.first) as usize;
-        Ok(walk.found[known].to_vec())
+
+        let known = (start - scan.first) as usize..(end.min(scan.next).max(start) - scan.first) as usize;
+        Ok(scan.found[known].to_vec())
     }
 }
 
-/// A split without an index as far as it was gone through, so that what comes next in a document need not begin it anew.
+/// State of a pass over a split without an index; a later range of the same document resumes from it.
 #[derive(Debug)]
-struct Walk {
-    /// Where the present document is taken to begin.
+struct Scan {
+    /// Assumed beginning of the current document.
     opening: u64,
-    /// Where `found` begins; it ends before `next`.
+    /// Position of `found[0]`; `found` ends before `next`.
     first: u64,
     next: u64,
     found: Vec<Option<u32>>,
-    past: Past,
+    matcher: DocumentMatcher,
 }
 
-impl Walk {
+impl Scan {
     fn new() -> Self {
-        Self { opening: u64::MAX, first: 0, next: 0, found: Vec::new(), past: Past::new(true) }
+        Self { opening: u64::MAX, first: 0, next: 0, found: Vec::new(), matcher: DocumentMatcher::new(true) }
     }
 }

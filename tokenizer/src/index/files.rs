@@ -1,7 +1,7 @@
-//! The files of an index, finished and on the way: a header of 64 bytes, then entries.
+//! Files of an index, finished or under construction: a header of 64 bytes, then entries.
 //!
-//! The header holds the kind (8 bytes), the format, the bytes of an entry, the number of entries (8), the mark of the
-//! set's tokens (8) and the SHA-256 of what follows (32), so that a file proves itself to a build that goes on.
+//! The header's fields: kind (8 bytes), format (4), bytes of an entry (4), number of entries (8), mark of the set's
+//! tokens (8), SHA-256 of the entries (32). A resumed build verifies each file by it.
 
 use std::{
     fs::{self, File},
@@ -18,13 +18,13 @@ const BUFFER: usize = 1 << 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Positions of one chunk in the order of their contexts, while building.
+    /// Positions of one chunk, sorted by context.
     Run,
-    /// A stretch of the merged order with the tokens each context has in common with the one before, while building.
+    /// A stretch of the merged order: positions, each with the number of tokens its context shares with the previous
+    /// one.
     Stretch,
-    /// Positions of the whole split in the order of their contexts, then the least of every 64.
+    /// All positions, sorted by context, then the minima of every 64.
     Order,
-    /// The longest earlier match of every position.
     Followers,
 }
 
@@ -69,7 +69,7 @@ impl Header {
         bytes
     }
 
-    /// Reads the header of a file of `found` bytes that has to hold `entries` of `kind` about the tokens of `mark`.
+    /// Parses the header of a file of `found` bytes, and compares it with the expected values.
     pub(super) fn parse(
         bytes: &[u8],
         found: u64,
@@ -93,19 +93,17 @@ impl Header {
     }
 }
 
-/// A file on its way to being complete.
 #[derive(Debug)]
-pub(super) struct Writing {
+pub(super) struct EntryWriter {
     path: PathBuf,
     file: File,
     digest: Sha256,
     kind: Kind,
     bytes: u64,
-    /// Bytes that are not written yet.
     waiting: Vec<u8>,
 }
 
-impl Writing {
+impl EntryWriter {
     pub(super) fn create(path: &Path, kind: Kind) -> Result<Self, Error> {
         let file =
             File::options().read(true).write(true).create(true).truncate(true).open(durable::aside(path));
@@ -131,51 +129,49 @@ impl Writing {
         Ok(())
     }
 
-    /// The entries pushed so far, to be read again.
-    pub(super) fn so_far(&mut self) -> Result<Reading, Error> {
+    /// Flushes, and reopens the entries pushed so far for reading.
+    pub(super) fn reader_so_far(&mut self) -> Result<EntryReader, Error> {
         self.flush()?;
         let path = durable::aside(&self.path);
         let file = File::open(&path).map_err(Error::read(&path))?;
-        Ok(Reading { path, file, kind: self.kind, entries: self.bytes / self.kind.entry_bytes() as u64 })
+        Ok(EntryReader { path, file, kind: self.kind, entries: self.bytes / self.kind.entry_bytes() as u64 })
     }
 
-    /// Writes the header, waits for the disk and gives the file its name.
+    /// Writes the header, syncs, and gives the file its name.
     pub(super) fn finish(self, mark: [u8; 8]) -> Result<Fingerprint, Error> {
         let (path, _, digest) = self.complete(mark)?;
         durable::complete(&path).map_err(Error::write(&path))?;
         Ok(digest)
     }
 
-    /// Writes the header and gives the file its name, which a crash may take away again: who finds the file compares it
-    /// with its checksum.
-    pub(super) fn finish_piece(self, mark: [u8; 8]) -> Result<Reading, Error> {
+    /// Gives the file its name without a sync. A crash may lose contents, so a resumed build verifies the checksum.
+    pub(super) fn finish_piece(self, mark: [u8; 8]) -> Result<EntryReader, Error> {
         let (path, reading, _) = self.complete(mark)?;
         fs::rename(durable::aside(&path), &path).map_err(Error::write(&path))?;
-        Ok(Reading { path, ..reading })
+        Ok(EntryReader { path, ..reading })
     }
 
-    fn complete(mut self, mark: [u8; 8]) -> Result<(PathBuf, Reading, Fingerprint), Error> {
-        let reading = self.so_far()?;
+    fn complete(mut self, mark: [u8; 8]) -> Result<(PathBuf, EntryReader, Fingerprint), Error> {
+        let reading = self.reader_so_far()?;
         let digest = Fingerprint::finish(self.digest);
         let header = Header { kind: self.kind, entries: reading.entries, mark, digest };
         self.file.seek(SeekFrom::Start(0)).map_err(Error::write(&self.path))?;
         self.file.write_all(&header.to_bytes()).map_err(Error::write(&self.path))?;
-        Ok((self.path, Reading { file: self.file, ..reading }, digest))
+        Ok((self.path, EntryReader { file: self.file, ..reading }, digest))
     }
 }
 
-/// A complete file of a build, read at any place.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct EntryReader {
     path: PathBuf,
     file: File,
     kind: Kind,
     entries: u64,
 }
 
-impl Reading {
-    /// Opens a complete file and compares every byte with its checksum.
-    pub(super) fn verified(path: &Path, kind: Kind, entries: u64, mark: [u8; 8]) -> Result<Self, Error> {
+impl EntryReader {
+    /// Opens a complete file and verifies its checksum.
+    pub(super) fn open_verified(path: &Path, kind: Kind, entries: u64, mark: [u8; 8]) -> Result<Self, Error> {
         let mut file = regular::open(path)?;
         let found = file.metadata().map_err(Error::read(path))?.len();
         let mut head = Vec::new();
@@ -192,7 +188,7 @@ impl Reading {
         self.entries
     }
 
-    /// Reads `count` entries from the `from`-th on into `bytes`, in place of what it held.
+    /// Replaces the contents of `bytes`.
     pub(super) fn read(&self, from: u64, count: usize, bytes: &mut Vec<u8>) -> Result<(), Error> {
         let width = self.kind.entry_bytes();
         bytes.resize(count * width, 0);
@@ -208,7 +204,7 @@ pub(super) fn check_digest(path: &Path, expected: Fingerprint, found: Fingerprin
     Err(Error::index(path, IndexProblem::Checksum { expected, found }))
 }
 
-/// Several threads read one file, each at its own place.
+/// Positioned reads, since several threads read one file.
 #[cfg(unix)]
 fn read_at(file: &File, bytes: &mut [u8], start: u64) -> io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, bytes, start)

@@ -1,13 +1,13 @@
-//! One position's longest earlier match in three bytes: 18 bits of the id that followed it, 6 of its length.
+//! A position's longest earlier match in three bytes: 18 bits for the id that followed, 6 for the length.
 
 use super::text::LONGEST;
 
 const BITS: u32 = 18;
 
-/// Ids that fit an entry; every vocabulary in wide use is as small.
+/// The largest vocabulary whose ids fit an entry; every vocabulary in wide use is smaller.
 pub(super) const MOST_IDS: u32 = 1 << BITS;
 
-/// The length of a match, 0 where there is none, and the id that followed it.
+/// Length of a match (0 for none) and the id that followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Follower {
     pub(super) length: usize,

@@ -1,4 +1,4 @@
-//! `index.json`: what an index was built from. It is the last file to appear, so a folder that has one is whole.
+//! `index.json`: the inputs and checksums of an index. It is written last, so a folder that has one is complete.
 
 use std::{io::ErrorKind, path::Path};
 
@@ -15,32 +15,31 @@ use crate::{
     regular,
 };
 
-/// The manifest's name within an index's folder.
 pub(super) const NAME: &str = "index.json";
 
 const MAX_BYTES: u64 = 1 << 20;
 
-/// The contents of an index. Nothing in it depends on when, where or in how much memory the index was built.
+/// The manifest of an index. It does not depend on the time, place or memory of the build.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IndexManifest {
-    /// The version of this file's format and of the files beside it.
+    /// Version of the format of all files of the index.
     pub format: u32,
     /// The tokenizer whose ids were indexed.
     pub tokenizer: TokenizerEntry,
     /// The split that was indexed.
     pub split: Split,
-    /// Its tokens.
+    /// Tokens of the split.
     pub tokens: u64,
-    /// Identifies them: [`TokenDataset::fingerprint`](crate::TokenDataset::fingerprint) of the same split.
+    /// Identifies the tokens: [`TokenDataset::fingerprint`](crate::TokenDataset::fingerprint) of the split.
     pub shards: Fingerprint,
-    /// SHA-256 of what follows the header of `order.bin`.
+    /// SHA-256 of the entries of `order.bin`.
     pub order: Fingerprint,
-    /// SHA-256 of what follows the header of `followers.bin`.
+    /// SHA-256 of the entries of `followers.bin`.
     pub followers: Fingerprint,
 }
 
-/// An index to come: its manifest as far as it is known before anything is built.
+/// The part of the manifest that is known before the build.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct IndexPlan {
@@ -52,13 +51,13 @@ pub(super) struct IndexPlan {
 }
 
 impl IndexPlan {
-    pub(super) fn of(manifest: &Manifest, split: Split) -> Self {
-        let entry = split.of(manifest);
+    pub(super) fn new(manifest: &Manifest, split: Split) -> Self {
+        let entry = split.entry(manifest);
         let (tokenizer, tokens, shards) = (manifest.tokenizer.clone(), entry.tokens, entry.fingerprint());
         Self { format: IndexManifest::FORMAT, tokenizer, split, tokens, shards }
     }
 
-    /// Ties the files of an index to one another.
+    /// Ties the files of an index together.
     pub(super) fn mark(&self) -> [u8; 8] {
         self.shards.short()
     }
@@ -68,7 +67,7 @@ impl IndexPlan {
         IndexManifest { format, tokenizer, split, tokens, shards, order, followers }
     }
 
-    /// Refuses `made`, the manifest in `folder`, unless this very index is there.
+    /// Fails unless `made`, the manifest in `folder`, is of this plan.
     pub(super) fn check(&self, folder: &Path, made: &IndexManifest) -> Result<(), Error> {
         let refuse = |problem| Err(Error::index(folder.join(NAME), problem));
         if made.shards != self.shards {
@@ -86,7 +85,7 @@ impl IndexPlan {
 }
 
 impl IndexManifest {
-    /// The version written here.
+    /// The version that this crate writes.
     pub const FORMAT: u32 = 1;
 
     /// Reads the manifest of the index in `folder`.

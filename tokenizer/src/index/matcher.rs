@@ -1,43 +1,43 @@
-//! The feature of each token of a text that comes one token at a time, as in decoding.
+//! Matches of a text whose tokens arrive one by one, as in decoding. They are those that training reads
+//! (`decoding_a_document_matches_as_training_on_it_after_the_corpus`).
 
 use std::sync::Arc;
 
 use super::{Corpora, Match, Source, document::Document, text::Context};
 
-/// Matches after each token so far. It depends on the tokens of the present document alone, so a prompt read at once,
-/// one read in pieces and one that was sampled give the same.
+/// Finds the longest match after each token. Results depend on the current document's tokens alone: it does not matter
+/// whether they were read at once, in pieces, or sampled.
 #[derive(Clone, Debug)]
 pub struct Matcher {
     corpora: Arc<Corpora>,
-    past: Past,
+    matcher: DocumentMatcher,
 }
 
-/// A document's matches in indexes and in itself.
 #[derive(Clone, Debug)]
-pub(super) struct Past {
+pub(super) struct DocumentMatcher {
     own: bool,
     document: Document,
 }
 
 impl Matcher {
     pub(super) fn new(corpora: Arc<Corpora>, own: bool) -> Self {
-        Self { corpora, past: Past::new(own) }
+        Self { corpora, matcher: DocumentMatcher::new(own) }
     }
 
-    /// Takes the next token and gives the longest match of the text that ends with it. The token that opens documents
-    /// begins anew. Equally long matches rank as they do for positions of a corpus: indexes before the document itself,
-    /// earlier positions before later ones.
+    /// Takes the next token and returns the longest match of the text that ends with it. The token that opens documents
+    /// starts a new one. Equally long matches rank as in a corpus: indexes before the document, earlier positions
+    /// before later ones.
     pub fn push(&mut self, id: u32) -> Option<Match> {
-        self.past.push(&self.corpora, id, true)
+        self.matcher.push(&self.corpora, id, true)
     }
 }
 
-impl Past {
+impl DocumentMatcher {
     pub(super) fn new(own: bool) -> Self {
         Self { own, document: Document::default() }
     }
 
-    /// As [`Matcher::push`]; what comes out counts only with `search`.
+    /// Like [`Matcher::push`], but returns no match unless `search` is set.
     pub(super) fn push(&mut self, corpora: &Corpora, id: u32, search: bool) -> Option<Match> {
         if Some(id) == corpora.bos() {
             self.document.clear();

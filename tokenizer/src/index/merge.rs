@@ -1,8 +1,7 @@
-//! Merging sorted chunks, one stretch of the order at a time.
+//! Merges sorted chunks, one stretch of the order at a time.
 //!
-//! The order is divided at contexts of the first chunk, in as many stretches as there are chunks. Each stretch takes its
-//! part of every chunk, so stretches are merged by any number of threads and each is a file that a build that goes on
-//! finds finished.
+//! The order is divided at contexts of the first chunk, into as many stretches as there are chunks. Any number of
+//! threads can merge stretches, and each is a file that a resumed build can reuse.
 
 use std::{
     cmp::Ordering,
@@ -11,26 +10,23 @@ use std::{
 };
 
 use super::{
-    files::{Reading, Writing},
+    files::{EntryReader, EntryWriter},
     text::{Context, Text},
 };
 use crate::error::Error;
 
-/// Entries between two looks at whether to stop.
+/// Entries between two checks of `stop`.
 const STRIDE: u64 = 1 << 16;
 
-/// The sorted chunks and the text they are about.
 #[derive(Debug)]
 pub(super) struct Merge<'a> {
     pub(super) text: &'a Text,
-    pub(super) runs: &'a [Reading],
-    /// Entries of a run that are in memory at once.
+    pub(super) runs: &'a [EntryReader],
     pub(super) buffered: usize,
 }
 
-/// One run's part of a stretch.
-struct Head<'a> {
-    run: &'a Reading,
+struct RunCursor<'a> {
+    run: &'a EntryReader,
     rest: Range<u64>,
     buffered: usize,
     bytes: Vec<u8>,
@@ -40,7 +36,7 @@ struct Head<'a> {
 }
 
 impl Merge<'_> {
-    /// For each stretch, its part of every run.
+    /// For each stretch, its range of every run.
     pub(super) fn stretches(&self) -> Result<Vec<Vec<Range<u64>>>, Error> {
         let first = &self.runs[0];
         let count = self.runs.len() as u64;
@@ -48,7 +44,7 @@ impl Merge<'_> {
         let mut stretches = Vec::new();
         for stretch in 1..=count {
             let to = if stretch == count {
-                self.runs.iter().map(Reading::entries).collect()
+                self.runs.iter().map(EntryReader::entries).collect()
             } else {
                 let position = entry(first, first.entries() * stretch / count)?;
                 let context = self.text.context(position.into());
@@ -61,8 +57,8 @@ impl Merge<'_> {
         Ok(stretches)
     }
 
-    /// Entries of `run` that come before `position`, whose context is `context`.
-    fn below(&self, run: &Reading, context: &Context, position: u32) -> Result<u64, Error> {
+    /// Entries of `run` before `position`, whose context is `context`.
+    fn below(&self, run: &EntryReader, context: &Context, position: u32) -> Result<u64, Error> {
         let (mut low, mut high) = (0, run.entries());
         while low < high {
             let middle = low.midpoint(high);
@@ -73,37 +69,39 @@ impl Merge<'_> {
         Ok(low)
     }
 
-    /// Writes the positions of one stretch in order, each with the number of tokens that its context has in common with
-    /// the one before.
+    /// Writes a stretch's positions in order, each with the number of tokens its context shares with the previous one.
     pub(super) fn write(
         &self,
         parts: &[Range<u64>],
-        writing: &mut Writing,
+        writing: &mut EntryWriter,
         stop: &AtomicBool,
     ) -> Result<(), Error> {
         let mut last = self.last_before(parts)?;
-        let mut heads = Vec::new();
+        let mut cursors = Vec::new();
         for (run, part) in self.runs.iter().zip(parts) {
             let rest = part.clone();
             let (bytes, context) = (Vec::new(), Context::default());
-            let mut head = Head { run, rest, buffered: self.buffered, bytes, next: 0, position: 0, context };
-            if head.advance(self.text)? {
-                heads.push(head);
+            let mut cursor =
+                RunCursor { run, rest, buffered: self.buffered, bytes, next: 0, position: 0, context };
+            if cursor.advance(self.text)? {
+                cursors.push(cursor);
             }
         }
-        for at in (0..heads.len() / 2).rev() {
-            sink(&mut heads, at);
+
+        for at in (0..cursors.len() / 2).rev() {
+            sift_down(&mut cursors, at);
         }
+
         for count in 0.. {
-            let Some(head) = heads.first_mut() else { break };
-            let common = head.context.common(&last) as u8;
-            let [a, b, c, d] = head.position.to_le_bytes();
+            let Some(cursor) = cursors.first_mut() else { break };
+            let common = cursor.context.common(&last) as u8;
+            let [a, b, c, d] = cursor.position.to_le_bytes();
             writing.push(&[a, b, c, d, common])?;
-            last = head.context;
-            if !head.advance(self.text)? {
-                heads.swap_remove(0);
+            last = cursor.context;
+            if !cursor.advance(self.text)? {
+                cursors.swap_remove(0);
             }
-            sink(&mut heads, 0);
+            sift_down(&mut cursors, 0);
             if count % STRIDE == 0 && stop.load(atomic::Ordering::Relaxed) {
                 return Err(Error::Interrupted);
             }
@@ -111,7 +109,7 @@ impl Merge<'_> {
         Ok(())
     }
 
-    /// The context that comes right before a stretch.
+    /// The last context before a stretch.
     fn last_before(&self, parts: &[Range<u64>]) -> Result<Context, Error> {
         let mut last = Context::default();
         for (run, part) in self.runs.iter().zip(parts) {
@@ -124,8 +122,8 @@ impl Merge<'_> {
     }
 }
 
-impl Head<'_> {
-    /// `false` where the part is over.
+impl RunCursor<'_> {
+    /// Returns `false` at the end of the part.
     fn advance(&mut self, text: &Text) -> Result<bool, Error> {
         if self.next == self.bytes.len() {
             let count = (self.rest.end - self.rest.start).min(self.buffered as u64);
@@ -136,7 +134,7 @@ impl Head<'_> {
             self.rest.start += count;
             self.next = 0;
         }
-        self.position = number(&self.bytes[self.next..]);
+        self.position = read_u32(&self.bytes[self.next..]);
         self.next += 4;
         self.context = text.context(self.position.into());
         Ok(true)
@@ -147,26 +145,25 @@ impl Head<'_> {
     }
 }
 
-/// Restores the heap below `at`: no head comes before the one above it.
-fn sink(heads: &mut [Head], mut at: usize) {
+/// Restores the heap order from `at` downwards.
+fn sift_down(cursors: &mut [RunCursor], mut at: usize) {
     loop {
-        let below = (2 * at + 1..(2 * at + 3).min(heads.len()))
-            .reduce(|one, other| if heads[other].before(&heads[one]) { other } else { one });
+        let below = (2 * at + 1..(2 * at + 3).min(cursors.len()))
+            .reduce(|one, other| if cursors[other].before(&cursors[one]) { other } else { one });
         match below {
-            Some(below) if heads[below].before(&heads[at]) => heads.swap(at, below),
+            Some(below) if cursors[below].before(&cursors[at]) => cursors.swap(at, below),
             _ => return,
         }
         at = below.unwrap_or(at);
     }
 }
 
-fn entry(run: &Reading, at: u64) -> Result<u32, Error> {
+fn entry(run: &EntryReader, at: u64) -> Result<u32, Error> {
     let mut bytes = Vec::new();
     run.read(at, 1, &mut bytes)?;
-    Ok(number(&bytes))
+    Ok(read_u32(&bytes))
 }
 
-/// The little-endian number at the beginning of `bytes`, which has at least four.
-pub(super) fn number(bytes: &[u8]) -> u32 {
+pub(super) fn read_u32(bytes: &[u8]) -> u32 {
     u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }

@@ -1,12 +1,12 @@
-//! The least of any stretch of a sequence, from a tree of the least of every 64: the first of all positions that share
-//! a context, without looking at each.
+//! A tree of minima over a sequence. It gives the first of all positions that share a context: their minimum, without
+//! reading each.
 
 use std::ops::Range;
 
-/// Entries that one entry of the level above stands for.
+/// Entries per entry of the level above.
 const FAN: u64 = 64;
 
-/// Where each level lies among all entries: the sequence itself first, then ever shorter ones up to one of at most 64.
+/// Entry ranges of the levels: the sequence itself first, a level of at most 64 entries last.
 pub(super) fn levels(entries: u64) -> Vec<Range<u64>> {
     let whole = 0..entries;
     let above = |below: &Range<u64>| {
@@ -16,7 +16,7 @@ pub(super) fn levels(entries: u64) -> Vec<Range<u64>> {
     std::iter::successors(Some(whole), above).collect()
 }
 
-/// Gives `push` the least of every 64 of `below`, which `read` hands out in pieces of whole groups but for the last.
+/// Calls `push` with the minimum of every 64 entries of `below`.
 pub(super) fn fold<E>(
     below: Range<u64>,
     mut read: impl FnMut(Range<u64>) -> Result<Vec<u32>, E>,
@@ -31,7 +31,7 @@ pub(super) fn fold<E>(
     Ok(())
 }
 
-/// The least entry of `stretch`. Reads at most 128 entries of each of `levels`.
+/// The minimum of `stretch`. Reads at most 128 entries of each level.
 pub(super) fn least(levels: &[Range<u64>], get: impl Fn(u64) -> u32, stretch: Range<u64>) -> u32 {
     let Range { mut start, mut end } = stretch;
     let mut least = u32::MAX;
@@ -78,7 +78,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_tree_gives_the_least_of_any_stretch(
+        fn the_tree_gives_the_minimum_of_any_range(
             length in 1usize..20_000, seed: u32, ends in prop::collection::vec((0.0..1.0, 0.0..1.0), 20)
         ) {
             let number = |at: usize| (at as u32).wrapping_add(seed).wrapping_mul(2_654_435_761) >> 4;

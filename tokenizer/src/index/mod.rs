@@ -1,45 +1,50 @@
-//! Longest matches: for any context, the longest of its last tokens that occurs earlier in an indexed text, and the token
-//! that followed there. A language model may take that token as a second input.
+//! Longest matches: for any context, the longest suffix that occurs earlier in an indexed text, and the token that
+//! followed there. A language model may take that token as a second input.
 //!
-//! # What is found
+//! # Definition
 //!
-//! The context of a position are the tokens up to it, read backwards to the one that opens its document, at most 32. Of
-//! all positions before it in the text, the match is one whose context has the most last tokens in common with it; among
-//! equally long ones it is **the first in the text**. Its follower lies at or before the position itself, so the feature
-//! knows nothing of what comes next: no position can match itself or what lies behind it. A follower may be the token
-//! that opens the next document, for "here it ended" is what the model has to predict there, too.
+//! The context of a position is the sequence of tokens that ends there. It begins with the token that opens the
+//! document, or 32 tokens back. The match of a position is the earlier position whose context shares the most last
+//! tokens; among equally long matches, **the first in the text**
+//! (`every_position_has_the_follower_of_its_longest_earlier_match`). Its follower lies at or before the position, so
+//! the feature reveals nothing about the next token. A follower may be the token that opens the next document: a model
+//! has to predict a document's end too.
 //!
-//! "The first" is a choice that costs nothing. It does not depend on chunks, threads or memory. It is the only one by which
-//! 32 numbers are enough to find every position's match while going through the sorted text (`earliest.rs`), and by
-//! which the first of many matches is found in a growing document within 32 steps (`document.rs`). And a text that is
-//! indexed in parts gives each position what it would get if it were indexed whole.
+//! The first match does not depend on chunks, threads or memory (`chunks_memory_and_threads_change_no_byte`). Only with
+//! this choice do 32 numbers suffice to find every position's match in one pass over the sorted positions
+//! (`self_matches.rs`). The first of many matches in a growing document is found within 32 steps (`document.rs`). And a
+//! text indexed in parts gives each position the same match as a text indexed whole.
 //!
-//! # How it is built
+//! # Building
 //!
-//! Positions are sorted by their contexts, in chunks that fit the memory (`sort.rs`); chunks are merged (`merge.rs`); a pass
-//! forwards and one backwards over the sorted positions give every position's match (`earliest.rs`). Whatever is finished
-//! lies in a file that proves itself by a checksum, so a build that was stopped goes on (`workshop.rs`).
+//! Positions are sorted by their contexts, in chunks that fit the memory (`sort.rs`), and chunks are merged
+//! (`merge.rs`). One pass forwards and one backwards over the sorted positions give every position's match
+//! (`self_matches.rs`). Each finished piece is a file with a checksum, so an interrupted build resumes
+//! (`build_folder.rs`).
 //!
-//! # What is kept, and why twice
+//! # Two files
 //!
-//! `order.bin` holds the sorted positions, 4 bytes a token, and the least of every 64 above them (`minima.rs`), for looking
-//! up contexts that are not of the text: in decoding, in evaluation, from another corpus. `followers.bin` holds what was
-//! found for the text's own positions, 3 bytes a token: the id and the match's length. A look-up instead would
-//! have to leave out later positions, which no sorted order does quickly, and would touch some fifty places of the
-//! files for a token that training reads in sequence anyway. The length is kept so that the shortest match that counts is
-//! the reader's choice, and so that matches in other indexes can be compared. Both files are 7.07 bytes a token.
+//! `order.bin` answers look-ups of any context: in decoding, in evaluation, from another corpus. It holds the sorted
+//! positions, 4 bytes a token. Above them is a tree with the minimum of every 64 (`minima.rs`).
 //!
-//! # What is not trusted
+//! `followers.bin` holds the matches of the text's own positions, 3 bytes a token: the follower's id and the match's
+//! length. A look-up in the order would have to exclude later positions, which no sorted order does quickly. It would
+//! also touch some fifty places of the files per token; training reads this file in sequence instead. With the length,
+//! a reader can choose the shortest match that counts and compare matches of several indexes. Together the files take
+//! 7.07 bytes a token.
 //!
-//! Headers are compared with what the manifest and the set say. Behind them, every position is looked up within bounds, every
-//! loop has an end that no entry moves, and a match counts only once it was compared with the text.
+//! # Damaged files
+//!
+//! Headers are compared with the manifest and the set (`no_header_or_manifest_bytes_make_opening_panic`). Every
+//! position is looked up within bounds, and no entry can prolong a loop. A match counts only after a comparison with
+//! the text (`no_entry_bytes_make_a_look_up_panic_or_lie`).
 
 mod budget;
 mod build;
+mod build_folder;
 mod corpora;
 mod document;
 mod duplicates;
-mod earliest;
 mod features;
 mod files;
 mod follower;
@@ -47,12 +52,12 @@ mod manifest;
 mod matcher;
 mod merge;
 mod minima;
-mod opened;
+mod opened_index;
 mod problem;
 mod search;
+mod self_matches;
 mod sort;
 mod text;
-mod workshop;
 
 pub use build::{IndexBuild, IndexProgress, IndexStep};
 pub use corpora::{Corpora, Match, Source};
@@ -61,5 +66,5 @@ pub use features::Features;
 use follower::Follower;
 pub use manifest::IndexManifest;
 pub use matcher::Matcher;
-pub use opened::Index;
+pub use opened_index::Index;
 pub use problem::IndexProblem;

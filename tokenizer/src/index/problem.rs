@@ -1,9 +1,9 @@
-//! The reasons for which a file of an index is refused.
+//! Reasons to refuse a file of an index.
 
 use super::{IndexManifest, files::Header};
 use crate::fingerprint::Fingerprint;
 
-/// Why an index is refused: what was expected, and what was found.
+/// Why an index is refused: the expected and the found value.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IndexProblem {
@@ -19,65 +19,65 @@ pub enum IndexProblem {
         Header::BYTES
     )]
     NoHeader {
-        /// The size of the file.
+        /// Bytes of the file.
         found: u64,
     },
-    /// The file is another one, or another program's.
+    /// The file is of another kind or program.
     #[error("does not begin like this file of an index; {REBUILD}")]
     Magic,
-    /// The file is of another version of the format.
+    /// The file has another format version.
     #[error("is of format {found}; expected {}. {REBUILD}", IndexManifest::FORMAT)]
     Format {
         /// The version found.
         found: u32,
     },
-    /// The file is shorter or longer than its number of entries says.
+    /// The file's size does not match its number of entries.
     #[error("has {found} bytes; expected {expected}. It is truncated or damaged; {REBUILD}")]
     Size {
-        /// The bytes that the entries need, header included.
+        /// Bytes of header and entries.
         expected: u64,
-        /// The size of the file.
+        /// Bytes of the file.
         found: u64,
     },
-    /// The index was built from other shards than those it is opened with.
+    /// The index was not built from the shards of the set.
     #[error(
         "was built from other shards (tokens {expected}) than the set it is opened with has (tokens {found}). Name \
          the set it was built from, or build the index of this set"
     )]
     OtherShards {
-        /// Identifies the tokens that were indexed.
+        /// Fingerprint of the indexed tokens.
         expected: Fingerprint,
-        /// Identifies the set's tokens.
+        /// Fingerprint of the set's tokens.
         found: Fingerprint,
     },
-    /// The index states about its set what the set does not.
+    /// The index and its set disagree.
     #[error("differs from its set in {0}; {REBUILD}")]
     OtherSet(&'static str),
-    /// Indexes that are searched together have ids of different tokenizers.
+    /// Two indexes use different tokenizers.
     #[error(
         "was made with the tokenizer {found}; the index listed first has {expected}. Leave one of them out"
     )]
     OtherTokenizer {
         /// The tokenizer of the first index.
         expected: Fingerprint,
-        /// The tokenizer of this one.
+        /// The tokenizer of this index.
         found: Fingerprint,
     },
     /// The contents have changed since they were written.
     #[error("has changed since it was written: its SHA-256 is {found}; expected {expected}. {REBUILD}")]
     Checksum {
-        /// The value in the header, or in the manifest.
+        /// The digest in the header or the manifest.
         expected: Fingerprint,
-        /// The value computed, or in the header.
+        /// The digest computed, or in the header.
         found: Fingerprint,
     },
     /// An entry that no build writes.
     #[error("holds an impossible entry at position {at}: it is damaged; {REBUILD}")]
     Entry {
-        /// The position.
+        /// Position of the entry.
         at: u64,
     },
-    /// A manifest that does not parse.
+    /// The manifest does not parse.
     #[error("does not parse: {0}")]
     Json(#[from] serde_json::Error),
 }

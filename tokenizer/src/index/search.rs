@@ -1,4 +1,4 @@
-//! Binary search in the order. Nothing in the files is trusted: a match is compared with the text before it counts.
+//! Binary search in the order. A match counts only after a comparison with the text: the files are not trusted.
 
 use std::{cmp::Ordering, ops::Range};
 
@@ -7,17 +7,16 @@ use super::{
     text::{Context, Text},
 };
 
-/// The order of an index, in whatever holds it.
+/// The sorted positions of an index, over any bytes.
 #[derive(Debug)]
 pub(super) struct Order<B> {
     bytes: B,
-    /// Where the entries begin.
     start: usize,
     levels: Vec<Range<u64>>,
 }
 
 impl<B: AsRef<[u8]>> Order<B> {
-    /// `positions` sorted positions and the tree above them, from byte `start` on.
+    /// A view of `positions` sorted positions and their tree, from byte `start` on.
     pub(super) fn new(bytes: B, start: usize, positions: u64) -> Self {
         Self { bytes, start, levels: minima::levels(positions) }
     }
@@ -36,7 +35,7 @@ impl<B: AsRef<[u8]>> Order<B> {
         entry.map_or(u32::MAX, |bytes| u32::from_le_bytes(*bytes))
     }
 
-    /// The longest match of `query` and the first position of the text that has it.
+    /// The length of the longest match of `query`, and its first position in the text.
     pub(super) fn longest(&self, text: &Text, query: &Context) -> Option<(usize, u32)> {
         let context = |at| text.context(self.get(at).into());
         let after = partition(0..self.positions(), |at| context(at).cmp(query) == Ordering::Less);
@@ -54,7 +53,7 @@ impl<B: AsRef<[u8]>> Order<B> {
     }
 }
 
-/// The first place of `range` that is not `below`.
+/// The first number of `range` that is not `below`.
 fn partition(range: Range<u64>, below: impl Fn(u64) -> bool) -> u64 {
     let Range { start: mut low, end: mut high } = range;
     while low < high {
@@ -64,7 +63,7 @@ fn partition(range: Range<u64>, below: impl Fn(u64) -> bool) -> u64 {
     low
 }
 
-/// How many numbers from 0 up are `within`, by looking ever farther away.
+/// Counts the leading numbers that are `within`, by doubling and bisecting.
 fn gallop(within: impl Fn(u64) -> bool) -> u64 {
     let mut reach = 1;
     while within(reach - 1) {

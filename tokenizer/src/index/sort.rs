@@ -1,29 +1,28 @@
-//! Sorting one chunk: its positions by their contexts, three tokens of them at a time.
+//! Sorts the positions of one chunk by their contexts, three tokens at a time.
 //!
-//! Three tokens fit one 64-bit word, so that most comparisons touch no text. Positions whose words are equal are sorted
-//! again by their next three tokens, eleven times at most: no text makes this slower than that.
+//! Three tokens fit a 64-bit word, so most comparisons read no text. Positions with equal words are sorted again by
+//! their next three tokens, at most ten times: no text needs more.
 
 use rayon::prelude::*;
 
 use super::text::LONGEST;
 
-/// Bits of a token in a word: ids below 2^18 and 0 for no token.
+/// Bits of a token in a word: ids are below 2^18, and 0 is no token.
 const BITS: u32 = 21;
-/// Tokens in a word.
 const STEP: usize = 3;
-/// Groups from here on are shared among threads.
+/// Groups of at least this size are sorted by several threads.
 const LARGE: usize = 1 << 14;
 
-/// Bytes that sorting takes for each token of a chunk.
+/// Memory for each token of a chunk.
 pub(super) const BYTES_PER_TOKEN: u64 = 20;
 
-/// A chunk of the text, with the tokens before it that its first contexts reach into.
+/// A chunk of the text, and the tokens before it that its first contexts need.
 #[derive(Debug)]
 pub(super) struct Chunk {
-    /// Up to `LONGEST - 1` tokens of head, then the chunk.
+    /// `head` tokens before the chunk, at most `LONGEST - 1`, then the chunk.
     pub(super) tokens: Vec<u32>,
     pub(super) head: usize,
-    /// Position of the first token behind the head.
+    /// Position of the chunk's first token.
     pub(super) start: u32,
     pub(super) bos: Option<u32>,
 }
@@ -31,7 +30,7 @@ pub(super) struct Chunk {
 type Entry = (u64, u32);
 
 impl Chunk {
-    /// The positions of the chunk in the order of their contexts, equal ones by position.
+    /// Positions of the chunk sorted by context, equal contexts by position.
     pub(super) fn sorted(&self) -> impl Iterator<Item = u32> {
         let places = (self.head..self.tokens.len()).into_par_iter();
         let mut entries: Vec<Entry> = places.map(|place| (self.word(place, 0), place as u32)).collect();
@@ -41,7 +40,7 @@ impl Chunk {
         entries.into_iter().map(move |(_, place)| place.wrapping_add(shift))
     }
 
-    /// Sorts every group of equal words by their next tokens, of which each has `step * STEP` behind it.
+    /// Sorts each group of equal words by the tokens from `step * STEP` on.
     fn refine(&self, entries: &mut [Entry], step: usize) {
         if step * STEP >= LONGEST {
             return;
@@ -67,7 +66,7 @@ impl Chunk {
         }
     }
 
-    /// The tokens of the context of `place` from the `step * STEP`-th on.
+    /// The three tokens of the context of `place` from `step * STEP` on.
     fn word(&self, place: usize, step: usize) -> u64 {
         let mut word = 0;
         let mut over = false;
@@ -83,7 +82,6 @@ impl Chunk {
         word
     }
 
-    /// Whether contexts end within `word`.
     fn ends(&self, word: u64) -> bool {
         let token = word & ((1 << BITS) - 1);
         token == 0 || self.bos.is_some_and(|bos| token == u64::from(bos) + 1)

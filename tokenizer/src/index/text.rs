@@ -1,4 +1,4 @@
-//! The tokens of one split as a single sequence, and the context that ends at each of them.
+//! The tokens of one split as a single sequence, and the context of each position.
 
 use std::{
     ops::{Deref, Range},
@@ -13,23 +13,20 @@ use crate::{
     error::Error,
 };
 
-/// Tokens of a match at most.
 pub(crate) const LONGEST: usize = 32;
 
-/// The mapped shards of a split, one behind the other.
 #[derive(Debug)]
 pub(crate) struct Text {
     shards: Vec<ShardMap>,
-    /// Where each shard begins.
+    /// Position of each shard's first token.
     starts: Vec<u64>,
     tokens: u64,
     bos: Option<u32>,
 }
 
-/// The tokens up to a position, read backwards to the one that opens the document, at most [`LONGEST`] of them.
+/// The tokens that end at a position, read backwards to the token that opens the document, at most [`LONGEST`].
 ///
-/// Contexts compare as slices do: by the last token first, and one that ends before another begins to differ from it
-/// comes before it.
+/// Contexts compare as slices do: by the last token first. A context that is a prefix of another comes before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Context {
     ids: [u32; LONGEST],
@@ -39,11 +36,11 @@ pub(crate) struct Context {
 impl Text {
     pub(crate) fn open(set: &Path, split: Split) -> Result<(Self, Manifest), Error> {
         let manifest = Manifest::read(set)?;
-        let entries = &split.of(&manifest).shards;
+        let entries = &split.entry(&manifest).shards;
         if entries.is_empty() {
             return Err(Error::shard(set.join(MANIFEST), ShardProblem::NoShards(split.name())));
         }
-        let open = |entry| ShardMap::of_set(set, &manifest, entry);
+        let open = |entry| ShardMap::open_entry(set, &manifest, entry);
         let shards = entries.iter().map(open).collect::<Result<Vec<_>, Error>>()?;
         let mut tokens = 0;
         let mut starts = Vec::with_capacity(shards.len());
@@ -51,7 +48,7 @@ impl Text {
             starts.push(tokens);
             tokens += shard.tokens();
         }
-        let expected = split.of(&manifest).tokens;
+        let expected = split.entry(&manifest).tokens;
         if expected != tokens {
             return Err(Error::shard(set.join(MANIFEST), ShardProblem::Tokens { expected, found: tokens }));
         }
@@ -66,13 +63,13 @@ impl Text {
         self.bos
     }
 
-    /// The id at `at`, not compared with the vocabulary; `None` beyond the end.
+    /// The id at `at`, even if beyond the vocabulary.
     pub(crate) fn get(&self, at: u64) -> Option<u32> {
         let shard = self.starts.partition_point(|start| *start <= at).checked_sub(1)?;
         self.shards[shard].get(at - self.starts[shard])
     }
 
-    /// The ids at `positions` as far as there are any, each within the vocabulary.
+    /// The ids at `positions`, up to the end. Fails for an id beyond the vocabulary.
     pub(crate) fn read(&self, positions: Range<u64>) -> Result<Vec<u32>, Error> {
         read_across(self.shards.iter(), positions)
     }
@@ -94,15 +91,13 @@ impl Text {
         context
     }
 
-    /// Reads every byte of the shards and compares it with the checksums of `manifest`.
     pub(crate) fn verify(&self, manifest: &Manifest, split: Split) -> Result<(), Error> {
-        let mut entries = self.shards.iter().zip(&split.of(manifest).shards);
+        let mut entries = self.shards.iter().zip(&split.entry(manifest).shards);
         entries.try_for_each(|(shard, entry)| shard.verify(Some(entry.sha256)))
     }
 }
 
 impl Context {
-    /// The context after `ids` in reading order.
     pub(crate) fn after(ids: &[u32], bos: Option<u32>) -> Self {
         let mut context = Self::default();
         for (place, id) in context.ids.iter_mut().zip(ids.iter().rev()) {
@@ -113,13 +108,13 @@ impl Context {
         context
     }
 
-    /// Leaves nothing behind the token that opens the document.
+    /// Drops the tokens before the one that opens the document.
     fn cut(&mut self, bos: Option<u32>) {
         let opening = bos.and_then(|bos| self.iter().position(|id| *id == bos));
         self.length = opening.map_or(self.length, |opening| opening + 1);
     }
 
-    /// The number of last tokens that both have in common.
+    /// The number of last tokens in common.
     pub(crate) fn common(&self, other: &[u32]) -> usize {
         self.iter().zip(other).take_while(|(one, other)| one == other).count()
     }

@@ -1,4 +1,4 @@
-//! Conversations.
+//! Encoding of conversations.
 
 use std::fs;
 
@@ -18,7 +18,6 @@ fn assistant(content: &str) -> Message {
     Message::new(Role::Assistant, content)
 }
 
-/// Ids as text, control tokens included.
 fn shown(tokenizer: &Tokenizer, ids: &[u32]) -> String {
     let text = |id: &u32| match tokenizer.specials().text(*id) {
         Some(special) => special.to_owned(),
@@ -35,7 +34,7 @@ fn problem(result: Result<impl std::fmt::Debug, Error>) -> ChatProblem {
 }
 
 #[test]
-fn turns_stand_between_their_control_tokens() {
+fn each_turn_is_enclosed_in_its_control_tokens() {
     let chat =
         SMALL.encode_chat(&[system("Be brief."), user("Hi"), assistant("Yes"), user("So"), assistant("No")]);
     let expected = "<|bos|><|user_start|>Be brief.\n\nHi<|user_end|><|assistant_start|>Yes<|assistant_end|>\
@@ -125,7 +124,7 @@ fn with_template(template: &str) -> Tokenizer {
 }
 
 #[test]
-fn another_template_is_obeyed() {
+fn another_template_is_used() {
     let tokenizer = with_template(
         "{{ bos_token }}{% for m in messages %}\n[{{ m.role }}]\n{{ m.content }}\n<|user_end|>\n{% endfor %}",
     );
@@ -151,7 +150,7 @@ fn a_template_that_loses_a_message_is_refused() {
 }
 
 #[test]
-fn a_template_cannot_run_away() {
+fn a_template_cannot_compute_or_grow_without_bound() {
     for (template, program) in [
         ("{% set x = 'aaaa' %}{% set x = x ~ x %}{{ x }}", "set"),
         ("{%- macro f(x) %}{{ f(x ~ x) }}{% endmacro %}{{ f('a') }}", "macro"),
@@ -175,10 +174,10 @@ fn a_template_cannot_run_away() {
 }
 
 #[test]
-fn a_vocabulary_learns_to_converse_without_losing_an_id() {
+fn with_chat_adds_control_tokens_and_keeps_all_ids() {
     let text = "the water rises 7 times; é";
     let bare = BpeTraining { specials: vec!["<|endoftext|>".to_owned()], ..small_training() };
-    // Alone in its folder: beside it lies another one's chat template.
+    // Copied away from another tokenizer's chat template in the same folder.
     let folder = tempfile::tempdir().expect("a folder");
     let alone = folder.path().join("tokenizer.json");
     fs::copy(goldens().join("metaspace.json"), &alone).expect("copying");

@@ -39,13 +39,13 @@ fn folders_are_read_in_the_order_of_names_without_hidden_and_empty_files() {
 }
 
 #[test]
-fn contents_decide_what_a_file_is() {
+fn contents_decide_the_format_of_a_file() {
     let folder = tempfile::tempdir().expect("a folder");
     for (name, contents, format) in [
         ("lines.txt", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n", Format::JsonLines),
         ("prose.txt", "{ a brace } opens this prose\n", Format::Text),
         ("columns.txt", "PAR1 is how Parquet begins", Format::Parquet),
-        // Found by fuzzing: the name is the weaker witness.
+        // Found by fuzzing: contents take precedence over the name.
         ("columns.jsonl", "PAR1\u{0} \"text\": \"y\"", Format::Parquet),
     ] {
         let path = folder.path().join(name);
@@ -69,7 +69,7 @@ fn parts_of_a_long_text_encode_to_the_ids_of_the_whole() {
 }
 
 #[test]
-fn a_text_without_a_good_place_to_cut_is_cut_between_characters_and_in_bounds() {
+fn text_without_a_safe_cut_is_cut_between_characters_within_bounds() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("endless.txt");
     let whole = "漢".repeat(6 << 20);
@@ -97,7 +97,7 @@ fn a_cut_begins_a_document_at_that_byte_or_the_next_character() {
 }
 
 #[test]
-fn any_bytes_are_read_where_the_tokenizer_takes_them() {
+fn a_byte_tokenizer_reads_any_bytes() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("raw.bin");
     let raw: Vec<u8> = (0..200_000u32).map(|at| (at * 31 % 251) as u8 | 0x80).collect();

@@ -1,4 +1,4 @@
-//! Reading shards back.
+//! Reading shards.
 
 use std::{
     collections::HashSet,
@@ -44,7 +44,7 @@ fn problem(result: Result<impl std::fmt::Debug, Error>, file: &str) -> ShardProb
     }
 }
 
-/// A headerless shard of the numbers from 0 up, in which 65,000 and more stand for nothing.
+/// A headerless shard of the numbers from 0; the vocabulary has 65,000 ids.
 fn numbers(folder: &Path, count: u16) -> PathBuf {
     let path = folder.join("numbers.bin");
     fs::write(&path, (0..count).flat_map(u16::to_le_bytes).collect::<Vec<_>>()).expect("writing");
@@ -67,7 +67,7 @@ fn windows_in_order_predict_every_token_once() {
 }
 
 #[test]
-fn a_shuffled_epoch_has_every_window_once_and_no_epoch_is_like_another() {
+fn each_shuffled_epoch_has_every_window_once_in_its_own_order() {
     let (_folder, set) = set();
     let (ordered, shuffled) = (open(&set, IN_ORDER), open(&set, SHUFFLED));
     let count = ordered.windows() as usize;
@@ -119,7 +119,7 @@ fn any_layout_of_workers_reads_the_same_stream() {
 }
 
 #[test]
-fn aligned_windows_begin_with_documents_or_go_on_within_long_ones() {
+fn aligned_windows_begin_with_documents_or_continue_long_ones() {
     let folder = tempfile::tempdir().expect("a folder");
     // Documents of 3, 100, 40 and 10 tokens, each opened by 0.
     let tokens: Vec<u16> = [3, 100, 40, 10].into_iter().flat_map(|length| 0..length).collect();
@@ -129,7 +129,7 @@ fn aligned_windows_begin_with_documents_or_go_on_within_long_ones() {
     let dataset = nano(&path, Some(0), plan).expect("it opens");
     let windows = take(&dataset, Cursor::start(0), dataset.windows() as usize);
     let firsts: Vec<u32> = windows.iter().map(|(_, window)| window.x[0]).collect();
-    // Of the second document the third window and its last one overlap; the last document is too short for a window.
+    // The third and last window of the second document overlap. The last document is shorter than a window.
     assert_eq!(firsts, [0, 29, 61, 68, 0, 8, 0]);
     assert_eq!(windows[4].1.x, (0..32).collect::<Vec<_>>());
     assert_eq!(windows[3].1.y.last(), Some(&0), "the last window of a document ends with it");
@@ -218,7 +218,7 @@ fn headerless_files_need_whole_tokens_and_a_window() {
 }
 
 #[test]
-fn shards_of_llm_c_without_our_mark_are_read() {
+fn llm_c_shards_without_a_tokenizer_mark_are_read() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("fineweb.bin");
     let mut bytes = vec![0; 1024];
@@ -234,7 +234,7 @@ fn shards_of_llm_c_without_our_mark_are_read() {
 }
 
 #[test]
-fn a_manifest_cannot_point_out_of_its_folder() {
+fn a_manifest_cannot_name_files_outside_its_folder() {
     let (_folder, set) = set();
     let path = set.join("manifest.json");
     let json = fs::read_to_string(&path).expect("reading");
@@ -250,7 +250,7 @@ fn a_manifest_cannot_point_out_of_its_folder() {
 
 proptest! {
     #[test]
-    fn skipping_is_stepping_many_times(start in 0u64..40, count in 0u64..100) {
+    fn skip_equals_repeated_steps(start in 0u64..40, count in 0u64..100) {
         let folder = tempfile::tempdir().expect("a folder");
         let dataset = nano(&numbers(folder.path(), 400), None, IN_ORDER).expect("it opens");
         let mut stepped = Cursor { index: start % dataset.windows(), ..Cursor::start(1) };

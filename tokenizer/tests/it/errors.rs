@@ -10,13 +10,13 @@ use crate::fixtures::{SMALL, by_document, preparation, run, write_documents, wri
 
 const PLAN: WindowPlan = WindowPlan { length: 32, align: Align::Anywhere, shuffle: false };
 
-/// The message, with the test's own folder written as `DIR`.
+/// The message, with `DIR` for the test's folder.
 fn message(result: Result<impl std::fmt::Debug, Error>, folder: &Path) -> String {
     result.expect_err("this has to fail").to_string().replace(&folder.display().to_string(), "DIR")
 }
 
 #[test]
-fn a_missing_file_says_which() {
+fn a_missing_file_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let absent = folder.path().join("absent");
     let plan = preparation(&absent, &folder.path().join("set"), by_document(0.1));
@@ -31,7 +31,7 @@ fn a_missing_file_says_which() {
 }
 
 #[test]
-fn an_empty_corpus_says_so() {
+fn an_empty_corpus_is_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let input = folder.path().join("in");
     fs::create_dir(&input).expect("a folder");
@@ -46,13 +46,13 @@ fn an_empty_corpus_says_so() {
 }
 
 #[test]
-fn a_vocabulary_below_bytes_and_specials_says_the_least() {
+fn a_too_small_vocabulary_names_the_minimum() {
     let trained = BpeTraining { vocab_size: 260, ..BpeTraining::default() }.train([Ok("text".to_owned())]);
     insta::assert_snapshot!("vocabulary_too_small", message(trained, Path::new("DIR")));
 }
 
 #[test]
-fn text_that_is_not_utf8_says_where() {
+fn invalid_utf8_is_located() {
     let folder = tempfile::tempdir().expect("a folder");
     let input = folder.path().join("latin1.txt");
     fs::write(&input, b"Gr\xfc\xdfe").expect("writing");
@@ -61,7 +61,7 @@ fn text_that_is_not_utf8_says_where() {
 }
 
 #[test]
-fn a_malformed_line_says_its_number() {
+fn a_malformed_line_is_numbered() {
     let folder = tempfile::tempdir().expect("a folder");
     let input = folder.path().join("in.jsonl");
     let plan = preparation(&input, &folder.path().join("set"), by_document(0.1));
@@ -91,7 +91,7 @@ fn a_document_that_does_not_encode_is_named() {
 }
 
 #[test]
-fn broken_tokenizer_files_say_what_is_wrong_and_what_to_do() {
+fn a_broken_tokenizer_file_names_problem_and_remedy() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("tokenizer.json");
     let split =
@@ -111,7 +111,7 @@ fn broken_tokenizer_files_say_what_is_wrong_and_what_to_do() {
 }
 
 #[test]
-fn refused_shards_say_what_was_expected() {
+fn a_refused_shard_names_the_expected_value() {
     let folder = tempfile::tempdir().expect("a folder");
     let (input, out) = (folder.path().join("in.jsonl"), folder.path().join("set"));
     write_documents(&input, 500);
@@ -134,7 +134,7 @@ fn refused_shards_say_what_was_expected() {
 }
 
 #[test]
-fn occupied_folders_say_what_they_hold() {
+fn an_occupied_folder_names_its_contents() {
     let folder = tempfile::tempdir().expect("a folder");
     let (input, out) = (folder.path().join("in.jsonl"), folder.path().join("set"));
     write_documents(&input, 50);

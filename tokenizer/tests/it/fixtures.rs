@@ -1,4 +1,4 @@
-//! Material that several tests share.
+//! Material of several tests.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ pub(crate) fn small_training() -> BpeTraining {
     BpeTraining { vocab_size: SMALL_VOCABULARY, ..BpeTraining::default() }
 }
 
-/// Byte-level BPE trained on [`CORPUS`], with chat template.
+/// Byte-level BPE trained on [`CORPUS`], with a chat template.
 pub(crate) static SMALL: LazyLock<Tokenizer> =
     LazyLock::new(|| small_training().train(corpus_lines()).expect("the corpus trains"));
 
@@ -49,14 +49,12 @@ pub(crate) fn written(preparation: &Preparation, tokenizer: &Tokenizer) -> Manif
     }
 }
 
-/// `count` documents of a few words each, as JSON lines.
 pub(crate) fn write_documents(path: &Path, count: usize) {
     let lines =
         (0..count).map(|at| format!("{{\"text\": \"Document {at}: the gauge reads {}.\"}}\n", at * 37 % 101));
     fs::write(path, lines.collect::<String>()).expect("writing the fixture");
 }
 
-/// Every file of a folder by name.
 pub(crate) fn contents(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let entries = fs::read_dir(folder).expect("the folder is there");
     let mut files: Vec<_> = entries

@@ -1,4 +1,4 @@
-//! Shards of llm.c and nanoGPT, as a folder of `.bin` files.
+//! Shards of llm.c and nanoGPT: a folder of `.bin` files.
 
 use std::{fs, path::Path};
 
@@ -18,7 +18,7 @@ fn open(folder: &Path, split: Split) -> Result<TokenDataset, Error> {
     TokenDataset::open(folder, split, &bytes(), PLAN)
 }
 
-/// Documents of 20 letters, each opened by the tokenizer's first control token.
+/// Documents of 20 letters after the tokenizer's first control token.
 fn ids(documents: usize) -> Vec<u16> {
     let bos = bytes().bos().expect("it has one") as u16;
     (0..documents).flat_map(|_| std::iter::once(bos).chain(u16::from(b'a')..=u16::from(b't'))).collect()
@@ -87,7 +87,7 @@ fn a_missing_split_a_wrong_tokenizer_and_a_lost_manifest_are_named() {
 }
 
 #[test]
-fn another_file_of_the_same_size_is_another_fingerprint() {
+fn a_changed_file_of_equal_size_changes_the_fingerprint() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("train.bin");
     write_headerless(&path, &ids(10));

@@ -1,4 +1,4 @@
-//! Python's `tokenizers` as the judge. The files come from `goldens/make.py`.
+//! Comparison with Python's `tokenizers`, on files that `goldens/make.py` wrote.
 
 use std::{collections::BTreeMap, fs};
 
@@ -35,7 +35,7 @@ fn assert_encodes_like_python(name: &str, tokenizer: &Tokenizer) {
 }
 
 #[test]
-fn training_here_gives_the_vocabulary_that_python_gets() {
+fn training_gives_the_same_vocabulary_as_python() {
     let folder = tempfile::tempdir().expect("a folder");
     SMALL.save(folder.path()).expect("saving");
     let read = |path| -> Value { serde_json::from_slice(&fs::read(path).expect("reading")).expect("JSON") };
@@ -61,7 +61,7 @@ fn files_saved_by_python_encode_as_python_does() {
 }
 
 #[test]
-fn transformers_reads_what_is_saved_and_encodes_conversations_alike() {
+fn transformers_loads_a_saved_tokenizer_and_encodes_chats_equally() {
     #[derive(Deserialize)]
     struct Chat {
         messages: Vec<Message>,

@@ -1,4 +1,4 @@
-//! Tokenizer files that are broken or mean harm: an error, never a panic, a hang or a flood of memory.
+//! Broken and hostile tokenizer files: an error, never a panic, a hang or exhausted memory.
 
 use serde_json::{Value, json};
 use tokenizer::{Error, Limit, Problem, Tokenizer};
@@ -49,7 +49,7 @@ fn ids_are_bounded_and_belong_to_one_token() {
 }
 
 #[test]
-fn a_token_listed_twice_is_noticed() {
+fn a_token_listed_twice_is_refused() {
     let json = trained().to_string().replacen(r#""!":"#, r#""!":9000,"!":"#, 1);
     assert!(
         matches!(Tokenizer::from_json(json.as_bytes()), Err(Problem::RepeatedToken(token)) if token == "!")
@@ -77,7 +77,7 @@ fn a_file_larger_than_any_tokenizer_is_not_read() {
 }
 
 #[test]
-fn a_regex_of_the_files_own_is_never_run() {
+fn an_unknown_regex_in_a_file_is_never_run() {
     let split = |regex: &str| json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false});
     let unknown = refused(|json| json["pre_tokenizer"] = split("(x+x+)+y"));
     assert!(matches!(unknown, Problem::UnknownPattern(pattern) if pattern == "(x+x+)+y"));
@@ -87,7 +87,7 @@ fn a_regex_of_the_files_own_is_never_run() {
 }
 
 #[test]
-fn other_families_and_components_are_named() {
+fn unsupported_models_and_components_are_refused_by_name() {
     assert!(
         matches!(refused(|json| json["model"]["type"] = json!("Unigram")), Problem::NotBpe(kind) if kind == "Unigram")
     );
@@ -130,7 +130,7 @@ fn a_chain_that_multiplies_text_is_refused_before_it_runs() {
 }
 
 #[test]
-fn chains_of_published_tokenizers_are_taken_and_bound_the_text_of_one_call() {
+fn a_published_normalizer_chain_is_accepted_and_limits_text_length() {
     let mut json = trained();
     json["normalizer"] = json!({"type": "Sequence", "normalizers": [
         {"type": "NFKC"}, {"type": "Lowercase"}, {"type": "Prepend", "prepend": "\u{2581}"}, replace(" ", "\u{2581}")]});
@@ -144,7 +144,7 @@ fn chains_of_published_tokenizers_are_taken_and_bound_the_text_of_one_call() {
 }
 
 #[test]
-fn a_vocabulary_beyond_reason_is_refused_before_memory_is_taken() {
+fn an_oversized_vocabulary_is_refused_before_allocation() {
     for vocab_size in [(1 << 20) + 1, 100_000_000_000, usize::MAX] {
         let training = tokenizer::BpeTraining { vocab_size, ..tokenizer::BpeTraining::default() };
         let trained = training.train([Ok("text and text".to_owned())]);
@@ -152,7 +152,7 @@ fn a_vocabulary_beyond_reason_is_refused_before_memory_is_taken() {
     }
 }
 
-/// The result of `work`, unless it waits for longer than any refusal takes.
+/// The result of `work`. Panics if it takes longer than any refusal.
 #[cfg(unix)]
 fn promptly<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -260,7 +260,7 @@ fn no_text_becomes_a_control_token_as_a_whole_piece() {
 }
 
 #[test]
-fn a_token_that_no_merge_makes_is_found_as_a_whole_piece_only_where_merges_are_ignored() {
+fn a_token_without_merges_is_found_only_with_ignore_merges() {
     let mut json = trained();
     let vocabulary = json["model"]["vocab"].as_object().expect("a table");
     let id = vocabulary.len() + json["added_tokens"].as_array().expect("a list").len();

@@ -1,4 +1,4 @@
-//! Parquet, where the feature is on.
+//! Parquet input, with the feature `parquet`.
 
 use std::{fs::File, path::Path, sync::Arc};
 
@@ -58,7 +58,7 @@ fn rows_of_the_text_column_are_documents() {
 }
 
 #[test]
-fn a_file_without_the_column_lists_what_it_has() {
+fn a_file_without_the_column_lists_its_columns() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("x.parquet");
     write(&path, "body", &[&[Some("a")]], Compression::UNCOMPRESSED);

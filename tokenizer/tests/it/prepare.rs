@@ -14,7 +14,7 @@ use tokenizer::{
 
 use crate::fixtures::{CORPUS, SMALL, by_document, contents, preparation, run, write_documents, written};
 
-/// All tokens of one split, straight from the bytes of the shards.
+/// All tokens of one split, read from the bytes of the shards.
 fn tokens(set: &Path, split: &str, width: usize) -> Vec<u32> {
     let shards = contents(set)
         .into_iter()
@@ -50,7 +50,7 @@ fn every_document_is_in_exactly_one_split_and_complete() {
 }
 
 #[test]
-fn copies_of_a_document_stay_on_one_side() {
+fn copies_of_a_document_stay_in_one_split() {
     let folder = tempfile::tempdir().expect("a folder");
     let (input, out) = (folder.path().join("in.jsonl"), folder.path().join("set"));
     write_documents(&input, 200);
@@ -85,14 +85,14 @@ fn the_same_input_and_seed_give_the_same_bytes_on_any_number_of_threads() {
 }
 
 #[test]
-fn by_position_the_end_of_the_text_is_measured_with() {
+fn a_position_split_validates_on_the_end_of_the_text() {
     let folder = tempfile::tempdir().expect("a folder");
     let (input, out) = (folder.path().join("in.txt"), folder.path().join("set"));
     let text = CORPUS.repeat(10);
     fs::write(&input, &text).expect("writing");
     let bytes = Tokenizer::bytes(&[]);
     let manifest = written(&preparation(&input, &out, SplitRule::Position { val_fraction: 0.1 }), &bytes);
-    // A single document has no others to be told apart from.
+    // A single document is divided by position too.
     let alone = preparation(&input, &folder.path().join("alone"), by_document(0.1));
     assert_eq!(written(&alone, &bytes), manifest);
     assert!(matches!(run(&alone, &bytes), Ok(Outcome::AlreadyThere(_))));
@@ -118,7 +118,7 @@ fn a_long_text_in_shards_gives_the_ids_of_the_whole() {
 }
 
 #[test]
-fn headers_are_those_that_llm_c_reads() {
+fn shard_headers_are_readable_by_llm_c() {
     let folder = tempfile::tempdir().expect("a folder");
     let (input, out) = (folder.path().join("in.jsonl"), folder.path().join("set"));
     write_documents(&input, 20);
@@ -139,12 +139,12 @@ fn headers_are_those_that_llm_c_reads() {
 }
 
 #[test]
-fn conversations_carry_a_mask_of_what_is_trained_on() {
+fn conversations_have_a_mask_of_trained_tokens() {
     let folder = tempfile::tempdir().expect("a folder");
     let (input, out) = (folder.path().join("in.jsonl"), folder.path().join("set"));
     dialogues::write_json_lines(&input, 200, 1).expect("writing");
     let tokenizer = Tokenizer::bytes(&CHAT_SPECIALS);
-    // One shard: where a shard ends within an answer, its last window is filled up with targets that do not count.
+    // One shard: where a shard ends within an answer, its last window is padded with targets that do not count.
     let preparation = Preparation { shard_tokens: 1 << 20, ..preparation(&input, &out, by_document(0.1)) };
     let manifest = written(&preparation, &tokenizer);
     assert!(manifest.loss_mask);
@@ -155,7 +155,7 @@ fn conversations_carry_a_mask_of_what_is_trained_on() {
         .map(|text| tokenizer.specials().id(text).expect("known"));
     for (_, window) in dataset.stream(Cursor::start(0)).take(50).map(|window| window.expect("a window")) {
         let mask = window.mask.expect("the set has masks");
-        // Where an earlier window ended within an answer, its targets have counted.
+        // Targets that an earlier window predicted do not count here.
         let first = mask.iter().position(|trained| *trained).expect("a window without a counted target");
         let mut speaking = true;
         for (((x, y), trained), at) in window.x.iter().zip(&window.y).zip(&mask).zip(0..).skip(first) {
@@ -187,7 +187,7 @@ fn a_complete_set_is_left_alone_and_another_plan_is_refused() {
 }
 
 #[test]
-fn a_folder_of_something_else_is_not_touched() {
+fn a_folder_with_other_files_is_not_touched() {
     let folder = tempfile::tempdir().expect("a folder");
     let (input, out) = (folder.path().join("in.jsonl"), folder.path().join("set"));
     write_documents(&input, 50);
@@ -236,7 +236,7 @@ fn two_runs_do_not_write_one_set() {
 }
 
 #[test]
-fn text_and_conversations_do_not_mix() {
+fn mixing_text_and_conversations_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let (input, out) = (folder.path().join("in"), folder.path().join("set"));
     fs::create_dir(&input).expect("a folder");

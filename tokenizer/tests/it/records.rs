@@ -1,4 +1,4 @@
-//! Records in the layouts in use, clean and bad ones.
+//! Clean and bad records in the common layouts.
 
 use std::{fs, io::Write, path::Path};
 
@@ -32,7 +32,7 @@ fn bytes() -> Tokenizer {
 fn messages_sharegpt_and_completions_are_the_same_conversation() {
     let folder = tempfile::tempdir().expect("a folder");
     for (name, line) in [("a", MESSAGES), ("b", SHAREGPT), ("c", COMPLETION)] {
-        // The name says nothing; the first line does.
+        // The first line decides, not the name.
         let path = folder.path().join(name);
         fs::write(&path, format!("{line}\n")).expect("writing");
         let [Ok(Body::Chat(messages))] = &bodies(&path)[..] else { panic!("{name} holds a conversation") };
@@ -42,7 +42,7 @@ fn messages_sharegpt_and_completions_are_the_same_conversation() {
 }
 
 #[test]
-fn a_system_text_beside_the_conversation_opens_it() {
+fn a_system_field_becomes_the_first_message() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("a.jsonl");
     for line in [SHAREGPT, COMPLETION] {
@@ -116,7 +116,7 @@ fn too_many_bad_records_end_the_preparation_with_the_first_one_named() {
 }
 
 #[test]
-fn a_set_that_left_records_out_is_not_taken_for_one_that_may_not() {
+fn a_set_with_skipped_records_is_refused_if_bad_records_fail() {
     let folder = tempfile::tempdir().expect("a folder");
     let (input, out) = (folder.path().join("in.jsonl"), folder.path().join("set"));
     fs::write(&input, format!("{MESSAGES}\n{{}}\n{SHAREGPT}\n")).expect("writing");
@@ -177,7 +177,7 @@ fn compressed_text_gives_the_set_of_the_plain_text() {
 }
 
 #[test]
-fn a_compressed_file_is_known_by_its_contents() {
+fn compression_is_detected_by_contents() {
     let folder = tempfile::tempdir().expect("a folder");
     for (name, compressed, compression) in [
         ("a", gzip(SHAREGPT.as_bytes()), Compression::Gzip),

@@ -28,7 +28,7 @@ fn half_a_character_at_the_end_becomes_one_replacement() {
 }
 
 #[test]
-fn bytes_that_no_character_has_do_not_hold_up_what_follows() {
+fn invalid_bytes_do_not_delay_later_text() {
     let tokenizer = Tokenizer::bytes(&[]);
     let (shown, _) = streamed(&tokenizer, &[0xFF, 0x61, 0xE2, 0x61]);
     assert_eq!(shown, ["\u{fffd}", "a", "", "\u{fffd}a"]);
@@ -43,7 +43,7 @@ fn control_tokens_are_not_shown() {
 }
 
 #[test]
-fn prefix_spaces_are_shown_as_decoding_the_whole_shows_them() {
+fn prefix_spaces_stream_as_they_decode() {
     let tokenizer = Tokenizer::load(goldens().join("metaspace.json")).expect("the golden loads");
     for text in ["the water rises", "Größere 🌊 x", " two  blanks", "川は村"] {
         let ids = tokenizer.encode(text).expect("text encodes");
@@ -54,7 +54,7 @@ fn prefix_spaces_are_shown_as_decoding_the_whole_shows_them() {
 
 proptest! {
     #[test]
-    fn the_stream_is_the_text_of_all_ids(ids in proptest::collection::vec(0u32..450, 0..60)) {
+    fn streamed_text_equals_decoding_all_ids(ids in proptest::collection::vec(0u32..450, 0..60)) {
         let (shown, rest) = streamed(&SMALL, &ids);
         prop_assert_eq!(shown.concat() + &rest, SMALL.decode(&ids).expect("ids decode"));
     }

@@ -53,7 +53,7 @@ fn saving_and_loading_keep_the_tokenizer() {
 }
 
 #[test]
-fn control_tokens_stand_behind_the_learned_ones() {
+fn control_tokens_follow_the_learned_ones() {
     let size = SMALL.vocab_size();
     let ids: Vec<_> = SMALL.specials().iter().map(|token| (token.text.as_str(), token.id)).collect();
     let expected: Vec<_> = CHAT_SPECIALS.into_iter().zip(size - 5..).collect();
@@ -108,7 +108,7 @@ fn every_known_pattern_encodes_as_hugging_face_does() {
 
 proptest! {
     #[test]
-    fn any_bytes_come_back(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn any_bytes_round_trip(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         for tokenizer in [&*SMALL, &Tokenizer::bytes(&[])] {
             let ids = tokenizer.encode_bytes(&bytes).expect("any bytes encode");
             prop_assert_eq!(tokenizer.decode_bytes(&ids).expect("ids decode"), bytes.clone());
@@ -116,7 +116,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_comes_back_without_control_tokens(text in "(<\\|bos\\|>|<\\|user_end\\|>|\\PC{0,20}|\\s{0,3}){0,6}") {
+    fn any_text_round_trips_without_control_tokens(text in "(<\\|bos\\|>|<\\|user_end\\|>|\\PC{0,20}|\\s{0,3}){0,6}") {
         let ids = SMALL.encode(&text).expect("any text encodes");
         prop_assert!(ids.iter().all(|id| !SMALL.specials().contains(*id)));
         prop_assert_eq!(SMALL.decode(&ids).expect("ids decode"), text);

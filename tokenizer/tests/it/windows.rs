@@ -1,4 +1,4 @@
-//! From chat text to counted targets: which answer tokens the windows of one epoch train on, and how often.
+//! From chat text to counted targets: the answer tokens that one epoch trains on, and how often.
 
 use std::{fs, path::Path};
 
@@ -11,14 +11,14 @@ use tokenizer::{
 
 use crate::fixtures::{by_document, preparation, written};
 
-/// Questions and answers of these many letters, as one conversation.
+/// Letters of each question and answer of one conversation.
 type Turns = Vec<(usize, usize)>;
 
 fn bytes() -> Tokenizer {
     Tokenizer::bytes(&CHAT_SPECIALS)
 }
 
-/// Letters that tell the conversations apart and answers from questions.
+/// Lower-case questions and upper-case answers; the letter differs by conversation.
 fn messages(conversation: usize, turns: &Turns) -> Vec<Message> {
     let text =
         |first: u8, letters: usize| String::from((first + (conversation % 26) as u8) as char).repeat(letters);
@@ -35,7 +35,7 @@ struct Set {
 }
 
 impl Set {
-    fn of(conversations: &[Turns], shard_tokens: u64) -> Self {
+    fn new(conversations: &[Turns], shard_tokens: u64) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let conversations: Vec<_> =
             conversations.iter().enumerate().map(|(at, turns)| messages(at, turns)).collect();
@@ -52,7 +52,7 @@ impl Set {
         open(&self.path, length, align).expect("the set opens")
     }
 
-    /// Answer tokens of all conversations, as the chat template marks them.
+    /// Answer tokens of all conversations, by the chat template.
     fn answer_tokens(&self) -> Vec<u32> {
         let marked = |messages: &Vec<Message>| {
             let chat = bytes().encode_chat(messages).expect("it encodes");
@@ -71,7 +71,6 @@ fn epoch(dataset: &TokenDataset) -> Vec<Window> {
     windows.map(|window| window.expect("a window").1).collect()
 }
 
-/// The targets that count, in order.
 fn counted(window: &Window) -> Vec<u32> {
     let all = vec![true; window.y.len()];
     let mask = window.mask.as_ref().unwrap_or(&all);
@@ -80,14 +79,14 @@ fn counted(window: &Window) -> Vec<u32> {
 
 #[test]
 fn a_mask_marks_the_same_answer_tokens_in_chat_text_and_in_windows() {
-    let set = Set::of(&[vec![(3, 4)]], 1000);
+    let set = Set::new(&[vec![(3, 4)]], 1000);
     let dataset = set.open(16, Align::Document);
     let [window] = &epoch(&dataset)[..] else { panic!("one window") };
     let specials = bytes();
     let id = |text: &str| specials.specials().id(text).expect("a control token");
     let [bos, user, user_end, assistant, end] = CHAT_SPECIALS.map(id);
     let (a, b) = (u32::from(b'a'), u32::from(b'A'));
-    // The conversation has 12 tokens; the window is filled up with the last one.
+    // The conversation has 12 tokens; the rest of the window is padding.
     assert_eq!(window.x[..11], [bos, user, a, a, a, user_end, assistant, b, b, b, b]);
     assert_eq!(window.y[..11], [user, a, a, a, user_end, assistant, b, b, b, b, end]);
     let mask = window.mask.as_ref().expect("a set of conversations has a mask");
@@ -98,9 +97,9 @@ fn a_mask_marks_the_same_answer_tokens_in_chat_text_and_in_windows() {
 
 #[test]
 fn every_answer_token_of_long_conversations_is_seen() {
-    // Each half again as long as a window, and each ends in an answer.
+    // Each is longer than a window and ends in an answer.
     let conversations: Vec<Turns> = (0..20).map(|_| vec![(20, 20), (20, 20), (10, 30)]).collect();
-    let set = Set::of(&conversations, 100_000);
+    let set = Set::new(&conversations, 100_000);
     for align in [Align::Document, Align::Anywhere] {
         let dataset = set.open(100, align);
         assert_eq!(dataset.targets().counted, 20 * (20 + 20 + 30 + 3));
@@ -112,7 +111,7 @@ fn every_answer_token_of_long_conversations_is_seen() {
 
 #[test]
 fn a_short_answer_to_a_long_document_is_seen_with_the_documents_end() {
-    let set = Set::of(&[vec![(1000, 5)], vec![(990, 5)]], 100_000);
+    let set = Set::new(&[vec![(1000, 5)], vec![(990, 5)]], 100_000);
     let dataset = set.open(64, Align::Document);
     let windows = epoch(&dataset);
     assert_eq!(windows.len(), 2, "windows without an answer are left out");
@@ -125,7 +124,7 @@ fn a_short_answer_to_a_long_document_is_seen_with_the_documents_end() {
 
 #[test]
 fn conversations_shorter_than_a_window_fill_one() {
-    let set = Set::of(&[vec![(3, 4)], vec![(2, 2)]], 1000);
+    let set = Set::new(&[vec![(3, 4)], vec![(2, 2)]], 1000);
     for align in [Align::Document, Align::Anywhere] {
         let dataset = set.open(512, align);
         assert_eq!((dataset.windows(), dataset.targets().seen), (1, 5 + 3));
@@ -134,8 +133,8 @@ fn conversations_shorter_than_a_window_fill_one() {
 }
 
 #[test]
-fn a_window_of_any_other_length_than_memory_holds_is_refused() {
-    let set = Set::of(&[vec![(3, 4)]], 1000);
+fn a_window_length_out_of_range_is_refused() {
+    let set = Set::new(&[vec![(3, 4)]], 1000);
     for length in [0, (1 << 24) + 1, 100_000_000_000, usize::MAX] {
         let opened = open(&set.path, length, Align::Document);
         assert!(matches!(opened, Err(Error::Option { option: "window length", .. })), "{length}");
@@ -143,8 +142,8 @@ fn a_window_of_any_other_length_than_memory_holds_is_refused() {
 }
 
 #[test]
-fn a_mask_that_marks_nothing_is_refused_by_name() {
-    let set = Set::of(&[vec![(3, 4)]], 1000);
+fn an_empty_mask_is_refused() {
+    let set = Set::new(&[vec![(3, 4)]], 1000);
     let path = set.path.join("train-00000.mask");
     let mut mask = fs::read(&path).expect("reading");
     mask[1024..].fill(0);
@@ -165,7 +164,7 @@ proptest! {
         by_document in any::<bool>(),
     ) {
         let align = if by_document { Align::Document } else { Align::Anywhere };
-        let set = Set::of(&conversations, 100_000);
+        let set = Set::new(&conversations, 100_000);
         let dataset = set.open(length, align);
         let windows = epoch(&dataset);
         let seen: Vec<u32> = windows.iter().flat_map(counted).collect();
@@ -175,14 +174,14 @@ proptest! {
     }
 
     #[test]
-    fn the_stated_share_is_what_the_windows_hold(
+    fn stated_targets_equal_the_windows_counted_targets(
         conversations in prop::collection::vec(prop::collection::vec((1usize..40, 1usize..40), 1..4), 1..12),
         length in 1usize..100,
         shard_tokens in 20u64..200,
         by_document in any::<bool>(),
     ) {
         let align = if by_document { Align::Document } else { Align::Anywhere };
-        let set = Set::of(&conversations, shard_tokens);
+        let set = Set::new(&conversations, shard_tokens);
         let Ok(dataset) = open(&set.path, length, align) else { return Ok(()) };
         let targets = dataset.targets();
         prop_assert_eq!(targets.counted, set.answer_tokens().len() as u64);

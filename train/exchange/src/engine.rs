@@ -5,8 +5,8 @@ use crate::error::{Call, Error, Result};
 /// Connects the ranks of a run. Every method but `rank` and `world` is collective: all ranks make the same calls in the
 /// same order.
 ///
-/// After an error no buffer of the call is to be trusted, and every further call but `commit` and `shrink` is refused
-/// on this rank; the other ranks get an error too, at the latest from their next `commit`.
+/// After an error the buffers of the call are undefined, and this rank refuses every further call but `commit` and `shrink`. The
+/// other ranks get an error too, at the latest from their next `commit`.
 pub trait Engine: Send {
     /// This rank, below [`world`](Self::world).
     fn rank(&self) -> usize;
@@ -14,11 +14,11 @@ pub trait Engine: Send {
     /// How many ranks there are.
     fn world(&self) -> usize;
 
-    /// Sends `send[r]` to rank `r` and fills `receive[r]` with what rank `r` sends here. Parts may differ in size and
-    /// be empty; what a rank expects must be what the other sends.
+    /// Sends `send[r]` to rank `r` and fills `receive[r]` with the bytes of rank `r`. Parts may differ in size and be empty. A
+    /// rank has to expect as many bytes as the other sends.
     fn all_to_all(&mut self, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()>;
 
-    /// Sends `parts[rank]` to everybody and fills every other part with what its rank sends.
+    /// Sends `parts[rank]` to all ranks and fills every other part with the bytes of its rank.
     fn all_gather(&mut self, parts: &mut [&mut [u8]]) -> Result<()>;
 
     /// Returns once every rank has called it.
@@ -35,7 +35,7 @@ pub trait Engine: Send {
         false
     }
 
-    /// Goes on with the ranks that live, numbered anew in their order.
+    /// Continues with the ranks that live, renumbered in their order.
     fn shrink(&mut self) -> Result<()>;
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn keep_own(rank: usize, world: usize, send: &[&[u8]], receive: &mut 
     Ok(())
 }
 
-/// Parts of an `all_gather` as a transfer sees them: the same bytes for everybody, and where the others' go.
+/// Parts of an `all_gather` as sends and receives: the same bytes for all ranks, and a place for each rank's.
 pub(crate) fn gathered<'a>(rank: usize, parts: &'a mut [&mut [u8]]) -> (Vec<&'a [u8]>, Vec<&'a mut [u8]>) {
     let mut own: &[u8] = &[];
     let mut receive: Vec<&mut [u8]> = Vec::with_capacity(parts.len());

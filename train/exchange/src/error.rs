@@ -52,7 +52,7 @@ pub enum Error {
         /// The engine's own words; empty where it has none.
         reason: String,
     },
-    /// An earlier call failed, here or on another rank, and nobody has called `shrink` since.
+    /// An earlier call failed, here or on another rank, and no `shrink` followed.
     #[error("{call}: a rank is gone, or a call has failed on some rank; shrink, or start again")]
     Broken {
         /// The call that was refused or ended.

@@ -23,8 +23,7 @@ pub trait Exchange {
         all_gather(engine, bytes, parts)
     }
 
-    /// Ends a step after its `commit`: what the exchange remembers of it is kept, or dropped so that the step can be
-    /// done again.
+    /// Ends a step after its `commit`. The exchange keeps its memory of the step, or drops it so that the step can be done again.
     fn settle(&mut self, committed: bool);
 }
 

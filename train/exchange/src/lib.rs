@@ -1,7 +1,7 @@
-//! Sums over the ranks of a training run: exact, compressed, or rarely; over Open MPI, or within one process for tests.
+//! Sums over the ranks of a training run: exact, compressed, or periodic; over Open MPI, or within one process for tests.
 //!
-//! An [`Engine`] carries bytes between ranks. An [`Exchange`] makes sums of them. Neither knows what is summed: this
-//! crate sees slices and numbers, never a tensor, a model or a device.
+//! An [`Engine`] carries bytes between ranks. An [`Exchange`] makes sums of them. This crate sees slices and numbers,
+//! never a tensor, a model or a device (`ranks_exchange_bytes_without_burn_and_without_a_trainer`).
 //!
 //! ```
 //! use exchange::{Engine, Exact, Exchange, Pairwise, Share, threads};
@@ -21,9 +21,10 @@
 //! ```
 //!
 //! # A step that can be done again
-//! Exchange, then [`commit`](Engine::commit), then change weights. An error of `commit` reaches every rank that lives: they
-//! [`shrink`](Engine::shrink) and do the step again with new shares. [`Exchange::settle`] tells an exchange with a memory
-//! whether the step counts. Who goes back to a checkpoint after a failure may change weights as they come, without a vote.
+//! Exchange, then [`commit`](Engine::commit), then change weights. An error of `commit` reaches every rank that lives:
+//! they [`shrink`](Engine::shrink) and do the step again with new shares. An exchange with a memory learns by
+//! [`Exchange::settle`] whether the step counts. A program that returns to a checkpoint after a failure may change
+//! weights without a vote.
 //!
 //! # Which exchange
 //!
@@ -35,8 +36,10 @@
 //!
 //! # Promises
 //! - **The number of ranks changes no bit of an exact sum,** not even a number that is no power of two.
-//! - **No wrong sum and no endless wait for a rank that is gone.** A call returns an error, or a right result. A frozen rank
-//!   is noticed by a [`Watchdog`], which names it.
+//! - **No wrong sum and no endless wait for a rank that is gone.** A call returns an error, or a right result
+//!   (`survivors_of_any_faults_commit_the_sums_of_an_undisturbed_run`). A call that fails while all ranks live is refused
+//!   by their vote (`a_call_that_fails_where_all_live_is_refused_by_their_vote_and_they_go_on`). A frozen rank is noticed
+//!   by a [`Watchdog`], which names it.
 //! - **Nothing is loaded or started before [`Mpi::open`].** A program without MPI runs with [`Alone`].
 //!
 //! Ranks have to be machines of the same byte order.
@@ -50,7 +53,7 @@ pub mod launch;
 mod mpi;
 mod one_bit;
 mod pairwise;
-mod rarely;
+mod periodic;
 mod share;
 pub mod threads;
 mod waiting;
@@ -64,7 +67,7 @@ pub use exact::{Exact, Exchange};
 pub use mpi::Mpi;
 pub use one_bit::{BLOCK, OneBit, Residuals};
 pub use pairwise::{Number, Pairwise};
-pub use rarely::{Outer, OuterStep};
+pub use periodic::{Outer, OuterStep};
 pub use share::{Share, even, range, shards};
 pub use waiting::{Overdue, Waiting};
 pub use watchdog::Watchdog;

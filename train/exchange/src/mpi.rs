@@ -1,15 +1,18 @@
 //! The engine over Open MPI: messages between every two ranks, none of them blocking.
 //!
-//! A collective call of MPI's own would not say whom it waits for and counts in 32 bits. Here each call posts one receive
+//! A collective call of MPI's own does not name the ranks it waits for, and counts in 32 bits. Here each call posts one receive
 //! and one send for every other rank and asks for their ends in turn, so that errors and the watchdog name a rank, parts
 //! may have any size, and large ones go in pieces.
 //!
 //! A call has two phases. First every rank sends every other a letter: number and kind of the call, length of the part,
-//! and the part itself where it is short. Letters lie in memory of the engine, and what does not match is refused before
-//! any memory of the caller is used. Then the longer parts follow.
+//! and the part itself where it is short. Letters lie in memory of the engine, and a letter that does not match is
+//! refused before any memory of the caller is used
+//! (`parts_of_another_size_than_expected_are_refused_before_any_memory_is_written`). Then the longer parts follow.
+//!
+//! A killed rank ends the job or is survived (`a_rank_that_is_killed_ends_the_job_or_is_survived_with_the_same_bits`).
 //!
 //! # Traps
-//! - **Memory is lent until MPI gives it back.** A call must not return while a transfer of the caller's bytes is
+//! - **MPI uses the caller's memory until a transfer ends.** A call must not return while a transfer of these bytes is
 //!   pending. With ULFM revoking the communicator ends them all; without, the process is ended.
 //! - **After a failure MPI is not finalised,** nor during a panic: `MPI_Finalize` waits for every rank. `mpirun` notices
 //!   a process that ends without and ends the others.
@@ -53,7 +56,7 @@ pub struct Mpi {
 unsafe impl Send for Mpi {}
 
 impl Mpi {
-    /// Loads `libmpi.so.40` and starts MPI. A process that nobody launched is a world of one.
+    /// Loads `libmpi.so.40` and starts MPI. A process without a launcher is a world of one.
     pub fn open() -> Result<Self> {
         Self::open_in_pieces_of(PIECE)
     }
@@ -96,8 +99,8 @@ impl Mpi {
         self.waiting.clone()
     }
 
-    /// Ends the job, every rank of it, when a call of this rank's takes longer than `limit`, with a message that names
-    /// who did not arrive. To end this process alone is not enough: ranks that survive losses leave a frozen one behind.
+    /// Ends all ranks of the job when a call of this rank takes longer than `limit`. The message names the ranks that did
+    /// not arrive. To end this process alone is not enough: ranks that survive losses leave a frozen one behind.
     ///
     /// # Panics
     /// Where the system starts no thread.
@@ -129,14 +132,14 @@ impl Mpi {
         Ok(())
     }
 
-    /// Ends everybody's calls on this communicator, where the library can. Local; a second time does nothing.
+    /// Ends all ranks' calls on this communicator, if the library can. Local; a second call does nothing.
     fn revoke(&self) -> bool {
         let Some(ulfm) = &self.library.ulfm else { return false };
         // SAFETY: the communicator is alive.
         unsafe { (ulfm.revoke)(self.communicator) == 0 }
     }
 
-    /// The vote of those that live, whoever is gone: whether all said `ok`, or that a call has failed somewhere.
+    /// The vote of the ranks that live: whether all said `ok`, or that a call has failed on some rank.
     fn agree(&mut self, agree: unsafe extern "C" fn(Handle, *mut c_int) -> c_int, ok: bool) -> Result<bool> {
         const WELL: c_int = 2;
         let mut flags = c_int::from(ok) | if self.broken { 0 } else { WELL };
@@ -188,7 +191,7 @@ impl Engine for Mpi {
     }
 
     fn commit(&mut self, ok: bool) -> Result<bool> {
-        // Messages first: the vote below would not say whom it waits for.
+        // Messages first: the vote below does not name the ranks that it waits for.
         let asked = self.ask_all(ok);
         let Some(agree) = self.library.ulfm.as_ref().map(|ulfm| ulfm.agree) else { return asked };
         self.waiting.begin(Call::Commit, self.rank, std::iter::empty());

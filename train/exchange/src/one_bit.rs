@@ -1,10 +1,10 @@
 //! One bit per element, with error feedback: for links that are slower than the step.
 //!
-//! A rank adds what it still owes (the residual) to its gradient and sends, for each block of [`BLOCK`] elements, their mean
-//! magnitude and their signs. What this says too much or too little is the next residual. The owner of a slice sums
-//! what it receives and sends the sum in the same form, with a residual of its own.
+//! A rank adds its residual, the part not sent yet, to its gradient. It sends, for each block of [`BLOCK`] elements,
+//! their mean magnitude and their signs. The error of these numbers is the next residual. The owner of a slice sums the
+//! parts it receives and sends the sum in the same form, with a residual of its own.
 //!
-//! # What is exact
+//! # Exactness
 //! `residual = gradient + old residual − sent` is computed in f64 and rounded to f32 once. An f32 residual cannot
 //! hold every such number, so the identity `sent + residual = gradient + old residual` holds up to half a unit in the
 //! last place of the new residual, and exactly wherever that residual is an f32. Nothing else is lost.
@@ -132,7 +132,7 @@ impl OneBit {
         Ok(())
     }
 
-    /// Forgets what is owed. Required after the world has changed: residuals belong to one split of the work, and summing
+    /// Forgets the residuals. Required after the world has changed: residuals belong to one split of the work, and summing
     /// with those of another is refused.
     pub fn drop_residuals(&mut self) {
         self.state = None;
@@ -224,7 +224,7 @@ impl Exchange for OneBit {
         Ok(row)
     }
 
-    /// The part is a sum of what was sent and is not compressed again.
+    /// The part is a sum of the numbers sent, and is not compressed again.
     fn reduce_scatter(
         &mut self,
         engine: &mut dyn Engine,

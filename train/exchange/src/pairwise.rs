@@ -1,15 +1,15 @@
 //! Sums in an order that depends on no world: pairwise, by the global number of each contribution.
 //!
 //! Floating-point sums depend on their association. Here it is fixed by the numbers of the contributions alone: 2k and
-//! 2k + 1 are added first, then neighbouring pairs, then pairs of pairs, as a binary counter carries; what is left over
-//! at the end is added from the right. Contribution 6 of 7 is a block of one, so seven make
+//! 2k + 1 are added first, then neighbouring pairs, then pairs of pairs, as a binary counter carries; blocks left over
+//! at the end are added from the right. Contribution 6 of 7 is a block of one, so seven make
 //! `((0+1)+(2+3)) + ((4+5)+6)`.
 //!
 //! A rank has a range of the numbers. Complete blocks within its range are summed where they are; blocks that reach
 //! beyond it stay apart until the ranks meet, and are then combined in the same tree. **The bits of the sum are
-//! therefore the same for every number of ranks.** Most ranges are one block (a count and a world that are powers of two),
-//! and a rank then sends one row. A range that is cut elsewhere sends a row for each of its blocks, at most
-//! twice the binary digits of its length.
+//! therefore the same for every number of ranks** (`an_exact_sum_has_the_same_bits_in_every_world`). Most ranges are
+//! one block (a count and a world that are powers of two), and a rank then sends one row. A range that is cut elsewhere
+//! sends a row for each of its blocks, at most twice the binary digits of its length.
 
 use std::ops::{Add, Range};
 
@@ -83,7 +83,7 @@ impl<I> Tree<I> {
         self.stack.push(top);
     }
 
-    /// Adds what is left over, from the right.
+    /// Adds the blocks left over, from the right.
     pub(crate) fn finish(mut self, mut add: impl FnMut(&mut I, I)) -> Option<I> {
         let (_, mut sum) = self.stack.pop()?;
         while let Some((_, mut left)) = self.stack.pop() {

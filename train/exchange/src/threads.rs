@@ -100,7 +100,7 @@ impl Threads {
         self.waiting.clone()
     }
 
-    /// Has this rank leave its world when the value that comes back is dropped, for whoever does not drop the engine itself.
+    /// Lets this rank leave its world when the returned value is dropped, for callers that do not drop the engine.
     #[must_use = "it leaves at once otherwise"]
     pub fn leave_later(&self) -> Leaving {
         Leaving { shared: Arc::clone(&self.shared), seat: self.seat }

@@ -1,8 +1,10 @@
-//! Notices a collective call that takes too long, and names the ranks that did not arrive.
+//! Notices a collective call that takes too long, and names the ranks that did not arrive
+//! (`a_frozen_rank_ends_the_job_and_is_named`).
 //!
-//! A frozen rank (a stopped process, a machine that swaps, a dead link) sends neither data nor an error, and everybody
-//! else waits for ever. The call itself cannot give up: MPI may write into its buffers until the call is over, so they
-//! cannot be handed back. A thread beside it can end the run: [`Mpi::watchdog`](crate::Mpi::watchdog).
+//! A frozen rank (a stopped process, a machine that swaps, a dead link) sends neither data nor an error, and all other
+//! ranks wait for ever. The call itself cannot give up: MPI may write into its buffers until it ends. Another thread
+//! can end the run: [`Mpi::watchdog`](crate::Mpi::watchdog). The launcher ends the frozen process, so a restart finds
+//! the run free (`a_frozen_rank_is_ended_and_the_run_restarts_to_the_bits_of_an_undisturbed_one`).
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};

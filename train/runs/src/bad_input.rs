@@ -1,6 +1,6 @@
-//! The user's mistakes, told apart from everything else that goes wrong.
+//! The error type for mistakes of the user.
 
-/// Something the user gave that cannot work, as opposed to something that went wrong. The text says what to do instead.
+/// Input that cannot work, as opposed to a failure of the program. The text says how to correct it.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct BadInput(pub String);

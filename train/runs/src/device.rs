@@ -1,4 +1,4 @@
-//! Which device a run works on. The one place that names backends; everything else is generic over them.
+//! Opening of a run's device. Only this file names backends; all other code is generic over them.
 
 use std::{fmt, num::NonZeroUsize, str::FromStr};
 
@@ -10,44 +10,45 @@ use crate::BadInput;
 use crate::config::{Config, MemorySection};
 use crate::{pages, threads};
 
-/// The device that the user asks for.
+/// The device that `--device` names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
-    /// CUDA where it is complete, else the CPU.
+    /// CUDA if it is usable, else the CPU.
     #[default]
     Auto,
-    /// An NVIDIA GPU: the one of this number, or the first. Processes that share a host take one each.
+    /// An NVIDIA GPU by number; by default the number of this process among those on its host.
     Cuda(Option<usize>),
     /// The default device of the system's Vulkan driver.
     Vulkan,
-    /// The CPU, whose heap plays the device.
+    /// The CPU, whose heap counts as device memory.
     Cpu,
 }
 
-/// A device that is ready.
+/// An open device.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// The device's own name, its number included.
+    /// Name of the device, including its number.
     pub name: String,
-    /// The runtime and the memory in all, equal on devices of a kind.
+    /// Runtime and total memory, equal on devices of one kind.
     pub kind: String,
-    /// The hardware's name, where its driver tells it.
+    /// Name of the hardware, if the driver reports it.
     pub model: Option<String>,
-    /// Device memory in all and free, where the runtime can tell.
+    /// Total and free device memory, if the runtime reports them.
     pub memory: Option<DeviceMemory>,
-    /// Bytes that tensors may take on the device; `None` is no limit.
+    /// Limit on bytes of tensors on the device, if there is one.
     pub budget: Option<u64>,
-    /// Whether the device's bytes are the host's too.
+    /// Whether device memory is host memory.
     pub shares_host: bool,
 }
 
-/// Settings of a device, before it starts.
+/// Settings with which a device is opened.
 #[derive(Debug, Clone)]
 pub struct Setup {
     memory: MemorySection,
     tf32: bool,
-    /// Number of processes that share the host's memory, and this one's number among them.
+    /// Number of processes that share this host.
     processes: NonZeroUsize,
+    /// Number of this process among them, from 0.
     process: usize,
 }
 
@@ -63,7 +64,7 @@ impl From<&Config> for Setup {
 }
 
 impl Setup {
-    /// These settings for one of several processes that share this host: its number, from 0, and how many they are.
+    /// Settings for number `process`, from 0, of `processes` processes on this host.
     #[must_use]
     pub fn among(mut self, process: usize, processes: usize) -> Self {
         self.process = process;
@@ -71,29 +72,29 @@ impl Setup {
         self
     }
 
-    /// These settings without the disk that a run sinks to: a program that only reads weights takes no space there.
+    /// Settings without the disk: a program that only reads weights reserves no space there.
     #[must_use]
     pub fn without_disk(mut self) -> Self {
         self.memory.disk = None;
         self
     }
 
-    /// Settings with the device's own budgets.
+    /// Settings with automatic budgets.
     pub fn unlimited() -> Self {
         Self { memory: MemorySection::default(), tf32: true, processes: NonZeroUsize::MIN, process: 0 }
     }
 }
 
-/// Something to do on a device, whichever it is.
+/// Work on a device, generic over its backend.
 pub trait Work {
-    /// The result of the work.
+    /// Result of the work.
     type Output;
 
-    /// Does it on `device`.
+    /// Runs on `device`.
     fn on<I: Offloadable>(self, device: &I::Device, place: &Place) -> anyhow::Result<Self::Output>;
 }
 
-/// Opens the device and does the work there.
+/// Opens the device and runs `work` on it.
 pub fn with<W: Work>(choice: DeviceChoice, setup: &Setup, work: W) -> anyhow::Result<W::Output> {
     match choice {
         DeviceChoice::Auto => auto(setup, work),
@@ -106,12 +107,12 @@ pub fn with<W: Work>(choice: DeviceChoice, setup: &Setup, work: W) -> anyhow::Re
 const CPU: &str = "the CPU";
 
 fn cpu<W: Work>(setup: &Setup, work: W) -> anyhow::Result<W::Output> {
-    pages::keep();
+    pages::keep_freed_pages();
     threads::join_pool();
     open::<Flex, W>(&FlexDevice, probe::<Flex>(&FlexDevice)?, CPU, setup, work)
 }
 
-/// Many machines have NVIDIA's driver and nothing to compile kernels with. That is said and no reason to stop.
+/// Machines with NVIDIA's driver but no compiler for kernels use the CPU, with a message.
 #[cfg(feature = "cuda")]
 fn auto<W: Work>(setup: &Setup, work: W) -> anyhow::Result<W::Output> {
     use burn::backend::{Cuda, cuda::CudaDevice};
@@ -182,10 +183,12 @@ fn open<I: Offloadable, W: Work>(
     if let Some((folder, part)) = setup.memory.disk_part() {
         config = config.disk(folder, part.into());
     }
+
     config.install::<I>(device).with_context(|| match &setup.memory.disk {
         Some(disk) => format!("preparing {} with `memory.disk` = {}", facts.name, disk.display()),
         None => format!("preparing {}", facts.name),
     })?;
+
     let budget = stats::<I>(device).device.budget;
     let total = facts.memory.map(|memory| format!(" with {}", Bytes(memory.total)));
     let kind = format!("{runtime}{}", total.unwrap_or_default());

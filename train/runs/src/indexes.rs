@@ -1,8 +1,9 @@
-//! The indexed texts that a model with `model.longest_match` looks its own text up in.
+//! The indexed texts in which a model with `model.longest_match` finds matches of its own text.
 //!
-//! They are those of `data.indexes` and, behind them, the run's own training text, whose index lies beside its shards. A
-//! checkpoint says by digest which texts they were in training. A run goes on with the same ones alone; to answer, a model
-//! does without where they are missing, as it did in training wherever a match was hidden.
+//! They are `data.indexes` and then the run's own training text, whose index is in its data folder. A checkpoint stores
+//! digests of the texts. Resumed training needs the same texts (`listed_texts_are_looked_up_too_and_must_not_change`).
+//! Without them a model answers as if it found no matches, with a warning
+//! (`a_model_without_its_index_answers_with_a_warning`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ use crate::config::{Config, DataSource, IndexEntry};
 #[derive(Debug, Clone)]
 pub struct Indexes(Arc<Corpora>);
 
-/// An indexed text, as a checkpoint knows it.
+/// Identity of an indexed text, as a checkpoint stores it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct IndexedText {
@@ -30,20 +31,19 @@ struct IndexedText {
 }
 
 impl IndexedText {
-    /// The indexed texts that a checkpoint names.
-    fn of(checkpoint: &Path) -> anyhow::Result<Vec<Self>> {
+    /// Reads the texts that a checkpoint was trained with.
+    fn from_checkpoint(checkpoint: &Path) -> anyhow::Result<Vec<Self>> {
         let path = checkpoint.join(INDEXES);
         let read = || -> anyhow::Result<Vec<Self>> { Ok(serde_json::from_slice(&fs::read(&path)?)?) };
         read().with_context(|| format!("reading {}", path.display()))
     }
 }
 
-/// The folder of a run's own index, in its folder of data.
 fn own_index(data: &Path) -> PathBuf {
     data.join("index")
 }
 
-/// The folder of the shards that a run learns from: those it names, or those it has cut into its folder of data.
+/// Folder of the run's training shards: the configured one, or `shards` in its data folder.
 pub fn own_shards(config: &Config, data: &Path) -> PathBuf {
     match (config.data.source, &config.data.path) {
         (DataSource::Shards, Some(path)) => path.clone(),
@@ -51,22 +51,22 @@ pub fn own_shards(config: &Config, data: &Path) -> PathBuf {
     }
 }
 
-/// The index of a run's own training text.
+/// Index of the run's own training text.
 pub fn own_entry(config: &Config, data: &Path) -> IndexEntry {
     IndexEntry { index: own_index(data), set: own_shards(config, data) }
 }
 
 impl Indexes {
-    /// Opens them, to be searched in this order.
+    /// Opens indexes, which are searched in this order.
     pub fn open(entries: &[IndexEntry]) -> Result<Self, tokenizer::Error> {
         let folders = entries.iter().map(|entry| (&entry.index, &entry.set));
         Ok(Self(Arc::new(Corpora::open(folders, Corpora::SHORTEST)?)))
     }
 
-    /// Opens those of the texts that the checkpoint was trained with, in their order, wherever among `candidates` they are.
-    pub fn of_checkpoint(checkpoint: &Path, candidates: &[IndexEntry]) -> anyhow::Result<Self> {
+    /// Finds the texts that a checkpoint was trained with among `candidates`, and opens them in their order.
+    pub fn from_checkpoint(checkpoint: &Path, candidates: &[IndexEntry]) -> anyhow::Result<Self> {
         let mut found = Vec::new();
-        for text in IndexedText::of(checkpoint)? {
+        for text in IndexedText::from_checkpoint(checkpoint)? {
             let mut problems = Vec::new();
             let entry =
                 candidates.iter().find(|candidate| match Index::open(&candidate.index, &candidate.set) {
@@ -80,6 +80,7 @@ impl Indexes {
                         false
                     }
                 });
+
             let entry = entry.ok_or_else(|| {
                 BadInput(format!(
                     "there is no index of the text {} of {} tokens ({}); name one in `data.indexes`",
@@ -93,12 +94,12 @@ impl Indexes {
         Ok(Self::open(&found)?)
     }
 
-    /// Whether one of them is of the text with this digest.
+    /// Whether the text with this digest is indexed.
     pub fn have(&self, shards: Fingerprint) -> bool {
         self.texts().iter().any(|text| text.shards == shards)
     }
 
-    /// The texts, to look positions of a data set up.
+    /// The open texts.
     pub fn corpora(&self) -> &Arc<Corpora> {
         &self.0
     }
@@ -108,29 +109,29 @@ impl Indexes {
         manifests.map(|manifest| IndexedText { shards: manifest.shards, tokens: manifest.tokens }).collect()
     }
 
-    /// Writes into a checkpoint which texts these are.
+    /// Writes the identities of the texts into a checkpoint.
     pub fn save(&self, checkpoint: &Path) -> anyhow::Result<()> {
         let mut text = serde_json::to_vec_pretty(&self.texts())?;
         text.push(b'\n');
         fs::write(checkpoint.join(INDEXES), text).context("writing which texts are looked up")
     }
 
-    /// Refuses other texts than the checkpoint was trained with.
+    /// Fails unless the checkpoint was trained with these texts.
     pub fn check(&self, checkpoint: &Path) -> anyhow::Result<()> {
-        let trained = IndexedText::of(checkpoint)?;
+        let trained = IndexedText::from_checkpoint(checkpoint)?;
         let found = self.texts();
         if trained == found {
             return Ok(());
         }
-        let told = |texts: &[IndexedText]| {
+        let listed = |texts: &[IndexedText]| {
             let each = texts.iter().map(|text| format!("{} of {} tokens", text.shards, text.tokens));
             each.collect::<Vec<_>>().join(", ")
         };
         Err(BadInput(format!(
             "the indexed texts are not those that the model was trained with: they were {} and are {}; name the same ones \
              in the same order in `data.indexes`",
-            told(&trained),
-            told(&found)
+            listed(&trained),
+            listed(&found)
         ))
         .into())
     }
@@ -138,14 +139,14 @@ impl Indexes {
 
 impl Lookup for Indexes {
     fn begin(&self) -> Box<dyn Matching> {
-        Box::new(Reading(self.0.matcher(true)))
+        Box::new(IndexMatching(self.0.matcher(true)))
     }
 }
 
 #[derive(Debug)]
-struct Reading(Matcher);
+struct IndexMatching(Matcher);
 
-impl Matching for Reading {
+impl Matching for IndexMatching {
     fn follower_after(&mut self, token: u32) -> Option<u32> {
         self.0.push(token).map(|found| found.next)
     }

@@ -1,6 +1,7 @@
-//! Runs on disk, and how they are opened: configuration, directory and checkpoints, device, weights and vocabulary. The
-//! trainer and everything else that opens a trained model stand on this crate; it knows nothing of training, of a
-//! command line or of a server.
+//! Opening of runs on disk: configuration, directory, checkpoints, device, weights and vocabulary.
+//!
+//! Every program that opens a trained model uses this crate. It knows nothing of training, command lines or servers
+//! (`opening_a_trained_model_needs_no_trainer`).
 
 mod bad_input;
 pub mod checkpoint;
@@ -10,7 +11,7 @@ pub mod directory;
 mod indexes;
 pub mod pages;
 mod pretrained;
-mod speaker;
+mod text_generator;
 pub mod threads;
 mod trained;
 pub mod weights;
@@ -18,5 +19,5 @@ pub mod weights;
 pub use bad_input::BadInput;
 pub use indexes::{Indexes, own_entry, own_shards};
 pub use pretrained::Pretrained;
-pub use speaker::{Speaker, TEXTS_AT_ONCE, ends, opening};
+pub use text_generator::{TEXTS_AT_ONCE, TextGenerator, ends, opening};
 pub use trained::{Trained, Wanted};

@@ -1,4 +1,4 @@
-//! Weights that a new run begins with: those of another run, and its vocabulary.
+//! Weights and vocabulary of another run, from which a new run starts.
 
 use std::path::{Path, PathBuf};
 
@@ -11,43 +11,43 @@ use crate::checkpoint::{CONFIG, TOKENIZER, Verified};
 use crate::config::{Config, DataSource};
 use crate::{BadInput, trained, weights};
 
-/// Matrices with a row for each token have a multiple of these: the kernels of GPUs like it.
+/// An enlarged vocabulary is a multiple of this, which suits the kernels of GPUs.
 const ROWS: usize = 64;
 
-/// A checkpoint that another run begins with.
+/// A checkpoint from which another run starts.
 #[derive(Debug)]
 pub struct Pretrained {
     checkpoint: Verified,
-    /// The run it was saved by, where it lies in one.
+    /// The run that contains it, if any.
     run: Option<PathBuf>,
-    /// Its model, as it was saved.
     model: GptConfig,
     tokenizer: Tokenizer,
-    /// Control tokens that the new run's vocabulary has and this one had not.
+    /// Number of control tokens added to the vocabulary.
     added: u32,
-    /// Whether its indexes are left out, which the new vocabulary cannot read.
-    forgets_indexes: bool,
+    /// Whether `data.indexes` are dropped, because they lack the added tokens.
+    drops_indexes: bool,
 }
 
-/// Keys that the weights do not decide, although they are in a section that comes with the weights.
-const FREE: [&str; 4] = ["model.compute", "model.longest_match", "model.match_pdrop", "tokenizer.chat"];
+/// Keys of `model` and `tokenizer` that the weights do not determine.
+const CHANGEABLE_KEYS: [&str; 4] =
+    ["model.compute", "model.longest_match", "model.match_pdrop", "tokenizer.chat"];
 
 impl Pretrained {
-    /// Finds the checkpoint at `path`, or the latest of the run there, and checks every byte of it.
+    /// Finds the checkpoint at `path`, or the latest of the run at `path`, and verifies all its bytes.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let (run, checkpoint) = trained::checkpoint(path, None)?;
         let tokenizer = Tokenizer::load(checkpoint.path.join(TOKENIZER))?;
         let saved = Config::load(&checkpoint.path.join(CONFIG).to_string_lossy(), &[])?;
-        Ok(Self { checkpoint, run, model: saved.model, tokenizer, added: 0, forgets_indexes: false })
+        Ok(Self { checkpoint, run, model: saved.model, tokenizer, added: 0, drops_indexes: false })
     }
 
-    /// A name for runs that begin with it.
+    /// Name of its run, which a new run takes by default.
     pub fn name(&self) -> Option<String> {
         Some(self.run.as_ref()?.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// The configuration of a run in `run` that begins here: the named one, or else the one this was trained by, with
-    /// this model and this vocabulary. Where the run is to learn conversations, the vocabulary gets what it lacks.
+    /// Returns the configuration of a new run in `run`: the named one, or else this checkpoint's, but always with its
+    /// model and vocabulary. Adds chat control tokens if the run needs them.
     pub fn describe(
         mut self,
         run: &Path,
@@ -59,10 +59,11 @@ impl Pretrained {
             return Err(BadInput(format!(
                 "`--set {fixed}` cannot change what {path} was trained with: the model and the vocabulary come with the \
                  weights, but for `{}`",
-                FREE.join("`, `")
+                CHANGEABLE_KEYS.join("`, `")
             ))
             .into());
         }
+
         let saved = self.checkpoint.path.join(CONFIG).to_string_lossy().into_owned();
         let name = name.unwrap_or(&saved);
         let vocabulary = std::path::absolute(run.join(TOKENIZER))?;
@@ -71,6 +72,7 @@ impl Pretrained {
             "tokenizer.kind=file".to_owned(),
             format!("tokenizer.path={}", serde_json::json!(vocabulary)),
         ];
+
         let mut config = Config::load(name, &[&given, set].concat())?;
         if self.model.longest_match && !config.model.longest_match {
             return Err(BadInput(format!(
@@ -79,17 +81,19 @@ impl Pretrained {
             ))
             .into());
         }
-        // Shards were cut with the vocabulary that they name.
+
+        // Shards have a fixed vocabulary.
         if config.tokenizer.chat && config.data.source != DataSource::Shards {
-            self = self.learn_to_converse()?;
+            self = self.add_chat_tokens()?;
         }
         if self.added > 0 && name == saved && !config.data.indexes.is_empty() {
-            // They were made with a vocabulary that lacks what was added, and nobody has asked for them here.
+            // The saved indexes lack the added tokens. Indexes given by `--set` are kept.
             if !set.iter().any(|given| given.trim_start().starts_with("data.indexes")) {
                 config.data.indexes.clear();
-                self.forgets_indexes = true;
+                self.drops_indexes = true;
             }
         }
+
         let known = self.tokenizer.vocab_size() as usize;
         if known > config.model.vocab_size {
             config.model.vocab_size = known.next_multiple_of(ROWS);
@@ -97,7 +101,7 @@ impl Pretrained {
         Ok((self, config))
     }
 
-    fn learn_to_converse(mut self) -> anyhow::Result<Self> {
+    fn add_chat_tokens(mut self) -> anyhow::Result<Self> {
         let known = self.tokenizer.vocab_size();
         self.tokenizer = self.tokenizer.with_chat().with_context(|| {
             format!(
@@ -109,12 +113,12 @@ impl Pretrained {
         Ok(self)
     }
 
-    /// Puts the vocabulary where the run in `run` looks for it.
+    /// Saves the vocabulary in the run directory `run`.
     pub fn save_vocabulary(&self, run: &Path) -> Result<(), tokenizer::Error> {
         self.tokenizer.save(run.join(TOKENIZER))
     }
 
-    /// The weights as the model that `wanted` describes.
+    /// Loads the weights and adapts them to the vocabulary and lookup of `wanted`.
     pub fn weights<B: Backend>(&self, wanted: &GptConfig, device: &B::Device) -> anyhow::Result<Gpt<B>> {
         let (path, step) = (self.checkpoint.path.display(), self.checkpoint.step);
         eprintln!("beginning with the weights of step {step} in {path}");
@@ -124,7 +128,7 @@ impl Pretrained {
                 self.added, wanted.vocab_size, self.model.vocab_size
             );
         }
-        if self.forgets_indexes {
+        if self.drops_indexes {
             eprintln!(
                 "its `data.indexes` are left out: they were made without these tokens (`--set tokenizer.chat=false` keeps them)"
             );
@@ -152,9 +156,9 @@ impl Pretrained {
     }
 }
 
-/// Whether `--set` names something that the weights decide.
+/// Whether a `--set` argument changes a key that the weights determine.
 fn is_fixed(given: &str) -> bool {
     let key = given.split_once('=').map_or(given, |(key, _)| key).trim();
     let section = key.split('.').next().unwrap_or(key);
-    ["model", "tokenizer"].contains(&section) && !FREE.contains(&key)
+    ["model", "tokenizer"].contains(&section) && !CHANGEABLE_KEYS.contains(&key)
 }

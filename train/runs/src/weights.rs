@@ -1,4 +1,4 @@
-//! The weights of a checkpoint, as the model that a configuration describes.
+//! Loading of a checkpoint's weights.
 
 use std::path::Path;
 
@@ -9,11 +9,11 @@ use models::{Footprint, Gpt, GptConfig, weights::Layout};
 use crate::BadInput;
 use crate::checkpoint::WEIGHTS;
 
-/// The weights in `folder`, whose bytes were checked before.
+/// Loads the verified weights in `folder`. Fails if they are not of the model `wanted`.
 pub fn load<B: Backend>(folder: &Path, wanted: &GptConfig, device: &B::Device) -> anyhow::Result<Gpt<B>> {
     tables_fit(wanted)?;
     let path = folder.join(WEIGHTS);
-    // Products may be computed in another type than before; the weights are the same.
+    // The compute type may differ from that in training.
     let stored = GptConfig { compute: wanted.compute, ..models::weights::native_config(&path)? };
     if stored != *wanted {
         return Err(BadInput(format!(
@@ -26,7 +26,7 @@ pub fn load<B: Backend>(folder: &Path, wanted: &GptConfig, device: &B::Device) -
     Ok(models::weights::load(wanted, &[&path], Layout::Native, device)?)
 }
 
-/// Rotary tables are as long as a description says, whatever the weights beside it take.
+/// Fails if the rotary tables, whose size `n_positions` sets, exceed free host memory.
 pub fn tables_fit(model: &GptConfig) -> anyhow::Result<()> {
     let tables = Footprint::of(model)?.rotary_bytes();
     match available_host_memory().filter(|free| *free < tables) {

@@ -22,16 +22,14 @@ use super::index::{check_listed, indexes};
 use super::vocabulary::{learn_bpe, learn_characters};
 use crate::progress::InputBar;
 
-/// The data of a run: its vocabulary, its shards and its indexes.
 #[derive(Debug)]
 pub(crate) struct Data {
     pub(crate) tokenizer: Tokenizer,
     pub(crate) shards: PathBuf,
-    /// Indexes for a model with `longest_match`.
     pub(crate) indexes: Option<Indexes>,
 }
 
-/// Makes what `run` does not hold yet. A run that goes on has the words of its checkpoint, wherever it goes on.
+/// Makes the data that `run` lacks. A resumed run takes the tokenizer from its checkpoint, also in another directory.
 pub(crate) fn prepare(
     config: &Config,
     run: &Path,
@@ -44,7 +42,7 @@ pub(crate) fn prepare(
         None => tokenizer(config, run, &folder, stop)?,
     };
     check_listed(config, &tokenizer)?;
-    let mut data = Data::of(tokenizer, config, &folder, stop)?;
+    let mut data = Data::new(tokenizer, config, &folder, stop)?;
     if config.model.longest_match {
         let indexes = indexes(&data, config, &folder, stop)?;
         if let Some(checkpoint) = checkpoint {
@@ -56,7 +54,7 @@ pub(crate) fn prepare(
 }
 
 impl Data {
-    /// The data of `config`, if they are shards and need no preparing.
+    /// `None` if the data needs preparation.
     pub(crate) fn ready(config: &Config) -> Result<Option<Self>, tokenizer::Error> {
         let shards = config.data.path.as_ref().filter(|path| path.exists());
         let (DataSource::Shards, Some(shards)) = (config.data.source, shards) else { return Ok(None) };
@@ -64,8 +62,8 @@ impl Data {
         Ok(tokenizer.map(|tokenizer| Self { tokenizer, shards: shards.clone(), indexes: None }))
     }
 
-    /// The data of `config` under a known tokenizer, cut into shards in `folder` unless they are there.
-    pub(crate) fn of(
+    /// The data of `config` with a given tokenizer. Cuts the shards in `folder` unless they exist.
+    pub(crate) fn new(
         tokenizer: Tokenizer,
         config: &Config,
         folder: &Path,
@@ -86,12 +84,10 @@ impl Data {
         Ok(Self { tokenizer, shards, indexes: None })
     }
 
-    /// The indexes, as the model takes them.
     pub(crate) fn lookup(&self) -> Option<&dyn Lookup> {
         self.indexes.as_ref().map(|indexes| indexes as &dyn Lookup)
     }
 
-    /// How `config` cuts the shards.
     pub(crate) fn windows(config: &Config, shuffle: bool) -> WindowPlan {
         let align = match config.data.align {
             AlignKind::Anywhere => Align::Anywhere,
@@ -101,7 +97,6 @@ impl Data {
     }
 }
 
-/// Text to learn a vocabulary from and to cut into shards.
 fn inputs(config: &Config, folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     match (config.data.source, &config.data.path) {
         (DataSource::Dialogues, _) => {
@@ -140,7 +135,7 @@ fn tokenizer(config: &Config, run: &Path, data: &Path, stop: &AtomicBool) -> any
         }
     };
     tokenizer.save(&folder)?;
-    // What is saved decides how the run reads its shards, so it is what the run uses from the start.
+    // Use the saved form from the start: it is the one that a resumed run loads.
     Ok(Tokenizer::load(&folder)?)
 }
 
@@ -148,7 +143,6 @@ fn specials(section: &TokenizerSection) -> &'static [&'static str] {
     if section.chat { &CHAT_SPECIALS } else { &[] }
 }
 
-/// The tokenizer that nothing has to be learned for.
 fn given_tokenizer(section: &TokenizerSection) -> Result<Option<Tokenizer>, tokenizer::Error> {
     match (section.kind, &section.path) {
         (TokenizerKind::File, Some(path)) => Tokenizer::load(path).map(Some),
@@ -183,7 +177,6 @@ fn cut(
     Ok(())
 }
 
-/// Says which records of the input a set lacks.
 pub(crate) fn report_bad_records(manifest: &Manifest) {
     let bad = &manifest.bad_records;
     if bad.is_empty() {

@@ -1,4 +1,4 @@
-//! Building an index of longest matches under a progress bar.
+//! Building an index of longest matches.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -12,15 +12,15 @@ use tokenizer::{IndexBuild, IndexManifest, IndexProgress, IndexStep, Split, Toke
 use super::corpus::Data;
 use crate::progress::StepBar;
 
-/// The most memory that the index of a run's own text is built in.
+/// The most memory for building the index of a run's own text.
 const MEMORY: u64 = 1 << 30;
 
-/// The same on a host with so much `free`, of which others need the larger part. How much it is changes no byte of an index.
+/// Memory for building an index on a host with `free` bytes. It changes no byte of the index.
 fn memory(free: Option<u64>) -> u64 {
     free.map_or(MEMORY, |free| (free / 4).min(MEMORY))
 }
 
-/// Refuses listed indexes that cannot be used with this vocabulary, before anything is prepared for them.
+/// Refuses listed indexes that do not fit this vocabulary, before any data is prepared.
 pub(super) fn check_listed(config: &Config, tokenizer: &Tokenizer) -> anyhow::Result<()> {
     if config.data.indexes.is_empty() {
         return Ok(());
@@ -38,8 +38,8 @@ pub(super) fn check_listed(config: &Config, tokenizer: &Tokenizer) -> anyhow::Re
     Ok(())
 }
 
-/// Opens what a run looks up: the listed texts, then its own training text, unless it is listed. That one's index is built
-/// unless it is there.
+/// Opens the listed indexes, then the run's own unless the list contains it. The run's own is built if it does not
+/// exist.
 pub(super) fn indexes(
     data: &Data,
     config: &Config,
@@ -92,7 +92,7 @@ fn build_own(own: &IndexEntry, stop: &AtomicBool) -> anyhow::Result<()> {
     })
 }
 
-/// Builds an index and shows how far it is. Returns its manifest, and how many pieces of an earlier build were used again.
+/// Returns the manifest, and the number of pieces reused from an earlier build.
 pub(crate) fn build_index(build: &IndexBuild, stop: &AtomicBool) -> anyhow::Result<(IndexManifest, u64)> {
     let mut bar = StepBar::new();
     let mut reused = 0;
@@ -104,7 +104,6 @@ pub(crate) fn build_index(build: &IndexBuild, stop: &AtomicBool) -> anyhow::Resu
     Ok((manifest?, reused))
 }
 
-/// Threads that an index is built with where nobody says.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
@@ -122,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_index_is_built_in_a_quarter_of_what_is_free_and_in_a_gibibyte_at_most() {
+    fn an_index_is_built_in_a_quarter_of_free_memory_and_a_gibibyte_at_most() {
         assert_eq!([None, Some(64 << 30), Some(4 << 30)].map(memory), [MEMORY; 3]);
         assert_eq!(memory(Some(400 << 20)), 100 << 20);
     }

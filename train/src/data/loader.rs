@@ -1,7 +1,7 @@
 //! Reads ahead on a thread that touches host memory only.
 //!
-//! A worker that made tensors would give the device a second stream, and with it an order of operations that changes
-//! from run to run.
+//! If that thread made tensors, the device would have a second stream, and an order of operations that varies between
+//! runs.
 
 use std::{
     marker::PhantomData,
@@ -17,10 +17,8 @@ use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
 use burn::tensor::backend::Backend;
 use burn_dataset::Dataset;
 
-/// Items read before they are asked for.
 const AHEAD: usize = 2;
 
-/// Items of a data set, in order, from a place on.
 pub(crate) struct StepLoader<B, D> {
     items: Arc<D>,
     range: Range<usize>,
@@ -44,7 +42,7 @@ where
         let (source, range) = (Arc::clone(&self.items), self.range.clone());
         thread::spawn(move || {
             for item in range.map_while(|index| source.get(index)) {
-                // The reader has gone away; what it did not ask for is not needed.
+                // The reader is gone and needs no more items.
                 if sender.send(item).is_err() {
                     return;
                 }
@@ -57,7 +55,7 @@ where
         self.range.len()
     }
 
-    /// Items are on the host, for any device.
+    /// Items are on the host, so any device can use them.
     fn to_device(&self, _device: &B::Device) -> Arc<dyn DataLoader<B, I>> {
         Arc::new(Self::new(Arc::clone(&self.items), self.range.clone()))
     }

@@ -1,4 +1,4 @@
-//! From the configuration to sequences of tokens on the host. No tensor, no device.
+//! Sequences of tokens on the host, made from the configuration. This module knows no tensor and no device.
 
 mod corpus;
 mod index;

@@ -1,18 +1,17 @@
-//! Questions that training never asked, with their answers.
+//! Questions that are not in the training data, with their answers.
 
 use tokenizer::{Message, Tokenizer, dialogues::Dialogues};
 
-/// A question and the one right answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Question {
     pub(crate) prompt: Vec<u32>,
     pub(crate) answer: String,
 }
 
-/// Far from any seed a run would choose for training.
+/// Unlikely as a training seed.
 const SEED: u64 = 0x5155_495A;
 
-/// `count` questions asked in forms that training knows, and `count` in forms it does not.
+/// `count` questions in forms that training uses, and `count` in forms that it does not.
 pub(crate) fn questions(tokenizer: &Tokenizer, count: usize) -> Result<[Vec<Question>; 2], tokenizer::Error> {
     let of = |dialogues: Dialogues| {
         dialogues.take(count).map(|messages| question(tokenizer, &messages)).collect::<Result<Vec<_>, _>>()

@@ -11,7 +11,7 @@ use tokenizer::{Body, BpeTraining, Corpus, Error, Format, Progress, Tokenizer};
 
 use crate::progress::InputBar;
 
-/// A token for every character that occurs in `inputs`, after those in `specials`.
+/// A tokenizer with one token for each of `specials` and each character in `inputs`.
 pub(crate) fn learn_characters(
     inputs: &[PathBuf],
     specials: &[&str],
@@ -27,7 +27,6 @@ pub(crate) fn learn_characters(
     Tokenizer::characters(&alphabet, specials).context("making the alphabet")
 }
 
-/// Byte-pair encoding learned from `inputs`.
 pub(crate) fn learn_bpe(
     inputs: &[PathBuf],
     training: &BpeTraining,
@@ -36,8 +35,8 @@ pub(crate) fn learn_bpe(
     Ok(training.train(texts(&Corpus::find(inputs, false)?, training.document_chars, stop))?)
 }
 
-/// The text of every document. A plain file is one long document of which no part counts more than another, so it
-/// is taken as many of `document_chars` each.
+/// The texts of all documents. A plain file is one long document, so it is split into texts of `document_chars`
+/// characters, all of equal weight.
 fn texts(
     corpus: &Corpus,
     document_chars: usize,
@@ -51,7 +50,7 @@ fn texts(
         }
         let part = match part {
             Ok(part) => part,
-            // Cutting the shards counts it.
+            // Cutting the shards counts this record.
             Err(error) if error.is_bad_record() => return Vec::new(),
             Err(error) => return vec![Err(error)],
         };

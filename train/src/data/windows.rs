@@ -1,8 +1,8 @@
-//! Sequences as the network takes them, by their place in the run.
+//! Sequences in the form that the network takes, addressed by their place in the run.
 //!
-//! Which sequences a step learns from follows from its number and the seed. A resumed run therefore asks for the next
-//! step's and gets what it would have got. Burn's `Dataset` has no errors: one that cannot be read ends early, and says
-//! why when asked.
+//! A step's sequences follow from its number and the seed, so a resumed run gets the same ones
+//! (`an_interrupted_run_resumes_bit_for_bit`). Burn's `Dataset` has no errors: after a read error the data set ends
+//! early, and `failure` returns the error.
 
 use std::sync::{Arc, Mutex, PoisonError, atomic::AtomicBool};
 
@@ -13,19 +13,18 @@ use tokenizer::{Cursor, Duplicates, Features, Fingerprint, Split, Targets, Token
 
 use super::corpus::Data;
 
-/// Sequences that pass through the network at once, row by row.
+/// Sequences for one pass of the network, row after row.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct MicroBatch {
     pub(crate) rows: usize,
     pub(crate) inputs: Vec<i32>,
     pub(crate) targets: Vec<i32>,
-    /// Token that followed the longest match up to each input; the size of the model's vocabulary where there is none.
+    /// The token after each input's longest match; the model's vocabulary size stands for no match.
     pub(crate) followers: Option<Vec<i32>>,
-    /// One weight per target; `None` where all count.
+    /// One weight per target; `None` if all count.
     pub(crate) mask: Option<Vec<f32>>,
 }
 
-/// Training data of one optimizer step.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct StepData {
     /// Number of the step, from 1.
@@ -34,7 +33,7 @@ pub(crate) struct StepData {
 }
 
 impl MicroBatch {
-    pub(crate) fn of(windows: &[Window]) -> Self {
+    pub(crate) fn new(windows: &[Window]) -> Self {
         let ids = |tokens: &[u32]| tokens.iter().map(|id| *id as i32).collect::<Vec<_>>();
         let weight = |counts: &bool| if *counts { 1.0 } else { 0.0 };
         let masked = windows.iter().any(|window| window.mask.is_some());
@@ -44,16 +43,15 @@ impl MicroBatch {
             targets: windows.iter().flat_map(|window| ids(&window.y)).collect(),
             followers: None,
             mask: masked.then(|| {
-                let of_window = |window: &Window| match &window.mask {
+                let weights = |window: &Window| match &window.mask {
                     Some(mask) => mask.iter().map(weight).collect(),
                     None => vec![1.0; window.y.len()],
                 };
-                windows.iter().flat_map(of_window).collect()
+                windows.iter().flat_map(weights).collect()
             }),
         }
     }
 
-    /// Targets that count towards the loss.
     pub(crate) fn counted(&self) -> f64 {
         match &self.mask {
             Some(mask) => mask.iter().map(|weight| f64::from(*weight)).sum(),
@@ -61,14 +59,13 @@ impl MicroBatch {
         }
     }
 
-    /// The share of targets that what was looked up foretells.
+    /// Share of targets that equal the looked-up follower.
     fn hits(&self) -> Option<f64> {
         let pairs = self.followers.as_ref()?.iter().zip(&self.targets);
         let hits = pairs.filter(|(follower, target)| follower == target).count();
         Some(hits as f64 / self.targets.len() as f64)
     }
 
-    /// The targets that count.
     pub(crate) fn counted_targets(&self) -> impl Iterator<Item = u32> {
         let counts = |at: usize| self.mask.as_ref().is_none_or(|mask| mask[at] > 0.0);
         self.targets.iter().enumerate().filter(move |(at, _)| counts(*at)).map(|(_, id)| *id as u32)
@@ -76,23 +73,22 @@ impl MicroBatch {
 }
 
 impl StepData {
-    /// Targets that count, never 0: a step without any has a loss and gradients of 0.
+    /// Number of targets that count; at least 1, so that a step without any has a loss and gradients of 0.
     pub(crate) fn counted(&self) -> f64 {
         counted(&self.micro_batches)
     }
 }
 
-/// Targets that count in some micro-batches, never 0.
+/// At least 1.
 pub(crate) fn counted(micro_batches: &[MicroBatch]) -> f64 {
     micro_batches.iter().map(MicroBatch::counted).sum::<f64>().max(1.0)
 }
 
-/// A split's sequences, and what is looked up for them.
 #[derive(Debug)]
 struct Sequences {
     tokens: Arc<TokenDataset>,
     features: Option<Features<Arc<TokenDataset>>>,
-    /// Stands for no match.
+    /// The id that stands for no match.
     none: i32,
 }
 
@@ -111,7 +107,6 @@ impl Sequences {
         Ok(Self { tokens, features, none: config.model.vocab_size as i32 })
     }
 
-    /// Followers of these sequences, one sequence behind the other.
     fn followers(&self, cursors: &[Cursor], stop: &AtomicBool) -> Result<Option<Vec<i32>>, tokenizer::Error> {
         let Some(features) = &self.features else { return Ok(None) };
         let found = features.windows_unless(cursors, stop)?.into_iter().flatten();
@@ -121,11 +116,11 @@ impl Sequences {
     fn read(&self, cursors: &[Cursor], followers: Option<Vec<i32>>) -> Result<MicroBatch, tokenizer::Error> {
         let windows =
             cursors.iter().map(|cursor| self.tokens.window(*cursor)).collect::<Result<Vec<_>, _>>()?;
-        Ok(MicroBatch { followers, ..MicroBatch::of(&windows) })
+        Ok(MicroBatch { followers, ..MicroBatch::new(&windows) })
     }
 }
 
-/// The training sequences of all steps. Item `n` is what step `n + 1` learns from.
+/// The training sequences of all steps. Item `n` is the data of step `n + 1`.
 #[derive(Debug)]
 pub(crate) struct TrainingWindows {
     sequences: Sequences,
@@ -174,38 +169,33 @@ impl TrainingWindows {
         })
     }
 
-    /// Identifies the tokens that are learned from.
     pub(crate) fn fingerprint(&self) -> Result<Fingerprint, tokenizer::Error> {
         self.tokens().fingerprint()
     }
 
-    /// Where the stream of sequences stands after `steps`.
     pub(crate) fn cursor(&self, steps: u64) -> Cursor {
         self.tokens().skip(self.start, steps * (self.micro_batch * self.accumulate) as u64)
     }
 
-    /// Sequences in one epoch.
     pub(crate) fn sequences(&self) -> u64 {
         self.tokens().windows()
     }
 
-    /// Targets that count, and how many of them an epoch sees.
     pub(crate) fn targets(&self) -> Targets {
         self.tokens().targets()
     }
 
-    /// Tokens of the text that sequences are cut from.
     pub(crate) fn text_tokens(&self) -> u64 {
         self.tokens().tokens()
     }
 
-    /// How often what is looked up is what comes next, in the first step.
+    /// The same for the first step.
     pub(crate) fn hits(&self) -> Option<f64> {
         let hits: Vec<f64> = self.get(0)?.micro_batches.iter().filter_map(MicroBatch::hits).collect();
         (!hits.is_empty()).then(|| hits.iter().sum::<f64>() / hits.len() as f64)
     }
 
-    /// Why the data set ended early, if it did.
+    /// The error that ended the data set early, if any.
     pub(crate) fn failure(&self) -> Option<tokenizer::Error> {
         self.failure.take()
     }
@@ -214,12 +204,12 @@ impl TrainingWindows {
         let done = if self.only_first { 0 } else { step - 1 };
         let first = self.cursor(done);
         let rows = self.micro_batch as u64;
-        // A step that was begun is finished.
-        let go_on = AtomicBool::new(false);
+        // A step that has begun is read to its end.
+        let never_stop = AtomicBool::new(false);
         let micro_batch = |n: u64| {
             let cursors: Vec<_> =
                 (n * rows..(n + 1) * rows).map(|row| self.tokens().skip(first, row)).collect();
-            self.sequences.read(&cursors, self.sequences.followers(&cursors, &go_on)?)
+            self.sequences.read(&cursors, self.sequences.followers(&cursors, &never_stop)?)
         };
         let micro_batches = (0..self.accumulate as u64).map(micro_batch).collect::<Result<_, _>>()?;
         Ok(StepData { step, micro_batches })
@@ -241,13 +231,13 @@ impl Dataset<StepData> for TrainingWindows {
     }
 }
 
-/// The validation sequences, always the same ones, in batches.
+/// The validation sequences in batches, in the same order each time.
 #[derive(Debug)]
 pub(crate) struct ValidationWindows {
     windows: Sequences,
-    /// Documents that are copies of indexed ones; where something is looked up.
+    /// Documents that are copies of indexed ones; `None` without indexes.
     copies: Option<Duplicates>,
-    /// Looked up once for all evaluations.
+    /// The followers of all sequences, looked up once for all evaluations.
     followers: Option<Vec<i32>>,
     pub(crate) sequences: u64,
     rows: usize,
@@ -255,8 +245,8 @@ pub(crate) struct ValidationWindows {
 }
 
 impl ValidationWindows {
-    /// The first `limit` sequences of a fixed order, or all, looked up in `indexes`; that may take long, and ends with an error
-    /// soon after `stop` is set.
+    /// Opens the first `limit` sequences of a fixed order, or all, and looks them up in `indexes`. That may take long,
+    /// and fails soon after `stop` is set.
     pub(crate) fn open(
         config: &Config,
         data: &Data,
@@ -264,9 +254,9 @@ impl ValidationWindows {
         limit: Option<u64>,
         stop: &AtomicBool,
     ) -> Result<Self, tokenizer::Error> {
-        // A fixed order that is not the files': the first sequences of a file can be unlike the rest.
+        // Shuffled with a fixed seed: the first sequences of a file can be unlike the rest.
         let windows = Sequences::open(config, data, indexes, Split::Val, limit.is_some())?;
-        // Without a token that opens documents there is one, and whether parts of it are copies cannot be told.
+        // Without a token that opens documents, the split counts as one document, and partial copies cannot be found.
         let divided = indexes.filter(|_| data.tokenizer.bos().is_some());
         let copies = divided.map(|indexes| indexes.corpora().duplicates_unless(&windows.tokens, stop));
         let sequences = limit.unwrap_or(u64::MAX).min(windows.tokens.windows());
@@ -277,24 +267,23 @@ impl ValidationWindows {
         Ok(Self { windows, copies, followers, sequences, rows, failure: Failure::default() })
     }
 
-    /// How often what is looked up is what comes next, in the first batch.
+    /// Share of the first batch's targets that equal the looked-up follower.
     pub(crate) fn hits(&self) -> Option<f64> {
         self.get(0)?.hits()
     }
 
-    /// Whether it is known which documents are copies of indexed ones.
     pub(crate) fn know_copies(&self) -> bool {
         self.copies.is_some()
     }
 
-    /// Batch `index` without the targets that belong to copies of indexed documents; `None` where it has none of them.
+    /// Batch `index` without the targets in copies of indexed documents; `None` if it has no such targets.
     pub(crate) fn without_copies(&self, index: usize, batch: &MicroBatch) -> Option<MicroBatch> {
         let copies = self.copies.as_ref().filter(|copies| copies.duplicate_positions > 0)?;
         let length = batch.targets.len() / batch.rows;
         let mut mask = batch.mask.clone().unwrap_or_else(|| vec![1.0; batch.targets.len()]);
         let mut any = false;
         for (cursor, mask) in self.cursors(index).zip(mask.chunks_mut(length)) {
-            // The target of an input is the token behind it.
+            // The target of an input is the token after it.
             let positions = self.windows.tokens.positions(cursor);
             for (position, weight) in positions.zip(mask) {
                 if *weight > 0.0 && copies.contains(position + 1) {
@@ -315,7 +304,6 @@ impl ValidationWindows {
         Cursor { index, ..Cursor::start(0) }
     }
 
-    /// Why the data set ended early, if it did.
     pub(crate) fn failure(&self) -> Option<tokenizer::Error> {
         self.failure.take()
     }
@@ -366,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn validation_without_copies_leaves_out_the_copies_and_nothing_else() {
+    fn validation_without_copies_leaves_out_only_the_copies() {
         let documents =
             ["a river rises", "a river falls", "it rains", "so it goes", "a river falls", "it snows"];
         let (config, data, _folder) = opened(&documents);
@@ -393,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn each_input_comes_with_what_followed_its_longest_match() {
+    fn each_input_has_the_token_after_its_longest_match() {
         let documents =
             ["a river rises", "a river falls", "it rains", "so it goes", "a river falls", "it snows"];
         let (config, data, _folder) = opened(&documents);

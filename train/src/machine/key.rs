@@ -1,8 +1,9 @@
-//! The key of a measurement: the machine, the program, the device and the work for which its speeds hold.
+//! The key of a measurement: the machine, program, device and work for which its speeds hold.
 //!
-//! Speeds say nothing of another machine, of another device or of larger matrices; nor of another build, whose kernels may be
-//! others. So a measurement holds where its whole key is the same. The program is the very file that measured, by its path, its
-//! size and the moment it was written: a file that was written since, or put back from before, is another program.
+//! A measurement holds only if its whole key is equal
+//! (`a_measurement_holds_for_its_own_machine_program_device_and_work`). Another machine, device, matrix size or build,
+//! with other kernels, has other speeds. The program is identified by the path, size and modification time of its file.
+//! A file that was written since, or restored from a backup, is another program.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,16 +18,15 @@ use runs::device::Place;
 use runs::threads;
 use serde::{Deserialize, Serialize};
 
-/// Sides of the square matrices that are multiplied, and bytes copied there and back, where memory allows. A small product
-/// cannot occupy a fast GPU, and a large one takes minutes on a slow device: a larger side is only tried where the one before
-/// it is done in no time.
+/// Sides of the measured square matrices, and bytes copied there and back, if memory allows. A small matmul cannot
+/// occupy a fast GPU, and a large one takes minutes on a slow device. So a larger side is tried only if the smaller one
+/// was fast.
 const ON_A_GPU: (&[usize], usize) = (&[256, 1024, 4096], 64 << 20);
 const ON_THE_CPU: (&[usize], usize) = (&[384, 1024], 0);
 
-/// How names of variables begin that change what is measured, or on which device.
+/// Prefixes of environment variables that change the measurement or its device.
 const VARIABLES: [&str; 6] = ["CUBECL_", "CUDA_", "MESA_", "OFFLOAD_", "VK_", "WGPU_"];
 
-/// Everything that measured speeds depend on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Key {
@@ -40,10 +40,8 @@ pub(super) struct Key {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Host {
-    /// The processor's model and bytes of memory, where the system tells them.
     processor: Option<String>,
     memory: Option<u64>,
-    /// Threads that compute.
     threads: usize,
 }
 
@@ -65,23 +63,20 @@ struct Device {
     memory: Option<u64>,
 }
 
-/// The products and copies that are measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Work {
     pub(super) compute: Compute,
     tf32: bool,
-    /// Sides of the matrices.
     pub(super) sides: Vec<usize>,
-    /// Bytes copied to the device and back.
     pub(super) copied: usize,
-    /// The file system below host memory.
+    /// The file system of the disk.
     pub(super) disk: Option<String>,
 }
 
 impl Key {
-    /// `None` where the program's file is gone or cannot be asked for.
-    pub(super) fn of(place: &Place, work: Work) -> Option<Self> {
+    /// `None` if the program's file cannot be found.
+    pub(super) fn new(place: &Place, work: Work) -> Option<Self> {
         let is_named = |name: &str| VARIABLES.iter().any(|beginning| name.starts_with(beginning));
         let variables = env::vars_os().map(|(name, value)| [name, value]);
         let variables = variables.map(|texts| texts.map(|text| text.to_string_lossy().into_owned()));
@@ -112,7 +107,7 @@ impl Host {
     }
 }
 
-/// The first value of `name` in lines of names and values. What comes after it is not read: the kernel asks each core for its line.
+/// The first value of `name` in lines of names and values. Reads no further: the kernel asks each core for its line.
 fn value(table: impl BufRead, name: &str) -> Option<String> {
     table.lines().map_while(Result::ok).find_map(|line| {
         let (found, value) = line.split_once(':')?;
@@ -135,8 +130,8 @@ impl Program {
 }
 
 impl Work {
-    /// The work that a run of `config` is planned by, as far as it fits on the device.
-    pub(super) fn of(place: &Place, config: &Config) -> Self {
+    /// The work that plans a run of `config`, reduced to fit on the device.
+    pub(super) fn new(place: &Place, config: &Config) -> Self {
         let room = place.budget.unwrap_or(u64::MAX);
         let (sides, copied) = if place.shares_host { ON_THE_CPU } else { ON_A_GPU };
         let most = ((room / 32) as f64).sqrt() as usize;
@@ -152,7 +147,8 @@ impl Work {
     }
 }
 
-/// The file system that `folder` is or will be on: where it is mounted, and its number. Folders of one file system are as fast.
+/// Mount point and device number of the file system that `folder` is or will be on. Folders of one file system are
+/// equally fast.
 #[cfg(unix)]
 fn file_system(folder: &Path) -> String {
     use std::os::unix::fs::MetadataExt;
@@ -173,7 +169,7 @@ fn file_system(folder: &Path) -> String {
 pub(super) mod tests {
     use super::*;
 
-    /// The key of a measurement on this machine, and keys that differ from it in one part each.
+    /// The key of a measurement on this machine, and keys that each differ from it in one part.
     pub(in crate::machine) fn keys() -> (Key, Vec<Key>) {
         let place = Place {
             name: "CUDA device 0".to_owned(),
@@ -184,7 +180,8 @@ pub(super) mod tests {
             shares_host: false,
         };
         let config = Config::load("toy", &[]).expect("a preset");
-        let key = Key::of(&place, Work::of(&place, &config)).expect("a test is a file");
+        let key = Key::new(&place, Work::new(&place, &config)).expect("a test is a file");
+
         let changes: [fn(&mut Key); 12] = [
             |key| key.machine.processor = Some("another".to_owned()),
             |key| key.machine.memory = Some(1),
@@ -199,6 +196,7 @@ pub(super) mod tests {
             |key| key.work.disk = Some("/".to_owned()),
             |key| _ = key.variables.insert("OFFLOAD_PARANOID".to_owned(), "1".to_owned()),
         ];
+
         let others = changes.into_iter().map(|change| {
             let mut other = key.clone();
             change(&mut other);
@@ -208,7 +206,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_first_processor_and_all_memory_are_read_from_the_kernels_tables() {
+    fn the_first_processor_and_the_memory_are_read_from_proc() {
         let text = "processor\t: 0\nmodel name\t: A processor: 2.0 GHz\nprocessor\t: 1\nmodel name\t: B\n";
         assert_eq!(value(text.as_bytes(), "model name").as_deref(), Some("A processor: 2.0 GHz"));
         assert_eq!(
@@ -219,7 +217,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn work_is_as_large_as_the_devices_budget_allows() {
+    fn measured_work_fits_the_devices_budget() {
         let config = Config::load("toy", &[]).expect("a preset");
         let sides = |budget: Option<u64>, shares_host: bool| {
             let place = Place {
@@ -230,7 +228,7 @@ pub(super) mod tests {
                 budget,
                 shares_host,
             };
-            let work = Work::of(&place, &config);
+            let work = Work::new(&place, &config);
             (work.sides, work.copied)
         };
         assert_eq!(sides(None, true), (vec![384, 1024], 0));
@@ -242,7 +240,7 @@ pub(super) mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn folders_of_one_file_system_share_a_measurement_whether_they_are_there_or_not() {
+    fn existing_and_absent_folders_of_one_file_system_share_a_measurement() {
         let folder = tempfile::tempdir().expect("a folder");
         let own = file_system(folder.path());
         assert_eq!(file_system(&folder.path().join("absent/below")), own);

@@ -1,4 +1,4 @@
-//! How parameters come to be stepped on the host: each with its state, new or a checkpoint's, where that is to be.
+//! How parameters move to the host optimizer: each with its state, fresh or from a checkpoint.
 
 use std::collections::HashMap;
 
@@ -22,16 +22,16 @@ use super::{HostPart, Owners};
 use crate::plan::StatesOnDisk;
 use crate::training::PARTS;
 
-/// Moments of a checkpoint, each read when its parameter is there: all together may be more than host memory holds.
+/// A checkpoint's moments, read one parameter at a time: all together may exceed host memory.
 #[derive(Debug)]
 pub(crate) struct Restored {
     pub(crate) stored: TensorFile,
-    /// Steps taken, of each parameter that is stepped here.
+    /// Steps taken by each parameter that this rank steps.
     pub(crate) times: HashMap<String, usize>,
 }
 
 impl Restored {
-    /// The steps that a parameter has taken, and its moments: one where it has a velocity.
+    /// Step count and moments; the second is empty if the optimizer keeps a velocity.
     fn take(&mut self, name: &str, has_velocity: bool) -> anyhow::Result<Option<(usize, [Vec<f32>; 2])>> {
         let Some(time) = self.times.remove(name) else { return Ok(None) };
         let moment = |part: &str| -> anyhow::Result<Vec<f32>> {
@@ -45,9 +45,8 @@ impl Restored {
 }
 
 impl HostPart {
-    /// Takes over the parameters of `gpt` that are stepped here, with their moments where a checkpoint had any, and puts their states
-    /// where they are to be; and the gradients of those that another of their `owners` steps on its host. The model that comes back
-    /// computes with all of them in the type the device is to have.
+    /// Takes over the parameters of `gpt` that this rank steps on the host, with the moments of a checkpoint. Of other
+    /// `owners`' parameters it takes only the gradients. Returns the model in the form that the device computes with.
     pub(crate) fn adopt<B: AutodiffBackend<InnerBackend: Managed>>(
         &mut self,
         gpt: Gpt<B>,
@@ -71,10 +70,9 @@ impl HostPart {
         Ok(gpt)
     }
 
-    /// The memory for a parameter's state.
-    fn memory_for(&self, name: &str, rank: usize, on_disk: StatesOnDisk) -> StateMemory {
+    fn memory_for(&self, name: &str, dims: usize, on_disk: StatesOnDisk) -> StateMemory {
         let by_rows = self.by_rows && name == "wte";
-        let disk = self.memory.disk().filter(|_| !by_rows && on_disk.have(block_of(name), rank));
+        let disk = self.memory.disk().filter(|_| !by_rows && on_disk.contains(block_of(name), dims));
         disk.as_ref().map_or_else(|| (&self.memory).into(), StateMemory::from)
     }
 
@@ -85,22 +83,25 @@ impl HostPart {
         on_disk: StatesOnDisk,
     ) -> anyhow::Result<(HostState, Tensor<I, D>)> {
         let memory = self.memory_for(name, D, on_disk);
-        // Tiles are made of the masters, which weights in bf16 would round first.
+        // Tiles are encoded from the f32 masters; weights in bf16 would round them first.
         let in_tiles = self.crossing.code(name, D).is_some();
         let narrow = !in_tiles && is_narrow(self.config.model.compute, name, D);
         let has_velocity = self.keeps_velocity();
+
         let restored = match &mut self.restored {
             Some(restored) => restored.take(name, has_velocity)?,
             None => None,
         };
         if restored.is_none() && !narrow && !has_velocity {
-            return Ok((HostState::of_tensor(memory, name, self.format, &weights)?, weights));
+            return Ok((HostState::from_tensor(memory, name, self.format, &weights)?, weights));
         }
+
         let masters: Vec<f32> = if self.memory.computes_nothing() {
             vec![0.0; weights.shape().num_elements()]
         } else {
             host_optim::read(name, weights.clone())?.iter::<f32>().collect()
         };
+
         let (time, moments) = restored.unwrap_or_else(|| {
             let zeros = |keeps: bool| vec![0.0; if keeps { masters.len() } else { 0 }];
             (0, [zeros(true), zeros(!has_velocity)])
@@ -122,7 +123,7 @@ struct Adopt<'a> {
 }
 
 impl Adopt<'_> {
-    /// Chooses a parameter's form on the device: its weights, or tiles of its masters with a placeholder for the weights.
+    /// Replaces weights by tiles of their masters and a placeholder, if they come in tiles.
     fn in_tiles<I: Managed, const D: usize>(
         &mut self,
         id: ParamId,
@@ -138,23 +139,22 @@ impl Adopt<'_> {
         Ok((state, placeholder(crossing.kind, shape, &device)))
     }
 
-    /// Leaves a parameter to its owner; the parameter as the device is to have it, which the owner begins with.
-    fn elsewhere<I: Managed, const D: usize>(
+    /// Returns a parameter of another owner in the form that the device holds.
+    fn leave_to_owner<I: Managed, const D: usize>(
         &mut self,
         id: ParamId,
         name: &str,
         weights: Tensor<I, D>,
     ) -> anyhow::Result<Tensor<I, D>> {
-        self.part.leave_to_its_owner(id, name, weights.shape().num_elements())?;
+        self.part.receive_gradients_only(id, name, weights.shape().num_elements())?;
         if !self.part.completes(name, D) {
             return Ok(weights);
         }
-        // However its state is kept, it decides what the device's weights are made of.
+        // The device's weights are made from a state, as the owner makes them.
         let (state, weights) = self.part.adopted(name, weights, StatesOnDisk::none())?;
         Ok(self.in_tiles(id, state, weights)?.1)
     }
 
-    /// Keeps the table on the host, with a placeholder for it on the device.
     fn by_rows<I: Managed, const D: usize>(
         &mut self,
         id: ParamId,
@@ -168,7 +168,6 @@ impl Adopt<'_> {
         Ok(placeholder(weights.dtype(), shape, &device))
     }
 
-    /// Puts a parameter's state where it is stepped; the parameter as the device is to have it.
     fn placed<I: Managed, const D: usize>(
         &mut self,
         id: ParamId,
@@ -203,7 +202,7 @@ impl<B: AutodiffBackend<InnerBackend: Managed>> ModuleMapper<B> for Adopt<'_> {
             let adopted = self.part.adopted(&name, weights.clone().inner(), self.on_disk);
             adopted.and_then(|(state, weights)| Ok(self.placed(id, state, weights)?))
         } else {
-            self.elsewhere(id, &name, weights.clone().inner())
+            self.leave_to_owner(id, &name, weights.clone().inner())
         };
         match adopted {
             Ok(weights) => {

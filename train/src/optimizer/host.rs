@@ -1,10 +1,20 @@
-//! The part of the optimizer that is in host memory.
+//! The part of the optimizer in host memory.
 //!
-//! A gradient begins to be read as soon as it is complete on the device. A thread of its own waits for it, widens it, adds it to
-//! earlier micro-batches' and squares it, beside the rest of the backward pass. It waits here for the step's verdict: the norm of all of them, and whether each
-//! is a number. Then parameters are stepped on a thread of their own, beside the next forward pass:
-//! in the order in which that comes to them, and it waits only for the weights that it comes to. With products in bf16 the
-//! device holds the matrices in bf16, and f32 is kept here alone.
+//! The read of a gradient begins when it is complete on the device. A thread waits for it, widens it, adds it to the
+//! earlier micro-batches and sums its squares, during the rest of the backward pass. The gradient then waits for the
+//! norm over all gradients, and for the check that none is NaN or infinite. Another thread steps the parameters during
+//! the next forward pass, in the pass's own order. The pass waits only for the weights it needs; gradients, evaluation,
+//! samples and checkpoints wait for all updates, so nothing is stale. With products in bf16, only the host has the
+//! matrices in f32.
+//!
+//! A step moves each gradient out once, and each weight in as often as it is read
+//! (`a_step_moves_each_gradient_out_once_and_each_weight_in_twice`). In f32 the bits are those of the optimizer on the
+//! device (`in_f32_host_steps_have_the_devices_bits`); no budget changes them
+//! (`a_tight_budget_changes_no_bit_of_any_format`).
+//!
+//! A failed update leaves NaN and one error, and ends the run; the last checkpoint resumes
+//! (`a_panic_in_an_update_ends_the_run_with_one_error_and_the_last_checkpoint_resumes`). A gradient that cannot be
+//! received fails before the step (`an_unusable_gradient_fails_before_the_step_and_loses_no_state`).
 
 mod divided;
 
@@ -22,48 +32,46 @@ use models::Compute;
 use runs::config::{Config, OptimizerKind, PlacementKind, StateKind, TrainSection};
 
 use super::adoption::Restored;
-use super::rows::{Table, come_by_rows};
+use super::rows::{Table, embedding_by_rows};
 use super::streamed::Crossing;
 use super::times::HostTimes;
 use super::{Rule, Stride, decay, rule};
 
-/// States by parameter.
 #[derive(Debug)]
 pub(crate) struct HostPart {
     pub(super) memory: HostMemory,
     pub(super) format: Format,
     pub(super) config: Config,
     pub(super) crossing: Crossing,
-    /// None of those that are being stepped or take a gradient in.
+    /// States at rest: those being stepped and those receiving a gradient are absent.
     pub(super) states: HashMap<ParamId, HostState>,
-    /// The embedding, where it comes to the device by rows.
+    /// The embedding, if it reaches the device by rows.
     pub(super) table: Option<Table>,
     pub(crate) by_rows: bool,
-    /// From the first gradient on.
+    /// `None` before the first gradient.
     arrivals: Option<Arrivals>,
     arriving: HashMap<ParamId, Arriving>,
     stepping: Option<Stepping>,
     pub(crate) times: HostTimes,
-    /// Why an update failed. Weights and states that it lost are nowhere else.
+    /// Why an update failed. The weights and states that it lost exist nowhere else.
     failure: Option<String>,
-    /// In the model's order, in which sums are the same in every run.
+    /// The parameters in the model's order, which fixes the order of sums.
     pub(super) order: Vec<ParamId>,
-    /// Weights that this process is making and other ranks wait for.
-    to_tell: HashMap<ParamId, Updated<Arc<TensorData>>>,
-    /// Where a checkpoint's moments are, before the model is there.
+    /// Weights being stepped here that other ranks wait for.
+    to_broadcast: HashMap<ParamId, Updated<Arc<TensorData>>>,
+    /// A checkpoint's moments, until [`adopt`](Self::adopt) takes them.
     pub(crate) restored: Option<Restored>,
-    /// Steps that parameters of other ranks had taken at a checkpoint, by name, before the model is there.
-    pub(crate) times_elsewhere: HashMap<String, usize>,
+    /// Step counts of other ranks' parameters from a checkpoint, until [`adopt`](Self::adopt) takes them.
+    pub(crate) other_owners_times: HashMap<String, usize>,
 }
 
-/// Parameters on their way from one step to the next.
+/// Parameters whose step has begun and not been waited for.
 #[derive(Debug)]
 struct Stepping {
     parameters: Vec<ParamId>,
     updates: Updates,
 }
 
-/// The host optimizer's name for a state.
 pub(crate) fn format(state: StateKind) -> Format {
     match state {
         StateKind::F32 => Format::F32,
@@ -72,7 +80,6 @@ pub(crate) fn format(state: StateKind) -> Format {
     }
 }
 
-/// The host optimizer's rule for a run's settings.
 pub(super) fn adamw(settings: &TrainSection, decay: f64) -> AdamW {
     AdamW {
         betas: settings.betas.map(|beta| beta as f32),
@@ -81,24 +88,22 @@ pub(super) fn adamw(settings: &TrainSection, decay: f64) -> AdamW {
     }
 }
 
-/// The block that a parameter is in.
 pub(super) fn block_of(name: &str) -> Option<usize> {
     name.strip_prefix("blocks.").and_then(|rest| rest.split('.').next()?.parse().ok())
 }
 
-/// Whether a parameter is stepped on the host, where the optimizer is there.
-pub(crate) fn is_on_host(config: &Config, name: &str, rank: usize) -> bool {
+pub(crate) fn is_on_host(config: &Config, name: &str, dims: usize) -> bool {
     let stays = block_of(name).is_some_and(|block| block < config.memory.device_blocks);
-    !stays && rule(config.train.optimizer, name, rank) != Rule::Muon
+    !stays && rule(config.train.optimizer, name, dims) != Rule::Muon
 }
 
-/// Whether the device computes with this parameter in bf16, its f32 kept on the host.
-pub(super) fn is_narrow(compute: Compute, name: &str, rank: usize) -> bool {
-    compute == Compute::Bf16 && rank == 2 && (name.starts_with("blocks.") || name == "lm_head")
+/// Whether the device holds this parameter in bf16 while the host keeps it in f32.
+pub(super) fn is_narrow(compute: Compute, name: &str, dims: usize) -> bool {
+    compute == Compute::Bf16 && dims == 2 && (name.starts_with("blocks.") || name == "lm_head")
 }
 
 impl HostPart {
-    /// Nothing yet; `None` where the whole optimizer is on the device.
+    /// `None` if the whole optimizer is on the device.
     pub(crate) fn new<B: Managed>(config: &Config, device: &B::Device) -> Option<Self> {
         (config.memory.optimizer == PlacementKind::Host).then(|| Self {
             memory: host_memory::<B>(device),
@@ -107,36 +112,33 @@ impl HostPart {
             config: config.clone(),
             states: HashMap::new(),
             table: None,
-            by_rows: come_by_rows(config),
+            by_rows: embedding_by_rows(config),
             arrivals: None,
             arriving: HashMap::new(),
             stepping: None,
             times: HostTimes::default(),
             failure: None,
             order: Vec::new(),
-            to_tell: HashMap::new(),
+            to_broadcast: HashMap::new(),
             restored: None,
-            times_elsewhere: HashMap::new(),
+            other_owners_times: HashMap::new(),
         })
     }
 
-    /// Whether parameters are stepped along a velocity, and not by AdamW.
+    /// Whether parameters keep a velocity (SGD) instead of AdamW's two moments.
     pub(super) fn keeps_velocity(&self) -> bool {
         self.config.train.optimizer == OptimizerKind::Sgd
     }
 
-    /// Whether a parameter is to be stepped here.
-    pub(crate) fn takes(&self, name: &str, rank: usize) -> bool {
-        is_on_host(&self.config, name, rank)
+    pub(crate) fn takes(&self, name: &str, dims: usize) -> bool {
+        is_on_host(&self.config, name, dims)
     }
 
-    /// Whether gradients of this parameter come here.
     pub(crate) fn has(&self, id: ParamId) -> bool {
-        self.has_rows_of(id) || self.states.contains_key(&id) || self.arriving.contains_key(&id)
+        self.is_table(id) || self.states.contains_key(&id) || self.arriving.contains_key(&id)
     }
 
-    /// Begins to read a gradient, or a further micro-batch's share, `is_last` where none follows; it is taken in beside what the
-    /// program does next.
+    /// Begins to read a micro-batch's gradient in the background. `is_last` marks the last micro-batch of the step.
     pub(crate) fn arrive<I: Backend, const D: usize>(
         &mut self,
         id: ParamId,
@@ -149,7 +151,7 @@ impl HostPart {
         let share = if crossing.gradient_leaves_in_tiles(state.name(), D) {
             crossing.read(state, gradient)?
         } else {
-            // As wide as the weights: what more of it there is was rounded away in the products that made it.
+            // Cast to the weights' type. The extra bits carry no information: the matmul already rounded them.
             let narrows = weights == DType::BF16 && gradient.dtype() != weights;
             let gradient = if narrows { gradient.cast(FloatDType::BF16) } else { gradient };
             Incoming::begin(state.name(), gradient)?
@@ -161,7 +163,7 @@ impl HostPart {
         Ok(())
     }
 
-    /// A parameter's state, once it has taken in what was read. A share that could not be taken in is told once.
+    /// A parameter's state, after waiting for the gradient it is receiving. A failure to receive it is reported once.
     pub(super) fn state(&mut self, id: ParamId) -> Result<Option<&mut HostState>, HostOptimError> {
         if let Some(arriving) = self.arriving.remove(&id) {
             let (state, outcome) = arriving.wait()?;
@@ -171,24 +173,22 @@ impl HostPart {
         Ok(self.states.get_mut(&id))
     }
 
-    /// Waits until every gradient that was read is taken in.
     pub(crate) fn gather(&mut self) -> Result<(), HostOptimError> {
         let outcomes: Vec<_> = self.order.clone().into_iter().map(|id| self.state(id).map(drop)).collect();
         outcomes.into_iter().collect()
     }
 
-    /// The number of this process's first micro-batch among those of all ranks.
+    /// Sets the number of this process's first micro-batch among those of all ranks.
     pub(crate) fn number_shares_from(&mut self, first: u64) {
         self.states.values_mut().for_each(|state| state.number_shares_from(first));
         self.table.iter().for_each(|table| table.rows().number_shares_from(first));
     }
 
-    /// The sum of squares of everything that has arrived.
     pub(crate) fn squares(&mut self) -> Result<f64, HostOptimError> {
         Ok(self.squares_of_each()?.into_iter().map(|(_, squares)| squares).sum())
     }
 
-    /// The same of each parameter, in the model's order.
+    /// Sum of squares of each parameter's gradient, in the model's order.
     pub(crate) fn squares_of_each(&mut self) -> Result<Vec<(ParamId, f64)>, HostOptimError> {
         self.gather()?;
         let squares = self.order.iter().map(|id| {
@@ -202,13 +202,12 @@ impl HostPart {
         squares.collect()
     }
 
-    /// Forgets what has arrived, once it was [gathered](Self::gather).
+    /// Drops all received gradients; call [`gather`](Self::gather) first.
     pub(crate) fn withhold(&mut self) {
         self.states.values_mut().for_each(HostState::drop_gradient);
         self.table.iter().for_each(|table| table.rows().drop_gradient());
     }
 
-    /// Prepares the step of a parameter that is due; what it will be comes back.
     pub(super) fn prepare<I: Backend, const D: usize>(
         &mut self,
         id: ParamId,
@@ -222,11 +221,11 @@ impl HostPart {
 
     pub(super) fn rule_and_stride(
         &self,
-        rank: usize,
+        dims: usize,
         stride: Stride,
     ) -> (host_optim::Rule, host_optim::Stride) {
         let settings = &self.config.train;
-        let decay = decay(settings, rank);
+        let decay = decay(settings, dims);
         let rule = if self.keeps_velocity() {
             Sgd { momentum: settings.momentum as f32, weight_decay: decay }.into()
         } else {
@@ -235,7 +234,6 @@ impl HostPart {
         (rule, host_optim::Stride { lr: settings.lr * stride.share, scale: stride.scale })
     }
 
-    /// Begins the steps that were prepared.
     pub(super) fn begin(&mut self, prepared: Vec<(ParamId, Update)>) -> Result<(), HostOptimError> {
         assert!(self.stepping.is_none(), "the last update was waited for before gradients arrived");
         let (parameters, updates) = prepared.into_iter().unzip();
@@ -243,11 +241,11 @@ impl HostPart {
         Ok(())
     }
 
-    /// Waits until every parameter is stepped. After a failure neither the model nor this is of any use, which is told
-    /// whenever it is asked.
+    /// Waits until all parameters are stepped. After a failure the model and this part are unusable, and each later
+    /// call fails, too.
     pub(crate) fn settle(&mut self) -> anyhow::Result<()> {
         if let Some(Stepping { parameters, updates }) = self.stepping.take() {
-            match self.times.waiting(|| updates.finish()) {
+            match self.times.time_wait(|| updates.finish()) {
                 Ok(states) => self.states.extend(parameters.into_iter().zip(states)),
                 Err(failure) => self.failure = Some(failure.to_string()),
             }
@@ -258,20 +256,19 @@ impl HostPart {
         }
     }
 
-    /// Whether a gradient of this parameter waits for its step here.
     pub(super) fn is_due(&self, id: ParamId) -> bool {
         self.states.get(&id).is_some_and(HostState::has_gradient)
     }
 
-    /// Bytes of all moments as a checkpoint holds them.
+    /// Bytes of all moments as a checkpoint stores them, in f32.
     pub(super) fn saved_bytes(&self) -> u64 {
         let bytes = |moments: usize, len: usize| (moments * size_of::<f32>() * len) as u64;
         let table = self.table().map_or(0, |table| bytes(table.moments(), table.len()));
         table + self.states.values().map(|state| bytes(state.moments(), state.len())).sum::<u64>()
     }
 
-    /// States by the names of their parameters, the table left out, once all are [settled](Self::settle). Parameters that another
-    /// rank steps have none.
+    /// States of the parameters that this rank steps, by name, without the table. Fails before [`settle`](Self::settle)
+    /// and [`gather`](Self::gather): states on other threads would be missing.
     pub(crate) fn by_name(&self) -> anyhow::Result<HashMap<&str, &HostState>> {
         ensure!(self.stepping.is_none(), "parameters that are being stepped have no state to save");
         ensure!(self.arriving.is_empty(), "parameters that take a gradient in have no state to save");
@@ -302,12 +299,12 @@ mod tests {
     }
 
     #[test]
-    fn gradients_are_taken_in_beside_the_program_and_all_count_in_the_norm() {
+    fn gradients_are_received_in_the_background_and_all_count_in_the_norm() {
         let (mut part, gpt) = tiny();
         let (id, other) = (gpt.wte.id, gpt.wpe.as_ref().expect("positions are learned").id);
         let rows = |rows: usize, value: f32| Tensor::<Offload<Flex>, 2>::full([rows, 8], value, &FlexDevice);
         part.arrive(id, rows(264, 1.0), DType::F32, false).expect("it can be read");
-        assert!(part.arriving.contains_key(&id) && part.has(id), "nobody waited for it");
+        assert!(part.arriving.contains_key(&id) && part.has(id), "no call has waited for it");
         assert!(part.by_name().is_err(), "it is not to be saved without this parameter");
         part.arrive(id, rows(264, 2.0), DType::F32, true).expect("the first was taken in");
         part.arrive(other, rows(4, 2.0), DType::F32, true).expect("it can be read");
@@ -317,13 +314,13 @@ mod tests {
     }
 
     #[test]
-    fn a_gradient_that_cannot_be_taken_in_is_told_before_the_step_and_loses_no_state() {
+    fn an_unusable_gradient_fails_before_the_step_and_loses_no_state() {
         let (mut part, gpt) = tiny();
         let id = gpt.wte.id;
         let short = Tensor::<Offload<Flex>, 1>::ones([3], &FlexDevice);
         part.arrive(id, short, DType::F32, true).expect("it can be read");
-        let told = part.squares().expect_err("it is too short").to_string();
-        assert!(told.contains("wte: the gradient has 3 elements"), "{told}");
+        let error = part.squares().expect_err("it is too short").to_string();
+        assert!(error.contains("wte: the gradient has 3 elements"), "{error}");
         assert!(part.has(id) && !part.is_due(id) && part.by_name().is_ok());
     }
 
@@ -331,7 +328,7 @@ mod tests {
     fn a_failed_update_is_reported_at_every_later_call_and_nothing_is_saved() {
         let (mut part, gpt) = tiny();
         assert!(part.settle().is_ok() && part.by_name().is_ok());
-        // No gradient has arrived, so that the step itself fails.
+        // No gradient has arrived, so the step fails.
         let (id, weights) = (gpt.wte.id, gpt.wte.val().inner());
         let stride = Stride { share: 1.0, scale: 1.0 };
         let (update, updated) = part.prepare(id, weights, stride).expect("it can begin");
@@ -339,8 +336,8 @@ mod tests {
         let made: Vec<f32> = updated.wait().into_data().iter().collect();
         assert!(made.iter().all(|x| x.is_nan()), "{made:?}");
         for _ in 0..2 {
-            let told = part.settle().expect_err("it failed").to_string();
-            assert!(told.contains("the last update could not run") && told.contains("wte"), "{told}");
+            let error = part.settle().expect_err("it failed").to_string();
+            assert!(error.contains("the last update could not run") && error.contains("wte"), "{error}");
         }
         assert!(part.by_name().is_err());
     }

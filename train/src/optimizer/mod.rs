@@ -1,9 +1,8 @@
-//! The optimizer: steps every parameter by its own rule and keeps that rule's state.
+//! The optimizer: steps each parameter by its own rule and keeps that rule's state.
 //!
-//! Burn 0.21 has no parameter groups, and its learner clones the model to step it, which holds all parameters twice.
-//! Here the model is taken apart and put together one parameter at a time: old and new values of one tensor live side
-//! by side, never of two. Which rule applies follows from the parameter's name and rank: weight decay shrinks matrices
-//! only, and Muon is for matrices between hidden features.
+//! Burn 0.21 has no parameter groups, and its learner clones the model for a step, so all parameters exist twice. Here
+//! a mapper rebuilds the model, so only one tensor at a time exists twice. The rule follows from a parameter's name and
+//! number of dimensions. Weight decay shrinks matrices only; Muon steps matrices between hidden features.
 
 mod adoption;
 mod host;
@@ -28,7 +27,7 @@ pub(crate) use norm::SquaredNorms;
 pub(crate) use numbers::numbers;
 pub(crate) use owners::Owners;
 pub(crate) use passes::Passes;
-pub(crate) use rows::come_by_rows;
+pub(crate) use rows::embedding_by_rows;
 pub(crate) use schedule::rate_share;
 pub(crate) use streamed::check_eight_bits;
 pub(crate) use tables::BLOCK_BYTES;
@@ -51,31 +50,26 @@ use runs::config::{Config, OptimizerKind, TrainSection};
 use crate::plan::StatesOnDisk;
 use crate::ranks::{Pair, Ranks};
 
-/// The optimizer of a run: its settings, and the moments of every parameter stepped so far, by name.
 #[derive(Debug)]
 pub(crate) struct Optimizer<I: Backend> {
     settings: TrainSection,
-    /// Number type of the model's products.
     compute: Compute,
     pub(crate) moments: BTreeMap<String, Moments<I>>,
-    /// The parameters that are stepped on the host, if any are.
+    /// `None` if the whole optimizer is on the device.
     pub(crate) host: Option<HostPart>,
-    /// Rank that steps each parameter, where ranks divide them.
     pub(crate) owners: Owners,
     pub(crate) passes: Passes<I>,
 }
 
-/// The numbers of one step that are not in the settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Stride {
-    /// Share of the peak learning rate.
+    /// Share of the peak learning rate, 0 to 1.
     pub(crate) share: f64,
-    /// Factor on all gradients that keeps their norm within bounds; 1 leaves them alone.
+    /// Factor on all gradients that clips their norm.
     pub(crate) scale: f64,
 }
 
 impl Stride {
-    /// Gradients whose `norm` is above `limit` are made as long as that.
     pub(crate) fn clipped(share: f64, norm: f64, limit: Option<f64>) -> Self {
         Self { share, scale: limit.map_or(1.0, |limit| limit / norm.max(limit)) }
     }
@@ -88,15 +82,14 @@ impl<I: Managed> Optimizer<I> {
         Self { settings, compute, moments, host: None, owners, passes: Passes::none() }
     }
 
-    /// As `config` has it, with the part that is to be on the host.
     pub(crate) fn placed(config: &Config, device: &I::Device) -> Self {
         let host = HostPart::new::<I>(config, device);
-        let passes = Passes::of_device();
+        let passes = Passes::for_device();
         Self { compute: config.model.compute, host, passes, ..Self::new(&config.train) }
     }
 
-    /// Takes over what is stepped on the host, with the states that are to be on the disk; returns the model as the device is to
-    /// compute with it.
+    /// Takes over the parameters stepped on the host and puts the states in `on_disk` on the disk. Returns the model in
+    /// the form that the device computes with.
     pub(crate) fn adopt<B: AutodiffBackend<InnerBackend = I>>(
         &mut self,
         model: Gpt<B>,
@@ -112,18 +105,17 @@ impl<I: Managed> Optimizer<I> {
         self.settings.optimizer
     }
 
-    /// Bytes of all moments, as a checkpoint holds them.
+    /// Bytes of all moments as a checkpoint stores them, in f32.
     pub(crate) fn bytes(&self) -> u64 {
         let on_host = self.host.as_ref().map_or(0, HostPart::saved_bytes);
         on_host + self.moments.values().map(Moments::bytes).sum::<u64>()
     }
 
-    /// Bytes of host memory that moments, master weights and waiting gradients take there.
     pub(crate) fn host_bytes(&self) -> u64 {
         self.host.as_ref().map_or(0, HostPart::host_bytes)
     }
 
-    /// The same moments with the numbers of `pairs`, in the order of their names.
+    /// Replaces the moments' numbers by `pairs`, which are in the order of the parameters' names.
     pub(crate) fn replace_moments(&mut self, pairs: Vec<Pair>, device: &I::Device) -> anyhow::Result<()> {
         let (found, expected) = (pairs.len(), self.moments.len());
         ensure!(found == expected, "moments of {found} parameters were saved, of {expected}");
@@ -133,27 +125,26 @@ impl<I: Managed> Optimizer<I> {
         Ok(())
     }
 
-    /// Forgets the gradients of a step that is not taken.
+    /// Drops the gradients of a skipped step.
     pub(crate) fn withhold(&mut self) {
         if let Some(host) = &mut self.host {
             host.withhold();
         }
     }
 
-    /// The times of steps on the host, where there are any, for a step of the run that begins.
-    pub(crate) fn times_from_here(&self) -> Option<HostTimes> {
+    /// Resets the waits counted so far and returns the clock of the host's steps; `None` without a host part.
+    pub(crate) fn begin_step_times(&self) -> Option<HostTimes> {
         let times = self.host.as_ref()?.times.clone();
         times.begin_step();
         Some(times)
     }
 
-    /// Waits for steps that are still on their way on the host.
     pub(crate) fn settle(&mut self) -> anyhow::Result<()> {
         self.host.as_mut().map_or(Ok(()), HostPart::settle)
     }
 
-    /// The model after one step along `gradients`, and along those that arrived on the host. Weights that are stepped there are
-    /// waited for where they are first used. After a failure the model is between two steps, and of no use.
+    /// Steps the model along `gradients` and along those that arrived on the host. Host steps run in the background;
+    /// the first use of their weights waits for them. After a failure the model is partly stepped and must not be used.
     pub(crate) fn step<B: AutodiffBackend<InnerBackend = I>>(
         &mut self,
         model: Gpt<B>,
@@ -170,9 +161,11 @@ impl<I: Managed> Optimizer<I> {
             on_demand: HashMap::new(),
             failure: None,
         };
+
         let model = model.map(&mut stepper);
         let Stepper { mut vectors, matrices, mut on_demand, failure, .. } = stepper;
         let model = model.with_weights_on_demand(|id| on_demand.remove(&id));
+
         let begun = match (&mut self.host, failure) {
             (_, Some(failure)) => Err(failure),
             (None, None) => Ok(()),
@@ -184,16 +177,16 @@ impl<I: Managed> Optimizer<I> {
         (model, begun)
     }
 
-    /// The model with every parameter as its owner has it, once all are stepped.
+    /// Broadcasts each parameter from its owner to all ranks, once all are stepped.
     pub(crate) fn gathered<B: AutodiffBackend<InnerBackend = I>>(
         &mut self,
         model: Gpt<B>,
         ranks: &mut Ranks,
     ) -> (Gpt<B>, anyhow::Result<()>) {
-        let (model, told) = owners::gathered(&self.owners, self.host.as_mut(), model, ranks);
-        // All of them have been waited for.
+        let (model, outcome) = owners::gathered(&self.owners, self.host.as_mut(), model, ranks);
+        // The broadcasts have waited for all updates.
         let settled = if self.owners.are_divided() { self.settle() } else { Ok(()) };
-        (model, told.and(settled))
+        (model, outcome.and(settled))
     }
 
     fn updated<const D: usize>(
@@ -206,9 +199,11 @@ impl<I: Managed> Optimizer<I> {
         let settings = &self.settings;
         let decay = decay(settings, D);
         let lr = settings.lr * share;
+
         let before = self.moments.remove(name);
         let rule = rule(settings.optimizer, name, D);
         let gradient = if rule != Rule::AdamW && scale < 1.0 { gradient.mul_scalar(scale) } else { gradient };
+
         let (weight, after) = match rule {
             Rule::AdamW => {
                 let stride = host_optim::Stride { lr, scale };
@@ -218,7 +213,7 @@ impl<I: Managed> Optimizer<I> {
                     let (rule, before) = (adamw(settings, decay), before.map(Moments::into_adamw));
                     let at_once = tables::at_once(name, &weight);
                     let (weight, after) = tables::step(&rule, [lr, scale], weight, gradient, before, at_once);
-                    (weight, Moments::of_adamw(after))
+                    (weight, Moments::from_adamw(after))
                 })
             }
             Rule::Muon => {
@@ -228,7 +223,7 @@ impl<I: Managed> Optimizer<I> {
                 let flat = |tensor: Tensor<I, D>| Tensor::<I, 2>::from_primitive(tensor.into_primitive());
                 let (weight, velocity) =
                     muon::step(flat(weight), flat(gradient), velocity, rates, self.compute);
-                (Tensor::from_primitive(weight.into_primitive()), Moments::of_velocity(velocity))
+                (Tensor::from_primitive(weight.into_primitive()), Moments::from_velocity(velocity))
             }
             Rule::Sgd => {
                 let velocity = match before.map(Moments::into_velocity) {
@@ -236,20 +231,20 @@ impl<I: Managed> Optimizer<I> {
                     None => gradient,
                 };
                 let weight = weight.mul_scalar(1.0 - lr * decay) - velocity.clone().mul_scalar(lr);
-                (weight, Moments::of_velocity(velocity))
+                (weight, Moments::from_velocity(velocity))
             }
         };
+
         self.moments.insert(name.to_owned(), after);
         weight
     }
 }
 
-/// Weight decay is for matrices: it would pull gains and offsets to zero.
-fn decay(settings: &TrainSection, rank: usize) -> f64 {
-    if rank >= 2 { settings.weight_decay } else { 0.0 }
+/// Weight decay is for matrices only: it would pull gains and offsets to zero.
+fn decay(settings: &TrainSection, dims: usize) -> f64 {
+    if dims >= 2 { settings.weight_decay } else { 0.0 }
 }
 
-/// How one parameter is stepped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rule {
     AdamW,
@@ -257,17 +252,17 @@ enum Rule {
     Sgd,
 }
 
-fn rule(kind: OptimizerKind, name: &str, rank: usize) -> Rule {
+fn rule(kind: OptimizerKind, name: &str, dims: usize) -> Rule {
     match kind {
         OptimizerKind::Sgd => Rule::Sgd,
-        OptimizerKind::Muon if rank == 2 && name.starts_with("blocks.") => Rule::Muon,
+        OptimizerKind::Muon if dims == 2 && name.starts_with("blocks.") => Rule::Muon,
         OptimizerKind::Muon | OptimizerKind::AdamW => Rule::AdamW,
     }
 }
 
-/// Whether the optimizer keeps two tensors of a parameter, and not one.
-pub(crate) fn keeps_second_moment(kind: OptimizerKind, name: &str, rank: usize) -> bool {
-    rule(kind, name, rank) == Rule::AdamW
+/// Whether the optimizer keeps two moments of a parameter instead of one.
+pub(crate) fn keeps_second_moment(kind: OptimizerKind, name: &str, dims: usize) -> bool {
+    rule(kind, name, dims) == Rule::AdamW
 }
 
 fn adamw(settings: &TrainSection, decay: f64) -> AdamW {
@@ -285,18 +280,17 @@ struct Stepper<'o, I: Backend> {
     gradients: GradientsParams,
     stride: Stride,
     path: Vec<String>,
-    /// To be stepped on the host. Before all matrices: the forward pass asks for the last norm's gain before it begins.
+    /// Vectors stepped on the host. They run before all matrices: the forward pass asks for the last norm's gain before
+    /// it begins.
     vectors: Vec<(ParamId, Update)>,
-    /// In the model's order, in which the forward pass comes to them.
+    /// In the order in which the forward pass uses them.
     matrices: Vec<(ParamId, Update)>,
-    /// Decoders of the matrices whose weights come in tiles.
     on_demand: HashMap<ParamId, OnDemand>,
     failure: Option<HostOptimError>,
 }
 
 impl<I: Managed> Stepper<'_, I> {
-    /// Prepares the step of a parameter whose weights come in tiles; what stands for them stays.
-    fn by_tiles(&mut self, id: ParamId, shape: Shape, device: &I::Device) {
+    fn step_in_tiles(&mut self, id: ParamId, shape: Shape, device: &I::Device) {
         let host = self.optimizer.host.as_mut().expect("its parameter is due");
         match host.prepare_tiles::<I>(id, shape, self.stride, device) {
             Ok((update, on_demand)) => {
@@ -309,12 +303,12 @@ impl<I: Managed> Stepper<'_, I> {
         }
     }
 
-    /// Prepares the step of a parameter whose new weights other ranks wait for. Until they are told, the old ones stay, but for those
-    /// in tiles.
-    fn prepare_to_tell<const D: usize>(&mut self, id: ParamId, weights: Tensor<I, D>) {
+    /// Prepares the step of a parameter whose new weights other ranks wait for. Until the broadcast the old weights
+    /// stay, except those in tiles, which become NaN.
+    fn prepare_to_broadcast<const D: usize>(&mut self, id: ParamId, weights: Tensor<I, D>) {
         let host = self.optimizer.host.as_mut().expect("its parameter is due");
-        self.on_demand.extend(host.awaited(id, &weights).map(|awaited| (id, awaited)));
-        match host.prepare_to_tell(id, weights, self.stride) {
+        self.on_demand.extend(host.nan_until_broadcast(id, &weights).map(|decoder| (id, decoder)));
+        match host.prepare_to_broadcast(id, weights, self.stride) {
             Ok(update) if D > 1 => self.matrices.push((id, update)),
             Ok(update) => self.vectors.push((id, update)),
             Err(failure) => {
@@ -323,8 +317,8 @@ impl<I: Managed> Stepper<'_, I> {
         }
     }
 
-    /// The parameter after its step on the host, which is waited for where it is first used.
-    fn on_host<B: AutodiffBackend<InnerBackend = I>, const D: usize>(
+    /// The first use of the returned parameter waits for its step.
+    fn step_on_host<B: AutodiffBackend<InnerBackend = I>, const D: usize>(
         &mut self,
         id: ParamId,
         weights: Tensor<B, D>,
@@ -342,10 +336,11 @@ impl<I: Managed> Stepper<'_, I> {
                 None
             }
         };
+
         let (missing, times) = (shape.clone(), host.times.clone());
         let value = move |device: &B::Device, _requires: bool| {
             let weights = match &updated {
-                Some(updated) => Tensor::from_inner(times.awaited(updated.wait_timed())),
+                Some(updated) => Tensor::from_inner(times.add_wait(updated.wait_timed())),
                 None => Tensor::full(missing.clone(), f32::NAN, device),
             };
             weights.require_grad()
@@ -365,27 +360,31 @@ impl<B: AutodiffBackend<InnerBackend = I>, I: Managed> ModuleMapper<B> for Stepp
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let (id, weight, mapper) = param.consume();
-        if let Some(host) = self.optimizer.host.as_mut().filter(|host| host.has_rows_of(id)) {
+        if let Some(host) = self.optimizer.host.as_mut().filter(|host| host.is_table(id)) {
             let stepped = host.step_rows(self.stride);
             self.failure = self.failure.take().or(stepped.err());
             return Param::from_mapped_value(id, weight, mapper);
         }
+
         if let Some(host) = self.optimizer.host.as_mut().filter(|host| host.is_elsewhere(id)) {
             host.pass_step(id);
-            self.on_demand.extend(host.awaited(id, &weight.clone().inner()).map(|awaited| (id, awaited)));
+            self.on_demand
+                .extend(host.nan_until_broadcast(id, &weight.clone().inner()).map(|decoder| (id, decoder)));
             return Param::from_mapped_value(id, weight, mapper);
         }
+
         if let Some(host) = self.optimizer.host.as_ref().filter(|host| host.is_due(id)) {
             if self.optimizer.owners.are_divided() {
-                self.prepare_to_tell(id, weight.clone().inner());
+                self.prepare_to_broadcast(id, weight.clone().inner());
                 return Param::from_mapped_value(id, weight, mapper);
             }
             if host.comes_in_tiles(id, D) {
-                self.by_tiles(id, weight.shape(), &weight.clone().inner().device());
+                self.step_in_tiles(id, weight.shape(), &weight.clone().inner().device());
                 return Param::from_mapped_value(id, weight, mapper);
             }
-            return self.on_host(id, weight);
+            return self.step_on_host(id, weight);
         }
+
         let Some(gradient) = self.gradients.remove::<I, D>(id) else {
             return Param::from_mapped_value(id, weight, mapper);
         };
@@ -393,6 +392,7 @@ impl<B: AutodiffBackend<InnerBackend = I>, I: Managed> ModuleMapper<B> for Stepp
         if !self.optimizer.owners.has(&name) {
             return Param::from_mapped_value(id, weight, mapper);
         }
+
         let weight = self.optimizer.updated(&name, weight.inner(), gradient, self.stride);
         Param::from_mapped_value(id, Tensor::from_inner(weight).require_grad(), mapper)
     }

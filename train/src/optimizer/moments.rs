@@ -1,4 +1,4 @@
-//! The optimizer's moments of one parameter, whatever its rank.
+//! The optimizer's moments of one parameter, for any number of dimensions.
 
 use anyhow::ensure;
 use burn::optim::{AdamWState, AdaptiveMomentumState};
@@ -6,29 +6,26 @@ use burn::tensor::{Tensor, TensorData, TensorMetadata, TensorPrimitive, backend:
 
 use crate::ranks::Pair;
 
-/// One or two tensors of the parameter's shape.
 #[derive(Debug, Clone)]
 pub(crate) struct Moments<I: Backend> {
-    /// Steps taken; what AdamW corrects its bias by.
+    /// Steps taken; AdamW corrects its bias by this number.
     pub(crate) time: usize,
     pub(crate) first: FloatTensor<I>,
     pub(crate) second: Option<FloatTensor<I>>,
 }
 
 impl<I: Backend> Moments<I> {
-    /// Bytes of the moments as they are stored.
     pub(super) fn bytes(&self) -> u64 {
         let tensors = 1 + u64::from(self.second.is_some());
         tensors * (self.first.shape().num_elements() * size_of::<f32>()) as u64
     }
 
-    /// Numbers in each moment, 0 for one that there is not.
+    /// Numbers in each moment; 0 for an absent second one.
     pub(crate) fn lengths(&self) -> [usize; 2] {
         let length = |tensor: &FloatTensor<I>| tensor.shape().num_elements();
         [length(&self.first), self.second.as_ref().map_or(0, length)]
     }
 
-    /// Takes other numbers for the same tensors.
     pub(super) fn replace(&mut self, numbers: Pair, device: &I::Device) -> anyhow::Result<()> {
         let found = numbers.each_ref().map(Vec::len);
         ensure!(found == self.lengths(), "{found:?} numbers were saved, of {:?}", self.lengths());
@@ -41,39 +38,39 @@ impl<I: Backend> Moments<I> {
         Ok(())
     }
 
-    pub(super) fn of_adamw<const D: usize>(state: AdamWState<I, D>) -> Self {
+    pub(super) fn from_adamw<const D: usize>(state: AdamWState<I, D>) -> Self {
         let momentum = state.momentum;
         Self {
             time: momentum.time,
-            first: erased(momentum.moment_1),
-            second: Some(erased(momentum.moment_2)),
+            first: without_dims(momentum.moment_1),
+            second: Some(without_dims(momentum.moment_2)),
         }
     }
 
-    /// Panics where a checkpoint of another optimizer was not refused on loading.
+    /// Panics on a state of another optimizer; loading a checkpoint refuses those.
     pub(super) fn into_adamw<const D: usize>(self) -> AdamWState<I, D> {
         let second = self.second.expect("AdamW's state has two moments");
         AdamWState::new(AdaptiveMomentumState {
             time: self.time,
-            moment_1: ranked(self.first),
-            moment_2: ranked(second),
+            moment_1: with_dims(self.first),
+            moment_2: with_dims(second),
             max_moment_2: None,
         })
     }
 
-    pub(super) fn of_velocity<const D: usize>(velocity: Tensor<I, D>) -> Self {
-        Self { time: 0, first: erased(velocity), second: None }
+    pub(super) fn from_velocity<const D: usize>(velocity: Tensor<I, D>) -> Self {
+        Self { time: 0, first: without_dims(velocity), second: None }
     }
 
     pub(super) fn into_velocity<const D: usize>(self) -> Tensor<I, D> {
-        ranked(self.first)
+        with_dims(self.first)
     }
 }
 
-fn erased<I: Backend, const D: usize>(tensor: Tensor<I, D>) -> FloatTensor<I> {
+fn without_dims<I: Backend, const D: usize>(tensor: Tensor<I, D>) -> FloatTensor<I> {
     tensor.into_primitive().tensor()
 }
 
-fn ranked<I: Backend, const D: usize>(tensor: FloatTensor<I>) -> Tensor<I, D> {
+fn with_dims<I: Backend, const D: usize>(tensor: FloatTensor<I>) -> Tensor<I, D> {
     Tensor::from_primitive(TensorPrimitive::Float(tensor))
 }

@@ -1,13 +1,14 @@
-//! Muon: momentum whose singular values are all made about one.
+//! Muon: momentum whose singular values are all brought close to one.
 //!
-//! Burn has one too. Its norm is a sum over a whole matrix, which the CPU backend adds up in an order that changes from
-//! run to run; and its original learning-rate factor takes rows for outputs, while weights here are `[in, out]`.
+//! Burn's own Muon does not fit. Its norm sums over a whole matrix, which the CPU backend adds up in a different order
+//! in each run. Its original learning-rate factor takes rows for outputs, while weights here are `[in, out]`.
 
 use burn::tensor::{FloatDType, Tensor, backend::Backend};
 use models::Compute;
 
-/// Polynomials `ax + bx³ + cx⁵`, applied one after another: each brings what the ones before it made of 0.001 to 1 as near
-/// to one as such a polynomial can (Amsel and others, "The Polar Express", 2025). Six of them end within half a percent.
+/// Polynomials `ax + bx³ + cx⁵`, applied in sequence to singular values in 0.001 to 1. Each brings its predecessors'
+/// results as close to one as such a polynomial can (Amsel and others, "The Polar Express", 2025). Six of them end
+/// within half a percent.
 const POLYNOMIALS: [(f64, f64, f64); 6] = [
     (8.28721, -23.59589, 17.30039),
     (4.10706, -2.94785, 0.54484),
@@ -16,10 +17,10 @@ const POLYNOMIALS: [(f64, f64, f64); 6] = [
     (2.30065, -1.66890, 0.41881),
     (1.89130, -1.26800, 0.37680),
 ];
-/// Largest factor by which rounding, above all in bf16, lifts a singular value; the next polynomial falls again beyond one.
+/// Largest factor by which rounding, mainly in bf16, raises a singular value. Above one the next polynomial would fall
+/// again.
 const MARGIN: f64 = 1.01;
 
-/// How far a step goes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rates {
     pub(super) lr: f64,
@@ -27,7 +28,7 @@ pub(super) struct Rates {
     pub(super) decay: f64,
 }
 
-/// One step for a matrix `[in, out]`, its products in bf16 where the model's are. Returns the matrix and its momentum.
+/// One step of a matrix `[in, out]`, with products in the model's type. Returns the matrix and its momentum.
 pub(super) fn step<B: Backend>(
     weight: Tensor<B, 2>,
     gradient: Tensor<B, 2>,
@@ -45,7 +46,7 @@ pub(super) fn step<B: Backend>(
     (weight.mul_scalar(1.0 - lr * decay) - update.mul_scalar(rate), velocity)
 }
 
-/// The nearest matrix whose singular values are all one, by products on the side with fewer rows.
+/// The nearest matrix whose singular values are all one. Its products are on the shorter side.
 fn orthogonal<B: Backend>(matrix: Tensor<B, 2>, compute: Compute) -> Tensor<B, 2> {
     let [rows, columns] = matrix.dims();
     let tall = rows > columns;
@@ -87,7 +88,7 @@ mod tests {
         tensor.into_data().into_vec().expect("floats")
     }
 
-    /// The first rows of the reflection that turns `normal` round: a matrix with orthonormal rows.
+    /// The first rows of the reflection along `normal`: a matrix with orthonormal rows.
     fn reflection(rows: usize, size: usize, normal: impl Fn(usize) -> f32) -> Tensor<Flex, 2> {
         let square: f32 = (0..size).map(|n| normal(n).powi(2)).sum();
         let value = |row, column| f32::from(row == column) - 2.0 * normal(row) * normal(column) / square;
@@ -103,7 +104,7 @@ mod tests {
         let (left, right) = (reflection(8, 8, |n| n as f32 + 1.0), reflection(8, 24, |n| (n as f32).cos()));
         let factor = left.clone().matmul(right.clone());
         for (compute, least, tolerance) in [(Compute::F32, 0.0015f32, 4e-3), (Compute::Bf16, 0.01, 5e-2)] {
-            // Singular values from the largest down to `least` of it.
+            // Singular values from 30 down to `least` times 30.
             let scales: Vec<f32> = (0..8).map(|n| 30.0 * least.powf(n as f32 / 7.0)).collect();
             let matrix = left.clone().matmul(tensor(&scales, [8, 1]) * right.clone());
             let wide = orthogonal(matrix.clone(), compute);

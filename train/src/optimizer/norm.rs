@@ -1,4 +1,4 @@
-//! The norm of all gradients together, as one number on the device.
+//! The norm over all gradients, as one number on the device.
 
 use std::collections::HashMap;
 
@@ -11,8 +11,8 @@ use models::Gpt;
 
 use super::Passes;
 
-/// Squares of gradients, summed parameter by parameter as soon as a gradient is complete. One that leaves the device
-/// meanwhile need not come back for its norm.
+/// Sums of squares by parameter, taken as soon as a gradient is complete. So a gradient that leaves the device need not
+/// come back for the norm.
 #[derive(Debug)]
 pub(crate) struct SquaredNorms<I: Backend> {
     squares: HashMap<ParamId, Tensor<I, 1>>,
@@ -24,28 +24,28 @@ impl<I: Backend> SquaredNorms<I> {
         Self { squares: HashMap::new(), passes }
     }
 
-    /// Adds a gradient, and returns it. Rows are summed before columns: a sum over a whole large tensor has no fixed order on the
+    /// Adds a gradient and returns it. Sums each row first: a sum over a whole large tensor has no fixed order on the
     /// CPU backend.
     pub(crate) fn add<const D: usize>(&mut self, parameter: ParamId, gradient: Tensor<I, D>) -> Tensor<I, D> {
         let (gradient, sum) = self.passes.squares(gradient).unwrap_or_else(|gradient| {
             let squares = gradient.clone().square();
-            let of_rows = if D > 1 { squares.sum_dim(D - 1) } else { squares };
-            (gradient, of_rows.sum())
+            let sums = if D > 1 { squares.sum_dim(D - 1) } else { squares };
+            (gradient, sums.sum())
         });
         self.squares.insert(parameter, sum);
         gradient
     }
 
-    /// The root of their sum, shape `[1]`, added up in the order of the model's parameters; `None` without any.
+    /// The norm, shape `[1]`, summed in the order of the model's parameters; `None` without gradients.
     pub(crate) fn take_global<B: AutodiffBackend<InnerBackend = I>>(
         &mut self,
         model: &Gpt<B>,
     ) -> Option<Tensor<I, 1>> {
-        let of_each: Vec<_> = self.take_each(model).into_iter().map(|(_, squares)| squares).collect();
-        (!of_each.is_empty()).then(|| Tensor::cat(of_each, 0).sum().sqrt())
+        let squares: Vec<_> = self.take_each(model).into_iter().map(|(_, squares)| squares).collect();
+        (!squares.is_empty()).then(|| Tensor::cat(squares, 0).sum().sqrt())
     }
 
-    /// The squares of each gradient, shape `[1]`, in the order of the model's parameters.
+    /// The sum of squares of each gradient, shape `[1]`, in the order of the model's parameters.
     pub(crate) fn take_each<B: AutodiffBackend<InnerBackend = I>>(
         &mut self,
         model: &Gpt<B>,

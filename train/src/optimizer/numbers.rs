@@ -1,9 +1,9 @@
-//! The numbers of a tensor, read from the device.
+//! Reading a tensor's numbers from the device.
 
 use anyhow::anyhow;
 use burn::tensor::{Tensor, backend::Backend};
 
-/// Reads `tensor`, whose failures surface here.
+/// Reads `tensor`. Failures of the operations that made it surface here.
 pub(crate) fn numbers<I: Backend, const D: usize>(tensor: Tensor<I, D>) -> anyhow::Result<Vec<f32>> {
     let data = tensor.try_into_data().map_err(|error| anyhow!("{error}"))?;
     Ok(data.iter::<f32>().collect())

@@ -1,4 +1,5 @@
-//! Which rank keeps a parameter's moments and steps it, where ranks divide them: whole parameters, balanced by bytes.
+//! The rank that owns each parameter: keeps its moments and steps it. Ranks divide whole parameters, balanced by bytes.
+//! The owner follows from the model alone (`sharded_moments_change_no_bit_and_take_a_share_of_the_bytes`).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,7 +15,7 @@ use models::{Gpt, OnDemand};
 use super::HostPart;
 use crate::ranks::Ranks;
 
-/// Owners by parameter. Without any, this process has all.
+/// Owners by parameter. An empty table means that this process owns all.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Owners {
     rank: usize,
@@ -24,13 +25,12 @@ pub(crate) struct Owners {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Owned {
-    /// Its owner.
     pub(crate) rank: usize,
     pub(crate) shape: Shape,
 }
 
 impl Owners {
-    /// The same on every rank: it follows from the model alone.
+    /// Divides the parameters of `gpt`. All ranks compute the same division from the model alone.
     pub(crate) fn divided<B: Backend>(gpt: &Gpt<B>, ranks: &Ranks) -> Self {
         if ranks.is_alone() {
             return Self::default();
@@ -49,12 +49,11 @@ impl Owners {
         !self.by_name.is_empty()
     }
 
-    /// Whether this process steps the parameter.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.by_name.get(name).is_none_or(|owned| owned.rank == self.rank)
     }
 
-    /// The rank that steps a parameter, where ranks divide them.
+    /// The rank that steps a parameter; `None` if parameters are not divided.
     pub(crate) fn owner(&self, id: ParamId) -> Option<usize> {
         self.by_id.get(&id).copied()
     }
@@ -64,7 +63,7 @@ impl Owners {
     }
 }
 
-/// The model with every parameter as its owner has it. New weights that are on a host leave from there.
+/// Broadcasts each parameter from its owner to all ranks; weights stepped on a host leave from there.
 pub(super) fn gathered<B: AutodiffBackend<InnerBackend: Managed>>(
     owners: &Owners,
     host: Option<&mut HostPart>,
@@ -101,19 +100,17 @@ impl<B: Backend> ModuleVisitor<B> for Shapes {
     }
 }
 
-/// Lets each owner tell the others its parameters.
 struct Gather<'a> {
     owners: &'a Owners,
     host: Option<&'a mut HostPart>,
     ranks: &'a mut Ranks,
     path: Vec<String>,
-    /// Decoders of the matrices whose weights come in tiles.
     on_demand: HashMap<ParamId, OnDemand>,
     outcome: anyhow::Result<()>,
 }
 
 impl Gather<'_> {
-    fn tell<I: Managed, const D: usize>(
+    fn broadcast<I: Managed, const D: usize>(
         &mut self,
         (id, name): (ParamId, &str),
         weight: Tensor<I, D>,
@@ -121,7 +118,8 @@ impl Gather<'_> {
     ) -> anyhow::Result<Tensor<I, D>> {
         let (shape, kind, device) = (weight.shape(), weight.dtype(), weight.device());
         let owns = owner == self.ranks.rank();
-        let host = self.host.as_mut().filter(|host| host.tells(id));
+
+        let host = self.host.as_mut().filter(|host| host.is_broadcast_from_host(id));
         let Some(host) = host else {
             let mut numbers = vec![0.0_f32; shape.num_elements()];
             if owns {
@@ -134,13 +132,15 @@ impl Gather<'_> {
             drop(weight);
             return Ok(Tensor::from_data(TensorData::new(numbers, shape), &device));
         };
+
         let code = host.crossing.code(name, D);
         let mut weights = if owns {
             host.stepped(id).context("a parameter without a gradient takes no step")?
         } else {
-            HostPart::room_for(code, shape.clone(), kind)
+            HostPart::receive_buffer(code, shape.clone(), kind)
         };
         self.ranks.hear(owner, &mut weights.bytes)?;
+
         if let Some(code) = code {
             self.on_demand.insert(id, host.place_tiles::<I>(code, &weights, shape, &device));
             return Ok(weight);
@@ -166,8 +166,8 @@ impl<B: AutodiffBackend<InnerBackend: Managed>> ModuleMapper<B> for Gather<'_> {
         let Some(owner) = owner.filter(|_| self.outcome.is_ok()) else {
             return Param::from_mapped_value(id, weight, mapper);
         };
-        let weight = match self.tell((id, &name), weight.clone().inner(), owner) {
-            Ok(told) => Tensor::from_inner(told).require_grad(),
+        let weight = match self.broadcast((id, &name), weight.clone().inner(), owner) {
+            Ok(weight) => Tensor::from_inner(weight).require_grad(),
             Err(error) => {
                 self.outcome = Err(error);
                 weight

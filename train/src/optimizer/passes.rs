@@ -1,10 +1,10 @@
-//! AdamW and the sum of squares in one pass over memory each, for devices whose memory is this process's own.
+//! AdamW and the sum of squares in one pass over memory each, for devices whose memory belongs to this process.
 //!
-//! Burn's AdamW is a dozen operations, each a pass over tensors of the parameter's size, most of them into new ones. A GPU's
-//! kernels are fused; the CPU's are not, and four bytes of each such tensor per parameter set the smallest budget. Here the host
-//! optimizer's loops work on the device's own tensors, with the bits of Burn's operations: weights, gradient and both moments, and
-//! nothing besides. Under a budget that does not hold these four at once, there are two passes: over the moments and the gradient,
-//! and over the weights and the moments, so that three tensors are the most that is wanted at once, as in Burn's operations.
+//! Burn's AdamW is a dozen operations, each a pass over tensors of the parameter's size, most of them newly allocated.
+//! A GPU fuses these kernels. The CPU does not, and each such tensor raises the smallest budget by four bytes per
+//! parameter. Here the host optimizer's loops change the device's tensors in place, with the bits of Burn's operations.
+//! They need weights, gradient and two moments at once. A smaller budget gets two passes: over moments and gradient,
+//! then over weights and moments. Then at most three tensors are needed at once, as in Burn's operations.
 
 use backend_offload::{Managed, stats, works_in_place};
 use burn::tensor::{Tensor, TensorPrimitive, backend::Backend, ops::FloatTensor};
@@ -12,20 +12,20 @@ use host_optim::{AdamW, Stride, Values};
 
 use super::moments::Moments;
 
-/// Changes f32 tensors where they lie, or returns them as they were.
+/// Changes f32 tensors in place, or returns them unchanged as an error.
 type InPlace<I> = fn(
     Vec<FloatTensor<I>>,
     &mut dyn FnMut(&mut [&mut [f32]]),
 ) -> Result<Vec<FloatTensor<I>>, Vec<FloatTensor<I>>>;
 
-/// How a device's tensors are changed where they lie, if they are.
+/// Means to change a device's tensors in place; `None` if it cannot.
 #[derive(Debug)]
-pub(crate) struct Passes<I: Backend>(Option<Means<I>>);
+pub(crate) struct Passes<I: Backend>(Option<InPlaceSupport<I>>);
 
 #[derive(Debug)]
-struct Means<I: Backend> {
+struct InPlaceSupport<I: Backend> {
     in_place: InPlace<I>,
-    /// The device's budget at the moment.
+    /// The device's current budget in bytes; `None` without a limit.
     budget: fn(&I::Device) -> Option<u64>,
 }
 
@@ -35,40 +35,39 @@ impl<I: Backend> Clone for Passes<I> {
     }
 }
 
-impl<I: Backend> Clone for Means<I> {
+impl<I: Backend> Clone for InPlaceSupport<I> {
     fn clone(&self) -> Self {
         Self { in_place: self.in_place, budget: self.budget }
     }
 }
 
-impl<I: Backend> Means<I> {
-    /// Whether the budget holds four tensors as large as this.
+impl<I: Backend> InPlaceSupport<I> {
     fn has_room_for_four<const D: usize>(&self, tensor: &Tensor<I, D>) -> bool {
         let bytes = (tensor.shape().num_elements() * size_of::<f32>()) as u64;
         (self.budget)(&tensor.device()).is_none_or(|budget| 4 * bytes <= budget)
     }
 }
 
-/// A weight and its moments after a step.
 pub(super) type Stepped<I, const D: usize> = (Tensor<I, D>, Moments<I>);
 
 impl<I: Backend> Passes<I> {
-    /// Operation by operation.
     pub(crate) fn none() -> Self {
         Self(None)
     }
 
-    /// In place on a device that can.
-    pub(crate) fn of_device() -> Self
+    pub(crate) fn for_device() -> Self
     where
         I: Managed,
     {
         let budget = |device: &I::Device| stats::<I>(device).device.budget;
-        Self(works_in_place::<I>().then_some(Means { in_place: backend_offload::in_place::<I>, budget }))
+        Self(
+            works_in_place::<I>()
+                .then_some(InPlaceSupport { in_place: backend_offload::in_place::<I>, budget }),
+        )
     }
 
-    /// One step of AdamW; the operands come back where it cannot be in place.
-    #[expect(clippy::type_complexity, reason = "what it was given, if it could do nothing with it")]
+    /// Returns the operands as an error if they cannot be changed in place.
+    #[expect(clippy::type_complexity, reason = "the error gives the operands back")]
     pub(super) fn adamw<const D: usize>(
         &self,
         rule: &AdamW,
@@ -77,21 +76,24 @@ impl<I: Backend> Passes<I> {
         gradient: Tensor<I, D>,
         before: Option<Moments<I>>,
     ) -> Result<Stepped<I, D>, (Tensor<I, D>, Tensor<I, D>, Option<Moments<I>>)> {
-        let Some(means) = &self.0 else { return Err((weight, gradient, before)) };
-        let in_one = means.has_room_for_four(&weight);
+        let Some(support) = &self.0 else { return Err((weight, gradient, before)) };
+        let has_room = support.has_room_for_four(&weight);
         let time = before.as_ref().map_or(0, |before| before.time);
         let zeros = || Tensor::<I, D>::zeros(weight.shape(), &weight.device()).into_primitive().tensor();
         let moments = match before {
             Some(Moments { first, second, .. }) => [first, second.expect("AdamW's state has two moments")],
             None => [zeros(), zeros()],
         };
+
         let [weight, gradient] = [weight, gradient].map(|tensor| tensor.into_primitive().tensor());
         let [first, second] = moments;
-        let in_passes = if in_one { in_one_pass::<I> } else { in_two_passes::<I> };
+        let passes = if has_room { in_one_pass::<I> } else { in_two_passes::<I> };
+
         let stepped =
-            in_passes(means.in_place, rule, (stride, time as u32 + 1), [weight, gradient, first, second]);
+            passes(support.in_place, rule, (stride, time as u32 + 1), [weight, gradient, first, second]);
         let is_stepped = stepped.is_ok();
         let [weight, gradient, first, second] = stepped.unwrap_or_else(|operands| operands);
+
         let [weight, gradient] =
             [weight, gradient].map(|tensor| Tensor::from_primitive(TensorPrimitive::Float(tensor)));
         let second = Some(second);
@@ -103,12 +105,12 @@ impl<I: Backend> Passes<I> {
         }
     }
 
-    /// The sum of a gradient's squares, shape `[1]`, beside the gradient; `Err` where it cannot be one pass.
+    /// Returns a gradient with its sum of squares, shape `[1]`; fails if that is not possible in one pass.
     pub(crate) fn squares<const D: usize>(
         &self,
         gradient: Tensor<I, D>,
     ) -> Result<(Tensor<I, D>, Tensor<I, 1>), Tensor<I, D>> {
-        let Some(Means { in_place, .. }) = &self.0 else { return Err(gradient) };
+        let Some(InPlaceSupport { in_place, .. }) = &self.0 else { return Err(gradient) };
         let device = gradient.device();
         let mut sum = 0.0;
         let read = in_place(vec![gradient.into_primitive().tensor()], &mut |slices| {
@@ -119,7 +121,7 @@ impl<I: Backend> Passes<I> {
         };
         match read {
             Ok(gradient) => {
-                // By `from_data` it would count as written to the device.
+                // `from_data` would count as a write to the device.
                 Ok((tensor(gradient), Tensor::full([1], sum as f32, &device)))
             }
             Err(gradient) => Err(tensor(gradient)),
@@ -127,7 +129,6 @@ impl<I: Backend> Passes<I> {
     }
 }
 
-/// A weight, its gradient and its moments.
 type Operands<I> = [FloatTensor<I>; 4];
 
 fn in_one_pass<I: Backend>(
@@ -140,10 +141,10 @@ fn in_one_pass<I: Backend>(
         let [weight, gradient, first, second] = slices else { unreachable!("as many as were given") };
         rule.step(stride, time, weight, [first, second], gradient);
     });
-    stepped.map(all).map_err(all)
+    stepped.map(array).map_err(array)
 }
 
-/// No tensor is stepped unless all can be: they are f32 all, or the moments are not.
+/// Steps all or none: a failure of the first pass leaves everything unchanged, and the second cannot fail.
 fn in_two_passes<I: Backend>(
     in_place: InPlace<I>,
     rule: &AdamW,
@@ -154,10 +155,10 @@ fn in_two_passes<I: Backend>(
         let [gradient, first, second] = slices else { unreachable!("as many as were given") };
         rule.step_moments(stride, time, [first, second], gradient);
     });
-    let [gradient, first, second] = match moved.map(all) {
+    let [gradient, first, second] = match moved.map(array) {
         Ok(moved) => moved,
         Err(operands) => {
-            let [gradient, first, second] = all(operands);
+            let [gradient, first, second] = array(operands);
             return Err([weight, gradient, first, second]);
         }
     };
@@ -166,11 +167,11 @@ fn in_two_passes<I: Backend>(
         rule.step_weights(stride, time, weight, [first, second]);
     });
     let Ok(stepped) = stepped else { panic!("a weight is f32, as its moments are") };
-    let [weight, first, second] = all(stepped);
+    let [weight, first, second] = array(stepped);
     Ok([weight, gradient, first, second])
 }
 
-fn all<T, const N: usize>(tensors: Vec<T>) -> [T; N] {
+fn array<T, const N: usize>(tensors: Vec<T>) -> [T; N] {
     tensors.try_into().unwrap_or_else(|_| unreachable!("as many as were given"))
 }
 
@@ -196,14 +197,14 @@ mod tests {
     }
 
     #[test]
-    fn adamw_in_one_or_two_passes_has_the_bits_of_adamw_in_many() {
+    fn adamw_in_one_or_two_passes_has_the_bits_of_burns_adamw() {
         let settings = TrainSection { lr: 0.01, weight_decay: 0.1, ..TrainSection::default() };
         let stepped = |passes| {
             let mut optimizer = Optimizer::<OnCpu> { passes, ..Optimizer::new(&settings) };
             let mut weight = matrix(0);
             for step in 1..6 {
                 let stride = Stride { share: 0.5, scale: if step % 2 == 0 { 0.3 } else { 1.0 } };
-                // In no rows, as a product may leave it.
+                // Not contiguous, as a matmul may return it.
                 let gradient = matrix(step).reshape([30, 20]).transpose();
                 weight = optimizer.updated("wte", weight, gradient, stride);
             }
@@ -212,11 +213,11 @@ mod tests {
                 .map(|moment| Tensor::<OnCpu, 2>::from_primitive(TensorPrimitive::Float(moment)));
             (bits(&weight), bits(&first), bits(&second), moments.time)
         };
-        let in_one = stepped(Passes::of_device());
+        let in_one = stepped(Passes::for_device());
         assert_eq!(in_one, stepped(Passes::none()));
         assert_eq!(in_one.3, 5);
         let in_place = backend_offload::in_place::<OnCpu>;
-        let tight = Passes(Some(Means { in_place, budget: |_| Some(4 * 4 * 600 - 1) }));
+        let tight = Passes(Some(InPlaceSupport { in_place, budget: |_| Some(4 * 4 * 600 - 1) }));
         assert_eq!(in_one, stepped(tight));
     }
 
@@ -224,7 +225,7 @@ mod tests {
     fn squares_are_added_up_and_the_gradient_comes_back() {
         let gradient = matrix(3);
         let before = bits(&gradient);
-        let Ok((gradient, sum)) = Passes::of_device().squares(gradient) else { panic!("it is on the CPU") };
+        let Ok((gradient, sum)) = Passes::for_device().squares(gradient) else { panic!("it is on the CPU") };
         assert_eq!(bits(&gradient), before);
         let expected: f64 = gradient.into_data().iter::<f64>().map(|x| x * x).sum();
         assert!((f64::from(sum.into_scalar()) - expected).abs() < 1e-6 * expected);

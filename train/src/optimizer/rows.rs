@@ -1,9 +1,12 @@
-//! The embedding by rows: the table stays on the host, and only rows that a batch names travel, both ways.
+//! The embedding by rows: the table stays on the host, and only the rows that a batch names cross the link, both ways
+//! (`only_the_embedding_rows_that_a_batch_names_cross_the_link`).
 //!
-//! That is where the embedding is stepped on the host, by every rank if there are several, and no head is tied to it. Its parameter keeps name and shape on the
-//! device, and NaN for numbers. A forward pass gathers its rows from the table, which lets them take the steps that they have
-//! missed; their gradient comes back for them alone. The step itself is taken at once: the next forward pass begins with
-//! the embedding anyway. Rows that nobody names take theirs in turns, beside that pass.
+//! This applies if the host steps the embedding, each rank its own copy, and no head is tied to it. On the device its
+//! parameter keeps name and shape, and its numbers are NaN. A forward pass gathers rows, which first apply the steps
+//! that they have missed, so the bits are those of a whole table
+//! (`an_embedding_that_comes_by_rows_ends_with_the_bits_of_one_that_comes_as_a_whole`). Only these rows get gradients.
+//! The table is stepped at once, since the next forward pass begins with it. Other rows catch up in turns, during that
+//! pass.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -17,14 +20,13 @@ use runs::config::{Config, PlacementKind};
 
 use super::{HostPart, Stride};
 
-/// Whether the embedding comes to the device by rows.
-pub(crate) fn come_by_rows(config: &Config) -> bool {
+pub(crate) fn embedding_by_rows(config: &Config) -> bool {
     let memory = &config.memory;
-    // Who does not own the table has no rows to look up, and the owner does not know who reads which.
+    // With shards, other ranks have no rows to look up, and the owner does not know which rows they read.
     memory.optimizer == PlacementKind::Host && !config.model.tie_word_embeddings && !memory.shard
 }
 
-/// The embedding on the host. The model reads rows of it, too.
+/// The embedding on the host, shared with the model, which reads its rows.
 #[derive(Debug, Clone)]
 pub(super) struct Table {
     id: ParamId,
@@ -32,7 +34,6 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// The table that `state` is of, and how the model reads its rows.
     pub(super) fn new<I: Managed>(
         id: ParamId,
         state: HostState,
@@ -43,7 +44,8 @@ impl Table {
         let table = Self { id, rows: Arc::new(Mutex::new(HostRows::new(state, width)?)) };
         let (rows, device) = (Arc::clone(&table.rows), device.clone());
         let numbers = move |ids: &[u32]| {
-            // After a panic at the table, which is told by whoever waits for the steps, nobody is to take its rows for weights.
+            // A panic during a step poisons the lock; waiting for the steps reports it. Until then NaN keeps the rows
+            // from being used.
             let read =
                 rows.lock().ok().map(|mut rows| rows.read(ids).expect("the tokenizer knows its vocabulary"));
             read.unwrap_or_else(|| vec![f32::NAN; width * ids.len()])
@@ -65,12 +67,10 @@ impl Table {
 }
 
 impl HostPart {
-    /// Whether this parameter is the table.
-    pub(crate) fn has_rows_of(&self, id: ParamId) -> bool {
+    pub(crate) fn is_table(&self, id: ParamId) -> bool {
         self.table.as_ref().is_some_and(|table| table.is(id))
     }
 
-    /// Reads the gradient of these rows of the table, or a further micro-batch's share of it.
     pub(crate) fn arrive_rows<I: Backend, const D: usize>(
         &mut self,
         rows: &[u32],
@@ -83,13 +83,12 @@ impl HostPart {
         table.arrive(rows, &numbers)
     }
 
-    /// Steps the table, if its rows' gradient waits for that.
     pub(super) fn step_rows(&mut self, stride: Stride) -> Result<(), HostOptimError> {
         let (rule, stride) = self.rule_and_stride(2, stride);
         match &self.table {
             Some(table) if table.rows().has_gradient() => {
                 let begun = Instant::now();
-                let stepped = self.times.waiting(|| table.rows().step(rule, stride));
+                let stepped = self.times.time_wait(|| table.rows().step(rule, stride));
                 self.times.stepped_since(begun);
                 stepped
             }
@@ -97,7 +96,7 @@ impl HostPart {
         }
     }
 
-    /// Begins `updates`; behind them some rows of the table that nobody named take the steps that they have missed.
+    /// Starts `updates`. After them, some rows of the table catch up on the steps that they have missed.
     pub(super) fn begin_updates(&self, updates: Vec<Update>) -> Result<Updates, HostOptimError> {
         let (begun, times, table) = (Instant::now(), self.times.clone(), self.table.clone());
         Updates::begin_then(updates, move || {
@@ -108,7 +107,7 @@ impl HostPart {
         })
     }
 
-    /// The table, whose rows are all to catch up before it is saved.
+    /// Before a save all rows must catch up.
     pub(crate) fn table(&self) -> Option<MutexGuard<'_, HostRows>> {
         self.table.as_ref().map(Table::rows)
     }

@@ -1,8 +1,8 @@
-//! The learning rate over the steps, as a share of its peak. A function of the step alone, so nothing of it is saved.
+//! The learning rate over the steps, as a share of its peak. It depends on the step alone, so no state is saved.
 
 use runs::config::{ScheduleKind, ScheduleSection};
 
-/// The share in force at `step`, counted from 1, of a run of `steps`.
+/// The share in force at `step`, counted from 1, in a run of `steps`.
 pub(crate) fn rate_share(schedule: &ScheduleSection, step: u64, steps: u64) -> f64 {
     if step <= schedule.warmup {
         return step as f64 / schedule.warmup as f64;
@@ -38,12 +38,12 @@ mod tests {
     }
 
     #[test]
-    fn the_straight_descent_takes_its_share_of_the_steps() {
+    fn linear_decay_takes_its_share_of_the_steps() {
         assert_eq!(shares(ScheduleKind::Linear, &[10, 55, 66, 110]), [1.0, 1.0, 0.82, 0.1]);
     }
 
     #[test]
-    fn without_warm_up_the_first_step_is_at_the_peak() {
+    fn without_warmup_the_first_step_is_at_the_peak() {
         let schedule =
             ScheduleSection { warmup: 0, kind: ScheduleKind::Linear, ..ScheduleSection::default() };
         assert!((rate_share(&schedule, 1, 100) - 1.0).abs() < 1e-12);

@@ -1,7 +1,8 @@
-//! Matrices that cross the link in eight bits: their weights on the way in, their gradients on the way out.
+//! Matrices that cross the link in eight bits: weights on the way to the device, gradients on the way back.
 //!
-//! The device then has tiles of a matrix and never the matrix: each use decodes it. Its parameter keeps name, shape and place on
-//! the tape, and NaN for numbers, so that whoever reads it by mistake does not take them for weights.
+//! The device holds tiles of a matrix, and each use decodes them
+//! (`the_device_decodes_the_tiles_that_the_host_encoded`). The matrix's parameter keeps its name, shape and place in
+//! autodiff's graph. Its numbers are NaN, so that an accidental read is visible (`the_placeholder_of_a_matrix_is_nan`).
 
 use backend_offload::Managed;
 use burn::module::ParamId;
@@ -14,12 +15,12 @@ use runs::config::{Config, CrossingKind, StreamKind};
 
 use super::{HostPart, Stride};
 
-/// How matrices cross the link: without a code, weights do so as they are computed with.
+/// How matrices cross the link. Without a code, weights cross in the type the device computes with.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Crossing {
     weights: Option<Code>,
     gradients: bool,
-    /// Number type that weights are decoded to.
+    /// Type that weights are decoded to.
     pub(super) kind: DType,
     seed: u64,
 }
@@ -42,23 +43,20 @@ impl Crossing {
         }
     }
 
-    /// The code of this parameter's weights, where they come in tiles.
-    pub(super) fn code(self, name: &str, rank: usize) -> Option<Code> {
-        self.weights.filter(|_| is_projection(name, rank))
+    pub(super) fn code(self, name: &str, dims: usize) -> Option<Code> {
+        self.weights.filter(|_| is_projection(name, dims))
     }
 
-    /// Whether this parameter's gradients leave in tiles.
-    pub(super) fn gradient_leaves_in_tiles(self, name: &str, rank: usize) -> bool {
-        self.gradients && is_projection(name, rank)
+    pub(super) fn gradient_leaves_in_tiles(self, name: &str, dims: usize) -> bool {
+        self.gradients && is_projection(name, dims)
     }
 
-    /// Brings a gradient to tiles and begins to read them.
     pub(super) fn read<I: Backend, const D: usize>(
         self,
         state: &HostState,
         gradient: Tensor<I, D>,
     ) -> Result<Incoming, HostOptimError> {
-        // Who computes a share does not matter to its random bits, only which it is.
+        // The random bits depend on the share, not on the rank that computes it.
         let place = [self.seed, u64::from(state.time()), state.next_share()];
         let key = random::combine(
             &place.into_iter().chain(state.name().bytes().map(u64::from)).collect::<Vec<_>>(),
@@ -68,7 +66,7 @@ impl Crossing {
     }
 }
 
-/// Refuses eight bits on a device that has no bytes to compute with.
+/// Refuses settings in eight bits on a device without an 8-bit integer type.
 pub(crate) fn check_eight_bits<I: Backend>(config: &Config, device: &I::Device) -> Result<(), BadInput> {
     check_bytes(config, I::supports_dtype(device, DType::I8))
 }
@@ -88,12 +86,12 @@ fn check_bytes(config: &Config, device_has_them: bool) -> Result<(), BadInput> {
     }
 }
 
-/// Vectors are small, and what is looked up by rows would be decoded as a whole for a few of them.
-fn is_projection(name: &str, rank: usize) -> bool {
-    rank == 2 && name.starts_with("blocks.")
+/// Whether eight bits apply. Vectors are small, and a lookup of a few rows would decode the whole table.
+fn is_projection(name: &str, dims: usize) -> bool {
+    dims == 2 && name.starts_with("blocks.")
 }
 
-/// A tensor in the place of weights that are made, or fetched, for each use.
+/// A tensor of NaN with the shape of weights that are decoded or gathered for each use.
 pub(super) fn placeholder<I: Backend, const D: usize>(
     kind: DType,
     shape: Shape,
@@ -102,8 +100,8 @@ pub(super) fn placeholder<I: Backend, const D: usize>(
     Tensor::<I, D>::full([1; D], f32::NAN, (device, kind)).expand::<D, _>(shape)
 }
 
-/// Weights that are decoded for each use of what `waited` returns: by one kernel where the device has it, elsewhere by operations
-/// that give the same bits.
+/// Weights that each use decodes from the tiles of `waited`. One kernel decodes them if the device has it; otherwise
+/// operations give the same bits.
 pub(super) fn on_demand<I: Managed>(
     crossing: Crossing,
     code: Code,
@@ -123,7 +121,7 @@ pub(super) fn on_demand<I: Managed>(
 }
 
 impl HostPart {
-    /// As [`prepare`](Self::prepare), of a parameter whose weights come in tiles.
+    /// Like [`prepare`](Self::prepare), for a parameter whose weights come in tiles.
     pub(super) fn prepare_tiles<I: Managed>(
         &mut self,
         id: ParamId,
@@ -136,13 +134,12 @@ impl HostPart {
         let code = self.crossing.weights.expect("its weights come in tiles");
         let (update, updated) = state.begin_tiles::<I>(rule, stride, code, device)?;
         let times = self.times.clone();
-        let waited = move || times.awaited(updated.wait_timed());
+        let waited = move || times.add_wait(updated.wait_timed());
         Ok((update, on_demand::<I>(self.crossing, code, shape, waited)))
     }
 
-    /// Whether the weights of a parameter that is due come in tiles.
-    pub(super) fn comes_in_tiles(&self, id: ParamId, rank: usize) -> bool {
-        self.states.get(&id).is_some_and(|state| self.crossing.code(state.name(), rank).is_some())
+    pub(super) fn comes_in_tiles(&self, id: ParamId, dims: usize) -> bool {
+        self.states.get(&id).is_some_and(|state| self.crossing.code(state.name(), dims).is_some())
     }
 }
 
@@ -169,13 +166,13 @@ mod tests {
     }
 
     #[test]
-    fn the_device_decodes_what_the_host_encoded() {
+    fn the_device_decodes_the_tiles_that_the_host_encoded() {
         for (stream, code) in [("int8", Code::Int8), ("fp8", Code::Fp8)] {
-            // The second row of tiles is not full.
+            // The last tile is not full.
             let masters = numbers(7 * 23);
             let weights = Tensor::<B, 2>::from_data(TensorData::new(masters.clone(), [7, 23]), &FlexDevice);
             let memory = host_memory::<Flex>(&FlexDevice);
-            let state = HostState::of_tensor(&memory, "matrix", Format::F32, &weights).expect("memory");
+            let state = HostState::from_tensor(&memory, "matrix", Format::F32, &weights).expect("memory");
             let (codes, scales) = state.tiles::<B>(code, &FlexDevice).expect("memory");
             let bytes: Vec<i64> = codes.clone().into_data().iter().collect();
             let each: Vec<f32> = scales.clone().into_data().iter().collect();
@@ -193,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_bits_are_refused_by_name_on_a_device_without_bytes() {
+    fn eight_bits_are_refused_on_a_device_without_bytes() {
         let text = r#"{"model": {"n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 4, "vocab_size": 264},
             "tokenizer": {"kind": "bytes"}, "memory": {"optimizer": "host"}, "train": {"recompute": 1}}"#;
         let config = |set: &[String]| Config::from_text(text, "a tiny run", set).expect("valid");
@@ -204,7 +201,7 @@ mod tests {
             assert!(check_bytes(&eight, true).is_ok());
             assert!(check_eight_bits::<B>(&eight, &FlexDevice).is_ok(), "the CPU has bytes");
         }
-        assert!(check_bytes(&config(&[]), false).is_ok(), "nobody asks for them");
+        assert!(check_bytes(&config(&[]), false).is_ok(), "no setting asks for them");
     }
 
     #[test]

@@ -1,17 +1,16 @@
 //! AdamW by blocks of rows, for embeddings and the head.
 //!
-//! A device that fuses makes one kernel of an update. It names the weight, its gradient, two moments, and three of these anew:
-//! seven tensors as large as the largest of the model, which a budget has to hold at once. By blocks of rows, each put in the old
-//! one's place, it is those four and three blocks. The operations on a number are the same, and so are its bits. A block's size
-//! never follows the budget.
+//! A device that fuses kernels makes one kernel of an update. It names the weight, its gradient and two moments, and
+//! writes three of them into new tensors. A budget has to hold these seven tensors of the model's largest size at once.
+//! By blocks of rows, each written over the old one, it holds four tensors and three blocks. Each number goes through
+//! the same operations, so its bits are the same. A block's size never depends on the budget.
 
 use burn::optim::{AdamW, AdamWState, AdaptiveMomentumState, SimpleOptimizer};
 use burn::tensor::{Tensor, backend::Backend};
 
-/// Bytes of a block in f32.
 pub(crate) const BLOCK_BYTES: usize = 4 << 20;
 
-/// One step by `rule` at the rate `lr`, along the gradient times `scale`; `rows` at once.
+/// One step by `rule` at learning rate `lr`, along the gradient times `scale`, `rows` rows at once.
 pub(super) fn step<I: Backend, const D: usize>(
     rule: &AdamW,
     [lr, scale]: [f64; 2],
@@ -25,16 +24,19 @@ pub(super) fn step<I: Backend, const D: usize>(
         let (weight, after) = rule.step(lr, weight, gradient, before);
         (weight, after.expect("AdamW always has a state"))
     };
+
     let dims = weight.dims();
     if rows >= dims[0] {
         return stepped(weight, gradient, before);
     }
+
     let time = before.as_ref().map_or(0, |before| before.momentum.time);
     let is_first = before.is_none();
     let [mut first, mut second] = match before {
         Some(AdamWState { momentum }) => [momentum.moment_1, momentum.moment_2],
         None => [(), ()].map(|()| Tensor::zeros(dims, &weight.device())),
     };
+
     let mut weight = weight;
     for start in (0..dims[0]).step_by(rows) {
         let region: [_; D] = std::array::from_fn(|dimension| {
@@ -57,7 +59,8 @@ fn state<I: Backend, const D: usize>(
     AdamWState::new(AdaptiveMomentumState { time, moment_1, moment_2, max_moment_2: None })
 }
 
-/// Rows of a block, of a parameter that is called `name`. The matrices of blocks are stepped whole: they are smaller, and many.
+/// Rows per block for the parameter `name`. Matrices of transformer blocks are stepped whole: they are smaller, and
+/// many.
 pub(super) fn at_once<I: Backend, const D: usize>(name: &str, weight: &Tensor<I, D>) -> usize {
     let rows = weight.dims()[0];
     if name.starts_with("blocks.") {
@@ -81,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_rows_have_the_bits_of_one_piece() {
+    fn steps_by_blocks_of_rows_have_the_bits_of_one_step() {
         let rule = AdamWConfig::new().with_weight_decay(0.1).build();
         let after = |rows: usize| {
             let (mut weight, mut state) = (matrix(0), None);

@@ -1,4 +1,4 @@
-//! Steps whose outcome is computed by hand.
+//! Steps whose results are computed by hand.
 
 use burn::backend::{Autodiff, Flex, flex::FlexDevice};
 use burn::module::ModuleVisitor;
@@ -16,7 +16,6 @@ fn gpt() -> Gpt<Tape> {
     Gpt::new(&config, 7, &FlexDevice).expect("a valid shape")
 }
 
-/// Names, ranks and values of all parameters.
 #[derive(Default)]
 struct Values {
     path: Vec<String>,
@@ -44,7 +43,7 @@ fn values(gpt: &Gpt<Tape>) -> Vec<(String, usize, Vec<f32>)> {
     values.found
 }
 
-/// The same gradient for every number of every parameter.
+/// A visitor that registers the same gradient for every number of every parameter.
 struct Uniform(f32, GradientsParams);
 
 impl ModuleVisitor<Tape> for Uniform {
@@ -61,16 +60,16 @@ fn gradients(gpt: &Gpt<Tape>, value: f32) -> GradientsParams {
     uniform.1
 }
 
-/// Checks each number after a step against `expected(rank, number before)`.
+/// Checks each number after a step against `expected(dims, number before)`.
 fn assert_step(settings: &TrainSection, gradient: f32, stride: Stride, expected: impl Fn(usize, f32) -> f32) {
     let before = gpt();
     let old = values(&before);
     let gradients = gradients(&before, gradient);
     let (after, stepped) = Optimizer::<Flex>::new(settings).step(before, gradients, stride);
     stepped.expect("nothing is on the host");
-    for ((name, rank, old), (_, _, new)) in old.iter().zip(&values(&after)) {
+    for ((name, dims, old), (_, _, new)) in old.iter().zip(&values(&after)) {
         for (old, new) in old.iter().zip(new) {
-            let expected = expected(*rank, *old);
+            let expected = expected(*dims, *old);
             assert!((new - expected).abs() < 1e-6, "{name}: {old} became {new}, not {expected}");
         }
     }
@@ -80,7 +79,6 @@ fn sgd() -> TrainSection {
     TrainSection { optimizer: OptimizerKind::Sgd, lr: 0.1, weight_decay: 0.0, ..TrainSection::default() }
 }
 
-/// The norm of gradients that all arrive at once.
 pub(crate) fn norm_of(gpt: &Gpt<Tape>, gradients: &GradientsParams) -> f32 {
     struct Arrivals<'g>(&'g GradientsParams, SquaredNorms<Flex>);
     impl ModuleVisitor<Tape> for Arrivals<'_> {
@@ -94,7 +92,6 @@ pub(crate) fn norm_of(gpt: &Gpt<Tape>, gradients: &GradientsParams) -> f32 {
     arrivals.1.take_global(gpt).expect("there are gradients").into_scalar()
 }
 
-/// The bits of gradients, in the model's order.
 pub(crate) fn values_of(gpt: &Gpt<Tape>, gradients: &GradientsParams) -> Vec<u32> {
     struct Bits<'g>(&'g GradientsParams, Vec<u32>);
     impl ModuleVisitor<Tape> for Bits<'_> {
@@ -109,7 +106,7 @@ pub(crate) fn values_of(gpt: &Gpt<Tape>, gradients: &GradientsParams) -> Vec<u32
 }
 
 #[test]
-fn the_norm_is_that_of_all_gradients_together() {
+fn the_norm_covers_all_gradients() {
     let gpt = gpt();
     let count: usize = values(&gpt).iter().map(|(_, _, values)| values.len()).sum();
     let norm = norm_of(&gpt, &gradients(&gpt, -0.5));
@@ -117,8 +114,8 @@ fn the_norm_is_that_of_all_gradients_together() {
 }
 
 #[test]
-fn gradients_longer_than_the_limit_are_shortened_to_it_and_others_left_alone() {
-    // A norm of 5 under a limit of 2 leaves two fifths.
+fn gradients_above_the_limit_are_clipped_and_others_kept() {
+    // A norm of 5 under a limit of 2 scales by two fifths.
     assert_eq!(Stride::clipped(1.0, 5.0, Some(2.0)), Stride { share: 1.0, scale: 0.4 });
     for (norm, limit) in [(1.5, Some(2.0)), (0.0, Some(2.0)), (5.0, None)] {
         assert_eq!(Stride::clipped(0.5, norm, limit), Stride { share: 0.5, scale: 1.0 });
@@ -128,21 +125,21 @@ fn gradients_longer_than_the_limit_are_shortened_to_it_and_others_left_alone() {
 }
 
 #[test]
-fn a_step_goes_as_far_as_its_share_of_the_rate() {
+fn a_step_scales_with_its_share_of_the_rate() {
     let stride = Stride { share: 0.25, scale: 1.0 };
     assert_step(&sgd(), -2.0, stride, |_, old| old + 0.05);
-    // AdamW's first step is as long as the rate, whatever the gradient.
+    // AdamW's first step has the length of the rate, whatever the gradient.
     let adamw = TrainSection { optimizer: OptimizerKind::AdamW, ..sgd() };
     assert_step(&adamw, -2.0, stride, |_, old| old + 0.025);
 }
 
 #[test]
-fn decay_shrinks_matrices_and_no_vector() {
+fn weight_decay_shrinks_matrices_only() {
     for optimizer in [OptimizerKind::AdamW, OptimizerKind::Sgd, OptimizerKind::Muon] {
         let settings = TrainSection { optimizer, weight_decay: 0.5, matrix_lr: 0.1, ..sgd() };
-        // A tenth of a half, half of that at half the rate.
-        assert_step(&settings, 0.0, Stride { share: 0.5, scale: 1.0 }, |rank, old| {
-            if rank == 2 { old * 0.975 } else { old }
+        // A tenth of a half, at half the rate.
+        assert_step(&settings, 0.0, Stride { share: 0.5, scale: 1.0 }, |dims, old| {
+            if dims == 2 { old * 0.975 } else { old }
         });
     }
 }

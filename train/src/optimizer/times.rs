@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Times since they were asked for last. Clones add to the same ones.
+/// Times since the last [`take`](Self::take), in nanoseconds. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HostTimes {
     stepping: Arc<AtomicU64>,
@@ -12,30 +12,28 @@ pub(crate) struct HostTimes {
 }
 
 impl HostTimes {
-    /// A step on the host has ended that began then.
     pub(super) fn stepped_since(&self, begun: Instant) {
         add(&self.stepping, begun.elapsed());
     }
 
-    /// New weights, after the program has waited for them so long.
-    pub(super) fn awaited<T>(&self, (weights, waited): (T, Duration)) -> T {
+    /// Adds `waited` to the program's waits and returns the new weights.
+    pub(super) fn add_wait<T>(&self, (weights, waited): (T, Duration)) -> T {
         add(&self.waiting, waited);
         weights
     }
 
-    /// Runs `wait`, for whose result the program waits.
-    pub(super) fn waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
+    pub(super) fn time_wait<T>(&self, wait: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
-        let waited_for = wait();
-        self.awaited((waited_for, begun.elapsed()))
+        let result = wait();
+        self.add_wait((result, begun.elapsed()))
     }
 
-    /// A step of the run begins. Waits before it were those of an evaluation, a sample or a save.
+    /// Resets the waits at the start of a step; those before it belong to an evaluation, a sample or a save.
     pub(crate) fn begin_step(&self) {
         self.waiting.store(0, Relaxed);
     }
 
-    /// The time of steps on the host that have ended, and of waits for them since the run's step began.
+    /// Takes the time of finished steps on the host, and of waits since [`begin_step`](Self::begin_step).
     pub(crate) fn take(&self) -> [Duration; 2] {
         [&self.stepping, &self.waiting].map(|time| Duration::from_nanos(time.swap(0, Relaxed)))
     }
@@ -50,16 +48,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_before_a_step_are_not_told_with_it_and_every_time_is_told_once() {
+    fn waits_before_a_step_are_dropped_and_each_time_is_reported_once() {
         let times = HostTimes::default();
-        let beside = times.clone();
-        assert_eq!(beside.awaited((7, Duration::from_millis(5))), 7);
+        let clone = times.clone();
+        assert_eq!(clone.add_wait((7, Duration::from_millis(5))), 7);
         times.begin_step();
-        beside.awaited(((), Duration::from_millis(2)));
-        times.awaited(((), Duration::from_millis(1)));
-        beside.stepped_since(Instant::now());
+        clone.add_wait(((), Duration::from_millis(2)));
+        times.add_wait(((), Duration::from_millis(1)));
+        clone.stepped_since(Instant::now());
         let [stepping, waiting] = times.take();
         assert!(stepping > Duration::ZERO && waiting == Duration::from_millis(3), "{waiting:?}");
-        assert_eq!(beside.take(), [Duration::ZERO; 2]);
+        assert_eq!(clone.take(), [Duration::ZERO; 2]);
     }
 }

@@ -1,11 +1,10 @@
-//! How many checkpoints lie on the disk at the worst moment of a run: those that stay while the last one is written.
+//! Number of checkpoints on the disk at the worst moment of a run, including the one being written.
 //!
-//! A run saves at multiples of `checkpoint.every`, at evaluations whose loss is the lowest so far, and at its end. Which
-//! evaluations those are nobody knows before, so the count is that of the most unfortunate ones.
+//! A run saves at multiples of `checkpoint.every`, at evaluations whose loss is the lowest so far, and at its end.
+//! Which evaluations those are is unknown, so this counts the worst case.
 
 use runs::config::Config;
 
-/// The most checkpoints that exist at one time, the one being written included.
 pub(super) fn most(config: &Config) -> u64 {
     let rules = &config.checkpoint;
     let saves = Saves {
@@ -15,10 +14,10 @@ pub(super) fn most(config: &Config) -> u64 {
         keep_last: rules.keep_last as u64,
         keep_every: rules.keep_every.unwrap_or(0),
     };
-    saves.lowest_last().max(saves.lowest_long_ago().unwrap_or(0)).saturating_add(1)
+    saves.with_latest_best().max(saves.with_old_best().unwrap_or(0)).saturating_add(1)
 }
 
-/// The saves before a run's last step. A period of 0 is none.
+/// The saves before a run's last step. A period of 0 means never.
 struct Saves {
     before: u64,
     every: u64,
@@ -28,8 +27,8 @@ struct Saves {
 }
 
 impl Saves {
-    /// Checkpoints that stay where each evaluation is better than all before: the latest ones, and those kept for good.
-    fn lowest_last(&self) -> u64 {
+    /// Checkpoints kept if each evaluation is the best so far: the latest ones, and those kept for good.
+    fn with_latest_best(&self) -> u64 {
         let all = self.saved(self.before - 1);
         let latest = all.min(self.keep_last);
         let mut first_of_latest = 0..self.before;
@@ -45,27 +44,28 @@ impl Saves {
             + self.for_good(first_of_latest.start.saturating_sub(1), first_of_latest.start.saturating_sub(1))
     }
 
-    /// The same where the best is none of these, if that can be: no evaluation after it was better.
-    fn lowest_long_ago(&self) -> Option<u64> {
+    /// Checkpoints kept if the best is older than the latest ones; `None` if that cannot be.
+    fn with_old_best(&self) -> Option<u64> {
         let all = multiples(self.before - 1, self.every);
         let older = all.checked_sub(self.keep_last)?;
-        // Of the latest ones, which are all at multiples of `checkpoint.every`, the first.
+        // First of the latest saves. All of these are multiples of `checkpoint.every`, since no later evaluation was
+        // better.
         let first_of_latest = older.checked_add(1)?.checked_mul(self.every)?;
         let last = (first_of_latest - 1).checked_div(self.evaluated)? * self.evaluated;
         let stays_anyway = |step: u64| self.keep_every > 0 && step.is_multiple_of(self.keep_every);
-        // Where two evaluations in a row stay anyway, all do.
+        // If two evaluations in a row are kept for good, all are.
         let best = [last, last.saturating_sub(self.evaluated)];
         let best = best.into_iter().find(|step| *step > 0 && !stays_anyway(*step))?;
         Some(self.keep_last + self.for_good(first_of_latest - 1, best) + 1)
     }
 
-    /// Saves up to a step, if each evaluation is the best so far.
+    /// Saves up to `step` if each evaluation is the best so far.
     fn saved(&self, step: u64) -> u64 {
         let both = multiples(step, lcm(self.every, self.evaluated));
         multiples(step, self.every) + multiples(step, self.evaluated) - both
     }
 
-    /// Saves kept for good: of the regular ones up to `due`, and of those made for their loss up to `better`.
+    /// Saves kept for good: regular ones up to step `due`, and those made for their loss up to step `better`.
     fn for_good(&self, due: u64, better: u64) -> u64 {
         let of_due = lcm(self.every, self.keep_every);
         let of_better = lcm(self.evaluated, self.keep_every);
@@ -77,7 +77,7 @@ fn multiples(up_to: u64, period: u64) -> u64 {
     up_to.checked_div(period).unwrap_or(0)
 }
 
-/// The least common multiple; 0 where there is none below 2⁶⁴.
+/// The least common multiple; 0 if it is not below 2⁶⁴.
 fn lcm(a: u64, b: u64) -> u64 {
     let (mut x, mut y) = (a, b);
     while y > 0 {
@@ -102,7 +102,7 @@ mod tests {
         config
     }
 
-    /// Steps at which a run saves, and whether for its loss; `better` has a bit for each evaluation.
+    /// Steps at which a run saves, each with whether it has the best loss; bit n of `better` says so for evaluation n.
     fn saves(config: &Config, better: u64) -> Vec<(u64, bool)> {
         let due = |step: u64, every: u64| every > 0 && step.is_multiple_of(every);
         let steps = 1..config.train.steps;
@@ -114,7 +114,7 @@ mod tests {
         saves.chain([(config.train.steps, false)]).collect()
     }
 
-    /// The same count from every course that a run can take.
+    /// The count by brute force over all courses of a run.
     fn counted(config: &Config) -> u64 {
         let rules = &config.checkpoint;
         let evaluations = multiples(config.train.steps - 1, config.eval.every);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_moment_of_any_course_is_counted() {
+    fn the_count_is_the_most_over_all_courses_of_a_run() {
         for steps in [1, 2, 7, 10] {
             for every in [0, 1, 2, 3, 5] {
                 for evaluated in [0, 1, 2, 3, 4] {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_lie_on_the_disk() {
+    fn the_count_matches_the_folders_on_disk() {
         for (every, evaluated, keep_last, keep_every) in
             [(1, 3, 2, None), (0, 2, 2, None), (3, 2, 1, Some(4)), (2, 5, 1, Some(4))]
         {

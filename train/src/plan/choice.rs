@@ -1,15 +1,14 @@
-//! Where `auto` puts the optimizer: where a step moves the fewest bytes over the link. That is the device where everything has
-//! room there; otherwise the host, but for as many first blocks as the device has room for beside the rest.
+//! The place that `auto` chooses for the optimizer: the one where a step moves the fewest bytes over the link.
 //!
-//! Numbers depend on the place in their last digits. So it is chosen once, when a run begins, and written down with the run's
-//! configuration: later budgets change nothing.
+//! That is the device if everything fits there. Otherwise it is the host, except for as many first blocks as the device
+//! has room for. The place changes the last digits of numbers. So it is chosen once, when a run begins, and saved in
+//! the run's configuration; later budgets do not change it.
 
 use models::Footprint;
 use runs::config::{Config, ExchangeKind, PlacementKind, StateKind};
 
 use super::{Machine, Plan};
 
-/// `config` with a place for its optimizer.
 pub(crate) fn placed(config: &Config, footprint: &Footprint, machine: &Machine) -> Config {
     if config.memory.optimizer != PlacementKind::Auto {
         return config.clone();
@@ -17,20 +16,21 @@ pub(crate) fn placed(config: &Config, footprint: &Footprint, machine: &Machine) 
     let mut on_device = config.clone();
     on_device.memory.optimizer = PlacementKind::Device;
     on_device.memory.optimizer_state = StateKind::F32;
+
     let on_host = |blocks: usize| {
         let mut on_host = config.clone();
         (on_host.memory.optimizer, on_host.memory.device_blocks) = (PlacementKind::Host, blocks);
         on_host
     };
-    // Weights that are averaged, and gradients that come a step late, are the device's.
-    let only_device = matches!(config.ranks.exchange, ExchangeKind::Rarely | ExchangeKind::Late);
-    let only_device = machine.other_ranks > 0 && only_device;
+    // An exchange that averages weights needs the optimizer on the device.
+    let only_device = machine.other_ranks > 0 && config.ranks.exchange == ExchangeKind::Rarely;
     let on_hosts = (0..=config.model.n_layer).filter(|_| !only_device).map(on_host);
+
     let possible = std::iter::once(on_device.clone()).chain(on_hosts).filter_map(|config| {
         let plan = Plan::new(&config, footprint, machine);
         let bytes = plan.bytes_in_per_step.saturating_add(plan.bytes_out_per_step);
         plan.refusals().is_empty().then_some((bytes, config))
     });
-    // What is refused everywhere is told of the device.
+    // If no placement fits, report the device placement's errors.
     possible.min_by_key(|(bytes, _)| *bytes).map_or(on_device, |(_, config)| config)
 }

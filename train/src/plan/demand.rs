@@ -1,15 +1,16 @@
-//! The memory that training holds and the bytes that spilling moves, whatever the machine.
+//! The memory that training holds and the bytes that spilling moves, independent of the machine.
 //!
-//! Two moments of a step decide. When a micro-batch's forward pass ends, all activations are alive; when its backward
-//! pass ends and parameters are stepped, all gradients are. At either, parts keep their place on the device in the order
-//! of what leaving would cost, and the rest spills. A part's price is how often each of its spilled bytes crosses the
-//! link in a step; with everything spilled and one micro-batch that is 24 bytes in and 16 out per parameter under
-//! `AdamW`. A weight leaves once a step however often it comes back: its host copy is valid until it is stepped.
+//! Two moments of a step decide. At the end of a micro-batch's forward pass all activations are alive. At the end of
+//! its backward pass, when parameters are stepped, all gradients are. At each moment, parts keep their place on the
+//! device in the order of their price, and the rest spills. A part's price is the number of times that each of its
+//! spilled bytes crosses the link in a step. With everything spilled and one micro-batch, that is 24 bytes in and 16
+//! out per parameter under `AdamW`. A weight leaves once a step, however often it comes back: its host copy stays valid
+//! until it is stepped.
 //!
-//! A parameter that is stepped on the host has neither moments nor updates on the device: its gradient leaves as it comes, and
-//! its weights come in once a step, or as often as they are read where they have no room to stay.
+//! A parameter that is stepped on the host has neither moments nor updates on the device. Its gradient leaves at once.
+//! Its weights come in once a step, or at each use if they have no room to stay.
 //!
-//! With weights, gradients and two moments alone, of which half or a quarter fits, this gives the bytes that
+//! For weights, gradients and two moments alone, with half or a quarter on the device, this gives the bytes that
 //! furthest-next-use eviction moves in a simulation of the same step.
 
 use exchange::{OneBit, Share};
@@ -17,22 +18,22 @@ use models::{Chunks, Footprint};
 use runs::config::{Config, CrossingKind, ExchangeKind, OptimizerKind};
 
 use super::operations::Operations;
-use super::placement::{Placement, in_blocks};
+use super::placement::{Placement, largest_block_matrix};
 
 const WIDE: u64 = 4;
 
-/// Tensors as wide as the MLP that a pass takes beside its tape.
+/// Tensors of the MLP's width that a pass holds besides its tape.
 const WIDE_IN_PASS: u64 = 4;
 
-/// Tensors that live and move alike.
+/// Tensors with the same lifetime and traffic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) what: &'static str,
     /// Bytes at the end of the forward pass, and while parameters are stepped.
     at: [u64; 2],
-    /// Times that a spilled byte comes back in one step.
+    /// Times a step that a spilled byte comes back.
     pub(super) returns: u64,
-    /// Times that it leaves by a copy.
+    /// Times a step that it leaves by a copy.
     pub(super) leaves: u64,
 }
 
@@ -44,47 +45,47 @@ impl Part {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Demand {
-    /// The one that stays longest first.
+    /// The part that spills last comes first.
     pub(super) parts: Vec<Part>,
-    /// Bytes of the most demanding single operation, estimated from above.
+    /// Upper estimate of the bytes of the largest single operation.
     pub(super) floor: u64,
-    /// Bytes of an update that is one operation if the budget holds it.
-    roomy_update: u64,
-    /// Bytes that some single operation needs beyond doubt.
+    /// Bytes of an update that is one operation if the budget holds it; otherwise several smaller ones.
+    one_pass_update: u64,
+    /// Lower bound of the bytes of the largest single operation.
     pub(super) least: u64,
     pub(super) placement: Placement,
     pub(super) exchanged: Exchanged,
     rounds: u64,
 }
 
-/// Bytes of one step that ranks cost: sent by one to others, and over its link for that.
+/// Bytes that several ranks cost in one step: sent by one rank, and moved over its link for that.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Exchanged {
     pub(super) sent: u64,
     pub(super) link_in: u64,
     pub(super) link_out: u64,
-    /// Bytes of host memory for residuals, the state of an outer optimizer or gradients under way, beside the host budget.
+    /// Host memory outside the host budget: residuals, an outer optimizer's state, or gradients in flight.
     pub(super) residuals: u64,
 }
 
 impl Exchanged {
-    /// Where a rank holds so many `sums` of neighbouring micro-batches; `window` parameters are under way to an exact sum at once.
-    fn of(config: &Config, placement: &Placement, ranks: usize, sums: u64, window: u64) -> Self {
+    /// `sums` is the number of sums of neighbouring micro-batches that a rank holds. An exact exchange has `window`
+    /// parameters in flight at once.
+    fn new(config: &Config, placement: &Placement, ranks: usize, sums: u64, window: u64) -> Self {
         let others = ranks as u64 - 1;
         let share = |all: u64| all.div_ceil(ranks as u64);
         let on_device = placement.on_device * WIDE;
-        // Everybody adds up a share of every gradient and tells it to the others.
+        // Each rank adds up a share of every gradient and sends the sum to the others.
         let all = placement.on_device + placement.on_host();
         let (part, residuals) = match config.ranks.exchange {
-            // What is summed, and what the sums become.
+            // The sums, and their totals.
             ExchangeKind::Exact => (share(all * WIDE), (sums + 1) * WIDE * window),
-            ExchangeKind::Late => (share(all * WIDE), (sums + 1) * WIDE * all),
-            // As if all parameters were one buffer. Each residual is there twice until its step is made.
+            // As if all parameters were one buffer. Each residual exists twice until its step is made.
             ExchangeKind::OneBit => {
                 (OneBit::packed_bytes(share(all) as usize) as u64, 2 * WIDE * (all + share(all)))
             }
             ExchangeKind::Rarely => {
-                // All weights once in so many steps. Those of the last outer step and its momentum stay on the host.
+                // All weights once in `local_steps` steps. The last outer step's weights and momentum stay on the host.
                 let each = |bytes: u64| bytes.div_ceil(config.ranks.local_steps);
                 return Self {
                     sent: each(2 * others * share(all * WIDE)),
@@ -94,85 +95,91 @@ impl Exchanged {
                 };
             }
         };
+
         let sent = 2 * others * part;
         let gradients = Self { sent, link_in: on_device, link_out: sums * on_device, residuals };
         if !config.memory.shard {
             return gradients;
         }
-        // New weights that come from a host take the link on their way to the device, as they do without other ranks.
-        let told = share(on_device);
+        // New weights from a host cross the link on their way to the device, as they do without other ranks.
+        let own = share(on_device);
         Self {
-            // A sum is for one rank alone.
+            // Each sum goes to one rank only.
             sent: gradients.sent / 2 + others * share(on_device + placement.weight_bytes()),
-            link_in: told + others * told,
-            link_out: gradients.link_out + told,
+            link_in: own + others * own,
+            link_out: gradients.link_out + own,
             residuals,
         }
     }
 }
 
-/// The weights whose new values come from the host in every step, whatever has room.
+/// Part name of the weights that come from the host in every step, even if everything has room.
 const STREAMED: &str = "weights from the host";
 
-/// Gradients on their way to the host.
 const LEAVING: &str = "gradients leaving";
 
 impl Demand {
-    /// At one of so many ranks: at any, since which one has most of a part differs from part to part. `fused` devices make one
-    /// kernel of several operations.
-    pub(super) fn of(config: &Config, footprint: &Footprint, ranks: usize, fused: bool) -> Self {
+    /// The demand of any one of `ranks` ranks: the largest share of each part, since no rank has all largest shares.
+    /// `fused` devices fuse several operations into one kernel.
+    pub(super) fn new(config: &Config, footprint: &Footprint, ranks: usize, fused: bool) -> Self {
         let train = &config.train;
         let rounds = train.accumulate.div_ceil(ranks) as u64;
         let (batch, sequence) = (train.micro_batch, config.sequence());
-        let of_tokens = |each: u64| (batch as u64).saturating_mul(sequence as u64).saturating_mul(each);
-        let hidden = of_tokens(config.model.inner() as u64 * WIDE);
-        let operations = Operations::of(config, fused);
+        let for_tokens = |each: u64| (batch as u64).saturating_mul(sequence as u64).saturating_mul(each);
+        let hidden = for_tokens(config.model.inner() as u64 * WIDE);
+        let operations = Operations::new(config, fused);
         let [attention, loss] = footprint.working_bytes(batch, sequence, Chunks::default());
-        let beside_tape = hidden.saturating_mul(WIDE_IN_PASS).max(attention);
+        let pass_temporaries = hidden.saturating_mul(WIDE_IN_PASS).max(attention);
         let narrow = footprint.narrow_weight_bytes(train.recompute);
-        let tape = of_tokens(footprint.activation_bytes_per_token(train.recompute));
+        let tape = for_tokens(footprint.activation_bytes_per_token(train.recompute));
+
         let (kept, kept_narrow, passing) = match train.recompute {
-            None => (tape, narrow, beside_tape),
+            None => (tape, narrow, pass_temporaries),
             Some(every) => {
-                let segment = of_tokens(footprint.segment_bytes_per_token(every));
+                let segment = for_tokens(footprint.segment_bytes_per_token(every));
                 let inputs = tape - segment;
                 let in_tiles = config.memory.activations != CrossingKind::Computed;
-                let beside_segment = hidden.saturating_mul(operations.beside_block()).max(attention);
+                let temporaries = hidden.saturating_mul(operations.block_temporaries()).max(attention);
                 let kept = if in_tiles { inputs_in_tiles(inputs) } else { inputs };
-                (kept, 0, beside_segment.saturating_add(segment).saturating_add(narrow))
+                (kept, 0, temporaries.saturating_add(segment).saturating_add(narrow))
             }
         };
-        let placement = Placement::of(config, footprint);
-        // What is decoded for each use leaves no copy.
+
+        let placement = Placement::new(config, footprint);
+        // Weights decoded for each use leave no copy.
         let kept_narrow = if placement.tiles[0] { 0 } else { kept_narrow };
-        let (coding, beside_coding) =
-            (placement.coding_bytes(config, fused), placement.beside_coding(config));
-        // The loss is over when parameters are stepped.
+        let (coding, coding_temporaries) =
+            (placement.coding_bytes(config, fused), placement.coding_temporaries(config));
+        // The loss is done when parameters are stepped.
         let [passing, late] = [passing.max(loss), passing]
-            .map(|bytes| bytes.saturating_add(placement.decoded_bytes(config)).max(beside_coding));
+            .map(|bytes| bytes.saturating_add(placement.decoded_bytes(config)).max(coding_temporaries));
+
         let sums = sums_held(config, ranks);
         let largest = placement.largest_tensor(config, footprint);
         let stepped = placement.largest_on_device(config, footprint);
         let rule = train.optimizer;
-        // SGD has one way for all. Muon is for the matrices of blocks alone; AdamW steps tables in another way than these.
-        let of_blocks = stepped.min(WIDE * in_blocks(config));
+        // SGD steps all parameters in one way. Muon and AdamW step tables differently from the matrices of blocks.
+        let block_bytes = stepped.min(WIDE * largest_block_matrix(config));
         let (by_rule, table) = match rule {
-            OptimizerKind::AdamW | OptimizerKind::Muon if stepped > of_blocks => (of_blocks, stepped),
+            OptimizerKind::AdamW | OptimizerKind::Muon if stepped > block_bytes => (block_bytes, stepped),
             OptimizerKind::AdamW | OptimizerKind::Sgd => (stepped, 0),
             OptimizerKind::Muon => (stepped, placement.largest_table_on_device(config)),
         };
-        let stepping = (operations.beside_update(rule) * by_rule).max(operations.beside_table_update(table));
-        let updating = (operations.of_update(rule) * by_rule).max(operations.of_table_update(table));
+        let stepping =
+            (operations.update_temporaries(rule) * by_rule).max(operations.table_update_temporaries(table));
+        let updating = (operations.update_tensors(rule) * by_rule).max(operations.table_update_bytes(table));
         let stepped_by_adamw = if rule == OptimizerKind::AdamW { by_rule.max(table) } else { table };
-        let roomy_update = operations.roomy_update(stepped_by_adamw);
+        let one_pass_update = operations.one_pass_update(stepped_by_adamw);
+
         let gradients = placement.on_device * WIDE;
         let streamed = placement.weight_bytes();
         let computed = placement.computed_bytes();
-        // One segment's gradients at a time, and the embeddings': the head's wait for the tokens', and followers have their own.
+        // One segment's gradients at a time, and the embeddings': the head's gradient waits for that of the tokens, and
+        // followers have their own.
         let leaving = match train.recompute {
             None => computed,
             Some(every) => {
-                let segment = placement.gradients_of(every, config, footprint);
+                let segment = placement.block_gradients(every, config, footprint);
                 let embeddings = if config.model.longest_match { 2 * largest } else { largest };
                 computed.min(segment.saturating_add(embeddings))
             }
@@ -180,26 +187,28 @@ impl Demand {
         let named = placement.row_bytes();
         let accumulated = if rounds > 1 { gradients } else { 0 };
         let waiting = gradients.saturating_mul(sums.saturating_sub(1));
-        // Without recomputation a micro-batch's gradients exist as a whole before they are added up.
+        // Without recomputation a micro-batch's gradients all exist before they are added up.
         let apart = if train.recompute.is_none() { accumulated } else { 0 };
 
-        // Ranks that divide moments keep only sums of gradients that they step.
+        // Ranks that divide moments keep only the sums of the gradients they step.
         let summed =
             if config.memory.shard { gradients.div_ceil(ranks as u64).max(stepped) } else { gradients };
-        let of_segment = train.recompute.map_or(0, |every| every.min(config.model.n_layer) as u64);
-        let window = footprint.largest_tensor.max(of_segment * footprint.per_block);
+        let segment_blocks = train.recompute.map_or(0, |every| every.min(config.model.n_layer) as u64);
+        let window = footprint.largest_tensor.max(segment_blocks * footprint.per_block);
+
         let [scores, logits] = footprint.chunk_bytes(batch, sequence, Chunks::default());
-        let [of_scores, of_logits] = operations.of_chunk();
+        let [score_tensors, logit_tensors] = operations.chunk_tensors();
         let in_pass = hidden
-            .saturating_mul(operations.of_mlp())
-            .max(scores.saturating_mul(of_scores))
-            .max(logits.saturating_mul(of_logits));
-        let of_parameters = updating.max(Operations::OF_SUM * largest);
-        // The first weights are drawn on the device and scaled there, whatever crosses the link later.
+            .saturating_mul(operations.mlp_tensors())
+            .max(scores.saturating_mul(score_tensors))
+            .max(logits.saturating_mul(logit_tensors));
+        let update_or_sum = updating.max(Operations::SUM_TENSORS * largest);
+        // The first weights are drawn and scaled in f32 on the device, however they cross the link later.
         let drawn = 2 * WIDE * footprint.largest_tensor;
-        // Whole parameters are divided, so the largest one's are with somebody.
+        // Ranks divide whole parameters, so one of them has the largest.
         let all = placement.device_state_bytes();
         let state = if config.memory.shard { all.div_ceil(ranks as u64).max(2 * stepped) } else { all };
+
         let part = |what, at, returns, leaves| Part { what, at, returns, leaves };
         let parts = vec![
             part("working memory", [passing, late.max(stepping)], rounds, rounds),
@@ -217,33 +226,31 @@ impl Demand {
         ];
         Self {
             parts: parts.into_iter().filter(|part| part.bytes() > 0).collect(),
-            floor: of_parameters.max(in_pass).max(coding).max(drawn),
-            roomy_update,
+            floor: update_or_sum.max(in_pass).max(coding).max(drawn),
+            one_pass_update,
             least: largest.max(hidden).saturating_mul(2),
             placement,
             rounds,
             exchanged: if ranks > 1 {
-                Exchanged::of(config, &placement, ranks, sums, window)
+                Exchanged::new(config, &placement, ranks, sums, window)
             } else {
                 Exchanged::default()
             },
         }
     }
 
-    /// Bytes at the worst moment.
     pub(super) fn working_set(&self) -> u64 {
         let at =
             |moment: usize| self.parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.at[moment]));
         at(0).max(at(1))
     }
 
-    /// Bytes of the most demanding single operation under `budget`.
     pub(super) fn largest_operation(&self, budget: u64) -> u64 {
-        if self.roomy_update <= budget { self.floor.max(self.roomy_update) } else { self.floor }
+        if self.one_pass_update <= budget { self.floor.max(self.one_pass_update) } else { self.floor }
     }
 
-    /// Bytes in and out of one step that cross the link although they have room: gradients that are wanted on the host, the
-    /// weights made of them, and rows of the embedding. `spilled` weights are among what comes in anyway.
+    /// Bytes of one step that cross the link in and out even if everything has room: gradients for the host, the
+    /// weights made from them, and embedding rows. Subtracts `spilled` weights, which come in anyway.
     pub(super) fn streamed(&self, spilled: &[u64]) -> [u64; 2] {
         let (weights, gradients) = (self.placement.weight_bytes(), self.placement.gradient_bytes());
         let away = self.weights_away(spilled);
@@ -251,23 +258,21 @@ impl Demand {
         [weights, gradients.saturating_mul(self.rounds)]
     }
 
-    /// Bytes of the embedding's rows that come in, where these come by themselves: in every micro-batch.
     fn named(&self) -> u64 {
         self.placement.row_bytes().saturating_mul(self.rounds)
     }
 
-    /// Bytes of weights that are read for their steps, of `streamed` ones that come in and have no copy on the host.
+    /// Bytes of weights that steps read over the link. `streamed` bytes come in and have no host copy.
     pub(super) fn read(&self, config: &Config, ranks: usize, streamed: u64) -> u64 {
         self.placement.read_bytes(config, ranks).min(streamed.saturating_sub(self.named()))
     }
 
-    /// Bytes of each part that have no place under `budget` at one of the moments.
+    /// Bytes of each part that do not fit under `budget`, at the worse of both moments.
     pub(super) fn spilled(&self, budget: u64) -> Vec<u64> {
         let at_each = [0, 1].map(|moment| self.spilled_at(budget, moment));
         at_each[0].iter().zip(&at_each[1]).map(|(first, second)| *first.max(second)).collect()
     }
 
-    /// The same at this moment.
     fn spilled_at(&self, budget: u64, moment: usize) -> Vec<u64> {
         let mut room = budget;
         let parts = self.parts.iter().map(|part| {
@@ -278,10 +283,10 @@ impl Demand {
         parts.collect()
     }
 
-    /// The most bytes that host memory holds at one time below `budget`, without copies of what is on the device. When all
-    /// activations are alive a single micro-batch's gradients have not come, but for the first ones; when all have, activations are
-    /// gone, and weights that steps read are on the host.
-    pub(super) fn held_on_host(&self, config: &Config, ranks: usize, budget: u64) -> u64 {
+    /// Host bytes at the worst moment under `budget`, without copies of tensors on the device. While all activations
+    /// are alive, a single micro-batch's gradients are absent except for the first ones. When all have arrived,
+    /// activations are gone and the weights that steps read are on the host.
+    pub(super) fn host_peak(&self, config: &Config, ranks: usize, budget: u64) -> u64 {
         let [forward, update] = [0, 1].map(|moment| self.spilled_at(budget, moment));
         let sum = |spilled: &[u64]| spilled.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
         let optimizer = self.placement.host_bytes(config, ranks);
@@ -289,7 +294,8 @@ impl Demand {
         let late = self.placement.single_gradient_bytes().saturating_sub(self.gradients_leaving());
         let early = optimizer.saturating_sub(if come_once { late } else { 0 });
         let all_read = self.placement.read_bytes(config, ranks);
-        // What is read takes the place of the old weights. Those of a parameter that is divided stay until its owner has told the new ones.
+        // Read weights replace the old ones. With divided parameters the old ones stay until their owner broadcasts the
+        // new ones.
         let divided = ranks > 1 && config.memory.shard;
         let away = if divided { 0 } else { self.weights_away(&update) };
         let before = sum(&update).saturating_add(all_read - all_read.min(away));
@@ -309,12 +315,12 @@ impl Demand {
     }
 }
 
-/// Bytes in tiles of eight bits for so many bytes of f32.
 fn inputs_in_tiles(bytes: u64) -> u64 {
     super::placement::in_tiles(bytes / WIDE)
 }
 
-/// The same under `config`. Ranks that step apart each add up their own, as if they were alone.
+/// The most sums that a rank holds under `config`. With the rare exchange, each rank adds up its own as if it were
+/// alone.
 fn sums_held(config: &Config, ranks: usize) -> u64 {
     let micro_batches = config.train.accumulate as u64;
     match config.ranks.exchange {
@@ -323,8 +329,8 @@ fn sums_held(config: &Config, ranks: usize) -> u64 {
     }
 }
 
-/// Most sums of neighbours that some rank holds at a time. A process that is alone adds up all that are left as the last
-/// micro-batch comes in.
+/// The most sums of neighbouring micro-batches that a rank holds at once. A single process adds up the remaining sums
+/// while the last micro-batch arrives.
 pub(super) fn sums_of_gradients(micro_batches: u64, ranks: usize) -> u64 {
     if ranks == 1 {
         return partial_sums(micro_batches - 1);
@@ -337,12 +343,11 @@ pub(super) fn sums_of_gradients(micro_batches: u64, ranks: usize) -> u64 {
     (0..ranks).map(held).max().unwrap_or(0)
 }
 
-/// Most sums of neighbours that are held while so many micro-batches come in, which are added pairwise.
+/// The most sums held while `micro_batches` arrive and are added pairwise.
 pub(super) fn partial_sums(micro_batches: u64) -> u64 {
     u64::from((micro_batches + 1).ilog2())
 }
 
-/// Bytes that the optimizer remembers from step to step.
 pub(super) fn state_bytes(optimizer: OptimizerKind, footprint: &Footprint) -> u64 {
     match optimizer {
         OptimizerKind::AdamW => footprint.adamw_bytes(),

@@ -1,4 +1,4 @@
-//! The machine as a plan knows it: plain numbers, each `None` where it could not be asked.
+//! The machine in plain numbers: bytes, or per second. An unknown number is `None`; for a budget, `None` is no limit.
 
 use std::fmt;
 
@@ -6,43 +6,38 @@ use serde::Serialize;
 
 use crate::figures::date;
 
-/// The machine a run is planned for.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Machine {
-    /// The device's name, for messages.
     pub(crate) device: String,
     pub(crate) device_total: Option<u64>,
     pub(crate) device_free: Option<u64>,
-    /// The budget in bytes; `None` is no limit.
     pub(crate) device_budget: Option<u64>,
-    /// Whether the device's bytes are the host's too, as on the CPU.
+    /// Whether the device's memory is the host's.
     pub(crate) shares_host: bool,
-    /// Speed of the link in one direction, while nothing goes the other way.
+    /// Speed of the link in one direction while the other is idle.
     pub(crate) link_bytes_per_second: Option<f64>,
-    /// Measured FLOP/s of matrix products.
+    /// Measured FLOP/s of a dense matmul on this device.
     pub(crate) flops_per_second: Option<f64>,
     /// Free host memory, divided by the processes that share it.
     pub(crate) host_free: Option<u64>,
-    /// Host memory for spilled tensors; `None` is no limit.
     pub(crate) host_budget: Option<u64>,
-    /// Bytes of the disk below host memory that may be taken; 0 where no disk was named.
+    /// Bytes that may be used on the disk; 0 without a disk.
     pub(crate) disk_budget: u64,
-    /// Speeds at which blocks are written to that disk and read from it.
+    /// Speeds of writing blocks to the disk and of reading them.
     pub(crate) disk_bytes_per_second: Option<[f64; 2]>,
-    /// The measurement that speeds come from; `None` where they were described, or not measured.
+    /// The measurement of the speeds; `None` if they were described or not measured.
     pub(crate) measurement: Option<Measurement>,
-    /// Free space where the run directory will be.
+    /// Free space on the disk of the run directory.
     pub(crate) disk_free: Option<u64>,
-    /// Other processes that share a step's micro-batches, each with a device like this one.
+    /// Other processes that share a step's micro-batches, each with an equal device.
     pub(crate) other_ranks: usize,
 }
 
-/// A measurement of a machine's speeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct Measurement {
-    /// Seconds since 1970.
+    /// In seconds since 1970.
     pub(crate) at: u64,
-    /// Whether an earlier start of the program made it.
+    /// Measured by an earlier start of the program.
     pub(crate) kept: bool,
 }
 
@@ -57,12 +52,11 @@ impl fmt::Display for Measurement {
 }
 
 impl Machine {
-    /// Processes that share a step's micro-batches.
     pub(crate) fn ranks(&self) -> usize {
         self.other_ranks + 1
     }
 
-    /// Whether the device makes one kernel of several operations, as all but the CPU do.
+    /// Whether the device fuses several operations into one kernel, as all but the CPU do.
     pub(crate) fn fuses(&self) -> bool {
         !self.shares_host
     }

@@ -1,4 +1,4 @@
-//! Predictions beside measurements, after the run.
+//! Predictions compared with measurements after the run.
 
 use backend_offload::Bytes;
 use serde::Serialize;
@@ -7,24 +7,21 @@ use super::Plan;
 use super::table::Table;
 use crate::figures::duration;
 
-/// Measured values of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Measured {
     pub(crate) peak_device_bytes: u64,
-    /// Peak of spilled tensors.
+    /// Peak host memory of spilled tensors.
     pub(crate) peak_host_bytes: u64,
-    /// Medians over steps, as the two after it.
+    /// Medians, as are the next two.
     pub(crate) bytes_in_per_step: u64,
     pub(crate) bytes_out_per_step: u64,
     pub(crate) step_seconds: f64,
-    /// Bytes of the most demanding single operation.
     pub(crate) largest_operation: u64,
-    /// `None` where none was written.
+    /// `None` if no checkpoint was written.
     pub(crate) checkpoint_bytes: Option<u64>,
 }
 
 impl Plan {
-    /// A table of predictions and measurements.
     pub(crate) fn compare(&self, measured: &Measured) -> String {
         let mut table = Table::default();
         table.row(["", "predicted", "measured", "ratio"]);
@@ -45,7 +42,7 @@ impl Plan {
             bytes("checkpoint", self.checkpoint_bytes, checkpoint);
         }
         if let Some((fast, slow)) = self.step_seconds() {
-            // Copies hidden or waited for: the step should lie between, so both ends have their ratio.
+            // The measured step should lie between both predictions, so each has its ratio.
             for (what, predicted) in [("step, copies hidden", fast), ("step, copies waited for", slow)] {
                 let ratio = format!("{:.2}", measured.step_seconds / predicted);
                 table.row([what, &duration(predicted), &duration(measured.step_seconds), &ratio]);

@@ -1,10 +1,10 @@
-//! How many tensors one operation names, and how many live beside the tape meanwhile.
+//! Number of tensors that one operation names, and number that are alive besides the tape meanwhile.
 //!
-//! The CPU runs operations one by one: two factors and a result, and a further result for whatever comes in between. AdamW is in
-//! place there, in one pass where the budget holds all that it reads, and else in two. On CUDA and Vulkan fusion makes one kernel
-//! of neighbouring operations. It names everything that goes into them and comes out, and results in between take no memory.
-//! `backend-offload` cuts at eight operands whatever the budget, so that an update is one kernel and never two parameters'. The
-//! counts are those of recorded steps; a test holds them against the records.
+//! The CPU runs operations one by one: two factors and a result, and one more for each intermediate. There AdamW is in
+//! place, in one pass if the budget holds all that it reads, otherwise in two. On CUDA and Vulkan, fusion makes one
+//! kernel of neighbouring operations. The kernel names all its inputs and outputs, and intermediates take no memory.
+//! `backend-offload` cuts at eight operands under any budget, so an update is one kernel and never covers two
+//! parameters. The counts come from recorded steps, and a test compares them with the records.
 
 use models::Activation;
 use runs::config::{Config, OptimizerKind};
@@ -13,7 +13,6 @@ use crate::optimizer::BLOCK_BYTES;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// The operations of a step, as the device runs them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Operations {
     fused: bool,
@@ -22,28 +21,27 @@ pub(super) struct Operations {
 }
 
 impl Operations {
-    pub(super) fn of(config: &Config, fused: bool) -> Self {
+    pub(super) fn new(config: &Config, fused: bool) -> Self {
         let model = &config.model;
         Self { fused, activation: model.activation_function, caps_logits: model.logit_softcap.is_some() }
     }
 
-    /// Tensors of one parameter's size that an operation of its update by `rule` names, at least.
-    pub(super) fn of_update(self, rule: OptimizerKind) -> u64 {
+    /// Least number of tensors of the parameter's size that an operation of its update names.
+    pub(super) fn update_tensors(self, rule: OptimizerKind) -> u64 {
         match (self.fused, rule) {
             (false, _) => 3,
-            // The weight, its gradient and two moments; three of these anew.
+            // The weight, its gradient and two moments; new tensors for three of these.
             (true, OptimizerKind::AdamW) => 7,
             (true, OptimizerKind::Muon | OptimizerKind::Sgd) => 5,
         }
     }
 
-    /// Bytes that AdamW's update of so many names where the budget holds them, if that is more.
-    pub(super) fn roomy_update(self, bytes: u64) -> u64 {
+    /// Bytes that AdamW's one-pass update of `bytes` names, if the device has such a pass; otherwise 0.
+    pub(super) fn one_pass_update(self, bytes: u64) -> u64 {
         if self.fused { 0 } else { 4 * bytes }
     }
 
-    /// Tensors of one parameter's size that its update by `rule` takes for a while.
-    pub(super) fn beside_update(self, rule: OptimizerKind) -> u64 {
+    pub(super) fn update_temporaries(self, rule: OptimizerKind) -> u64 {
         match (self.fused, rule) {
             (true, OptimizerKind::AdamW | OptimizerKind::Muon) => 3,
             (true, OptimizerKind::Sgd) | (false, OptimizerKind::Muon) => 2,
@@ -52,46 +50,45 @@ impl Operations {
         }
     }
 
-    /// Bytes that an operation of the update of a table names, at least: embeddings and the head, by AdamW.
-    pub(super) fn of_table_update(self, bytes: u64) -> u64 {
+    /// Least bytes that an operation of a table's update names. A table is an embedding or the head; AdamW steps it.
+    pub(super) fn table_update_bytes(self, bytes: u64) -> u64 {
         if self.is_by_rows(bytes) {
             4 * bytes + 3 * BLOCK
         } else {
-            self.of_update(OptimizerKind::AdamW) * bytes
+            self.update_tensors(OptimizerKind::AdamW) * bytes
         }
     }
 
-    /// Bytes that the update of a table takes for a while.
-    pub(super) fn beside_table_update(self, bytes: u64) -> u64 {
-        if self.is_by_rows(bytes) { 3 * BLOCK } else { self.beside_update(OptimizerKind::AdamW) * bytes }
+    pub(super) fn table_update_temporaries(self, bytes: u64) -> u64 {
+        if self.is_by_rows(bytes) { 3 * BLOCK } else { self.update_temporaries(OptimizerKind::AdamW) * bytes }
     }
 
     fn is_by_rows(self, bytes: u64) -> bool {
         self.fused && bytes > BLOCK
     }
 
-    /// Tensors as wide as the MLP that one operation names.
-    pub(super) fn of_mlp(self) -> u64 {
+    /// Tensors of the MLP's width that one operation names.
+    pub(super) fn mlp_tensors(self) -> u64 {
         match (self.fused, self.activation) {
-            // Gate, input and the result's gradient; the gradients of two.
+            // Gate, input and the result's gradient; two gradients.
             (true, Activation::SwiGlu) => 5,
             _ => 3,
         }
     }
 
-    /// Tensors as wide as the MLP that are made of a block's tape in its backward pass.
-    pub(super) fn beside_block(self) -> u64 {
+    /// Tensors of the MLP's width that a block's backward pass makes from its tape.
+    pub(super) fn block_temporaries(self) -> u64 {
         match (self.fused, self.activation) {
             (true, _) | (false, Activation::ReluSquared) => 2,
             (false, Activation::GeluTanh | Activation::GeluErf | Activation::SwiGlu) => 4,
         }
     }
 
-    /// Tensors as large as a chunk's scores, and as its logits, that one operation names.
-    pub(super) fn of_chunk(self) -> [u64; 2] {
+    /// Tensors of a chunk's scores, and of its logits, that one operation names.
+    pub(super) fn chunk_tensors(self) -> [u64; 2] {
         [3, if self.caps_logits { 3 } else { 2 }]
     }
 
     /// Tensors of one parameter's size while two shares of its gradient are added.
-    pub(super) const OF_SUM: u64 = 3;
+    pub(super) const SUM_TENSORS: u64 = 3;
 }

@@ -1,4 +1,4 @@
-//! The tables of the READMEs that a plan makes, held to the plan.
+//! Compares the READMEs' tables of planned numbers with the plan.
 
 use std::fs;
 use std::path::Path;
@@ -7,25 +7,25 @@ use models::Footprint;
 use runs::config::{Config, presets};
 
 use super::table::span;
-use super::{Elsewhere, Plan, placed};
+use super::{DescribedMachine, Plan, placed};
 use crate::figures::{duration, grouped};
 
-/// Above so many parameters a preset is trained from scratch on tokens of its own number, and not on a file of its own.
+/// Presets with more parameters are trained on 20 tokens per parameter instead of their own file.
 const LARGE: u64 = 100_000_000;
 const DAY: f64 = 86_400.0;
 
 fn planned(preset: &str, on: &str, set: &[String]) -> Plan {
     let config = Config::load(preset, set).unwrap_or_else(|error| panic!("{error}"));
     let footprint = Footprint::of(&config.model).expect("it was checked");
-    let machine = on.parse::<Elsewhere>().expect("a machine").machine(&config).expect("described");
+    let machine = on.parse::<DescribedMachine>().expect("a machine").machine(&config).expect("described");
     let plan = Plan::new(&placed(&config, &footprint, &machine), &footprint, &machine);
     assert!(plan.refusals().is_empty(), "{preset} on {on}: {:?}", plan.refusals());
     plan
 }
 
-/// The rows below the line of the README at `path` that begins with `head`, cell by cell.
+/// Cells of the rows below the line that begins with `head` in the README at `path`.
 fn rows(path: &str, head: &str) -> Vec<Vec<String>> {
-    // The manifest is that of the unit tests.
+    // `CARGO_MANIFEST_DIR` is that of the unit tests' package.
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path));
     let text = text.expect("a README");
     let rows = text.lines().skip_while(|line| !line.starts_with(head)).skip(2);
@@ -33,9 +33,8 @@ fn rows(path: &str, head: &str) -> Vec<Vec<String>> {
     rows.map(|row| row.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect()).collect()
 }
 
-/// The row of a preset as the plan has it.
 fn needs(preset: &str) -> Vec<String> {
-    // A text that a preset lacks decides nothing here.
+    // The text that some presets require does not matter here.
     let text = "data.path=text.txt".to_owned();
     let own = Config::load(preset, &[]).or_else(|_| Config::load(preset, std::slice::from_ref(&text)));
     let own = own.unwrap_or_else(|error| panic!("{error}"));
@@ -48,12 +47,14 @@ fn needs(preset: &str) -> Vec<String> {
         row.extend([format!("{}, its own", grouped(steps)), "minutes on a CPU".to_owned()]);
         return row;
     }
+
     let tokens = 20 * parameters;
     let steps = (tokens as f64 / per_step as f64 / 500.0).round() as u64 * 500;
     let memory = if preset == "llama-18b" { "192GiB" } else { "128GiB" };
     let plan = planned(preset, &format!("rtx-4090,{memory}"), &[format!("train.steps={steps}")]);
     let (fast, slow) = plan.step_seconds().expect("the card is known");
     let [fast, slow] = [fast, slow].map(|step| step * steps as f64);
+
     let billions = tokens as f64 / 1e9;
     let digits = usize::from(billions < 9.95);
     let mut time = span(fast, slow, duration);
@@ -68,7 +69,7 @@ fn needs(preset: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_readme_names_every_preset_with_what_the_plan_says_of_it() {
+fn the_readme_lists_every_preset_as_planned() {
     let expected: Vec<_> = presets().map(|(file, _)| needs(file.trim_end_matches(".json"))).collect();
     let found = rows("README.md", "| preset | parameters |");
     let line = |row: &Vec<String>| format!("| {} |\n", row.join(" | "));
@@ -76,7 +77,7 @@ fn the_readme_names_every_preset_with_what_the_plan_says_of_it() {
     assert_eq!(shown(&found), shown(&expected), "the plan's rows:\n{}", shown(&expected));
 }
 
-/// Numbers of a cell, each with its decimals: `20.5 GiB` is 20.5 with 1.
+/// Numbers of a cell, each with its count of decimals: `20.5 GiB` is 20.5 with 1.
 fn numbers(cell: &str) -> Vec<(f64, i32)> {
     let words = cell.split([' ', '×']).filter(|word| word.starts_with(|first: char| first.is_ascii_digit()));
     let read = |word: &str| {
@@ -86,7 +87,6 @@ fn numbers(cell: &str) -> Vec<(f64, i32)> {
     words.map(read).collect()
 }
 
-/// The settings of a row of "What fits where" beside its preset.
 fn settings(optimizer: &str, above_a_disk: bool) -> Vec<String> {
     let mut set = Vec::new();
     match optimizer.split('`').nth(1).filter(|_| optimizer.starts_with("host")) {
@@ -107,7 +107,7 @@ fn settings(optimizer: &str, above_a_disk: bool) -> Vec<String> {
 }
 
 #[test]
-fn the_first_pages_table_of_what_fits_where_is_the_plans() {
+fn the_readmes_memory_table_matches_the_plan() {
     let mut wrong = Vec::new();
     let mut rows = rows("../README.md", "| Preset | Card and host memory |");
     rows.retain(|row| !row[0].starts_with("**measured**"));
@@ -119,6 +119,7 @@ fn the_first_pages_table_of_what_fits_where_is_the_plans() {
         let disk = if above_a_disk { ",disk=3GB/s" } else { "" };
         let on = format!("{},25GB/s,80TFLOP/s{disk}", sizes.join(","));
         let plan = planned(preset.trim_matches('`'), &on, &settings(optimizer, above_a_disk));
+
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         let (moved, on_disk) = (
             plan.bytes_in_per_step + plan.bytes_out_per_step,
@@ -126,6 +127,7 @@ fn the_first_pages_table_of_what_fits_where_is_the_plans() {
         );
         let slowdown = [plan.slowdown_hidden, plan.slowdown_waiting].map(|times| times.expect("speeds"));
         let below = |bytes: u64| above_a_disk.then(|| gib(bytes));
+
         let cells = [
             (memory, [Some(gib(plan.host_bytes)), below(plan.optimizer_disk_bytes + plan.sinks)]),
             (link, [Some(gib(moved)), below(on_disk)]),
@@ -134,11 +136,11 @@ fn the_first_pages_table_of_what_fits_where_is_the_plans() {
         ];
         for (cell, expected) in cells {
             let expected: Vec<f64> = expected.into_iter().flatten().collect();
-            let told = numbers(cell);
-            let near = |((told, decimals), expected): (&(f64, i32), &f64)| {
-                (told - expected).abs() <= 0.5001 * 10_f64.powi(-decimals)
+            let written = numbers(cell);
+            let near = |((written, decimals), expected): (&(f64, i32), &f64)| {
+                (written - expected).abs() <= 0.5001 * 10_f64.powi(-decimals)
             };
-            if told.len() != expected.len() || !told.iter().zip(&expected).all(near) {
+            if written.len() != expected.len() || !written.iter().zip(&expected).all(near) {
                 wrong.push(format!("{preset} on {on} ({optimizer}): `{cell}` should be {expected:.2?}"));
             }
         }

@@ -1,6 +1,6 @@
-//! Plans beside recorded runs: `recorded.json` says by which commands they were made, and what they took.
+//! Plans compared with recorded runs. `recorded.json` holds the commands that made them and the bytes they used.
 //!
-//! The runs were made without a limit on the CPU, and on the stand-in for CUDA, whose memory and kernels are those of CUDA.
+//! The runs had no limit. They ran on the CPU and on the stand-in for CUDA, which has CUDA's memory and kernels.
 
 use models::Footprint;
 use runs::config::Config;
@@ -11,7 +11,7 @@ use super::{Machine, Plan};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Records {
-    /// How they were made, for whoever makes them again.
+    /// For repeating the runs.
     #[expect(dead_code, reason = "for readers")]
     command: Vec<String>,
     /// Settings of all runs.
@@ -23,19 +23,19 @@ struct Records {
 #[serde(deny_unknown_fields)]
 struct Record {
     set: Vec<String>,
-    cpu: Took,
-    cuda: Took,
+    cpu: Used,
+    cuda: Used,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Took {
+struct Used {
     peak_device_bytes: u64,
     largest_launch: u64,
 }
 
 #[test]
-fn plans_are_within_15_percent_of_what_runs_took_on_the_cpu_and_on_cuda() {
+fn plans_are_within_15_percent_of_recorded_runs_on_the_cpu_and_on_cuda() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../src/plan/recorded.json");
     let records: Records =
         serde_json::from_str(&std::fs::read_to_string(file).expect("it is there")).expect("records");
@@ -43,12 +43,12 @@ fn plans_are_within_15_percent_of_what_runs_took_on_the_cpu_and_on_cuda() {
     for Record { set, cpu, cuda } in records.runs {
         let config = Config::load("toy", &[&records.all[..], &set].concat()).expect("a valid configuration");
         let footprint = Footprint::of(&config.model).expect("it was checked");
-        for (device, shares_host, took) in [("CPU", true, cpu), ("CUDA", false, cuda)] {
+        for (device, shares_host, used) in [("CPU", true, cpu), ("CUDA", false, cuda)] {
             let machine = Machine { shares_host, ..Machine::default() };
             let plan = Plan::new(&config, &footprint, &machine);
             for (what, planned, taken) in [
-                ("device", plan.stays, took.peak_device_bytes),
-                ("largest operation", plan.largest_operation, took.largest_launch),
+                ("device", plan.stays, used.peak_device_bytes),
+                ("largest operation", plan.largest_operation, used.largest_launch),
             ] {
                 let ratio = taken as f64 / planned as f64;
                 let line = format!("{device} {what} {planned} {taken} {ratio:.3} {set:?}");

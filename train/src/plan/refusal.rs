@@ -1,6 +1,6 @@
-//! Refusals: runs that cannot work on a machine, each with what would have to change.
+//! Refusals: runs that cannot work on a machine, each with a remedy.
 //!
-//! Refused is what has no way to work if the working set is about what was predicted; the rest is let go, with a note.
+//! A run is refused only if it cannot work with about the predicted working set; lesser risks become notes.
 
 use backend_offload::Bytes;
 use models::{Compute, Footprint};
@@ -34,7 +34,8 @@ pub(super) fn refusals(plan: &Plan, demand: &Demand, config: &Config, footprint:
             machine.device
         ));
     }
-    // Copies of what is on the device can be given up.
+
+    // Host copies of tensors on the device can be dropped.
     let held = plan.host_least;
     let needed = held.saturating_add(plan.residual_bytes);
     let needed = needed.saturating_add(if machine.shares_host { plan.stays } else { 0 });
@@ -51,6 +52,7 @@ pub(super) fn refusals(plan: &Plan, demand: &Demand, config: &Config, footprint:
             remedies(plan, config, footprint).join(", or ")
         ));
     }
+
     if plan.optimizer_disk_bytes > machine.disk_budget {
         refusals.push(format!(
             "{} of the optimizer's state have no room in host memory, and `memory.disk_budget` takes {} of the disk; raise one of \
@@ -69,8 +71,8 @@ pub(super) fn refusals(plan: &Plan, demand: &Demand, config: &Config, footprint:
     refusals
 }
 
-/// Refuses an index of so many bytes that has no room beside one checkpoint.
-pub(super) fn of_an_index(plan: &Plan, bytes: u64) -> Option<String> {
+/// Refuses an index of `bytes` that does not fit next to one checkpoint; `refusals` checks the checkpoint alone.
+pub(super) fn index_refusal(plan: &Plan, bytes: u64) -> Option<String> {
     let needed = plan.checkpoint_bytes.saturating_add(bytes);
     let free =
         plan.machine.disk_free.filter(|free| bytes > 0 && (plan.checkpoint_bytes..needed).contains(free))?;
@@ -92,6 +94,7 @@ pub(super) fn notes(plan: &Plan) -> Vec<String> {
             Bytes(plan.floor)
         ));
     }
+
     let on_disk = plan.sinks.saturating_add(plan.optimizer_disk_bytes);
     if on_disk > 0 && plan.disk_seconds.is_none() {
         notes.push(format!(
@@ -99,6 +102,7 @@ pub(super) fn notes(plan: &Plan) -> Vec<String> {
             Bytes(on_disk)
         ));
     }
+
     if plan.spills > 0 && plan.slowdown_hidden.is_none() {
         notes.push("the link or the arithmetic was not measured, so no slowdown is predicted".to_owned());
     }
@@ -119,7 +123,7 @@ pub(super) fn notes(plan: &Plan) -> Vec<String> {
     notes
 }
 
-/// Changes that need less host memory, with what would be left of the working set.
+/// Changes that need less host memory, each with the remaining working set.
 fn remedies(plan: &Plan, config: &Config, footprint: &Footprint) -> Vec<String> {
     let mut changes = Vec::new();
     if config.train.micro_batch > 1 {
@@ -139,6 +143,7 @@ fn remedies(plan: &Plan, config: &Config, footprint: &Footprint) -> Vec<String> 
         narrow.model.compute = Compute::Bf16;
         changes.push(("`model.compute` = \"bf16\"".to_owned(), narrow));
     }
+
     let memory = &config.memory;
     let (narrowest, name) = match config.train.optimizer {
         OptimizerKind::Sgd => (StateKind::Bf16, "bf16"),
@@ -152,18 +157,20 @@ fn remedies(plan: &Plan, config: &Config, footprint: &Footprint) -> Vec<String> 
         narrower.memory.optimizer_state = narrowest;
         changes.push((format!("`memory.optimizer_state` = \"{name}\""), narrower));
     }
+
     let mut remedies = Vec::new();
     let all = plan.working_set.saturating_add(plan.optimizer_host_bytes);
     for (change, config) in changes {
         let footprint = Footprint::of(&config.model).unwrap_or(*footprint);
         let ranks = plan.machine.ranks();
-        let demand = Demand::of(&config, &footprint, ranks, plan.machine.fuses());
+        let demand = Demand::new(&config, &footprint, ranks, plan.machine.fuses());
         let left = demand.working_set().saturating_add(demand.placement.host_bytes(&config, ranks));
         if left < all {
             let (left, all) = (Bytes(left), Bytes(all));
             remedies.push(format!("set {change} (the working set shrinks from {all} to {left})"));
         }
     }
+
     if plan.spills > 0 && !plan.machine.shares_host {
         remedies.push("raise `memory.device_budget`".to_owned());
     }

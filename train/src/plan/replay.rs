@@ -1,36 +1,39 @@
-//! The plan by replay: bytes and times of a recorded step under the planned budgets, by the very pager that will run.
+//! The plan by replay: a recorded step under the planned budgets, moved by the same pager as the run.
 //!
-//! The step was recorded on the CPU, whose program fuses nothing. On a device that fuses, fewer tensors exist and somewhat less moves.
+//! The step was recorded on the CPU, which does not fuse. A device that fuses has fewer tensors and moves somewhat
+//! less.
 //!
-//! States of the optimizer that lie on the disk are moved by no pager: a step reads and writes each of their bytes once. They share the
-//! disk with blocks, which come first, and each part of them has passed when the program comes to its new weights.
+//! The pager does not move optimizer states on the disk: a step reads and writes each of their bytes once. They share
+//! the disk with blocks, which have priority. The program waits for new weights until their states have passed
+//! (`states_on_the_disk_are_among_the_replayed_bytes_and_times`).
+//!
+//! A run on the CPU moves the planned bytes of blocks within a percent
+//! (`a_replayed_plan_states_the_bytes_that_a_run_moves`). Results that the backend does not lay out in rows are an
+//! exception.
 
 use pager::{Limit, Machine as Speeds, Policy, Recording, Replay, Stop};
 use serde::Serialize;
 
 use super::{DiskTraffic, Machine, Plan};
 
-/// Enough to be learned and to settle: what was evicted before the step was known is gone from its place for some steps more.
+/// Rounds until the pager knows the step and its evictions settle; blocks evicted before that return a few steps later.
 const ROUNDS: usize = 6;
 
-/// A step as it was replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Replayed {
-    /// The most on the device where nothing limits it.
+    /// On the device, without a limit.
     pub(crate) peak: u64,
-    /// Bytes of spilled tensors in a step.
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
-    /// Bytes that the program reads off the device, for an optimizer on the host above all.
+    /// Bytes that the program reads from the device, mainly for an optimizer on the host.
     pub(crate) bytes_read: u64,
-    /// Bytes to and from the disk, for spilled tensors and for the optimizer's state.
+    /// Bytes written to the disk, for spilled tensors and optimizer state.
     pub(crate) disk_written: u64,
     pub(crate) disk_read: u64,
-    /// Known where the speeds of link and arithmetic are, and the disk's if blocks sink there.
+    /// `None` if the speed of the link, of the arithmetic, or of a disk in use is unknown.
     pub(crate) seconds: Option<f64>,
 }
 
-/// Bytes of an optimizer on the host in the tiers below the device.
 #[derive(Debug, Clone, Copy, Default)]
 struct OptimizerBytes {
     on_host: u64,
@@ -38,8 +41,8 @@ struct OptimizerBytes {
 }
 
 impl Replayed {
-    /// Replays `step` under the budgets of `machine`, beside an optimizer.
-    fn of(step: &Recording, machine: &Machine, optimizer: OptimizerBytes) -> Result<Self, Stop> {
+    /// Replays `step` under the budgets of `machine`, next to an optimizer of these bytes.
+    fn replay(step: &Recording, machine: &Machine, optimizer: OptimizerBytes) -> Result<Self, Stop> {
         let free = Replay::new(step, Limit::NONE, Policy::Planned).run(2)?;
         let peak = free.pager().ledger().resident_peak();
         let budget = machine.device_budget.map_or(Limit::NONE, Limit::bytes);
@@ -52,10 +55,11 @@ impl Replayed {
                 _ => replay,
             }
         };
+
         let states = 2.0 * optimizer.on_disk as f64;
         let states_per_given = states / free.given_steps()[1].max(1) as f64;
         let speeds = speeds(machine).map(|speeds| Speeds { states: states_per_given, ..speeds });
-        // Where the device is the host's memory, copies are made in line and nothing is moved ahead.
+        // On the CPU the device's memory is the host's: copies run in line and nothing is prefetched.
         let ahead = speeds.filter(|_| !machine.shares_host);
         let played = match ahead {
             Some(speeds) => under().on(speeds).run(ROUNDS)?,
@@ -63,7 +67,7 @@ impl Replayed {
         };
         let [moved, disk] = [played.steps(), played.disk_steps()].map(|steps| steps[ROUNDS - 1]);
         let bytes_read = played.read_steps()[ROUNDS - 1];
-        let told = Self {
+        let untimed = Self {
             peak,
             bytes_in: moved.bytes_in,
             bytes_out: moved.bytes_out,
@@ -72,44 +76,47 @@ impl Replayed {
             disk_read: disk.bytes_in + optimizer.on_disk,
             seconds: None,
         };
+
         let sinks_at_unknown_speed =
-            told.disk_written + told.disk_read > 0 && machine.disk_bytes_per_second.is_none();
-        let Some(speeds) = speeds.filter(|_| !sinks_at_unknown_speed) else { return Ok(told) };
+            untimed.disk_written + untimed.disk_read > 0 && machine.disk_bytes_per_second.is_none();
+        let Some(speeds) = speeds.filter(|_| !sinks_at_unknown_speed) else { return Ok(untimed) };
         let seconds = match ahead {
             Some(_) => played.elapsed()[ROUNDS - 1].step,
-            // States pass beside all but what blocks take of the disk.
-            None => told.in_line(step, speeds).max(states / speeds.disk) + disk.total() as f64 / speeds.disk,
+            // States use the disk whenever blocks do not.
+            None => {
+                untimed.in_line(step, speeds).max(states / speeds.disk) + disk.total() as f64 / speeds.disk
+            }
         };
-        Ok(Self { seconds: Some(seconds), ..told })
+        Ok(Self { seconds: Some(seconds), ..untimed })
     }
 
-    /// Seconds of the operations and of all copies over the link, each of which is waited for.
+    /// Seconds of operations and copies, one after another.
     fn in_line(&self, step: &Recording, speeds: Speeds) -> f64 {
         let moved = (self.bytes_in + self.bytes_out + self.bytes_read) as f64;
         arithmetic(step, Speeds { states: 0.0, ..speeds }) + moved / speeds.link
     }
 }
 
-/// Nothing where the link's or the arithmetic's speed is not known. Memory is never waited for: its speed is not known either.
+/// The replay's speeds; `None` without the link's or the arithmetic's. Device memory has no known speed and is never
+/// waited for.
 fn speeds(machine: &Machine) -> Option<Speeds> {
     let disk = machine.disk_bytes_per_second.map_or(f64::INFINITY, |[write, read]| write.min(read));
     let (link, flops) = (machine.link_bytes_per_second?, machine.flops_per_second?);
     Some(Speeds { link, flops, disk, ..Speeds::INSTANT })
 }
 
-/// Seconds of the operations alone.
 fn arithmetic(step: &Recording, speeds: Speeds) -> f64 {
     let free = Replay::new(step, Limit::NONE, Policy::Planned).on(speeds).run(2);
     free.map_or(0.0, |free| free.elapsed()[1].arithmetic)
 }
 
 impl Plan {
-    /// The plan with bytes and times of `step`, a recording of its run, in the place of those that a formula gives. A step that
-    /// cannot be replayed under the budgets is a reason to refuse the run.
+    /// Replaces the estimated bytes and times by those of a replay of `step`, a recording of this run. Refuses the run
+    /// if the step cannot be replayed under the budgets.
     pub(crate) fn by_replay(mut self, step: &Recording) -> Self {
         let optimizer =
             OptimizerBytes { on_host: self.optimizer_host_bytes, on_disk: self.optimizer_disk_bytes };
-        let replayed = match Replayed::of(step, &self.machine, optimizer) {
+        let replayed = match Replayed::replay(step, &self.machine, optimizer) {
             Ok(replayed) => replayed,
             Err(stop) => {
                 self.refusals.push(format!(
@@ -121,7 +128,7 @@ impl Plan {
         };
         self.bytes_in_per_step = replayed.bytes_in;
         self.bytes_out_per_step = replayed.bytes_out + replayed.bytes_read;
-        let disk = DiskTraffic::of_bytes(&self.machine, [replayed.disk_written, replayed.disk_read]);
+        let disk = DiskTraffic::from_bytes(&self.machine, [replayed.disk_written, replayed.disk_read]);
         (self.disk_written_per_step, self.disk_read_per_step) = (disk.written, disk.read);
         self.disk_seconds = disk.seconds;
         let slowdown = replayed.seconds.zip(self.compute_seconds).map(|(step, compute)| step / compute);
@@ -138,7 +145,6 @@ mod tests {
 
     use super::*;
 
-    /// A step of the toy's, as it was recorded.
     fn toy() -> Recording {
         let bytes = include_bytes!("../../../backend-offload/pager/traces/toy.trace");
         Recording::from_bytes(bytes).expect("a recording")
@@ -163,12 +169,12 @@ mod tests {
         assert!(moved.bytes_in > 30 * MIB);
         assert_eq!((plan.bytes_in_per_step, plan.bytes_out_per_step), (moved.bytes_in, moved.bytes_out));
         assert_eq!(plan.refusals(), [""; 0]);
-        let told = plan.to_string();
+        let text = plan.to_string();
         assert!(
-            told.contains(" out per step (replayed)") && told.contains("48.50 MiB on the device"),
-            "{told}"
+            text.contains(" out per step (replayed)") && text.contains("48.50 MiB on the device"),
+            "{text}"
         );
-        assert!(!told.contains("(estimated)"), "{told}");
+        assert!(!text.contains("(estimated)"), "{text}");
     }
 
     #[test]
@@ -178,10 +184,10 @@ mod tests {
         let plan = planned(&machine);
         assert_eq!((plan.bytes_in_per_step, plan.bytes_out_per_step), (0, 0));
         assert!(plan.replayed.is_some_and(|replayed| replayed.seconds.is_some()), "{plan}");
-        // The toy's recording knows no floating-point operations.
+        // The toy's recording has no counts of floating-point operations.
         let bytes = include_bytes!("../../../backend-offload/pager/traces/gpt-124m-16k.trace");
         let step = Recording::from_bytes(bytes).expect("a recording");
-        let replayed = Replayed::of(&step, &machine, OptimizerBytes::default()).expect("it fits");
+        let replayed = Replayed::replay(&step, &machine, OptimizerBytes::default()).expect("it fits");
         assert_eq!((replayed.bytes_in, replayed.bytes_out), (0, 0));
         let operations = arithmetic(&step, speeds(&machine).expect("both are known"));
         let read = replayed.bytes_read as f64 / 25e9;
@@ -210,8 +216,7 @@ mod tests {
         assert!(seconds > bytes as f64 / 1e9, "{measured}");
     }
 
-    /// A step whose optimizer is on the host, planned for a machine.
-    fn with_its_optimizer_on_the_host(machine: &Machine) -> (Plan, Recording) {
+    fn with_host_optimizer(machine: &Machine) -> (Plan, Recording) {
         let bytes = include_bytes!("../../../backend-offload/pager/traces/streamed.trace");
         let step = Recording::from_bytes(bytes).expect("a recording");
         let settings = [
@@ -235,11 +240,11 @@ mod tests {
     #[test]
     fn states_on_the_disk_are_among_the_replayed_bytes_and_times() {
         let least = Machine { host_budget: Some(1), disk_budget: 1 << 40, ..Machine::default() };
-        let on_host = with_its_optimizer_on_the_host(&least).0.optimizer_host_bytes;
+        let on_host = with_host_optimizer(&least).0.optimizer_host_bytes;
         let blocks = 8 * MIB;
         let machine =
             Machine { device_budget: Some(24 * MIB), host_budget: Some(on_host + blocks), ..least.clone() };
-        let (plan, step) = with_its_optimizer_on_the_host(&machine);
+        let (plan, step) = with_host_optimizer(&machine);
         let states = plan.optimizer_disk_bytes;
         let room = on_host + blocks - plan.optimizer_host_bytes;
         let played = Replay::new(&step, Limit::bytes(24 * MIB), Policy::Planned).above_a_disk(room);
@@ -250,7 +255,7 @@ mod tests {
             (sunk.bytes_out + states, sunk.bytes_in + states)
         );
 
-        // Where nothing sinks, the states alone are between this machine and one whose host holds all.
+        // Nothing spills to the disk here. Compared with a host that holds all, only the states differ.
         let fast = Machine {
             link_bytes_per_second: Some(25e9),
             flops_per_second: Some(80e12),
@@ -260,7 +265,7 @@ mod tests {
         };
         for shares_host in [false, true] {
             let seconds = |machine: Machine| {
-                let (plan, _) = with_its_optimizer_on_the_host(&Machine { shares_host, ..machine });
+                let (plan, _) = with_host_optimizer(&Machine { shares_host, ..machine });
                 let moved = plan.disk_written_per_step + plan.disk_read_per_step;
                 (plan.replayed.expect("it fits").seconds, moved)
             };

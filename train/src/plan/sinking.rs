@@ -1,10 +1,13 @@
-//! States of the optimizer that go to the disk, where host memory does not hold them.
+//! Optimizer states that go to the disk because host memory cannot hold them.
 //!
-//! They go by blocks, the last ones first, as their matrices: vectors are small, and an embedding that comes by rows is read by
-//! its rows' numbers. Heads and embeddings follow when all blocks are there. As few go as leave room for everything that spills;
-//! and none where the host holds them all with what passes it on its way to the disk: a state on the disk is read and written
-//! in every step. Where ranks divide the states, those of all matrices that a rank owns go to its own file, or none. Numbers do not
-//! depend on where a state is, so this may be chosen anew whenever a run goes on.
+//! A state on the disk is read and written in every step, so as few go there as possible
+//! (`only_as_many_states_go_to_the_disk_as_needed`). None go if the host holds all of them, together with the bytes in
+//! flight to the disk. Otherwise whole blocks' matrices go, the last blocks first, until everything that spills has
+//! room. Heads and embeddings follow once all blocks are there. Vectors stay because they are small, and an embedding
+//! by rows because it is read row by row. Ranks that divide the states put all matrices that they own into their own
+//! file, or none (`ranks_that_divide_states_on_their_disks_have_the_bits_of_ranks_with_theirs_in_memory`). Numbers do
+//! not depend on the place (`states_on_the_disk_give_the_bits_of_states_in_memory_in_every_format`), so each resume may
+//! choose again.
 
 use host_optim::{DiskBytes, Format};
 use runs::config::{Config, OptimizerKind};
@@ -14,40 +17,35 @@ use super::Machine;
 use super::placement::{Matrix, matrices_on_host};
 use crate::optimizer::format;
 
-/// States that are on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct StatesOnDisk {
-    /// The first block whose matrices are.
     first_block: usize,
-    /// Whether matrices outside of blocks are.
+    /// Whether matrices outside of transformer blocks are on the disk, too.
     others: bool,
 }
 
-/// Bytes of the states of some parameters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct StateBytes {
-    /// In host memory, if they are there.
+    /// Host bytes, if they are in host memory.
     pub(super) in_memory: u64,
-    /// On the disk, if they are there.
+    /// Disk bytes, if they are on the disk.
     pub(super) on_disk: u64,
-    /// The most that one of them takes there.
+    /// Disk bytes of the largest one.
     largest: u64,
     disk: DiskBytes,
-    /// New weights that the first step has beside all gradients, wherever its state is.
+    /// New weights that the first step holds while all gradients are there, wherever its state is.
     weights: u64,
 }
 
 impl StateBytes {
-    /// One parameter's.
-    fn of(format: Format, Matrix { sides: [rows, columns], narrow }: Matrix, velocity: bool) -> Self {
+    fn new(format: Format, Matrix { sides: [rows, columns], narrow }: Matrix, velocity: bool) -> Self {
         let len = (rows as u64).saturating_mul(columns as u64);
         let in_memory = if velocity { format.velocity_bytes(len) } else { format.host_bytes(len, narrow) };
         let disk = format.disk_bytes(len, narrow, velocity);
         Self { in_memory, on_disk: disk.on_disk(), largest: disk.on_disk(), disk, weights: 0 }
     }
 
-    /// These and others.
-    fn and(self, others: Self) -> Self {
+    fn plus(self, others: Self) -> Self {
         Self {
             in_memory: self.in_memory.saturating_add(others.in_memory),
             on_disk: self.on_disk.saturating_add(others.on_disk),
@@ -57,19 +55,18 @@ impl StateBytes {
         }
     }
 
-    /// The bytes of so many like these.
     fn times(self, count: u64) -> Self {
         let [in_memory, on_disk] = [self.in_memory, self.on_disk].map(|bytes| bytes.saturating_mul(count));
         Self { in_memory, on_disk, disk: self.disk * count, ..self }
     }
 
-    /// The bytes of one of so many ranks that divide these. Whole parameters are divided, so somebody has the largest one's.
+    /// The most that one of `ranks` owns. Ranks divide whole parameters, so one of them has the largest.
     fn share(self, ranks: u64) -> Self {
         let on_disk = self.on_disk.div_ceil(ranks).max(self.largest);
         Self { in_memory: self.in_memory / ranks, on_disk, ..self }
     }
 
-    /// In host memory then, for a while: chunks on their way and new weights.
+    /// Host bytes that states on the disk still need: chunks in flight and new weights.
     pub(super) fn passing(self) -> u64 {
         self.disk.on_host().saturating_add(self.weights)
     }
@@ -80,59 +77,61 @@ impl StatesOnDisk {
         Self { first_block: usize::MAX, others: false }
     }
 
-    /// All matrices.
     #[cfg(test)]
     pub(crate) fn all() -> Self {
         Self { first_block: 0, others: true }
     }
 
-    /// Whether a parameter's state is among these, if it is stepped on the host.
-    pub(crate) fn have(self, block: Option<usize>, rank: usize) -> bool {
-        rank == 2 && block.map_or(self.others, |block| block >= self.first_block)
+    /// Whether a parameter's state goes to the disk, if the host steps it.
+    pub(crate) fn contains(self, block: Option<usize>, dims: usize) -> bool {
+        dims == 2 && block.map_or(self.others, |block| block >= self.first_block)
     }
 
-    /// The states that go to the disk of `machine`, and their bytes: `all` host memory that the optimizer takes and `spills`
-    /// share its budget; of spilled tensors that have no room there, so much is on its `way` to the disk.
-    pub(super) fn chosen(
+    /// Chooses the states for the disk of `machine`; returns them and their bytes. The optimizer's `all` host bytes and
+    /// `spills` share the host's budget. Spilled tensors without room there need up to `in_flight` bytes on their way
+    /// to the disk.
+    pub(super) fn choose(
         config: &Config,
         machine: &Machine,
         all: u64,
         spills: u64,
-        way: u64,
+        in_flight: u64,
     ) -> (Self, StateBytes) {
         let none = (Self::none(), StateBytes::default());
         let Some(host) = machine.host_budget.filter(|_| machine.disk_budget > 0 && all > 0) else {
             return none;
         };
-        if all.saturating_add(spills.min(way)) <= host {
+        if all.saturating_add(spills.min(in_flight)) <= host {
             return none;
         }
+
         let model = &config.model;
-        let [of_block, others] = Self::candidates(config);
-        // Muon steps the blocks' matrices where they are.
+        let [per_block, others] = Self::candidates(config);
+        // Muon steps the blocks' matrices on the device.
         let steps_blocks = config.train.optimizer != OptimizerKind::Muon;
         let first = if steps_blocks { config.memory.device_blocks } else { model.n_layer };
         let blocks = (model.n_layer - first) as u64;
-        let missing = all.saturating_add(of_block.passing()).saturating_add(spills).saturating_sub(host);
-        let count = missing.div_ceil(of_block.in_memory).max(1);
+        let missing = all.saturating_add(per_block.passing()).saturating_add(spills).saturating_sub(host);
+        let count = missing.div_ceil(per_block.in_memory).max(1);
         let ranks = if config.memory.shard { machine.ranks() as u64 } else { 1 };
+
         if count <= blocks && ranks == 1 {
             let first_block = model.n_layer - count as usize;
-            return (Self { first_block, others: false }, of_block.times(count));
+            return (Self { first_block, others: false }, per_block.times(count));
         }
-        let of_blocks = if blocks > 0 { of_block.times(blocks) } else { StateBytes::default() };
-        (Self { first_block: first, others: true }, of_blocks.and(others).share(ranks))
+        let in_blocks = if blocks > 0 { per_block.times(blocks) } else { StateBytes::default() };
+        (Self { first_block: first, others: true }, in_blocks.plus(others).share(ranks))
     }
 
-    /// The states of one block, and of all other matrices, that may go to the disk.
+    /// For one block, and for all other matrices.
     fn candidates(config: &Config) -> [StateBytes; 2] {
         let (state, velocity) =
             (format(config.memory.optimizer_state), config.train.optimizer == OptimizerKind::Sgd);
         let matrices = matrices_on_host(config);
         let weights = matrices.iter().flatten().map(Matrix::bytes).max().unwrap_or_default();
         matrices.map(|matrices| {
-            let each = matrices.iter().map(|matrix| StateBytes::of(state, *matrix, velocity));
-            StateBytes { weights, ..each.fold(StateBytes::default(), StateBytes::and) }
+            let each = matrices.iter().map(|matrix| StateBytes::new(state, *matrix, velocity));
+            StateBytes { weights, ..each.fold(StateBytes::default(), StateBytes::plus) }
         })
     }
 }

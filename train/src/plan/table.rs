@@ -1,4 +1,4 @@
-//! The plan as a table for readers who have never trained a model.
+//! The plan as a table, for readers who have never trained a model.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use runs::config::ExchangeKind;
 use super::{Epoch, INDEX_BYTES_PER_TOKEN, Plan};
 use crate::figures::{duration, grouped, si};
 
-/// Rows of cells, the first aligned to the left and the others to the right.
+/// Rows of cells: the first column is left-aligned, the others right-aligned.
 #[derive(Debug, Default)]
 pub(super) struct Table(Vec<Vec<String>>);
 
@@ -52,7 +52,6 @@ impl fmt::Display for Epoch {
     }
 }
 
-/// Columns for the names of single lines.
 const NAME: usize = 14;
 
 impl Plan {
@@ -75,6 +74,7 @@ impl Plan {
         let known = |bytes: Option<u64>, name: &str| {
             bytes.map(|bytes| format!(", {} {name}", Bytes(bytes))).unwrap_or_default()
         };
+
         let sequences = if self.accumulate > 1 {
             format!("{} × {}", self.accumulate, self.micro_batch)
         } else {
@@ -91,6 +91,7 @@ impl Plan {
             ),
         )];
         lines.extend(self.data.map(|epoch| ("data", epoch.to_string())));
+
         let speed = machine.flops_per_second.map(|speed| format!(", at {}", si(speed, "FLOP/s")));
         lines.push((
             "arithmetic",
@@ -103,6 +104,7 @@ impl Plan {
         ));
         lines.push(self.optimizer());
         lines.extend(self.ranks());
+
         let budget = machine.device_budget.map_or("unlimited".to_owned(), |budget| Bytes(budget).to_string());
         let (free, total) = (known(machine.device_free, "free"), known(machine.device_total, "in all"));
         lines.push(("device budget", format!("{budget}{free}{total}")));
@@ -111,6 +113,7 @@ impl Plan {
             "its floor",
             format!("about {floor}, the largest operation; a smaller budget may not work"),
         ));
+
         let link = machine.link_bytes_per_second.map(|speed| format!(", at {}", si(speed, "B/s")));
         let moved = if self.bytes_in_per_step + self.bytes_out_per_step == 0 {
             "nothing has to move".to_owned()
@@ -141,6 +144,7 @@ impl Plan {
                 ),
             ));
         }
+
         lines.extend(machine.measurement.map(|measurement| ("speeds", measurement.to_string())));
         lines.extend(self.disk_tier());
         lines.extend(self.replayed.map(|replayed| {
@@ -163,12 +167,11 @@ impl Plan {
         lines
     }
 
-    /// Where bytes and times per step come from.
     fn source(&self) -> &'static str {
         if self.replayed.is_some() { " (replayed)" } else { " (estimated)" }
     }
 
-    /// Bytes of an index on the disk beside checkpoints, where the model looks tokens up.
+    /// Bytes of an index on the disk next to checkpoints, if the model looks tokens up.
     fn index(&self) -> String {
         match self.index_bytes {
             Some(bytes) => format!(" and an index of at most {}", Bytes(bytes)),
@@ -207,7 +210,7 @@ impl Plan {
         let takes = |what: &str| format!("; {what} take {} of host memory", Bytes(self.residual_bytes));
         let [after, beside] = match self.ranks.exchange {
             ExchangeKind::Exact => [String::new(), takes("gradients under way")],
-            // 4 bytes in the first steps where later ones send a bit.
+            // The first steps send 4 bytes per number, later ones a bit.
             ExchangeKind::OneBit => {
                 [format!(" after {} exact steps", grouped(self.ranks.warm_up)), takes("residuals")]
             }
@@ -215,7 +218,6 @@ impl Plan {
                 format!(" on average, all of it after every {}", grouped(self.ranks.local_steps)),
                 takes("outer weights and momentum"),
             ],
-            ExchangeKind::Late => [" beside the next one".to_owned(), takes("gradients under way")],
         };
         let text = format!(
             "{ranks}, each with at most {most} of {all} micro-batches; {sent} sent by each per step{after}, whose time is not \
@@ -232,6 +234,7 @@ impl Plan {
                 format!("{} of the optimizer's state and {} that spill", Bytes(states), Bytes(self.sinks))
             }
         };
+
         let (written, read) = (self.disk_written_per_step, self.disk_read_per_step);
         let speeds = self.machine.disk_bytes_per_second.filter(|_| written + read > 0);
         let speeds = speeds.map(|[write, read]| format!(", at {} and {}", si(write, "B/s"), si(read, "B/s")));
@@ -248,6 +251,7 @@ impl Plan {
             });
             format!(", at most {} written per day{}", Bytes(per_day as u64), worn.unwrap_or_default())
         });
+
         let text = format!(
             "{holds} of {budget}; about {} written and {} read per step{}{}{}",
             Bytes(written),

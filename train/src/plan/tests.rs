@@ -1,4 +1,4 @@
-//! Plans of known models for machines that are not here.
+//! Plans of known models for described machines.
 
 use insta::assert_snapshot;
 use models::Footprint;
@@ -42,12 +42,12 @@ fn card(budget: u64) -> Machine {
     }
 }
 
-/// `gpt-7b` on a machine that is described, with 160 GiB of a disk unless `settings` say otherwise.
+/// `gpt-7b` on a described machine, with 160 GiB of a disk unless `settings` say otherwise.
 fn seven_above_a_disk(machine: &str, settings: &[&str]) -> Plan {
     let settings = [&["memory.disk=/", "memory.disk_budget=160GiB"], settings].concat();
     let set: Vec<_> = settings.iter().map(|set| (*set).to_owned()).collect();
     let config = Config::load("gpt-7b", &set).expect("a preset");
-    let machine = machine.parse::<Elsewhere>().expect("a machine").machine(&config);
+    let machine = machine.parse::<DescribedMachine>().expect("a machine").machine(&config);
     plan("gpt-7b", &settings, &machine.expect("described"))
 }
 
@@ -72,7 +72,7 @@ fn bytes_without_room_on_the_host_spill_to_the_disk() {
 
 /// A card of 8 GiB and 24 GiB of host memory, where the state alone takes 75 GiB.
 #[test]
-fn seven_billion_parameters_have_a_place_above_a_disk_with_its_time_and_its_wear() {
+fn a_disk_makes_room_for_seven_billion_parameters_with_planned_time_and_wear() {
     let described = |text: &str, more: &[&str]| {
         let on_device = ["memory.optimizer=device", "memory.optimizer_state=f32"];
         seven_above_a_disk(text, &[&on_device[..], more].concat())
@@ -88,11 +88,11 @@ fn seven_billion_parameters_have_a_place_above_a_disk_with_its_time_and_its_wear
     assert!((slower(&known) - slower(&unknown) - seconds).abs() < 1e-6 * seconds, "{known}");
     assert!(known.to_string().contains("at 3.00 GB/s and 3.00 GB/s, at most"), "{known}");
     assert!(known.to_string().contains("545.70 TiB of endurance last for"), "{known}");
-    assert!("8GiB,24GiB,disk=fast".parse::<Elsewhere>().is_err());
+    assert!("8GiB,24GiB,disk=fast".parse::<DescribedMachine>().is_err());
 }
 
 #[test]
-fn each_of_several_ranks_holds_its_share_and_tells_the_others() {
+fn each_rank_holds_its_share_and_sends_it_to_the_others() {
     let alone = plan("gpt-1.5b", &["train.accumulate=8"], &card(8 * GIB));
     let four = Machine { other_ranks: 3, ..card(8 * GIB) };
     let shared = plan("gpt-1.5b", &["train.accumulate=8"], &four);
@@ -102,9 +102,9 @@ fn each_of_several_ranks_holds_its_share_and_tells_the_others() {
     assert_eq!(state(&shared), state(&alone));
     let divided = plan("gpt-1.5b", &["train.accumulate=8", "memory.shard=true"], &four);
     assert_eq!(state(&divided), state(&alone).div_ceil(4));
-    // A gradient is sent to its owner alone, and the new weight from there.
+    // A gradient goes to its owner only, and the new weight comes from there.
     assert_eq!(divided.bytes_sent_per_step, 3 * XL + 3 * XL);
-    // With several micro-batches sums of all parameters wait, with one each those of a rank's own.
+    // With several micro-batches the sums of all parameters wait; with one each, only those that a rank owns.
     let gradients = |plan: &Plan| held(plan, "gradients").bytes;
     assert_eq!((gradients(&shared), gradients(&divided)), (4 * XL, 4 * XL));
     let once = plan("gpt-1.5b", &["train.accumulate=4", "memory.shard=true"], &four);
@@ -113,37 +113,37 @@ fn each_of_several_ranks_holds_its_share_and_tells_the_others() {
 }
 
 #[test]
-fn ranks_that_divide_an_optimizer_on_the_host_take_a_share_of_its_memory() {
+fn sharding_divides_a_host_optimizers_memory_over_the_ranks() {
     let four = Machine { other_ranks: 3, host_free: Some(200 * GIB), ..card(8 * GIB) };
     let of = |more: &[&str]| {
         let set = ["train.accumulate=4", "memory.optimizer=host", "train.recompute=1", "model.compute=f32"];
         plan("gpt-1.5b", &[&set, more].concat(), &four)
     };
     let (whole, divided) = (of(&[]), of(&["memory.shard=true"]));
-    // Master weights and two moments in f32, the sums, and the largest gradient on its way to one.
+    // Master weights and two moments in f32, the sums, and the largest gradient on its way to a sum.
     let leaving = 4 * 50_304 * 1600;
     assert_eq!(whole.optimizer_host_bytes, 12 * XL + 4 * XL + leaving);
     assert_eq!(divided.optimizer_host_bytes, (12 * XL + 4 * XL) / 4 + leaving);
     assert_eq!(divided.optimizer_step_bytes, whole.optimizer_step_bytes.div_ceil(4));
     assert_eq!((whole.bytes_sent_per_step, divided.bytes_sent_per_step), (6 * XL, 3 * XL + 3 * XL));
-    // In a type of 2 bytes half as many weights are sent, but for tables and vectors.
+    // A type of 2 bytes halves the weights sent, except tables and vectors.
     let narrow = of(&["memory.shard=true", "model.compute=bf16"]).bytes_sent_per_step;
     let wide = divided.bytes_sent_per_step;
     assert!(narrow < wide - XL && narrow > wide - 3 * XL / 2, "{narrow} {wide}");
-    // In tiles of eight bits half as many again.
+    // Tiles of eight bits halve them again.
     let tiles = of(&["memory.shard=true", "model.compute=bf16", "memory.stream=fp8"]).bytes_sent_per_step;
     assert!(tiles < narrow - XL / 2 && tiles > narrow - 3 * XL / 4, "{tiles} {narrow}");
 }
 
 #[test]
-fn one_bit_ranks_send_less_than_a_thirtieth_and_owe_each_other() {
+fn one_bit_ranks_send_under_a_thirtieth_and_keep_residuals() {
     let four = Machine { other_ranks: 3, ..card(8 * GIB) };
     let exact = plan("gpt-1.5b", &["train.accumulate=8"], &four);
     let set = ["train.accumulate=8", "ranks.exchange=one_bit", "ranks.warm_up=7"];
     let one_bit = plan("gpt-1.5b", &set, &four);
     assert!(one_bit.bytes_sent_per_step * 30 <= exact.bytes_sent_per_step, "{one_bit}");
     assert!(one_bit.bytes_sent_per_step * 32 > exact.bytes_sent_per_step, "{one_bit}");
-    // The largest parameter is under way at a time, as a rank's sum and as what it becomes.
+    // The largest parameter is in flight, as a rank's sum and as the total.
     assert_eq!((exact.residual_bytes, one_bit.residual_bytes), (8 * 50_304 * 1600, 8 * XL + 2 * XL));
     assert_eq!(one_bit.host_bytes - one_bit.residual_bytes, exact.host_bytes - exact.residual_bytes);
     assert!(
@@ -160,7 +160,7 @@ fn one_bit_ranks_send_less_than_a_thirtieth_and_owe_each_other() {
 }
 
 #[test]
-fn ranks_that_exchange_weights_rarely_or_sums_late_say_what_that_takes() {
+fn a_periodic_exchange_states_its_bytes_and_memory() {
     let four = Machine { other_ranks: 3, ..card(8 * GIB) };
     let of = |set: &[&str]| plan("gpt-1.5b", &[&["train.accumulate=8"], set].concat(), &four);
     let exact = of(&[]);
@@ -170,18 +170,13 @@ fn ranks_that_exchange_weights_rarely_or_sums_late_say_what_that_takes() {
     assert!(rarely.to_string().contains("on average, all of it after every 20"), "{rarely}");
     assert!(rarely.to_string().contains("; outer weights and momentum take"), "{rarely}");
     assert!(rarely.bytes_out_per_step < exact.bytes_out_per_step, "no gradient leaves");
-    let late = of(&["ranks.exchange=late"]);
-    assert_eq!(late.bytes_sent_per_step, exact.bytes_sent_per_step);
-    // Both micro-batches of a rank are neighbours: one sum, and what it becomes.
-    assert_eq!(late.residual_bytes, 8 * XL);
-    assert!(late.to_string().contains("beside the next one"), "{late}");
     // Moments stay on the device, however little room there is.
-    let auto = of(&["ranks.exchange=late", "memory.optimizer=auto"]);
+    let auto = of(&["ranks.exchange=rarely", "memory.optimizer=auto"]);
     assert_eq!(auto.optimizer_host_bytes, 0);
 }
 
 #[test]
-fn an_index_of_the_training_text_is_among_what_the_disk_has_to_hold() {
+fn the_planned_disk_bytes_include_an_index_of_the_training_text() {
     const LOOKS_UP: &str = "model.longest_match=true";
     let of =
         |set: &[&str], free: u64| plan("gpt-1.5b", set, &Machine { disk_free: Some(free), ..card(8 * GIB) });
@@ -210,7 +205,8 @@ fn a_plan_needs_no_machine() {
     assert_eq!(held(&plan, "optimizer state").bytes, 8 * XL);
     // One residual stream per block and token, since every block is recomputed.
     assert_eq!(held(&plan, "activations").bytes, 48 * 1600 * 4 * 8 * 1024);
-    // More than an update of the embedding takes: two tensors as wide as the MLP, one block's tape and its weights in bf16.
+    // The embedding's update takes less than this: two tensors of the MLP's width, one block's tape and its weights in
+    // bf16.
     let block_tape = 2 * 4 * 1601 + (5 * 2 + 4) * 1600 + 25 * 4 + (4 + 2) * 6400 + 2 * 1600;
     let passing = (2 * 4 * 6400 + block_tape) * 8 * 1024 + 2 * (12 * 1600 * 1600 + 13 * 1600);
     assert_eq!(held(&plan, "working memory").bytes, passing);
@@ -221,7 +217,7 @@ fn a_plan_needs_no_machine() {
     assert_eq!(plan.floor, 4 * WORDS * 1600 * 4 + 3 * (4 << 20));
     assert_eq!(plan.checkpoint_bytes, 12 * XL);
     assert_eq!((plan.checkpoints, plan.disk_bytes), (3, 36 * XL));
-    // Six per parameter of blocks and head, eight where blocks run twice, and attention over the whole square.
+    // Six per parameter of blocks and head, eight for recomputed blocks, and attention over the whole square.
     let blocks = XL - (WORDS + 1024 + 2) * 1600;
     let attention = 2 * 2 * 48 * 1600 * 1024;
     let flops = 8 * blocks + 6 * WORDS * 1600 + 4 * attention;
@@ -245,16 +241,16 @@ fn spilling_everything_costs_24_bytes_in_and_16_out_per_parameter() {
 }
 
 #[test]
-fn bytes_that_a_step_needs_most_often_leave_the_device_last() {
-    // So large that a backward pass takes more than an update.
+fn the_most_often_used_bytes_spill_last() {
+    // Large enough that a backward pass takes more than an update.
     let set = ["train.accumulate=1", "train.micro_batch=16"];
     let one_round = |budget| plan("gpt-1.5b", &set, &card(budget));
     let room = |plan: &Plan| held(plan, "working memory").bytes;
     let working = room(&one_round(0));
-    // Half of weights, gradients and two moments: the moments alone move, both ways.
+    // Room for half of weights, gradients and two moments: only the moments move, both ways.
     let half = one_round(working + 8 * XL);
     assert_eq!((half.bytes_in_per_step, half.bytes_out_per_step), (8 * XL, 8 * XL));
-    // A quarter: the gradients too, and the activations that had their place before.
+    // Room for a quarter: gradients move, too, and the activations that had room before.
     let quarter = one_round(working + 4 * XL);
     let moved = 12 * XL + held(&quarter, "activations").bytes;
     assert_eq!((quarter.bytes_in_per_step, quarter.bytes_out_per_step), (moved, moved));
@@ -304,7 +300,7 @@ fn checkpoints_are_counted_as_they_are_kept() {
 }
 
 #[test]
-fn the_table_tells_a_newcomer_what_will_happen() {
+fn the_table_lists_memory_traffic_and_time() {
     assert_snapshot!(plan("gpt-1.5b", &[], &card(8 * GIB)), @r"
     1,557,686,400 parameters on a card
                                    bytes     stays      moves
@@ -352,17 +348,17 @@ fn the_table_tells_a_newcomer_what_will_happen() {
 
 #[test]
 fn a_plan_says_whether_its_speeds_were_measured_just_now_or_kept() {
-    let told = |measurement| plan("gpt-1.5b", &[], &Machine { measurement, ..card(8 * GIB) }).to_string();
+    let table = |measurement| plan("gpt-1.5b", &[], &Machine { measurement, ..card(8 * GIB) }).to_string();
     let at = 1_700_000_000;
-    assert!(told(Some(Measurement { at, kept: false })).contains("\nspeeds          measured just now\n"));
+    assert!(table(Some(Measurement { at, kept: false })).contains("\nspeeds          measured just now\n"));
     let kept = "\nspeeds          measured on 2023-11-14 and kept; `train plan --measure` measures again\n";
-    assert!(told(Some(Measurement { at, kept: true })).contains(kept));
-    assert!(!told(None).contains("\nspeeds "));
+    assert!(table(Some(Measurement { at, kept: true })).contains(kept));
+    assert!(!table(None).contains("\nspeeds "));
 }
 
-/// Numbers depend on the place in their last digits, and speeds on whatever else a machine did when they were measured.
+/// The optimizer's place changes the last digits of numbers, and measured speeds vary with the machine's load.
 #[test]
-fn measured_speeds_decide_times_and_nothing_that_numbers_depend_on() {
+fn measured_speeds_change_times_but_no_placement() {
     let set = ["memory.optimizer=auto", "train.recompute=1", "memory.disk=/", "memory.disk_budget=160GiB"];
     let set = set.map(str::to_owned);
     for preset in ["toy", "gpt-124m", "gpt-1.5b", "gpt-7b"] {
@@ -390,7 +386,7 @@ fn measured_speeds_decide_times_and_nothing_that_numbers_depend_on() {
 }
 
 #[test]
-fn predictions_stand_beside_what_was_measured() {
+fn predictions_are_compared_with_measurements() {
     let measured = Measured {
         peak_device_bytes: 8 * GIB - 4096,
         peak_host_bytes: 21 * GIB,
@@ -414,7 +410,7 @@ fn predictions_stand_beside_what_was_measured() {
 }
 
 #[test]
-fn a_plan_that_cannot_work_is_refused_with_the_way_out() {
+fn a_plan_that_cannot_work_is_refused_with_a_remedy() {
     let refused =
         |name: &str, set: &[&str], machine: Machine| plan(name, set, &machine).refusals().join("\n");
     assert_snapshot!(refused("gpt-124m", &[], card(64 << 20)), @"the device budget of 64.00 MiB is below what one operation needs, at least 294.75 MiB; raise `memory.device_budget` above 601.50 MiB, lower `train.micro_batch` or `train.sequence`, or take a smaller model or vocabulary");
@@ -451,7 +447,7 @@ fn sizes_beyond_any_machine_are_refused_instead_of_overflowing() {
 }
 
 #[test]
-fn no_count_brings_the_plan_down() {
+fn huge_counts_do_not_crash_the_plan() {
     for count in [100_000_000_000_u64, u64::MAX] {
         for key in [
             "checkpoint.keep_last",
@@ -484,7 +480,7 @@ fn rotary_tables_are_held_and_refuse_a_context_that_no_machine_has() {
 }
 
 #[test]
-fn the_share_of_targets_that_training_sees_is_part_of_the_plan() {
+fn the_plan_states_the_share_of_targets_that_training_sees() {
     let mut plan = plan("toy", &[], &card(8 * GIB));
     assert!(!plan.to_string().contains("counted targets"), "nothing is cut yet");
     plan.data = Some(Epoch { sequences: 1200, counted_targets: 4000, seen_targets: 3999, tokens: 5000 });

@@ -1,18 +1,17 @@
-//! A bar over the bytes of an input; where there is no terminal, nothing.
+//! A progress bar over the bytes of an input; without a terminal it prints nothing.
 
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use tokenizer::Progress;
 
-/// A bar over the bytes of an input, with rates.
 pub(crate) struct InputBar {
     bar: ProgressBar,
     begun: Instant,
     drawn: Option<Instant>,
 }
 
-/// Composing the line costs more than a small document.
+/// Composing the line costs more than reading a small document.
 const BETWEEN_DRAWS: Duration = Duration::from_millis(200);
 
 impl InputBar {

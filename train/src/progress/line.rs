@@ -15,6 +15,7 @@ pub(crate) fn line(report: &Report) -> String {
         format!("{:.0} ms", report.ms),
         format!("{} tok/s", thousands(report.tokens_per_second)),
     ];
+
     parts.extend(report.mfu.map(|mfu| format!("mfu {:.1}%", 100.0 * mfu)));
     parts.push(match report.device_budget {
         Some(budget) => format!("device {}/{}", Bytes(report.device_bytes), Bytes(budget)),
@@ -29,7 +30,7 @@ pub(crate) fn line(report: &Report) -> String {
     if report.disk_written > 0 || report.disk_read > 0 {
         parts.push(format!("disk {} out, {} in", Bytes(report.disk_written), Bytes(report.disk_read)));
     }
-    // A step whose update is withheld leaves nothing for the next one to wait for.
+    // After a skipped step the next one has no host update to wait for.
     if let (Some(step), Some(waited)) = (report.host_step_ms.filter(|ms| *ms > 0.0), report.host_step_wait_ms)
     {
         let waited = 100.0 * waited / report.ms.max(1e-9);
@@ -38,6 +39,7 @@ pub(crate) fn line(report: &Report) -> String {
     if let (Some(sent), Some(stood)) = (report.ranks_sent, report.ranks_stall_ms) {
         parts.push(format!("ranks {} stall {:.0}%", Bytes(sent), 100.0 * stood / report.ms.max(1e-9)));
     }
+
     let waiting = 100.0 * report.data_ms / report.ms.max(1e-9);
     if waiting >= 1.0 {
         parts.push(format!("data {waiting:.0}%"));
@@ -46,7 +48,6 @@ pub(crate) fn line(report: &Report) -> String {
     parts.join(" | ")
 }
 
-/// Seconds to go, at the pace so far.
 fn remaining(report: &Report) -> f64 {
     report.seconds / report.step.max(1) as f64 * report.steps.saturating_sub(report.step) as f64
 }
@@ -59,7 +60,6 @@ fn thousands(number: f64) -> String {
     }
 }
 
-/// A duration, in the short form of a step's line.
 fn clock(seconds: f64) -> String {
     let seconds = seconds.round() as u64;
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_several_ranks_tells_what_it_sent_and_how_long_it_stood_still() {
+    fn a_rank_shows_its_bytes_sent_and_its_waits() {
         let ranks = [Some(700.0), Some(81.2)];
         let report =
             Report { ranks_sent: Some(3 << 20), ranks_ms: ranks[0], ranks_stall_ms: ranks[1], ..report() };
@@ -105,18 +105,18 @@ mod tests {
     }
 
     #[test]
-    fn an_optimizer_on_the_host_tells_how_long_it_took_and_was_waited_for() {
+    fn a_host_optimizer_shows_its_time_and_the_waits_for_it() {
         let mut report = report();
         report.host_step(Some([Duration::from_millis(310), Duration::from_micros(16_240)]));
-        let told = " | device 5.80 GiB/6.00 GiB | host's update 310 ms, waited 2% | eta ";
-        assert!(line(&report).contains(told), "{}", line(&report));
-        // Nothing was stepped beside the first step.
+        let shown = " | device 5.80 GiB/6.00 GiB | host's update 310 ms, waited 2% | eta ";
+        assert!(line(&report).contains(shown), "{}", line(&report));
+        // The first step has no host update during its forward pass.
         report.host_step(Some([Duration::ZERO; 2]));
         assert!(line(&report).contains(" | device 5.80 GiB/6.00 GiB | eta "), "{}", line(&report));
     }
 
     #[test]
-    fn a_spilling_step_tells_what_it_moved() {
+    fn a_spilling_step_shows_the_bytes_it_moved() {
         let report = Report {
             host_bytes: 22_978_025_062,
             bytes_in: 2 << 30,
@@ -128,13 +128,13 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_waits_for_its_data_says_so() {
+    fn a_step_shows_its_wait_for_data() {
         let report = Report { mfu: None, device_budget: None, data_ms: 162.4, ..report() };
         insta::assert_snapshot!(line(&report), @"step 00120/05000 (2.4%) | loss 4.8312 | lr 1.9e-2 | gnorm 0.71 | 812 ms | 40.3k tok/s | device 5.80 GiB | data 20% | eta 1h06m");
     }
 
     #[test]
-    fn a_step_that_fits_is_silent_about_the_host() {
+    fn a_step_that_fits_shows_no_host_memory() {
         let report = Report { mfu: None, device_budget: None, ..report() };
         insta::assert_snapshot!(line(&report), @"step 00120/05000 (2.4%) | loss 4.8312 | lr 1.9e-2 | gnorm 0.71 | 812 ms | 40.3k tok/s | device 5.80 GiB | eta 1h06m");
     }

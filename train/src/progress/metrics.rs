@@ -10,7 +10,6 @@ use burn_train::metric::{
 use super::line;
 use super::{Report, Validation};
 
-/// One number of `T`.
 #[derive(Clone)]
 pub(crate) struct Scalar<T> {
     name: MetricName,
@@ -26,7 +25,6 @@ impl<T> Scalar<T> {
     }
 }
 
-/// Curves of training steps.
 pub(crate) fn train_scalars() -> Vec<Scalar<Report>> {
     const GIB: f64 = (1_u64 << 30) as f64;
     vec![
@@ -42,7 +40,6 @@ pub(crate) fn train_scalars() -> Vec<Scalar<Report>> {
     ]
 }
 
-/// Curve of validation.
 pub(crate) fn valid_loss() -> Scalar<Validation> {
     Scalar::new("Loss", None, false, |validation: &Validation| validation.sum / validation.counted.max(1.0))
 }
@@ -79,7 +76,6 @@ impl<T> Numeric for Scalar<T> {
     }
 }
 
-/// The whole step as its line.
 #[derive(Debug, Clone)]
 pub(crate) struct Lines;
 

@@ -14,7 +14,7 @@ use burn_train::{
 
 use super::Lines;
 
-/// Prints the line of every step; at the end of a run, nothing.
+/// Prints the line of each step, and no summary at the end.
 #[derive(Debug)]
 pub(crate) struct PlainRenderer {
     lines: Option<MetricId>,
@@ -60,7 +60,7 @@ impl MetricsRenderer for PlainRenderer {
     }
 }
 
-/// Keeps Burn from writing files of its own: the training thread writes `metrics.jsonl`, in step with checkpoints.
+/// Keeps Burn from writing its own files: the training thread writes `metrics.jsonl`, in step with checkpoints.
 #[derive(Debug)]
 pub(crate) struct NoLogger;
 

@@ -8,7 +8,6 @@ use serde::Serialize;
 
 use crate::ranks::Spent;
 
-/// One optimizer step.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Report {
     pub(crate) step: u64,
@@ -17,61 +16,65 @@ pub(crate) struct Report {
     pub(crate) lr: f64,
     pub(crate) gnorm: f32,
     pub(crate) ms: f64,
-    /// Waiting for the step's data, within `ms`.
+    /// Time waiting for the step's data; part of `ms`.
     pub(crate) data_ms: f64,
     /// Tokens trained on since step 1.
     pub(crate) tokens: u64,
     pub(crate) tokens_per_second: f64,
-    /// Share of the highest FLOP/s that this device has shown.
+    /// Share of the highest FLOP/s measured on this device.
     pub(crate) mfu: Option<f64>,
-    /// The most bytes in use on the device during this step.
+    /// Peak of this step.
     pub(crate) device_bytes: u64,
     pub(crate) device_budget: Option<u64>,
-    /// The most bytes in the host tier during this step: spilled tensors, and the optimizer where it is there.
+    /// Peak of this step: spilled tensors, and an optimizer on the host.
     pub(crate) host_bytes: u64,
     /// Spilled bytes.
     pub(crate) bytes_out: u64,
     pub(crate) bytes_in: u64,
-    /// Bytes that the trainer itself read from the device and put there: gradients and what is made of them, and little
-    /// else.
+    /// Bytes that the trainer itself read from the device: mainly gradients.
     pub(crate) bytes_read: u64,
+    /// Bytes that the trainer itself wrote to the device: mainly weights.
     pub(crate) bytes_written: u64,
     /// Whether gradients or weights are read, for an optimizer on the host or for other ranks.
     #[serde(skip)]
     pub(crate) gradients_leave: bool,
-    /// Bytes that were written to the disk below host memory, and read from it: spilled tensors and states of the optimizer.
+    /// Bytes written to the disk: spilled tensors and optimizer states.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) disk_written: u64,
+    /// Bytes read from the disk.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) disk_read: u64,
-    /// Bytes that this process and earlier ones of the run have written there.
+    /// Bytes that this process and earlier ones of the run have written to the disk.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) drive_wear: u64,
     pub(crate) evictions: u64,
     pub(crate) restores: u64,
     pub(crate) stall_ms: f64,
-    /// Time of the optimizer's steps on the host that ended since the last report, beside this step's forward pass, and the part of
-    /// this step in which the program waited for them. Absent where the optimizer is on the device.
+    /// Time of the host optimizer's steps that ended since the last report; they run during this step's forward pass.
+    /// Absent with the optimizer on the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) host_step_ms: Option<f64>,
+    /// Time that the program waited for them within this step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) host_step_wait_ms: Option<f64>,
-    /// Bytes that this rank sent to others and heard from them, and the time in such calls, of which sums are made beside the pass.
+    /// Bytes that this rank sent to others. Sums are exchanged during the backward pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_sent: Option<u64>,
+    /// Bytes that this rank received from others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_heard: Option<u64>,
+    /// Time in calls of the exchange.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_ms: Option<f64>,
-    /// Time within `ms` for which the step stood still for other ranks.
+    /// Time that the step waited for other ranks; part of `ms`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_stall_ms: Option<f64>,
-    /// The most bytes of gradients outside the host optimizer that this rank held at once: sums that wait, are under way or complete.
+    /// Peak bytes of gradients outside the host optimizer on this rank: sums that wait, are in flight or complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gradients_held: Option<u64>,
-    /// Time since step 1, interruptions left out.
+    /// Since step 1, without interruptions.
     pub(crate) seconds: f64,
-    /// Reason why there are no numbers.
+    /// The error that left this report without numbers.
     #[serde(skip)]
     pub(crate) failure: Option<String>,
 }
@@ -81,10 +84,9 @@ fn is_zero(bytes: &u64) -> bool {
     *bytes == 0
 }
 
-/// Some validation sequences.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Validation {
-    /// Sum of the negative log-likelihoods of counted targets.
+    /// Sum of negative log-likelihoods over counted targets.
     pub(crate) sum: f64,
     pub(crate) counted: f64,
     pub(crate) failure: Option<String>,
@@ -96,26 +98,24 @@ impl Report {
         self.loss.is_finite() && self.gnorm.is_finite()
     }
 
-    /// Bytes in and out over the link. What the trainer itself reads and writes counts where gradients are among it; a run's tokens and
-    /// losses alone are next to nothing.
+    /// Bytes in and out over the link. The trainer's own reads and writes count only if gradients are among them;
+    /// tokens and losses alone are negligible.
     pub(crate) fn over_the_link(&self) -> [u64; 2] {
         let own = if self.gradients_leave { [self.bytes_written, self.bytes_read] } else { [0; 2] };
         [self.bytes_in + own[0], self.bytes_out + own[1]]
     }
 
-    /// The time of the whole step, and the part of it spent waiting for its data.
     pub(crate) fn time(&mut self, step: Duration, data: Duration) {
         self.ms = step.as_secs_f64() * 1e3;
         self.data_ms = data.as_secs_f64() * 1e3;
     }
 
-    /// Time of the optimizer's steps on the host, and of waits for them, if it is there.
     pub(crate) fn host_step(&mut self, times: Option<[Duration; 2]>) {
         let [stepping, waiting] = [0, 1].map(|which: usize| Some(times?[which].as_secs_f64() * 1e3));
         (self.host_step_ms, self.host_step_wait_ms) = (stepping, waiting);
     }
 
-    /// Bytes and times of the exchange with other ranks between two readings of its meter.
+    /// Sets the exchange's bytes and times from two readings of its meter.
     pub(crate) fn ranks(&mut self, before: Spent, after: Spent) {
         let since = |time: fn(&Spent) -> Duration| {
             Some(time(&after).saturating_sub(time(&before)).as_secs_f64() * 1e3)
@@ -126,8 +126,8 @@ impl Report {
         self.ranks_stall_ms = since(|spent| spent.stood);
     }
 
-    /// Bytes held and moved between two readings of the counters, whose peaks began anew at the first, and the most that the
-    /// host tier held.
+    /// Sets bytes held and moved from two readings of the counters and the host tier's peak. The first reading reset
+    /// the peaks.
     pub(crate) fn memory(&mut self, before: &Stats, after: &Stats, host: u64) {
         self.host_bytes = host;
         self.device_bytes = after.device.peak;

@@ -1,4 +1,4 @@
-//! A bar for work in named steps, each with a known number of tokens.
+//! A progress bar for work in named steps, each with a known number of tokens.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -12,7 +12,7 @@ impl StepBar {
         Self(ProgressBar::new(0).with_style(style))
     }
 
-    /// A new name begins a new step.
+    /// Shows progress; a changed name starts a new step.
     pub(crate) fn set(&mut self, step: &'static str, done: u64, all: u64) {
         if self.0.message() != step {
             self.0.reset_eta();

@@ -1,7 +1,7 @@
-//! Burn's terminal interface, with a Ctrl-C that works.
+//! Burn's terminal interface, with a working Ctrl-C.
 //!
-//! It puts the terminal into raw mode, in which Ctrl-C is only a key, and it ignores that key. So the one flag that
-//! turns the key into a signal is switched on again; everything else stays raw.
+//! Burn's interface puts the terminal into raw mode, where Ctrl-C is only a key, and ignores that key. This module
+//! switches on the one flag that turns the key into a signal; everything else stays raw.
 
 #[cfg(unix)]
 use std::{io::Write, sync::OnceLock};
@@ -18,16 +18,15 @@ use burn_train::{
 #[cfg(unix)]
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
-/// See the module's own description.
+/// Burn's renderer, which also keeps signals switched on.
 pub(crate) struct TerminalRenderer(TuiMetricsRendererWrapper);
 
-/// Takes over the terminal. Asking to stop there raises `interrupter`.
+/// Takes over the terminal. A request to stop there raises `interrupter`.
 pub(crate) fn take_over(interrupter: Interrupter) -> TerminalRenderer {
     remember();
     TerminalRenderer(TuiMetricsRendererWrapper::new(interrupter, None))
 }
 
-/// The terminal's modes before it was taken over.
 #[cfg(unix)]
 static BEFORE: OnceLock<Termios> = OnceLock::new();
 
@@ -41,12 +40,12 @@ fn remember() {
 #[cfg(not(unix))]
 fn remember() {}
 
-/// Makes the terminal usable for what comes after a sudden end.
+/// Restores the terminal before the process ends at once.
 #[cfg(unix)]
 pub(crate) fn give_back() {
     if let Some(modes) = BEFORE.get() {
         print!("\x1b[?1049l\x1b[?25h");
-        // Nobody is left to be told that it failed.
+        // The process ends, so a failure cannot be reported.
         let _ = std::io::stdout().flush();
         let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, modes);
     }
@@ -61,7 +60,7 @@ fn signals_on() {
     let Ok(mut modes) = tcgetattr(&input) else { return };
     if !modes.local_modes.contains(LocalModes::ISIG) {
         modes.local_modes.insert(LocalModes::ISIG);
-        // A terminal that refuses keeps Ctrl-C a key, and `q` stops the run.
+        // If the terminal refuses, Ctrl-C stays a key, and `q` stops the run.
         let _refused = tcsetattr(&input, OptionalActions::Now, &modes);
     }
 }
@@ -79,7 +78,7 @@ impl MetricsRendererTraining for TerminalRenderer {
     }
 
     fn render_train(&mut self, item: TrainingProgress, indicators: Vec<ProgressType>) {
-        // Raw mode begins on another thread at a moment nobody tells, so every step looks.
+        // Raw mode begins on another thread at an unknown time, so each step checks.
         signals_on();
         self.0.render_train(item, indicators);
     }

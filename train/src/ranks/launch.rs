@@ -76,8 +76,8 @@ pub(super) fn found() -> anyhow::Result<Option<Place>> {
     Ok(place(&variables)?)
 }
 
-/// Starts this program again, once a rank, and waits for how the run ends. `None` where this process is to train itself: nobody
-/// asked for ranks, or it is one of them. `find` settles which run a restart resumes.
+/// Starts this program once for each rank and waits for the run's end. `None` if this process trains itself: no ranks were asked for,
+/// or it is one of them. `find` names the run that a restart resumes.
 pub(crate) fn launch(
     args: &RankArgs,
     find: impl FnOnce() -> anyhow::Result<RunDirectory>,
@@ -125,7 +125,7 @@ pub(crate) fn launch(
             Some(2) => {
                 return Err(BadInput("the ranks could not start; rank 0 says why above".to_owned()).into());
             }
-            Some(code) if let Some(ending) = Ending::of_code(code) => return Ok(Some(ending)),
+            Some(code) if let Some(ending) = Ending::from_exit_code(code) => return Ok(Some(ending)),
             _ if left == 0 || attendant.was_asked() => {
                 return Err(anyhow!("the run of {ranks} ranks ended early: {status}; resume with --resume"));
             }
@@ -223,7 +223,7 @@ impl Attendant {
     fn run(&self, mpirun: &mut Command) -> std::io::Result<Option<ExitStatus>> {
         let process = || self.process.lock().unwrap_or_else(PoisonError::into_inner);
         let mut child = {
-            // Who asks from here on waits until there is somebody to pass it on to.
+            // From here on, a signal waits for the lock, and then finds the child.
             let mut running = process();
             if self.was_asked() {
                 return Ok(None);

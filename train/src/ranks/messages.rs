@@ -1,30 +1,42 @@
-//! Messages between ranks beside gradients: votes, rank 0's words, losses.
+//! Messages between ranks other than gradients: votes, rank 0's words, losses.
 
 use anyhow::{Context, bail, ensure};
-use exchange::Exchange;
+use exchange::{Engine, Exact, Exchange};
 use runs::BadInput;
 
 use super::Ranks;
 use crate::exit::is_bad_input;
 
-/// How rank 0's work ended. All ranks end alike, since a launcher returns the code of whichever ends first.
+/// How rank 0's work ended. All ranks end alike, because the launcher returns the code of the first to end.
 const SUCCEEDED: u8 = 0;
 const WAS_ASKED_WRONGLY: u8 = 1;
 const FAILED: u8 = 2;
 
 impl Ranks {
-    /// Whether every rank says so.
+    /// Whether `ok` holds on every rank.
     pub(crate) fn all(&mut self, ok: bool) -> anyhow::Result<bool> {
         let agreed = self.engine()?.commit(ok);
         self.agreed(agreed).context("agreeing with the other ranks")
+    }
+
+    /// Every rank's byte, in their order. All ranks that live get the same bytes, or all get an error.
+    pub(crate) fn exchange_bytes(&mut self, own: u8) -> anyhow::Result<Vec<u8>> {
+        let mut bytes = vec![0; self.world()];
+        bytes[self.rank()] = own;
+        let mut parts: Vec<&mut [u8]> = bytes.chunks_mut(1).collect();
+        let gathered = self.engine()?.all_gather(&mut parts);
+        self.heard(gathered).context("agreeing on what follows a step")?;
+        // A rank that has an error refuses its vote, and then all have one.
+        ensure!(self.all(true)?, "another rank does not agree on what follows a step");
+        Ok(bytes)
     }
 
     /// Runs `work` on rank 0 and gives its result to all. If it fails, all ranks end.
     pub(crate) fn led(&mut self, work: impl FnOnce() -> anyhow::Result<Vec<u8>>) -> anyhow::Result<Vec<u8>> {
         const GAVE_UP: &str = "rank 0 failed; its own messages say why";
         if !self.leads() {
-            let told = self.told(&[])?;
-            return match told.split_first() {
+            let heard = self.broadcast(&[])?;
+            return match heard.split_first() {
                 Some((&SUCCEEDED, said)) => Ok(said.to_owned()),
                 Some((&WAS_ASKED_WRONGLY, _)) => Err(BadInput(GAVE_UP.to_owned()).into()),
                 _ => bail!(GAVE_UP),
@@ -36,22 +48,22 @@ impl Ranks {
             Err(error) if is_bad_input(error) => vec![WAS_ASKED_WRONGLY],
             Err(_) => vec![FAILED],
         };
-        self.told(&words)?;
+        self.broadcast(&words)?;
         said
     }
 
     /// Sends rank 0's bytes to all. The other ranks pass an empty slice.
-    pub(super) fn told(&mut self, said: &[u8]) -> anyhow::Result<Vec<u8>> {
+    pub(crate) fn broadcast(&mut self, said: &[u8]) -> anyhow::Result<Vec<u8>> {
         if self.is_alone() {
             return Ok(said.to_owned());
         }
         let mut length = (said.len() as u64).to_le_bytes();
         self.hear_lead(&mut length)?;
         let length = u64::from_le_bytes(length) as usize;
-        let mut told = if self.leads() { said.to_owned() } else { vec![0; length] };
-        ensure!(told.len() == length, "rank 0 announces {length} bytes");
-        self.hear_lead(&mut told)?;
-        Ok(told)
+        let mut bytes = if self.leads() { said.to_owned() } else { vec![0; length] };
+        ensure!(bytes.len() == length, "rank 0 announces {length} bytes");
+        self.hear_lead(&mut bytes)?;
+        Ok(bytes)
     }
 
     fn hear_lead(&mut self, bytes: &mut [u8]) -> anyhow::Result<()> {
@@ -62,8 +74,17 @@ impl Ranks {
     pub(crate) fn hear(&mut self, rank: usize, bytes: &mut [u8]) -> anyhow::Result<()> {
         let mut parts: Vec<&mut [u8]> = (1..self.world()).map(|_| &mut [] as &mut [u8]).collect();
         parts.insert(rank, bytes);
-        let told = self.engine()?.all_gather(&mut parts);
-        self.heard(told).with_context(|| format!("receiving from rank {rank}"))
+        let gathered = self.engine()?.all_gather(&mut parts);
+        self.heard(gathered).with_context(|| format!("receiving from rank {rank}"))
+    }
+
+    /// Runs a call on the engine and remembers its failure.
+    pub(crate) fn call<T>(
+        &mut self,
+        call: impl FnOnce(&mut dyn Engine) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let outcome = call(self.engine()?);
+        self.heard(outcome)
     }
 
     /// Rank 0's number, for all.
@@ -98,8 +119,7 @@ impl Ranks {
         all[range.start as usize..range.end as usize].copy_from_slice(&own);
         let bytes: Vec<usize> = lengths.iter().map(|length| length * size_of::<f32>()).collect();
         let all_bytes = bytemuck::cast_slice_mut(&mut all);
-        let mut exact = self.exact;
-        let gathered = exact.all_gather(self.engine()?, all_bytes, &bytes);
+        let gathered = Exact::default().all_gather(self.engine()?, all_bytes, &bytes);
         self.heard(gathered).context("gathering the losses")?;
         Ok(all)
     }
@@ -114,8 +134,8 @@ impl Ranks {
         let mut by_owner = vec![0.0; owners.len()];
         by_owner[begin(rank)..][..found].copy_from_slice(own);
         let bytes: Vec<usize> = counts.iter().map(|count| count * size_of::<f64>()).collect();
-        let mut exact = self.exact;
-        let gathered = exact.all_gather(self.engine()?, bytemuck::cast_slice_mut(&mut by_owner), &bytes);
+        let gathered =
+            Exact::default().all_gather(self.engine()?, bytemuck::cast_slice_mut(&mut by_owner), &bytes);
         self.heard(gathered).context("gathering what each rank has of its own")?;
         let mut next: Vec<usize> = (0..counts.len()).map(begin).collect();
         let in_order = owners.iter().map(|owner| {

@@ -1,23 +1,20 @@
-//! The ranks of a run: processes that compute a step's micro-batches together and then take the same step each.
+//! The ranks of a run: processes that share a step's micro-batches and then take the same step.
 //!
-//! Every rank has the whole model and sees the same losses, the same norm and the same verdict, to the bit; so nothing but
-//! gradients, losses and the wish to stop needs to be agreed on. Rank 0 leads: it alone evaluates, samples, saves and prints.
-//! Ranks that step apart have weights of their own between two outer steps, and agree on losses and verdicts all the same.
+//! This module knows processes and bytes, and no tensor. Rank 0 leads: it alone evaluates, samples, saves and prints. How ranks
+//! exchange gradients and weights is the business of `training/exchange.rs`.
+//!
+//! At the end, ranks compare their weights (`ranks_that_end_with_other_weights_than_rank_0_are_an_error_of_all`). On a host
+//! with several GPUs each rank takes one (`each_rank_takes_its_own_gpu_and_ends_with_the_bits_of_one`).
 
-mod beside;
-mod exchanges;
-mod late;
+mod background_sums;
 mod launch;
 mod messages;
-mod one_bit;
-mod outer;
-mod own;
+mod state_file;
 mod survival;
 
-pub(crate) use beside::{Beside, Job};
-pub(crate) use exchanges::Restored;
+pub(crate) use background_sums::{BackgroundSums, Job};
 pub(crate) use launch::{RankArgs, launch};
-pub(crate) use own::{Pair, Pairs, SavedAt};
+pub(crate) use state_file::{Kept, Pair, Pairs, SavedAt};
 pub(crate) use survival::Loss;
 
 use std::mem::ManuallyDrop;
@@ -26,19 +23,15 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use exchange::launch::Place;
-use exchange::{Alone, Costs, Counted, Engine, Exact, Share, Watchdog};
+use exchange::{Alone, Costs, Counted, Engine, Share, Watchdog};
 use runs::BadInput;
-use runs::config::{Config, ExchangeKind};
 use runs::directory::RunDirectory;
 
-use late::Late;
-use one_bit::OneBits;
-use outer::OuterSteps;
 use survival::FailedCall;
 
 const LEFT: &str = "these ranks have been left";
 
-/// An engine that can be watched for ranks that do not arrive, where another process can fail to.
+/// An engine with a watchdog, if it connects processes.
 trait Watched: Engine {
     fn watchdog(&self, _patience: Duration) -> Option<Watchdog> {
         None
@@ -74,41 +67,34 @@ impl<E: Watched> Metered for Counted<E> {
 /// Costs of the other ranks so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
-    /// Bytes, calls and the time within them, those beside a pass included.
+    /// Bytes, calls and the time within them, background sums included.
     pub(crate) costs: Costs,
-    /// Time for which the thread that trains stood still.
+    /// Time for which the training thread stood still.
     pub(crate) stood: Duration,
 }
 
 /// This process among those of its run.
 pub(crate) struct Ranks {
-    /// Until it is left: see [`Ranks::end`]. A thread has it while sums are under way.
+    /// `None` after [`Ranks::end`], and while a thread makes sums.
     engine: ManuallyDrop<Option<Box<dyn Metered>>>,
     rank: usize,
     world: usize,
-    /// Whether the engine can go on without ranks that are gone.
+    /// Whether the engine can continue without ranks that are gone.
     survives: bool,
-    /// The kind of call that has failed since ranks went on last.
+    /// The kind of call that has failed since the world was made or shrank.
     failed: Option<FailedCall>,
-    /// Costs of the exchange when the engine was last here.
+    /// Costs of the engine when this thread last had it.
     costs: Costs,
-    /// Time of calls that were made beside the thread that trains, and for which it waited for them.
-    beside: Duration,
+    /// Time of calls in the background, and time for which training waited for them.
+    in_background: Duration,
     waited: Duration,
-    exact: Exact,
-    /// Exchanges of gradients where they are compressed.
-    one_bit: Option<OneBits>,
-    /// Outer steps where ranks exchange weights, and not gradients.
-    outer: Option<OuterSteps>,
-    /// Sums that are under way beside a step, where they come late.
-    late: Option<Late>,
-    /// Ranks on this host, which share its memory, and the number of this one among them.
+    /// Ranks on this host, which share its memory, and this one's number among them.
     local: (usize, usize),
     watchdog: Option<Watchdog>,
 }
 
 impl Ranks {
-    /// The only one.
+    /// A world of one.
     pub(crate) fn alone() -> Self {
         Self::over(Alone, (1, 0))
     }
@@ -122,38 +108,31 @@ impl Ranks {
             costs: engine.costs(),
             engine: ManuallyDrop::new(Some(engine)),
             failed: None,
-            beside: Duration::ZERO,
+            in_background: Duration::ZERO,
             waited: Duration::ZERO,
-            exact: Exact::default(),
-            one_bit: None,
-            outer: None,
-            late: None,
             local,
             watchdog: None,
         }
     }
 
-    /// Leaves the others, once all have come to the end. A process that ends otherwise must not: it would wait for the others, who
-    /// wait for it, where its launcher ends them.
+    /// Leaves the world at the end of a run. A process that fails must not: it would wait for the others, and they for it, until the
+    /// launcher ends them.
     pub(crate) fn end(mut self) {
-        _ = self.land();
         drop(self.engine.take());
     }
 
-    /// The engine, once no sum is under way.
     fn engine(&mut self) -> anyhow::Result<&mut dyn Metered> {
-        self.land()?;
         let engine = self.engine.as_deref_mut().context(LEFT)?;
         Ok(engine)
     }
 
-    /// The ranks that a launcher has started; a world of one where none has.
+    /// The ranks that a launcher has started, or a world of one.
     pub(crate) fn open() -> anyhow::Result<Self> {
         launch::found()?.map_or_else(|| Ok(Self::alone()), Self::over_mpi)
     }
 
-    /// Ends the run, from here on, when one rank waits for another for longer than this. Before the first step rank 0 may
-    /// prepare data for hours.
+    /// From now on ends the run if one rank waits longer than this for another. Not used before step 1, as rank 0 may prepare data
+    /// for hours.
     pub(crate) fn watch(&mut self, patience: Duration) {
         self.watchdog = self.engine.as_ref().and_then(|engine| engine.watchdog(patience));
     }
@@ -173,7 +152,7 @@ impl Ranks {
     /// Costs of the exchange with other ranks so far; `None` in a world of one.
     pub(crate) fn spent(&self) -> Option<Spent> {
         let costs = self.engine.as_ref().map_or(self.costs, |engine| engine.costs());
-        let stood = costs.time.saturating_sub(self.beside) + self.waited;
+        let stood = costs.time.saturating_sub(self.in_background) + self.waited;
         (!self.is_alone()).then_some(Spent { costs, stood })
     }
 
@@ -193,12 +172,12 @@ impl Ranks {
         self.rank() == 0
     }
 
-    /// Ranks on this host, and the number of this one among them.
+    /// Ranks on this host, and this one's number among them.
     pub(crate) fn local(&self) -> (usize, usize) {
         self.local
     }
 
-    /// The directory that rank 0 finds, as every rank sees it.
+    /// The directory that rank 0 finds, on every rank.
     pub(crate) fn same_directory(
         &mut self,
         out: Option<&Path>,
@@ -215,72 +194,37 @@ impl Ranks {
             return Ok(found);
         }
         let path = PathBuf::from(String::from_utf8(path).context("reading rank 0's directory")?);
-        // A run that was named goes on where it is; any other is where rank 0 makes it.
+        // A resumed run is found by its name; a new run is where rank 0 makes it.
         let mut directory = find(out).or_else(|_| find(Some(&path)))?;
         directory.path = path;
         Ok(directory)
     }
 
-    /// Where this rank writes down its own steps: rank 0 in the run's directory, the others in one each within it.
+    /// This rank's directory: the run's for rank 0, one within it for each other rank.
     pub(crate) fn folder(&self, run: &Path) -> PathBuf {
         if self.leads() { run.to_owned() } else { run.join("ranks").join(self.rank().to_string()) }
     }
 
-    /// Refuses ranks that would not end with the same numbers, or not end: on devices of another kind, or of another program.
+    /// Refuses ranks with another kind of device or another version, because they would not end with the same numbers.
     pub(crate) fn must_be_alike(&mut self, device: &str) -> anyhow::Result<()> {
         let own = format!("{device} with version {}", env!("CARGO_PKG_VERSION"));
         let all = self.gathered(own.as_bytes())?;
-        let Some(other) = all.iter().position(|told| *told != all[0]) else { return Ok(()) };
-        let told = |rank: usize| String::from_utf8_lossy(&all[rank]).into_owned();
+        let Some(other) = all.iter().position(|theirs| *theirs != all[0]) else { return Ok(()) };
+        let device_of = |rank: usize| String::from_utf8_lossy(&all[rank]).into_owned();
         Err(BadInput(format!(
             "rank 0 works on {} and rank {other} on {}; all have to be alike to end with the same numbers. Name a --device that \
              every rank has, or start fewer with --ranks",
-            told(0),
-            told(other)
+            device_of(0),
+            device_of(other)
         ))
         .into())
     }
 
-    /// Refuses ranks that have come to different weights. `digest` is that of this rank's.
+    /// Fails if ranks have different weights. `digest` is of this rank's weights.
     pub(crate) fn must_have_same_weights(&mut self, digest: &str) -> anyhow::Result<()> {
         let theirs = self.led(|| Ok(digest.as_bytes().to_owned()))?;
         let same = self.all(theirs == digest.as_bytes())?;
         ensure!(same, "the ranks ended with different weights: their devices compute differently");
-        Ok(())
-    }
-
-    /// Begins the exchange of step `step`, counted from 1.
-    pub(crate) fn begin_step(&mut self, step: u64) {
-        if let Some(one_bit) = &mut self.one_bit {
-            one_bit.begin(step);
-        }
-    }
-
-    /// Ends the step: `committed` where its update is made.
-    pub(crate) fn settle_step(&mut self, committed: bool) {
-        if let Some(one_bit) = &mut self.one_bit {
-            one_bit.settle(committed);
-        }
-    }
-
-    /// Says so where ranks have nothing to do, and refuses them where each is to step by what it has.
-    pub(crate) fn note_idle(&self, config: &Config) -> anyhow::Result<()> {
-        let (ranks, micro_batches) = (self.world(), config.train.accumulate);
-        if ranks <= micro_batches {
-            return Ok(());
-        }
-        let text = format!(
-            "{ranks} ranks share {micro_batches} micro-batches of a step, so some have nothing to do; raise \
-             `train.accumulate` and lower `train.micro_batch`"
-        );
-        if config.ranks.exchange == ExchangeKind::Rarely {
-            return Err(
-                BadInput(format!("{text}. With `ranks.exchange` = \"rarely\" every rank needs one")).into()
-            );
-        }
-        if self.leads() {
-            eprintln!("{text}");
-        }
         Ok(())
     }
 
@@ -294,18 +238,15 @@ impl Ranks {
 pub(crate) mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-    use exchange::Pairwise;
     use exchange::threads::{self, Threads};
-
-    use runs::config::RanksSection;
 
     use super::*;
     use crate::exit::is_bad_input;
 
     impl Watched for Threads {}
 
-    /// Runs `work` on several ranks, each a thread that has its own, and returns their results. A rank that `work` has done with
-    /// leaves the world, however that ended.
+    /// Runs `work` on several ranks, each a thread that owns its `Ranks`, and returns their results. A rank leaves the world when
+    /// `work` returns or panics.
     pub(crate) fn on_each_with_its_own<T: Send>(
         world: usize,
         change: impl Fn(Threads) -> Threads + Sync,
@@ -323,7 +264,7 @@ pub(crate) mod tests {
         on_each_of(world, |engine| engine, work)
     }
 
-    /// The same, with engines that `change` has had.
+    /// As [`on_each`], with engines changed by `change`.
     pub(crate) fn on_each_of<T: Send>(
         world: usize,
         change: impl Fn(Threads) -> Threads + Sync,
@@ -335,33 +276,6 @@ pub(crate) mod tests {
             ranks.end();
             outcome.unwrap_or_else(|panic| resume_unwind(panic))
         })
-    }
-
-    #[test]
-    fn broadcasts_wait_for_late_sums_that_are_under_way() {
-        let settings = RanksSection { exchange: ExchangeKind::Late, ..RanksSection::default() };
-        let heard = on_each(2, |ranks| {
-            ranks.exchange_by(&settings);
-            assert_eq!(ranks.take_late().expect("nothing was begun"), None);
-            let share = ranks.share(2);
-            let own = |numbers: &[f32]| {
-                Pairwise::of_sums(share, numbers.len(), vec![numbers.to_vec()]).expect("one each")
-            };
-            ranks.start_late(vec![own(&[1.0, 2.0]), own(&[4.0])]).expect("begun");
-            ranks.wish_to_stop(ranks.rank() == 1);
-            ranks.tell_wish().expect("no fault");
-            assert_eq!(
-                ranks.number(3.0 + ranks.rank() as f32).expect("no fault").to_bits(),
-                3.0_f32.to_bits()
-            );
-            let sums = ranks.take_late().expect("no fault");
-            assert_eq!(ranks.take_late().expect("taken once"), None);
-            (sums, ranks.told_to_stop())
-        });
-        assert!(
-            heard.iter().all(|heard| *heard == (Some(vec![vec![2.0, 4.0], vec![8.0]]), true)),
-            "{heard:?}"
-        );
     }
 
     #[test]

@@ -1,4 +1,8 @@
-//! Going on with the ranks that live, where the engine can.
+//! Continuing with the ranks that live, if the engine can.
+//!
+//! A step ends with a vote before any weight changes. After a loss the survivors shrink and do the step again, all or none
+//! (`a_step_is_done_again_by_all_that_live_whichever_call_fails`). They end with the bits of an undisturbed run
+//! (`survivors_end_with_the_bits_of_an_undisturbed_run`).
 
 use std::fmt;
 
@@ -9,18 +13,18 @@ use super::Ranks;
 /// A call that has failed on this rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FailedCall {
-    /// All ranks that live know that it has.
+    /// All living ranks know of the failure.
     Vote,
-    /// Others may have succeeded, and wait for this rank in their next vote.
+    /// Other ranks may have succeeded. They wait for this rank in their next vote.
     Other,
 }
 
-/// The ranks that were lost at once, numbered as before.
+/// Ranks lost at once, numbered as before the loss.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Loss {
-    /// None where a call has failed and nobody is gone.
+    /// Empty if a call has failed and all ranks live.
     pub(crate) gone: Vec<usize>,
-    /// Ranks there were.
+    /// Ranks before the loss.
     pub(crate) before: usize,
 }
 
@@ -35,10 +39,9 @@ impl fmt::Display for Loss {
 }
 
 impl Ranks {
-    /// Whether ranks that live can do a step again with what they have: exact sums are the same over any number of ranks, and nobody
-    /// has anything of its own.
-    pub(crate) fn can_redo(&self) -> bool {
-        self.survives && !self.have_own() && !self.sum_late()
+    /// Whether the others can continue when a rank is gone.
+    pub(crate) fn survive(&self) -> bool {
+        self.survives
     }
 
     /// Remembers a failure.
@@ -57,28 +60,17 @@ impl Ranks {
         outcome
     }
 
-    /// Whether weights may change by what this step has summed: where ranks do steps again, all have to have it.
-    pub(crate) fn commit_step(&mut self) -> anyhow::Result<()> {
-        if !self.can_redo() {
-            return Ok(());
-        }
-        ensure!(self.all(true)?, "another rank withholds this step");
-        Ok(())
-    }
-
-    /// Goes on without ranks that are gone, after a call has failed; `None` where none has, or nobody can. What the failed call was
-    /// for is to be done again from where all that live have the same.
-    pub(crate) fn go_on(&mut self) -> anyhow::Result<Option<Loss>> {
+    /// Continues without ranks that are gone, after a call has failed. `None` if no call has, or if the engine cannot. The work of the
+    /// failed call has to be done again, from a state that all living ranks share.
+    pub(crate) fn drop_lost_ranks(&mut self) -> anyhow::Result<Option<Loss>> {
         if !self.survives {
             return Ok(None);
         }
-        // What becomes of late sums is remembered like any other call.
-        _ = self.land();
         let (own, before) = (self.rank(), self.world());
         while let Some(failed) = self.failed.take() {
             let engine = self.engine()?;
             if failed == FailedCall::Other {
-                // Whoever has succeeded hears of the failure in a vote.
+                // Ranks whose call succeeded learn of the failure in a vote.
                 _ = engine.commit(false);
             }
             engine.shrink().context("going on with the ranks that live")?;
@@ -86,11 +78,11 @@ impl Ranks {
             (self.rank, self.world) = place;
             let alive = match self.gathered(&(own as u64).to_le_bytes()) {
                 Ok(alive) => alive,
-                // Another one is gone meanwhile.
+                // Another rank is gone meanwhile.
                 Err(_) if self.failed.is_some() => continue,
                 Err(error) => return Err(error),
             };
-            let lives = |rank: usize| alive.iter().any(|told| *told == (rank as u64).to_le_bytes());
+            let lives = |rank: usize| alive.iter().any(|number| *number == (rank as u64).to_le_bytes());
             ensure!(lives(0), "rank 0 is gone, which alone saves checkpoints");
             return Ok(Some(Loss { gone: (0..before).filter(|rank| !lives(*rank)).collect(), before }));
         }

@@ -6,7 +6,6 @@ use super::markup::Escaped;
 use super::scale::Scale;
 use super::thinning::{Point, thin};
 
-/// The most points of a curve.
 const POINTS: usize = 2000;
 
 const WIDTH: f64 = 720.0;
@@ -16,11 +15,9 @@ const RIGHT: f64 = WIDTH - 20.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = HEIGHT - 26.0;
 
-/// Curves over steps.
 #[derive(Debug, Clone)]
 pub(super) struct Chart {
     pub(super) title: &'static str,
-    /// Unit of the values, in words.
     pub(super) unit: &'static str,
     pub(super) from_zero: bool,
     pub(super) curves: Vec<Curve>,
@@ -34,19 +31,19 @@ pub(super) struct Curve {
     pub(super) points: Vec<Point>,
 }
 
-/// The style sheet's names for looks.
+/// Classes of the style sheet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
     First,
-    /// The first one's colour behind it.
+    /// The first curve's colour, faint, behind it.
     FirstRaw,
     Second,
-    /// The second one's colour, with a dot at every point.
+    /// The second curve's colour, with a dot at each point.
     SecondDotted,
     Limit,
 }
 
-/// Steps at which something happened.
+/// Steps to mark with a vertical line.
 #[derive(Debug, Clone)]
 pub(super) struct Marks {
     pub(super) name: &'static str,
@@ -144,7 +141,7 @@ fn draw(f: &mut fmt::Formatter<'_>, curve: &Curve, steps: &Scale, values: &Scale
     if dots.is_empty() { Ok(()) } else { writeln!(f, "<path class=\"dots {class}\" d=\"{dots}\"/>") }
 }
 
-/// Marks that fall on the same spot are drawn once.
+/// Draws marks at the same x only once.
 fn draw_marks(f: &mut fmt::Formatter<'_>, marks: &Marks, steps: &Scale) -> fmt::Result {
     let (first, last) = (steps.low, steps.high);
     let inside = marks.steps.iter().map(|step| *step as f64).filter(|step| (first..=last).contains(step));

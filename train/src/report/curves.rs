@@ -4,13 +4,13 @@ use super::chart::{Chart, Curve, Look, Marks};
 use super::history::{History, Start, Update};
 use super::thinning::{Point, smooth};
 
-/// Values beyond it are not drawn: an axis that reached them would show nothing else.
+/// Larger values are not drawn: an axis that reached them would hide all others.
 const LARGEST: f64 = 1e100;
 
 /// Smoothed curves have about this many independent points.
 const SMOOTHED: usize = 50;
 
-/// Steps from which on a run is looked at more closely.
+/// Runs of this many steps get a second chart of the loss.
 const LONG: usize = 100;
 
 pub(super) fn charts(history: &History) -> Vec<Chart> {
@@ -29,13 +29,14 @@ pub(super) fn charts(history: &History) -> Vec<Chart> {
         points: points(&history.evals, |eval| eval.step, |eval| eval.loss),
     };
 
-    let mut loss = chart("Loss", "nats per token", smoothed("training", of(steps, |step| step.loss)));
+    let mut loss = chart("Loss", "nats per token", smoothed("training", series(steps, |step| step.loss)));
     loss.curves.extend(Some(validation).filter(|curve| !curve.points.is_empty()));
     loss.marks = vec![checkpoints, withheld()];
-    let mut norm = chart("Gradient norm", "before clipping", smoothed("norm", of(steps, |step| step.gnorm)));
+    let mut norm =
+        chart("Gradient norm", "before clipping", smoothed("norm", series(steps, |step| step.gnorm)));
     norm.marks = vec![withheld()];
-    let rate = chart("Learning rate", "", vec![line("rate", Look::First, of(steps, |step| step.lr))]);
-    let speed = smoothed("throughput", of(steps, |step| step.tokens_per_second));
+    let rate = chart("Learning rate", "", vec![line("rate", Look::First, series(steps, |step| step.lr))]);
+    let speed = smoothed("throughput", series(steps, |step| step.tokens_per_second));
     let speed = Chart { from_zero: true, ..chart("Throughput", "tokens per second", speed) };
 
     let mut charts = vec![loss.clone()];
@@ -61,7 +62,7 @@ pub(super) fn charts(history: &History) -> Vec<Chart> {
     charts
 }
 
-/// Beside the fall of the first steps, later progress would be flat.
+/// Next to the steep first steps, later progress would look flat.
 fn second_half(mut loss: Chart) -> Chart {
     let last =
         loss.curves.iter().filter_map(|curve| curve.points.last()).map(|point| point.0).fold(0.0, f64::max);
@@ -81,7 +82,7 @@ fn memory(steps: &[Update]) -> Chart {
     sizes("Memory", curves)
 }
 
-/// Bytes over the link, with weights and gradients of an optimizer that is `on_host`.
+/// Bytes over the link, including weights and gradients of an optimizer that is `on_host`.
 fn moved(steps: &[Update], on_host: bool) -> Chart {
     let with = |spilled: Option<u64>, own: Option<u64>| {
         if on_host { Some(spilled? + own.unwrap_or_default()) } else { spilled }
@@ -101,7 +102,7 @@ fn exchanged(steps: &[Update]) -> Chart {
     sizes("Exchanged per step", curves)
 }
 
-/// Sums are made beside the pass, so calls may take long that nobody waits for.
+/// Sums are exchanged in the background, so calls may take longer than the step waits.
 fn waiting(steps: &[Update]) -> Chart {
     let mut curves = smoothed("the step stood still", share(steps, |step| step.ranks_stall_ms));
     curves.push(line("in calls, beside it too", Look::Second, share(steps, |step| step.ranks_ms)));
@@ -114,18 +115,16 @@ fn stall(steps: &[Update]) -> Chart {
     Chart { from_zero: true, ..chart("Waiting for copies", "percent of the step", smoothed("stall", waited)) }
 }
 
-/// Time of the host's updates, and of steps that waited for them.
 fn updates(steps: &[Update]) -> Chart {
     let curves = vec![
-        line("its time", Look::First, of(steps, |step| step.host_step_ms)),
-        line("waited for", Look::Second, of(steps, |step| step.host_step_wait_ms)),
+        line("its time", Look::First, series(steps, |step| step.host_step_ms)),
+        line("waited for", Look::Second, series(steps, |step| step.host_step_wait_ms)),
     ];
     Chart { from_zero: true, ..chart("Update on the host", "milliseconds", curves) }
 }
 
-/// Percent of each step.
 fn share(steps: &[Update], ms: fn(&Update) -> Option<f64>) -> Vec<Point> {
-    of(steps, |step| Some(100.0 * ms(step)? / step.ms.filter(|ms| *ms > 0.0)?))
+    series(steps, |step| Some(100.0 * ms(step)? / step.ms.filter(|ms| *ms > 0.0)?))
 }
 
 fn chart(title: &'static str, unit: &'static str, curves: Vec<Curve>) -> Chart {
@@ -136,7 +135,6 @@ fn line(name: &str, look: Look, points: Vec<Point>) -> Curve {
     Curve { name: name.to_owned(), look, points }
 }
 
-/// Bytes in the unit that suits the largest.
 fn sizes(title: &'static str, curves: Vec<(&str, Look, Vec<Point>)>) -> Chart {
     let largest = curves.iter().flat_map(|curve| &curve.2).map(|point| point.1).fold(0.0, f64::max);
     let (unit, size) = unit(largest);
@@ -146,14 +144,14 @@ fn sizes(title: &'static str, curves: Vec<(&str, Look, Vec<Point>)>) -> Chart {
     Chart { from_zero: true, ..chart(title, unit, curves) }
 }
 
-/// The unit that suits so many bytes, and the bytes of one.
+/// The unit that suits `largest`, and its number of bytes.
 pub(super) fn unit(largest: f64) -> (&'static str, f64) {
     const UNITS: [(&str, f64); 4] = [("TiB", 40.0), ("GiB", 30.0), ("MiB", 20.0), ("KiB", 10.0)];
     let fits = UNITS.into_iter().map(|(name, power)| (name, power.exp2())).find(|unit| largest >= unit.1);
     fits.unwrap_or(("bytes", 1.0))
 }
 
-/// The values, faint, and before them what they come to on average.
+/// The values, faint, and their moving average; only the values if there are few.
 fn smoothed(name: &str, points: Vec<Point>) -> Vec<Curve> {
     let span = points.len() / SMOOTHED;
     if span < 2 {
@@ -164,12 +162,12 @@ fn smoothed(name: &str, points: Vec<Point>) -> Vec<Curve> {
     vec![line(name, Look::FirstRaw, points), line(&averaged, Look::First, average)]
 }
 
-fn of(steps: &[Update], value: impl Fn(&Update) -> Option<f64>) -> Vec<Point> {
+fn series(steps: &[Update], value: impl Fn(&Update) -> Option<f64>) -> Vec<Point> {
     points(steps, |step| step.step, value)
 }
 
 fn bytes(steps: &[Update], value: impl Fn(&Update) -> Option<u64>) -> Vec<Point> {
-    of(steps, |step| value(step).map(|bytes| bytes as f64))
+    series(steps, |step| value(step).map(|bytes| bytes as f64))
 }
 
 fn points<T>(records: &[T], step: impl Fn(&T) -> u64, value: impl Fn(&T) -> Option<f64>) -> Vec<Point> {

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::timeline::Timeline;
 use crate::journal;
 
-/// Records of a run, in order; steps that were repeated after an interruption count as they were last taken.
+/// Records of a run, in order. Of steps repeated after an interruption only the last repetition counts.
 #[derive(Debug, Default)]
 pub(super) struct History {
     pub(super) starts: Vec<Start>,
@@ -23,9 +23,8 @@ pub(super) struct History {
     pub(super) checkpoints: Vec<Checkpoint>,
     pub(super) quizzes: Vec<Quiz>,
     pub(super) stops: Vec<Stopping>,
-    /// The step watched last.
     pub(super) timeline: Option<Timeline>,
-    /// Lines before the last that are no records.
+    /// Unreadable lines, except a last one that was cut off.
     pub(super) unreadable: usize,
 }
 
@@ -52,13 +51,13 @@ pub(super) struct Start {
     pub(super) parameters: u64,
     pub(super) tokens_per_step: u64,
     pub(super) device_budget: Option<u64>,
-    /// `device` or `host`, and what is told of the latter. Older journals do not say.
+    /// `device` or `host`; absent in older journals. The next two fields are for `host`.
     pub(super) optimizer_on: Option<String>,
     pub(super) optimizer_state: Option<String>,
     pub(super) device_blocks: Option<u64>,
 }
 
-/// One step of the optimizer. Numbers that are none in the file (a loss that is not finite) are absent here.
+/// One optimizer step. A number that is not finite is null in the file and absent here.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Update {
@@ -117,7 +116,7 @@ pub(super) struct Withheld {
 pub(super) struct Checkpoint {
     pub(super) step: u64,
     pub(super) bytes: Option<u64>,
-    /// How long training stood still.
+    /// Milliseconds that training waited for it.
     pub(super) waited_ms: Option<f64>,
     pub(super) error: Option<String>,
 }
@@ -129,7 +128,7 @@ pub(super) struct Quiz {
     pub(super) unseen_phrasings: Score,
 }
 
-/// The run ended by itself before its last step.
+/// A run that stopped early without an outside request.
 #[derive(Debug, Deserialize)]
 pub(super) struct Stopping {
     pub(super) step: u64,
@@ -143,7 +142,7 @@ pub(super) struct Score {
 }
 
 impl Start {
-    /// Whether parameters are stepped on the host, so that what the trainer itself reads and writes are gradients and weights.
+    /// Whether the optimizer is on the host, so that the trainer's own reads and writes are gradients and weights.
     pub(super) fn steps_on_host(&self) -> bool {
         self.optimizer_on.as_deref() == Some("host")
     }
@@ -159,7 +158,7 @@ impl History {
         while lines.read_until(b'\n', &mut line).with_context(reading)? > 0 {
             match serde_json::from_slice(&line) {
                 Ok(record) => history.add(record),
-                // A last line without an end was cut off while it was written.
+                // A last line without a line end was cut off by an interruption.
                 Err(_) => history.unreadable += usize::from(line.ends_with(b"\n")),
             }
             line.clear();
@@ -185,7 +184,7 @@ impl History {
         }
     }
 
-    /// A run that goes on after `step` repeats what came later.
+    /// Drops later records: a run resumed after `step` repeats them.
     fn forget_after(&mut self, step: u64) {
         self.steps.retain(|record| record.step <= step);
         self.evals.retain(|record| record.step <= step);

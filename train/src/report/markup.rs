@@ -1,8 +1,8 @@
-//! Escaping: text inside of markup.
+//! Escaping of text for HTML.
 
 use std::fmt;
 
-/// Text that stays text, in elements and in attributes.
+/// Text with markup characters escaped, for elements and attributes.
 pub(super) struct Escaped<'t>(pub(super) &'t str);
 
 impl fmt::Display for Escaped<'_> {
@@ -16,7 +16,7 @@ impl fmt::Display for Escaped<'_> {
             '\'' => f.write_str("&#39;"),
             '\n' | '\t' => f.write_char(character),
             control if control.is_control() => f.write_char(char::REPLACEMENT_CHARACTER),
-            // Two code points that are in no document.
+            // Noncharacters, which HTML forbids.
             '\u{FFFE}' | '\u{FFFF}' => f.write_char(char::REPLACEMENT_CHARACTER),
             other => f.write_char(other),
         })

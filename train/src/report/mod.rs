@@ -1,7 +1,7 @@
-//! `report.html`: a run in one page, made from `metrics.jsonl` alone.
+//! `report.html`: a run on one page, made from `metrics.jsonl` alone.
 //!
-//! The page fetches nothing: charts are drawn here as SVG, and its few lines of script only tell the numbers under the
-//! pointer. Texts that a model wrote are text in it, whatever they contain. The same lines give the same bytes.
+//! The page loads nothing. Charts are drawn here as SVG, and a short script only shows the numbers under the pointer.
+//! Text that a model generated is escaped. The same lines give the same bytes.
 
 mod chart;
 mod curves;

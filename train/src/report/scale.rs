@@ -1,6 +1,5 @@
-//! From values to places on an axis, and the round numbers beside it.
+//! Mapping from values to positions on an axis, and its round labels.
 
-/// One axis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Scale {
     /// Ends of the axis; exponents of ten on a logarithmic one.
@@ -9,19 +8,19 @@ pub(super) struct Scale {
     pub(super) logarithmic: bool,
 }
 
-/// Values above the median by more than this are shown by their order of magnitude.
+/// If the largest value exceeds the median by this factor, the axis is logarithmic.
 const SPIKE: f64 = 100.0;
 
 const TICKS: f64 = 5.0;
 
 impl Scale {
-    /// An axis from end to end.
+    /// A linear axis from `low` to `high`.
     pub(super) fn exact(low: f64, high: f64) -> Self {
         let high = if high > low { high } else { low + 1.0 };
         Self { low, high, logarithmic: false }
     }
 
-    /// An axis with room for all values, which are finite.
+    /// An axis with room for all values, which must be finite.
     pub(super) fn around(mut values: Vec<f64>, from_zero: bool) -> Self {
         values.sort_by(f64::total_cmp);
         let (Some(&low), Some(&high)) = (values.first(), values.last()) else { return Self::exact(0.0, 1.0) };
@@ -35,13 +34,12 @@ impl Scale {
         Self::exact(low - room, high + room)
     }
 
-    /// Where a value is: 0 at the low end, 1 at the high one.
+    /// Position of a value: 0 at the low end, 1 at the high end.
     pub(super) fn place(&self, value: f64) -> f64 {
         let value = if self.logarithmic { value.log10() } else { value };
         (value - self.low) / (self.high - self.low)
     }
 
-    /// Places and labels.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         if self.logarithmic {
             let stride = ((self.high - self.low) / TICKS).ceil();
@@ -49,7 +47,7 @@ impl Scale {
             return exponents.map(|exponent| (self.along(exponent), format!("1e{exponent}"))).collect();
         }
         let stride = round_stride((self.high - self.low) / TICKS);
-        let unit = Unit::of(self.low.abs().max(self.high.abs()));
+        let unit = Unit::for_largest(self.low.abs().max(self.high.abs()));
         let decimals = (-(stride / unit.size).log10()).ceil().max(0.0) as usize;
         let label = |value: f64| match value {
             0.0 => "0".to_owned(),
@@ -71,7 +69,7 @@ fn round_stride(stride: f64) -> f64 {
 }
 
 fn multiples(low: f64, high: f64, stride: f64) -> impl Iterator<Item = f64> {
-    // An end that is a multiple but for rounding is one.
+    // Tolerates rounding, so that an end that is almost a multiple counts as one.
     let (first, last) = ((low / stride - 1e-9).ceil(), (high / stride + 1e-9).floor());
     // Adding zero makes a negative zero positive.
     (0..=(last - first).max(0.0) as u32).map(move |at| (first + f64::from(at)) * stride + 0.0)
@@ -84,7 +82,7 @@ struct Unit {
 }
 
 impl Unit {
-    fn of(largest: f64) -> Self {
+    fn for_largest(largest: f64) -> Self {
         match largest {
             n if n >= 1e15 || (n > 0.0 && n < 1e-3) => {
                 let exponent = n.log10().floor();
@@ -125,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn any_values_have_a_place() {
+    fn any_finite_values_have_a_position() {
         for values in [vec![], vec![3.0], vec![0.0; 5], vec![-1e300, 1e300], vec![1e-300, 2e-300]] {
             let scale = Scale::around(values.clone(), false);
             let place = |value: &f64| (-0.01..=1.01).contains(&scale.place(*value));

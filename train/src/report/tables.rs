@@ -8,58 +8,58 @@ use super::history::{Eval, History, Sample, Score, Start};
 use super::markup::Escaped;
 use crate::figures::{duration, grouped};
 
-/// The most rows of a table.
 const ROWS: usize = 200;
 
-/// Bytes of sampled text that are shown, about.
+/// About this many bytes of sampled text are shown.
 const SAMPLED: usize = 300_000;
 
-/// Characters of one text that are shown.
 const TEXT: usize = 2000;
 
-/// Name and value, as far as known.
 pub(super) fn facts(history: &History) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
-    let mut tell = |name, value: Option<String>| facts.extend(value.map(|value| (name, value)));
+    let mut add = |name, value: Option<String>| facts.extend(value.map(|value| (name, value)));
     if let Some(start) = history.starts.last() {
-        tell("Device", Some(start.device.clone()));
-        tell(
+        add("Device", Some(start.device.clone()));
+        add(
             "Device budget",
             Some(start.device_budget.map_or("unlimited".to_owned(), |budget| Bytes(budget).to_string())),
         );
-        tell("Optimizer", place_of_optimizer(start));
-        tell("Parameters", Some(grouped(start.parameters)));
-        tell("Tokens per step", Some(grouped(start.tokens_per_step)));
+        add("Optimizer", optimizer_place(start));
+        add("Parameters", Some(grouped(start.parameters)));
+        add("Tokens per step", Some(grouped(start.tokens_per_step)));
     }
+
     if let Some(last) = history.steps.last() {
-        tell("Steps", Some(format!("{} of {}", grouped(last.step), grouped(last.steps))));
-        tell("Tokens", last.tokens.map(grouped));
-        tell("Time", last.seconds.map(duration));
-        tell("Last loss", last.loss.map(|loss| format!("{loss:.4}")));
-        tell("Share of the measured peak FLOP/s", last.mfu.map(|mfu| format!("{:.1} %", 100.0 * mfu)));
+        add("Steps", Some(format!("{} of {}", grouped(last.step), grouped(last.steps))));
+        add("Tokens", last.tokens.map(grouped));
+        add("Time", last.seconds.map(duration));
+        add("Last loss", last.loss.map(|loss| format!("{loss:.4}")));
+        add("Share of the measured peak FLOP/s", last.mfu.map(|mfu| format!("{:.1} %", 100.0 * mfu)));
     }
+
     let device = history.steps.iter().filter_map(|step| step.device_bytes).max();
-    tell("Most device memory", device.map(|bytes| Bytes(bytes).to_string()));
+    add("Most device memory", device.map(|bytes| Bytes(bytes).to_string()));
     let host = history.steps.iter().filter_map(|step| step.host_bytes).max();
-    tell("Most host memory", host.filter(|bytes| *bytes > 0).map(|bytes| Bytes(bytes).to_string()));
-    tell("Update on the host", time_of_updates(history));
+    add("Most host memory", host.filter(|bytes| *bytes > 0).map(|bytes| Bytes(bytes).to_string()));
+    add("Update on the host", mean_update_time(history));
     let disk: u64 = history.steps.iter().filter_map(|step| step.disk_written).sum();
-    tell("Written to the disk tier", (disk > 0).then(|| Bytes(disk).to_string()));
+    add("Written to the disk tier", (disk > 0).then(|| Bytes(disk).to_string()));
+
     let best = history.evals.iter().rfind(|eval| eval.best);
-    tell(
+    add(
         "Best validation loss",
         best.and_then(|best| Some(format!("{:.4} at step {}", best.loss?, grouped(best.step)))),
     );
+
     let saved = history.checkpoints.iter().rev().find_map(|record| record.bytes);
-    tell("Latest checkpoint", saved.map(|bytes| Bytes(bytes).to_string()));
+    add("Latest checkpoint", saved.map(|bytes| Bytes(bytes).to_string()));
     let waited: f64 = history.checkpoints.iter().filter_map(|record| record.waited_ms).sum();
-    tell("Waited for checkpoints", saved.map(|_| duration(waited / 1e3)));
-    tell("Resumed", (history.starts.len() > 1).then(|| times(history.starts.len() - 1)));
+    add("Waited for checkpoints", saved.map(|_| duration(waited / 1e3)));
+    add("Resumed", (history.starts.len() > 1).then(|| times(history.starts.len() - 1)));
     facts
 }
 
-/// Where parameters are stepped, and what is kept of them there.
-fn place_of_optimizer(start: &Start) -> Option<String> {
+fn optimizer_place(start: &Start) -> Option<String> {
     if !start.steps_on_host() {
         return start.optimizer_on.as_ref().map(|place| format!("on the {place}"));
     }
@@ -72,8 +72,7 @@ fn place_of_optimizer(start: &Start) -> Option<String> {
     Some(format!("on the host, its state in {state}{stays}"))
 }
 
-/// The mean time of an update on the host, and of waiting for it.
-fn time_of_updates(history: &History) -> Option<String> {
+fn mean_update_time(history: &History) -> Option<String> {
     let times = history.steps.iter().filter_map(|step| Some([step.host_step_ms?, step.host_step_wait_ms?]));
     let times: Vec<_> = times.filter(|[took, _]| *took > 0.0).collect();
     let mean = |which: usize| times.iter().map(|time| time[which]).sum::<f64>() / times.len() as f64;
@@ -133,10 +132,10 @@ pub(super) fn samples(page: &mut String, samples: &[Sample]) -> fmt::Result {
     let stride = size.div_ceil(SAMPLED);
     writeln!(page, "<h2>Samples</h2>")?;
     thinned(page, stride)?;
-    for (at, of_step) in steps.iter().enumerate().filter(|(at, _)| is_shown(*at, steps.len(), stride)) {
+    for (at, group) in steps.iter().enumerate().filter(|(at, _)| is_shown(*at, steps.len(), stride)) {
         let open = if at + 1 == steps.len() { " open=\"open\"" } else { "" };
-        writeln!(page, "<details{open}><summary>Step {}</summary>", grouped(of_step[0].step))?;
-        for sample in *of_step {
+        writeln!(page, "<details{open}><summary>Step {}</summary>", grouped(group[0].step))?;
+        for sample in *group {
             writeln!(page, "<div class=\"sample\"><pre class=\"prompt\">{}</pre>", Clipped(&sample.prompt))?;
             writeln!(page, "<pre>{}</pre></div>", Clipped(&sample.text))?;
         }
@@ -145,7 +144,6 @@ pub(super) fn samples(page: &mut String, samples: &[Sample]) -> fmt::Result {
     Ok(())
 }
 
-/// Withheld steps, checkpoints that could not be saved, lines that could not be read.
 pub(super) fn mishaps(page: &mut String, history: &History) -> fmt::Result {
     let withheld =
         history.withheld.iter().map(|record| (record.step, format!("withheld: {}", record.reason)));
@@ -173,7 +171,7 @@ pub(super) fn mishaps(page: &mut String, history: &History) -> fmt::Result {
     writeln!(page, "</ul>")
 }
 
-/// Every `stride`-th, counted from the last.
+/// Selects every `stride`-th entry, counted from the last.
 fn is_shown(at: usize, all: usize, stride: usize) -> bool {
     (all - 1 - at).is_multiple_of(stride)
 }
@@ -193,7 +191,6 @@ fn times(count: usize) -> String {
     if count == 1 { "once".to_owned() } else { format!("{count} times") }
 }
 
-/// The beginning of a text, escaped.
 struct Clipped<'t>(&'t str);
 
 impl fmt::Display for Clipped<'_> {

@@ -1,4 +1,4 @@
-//! Promises of the page, whatever a run has written.
+//! Promises of the page for any content of a run.
 
 use std::fmt::Write;
 use std::fs;
@@ -44,7 +44,7 @@ fn step(step: u64, steps: u64) -> Value {
         "bytes_in": 4 << 20, "disk_written": 1 << 20, "disk_read": 2 << 20, "ranks_sent": 7 << 20, "ranks_heard": 7 << 20, "ranks_ms": 3.0 * wave, "ranks_stall_ms": wave, "evictions": 12, "restores": 13, "stall_ms": 9.0 * wave, "seconds": step as f64 * 0.08})
 }
 
-/// A step of so many stretches of a millisecond, each with an operation that moved something.
+/// A timeline of stretches of a millisecond, each with an operation that moved bytes.
 fn timeline(step: u64, stretches: u64) -> Value {
     let list = |value: fn(u64) -> u64| (1..=stretches).map(value).collect::<Vec<_>>();
     json!({"kind": "timeline", "step": step, "device_budget": 16 << 20, "operations": stretches,
@@ -52,10 +52,11 @@ fn timeline(step: u64, stretches: u64) -> Value {
         "bytes_in": list(|at| at * 2048), "waited_us": list(|_| 250)})
 }
 
-/// Every construct a page has: a resumed run with a withheld step, a failed save, and an end of its own.
+/// A run with all constructs of a page: a resume, a skipped step, a failed save and an early stop.
 fn eventful() -> Vec<Value> {
     let mut records = vec![start(0)];
     records.extend((1..=80).map(|at| step(at, 300)));
+
     records.push(start(60));
     for at in 61..=300 {
         records.push(step(at, 300));
@@ -75,6 +76,7 @@ fn eventful() -> Vec<Value> {
             );
         }
     }
+
     records.push(timeline(64, 900));
     records.push(json!({"kind": "checkpoint", "step": 300, "error": "the disk is full"}));
     records.push(json!({"kind": "stopping", "step": 300, "reason": "300 MiB were written to the disk"}));
@@ -83,7 +85,7 @@ fn eventful() -> Vec<Value> {
     records
 }
 
-/// Panics unless every element is closed in order, every attribute is quoted and every `&` belongs to an entity.
+/// Panics unless every element is closed in order, every attribute is quoted and every `&` begins an entity.
 fn assert_well_formed(page: &str) {
     let mut rest = page.strip_prefix("<!DOCTYPE html>").expect("a document");
     let mut open = Vec::new();
@@ -117,13 +119,12 @@ fn assert_plain(text: &str) {
     }
 }
 
-/// Everything outside of tags.
 fn text(page: &str) -> String {
     page.split('<').filter_map(|part| Some(part.split_once('>')?.1)).collect()
 }
 
 #[test]
-fn a_page_tells_what_happened() {
+fn a_page_shows_the_events_of_a_run() {
     let page = page(&jsonl(&eventful()));
     let titles: Vec<_> =
         page.split("<figcaption><b>").skip(1).filter_map(|part| Some(part.split_once("</b>")?.0)).collect();
@@ -141,8 +142,9 @@ fn a_page_tells_what_happened() {
         "Gradient norm",
     ];
     assert_eq!(titles, expected);
+
     let text = text(&page);
-    for told in [
+    for expected in [
         "DeviceCPU",
         "Optimizeron the device",
         "804,096",
@@ -160,18 +162,18 @@ fn a_page_tells_what_happened() {
         "no checkpoint was saved: the disk is full",
         "Day 300.",
     ] {
-        assert!(text.contains(told), "{told} is not told");
+        assert!(text.contains(expected), "{expected} is missing");
     }
 }
 
 #[test]
-fn a_watched_step_is_drawn_and_told_to_the_byte() {
+fn a_watched_step_is_drawn_and_described_to_the_byte() {
     let page = page(&jsonl(&[start(0), step(1, 9), step(4, 9), timeline(4, 10)]));
     assert!(page.contains("data-in=\"112640\" data-out=\"225280\""), "{page}");
     let figure = page.split_once("<figure class=\"timeline\"").expect("it is drawn").1;
     let drawn = figure.split_once("</figure>").expect("it ends").0;
-    let told = text(drawn);
-    for said in [
+    let text = text(drawn);
+    for expected in [
         "10 operations in 10.0 ms. 110.00 KiB were copied to the device and 220.00 KiB to the host; 2.5 ms (25.0 %) were \
          spent waiting for copies. At most 15.00 MiB of 16.00 MiB were on the device.",
         "Bytes on the device, copies and waits of step 4",
@@ -179,7 +181,7 @@ fn a_watched_step_is_drawn_and_told_to_the_byte() {
         "waiting",
         "10 ms",
     ] {
-        assert!(told.contains(said), "{said} is not told: {told}");
+        assert!(text.contains(expected), "{expected} is missing: {text}");
     }
     for named in ["aria-labelledby=\"step-drawn\"", "aria-describedby=\"step-told\""] {
         assert!(drawn.contains(named), "{named}");
@@ -188,7 +190,7 @@ fn a_watched_step_is_drawn_and_told_to_the_byte() {
 }
 
 #[test]
-fn a_page_tells_where_the_optimizer_is_how_long_it_took_and_what_it_moved() {
+fn a_page_shows_the_host_optimizers_place_time_and_bytes() {
     let on_host = |blocks: u64| {
         let mut begun = start(0);
         begun["optimizer_on"] = json!("host");
@@ -198,21 +200,22 @@ fn a_page_tells_where_the_optimizer_is_how_long_it_took_and_what_it_moved() {
             let mut step = step(at, 9);
             (step["bytes_out"], step["bytes_in"]) = (json!(0), json!(0));
             (step["bytes_read"], step["bytes_written"]) = (json!(3 << 20), json!(6 << 20));
-            // No update was on its way during the first step.
+            // No update ran during the first step.
             let times = if at == 1 { [0.0, 0.0] } else { [30.0 + at as f64, 4.0] };
             (step["host_step_ms"], step["host_step_wait_ms"]) = (json!(times[0]), json!(times[1]));
             step
         });
         page(&jsonl(&[vec![begun], steps.collect()].concat()))
     };
+
     let page = on_host(2);
-    let told = text(&page);
-    for said in [
+    let shown = text(&page);
+    for expected in [
         "Optimizeron the host, its state in compact; of the first 2 blocks on the device",
         "Update on the host32.5 ms on average, of which steps waited for 4.0 ms",
         "Most host memory9.00 MiB",
     ] {
-        assert!(told.contains(said), "{said} is not told: {told}");
+        assert!(shown.contains(expected), "{expected} is missing: {shown}");
     }
     for drawn in ["<b>Update on the host</b>", "<b>Moved per step</b>", "data-name=\"waited for\""] {
         assert!(page.contains(drawn), "{drawn}");
@@ -222,7 +225,7 @@ fn a_page_tells_where_the_optimizer_is_how_long_it_took_and_what_it_moved() {
 }
 
 #[test]
-fn a_page_without_a_drawn_step_says_why() {
+fn a_page_without_a_drawn_step_gives_the_reason() {
     let said = |records: &[Value]| {
         let page = page(&jsonl(records));
         assert!(!page.contains("class=\"timeline\""));
@@ -300,7 +303,7 @@ fn torn_and_foreign_lines_do_not_hide_the_rest() {
 }
 
 #[test]
-fn a_run_that_has_only_begun_has_a_page() {
+fn a_run_without_steps_has_a_page() {
     assert!(page("").contains("No step has been taken yet"));
     assert!(page(&jsonl(&[start(0)])).contains("804,096"));
     assert!(page(&jsonl(&[start(0), step(1, 500)])).contains("<polyline"));
@@ -310,7 +313,7 @@ fn a_run_that_has_only_begun_has_a_page() {
 }
 
 #[test]
-fn numbers_that_are_none_or_beyond_all_measure_break_nothing() {
+fn absent_and_huge_numbers_do_not_break_the_page() {
     let mut records = vec![start(0)];
     for (at, loss) in [json!(2.5), json!(null), json!(1e300), json!(-1e300), json!(0.0), json!(2.25)]
         .into_iter()

@@ -1,9 +1,8 @@
-//! Thinning: fewer points whose curve looks the same.
+//! Thinning of curves that keeps their shape.
 
-/// A step and a value.
 pub(super) type Point = (f64, f64);
 
-/// At most `limit` points. Of each stretch the lowest and the highest stay, so no spike gets lost.
+/// At most `limit` points. Keeps the lowest and highest point of each stretch, so that no spike is lost.
 pub(super) fn thin(points: &[Point], limit: usize) -> Vec<Point> {
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return Vec::new() };
     if points.len() <= limit {
@@ -28,7 +27,7 @@ fn extreme(points: &[Point], better: impl Fn(f64, f64) -> bool) -> usize {
     (1..points.len()).fold(0, |best, at| if better(points[at].1, points[best].1) { at } else { best })
 }
 
-/// Exponential averages over about `span` points, without a pull towards the first.
+/// Exponential averages over about `span` points, without a bias towards the first.
 pub(super) fn smooth(points: &[Point], span: usize) -> Vec<Point> {
     let kept = 1.0 - 2.0 / (span as f64 + 1.0);
     let (mut sum, mut weight) = (0.0, 0.0);
@@ -62,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn an_average_of_equal_values_is_that_value_from_the_first_on() {
+    fn the_average_of_equal_values_is_that_value_from_the_first_on() {
         let points: Vec<Point> = (0..50).map(|at| (f64::from(at), 3.5)).collect();
         assert!(smooth(&points, 10).iter().all(|(_, value)| (value - 3.5).abs() < 1e-12));
     }

@@ -15,14 +15,12 @@ const LEFT: f64 = 92.0;
 const RIGHT: f64 = WIDTH - 20.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 170.0;
-/// Height of a band, and from one to the next.
+/// Height of a band, and distance between the tops of bands.
 const BAND: (f64, f64) = (26.0, 36.0);
 const BANDS: [(&str, &str); 3] = [("to the device", "first"), ("to the host", "second"), ("waiting", "wait")];
 const END: f64 = BOTTOM + 10.0 + BAND.1 * BANDS.len() as f64;
-/// The step in so many parts.
 const PARTS: usize = 304;
 
-/// A step in stretches one after another.
 #[derive(Debug, Deserialize)]
 pub(super) struct Timeline {
     pub(super) step: u64,
@@ -35,7 +33,6 @@ pub(super) struct Timeline {
     waited_us: Vec<u64>,
 }
 
-/// The watched step, or why none is drawn.
 pub(super) fn write(page: &mut String, history: &History) -> fmt::Result {
     if history.steps.is_empty() {
         return Ok(());
@@ -63,17 +60,19 @@ impl Timeline {
     fn draw(&self, page: &mut String) -> fmt::Result {
         let (bytes_in, bytes_out) = (total(&self.bytes_in), total(&self.bytes_out));
         let step = grouped(self.step);
+
         writeln!(page, "<h2>Step {step}, from beginning to end</h2>")?;
         writeln!(page, "<figure class=\"timeline\" data-in=\"{bytes_in}\" data-out=\"{bytes_out}\">")?;
         writeln!(
             page,
             "<figcaption><span id=\"step-told\">{}</span>\n<span class=\"key first\">on the device</span>",
-            self.told(bytes_in, bytes_out)
+            self.description(bytes_in, bytes_out)
         )?;
         if self.device_budget.is_some() {
             writeln!(page, "<span class=\"key limit\">device budget</span>")?;
         }
         writeln!(page, "</figcaption>")?;
+
         write!(
             page,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {}\" role=\"img\"",
@@ -84,6 +83,7 @@ impl Timeline {
             page,
             "<title id=\"step-drawn\">Bytes on the device, copies and waits of step {step}</title>"
         )?;
+
         self.levels(page)?;
         self.bands(page)?;
         for (place, label) in Scale::exact(0.0, self.micros() / 1e3).ticks() {
@@ -93,8 +93,7 @@ impl Timeline {
         writeln!(page, "</svg>\n</figure>")
     }
 
-    /// The picture in words.
-    fn told(&self, bytes_in: u64, bytes_out: u64) -> String {
+    fn description(&self, bytes_in: u64, bytes_out: u64) -> String {
         let (whole, waited) = (self.micros(), total(&self.waited_us) as f64);
         let most = self.resident.iter().copied().max().unwrap_or_default();
         let budget = self.device_budget.map(|budget| format!(" of {}", Bytes(budget))).unwrap_or_default();
@@ -115,7 +114,7 @@ impl Timeline {
         self.until_us.last().map_or(1.0, |until| *until as f64).max(1.0)
     }
 
-    /// Beginning and end of each stretch, as parts of the step.
+    /// Begin and end, in parts of the step.
     fn stretches(&self) -> impl Iterator<Item = (f64, f64)> {
         let part = |micros: u64| micros as f64 / self.micros() * PARTS as f64;
         let begins = std::iter::once(0).chain(self.until_us.iter().copied());
@@ -151,7 +150,7 @@ impl Timeline {
     fn bands(&self, page: &mut String) -> fmt::Result {
         let [copied_in, copied_out, waited] =
             [&self.bytes_in, &self.bytes_out, &self.waited_us].map(|amounts| self.spread(amounts));
-        // Both directions on one scale, waits as a share of their time.
+        // Both directions have one scale; waits are drawn as a share of their part's time.
         let most = copied_in.iter().chain(&copied_out).copied().fold(f64::MIN_POSITIVE, f64::max);
         let long = self.micros() / PARTS as f64;
         for (n, ((name, class), (parts, full))) in
@@ -174,7 +173,7 @@ impl Timeline {
         Ok(())
     }
 
-    /// The amount of each part, where that of a stretch is spread evenly over it.
+    /// The amount in each part, spreading each stretch's amount evenly over its time.
     fn spread(&self, amounts: &[u64]) -> Vec<f64> {
         let mut parts = vec![0.0; PARTS];
         for ((from, until), amount) in self.stretches().zip(amounts) {
@@ -189,7 +188,7 @@ impl Timeline {
     }
 }
 
-/// A damaged journal may hold any numbers.
+/// The sum, saturating: a damaged journal may hold any numbers.
 fn total(amounts: &[u64]) -> u64 {
     amounts.iter().copied().fold(0, u64::saturating_add)
 }
@@ -203,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_of_a_step_share_out_what_a_stretch_moved() {
+    fn a_stretchs_bytes_are_spread_over_the_parts_of_its_time() {
         let micros = PARTS as u64 * 10;
         let timeline = Timeline {
             step: 4,

@@ -1,6 +1,7 @@
-//! The state that a run's first step begins with, and whether anything is computed at all.
+//! The state of a run's first step, and whether the device computes at all.
 
 use std::env;
+use std::path::Path;
 
 use backend_offload::{Offload, Offloadable};
 use burn::tensor::backend::Backend;
@@ -8,12 +9,13 @@ use models::{ConfigError, Gpt};
 use runs::config::Config;
 use runs::directory::RunDirectory;
 
-use super::{Progress, Tape, restore, take_own};
+use super::exchange::Restored;
+use super::{Exchange, Progress, Tape, restore};
 use crate::optimizer::{Optimizer, Owners};
 use crate::plan::StatesOnDisk;
-use crate::ranks::Ranks;
+use crate::ranks::{Ranks, SavedAt};
 
-/// Whether the device only records what the program asks for, which needs none of the memory.
+/// Whether the device only records operations, which needs none of the memory.
 pub(crate) fn computes_nothing() -> bool {
     env::var("OFFLOAD_DRY_RUN").is_ok_and(|value| value == "1")
 }
@@ -21,12 +23,12 @@ pub(crate) fn computes_nothing() -> bool {
 /// The state a step begins with: weights, moments, and where the run stands.
 pub(crate) type State<I> = (Gpt<Tape<I>>, Optimizer<Offload<I>>, Progress);
 
-/// The state of the run's next step: a checkpoint's, or that of a new run with another run's weights or its own. Some states of an
-/// optimizer on the host may be on the disk below it.
+/// The state of the run's next step: from a checkpoint, or of a new run, with pretrained weights or fresh ones. Some states of a
+/// host optimizer may be on the disk.
 pub(crate) fn first_state<I: Offloadable>(
     directory: &RunDirectory,
     device: &I::Device,
-    ranks: &mut Ranks,
+    (ranks, exchange): (&mut Ranks, &mut Exchange),
     on_disk: StatesOnDisk,
 ) -> anyhow::Result<State<I>> {
     let config = &directory.config;
@@ -40,7 +42,10 @@ pub(crate) fn first_state<I: Offloadable>(
         let gpt = runs::weights::load(&checkpoint.path, &config.model, device)?;
         let owners = owners(config, &gpt, ranks);
         let (progress, mut optimizer) = restore(&checkpoint.path, config, device, owners)?;
-        take_own(&checkpoint.path, &progress, ranks, &mut optimizer, device)?;
+        let restored = restore_exchange(&checkpoint.path, &progress, ranks, exchange)?;
+        if let Restored::Moments(pairs) = restored {
+            optimizer.replace_moments(pairs, device)?;
+        }
         return Ok((optimizer.adopt(gpt, on_disk)?, optimizer, progress));
     }
     let gpt = match &directory.pretrained {
@@ -52,8 +57,25 @@ pub(crate) fn first_state<I: Offloadable>(
     Ok((optimizer.adopt(gpt, on_disk)?, optimizer, Progress::start(config.train.seed)))
 }
 
-/// The weights of a run that begins with none. Where nothing is computed, none are drawn: nobody reads them, and billions of them
-/// take minutes.
+/// Restores the exchange's state of a checkpoint, or says why the ranks begin without.
+fn restore_exchange(
+    checkpoint: &Path,
+    progress: &Progress,
+    ranks: &mut Ranks,
+    exchange: &mut Exchange,
+) -> anyhow::Result<Restored> {
+    let Some(run) = checkpoint.ancestors().nth(2) else { return Ok(Restored::All) };
+    let at = SavedAt { step: progress.step, losses: &progress.losses };
+    let restored = exchange.restore_state(run, at, ranks)?;
+    if let Restored::Dropped(reason) = &restored
+        && ranks.leads()
+    {
+        eprintln!("{reason}");
+    }
+    Ok(restored)
+}
+
+/// Fresh weights. A dry run gets zeros: no kernel reads weights, and billions of random ones take minutes.
 fn fresh<B: Backend>(
     config: &Config,
     computes_nothing: bool,

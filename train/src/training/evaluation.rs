@@ -1,4 +1,5 @@
-//! The validation loss over fixed sequences.
+//! The validation loss over fixed sequences. A model with lookups is reported with and without copies of training text
+//! (`validation_is_reported_with_and_without_copies_of_training_text`).
 
 use std::fmt;
 
@@ -17,7 +18,7 @@ use tokenizer::Tokenizer;
 use super::samples::{prompts, speaker};
 use super::session::Best;
 use super::strategy::{Events, Tape};
-use super::{Learner, Run, Session};
+use super::{Learner, Session, Trainer};
 use crate::data::{MicroBatch, ValidationWindows, questions};
 use crate::progress::Validation;
 
@@ -30,7 +31,7 @@ pub(crate) struct Evaluation {
     /// Mean negative log-likelihood of the targets that count, in nats.
     pub(crate) loss: f64,
     pub(crate) perplexity: f64,
-    /// `None` where no target stands for text.
+    /// `None` if no target stands for text.
     pub(crate) bits_per_byte: Option<f64>,
     pub(crate) sequences: u64,
     /// Results without copies of indexed documents, where the model looks texts up.
@@ -38,8 +39,7 @@ pub(crate) struct Evaluation {
     pub(crate) without_copies: Option<Fresh>,
 }
 
-/// Results without documents that are, token for token, among the indexed ones: their next tokens are looked up, not
-/// learned.
+/// Results without copies of indexed documents, whose next tokens the model looks up and does not learn.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Fresh {
     /// `None` where all targets belong to copies.
@@ -74,7 +74,7 @@ impl fmt::Display for Fresh {
     }
 }
 
-/// Runs over `windows`, at most `batches` of them, and tells `observe` of each.
+/// Evaluates at most `batches` of `windows`, and calls `observe` for each.
 pub(crate) fn evaluate<B: Backend>(
     learner: &Learner<B>,
     windows: &ValidationWindows,
@@ -116,7 +116,7 @@ pub(crate) fn evaluate<B: Backend>(
     Ok(Evaluation { loss, perplexity: loss.exp(), bits_per_byte, sequences, without_copies })
 }
 
-/// Finds out before a run is begun what would otherwise end it at its first evaluation.
+/// Runs a short evaluation before step 1, so that its failures do not wait for the first real one.
 pub(crate) fn trial<I: Offloadable>(model: &Learner<Tape<I>>, session: &Session) -> anyhow::Result<()> {
     let Session { config, data, validation, .. } = session;
     let inner = model.valid();
@@ -131,13 +131,9 @@ pub(crate) fn trial<I: Offloadable>(model: &Learner<Tape<I>>, session: &Session)
     Ok(())
 }
 
-impl<I: Offloadable> Run<I> {
+impl<I: Offloadable> Trainer<I> {
     /// The loss, if it is the lowest so far.
-    pub(super) fn evaluate(
-        &mut self,
-        model: &Learner<Tape<I>>,
-        events: &mut Events<I>,
-    ) -> anyhow::Result<Option<Best>> {
+    pub(super) fn evaluate(&mut self, events: &mut Events<I>) -> anyhow::Result<Option<Best>> {
         self.optimizer.settle()?;
         let Session { data, validation, progress, .. } = &self.session;
         let step = progress.step;
@@ -148,7 +144,7 @@ impl<I: Offloadable> Run<I> {
             let item = TrainingItem::new(validation.clone(), items.clone(), items, Some(step as usize), None);
             events.process_valid(LearnerEvent::ProcessedItem(item));
         };
-        let evaluation = evaluate(&model.valid(), validation, &data.tokenizer, usize::MAX, show)?;
+        let evaluation = evaluate(&self.model.valid(), validation, &data.tokenizer, usize::MAX, show)?;
         let better = progress.better(evaluation.loss);
         let bits = evaluation.bits_per_byte.map_or(String::new(), |bits| format!(" | {bits:.4} bits/byte"));
         let fresh = evaluation.without_copies.map_or(String::new(), |fresh| format!(" | {fresh}"));
@@ -162,7 +158,7 @@ impl<I: Offloadable> Run<I> {
         record["step"] = json!(step);
         record["best"] = json!(better.is_some());
         self.tell("eval", &record);
-        self.evaluation = Some(evaluation);
+        self.metrics.evaluation = Some(evaluation);
         Ok(better)
     }
 }

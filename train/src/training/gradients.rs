@@ -1,10 +1,13 @@
-//! A step's gradients: those of all micro-batches together, as those of one large batch.
+//! A step's gradients: the sum over all micro-batches, as for one large batch.
 //!
-//! Micro-batches are numbered, and their gradients added pairwise by that number: 2k and 2k + 1 first, then neighbouring pairs, as
-//! a binary counter carries. So one process that computes them all and several that share them end with the same bits.
+//! Gradients are added pairwise by the number of their micro-batch: 2k and 2k + 1 first, then neighbouring pairs, as a binary counter
+//! carries. So one process and several that share the micro-batches end with the same bits.
+//!
+//! One thread of a process walks a tape at a time (`ranks_have_the_bits_of_one_process_however_many_they_are`). After
+//! each walk Burn sweeps the tapes of all threads, and may drop another thread's gradients (Burn's issue 5573).
 
-mod departing;
-mod divided;
+mod overlapped;
+mod sharded_norm;
 mod sum;
 #[cfg(test)]
 mod tests;
@@ -16,20 +19,21 @@ use burn::backend::Autodiff;
 use burn::optim::GradientsParams;
 use burn::tensor::{Tensor, backend::Backend};
 use burn_train::{TrainOutput, TrainStep};
-use exchange::Share;
 use models::dropout::DropoutKey;
 use models::{Batch, Chunks, Lean, PassOptions, recompute, rows};
+use runs::config::RanksSection;
 
-use super::Learner;
-use crate::data::{MicroBatch, StepData, counted};
-use crate::optimizer::{self, HostPart, Owners, Passes};
+use super::exchange::Pass;
+use super::{Exchange, Learner};
+use crate::data::{MicroBatch, StepData};
+use crate::optimizer::{self, Owners, Passes};
 use crate::progress::Report;
 use crate::ranks::Ranks;
-use departing::{Departing, Turns};
-use sum::Sum;
+pub(super) use overlapped::{OverlappedReduce, ReduceOrder};
+pub(super) use sum::Sum;
 
-/// Lock on building a tape and walking it back. After each walk Burn sweeps the tapes of all threads, and takes nodes
-/// that another thread is just adding for left-overs: its gradients are then missing, without an error.
+/// Lock on building a tape and walking it back. After each walk Burn sweeps the tapes of all threads. The sweep also removes nodes
+/// that another thread is adding, and its gradients are then missing without an error.
 static TAPE: Mutex<()> = Mutex::new(());
 
 /// The lock while it is held.
@@ -48,83 +52,30 @@ impl TapeLock {
     }
 }
 
-const ANOTHER_FAILED: &str = "another rank could not compute its micro-batches; its own messages say why";
+pub(super) const ANOTHER_FAILED: &str =
+    "another rank could not compute its micro-batches; its own messages say why";
 
 impl<I: Backend> TrainStep for Learner<Autodiff<I>> {
     type Input = StepData;
     type Output = Report;
 
-    /// The step of Burn's own training loop. Our loop calls `gradients` itself, with gradients on the host and other ranks.
+    /// The step of Burn's own training loop. Ours calls [`Exchange::sum`], with gradients on the host and other ranks.
     fn step(&self, data: StepData) -> TrainOutput<Report> {
-        let owners = Owners::default();
-        let (grads, item) = self.gradients(&data, None, &owners, Passes::none(), &mut Ranks::alone());
+        let (mut ranks, owners) = (Ranks::alone(), Owners::default());
+        let mut exchange = Exchange::choose(&RanksSection::default(), false, &ranks);
+        let pass = Pass { learner: self, data: &data, host: None, owners: &owners, passes: Passes::none() };
+        let (grads, item) = exchange.sum(pass, &mut ranks).unwrap_or_else(|error| {
+            let failure = Some(format!("{error:#}"));
+            (GradientsParams::new(), Report { step: data.step, failure, ..Report::default() })
+        });
         TrainOutput { grads, item }
     }
 }
 
 impl<I: Backend> Learner<Autodiff<I>> {
-    /// Gradients of all micro-batches of all ranks, as far as this rank steps their parameters. Those of parameters that are stepped on
-    /// the host are there when this returns, the others are returned.
-    pub(super) fn gradients(
-        &self,
-        data: &StepData,
-        host: Option<&mut HostPart>,
-        owners: &Owners,
-        passes: Passes<I>,
-        ranks: &mut Ranks,
-    ) -> (GradientsParams, Report) {
-        let summed = !ranks.is_alone() && !ranks.step_apart();
-        let gradients_leave = host.is_some() || summed;
-        let mut report = Report { step: data.step, gradients_leave, ..Report::default() };
-        let share = ranks.share(data.micro_batches.len());
-        let (first, end) = (share.range().start, share.range().end);
-        let own = &data.micro_batches[first as usize..end as usize];
-        // Ranks that step apart divide by their own targets.
-        let (share, divisor) = if ranks.step_apart() {
-            (Share { count: own.len() as u64, world: 1, rank: 0 }, counted(own))
-        } else {
-            (share, data.counted())
-        };
-        let mut sum = Sum::new(share, host, owners, passes);
-        if summed
-            && !ranks.sum_late()
-            && let Err(error) = self.begin_sums(data.step, &mut sum, ranks)
-        {
-            report.failure = Some(format!("{error:#}"));
-            return (sum.grads, report);
-        }
-        let losses = self.own_losses(data.step, (first, own), divisor, &mut sum);
-        let numbers = if ranks.step_apart() {
-            let part = divisor / data.counted();
-            self.numbers_apart(losses, part as f32, data.micro_batches.len(), &mut sum, ranks)
-        } else if ranks.sum_late() {
-            self.numbers_late(losses, &mut sum, ranks)
-        } else if summed {
-            self.numbers_together(losses, &mut sum, ranks)
-        } else {
-            self.numbers_alone(losses, &mut sum)
-        };
-        match numbers {
-            Ok((loss, norm)) => (report.loss, report.gnorm) = (loss, norm),
-            Err(error) => report.failure = Some(format!("{error:#}")),
-        }
-        report.gradients_held = (!ranks.is_alone()).then_some(sum.held.peak);
-        // Of two failures the first is told: the second follows from it.
-        report.failure = sum.failure.or(report.failure);
-        (sum.grads, report)
-    }
-
-    /// Begins the exchange of a step, whose gradients leave as they come.
-    fn begin_sums(&self, step: u64, sum: &mut Sum<'_, I>, ranks: &mut Ranks) -> anyhow::Result<()> {
-        ranks.begin_step(step);
-        let turns = Turns::of_pass(&self.gpt, self.pass.recompute);
-        sum.departing = Some(Departing::begin(ranks.begin_sums()?, turns));
-        Ok(())
-    }
-
-    /// Each loss of this rank's micro-batches, which are numbered from the first's on, by `divisor` targets. Their gradients are
-    /// added to `sum`.
-    fn own_losses(
+    /// Losses of this rank's micro-batches, each divided by `divisor` targets. `first` is the number of the first micro-batch. Adds
+    /// the gradients to `sum`.
+    pub(super) fn own_losses(
         &self,
         step: u64,
         (first, own): (u64, &[MicroBatch]),
@@ -142,9 +93,9 @@ impl<I: Backend> Learner<Autodiff<I>> {
                 inputs_in_tiles: self.pass.inputs_in_tiles,
             };
             let batch = micro_batch.upload::<I>(self.gpt.rows_on_demand(), &device);
-            sum.named = batch.inputs.rows.as_ref().map(|rows| Arc::clone(&rows.ids));
+            sum.begin_micro_batch(batch.inputs.rows.as_ref().map(|rows| Arc::clone(&rows.ids)));
             losses.push(self.forward_backward(batch, &options, sum));
-            sum.added += 1;
+            sum.end_micro_batch();
         }
         losses
     }
@@ -170,18 +121,13 @@ impl<I: Backend> Learner<Autodiff<I>> {
         value
     }
 
-    /// Loss and norm, for which the device is waited for once.
-    fn numbers_alone(&self, losses: Vec<Tensor<I, 1>>, sum: &mut Sum<'_, I>) -> anyhow::Result<(f32, f32)> {
-        let (losses, norm) = self.own_numbers(losses, sum)?;
-        Ok((losses.iter().sum(), norm))
-    }
-
-    fn own_numbers(
+    /// This rank's losses and the norm of its gradients, for which the device is waited for once.
+    pub(super) fn own_numbers(
         &self,
         losses: Vec<Tensor<I, 1>>,
         sum: &mut Sum<'_, I>,
     ) -> anyhow::Result<(Vec<f32>, f32)> {
-        // Those of a parameter whose state is lost have come to no sum.
+        // Gradients of a parameter whose state is lost are in no sum.
         ensure!(sum.failure.is_none(), "gradients could not be added up");
         let count = losses.len();
         let mut numbers = losses;
@@ -191,102 +137,8 @@ impl<I: Backend> Learner<Autodiff<I>> {
         numbers.truncate(count);
         Ok((numbers, norm))
     }
-
-    /// The loss of all ranks' micro-batches, each at its rank's own weights, of which this rank has `part`, and the norm of this rank's
-    /// gradients. Where any rank has numbers that are not finite, every rank's norm is NaN.
-    fn numbers_apart(
-        &self,
-        losses: Vec<Tensor<I, 1>>,
-        part: f32,
-        count: usize,
-        sum: &mut Sum<'_, I>,
-        ranks: &mut Ranks,
-    ) -> anyhow::Result<(f32, f32)> {
-        let own = self.own_numbers(losses, sum);
-        let all_computed = ranks.all(own.is_ok() && sum.failure.is_none())?;
-        let (mut losses, norm) = own?;
-        ensure!(all_computed, ANOTHER_FAILED);
-        for loss in &mut losses {
-            *loss *= part;
-        }
-        let usable = norm.is_finite() && losses.iter().all(|loss| loss.is_finite());
-        let loss = ranks.losses(losses, count)?.iter().sum();
-        Ok((loss, if ranks.all(usable)? { norm } else { f32::NAN }))
-    }
-
-    /// The same, of all ranks. A rank that could not compute its share has taken part in all sums nevertheless, so that no other waits for
-    /// it.
-    fn numbers_together(
-        &self,
-        losses: Vec<Tensor<I, 1>>,
-        sum: &mut Sum<'_, I>,
-        ranks: &mut Ranks,
-    ) -> anyhow::Result<(f32, f32)> {
-        // A rank without a micro-batch has not waited for its updates yet.
-        sum.settle();
-        sum.depart_all(&self.gpt);
-        sum.gather();
-        if let Some(departing) = sum.departing.take() {
-            ranks.end_sums(departing.sums)?;
-        }
-        let own = if losses.is_empty() { Ok(Vec::new()) } else { read(losses) };
-        let all_computed = ranks.all(own.is_ok() && sum.failure.is_none())?;
-        let losses = own?;
-        ensure!(all_computed, ANOTHER_FAILED);
-        let losses = ranks.losses(losses, sum.share.count as usize)?;
-        let norm = if sum.owners.are_divided() {
-            sum.divided_norm(&self.gpt, ranks)?
-        } else {
-            let norm = sum.norms.take_global(&self.gpt).map(|norm| read(vec![norm])).transpose()?;
-            sum.norm(norm.map(|norm| norm[0]))?
-        };
-        // One verdict and one factor for all, however each device adds up squares.
-        let norm = ranks.number(norm)?;
-        ranks.commit_step()?;
-        Ok((losses.iter().sum(), norm))
-    }
-
-    /// The loss of this step, and the norm of the sums that were under way beside it, which are those of the step before: 0 where there
-    /// were none. This step's own sums are under way when this returns.
-    fn numbers_late(
-        &self,
-        losses: Vec<Tensor<I, 1>>,
-        sum: &mut Sum<'_, I>,
-        ranks: &mut Ranks,
-    ) -> anyhow::Result<(f32, f32)> {
-        let own = if losses.is_empty() { Ok(Vec::new()) } else { read(losses) };
-        let rows = sum.own_rows(&self.gpt);
-        let all_computed = ranks.all(own.is_ok() && rows.is_ok() && sum.failure.is_none())?;
-        let (losses, rows) = (own?, rows?);
-        ensure!(all_computed, ANOTHER_FAILED);
-        let losses = ranks.losses(losses, sum.share.count as usize)?;
-        let norm = self.landed(sum, ranks)?.unwrap_or_default();
-        ranks.tell_wish()?;
-        ranks.start_late(rows)?;
-        Ok((losses.iter().sum(), norm))
-    }
-
-    /// Completes `sum` by the sums that were under way, and returns their norm; `None` where there were none.
-    fn landed(&self, sum: &mut Sum<'_, I>, ranks: &mut Ranks) -> anyhow::Result<Option<f32>> {
-        let Some(sums) = ranks.take_late()? else { return Ok(None) };
-        sum.land(&self.gpt, sums);
-        let norm = sum.norms.take_global(&self.gpt).map(|norm| read(vec![norm])).transpose()?;
-        Ok(Some(ranks.number(sum.norm(norm.map(|norm| norm[0]))?)?))
-    }
-
-    /// The sums that are under way and their norm, before anybody looks at the weights; `None` where there are none.
-    pub(super) fn settle_late(
-        &self,
-        passes: Passes<I>,
-        ranks: &mut Ranks,
-    ) -> anyhow::Result<Option<(GradientsParams, f32)>> {
-        let owners = Owners::default();
-        let mut sum = Sum::new(ranks.share(0), None, &owners, passes);
-        let norm = self.landed(&mut sum, ranks)?;
-        Ok(norm.map(|norm| (sum.grads, norm)))
-    }
 }
 
-fn read<I: Backend>(numbers: Vec<Tensor<I, 1>>) -> anyhow::Result<Vec<f32>> {
+pub(super) fn read<I: Backend>(numbers: Vec<Tensor<I, 1>>) -> anyhow::Result<Vec<f32>> {
     optimizer::numbers(Tensor::cat(numbers, 0))
 }

@@ -1,5 +1,7 @@
 //! The network with the settings of its passes, and the validation pass.
 
+use std::ops::Deref;
+
 use burn::module::Module;
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 use burn_train::InferenceStep;
@@ -39,10 +41,48 @@ impl<B: Backend> Learner<B> {
         Self { gpt, pass }
     }
 
-    /// The same passes over what `change` makes of the network, and what else it returns.
+    /// Replaces the network by the one that `change` returns, and returns the rest as well.
     pub(crate) fn map_gpt<T>(self, change: impl FnOnce(Gpt<B>) -> (Gpt<B>, T)) -> (Self, T) {
         let (gpt, more) = change(self.gpt);
         (Self { gpt, pass: self.pass }, more)
+    }
+}
+
+/// The model of a trainer, which an update takes and gives back.
+pub(super) struct Model<B: Backend>(Option<Learner<B>>);
+
+const TAKEN: &str = "the loop has begun, and no update is under way";
+
+impl<B: Backend> Default for Model<B> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<B: Backend> From<Learner<B>> for Model<B> {
+    fn from(learner: Learner<B>) -> Self {
+        Self(Some(learner))
+    }
+}
+
+impl<B: Backend> Deref for Model<B> {
+    type Target = Learner<B>;
+
+    fn deref(&self) -> &Learner<B> {
+        self.0.as_ref().expect(TAKEN)
+    }
+}
+
+impl<B: Backend> Model<B> {
+    /// Replaces the network by the one that `change` returns, in the same memory, and returns the rest.
+    pub(super) fn update<T>(&mut self, change: impl FnOnce(Gpt<B>) -> (Gpt<B>, T)) -> T {
+        let (learner, more) = self.take().map_gpt(change);
+        self.0 = Some(learner);
+        more
+    }
+
+    pub(super) fn take(&mut self) -> Learner<B> {
+        self.0.take().expect(TAKEN)
     }
 }
 
@@ -66,7 +106,7 @@ impl<B: Backend> InferenceStep for Learner<B> {
 }
 
 impl MicroBatch {
-    /// The micro-batch's tensors on `device`, with the rows of the embedding where those are fetched on demand.
+    /// The micro-batch's tensors on `device`, with rows of the embedding if these are fetched on demand.
     pub(super) fn upload<B: Backend>(&self, rows: Option<&RowsOnDemand>, device: &B::Device) -> Batch<B> {
         let shape = [self.rows, self.inputs.len() / self.rows];
         let ids = |ids: &[i32]| Tensor::<B, 2, Int>::from_data(TensorData::new(ids.to_vec(), shape), device);

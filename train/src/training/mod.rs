@@ -1,32 +1,34 @@
 //! The run itself, behind Burn's training interface.
 
-mod apart;
 mod beginning;
 #[cfg(test)]
 mod divided;
+mod due;
 mod evaluation;
+mod exchange;
 mod gradients;
 mod learner;
-mod lending;
-mod run;
+mod metrics;
 mod samples;
 mod saving;
 mod session;
+mod shard_gather;
 mod snapshot;
-mod steps;
 mod strategy;
+mod trainer;
 mod watching;
 mod wear;
 #[cfg(test)]
 mod whole_and_by_rows;
 
-pub(crate) use apart::take_own;
+pub(crate) use self::exchange::Exchange;
 pub(crate) use beginning::{computes_nothing, first_state};
 pub(crate) use evaluation::{evaluate, trial};
 pub(crate) use learner::Learner;
-pub(crate) use run::{Peaks, Run};
+pub(crate) use metrics::Peaks;
 pub(crate) use samples::{QuizScore, quiz};
-pub(crate) use session::{Progress, Session};
+pub(crate) use session::{Progress, Session, Speed};
 pub(crate) use snapshot::{PARTS, check, restore, save};
 pub(crate) use strategy::{Display, Failed, Outcome, Taken, Tape, launch};
+pub(crate) use trainer::Trainer;
 pub(crate) use wear::Wear;

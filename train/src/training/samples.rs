@@ -8,13 +8,12 @@ use burn::module::AutodiffModule;
 use burn::tensor::backend::Backend;
 use models::{Gpt, Sampling};
 use runs::config::EvalSection;
-use runs::{Speaker, TEXTS_AT_ONCE};
+use runs::{TEXTS_AT_ONCE, TextGenerator};
 use serde::Serialize;
 use serde_json::json;
 use tokenizer::{Message, Role};
 
-use super::strategy::Tape;
-use super::{Learner, Run};
+use super::Trainer;
 use crate::data::{Data, Question, questions};
 
 /// One text of a run's samples.
@@ -34,7 +33,7 @@ pub(crate) struct Score {
 /// How the held-out questions of the embedded corpus were answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct QuizScore {
-    /// Asked in forms that training knows, about what it never asked in that form.
+    /// Asked in forms that training knows, about subjects never asked in that form.
     pub(crate) held_out: Score,
     /// Asked in forms that training does not know.
     pub(crate) unseen_phrasings: Score,
@@ -51,13 +50,13 @@ impl fmt::Display for QuizScore {
     }
 }
 
-/// The model as a run's samples hear it.
+/// The generator of a run's samples.
 pub(crate) fn speaker<'a, B: Backend>(
     gpt: &'a Gpt<B>,
     data: &'a Data,
     eval: &EvalSection,
     seed: u64,
-) -> Speaker<'a, B> {
+) -> TextGenerator<'a, B> {
     let sampling = Sampling { temperature: eval.temperature, top_k: eval.top_k, seed, ..Sampling::default() };
     speaking(gpt, data, sampling, eval.max_new_tokens)
 }
@@ -67,13 +66,20 @@ fn speaking<'a, B: Backend>(
     data: &'a Data,
     sampling: Sampling,
     max_new_tokens: usize,
-) -> Speaker<'a, B> {
-    Speaker { gpt, tokenizer: &data.tokenizer, sampling, max_new_tokens, stop: &[], lookup: data.lookup() }
+) -> TextGenerator<'a, B> {
+    TextGenerator {
+        gpt,
+        tokenizer: &data.tokenizer,
+        sampling,
+        max_new_tokens,
+        stop: &[],
+        lookup: data.lookup(),
+    }
 }
 
 /// The prompts of a run's configuration, as text and ids.
 pub(crate) fn prompts<B: Backend>(
-    speaker: &Speaker<'_, B>,
+    speaker: &TextGenerator<'_, B>,
     eval: &EvalSection,
 ) -> anyhow::Result<Vec<(String, Vec<u32>)>> {
     let mut prompts = Vec::new();
@@ -89,7 +95,7 @@ pub(crate) fn prompts<B: Backend>(
 
 /// The samples that a run's configuration asks for.
 pub(crate) fn samples<B: Backend>(
-    speaker: &Speaker<'_, B>,
+    speaker: &TextGenerator<'_, B>,
     eval: &EvalSection,
 ) -> anyhow::Result<Vec<Sample>> {
     let mut samples = Vec::new();
@@ -115,7 +121,7 @@ pub(crate) fn quiz<B: Backend>(
     Ok(QuizScore { held_out: right(&speaker, &held_out)?, unseen_phrasings: right(&speaker, &unseen)? })
 }
 
-fn right<B: Backend>(speaker: &Speaker<'_, B>, questions: &[Question]) -> anyhow::Result<Score> {
+fn right<B: Backend>(speaker: &TextGenerator<'_, B>, questions: &[Question]) -> anyhow::Result<Score> {
     let mut score = Score { right: 0, asked: questions.len() };
     for questions in questions.chunks(TEXTS_AT_ONCE) {
         let prompts: Vec<Vec<u32>> = questions.iter().map(|question| question.prompt.clone()).collect();
@@ -127,12 +133,12 @@ fn right<B: Backend>(speaker: &Speaker<'_, B>, questions: &[Question]) -> anyhow
     Ok(score)
 }
 
-impl<I: Offloadable> Run<I> {
+impl<I: Offloadable> Trainer<I> {
     /// Shows and keeps the samples that the configuration asks for.
-    pub(super) fn sample(&mut self, model: &Learner<Tape<I>>) -> anyhow::Result<()> {
+    pub(super) fn sample(&mut self) -> anyhow::Result<()> {
         self.optimizer.settle()?;
         let (step, eval) = (self.session.progress.step, &self.session.config.eval);
-        let inner = model.valid();
+        let inner = self.model.valid();
         let seed = self.session.config.train.seed.wrapping_add(step);
         let speaker = speaker(&inner.gpt, &self.session.data, eval, seed);
         let samples = samples(&speaker, eval)?;

@@ -1,8 +1,9 @@
 //! Checkpoints of a run in progress.
 //!
-//! Training waits until a checkpoint's files are written, out of memory that its next step changes. They are made
-//! durable, summed up and named, and superfluous checkpoints removed, beside the steps that follow. Before the next
-//! save, an evaluation that asks for the best so far and the end of the run it is settled what became of them.
+//! Training waits until a checkpoint's files are written, because its next step changes that memory. A thread then
+//! syncs, digests and names the files and removes superfluous checkpoints, while training continues
+//! (`training_continues_while_a_checkpoint_is_synced`). The next save, an evaluation and the end of the run wait for
+//! that thread.
 
 use std::cell::RefCell;
 use std::panic::resume_unwind;
@@ -12,14 +13,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use backend_offload::{Bytes, Offloadable};
-use runs::checkpoint::{CheckpointError, Saved, Unsealed};
+use runs::checkpoint::{CheckpointError, Checkpoints, Saved, Unsealed};
 use serde_json::json;
 
-use super::apart::own_moments;
-use super::lending::Lending;
 use super::session::Best;
-use super::strategy::Tape;
-use super::{Learner, Run, snapshot};
+use super::shard_gather::ShardGather;
+use super::{Trainer, snapshot};
 use crate::figures::duration;
 use crate::ranks::SavedAt;
 
@@ -27,20 +26,33 @@ use crate::ranks::SavedAt;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Saves {
     pub(crate) count: u64,
-    /// How long training stood still for them.
+    /// Time for which training stood still.
     pub(crate) waited: Duration,
     /// Bytes of the last one.
     pub(crate) bytes: Option<u64>,
 }
 
+/// The checkpoints of a run, and the one on its way to the disk.
+pub(super) struct Saver {
+    checkpoints: Checkpoints,
+    sealing: Option<Sealing>,
+    pub(super) saves: Saves,
+}
+
+impl Saver {
+    pub(super) fn of(run: &Path) -> Self {
+        Self { checkpoints: Checkpoints::in_run(run), sealing: None, saves: Saves::default() }
+    }
+}
+
 /// A save whose files are written.
-pub(super) struct Sealing {
+struct Sealing {
     thread: JoinHandle<Sealed>,
     step: u64,
     /// The best before it.
     best_before: Option<Best>,
     begun: Instant,
-    /// When training went on without it.
+    /// When training continued.
     written: Instant,
 }
 
@@ -48,9 +60,9 @@ pub(super) struct Sealing {
 #[derive(Debug, Clone, Copy)]
 struct Course {
     begun: Instant,
-    /// When training went on.
+    /// When training continued.
     written: Instant,
-    /// When training had to know what became of it.
+    /// When training needed the outcome.
     asked: Instant,
     ended: Instant,
 }
@@ -60,7 +72,7 @@ impl Course {
         self.ended - self.begun
     }
 
-    /// How long training stood still: for the writing, and for what was left when it asked.
+    /// Time for which training stood still: the writing, and the rest of the work when training needed the outcome.
     fn waited(self) -> Duration {
         (self.written - self.begun) + self.ended.saturating_duration_since(self.asked)
     }
@@ -74,10 +86,9 @@ struct Sealed {
     ended: Instant,
 }
 
-impl<I: Offloadable> Run<I> {
-    /// Saves a checkpoint, as the best one if it is. If that fails, now or beside later steps, the one before is
-    /// still the best.
-    pub(super) fn save(&mut self, model: &Learner<Tape<I>>, better: Option<Best>) -> anyhow::Result<()> {
+impl<I: Offloadable> Trainer<I> {
+    /// Saves a checkpoint, as the best one if it is. If that fails, now or during later steps, the previous best remains.
+    pub(super) fn save(&mut self, better: Option<Best>) -> anyhow::Result<()> {
         self.settle_save_or_say();
         let begun = Instant::now();
         self.optimizer.settle()?;
@@ -87,8 +98,8 @@ impl<I: Offloadable> Run<I> {
         if is_best {
             self.session.progress.best = better;
         }
-        let sealing = self.write(model).and_then(|unsealed| {
-            let (checkpoints, rule) = (self.checkpoints.clone(), &self.session.config.checkpoint);
+        let sealing = self.write().and_then(|unsealed| {
+            let (checkpoints, rule) = (self.saver.checkpoints.clone(), &self.session.config.checkpoint);
             let (keep_last, keep_every) = (rule.keep_last, rule.keep_every);
             let seal = move || {
                 let saved = unsealed.seal();
@@ -101,41 +112,41 @@ impl<I: Offloadable> Run<I> {
             let thread = thread.spawn(seal).context("starting a thread")?;
             Ok(Sealing { thread, step, best_before, begun, written: Instant::now() })
         });
-        self.sealing = Some(sealing.or_else(|error| self.no_checkpoint(step, best_before, error))?);
+        self.saver.sealing = Some(sealing.or_else(|error| self.no_checkpoint(step, best_before, error))?);
         self.save_own();
         Ok(())
     }
 
     /// Writes the files of a checkpoint.
-    fn write(&mut self, model: &Learner<Tape<I>>) -> anyhow::Result<Unsealed> {
-        let lending = if self.optimizer.owners.are_divided() {
-            Some(RefCell::new(Lending::begin(&self.optimizer, &mut self.ranks)?))
+    fn write(&mut self) -> anyhow::Result<Unsealed> {
+        let gather = if self.optimizer.owners.are_divided() {
+            Some(RefCell::new(ShardGather::begin(&self.optimizer, &mut self.ranks)?))
         } else {
             None
         };
         let session = &self.session;
-        let lent = lending.as_ref().map_or(0, |lending| lending.borrow().bytes());
-        let bytes = self.optimizer.bytes() + lent + session.parameters * size_of::<f32>() as u64;
+        let remote = gather.as_ref().map_or(0, |gather| gather.borrow().bytes());
+        let bytes = self.optimizer.bytes() + remote + session.parameters * size_of::<f32>() as u64;
         let write = |folder: &Path| {
             let (config, progress) = (&session.config, &session.progress);
-            let (gpt, tokenizer) = (&model.gpt, &session.data.tokenizer);
-            snapshot::save(folder, gpt, &self.optimizer, lending.as_ref(), config, progress, tokenizer)?;
+            let (gpt, tokenizer) = (&self.model.gpt, &session.data.tokenizer);
+            snapshot::save(folder, gpt, &self.optimizer, gather.as_ref(), config, progress, tokenizer)?;
             session.data.indexes.as_ref().map_or(Ok(()), |indexes| indexes.save(folder))
         };
-        // What the journal tells up to this step is not to be lost once the checkpoint is there.
-        let synced = self.journal.sync();
+        // The journal up to this step has to last as long as the checkpoint.
+        let synced = self.log.journal.sync();
         let written =
-            synced.and_then(|()| Ok(self.checkpoints.write(session.progress.step, bytes, write)?));
-        // Whatever became of the file, other ranks are not to wait.
-        if let Some(lending) = lending {
-            lending.into_inner().end()?;
+            synced.and_then(|()| Ok(self.saver.checkpoints.write(session.progress.step, bytes, write)?));
+        // Even after a failure, no other rank may wait.
+        if let Some(gather) = gather {
+            gather.into_inner().end()?;
         }
         written
     }
 
-    /// Waits for the checkpoint on its way to the disk, if there is one, and writes down what became of it.
+    /// Waits for the checkpoint on its way to the disk, if there is one, and records its outcome.
     pub(super) fn settle_save(&mut self) -> anyhow::Result<()> {
-        let Some(Sealing { thread, step, best_before, begun, written }) = self.sealing.take() else {
+        let Some(Sealing { thread, step, best_before, begun, written }) = self.saver.sealing.take() else {
             return Ok(());
         };
         let asked = Instant::now();
@@ -145,9 +156,9 @@ impl<I: Offloadable> Run<I> {
             Ok(saved) => saved,
             Err(error) => return self.no_checkpoint(step, best_before, error.into()),
         };
-        self.saves.count += 1;
-        self.saves.waited += course.waited();
-        self.saves.bytes = Some(saved.bytes);
+        self.saver.saves.count += 1;
+        self.saver.saves.waited += course.waited();
+        self.saver.saves.bytes = Some(saved.bytes);
         let [took, waited] = [course.whole(), course.waited()].map(|time| time.as_secs_f64());
         let [ms, waited_ms] = [took, waited].map(|seconds| seconds * 1e3);
         let record = json!({ "step": step, "bytes": saved.bytes, "ms": ms, "waited_ms": waited_ms });
@@ -160,16 +171,16 @@ impl<I: Offloadable> Run<I> {
         Ok(())
     }
 
-    /// As [`settle_save`](Self::settle_save), where training goes on whatever became of the checkpoint.
+    /// As [`settle_save`](Self::settle_save); after a failure training continues.
     pub(super) fn settle_save_or_say(&mut self) {
         if let Err(error) = self.settle_save() {
             self.say(&format!("{error:#}; training continues"));
         }
     }
 
-    /// Settles a save that has ended; one that goes on is not waited for.
+    /// Settles a save that has ended, and waits for none.
     pub(super) fn look_after_save(&mut self) {
-        if self.sealing.as_ref().is_some_and(|sealing| sealing.thread.is_finished()) {
+        if self.saver.sealing.as_ref().is_some_and(|sealing| sealing.thread.is_finished()) {
             self.settle_save_or_say();
         }
     }
@@ -185,49 +196,44 @@ impl<I: Offloadable> Run<I> {
         Err(error.context(format!("step {step}: no checkpoint was saved")))
     }
 
-    /// Saves what this rank has of its own beside the checkpoint. A file that is missing costs a later run what is in it, and nothing
-    /// else.
+    /// Saves this rank's state of the exchange with the checkpoint. A checkpoint is whole without that file.
     fn save_own(&self) {
         // Rank 0's directory is the run's, and those of the others are two levels within it.
         let own = &self.session.run;
         let run = if self.ranks.leads() { Some(own.as_path()) } else { own.ancestors().nth(2) };
         let progress = &self.session.progress;
         let at = SavedAt { step: progress.step, losses: &progress.losses };
-        let saved = run.map_or(Ok(()), |run| self.ranks.save_own(run, at, own_moments(&self.optimizer)));
+        let moments = snapshot::moments(&self.optimizer);
+        let saved = run.map_or(Ok(()), |run| self.exchange.save_state(run, at, moments, &self.ranks));
         if let Err(error) = saved {
             eprintln!("rank {}: {error:#}; training continues", self.ranks.rank());
         }
     }
 
-    /// This rank's part of a save by rank 0: what it has of its own is saved, and what it alone keeps is sent where ranks divide the
-    /// moments.
-    pub(super) fn lend(&mut self, model: &Learner<Tape<I>>) -> anyhow::Result<()> {
+    /// This rank's part of a save by rank 0: its state of the exchange, and its shard of the optimizer, which rank 0 saves.
+    pub(super) fn send_own(&mut self) -> anyhow::Result<()> {
         self.save_own();
         if !self.optimizer.owners.are_divided() {
             return Ok(());
         }
         self.optimizer.settle()?;
-        Lending::begin(&self.optimizer, &mut self.ranks)?.serve(&self.optimizer, &model.gpt)
+        ShardGather::begin(&self.optimizer, &mut self.ranks)?.send_shards(&self.optimizer, &self.model.gpt)
     }
 
-    /// As [`save`](Self::save), where the run ends: the checkpoint is there, or an error says why not.
-    pub(super) fn save_or_end(
-        &mut self,
-        model: &Learner<Tape<I>>,
-        better: Option<Best>,
-    ) -> anyhow::Result<()> {
-        let saved = self.save(model, better).and_then(|()| self.settle_save());
+    /// As [`save`](Self::save) at the end of a run: the checkpoint exists, or an error says why not.
+    pub(super) fn save_or_end(&mut self, better: Option<Best>) -> anyhow::Result<()> {
+        let saved = self.save(better).and_then(|()| self.settle_save());
         saved.context("the run ends without a checkpoint of its last step")
     }
 
-    /// Lets `best` point where the checkpoint that was gone on from says: a run may have ended between a save and its
-    /// mark, or go on from before what was best. In another directory than it was saved in there is nothing to mark.
+    /// Marks the best checkpoint that the resumed one names. The run may have ended between a save and its mark, or resume from a
+    /// step before the best. In another directory there is nothing to mark.
     pub(crate) fn settle_best(&self) {
         let Some(best) = self.session.progress.best else { return };
-        if self.checkpoints.best().ok().flatten() == Some(best.step) {
+        if self.saver.checkpoints.best().ok().flatten() == Some(best.step) {
             return;
         }
-        match self.checkpoints.mark_best(best.step) {
+        match self.saver.checkpoints.mark_best(best.step) {
             Ok(()) | Err(CheckpointError::Absent { .. }) => {}
             Err(error) => self.say(&format!("the best checkpoint so far cannot be marked: {error}")),
         }

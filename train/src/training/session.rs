@@ -1,4 +1,4 @@
-//! The session of a run, which is everything but its tensors: settings, position, and what has to be reported.
+//! The session of a run: settings, data and position, without tensors.
 
 use std::{
     path::PathBuf,
@@ -16,7 +16,7 @@ use tokenizer::{Cursor, Fingerprint};
 use super::wear::Wear;
 use crate::data::{Data, TrainingWindows, ValidationWindows};
 
-/// A run as the loop sees it.
+/// Settings, data and position of a run.
 pub(crate) struct Session {
     pub(crate) config: Config,
     /// The run directory.
@@ -27,14 +27,18 @@ pub(crate) struct Session {
     pub(crate) progress: Progress,
     pub(crate) wear: Wear,
     pub(crate) parameters: u64,
-    /// Floating-point operations that one optimizer step is worth; recomputation is not worth any.
+    pub(crate) speed: Speed,
+    /// Set by the first signal.
+    pub(crate) stop: Arc<AtomicBool>,
+}
+
+/// The device's arithmetic.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Speed {
+    /// Floating-point operations of one optimizer step, without those of recomputation.
     pub(crate) flops_per_step: f64,
     /// The most FLOP/s this device has shown, in large products and in steps of the run.
     pub(crate) flops_per_second: Option<f64>,
-    /// Raised by the first signal.
-    pub(crate) stop: Arc<AtomicBool>,
-    /// Steps after which all ranks have the same weights: 1, or as many as each takes on its own.
-    pub(crate) common_every: u64,
 }
 
 /// The position of a run, saved with every checkpoint.
@@ -43,7 +47,7 @@ pub(crate) struct Session {
 pub(crate) struct Progress {
     /// Steps taken.
     pub(crate) step: u64,
-    /// Where the stream of sequences goes on.
+    /// Position in the stream of sequences.
     pub(crate) cursor: Cursor,
     /// Fingerprint of the training data; absent before step 1.
     pub(crate) data: Option<Fingerprint>,
@@ -96,34 +100,5 @@ impl Session {
 
     pub(crate) fn should_stop(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
-    }
-
-    /// Whether something that happens every `every` steps does so now: after the first step at or behind its turn that ends with the
-    /// same weights everywhere. The last step has its own place.
-    pub(crate) fn due(&self, every: u64) -> bool {
-        self.due_after(self.progress.step, every)
-    }
-
-    fn due_after(&self, step: u64, every: u64) -> bool {
-        let common = self.common_every;
-        let in_turn = every > 0 && step / every > step.saturating_sub(common) / every;
-        in_turn && step < self.steps() && self.is_common_after(step)
-    }
-
-    /// Whether all ranks have the same weights after the step that was taken last.
-    pub(crate) fn is_common(&self) -> bool {
-        self.is_common_after(self.progress.step)
-    }
-
-    /// Whether all ranks have the same weights after `step`.
-    pub(crate) fn is_common_after(&self, step: u64) -> bool {
-        step.is_multiple_of(self.common_every) || step >= self.steps()
-    }
-
-    /// Whether anybody looks at the weights after `step`.
-    pub(crate) fn looks_after(&self, step: u64) -> bool {
-        let Config { eval, checkpoint, .. } = &self.config;
-        let turns = [eval.every, eval.sample_every, checkpoint.every];
-        step >= self.steps() || turns.into_iter().any(|every| self.due_after(step, every))
     }
 }

@@ -1,7 +1,11 @@
-//! A run on disk and back: weights, moments, and the few numbers beside them.
+//! A run's state on disk: weights, moments, position.
 //!
 //! Tensors are fetched one at a time, when they are written, so a spilled state is saved with one tensor of extra host
 //! memory. Nothing random is saved: everything drawn follows from the seed and the step.
+//!
+//! A checkpoint reads from the device only weights that the host lacks
+//! (`a_checkpoint_reads_from_the_device_only_what_the_host_lacks`). Files are untrusted
+//! (`no_state_however_written_brings_resuming_or_inspecting_down`).
 
 #[cfg(test)]
 mod tests;
@@ -31,8 +35,9 @@ use serde::{Deserialize, Serialize};
 use tokenizer::Tokenizer;
 
 use super::Progress;
-use super::lending::Lending;
+use super::shard_gather::ShardGather;
 use crate::optimizer::{HostPart, Moments, Optimizer, Owners, Restored, keeps_second_moment};
+use crate::ranks::Pairs;
 
 pub(crate) const PARTS: [&str; 2] = ["first", "second"];
 const FORMAT: u32 = 1;
@@ -46,12 +51,12 @@ struct State {
     times: BTreeMap<String, usize>,
 }
 
-/// Writes everything a resumed run needs into `folder`. Moments that other ranks keep are fetched from them.
+/// Writes everything a resumed run needs into `folder`. `gather` fetches moments that other ranks keep.
 pub(crate) fn save<I: Backend, B: Backend>(
     folder: &Path,
     gpt: &Gpt<B>,
     optimizer: &Optimizer<I>,
-    lending: Option<&RefCell<Lending<'_>>>,
+    gather: Option<&RefCell<ShardGather<'_>>>,
     config: &Config,
     progress: &Progress,
     tokenizer: &Tokenizer,
@@ -63,7 +68,7 @@ pub(crate) fn save<I: Backend, B: Backend>(
         on_host.insert(whole.name(), whole);
     }
     let fetched = move |key: &str, shape: &[usize]| {
-        let fetched = lending.map(|lending| lending.borrow_mut().fetch(key)).expect("it was lent");
+        let fetched = gather.map(|gather| gather.borrow_mut().fetch(key)).expect("another rank keeps it");
         let numbers = fetched.map_err(|error| unread(key, &format!("{error:#}")))?;
         Ok(TensorData::new(numbers, shape.to_vec()))
     };
@@ -73,7 +78,7 @@ pub(crate) fn save<I: Backend, B: Backend>(
             Ok(TensorData::new(masters, shape.to_vec()))
         }
         Some(state) => state.complete(read()?).map_err(|error| unread(name, &error)),
-        None if lending.is_some_and(|lending| lending.borrow().has_masters_of(name)) => fetched(name, shape),
+        None if gather.is_some_and(|gather| gather.borrow().has_masters_of(name)) => fetched(name, shape),
         None => read(),
     };
     weights::save_completed(gpt, &folder.join(WEIGHTS), complete)?;
@@ -89,21 +94,21 @@ pub(crate) fn save<I: Backend, B: Backend>(
             }
         }
     }
-    for lent in lending.iter().flat_map(|lending| lending.borrow().moments()) {
-        let (key, shape) = (lent.key.clone(), lent.shape.clone());
+    for remote in gather.iter().flat_map(|gather| gather.borrow().moments()) {
+        let (key, shape) = (remote.key.clone(), remote.shape.clone());
         let fetch: Fetch<'_> = Box::new(move || fetched(&key, &shape));
-        moments.insert(lent.key, Outgoing { shape: lent.shape, fetch });
+        moments.insert(remote.key, Outgoing { shape: remote.shape, fetch });
     }
     gpt.visit(&mut HostMoments { on_host: &on_host, path: Vec::new(), moments: &mut moments });
     weights::write_tensors(&folder.join(MOMENTS), &moments, Stored::F32)
         .context("saving the optimizer's moments")?;
     let on_device = optimizer.moments.iter().map(|(name, moments)| (name.clone(), moments.time));
-    let lent = lending.map(|lending| lending.borrow().times.clone()).unwrap_or_default();
+    let remote = gather.map(|gather| gather.borrow().times.clone()).unwrap_or_default();
     let state = State {
         format: FORMAT,
         optimizer: config.train.optimizer,
         progress: progress.clone(),
-        times: lent
+        times: remote
             .into_iter()
             .chain(on_device)
             .chain(on_host.values().map(|state| (state.name().to_owned(), state.time() as usize)))
@@ -115,15 +120,15 @@ pub(crate) fn save<I: Backend, B: Backend>(
     Ok(())
 }
 
-/// Whether `folder`, whose bytes were checked before, holds the tensors that its configuration and its optimizer ask
-/// for: names, shapes and types. No number is read.
+/// Checks that `folder` holds the tensors of its configuration and optimizer: names, shapes and types. Reads no number; the bytes
+/// were checked before.
 pub(crate) fn check(folder: &Path) -> anyhow::Result<()> {
     let config = Config::load(&folder.join(CONFIG).to_string_lossy(), &[])?;
     weights::check_native::<Flex>(&config.model, &folder.join(WEIGHTS), &FlexDevice)?;
     check_moments(&State::read(folder)?, folder, &TensorFile::open(&folder.join(MOMENTS))?)
 }
 
-/// Whether `moments` are those of the weights beside them, as the optimizer keeps them.
+/// Checks that `moments` belong to the weights in the same folder.
 fn check_moments(state: &State, folder: &Path, moments: &TensorFile) -> anyhow::Result<()> {
     let weights = TensorFile::open(&folder.join(WEIGHTS))?;
     let mut expected = 0;
@@ -164,7 +169,7 @@ impl State {
     }
 }
 
-/// Where the run in `folder` stood, and its optimizer, with the moments that this process is to keep.
+/// Position of the run in `folder`, and its optimizer with this process's moments.
 pub(crate) fn restore<I: Managed>(
     folder: &Path,
     config: &Config,
@@ -190,14 +195,14 @@ pub(crate) fn restore<I: Managed>(
     for (name, time) in state.times {
         if !optimizer.owners.has(&name) {
             if let Some(host) = &mut optimizer.host {
-                host.times_elsewhere.insert(name, time);
+                host.other_owners_times.insert(name, time);
             }
             continue;
         }
         let [first, second] = PARTS.map(|part| format!("{name}.{part}"));
         let numbers = |part: &str| stored.numbers(part).map_err(|error| BadInput(error.to_string()));
-        let rank = stored.info(&first).map_or(0, |info| info.shape.len());
-        if optimizer.host.as_ref().is_some_and(|host| host.takes(&name, rank)) {
+        let dims = stored.info(&first).map_or(0, |info| info.shape.len());
+        if optimizer.host.as_ref().is_some_and(|host| host.takes(&name, dims)) {
             on_host.insert(name, time);
             continue;
         }
@@ -254,6 +259,21 @@ pub(super) fn moment_on_device<I: Backend>(
     let tensor = kept.and_then(|kept| [Some(&kept.first), kept.second.as_ref()][part]);
     let tensor = tensor.with_context(|| format!("the moments of `{parameter}` are not here"))?;
     Ok(read::<I>(parameter, tensor)?.iter::<f32>().collect())
+}
+
+/// The moments that this rank has on its device, in the order of their parameters' names.
+pub(super) fn moments<I: Managed>(optimizer: &Optimizer<I>) -> Pairs<'_> {
+    let names: Vec<&String> = optimizer.moments.keys().collect();
+    let lengths: Vec<[usize; 2]> = optimizer.moments.values().map(Moments::lengths).collect();
+    let of_pair = lengths.clone();
+    let fetch = move |n: usize| {
+        let part = |part: usize| match of_pair[n][part] {
+            0 => Ok(Vec::new()),
+            _ => moment_on_device(optimizer, names[n], part),
+        };
+        Ok([part(0)?, part(1)?])
+    };
+    Pairs { lengths, fetch: Box::new(fetch) }
 }
 
 /// States and moments that this process keeps, read one at a time.

@@ -1,8 +1,7 @@
 //! The loop, as a strategy of Burn's training.
 //!
-//! Burn's own loop thinks in epochs, clones the model to step it and returns no errors. This one is handed over to
-//! Burn for its metrics, renderers and interrupter; it takes the model, drops the learner that held it, and owns what
-//! steps it. Its error waits beside the strategy until Burn has returned.
+//! Burn's own loop counts epochs, clones the model to step it and returns no errors. Ours runs inside Burn for its metrics, renderers
+//! and interrupter. The trainer takes the model out of Burn's learner and keeps the loop's result until Burn has returned.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,7 +17,7 @@ use burn_train::{
 
 use super::evaluation::Evaluation;
 use super::saving::Saves;
-use super::{Learner, Peaks, Run, Session};
+use super::{Learner, Peaks, Session, Trainer};
 use crate::data::StepLoader;
 use crate::exit::Ending;
 use crate::journal::Journal;
@@ -67,16 +66,16 @@ pub(crate) struct Outcome<I: Offloadable> {
     pub(crate) saves: Saves,
 }
 
-/// The rest of a run that could not go on here.
+/// The rest of a run that has failed here.
 pub(crate) struct Failed {
     pub(crate) error: anyhow::Error,
     pub(crate) ranks: Ranks,
-    /// Whether it has saved a checkpoint, which is rank 0's to know.
+    /// Whether it has saved a checkpoint. Only rank 0 knows.
     pub(crate) saved: bool,
 }
 
 impl<I: Offloadable> Outcome<I> {
-    /// The rest of a run that has failed behind its last step.
+    /// The rest of a run that has failed after its last step.
     pub(crate) fn failed(self, error: anyhow::Error) -> Box<Failed> {
         Box::new(Failed { error, ranks: self.ranks, saved: self.saves.bytes.is_some() })
     }
@@ -96,20 +95,20 @@ pub(crate) struct Taken {
 }
 
 /// Burn shares a strategy; the one thread that trains holds the run from its first step to its last.
-struct Strategy<I: Offloadable>(Mutex<Run<I>>);
+struct Strategy<I: Offloadable>(Mutex<Trainer<I>>);
 
-/// Trains `learner` under Burn's metrics, and shows it as asked. After a failure no memory of it is held any more.
+/// Trains `learner` under Burn's metrics and the chosen display. After a failure, no memory of the learner is held.
 pub(crate) fn launch<I: Offloadable>(
     learner: Learner<Tape<I>>,
-    run: Run<I>,
+    trainer: Trainer<I>,
     interrupter: Interrupter,
 ) -> Result<Outcome<I>, Box<Failed>> {
-    let (session, display) = (&run.session, run.display);
+    let (session, display) = (&trainer.session, trainer.log.display);
     let steps = session.progress.step as usize..session.steps() as usize;
     let train = StepLoader::new(Arc::clone(&session.training), steps);
     let valid = StepLoader::new(Arc::clone(&session.validation), 0..session.validation.len());
     let directory = session.run.clone();
-    let strategy = Arc::new(Strategy(Mutex::new(run)));
+    let strategy = Arc::new(Strategy(Mutex::new(trainer)));
     let mut training: SupervisedTraining<Components<I>> =
         SupervisedTraining::new(directory, Arc::new(train), Arc::new(valid))
             .with_training_strategy(TrainingStrategy::Custom(Arc::clone(&strategy) as Arc<_>))
@@ -130,26 +129,25 @@ pub(crate) fn launch<I: Offloadable>(
     let trained = training.launch(burn_train::Learner::new(learner, unused, ConstantLr::new(0.0)));
     // The terminal is the user's again before anything else is printed.
     drop(trained.renderer);
-    let run = Arc::into_inner(strategy).expect("Burn lets go of what it has returned from").0;
-    let mut run = run.into_inner().unwrap_or_else(PoisonError::into_inner);
-    run.peaks.include::<I>(&run.device, &stats::<I>(&run.device));
-    let ending = match run.ending.expect("the loop has ended") {
+    let trainer = Arc::into_inner(strategy).expect("Burn lets go of what it has returned from").0;
+    let mut trainer = trainer.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut metrics = trainer.metrics;
+    metrics.peaks.include::<I>(&trainer.device, &stats::<I>(&trainer.device));
+    let (ranks, saves) = (trainer.ranks, trainer.saver.saves);
+    let ending = match trainer.ending.take().expect("the loop has ended") {
         Ok(ending) => ending,
-        Err(error) => {
-            let saved = run.saves.bytes.is_some();
-            return Err(Box::new(Failed { error, ranks: run.ranks, saved }));
-        }
+        Err(error) => return Err(Box::new(Failed { error, ranks, saved: saves.bytes.is_some() })),
     };
     Ok(Outcome {
         learner: trained.model,
-        session: run.session,
-        ranks: run.ranks,
-        journal: run.journal,
+        session: trainer.session,
+        ranks,
+        journal: trainer.log.journal,
         ending,
-        peaks: run.peaks,
-        evaluation: run.evaluation,
-        taken: run.taken,
-        saves: run.saves,
+        peaks: metrics.peaks,
+        evaluation: metrics.evaluation,
+        taken: metrics.taken,
+        saves,
     })
 }
 
@@ -162,14 +160,14 @@ impl<I: Offloadable> SupervisedLearningStrategy<Components<I>> for Strategy<I> {
         _valid: ValidLoader<Components<I>>,
         _first_epoch: usize,
     ) -> (Learner<Tape<I>>, Events<I>) {
-        let model = learner.model();
-        // The only other holder of the weights: they are stepped in place of the old ones, not beside them.
+        let mut trainer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        trainer.model = learner.model().into();
+        // The only other holder of the weights: they are stepped in place of the old ones.
         drop(learner);
         let mut events = components.event_processor;
-        let mut run = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (model, ending) = run.all_steps(model, train.as_ref(), &mut events, &components.interrupter);
-        run.settle_save_or_say();
-        run.ending = Some(ending);
-        (model, events)
+        let ending = trainer.train(train.as_ref(), &mut events, &components.interrupter);
+        trainer.settle_save_or_say();
+        trainer.ending = Some(ending);
+        (trainer.model.take(), events)
     }
 }

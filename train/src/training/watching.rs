@@ -1,4 +1,4 @@
-//! One early step of the run, watched: the timeline that the report draws.
+//! The timeline of one early step, which the report draws.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::progress::Report;
 
-/// Steps of a process before the one that is watched: by then kernels are chosen, and a repeated step is known.
+/// Steps of a process before the watched one: by then kernels are chosen, and the pager knows a repeated step.
 const BEFORE: u64 = 3;
 
 /// The step that is watched by a process that goes on after step `taken` of `steps`.

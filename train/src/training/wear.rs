@@ -2,6 +2,9 @@
 //!
 //! A drive wears out whichever process writes, so the count goes on when the run does. It is kept by the journal: equal runs leave
 //! equal checkpoints, and steps that are lost and taken again count twice, as they were written twice. Each rank counts its own.
+//!
+//! A run takes no step that would exceed its limit, judged by the step before and the bytes of states on the disk
+//! (`a_run_takes_all_steps_under_its_limit_and_none_that_goes_above_it`).
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -13,14 +16,14 @@ use serde_json::Value;
 
 use crate::journal;
 
-/// The count and the limit of one process. Counters that it is told are those of its device, in bytes since the process began.
+/// Count and limit of one process. Callers pass the counter of its device, in bytes since the process began.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wear {
     limit: Option<u64>,
     /// Bytes written before the run was opened here, and the counter then.
     earlier: u64,
     counted: u64,
-    /// Bytes of the optimizer's states there, each of which an update writes once, and whoever opens the run before it.
+    /// Bytes of the optimizer's states on the disk. Opening the run writes them once, and so does each update.
     states: u64,
     /// Bytes written when the last step had ended, and since the one before.
     written: u64,
@@ -53,13 +56,13 @@ impl Wear {
         ))
     }
 
-    /// The next step begins with what is written now.
+    /// Begins a step: bytes written so far belong to earlier steps.
     pub(crate) fn begin(&mut self, counter: u64) {
         self.written = self.written(counter);
     }
 
-    /// Whether the update that is under way has to be waited for, as it would matter how much of it is written. Often enough to know
-    /// a whole step's bytes when it does.
+    /// Whether to wait for the update under way, because its bytes may exceed the limit. True often enough to measure a whole step
+    /// before that.
     pub(crate) fn has_to_be_exact(&self, counter: u64) -> bool {
         let written = self.written(counter);
         let step = written - self.written + self.states;
@@ -79,7 +82,7 @@ impl Wear {
     }
 }
 
-/// Bytes that a run has written as far as its journal tells, and those of its last step.
+/// Bytes that a run has written according to its journal, and those of its last step.
 fn told_in(run: &Path) -> anyhow::Result<[u64; 2]> {
     let path = run.join(journal::FILE);
     let [mut written, mut step] = [0; 2];
@@ -114,7 +117,7 @@ mod tests {
     /// Takes steps that write `blocks` and the states, which are written after the step that they are of, until one would be too
     /// much; how many, and the bytes in all.
     fn steps_until_it_stops(mut wear: Wear, [blocks, states]: [u64; 2], late: u64) -> (u64, u64) {
-        // The counter, and what is under way.
+        // The counter, and bytes of the update under way.
         let (mut counter, mut under_way) = (7 + states, 0);
         wear.begin(counter);
         for step in 1.. {

@@ -8,7 +8,7 @@ use backend_offload::{Offload, Offloadable};
 use burn::tensor::backend::Backend;
 use models::Lookup;
 use runs::BadInput;
-use runs::Speaker;
+use runs::TextGenerator;
 use runs::Trained;
 use runs::device::{self, Place, Setup, Work};
 use tokenizer::{Message, Role};
@@ -47,9 +47,9 @@ impl Work for Conversation<'_> {
     fn on<I: Offloadable>(self, device: &I::Device, _place: &Place) -> anyhow::Result<()> {
         let Self { args, trained } = self;
         let gpt = trained.for_inference::<Offload<I>>(device)?;
-        let indexes = trained.indexes(|told| eprintln!("{told}"));
+        let indexes = trained.indexes(|warning| eprintln!("{warning}"));
         let lookup = indexes.as_ref().map(|indexes| indexes as &dyn Lookup);
-        let speaker = Speaker {
+        let speaker = TextGenerator {
             gpt: &gpt,
             tokenizer: &trained.tokenizer,
             sampling: args.sampling.sampling(),
@@ -57,18 +57,21 @@ impl Work for Conversation<'_> {
             stop: &args.sampling.stop,
             lookup,
         };
+
         let mut out = std::io::stdout();
-        let mut history = History::beginning_with(args.system.as_deref());
-        let silenced = interrupt::of_an_answer()?;
+        let mut history = History::new(args.system.as_deref());
+        let silenced = interrupt::answer_flag()?;
         if let Some(question) = &args.prompt {
             return history.answer(question, &speaker, &mut out, &silenced);
         }
+
         let input = std::io::stdin();
         let talks = input.is_terminal();
         if talks {
             let path = trained.checkpoint.path.display();
             println!("{path}; /clear forgets, /quit ends, Ctrl-C ends an answer");
         }
+
         loop {
             if talks {
                 print!("> ");
@@ -81,7 +84,7 @@ impl Work for Conversation<'_> {
             match line.trim() {
                 "" => {}
                 "/quit" | "/exit" => return Ok(()),
-                "/clear" => history = History::beginning_with(args.system.as_deref()),
+                "/clear" => history = History::new(args.system.as_deref()),
                 question => match history.answer(question, &speaker, &mut out, &silenced) {
                     Err(error) if talks && error.is::<BadInput>() => println!("{error}"),
                     answered => answered?,
@@ -94,25 +97,27 @@ impl Work for Conversation<'_> {
 /// The part of a conversation that still fits, instructions first.
 struct History {
     messages: Vec<Message>,
-    /// Messages at the beginning that are never forgotten.
+    /// First messages that are never forgotten.
     kept: usize,
 }
 
 impl History {
-    fn beginning_with(system: Option<&str>) -> Self {
+    fn new(system: Option<&str>) -> Self {
         let messages: Vec<_> = system.map(|text| Message::new(Role::System, text)).into_iter().collect();
         Self { kept: messages.len(), messages }
     }
 
-    /// Answers until `silenced` is set, and remembers both. A question that cannot be answered is forgotten.
+    /// Prints an answer until `silenced` is set, and adds both to the history. A question that cannot be answered is
+    /// dropped.
     fn answer<B: Backend>(
         &mut self,
         question: &str,
-        speaker: &Speaker<'_, B>,
+        speaker: &TextGenerator<'_, B>,
         out: &mut impl Write,
         silenced: &AtomicBool,
     ) -> anyhow::Result<()> {
         self.messages.push(Message::new(Role::User, question));
+
         let window = speaker.gpt.config().n_positions;
         let ids = loop {
             let ids = speaker.tokenizer.encode_prompt(&self.messages)?;
@@ -130,6 +135,7 @@ impl History {
             // The oldest question and its answer are forgotten first.
             self.messages.drain(self.kept..self.kept + 2);
         };
+
         silenced.store(false, Ordering::Relaxed);
         let said = speaker.stream_to(&[ids], out, silenced);
         silenced.store(true, Ordering::Relaxed);

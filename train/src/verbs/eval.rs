@@ -23,34 +23,36 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let trained = args.checkpoint.open()?;
     let setup = Setup::from(&trained.config).without_disk();
-    device::with(args.checkpoint.device, &setup, Measuring { trained, json: args.json })
+    device::with(args.checkpoint.device, &setup, Evaluating { trained, json: args.json })
 }
 
-struct Measuring {
+struct Evaluating {
     trained: Trained,
     json: bool,
 }
 
-impl Work for Measuring {
+impl Work for Evaluating {
     type Output = ();
 
     fn on<I: Offloadable>(self, device: &I::Device, _place: &Place) -> anyhow::Result<()> {
         let gpt = self.trained.for_inference::<Offload<I>>(device)?;
-        // Other data than the run learned from are cut into shards of their own, which nobody needs afterwards.
-        let elsewhere = tempfile::tempdir()?;
-        let indexes = self.trained.indexes(|told| eprintln!("{told}"));
+        // Data other than the run's own is cut into temporary shards.
+        let temporary = tempfile::tempdir()?;
+        let indexes = self.trained.indexes(|warning| eprintln!("{warning}"));
         let Trained { data, checkpoint, config, tokenizer, .. } = self.trained;
-        let folder = data.unwrap_or_else(|| elsewhere.path().to_owned());
-        // The first signal ends it: it leaves nothing that a second one would spoil.
+        let folder = data.unwrap_or_else(|| temporary.path().to_owned());
+        // Never set: the first signal ends the process, which leaves nothing half done.
         let never = AtomicBool::new(false);
-        let data = Data { indexes, ..Data::of(tokenizer, &config, &folder, &never)? };
+        let data = Data { indexes, ..Data::new(tokenizer, &config, &folder, &never)? };
         let looked_up = data.indexes.as_ref();
         let windows = ValidationWindows::open(&config, &data, looked_up, config.eval.sequences, &never)?;
+
         let learner = Learner::new(gpt, &config);
         let evaluation = evaluate(&learner, &windows, &data.tokenizer, usize::MAX, |_| {})?;
         let score = (config.quiz() > 0)
             .then(|| quiz(&learner.gpt, &data, config.quiz(), config.eval.max_new_tokens))
             .transpose()?;
+
         if self.json {
             let mut record = json!(evaluation);
             record["step"] = json!(checkpoint.step);
@@ -61,6 +63,7 @@ impl Work for Measuring {
             println!("{record:#}");
             return Ok(());
         }
+
         println!("{} after step {}", checkpoint.path.display(), checkpoint.step);
         println!(
             "loss {:.4} | perplexity {:.3} over {} sequences",

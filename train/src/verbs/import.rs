@@ -1,4 +1,4 @@
-//! `train import`: a run that begins with published weights, or with weights that `export` wrote in this trainer's own layout.
+//! `train import`: begins a run with published weights, or with weights from `export --layout native`.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ impl Work for Importing<'_> {
         if Checkpoints::is_one(&args.from) {
             Checkpoints::open(&args.from)?;
         }
-        let source = &args.tokenizer.clone().unwrap_or_else(|| beside(&args.from));
+        let source = &args.tokenizer.clone().unwrap_or_else(|| tokenizer_folder(&args.from));
         let tokenizer = Tokenizer::load(source).map_err(|error| unusable(&error))?;
         let model = weights::pretrained_config(&args.from).map_err(|error| unusable(&error))?;
         runs::weights::tables_fit(&model)?;
@@ -77,7 +77,7 @@ impl Work for Importing<'_> {
         Checkpoints::in_run(&args.out).save(0, bytes, |folder| {
             training::save(folder, &gpt, &optimizer, None, &config, &progress, &tokenizer)
         })?;
-        // Last: a folder without it is no run, and an interrupted import is begun again.
+        // Committed last: without this a folder is no run, and an interrupted import is repeated.
         let _lock = start.commit()?;
         let out = args.out.display();
         println!(
@@ -89,18 +89,17 @@ impl Work for Importing<'_> {
     }
 }
 
-/// Whatever is wrong with a file that somebody gave, another one helps.
+/// Any error in a given file is bad input: another file may work.
 fn unusable(error: &dyn Display) -> BadInput {
     BadInput(error.to_string())
 }
 
-/// Where the tokenizer of the weights in `folder` is: a checkpoint has it in a folder of its own.
-fn beside(folder: &Path) -> PathBuf {
+/// A subfolder in a checkpoint, otherwise the same folder.
+fn tokenizer_folder(folder: &Path) -> PathBuf {
     let own = folder.join(TOKENIZER);
     if own.is_dir() { own } else { folder.to_owned() }
 }
 
-/// The named configuration, or else everything's default, around the published model and tokenizer.
 fn described(args: &Args, model: &GptConfig, tokenizer: &Path) -> anyhow::Result<Config> {
     let ConfigArgs { config: name, set } = &args.config;
     let tokenizer = std::path::absolute(tokenizer)?;
@@ -114,6 +113,6 @@ fn described(args: &Args, model: &GptConfig, tokenizer: &Path) -> anyhow::Result
     config.tokenizer.path = Some(tokenizer);
     config.train.sequence = Some(config.sequence().min(model.n_positions));
     config.resolve_paths()?;
-    // Read once more, so that what does not fit the published model is said here and not at the first run.
+    // Parsed again, so that settings that do not fit the published model fail here and not at the first run.
     Ok(Config::from_text(&config.to_json(), name, &[])?)
 }

@@ -1,4 +1,4 @@
-//! `train index`: what followed the longest earlier occurrence of any context, built from a prepared set and looked into.
+//! `train index`: builds an index of longest matches from a prepared set, and inspects it.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -114,6 +114,7 @@ pub(crate) fn inspect(args: &Inspect) -> anyhow::Result<()> {
         describe(&args.index, &manifest, index);
         println!("every byte of the index and its shards is as it was written");
     }
+
     if let Some(spec) = &args.tokenizer {
         let tokenizer = open(spec)?;
         let plan = WindowPlan { length: 1, align: Align::Anywhere, shuffle: false };
@@ -133,25 +134,28 @@ pub(crate) fn inspect(args: &Inspect) -> anyhow::Result<()> {
                 grouped(copies.positions)
             );
         }
+
         if let Some(text) = &args.text {
             let found = corpora.longest(&tokenizer.encode(text)?);
             record["match"] = json!(found.map(|found| json!({
                 "length": found.length, "next": found.next, "at": found.at,
             })));
-            let told = found.map(|found| -> anyhow::Result<String> {
+
+            let line = found.map(|found| -> anyhow::Result<String> {
                 let next = tokenizer.decode(&[found.next])?;
                 Ok(format!(
                     "the text's last {} tokens occur first at position {}, followed by {next:?}",
                     found.length, found.at
                 ))
             });
-            let told =
-                told.transpose()?.unwrap_or_else(|| "no end of the text occurs in the index".to_owned());
+            let line =
+                line.transpose()?.unwrap_or_else(|| "no end of the text occurs in the index".to_owned());
             if !args.json {
-                println!("{told}");
+                println!("{line}");
             }
         }
     }
+
     if args.json {
         println!("{record:#}");
     }

@@ -1,4 +1,4 @@
-//! `train inspect`: what is in a run directory or a checkpoint, every byte checked.
+//! `train inspect`: the contents of a run directory or a checkpoint, with every byte checked.
 
 use std::path::{Path, PathBuf};
 
@@ -32,10 +32,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     } else {
         return Err(neither(path).into());
     };
-    // After the checksums: a flipped bit in it is damage, not a wrong key.
+    // Loaded after the checksum check, so that a flipped bit is reported as damage and not as a wrong key.
     let config = Config::load(&path.join(CONFIG).to_string_lossy(), &[])?;
     let parameters = Footprint::of(&config.model)?.parameters;
     let damaged = checkpoints.iter().filter(|(_, verified)| verified.is_err()).count();
+
     if args.json {
         let described: Vec<Value> =
             checkpoints.iter().map(|(path, verified)| describe(path, verified)).collect();
@@ -56,11 +57,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             println!("no checkpoint yet");
         }
     }
+
     anyhow::ensure!(damaged == 0, "{damaged} of {} checkpoints are damaged", checkpoints.len());
     Ok(())
 }
 
-/// The checkpoint `path`, if its bytes are as they were written and its tensors those that resuming needs.
+/// The checkpoint `path`, if its bytes are undamaged and it has the tensors that a resume needs.
 fn whole(path: &Path) -> anyhow::Result<Verified> {
     let verified = Checkpoints::open(path)?;
     training::check(path).with_context(|| format!("the checkpoint {} cannot be used", path.display()))?;

@@ -1,4 +1,4 @@
-//! One verb, one file: its arguments and what it does with them.
+//! One verb, one file: its arguments and its work.
 
 mod arguments;
 pub(crate) mod chat;

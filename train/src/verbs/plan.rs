@@ -1,4 +1,4 @@
-//! `train plan`: what a run would need and take on this machine.
+//! `train plan`: memory, traffic and time of a run on this machine or a described one.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use runs::directory::DEFAULT;
 use super::{ConfigArgs, run::refuse};
 use crate::data::{Data, TrainingWindows};
 use crate::machine::{Measuring, survey};
-use crate::plan::{Elsewhere, Epoch, Machine, Plan, placed};
+use crate::plan::{DescribedMachine, Epoch, Machine, Plan, placed};
 use crate::rehearsal;
 
 #[derive(Debug, clap::Args)]
@@ -22,18 +22,20 @@ pub(crate) struct Args {
     /// auto, cuda, cuda:N, vulkan or cpu.
     #[arg(long, default_value_t)]
     device: DeviceChoice,
-    /// Plan for a machine that is not here: a known card and the host's memory, or the sizes of device and host with the
-    /// link's and the arithmetic's speed (rtx-4090,64GiB or 24GiB,128GiB,25GB/s,80TFLOP/s).
+    /// Plan for a described machine: a known card and the host's memory, or the sizes of device and host with the
+    /// speeds of link and arithmetic (rtx-4090,64GiB or 24GiB,128GiB,25GB/s,80TFLOP/s).
     #[arg(long, value_name = "MACHINE", conflicts_with = "device")]
-    on: Option<Elsewhere>,
-    /// Plan for this many processes that share a step's micro-batches: on this machine, or each on a machine --on describes.
+    on: Option<DescribedMachine>,
+    /// Plan for this many processes that share a step's micro-batches: on this machine, or each on a machine that --on
+    /// describes.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     ranks: u16,
-    /// Record a step in a dry run of this configuration, which takes seconds to minutes, and replay it under the planned budgets:
-    /// bytes over the link, to and from the disk, and times are then what the pager does, and no estimate.
+    /// Record a step in a dry run of this configuration, which takes seconds to minutes, and replay it under the
+    /// planned budgets. Bytes over the link, to and from the disk, and times are then those of the pager instead of
+    /// estimates.
     #[arg(long, conflicts_with = "ranks")]
     replay: bool,
-    /// Measure the speeds of this machine anew and keep them, where those of an earlier start would be taken.
+    /// Measure the speeds of this machine again and store them, instead of using an earlier measurement.
     #[arg(long, conflicts_with = "on")]
     measure: bool,
     /// Print the plan as JSON.
@@ -45,8 +47,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let ConfigArgs { config, set } = &args.config;
     let ranks = usize::from(args.ranks);
     let config = Config::load(config.as_deref().unwrap_or(DEFAULT), set)?;
-    if let Some(elsewhere) = &args.on {
-        let machine = Machine { other_ranks: ranks - 1, ..elsewhere.machine(&config)? };
+    if let Some(described) = &args.on {
+        let machine = Machine { other_ranks: ranks - 1, ..described.machine(&config)? };
         return show(&config, &machine, args.replay, args.json);
     }
     let setup = Setup::from(&config).among(0, ranks).without_disk();
@@ -88,9 +90,9 @@ fn show(config: &Config, machine: &Machine, replay: bool, json: bool) -> anyhow:
     refuse(&plan)
 }
 
-/// The training data that one epoch sees, where the shards are there already.
+/// `None` before the shards exist.
 pub(super) fn epoch(config: &Config) -> Result<Option<Epoch>, tokenizer::Error> {
     let Some(data) = Data::ready(config)? else { return Ok(None) };
     let training = TrainingWindows::open(config, &data)?;
-    Ok(Some(Epoch::of(training.sequences(), training.targets(), training.text_tokens())))
+    Ok(Some(Epoch::new(training.sequences(), training.targets(), training.text_tokens())))
 }

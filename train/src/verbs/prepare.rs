@@ -124,7 +124,7 @@ fn describe(manifest: &Manifest) {
     report_bad_records(manifest);
 }
 
-/// Says for each place where sequences may begin how many of the counted targets an epoch sees.
+/// Prints, for each alignment of sequences, how many counted targets an epoch sees.
 fn describe_targets(args: &Args, tokenizer: &Tokenizer) {
     let length = args.sequence;
     for (align, name) in [(Align::Anywhere, "anywhere"), (Align::Document, "document")] {
@@ -133,7 +133,7 @@ fn describe_targets(args: &Args, tokenizer: &Tokenizer) {
         }
         let plan = WindowPlan { length, align, shuffle: false };
         let said = match TokenDataset::open(&args.out, tokenizer::Split::Train, tokenizer, plan) {
-            Ok(tokens) => Epoch::of(tokens.windows(), tokens.targets(), tokens.tokens()).to_string(),
+            Ok(tokens) => Epoch::new(tokens.windows(), tokens.targets(), tokens.tokens()).to_string(),
             Err(error) => error.to_string(),
         };
         println!("sequences of {length} with data.align = \"{name}\": {said}");

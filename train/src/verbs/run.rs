@@ -1,7 +1,7 @@
-//! `train run`: the whole of a training run, top to bottom.
+//! `train run`: a whole training run, top to bottom.
 
 mod attempt;
-mod losses;
+mod lost_ranks;
 
 use std::io::{IsTerminal, stdin, stdout};
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use crate::plan::{self, Plan};
 use crate::ranks::{self, RankArgs, Ranks};
 use crate::training::computes_nothing;
 use attempt::Part;
-use losses::Losses;
+use lost_ranks::LostRanks;
 
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
@@ -63,7 +63,6 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The run's directory, and what it begins with.
     fn find(&self, out: Option<&Path>) -> anyhow::Result<RunDirectory> {
         let ConfigArgs { config, mut set } = self.config.clone();
         if self.overfit_one_batch {
@@ -102,13 +101,12 @@ struct Training<'a> {
     args: &'a Args,
     directory: RunDirectory,
     ranks: Ranks,
-    /// Ranks that are planned for, and those of them on this host.
+    /// Ranks of the plan, and those on this host.
     shared: [usize; 2],
     stop: Arc<AtomicBool>,
 }
 
 impl<'a> Training<'a> {
-    /// The run that all ranks are asked for.
     fn find(args: &'a Args, mut ranks: Ranks, stop: Arc<AtomicBool>) -> anyhow::Result<Self> {
         let directory = ranks.same_directory(args.out.as_deref(), |out| args.find(out))?;
         let shared = sharing(args, &ranks)?;
@@ -124,7 +122,7 @@ impl Work for Training<'_> {
         ranks.must_be_alike(&place.kind)?;
         let mut planned = None;
         let config = ranks.led(|| {
-            planned = Some(plan_of::<I>(args, &mut directory, device, place, shared)?);
+            planned = Some(make_plan::<I>(args, &mut directory, device, place, shared)?);
             Ok(directory.config.to_json().into_bytes())
         })?;
         if args.dry_run {
@@ -135,20 +133,21 @@ impl Work for Training<'_> {
             let text = String::from_utf8(config).context("reading rank 0's configuration")?;
             directory.config = Config::from_text(&text, "rank 0's configuration", &[])?;
         }
-        // Measuring the machine moves bytes, too: as many as there was time for.
+        // Measuring the machine moves bytes, too, and a varying number of them.
         let surveyed = stats::<I>(device);
-        let losses = Losses::default();
-        let mut part = Part { args, directory, planned, surveyed, stop, losses };
+        let lost_ranks = LostRanks::default();
+        let mut part = Part { args, directory, planned, surveyed, stop, lost_ranks };
         loop {
             match part.attempt::<I>(ranks, device, place) {
                 Ok(ending) => return Ok(ending),
-                Err(failed) => ranks = part.losses.survive::<I>(*failed, device)?,
+                Err(failed) => ranks = part.lost_ranks.survive::<I>(*failed, device)?,
             }
         }
     }
 }
 
-/// Ranks of the run, and those of them on this host. A dry run is alone and plans for those that would be started.
+/// Ranks of the run, and those on this host. A dry run is a single process and plans for the ranks that would be
+/// started.
 fn sharing(args: &Args, ranks: &Ranks) -> anyhow::Result<[usize; 2]> {
     Ok(match args.ranks.ranks {
         Some(asked) if args.dry_run => [asked, args.ranks.most_on_a_host(asked)?],
@@ -156,8 +155,8 @@ fn sharing(args: &Args, ranks: &Ranks) -> anyhow::Result<[usize; 2]> {
     })
 }
 
-/// The plan of a run that may begin, which settles where its optimizer is; and the device's speed in products.
-fn plan_of<I: Offloadable>(
+/// The plan of a run that may begin, and the device's matmul FLOP/s. Also chooses the optimizer's place.
+fn make_plan<I: Offloadable>(
     args: &Args,
     directory: &mut RunDirectory,
     device: &I::Device,
@@ -168,7 +167,7 @@ fn plan_of<I: Offloadable>(
     let RunDirectory { config, path, .. } = &*directory;
     let machine = survey::<I>(device, place, config, path, shared, Measuring::IfUnknown)?;
     directory.config = plan::placed(&directory.config, &footprint, &machine);
-    // With another run's weights comes its vocabulary, which is not there yet.
+    // With weights from another run comes its vocabulary, which is not loaded yet.
     let data = if directory.pretrained.is_none() { epoch(&directory.config)? } else { None };
     let plan = Plan::new(&directory.config, &footprint, &machine).over(data);
     eprintln!("{plan}");
@@ -183,7 +182,6 @@ fn plan_of<I: Offloadable>(
     Ok((plan, machine.flops_per_second))
 }
 
-/// Refuses a run that cannot work, before it starts.
 pub(super) fn refuse(plan: &Plan) -> anyhow::Result<()> {
     let refusals = plan.refusals();
     if refusals.is_empty() {
@@ -192,8 +190,8 @@ pub(super) fn refuse(plan: &Plan) -> anyhow::Result<()> {
     Err(BadInput(format!("this run cannot work here:\n  {}", refusals.join("\n  "))).into())
 }
 
-/// The command that resumes an interrupted run.
-fn resuming(run: &Path, device: DeviceChoice, ranks: &RankArgs) -> String {
+/// The command that resumes an interrupted run, quoted for a shell.
+fn resume_command(run: &Path, device: DeviceChoice, ranks: &RankArgs) -> String {
     let device = (device != DeviceChoice::default()).then(|| ("--device", device.to_string()));
     let run = ("--resume", run.display().to_string());
     [run].into_iter().chain(device).chain(ranks.given()).fold(
@@ -211,9 +209,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_that_resumes_a_run_can_be_pasted_into_a_shell() {
+    fn the_resume_command_can_be_pasted_into_a_shell() {
         assert_eq!(
-            resuming(Path::new("runs/toy-2"), DeviceChoice::Auto, &RankArgs::default()),
+            resume_command(Path::new("runs/toy-2"), DeviceChoice::Auto, &RankArgs::default()),
             "train --resume runs/toy-2"
         );
         let ranks = RankArgs {
@@ -224,6 +222,6 @@ mod tests {
         };
         let quoted =
             "train --resume 'my run'\\''s place' --device cuda:1 --ranks 4 --hosts a:2,b:2 --restarts 3";
-        assert_eq!(resuming(Path::new("my run's place"), DeviceChoice::Cuda(Some(1)), &ranks), quoted);
+        assert_eq!(resume_command(Path::new("my run's place"), DeviceChoice::Cuda(Some(1)), &ranks), quoted);
     }
 }

@@ -1,4 +1,4 @@
-//! `train sample`: texts continued, questions answered.
+//! `train sample`: continues texts and answers questions.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -13,13 +13,12 @@ use models::{Lookup, Sampling};
 use runs::BadInput;
 use runs::Trained;
 use runs::device::{self, Place, Setup, Work};
-use runs::{Speaker, TEXTS_AT_ONCE};
+use runs::{TEXTS_AT_ONCE, TextGenerator};
 use serde_json::json;
 use tokenizer::{Message, Role};
 
 use super::{CheckpointArgs, SamplingArgs};
 
-/// Most continuations of one prompt.
 const MOST_TEXTS: u64 = 100_000;
 
 /// The most bytes of a prompt's file.
@@ -48,24 +47,24 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let trained = args.checkpoint.open()?;
     let setup = Setup::from(&trained.config).without_disk();
-    device::with(args.checkpoint.device, &setup, Sampled { args, trained })
+    device::with(args.checkpoint.device, &setup, SampleTexts { args, trained })
 }
 
-struct Sampled<'a> {
+struct SampleTexts<'a> {
     args: &'a Args,
     trained: Trained,
 }
 
-impl Work for Sampled<'_> {
+impl Work for SampleTexts<'_> {
     type Output = ();
 
     fn on<I: Offloadable>(self, device: &I::Device, _place: &Place) -> anyhow::Result<()> {
         let Self { args, trained } = self;
         let gpt = trained.for_inference::<Offload<I>>(device)?;
-        let indexes = trained.indexes(|told| eprintln!("{told}"));
+        let indexes = trained.indexes(|warning| eprintln!("{warning}"));
         let lookup = indexes.as_ref().map(|indexes| indexes as &dyn Lookup);
         let base = args.sampling.sampling();
-        let speaker = |sampling| Speaker {
+        let speaker = |sampling| TextGenerator {
             gpt: &gpt,
             tokenizer: &trained.tokenizer,
             sampling,
@@ -73,6 +72,7 @@ impl Work for Sampled<'_> {
             stop: &args.sampling.stop,
             lookup,
         };
+
         let mut prompts = Vec::new();
         let begin =
             if args.prompt.is_empty() && args.question.is_empty() { &[String::new()][..] } else { &[] };
@@ -85,11 +85,13 @@ impl Work for Sampled<'_> {
             let ids = trained.tokenizer.encode_prompt(&[message])?;
             prompts.push(Prompt { ids, text: question.clone(), between: "\n" });
         }
+
         let texts: Vec<&Prompt> =
             prompts.iter().flat_map(|prompt| iter::repeat_n(prompt, args.count)).collect();
         if let ([only], false) = (texts.as_slice(), args.json) {
             return stream_one(&speaker(base), only);
         }
+
         for (n, texts) in texts.chunks(TEXTS_AT_ONCE).enumerate() {
             let speaker = speaker(Sampling { seed: base.seed.wrapping_add(n as u64), ..base });
             together(&speaker, texts, args.json)?;
@@ -98,11 +100,9 @@ impl Work for Sampled<'_> {
     }
 }
 
-/// A text or a question to continue.
 struct Prompt {
     ids: Vec<u32>,
     text: String,
-    /// Printed between it and its continuation.
     between: &'static str,
 }
 
@@ -114,9 +114,8 @@ fn prompt(text: &str) -> anyhow::Result<String> {
     }
 }
 
-/// Prints one text as it is generated.
 fn stream_one<B: Backend>(
-    speaker: &Speaker<'_, B>,
+    speaker: &TextGenerator<'_, B>,
     Prompt { ids, text, between }: &Prompt,
 ) -> anyhow::Result<()> {
     print!("{text}{between}");
@@ -125,8 +124,11 @@ fn stream_one<B: Backend>(
     Ok(std::io::stdout().flush()?)
 }
 
-/// Prints several texts once all are complete.
-fn together<B: Backend>(speaker: &Speaker<'_, B>, prompts: &[&Prompt], json: bool) -> anyhow::Result<()> {
+fn together<B: Backend>(
+    speaker: &TextGenerator<'_, B>,
+    prompts: &[&Prompt],
+    json: bool,
+) -> anyhow::Result<()> {
     let ids: Vec<_> = prompts.iter().map(|prompt| prompt.ids.clone()).collect();
     let completions = speaker.speak(&ids, |_| ControlFlow::Continue(()))?;
     for (Prompt { text, between, .. }, completion) in prompts.iter().zip(&completions) {

@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A tokenizer's shards are useless without it, so an existing one is not replaced.
+/// Shards are useless without their tokenizer, so an existing one is not replaced.
 fn refuse_to_overwrite(out: &Path) -> anyhow::Result<()> {
     let there = out.join("tokenizer.json");
     if there.exists() {

@@ -4,7 +4,7 @@ use crate::program::assert_success;
 use crate::tiny::Tiny;
 
 #[test]
-fn gradients_of_small_batches_add_up_to_those_of_a_large_one() {
+fn small_batches_add_up_to_the_gradients_of_a_large_one() {
     let tiny = Tiny::new();
     let settings = ["train.optimizer=sgd", "train.lr=0.1", "train.steps=8"];
     let run = |out: &str, micro_batch: &str, accumulate: &str| {
@@ -25,7 +25,7 @@ fn gradients_of_small_batches_add_up_to_those_of_a_large_one() {
 }
 
 #[test]
-fn one_batch_can_be_learned_by_heart() {
+fn one_batch_can_be_memorized() {
     let tiny = Tiny::new();
     let run = ["--config", "tiny.json", "--device", "cpu", "--out", "run", "--overfit-one-batch"];
     let settings = ["--set", "train.steps=50", "--set", "train.lr=0.01"];
@@ -36,7 +36,7 @@ fn one_batch_can_be_learned_by_heart() {
 }
 
 #[test]
-fn without_overfit_one_batch_every_step_sees_other_sequences() {
+fn without_overfit_one_batch_each_step_has_other_sequences() {
     let tiny = Tiny::new();
     tiny.run("run", &["train.steps=3", "train.optimizer=sgd", "train.lr=1e-12", "train.weight_decay=0"]);
     let losses = tiny.losses("run");

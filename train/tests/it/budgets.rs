@@ -1,4 +1,4 @@
-//! Memory budgets: the same numbers under any, and plain words where none can work.
+//! Memory budgets: they change no number, and an impossible one gives a plain error.
 
 use crate::program::{assert_code, last_words, stderr};
 use crate::tiny::{TIGHT, Tiny, bits};
@@ -28,7 +28,7 @@ fn a_tight_budget_changes_no_bit_of_any_loss_or_weight() {
 }
 
 #[test]
-fn dropout_and_narrow_products_are_really_on() {
+fn dropout_and_bf16_change_the_losses() {
     let tiny = Tiny::new();
     let plain = bits(&tiny.run("plain", &[]));
     for setting in ["model.resid_pdrop=0.2", "model.embd_pdrop=0.1", "model.compute=bf16"] {
@@ -63,7 +63,7 @@ fn a_budget_below_one_operation_ends_with_its_sizes() {
     assert!(!tiny.join("run/summary.json").exists());
 }
 
-/// A run is refused by its plan before that: see `plan`.
+/// A trained model, since the plan of a run would refuse these budgets first; see `plan`.
 #[test]
 fn a_full_host_ends_with_its_sizes() {
     let tiny = Tiny::trained(&[]);

@@ -30,7 +30,7 @@ fn questions_from_a_pipe_are_answered_line_by_line() {
 
 #[test]
 fn clear_forgets_and_quit_ends() {
-    // Long enough for what was said before to matter.
+    // Trained long enough that earlier turns matter.
     let tiny = Tiny::trained(&["train.steps=100", "train.lr=0.01"]);
     let alone = &answers(&talk(&tiny, "What is 2 plus 2?\n"))[0];
     let after = |first: &str| answers(&talk(&tiny, &format!("{first}\nWhat is 2 plus 2?\n")))[1].clone();
@@ -48,7 +48,7 @@ fn clear_forgets_and_quit_ends() {
 }
 
 #[test]
-fn one_prompt_is_one_answer() {
+fn one_prompt_gives_one_answer() {
     let tiny = Tiny::trained(&[]);
     let piped = answers(&talk(&tiny, "What is 3 plus 4?\n"));
     let once = answers(&tiny.train(&[&GREEDY[..], &["-p", "What is 3 plus 4?"]].concat()));
@@ -63,18 +63,19 @@ fn a_long_conversation_forgets_its_oldest_questions() {
 }
 
 #[test]
-fn instructions_stand_before_every_conversation() {
+fn instructions_precede_each_conversation() {
     let tiny = Tiny::trained(&["train.steps=100", "train.lr=0.01"]);
     let question = "What is 2 plus 2?\n";
-    let told = |system: &str, lines: &str| {
+    let with_instructions = |system: &str, lines: &str| {
         answers(&train_with_input(tiny.path(), &[&GREEDY[..], &["--system", system]].concat(), lines))
     };
     let alone = answers(&talk(&tiny, question));
-    let system = (0..30).map(|n| format!("Count to {n}.")).find(|system| told(system, question) != alone);
+    let system =
+        (0..30).map(|n| format!("Count to {n}.")).find(|system| with_instructions(system, question) != alone);
     let system = system.expect("some instructions change the answer");
-    let answer = &told(&system, question)[0];
+    let answer = &with_instructions(&system, question)[0];
     let lines = format!("{question}/clear\n{question}What day comes after Monday?\n{}", question.repeat(4));
-    let said = told(&system, &lines);
+    let said = with_instructions(&system, &lines);
     assert_eq!((said.len(), &said[0], &said[1]), (7, answer, answer), "they stay when the rest is forgotten");
     let long =
         train_with_input(tiny.path(), &[&GREEDY[..], &["--system", &"Wait. ".repeat(20)]].concat(), question);
@@ -87,7 +88,7 @@ fn instructions_stand_before_every_conversation() {
 }
 
 #[test]
-fn a_stop_text_ends_the_answer_before_it() {
+fn a_stop_string_ends_the_answer_before_it() {
     let tiny = Tiny::trained(&["train.steps=30", "train.lr=0.01"]);
     let sample = ["sample", "--from", "run", "--device", "cpu", "--prompt", "What", "--temperature", "1"];
     let said = |more: &[&str]| {

@@ -1,4 +1,4 @@
-//! Data of the user's own: other programs' shards, and chat records of which one is bad.
+//! The user's own data: shards of other programs, and chat records of which one is bad.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use crate::program::assert_success;
 use crate::tiny::Tiny;
 
 #[test]
-fn shards_of_nanogpt_are_learned_from_as_they_are() {
+fn nanogpt_shards_train_without_conversion() {
     let tiny = Tiny::new();
     fs::create_dir(tiny.join("nano")).expect("a folder");
     let ids = |count: u16| (0..count).flat_map(|at| (at * 7 % 200).to_le_bytes()).collect::<Vec<_>>();
@@ -17,7 +17,7 @@ fn shards_of_nanogpt_are_learned_from_as_they_are() {
         ["plan", "--config", "tiny.json", "--device", "cpu", "--set", shards, "--set", "eval.questions=[]"];
     let planned = tiny.train(&plan);
     assert_success(&planned);
-    // Windows of 32: 124 of them, and 31 tokens and the first one left over.
+    // 124 windows of 32; the first token and 31 others are left over.
     let said = crate::program::stdout(&planned);
     assert!(said.contains("124 sequences per epoch, which see 99.2 % of 4,000 counted targets"), "{said}");
     let summary = tiny.run("run", &[r#"data={"source":"shards","path":"nano"}"#, "eval.questions=[]"]);
@@ -25,7 +25,7 @@ fn shards_of_nanogpt_are_learned_from_as_they_are() {
 }
 
 #[test]
-fn a_bad_record_is_named_and_the_rest_is_learned_from() {
+fn a_bad_record_is_named_and_the_rest_is_used() {
     let tiny = Tiny::new();
     let record = |at: usize| {
         format!(

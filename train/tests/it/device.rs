@@ -8,7 +8,7 @@ use assert_cmd::Command;
 use crate::program::{CACHE, PROGRAM, assert_code, assert_success, stderr};
 use crate::tiny::Tiny;
 
-/// Any library under the name of NVIDIA's driver; neither compiler nor headers.
+/// Any library under the name of NVIDIA's driver, without a compiler and headers.
 fn with_a_driver_alone(tiny: &Tiny, device: &str) -> std::process::Output {
     let libraries = tiny.join("libraries");
     if !libraries.exists() {
@@ -30,7 +30,7 @@ fn with_a_driver_alone(tiny: &Tiny, device: &str) -> std::process::Output {
 }
 
 #[test]
-fn an_incomplete_cuda_is_named_and_the_cpu_does_the_work() {
+fn an_incomplete_cuda_is_named_and_the_cpu_is_used() {
     let tiny = Tiny::new();
     let output = with_a_driver_alone(&tiny, "auto");
     assert_success(&output);

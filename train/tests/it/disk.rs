@@ -19,15 +19,15 @@ fn shell(tiny: &Tiny, script: &str) -> Output {
 }
 
 #[test]
-fn a_save_that_fails_leaves_training_and_earlier_checkpoints_alone() {
+fn a_failed_save_leaves_training_and_earlier_checkpoints_intact() {
     let tiny = Tiny::trained(&["train.steps=3"]);
-    // In blocks of 512 or 1024 bytes, both of them less than the weights.
+    // In blocks of 512 or 1024 bytes; both are less than the weights.
     let output = shell(&tiny, &format!("ulimit -f 600; exec {PROGRAM} {MORE} --set checkpoint.every=2"));
     assert_code(&output, 1);
     let said = stderr(&output);
     for step in [4, 6] {
-        let told = format!("step {step}: no checkpoint was saved: saving step {step} as run/checkpoints/");
-        assert!(said.contains(&told), "{told:?} is not in\n{said}");
+        let message = format!("step {step}: no checkpoint was saved: saving step {step} as run/checkpoints/");
+        assert!(said.contains(&message), "{message:?} is not in\n{said}");
     }
     assert!(said.contains("; training continues"), "{said}");
     assert!(said.contains("make room or keep fewer checkpoints"), "{said}");
@@ -43,14 +43,14 @@ fn a_save_that_fails_leaves_training_and_earlier_checkpoints_alone() {
 }
 
 #[test]
-fn a_full_disk_leaves_training_and_earlier_checkpoints_alone() {
+fn a_full_disk_leaves_training_and_earlier_checkpoints_intact() {
     let tiny = Tiny::new();
     let mount = "mount -t tmpfs -o size=8m none run";
     fs::create_dir(tiny.join("run")).expect("making");
     if !can_mount(tiny.path(), mount) {
         return;
     }
-    // A checkpoint is 3 MiB: two have room, the third has not. The file system is gone with its process.
+    // A checkpoint is 3 MiB: two fit, the third does not. The file system ends with its process.
     let begin = format!("{PROGRAM} {FRESH} --set train.steps=3 2>/dev/null || exit 90");
     let go_on = format!("{PROGRAM} {MORE} --set checkpoint.every=1 --set checkpoint.keep_last=9; code=$?");
     let check = format!("{PROGRAM} inspect run > inspected");
@@ -68,9 +68,9 @@ fn a_full_disk_leaves_training_and_earlier_checkpoints_alone() {
 }
 
 #[test]
-fn a_save_that_fails_beside_later_steps_is_reported_and_fails_the_run_at_its_end() {
+fn a_failed_background_save_is_reported_and_fails_the_run_at_its_end() {
     let tiny = Tiny::trained(&["train.steps=3"]);
-    // Nothing can take the name of what is mounted there: only the last thing a save does fails.
+    // A mounted file cannot be replaced, so only the last operation of a save fails.
     let pin = "mount --bind run/checkpoints/latest run/checkpoints/latest";
     if !can_mount(tiny.path(), pin) {
         return;
@@ -79,14 +79,14 @@ fn a_save_that_fails_beside_later_steps_is_reported_and_fails_the_run_at_its_end
     let output = with_own_mounts(tiny.path(), &format!("{pin}; exec {go_on}")).output().expect("a shell");
     assert_code(&output, 1);
     let said = stderr(&output);
-    let told = "step 4: no checkpoint was saved: ";
-    assert!(said.contains(told) && said.contains("; training continues"), "{said}");
+    let message = "step 4: no checkpoint was saved: ";
+    assert!(said.contains(message) && said.contains("; training continues"), "{said}");
     let end = "train: the run ends without a checkpoint of its last step: step 6: ";
     assert!(last_words(&output, tiny.path()).starts_with(end), "{said}");
 }
 
 #[test]
-fn a_run_that_cannot_write_its_metrics_says_so() {
+fn a_run_that_cannot_write_its_metrics_fails_with_the_reason() {
     let tiny = Tiny::trained(&["train.steps=3"]);
     let output = shell(&tiny, &format!("ulimit -f 1; exec {PROGRAM} {MORE}"));
     assert_code(&output, 1);

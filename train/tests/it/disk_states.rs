@@ -1,4 +1,4 @@
-//! States of an optimizer on the host on the disk below it: the same numbers, and as many bytes as the plan says.
+//! States of a host optimizer on the disk: the same numbers, and the bytes that the plan predicts.
 
 use std::fs;
 use std::process::Output;
@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::program::{assert_code, assert_success, json, stderr};
-use crate::ranks::{SHARED, has_mpi, may_signal, set};
+use crate::ranks::{SHARED, has_mpi, set, try_signal};
 use crate::tiny::{TIGHT, Tiny, bits};
 
 const HOST: &str = "memory.optimizer=host";
@@ -17,7 +17,7 @@ const NARROW: &str = "model.compute=bf16";
 const DISK: [&str; 2] = ["memory.disk=drive", "memory.disk_budget=64MiB"];
 const STEPS: u64 = 4;
 
-/// Parameters in the matrices of one block, and of the largest of them.
+/// Parameters of the matrices of one block, and of the largest matrix.
 const BLOCK: u64 = 4 * 128 * 128 + 2 * 128 * 512;
 const LARGEST: u64 = 128 * 512;
 
@@ -33,8 +33,8 @@ fn plan(tiny: &Tiny, settings: &[&str]) -> Value {
     json(&output)
 }
 
-/// A host budget that holds all but the state of one block, of so many bytes for each parameter; and two of the three chunks that
-/// are on their way from it or to it, so that a second block makes room for the third.
+/// A host budget for all states but one block's, with `bytes` per parameter, and for two of the three chunks in flight.
+/// So a second block has to go to the disk to make room for the third chunk.
 pub(crate) fn short(tiny: &Tiny, settings: &[&str], bytes: u64) -> String {
     let all = number(&plan(tiny, settings)["optimizer_host_bytes"]);
     format!("memory.host_budget={}B", all - bytes * BLOCK + 2 * (bytes * LARGEST + 4096))
@@ -67,10 +67,10 @@ fn states_on_the_disk_give_the_bits_of_states_in_memory_in_every_format() {
         assert_success(&output);
         let summary = json(&output);
         assert_eq!(bits(&summary), bits(&roomy), "{settings:?}");
-        // It is written once before the first step, and read once for the checkpoint.
+        // Each state is written once before the first step, and read once for the checkpoint.
         let (written, read) = (number(&summary["bytes_to_disk"]), number(&summary["bytes_from_disk"]));
         assert_eq!(written, (1 + STEPS) * state, "{settings:?}");
-        // The checkpoint's moments of eight bits are read with the bases of both, and masters for the first tiles.
+        // For 8-bit moments the checkpoint also reads the bases of both, and masters for the first tiles.
         let bases = if bytes == 4 { 12 * 4096 } else { 0 };
         let tiles = if settings.contains(&"memory.stream=int8") { 2 * 4 * BLOCK } else { 0 };
         assert_eq!(read, (STEPS + 1) * state + bases + tiles, "{settings:?}");
@@ -80,20 +80,20 @@ fn states_on_the_disk_give_the_bits_of_states_in_memory_in_every_format() {
         }
         let steps = tiny.records(&format!("below-{n}"), "step");
         let in_steps: u64 = steps.iter().filter_map(|step| step["disk_written"].as_u64()).sum();
-        // The last update is under way when its step is told.
+        // When a step is reported, its update is still running.
         assert!(((STEPS - 1) * state..=STEPS * state).contains(&in_steps), "{in_steps} of {state} each");
     }
     assert_eq!(fs::read_dir(tiny.join("drive")).expect("a folder").count(), 0);
 }
 
 #[test]
-fn a_host_budget_below_the_f32_state_trains_and_is_kept() {
+fn a_host_budget_below_the_f32_state_trains_and_is_respected() {
     let tiny = Tiny::new();
     fs::create_dir(tiny.join("drive")).expect("a folder");
     let settings = [HOST, TWO];
     let all = plan(&tiny, &settings);
     let (own, parameters) = (number(&all["optimizer_host_bytes"]), number(&all["parameters"]));
-    // Room for three of the largest matrices on their way and new weights, and for no block's state.
+    // Room for new weights and three of the largest matrices in flight, and for no block's state.
     let budget = own - 2 * 12 * BLOCK + (3 * 12 + 4) * LARGEST + 3 * 4096;
     assert!(budget < 12 * parameters, "{budget} of {parameters} parameters");
     let host = format!("memory.host_budget={budget}B");
@@ -105,13 +105,13 @@ fn a_host_budget_below_the_f32_state_trains_and_is_kept() {
     assert_eq!(bits(&summary), bits(&roomy));
     assert!(number(&summary["peak_host_bytes"]) <= budget, "{summary:#}");
     assert_eq!(number(&summary["bytes_to_disk"]), (1 + STEPS) * 2 * 12 * BLOCK);
-    // Tensors that spill and sink beside the states change nothing, either.
+    // Tensors that also spill to the disk change no bit either.
     let tight = tiny.run("tight", &[&settings[..], &[&host, TIGHT], &DISK].concat());
     assert_eq!(bits(&tight), bits(&roomy));
 }
 
 #[test]
-fn a_run_goes_on_with_its_states_on_the_disk_or_without_one() {
+fn a_run_resumes_with_its_states_on_the_disk_or_without_a_disk() {
     let tiny = Tiny::new();
     fs::create_dir(tiny.join("drive")).expect("a folder");
     let settings = [HOST, TWO, NARROW, "memory.optimizer_state=compact"];
@@ -129,7 +129,7 @@ fn a_run_goes_on_with_its_states_on_the_disk_or_without_one() {
 }
 
 #[test]
-fn states_wear_a_drive_as_far_as_they_may_and_are_refused_where_it_is_too_small() {
+fn states_write_to_the_disk_up_to_the_limit_and_a_small_disk_is_refused() {
     let tiny = Tiny::new();
     fs::create_dir(tiny.join("drive")).expect("a folder");
     let settings = [HOST, TWO];
@@ -137,9 +137,9 @@ fn states_wear_a_drive_as_far_as_they_may_and_are_refused_where_it_is_too_small(
     let below = [&settings[..], &[&host, "memory.disk=drive"]].concat();
     let small = tiny.attempt("small", &[&below[..], &["memory.disk_budget=1MiB"]].concat());
     assert_code(&small, 2);
-    let told = stderr(&small);
+    let error = stderr(&small);
     let reason = "4.50 MiB of the optimizer's state have no room in host memory, and `memory.disk_budget` takes 1.00 MiB";
-    assert!(told.contains(reason), "{told}");
+    assert!(error.contains(reason), "{error}");
     let whole = bits(&tiny.run("whole", &settings));
     let limit = ["memory.disk_budget=64MiB", "memory.max_disk_writes=10MiB"];
     let worn = tiny.attempt("worn", &[&below[..], &limit].concat());
@@ -148,9 +148,9 @@ fn states_wear_a_drive_as_far_as_they_may_and_are_refused_where_it_is_too_small(
     assert_eq!(bits(&tiny.resume("worn", &["memory.max_disk_writes=null"])), whole);
 }
 
-/// Placing the states takes as many bytes as each step.
+/// Placing the states writes as many bytes as each step.
 #[test]
-fn a_run_that_goes_on_counts_what_it_wrote_before_and_takes_no_step_above_its_limit() {
+fn a_resumed_run_counts_earlier_writes_and_takes_no_step_above_its_limit() {
     let tiny = Tiny::new();
     fs::create_dir(tiny.join("drive")).expect("a folder");
     let settings = [HOST, TWO, "train.steps=8"];
@@ -166,8 +166,8 @@ fn a_run_that_goes_on_counts_what_it_wrote_before_and_takes_no_step_above_its_li
     let worn = |run: &Output, states: u64, steps: usize| {
         assert_code(run, 3);
         assert_eq!(tiny.records("run", "step").len(), steps);
-        let told = tiny.records("run", "disk");
-        assert_eq!(number(&told.last().expect("it has written")["drive_wear"]), states * state);
+        let records = tiny.records("run", "disk");
+        assert_eq!(number(&records.last().expect("it has written")["drive_wear"]), states * state);
     };
     worn(&tiny.attempt("run", &[&below[..], &[&limit(9)]].concat()), 4, 3);
     let go_on = |limit: &str| tiny.train(&["--resume", "run", "--device", "cpu", "--json", "--set", limit]);
@@ -180,7 +180,7 @@ fn a_run_that_goes_on_counts_what_it_wrote_before_and_takes_no_step_above_its_li
     assert_eq!(bits(&tiny.resume("run", &["memory.max_disk_writes=null"])), whole);
 }
 
-/// The run's file on the disk, which has no name but that of an open one.
+/// The run's file on the disk. It has no name and is found among the process's open files.
 fn file_of(process: u32, folder: &str) -> Option<fs::File> {
     let open = fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten();
     let is_it = |file: &fs::DirEntry| {
@@ -191,7 +191,7 @@ fn file_of(process: u32, folder: &str) -> Option<fs::File> {
 }
 
 #[test]
-fn bytes_that_change_on_the_disk_end_the_run_with_their_place_and_leave_whole_checkpoints() {
+fn corrupted_disk_bytes_end_the_run_and_leave_whole_checkpoints() {
     use std::os::unix::fs::FileExt;
     use std::process::Stdio;
     use std::time::Duration;
@@ -211,7 +211,7 @@ fn bytes_that_change_on_the_disk_end_the_run_with_their_place_and_leave_whole_ch
         std::thread::sleep(Duration::from_millis(10));
     }
     let file = file_of(child.id(), "drive").expect("it has one");
-    // What the run writes over it before it reads is whole again.
+    // Bytes that the run overwrites before reading are intact again.
     let ended = loop {
         if let Some(ended) = child.try_wait().expect("it is a child") {
             break ended;
@@ -221,15 +221,15 @@ fn bytes_that_change_on_the_disk_end_the_run_with_their_place_and_leave_whole_ch
         }
         std::thread::sleep(Duration::from_millis(1));
     };
-    let told = fs::read_to_string(tiny.join("said")).expect("text");
-    assert_eq!(ended.code(), Some(1), "{told}");
+    let error = fs::read_to_string(tiny.join("said")).expect("text");
+    assert_eq!(ended.code(), Some(1), "{error}");
     for part in [
         "the last update could not run",
         "of the state of blocks.",
         " of the file on the disk at ",
         "not those that were written",
     ] {
-        assert!(told.contains(part), "{part:?} is not in {told}");
+        assert!(error.contains(part), "{part:?} is not in {error}");
     }
     assert!(!tiny.whole_checkpoints("run").is_empty());
 }
@@ -237,10 +237,10 @@ fn bytes_that_change_on_the_disk_end_the_run_with_their_place_and_leave_whole_ch
 mod gate {
     use super::*;
 
-    /// Each rank has the states of the matrices that it owns on a disk of its own, in the same folder.
+    /// Each rank keeps the states of its own matrices in a file of its own, in the same folder.
     #[test]
     #[ignore = "gate: starts ranks seven times"]
-    fn ranks_with_divided_states_on_the_disk_have_the_bits_of_one_process_and_leave_nothing_there() {
+    fn sharded_states_on_the_disk_have_the_bits_of_one_process_and_leave_no_files() {
         if !has_mpi() {
             return;
         }
@@ -250,7 +250,7 @@ mod gate {
         let names = || fs::read_dir(&drive).expect("a folder").count();
         let settings = [&SHARED[..], &[HOST, "model.n_layer=4"]].concat();
         let divided = [&settings[..], &["memory.shard=true"]].concat();
-        // What two ranks take together, without as much as the chunks on their way need not have.
+        // The memory of two ranks, reduced by less than their chunks in flight.
         let roomy = number(&tiny.planned_on_two(&divided)["optimizer_host_bytes"]);
         let host = format!("memory.host_budget={}B", 2 * (roomy - (1 << 20)));
         let below = [&divided[..], &[&host], &DISK].concat();
@@ -269,10 +269,10 @@ mod gate {
 
         let mut child = tiny.start_on("2", "killed", &set(&below));
         for process in tiny.processes("killed") {
-            // The launcher ends the others once one is gone.
-            may_signal(Signal::KILL, process);
+            // The launcher ends the other ranks once one is gone.
+            try_signal(Signal::KILL, process);
         }
-        assert_ne!(tiny.ended(&mut child, "killed"), Some(0), "{}", tiny.said("killed"));
+        assert_ne!(tiny.ended(&mut child, "killed"), Some(0), "{}", tiny.log("killed"));
         tiny.wait_until("killed", || tiny.ranks().is_empty(), "a killed rank lives");
         assert_eq!(names(), 0);
         let done = *tiny.whole_checkpoints("killed").iter().max().expect("one was saved");

@@ -1,4 +1,4 @@
-//! A disk below host memory: the same numbers, nothing left behind, and an end before a drive wears out.
+//! A disk below host memory: the same numbers, no files left, and an end before the drive wears out.
 
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -11,7 +11,7 @@ use crate::tiny::{TIGHT, Tiny, bits};
 
 const SETTINGS: [&str; 3] = [TIGHT, "train.accumulate=2", "train.steps=6"];
 
-/// Runs with enough memory: the setting for a quarter of its host memory, and its bits.
+/// Runs with enough memory; returns the setting for a quarter of its host memory, and its bits.
 fn roomy(tiny: &Tiny) -> (String, [String; 2]) {
     let summary = tiny.run("roomy", &SETTINGS);
     assert_eq!(summary["bytes_to_disk"], 0);
@@ -42,15 +42,15 @@ fn a_quarter_of_the_host_memory_and_a_disk_give_the_same_bits() {
     let in_steps: u64 = steps.iter().map(|step| number(&step["disk_written"])).sum();
     assert!(in_steps > 0 && in_steps <= number(&summary["bytes_to_disk"]));
     assert_eq!(fs::read_dir(tiny.join("drive")).expect("a folder").count(), 0);
-    // It goes on where there is memory enough, and no disk.
+    // Resumes with enough memory and no disk.
     let settings = ["train.steps=8", "memory.host_budget=auto", "memory.disk=null"];
     let resumed = bits(&tiny.resume("run", &settings));
     assert_eq!(bits(&tiny.resume("roomy", &["train.steps=8"])), resumed);
 }
 
-/// The optimizer's host memory cannot sink: spilled tensors make room for it.
+/// The optimizer's host memory never goes to the disk: spilled tensors make room for it.
 #[test]
-fn tensors_sink_for_an_optimizer_on_the_host() {
+fn tensors_go_to_the_disk_to_make_room_for_a_host_optimizer() {
     let tiny = Tiny::new();
     let settings = [&SETTINGS[..], &["memory.optimizer=host"]].concat();
     let roomy = tiny.run("roomy", &settings);
@@ -69,7 +69,7 @@ fn tensors_sink_for_an_optimizer_on_the_host() {
 }
 
 #[test]
-fn a_run_that_has_written_enough_to_the_disk_stops_with_a_checkpoint() {
+fn a_run_at_its_limit_of_disk_writes_stops_with_a_checkpoint() {
     let tiny = Tiny::new();
     let (host, whole) = roomy(&tiny);
     let below = [&SETTINGS[..], &[&host], &DISK].concat();
@@ -82,14 +82,14 @@ fn a_run_that_has_written_enough_to_the_disk_stops_with_a_checkpoint() {
     assert!((1..6).contains(&done), "{done} steps");
     let wear = tiny.records("run", "disk")[0]["drive_wear"].as_u64().expect("a number");
     assert!(wear <= most && wear * 2 > most, "{wear} of {most}");
-    let told = tiny.records("run", "stopping");
-    let reason = told[0]["reason"].as_str().expect("a text");
-    assert!(told.len() == 1 && reason.contains("memory.max_disk_writes"), "{told:?}");
+    let stops = tiny.records("run", "stopping");
+    let reason = stops[0]["reason"].as_str().expect("a text");
+    assert!(stops.len() == 1 && reason.contains("memory.max_disk_writes"), "{stops:?}");
     assert_eq!(bits(&tiny.resume("run", &["memory.max_disk_writes=null"])), whole);
 }
 
 #[test]
-fn a_disk_that_is_not_there_or_too_small_is_an_error_before_the_first_step() {
+fn an_absent_or_small_disk_is_an_error_before_the_first_step() {
     let tiny = Tiny::new();
     let absent = tiny.attempt("run", &["memory.disk=nowhere"]);
     assert_code(&absent, 2);
@@ -105,9 +105,9 @@ fn a_disk_that_is_not_there_or_too_small_is_an_error_before_the_first_step() {
     }
 }
 
-/// A plan takes no space: it could not be made beside the run that it is for.
+/// A plan takes no space: it must also work while its run uses the disk.
 #[test]
-fn a_plan_reckons_with_a_disk_and_leaves_it_alone() {
+fn a_plan_counts_a_disk_without_writing_to_it() {
     let tiny = Tiny::new();
     let (host, _) = roomy(&tiny);
     let free = durable::free_bytes(tiny.path()).expect("the disk tells");
@@ -131,7 +131,7 @@ fn a_plan_reckons_with_a_disk_and_leaves_it_alone() {
     assert!(stderr(&elsewhere).contains("give it in bytes"), "{}", stderr(&elsewhere));
 }
 
-/// The file has no name: the system takes its space back with the process.
+/// The file has no name, so the system frees its space with the process.
 #[test]
 fn a_killed_run_leaves_nothing_on_the_disk() {
     let tiny = Tiny::new();
@@ -152,9 +152,9 @@ fn a_killed_run_leaves_nothing_on_the_disk() {
     assert_eq!(fs::read_dir(tiny.join("drive")).expect("a folder").count(), 0);
 }
 
-/// Runs `script`, in which `"$@"` is the command, where the folder `drive` is a file system of so many MiB. `None` where this machine
-/// lets nobody mount one.
-fn on_a_small_disk(command: &Command, mib: u32, script: &str) -> Option<Output> {
+/// Runs `script` with the command as `"$@"` and a file system of `mib` MiB at `drive`; `None` if this machine cannot
+/// mount one.
+fn run_on_a_small_disk(command: &Command, mib: u32, script: &str) -> Option<Output> {
     let folder = command.get_current_dir().expect("the test's folder");
     let mount = format!("mount -t tmpfs -o size={mib}m tmpfs drive");
     if !can_mount(folder, &mount) {
@@ -165,8 +165,8 @@ fn on_a_small_disk(command: &Command, mib: u32, script: &str) -> Option<Output> 
     Some(shell.output().expect("it starts"))
 }
 
-/// A run that is killed in the midst of its steps: blocks that are free on its disk before it, beside it and after it, and names that
-/// are left there. The kernel may have a transfer to end.
+/// Kills a run in the middle of its steps. Prints the free blocks on its disk before, during and after it, and the
+/// number of names left there. Waits, since the kernel may have to end a transfer.
 const KILLED: &str = "free() { stat -f -c %f drive; }; \
     before=$(free); \
     \"$@\" >/dev/null 2>said & run=$!; \
@@ -179,7 +179,7 @@ const KILLED: &str = "free() { stat -f -c %f drive; }; \
     echo $before $beside $(free) $(ls -A drive | wc -l)";
 
 #[test]
-fn a_killed_run_gives_back_all_the_space_that_it_had_taken() {
+fn a_killed_run_frees_all_its_disk_space() {
     const PAGE: u64 = 4096;
     for states in [false, true] {
         let tiny = Tiny::new();
@@ -195,12 +195,13 @@ fn a_killed_run_gives_back_all_the_space_that_it_had_taken() {
         let settings: Vec<_> = settings.iter().map(String::as_str).collect();
         let below = ["train.steps=100000", "memory.disk=drive", "memory.disk_budget=16MiB"];
         let run = tiny.command("run", &[&settings[..], &below].concat());
-        let Some(output) = on_a_small_disk(&run, 24, KILLED) else { return };
-        let told = stdout(&output);
-        let numbers: Vec<u64> = told.split_whitespace().map(|number| number.parse().expect(&told)).collect();
-        let [before, beside, after, names] = numbers[..] else { panic!("{told}") };
-        assert!(before - beside >= (16 << 20) / PAGE, "the run had its space: {told}");
-        assert_eq!((after, names), (before, 0), "{told}");
+        let Some(output) = run_on_a_small_disk(&run, 24, KILLED) else { return };
+        let printed = stdout(&output);
+        let numbers: Vec<u64> =
+            printed.split_whitespace().map(|number| number.parse().expect(&printed)).collect();
+        let [before, beside, after, names] = numbers[..] else { panic!("{printed}") };
+        assert!(before - beside >= (16 << 20) / PAGE, "the run had its space: {printed}");
+        assert_eq!((after, names), (before, 0), "{printed}");
         let steps = tiny.records("run", "step");
         assert!(
             steps.iter().any(|step| step["disk_written"].as_u64() > Some(0)),
@@ -210,22 +211,22 @@ fn a_killed_run_gives_back_all_the_space_that_it_had_taken() {
 }
 
 #[test]
-fn a_full_disk_is_refused_at_the_start_and_one_that_fills_up_later_harms_nobody() {
+fn a_full_disk_is_refused_at_the_start_and_one_that_fills_up_later_does_no_harm() {
     let tiny = Tiny::new();
     let (host, whole) = roomy(&tiny);
     let settings = |budget: &'static str| [&SETTINGS[..], &[&host, "memory.disk=drive", budget]].concat();
     let refused = tiny.command("refused", &settings("memory.disk_budget=64MiB"));
-    let Some(refused) = on_a_small_disk(&refused, 24, "exec \"$@\"") else { return };
+    let Some(refused) = run_on_a_small_disk(&refused, 24, "exec \"$@\"") else { return };
     assert_code(&refused, 1);
-    let told = last_words(&refused, tiny.path());
-    assert!(told.contains("taking 64.00 MiB on the disk at DIR/drive failed"), "{told}");
+    let error = last_words(&refused, tiny.path());
+    assert!(error.contains("taking 64.00 MiB on the disk at DIR/drive failed"), "{error}");
     assert!(!tiny.join("refused").exists());
     let fill = "\"$@\" & run=$!; \
                 until grep -q disk_written run/metrics.jsonl; do sleep 0.01; done; \
                 head -c 32M /dev/zero > drive/filler && exit 99; \
                 wait $run";
     let run = tiny.command("run", &settings("memory.disk_budget=16MiB"));
-    let run = on_a_small_disk(&run, 24, fill).expect("it was mounted before");
+    let run = run_on_a_small_disk(&run, 24, fill).expect("it was mounted before");
     assert_success(&run);
     assert_eq!(bits(&json(&run)), whole);
     let warning = "drive is on a file system in memory: it is no disk below host memory";

@@ -1,4 +1,4 @@
-//! Divergence: NaN and infinite losses withhold the update and end the run.
+//! Divergence: NaN and infinite losses skip the update and end the run.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ const ABSURD: [&str; 6] = [
 ];
 
 #[test]
-fn a_diverged_run_withholds_updates_and_stops_with_whole_weights() {
+fn a_diverged_run_skips_updates_and_stops_with_finite_weights() {
     let tiny = Tiny::new();
     let output = tiny.attempt("run", &ABSURD);
     assert_code(&output, 4);
@@ -39,7 +39,7 @@ fn a_diverged_run_withholds_updates_and_stops_with_whole_weights() {
 }
 
 #[test]
-fn a_withheld_update_leaves_every_weight_as_it_was() {
+fn a_skipped_update_changes_no_weight() {
     let tiny = Tiny::new();
     let after_one = tiny.run("one", &[&ABSURD[..], &["train.steps=1"]].concat());
     let output = tiny.attempt("more", &ABSURD);

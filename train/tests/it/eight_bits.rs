@@ -1,4 +1,4 @@
-//! Matrices that cross the link in eight bits: exact bytes, the same numbers under every budget, and what is refused.
+//! Matrices that cross the link in eight bits: exact bytes, equal numbers under each budget, and refusals.
 
 use crate::program::{assert_code, last_words};
 use crate::tiny::{TIGHT, Tiny, bits};
@@ -23,12 +23,12 @@ fn a_tight_budget_changes_no_bit() {
     let tiny = Tiny::new();
     for (n, settings) in suite::first(2, &cases).iter().enumerate() {
         let settings = [&[HOST], *settings].concat();
-        tiny.spills_to_the_same_bits(&n.to_string(), "memory.device_budget=800KiB", &settings);
+        tiny.assert_spills_to_the_same_bits(&n.to_string(), "memory.device_budget=800KiB", &settings);
     }
 }
 
 #[test]
-fn eight_bits_learn_as_sixteen_do() {
+fn eight_bits_learn_nearly_as_well_as_sixteen() {
     let tiny = Tiny::new();
     let settings = [HOST, NARROW, TWO, "train.recompute=1", "train.steps=60"];
     let last = |run: &str| *tiny.losses(run).last().expect("a step was taken");
@@ -41,8 +41,8 @@ fn eight_bits_learn_as_sixteen_do() {
         ("activations", &[ACTIVATIONS]),
     ];
     for (run, eight) in suite::first(1, &cases) {
-        let told = tiny.run(run, &[&settings[..], *eight].concat());
-        assert_ne!(bits(&told), bits(&sixteen), "{run} rounds nothing");
+        let summary = tiny.run(run, &[&settings[..], *eight].concat());
+        assert_ne!(bits(&summary), bits(&sixteen), "{run} rounds nothing");
         let (exact, narrow) = (last("sixteen"), last(run));
         assert!((exact - narrow).abs() < 0.05 * exact, "{run}: {narrow} where {exact} is of sixteen bits");
     }
@@ -53,12 +53,12 @@ fn a_run_resumes_from_its_checkpoint_to_the_same_bits() {
     let tiny = Tiny::new();
     for state in suite::first(1, &["bf16", "f32"]) {
         let format = format!("memory.optimizer_state={state}");
-        tiny.goes_on_to_the_same_bits(state, &[HOST, NARROW, TIGHT, INT8, GRADIENTS, &format]);
+        tiny.assert_resumes_to_the_same_bits(state, &[HOST, NARROW, TIGHT, INT8, GRADIENTS, &format]);
     }
 }
 
 #[test]
-fn a_diverging_step_is_withheld_although_codes_know_no_nan() {
+fn a_diverging_step_is_skipped_although_tiles_cannot_hold_nan() {
     let tiny = Tiny::new();
     let settings =
         [HOST, INT8, GRADIENTS, "train.lr=1e30", "train.bad_steps=2", "train.steps=9", "checkpoint.every=1"];
@@ -68,7 +68,7 @@ fn a_diverging_step_is_withheld_although_codes_know_no_nan() {
     tiny.whole_checkpoints("run");
 }
 
-/// Matrices of a thousand tiles and more, so that scales and the numbers that round are next to nothing.
+/// Matrices of a thousand tiles and more, so that scales and rounding of sizes are negligible.
 const WIDE: [&str; 10] = [
     HOST,
     NARROW,
@@ -84,10 +84,10 @@ const WIDE: [&str; 10] = [
 const MATRICES: u64 = 6 * 12 * 512 * 512;
 /// Parameters of the embedding, and of the head, in bf16.
 const EMBEDDING: u64 = 264 * 512;
-/// Bytes of the most rows of the embedding that a step of fifteen tokens names.
+/// The most bytes of embedding rows that a step of fifteen tokens names.
 const ROWS: u64 = 4 * 15 * 512;
 
-/// A byte and a 32nd of gradient out; as much of weight in for the forward pass, and again for the backward pass.
+/// 33/32 bytes of gradient out, and as much of weights in for each of the forward and the backward pass.
 #[test]
 fn a_step_moves_little_more_than_three_bytes_per_parameter() {
     let tiny = Tiny::new();
@@ -95,8 +95,8 @@ fn a_step_moves_little_more_than_three_bytes_per_parameter() {
     for stream in suite::first(1, &[INT8, FP8]) {
         let settings = [&WIDE[..], &[*stream]].concat();
         let [tight, roomy] = [format!("{stream}-tight"), format!("{stream}-roomy")];
-        let told = tiny.run(&tight, &[&settings[..], &["memory.device_budget=14MiB"]].concat());
-        let parameters = told["parameters"].as_u64().expect("a number");
+        let summary = tiny.run(&tight, &[&settings[..], &["memory.device_budget=14MiB"]].concat());
+        let parameters = summary["parameters"].as_u64().expect("a number");
         assert_eq!(parameters, MATRICES + 2 * EMBEDDING);
         for step in &tiny.records(&tight, "step")[1..] {
             let bytes = |key: &str| step[key].as_u64().expect("a number");
@@ -113,7 +113,7 @@ fn a_step_moves_little_more_than_three_bytes_per_parameter() {
             );
             assert!((out + back) as f64 <= 3.2 * parameters as f64, "{} bytes in all", out + back);
         }
-        assert_eq!(bits(&tiny.run(&roomy, &settings)), bits(&told));
+        assert_eq!(bits(&tiny.run(&roomy, &settings)), bits(&summary));
         for step in &tiny.records(&roomy, "step")[1..] {
             let bytes = |key: &str| step[key].as_u64().expect("a number");
             assert_eq!((bytes("bytes_out"), bytes("bytes_in")), (0, 0), "everything fits");

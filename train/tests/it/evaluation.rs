@@ -4,7 +4,7 @@ use crate::program::{assert_success, json, stdout};
 use crate::tiny::{Tiny, bits};
 
 #[test]
-fn a_checkpoint_measures_as_the_run_did_at_its_end() {
+fn eval_of_a_checkpoint_gives_the_runs_own_loss() {
     let tiny = Tiny::new();
     let summary = tiny.run("run", &[]);
     let output = tiny.train(&["eval", "--from", "run", "--device", "cpu", "--json"]);
@@ -18,7 +18,7 @@ fn a_checkpoint_measures_as_the_run_did_at_its_end() {
 }
 
 #[test]
-fn a_tight_budget_and_another_checkpoint_can_be_asked_for() {
+fn eval_takes_a_budget_and_a_checkpoint() {
     let tiny = Tiny::trained(&["train.steps=6", "checkpoint.every=2", "checkpoint.keep_last=9"]);
     let loss = |arguments: &[&str]| {
         let output =
@@ -35,7 +35,7 @@ fn a_tight_budget_and_another_checkpoint_can_be_asked_for() {
 }
 
 #[test]
-fn other_data_are_measured_without_touching_the_run() {
+fn eval_of_other_data_leaves_the_run_untouched() {
     let tiny = Tiny::trained(&[]);
     crate::program::write_text(&tiny.join("in.txt"), 400);
     let before =

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::program::{assert_code, assert_success, json, last_words, stderr, stdout, write_text};
 use crate::tiny::Tiny;
 
-/// A run whose model Hugging Face knows, with an id for each byte and none to spare.
+/// A run with a shape that Hugging Face knows, and exactly one id for each byte.
 const BASE: [&str; 5] = [
     r#"model={"preset":"gpt2","n_layer":1,"n_head":2,"n_embd":64,"n_positions":64,"vocab_size":256}"#,
     "tokenizer.chat=false",
@@ -54,7 +54,7 @@ fn answer(tiny: &Tiny, run: &str) -> String {
     stdout(&output)
 }
 
-/// A run `tuned` of a model that was pretrained on text and taught to converse.
+/// A run `tuned` of a model pretrained on text and then trained on conversations.
 pub(crate) fn assistant() -> (Tiny, Output) {
     let tiny = pretrained();
     write_conversations(&tiny);
@@ -64,7 +64,7 @@ pub(crate) fn assistant() -> (Tiny, Output) {
 }
 
 #[test]
-fn a_pretrained_model_learns_to_converse_and_is_published() {
+fn a_pretrained_model_is_trained_on_conversations_and_exported() {
     let (tiny, output) = assistant();
     let said = stderr(&output);
     assert!(said.contains("beginning with the weights of step 4 in "), "{said}");
@@ -77,7 +77,7 @@ fn a_pretrained_model_learns_to_converse_and_is_published() {
     let began = &tiny.records("tuned", "start")[0]["began_with"];
     assert!(began.as_str().expect("a path").contains("base/checkpoints/step-00000004"), "{began}");
 
-    // Nothing of the new run lies in the old one.
+    // The new run needs no file of the old one.
     fs::remove_dir_all(tiny.join("base")).expect("removing");
     assert_eq!(tiny.resume("tuned", &["train.steps=7"])["steps"], 7);
 
@@ -89,7 +89,7 @@ fn a_pretrained_model_learns_to_converse_and_is_published() {
 }
 
 #[test]
-fn the_old_runs_weights_are_where_the_new_one_begins() {
+fn a_new_run_begins_with_the_old_runs_weights() {
     let tiny = pretrained();
     let output = tiny.train(&begin("more", &["train.steps=2", "train.micro_batch=4"]));
     assert_success(&output);
@@ -101,7 +101,7 @@ fn the_old_runs_weights_are_where_the_new_one_begins() {
 }
 
 #[test]
-fn shards_are_read_with_the_vocabulary_they_were_cut_with() {
+fn shards_need_the_vocabulary_they_were_cut_with() {
     let tiny = pretrained();
     let prepare = ["prepare", "--input", "book.txt", "--tokenizer", "base/tokenizer", "--out", "set"];
     assert_success(&tiny.train(&prepare));
@@ -112,7 +112,7 @@ fn shards_are_read_with_the_vocabulary_they_were_cut_with() {
 }
 
 #[test]
-fn settings_that_the_weights_decide_cannot_be_changed_and_a_refused_start_leaves_nothing() {
+fn settings_fixed_by_the_weights_cannot_change_and_a_refused_start_leaves_nothing() {
     let tiny = pretrained();
     let refusals = [
         ("model.n_layer=2", "cannot change what"),
@@ -133,7 +133,7 @@ fn settings_that_the_weights_decide_cannot_be_changed_and_a_refused_start_leaves
 }
 
 #[test]
-fn a_model_that_looks_nothing_up_learns_to_from_where_it_stands_and_not_the_other_way() {
+fn a_plain_model_can_gain_an_index_but_not_lose_one() {
     let tiny = pretrained();
     let steps = ["train.steps=3", "train.optimizer=sgd"];
     let begun = |out: &str, settings: &[&str]| {
@@ -147,7 +147,7 @@ fn a_model_that_looks_nothing_up_learns_to_from_where_it_stands_and_not_the_othe
     assert!(!said.contains("looked other texts up"), "{said}");
     assert_eq!(looking[0].to_bits(), plain[0].to_bits(), "the table is of zeros");
     assert_ne!(looking[2].to_bits(), plain[2].to_bits(), "and learns");
-    // It has a table to go on with, and keeps it.
+    // A model with a table resumes and keeps it.
     let on = |out, settings: &[&str]| {
         let fixed = ["--from", "looking", "--out", out, "--device", "cpu", "--set", "train.steps=1"];
         tiny.train(&[&fixed[..], settings].concat())

@@ -1,4 +1,4 @@
-//! Several GPUs of a host, played by the stand-in for the CUDA driver: one rank on each.
+//! Several GPUs in one host, played by the stand-in for the CUDA driver: one rank on each.
 
 use std::fs;
 use std::process::Command;
@@ -13,7 +13,7 @@ mod gate {
 
     #[test]
     #[ignore = "gate: tunes kernels for minutes"]
-    fn each_rank_takes_a_gpu_of_its_own_and_they_end_with_the_bits_of_one() {
+    fn each_rank_takes_its_own_gpu_and_ends_with_the_bits_of_one() {
         if !has_mpi() {
             return;
         }
@@ -27,7 +27,7 @@ mod gate {
             command.args(begin_with("cuda", ranks, ranks)).args(set(&settings));
             command.env("CUDA_PATH", installation).env("LD_LIBRARY_PATH", installation.join("lib"));
             command.env("STAND_IN_CACHE", installation.join("kernels")).env("STAND_IN_DEVICES", "2");
-            let output = tiny.to_its_end(&mut command);
+            let output = tiny.run_to_end(&mut command);
             assert_success(&output);
             bits(&json(&output))
         };

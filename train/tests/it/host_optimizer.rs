@@ -1,4 +1,5 @@
-//! The optimizer on the host: the device's numbers where both round alike, its own under every budget, and resume.
+//! The optimizer on the host: equal bits on the device if both round alike, the same bits under each budget, and
+//! resumes.
 
 use std::fs;
 
@@ -9,7 +10,7 @@ use crate::tiny::{TIGHT, Tiny, bits};
 
 const HOST: &str = "memory.optimizer=host";
 const AUTO: &str = "memory.optimizer=auto";
-/// The norm is summed in another order on the host, so that clipping scales by another last digit.
+/// The host sums the norm in another order, so clipping would differ in the last digit.
 const UNCLIPPED: &str = "train.grad_clip=null";
 const TWO: &str = "model.n_layer=2";
 const NARROW: &str = "model.compute=bf16";
@@ -19,7 +20,7 @@ fn final_loss(tiny: &Tiny, out: &str) -> f64 {
 }
 
 #[test]
-fn in_f32_the_host_steps_to_the_devices_bits() {
+fn in_f32_host_steps_have_the_devices_bits() {
     let cases: [&[&str]; 5] = [
         &[TWO, "train.recompute=1", "train.accumulate=2"],
         &["train.optimizer=muon", TWO],
@@ -48,17 +49,17 @@ fn a_tight_budget_changes_no_bit_of_any_format() {
         &[NARROW],
         &[NARROW, "memory.optimizer_state=bf16", "train.accumulate=2"],
         &[NARROW, "memory.optimizer_state=compact"],
-        // Muon's own step, on the device, needs more.
+        // Muon's own step, on the device, needs more memory.
         &["train.optimizer=muon", NARROW, "memory.optimizer_state=bf16", "memory.device_budget=800KiB"],
     ];
     let tiny = Tiny::new();
     for (n, settings) in suite::first(3, &cases).iter().enumerate() {
-        tiny.spills_to_the_same_bits(&n.to_string(), BUDGET, &[&[HOST], *settings].concat());
+        tiny.assert_spills_to_the_same_bits(&n.to_string(), BUDGET, &[&[HOST], *settings].concat());
     }
 }
 
 #[test]
-fn narrower_formats_learn_as_the_exact_one_does() {
+fn narrow_formats_learn_nearly_as_well_as_the_exact_one() {
     let tiny = Tiny::new();
     let settings = [HOST, NARROW, "train.steps=60"];
     tiny.run("exact", &settings);
@@ -79,12 +80,12 @@ fn a_run_resumes_from_its_checkpoint_to_the_same_bits_in_every_format() {
         let (rule, format) =
             (format!("train.optimizer={optimizer}"), format!("memory.optimizer_state={state}"));
         let name = format!("{optimizer}-{state}");
-        tiny.goes_on_to_the_same_bits(&name, &[HOST, NARROW, TIGHT, &rule, &format]);
+        tiny.assert_resumes_to_the_same_bits(&name, &[HOST, NARROW, TIGHT, &rule, &format]);
     }
 }
 
 #[test]
-fn a_run_moves_between_device_and_host_when_it_is_resumed() {
+fn a_resumed_run_can_move_its_optimizer_between_device_and_host() {
     let tiny = Tiny::new();
     for optimizer in suite::first(1, &["adamw", "sgd"]) {
         let rule = format!("train.optimizer={optimizer}");
@@ -98,7 +99,7 @@ fn a_run_moves_between_device_and_host_when_it_is_resumed() {
 }
 
 #[test]
-fn a_checkpoint_holds_f32_whatever_the_device_computes_with() {
+fn a_checkpoint_holds_f32_for_any_compute_type() {
     let tiny = Tiny::new();
     let exact = tiny.run("exact", &[HOST, UNCLIPPED, "train.steps=2"]);
     tiny.run("narrow", &[HOST, UNCLIPPED, NARROW, "memory.optimizer_state=compact", "train.steps=2"]);
@@ -115,7 +116,7 @@ fn a_checkpoint_holds_f32_whatever_the_device_computes_with() {
 }
 
 #[test]
-fn a_checkpoint_reads_nothing_from_the_device_that_is_on_the_host() {
+fn a_checkpoint_reads_from_the_device_only_what_the_host_lacks() {
     let tiny = Tiny::new();
     for (format, reads) in [("f32", false), ("bf16", false), ("compact", true)] {
         let state = format!("memory.optimizer_state={format}");
@@ -156,19 +157,19 @@ fn blocks_that_stay_on_the_device_are_stepped_there() {
     tiny.run("all", &[HOST, UNCLIPPED, TWO]);
     let written = |run: &str| tiny.records(run, "step")[1]["bytes_written"].as_u64().expect("a number");
     let block = 4 * 12 * 128 * 128;
-    // The norm's parts, of the six gradients that stay, are made on the device.
+    // The device computes parts of the norm for the six gradients that stay.
     assert_eq!(written("all") - written("mixed"), block, "the first block stays where it is");
 
-    // The journal tells who is stepped where, and of the update that ran beside the second step.
-    let told = |run: &str| {
+    // The journal shows the optimizer's place, and the update that ran during the second step.
+    let shown = |run: &str| {
         let start = tiny.records(run, "start").remove(0);
         let updates = tiny.records(run, "step").iter().map(|step| step["host_step_ms"].as_f64()).collect();
         (start["optimizer_on"].clone(), start["device_blocks"].as_u64(), updates)
     };
-    let (place, blocks, updates): (_, _, Vec<_>) = told("mixed");
+    let (place, blocks, updates): (_, _, Vec<_>) = shown("mixed");
     assert_eq!((place, blocks), ("host".into(), Some(1)));
     assert!(updates.iter().skip(1).all(|took| *took > Some(0.0)), "{updates:?}");
-    assert_eq!(told("device"), ("device".into(), None, vec![None; 4]));
+    assert_eq!(shown("device"), ("device".into(), None, vec![None; 4]));
 
     let narrow = [HOST, NARROW, TWO, "memory.device_blocks=1", "memory.optimizer_state=compact"];
     let whole = tiny.run("whole", &[&narrow[..], &["train.steps=7"]].concat());
@@ -177,7 +178,7 @@ fn blocks_that_stay_on_the_device_are_stepped_there() {
 }
 
 #[test]
-fn auto_is_decided_once_and_written_down() {
+fn auto_is_decided_once_and_saved() {
     let tiny = Tiny::new();
     let chosen = |run: &str| {
         let text = fs::read_to_string(tiny.join(run).join("config.json")).expect("a run");
@@ -188,13 +189,13 @@ fn auto_is_decided_once_and_written_down() {
     assert_eq!(chosen("roomy"), "device");
     tiny.run("tight", &[AUTO, TIGHT]);
     assert_eq!(chosen("tight"), "host");
-    // With room for everything a new run would choose the device.
+    // With room for everything, a new run would choose the device.
     tiny.resume("tight", &[AUTO, "train.steps=6", "memory.device_budget=unlimited"]);
     assert_eq!(chosen("tight"), "host");
 }
 
 #[test]
-fn a_diverging_step_is_withheld_on_the_host_too() {
+fn a_diverging_step_is_skipped_on_the_host_too() {
     let tiny = Tiny::new();
     let settings = [HOST, "train.lr=1e30", "train.bad_steps=2", "train.steps=9", "checkpoint.every=1"];
     let output = tiny.attempt("run", &settings);
@@ -203,7 +204,7 @@ fn a_diverging_step_is_withheld_on_the_host_too() {
     tiny.whole_checkpoints("run");
 }
 
-/// Every matrix is large enough to be moved, and no activation.
+/// Each matrix is large enough to be moved, and no activation is.
 const WIDE: [&str; 8] = [
     HOST,
     NARROW,
@@ -215,14 +216,14 @@ const WIDE: [&str; 8] = [
     "eval.questions=[]",
 ];
 const EMBEDDING: u64 = 264 * 256;
-/// Bytes of the most rows of the embedding that a step of fifteen tokens names.
+/// The most bytes of embedding rows that a step of fifteen tokens names.
 const ROWS: u64 = 4 * 15 * 256;
 const NARROWEST: &str = "memory.device_budget=1800KiB";
 
-/// Two bytes of gradient out; two bytes of weight in for the forward pass and two for the backward pass. Of the embedding come
-/// and go the rows that a step names.
+/// Two bytes of gradient out, and two bytes of weight in for each of the forward and the backward pass. Of the
+/// embedding, only named rows cross the link.
 #[test]
-fn a_step_moves_a_gradient_out_and_weights_in_twice_and_nothing_else() {
+fn a_step_moves_each_gradient_out_once_and_each_weight_in_twice() {
     let tiny = Tiny::new();
     let settings = [&WIDE[..], &["memory.optimizer_state=compact"]].concat();
     let tight = tiny.run("tight", &[&settings[..], &[NARROWEST]].concat());
@@ -239,7 +240,7 @@ fn a_step_moves_a_gradient_out_and_weights_in_twice_and_nothing_else() {
     }
     let roomy = tiny.run("roomy", &settings);
     assert_eq!(bits(&roomy), bits(&tight));
-    // The first step's weights are made by nobody's update.
+    // The first step's weights come from no update.
     for step in &tiny.records("roomy", "step")[1..] {
         let bytes = |key: &str| step[key].as_u64().expect("a number");
         assert_eq!((bytes("bytes_out"), bytes("bytes_in")), (0, 0), "everything fits");
@@ -247,9 +248,9 @@ fn a_step_moves_a_gradient_out_and_weights_in_twice_and_nothing_else() {
     }
 }
 
-/// The table of the embedding never crosses the link: a row is four bytes a number on the way in, and as many on the way out.
+/// The embedding's table never crosses the link: only rows do, with four bytes a number each way.
 #[test]
-fn rows_of_an_embedding_that_a_batch_names_cross_the_link_and_no_others() {
+fn only_the_embedding_rows_that_a_batch_names_cross_the_link() {
     let tiny = Tiny::new();
     let moved = |run: &str, letters: &str, more: &[&str]| {
         let text = letters.repeat(6000 / letters.len());
@@ -270,9 +271,9 @@ fn rows_of_an_embedding_that_a_batch_names_cross_the_link_and_no_others() {
     }
 }
 
-/// No two batches name as many rows, which are moved and planned as blocks of their own.
+/// Batches name different numbers of rows, which are moved and planned as blocks of their own.
 #[test]
-fn a_step_is_foretold_although_its_batch_names_other_rows_of_the_embedding() {
+fn a_step_is_predicted_although_its_batch_names_other_rows() {
     let tiny = Tiny::new();
     let settings = [
         HOST,
@@ -293,7 +294,8 @@ fn a_step_is_foretold_although_its_batch_names_other_rows_of_the_embedding() {
         [number("diverged"), number("foretold")]
     });
     println!("{few:?} {many:?}");
-    // A step has some forty operations. When updates on other threads end moves one of the first steps by one.
+    // A step has about forty operations. The end of an update on another thread may move one operation in the first
+    // steps.
     assert!(many[0].abs_diff(few[0]) <= 3, "six more steps are six times what the ones before were");
     assert!(many[1] > few[1], "operations are foretold");
     let rows = |steps: &str| -> Vec<u64> {
@@ -305,11 +307,11 @@ fn a_step_is_foretold_although_its_batch_names_other_rows_of_the_embedding() {
     assert!(rows("10").windows(2).any(|pair| pair[0] != pair[1]), "as many rows in each: {:?}", rows("10"));
 }
 
-/// The device's own, beside the weights that are stepped on the host: the gradients of a block until they have left,
-/// activations, and rows of the embedding. The narrowest budget shows that it is no more.
+/// Device bytes besides the host-stepped weights: the gradients of a block until they have left, activations, and
+/// embedding rows. The narrowest budget shows that it is no more.
 const WORKING: u64 = 1800 << 10;
 
-/// Bytes per parameter on both tiers together: what the device computes with, the state, and a gradient that waits.
+/// Bytes per parameter on both tiers together: the device's weights, the state, and a waiting gradient.
 #[test]
 fn each_format_holds_its_stated_bytes_per_parameter() {
     let tiny = Tiny::new();
@@ -317,13 +319,14 @@ fn each_format_holds_its_stated_bytes_per_parameter() {
         [("f32", 16, 12, 16.1), ("bf16", 12, 8, 12.1), ("compact", 8, 8, 8.2)]
     {
         let state = format!("memory.optimizer_state={format}");
-        // Where compact weights have room they are on the device in the pass and on the host in the step: their peaks are of two times.
+        // With room, compact weights are on the device during the pass and on the host during the step: the peaks
+        // differ in time.
         let unlimited = (format != "compact").then_some("memory.device_budget=unlimited");
         for budget in [NARROWEST].into_iter().chain(unlimited) {
             let out = format!("{format}-{budget}");
             let run = tiny.run(&out, &[&WIDE[..], &[&state, budget]].concat());
             let parameters = run["parameters"].as_u64().expect("a number");
-            // Of the embedding there are only the state and what a step names of it. Four bytes of bases for each 256 numbers.
+            // The embedding has only its state and the named rows. Bases take four bytes per 256 numbers.
             let bases = if format == "compact" { (parameters - EMBEDDING) / 64 } else { 0 };
             let held = narrow * (parameters - EMBEDDING) + wide * EMBEDDING + bases;
             let peaks =
@@ -345,11 +348,12 @@ fn each_format_holds_its_stated_bytes_per_parameter() {
 /// Host memory that no plan counts, such as the numbers of a batch.
 const SMALL_THINGS: u64 = 8 << 10;
 
-/// Copies that can be given up are not counted: with a budget of the bytes that are, they go.
+/// The plan does not count droppable copies; under a budget of the counted bytes they are dropped.
 #[test]
-fn a_run_lives_in_the_host_memory_that_its_plan_counts() {
+fn a_run_fits_in_the_host_memory_that_its_plan_counts() {
     let tiny = Tiny::new();
-    // Most of it are gradients; or these and weights that were on the device; or activations, which have gone when the last gradients come.
+    // Mostly gradients; or these and weights that were on the device; or activations, which are gone when the last
+    // gradients arrive.
     let few: &[&str] = &[NARROWEST];
     let roomy: &[&str] = &["memory.device_budget=12MiB", "train.steps=2"];
     let many: &[&str] = &[
@@ -391,10 +395,11 @@ fn a_run_lives_in_the_host_memory_that_its_plan_counts() {
 mod gate {
     use super::*;
 
-    /// With clipping, last digits differ and part. Narrow states round more, and with products in bf16 the device has no f32 of a matrix.
+    /// With clipping, last digits differ and drift apart. Narrow states round more, and with bf16 the device has no f32
+    /// of a matrix.
     #[test]
     #[ignore = "gate: compares learning over 200 steps"]
-    fn over_200_steps_the_host_stays_as_near_to_the_device_as_its_state_is_wide() {
+    fn over_200_steps_host_losses_stay_near_the_devices_by_format() {
         let tiny = Tiny::new();
         let clipped = [
             "train.steps=200",
@@ -403,7 +408,7 @@ mod gate {
             "train.micro_batch=1",
             "eval.questions=[]",
         ];
-        // What both compute in, what the host alone is told, and how far losses may be apart. The embedding comes by rows.
+        // Settings of the host run only, and the largest allowed difference of losses. The embedding comes by rows.
         let wide: [(&[&str], f64); 2] = [(&[], 1e-4), (&["memory.device_blocks=1"], 1e-4)];
         let narrow: [(&[&str], f64); 2] =
             [(&["memory.optimizer_state=compact"], 5e-2), (&["memory.optimizer_state=bf16"], 2e-2)];

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::program::{assert_code, assert_success, json, stderr, stdout, train};
 
-/// A prepared set of 40 documents; of the ten at its end, which are measured with, four are copies of earlier ones.
+/// A prepared set of 40 documents. Of the last ten, which are for validation, four are copies of earlier ones.
 fn prepared(folder: &Path) {
     let document = |n: usize| format!("the {n}. river rises, the {}. river falls", n * 7 % 31);
     let order = (0..30).chain([3, 40, 41, 8, 42, 43, 21, 44, 45, 5]);
@@ -23,7 +23,7 @@ fn prepared(folder: &Path) {
 }
 
 #[test]
-fn a_set_is_indexed_looked_into_and_compared_with_what_it_is_measured_with() {
+fn a_set_is_indexed_looked_up_and_compared_with_its_validation_part() {
     let folder = tempfile::tempdir().expect("a folder");
     prepared(folder.path());
     let build = ["index", "build", "--set", "set", "--out", "index", "--memory", "64MiB"];
@@ -52,7 +52,7 @@ fn a_set_is_indexed_looked_into_and_compared_with_what_it_is_measured_with() {
 }
 
 #[test]
-fn an_index_of_another_set_and_a_size_that_is_none_are_refused() {
+fn an_index_of_another_set_and_a_bad_size_are_refused() {
     let [one, other] = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
     prepared(one.path());
     let refused = train(one.path(), &["index", "build", "--set", "set", "--out", "index", "--memory", "80%"]);

@@ -1,4 +1,4 @@
-//! `train inspect`, and what damage does to a run.
+//! `train inspect`, and the effects of damage on a run.
 
 use std::{fs, path::PathBuf, process::Output};
 
@@ -18,7 +18,7 @@ fn inspect(tiny: &Tiny) -> Output {
 }
 
 #[test]
-fn a_whole_run_is_called_whole() {
+fn an_undamaged_run_is_reported_as_whole() {
     let tiny = two_checkpoints();
     let output = inspect(&tiny);
     assert_success(&output);

@@ -12,7 +12,7 @@ use crate::program::{assert_success, json};
 use crate::tiny::{Tiny, bits};
 
 const SETTINGS: [&str; 3] = ["train.steps=30", "checkpoint.every=1", "train.optimizer=muon"];
-/// Between two checkpoints an update is on its way most of the time.
+/// Between two checkpoints an update is running most of the time.
 const ON_HOST: [&str; 5] = [
     "train.steps=30",
     "checkpoint.every=2",
@@ -21,7 +21,7 @@ const ON_HOST: [&str; 5] = [
     "model.compute=bf16",
 ];
 
-/// A small generator of numbers, the same for one seed on every machine.
+/// A small random number generator with the same numbers on each machine.
 struct Numbers(u64);
 
 impl Numbers {
@@ -31,29 +31,29 @@ impl Numbers {
     }
 }
 
-/// A kill comes at most so many steps after the run is begun or resumed.
+/// A kill comes at most this many steps after a start.
 const STEPS_BETWEEN: u64 = 8;
-/// And at most so much later, so that it meets every part of a step, and of a start where it is to come before a step.
+/// Additional delay of a kill, so that kills hit each part of a step, or of a start.
 const MICROSECONDS: u64 = 6_000;
 
-fn begin_or_go_on(tiny: &Tiny, settings: &[&str]) -> Command {
+fn begin_or_resume(tiny: &Tiny, settings: &[&str]) -> Command {
     let mut command = tiny.command("run", settings);
     command.args(["--resume", "auto"]);
     command
 }
 
 #[test]
-fn a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been() {
-    kill_again_and_again(&SETTINGS, suite::size().pick(3, 8, 100));
+fn a_repeatedly_killed_run_ends_with_the_bits_of_an_undisturbed_one() {
+    kill_repeatedly(&SETTINGS, suite::size().pick(3, 8, 100));
 }
 
 #[test]
-fn a_run_that_is_killed_while_the_host_steps_ends_as_if_it_had_not_been() {
-    kill_again_and_again(&ON_HOST, suite::size().pick(2, 4, 100));
+fn a_run_killed_during_host_steps_ends_with_the_bits_of_an_undisturbed_one() {
+    kill_repeatedly(&ON_HOST, suite::size().pick(2, 4, 100));
 }
 
-/// `TRAIN_KILLS` and `TRAIN_KILLS_SEED` change how often and when.
-fn kill_again_and_again(settings: &[&str], usual: u64) {
+/// `TRAIN_KILLS` and `TRAIN_KILLS_SEED` set the number and the moments of kills.
+fn kill_repeatedly(settings: &[&str], usual: u64) {
     let setting = |name, otherwise| env::var(name).map_or(otherwise, |text| text.parse().expect("a number"));
     let (kills, seed) = (setting("TRAIN_KILLS", usual), setting("TRAIN_KILLS_SEED", 1));
     let tiny = Tiny::new();
@@ -61,12 +61,12 @@ fn kill_again_and_again(settings: &[&str], usual: u64) {
     let mut numbers = Numbers(seed);
     let (mut finished, mut saved) = (0, 0);
     for kill in 1..=kills {
-        // Steps are the clock: how fast the machine is does not matter. The first kill comes after a save.
+        // Kills depend on steps, not on the machine's speed. The first comes after a save.
         let steps = if kill == 1 { STEPS_BETWEEN } else { numbers.below(STEPS_BETWEEN) };
         let moment = Duration::from_micros(numbers.below(MICROSECONDS));
         let before = tiny.journal("run").len();
         let log = tiny.join("run.log");
-        let mut command = begin_or_go_on(&tiny, settings);
+        let mut command = begin_or_resume(&tiny, settings);
         command.stdout(Stdio::null()).stderr(File::create(&log).expect("a file"));
         let mut child = command.spawn().expect("the program starts");
         let mut ended = None;
@@ -74,7 +74,7 @@ fn kill_again_and_again(settings: &[&str], usual: u64) {
             "run",
             || {
                 ended = child.try_wait().expect("waiting");
-                // A resumed run may shorten its journal before it adds to it.
+                // A resumed run may shorten its journal before it appends.
                 let taken =
                     tiny.journal("run").get(before..).unwrap_or("").matches(r#"{"kind":"step""#).count();
                 ended.is_some() || taken as u64 >= steps
@@ -104,7 +104,7 @@ fn kill_again_and_again(settings: &[&str], usual: u64) {
         "{kills} kills, {saved} of them beside a checkpoint; {finished} runs reached their end between them"
     );
     assert!(saved > 0, "no kill came after a save");
-    let last = begin_or_go_on(&tiny, settings).output().expect("the program starts");
+    let last = begin_or_resume(&tiny, settings).output().expect("the program starts");
     assert_success(&last);
     assert_eq!(bits(&json(&last)), bits(&whole));
     let left = fs::read_dir(tiny.join("run/checkpoints")).expect("reading").flatten();

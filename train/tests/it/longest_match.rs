@@ -10,7 +10,7 @@ use crate::tiny::{TIGHT, Tiny, bits};
 
 const LOOKS_UP: &str = "model.longest_match=true";
 
-/// Documents of which four at the end, where validation takes its share, are copies of earlier ones.
+/// Documents whose last four, in the validation part, are copies of earlier ones.
 fn with_copies(tiny: &Tiny) {
     let document = |n: usize| format!("the {n}. river rises, the {}. river falls", n * 7 % 31);
     let order = (0..90).chain([3, 100, 101, 8, 102, 103, 21, 104, 105, 5]);
@@ -41,7 +41,7 @@ fn measured(tiny: &Tiny, set: &[&str]) -> Value {
 }
 
 #[test]
-fn a_run_that_looks_up_has_the_same_bits_under_a_budget_and_resumed() {
+fn a_run_with_an_index_has_the_same_bits_under_a_budget_and_resumed() {
     let tiny = Tiny::new();
     let settings =
         |more: &[&'static str]| [&[LOOKS_UP, "train.steps=6", "checkpoint.every=2"], more].concat();
@@ -49,7 +49,7 @@ fn a_run_that_looks_up_has_the_same_bits_under_a_budget_and_resumed() {
     assert_eq!(bits(&tiny.run("tight", &settings(&[TIGHT]))), bits(&whole));
     let hidden = tiny.run("hidden", &settings(&["model.match_pdrop=0.9"]));
     assert_ne!(bits(&hidden), bits(&whole), "what is hidden matters");
-    // The index is made of the shards, so it is made again where it is gone.
+    // The index is made from the shards, so a missing one is built again.
     fs::remove_dir_all(tiny.join("run/data/index")).expect("it lies beside the shards");
     let output = tiny.train(&["--resume", "run/checkpoints/step-00000002", "--device", "cpu", "--json"]);
     assert_success(&output);
@@ -63,30 +63,26 @@ fn validation_is_reported_with_and_without_copies_of_training_text() {
     let tiny = Tiny::new();
     with_copies(&tiny);
     let summary = tiny.run("run", &COPIES);
-    let told = measured(&tiny, &[]);
-    assert_eq!(told["loss"], summary["val_loss"]);
-    let fresh = &told["without_copies"];
+    let evaluated = measured(&tiny, &[]);
+    assert_eq!(evaluated["loss"], summary["val_loss"]);
+    let fresh = &evaluated["without_copies"];
     let number = |value: &Value| value.as_f64().expect("a number");
     let (copied, targets) = (number(&fresh["copied_targets"]), number(&fresh["targets"]));
-    // Four documents of 41 to 43 tokens, the first of them perhaps cut by the split.
-    assert!((100.0..=4.0 * 43.0).contains(&copied) && targets > copied, "{told}");
-    // The rest of the text has a loss of its own, and the perplexity belongs to it.
-    assert_ne!(fresh["loss"], told["loss"]);
-    assert!((number(&fresh["perplexity"]).ln() - number(&fresh["loss"])).abs() < 1e-9, "{told}");
+    // Four documents of 41 to 43 tokens; the split may cut the first.
+    assert!((100.0..=4.0 * 43.0).contains(&copied) && targets > copied, "{evaluated}");
+    // The rest of the text has its own loss, from which the perplexity is computed.
+    assert_ne!(fresh["loss"], evaluated["loss"]);
+    assert!((number(&fresh["perplexity"]).ln() - number(&fresh["loss"])).abs() < 1e-9, "{evaluated}");
     let output = tiny.train(&["eval", "--from", "run", "--device", "cpu"]);
     assert!(stdout(&output).contains("% in copies of indexed documents: loss"), "{}", stdout(&output));
     let evaluated = tiny.records("run", "eval").pop().expect("one at the end");
     assert_eq!(evaluated["without_copies"], *fresh);
     let plain = Tiny::trained(&[]);
-    assert_eq!(
-        measured(&plain, &[]).get("without_copies"),
-        None,
-        "where nothing is looked up nothing is told"
-    );
+    assert_eq!(measured(&plain, &[]).get("without_copies"), None, "without an index nothing is reported");
 }
 
 #[test]
-fn shards_are_indexed_in_the_run_that_learns_from_them_and_files_of_other_programs_are_refused() {
+fn a_run_indexes_its_shards_and_refuses_files_of_other_programs() {
     let tiny = Tiny::new();
     with_copies(&tiny);
     assert_success(&tiny.train(&["prepare", "--input", "in.jsonl", "--tokenizer", "bytes", "--out", "set"]));
@@ -117,7 +113,7 @@ fn trusting() -> (Tiny, [&'static str; 6]) {
 }
 
 #[test]
-fn a_model_without_its_index_answers_and_says_so() {
+fn a_model_without_its_index_answers_with_a_warning() {
     let (tiny, asked) = trusting();
     let sample = || tiny.train(&[&["sample", "--from", "run"], &asked[..]].concat());
     let with = sample();
@@ -137,14 +133,14 @@ fn a_model_without_its_index_answers_and_says_so() {
 }
 
 #[test]
-fn an_index_that_was_moved_is_found_where_it_is_said_to_be() {
+fn a_moved_index_is_found_at_its_configured_path() {
     let (tiny, asked) = trusting();
     let expected = stdout(&tiny.train(&[&["sample", "--from", "run"], &asked[..]].concat()));
     let loss = measured(&tiny, &[])["loss"].clone();
     fs::rename(tiny.join("run/data/index"), tiny.join("elsewhere")).expect("moving");
     let listed = r#"data.indexes=[{"index": "elsewhere", "set": "run/data/shards"}]"#;
     assert_eq!(measured(&tiny, &[listed])["loss"], loss);
-    // A checkpoint that lies in no run.
+    // A checkpoint outside of any run.
     let checkpoint = fs::read_dir(tiny.join("run/checkpoints")).expect("listing").flatten();
     let mut checkpoint = checkpoint.filter(|entry| entry.path().is_dir());
     fs::rename(checkpoint.next().expect("one at the end").path(), tiny.join("alone")).expect("moving");
@@ -183,8 +179,8 @@ fn the_training_text_is_not_indexed_twice_and_the_validation_text_is_refused() {
 }
 
 #[test]
-fn texts_that_are_listed_are_looked_up_too_and_have_to_stay_the_same() {
-    // Its tokenizer and the conversations it made are what other texts are made of here.
+fn listed_texts_are_looked_up_too_and_must_not_change() {
+    // Other texts are made with this run's tokenizer and conversations.
     let tiny = Tiny::trained(&["train.steps=1"]);
     let conversations = fs::read_to_string(tiny.join("run/data/dialogues.jsonl")).expect("reading");
     let lines: Vec<_> = conversations.split_inclusive('\n').collect();

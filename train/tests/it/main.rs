@@ -1,4 +1,4 @@
-//! The verbs as a user meets them.
+//! The verbs from a user's point of view.
 
 mod batches;
 mod budgets;
@@ -39,13 +39,11 @@ mod gpus;
 #[cfg(unix)]
 mod kills;
 #[cfg(target_os = "linux")]
-mod late;
-#[cfg(target_os = "linux")]
 mod one_bit;
 #[cfg(target_os = "linux")]
-mod ranks;
+mod periodic;
 #[cfg(target_os = "linux")]
-mod rarely;
+mod ranks;
 #[cfg(unix)]
 mod resume;
 #[cfg(unix)]

@@ -1,4 +1,4 @@
-//! One bit per element between ranks: a thirtieth of the bytes, equal weights, and residuals that outlive a stop.
+//! One bit per element between ranks: a thirtieth of the bytes, equal weights, and residuals that survive a stop.
 
 use std::fs;
 
@@ -10,12 +10,12 @@ use crate::tiny::{Tiny, bits};
 
 const ONE_BIT: [&str; 2] = ["ranks.exchange=one_bit", "ranks.warm_up=2"];
 
-/// Bytes of as many packed numbers: a bit each, and a scale for every 2048.
+/// Bytes of `numbers` in packed form: a bit each, and a scale for every 2048.
 fn packed(numbers: u64) -> u64 {
     numbers.div_ceil(8) + 4 * numbers.div_ceil(2048)
 }
 
-/// Exact steps tell how many bytes are sent beside gradients: as many in every step.
+/// The exact steps show how many bytes besides gradients each step sends.
 #[test]
 fn one_bit_after_exact_steps_sends_at_most_a_thirtieth_of_the_gradients() {
     if !has_mpi() {
@@ -60,13 +60,13 @@ fn a_run_without_the_keys_and_an_exact_start_have_the_bits_of_one_process() {
     let compressed = tiny.run_on("2", "run", &[&SHARED[..], &ONE_BIT].concat());
     assert_ne!(compressed, one, "nothing was compressed");
     let (exact, other) = (tiny.losses("one"), tiny.losses("run"));
-    // The third step is the first that is not exact, and its loss is that of the weights before it.
+    // The third step is the first inexact one, and its loss is that of the weights before it.
     assert_eq!(exact[..3], other[..3]);
     assert_ne!(exact[3].to_bits(), other[3].to_bits());
 }
 
 #[test]
-fn a_run_resumes_with_its_residuals_to_the_bits_of_one_that_never_stopped() {
+fn a_run_resumes_with_its_residuals_to_the_bits_of_an_uninterrupted_one() {
     if !has_mpi() {
         return;
     }
@@ -81,52 +81,52 @@ fn a_run_resumes_with_its_residuals_to_the_bits_of_one_that_never_stopped() {
             &run,
             &[&settings[..], &["train.steps=4", "checkpoint.every=1", "checkpoint.keep_last=9"]].concat(),
         );
-        let (resumed, said) = tiny.resume_and_hear("2", &run, &["train.steps=7"]);
+        let (resumed, said) = tiny.resume_with_log("2", &run, &["train.steps=7"]);
         assert!(!said.contains("without the residuals"), "{said}");
         assert_eq!(bits(&resumed), whole, "{more:?}");
-        // Without them it goes on, to other numbers.
+        // Without residuals the run continues, to other numbers.
         let lost = format!("{run}/checkpoints/step-00000004");
         fs::remove_file(tiny.join(&format!("{run}/ranks/0/residuals-00000004")))
             .expect("rank 0 saved its own");
-        let (otherwise, said) = tiny.resume_and_hear("2", &lost, &["train.steps=7"]);
+        let (otherwise, said) = tiny.resume_with_log("2", &lost, &["train.steps=7"]);
         assert!(said.contains("without the residuals"), "{said}");
         assert_ne!(bits(&otherwise), whole, "{more:?}");
     }
 }
 
 #[test]
-fn residuals_of_another_number_of_ranks_or_of_none_are_dropped_with_a_note() {
+fn residuals_that_do_not_fit_the_ranks_are_dropped_with_a_note() {
     if !has_mpi() {
         return;
     }
     let tiny = Tiny::new();
     let settings = [&SHARED[..], &ONE_BIT].concat();
     tiny.run_on("4", "run", &settings);
-    let (_, said) = tiny.resume_and_hear("2", "run", &["train.steps=6"]);
+    let (_, said) = tiny.resume_with_log("2", "run", &["train.steps=6"]);
     assert!(
         said.contains("without the residuals of this checkpoint: rank 0: they are those of 4 ranks"),
         "{said}"
     );
     fs::remove_file(tiny.join("run/ranks/1/residuals-00000006")).expect("rank 1 saved its own");
-    let (_, said) = tiny.resume_and_hear("2", "run", &["train.steps=8"]);
+    let (_, said) = tiny.resume_with_log("2", "run", &["train.steps=8"]);
     assert!(said.contains("without the residuals of this checkpoint: rank 1: reading "), "{said}");
-    // One process owes nobody anything.
-    let (_, said) = tiny.resume_and_hear("1", "run", &["train.steps=9"]);
+    // One process has no residuals.
+    let (_, said) = tiny.resume_with_log("1", "run", &["train.steps=9"]);
     assert!(!said.contains("residuals"), "{said}");
 }
 
 #[test]
-fn a_step_that_diverges_is_withheld_by_all_ranks_and_leaves_no_nan_owing() {
+fn a_diverging_step_is_skipped_by_all_ranks_and_leaves_no_nan_in_residuals() {
     if !has_mpi() {
         return;
     }
     let tiny = Tiny::new();
-    tiny.diverges_on_two(&[ONE_BIT[0], "ranks.warm_up=0"]);
+    tiny.assert_divergence_stops_two(&[ONE_BIT[0], "ranks.warm_up=0"]);
     let step = *tiny.whole_checkpoints("run").iter().max().expect("the last whole weights were saved");
     for rank in 0..2 {
         let saved =
             fs::read(tiny.join(&format!("run/ranks/{rank}/residuals-{step:08}"))).expect("saved, too");
-        // A line says what follows, and a digest follows it.
+        // A line describes the content; a digest follows it.
         let begin = saved.iter().position(|byte| *byte == b'\n').expect("a line") + 1;
         let numbers = saved[begin..saved.len() - 32].chunks_exact(4);
         let owed: Vec<f32> =
@@ -137,7 +137,7 @@ fn a_step_that_diverges_is_withheld_by_all_ranks_and_leaves_no_nan_owing() {
 }
 
 #[test]
-fn one_bit_and_divided_moments_are_refused_by_name() {
+fn one_bit_with_sharded_moments_is_refused_by_name() {
     let tiny = Tiny::new();
     let output = tiny.attempt("run", &[&ONE_BIT[..], &["memory.shard=true"]].concat());
     assert_code(&output, 2);
@@ -151,7 +151,7 @@ mod gate {
     #[ignore = "gate: compares learning over 60 steps"]
     fn one_bit_learns_nearly_as_well_as_exact() {
         if has_mpi() {
-            Tiny::new().learns_on_two_nearly_as_well_as_exact(&[ONE_BIT[0], "ranks.warm_up=10"], 0.25);
+            Tiny::new().assert_learns_on_two_nearly_as_well_as_exact(&[ONE_BIT[0], "ranks.warm_up=10"], 0.25);
         }
     }
 }

@@ -1,16 +1,16 @@
-//! A panic in a step on the host ends the run and damages nothing that was saved.
+//! A panic in a step on the host ends the run and damages no saved file.
 
 use std::fs;
 
 use crate::program::{assert_code, stderr};
 use crate::tiny::{Tiny, bits};
 
-/// By then every other parameter has taken its fourth step.
+/// By then all other parameters have taken their fourth step.
 const PANIC_AT: &str = "lm_head 4";
 
-/// The fourth step is waited for before it is saved, or by the forward pass of the fifth.
+/// The save waits for the fourth step, or the forward pass of the fifth does.
 #[test]
-fn a_panic_in_an_update_ends_the_run_with_one_error_and_the_last_checkpoint_goes_on() {
+fn a_panic_in_an_update_ends_the_run_with_one_error_and_the_last_checkpoint_resumes() {
     let tiny = Tiny::new();
     let settings = ["memory.optimizer=host", "model.compute=bf16", "train.steps=6"];
     let cases: [(&str, u64, &[u64], &str); 3] = [
@@ -18,7 +18,7 @@ fn a_panic_in_an_update_ends_the_run_with_one_error_and_the_last_checkpoint_goes
         ("f32", 1, &[1, 2, 3], "train: the last update could not run"),
         ("compact", 2, &[2], "train: the last update could not run"),
     ];
-    for (state, every, saved, told) in suite::first(1, &cases) {
+    for (state, every, saved, expected) in suite::first(1, &cases) {
         let [format, every, keep] = [
             format!("memory.optimizer_state={state}"),
             format!("checkpoint.every={every}"),
@@ -35,7 +35,7 @@ fn a_panic_in_an_update_ends_the_run_with_one_error_and_the_last_checkpoint_goes
         let reason =
             format!("the optimizer's steps on the host ended early: injected into step \"{PANIC_AT}\"");
         assert!(
-            matches!(&errors[..], [error] if error.starts_with(*told) && error.ends_with(&reason)),
+            matches!(&errors[..], [error] if error.starts_with(*expected) && error.ends_with(&reason)),
             "{said}"
         );
         assert_eq!(said.matches("panicked at").count(), 1, "{said}");

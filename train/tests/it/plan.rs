@@ -7,7 +7,8 @@ use crate::tiny::Tiny;
 
 /// Shapes whose tensors are large enough to be counted.
 pub(crate) const SHAPES: [&[&str]; 3] = [
-    // As many tokens as features: with fewer, Burn's kernel that selects rows reads beyond the tokens, which the stand-in for CUDA finds.
+    // As many tokens as features: with fewer, Burn's kernel that selects rows reads past the tokens, as the stand-in
+    // for CUDA finds.
     &[
         "train.optimizer=adamw",
         "model.n_embd=256",
@@ -19,8 +20,7 @@ pub(crate) const SHAPES: [&[&str]; 3] = [
     &["train.optimizer=muon", "model.n_embd=256", "train.accumulate=2", "train.steps=2"],
 ];
 
-/// The most that was on the device and the largest operation, as the run says after its last step, are within 15 % of the plan that
-/// it printed before the first.
+/// The device's peak and the largest operation that a run reports are within 15 % of its plan.
 pub(crate) fn assert_as_planned(output: &Output, settings: &[&str]) {
     assert_success(output);
     let said = stderr(output);
@@ -34,7 +34,7 @@ pub(crate) fn assert_as_planned(output: &Output, settings: &[&str]) {
 }
 
 #[test]
-fn a_run_on_the_cpu_takes_what_its_plan_said() {
+fn a_run_on_the_cpu_uses_the_memory_of_its_plan() {
     let tiny = Tiny::new();
     for (n, settings) in SHAPES.iter().enumerate() {
         assert_as_planned(&tiny.attempt(&format!("run-{n}"), settings), settings);
@@ -47,7 +47,7 @@ fn a_preset_is_described_on_any_machine() {
     for (preset, parameters, tokens_per_step) in
         [("gpt-1.5b", 1_557_686_400_u64, 32_768), ("toy", 917_504, 1024)]
     {
-        // Whether it can run here is the machine's affair; the description is not.
+        // The refusal depends on the machine; the description does not.
         let output = tiny.train(&["plan", "--config", preset, "--device", "cpu", "--json"]);
         assert!(matches!(output.status.code(), Some(0 | 2)));
         let plan = json(&output);
@@ -73,7 +73,7 @@ fn a_smaller_budget_moves_more() {
 }
 
 #[test]
-fn a_replayed_plan_says_the_bytes_that_a_run_moves() {
+fn a_replayed_plan_states_the_bytes_that_a_run_moves() {
     let tiny = Tiny::new();
     let (deep, wide) = ("model.n_layer=2", "model.n_embd=256");
     let (adamw, host) = ("train.optimizer=adamw", "memory.optimizer=host");
@@ -96,13 +96,13 @@ fn a_replayed_plan_says_the_bytes_that_a_run_moves() {
             let run = tiny.run(&format!("run-{n}-{budget}"), &settings);
             let ran = |figure: &str| run[figure].as_u64().expect("a number");
             let moved = [planned("bytes_in"), planned("bytes_out")];
-            // A step begins with what the one before left on the device, so that some move a block more than the next.
+            // A step begins with the blocks that the one before left on the device, so some steps move one block more.
             let run_moved = [ran("spilled_in_median"), ran("spilled_out_median")];
             let are_close =
                 moved.iter().zip(run_moved).all(|(one, other)| one.abs_diff(other) * 100 <= other);
             assert!(are_close, "{settings:?}: {moved:?} planned, {run_moved:?} moved");
             assert_eq!(*budget == "unlimited", moved == [0, 0], "{settings:?}");
-            // Tensors below 64 KiB are the program's own copies, rows of an embedding for one, and no pager's.
+            // Tensors below 64 KiB, such as embedding rows, are copied by the program and not by the pager.
             let [out, all] =
                 [plan["bytes_out_per_step"].as_u64().expect("a number"), ran("bytes_out_median")];
             assert!(out <= all && out * 100 >= all * 99, "{settings:?}: {out} planned, {all} moved");
@@ -112,7 +112,7 @@ fn a_replayed_plan_says_the_bytes_that_a_run_moves() {
 }
 
 #[test]
-fn a_step_whose_embedding_comes_by_rows_is_replayed_whatever_batches_name() {
+fn a_step_with_an_embedding_by_rows_is_replayed() {
     let tiny = Tiny::new();
     let asked = ["plan", "--replay", "--config", "tiny.json", "--on", "64MiB,1GiB", "--json"];
     // Rows of this width are large enough to be counted.
@@ -125,16 +125,16 @@ fn a_step_whose_embedding_comes_by_rows_is_replayed_whatever_batches_name() {
 }
 
 #[test]
-fn a_plan_says_which_of_its_figures_are_replayed() {
+fn a_plan_marks_its_replayed_numbers() {
     let tiny = Tiny::new();
-    let told = |more: &[&str]| {
+    let printed = |more: &[&str]| {
         let asked = ["plan", "--config", "tiny.json", "--on", "2MiB,1GiB,25GB/s,80TFLOP/s"];
         let set = ["--set", "memory.device_budget=2MiB", "--set", "model.n_layer=2"];
         let output = tiny.train(&[&asked[..], &set, more].concat());
         assert_success(&output);
         stdout(&output)
     };
-    let (estimated, replayed) = (told(&[]), told(&["--replay"]));
+    let (estimated, replayed) = (printed(&[]), printed(&["--replay"]));
     assert!(estimated.contains("(estimated)") && !estimated.contains("(replayed)"), "{estimated}");
     assert!(replayed.contains("(replayed)") && !replayed.contains("(estimated)"), "{replayed}");
     let output = tiny.train(&["plan", "--config", "tiny.json", "--replay", "--ranks", "2"]);
@@ -142,7 +142,7 @@ fn a_plan_says_which_of_its_figures_are_replayed() {
 }
 
 #[test]
-fn a_plan_in_words_writes_nothing() {
+fn a_printed_plan_writes_no_files() {
     let tiny = Tiny::new();
     let output = tiny.train(&["plan", "--config", "tiny.json", "--device", "cpu"]);
     assert_success(&output);
@@ -183,7 +183,7 @@ fn a_run_that_cannot_work_is_refused_before_it_begins() {
 }
 
 #[test]
-fn a_machine_that_is_not_here_is_planned_for_without_opening_one() {
+fn a_described_machine_is_planned_for_without_opening_a_device() {
     let tiny = Tiny::new();
     let asked = |machine: &'static str| {
         tiny.train(&["plan", "--config", "gpt-1.5b", "--on", machine, "--set", "memory.device_budget=auto"])

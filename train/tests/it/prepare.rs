@@ -22,7 +22,7 @@ fn one_command_turns_text_into_shards() {
         said.contains(&format!("train: {} tokens, 1 documents, 1 shards", manifest.train.tokens)),
         "{said}"
     );
-    // All but the first token are predicted, and what fills no window of 1024.
+    // All tokens but the first are targets; those that fill no window of 1024 are left out.
     let tokens = manifest.train.tokens;
     let seen = (tokens - 1) / 1024 * 1024;
     let share = format!(
@@ -60,7 +60,7 @@ mod unix {
 
     use crate::program::{LIMIT, PROGRAM, failure, write_text};
 
-    /// `ulimit -f` counts in blocks of 512 or 1024 bytes; without the trap the signal would end the program.
+    /// `ulimit -f` counts blocks of 512 or 1024 bytes; without the trap the signal would end the program.
     fn prepare_with_file_limit(folder: &Path, blocks: u32) -> std::process::Output {
         let script = format!(
             "trap '' XFSZ; ulimit -f {blocks}; exec {PROGRAM} prepare --input in.txt --tokenizer bytes --out set --split position"

@@ -1,4 +1,4 @@
-//! Running the program and reading what it says.
+//! Running the program and reading its output.
 
 use std::{ffi::OsStr, fs, path::Path, process::Output, time::Duration};
 
@@ -8,10 +8,11 @@ use suite::Need;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_train");
 
-/// The cache folder of starts in tests: one of them measures the machine, and the user's own folder is left alone.
+/// The cache folder of all tests, so that only one start measures the machine and the user's own folder stays
+/// untouched.
 pub(crate) const CACHE: (&str, &str) = ("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
 
-/// A program that takes longer hangs.
+/// A program that takes longer counts as hanging.
 pub(crate) const LIMIT: Duration = Duration::from_mins(5);
 
 pub(crate) fn train(folder: &Path, arguments: &[impl AsRef<OsStr>]) -> Output {
@@ -24,7 +25,6 @@ pub(crate) fn train_with_input(folder: &Path, arguments: &[impl AsRef<OsStr>], i
     command.output().expect("the program starts")
 }
 
-/// Processes that work in `folder`.
 #[cfg(target_os = "linux")]
 pub(crate) fn processes_in(folder: &Path) -> Vec<u32> {
     let Ok(folder) = folder.canonicalize() else { return Vec::new() };
@@ -34,14 +34,14 @@ pub(crate) fn processes_in(folder: &Path) -> Vec<u32> {
     ids.filter(works_there).collect()
 }
 
-/// Standard error of a run that has to fail, without the test's own folder.
+/// Standard error of a failed run, without the test's folder name.
 pub(crate) fn failure(output: &Output, folder: &Path) -> String {
     let said = stderr(output);
     assert!(!output.status.success(), "{said}");
     said.replace(&folder.display().to_string(), "DIR")
 }
 
-/// The error at the end of what a failed run says: the plan before it depends on the machine.
+/// The error at the end of a failed run's output; the plan before it depends on the machine.
 pub(crate) fn last_words(output: &Output, folder: &Path) -> String {
     let said = failure(output, folder);
     assert!(!said.contains("panicked at"), "{said}");
@@ -68,14 +68,14 @@ pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// All of standard output, which has to be one JSON value.
+/// Standard output, which must be one JSON value.
 pub(crate) fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
         panic!("{error} in {}\nbeside\n{}", stdout(output), stderr(output));
     })
 }
 
-/// A shell in `folder` that runs `script` and may mount file systems, which nobody else sees and which are gone with it.
+/// A shell in `folder` that runs `script` and may mount file systems; they are private to it and end with it.
 #[cfg(unix)]
 pub(crate) fn with_own_mounts(folder: &Path, script: &str) -> std::process::Command {
     let mut shell = std::process::Command::new("unshare");
@@ -83,7 +83,7 @@ pub(crate) fn with_own_mounts(folder: &Path, script: &str) -> std::process::Comm
     shell
 }
 
-/// Whether `mount` can be done there, for the calling test.
+/// Whether `mount` works there, for the calling test.
 #[cfg(unix)]
 pub(crate) fn can_mount(folder: &Path, mount: &str) -> bool {
     let can = with_own_mounts(folder, mount).status().is_ok_and(|status| status.success());

@@ -1,8 +1,8 @@
 //! Exported models in the reference library: `transformers` continues a conversation as `train sample` does.
 //!
-//! The weights are a formula, so what the library once said of them is kept and compared with on every machine. Where
-//! Python has the library it is asked again, about these weights and about a model that was pretrained, taught to
-//! converse and published here.
+//! The weights follow a formula, so the library's recorded answer is compared on each machine. If Python has the
+//! library, it is also asked: about these weights, and about a model pretrained, trained on conversations and published
+//! here.
 
 use std::{env, f64::consts::TAU, fs, path::Path, process::Command};
 
@@ -17,10 +17,10 @@ use crate::tiny::Tiny;
 const QUESTION: &str = "What is 5 plus 1?";
 const MOST: usize = 12;
 
-/// The reference library's answer for the model that [`publish`] makes, as `goldens/continue.py` prints it.
+/// The reference library's answer for the model of [`publish`], as `goldens/continue.py` prints it.
 const GOLDEN: &str = include_str!("../goldens/continuation.json");
 
-/// A GPT-2 of one block whose weights are far enough apart that no rounding changes the likeliest token.
+/// A GPT-2 of one block, with weights so far apart that rounding never changes the likeliest token.
 fn publish(folder: &Path) {
     let (embedding, positions, words) = (64, 64, 264);
     let block = |name: &str| format!("transformer.h.0.{name}");
@@ -45,7 +45,7 @@ fn publish(folder: &Path) {
     let mut at = 0.0_f64;
     let mut number = |name: &str| {
         at += 1.0;
-        // Squares times the golden section: as if drawn, and the same everywhere.
+        // Squares times the golden ratio: they look random and are the same everywhere.
         let drawn = ((at * at * 0.618_033_988_749_895).fract() * TAU).sin();
         let value = match name {
             name if name.contains("ln_") && name.ends_with("weight") => 1.0 + 0.2 * drawn,
@@ -72,7 +72,7 @@ fn publish(folder: &Path) {
     fs::write(folder.join("config.json"), config.to_string()).expect("written");
 }
 
-/// The answer here, from a run's latest checkpoint.
+/// This program's answer, from a run's latest checkpoint.
 fn answer(tiny: &Tiny, run: &str) -> String {
     let asked = ["sample", "--from", run, "--question", QUESTION, "--temperature", "0", "--json"];
     let output =
@@ -82,7 +82,7 @@ fn answer(tiny: &Tiny, run: &str) -> String {
     said["text"].as_str().expect("a text").to_owned()
 }
 
-/// The reference library's answer for an exported folder, for the calling test; `None` where Python lacks the library.
+/// The reference library's answer for an exported folder; `None` if Python lacks the library.
 fn reference(folder: &Path) -> Option<Value> {
     let python = env::var("REFERENCE_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let has = Command::new(&python).args(["-c", "import torch, transformers"]).output();
@@ -99,7 +99,7 @@ fn reference(folder: &Path) -> Option<Value> {
 
 /// A folder with the known weights, `imported` and `published` again.
 fn known() -> Tiny {
-    // A run of the same vocabulary: the bytes and the control tokens of conversations.
+    // A run with the same vocabulary: bytes and the control tokens of conversations.
     let tiny = Tiny::trained(&[]);
     publish(&tiny.join("known"));
     let import = ["import", "--from", "known", "--tokenizer", "run/tokenizer", "--out", "imported"];
@@ -109,7 +109,7 @@ fn known() -> Tiny {
 }
 
 #[test]
-fn known_weights_answer_as_the_reference_library_says() {
+fn known_weights_give_the_reference_librarys_answer() {
     let tiny = known();
     let golden: Value = serde_json::from_str(GOLDEN).expect("JSON");
     assert_eq!(answer(&tiny, "imported"), golden["text"]);
@@ -120,7 +120,7 @@ mod full {
 
     #[test]
     #[ignore = "full: the kept answer is the library's, which is asked again"]
-    fn the_kept_answer_is_the_reference_librarys() {
+    fn the_recorded_answer_is_the_reference_librarys() {
         let tiny = known();
         if let Some(said) = reference(&tiny.join("published")) {
             assert_eq!(said, serde_json::from_str::<Value>(GOLDEN).expect("JSON"));
@@ -129,7 +129,7 @@ mod full {
 
     #[test]
     #[ignore = "full: needs the reference library"]
-    fn a_published_assistant_answers_as_here() {
+    fn an_exported_assistant_gives_the_same_answer_in_the_reference_library() {
         let (tiny, _) = finetune::assistant();
         assert_success(&tiny.train(&["export", "--from", "tuned", "--out", "published", "--device", "cpu"]));
         if let Some(said) = reference(&tiny.join("published")) {

@@ -1,4 +1,4 @@
-//! Bad input: exit code 2, and words that lead to the way out.
+//! Bad input: exit code 2, and an error with a remedy.
 
 use std::fs;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::program::{assert_code, last_words};
 use crate::tiny::{GPT2, Tiny};
 
-/// The `arguments` and the error they are answered with.
+/// The error that `arguments` give.
 fn refused(tiny: &Tiny, arguments: &[&str]) -> String {
     let output = tiny.train(arguments);
     assert_code(&output, 2);
@@ -41,7 +41,7 @@ fn configurations_that_cannot_work_are_refused_with_the_reason() {
         insta::assert_snapshot!(name, refused(&tiny, arguments));
     }
     assert!(!tiny.join("run").exists(), "nothing is made for a run that is refused");
-    // Its data were prepared before the tokenizer turned out to lack the words of a question.
+    // Its data were prepared before the tokenizer turned out to lack a question's characters.
     fs::write(tiny.join("in.txt"), "words without a question mark. ".repeat(100)).expect("writing");
     let text = set(&[
         r#"data={"source":"text","path":"in.txt","split":"position","val_fraction":0.2}"#,
@@ -78,7 +78,7 @@ fn a_missing_driver_is_named() {
 }
 
 #[test]
-fn missing_and_occupied_folders_are_refused_with_the_way_out() {
+fn missing_and_occupied_folders_are_refused_with_a_remedy() {
     let tiny = Tiny::trained(&["train.steps=1"]);
     let text = ["--config", "tiny.json", "--set", "data.source=text", "--set", "data.path=absent.txt"];
     fs::create_dir(tiny.join("empty")).expect("making");
@@ -164,7 +164,7 @@ fn broken_published_folders_are_refused_and_leave_nothing() {
 
 #[cfg(unix)]
 #[test]
-fn files_that_never_end_are_refused_wherever_one_is_given() {
+fn endless_files_are_refused_wherever_a_file_is_given() {
     let tiny = Tiny::trained(&["train.steps=1"]);
     let fifo = tiny.join("fifo");
     let made = std::process::Command::new("mkfifo").arg(&fifo).status().expect("mkfifo runs");
@@ -187,7 +187,7 @@ fn files_that_never_end_are_refused_wherever_one_is_given() {
     ];
     for arguments in cases {
         let mut command = assert_cmd::Command::new(crate::program::PROGRAM);
-        // A program that reads here waits for ever, or until memory is full.
+        // A program that reads such a file never ends, or fills the memory.
         let command = command.args(arguments).current_dir(tiny.path()).timeout(Duration::from_mins(1));
         let said = last_words(&command.output().expect("the program starts"), tiny.path());
         let expected = ["it is no regular file", "it has 214748364800 bytes"];

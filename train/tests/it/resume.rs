@@ -1,4 +1,4 @@
-//! Resuming: a run that was stopped continues bit for bit.
+//! Resuming: a stopped run continues bit for bit.
 
 use std::{fs, ops::RangeInclusive};
 
@@ -76,7 +76,7 @@ fn a_finished_run_can_be_given_more_steps() {
     let whole = tiny.run("whole", &["train.steps=6"]);
     tiny.run("run", &["train.steps=4"]);
     assert_eq!(bits(&tiny.resume("run", &["train.steps=6"])), bits(&whole));
-    // Nothing is left to do; it says the same once more, and says it anew where it was stopped before it could.
+    // A finished run prints its summary again, and writes it again if it was stopped before it could.
     assert_eq!(bits(&tiny.resume("run", &["train.steps=6"])), bits(&whole));
     fs::remove_file(tiny.join("run/summary.json")).expect("removing");
     let finished = tiny.resume("run", &["train.steps=6"]);
@@ -86,7 +86,7 @@ fn a_finished_run_can_be_given_more_steps() {
 }
 
 #[test]
-fn a_run_resumes_with_its_batch_divided_otherwise_and_prints_every_change() {
+fn a_run_resumes_with_another_batch_division_and_prints_each_change() {
     let tiny = Tiny::new();
     tiny.run("run", &["train.steps=2", "train.micro_batch=2", "train.accumulate=2"]);
     let output = tiny.train(&[

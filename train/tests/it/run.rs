@@ -1,4 +1,4 @@
-//! `train` and what it leaves.
+//! `train`, and the files it leaves.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,7 +9,7 @@ use crate::program::{assert_success, json, stderr, stdout, write_text};
 use crate::tiny::{Tiny, bits};
 
 #[test]
-fn a_run_leaves_everything_it_promises() {
+fn a_run_leaves_all_promised_files() {
     let tiny = Tiny::new();
     let output = tiny.attempt("run", &["eval.every=2", "eval.sample_every=2", "checkpoint.every=2"]);
     assert_success(&output);
@@ -48,7 +48,7 @@ fn a_run_leaves_everything_it_promises() {
 }
 
 #[test]
-fn training_goes_on_while_a_checkpoint_is_made_durable() {
+fn training_continues_while_a_checkpoint_is_synced() {
     let tiny = Tiny::new();
     let output = tiny.attempt("run", &["checkpoint.every=2", "checkpoint.keep_last=9"]);
     assert_success(&output);
@@ -91,7 +91,7 @@ fn json_puts_the_summary_on_standard_output_and_the_rest_elsewhere() {
 }
 
 #[test]
-fn questions_of_the_corpus_are_asked_at_the_end_where_that_is_wanted() {
+fn the_quiz_is_asked_at_the_end_if_configured() {
     let tiny = Tiny::new();
     assert_eq!(tiny.run("none", &["train.steps=1"])["quiz"], Value::Null);
     let summary = tiny.run("some", &["train.steps=1", "eval.quiz=3"]);
@@ -121,7 +121,7 @@ fn equal_runs_leave_equal_checkpoints() {
 }
 
 #[test]
-fn own_text_needs_no_more_than_its_path() {
+fn the_users_text_needs_only_its_path() {
     let tiny = Tiny::new();
     write_text(&tiny.join("book.txt"), 200);
     let output = tiny.attempt("own", &[r#"data={"source":"text","path":"book.txt"}"#, "eval.quiz=3"]);
@@ -164,7 +164,7 @@ fn a_dry_run_shows_the_plan_and_writes_nothing() {
 }
 
 #[test]
-fn a_second_run_without_a_name_of_its_own_leaves_the_first_alone() {
+fn a_second_run_without_a_name_leaves_the_first_untouched() {
     let tiny = Tiny::new();
     let arguments = ["--config", "tiny.json", "--device", "cpu", "--set", "train.steps=1"];
     assert_success(&tiny.train(&arguments));
@@ -174,7 +174,7 @@ fn a_second_run_without_a_name_of_its_own_leaves_the_first_alone() {
     assert_eq!(fs::read(tiny.join("runs/tiny/summary.json")).expect("reading"), first);
 }
 
-/// Matrices are as large as two of the pieces that threads take, and products are divided, too.
+/// Matrices are as large as two of the threads' pieces, so matmuls are divided, too.
 #[test]
 fn the_number_of_threads_changes_no_bit_of_the_first_weights_or_of_training() {
     let tiny = Tiny::new();

@@ -20,7 +20,7 @@ fn records(tiny: &Tiny, arguments: &[&str]) -> Vec<Value> {
 }
 
 #[test]
-fn the_likeliest_continuation_is_always_the_same_one() {
+fn greedy_sampling_is_deterministic() {
     let tiny = Tiny::trained(&[]);
     let greedy = ["--prompt", "What is", "--temperature", "0"];
     let once = say(&tiny, &greedy);
@@ -65,7 +65,7 @@ fn each_prompt_and_question_is_answered_as_often_as_asked() {
 }
 
 #[test]
-fn more_texts_than_are_continued_at_once_are_all_there() {
+fn more_texts_than_one_batch_are_all_printed() {
     let tiny = Tiny::trained(&[]);
     let greedy = ["--prompt", "What is", "--temperature", "0"];
     let said = records(&tiny, &[&greedy[..], &["--count", "33"]].concat());

@@ -8,7 +8,7 @@ use std::{
 use crate::program::{assert_code, json, stderr};
 use crate::tiny::{Tiny, bits};
 
-/// A program at work whose standard error is read as it comes.
+/// A running program whose standard error is read as it comes.
 pub(crate) struct Running {
     child: Child,
     said: BufReader<ChildStderr>,
@@ -35,7 +35,7 @@ impl Running {
         }
     }
 
-    /// Several names are sent one right after the other.
+    /// Sends several signals directly one after the other.
     pub(crate) fn signal(&self, names: &str) {
         let kills: Vec<_> =
             names.split(' ').map(|name| format!("kill -{name} {}", self.child.id())).collect();
@@ -51,7 +51,7 @@ impl Running {
     }
 }
 
-/// So many steps that a signal reaches the run long before their end.
+/// Enough steps that a signal comes long before their end.
 const LONG: &str = "train.steps=5000";
 
 #[test]
@@ -80,7 +80,7 @@ fn either_signal_ends_the_run_with_a_checkpoint() {
 #[test]
 fn a_second_signal_ends_at_once_and_leaves_the_earlier_checkpoint_whole() {
     let tiny = Tiny::new();
-    // Long steps: the second signal has to find the first step after the first one under way.
+    // Long steps, so that the second signal arrives before the step after the first has ended.
     let settings = ["train.micro_batch=64", "train.sequence=64", "checkpoint.every=1", "train.steps=200"];
     let mut running = Running::start(tiny.command("run", &settings));
     running.wait_for("step 00003/");
@@ -104,7 +104,7 @@ fn a_signal_before_the_first_step_is_not_lost() {
     assert_eq!(bits(&tiny.resume("run", &[])), bits(&whole));
 }
 
-/// A validation text that takes long to look up: a minute of it, were it not stopped.
+/// A validation text whose lookup would take a minute.
 #[test]
 fn a_signal_while_validation_text_is_looked_up_ends_the_run_at_once() {
     let tiny = Tiny::new();

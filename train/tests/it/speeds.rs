@@ -1,4 +1,4 @@
-//! Measured speeds: kept for later starts, and measured again where they may not hold.
+//! Measured speeds: cached for later starts, and measured again if they may not hold.
 
 use std::{
     fs::{self, File},
@@ -15,7 +15,7 @@ use crate::tiny::Tiny;
 /// A speed that no test measures.
 const PLANTED: f64 = 123e9;
 
-/// A user whose cache folder is empty.
+/// A user with an empty cache folder.
 struct User {
     tiny: Tiny,
     program: PathBuf,
@@ -34,7 +34,7 @@ impl User {
         self.cache().join("spillway/speeds.json")
     }
 
-    /// The program with `arguments`, ready to be started.
+    /// The program with `arguments`, not started.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(arguments).args(["--config", "tiny.json", "--device", "cpu"]);
@@ -46,7 +46,7 @@ impl User {
         self.command(arguments).output().expect("the program starts")
     }
 
-    /// Speed of products in a plan, and whether it was kept since an earlier start.
+    /// A plan's matmul FLOP/s, and whether they came from the cache.
     fn planned(&self) -> (f64, bool) {
         let output = self.start(&["plan", "--json"]);
         assert_success(&output);
@@ -58,7 +58,7 @@ impl User {
         serde_json::from_str(&text).expect("JSON")
     }
 
-    /// Has `change` made to the first entry, and a speed planted there.
+    /// Applies `change` to the first entry, and sets its speed to [`PLANTED`].
     fn plant(&self, change: impl FnOnce(&mut Value)) {
         let mut kept = self.kept();
         let entry = &mut kept["entries"][0];
@@ -79,7 +79,7 @@ fn assert_measured((speed, kept): (f64, bool), why: &str) {
 }
 
 #[test]
-fn a_first_start_measures_and_later_ones_take_what_it_kept() {
+fn a_first_start_measures_and_later_ones_use_the_cache() {
     let user = User::new();
     let first = user.start(&["plan"]);
     assert_success(&first);
@@ -102,10 +102,11 @@ fn a_first_start_measures_and_later_ones_take_what_it_kept() {
 }
 
 #[test]
-fn a_program_that_is_not_the_file_that_measured_measures_again() {
+fn another_program_file_measures_again() {
     let mut user = User::new();
     user.program = user.tiny.join("train");
-    // Not by this process: a child of another test would have the copy open for writing, and it could not be started.
+    // Copied by another process: a child of another test could hold the copy open for writing, and then it could not be
+    // started.
     let copied = Command::new("cp").arg(PROGRAM).arg(&user.program).status();
     assert!(copied.expect("cp runs").success());
     assert_measured(user.planned(), "a first start");
@@ -117,7 +118,7 @@ fn a_program_that_is_not_the_file_that_measured_measures_again() {
         let file = File::open(&user.program).expect("the program");
         file.set_modified(moment).expect("its owner may");
         assert_measured(user.planned(), when);
-        // Its own measurement is the first entry then.
+        // The copy's own measurement is then the first entry.
         let mut kept = user.kept();
         kept["entries"].as_array_mut().expect("a list").reverse();
         fs::write(user.file(), kept.to_string()).expect("writing");
@@ -125,7 +126,7 @@ fn a_program_that_is_not_the_file_that_measured_measures_again() {
 }
 
 #[test]
-fn speeds_of_another_machine_are_left_to_it() {
+fn cached_speeds_of_another_machine_are_kept_but_not_used() {
     let user = User::new();
     assert_measured(user.planned(), "a first start");
     user.plant(|entry| entry["key"]["machine"]["processor"] = json!("another"));
@@ -138,7 +139,7 @@ fn speeds_of_another_machine_are_left_to_it() {
 }
 
 #[test]
-fn a_file_that_cannot_be_used_is_replaced() {
+fn an_unusable_cache_file_is_replaced() {
     let user = User::new();
     assert_measured(user.planned(), "a first start");
     user.plant(|entry| entry["colour"] = json!("blue"));
@@ -157,7 +158,7 @@ fn a_file_that_cannot_be_used_is_replaced() {
 }
 
 #[test]
-fn plan_measure_replaces_what_was_kept_and_says_what_it_measured() {
+fn plan_measure_replaces_cached_speeds_and_prints_the_measured_ones() {
     let user = User::new();
     assert_measured(user.planned(), "a first start");
     user.plant(|_| ());
@@ -165,8 +166,8 @@ fn plan_measure_replaces_what_was_kept_and_says_what_it_measured() {
     assert_success(&output);
     assert_measured(planned(&output), "--measure");
     let said = stderr(&output);
-    let told = format!("over the link; kept in {}", user.file().display());
-    assert!(said.starts_with("measured ") && said.contains(&told), "{said}");
+    let expected = format!("over the link; kept in {}", user.file().display());
+    assert!(said.starts_with("measured ") && said.contains(&expected), "{said}");
     let (speed, kept) = user.planned();
     assert!(kept && (speed / planned(&output).0 - 1.0).abs() < 1e-9, "{speed}");
     let both = user.tiny.train(&["plan", "--measure", "--on", "rtx-4090,64GiB"]);
@@ -174,20 +175,20 @@ fn plan_measure_replaces_what_was_kept_and_says_what_it_measured() {
 }
 
 #[test]
-fn a_cache_that_cannot_be_written_ends_no_run() {
+fn an_unwritable_cache_ends_no_run() {
     let user = User::new();
-    // A file where the folder would be.
+    // A file in place of the folder.
     fs::write(user.cache(), "").expect("writing");
     let output = user.start(&["run", "--out", "run"]);
     assert_success(&output);
     let said = stderr(&output);
-    let told = format!("not kept, so the next start measures again: writing {}: ", user.file().display());
-    assert!(said.contains(&told), "{said}");
+    let expected = format!("not kept, so the next start measures again: writing {}: ", user.file().display());
+    assert!(said.contains(&expected), "{said}");
     assert!(user.tiny.join("run/summary.json").exists());
 }
 
 #[test]
-fn nothing_is_measured_or_kept_where_nothing_is_computed() {
+fn a_dry_run_neither_measures_nor_caches() {
     let user = User::new();
     let output = user.command(&["plan", "--json"]).env("OFFLOAD_DRY_RUN", "1").output();
     let output = output.expect("the program starts");
@@ -195,7 +196,7 @@ fn nothing_is_measured_or_kept_where_nothing_is_computed() {
     let plan: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(plan["machine"]["flops_per_second"], Value::Null);
     assert!(!user.cache().exists());
-    // A rehearsal is such a start, beside one that measures.
+    // A rehearsal computes nothing, while its parent measures.
     assert_success(&user.start(&["plan", "--replay"]));
     assert_eq!(user.kept()["entries"].as_array().map(Vec::len), Some(1));
 }

@@ -15,8 +15,8 @@ use crate::plan::{SHAPES, assert_as_planned};
 use crate::program::{CACHE, PROGRAM, assert_success, json};
 use crate::tiny::{Tiny, bits};
 
-/// The folder that plays a CUDA installation, for the calling test. `cargo xtask test` has built it and says where it is;
-/// otherwise the first test of the process has it built.
+/// The folder that plays a CUDA installation, for the calling test. `cargo xtask test` builds it and passes its path;
+/// otherwise the first test of the process builds it.
 pub(crate) fn installation() -> Option<&'static Path> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
@@ -38,14 +38,14 @@ pub(crate) fn installation() -> Option<&'static Path> {
     Need::StandIn.found(built.as_deref())
 }
 
-/// The order in which queued work happens.
+/// The order in which queued work runs.
 #[derive(Clone, Copy)]
 enum Order {
-    /// At the call; the race detector reports accesses that nothing orders.
+    /// At the call; the race detector reports unordered accesses.
     Eager,
     /// As late as possible.
     Lazy,
-    /// As the seed picks among what streams and events allow.
+    /// Chosen by the seed within the order that streams and events allow.
     Random(u64),
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for Order {
     }
 }
 
-/// Eager and one seed; in the gate lazy, too, and in the full suite as many seeds as `SPILLWAY_SEEDS` says.
+/// Eager and one seed; in the gate also lazy; in the full suite as many seeds as `SPILLWAY_SEEDS` says.
 fn orders() -> impl Iterator<Item = Order> {
     let seeds = match suite::size() {
         Size::Quick | Size::Gate => 1,
@@ -71,15 +71,15 @@ fn orders() -> impl Iterator<Item = Order> {
     [Order::Eager].into_iter().chain(lazy).chain((1..=seeds).map(Order::Random))
 }
 
-/// The folder that plays a CUDA installation, and one for runs whose autotune leaves no timings of a CPU in the cache of a machine
-/// with a GPU.
+/// The folder that plays a CUDA installation, and one for runs. Autotune's timings of a CPU thus stay out of a real
+/// GPU's cache.
 struct StandIn {
     installation: &'static Path,
     tiny: Tiny,
 }
 
 impl StandIn {
-    /// `None` where the test cannot run and need not.
+    /// `None` if the test cannot run and need not.
     fn prepared() -> Option<Self> {
         let installation = installation()?;
         let tiny = Tiny::new();
@@ -88,7 +88,7 @@ impl StandIn {
         Some(Self { installation, tiny })
     }
 
-    /// Trains in `out`, ready to be started.
+    /// A command that trains in `out`, not started.
     fn command(&self, out: &str, order: Order, settings: &[&str]) -> Command {
         let Self { installation, tiny } = self;
         let [mode, seed] = match order {
@@ -113,23 +113,23 @@ impl StandIn {
         command
     }
 
-    /// Trains in `out` and ends without a finding.
+    /// Trains in `out`; fails on findings.
     fn train(&self, out: &str, order: Order, settings: &[&str]) -> Output {
-        self.told_by(out, self.command(out, order, settings)).0
+        self.output_and_report(out, self.command(out, order, settings)).0
     }
 
-    /// Runs such a command, which ends without a finding; what the program prints, and what the stand-in tells of it.
-    fn told_by(&self, out: &str, mut command: Command) -> (Output, Value) {
+    /// Runs a command and fails on findings; returns the program's output and the stand-in's report.
+    fn output_and_report(&self, out: &str, mut command: Command) -> (Output, Value) {
         let output = command.output().expect("the program starts");
         assert_success(&output);
         let report = fs::read(self.tiny.join(&format!("{out}.json"))).expect("a report at exit");
-        let told: Value = serde_json::from_slice(&report).expect("JSON");
-        assert_eq!(told["findings"].to_string(), "{}", "{out}");
-        (output, told)
+        let report: Value = serde_json::from_slice(&report).expect("JSON");
+        assert_eq!(report["findings"].to_string(), "{}", "{out}");
+        (output, report)
     }
 
-    /// Under a budget that does not hold it, a run has the bits of one with room for everything, in whatever order queued work happens.
-    fn spills_to_the_same_bits(&self, name: &str, budget: &str, settings: &[&str]) {
+    /// Under a budget below its working set, a run has the bits of an unlimited one, in each order of queued work.
+    fn assert_spills_to_the_same_bits(&self, name: &str, budget: &str, settings: &[&str]) {
         let settings = [settings, &["train.steps=3", "eval.questions=[]"]].concat();
         let roomy = json(&self.train(&format!("{name}-roomy"), Order::Lazy, &settings));
         assert_eq!(roomy["evictions"], 0, "{name}");
@@ -146,8 +146,8 @@ impl StandIn {
     }
 }
 
-/// Large reads in a trace of the stand-in, none of which is on a stream that runs kernels.
-fn reads_beside_kernels(trace: &Path) -> u64 {
+/// Number of large reads in the stand-in's trace; fails if one is on a stream that runs kernels.
+fn overlapped_reads(trace: &Path) -> u64 {
     let text = fs::read_to_string(trace).expect("a trace");
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let computing: HashSet<_> =
@@ -159,7 +159,7 @@ fn reads_beside_kernels(trace: &Path) -> u64 {
     reads.len() as u64
 }
 
-/// The optimizer on the host, whose embedding comes by rows; matrices cross the link as they are computed with.
+/// The optimizer on the host with an embedding by rows; matrices cross the link in the compute type.
 const ON_HOST: [&str; 4] =
     ["memory.optimizer=host", "model.tie_word_embeddings=false", "model.n_layer=2", "train.recompute=1"];
 const NARROW: &str = "model.compute=bf16";
@@ -167,21 +167,21 @@ const COMPACT: &str = "memory.optimizer_state=compact";
 const TIGHT_ON_HOST: &str = "memory.device_budget=800KiB";
 
 #[test]
-fn an_optimizer_on_the_host_has_the_same_bits_on_cuda_in_whatever_order_work_happens() {
+fn a_host_optimizer_has_the_same_bits_on_cuda_in_any_order_of_work() {
     let Some(stand_in) = StandIn::prepared() else { return };
     let cases: [(&str, &[&str]); 3] =
         [("f32", &[]), ("bf16", &[NARROW, "memory.optimizer_state=bf16"]), ("compact", &[NARROW, COMPACT])];
     for (name, settings) in suite::first(1, &cases) {
-        stand_in.spills_to_the_same_bits(name, TIGHT_ON_HOST, &[&ON_HOST[..], *settings].concat());
+        stand_in.assert_spills_to_the_same_bits(name, TIGHT_ON_HOST, &[&ON_HOST[..], *settings].concat());
     }
 }
 
 #[test]
-fn a_run_has_the_same_bits_on_cuda_in_whatever_order_work_happens() {
+fn a_run_has_the_same_bits_on_cuda_in_any_order_of_work() {
     let Some(stand_in) = StandIn::prepared() else { return };
-    // The largest operation of its update takes 1,280 KiB.
+    // The largest operation of Muon's update takes 1,280 KiB.
     let settings = ["train.optimizer=muon", "model.n_layer=2"];
-    stand_in.spills_to_the_same_bits("device", "memory.device_budget=1536KiB", &settings);
+    stand_in.assert_spills_to_the_same_bits("device", "memory.device_budget=1536KiB", &settings);
 }
 
 mod gate {
@@ -192,17 +192,17 @@ mod gate {
     fn a_budget_changes_no_bit_of_eight_bits_on_cuda() {
         let Some(stand_in) = StandIn::prepared() else { return };
         let crossing = [NARROW, "memory.stream=int8", "memory.gradients=int8"];
-        stand_in.spills_to_the_same_bits("int8", TIGHT_ON_HOST, &[&ON_HOST[..], &crossing].concat());
-        // Three steps read eight large gradients each, or more.
+        stand_in.assert_spills_to_the_same_bits("int8", TIGHT_ON_HOST, &[&ON_HOST[..], &crossing].concat());
+        // Three steps read at least eight large gradients each.
         assert!(
-            reads_beside_kernels(&stand_in.tiny.join("int8-roomy.trace")) >= 8 * 3,
+            overlapped_reads(&stand_in.tiny.join("int8-roomy.trace")) >= 8 * 3,
             "of every large gradient"
         );
     }
 
     #[test]
     #[ignore = "gate: trains for minutes"]
-    fn copies_of_a_step_on_the_host_take_less_of_it_beside_its_kernels() {
+    fn overlapped_copies_make_a_step_with_a_host_optimizer_shorter() {
         let Some(stand_in) = StandIn::prepared() else { return };
         let settings = [&ON_HOST[..], &[TIGHT_ON_HOST, "eval.questions=[]"]].concat();
         let run = |out: &str, overlap: &str| {
@@ -211,10 +211,10 @@ mod gate {
                 .env("STAND_IN_KERNEL_US", "20")
                 .env("STAND_IN_BANDWIDTH", "5e8")
                 .env("OFFLOAD_OVERLAP", overlap);
-            let (output, told) = stand_in.told_by(out, command);
-            (bits(&json(&output)), told["simulated_ms"].as_f64().expect("milliseconds"))
+            let (output, report) = stand_in.output_and_report(out, command);
+            (bits(&json(&output)), report["simulated_ms"].as_f64().expect("milliseconds"))
         };
-        // The first run of all tunes; its time is not compared.
+        // The first run tunes kernels, so its time is not compared.
         let (tuned, _) = run("tuned", "1");
         let (beside, overlapped) = run("beside", "1");
         let (in_line, serial) = run("in-line", "0");
@@ -223,10 +223,10 @@ mod gate {
         assert!(overlapped < serial, "{overlapped} ms, in line {serial} ms");
     }
 
-    /// The records beside the plan's source hold more shapes; this holds what the program says of itself.
+    /// The records next to the plan's source cover more shapes; this test covers the program's own output.
     #[test]
     #[ignore = "gate: trains for minutes"]
-    fn a_run_on_cuda_takes_what_its_plan_said() {
+    fn a_run_on_cuda_uses_the_memory_of_its_plan() {
         let Some(stand_in) = StandIn::prepared() else { return };
         for (n, settings) in SHAPES.into_iter().enumerate() {
             let settings = [settings, &["eval.questions=[]"]].concat();
@@ -234,10 +234,10 @@ mod gate {
         }
     }
 
-    /// An embedding of 8 MiB: in one piece its update names 48 MiB and more, and by rows 44 at most.
+    /// An embedding of 8 MiB: its update names at least 48 MiB in one piece, and at most 44 by rows.
     #[test]
     #[ignore = "gate: trains for minutes"]
-    fn an_embedding_is_stepped_on_cuda_under_a_budget_that_holds_its_update_by_rows_alone() {
+    fn cuda_steps_an_embedding_under_a_budget_that_only_its_update_by_rows_fits() {
         let Some(stand_in) = StandIn::prepared() else { return };
         let settings = [
             "train.optimizer=adamw",

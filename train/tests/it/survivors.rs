@@ -1,7 +1,7 @@
-//! Ranks that are killed under Open MPI 5: the others do the step again, or go on from their checkpoint, and end with the bits of a
-//! run that lost nobody.
+//! Ranks that are killed under Open MPI 5. The others repeat the step, or restart from their checkpoint, and end with
+//! the bits of an undisturbed run.
 //!
-//! `train/exchange/tests/install-open-mpi-5` unpacks it where these tests look.
+//! `train/exchange/tests/install-open-mpi-5` installs it where these tests look.
 
 use std::env;
 use std::path::Path;
@@ -17,14 +17,14 @@ use crate::tiny::{Tiny, bits};
 
 const FOLDER: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/open-mpi-5/installed");
 
-/// Whether Open MPI 5 is here, for the calling test.
+/// Whether Open MPI 5 is installed, for the calling test.
 fn has_open_mpi_5() -> bool {
     let found = Path::new(FOLDER).join("bin/mpirun").exists();
     Need::Mpi5.is_met((!found).then_some("there is no Open MPI 5 in the target folder"))
 }
 
 impl Tiny {
-    /// Starts ranks in the background, under Open MPI 5; their output goes to `out.log`.
+    /// Starts ranks in the background under Open MPI 5; their output goes to `out.log`.
     fn start_survivors(&self, ranks: &str, out: &str, settings: &[&str], more: &[&str]) -> Child {
         let path = env::var("PATH").unwrap_or_default();
         let mut command = self.command(out, &[&SHARED[..], settings].concat());
@@ -39,31 +39,30 @@ impl Tiny {
     }
 }
 
-/// How ranks go on without one that is gone.
+/// How the surviving ranks continue.
 #[derive(Clone, Copy, PartialEq)]
 enum Goes {
-    /// They do the step again.
+    /// They repeat the step.
     OnAtOnce,
     /// From a checkpoint, to the bits of one process.
     OnFromCheckpoint,
-    /// From a checkpoint, to the bits of a run that is resumed there on two ranks.
+    /// From a checkpoint, to the bits of a run resumed there on two ranks.
     AsResumed,
 }
 
-/// So many steps that a kill after at most 32 of them comes long before the end.
+/// Enough steps that a kill after at most 32 of them comes long before the end.
 const STEPS: &str = "train.steps=200";
 
-const KINDS: [(Goes, &[&str]); 5] = [
+const KINDS: [(Goes, &[&str]); 4] = [
     (Goes::OnAtOnce, &["checkpoint.every=30"]),
     (Goes::OnFromCheckpoint, &["checkpoint.every=5", "memory.optimizer=host", "memory.shard=true"]),
     (Goes::OnAtOnce, &["memory.optimizer=host", "memory.stream=int8", "memory.gradients=int8"]),
-    (Goes::AsResumed, &["checkpoint.every=5", "ranks.exchange=late"]),
     (Goes::AsResumed, &["checkpoint.every=5", "ranks.exchange=one_bit", "ranks.warm_up=4"]),
 ];
 
-/// `TRAIN_SURVIVED_KILLS` and `TRAIN_KILLS_SEED` change how often and which.
+/// `TRAIN_SURVIVED_KILLS` and `TRAIN_KILLS_SEED` set the number and the choice of kills.
 #[test]
-fn survivors_end_with_the_bits_of_a_run_that_lost_nobody() {
+fn survivors_end_with_the_bits_of_an_undisturbed_run() {
     if !has_open_mpi_5() {
         return;
     }
@@ -73,14 +72,14 @@ fn survivors_end_with_the_bits_of_a_run_that_lost_nobody() {
     let tiny = Tiny::new();
     for kill in 0..kills {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // Every kind of run loses every rank in turn.
+        // Each kind of run loses each rank in turn.
         let (kind, turn) = (kill as usize % KINDS.len(), kill as usize / KINDS.len());
         let (goes, settings) = KINDS[kind];
         let (rank, step) = (1 + (kind + turn) % 2, 3 + (seed >> 33) % 30);
         let run = format!("run-{kill}");
         let settings = [&[STEPS], settings].concat();
         let mut child = tiny.start_survivors("3", &run, &settings, &[]);
-        // Steps are the clock: how fast the machine is does not matter.
+        // Kills depend on steps, not on the machine's speed.
         tiny.wait_for_step(&run, step);
         let ranks = tiny.ranks();
         println!(
@@ -89,42 +88,42 @@ fn survivors_end_with_the_bits_of_a_run_that_lost_nobody() {
             tiny.steps_taken(&run)
         );
         signal(Signal::KILL, ranks[rank]);
-        assert_eq!(tiny.ended(&mut child, &run), Some(0), "{}", tiny.said(&run));
+        assert_eq!(tiny.ended(&mut child, &run), Some(0), "{}", tiny.log(&run));
         let lost = &tiny.records(&run, "lost")[0];
         assert_eq!((&lost["ranks"], &lost["gone"]), (&json!(2), &json!([rank])), "{lost}");
         let from = lost["step"].as_u64().expect("a step");
-        let told = match goes {
+        let message = match goes {
             Goes::OnAtOnce => "2 of 3 ranks live, and go on".to_owned(),
             _ if from == 0 => "2 of 3 ranks go on from the start".to_owned(),
             _ => format!("rank {rank} of 3 is gone: 2 of 3 ranks go on from the checkpoint of step {from}"),
         };
-        assert_eq!(tiny.said(&run).matches(&told).count(), 1, "{told} is not in {}", tiny.said(&run));
+        assert_eq!(tiny.log(&run).matches(&message).count(), 1, "{message} is not in {}", tiny.log(&run));
         let expected = match goes {
             Goes::AsResumed => tiny.resumed_by_hand(&format!("by-hand-{kill}"), from, &settings),
             _ if turn == 0 => bits(&tiny.run(&format!("whole-{kind}"), &[&SHARED[..], &settings].concat())),
-            _ => tiny.bits_of(&format!("whole-{kind}")),
+            _ => tiny.saved_bits(&format!("whole-{kind}")),
         };
-        assert_eq!(tiny.bits_of(&run), expected, "kill {}", kill + 1);
+        assert_eq!(tiny.saved_bits(&run), expected, "kill {}", kill + 1);
     }
 }
 
 impl Tiny {
-    /// The digests of a run that three ranks begin and two resume after `step`, or begin where there is nothing to resume.
+    /// The digests of a run that three ranks begin and two resume after `step`; for step 0, that two ranks begin.
     fn resumed_by_hand(&self, out: &str, step: u64, settings: &[&str]) -> [String; 2] {
         if step > 0 {
             let until = format!("train.steps={step}");
             let mut child = self.start_survivors("3", out, &[settings, &[&until]].concat(), &[]);
-            assert_eq!(self.ended(&mut child, out), Some(0), "{}", self.said(out));
+            assert_eq!(self.ended(&mut child, out), Some(0), "{}", self.log(out));
         }
         let resume: &[&str] = if step > 0 { &["--resume", "auto"] } else { &[] };
         let mut child = self.start_survivors("2", out, settings, resume);
-        assert_eq!(self.ended(&mut child, out), Some(0), "{}", self.said(out));
-        self.bits_of(out)
+        assert_eq!(self.ended(&mut child, out), Some(0), "{}", self.log(out));
+        self.saved_bits(out)
     }
 }
 
 #[test]
-fn ranks_that_are_lost_one_after_the_other_leave_the_last_one_with_the_bits_of_one_process() {
+fn the_last_of_several_lost_ranks_ends_with_the_bits_of_one_process() {
     if !has_open_mpi_5() {
         return;
     }
@@ -135,15 +134,15 @@ fn ranks_that_are_lost_one_after_the_other_leave_the_last_one_with_the_bits_of_o
     tiny.wait_for_step("run", 5);
     let ranks = tiny.ranks();
     signal(Signal::KILL, ranks[1]);
-    tiny.wait_until("run", || tiny.journal("run").contains(r#"{"kind":"lost""#), "nobody noticed");
+    tiny.wait_until("run", || tiny.journal("run").contains(r#"{"kind":"lost""#), "no rank noticed the loss");
     tiny.wait_for_step("run", tiny.steps_taken("run") + 5);
     signal(Signal::KILL, ranks[2]);
-    assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.said("run"));
+    assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.log("run"));
     let lost = tiny.records("run", "lost");
     let found: Vec<_> = lost.iter().map(|lost| (&lost["before"], &lost["gone"], &lost["ranks"])).collect();
-    // Who is left is numbered anew.
+    // Surviving ranks are renumbered.
     assert_eq!(found, [(&json!(3), &json!([1]), &json!(2)), (&json!(2), &json!([1]), &json!(1))]);
-    assert_eq!(tiny.bits_of("run"), whole);
+    assert_eq!(tiny.saved_bits("run"), whole);
 }
 
 #[test]
@@ -156,19 +155,19 @@ fn without_rank_0_the_run_ends_and_is_restarted_from_its_checkpoint() {
     let whole = bits(&tiny.run("whole", &[&SHARED[..], &settings].concat()));
     let mut child = tiny.start_survivors("3", "run", &settings, &["--restarts", "1"]);
     signal(Signal::KILL, tiny.processes("run")[0]);
-    assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.said("run"));
-    let said = tiny.said("run");
+    assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.log("run"));
+    let said = tiny.log("run");
     assert!(said.contains("rank 0 is gone") && said.contains("resumes from its last checkpoint"), "{said}");
-    assert_eq!(tiny.bits_of("run"), whole);
+    assert_eq!(tiny.saved_bits("run"), whole);
 }
 
 mod gate {
     use super::*;
 
-    /// Survivors are told of a rank that is gone, and of a frozen one by nobody: its run ends as under release 4.
+    /// The library reports a lost rank but not a frozen one, so the run ends as under release 4.
     #[test]
     #[ignore = "gate: waits for a time limit"]
-    fn a_frozen_rank_is_no_loss_to_survive_and_ends_the_run_which_is_restarted() {
+    fn a_frozen_rank_is_not_survived_but_ends_and_restarts_the_run() {
         if !has_open_mpi_5() {
             return;
         }
@@ -179,15 +178,16 @@ mod gate {
             tiny.start_survivors("3", "run", &settings, &["--restarts", "1", "--rank-timeout", "15"]);
         let frozen = tiny.processes("run")[1];
         signal(Signal::STOP, frozen);
-        assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.said("run"));
-        let said = tiny.said("run");
-        // Where another rank waits for the frozen one, both are missing; within the library's own vote nobody sees who is.
+        assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.log("run"));
+        let said = tiny.log("run");
+        // If another rank waits for the frozen one, both are missing. Within the library's own vote the missing rank is
+        // unknown.
         let missing = ["rank 1 did not arrive", "ranks [0, 1] did not arrive", "ranks [1, 2] did not arrive"];
         let names_it = missing.iter().any(|words| said.contains(words));
         assert!(names_it || said.contains("has been in commit for"), "{said}");
         assert!(said.contains("resumes from its last checkpoint"), "{said}");
         assert!(tiny.records("run", "lost").is_empty(), "{said}");
         assert!(!processes_in(tiny.path()).contains(&frozen), "it is still there");
-        assert_eq!(tiny.bits_of("run"), whole);
+        assert_eq!(tiny.saved_bits("run"), whole);
     }
 }

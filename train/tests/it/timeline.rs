@@ -19,7 +19,7 @@ fn copied(timeline: &Value) -> [u64; 2] {
 }
 
 #[test]
-fn the_report_of_a_run_under_a_budget_draws_a_step_with_the_bytes_that_its_counters_tell() {
+fn the_report_of_a_run_under_a_budget_draws_a_step_with_its_counted_bytes() {
     let tiny = Tiny::new();
     for (out, settings, of_its_own) in [
         ("device", &[TIGHT, "train.steps=6"][..], false),
@@ -29,10 +29,10 @@ fn the_report_of_a_run_under_a_budget_draws_a_step_with_the_bytes_that_its_count
         let [timeline] = &tiny.records(out, "timeline")[..] else { panic!("one step is watched") };
         assert!(summary["link_bytes_per_second"].as_f64().is_some_and(|speed| speed > 0.0), "{summary:#}");
         let steps = tiny.records(out, "step");
-        for (told, key) in [("spilled_in_median", "bytes_in"), ("spilled_out_median", "bytes_out")] {
+        for (median, key) in [("spilled_in_median", "bytes_in"), ("spilled_out_median", "bytes_out")] {
             let mut bytes: Vec<_> = steps[1..].iter().map(|step| step[key].as_u64()).collect();
             bytes.sort_unstable();
-            assert_eq!(summary[told].as_u64(), bytes[bytes.len() / 2], "{out}: {told}");
+            assert_eq!(summary[median].as_u64(), bytes[bytes.len() / 2], "{out}: {median}");
         }
         let step = &steps[3];
         assert_eq!((&timeline["step"], &step["step"]), (&4.into(), &4.into()));
@@ -56,7 +56,7 @@ fn the_report_of_a_run_under_a_budget_draws_a_step_with_the_bytes_that_its_count
 }
 
 #[test]
-fn a_run_in_which_nothing_moves_says_so_in_a_line() {
+fn the_report_of_a_run_that_moves_nothing_states_it() {
     let tiny = Tiny::new();
     tiny.run("roomy", &["memory.device_budget=64MiB"]);
     assert_eq!(copied(&tiny.records("roomy", "timeline")[0]), [0, 0]);

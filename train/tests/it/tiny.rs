@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::program::{CACHE, PROGRAM, assert_success, json, stdout, train};
 
-/// Under 64 KiB nothing is ever moved, so matrices are as large as that and larger. The working set is about 4 MiB.
+/// Tensors below 64 KiB never move, so matrices are at least that large. The working set is about 4 MiB.
 const DESCRIPTION: &str = r#"{
   "model": {
     "preset": "nanochat", "n_layer": 1, "n_head": 2, "n_embd": 128, "n_positions": 64, "vocab_size": 264
@@ -40,18 +40,18 @@ pub(crate) const GPT2: [&str; 2] = [
 /// A quarter of the working set.
 pub(crate) const TIGHT: &str = "memory.device_budget=1MiB";
 
-/// A folder with `tiny.json` in it, where runs can be made.
+/// A folder with `tiny.json`, for runs.
 pub(crate) struct Tiny {
     folder: TempDir,
 }
 
-/// A test that fails leaves nothing running, such as ranks that wait for each other.
+/// Ends all processes in the folder, so that a failed test leaves no ranks that wait for each other.
 #[cfg(target_os = "linux")]
 impl Drop for Tiny {
     fn drop(&mut self) {
         use rustix::process::{Pid, Signal, kill_process};
         for process in crate::program::processes_in(self.path()) {
-            // It may have ended meanwhile.
+            // The process may have ended.
             _ = Pid::from_raw(process as i32).map(|process| kill_process(process, Signal::KILL));
         }
     }
@@ -64,7 +64,7 @@ impl Tiny {
         Self { folder }
     }
 
-    /// A folder with a finished run `run` in it.
+    /// A folder with a finished run `run`.
     pub(crate) fn trained(settings: &[&str]) -> Self {
         let tiny = Self::new();
         tiny.run("run", settings);
@@ -79,36 +79,35 @@ impl Tiny {
         self.folder.path().join(path)
     }
 
-    /// Any verb.
+    /// Runs any verb.
     pub(crate) fn train(&self, arguments: &[&str]) -> Output {
         train(self.path(), arguments)
     }
 
-    /// Training in `out`, ready to be started in the background.
+    /// A command that trains in `out`, not started.
     pub(crate) fn command(&self, out: &str, settings: &[&str]) -> Command {
         let mut command = Command::new(PROGRAM);
         command.args(training(out, settings)).current_dir(self.path()).envs([CACHE]);
         command
     }
 
-    /// The run's journal so far.
     pub(crate) fn journal(&self, out: &str) -> String {
         fs::read_to_string(self.join(out).join("metrics.jsonl")).unwrap_or_default()
     }
 
-    /// Trains in `out` however it ends.
+    /// Trains in `out`, with any outcome.
     pub(crate) fn attempt(&self, out: &str, settings: &[&str]) -> Output {
         self.train(&training(out, settings))
     }
 
-    /// Trains in `out`; the summary.
+    /// Trains in `out`; returns the summary.
     pub(crate) fn run(&self, out: &str, settings: &[&str]) -> Value {
         let output = self.attempt(out, settings);
         assert_success(&output);
         json(&output)
     }
 
-    /// Goes on in `out` with the configuration that is there; the summary.
+    /// Resumes the run `out` with its saved configuration; returns the summary.
     pub(crate) fn resume(&self, out: &str, settings: &[&str]) -> Value {
         let mut arguments = vec!["--resume", out, "--device", "cpu", "--json"];
         arguments.extend(settings.iter().flat_map(|setting| ["--set", setting]));
@@ -117,8 +116,8 @@ impl Tiny {
         json(&output)
     }
 
-    /// Under `budget`, which does not hold it, a run ends with the bits of one that has room for everything.
-    pub(crate) fn spills_to_the_same_bits(&self, name: &str, budget: &str, settings: &[&str]) {
+    /// Under a budget below its working set, a run ends with the bits of an unlimited one.
+    pub(crate) fn assert_spills_to_the_same_bits(&self, name: &str, budget: &str, settings: &[&str]) {
         let tight = self.run(&format!("tight-{name}"), &[&[budget], settings].concat());
         let roomy = [settings, &["memory.device_budget=unlimited"]].concat();
         let roomy = self.run(&format!("roomy-{name}"), &roomy);
@@ -129,8 +128,8 @@ impl Tiny {
         assert_eq!(bits(&tight), bits(&roomy), "{settings:?}");
     }
 
-    /// A run that stops after four of seven steps goes on from its checkpoint to the bits of one that does not stop.
-    pub(crate) fn goes_on_to_the_same_bits(&self, name: &str, settings: &[&str]) {
+    /// A run stopped after four of seven steps resumes to the bits of an uninterrupted one.
+    pub(crate) fn assert_resumes_to_the_same_bits(&self, name: &str, settings: &[&str]) {
         let (whole, run) = (format!("whole-{name}"), format!("run-{name}"));
         let uninterrupted = self.run(&whole, &[settings, &["train.steps=7"]].concat());
         self.run(&run, &[settings, &["train.steps=4"]].concat());
@@ -139,7 +138,7 @@ impl Tiny {
         assert_eq!(self.losses(&run), self.losses(&whole), "{settings:?}");
     }
 
-    /// Every byte of the checkpoints in `out` is as it was written; their steps.
+    /// Checks each byte of the checkpoints in `out`; returns their steps.
     pub(crate) fn whole_checkpoints(&self, out: &str) -> Vec<u64> {
         let output = self.train(&["inspect", out, "--json"]);
         assert_success(&output);
@@ -149,7 +148,7 @@ impl Tiny {
         checkpoints.iter().map(|checkpoint| checkpoint["step"].as_u64().expect("a step")).collect()
     }
 
-    /// The records of a kind in the run's `metrics.jsonl`.
+    /// The records of one kind in the run's `metrics.jsonl`.
     pub(crate) fn records(&self, out: &str, kind: &str) -> Vec<Value> {
         let text = fs::read_to_string(self.join(out).join("metrics.jsonl")).expect("reading");
         let records =
@@ -167,7 +166,7 @@ fn training<'a>(out: &'a str, settings: &[&'a str]) -> Vec<&'a str> {
     begin.into_iter().chain(settings.iter().flat_map(|setting| ["--set", setting])).collect()
 }
 
-/// Digests over the bits of every loss and every weight.
+/// Digests over the bits of all losses and all weights.
 pub(crate) fn bits(summary: &Value) -> [String; 2] {
     ["losses_sha256", "weights_sha256"].map(|key| {
         let digest = summary[key].as_str().expect("a digest");

@@ -1,11 +1,11 @@
-//! The default command, for fewer steps: it learns, it spills, it answers.
+//! The default command with fewer steps: it learns, spills and answers.
 
 use serde_json::Value;
 
 use crate::program::{assert_success, train};
 
-/// After this many steps runs on two processors had validation losses of 0.296 and 0.300, and 30 and 27 right answers of
-/// 100: wider vectors add up in another order. A model that has learned nothing has a loss above 2 and no right answer.
+/// After this many steps, runs on two processors had validation losses of 0.296 and 0.300, and 30 and 27 right answers
+/// of 100: wider vectors add up in another order. An untrained model has a loss above 2 and no right answer.
 const STEPS: u64 = 120;
 const LOSS_BELOW: f64 = 0.45;
 const RIGHT_AT_LEAST: u64 = 12;

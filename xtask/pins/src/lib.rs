@@ -1,1 +1,1 @@
-//! Nothing but a manifest: features of shared dependencies, so that every command compiles each of them once.
+//! A manifest without code: it fixes features of shared dependencies, so that all commands share one build of each.

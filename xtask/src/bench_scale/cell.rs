@@ -1,4 +1,4 @@
-//! Repetitions of one exchange as one number: the median, with the quartiles as its spread.
+//! Summaries of one exchange's repetitions: medians and quartiles.
 
 use super::sample::{Kind, Link, Sample};
 
@@ -11,24 +11,22 @@ pub(super) struct Cell {
     pub(super) sent: u64,
     pub(super) turns: usize,
     pub(super) seconds: f64,
-    /// Seconds that a quarter, and three quarters, of all turns take at most.
+    /// First and third quartile of the seconds.
     pub(super) quartiles: (f64, f64),
 }
 
 impl Cell {
-    /// Seconds with little else running, for the model: other work on the machine only ever adds to a time, and where it
-    /// runs in most turns it moves the median too.
+    /// Lower quartile in seconds, which the model is fitted to. Other load only adds time, and shifts the median as
+    /// well if it runs in most turns.
     pub(super) fn undisturbed(&self) -> f64 {
         self.quartiles.0
     }
 
-    /// Gradient bytes per second.
     pub(super) fn rate(&self) -> f64 {
         self.bytes as f64 / self.seconds
     }
 }
 
-/// Cells in the order in which they were measured.
 pub(super) fn cells(samples: &[Sample]) -> Vec<Cell> {
     let key = |sample: &Sample| (sample.link, sample.ranks, sample.kind, sample.bytes);
     let mut keys: Vec<_> = Vec::new();
@@ -55,7 +53,7 @@ pub(super) fn cells(samples: &[Sample]) -> Vec<Cell> {
     keys.into_iter().map(cell).collect()
 }
 
-/// The measured value nearest to this share of all of them; NaN where there is none.
+/// The value nearest to the quantile `share`; NaN if there are no values.
 fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -63,26 +61,25 @@ fn quantile(values: &[f64], share: f64) -> f64 {
     sorted.get(place.round() as usize).copied().unwrap_or(f64::NAN)
 }
 
-/// Kinds that are compared by turns: one thing, another, and the first once more.
+/// Kinds compared turn by turn: a baseline, the compared kind, and the baseline again.
 pub(super) type Trio = [Kind; 3];
 
 pub(super) const SUMS: Trio = [Kind::Plain, Kind::Alone, Kind::PlainAgain];
 pub(super) const STEPS: Trio = [Kind::Step, Kind::StepUnderMpi, Kind::StepAgain];
 
-/// Time that the second of three kinds takes beyond the first, by ratios within one turn.
+/// Extra time of the second kind over the first, by ratios within one turn.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Overhead {
     pub(super) bytes: u64,
     pub(super) turns: usize,
-    /// Seconds of the first kind.
+    /// Median seconds of each kind.
     pub(super) first: f64,
-    /// Seconds of the second.
     pub(super) second: f64,
-    /// Median ratio of the second to the first, less one.
+    /// Median ratio of the second kind to the first, minus one.
     pub(super) share: f64,
-    /// Quartiles of these ratios, less one.
+    /// Quartiles of these ratios, minus one.
     pub(super) quartiles: (f64, f64),
-    /// Median ratio of the first kind to itself, less one.
+    /// Median ratio of the repeated first kind to itself, minus one.
     pub(super) noise: f64,
 }
 
@@ -157,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overhead_has_the_spread_of_its_turns_and_knows_its_own_kinds_alone() {
+    fn an_overhead_has_the_quartiles_of_its_turns_and_ignores_other_kinds() {
         let step = turns(Kind::Step, &[1.0; 5]);
         let under_mpi = turns(Kind::StepUnderMpi, &[1.0, 1.01, 1.02, 1.04, 9.0]);
         let again = turns(Kind::StepAgain, &[0.99; 5]);

@@ -1,31 +1,31 @@
-//! A line through measured times: `time = latency + bytes × seconds per byte`, by least squares.
+//! Least-squares line through measured times: `time = latency + bytes × seconds per byte`.
 //!
-//! Sizes span three orders of magnitude, and so do times, and no line meets all of them: what fits a cache is faster. Squares
-//! of seconds would see the largest size alone and leave the latency to chance; squares of shares would give the smallest
-//! a say in a rate that is needed for large ones. So the latency comes from shares, and with it held the rate comes from
-//! seconds.
+//! Sizes and times span three orders of magnitude, and no line fits all of them: sizes that fit a cache are faster.
+//! Squared seconds would be dominated by the largest size and leave the latency to chance. Squared relative errors
+//! would let the smallest size distort the rate, which large sizes need. So relative errors give the latency first, and
+//! seconds then give the rate.
 
-/// Neither of its numbers is negative.
+/// A fitted line; neither number is negative.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Line {
-    /// Seconds, for no bytes.
+    /// Seconds for zero bytes.
     pub(super) latency: f64,
-    /// Seconds.
+    /// Seconds per byte.
     pub(super) per_byte: f64,
     /// The largest error, as a share of the measured time.
     pub(super) worst: f64,
 }
 
 impl Line {
-    /// Through points of bytes and seconds. Nothing where they are fewer than two different sizes, or take no time.
+    /// Fits points of (bytes, seconds). `None` with fewer than two different sizes, or if a time is not positive.
     pub(super) fn fit(points: &[(f64, f64)]) -> Option<Self> {
         let (first, _) = points.first()?;
         let differ = points.iter().any(|(bytes, _)| bytes.total_cmp(first).is_ne());
         if !differ || points.iter().any(|(_, seconds)| *seconds <= 0.0) {
             return None;
         }
-        // The sum of (latency × u + per_byte × v − 1)² with u = 1 / seconds and v = bytes / seconds is least where its
-        // two derivatives are zero.
+        // Minimise the sum of (latency × u + per_byte × v − 1)², with u = 1 / seconds and v = bytes / seconds: both
+        // derivatives are zero.
         let sum = |term: fn(f64, f64) -> f64| {
             points.iter().map(|(bytes, seconds)| term(*bytes, *seconds)).sum::<f64>()
         };
@@ -35,7 +35,7 @@ impl Line {
         let determinant = uu * vv - uv * uv;
         let (free, slope) = ((u * vv - v * uv) / determinant, (v * uu - u * uv) / determinant);
         let latency = if slope < 0.0 { u / uu } else { free.max(0.0) };
-        // The sum of (latency + per_byte × bytes − seconds)², of which only the rate is left.
+        // Minimise the sum of (latency + per_byte × bytes − seconds)² over the rate alone.
         let squares = sum(|bytes, _| bytes * bytes);
         let per_byte = (sum(|bytes, seconds| bytes * seconds) - latency * sum(|bytes, _| bytes)) / squares;
         let per_byte = per_byte.max(0.0);
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_found_again_although_its_latency_is_a_thousandth_of_the_largest_time() {
+    fn a_line_is_recovered_even_if_its_latency_is_tiny() {
         let line = Line::fit(&points(|bytes| 2e-5 + bytes * 1e-9)).unwrap();
         assert!(near(line.latency, 2e-5) && near(line.per_byte, 1e-9) && line.worst < 1e-9, "{line:?}");
     }
@@ -77,13 +77,13 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_that_of_large_sizes_where_small_ones_are_faster_than_the_line() {
+    fn the_rate_follows_large_sizes_if_small_ones_are_faster() {
         let line = Line::fit(&points(|bytes| 2e-5 + bytes * if bytes > 1e7 { 2e-9 } else { 1e-9 })).unwrap();
         assert!((line.per_byte / 2e-9 - 1.0).abs() < 0.01, "{line:?}");
     }
 
     #[test]
-    fn no_latency_and_no_time_of_a_byte_is_negative() {
+    fn latency_and_time_per_byte_are_never_negative() {
         let steep = Line::fit(&points(|bytes| bytes * bytes * 1e-15)).unwrap();
         assert!(near(steep.latency, 0.0) && steep.per_byte > 0.0, "{steep:?}");
         let falling = Line::fit(&points(|bytes| 1.0 - bytes * 5e-9)).unwrap();
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn one_size_is_no_line() {
+    fn a_line_needs_two_sizes_and_positive_times() {
         assert_eq!(Line::fit(&[(8.0, 1.0), (8.0, 2.0)]), None);
         assert_eq!(Line::fit(&[]), None);
         assert_eq!(Line::fit(&[(8.0, 1.0), (9.0, 0.0)]), None);

@@ -1,4 +1,4 @@
-//! The page of a record: what was measured, the model that is fitted to it, and what the model says, told apart.
+//! The page of a record: measurements, the fitted model and its predictions, in separate sections.
 
 use super::{
     cell::{self, Cell, Overhead},
@@ -8,19 +8,17 @@ use super::{
     table,
 };
 
-/// Results computed from samples.
 pub(super) struct Findings {
     cells: Vec<Cell>,
-    /// A world of one beside plain sums.
+    /// Sums in a world of one, compared with plain loops.
     sums: Vec<Overhead>,
-    /// Steps of training under MPI beside those of a process by itself.
+    /// Training steps under MPI, compared with those of a process without MPI.
     steps: Vec<Overhead>,
     models: Vec<Model>,
     step: Step,
     network: Network,
 }
 
-/// How and where samples were taken.
 pub(super) struct Origin {
     pub(super) heading: String,
     pub(super) command: String,
@@ -30,14 +28,14 @@ pub(super) struct Origin {
 }
 
 impl Findings {
-    pub(super) fn of(samples: &[Sample], step: Step, network: Network) -> Self {
+    pub(super) fn from_samples(samples: &[Sample], step: Step, network: Network) -> Self {
         let cells = cell::cells(samples);
-        let models = super::LINKS.iter().filter_map(|link| Model::of(&cells, *link)).collect();
+        let models = super::LINKS.iter().filter_map(|link| Model::fit(&cells, *link)).collect();
         let [sums, steps] = [cell::SUMS, cell::STEPS].map(|trio| cell::overheads(samples, trio));
         Self { cells, sums, steps, models, step, network }
     }
 
-    /// Simulations are of a network, which TCP comes closer to than memory does.
+    /// The model of TCP, which is closer to a network than shared memory is.
     fn model(&self) -> Option<&Model> {
         self.models.iter().find(|model| model.link == Link::Tcp)
     }
@@ -70,12 +68,12 @@ impl Findings {
             table::measured(&self.cells),
             table::calls(&self.cells),
             table::by_turns(&self.sums, "Plain sum", "A world of one"),
-            self.of_a_step(),
-            self.of_training()
+            self.share_of_a_step(),
+            self.training_overhead()
         )
     }
 
-    fn of_training(&self) -> String {
+    fn training_overhead(&self) -> String {
         let Some(step) = self.steps.first() else { return "None was measured.\n".to_owned() };
         let kept = match step {
             step if step.share < LIMIT => "kept",
@@ -90,8 +88,8 @@ impl Findings {
         )
     }
 
-    /// The cost of a world of one as a share of the simulated step; an estimate, and said to be one.
-    fn of_a_step(&self) -> String {
+    /// The cost of a world of one as an estimated share of the simulated step.
+    fn share_of_a_step(&self) -> String {
         let Some(largest) = self.sums.iter().max_by_key(|overhead| overhead.bytes) else {
             return String::new();
         };
@@ -133,14 +131,13 @@ impl Findings {
     }
 }
 
-/// The share of a training step that ranks may cost where there is one.
+/// Largest acceptable share of a training step that MPI costs one rank.
 const LIMIT: f64 = 0.01;
 
 const TRAINED: &str = "\
 The trainer on the CPU, as a process by itself, which loads no MPI, and as the one rank of `mpirun -n 1`, by turns. Each time \
 is the fastest of a process's steps, as other work on the machine only ever adds to one. All ended with the same weights, to the bit.";
 
-/// Bytes in the unit that rates have.
 fn megabytes(bytes: u64) -> String {
     format!("{} MB", table::megabytes(bytes as f64))
 }
@@ -202,7 +199,7 @@ pub(super) mod tests {
 
     fn findings(samples: &[Sample]) -> Findings {
         let network = Network::Assumed { bytes_per_second: 125e6, latency: 1e-4 };
-        Findings::of(samples, Step { compute: 10.0, gradient: 500_000_000, every: 8 }, network)
+        Findings::from_samples(samples, Step { compute: 10.0, gradient: 500_000_000, every: 8 }, network)
     }
 
     #[test]
@@ -227,13 +224,13 @@ pub(super) mod tests {
     #[test]
     fn a_world_of_one_is_a_share_of_the_simulated_step() {
         let said = findings(&samples()).measurements();
-        // 500 MB are 29.8 times 16 MiB: 29.8 × 0.1005 s of 10 s, of which half a percent is overhead.
+        // 500 MB are 29.8 times 16 MiB: 29.8 × 0.1005 s of 10 s; half a percent is overhead.
         assert!(said.contains("the whole sum is 29.95 % of a step of 10.0 s"), "{said}");
         assert!(said.contains("adds to it +0.149 %"), "{said}");
     }
 
     #[test]
-    fn a_step_of_training_is_held_against_its_limit_and_missing_where_there_is_none() {
+    fn a_training_step_is_compared_with_its_limit_if_one_was_measured() {
         let said = findings(&samples()).measurements();
         assert!(said.contains("\nThe limit is 1.0 %: kept, with +0.50 %.\n"), "{said}");
         let slow = |sample: &Sample| {

@@ -1,4 +1,4 @@
-//! A record as a picture: measured rates by size, and simulated efficiencies by ranks.
+//! The picture of a record: measured rates by size, and simulated efficiencies by ranks.
 
 use crate::records::{
     bytes::Bytes,
@@ -23,24 +23,25 @@ const WAYS: [(Way, &str, &str); 3] =
 const KINDS: [(Kind, &str); 4] =
     [(Kind::Exact, "c0"), (Kind::OneBit, "c1"), (Kind::ReduceScatter, "c4"), (Kind::AllGather, "c3")];
 
-/// Without a model, or with cells of one size, a panel stays empty.
+/// Draws the record; the panels of scaling stay empty without a model.
 pub(super) fn svg(cells: &[Cell], model: Option<&Model>, step: &Step, assumed: Network) -> String {
     let height = LEGEND + KINDS.len() as f64 * LEGEND_LINE;
     let mut canvas = Canvas::new(1220.0, height, "Exchange rates, measured, and scaling, simulated");
     rates(&mut canvas, cells);
+
     let panels = [
-        (LEFTS[1], "Simulated: strong scaling", (|told| told.strong) as fn(&Forecast) -> f64),
-        (LEFTS[2], "Simulated: weak scaling", |told| told.weak),
+        (LEFTS[1], "Simulated: strong scaling", (|forecast| forecast.strong) as fn(&Forecast) -> f64),
+        (LEFTS[2], "Simulated: weak scaling", |forecast| forecast.weak),
     ];
     for (left, title, value) in panels {
         axes(&mut canvas, left, title, "ranks");
         for (at, ranks) in RANKS.iter().enumerate().step_by(2) {
             let (x, y) = in_panel(left, at as f64 / intervals(RANKS.len()), 0.0);
-            canvas.words("x", (x, y + 18.0), &ranks.to_string());
+            canvas.text("x", (x, y + 18.0), &ranks.to_string());
         }
         for share in [0.0, 0.5, 1.0] {
             let (x, y) = in_panel(left, 0.0, share);
-            canvas.words("y", (x - 8.0, y + 4.0), &table::percent(share));
+            canvas.text("y", (x - 8.0, y + 4.0), &table::percent(share));
         }
         let networks = [(Network::AsMeasured, "line"), (assumed, "line dashed")];
         for (model, (network, class)) in
@@ -57,6 +58,7 @@ pub(super) fn svg(cells: &[Cell], model: Option<&Model>, step: &Step, assumed: N
             }
         }
     }
+
     legend(&mut canvas, model, assumed);
     canvas.finish()
 }
@@ -64,25 +66,27 @@ pub(super) fn svg(cells: &[Cell], model: Option<&Model>, step: &Step, assumed: N
 fn efficiencies(
     canvas: &mut Canvas,
     left: f64,
-    told: &[Forecast],
+    forecasts: &[Forecast],
     value: fn(&Forecast) -> f64,
     (class, colour, name): (&str, &str, &str),
 ) {
-    let at = |(at, told): (usize, &Forecast)| in_panel(left, at as f64 / intervals(RANKS.len()), value(told));
-    let points: Vec<At> = told.iter().enumerate().map(at).collect();
+    let at = |(at, forecast): (usize, &Forecast)| {
+        in_panel(left, at as f64 / intervals(RANKS.len()), value(forecast))
+    };
+    let points: Vec<At> = forecasts.iter().enumerate().map(at).collect();
     canvas.path(&format!("{class} {colour}"), &points);
-    for (point, told) in points.iter().zip(told) {
+    for (point, forecast) in points.iter().zip(forecasts) {
         let said = format!(
             "{name}, {} ranks: {}, waiting {} a step (simulated)",
-            told.ranks,
-            table::percent(value(told)),
-            table::duration(told.exchange)
+            forecast.ranks,
+            table::percent(value(forecast)),
+            table::duration(forecast.exchange)
         );
         canvas.dot(colour, *point, &said);
     }
 }
 
-/// Intervals between so many equidistant points.
+/// Number of intervals between `count` points, at least one.
 fn intervals(count: usize) -> f64 {
     count.saturating_sub(1).max(1) as f64
 }
@@ -95,19 +99,22 @@ fn rates(canvas: &mut Canvas, cells: &[Cell]) {
     let mut sizes: Vec<u64> = cells.iter().filter(shown).map(|cell| cell.bytes).collect();
     sizes.sort_unstable();
     sizes.dedup();
+
     let top = cells.iter().filter(shown).map(Cell::rate).fold(1.0, f64::max);
     let at = |bytes: u64, rate: f64| {
         let place = sizes.iter().position(|size| *size == bytes).unwrap_or(0);
         in_panel(left, place as f64 / intervals(sizes.len()), rate / top)
     };
+
     for &bytes in &sizes {
         let (x, y) = at(bytes, 0.0);
-        canvas.words("x", (x, y + 18.0), &Bytes(bytes).to_string());
+        canvas.text("x", (x, y + 18.0), &Bytes(bytes).to_string());
     }
     for share in [0.0, 0.5, 1.0] {
         let (x, y) = in_panel(left, 0.0, share);
-        canvas.words("y", (x - 8.0, y + 4.0), &table::megabytes(share * top));
+        canvas.text("y", (x - 8.0, y + 4.0), &table::megabytes(share * top));
     }
+
     for (link, class) in [(Link::Tcp, "line"), (Link::SharedMemory, "line dashed")] {
         for (kind, colour) in KINDS {
             let own =
@@ -124,8 +131,8 @@ fn rates(canvas: &mut Canvas, cells: &[Cell]) {
 }
 
 fn axes(canvas: &mut Canvas, left: f64, title: &str, across: &str) {
-    canvas.words("title", (left, TOP - 20.0), title);
-    canvas.words("x", (left + PANEL.0 / 2.0, TOP + PANEL.1 + 38.0), across);
+    canvas.text("title", (left, TOP - 20.0), title);
+    canvas.text("x", (left + PANEL.0 / 2.0, TOP + PANEL.1 + 38.0), across);
     for share in [0.0, 0.25, 0.5, 0.75, 1.0] {
         canvas.line("grid", in_panel(left, 0.0, share), in_panel(left, 1.0, share));
     }
@@ -139,7 +146,7 @@ fn legend(canvas: &mut Canvas, model: Option<&Model>, assumed: Network) {
     let mut line = |x: f64, row: f64, class: &str, said: &str| {
         let y = LEGEND + row * LEGEND_LINE;
         canvas.line(class, (x, y - 4.0), (x + 24.0, y - 4.0));
-        canvas.words("", (x + 32.0, y), said);
+        canvas.text("", (x + 32.0, y), said);
     };
     for (row, (kind, colour)) in KINDS.iter().enumerate() {
         line(LEFTS[0], row as f64, &format!("line {colour}"), &kind.to_string());
@@ -166,9 +173,9 @@ mod tests {
     const STEP: Step = Step { compute: 10.0, gradient: 500_000_000, every: 8 };
 
     #[test]
-    fn measured_and_simulated_are_told_apart_and_every_point_says_what_it_is() {
+    fn measured_and_simulated_points_are_labelled_as_such() {
         let cells = cells(&samples());
-        let drawn = svg(&cells, Model::of(&cells, Link::Tcp).as_ref(), &STEP, ASSUMED);
+        let drawn = svg(&cells, Model::fit(&cells, Link::Tcp).as_ref(), &STEP, ASSUMED);
         let count = |element: &str| drawn.matches(element).count();
         assert_eq!(count("<polyline"), 2 * KINDS.len() + 2 * 2 * 3);
         assert_eq!(count("<circle"), 2 * KINDS.len() * 3 + 2 * 2 * 3 * RANKS.len());

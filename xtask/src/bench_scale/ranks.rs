@@ -1,4 +1,4 @@
-//! The program that measures, built from the crate `exchange` and started alone or as several ranks of this machine.
+//! Builds the measuring program from crate `exchange`, and runs it alone or as several ranks.
 
 use std::{
     env,
@@ -23,34 +23,30 @@ use super::sample::{self, Link, Sample};
 
 const NAME: &str = "rates";
 
-/// The launcher's name in a record.
 pub(super) const MPIRUN: &str = "mpirun";
 
-/// Time limit for one number of ranks over one link.
 const LIMIT: Duration = Duration::from_mins(10);
 
-/// Nothing leaves this machine.
+/// Loopback interface: nothing leaves this machine.
 const LOOPBACK: &str = if cfg!(target_os = "macos") { "lo0" } else { "lo" };
 
 #[derive(Debug, Clone)]
-pub(super) struct Asked {
+pub(super) struct Workload {
     pub(super) sizes: Vec<Bytes>,
     pub(super) turns: u16,
 }
 
-impl Asked {
-    fn words(&self) -> [String; 2] {
+impl Workload {
+    fn arguments(&self) -> [String; 2] {
         let sizes: Vec<_> = self.sizes.iter().map(|bytes| bytes.0.to_string()).collect();
         [sizes.join(","), self.turns.to_string()]
     }
 
-    /// `program` with what is asked of it.
-    fn of(&self, program: impl Into<String>) -> Vec<String> {
-        [program.into()].into_iter().chain(self.words()).collect()
+    fn command(&self, program: impl Into<String>) -> Vec<String> {
+        [program.into()].into_iter().chain(self.arguments()).collect()
     }
 }
 
-/// `mpirun` as it is installed here.
 pub(super) struct Launcher {
     pub(super) mpirun: PathBuf,
     release: u32,
@@ -59,7 +55,7 @@ pub(super) struct Launcher {
 }
 
 impl Launcher {
-    /// Fails with what to install.
+    /// Fails with installation advice if there is no `mpirun`.
     pub(super) fn find() -> Result<Self> {
         let mpirun = launch::find_mpirun(&env::var_os("PATH").unwrap_or_default())?;
         let here = Path::new(".");
@@ -69,7 +65,7 @@ impl Launcher {
         Ok(Self { mpirun, release: launch::release(&version)?, is_root: user.trim() == "0", cores })
     }
 
-    /// `program` has its arguments behind it.
+    /// Starts `program`, a name and its arguments, as `ranks` ranks.
     pub(super) fn start(
         &self,
         link: Link,
@@ -97,7 +93,7 @@ impl Launcher {
         Ok(set.fold(ranks, |ranks, (name, value)| ranks.environment(name, value)))
     }
 
-    /// Ranks of one machine talk through shared memory unless they are told otherwise.
+    /// Open MPI's name of the transport. By default, ranks of one machine use shared memory.
     fn transport(&self, link: Link) -> &'static str {
         match link {
             Link::SharedMemory if self.release < 5 => "self,vader",
@@ -107,13 +103,13 @@ impl Launcher {
     }
 }
 
-/// The commands of a record, without folders of this machine.
-pub(super) fn shown(launcher: &Launcher, worlds: &[usize], asked: &Asked) -> Result<Vec<String>> {
-    let alone = Invocation::new(NAME).arguments(asked.words()).to_string();
+/// Commands for the record, without folders of this machine.
+pub(super) fn shown(launcher: &Launcher, worlds: &[usize], workload: &Workload) -> Result<Vec<String>> {
+    let alone = Invocation::new(NAME).arguments(workload.arguments()).to_string();
     let mut lines = vec![alone];
     for link in super::LINKS {
         for &ranks in worlds {
-            lines.push(launcher.start(link, ranks, Path::new(MPIRUN), &asked.of(NAME))?.to_string());
+            lines.push(launcher.start(link, ranks, Path::new(MPIRUN), &workload.command(NAME))?.to_string());
         }
     }
     Ok(lines)
@@ -136,20 +132,20 @@ impl Program {
         Ok(Self { binary, commit, scratch: target.join("bench-scale") })
     }
 
-    pub(super) fn alone(&self, asked: &Asked) -> Result<Vec<Sample>> {
-        let invocation = Invocation::new(self.binary.to_string_lossy()).arguments(asked.words());
+    pub(super) fn alone(&self, workload: &Workload) -> Result<Vec<Sample>> {
+        let invocation = Invocation::new(self.binary.to_string_lossy()).arguments(workload.arguments());
         Ok(self.run(&invocation, Link::None, 1)?.1)
     }
 
-    /// With the version of the engine.
+    /// Returns the engine's version too.
     pub(super) fn between(
         &self,
         launcher: &Launcher,
         link: Link,
         ranks: usize,
-        asked: &Asked,
+        workload: &Workload,
     ) -> Result<(String, Vec<Sample>)> {
-        let program = asked.of(self.binary.to_string_lossy());
+        let program = workload.command(self.binary.to_string_lossy());
         let invocation = launcher.start(link, ranks, &launcher.mpirun, &program)?;
         self.run(&invocation, link, ranks)
     }
@@ -179,14 +175,14 @@ pub(super) mod tests {
 
     #[test]
     fn ranks_are_started_over_the_link_that_is_measured() {
-        let asked = Asked { sizes: vec![Bytes(4096), Bytes(8192)], turns: 7 };
-        let lines = shown(&launcher(4), &[2, 4], &asked).unwrap();
+        let workload = Workload { sizes: vec![Bytes(4096), Bytes(8192)], turns: 7 };
+        let lines = shown(&launcher(4), &[2, 4], &workload).unwrap();
         assert_eq!((lines.len(), lines[0].as_str()), (5, "rates 4096,8192 7"));
         assert!(lines[1].starts_with("OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,tcp mpirun -n 2 "), "{}", lines[1]);
         assert!(lines[1].contains("btl_tcp_if_include lo") && lines[1].ends_with(" rates 4096,8192 7"));
         assert!(lines[2].contains("mpi_yield_when_idle 1") && !lines[1].contains("yield"), "{}", lines[2]);
         assert!(lines[3].contains("OMPI_MCA_btl=self,vader "), "{}", lines[3]);
-        assert!(shown(&launcher(5), &[2], &asked).unwrap()[2].contains("OMPI_MCA_btl=self,sm "));
+        assert!(shown(&launcher(5), &[2], &workload).unwrap()[2].contains("OMPI_MCA_btl=self,sm "));
         assert!(lines.iter().all(|line| !line.contains("/opt")));
     }
 }

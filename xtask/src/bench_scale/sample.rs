@@ -1,4 +1,4 @@
-//! One repetition of one exchange: the raw data of a record, and how the program that measures prints it.
+//! One repetition of one exchange: the raw data of a record, parsed from the measuring program's output.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::records::csv;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Link {
-    /// A world of one sends nothing.
+    /// A world of one, which sends nothing.
     None,
     Tcp,
     SharedMemory,
@@ -22,16 +22,15 @@ pub(super) enum Kind {
     OneBit,
     ReduceScatter,
     AllGather,
-    /// The additions of a world of one, as loops.
+    /// The additions of a world of one, as plain loops.
     Plain,
     Alone,
-    /// The same loops once more: how far they are from themselves is the noise.
+    /// The same loops again; their difference from `Plain` is the noise.
     PlainAgain,
-    /// A step of training by one process that nobody launched.
+    /// A training step of a process without MPI.
     Step,
-    /// The same by the one rank that `mpirun` has started.
+    /// The same step as the one rank of `mpirun -n 1`.
     StepUnderMpi,
-    /// The first of the two once more.
     StepAgain,
 }
 
@@ -40,12 +39,12 @@ pub(super) struct Sample {
     pub(super) link: Link,
     pub(super) ranks: usize,
     pub(super) kind: Kind,
-    /// Size of the gradient; 0 for a barrier or a commit.
+    /// Bytes of gradients; 0 for a barrier or a commit.
     pub(super) bytes: u64,
     pub(super) turn: u64,
-    /// Bytes that rank 0 sends to others.
+    /// Bytes that rank 0 sends.
     pub(super) sent: u64,
-    /// Time of the slowest rank; of a training process, its median step's.
+    /// Seconds of the slowest rank; for a training process, of its fastest step.
     pub(super) seconds: f64,
 }
 
@@ -91,7 +90,7 @@ impl fmt::Display for Kind {
 }
 
 impl Sample {
-    fn of(link: Link, ranks: usize, fields: &[impl AsRef<str>]) -> Result<Self> {
+    fn from_fields(link: Link, ranks: usize, fields: &[impl AsRef<str>]) -> Result<Self> {
         let [kind, bytes, turn, sent, seconds] = <&[_; 5]>::try_from(fields)
             .context("a sample has five fields of its own")?
             .each_ref()
@@ -110,13 +109,13 @@ impl Sample {
     }
 }
 
-/// Parses the program's output: its engine, and samples. Other lines are those of `mpirun`.
+/// Parses the program's output: its engine, and samples. Other lines come from `mpirun` and are ignored.
 pub(super) fn printed(text: &str, link: Link, ranks: usize) -> Result<(String, Vec<Sample>)> {
     let engine = text.lines().find_map(|line| line.strip_prefix("engine,"));
     let engine = engine.context("the program did not name its engine")?.to_owned();
     let sample = |line: &str| {
         let fields: Vec<_> = line.split(',').collect();
-        Sample::of(link, ranks, &fields).with_context(|| format!("the line `{line}` is no sample"))
+        Sample::from_fields(link, ranks, &fields).with_context(|| format!("the line `{line}` is no sample"))
     };
     let samples: Vec<_> =
         text.lines().filter_map(|line| line.strip_prefix("sample,")).map(sample).collect::<Result<_>>()?;
@@ -147,7 +146,7 @@ pub(super) fn from_csv(text: &str) -> Result<Vec<Sample>> {
     ensure!(header == HEADER, "the columns are {header:?} and should be {HEADER:?}");
     let sample = |row: Vec<String>| {
         let [link, ranks, ..] = &row[..] else { anyhow::bail!("a row has {} columns", row.len()) };
-        Sample::of(named(&LINKS, link)?, ranks.parse().context("ranks are a number")?, &row[2..])
+        Sample::from_fields(named(&LINKS, link)?, ranks.parse().context("ranks are a number")?, &row[2..])
             .with_context(|| format!("the row {row:?} is no sample"))
     };
     rows.map(sample).collect()
@@ -157,12 +156,13 @@ pub(super) fn from_csv(text: &str) -> Result<Vec<Sample>> {
 pub(super) mod tests {
     use super::*;
 
-    /// A machine whose exchanges take exactly a latency and a time for each byte, one turn of each.
+    /// Samples of a machine with an exact latency and time per byte.
     pub(in super::super) fn samples() -> Vec<Sample> {
         let mut samples = Vec::new();
         let mut take = |link, ranks, kind, bytes, sent, seconds| {
             samples.push(Sample { link, ranks, kind, bytes, turn: 0, sent, seconds });
         };
+
         for (link, slow) in [(Link::Tcp, 1.0), (Link::SharedMemory, 0.5)] {
             for ranks in [2, 4] {
                 for (kind, seconds) in [(Kind::Barrier, 1e-5), (Kind::Commit, 2e-5)] {
@@ -187,6 +187,7 @@ pub(super) mod tests {
                 }
             }
         }
+
         for (kind, seconds) in [(Kind::Plain, 0.1), (Kind::Alone, 0.1005), (Kind::PlainAgain, 0.099)] {
             take(Link::None, 1, kind, 1 << 24, 0, seconds);
         }
@@ -223,7 +224,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn samples_are_found_between_what_mpirun_says() {
+    fn samples_are_found_among_other_output_of_mpirun() {
         let said =
             "A warning, of mpirun\nengine,Open MPI v4.1.4\nsample,one bit,65536,3,2080,0.000097725\nbye\n";
         let (engine, samples) = printed(said, Link::SharedMemory, 2).unwrap();

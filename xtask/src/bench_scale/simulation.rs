@@ -1,9 +1,8 @@
-//! Steps at numbers of ranks that nobody has measured, from lines through what was.
+//! Predicts steps at numbers of ranks that were not measured, from lines fitted to measurements.
 //!
-//! A line that is fitted at `n` ranks is carried over to `N`: the engine writes to every other rank, so its latency grows
-//! with `N − 1`; every rank sends `(N − 1) / N` of the bytes, so the time of a byte grows with that. The vote after each
-//! sum is carried over as a latency is. A network that is assumed beside the measured link adds its own latency and the
-//! time of the bytes sent.
+//! A line fitted at `n` ranks is extrapolated to `N`. The engine writes to every other rank, so the latency grows with
+//! `N − 1`. Every rank sends `(N − 1) / N` of the bytes, so the time per byte grows with that. The vote after each sum
+//! scales as a latency does. An assumed network adds its own latency and the time of the bytes sent.
 
 use std::fmt;
 
@@ -13,28 +12,25 @@ use super::{
     sample::{Kind, Link},
 };
 
-/// Ranks that are simulated.
 pub(super) const RANKS: [u64; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 
-/// A sum is an exchange of parts and a gathering, and each sends letters and then parts. A commit is one letter.
+/// A sum has two phases, each of small messages and then data; the commit is one small message.
 const TRIPS: f64 = 5.0;
 
-/// The step that is simulated.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step {
     /// Seconds that one rank computes.
     pub(super) compute: f64,
-    /// Bytes of gradients.
     pub(super) gradient: u64,
-    /// Local steps for each exchange, where ranks meet rarely.
+    /// Local steps per exchange, where ranks exchange rarely.
     pub(super) every: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Network {
-    /// The link that was measured, between all ranks.
+    /// The measured link, between all ranks.
     AsMeasured,
-    /// Beside it, and after it, a network of this bandwidth and latency.
+    /// The measured link, followed by a network of this bandwidth and latency.
     Assumed { bytes_per_second: f64, latency: f64 },
 }
 
@@ -49,7 +45,6 @@ impl fmt::Display for Network {
     }
 }
 
-/// How the ranks of a step sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     Exact,
@@ -61,39 +56,36 @@ impl Way {
     pub(super) const ALL: [Self; 3] = [Self::Exact, Self::OneBit, Self::Rarely];
 }
 
-/// Lines of one link at one number of ranks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Model {
     pub(super) link: Link,
     pub(super) ranks: u64,
     exact: Line,
     one_bit: Line,
-    /// Seconds of a vote.
+    /// Seconds per vote.
     commit: f64,
-    /// Bytes sent for each byte of gradients, at `ranks`.
+    /// Bytes sent per byte of gradients at `ranks`: exact, and one bit.
     sent: (f64, f64),
 }
 
-/// Predicted time of a step at one number of ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Forecast {
     pub(super) ranks: u64,
     pub(super) exchange: f64,
-    /// Compute over compute and exchange, where the step of one rank is dealt out to all.
+    /// Efficiency (compute over compute and exchange) if the step of one rank is divided among all.
     pub(super) strong: f64,
-    /// The same where every rank computes as much as one does.
+    /// Efficiency if every rank computes a whole step.
     pub(super) weak: f64,
 }
 
-/// A line through the cells of one kind at one place.
 pub(super) fn line(cells: &[Cell], link: Link, ranks: usize, kind: Kind) -> Option<Line> {
     let own = cells.iter().filter(|cell| (cell.link, cell.ranks, cell.kind) == (link, ranks, kind));
     Line::fit(&own.map(|cell| (cell.bytes as f64, cell.undisturbed())).collect::<Vec<_>>())
 }
 
 impl Model {
-    /// At the most ranks that were measured over this link; nothing with fewer than two sizes.
-    pub(super) fn of(cells: &[Cell], link: Link) -> Option<Self> {
+    /// Fits the cells at the most ranks measured over this link; `None` with fewer than two sizes.
+    pub(super) fn fit(cells: &[Cell], link: Link) -> Option<Self> {
         let ranks = cells.iter().filter(|cell| cell.link == link).map(|cell| cell.ranks).max()?;
         let sent = |kind| {
             let own = cells.iter().filter(|cell| (cell.link, cell.ranks, cell.kind) == (link, ranks, kind));
@@ -112,18 +104,18 @@ impl Model {
         })
     }
 
-    /// Seconds that a sum of `bytes` takes `ranks` ranks over the measured link.
+    /// Predicted seconds over the measured link.
     pub(super) fn sum(&self, way: Way, ranks: u64, bytes: f64) -> f64 {
-        let (line, _) = self.of_way(way);
+        let (line, _) = self.line_and_sent(way);
         line.latency * self.peers(ranks) + line.per_byte * bytes * self.share(ranks)
     }
 
-    /// Seconds that a rank waits for a sum and the vote after it.
+    /// Predicted seconds, including the vote.
     fn exchange(&self, way: Way, ranks: u64, bytes: f64, network: Network) -> f64 {
         if ranks < 2 {
             return 0.0;
         }
-        let (_, sent) = self.of_way(way);
+        let (_, sent) = self.line_and_sent(way);
         let wire = match network {
             Network::AsMeasured => 0.0,
             Network::Assumed { bytes_per_second, latency } => {
@@ -133,19 +125,19 @@ impl Model {
         self.sum(way, ranks, bytes) + self.commit * self.peers(ranks) + wire
     }
 
-    fn of_way(&self, way: Way) -> (Line, f64) {
+    fn line_and_sent(&self, way: Way) -> (Line, f64) {
         match way {
             Way::Exact | Way::Rarely => (self.exact, self.sent.0),
             Way::OneBit => (self.one_bit, self.sent.1),
         }
     }
 
-    /// Other ranks, compared with those of the measurement.
+    /// Number of peers relative to the measurement.
     fn peers(&self, ranks: u64) -> f64 {
         (ranks - 1) as f64 / (self.ranks - 1) as f64
     }
 
-    /// The part of the bytes that a rank sends, compared with that of the measurement.
+    /// Share of the bytes that a rank sends, relative to the measurement.
     fn share(&self, ranks: u64) -> f64 {
         self.peers(ranks) * self.ranks as f64 / ranks as f64
     }
@@ -175,7 +167,7 @@ mod tests {
     const STEP: Step = Step { compute: 10.0, gradient: 500_000_000, every: 8 };
 
     fn model() -> Model {
-        Model::of(&cells(&samples()), Link::Tcp).unwrap()
+        Model::fit(&cells(&samples()), Link::Tcp).unwrap()
     }
 
     fn near(found: f64, expected: f64) -> bool {
@@ -183,42 +175,42 @@ mod tests {
     }
 
     #[test]
-    fn a_model_foretells_the_ranks_it_was_not_fitted_at() {
+    fn a_model_predicts_ranks_it_was_not_fitted_at() {
         for cell in cells(&samples()).iter().filter(|cell| cell.link == Link::Tcp && cell.ranks == 2) {
             let way = match cell.kind {
                 Kind::Exact => Way::Exact,
                 Kind::OneBit => Way::OneBit,
                 _ => continue,
             };
-            let told = model().sum(way, 2, cell.bytes as f64);
-            assert!(near(told, cell.seconds), "{cell:?}: {told}");
+            let predicted = model().sum(way, 2, cell.bytes as f64);
+            assert!(near(predicted, cell.seconds), "{cell:?}: {predicted}");
         }
         assert_eq!(model().ranks, 4);
     }
 
     #[test]
-    fn other_work_that_disturbs_most_turns_does_not_reach_the_model() {
+    fn load_in_most_turns_does_not_change_the_model() {
         let turn =
             |slow: f64| move |sample: &Sample| Sample { seconds: slow * sample.seconds, ..sample.clone() };
         let disturbed =
             [1.0, 9.0, 7.0, 1.0, 30.0].map(|slow| samples().iter().map(turn(slow)).collect::<Vec<_>>());
-        let busy = Model::of(&cells(&disturbed.concat()), Link::Tcp).unwrap();
+        let busy = Model::fit(&cells(&disturbed.concat()), Link::Tcp).unwrap();
         let wait = |model: &Model| model.exchange(Way::Exact, 512, 500e6, Network::AsMeasured);
         assert!(near(wait(&busy), wait(&model())));
     }
 
     #[test]
-    fn a_thousand_ranks_wait_for_every_peer_and_for_all_of_the_bytes() {
-        let told = model().exchange(Way::Exact, 1024, 500e6, Network::AsMeasured);
+    fn a_thousand_ranks_pay_for_every_peer_and_every_byte() {
+        let predicted = model().exchange(Way::Exact, 1024, 500e6, Network::AsMeasured);
         let share = 1023.0 / 1024.0;
-        assert!(near(told, 1023.0 * 5e-5 + 500e6 * share * 2e-9), "{told}");
+        assert!(near(predicted, 1023.0 * 5e-5 + 500e6 * share * 2e-9), "{predicted}");
         let slow = Network::Assumed { bytes_per_second: 125e6, latency: 1e-4 };
         let wired = model().exchange(Way::Exact, 1024, 500e6, slow);
-        assert!(near(wired - told, 5e-4 + 2.0 * 500e6 * share / 125e6), "{wired}");
+        assert!(near(wired - predicted, 5e-4 + 2.0 * 500e6 * share / 125e6), "{wired}");
     }
 
     #[test]
-    fn one_rank_waits_for_nobody() {
+    fn one_rank_never_waits() {
         for way in Way::ALL {
             let alone = model().forecasts(way, &STEP, Network::AsMeasured)[0];
             assert_eq!(alone, Forecast { ranks: 1, exchange: 0.0, strong: 1.0, weak: 1.0 });
@@ -227,23 +219,23 @@ mod tests {
 
     #[test]
     fn efficiency_is_compute_over_compute_and_exchange() {
-        let told = model().forecasts(Way::Exact, &STEP, Network::AsMeasured)[3];
-        assert_eq!(told.ranks, 8);
+        let predicted = model().forecasts(Way::Exact, &STEP, Network::AsMeasured)[3];
+        assert_eq!(predicted.ranks, 8);
         assert!(
-            near(told.strong, 1.25 / (1.25 + told.exchange))
-                && near(told.weak, 10.0 / (10.0 + told.exchange))
+            near(predicted.strong, 1.25 / (1.25 + predicted.exchange))
+                && near(predicted.weak, 10.0 / (10.0 + predicted.exchange))
         );
     }
 
     #[test]
-    fn whoever_meets_every_eighth_step_waits_an_eighth() {
+    fn exchanging_every_eighth_step_costs_an_eighth() {
         let [exact, rarely] = [Way::Exact, Way::Rarely]
             .map(|way| model().forecasts(way, &STEP, Network::AsMeasured)[10].exchange);
         assert!(near(rarely * 8.0, exact));
     }
 
     #[test]
-    fn one_bit_pays_where_the_network_is_slow_and_not_where_it_is_memory() {
+    fn one_bit_is_faster_on_a_slow_network_and_slower_in_memory() {
         let wait = |way, network| model().exchange(way, 64, 500e6, network);
         assert!(wait(Way::OneBit, Network::AsMeasured) > wait(Way::Exact, Network::AsMeasured));
         let slow = Network::Assumed { bytes_per_second: 12.5e6, latency: 1e-3 };
@@ -252,6 +244,6 @@ mod tests {
 
     #[test]
     fn a_link_that_was_not_measured_has_no_model() {
-        assert!(Model::of(&cells(&samples()), Link::None).is_none());
+        assert!(Model::fit(&cells(&samples()), Link::None).is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! Measurements and their results, as tables of a page.
+//! Tables of the page.
 
 use crate::records::bytes::Bytes;
 
@@ -15,7 +15,7 @@ const CALLS: [Kind; 2] = [Kind::Barrier, Kind::Commit];
 pub(super) fn measured(cells: &[Cell]) -> String {
     let row = |cell: &Cell| {
         vec![
-            place(cell),
+            link_and_ranks(cell),
             cell.kind.to_string(),
             Bytes(cell.bytes).to_string(),
             duration(cell.seconds),
@@ -33,7 +33,7 @@ pub(super) fn measured(cells: &[Cell]) -> String {
 pub(super) fn calls(cells: &[Cell]) -> String {
     let row = |cell: &Cell| {
         vec![
-            place(cell),
+            link_and_ranks(cell),
             cell.kind.to_string(),
             duration(cell.seconds),
             format!("{} to {}", duration(cell.quartiles.0), duration(cell.quartiles.1)),
@@ -43,7 +43,6 @@ pub(super) fn calls(cells: &[Cell]) -> String {
     markdown(&["Link, ranks", "Call", "Median", "Middle half"], &rows)
 }
 
-/// `first` and `second` are compared.
 pub(super) fn by_turns(overheads: &[Overhead], first: &str, second: &str) -> String {
     let row = |overhead: &Overhead| {
         let (low, high) = overhead.quartiles;
@@ -83,7 +82,7 @@ pub(super) fn lines(cells: &[Cell]) -> String {
     markdown(&["Link, ranks", "Kind", "Latency", "MB/s", "Largest error"], &rows)
 }
 
-/// The largest sum of each smaller world beside what the model, which has not seen it, says.
+/// The largest sum at each smaller number of ranks, to which the model was not fitted.
 pub(super) fn check(cells: &[Cell], models: &[Model]) -> String {
     let mut rows = Vec::new();
     for model in models {
@@ -93,14 +92,14 @@ pub(super) fn check(cells: &[Cell], models: &[Model]) -> String {
             };
             let largest = cells.iter().filter(own).map(|cell| cell.bytes).max();
             for cell in cells.iter().filter(own).filter(|cell| Some(cell.bytes) == largest) {
-                let told = model.sum(way, cell.ranks as u64, cell.bytes as f64);
+                let predicted = model.sum(way, cell.ranks as u64, cell.bytes as f64);
                 rows.push(vec![
-                    place(cell),
+                    link_and_ranks(cell),
                     kind.to_string(),
                     Bytes(cell.bytes).to_string(),
                     duration(cell.undisturbed()),
-                    duration(told),
-                    format!("{:.2}", told / cell.undisturbed()),
+                    duration(predicted),
+                    format!("{:.2}", predicted / cell.undisturbed()),
                 ]);
             }
         }
@@ -111,11 +110,12 @@ pub(super) fn check(cells: &[Cell], models: &[Model]) -> String {
 pub(super) fn simulated(model: &Model, step: &Step, network: Network) -> String {
     let ways = Way::ALL.map(|way| model.forecasts(way, step, network));
     let row = |at: usize| {
-        let of_each =
+        let for_each_way =
             |shown: fn(&simulation::Forecast) -> String| ways.iter().map(move |way| shown(&way[at]));
         let ranks = std::iter::once(ways[0][at].ranks.to_string());
-        let efficiencies = of_each(|told| percent(told.strong)).chain(of_each(|told| percent(told.weak)));
-        ranks.chain(of_each(|told| duration(told.exchange))).chain(efficiencies).collect()
+        let efficiencies = for_each_way(|forecast| percent(forecast.strong))
+            .chain(for_each_way(|forecast| percent(forecast.weak)));
+        ranks.chain(for_each_way(|forecast| duration(forecast.exchange))).chain(efficiencies).collect()
     };
     let rows: Vec<Vec<String>> = (0..ways[0].len()).map(row).collect();
     let rarely = format!("every {} steps", step.every);
@@ -124,7 +124,7 @@ pub(super) fn simulated(model: &Model, step: &Step, network: Network) -> String 
     markdown(&columns, &rows)
 }
 
-fn place(cell: &Cell) -> String {
+fn link_and_ranks(cell: &Cell) -> String {
     format!("{}, {}", cell.link, cell.ranks)
 }
 
@@ -145,7 +145,7 @@ pub(super) fn signed_percent(share: f64) -> String {
     format!("{:+.2} %", 100.0 * share)
 }
 
-/// Millions of bytes each second.
+/// Megabytes per second, from bytes per second.
 pub(super) fn megabytes(rate: f64) -> String {
     let rate = rate / 1e6;
     if rate >= 99.5 { format!("{rate:.0}") } else { format!("{rate:.1}") }
@@ -171,7 +171,7 @@ mod tests {
         *,
     };
 
-    fn holds(table: &str, row: &str) {
+    fn assert_row(table: &str, row: &str) {
         assert!(table.lines().any(|line| line == row), "{row} is missing from:\n{table}");
         let columns = |line: &str| line.matches('|').count();
         assert!(table.lines().all(|line| columns(line) == columns(row)), "{table}");
@@ -181,17 +181,17 @@ mod tests {
     fn sums_have_a_rate_and_calls_a_time() {
         let cells = cells(&samples());
         let row = "| TCP, 2 | exact | 16.0 MiB | 16.8 ms | 16.8 ms to 16.8 ms | 998 | 998 |";
-        holds(&measured(&cells), row);
-        // Half of what a sum sends.
+        assert_row(&measured(&cells), row);
+        // Half the bytes of a sum.
         let part = "| TCP, 2 | reduce-scatter | 16.0 MiB | 12.6 ms | 12.6 ms to 12.6 ms | 1330 | 665 |";
-        holds(&measured(&cells), part);
-        holds(&calls(&cells), "| shared memory, 4 | commit | 30.0 µs | 30.0 µs to 30.0 µs |");
+        assert_row(&measured(&cells), part);
+        assert_row(&calls(&cells), "| shared memory, 4 | commit | 30.0 µs | 30.0 µs to 30.0 µs |");
     }
 
     #[test]
-    fn an_overhead_is_shown_beside_its_spread_and_the_noise() {
+    fn an_overhead_is_shown_with_its_quartiles_and_the_noise() {
         let table = by_turns(&overheads(&samples(), STEPS), "Alone", "Under MPI");
-        holds(&table, "| 4.00 MiB | 1 | 200 ms | 201 ms | +0.50 % | +0.50 % to +0.50 % | +0.20 % |");
+        assert_row(&table, "| 4.00 MiB | 1 | 200 ms | 201 ms | +0.50 % | +0.50 % to +0.50 % | +0.20 % |");
         assert!(table.starts_with("| Gradients | Turns | Alone | Under MPI | Overhead |"), "{table}");
         assert!(table.contains("| Alone against itself |"), "{table}");
     }
@@ -199,23 +199,23 @@ mod tests {
     #[test]
     fn every_kind_has_its_line() {
         let lines = lines(&cells(&samples()));
-        holds(&lines, "| TCP, 4 | one bit | 90.0 µs | 333 | 0 % |");
+        assert_row(&lines, "| TCP, 4 | one bit | 90.0 µs | 333 | 0 % |");
         assert_eq!(lines.lines().count(), 2 + 2 * 2 * SUMS.len());
     }
 
     #[test]
-    fn the_model_is_held_against_what_it_was_not_fitted_to() {
+    fn the_model_is_compared_with_ranks_it_was_not_fitted_at() {
         let cells = cells(&samples());
-        let models: Vec<_> = LINKS.iter().filter_map(|link| Model::of(&cells, *link)).collect();
-        holds(&check(&cells, &models), "| TCP, 2 | exact | 16.0 MiB | 16.8 ms | 16.8 ms | 1.00 |");
+        let models: Vec<_> = LINKS.iter().filter_map(|link| Model::fit(&cells, *link)).collect();
+        assert_row(&check(&cells, &models), "| TCP, 2 | exact | 16.0 MiB | 16.8 ms | 16.8 ms | 1.00 |");
     }
 
     #[test]
     fn a_simulation_has_a_row_for_each_number_of_ranks() {
-        let model = Model::of(&cells(&samples()), Link::Tcp).unwrap();
+        let model = Model::fit(&cells(&samples()), Link::Tcp).unwrap();
         let step = Step { compute: 10.0, gradient: 500_000_000, every: 8 };
         let table = simulated(&model, &step, Network::AsMeasured);
-        holds(&table, "| 1 | 0 s | 0 s | 0 s | 100 % | 100 % | 100 % | 100 % | 100 % | 100 % |");
+        assert_row(&table, "| 1 | 0 s | 0 s | 0 s | 100 % | 100 % | 100 % | 100 % | 100 % | 100 % |");
         assert_eq!(table.lines().count(), 2 + simulation::RANKS.len());
         assert!(table.contains("Strong, every 8 steps") && table.contains("| 1024 | 1.05 s |"), "{table}");
     }

@@ -1,11 +1,11 @@
-//! Steps of training in a world of one: the trainer by itself and the same as one rank under `mpirun`, by turns.
+//! Training steps in a world of one: the trainer without MPI and as one rank under `mpirun`, in turn.
 
 use std::{path::Path, time::Duration};
 
 use anyhow::{Result, ensure};
 
 use crate::{
-    bench_vram::{Model, Timed, Trainer, words},
+    bench_vram::{Model, Timed, Trainer, unlimited_arguments},
     invocation::Invocation,
 };
 
@@ -19,16 +19,15 @@ const NAME: &str = "train";
 const DEVICE: &str = "cpu";
 const CONFIG: &str = "toy";
 
-/// Steps of one process, of which the fastest counts.
+/// Steps per process; the fastest counts.
 const STEPS_OF_ONE: u64 = 40;
 
-/// An odd number has a median.
+/// Turns; an odd number has a median.
 const TURNS: u64 = 21;
 
-/// Time limit for one process.
 const LIMIT: Duration = Duration::from_mins(10);
 
-/// The trainer, started in both ways.
+/// The trainer, started without and with `mpirun`.
 pub(super) struct Training {
     by_itself: Trainer,
     under_mpi: Trainer,
@@ -36,8 +35,7 @@ pub(super) struct Training {
 }
 
 impl Training {
-    /// Builds the release trainer, unless one is given.
-    pub(super) fn of(given: Option<&Path>, launcher: &Launcher) -> Result<Self> {
+    pub(super) fn new(given: Option<&Path>, launcher: &Launcher) -> Result<Self> {
         let by_itself = Trainer::get(given, DEVICE)?;
         let under_mpi = by_itself.launched(|words| launcher.start(Link::None, 1, &launcher.mpirun, words))?;
         Ok(Self { by_itself, under_mpi, model: model() })
@@ -59,16 +57,15 @@ fn model() -> Model {
     Model::on_cpu(CONFIG, STEPS_OF_ONE)
 }
 
-/// The commands of a record, without folders of this machine.
 pub(super) fn shown(launcher: &Launcher) -> Result<[String; 2]> {
-    let arguments = words(&model(), DEVICE);
+    let arguments = unlimited_arguments(&model(), DEVICE);
     let program: Vec<String> = [NAME.to_owned()].into_iter().chain(arguments.clone()).collect();
     let by_itself = Invocation::new(NAME).arguments(arguments);
     let under_mpi = launcher.start(Link::None, 1, Path::new(MPIRUN), &program)?;
     Ok([by_itself.to_string(), under_mpi.to_string()])
 }
 
-/// The order turns, so that none is always first.
+/// Rotates the order of the kinds, so that none always runs first.
 fn by_turns(turns: u64, mut run: impl FnMut(Kind) -> Result<Timed>) -> Result<Vec<Sample>> {
     let mut samples = Vec::new();
     let mut weights = None;
@@ -106,8 +103,8 @@ mod tests {
 
     #[test]
     fn a_run_that_ends_with_other_weights_is_no_measurement() {
-        let of_kind = |kind| Ok(timed(if kind == Kind::StepUnderMpi { "bb" } else { "aa" }));
-        let error = by_turns(1, of_kind).unwrap_err().to_string();
+        let ended = |kind| Ok(timed(if kind == Kind::StepUnderMpi { "bb" } else { "aa" }));
+        let error = by_turns(1, ended).unwrap_err().to_string();
         assert_eq!(error, "turn 0, step under MPI: other weights than those of the first run");
     }
 
@@ -119,7 +116,7 @@ mod tests {
             "{by_itself}"
         );
         assert!(under_mpi.starts_with("mpirun -n 1 ") && under_mpi.ends_with(&by_itself), "{under_mpi}");
-        // One core alone would make it slower, for no reason of ours.
+        // Bound to one core, the rank would be slower.
         assert!(under_mpi.contains("--bind-to none") && !under_mpi.contains("OMPI_MCA_btl"), "{under_mpi}");
     }
 }

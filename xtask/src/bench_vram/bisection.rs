@@ -1,18 +1,18 @@
-//! The deepest of a row of depths that works, if all up to it do and none above it does.
+//! Search for the deepest depth that works, if all smaller depths work and no larger one does.
 
 use anyhow::Result;
 
-/// Result of one depth: it works, or the reason why not.
+/// Outcome at one depth: a result, or the reason why it fails.
 pub(super) type Probe<T> = Result<T, String>;
 
 #[derive(Debug, PartialEq)]
 pub(super) struct Deepest<T> {
     pub(super) works: Option<(u64, T)>,
-    /// The least depth known not to work.
+    /// The smallest depth known to fail.
     pub(super) refused: Option<(u64, String)>,
 }
 
-/// Doubles from `start` until a depth is refused or `most` works, then halves what lies between.
+/// Doubles from `start` until a depth fails or `most` works, then bisects.
 pub(super) fn deepest<T>(
     start: u64,
     most: u64,
@@ -39,7 +39,6 @@ pub(super) fn deepest<T>(
 mod tests {
     use super::*;
 
-    /// The answer, and which depths were tried for it.
     fn search(start: u64, most: u64, limit: u64) -> (Deepest<u64>, Vec<u64>) {
         let mut tried = Vec::new();
         let found = deepest(start, most, |depth| {
@@ -50,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deepest_is_found_wherever_it_lies_and_wherever_the_search_starts() {
+    fn the_deepest_is_found_from_any_start() {
         for limit in 0..70 {
             for start in [1, 3, 64, 100] {
                 let (found, tried) = search(start, 100, limit);

@@ -1,4 +1,4 @@
-//! Budgets as they are asked for. The units are the trainer's.
+//! Budgets as given on the command line, in the trainer's units.
 
 use std::{fmt, str::FromStr};
 
@@ -9,18 +9,18 @@ use crate::records::bytes::Bytes;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Budget {
     Unlimited,
-    /// Percent of what the same model took at its peak without a limit.
+    /// Percent of the peak of the same model without a limit.
     Share(f64),
     Bytes(u64),
 }
 
 const EXAMPLE: &str = "write `75%`, `8GiB` or `unlimited`";
 
-/// The device memory that one process is given; nothing for no limit.
+/// Device memory of one process in bytes; `None` is no limit.
 pub(super) type Limit = Option<u64>;
 
 impl Budget {
-    /// A share needs the peak it is a share of, so the unlimited run comes first.
+    /// Converts to bytes. A share needs the unlimited peak, so the unlimited run comes first.
     pub(super) fn resolve(self, unlimited_peak: Option<u64>) -> Result<Limit> {
         match self {
             Self::Unlimited => Ok(None),
@@ -53,7 +53,7 @@ impl FromStr for Budget {
     }
 }
 
-/// Exactly, so that what was written can be read again.
+/// Exact, so that the text reads back as the same budget.
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
@@ -105,12 +105,12 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_nothing_says_the_way_out() {
+    fn a_share_without_a_peak_names_the_way_out() {
         assert!(budget("25%").resolve(None).unwrap_err().to_string().contains("--budgets 8GiB"));
     }
 
     #[test]
-    fn what_is_written_reads_back_as_the_same_budget() {
+    fn a_written_budget_reads_back() {
         for text in ["unlimited", "12.5%", "8GiB", "1536MiB", "1KiB", "1025B"] {
             assert_eq!(budget(text).to_string(), text);
         }

@@ -1,7 +1,8 @@
-//! `bench-vram --peer pytorch` on a GPU: the trainer and the same model in PyTorch, by turns, under the same caps of device memory.
+//! `bench-vram --peer pytorch` on a GPU: the trainer and the same model in PyTorch, in turn, under the same caps of
+//! device memory.
 //!
-//! PyTorch trains in three ways: with everything on the device, with what the backward pass needs in host memory, and with parameters
-//! and moments there. Its rows have the columns of a sweep's cells; what PyTorch does not tell stays empty.
+//! PyTorch trains in three ways: all on the device, saved activations in host memory, or parameters and moments in host
+//! memory. Its rows have the columns of a sweep's cells; a column that PyTorch does not report stays empty.
 
 use std::{
     fs,
@@ -34,14 +35,14 @@ const WAYS: [(&str, &str); 3] = [
     ("fsdp", "PyTorch, FSDP2 with its parameters in host memory"),
 ];
 
-/// A model with a twin on GPUs: what the trainer is set to for it, and the script.
+/// Settings of the trainer and arguments of the script that make the same model.
 struct Shape {
     config: &'static str,
     settings: &'static [&'static str],
     words: &'static [&'static str],
 }
 
-/// Both compute in f32 with factors rounded to TF32, and run no block twice.
+/// Both compute in f32 with factors rounded to TF32, and recompute no activations.
 const SHAPES: [Shape; 1] = [Shape {
     config: "gpt-124m",
     settings: &[
@@ -54,21 +55,20 @@ const SHAPES: [Shape; 1] = [Shape {
     words: &["--batch", "8", "--time", "1024"],
 }];
 
-/// Each is a run of everybody at every budget; the first is complete before the second begins.
+/// Rounds: each runs the trainer and all `WAYS` at every budget, and ends before the next begins.
 const ROUNDS: usize = 3;
 
 const ROWS: &str = "peer.csv";
 const PAGE: &str = "peer.md";
 
-/// Exit code of the script where its memory does not suffice.
+/// Exit code of the script when it runs out of memory.
 const OUT_OF_MEMORY: i32 = 4;
 
-/// The models that are compared where none is asked for.
 pub(super) fn default_models() -> Vec<String> {
     SHAPES.iter().map(|shape| shape.config.to_owned()).collect()
 }
 
-/// Settings under which the trainer's models are their twins; refuses a model without one.
+/// Settings that give the trainer the script's models; refuses a model that the script lacks.
 pub(super) fn settings(models: &[String]) -> Result<Vec<String>> {
     let known = || SHAPES.iter().map(|shape| shape.config).collect::<Vec<_>>().join(" and ");
     for model in models {
@@ -83,7 +83,6 @@ pub(super) fn settings(models: &[String]) -> Result<Vec<String>> {
     Ok(chosen.flat_map(|shape| shape.settings).map(|setting| (*setting).to_owned()).collect())
 }
 
-/// The script under a Python, and how many steps it takes.
 pub(super) struct Capped<'a> {
     pub(super) script: &'a Invocation,
     pub(super) steps: u64,
@@ -93,7 +92,7 @@ pub(super) struct Capped<'a> {
 }
 
 impl Capped<'_> {
-    /// Trains everybody by turns, and calls `after_each` with all rows so far.
+    /// `after_each` gets all rows so far.
     pub(super) fn run(
         &self,
         models: &[Model],
@@ -110,9 +109,9 @@ impl Capped<'_> {
                 let parameters = ours.summary().map(|run| run.parameters);
                 rows.push(cell::row(&ours));
                 for (mode, way) in WAYS {
-                    let told = self.theirs(model, mode, ours.limit, parameters)?;
-                    println!("{}, {way}, at {budget}: {}", model.name, told.outcome.name());
-                    rows.push(told.row(&rows[0], &format!("{}, {way}", model.name), budget, ours.limit));
+                    let theirs = self.theirs(model, mode, ours.limit, parameters)?;
+                    println!("{}, {way}, at {budget}: {}", model.name, theirs.outcome.name());
+                    rows.push(theirs.row(&rows[0], &format!("{}, {way}", model.name), budget, ours.limit));
                 }
                 after_each(&rows)?;
             }
@@ -130,23 +129,23 @@ impl Capped<'_> {
         Ok(Cell { model: model.name.clone(), budget, limit, outcome })
     }
 
-    fn theirs(&self, model: &Model, mode: &str, limit: Limit, parameters: Option<u64>) -> Result<Told> {
+    fn theirs(&self, model: &Model, mode: &str, limit: Limit, parameters: Option<u64>) -> Result<PeerRun> {
         let time = match self.limits.next() {
             Ok(time) => time,
-            Err(reason) => return Ok(Told::nothing(Outcome::Skipped(reason))),
+            Err(reason) => return Ok(PeerRun::nothing(Outcome::Skipped(reason))),
         };
         let asked = self.command(model, mode, limit);
         let ended = self.trainer.in_scratch(|scratch| process::run(&asked, "pytorch", scratch, time))?;
-        let told = judge(&ended, time);
-        if let (Some(Value::Object(said)), Some(ours)) = (&told.said, parameters) {
+        let run = judge(&ended, time);
+        if let (Some(Value::Object(report)), Some(ours)) = (&run.report, parameters) {
             ensure!(
-                said.get("parameters") == Some(&Value::from(ours)),
+                report.get("parameters") == Some(&Value::from(ours)),
                 "{} has {ours} parameters and its twin {:?}: two different models cannot be compared",
                 model.name,
-                said.get("parameters")
+                report.get("parameters")
             );
         }
-        Ok(told)
+        Ok(run)
     }
 
     fn command(&self, model: &Model, mode: &str, limit: Limit) -> Invocation {
@@ -169,13 +168,12 @@ impl Capped<'_> {
     }
 }
 
-/// How a run of the script ended, and the object that it printed.
-struct Told {
+struct PeerRun {
     outcome: Ending,
-    said: Option<Value>,
+    report: Option<Value>,
 }
 
-/// An outcome without a summary of ours.
+/// An outcome without the trainer's summary.
 enum Ending {
     Fits,
     Other(Outcome),
@@ -197,9 +195,9 @@ impl Ending {
     }
 }
 
-impl Told {
+impl PeerRun {
     fn nothing(outcome: Outcome) -> Self {
-        Self { outcome: Ending::Other(outcome), said: None }
+        Self { outcome: Ending::Other(outcome), report: None }
     }
 
     fn row(&self, header: &[String], model: &str, budget: Budget, limit: Limit) -> Vec<String> {
@@ -209,7 +207,7 @@ impl Told {
             "budget_bytes" => limit.map(|bytes| bytes.to_string()).unwrap_or_default(),
             "outcome" => self.outcome.name().to_owned(),
             "reason" => self.outcome.reason().to_owned(),
-            other => match self.said.as_ref().and_then(|said| said.get(other)) {
+            other => match self.report.as_ref().and_then(|report| report.get(other)) {
                 None | Some(Value::Null) => String::new(),
                 Some(Value::String(text)) => text.clone(),
                 Some(value) => value.to_string(),
@@ -219,23 +217,23 @@ impl Told {
     }
 }
 
-fn judge(ended: &Ended, time: Duration) -> Told {
+fn judge(ended: &Ended, time: Duration) -> PeerRun {
     let complaint = || ended.complaint.clone();
     let Some(status) = ended.status else {
-        return Told::nothing(Outcome::OutOfTime(format!("stopped after {} s", time.as_secs())));
+        return PeerRun::nothing(Outcome::OutOfTime(format!("stopped after {} s", time.as_secs())));
     };
     match status.code() {
         Some(0) => match serde_json::from_str(ended.printed.trim()) {
-            Ok(said) => Told { outcome: Ending::Fits, said: Some(said) },
-            Err(_) => Told::nothing(Outcome::Failed("it printed no JSON".to_owned())),
+            Ok(report) => PeerRun { outcome: Ending::Fits, report: Some(report) },
+            Err(_) => PeerRun::nothing(Outcome::Failed("it printed no JSON".to_owned())),
         },
-        Some(OUT_OF_MEMORY) => Told::nothing(Outcome::DoesNotFit(complaint())),
-        Some(_) => Told::nothing(Outcome::Failed(format!("{status}: {}", complaint()))),
-        None => Told::nothing(Outcome::Killed(status.to_string())),
+        Some(OUT_OF_MEMORY) => PeerRun::nothing(Outcome::DoesNotFit(complaint())),
+        Some(_) => PeerRun::nothing(Outcome::Failed(format!("{status}: {}", complaint()))),
+        None => PeerRun::nothing(Outcome::Killed(status.to_string())),
     }
 }
 
-/// The place of the rows: a folder of their own, or one that holds a sweep's record.
+/// The folder of the rows: a new one, or one with a sweep's record.
 pub(super) struct Comparison {
     pub(super) folder: PathBuf,
 }
@@ -284,7 +282,7 @@ fn text(machine: &Machine, date: &str, device: &str, peer: &str, trainer: &str) 
 
 #[cfg(all(test, unix))]
 mod tests {
-    use crate::records::machine::tests::of_no_note;
+    use crate::records::machine::tests::cpu_machine;
 
     use super::{
         super::{summary::tests::PRINTED, trainer::tests::StandIn},
@@ -297,7 +295,7 @@ mod tests {
         Model { name: "gpt-124m".into(), config: "gpt-124m".into(), settings: Vec::new() }
     }
 
-    /// All rows of a comparison at half of the peak with a script in PyTorch's place.
+    /// All rows of a comparison at half of the peak, with `script` in PyTorch's place.
     fn compared(test: &str, script: &str, limits: &Limits) -> Result<Vec<Vec<String>>> {
         let trainer = StandIn::new(test, &format!("cat <<'END'\n{PRINTED}\nEND\n"));
         let twin = trainer.folder.join("twin.sh");
@@ -324,7 +322,7 @@ mod tests {
         echo '{"peer": "PyTorch 2", "parameters": 1200000, "step_ms_median": 12.5, "peak_device_bytes": 7, "loss": null, "asked": "'"$*"'"}'"#;
 
     #[test]
-    fn everybody_trains_by_turns_under_the_same_cap_and_has_a_row_with_our_columns() {
+    fn trainer_and_peer_train_in_turn_under_the_same_cap_with_the_same_columns() {
         let rows = compared("capped", TWIN, &Limits::begin(HOUR, HOUR)).unwrap();
         assert_eq!(rows[0], cell::header());
         assert_eq!(rows.len() - 1, ROUNDS * 2 * (1 + WAYS.len()));
@@ -337,11 +335,15 @@ mod tests {
         assert_eq!(outcomes, ["fits", "fits", "fits", "fits", "fits", "fits", "does not fit", "failed"]);
         assert_eq!(column(&rows, "reason")[6], "CUDA out of memory.");
         assert_eq!(&column(&rows, "step_ms_median")[..2], ["350.5", "12.5"]);
-        assert_eq!((column(&rows, "evictions")[1], column(&rows, "loss")[1]), ("", ""), "nobody told");
+        assert_eq!(
+            (column(&rows, "evictions")[1], column(&rows, "loss")[1]),
+            ("", ""),
+            "PyTorch reports neither"
+        );
     }
 
     #[test]
-    fn the_script_is_told_shape_device_mode_and_cap() {
+    fn the_script_gets_shape_device_mode_and_cap() {
         let limits = Limits::begin(HOUR, HOUR);
         let trainer = StandIn::new("capped-words", "");
         let script = Invocation::new("script");
@@ -360,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn another_model_is_no_twin_and_one_without_a_twin_is_refused() {
+    fn a_twin_of_another_size_and_a_model_without_a_twin_are_refused() {
         let other = r#"echo '{"parameters": 7}'"#;
         let error = compared("capped-other", other, &Limits::begin(HOUR, HOUR)).unwrap_err().to_string();
         assert!(error.contains("two different models"), "{error}");
@@ -373,18 +375,18 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_time_for_is_a_row_that_says_so() {
+    fn a_run_without_time_left_is_a_skipped_row() {
         let rows = compared("capped-late", TWIN, &Limits::begin(HOUR, Duration::ZERO)).unwrap();
         assert!(column(&rows, "outcome").iter().all(|outcome| *outcome == "skipped"));
         assert_eq!(rows.len() - 1, ROUNDS * 2 * (1 + WAYS.len()));
     }
 
     #[test]
-    fn rows_go_beside_a_sweeps_record_and_over_none_of_their_own() {
+    fn rows_join_a_sweeps_record_but_overwrite_no_rows() {
         let folder = std::env::temp_dir().join(format!("capped-record-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("cells.csv"), "a sweep").unwrap();
-        let machine = of_no_note();
+        let machine = cpu_machine();
         let place = Place::choose("cuda", &machine);
         let begin = || Comparison::begin(Some(&folder), &machine, &place, "PyTorch 2", "built at commit abc");
         let first = begin().and_then(|comparison| comparison.write(&[cell::header()]));

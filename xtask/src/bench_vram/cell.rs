@@ -13,12 +13,12 @@ use super::{
 pub(super) struct Cell {
     pub(super) model: String,
     pub(super) budget: Budget,
-    /// The budget in bytes, where it could be resolved.
+    /// The budget in bytes; `None` without a limit, and if a share has no peak to refer to.
     pub(super) limit: Limit,
     pub(super) outcome: Outcome,
 }
 
-/// Everything but a fit carries its reason in one line.
+/// Every outcome except `Fits` carries its reason in one line.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Outcome {
     Fits(Box<Summary>),
@@ -27,7 +27,7 @@ pub(super) enum Outcome {
     Killed(String),
     OutOfTime(String),
     Skipped(String),
-    /// Failed for a reason that says nothing about memory.
+    /// Failed for a reason unrelated to memory.
     Failed(String),
 }
 
@@ -77,7 +77,6 @@ impl Cell {
         self.outcome.summary()
     }
 
-    /// The run without a limit that `self` is compared with.
     pub(super) fn reference<'a>(&self, cells: &'a [Self]) -> Option<&'a Summary> {
         let is_it = |cell: &&Self| cell.model == self.model && cell.budget == Budget::Unlimited;
         cells.iter().find(is_it)?.summary()
@@ -86,12 +85,10 @@ impl Cell {
 
 const OWN_COLUMNS: [&str; 5] = ["model", "budget", "budget_bytes", "outcome", "reason"];
 
-/// The columns of a record.
 pub(super) fn header() -> Vec<String> {
     OWN_COLUMNS.iter().chain(Summary::COLUMNS).map(|&name| name.to_owned()).collect()
 }
 
-/// A cell under these columns.
 pub(super) fn row(cell: &Cell) -> Vec<String> {
     let own = [
         cell.model.clone(),
@@ -162,7 +159,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn cells_survive_their_record() {
+    fn cells_read_back_from_their_record() {
         let mut cells = three();
         let Outcome::Fits(summary) = &mut cells[0].outcome else { unreachable!("the first one fits") };
         (summary.loss, summary.step_ms_median, summary.seconds) = (None, Some(0.1 + 0.2), 1e-7);
@@ -177,7 +174,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_record_that_was_tampered_with_names_line_and_column() {
+    fn an_invalid_record_is_refused_with_line_and_column() {
         let text = to_csv(&three());
         let error = |from: &str, to: &str| format!("{:#}", from_csv(&text.replace(from, to)).unwrap_err());
         assert!(error("40000000", "lots").starts_with("line 2: column `peak_device_bytes`: `lots`"));

@@ -1,5 +1,4 @@
-//! Energy of a run's steps, by the counter that NVIDIA's driver keeps for a GPU. Its library, NVML, is loaded when it is asked
-//! for; nothing needs it to be there.
+//! Energy of a run's steps, from the counter of NVIDIA's driver. Its library, NVML, is optional and loaded at run time.
 
 use std::{
     ffi::{c_int, c_uint, c_ulonglong, c_void},
@@ -15,19 +14,20 @@ pub(super) const NVML: &str = "libnvidia-ml.so.1";
 
 type Device = *mut c_void;
 
-/// A machine's one NVIDIA GPU.
+/// The machine's only NVIDIA GPU.
 pub(super) struct Gpu {
     device: Device,
     energy: unsafe extern "C" fn(Device, *mut c_ulonglong) -> c_int,
-    /// Holds the code of `energy`.
+    /// Keeps the code of `energy` loaded.
     _library: Library,
 }
 
 impl Gpu {
     pub(super) fn open(library: &str) -> Result<Self> {
-        // SAFETY: NVML and what stands in for it do nothing when they are loaded.
+        // SAFETY: NVML and the stand-in for it run no code when they are loaded.
         let library =
             unsafe { Library::new(library) }.with_context(|| format!("{library} cannot be loaded"))?;
+
         let missing = || format!("{NVML} lacks a function");
         // SAFETY: these are the functions' types in `nvml.h`.
         let (init, count, by_index, energy) = unsafe {
@@ -44,24 +44,26 @@ impl Gpu {
                 *library.get(b"nvmlDeviceGetTotalEnergyConsumption\0").with_context(missing)?,
             )
         };
+
         let (mut gpus, mut device) = (0, std::ptr::null_mut());
         // SAFETY: the pointers are to values of the types that these functions write.
         unsafe {
             checked(init(), "NVML does not start")?;
             checked(count(&raw mut gpus), "NVML does not count GPUs")?;
-            // Its numbers need not be CUDA's.
+            // NVML may number GPUs differently than CUDA.
             ensure!(gpus == 1, "there are {gpus} GPUs, and which of them CUDA uses NVML does not tell");
             checked(by_index(0, &raw mut device), "NVML does not open the GPU")?;
         }
+
         let gpu = Self { device, energy, _library: library };
         gpu.joules()?;
         Ok(gpu)
     }
 
-    /// Energy since the driver was loaded.
+    /// Energy in joules since the driver was loaded.
     pub(super) fn joules(&self) -> Result<f64> {
         let mut millijoules = 0;
-        // SAFETY: the device was opened by the same library, and the pointer is to a value of the type that is written.
+        // SAFETY: the same library opened the device, and the pointer is to a value of the type that is written.
         let status = unsafe { (self.energy)(self.device, &raw mut millijoules) };
         checked(status, "the GPU does not count its energy")?;
         Ok(millijoules as f64 / 1e3)
@@ -75,17 +77,17 @@ fn checked(status: c_int, failed: &str) -> Result<()> {
     Ok(())
 }
 
-/// Readings at the first step's end and at the latest one's.
+/// At the end of the first step and of the latest.
 #[derive(Default)]
 pub(super) struct Meter {
-    /// Bytes of the run's lines that were looked at.
+    /// Bytes of the run's output that were read.
     seen: u64,
     first: Option<(u64, f64)>,
     latest: Option<(u64, f64)>,
 }
 
 impl Meter {
-    /// Reads the counter if the program has said that a step ended.
+    /// Reads the counter if the output says that another step ended.
     pub(super) fn look(&mut self, said: &Path, joules: impl FnOnce() -> Option<f64>) {
         let Some(step) =
             self.steps_since(said).filter(|step| self.latest.is_none_or(|(before, _)| *step > before))
@@ -97,7 +99,6 @@ impl Meter {
         self.first.get_or_insert((step, joules));
     }
 
-    /// The number of the latest step among whole lines that were not there before.
     fn steps_since(&mut self, said: &Path) -> Option<u64> {
         let mut lines = Vec::new();
         let mut file = File::open(said).ok()?;
@@ -124,7 +125,7 @@ pub(super) mod tests {
     use super::*;
     use crate::invocation::Invocation;
 
-    /// A library in NVML's place with so many GPUs, which counts a joule more at each reading and leaves a file then.
+    /// A stand-in for NVML with `GPUS` GPUs. Each reading adds a joule and creates the file `READ`.
     const LIBRARY: &str = r#"
         #include <stdio.h>
         static unsigned long long counted = 5000;
@@ -145,7 +146,7 @@ pub(super) mod tests {
             Self(folder)
         }
 
-        /// Nothing, which is said, without a compiler.
+        /// `None`, with a message, if there is no compiler.
         pub(in super::super) fn library(&self, gpus: u32, status: u32) -> Option<String> {
             let (source, library) = (self.0.join("nvml.c"), self.0.join(format!("nvml-{gpus}-{status}.so")));
             fs::write(&source, LIBRARY).unwrap();
@@ -182,7 +183,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn without_the_library_its_counter_or_a_gpu_of_its_own_the_reason_is_told() {
+    fn a_missing_library_or_counter_or_a_second_gpu_is_reported() {
         let error = |library: &str| format!("{:#}", Gpu::open(library).err().expect("no energy"));
         assert!(error("libno-such-library.so.1").starts_with("libno-such-library.so.1 cannot be loaded"));
         let folder = Folder::new("refused");
@@ -192,7 +193,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn energy_is_that_between_the_first_step_and_the_last_whatever_else_is_said() {
+    fn energy_is_counted_between_the_first_and_the_last_step() {
         let folder = Folder::new("meter");
         let said = folder.0.join("stderr");
         let mut meter = Meter::default();

@@ -1,4 +1,4 @@
-//! How long a cell and all of them may take.
+//! Time limits of one cell and of all cells.
 
 use std::time::{Duration, Instant};
 
@@ -13,13 +13,13 @@ impl Limits {
         Self { cell, total, started: Instant::now() }
     }
 
-    /// The time the next cell has; an error's text where none is left.
+    /// Time limit of the next cell; an error's text if none is left.
     pub(super) fn next(&self) -> Result<Duration, String> {
         self.after(self.started.elapsed())
     }
 
     fn after(&self, spent: Duration) -> Result<Duration, String> {
-        // A cell that has no second to run in could not even report that it was stopped.
+        // A cell with less than a second could not even report that it was stopped.
         let left = self.total.saturating_sub(spent);
         if left < Duration::from_secs(1) {
             return Err(format!("the {} s for all cells were used up", self.total.as_secs()));
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_gets_its_limit_or_what_is_left_of_the_whole() {
+    fn a_cell_gets_its_limit_or_the_rest_of_the_total() {
         let seconds = Duration::from_secs;
         let limits = Limits::begin(seconds(60), seconds(100));
         assert_eq!(limits.after(seconds(0)), Ok(seconds(60)));

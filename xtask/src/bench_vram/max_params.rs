@@ -1,4 +1,4 @@
-//! How large a model a budget trains: the deepest that takes two steps, without spilling and with it.
+//! `--max-params`: the deepest model that takes two steps within a budget, without spilling and with it.
 
 use std::{
     fmt,
@@ -20,7 +20,7 @@ use super::{
     trainer::Trainer,
 };
 
-/// Deeper than anybody trains, and reached only where the budget is far too large for the model's width.
+/// Reached only if the budget is far too large for the model's width.
 const MOST_LAYERS: u64 = 4096;
 
 #[derive(Clone, Copy)]
@@ -35,7 +35,7 @@ pub(super) fn run(trainer: &Trainer, model: &Model, budget: u64, limits: &Limits
         deepest(start, MOST_LAYERS, |layers| probe(trainer, model, budget, layers, spilling, limits))
     };
     let without = search(Spilling::Without, 1)?;
-    // Whatever fits without spilling fits with it.
+    // A model that fits without spilling fits with it.
     let start = without.works.as_ref().map_or(1, |(layers, _)| *layers);
     let with = search(Spilling::With, start)?;
     println!("\n{}", report(model, Budget::Bytes(budget), &without, &with));
@@ -54,12 +54,14 @@ fn probe(
         Ok(time) => time,
         Err(reason) => return Ok(Err(reason)),
     };
+
     print!("{layers} layers {spilling} … ");
     io::stdout().flush()?;
     let mut further = vec!["train.steps=2".to_owned(), format!("model.n_layer={layers}")];
     if matches!(spilling, Spilling::Without) {
         further.push("memory.host_budget=0B".to_owned());
     }
+
     let outcome = trainer.train(model, Some(budget), &further, time)?;
     match outcome {
         Outcome::Fits(summary) => {

@@ -1,8 +1,6 @@
-//! `bench-vram --peer pytorch`: the trainer and the same model in PyTorch, by turns, on the CPU. On a GPU it is compared under caps,
-//! which is `capped`.
+//! `bench-vram --peer pytorch` on the CPU: the trainer and the same model in PyTorch, in turn. For GPUs see `capped`.
 //!
-//! Both take every step in a process of their own. A round is one run of each, so that what else the machine does falls
-//! on both; what is compared is the ratio within a round.
+//! A round is one run of each, so that other load affects both; ratios are taken within a round.
 
 use std::{
     env,
@@ -25,7 +23,7 @@ pub(super) enum Peer {
     Pytorch,
 }
 
-/// Models with a twin in the script.
+/// Models that the script has too.
 const SHAPES: [&str; 2] = ["toy", "gpt-124m"];
 
 /// Rounds; an odd number has a median.
@@ -33,19 +31,17 @@ const ROUNDS: usize = 3;
 
 pub(crate) const SCRIPT: &str = "xtask/peers/pytorch_gpt.py";
 
-/// Its name where `cargo xtask gpu-check` laid it beside this program.
+/// The script's name where `cargo xtask gpu-check` put it, next to this program.
 pub(crate) const CARRIED: &str = "pytorch_gpt.py";
 
-/// The program that trains the same models elsewhere.
 pub(super) struct Twin {
     pub(super) program: Invocation,
-    /// Its name and version.
     pub(super) name: String,
     pub(super) steps: u64,
 }
 
 impl Twin {
-    /// The script under the `python` of the machine, once it has PyTorch, which sees a GPU where that is the `device`.
+    /// The script under `python`, which must have PyTorch, and see a GPU unless `device` is the CPU.
     pub(super) fn pytorch(python: &str, device: &str, steps: u64) -> Result<Self> {
         let look = "import torch; print(torch.__version__, torch.cuda.is_available())";
         let found = Invocation::new(python).arguments(["-c", look]).output(Path::new("."));
@@ -62,7 +58,7 @@ impl Twin {
         Ok(Self { program, name: format!("PyTorch {version}"), steps })
     }
 
-    fn ask(&self, shape: &str) -> Result<Said> {
+    fn ask(&self, shape: &str) -> Result<PeerReport> {
         let steps = self.steps.to_string();
         let asked = self.program.clone().arguments(["--shape", shape, "--steps", &steps]);
         let printed = asked.output(Path::new("."))?;
@@ -71,19 +67,17 @@ impl Twin {
 }
 
 fn script() -> PathBuf {
-    let beside = env::current_exe().ok().map(|program| program.with_file_name(CARRIED));
-    beside.filter(|path| path.is_file()).unwrap_or_else(|| workspace::root().join(SCRIPT))
+    let carried = env::current_exe().ok().map(|program| program.with_file_name(CARRIED));
+    carried.filter(|path| path.is_file()).unwrap_or_else(|| workspace::root().join(SCRIPT))
 }
 
-/// The fields that are read of the script's output.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-struct Said {
+struct PeerReport {
     peer: String,
     parameters: u64,
     tokens_per_second: f64,
 }
 
-/// Tokens per second of both in one round.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Round {
     ours: f64,
@@ -96,7 +90,6 @@ impl Round {
     }
 }
 
-/// Runs both by turns and returns what is to be printed.
 pub(super) fn run(twin: &Twin, trainer: &Trainer, models: &[Model], limits: &Limits) -> Result<String> {
     let mut lines = Vec::new();
     for model in models {
@@ -125,7 +118,7 @@ pub(super) fn run(twin: &Twin, trainer: &Trainer, models: &[Model], limits: &Lim
     Ok(lines.join("\n"))
 }
 
-/// Refuses what has no twin before anything is built.
+/// Refuses models and devices without a twin, before anything is built.
 pub(super) fn check(models: &[Model], place: &Place) -> Result<()> {
     if place.device != "cpu" {
         bail!("--peer compares on the CPU and on CUDA, and not on {}; add --device cpu", place.device);
@@ -168,7 +161,7 @@ mod tests {
         *,
     };
 
-    /// Ten steps of 1,024 tokens, 120 ms each, beside a twin that says `said`.
+    /// Compares ten steps of 1,024 tokens, 120 ms each, with a twin that prints `said`.
     fn compared(test: &str, said: &str) -> Result<String> {
         let trainer = StandIn::new(test, &format!("cat <<'END'\n{PRINTED}\nEND\n"));
         let script = trainer.folder.join("twin.sh");
@@ -182,7 +175,7 @@ mod tests {
     #[test]
     fn both_are_compared_by_the_median_step_round_by_round() {
         let said = r#"{"peer": "PyTorch 2", "parameters": PARAMETERS, "tokens_per_second": 1000.0}"#;
-        let printed = Said::of_trainer();
+        let printed = PeerReport::from_trainer();
         let text = compared("peer", &said.replace("PARAMETERS", &printed.parameters.to_string())).unwrap();
         let line = format!("  median {:.2} times", printed.tokens_per_second / 1000.0);
         assert!(text.starts_with("toy against PyTorch 2, tokens/s\n") && text.ends_with(&line), "{text}");
@@ -190,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn another_model_is_no_twin() {
+    fn a_twin_of_another_size_is_refused() {
         let said = r#"{"peer": "PyTorch 2", "parameters": 7, "tokens_per_second": 1000.0}"#;
         let error = compared("no-twin", said).unwrap_err().to_string();
         assert!(error.contains("and its twin 7"), "{error}");
@@ -213,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_python_without_the_peer_is_named() {
+    fn a_python_without_pytorch_is_named() {
         let error = Twin::pytorch("false", "cpu", 2).err().unwrap().to_string();
         assert!(error.starts_with("`false` has no PyTorch"), "{error}");
     }
@@ -234,9 +227,8 @@ mod tests {
         assert_eq!(Twin::pytorch(&python, "cpu", 2).unwrap().name, "PyTorch 2.15.0+cpu");
     }
 
-    impl Said {
-        /// The trainer's stand-in, reported in the twin's fields.
-        fn of_trainer() -> Self {
+    impl PeerReport {
+        fn from_trainer() -> Self {
             let summary = super::super::summary::Summary::parse(PRINTED).unwrap();
             let tokens = summary.tokens as f64 / summary.steps as f64;
             let tokens_per_second = tokens / summary.step_ms_median.unwrap() * 1000.0;

@@ -1,24 +1,24 @@
-//! A record as a picture: speed and peak memory against the budget, one line per model. Self-contained, with colours
-//! for light and for dark pages.
+//! The picture of a record: speed and peak memory against the budget, self-contained and with colours for light and
+//! dark pages.
 
 use crate::records::{
     bytes::Bytes,
     svg::{At, COLOURS, Canvas},
 };
 
-use super::{budget::Budget, cell::Cell, possible, summary::Summary, table};
+use super::{bounds, budget::Budget, cell::Cell, summary::Summary, table};
 
-/// A model's cells as shares of its unlimited run: only so can small and large ones lie in one picture.
+/// A model's cells relative to its unlimited run, so that small and large models share one picture.
 struct Series<'a> {
     reference: &'a Summary,
     model: &'a str,
     points: Vec<Point<'a>>,
-    /// Budgets at which it did not train.
+    /// Budgets at which the model did not train.
     misses: Vec<f64>,
 }
 
 struct Point<'a> {
-    /// Nothing for no limit.
+    /// `None` is no limit.
     budget: Option<f64>,
     run: &'a Summary,
     /// Peak bytes without a limit.
@@ -29,7 +29,7 @@ struct Point<'a> {
 
 const PANEL: (f64, f64) = (340.0, 230.0);
 const TOP: f64 = 50.0;
-/// Below the panels, where one line per model says its name.
+/// Top of the legend, which has one line per model.
 const LEGEND: f64 = TOP + PANEL.1 + 70.0;
 const LEGEND_LINE: f64 = 20.0;
 pub(super) fn svg(cells: &[Cell]) -> String {
@@ -55,26 +55,28 @@ pub(super) fn svg(cells: &[Cell]) -> String {
         series.legend(&mut canvas, &colour, LEGEND + LEGEND_LINE * number as f64);
     }
     if series.is_empty() {
-        canvas.words("", (speed.left, LEGEND), "No model has a run without a limit to compare with.");
+        canvas.text("", (speed.left, LEGEND), "No model has a run without a limit to compare with.");
     }
     canvas.finish()
 }
 
-/// Bytes of spilled tensors in a step against the budget, and dashed the least that could move; nothing where no cell has a bound.
+/// Bytes of spilled tensors per step against the budget, with the lower bound dashed. `None` if no cell has a bound.
 pub(super) fn bytes(cells: &[Cell]) -> Option<String> {
     let mut series = series(cells);
     let moved = |point: &Point| {
         let sum = |(bytes_in, bytes_out): (u64, u64)| (bytes_in + bytes_out) as f64 / point.whole;
-        possible::beside_the_bound(point.run).map(|both| both.map(sum))
+        bounds::moved_and_bound(point.run).map(|both| both.map(sum))
     };
     for series in &mut series {
         series.points.retain(|point| point.budget.is_some() && moved(point).is_some());
     }
     series.retain(|series| !series.points.is_empty());
+
     let budget = most(series.iter().flat_map(Series::budgets));
     let points = || series.iter().flat_map(|series| &series.points);
     let top = most(points().filter_map(moved).map(|[moved, least]| moved.max(least)));
     points().next()?;
+
     let height = LEGEND + LEGEND_LINE * series.len() as f64;
     let title = "Bytes moved in a step against the device budget, and the least that could move";
     let mut canvas = Canvas::new(460.0, height, title);
@@ -84,6 +86,7 @@ pub(super) fn bytes(cells: &[Cell]) -> Option<String> {
         "Bytes of a step, of unlimited peak",
         "device budget, of unlimited peak (dashed: the bound)",
     );
+
     for (number, series) in series.iter().enumerate() {
         let colour = format!("c{}", number % COLOURS);
         let line = |which: usize| -> Vec<At> {
@@ -93,7 +96,7 @@ pub(super) fn bytes(cells: &[Cell]) -> Option<String> {
         canvas.path(&format!("line dashed {colour}"), &line(1));
         canvas.path(&format!("line {colour}"), &line(0));
         for (point, at) in series.points.iter().zip(line(0)) {
-            let [moved, least] = possible::beside_the_bound(point.run).unwrap_or_default();
+            let [moved, least] = bounds::moved_and_bound(point.run).unwrap_or_default();
             let budget = point.budget.map_or_else(String::new, percent);
             let [moved, least] = [moved, least].map(|(bytes_in, bytes_out)| Bytes(bytes_in + bytes_out));
             canvas.dot(&colour, at, &format!("{} at {budget}: {moved} of at least {least}", series.model));
@@ -105,11 +108,11 @@ pub(super) fn bytes(cells: &[Cell]) -> Option<String> {
 
 fn series(cells: &[Cell]) -> Vec<Series<'_>> {
     let references = cells.iter().filter(|cell| cell.budget == Budget::Unlimited);
-    references.filter_map(|cell| Series::of(cell, cells)).collect()
+    references.filter_map(|cell| Series::new(cell, cells)).collect()
 }
 
 impl<'a> Series<'a> {
-    fn of(cell: &'a Cell, cells: &'a [Cell]) -> Option<Self> {
+    fn new(cell: &'a Cell, cells: &'a [Cell]) -> Option<Self> {
         let (model, reference) = (cell.model.as_str(), cell.reference(cells)?);
         let share = |bytes: u64| bytes as f64 / reference.peak_device_bytes.max(1) as f64;
         let point = |run: &'a Summary, budget| Point {
@@ -140,11 +143,11 @@ impl<'a> Series<'a> {
             table::parameters(*parameters),
             Bytes(*peak_device_bytes)
         );
-        canvas.words("", (92.0, y), &said);
+        canvas.text("", (92.0, y), &said);
     }
 }
 
-/// Axes reach to 100 % at least.
+/// The largest value, or 1 if all are smaller: axes reach at least 100 %.
 fn most(values: impl Iterator<Item = f64>) -> f64 {
     values.fold(1.0, f64::max)
 }
@@ -157,19 +160,19 @@ struct Panel {
 }
 
 impl Panel {
-    /// No limit lies at the far right, apart from every budget.
+    /// A run without a limit lies at the far right, apart from every budget.
     fn at(&self, budget: Option<f64>, value: f64) -> At {
         let across = budget.map_or(1.0, |budget| budget / self.budget * 0.81);
         (self.left + PANEL.0 * across, TOP + PANEL.1 * (1.0 - value / self.top))
     }
 
     fn axes(&self, canvas: &mut Canvas, title: &str, across: &str) {
-        canvas.words("title", (self.left, TOP - 20.0), title);
-        canvas.words("x", (self.left + PANEL.0 / 2.0, TOP + PANEL.1 + 38.0), across);
+        canvas.text("title", (self.left, TOP - 20.0), title);
+        canvas.text("x", (self.left + PANEL.0 / 2.0, TOP + PANEL.1 + 38.0), across);
         for share in [0.0, 0.25, 0.5, 0.75, 1.0] {
             let (_, y) = self.at(None, share);
             canvas.line("grid", (self.left, y), (self.left + PANEL.0, y));
-            canvas.words("y", (self.left - 8.0, y + 4.0), &percent(share));
+            canvas.text("y", (self.left - 8.0, y + 4.0), &percent(share));
             let budget = share * self.budget;
             self.budget_label(canvas, Some(budget), &percent(budget));
         }
@@ -178,7 +181,7 @@ impl Panel {
 
     fn budget_label(&self, canvas: &mut Canvas, budget: Option<f64>, said: &str) {
         let (x, y) = self.at(budget, 0.0);
-        canvas.words("x", (x, y + 18.0), said);
+        canvas.text("x", (x, y + 18.0), said);
     }
 
     fn draw(&self, canvas: &mut Canvas, series: &Series, colour: &str, value: fn(&Point) -> f64) {
@@ -206,7 +209,7 @@ mod tests {
     };
 
     #[test]
-    fn a_model_is_a_line_of_what_fits_and_a_cross_for_what_does_not() {
+    fn a_model_is_a_line_of_fitting_budgets_and_a_cross_per_miss() {
         let drawn = svg(&three());
         let count = |element: &str| drawn.matches(element).count();
         assert_eq!((count("<polyline"), count("<circle"), count("<line class=\"line c0\"")), (2, 4, 3));
@@ -240,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_needs_nothing_from_elsewhere_and_has_colours_for_the_dark() {
+    fn a_picture_is_self_contained_and_has_dark_colours() {
         let drawn = svg(&three());
         assert!(drawn.contains("prefers-color-scheme:dark") && drawn.contains("class=\"page\""));
         for foreign in ["href", "url(", "<script", "@import"] {

@@ -1,4 +1,4 @@
-//! The README's table of measurements, made from a record that the page itself names. No number in it is typed.
+//! The README's table of measurements, generated from the record that the page names.
 
 use std::{fs, path::Path};
 
@@ -12,17 +12,16 @@ const OPENS: &str = "<!-- bench-vram: ";
 const CLOSES: &str = "<!-- /bench-vram -->";
 const TO_WRITE: &str = "give it these two lines: `<!-- bench-vram: RECORD -->` and `<!-- /bench-vram -->`";
 
-/// A page around its table.
 struct Page<'a> {
     before: &'a str,
-    /// Where the record lies, from the root.
+    /// The record's folder, relative to the root.
     record: &'a str,
     table: &'a str,
     after: &'a str,
 }
 
 impl<'a> Page<'a> {
-    /// Nothing where the page has no table.
+    /// `None` if the page has no table.
     fn split(text: &'a str) -> Result<Option<Self>> {
         let Some((before, rest)) = text.split_once(OPENS) else { return Ok(None) };
         let (record, rest) =
@@ -44,13 +43,12 @@ fn render(record: &str, csv: &str) -> Result<String> {
     Ok(format!("\n{table}\n[Command, machine, caveats and raw data]({record}/README.md).\n\n"))
 }
 
-/// `cargo xtask bench-vram --readme RECORD`.
 pub(super) fn rewrite(record: &Path) -> Result<()> {
     let root = workspace::root().canonicalize()?;
     let folder =
         record.canonicalize().with_context(|| format!("there is no record at {}", record.display()))?;
     let name = folder.strip_prefix(&root).with_context(|| {
-        format!("{} lies outside of the repository, where readers have it not", record.display())
+        format!("{} lies outside the repository, where readers cannot see it", record.display())
     })?;
     let name = name.to_string_lossy().replace('\\', "/");
     let csv = fs::read_to_string(folder.join("cells.csv"))
@@ -65,7 +63,7 @@ pub(super) fn rewrite(record: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The line and the fault of a table that is not what its record gives. `read` finds a file from the root.
+/// The line and the reason if a table differs from its record. `read` finds a file relative to the root.
 pub(crate) fn fault<'a>(text: &str, read: impl Fn(&str) -> Option<&'a str>) -> Option<(usize, String)> {
     let line = text.lines().position(|line| line.contains(OPENS))? + 1;
     let check = || {
@@ -100,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_lies_between_the_markers_is_rewritten() {
+    fn only_text_between_the_markers_is_rewritten() {
         let filled = filled();
         assert!(filled.starts_with("# Title\n\n<!-- bench-vram: runs/a -->\n\n| Model |"), "{filled}");
         assert!(filled.contains("| toy (1.2M) | 50% = 19.1 MiB | yes |"), "{filled}");

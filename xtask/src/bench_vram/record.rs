@@ -1,4 +1,4 @@
-//! The dated record of a sweep: a page, the raw cells and a picture, written again after every cell.
+//! The dated record of a sweep: a page, the raw cells and pictures, written again after every cell.
 
 use std::{
     fs,
@@ -10,8 +10,9 @@ use anyhow::{Context, Result};
 use crate::records::{self, machine::Machine};
 
 use super::{
+    bounds,
     cell::{self, Cell},
-    plot, possible,
+    plot,
     suite::{Model, Place},
     table, trainer,
 };
@@ -19,7 +20,6 @@ use super::{
 pub(super) struct Record {
     pub(super) folder: PathBuf,
     heading: String,
-    /// Text on all cells: how they were measured, and their caveats.
     circumstances: String,
     planned: usize,
 }
@@ -28,7 +28,7 @@ const CELLS: &str = "cells.csv";
 const BYTES: &str = "bytes.svg";
 
 impl Record {
-    /// Takes a folder before anything is measured, so that no measurement is lost to a folder that cannot be had.
+    /// Claims the folder before anything is measured, so that no measurement is lost for want of a folder.
     pub(super) fn begin(
         out: Option<&Path>,
         machine: &Machine,
@@ -77,7 +77,7 @@ impl Record {
             self.heading,
             table::markdown(cells),
             table::over_the_link(cells),
-            possible::markdown(cells),
+            bounds::markdown(cells),
             self.circumstances
         )
     }
@@ -121,7 +121,7 @@ mod tests {
     use super::{super::cell::tests::three, *};
 
     fn record(out: &Path) -> Result<Record> {
-        let machine = machine::tests::of_no_note();
+        let machine = machine::tests::cpu_machine();
         let place = Place::choose("auto", &machine);
         let turns = super::super::suite::Turns::default();
         let models = super::super::suite::models(&["toy".to_owned()], Some(5), turns, &[], &place);
@@ -137,7 +137,7 @@ mod tests {
         record.write(&three()).unwrap();
         let page = fs::read_to_string(folder.join("README.md")).unwrap();
         let cells = cell::from_csv(&fs::read_to_string(folder.join(CELLS)).unwrap()).unwrap();
-        record.write(&possible::tests::measured()).unwrap();
+        record.write(&bounds::tests::measured()).unwrap();
         let measured = fs::read_to_string(folder.join("README.md")).unwrap();
         let drawn = fs::read_to_string(folder.join(BYTES)).unwrap();
         let again = self::record(&folder).err();

@@ -1,4 +1,4 @@
-//! Replays recorded steps under budgets with the pager that runs for real, beside the least that can move.
+//! Replays recorded steps under budgets with the real pager, and compares the bytes moved with a lower bound.
 //!
 //! Nothing is measured and no device is needed: bytes follow from the recording and the budget alone.
 
@@ -17,55 +17,53 @@ use crate::{
 };
 
 use super::{
-    below::{self, Below},
     budget::Budget,
+    disk_traffic::{self, DiskTraffic},
     timeline,
 };
 
-/// A step is played this often: once to be learned, once more, and then as it stays.
+/// Replays per step. The first learns the step; the last is steady.
 pub(super) const ROUNDS: usize = 4;
 
 pub(super) const POLICIES: [(&str, Policy); 2] = [("planned", Policy::Planned), ("recency", Policy::Recency)];
 
-/// Bytes that one policy moves under one budget.
 struct Row {
     trace: String,
     budget: Budget,
     bytes: u64,
     policy: &'static str,
-    /// Into and out of the device in the second round and in the last one; nothing where an operation does not fit.
+    /// Bytes into and out of the device in the second and in the last round; `None` if an operation does not fit.
     moved: Option<[(u64, u64); 2]>,
-    /// The least that moves in a round.
     least: (u64, u64),
 }
 
 pub(super) struct Simulation<'a> {
     pub(super) traces: &'a [PathBuf],
     pub(super) budgets: &'a [Budget],
-    /// Host memory above a disk; without it the host has no end.
+    /// Host memory above a disk; without it, host memory is unlimited.
     pub(super) host_budget: Option<Budget>,
     pub(super) rates: Rates,
     pub(super) keep: Option<&'a Path>,
     pub(super) out: Option<&'a Path>,
 }
 
-/// Speeds, as far as they were given.
+/// Speeds of the simulated machine; `None` if not given.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rates {
-    /// Bytes per second and direction.
+    /// Bytes per second in each direction.
     pub(super) link: Option<u64>,
-    /// Bytes per second of their operands that operations get through.
+    /// Bytes of operands per second that operations process.
     pub(super) memory: Option<u64>,
-    /// Floating-point operations per second, for operations whose arithmetic is on record.
+    /// Floating-point operations per second, for operations whose arithmetic is recorded.
     pub(super) flops: Option<f64>,
-    /// Bytes per second of the weights that an optimizer on the host makes.
+    /// Bytes per second of new weights from an optimizer on the host.
     pub(super) host: Option<u64>,
     /// Bytes per second of the disk.
     pub(super) disk: Option<u64>,
 }
 
 impl Rates {
-    /// Nothing where operations take no time, or copies do not.
+    /// `None` unless both operations and copies take time.
     fn machine(self) -> Option<Machine> {
         let computes = self.memory.is_some() || self.flops.is_some();
         let bytes = |rate: Option<u64>| rate.map_or(f64::INFINITY, |rate| rate as f64);
@@ -84,7 +82,8 @@ impl Simulation<'_> {
     pub(super) fn run(&self) -> Result<()> {
         let traces = if self.traces.is_empty() { committed()? } else { self.traces.to_vec() };
         let machine = self.rates.machine();
-        let (mut rows, mut drawn, mut below) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut rows, mut drawn, mut traffic) = (Vec::new(), Vec::new(), Vec::new());
+
         for path in &traces {
             let step = read(path)?;
             if let Some(keep) = self.keep {
@@ -96,21 +95,23 @@ impl Simulation<'_> {
             let host = self.host_budget.map_or(Ok(None), |host| host.resolve(Some(peak)))?;
             for budget in self.budgets {
                 let bytes = budget.resolve(Some(peak))?.unwrap_or(peak);
-                let under = Under { name: &name, step: &step, budget: *budget, bytes, host };
+                let under = BudgetedStep { name: &name, step: &step, budget: *budget, bytes, host };
                 rows.extend(replays(under));
-                below.extend(host.map(|host| Below::replays(under, host)));
-                drawn.extend(machine.and_then(|machine| Drawn::replay(under, machine)));
+                traffic.extend(host.map(|host| DiskTraffic::replays(under, host)));
+                drawn.extend(machine.and_then(|machine| TimedStep::replay(under, machine)));
             }
         }
-        let below: Vec<Below> = below.into_iter().flatten().collect();
+
+        let traffic: Vec<DiskTraffic> = traffic.into_iter().flatten().collect();
         let mut table = markdown(&rows, self.rates.link);
-        if !below.is_empty() {
-            table += &below::markdown(&below);
+        if !traffic.is_empty() {
+            table += &disk_traffic::markdown(&traffic);
         }
         if !drawn.is_empty() {
             table += &times(&drawn, self.host_budget.is_some());
         }
         println!("{table}");
+
         let folder = match self.out {
             Some(folder) => {
                 fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
@@ -118,14 +119,16 @@ impl Simulation<'_> {
             }
             None => records::fresh_folder(&records::runs(), &records::today()?, "simulated")?,
         };
+
         let page = format!(
             "# Steps replayed under budgets\n\n`{}`{}. Raw data: [{CELLS}]({CELLS}).\n\n{table}\n{CAVEATS}",
             command(),
             commit()
         );
         let files = [(CELLS.to_owned(), csv::write(&cells(&rows))), ("README.md".to_owned(), page)];
-        let on_disk =
-            (!below.is_empty()).then(|| (below::CELLS.to_owned(), csv::write(&below::cells(&below))));
+        let on_disk = (!traffic.is_empty())
+            .then(|| (disk_traffic::CELLS.to_owned(), csv::write(&disk_traffic::cells(&traffic))));
+
         for (name, text) in
             files.into_iter().chain(on_disk).chain(drawn.into_iter().map(|drawn| (drawn.file, drawn.svg)))
         {
@@ -137,19 +140,19 @@ impl Simulation<'_> {
     }
 }
 
-/// One step under one budget on a machine, planned and ahead of time.
-struct Drawn {
+/// A step under one budget on a machine, planned and with moves ahead of their use.
+struct TimedStep {
     said: String,
     elapsed: Elapsed,
-    /// Seconds that the step takes at least, however its bytes are moved.
+    /// Lower bound of the step's seconds, however its bytes move.
     least: f64,
     file: String,
     svg: String,
 }
 
-/// A step under the budget of a device and, above a disk, of the host.
+/// A step under a device budget and, above a disk, a host budget.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Under<'a> {
+pub(super) struct BudgetedStep<'a> {
     pub(super) name: &'a str,
     pub(super) step: &'a Recording,
     pub(super) budget: Budget,
@@ -157,7 +160,7 @@ pub(super) struct Under<'a> {
     pub(super) host: Option<u64>,
 }
 
-impl<'a> Under<'a> {
+impl<'a> BudgetedStep<'a> {
     pub(super) fn replay(self, policy: Policy) -> Replay<'a> {
         let replay = Replay::new(self.step, Limit::bytes(self.bytes), policy);
         match self.host {
@@ -167,10 +170,10 @@ impl<'a> Under<'a> {
     }
 }
 
-impl Drawn {
-    /// Nothing where an operation does not fit.
-    fn replay(under: Under, machine: Machine) -> Option<Self> {
-        let Under { name, step, budget, bytes, host } = under;
+impl TimedStep {
+    /// `None` if an operation does not fit.
+    fn replay(under: BudgetedStep, machine: Machine) -> Option<Self> {
+        let BudgetedStep { name, step, budget, bytes, host } = under;
         let replay = under.replay(Policy::Planned).on(machine).run(ROUNDS).ok()?;
         let elapsed = *replay.elapsed().last()?;
         let above = host.map(|host| format!(" above {} of the host", Bytes(host))).unwrap_or_default();
@@ -183,13 +186,13 @@ impl Drawn {
     }
 }
 
-fn times(drawn: &[Drawn], above_a_disk: bool) -> String {
+fn times(drawn: &[TimedStep], above_a_disk: bool) -> String {
     let (disk, line, longest) = if above_a_disk { (" Disk |", "---|", "four") } else { ("", "", "three") };
     let mut text = format!(
         "\n| Planned, moves ahead | Operations | In | Out |{disk} Step | Of the longest of the {longest} | Of the least | Waited |\n\
          |---|---|---|---|{line}---|---|---|---|\n",
     );
-    for Drawn { said, elapsed, least, file, .. } in drawn {
+    for TimedStep { said, elapsed, least, file, .. } in drawn {
         let Elapsed { step, arithmetic, out, back, disk, .. } = *elapsed;
         let disk = if above_a_disk { vec![disk] } else { Vec::new() };
         let parts = [&[arithmetic, back, out], &disk[..]].concat();
@@ -219,7 +222,7 @@ host together in the place of the device; it reads or writes one block at a time
 of what sinks without having been written before, and for what is raised without having come before (`--disk-speed`).
 ";
 
-/// The steps that are kept with the pager.
+/// Traces committed with the pager, smallest first.
 fn committed() -> Result<Vec<PathBuf>> {
     let folder = workspace::root().join("backend-offload/pager/traces");
     let entries = fs::read_dir(&folder).with_context(|| format!("{} cannot be read", folder.display()))?;
@@ -233,22 +236,22 @@ fn committed() -> Result<Vec<PathBuf>> {
     Ok(traces.into_iter().map(|(_, path)| path).collect())
 }
 
-/// A step that repeats; of a longer recording the latest one that does.
+/// Reads a step that repeats; from a longer recording, the latest such step.
 pub(super) fn read(path: &Path) -> Result<Recording> {
     let bytes = fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
     let recording = Recording::from_bytes(&bytes).map_err(|error| anyhow!("{}: {error}", path.display()))?;
     recording.repeating().map_err(|error| anyhow!("{} has no step that repeats: {error}", path.display()))
 }
 
-/// Bytes on the device where nothing limits them.
+/// Peak bytes on the device without a limit.
 fn peak(name: &str, step: &Recording) -> Result<u64> {
     let free = Replay::new(step, Limit::NONE, Policy::Planned).run(2);
     let free = free.map_err(|stop| anyhow!("{name} contradicts itself: {stop:?}"))?;
     Ok(free.pager().ledger().resident_peak())
 }
 
-fn replays(under: Under) -> Vec<Row> {
-    let Under { name, step, budget, bytes, .. } = under;
+fn replays(under: BudgetedStep) -> Vec<Row> {
+    let BudgetedStep { name, step, budget, bytes, .. } = under;
     let least = bound(step, bytes, ROUNDS)[ROUNDS - 1];
     let row = |(policy, rule)| {
         let played = under.replay(rule).run(ROUNDS);
@@ -331,7 +334,7 @@ fn command() -> String {
     format!("cargo xtask {}", arguments.join(" "))
 }
 
-/// The commit, unless it cannot be told or the tree has changed since.
+/// The commit; empty if git fails or the tree has changes.
 fn commit() -> String {
     let git =
         |arguments: [&str; 2]| Invocation::new("git").arguments(arguments).output(workspace::root()).ok();
@@ -364,11 +367,11 @@ mod tests {
     }
 
     #[test]
-    fn a_step_on_a_machine_is_told_beside_the_longest_of_its_parts_and_drawn() {
+    fn a_timed_step_is_compared_with_its_longest_part_and_drawn() {
         let elapsed =
             Elapsed { step: 0.3, arithmetic: 0.2, out: 0.15, back: 0.25, disk: 0.3, ..Elapsed::default() };
         let (said, file) = ("toy under 50%".to_owned(), "timeline-toy-50.svg".to_owned());
-        let drawn = [Drawn { said, elapsed, least: 0.25, file, svg: String::new() }];
+        let drawn = [TimedStep { said, elapsed, least: 0.25, file, svg: String::new() }];
         let above_a_disk = times(&drawn, true);
         assert!(
             above_a_disk.contains("| 150.0 ms | 300.0 ms | 300.0 ms | 1.000 | 1.200 |"),
@@ -384,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_to_move_nothing_is_compared_without_dividing() {
+    fn a_bound_of_zero_is_compared_without_dividing() {
         assert_eq!(
             (ratio((0, 0), (0, 0)), ratio((7, 0), (0, 0))),
             ("1.000".to_owned(), "none must".to_owned())

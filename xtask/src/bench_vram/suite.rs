@@ -1,4 +1,4 @@
-//! The default suite: models that a machine can measure in about ten minutes, and the settings that make each quick.
+//! The default suite: models that a machine measures in about ten minutes.
 
 use std::path::Path;
 
@@ -13,40 +13,39 @@ pub(crate) struct Model {
     pub(super) settings: Vec<String>,
 }
 
-/// Where moments and master weights are.
+/// Where moments and master weights are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Optimizer {
     Device,
     Host,
 }
 
-/// How matrices cross the link to an optimizer on the host, and their gradients.
+/// How matrices and their gradients cross the link to an optimizer on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Crossing {
-    /// In the type that is computed in.
+    /// In the type of the computation.
     Computed,
-    /// Both as whole numbers of eight bits.
+    /// Both as eight-bit integers.
     Int8,
-    /// Matrices as floating-point numbers of eight bits, gradients as whole ones.
+    /// Matrices as eight-bit floats, gradients as eight-bit integers.
     Fp8,
 }
 
-/// Settings that the models run with by turns; an empty list leaves each configuration its own.
+/// Settings that each model runs with in turn; an empty list keeps the configuration's own.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Turns<'a> {
     pub(super) optimizers: &'a [Optimizer],
     pub(super) crossings: &'a [Crossing],
 }
 
-/// Where the cells run.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Argument of the trainer's `--device`. Always named, so that all cells run on the same one.
+    /// Argument of the trainer's `--device`; never `auto`, so that all cells run on the same device.
     pub(super) device: String,
     pub(super) has_gpu: bool,
 }
 
-/// Settings of every cell that leave nothing but training steps to measure.
+/// Settings of every cell, which disable all but training steps.
 const STEPS_ONLY: [&str; 8] = [
     "eval.every=0",
     "eval.sequences=1",
@@ -58,10 +57,10 @@ const STEPS_ONLY: [&str; 8] = [
     "checkpoint.last=false",
 ];
 
-/// Tokens that need no learning, and as much text as the steps read: neither changes what a step costs.
+/// A tokenizer without training, and only as much text as the steps read; neither changes the cost of a micro-batch.
 const QUICK_START: [&str; 3] = ["tokenizer.kind=bytes", "data.dialogues=5000", "train.accumulate=1"];
 
-/// Settings for a CPU, which computes in no smaller type than f32.
+/// Settings for a CPU, which computes in no type smaller than f32.
 const SHORT_STEPS: [&str; 3] = ["train.micro_batch=1", "train.sequence=64", "model.compute=f32"];
 
 impl Place {
@@ -71,7 +70,7 @@ impl Place {
         Self { device: device.to_owned(), has_gpu: device != "cpu" && machine.gpu.is_some() }
     }
 
-    /// Name of this place in a record: the GPU, or else the processor.
+    /// Name in a record: the GPU, or else the processor.
     pub(super) fn name(&self, machine: &Machine) -> String {
         let gpu = machine.gpu.clone().filter(|_| self.has_gpu);
         gpu.unwrap_or_else(|| machine.processor.clone())
@@ -82,7 +81,7 @@ impl Place {
     }
 }
 
-/// The models `asked` for, or those that suit the place, each once for every one of the `turns`. `settings` come last and win.
+/// The models `asked` for, or else those that suit the place, each in all `turns`. `settings` come last and win.
 pub(super) fn models(
     asked: &[String],
     steps: Option<u64>,
@@ -97,11 +96,11 @@ pub(super) fn models(
     let models = chosen.into_iter().map(|config| Model::new(config, steps, place));
     let placed = models.flat_map(|model| match turns.optimizers {
         [] => vec![model],
-        optimizers => optimizers.iter().map(|&optimizer| model.with(optimizer)).collect(),
+        optimizers => optimizers.iter().map(|&optimizer| model.with_optimizer(optimizer)).collect(),
     });
     let crossing = placed.flat_map(|model| match turns.crossings {
         [] => vec![model],
-        crossings => crossings.iter().map(|&crossing| model.crossing(crossing)).collect(),
+        crossings => crossings.iter().map(|&crossing| model.with_crossing(crossing)).collect(),
     });
     let with_settings = |mut model: Model| {
         model.settings.extend_from_slice(settings);
@@ -115,7 +114,7 @@ impl Model {
         let stem =
             Path::new(&config).file_name().map_or(config.as_str().into(), |name| name.to_string_lossy());
         let name = stem.strip_suffix(".json").unwrap_or(&stem).to_owned();
-        // A configuration of one's own is run as it is.
+        // An existing file is run with its own settings.
         let is_large_preset = name.starts_with("gpt-") && !Path::new(&config).exists();
         let (usual_steps, own): (u64, Vec<&str>) = match (name.as_str(), is_large_preset, place.has_gpu) {
             (_, true, true) => (8, QUICK_START.to_vec()),
@@ -130,12 +129,11 @@ impl Model {
         Self { name, config, settings }
     }
 
-    /// So many steps of it on the CPU, and nothing else.
     pub(crate) fn on_cpu(config: &str, steps: u64) -> Self {
         Self::new(config.to_owned(), Some(steps), &Place { device: "cpu".to_owned(), has_gpu: false })
     }
 
-    fn with(&self, optimizer: Optimizer) -> Self {
+    fn with_optimizer(&self, optimizer: Optimizer) -> Self {
         let (name, setting) = match optimizer {
             Optimizer::Device => (self.name.clone(), "device"),
             Optimizer::Host => (format!("{}, optimizer on the host", self.name), "host"),
@@ -143,14 +141,14 @@ impl Model {
         let mut settings = self.settings.clone();
         settings.push(format!("memory.optimizer={setting}"));
         if optimizer == Optimizer::Device {
-            // What only the host can keep.
+            // Smaller state types exist only on the host.
             settings.push("memory.optimizer_state=f32".to_owned());
         }
         Self { name, config: self.config.clone(), settings }
     }
 
-    /// With its optimizer on the host: only there are masters that eight bits can be made of.
-    fn crossing(&self, crossing: Crossing) -> Self {
+    /// Puts the optimizer on the host: eight-bit weights are made from its master weights.
+    fn with_crossing(&self, crossing: Crossing) -> Self {
         let (name, stream, gradients) = match crossing {
             Crossing::Computed => ("as computed with", "computed", "computed"),
             Crossing::Int8 => ("in int8", "int8", "int8"),
@@ -182,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_is_used_where_there_is_one_and_nothing_else_was_asked_for() {
+    fn a_gpu_is_used_by_default() {
         let with = machine(Some("NVIDIA L4"));
         let place = Place::choose("auto", &with);
         assert_eq!((place.device.as_str(), place.name(&with).as_str()), ("cuda", "NVIDIA L4"));
@@ -208,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_wins_over_what_is_usual() {
+    fn given_settings_win_over_defaults() {
         let place = Place::choose("cpu", &machine(None));
         let asked = ["sizes/gpt-mine.json".to_owned()];
         let models = models(&asked, Some(3), Turns::default(), &["train.micro_batch=4".to_owned()], &place);
@@ -246,8 +244,8 @@ mod tests {
             names,
             ["toy, crossing as computed with", "toy, crossing in int8", "toy, crossing in fp8"]
         );
-        let told = [("computed", "computed"), ("int8", "int8"), ("fp8", "int8")];
-        for (model, (stream, gradients)) in models.iter().zip(told) {
+        let expected = [("computed", "computed"), ("int8", "int8"), ("fp8", "int8")];
+        for (model, (stream, gradients)) in models.iter().zip(expected) {
             let set = |setting: &str| model.settings.iter().any(|given| given == setting);
             assert!(
                 set("memory.optimizer=host") && set(&format!("memory.stream={stream}")),

@@ -1,13 +1,12 @@
-//! The trainer's summary of a finished run: the fields that the benchmark reads. The same names are read from
-//! its JSON and are the columns of a record.
+//! The fields of the trainer's JSON summary that the benchmark reads; they are also the columns of a record.
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-/// Lists the fields once: as a structure, as columns, and from columns.
+/// Lists the fields once, for the struct, its columns and their parser.
 macro_rules! summary {
     ($($(#[$attribute:meta])* $field:ident: $kind:ty,)*) => {
-        /// Further keys of the JSON are let pass.
+        /// Ignores other keys of the JSON.
         #[derive(Debug, Clone, PartialEq, Deserialize)]
         pub(super) struct Summary {
             $($(#[$attribute])* pub(super) $field: $kind,)*
@@ -24,7 +23,7 @@ macro_rules! summary {
                 Ok(Self { $($field: match text(stringify!($field)) {
                     Ok(text) => Column::from_column(text)
                         .with_context(|| format!("column `{}`", stringify!($field)))?,
-                    Err(absent) => Column::of_an_older_record().ok_or(absent)?,
+                    Err(absent) => Column::if_absent().ok_or(absent)?,
                 },)* })
             }
         }
@@ -39,13 +38,13 @@ summary! {
     seconds: f64,
     step_ms_median: Option<f64>,
     tokens_per_second: f64,
-    /// `None` where the last loss is NaN or infinite.
+    /// `None` if the last loss is NaN or infinite.
     loss: Option<f64>,
     losses_sha256: String,
     weights_sha256: String,
     peak_device_bytes: u64,
     peak_host_bytes: u64,
-    /// Bytes over the link, whoever asked for it.
+    /// All bytes over the link, not only those of spilled tensors.
     #[serde(rename = "step_bytes_out")]
     bytes_out: u64,
     #[serde(rename = "step_bytes_in")]
@@ -59,7 +58,7 @@ summary! {
     bytes_to_disk: Option<u64>,
     #[serde(default)]
     bytes_from_disk: Option<u64>,
-    /// Medians of the steps without the first: over the link, and of spilled tensors alone.
+    /// Medians of the steps without the first: all bytes over the link, and those of spilled tensors.
     #[serde(default)]
     bytes_out_median: Option<u64>,
     #[serde(default)]
@@ -68,22 +67,22 @@ summary! {
     spilled_out_median: Option<u64>,
     #[serde(default)]
     spilled_in_median: Option<u64>,
-    /// Bytes of spilled tensors in the whole run, which are those that `stall_seconds` were spent on.
+    /// Bytes of spilled tensors in the whole run, which `stall_seconds` were spent on.
     #[serde(default, rename = "bytes_out")]
     spilled_out: Option<u64>,
     #[serde(default, rename = "bytes_in")]
     spilled_in: Option<u64>,
-    /// Blocks moved before an operation asked for it, and those that came in vain.
+    /// Blocks evicted and loaded before an operation needed it, and those loaded in vain.
     #[serde(default)]
     left_ahead: Option<u64>,
     #[serde(default)]
     brought_ahead: Option<u64>,
     #[serde(default)]
     brought_in_vain: Option<u64>,
-    /// Reached by one long copy in the same process.
+    /// Speed of one long copy in the same process.
     #[serde(default)]
     link_bytes_per_second: Option<f64>,
-    /// The least that any way of moving could copy in a step under this budget.
+    /// Lower bound of a step's bytes under this budget.
     #[serde(skip)]
     least_out: Option<u64>,
     #[serde(skip)]
@@ -94,14 +93,14 @@ summary! {
 
 impl Summary {
     pub(super) fn parse(printed: &str) -> Result<Self> {
-        serde_json::from_str(printed.trim()).context("what it printed is no summary")
+        serde_json::from_str(printed.trim()).context("its output is no summary")
     }
 
     pub(super) fn bytes_per_step(&self) -> u64 {
         (self.bytes_out + self.bytes_in).checked_div(self.steps).unwrap_or_default()
     }
 
-    /// Out of the device, into it, and both together for each parameter.
+    /// Bytes out of the device, into it, and both together per parameter.
     pub(super) fn crossings_per_step(&self) -> (u64, u64, f64) {
         let each =
             [self.bytes_out, self.bytes_in].map(|bytes| bytes.checked_div(self.steps).unwrap_or_default());
@@ -115,19 +114,18 @@ impl Summary {
         both.into_iter().flatten().sum::<u64>().checked_div(self.steps).unwrap_or_default()
     }
 
-    /// The part of the run that was spent waiting for bytes.
     pub(super) fn stall_share(&self) -> f64 {
         self.stall_seconds / self.seconds.max(f64::MIN_POSITIVE)
     }
 }
 
-/// A value in a record's table. Whatever is written is read back as the same value, to the last bit.
+/// A value in a record's table, which reads back with the same bits.
 trait Column: Sized {
     fn to_column(&self) -> String;
     fn from_column(text: &str) -> Result<Self>;
 
-    /// The value where a record has no such column; `None` for what every record has.
-    fn of_an_older_record() -> Option<Self> {
+    /// The value if an older record lacks the column; `None` if every record has it.
+    fn if_absent() -> Option<Self> {
         None
     }
 }
@@ -171,7 +169,7 @@ impl Column for Option<f64> {
         if text.is_empty() { Ok(None) } else { f64::from_column(text).map(Some) }
     }
 
-    fn of_an_older_record() -> Option<Self> {
+    fn if_absent() -> Option<Self> {
         Some(None)
     }
 }
@@ -185,7 +183,7 @@ impl Column for Option<u64> {
         if text.is_empty() { Ok(None) } else { u64::from_column(text).map(Some) }
     }
 
-    fn of_an_older_record() -> Option<Self> {
+    fn if_absent() -> Option<Self> {
         Some(None)
     }
 }
@@ -206,7 +204,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn keys_that_are_not_read_are_let_pass_and_missing_ones_named() {
+    fn unknown_keys_are_ignored_and_missing_ones_named() {
         assert_eq!(summary().parameters, 1_200_000);
         let error = Summary::parse(&PRINTED.replace("\"steps\"", "\"stops\"")).unwrap_err();
         assert!(format!("{error:#}").contains("missing field `steps`"), "{error:#}");

@@ -1,4 +1,4 @@
-//! All cells, one after another. A model's unlimited run comes first, since shares are shares of its peak.
+//! Measures all cells, one after another. A model's unlimited run comes first, because shares refer to its peak.
 
 use std::io::{self, Write as _};
 
@@ -17,7 +17,8 @@ use super::{
     trainer::Trainer,
 };
 
-/// `limited` changes the configuration of every cell with a budget. Calls `after_each` with all cells so far: what was measured outlives what breaks later.
+/// Measures all cells; `limited` changes the configuration of those with a budget. `after_each` gets all cells so far,
+/// so that a later failure loses none.
 pub(super) fn run(
     trainer: &Trainer,
     models: &[Model],
@@ -47,8 +48,7 @@ pub(super) fn run(
     Ok(cells)
 }
 
-/// Notes the least bytes of a step under each budget that it fits into, by a recording of the step; or says why not. What is
-/// recorded does not depend on the budget, so any under which it trains will do.
+/// Returns why bounds are missing. A recording does not depend on the budget, so any budget that fits will do.
 fn note_bounds(
     trainer: &Trainer,
     model: &Model,
@@ -78,12 +78,11 @@ fn note_bounds(
     None
 }
 
-/// How many cells `run` will leave.
-pub(super) fn size(models: &[Model], budgets: &[Budget]) -> usize {
+pub(super) fn cell_count(models: &[Model], budgets: &[Budget]) -> usize {
     models.len() * with_reference(budgets).count()
 }
 
-/// The run without a limit, and then those with one.
+/// The run without a limit, then the budgets.
 pub(super) fn with_reference(budgets: &[Budget]) -> impl Iterator<Item = Budget> {
     let limited = budgets.iter().copied().filter(|budget| *budget != Budget::Unlimited);
     std::iter::once(Budget::Unlimited).chain(limited)
@@ -118,7 +117,7 @@ mod tests {
         *,
     };
 
-    /// Peaks at 40 MB, or at its budget; does not fit into less than 15 MB.
+    /// A trainer that peaks at 40 MB or at its budget, and does not fit into less than 15 MB.
     fn fits_above_15_mb() -> String {
         let summary = PRINTED.replace("40000000", "$peak");
         let summary = summary.replace('\n', "");
@@ -142,7 +141,7 @@ mod tests {
         });
         let cells = cells.unwrap();
         assert_eq!(kept, cells, "the last record holds every cell");
-        assert_eq!(cells.len(), size(&[toy()], &budgets));
+        assert_eq!(cells.len(), cell_count(&[toy()], &budgets));
         cells
     }
 
@@ -167,7 +166,7 @@ mod tests {
         assert_eq!(cells[1].summary().map(|run| run.peak_device_bytes), Some(20_000_000));
     }
 
-    /// With a step of the toy as its recording.
+    /// The same trainer, with a step of the toy as its recording.
     fn recorded() -> String {
         let trace = crate::workspace::root().join("backend-offload/pager/traces/toy.trace");
         format!(
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn each_budget_that_a_model_fits_into_is_told_the_least_that_could_move() {
+    fn each_fitting_budget_gets_its_lower_bound() {
         let cells = sweep("bounds", &recorded(), &["75%", "50%", "25%"], &hour());
         let least = |cell: &Cell| cell.summary().and_then(|run| Some((run.least_in?, run.least_out?)));
         let found: Vec<_> = cells.iter().map(least).collect();
@@ -206,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_for_which_no_time_is_left_are_said_to_be_skipped() {
+    fn cells_without_time_left_are_skipped() {
         let none = Limits::begin(Duration::from_mins(1), Duration::ZERO);
         let cells = sweep("no-time", &fits_above_15_mb(), &["20MB"], &none);
         for cell in &cells {

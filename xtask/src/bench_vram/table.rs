@@ -34,7 +34,6 @@ fn row(cell: &Cell, cells: &[Cell]) -> Row {
     [model, budget, fits.to_owned(), device, host, rate, ratio, moved, stall, losses, weights]
 }
 
-/// The model and the budget, as every table names them.
 pub(super) fn names(cell: &Cell, cells: &[Cell]) -> [String; 2] {
     let budget = match cell.limit {
         Some(bytes) if cell.budget.to_string() != Bytes(bytes).to_string() => {
@@ -45,7 +44,7 @@ pub(super) fn names(cell: &Cell, cells: &[Cell]) -> [String; 2] {
     [model(cell, cells), budget]
 }
 
-/// Name of the model, with its size where any of its runs reported one.
+/// The model's name, with its size if any of its runs reported one.
 fn model(cell: &Cell, cells: &[Cell]) -> String {
     let known = cells.iter().filter(|other| other.model == cell.model).find_map(Cell::summary);
     known.map_or_else(|| cell.model.clone(), |run| format!("{} ({})", cell.model, parameters(run.parameters)))
@@ -79,7 +78,7 @@ fn measured(run: &Summary, reference: Option<&Summary>, is_limited: bool) -> [St
     ]
 }
 
-/// Bytes over the link, and to and from a disk where there is one.
+/// Bytes per step over the link and, if any, to and from a disk.
 fn moved(run: &Summary) -> String {
     let over_the_link = Bytes(run.bytes_per_step());
     match run.disk_bytes_per_step() {
@@ -104,7 +103,7 @@ pub(super) fn markdown(cells: &[Cell]) -> String {
     cells.iter().map(|cell| line(&row(cell, cells))).fold(header + &rule, |table, line| table + &line)
 }
 
-/// Bytes over the link in each direction, for the cells that moved any; nothing where none did.
+/// Bytes over the link in each direction, for the cells that moved any; empty if none did.
 pub(super) fn over_the_link(cells: &[Cell]) -> String {
     let row = |cell: &Cell| {
         let run = cell.summary().filter(|run| run.bytes_per_step() > 0)?;
@@ -133,7 +132,6 @@ pub(super) fn terminal(cells: &[Cell]) -> String {
     rows.iter().map(line).collect()
 }
 
-/// Why cells were not measured, one line each.
 pub(super) fn reasons(cells: &[Cell]) -> Vec<String> {
     let line = |cell: &Cell| {
         let reason = cell.outcome.reason()?;
@@ -142,7 +140,6 @@ pub(super) fn reasons(cells: &[Cell]) -> Vec<String> {
     cells.iter().filter_map(line).collect()
 }
 
-/// One cell's end, while the others are still to come.
 pub(super) fn short(cell: &Cell, cells: &[Cell]) -> String {
     match &cell.outcome {
         Outcome::Fits(run) => {
@@ -183,9 +180,9 @@ mod tests {
     }
 
     #[test]
-    fn what_crossed_the_link_is_told_by_direction_and_by_parameter() {
-        let told = over_the_link(&three());
-        let rows: Vec<_> = told.trim().lines().skip(2).collect();
+    fn link_traffic_is_shown_by_direction_and_per_parameter() {
+        let table = over_the_link(&three());
+        let rows: Vec<_> = table.trim().lines().skip(2).collect();
         // 300 MiB in 10 steps of 1.2 million parameters.
         assert_eq!(rows, ["| toy (1.2M) | 50% = 19.1 MiB | 10.0 MiB | 20.0 MiB | 26.21 |"]);
         assert_eq!(over_the_link(&three()[..1]), "", "what fits moves nothing");
@@ -218,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_keeps_its_reason() {
+    fn a_cell_that_was_not_measured_keeps_its_reason() {
         assert_eq!(reasons(&three()), ["toy at 25%, does not fit: step 1: \"mul\", wants 12 MiB"]);
     }
 

@@ -1,4 +1,5 @@
-//! One step as a picture: bytes on the device, and below them when copies run in each direction and when the program waits.
+//! One step as a picture: bytes on the device, and below them when copies run in each direction and when the program
+//! waits.
 
 use pager::StepTimeline;
 
@@ -11,30 +12,31 @@ const LEFT: f64 = 90.0;
 const WIDTH: f64 = 740.0;
 const TOP: f64 = 50.0;
 const HEIGHT: f64 = 200.0;
-/// Height of a band, and from one to the next.
+/// Height of a band, and distance from one to the next.
 const BAND: (f64, f64) = (24.0, 40.0);
-/// The step in so many parts.
 const PARTS: usize = 370;
 
-/// A step of `seconds` under a budget of `bytes`.
 pub(super) fn svg(title: &str, step: &StepTimeline, seconds: f64, bytes: u64) -> String {
     let bands = [("in", &step.back, "c0"), ("out", &step.out, "c1"), ("waited", &step.waited, "c3")];
     let bottom = TOP + HEIGHT + 20.0 + BAND.1 * bands.len() as f64;
     let mut canvas = Canvas::new(860.0, bottom + 40.0, title);
-    canvas.words("title", (LEFT, TOP - 20.0), title);
+    canvas.text("title", (LEFT, TOP - 20.0), title);
     let at = |part: usize| LEFT + WIDTH * part as f64 / PARTS as f64;
     let level = |resident: u64| TOP + HEIGHT * (1.0 - resident as f64 / bytes.max(1) as f64);
+
     for share in [0.0, 0.5, 1.0] {
         let resident = (bytes as f64 * share) as u64;
         canvas.line("grid", (LEFT, level(resident)), (LEFT + WIDTH, level(resident)));
-        canvas.words("y", (LEFT - 8.0, level(resident) + 4.0), &Bytes(resident).to_string());
+        canvas.text("y", (LEFT - 8.0, level(resident) + 4.0), &Bytes(resident).to_string());
     }
+
     let levels: Vec<At> =
         highest(step, seconds).iter().enumerate().map(|(n, bytes)| (at(n), level(*bytes))).collect();
     canvas.path("line c2", &levels);
+
     for (n, (name, stretches, colour)) in bands.into_iter().enumerate() {
         let floor = TOP + HEIGHT + 20.0 + BAND.0 + BAND.1 * n as f64;
-        canvas.words("y", (LEFT - 8.0, floor - 8.0), name);
+        canvas.text("y", (LEFT - 8.0, floor - 8.0), name);
         canvas.line("grid", (LEFT, floor), (LEFT + WIDTH, floor));
         let shares: Vec<At> = shares(stretches, seconds)
             .iter()
@@ -43,14 +45,14 @@ pub(super) fn svg(title: &str, step: &StepTimeline, seconds: f64, bytes: u64) ->
             .collect();
         canvas.path(&format!("line {colour}"), &shares);
     }
+
     for share in [0.0, 0.25, 0.5, 0.75, 1.0] {
         let said = format!("{:.1} ms", seconds * share * 1e3);
-        canvas.words("x", (LEFT + WIDTH * share, bottom + 20.0), &said);
+        canvas.text("x", (LEFT + WIDTH * share, bottom + 20.0), &said);
     }
     canvas.finish()
 }
 
-/// The most bytes on the device in each part of the step.
 fn highest(step: &StepTimeline, seconds: f64) -> Vec<u64> {
     let mut highest = vec![0; PARTS];
     let (mut part, mut before) = (0, 0);
@@ -64,7 +66,7 @@ fn highest(step: &StepTimeline, seconds: f64) -> Vec<u64> {
     highest
 }
 
-/// The share of each part of the step that the stretches cover.
+/// The share of each part of the step that `stretches` cover.
 fn shares(stretches: &[(f64, f64)], seconds: f64) -> Vec<f64> {
     let mut shares = vec![0.0; PARTS];
     let long = seconds / PARTS as f64;
@@ -87,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_of_a_step_share_out_its_copies_and_those_beyond_it_do_not_count() {
+    fn copies_are_divided_among_parts_and_clipped_to_the_step() {
         let seconds = PARTS as f64;
         let shares = shares(&[(-5.0, 0.5), (10.25, 12.0), (seconds - 1.0, seconds + 9.0)], seconds);
         let close = |part: usize, share: f64| (shares[part] - share).abs() < 1e-9;

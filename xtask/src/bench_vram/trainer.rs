@@ -1,4 +1,4 @@
-//! The trainer as a program: one clean process per run, so that every peak is that run's own.
+//! The trainer as a program: a clean process per run, so that every peak belongs to that run.
 
 use std::{
     env::consts::EXE_SUFFIX,
@@ -27,33 +27,33 @@ use super::{
 };
 
 pub(crate) struct Trainer {
-    /// The commit that the trainer was built from, in words, where that is known.
+    /// States the commit that the trainer was built from, if known.
     pub(crate) origin: String,
     program: Invocation,
     device: String,
-    /// Folder for runs, on the disk of the build: a temporary folder may be host memory, which is being measured.
+    /// Folder for runs, on the disk of the build: a temporary folder may lie in host memory, which is measured.
     scratch: PathBuf,
-    /// Tells energy, where it can be told.
+    /// Counts energy, if the GPU can.
     gpu: Option<Gpu>,
 }
 
-/// As many steps as it takes to find one that repeats.
+/// Enough steps to find one that repeats.
 const RECORDED: &str = "train.steps=4";
 
-/// The run's folder in a folder for scratch.
 const RUN: &str = "run";
 
-/// Variables that would override a cell's settings, or slow it down.
+/// Variables that would override a cell's settings or slow it down.
 const WITHHELD: [&str; 3] = ["OFFLOAD_DEVICE_BUDGET", "OFFLOAD_HOST_BUDGET", "OFFLOAD_PARANOID"];
 
 impl Trainer {
-    /// Builds the release binary, unless one is given.
+    /// Builds the release trainer if none is given.
     pub(crate) fn get(given: Option<&Path>, device: &str) -> Result<Self> {
         let (binary, origin, folder) = if let Some(path) = given {
             let missing = || format!("there is no trainer at {}", path.display());
             let binary = path.canonicalize().with_context(missing)?;
             let folder = binary.parent().unwrap_or(Path::new(".")).to_owned();
-            let origin = carried_from(&folder).unwrap_or_else(|| "with a trainer built elsewhere".to_owned());
+            let origin =
+                commit_of_carried(&folder).unwrap_or_else(|| "with a trainer built elsewhere".to_owned());
             (binary, origin, folder)
         } else {
             let target = Workspace::read()?.target;
@@ -72,13 +72,12 @@ impl Trainer {
         Self { origin, program: program.withhold(&WITHHELD), device: device.to_owned(), scratch, gpu: None }
     }
 
-    /// The same trainer, started by what `by` makes of its words.
+    /// The same trainer, started by the command that `by` makes of its command line.
     pub(crate) fn launched(&self, by: impl FnOnce(&[String]) -> Result<Invocation>) -> Result<Self> {
-        let program = by(&self.program.words())?;
+        let program = by(&self.program.argv())?;
         Ok(Self::new(program, self.origin.clone(), &self.device, self.scratch.clone()))
     }
 
-    /// The speed of `model` without a limit, and the weights it ends with.
     pub(crate) fn timed(&self, model: &Model, time: Duration) -> Result<Timed> {
         self.in_scratch(|scratch| match self.run(self.program.clone(), model, None, &[], scratch, time)? {
             Outcome::Fits(run) => {
@@ -90,12 +89,10 @@ impl Trainer {
         })
     }
 
-    /// Measures energy, too.
-    pub(super) fn beside(self, gpu: Option<Gpu>) -> Self {
+    pub(super) fn with_energy(self, gpu: Option<Gpu>) -> Self {
         Self { gpu, ..self }
     }
 
-    /// Runs `model` at `limit` for `time` at most.
     pub(super) fn train(
         &self,
         model: &Model,
@@ -106,7 +103,7 @@ impl Trainer {
         self.in_scratch(|scratch| self.run(self.program.clone(), model, limit, further, scratch, time))
     }
 
-    /// A step of `model` under `limit`, as the device was asked for it.
+    /// Records the memory requests of a step of `model` under `limit`.
     pub(super) fn record(
         &self,
         model: &Model,
@@ -125,9 +122,9 @@ impl Trainer {
         })
     }
 
-    /// In a folder that is gone afterwards.
+    /// Runs `work` in a folder that is removed afterwards.
     pub(super) fn in_scratch<T>(&self, work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
-        // Two benchmarks at once would spoil each other's numbers; at least they keep each other's files.
+        // Named by process, so that two benchmarks at once keep their files apart.
         let scratch = self.scratch.join(std::process::id().to_string());
         fs::create_dir_all(&scratch).with_context(|| format!("{} could not be made", scratch.display()))?;
         let done = work(&scratch);
@@ -154,7 +151,7 @@ impl Trainer {
                 meter.look(said, || gpu.joules().ok());
             }
         };
-        let mut outcome = judge(&process::watched(&program, "train", scratch, time, look)?, time, &run);
+        let mut outcome = judge(&process::run_watched(&program, "train", scratch, time, look)?, time, &run);
         if let Outcome::Fits(summary) = &mut outcome {
             let per_step = summary.tokens as f64 / summary.steps.max(1) as f64;
             summary.joules_per_kilotoken = meter.per_kilotoken(per_step);
@@ -163,24 +160,21 @@ impl Trainer {
     }
 }
 
-/// One run that was made for its speed.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Timed {
     pub(crate) parameters: u64,
-    /// The fastest step's: whatever else runs only ever adds to a step.
+    /// Seconds of the fastest step: other load only adds time.
     pub(crate) step_seconds: f64,
-    /// Digest of the weights at the end.
     pub(crate) weights: String,
 }
 
-/// Arguments of a run without a limit, as a stranger would type them.
-pub(crate) fn words(model: &Model, device: &str) -> Vec<String> {
+/// The arguments that a record shows.
+pub(crate) fn unlimited_arguments(model: &Model, device: &str) -> Vec<String> {
     arguments(model, device, UNLIMITED, &[], "DIR")
 }
 
 const UNLIMITED: &str = "unlimited";
 
-/// The command line of a cell as a stranger would type it.
 pub(super) fn shown(model: &Model, device: &str) -> String {
     Invocation::new("train").arguments(arguments(model, device, "BUDGET", &[], "DIR")).to_string()
 }
@@ -196,8 +190,8 @@ fn arguments(model: &Model, device: &str, budget: &str, further: &[String], run:
         .collect()
 }
 
-/// Where a trainer that `cargo xtask gpu-check` laid down comes from.
-fn carried_from(folder: &Path) -> Option<String> {
+/// States the commit of a trainer that `cargo xtask gpu-check` carried here.
+fn commit_of_carried(folder: &Path) -> Option<String> {
     let commit = fs::read_to_string(folder.join("commit")).ok()?;
     Some(format!("built by `cargo xtask gpu-check` at commit {}", commit.trim()))
 }
@@ -209,11 +203,11 @@ fn build(target: &Path, device: &str) -> Result<PathBuf> {
     Ok(target.join("release").join(format!("train{EXE_SUFFIX}")))
 }
 
-/// Otherwise bad input is a fault of the command, not of the budget.
+/// Start of the trainer's message when its plan refuses a run. Any other exit with code 2 is bad input.
 const PLAN_REFUSES: &str = "this run cannot work here";
 
 fn judge(ended: &Ended, time: Duration, run: &str) -> Outcome {
-    // Where this run happened to lie means nothing to a reader of the record.
+    // The run's own folder means nothing to a reader of the record.
     let complaint = ended.complaint.replace(run, "DIR");
     let Some(status) = ended.status else {
         return Outcome::OutOfTime(format!("stopped after {} s", time.as_secs()));
@@ -230,7 +224,6 @@ fn judge(ended: &Ended, time: Duration, run: &str) -> Outcome {
     }
 }
 
-/// Seconds of the fastest step in a journal.
 fn fastest_step(journal: &str) -> Result<f64> {
     let lines = journal.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>();
     let lines = lines.context("the trainer's journal is no JSON")?;
@@ -250,7 +243,7 @@ pub(super) mod tests {
 
     use super::{super::summary::tests::PRINTED, *};
 
-    /// A program in the trainer's place, and the folder of this test alone that it lies in.
+    /// A script in the trainer's place, in a folder per test.
     pub(in super::super) struct StandIn {
         pub(in super::super) trainer: Trainer,
         pub(in super::super) folder: PathBuf,
@@ -287,19 +280,19 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_run_that_finishes_is_its_summary() {
+    fn a_finished_run_yields_its_summary() {
         let outcome = outcome("finished", &finishing(PRINTED));
         assert_eq!(outcome.summary().map(|run| run.steps), Some(10));
     }
 
     #[test]
-    fn exit_1_does_not_fit_for_the_reason_it_gave() {
+    fn exit_code_1_means_it_does_not_fit() {
         let script = "echo 'step 1' >&2\necho \"train: step 1 in $7: no room\" >&2\nexit 1\n";
         assert_eq!(outcome("no-room", script), Outcome::DoesNotFit("step 1 in DIR: no room".to_owned()));
     }
 
     #[test]
-    fn a_plan_that_refuses_does_not_fit() {
+    fn a_refusing_plan_means_it_does_not_fit() {
         let script = "printf 'train: this run cannot work here:\\n  too large\\n  no disk\\n' >&2\nexit 2\n";
         let refused = "this run cannot work here: too large no disk".to_owned();
         assert_eq!(outcome("refused", script), Outcome::DoesNotFit(refused));
@@ -328,7 +321,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_run_is_stopped_at_its_limit_even_if_its_children_go_on_and_it_prints_without_end() {
+    fn a_run_is_stopped_at_its_limit_even_if_its_children_go_on_and_it_prints_endlessly() {
         let script = "sleep 30 &\nwhile :; do echo still here; echo still here >&2; sleep 0.01; done";
         let stand_in = StandIn::new("endless", script);
         let outcome = stand_in.trainer.train(&toy(), None, &[], Duration::from_millis(200)).unwrap();
@@ -346,7 +339,7 @@ pub(super) mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_run_is_told_its_energy_between_its_first_step_and_its_last() {
+    fn a_run_reports_the_energy_between_its_first_and_last_step() {
         let folder = super::super::energy::tests::Folder::new("trainer");
         let Some(library) = folder.library(1, 0) else { return };
         let read = folder.0.join("read").display().to_string();
@@ -358,13 +351,13 @@ pub(super) mod tests {
         let mut stand_in = StandIn::new("energy", &[step(1), step(3), finishing(PRINTED)].concat());
         stand_in.trainer.gpu = Some(Gpu::open(&library).unwrap());
         let outcome = stand_in.trainer.train(&toy(), None, &[], Duration::from_mins(1)).unwrap();
-        // A joule for two steps of 1,024 tokens each.
+        // One joule for two steps of 1,024 tokens each.
         let joules = outcome.summary().and_then(|run| run.joules_per_kilotoken);
         assert!(joules.is_some_and(|joules| (joules - 1e3 / 2048.0).abs() < 1e-9), "{outcome:?}");
     }
 
     #[test]
-    fn the_trainer_is_told_model_device_changes_and_budget() {
+    fn the_trainer_gets_model_device_changes_and_budget() {
         let further = ["model.n_layer=3".to_owned()];
         let words = arguments(&toy(), "cpu", "4096B", &further, "DIR").join(" ");
         assert_eq!(
@@ -375,7 +368,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_launched_trainer_is_the_last_word_of_its_launcher_and_is_told_the_same() {
+    fn a_launcher_starts_the_trainer_with_the_same_arguments() {
         let script = finishing(&PRINTED.replace("\"bb\"", "\"$3 $LAUNCHED\"")).replace("'END'", "END");
         let steps = [420.0, 350.5, 351.0].map(|ms| json!({"kind": "step", "ms": ms}).to_string()).join("\n");
         let journal = format!(
@@ -392,7 +385,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_run_that_does_not_fit_has_no_speed_but_a_reason() {
+    fn a_run_that_does_not_fit_gives_its_reason_instead_of_a_speed() {
         let stand_in = StandIn::new("no-speed", "echo 'train: no room' >&2\nexit 1\n");
         let error = stand_in.trainer.timed(&toy(), Duration::from_mins(1)).unwrap_err();
         assert_eq!(error.to_string(), "toy does not fit: no room");

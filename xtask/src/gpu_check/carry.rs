@@ -1,5 +1,5 @@
-//! Lays the folder to carry: the stripped release binaries (the check, the trainer, and this program, which measures the
-//! trainer), the same models in PyTorch, the script that runs them, the commit they were built from.
+//! Fills the folder to carry: the stripped binaries of the check, the trainer and this program, the same models in
+//! PyTorch, the script that runs them, and the commit.
 
 use std::{
     env, fs,
@@ -20,7 +20,7 @@ const BINARY: &str = "gpu_check";
 const TRAINER: &str = "train";
 const RUN: &str = include_str!("run.sh");
 
-pub(super) fn lay() -> Result<PathBuf> {
+pub(super) fn fill_folder() -> Result<PathBuf> {
     let root = workspace::root();
     let target = Workspace::read()?.target;
     let commit = workspace::commit()?;
@@ -39,15 +39,15 @@ pub(super) fn lay() -> Result<PathBuf> {
         let binary = folder.join(name);
         fs::copy(built, &binary)
             .with_context(|| format!("{name} could not be copied to {}", folder.display()))?;
-        // Not by the profile: another profile would build all of Burn once more.
+        // Stripped here: another profile would build all of Burn once more.
         Invocation::new("strip").arguments([binary.to_string_lossy()]).run(root)?;
         println!("{}: {} MiB", binary.display(), fs::metadata(&binary)?.len().div_ceil(1 << 20));
     }
-    lay_script(&folder, &commit)?;
+    write_script(&folder, &commit)?;
     Ok(folder)
 }
 
-fn lay_script(folder: &Path, commit: &str) -> Result<()> {
+fn write_script(folder: &Path, commit: &str) -> Result<()> {
     let run = folder.join("run");
     let peer = workspace::root().join(PEER);
     fs::copy(&peer, folder.join(CARRIED_PEER))
@@ -74,10 +74,10 @@ mod tests {
     use super::{super::run::Run, *};
 
     #[test]
-    fn the_script_runs_what_lies_beside_it_and_leaves_a_run_that_can_be_recorded() {
+    fn the_script_runs_its_folder_and_leaves_a_run_that_can_be_recorded() {
         let folder = env::temp_dir().join(format!("gpu-check-carried-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        lay_script(&folder, "abc\n").unwrap();
+        write_script(&folder, "abc\n").unwrap();
         let binary = "#!/bin/sh\n\
             echo \"{\\\"program\\\": \\\"$*\\\", \\\"verdict\\\": \\\"pass\\\"}\"\n\
             echo '{\"bandwidth\": 1}'\nexit 7\n";
@@ -95,11 +95,11 @@ mod tests {
     }
 
     #[test]
-    fn after_the_check_the_trainer_is_measured_and_neither_hides_the_others_failure() {
+    fn the_trainer_is_measured_after_the_check_and_either_failure_is_reported() {
         let folder = env::temp_dir().join(format!("gpu-check-measured-{}", std::process::id()));
         fs::create_dir_all(folder.join("bench-vram")).unwrap();
         fs::write(folder.join("bench-vram/cells.csv"), "of an earlier run").unwrap();
-        lay_script(&folder, "abc\n").unwrap();
+        write_script(&folder, "abc\n").unwrap();
         let outcomes = [("0", "0"), ("7", "0"), ("0", "7")].map(|(checked, measured)| {
             fs::write(folder.join(BINARY), format!("#!/bin/sh\necho '{{\"bandwidth\": 1}}'\nexit {checked}\n")).unwrap();
             let measuring = format!(
@@ -122,11 +122,12 @@ mod tests {
         );
     }
 
-    /// Words that the measuring program is asked with where the machine's Python says whether its PyTorch sees a GPU.
+    /// The arguments that the measuring program gets if `python` is the machine's Python, and whether the peer was
+    /// carried.
     fn measured_where(python: &str, test: &str) -> (String, bool) {
         let folder = env::temp_dir().join(format!("gpu-check-{test}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        lay_script(&folder, "abc\n").unwrap();
+        write_script(&folder, "abc\n").unwrap();
         let asked = folder.join("asked");
         for (name, does) in [
             (BINARY, "echo '{\"bandwidth\": 1}'".to_owned()),
@@ -140,13 +141,13 @@ mod tests {
         let run = Invocation::new(folder.join("run").to_string_lossy()).environment("PATH", path);
         run.run(&folder).unwrap();
         let is_there = folder.join(CARRIED_PEER).is_file();
-        let told = fs::read_to_string(asked).unwrap().replace(&folder.display().to_string(), "FOLDER");
+        let asked = fs::read_to_string(asked).unwrap().replace(&folder.display().to_string(), "FOLDER");
         fs::remove_dir_all(&folder).unwrap();
-        (told, is_there)
+        (asked, is_there)
     }
 
     #[test]
-    fn pytorch_is_compared_in_the_same_time_where_the_machine_has_one_that_sees_the_gpu() {
+    fn pytorch_is_compared_in_the_same_time_if_it_sees_the_gpu() {
         let (asked, is_there) = measured_where("exit 0", "peer");
         assert!(is_there, "the script is carried");
         assert_eq!(
@@ -161,12 +162,12 @@ mod tests {
         );
     }
 
-    /// The trainer's digests are `one` for a process alone and `several` for ranks.
+    /// Runs the script; the trainer's digest is `one` for a single process and `several` for ranks.
     fn outcome_of_ranks(gpus: &str, [one, several]: [&str; 2]) -> (bool, String) {
         let name = format!("gpu-check-ranks-{gpus}-{one}-{several}-{}", std::process::id());
         let folder = env::temp_dir().join(name);
         fs::create_dir_all(folder.join("bin")).unwrap();
-        lay_script(&folder, "abc\n").unwrap();
+        write_script(&folder, "abc\n").unwrap();
         let digests =
             "echo \"{\\\"losses_sha256\\\": \\\"0a\\\", \\\"weights_sha256\\\": \\\"$weights\\\"}\"";
         let train = format!(
@@ -191,20 +192,20 @@ mod tests {
     }
 
     #[test]
-    fn one_rank_a_gpu_passes_with_the_bits_of_one_process_alone_and_needs_two() {
-        let told = |gpus, weights| outcome_of_ranks(gpus, weights);
-        assert_eq!(told("2", ["ab", "ab"]), (true, "ranks 2 GPUs pass true true".to_owned()));
-        assert_eq!(told("4", ["ab", "ac"]), (false, "ranks 4 GPUs fail n/a n/a".to_owned()));
-        assert_eq!(told("1", ["ab", "ab"]), (true, "ranks 1 GPUs skipped n/a n/a".to_owned()));
+    fn one_rank_per_gpu_passes_with_the_bits_of_one_process_and_needs_two_gpus() {
+        let outcome = |gpus, weights| outcome_of_ranks(gpus, weights);
+        assert_eq!(outcome("2", ["ab", "ab"]), (true, "ranks 2 GPUs pass true true".to_owned()));
+        assert_eq!(outcome("4", ["ab", "ac"]), (false, "ranks 4 GPUs fail n/a n/a".to_owned()));
+        assert_eq!(outcome("1", ["ab", "ab"]), (true, "ranks 1 GPUs skipped n/a n/a".to_owned()));
     }
 
     #[test]
-    fn where_programs_would_load_the_stand_in_the_run_names_it_and_keeps_its_tuning_apart() {
+    fn a_run_on_the_stand_in_names_it_and_keeps_its_tuning_apart() {
         let folder = env::temp_dir().join(format!("gpu-check-stand-in-{}", std::process::id()));
         fs::create_dir_all(folder.join("lib")).unwrap();
         fs::write(folder.join("lib/libcuda.so.1"), b"\0\x7fELF\0CUDA stand-in\0").unwrap();
-        lay_script(&folder, "abc\n").unwrap();
-        // Fails without settings for autotune where it is started.
+        write_script(&folder, "abc\n").unwrap();
+        // Fails if it starts in a folder without autotune settings.
         let binary =
             "#!/bin/sh\ngrep -q local cubecl.toml && echo '{\"program\": \"mlp\", \"verdict\": \"pass\"}'\n";
         fs::write(folder.join(BINARY), binary).unwrap();
@@ -220,7 +221,7 @@ mod tests {
         fs::remove_dir_all(&folder).unwrap();
 
         let on_the_stand_in = Run::parse(&raw).unwrap();
-        assert!(passed && stand_in::played_the_device(&on_the_stand_in), "{raw}");
+        assert!(passed && stand_in::ran_on_the_stand_in(&on_the_stand_in), "{raw}");
         assert!(!passed_elsewhere && !elsewhere.contains("CUDA stand-in"), "{elsewhere}");
     }
 }

@@ -1,12 +1,11 @@
-//! The lines a run owes: for each program the plain run, the one without a budget, and one for each budget of the
-//! command. A run that died in between, or a file that was cut, lacks some.
+//! The lines that a run must have: for each program a plain run, one without a budget, and one per budget of the
+//! command. A run that died, or a truncated file, lacks some.
 
 use super::run::Run;
 
-/// Lines of their own, which no budget is for: a bandwidth that could not be measured, and one rank a GPU.
+/// Programs without budgets: a bandwidth that could not be measured, and one rank per GPU.
 const NO_PROGRAMS: [&str; 2] = ["bandwidth", "ranks"];
 
-/// Program and budget of each line that is not there.
 pub(super) fn missing(run: &Run) -> Vec<String> {
     let Some(budgets) = budgets(&run.command) else { return Vec::new() };
     let mut programs: Vec<&str> = run.verdicts.iter().map(|verdict| verdict.cells[0].as_str()).collect();
@@ -28,7 +27,6 @@ fn budgets(command: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// A run whose lines are `program budget`.
     fn missing_of(command: &str, lines: &[&str]) -> String {
         let header = format!(r#"{{"date": "d", "commit": "c", "command": "{command}", "machine": {{}}}}"#);
         let lines = lines.iter().map(|line| {
@@ -55,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_names_no_budgets_owes_no_lines() {
+    fn a_command_without_budgets_requires_no_lines() {
         assert_eq!(missing_of("gpu_check", &["mlp plain"]), "");
     }
 }

@@ -1,4 +1,4 @@
-//! Turns the lines of a run into a dated record that a stranger can judge and repeat.
+//! Turns the lines of a run into a dated record that others can judge and repeat.
 
 use std::{
     fmt::Write,
@@ -36,10 +36,9 @@ pub(super) fn make(raw: &Path, device: Option<&str>) -> Result<()> {
     }
 }
 
-/// The record of `bench-vram` that the script leaves beside its lines.
+/// Folder of the `bench-vram` record that the script leaves next to its lines.
 const MEASURED: &str = "bench-vram";
 
-/// Copies a record that was made elsewhere.
 fn adopt(measured: &Path, runs: &Path, date: &str, device: &str) -> Result<PathBuf> {
     let folder = records::fresh_folder(runs, date, &format!("{device} budgets"))?;
     for file in fs::read_dir(measured).with_context(|| format!("{} is unreadable", measured.display()))? {
@@ -50,7 +49,7 @@ fn adopt(measured: &Path, runs: &Path, date: &str, device: &str) -> Result<PathB
     Ok(folder)
 }
 
-/// Why the run is no proof, and which of its lines are missing.
+/// Why the run proves nothing, and which of its lines are missing.
 fn shortcoming(run: &Run) -> Option<String> {
     let missing = completeness::missing(run);
     let missing = (!missing.is_empty()).then(|| format!("missing: {}", missing.join(", ")));
@@ -65,22 +64,26 @@ fn page(run: &Run, device: &str) -> String {
     let note = shortcoming(run).map(|shortcoming| format!(" ({shortcoming})")).unwrap_or_default();
     let Run { commit, command, .. } = run;
     let mut line = |text: String| writeln!(page, "{text}").expect("a string takes every line");
+
     line(format!("{passed} passed, {failed} failed, {skipped} skipped{note}.\n"));
-    if stand_in::played_the_device(run) {
+    if stand_in::ran_on_the_stand_in(run) {
         line(format!("{}\n", stand_in::NOTE));
     }
     line(format!(
         "`{command}`, built by `cargo xtask gpu-check` at commit {commit}. Raw data: [raw.jsonl](raw.jsonl).\n"
     ));
+
     line("| Machine | |\n|---|---|".to_owned());
     for (name, value) in &run.machine {
         line(format!("| {} | {} |", name.replace('_', " "), value.as_str().unwrap_or_default()));
     }
+
     line("\n| Program | Budget | Verdict | Losses equal | Weights equal | Seconds per step |".to_owned());
     line("|---|---|---|---|---|---|".to_owned());
     for verdict in &run.verdicts {
         line(format!("| {} |", verdict.cells.join(" | ")));
     }
+
     match &run.bandwidth {
         Some(bandwidth) => line(format!("\nCopy bandwidth, as measured by the same binary: `{bandwidth}`.")),
         None => line("\nThe copy bandwidth is missing.".to_owned()),
@@ -120,6 +123,7 @@ mod tests {
             assert!(page.contains(expected), "{expected} is missing from:\n{page}");
         }
     }
+
     #[test]
     fn a_record_of_the_stand_in_says_that_no_gpu_took_part() {
         let on = |gpu: &str| page(&Run::parse(&RAW.replace("NVIDIA H200", gpu)).unwrap(), gpu);
@@ -128,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_budgets_that_was_made_on_the_gpu_is_kept_whole() {
+    fn a_record_of_budgets_from_the_gpu_is_copied_whole() {
         let place = std::env::temp_dir().join(format!("gpu-check-adopted-{}", std::process::id()));
         let measured = place.join(MEASURED);
         fs::create_dir_all(&measured).unwrap();

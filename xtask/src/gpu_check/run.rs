@@ -1,4 +1,4 @@
-//! A run of the checking binary, read from the JSON lines it left.
+//! A run of the checking binary, parsed from its JSON lines.
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value};
@@ -11,7 +11,7 @@ pub(super) struct Run {
     /// Facts about the machine, as the script found them, sorted by name.
     pub(super) machine: Map<String, Value>,
     pub(super) verdicts: Vec<Verdict>,
-    /// The last line of a run that came to its end.
+    /// The last line of a complete run.
     pub(super) bandwidth: Option<Value>,
 }
 
@@ -27,7 +27,6 @@ pub(super) struct Verdict {
     pub(super) outcome: Outcome,
     /// Program, budget, verdict, losses equal, weights equal, seconds per step.
     pub(super) cells: [String; 6],
-    /// Why it failed, where the run could tell.
     error: Option<String>,
 }
 
@@ -47,7 +46,7 @@ impl Run {
             }
         }
         if run.verdicts.is_empty() {
-            bail!("no program left a verdict: what `run` printed says why");
+            bail!("no program left a verdict: the output of `run` says why");
         }
         Ok(run)
     }
@@ -77,12 +76,11 @@ impl Run {
         self.verdicts.iter().filter(|verdict| verdict.outcome == outcome).count()
     }
 
-    /// Names and errors of the parts that failed and told why.
     pub(super) fn failures(&self) -> impl Iterator<Item = (String, &str)> {
         self.verdicts.iter().filter_map(|verdict| Some((verdict.name(), verdict.error.as_deref()?)))
     }
 
-    /// Why this run is no proof, if it is none. What was skipped proves nothing, and disproves nothing.
+    /// Why this run proves nothing, if so. A skipped check proves and disproves nothing.
     pub(super) fn shortcoming(&self) -> Option<String> {
         let failed: Vec<_> =
             self.verdicts.iter().filter(|verdict| verdict.outcome == Outcome::Fail).collect();

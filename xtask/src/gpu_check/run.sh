@@ -4,12 +4,12 @@
 #
 #     ./run [FILE]
 #
-# FILE (raw.jsonl beside this script unless named) gets one line on the machine, one per program and budget,
-# and one on the copy bandwidth. Then bench-vram/ gets a record of what device budgets cost the trainer, and, where `python3`
-# has a PyTorch that sees the GPU, of the same model there under the same caps. On a GPU all of it
-# takes eight minutes at most: what was not reached is missing in the record, and said to be. With several GPUs and Open MPI
-# two more pass on whether one rank a GPU ends with the bits of one process; FILE gets a line on that, too. Through
-# `cargo xtask stand-in` the first part runs without a GPU, as long as it takes, and FILE says so.
+# FILE (by default raw.jsonl next to this script) gets one line on the machine, one per program and budget, and one on the
+# copy bandwidth. Then bench-vram/ gets a record of the cost of device budgets in the trainer and, if `python3` has a
+# PyTorch that sees the GPU, of the same model in PyTorch under the same caps. On a GPU this takes at most eight minutes:
+# the record names missing lines. With several GPUs and Open MPI, two further minutes check that one rank per GPU ends with
+# the bits of one process, and FILE gets a line on that. Through `cargo xtask stand-in`, the first part runs without a GPU
+# and without a time limit, and FILE says so.
 set -euo pipefail
 
 folder=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -20,8 +20,8 @@ check=(gpu_check --budgets '100%,50%,25%' --json)
 field() { { "$@" 2>/dev/null || true; } | head -n 1 | tr -d '"\\' | sed 's/^ *//; s/ *$//'; }
 gpu() { field nvidia-smi --query-gpu="$1" --format=csv,noheader; }
 
-# The stand-in for the CUDA driver gives this name to its devices. Where programs would load it, a GPU beside it is
-# not used, whatever nvidia-smi says.
+# The stand-in for the CUDA driver gives this name to its devices. If programs would load it, they use no GPU, whatever
+# nvidia-smi says.
 stand_in='CUDA stand-in'
 uses_stand_in() {
     local folders folder
@@ -48,7 +48,7 @@ printf '{"date":"%s","commit":"%s","command":"%s","machine":{"gpu":"%s","gpu_mem
     "$(field sed -n 's/^model name[^:]*: //p' /proc/cpuinfo)" "$(field sed -n 's/^MemTotal: *//p' /proc/meminfo)" \
     "$(field uname -sr)" >"$raw"
 
-# What an earlier run left is not this one's.
+# Remove the record of an earlier run.
 rm -rf "$folder/bench-vram"
 status=0
 (cd "$work" && exec ${limit[@]+"${limit[@]}"} "$folder/${check[0]}" "${check[@]:1}") | tee -a "$raw" || status=$?
@@ -65,7 +65,7 @@ if [ "$work" = . ] && [ -x "$folder/xtask" ]; then
     fi
 fi
 
-# One rank a GPU. What autotune has chosen for one process holds for all: it is on disk.
+# One rank per GPU. All processes share the choices of autotune, which are on disk.
 digests() { grep -oE '"(losses|weights)_sha256": *"[0-9a-f]+"' "$1"; }
 ranks() {
     local steps=(--config toy --device cuda --json --set train.steps=8 --set "train.accumulate=$gpus" --set eval.every=0
@@ -80,13 +80,13 @@ ranks() {
 if [ "$work" = . ] && [ -x "$folder/train" ]; then
     gpus=$(gpu count)
     [[ $gpus =~ ^[0-9]+$ ]] || gpus=0
-    told() { printf '{"program":"ranks","budget":"%s GPUs",%s}\n' "$gpus" "$1" | tee -a "$raw"; }
+    report() { printf '{"program":"ranks","budget":"%s GPUs",%s}\n' "$gpus" "$1" | tee -a "$raw"; }
     if [ "$gpus" -lt 2 ] || ! command -v mpirun >/dev/null; then
-        told '"verdict":"skipped","error":"it takes two GPUs and mpirun"'
+        report '"verdict":"skipped","error":"it takes two GPUs and mpirun"'
     elif ranks; then
-        told '"verdict":"pass","losses_equal":true,"weights_equal":true'
+        report '"verdict":"pass","losses_equal":true,"weights_equal":true'
     else
-        told '"verdict":"fail","error":"one rank a GPU does not end with the bits of one process; what it printed is above"'
+        report '"verdict":"fail","error":"one rank a GPU does not end with the bits of one process; what it printed is above"'
         status=1
     fi
 fi

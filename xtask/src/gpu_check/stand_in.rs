@@ -1,5 +1,5 @@
-//! A run on the stand-in for the CUDA driver, as against one on a GPU: `cargo xtask stand-in cargo xtask gpu-check
-//! --here`. Its record must not pass for a GPU's.
+//! Runs on the stand-in for the CUDA driver: `cargo xtask stand-in cargo xtask gpu-check --here`. Their records must
+//! not pass for a GPU's.
 
 use std::ffi::OsString;
 
@@ -14,22 +14,22 @@ pub(super) const NOTE: &str = "**No GPU took part.** The device was the stand-in
                                the CPU. Losses, weights and budgets are compared as on a GPU; times and bandwidth \
                                say nothing about one.";
 
-pub(super) fn played_the_device(run: &Run) -> bool {
+pub(super) fn ran_on_the_stand_in(run: &Run) -> bool {
     run.gpu() == Some(NAME)
 }
 
-/// The name of the record. A run without a GPU keeps the stand-in's, whatever it is asked to be called.
+/// Refuses to record a run on the stand-in under any other name.
 pub(super) fn check_name(run: &Run, device: &str) -> Result<()> {
     ensure!(
-        !played_the_device(run) || device == NAME,
+        !ran_on_the_stand_in(run) || device == NAME,
         "the device of this run was the stand-in for the CUDA driver: it cannot be recorded as `{device}`; leave out \
          --device"
     );
     Ok(())
 }
 
-/// Variables that the build must not see. `cudarc` is built anew, and all that depends on it, where `CUDA_PATH`
-/// changes; the stand-in sets it for the program alone.
+/// Variables that the build must not see. A changed `CUDA_PATH` rebuilds `cudarc` and all that depends on it; the
+/// stand-in sets it for the program alone.
 pub(super) fn withheld_from_the_build(ours: impl Fn(&str) -> Option<OsString>) -> &'static [&'static str] {
     if ours("STAND_IN_CACHE").is_some() { &["CUDA_PATH"] } else { &[] }
 }

@@ -1,7 +1,7 @@
-"""Has NVRTC compile kernels for one architecture. `cargo xtask kernels` runs it and reads its JSON lines.
+"""Compiles kernels for one architecture with NVRTC. `cargo xtask kernels` runs this script and reads its JSON lines.
 
     compile.py LIBRARY                      # version and architectures
-    compile.py LIBRARY FOLDER OPTION...     # one line per FOLDER/*.cu: the log where it was refused, else null
+    compile.py LIBRARY FOLDER OPTION...     # one line per FOLDER/*.cu: the log if NVRTC refused it, else null
 """
 import ctypes
 import json
@@ -28,7 +28,7 @@ def compile_all(nvrtc, folder, options):
         result = nvrtc.nvrtcCompileProgram(program, len(options), array)
         refused = result == COMPILATION_ERROR
         if not refused and result != 0:
-            # Not the kernel's fault.
+            # A failure that the kernel did not cause.
             sys.exit(f"NVRTC failed with result {result}: {log(nvrtc, program)}")
         print(json.dumps({"kernel": path.name, "log": log(nvrtc, program) if refused else None}), flush=True)
         require(nvrtc.nvrtcDestroyProgram(ctypes.byref(program)))
@@ -47,7 +47,7 @@ def require(result):
         sys.exit(f"NVRTC failed with result {result}")
 
 
-# NVRTC looks for them by name alone, and not every release looks beside itself.
+# NVRTC loads these by name, and not every release searches its own folder.
 for builtins in pathlib.Path(sys.argv[1]).parent.glob("libnvrtc-builtins.so*"):
     ctypes.CDLL(str(builtins))
 library = ctypes.CDLL(sys.argv[1])

@@ -1,5 +1,5 @@
-//! NVRTC and the headers it needs: found where CUDA is installed, or fetched by pip into `target/nvrtc`.
-//! Nothing of it is linked; NVIDIA's licence covers what is fetched, and it stays below `target`.
+//! NVRTC and its headers: from an installed CUDA, or fetched by pip into `target/nvrtc`. Nothing is linked; NVIDIA's
+//! licence covers the fetched files, which stay below `target`.
 
 use std::{
     env, fs,
@@ -15,17 +15,17 @@ use crate::{invocation::Invocation, workspace};
 #[derive(Debug)]
 pub(super) struct Toolkit {
     pub(super) library: PathBuf,
-    /// In the order in which they are searched.
+    /// In search order.
     pub(super) headers: Vec<PathBuf>,
 }
 
-/// The second is where the headers for tensor cores lie, which come in a wheel of their own.
+/// The second is for tensor cores, and comes in a wheel of its own.
 const HEADERS: [&str; 2] = ["cuda_runtime.h", "crt/mma.h"];
 const WAYS_OUT: &str = "`cargo xtask kernels --fetch` downloads NVRTC and its headers from PyPI; an installed CUDA is \
                         found through CUDA_PATH";
 
 impl Toolkit {
-    /// The first whole one: in `folders`, in CUDA's own, or where CUDA is installed by default.
+    /// The first complete toolkit: in `folders`, in `CUDA_PATH`, or where CUDA is installed by default.
     pub(super) fn find(folders: &[PathBuf]) -> Result<Self> {
         let installed = env::var_os("CUDA_PATH").map(PathBuf::from);
         let usual = ["/usr/local/cuda", "/opt/cuda"].map(PathBuf::from);
@@ -39,7 +39,7 @@ impl Toolkit {
         bail!("NVRTC is not at hand: {}. {WAYS_OUT}", lacking.join("; "))
     }
 
-    /// An installation, or unpacked wheels, each of which brings folders of its own below `nvidia`.
+    /// Accepts an installation, or unpacked wheels, which bring folders below `nvidia`.
     fn in_folder(folder: &Path) -> Result<Self, Vec<&'static str>> {
         let mut roots = vec![folder.to_owned()];
         roots.extend(children(&folder.join("nvidia")));
@@ -60,7 +60,7 @@ impl Toolkit {
     }
 }
 
-/// The stand-in has a link of this name that leads to no NVRTC.
+/// Follows links: the stand-in has a link of this name to something else.
 fn is_nvrtc(file: &Path) -> bool {
     let named =
         |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libnvrtc.so"));
@@ -83,7 +83,6 @@ pub(super) fn require_python(python: &str) -> Result<()> {
         .with_context(|| format!("`{python}`, which calls NVRTC, could not be started: install Python 3"))
 }
 
-/// A release of CUDA, as its wheels name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Release {
     major: u32,
@@ -112,7 +111,7 @@ impl Release {
         if Toolkit::in_folder(&folder).is_ok() {
             return Ok(());
         }
-        // Under another name until it is whole.
+        // Under another name until it is complete.
         let part = folder.with_extension(format!("{}.part", self.minor));
         for unfinished in [&part, &folder] {
             if unfinished.exists() {
@@ -141,10 +140,10 @@ impl Release {
 
     fn packages(self) -> [String; 4] {
         let Self { major, minor } = self;
-        // Until 13 the release was part of a name, and `crt/` came with the compiler.
+        // Before 13 the release was part of a name, and `crt/` came with the compiler.
         let (suffix, crt) = if major == 12 { ("-cu12", "nvcc") } else { ("", "crt") };
         let exactly = |name| format!("nvidia-cuda-{name}{suffix}=={major}.{minor}.*");
-        // These headers have numbers of their own after the first.
+        // These headers share only the major version.
         let cccl = format!("nvidia-cuda-cccl{suffix}=={major}.*");
         [exactly("nvrtc"), exactly("runtime"), exactly(crt), cccl]
     }
@@ -160,7 +159,6 @@ fn unpack(wheel: &Path, to: &Path) -> Invocation {
 mod tests {
     use super::*;
 
-    /// Files below a fresh folder, which `check` looks at.
     fn with_files<T>(name: &str, files: &[&str], check: impl Fn(&Path) -> T) -> T {
         let folder = env::temp_dir().join(format!("nvrtc-{name}-{}", std::process::id()));
         for file in files {
@@ -216,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_at_hand_the_error_says_what_is_lacking_and_how_to_get_it() {
+    fn a_missing_toolkit_is_an_error_that_names_its_parts_and_how_to_get_them() {
         if Toolkit::find(&[]).is_ok() {
             return println!("did not run: CUDA is installed here");
         }
@@ -226,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn wheels_are_asked_for_by_the_names_of_their_release() {
+    fn wheels_are_requested_by_the_names_of_their_release() {
         let packages = |release: &str| release.parse::<Release>().unwrap().packages().join(" ");
         assert_eq!(
             packages("12.8"),

@@ -1,4 +1,4 @@
-//! The answers of NVRTC, read from the JSON lines of `compile.py`.
+//! NVRTC's verdicts, parsed from the JSON lines of `compile.py`.
 
 use std::{fmt, time::Duration};
 
@@ -11,23 +11,22 @@ pub(super) struct Compiler {
     architectures: Vec<u32>,
 }
 
-/// The kernels of one architecture.
 #[derive(Debug)]
 pub(super) struct Verdicts {
     architecture: String,
     accepted: usize,
-    /// File names, each with the lines of the log that say why.
+    /// File names, each with the lines of the log that give the reason.
     pub(super) refused: Vec<(String, String)>,
     took: Duration,
 }
 
-/// A kernel that fails often brings a hundred others with the same error.
+/// Kernels that are shown; one fault often makes a hundred kernels fail alike.
 const SHOWN_KERNELS: usize = 10;
 const SHOWN_LINES: usize = 3;
 
 impl Compiler {
     pub(super) fn parse(line: &str) -> Result<Self> {
-        serde_json::from_str(line).with_context(|| format!("the compiler told its version as {line:?}"))
+        serde_json::from_str(line).with_context(|| format!("the compiler printed no version: {line:?}"))
     }
 
     pub(super) fn require(&self, architecture: u32) -> Result<()> {
@@ -61,7 +60,7 @@ impl Verdicts {
     }
 }
 
-/// The first errors of a log; its first lines where nothing in it is called an error.
+/// The first errors of a log, or its first lines if none is marked as an error.
 fn reasons(log: &str) -> String {
     let errors: Vec<&str> =
         log.lines().filter(|line| line.contains("error:")).take(SHOWN_LINES).map(str::trim).collect();
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_no_verdict_is_an_error() {
+    fn a_line_without_a_verdict_is_an_error() {
         assert!(verdicts("Killed").unwrap_err().to_string().contains("\"Killed\""));
     }
 

@@ -1,10 +1,9 @@
-//! Byte counts as they are typed and as they are shown.
+//! Byte counts: parsing and display.
 
 use std::{fmt, str::FromStr};
 
 use anyhow::{Context, Error, Result, bail, ensure};
 
-/// A byte count that is shown with three digits or a little more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bytes(pub(crate) u64);
 

@@ -1,4 +1,4 @@
-//! Comma-separated tables of text, whole or refused.
+//! Comma-separated tables of text; a truncated table is refused.
 
 use anyhow::{Context, Result, ensure};
 
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_is_written_reads_back() {
+    fn a_written_table_reads_back() {
         let rows = vec![
             vec!["plain".to_owned(), String::new(), "with, comma".to_owned()],
             vec!["\"quoted\"".to_owned(), "two\nlines".to_owned(), "\"".to_owned()],

@@ -1,4 +1,4 @@
-//! The facts about this machine that a record states, among them its GPU.
+//! The facts about this machine that a record states, including its GPU.
 
 use std::{fs, path::Path, thread};
 
@@ -8,10 +8,9 @@ use super::bytes::Bytes;
 
 pub(crate) struct Machine {
     pub(crate) gpu: Option<String>,
-    /// How the GPU, or that there is none, was found out.
+    /// How the GPU, or its absence, was determined.
     pub(crate) evidence: String,
     pub(crate) processor: String,
-    /// Names and values, in the order they are shown.
     pub(crate) facts: Vec<(&'static str, String)>,
 }
 
@@ -42,7 +41,7 @@ impl Machine {
     }
 }
 
-/// Processes that ran or waited to, on the mean of the last minute.
+/// Processes that ran or waited to run, averaged over the last minute.
 pub(crate) fn load() -> String {
     read("/proc/loadavg").split_whitespace().next().unwrap_or("unknown").to_owned()
 }
@@ -73,13 +72,12 @@ fn gpu(smi: Option<&str>, information: Option<&str>) -> (Option<String>, String)
     (None, "neither nvidia-smi nor /proc/driver/nvidia finds a GPU".to_owned())
 }
 
-/// Name, memory and driver.
 fn first_gpu(smi: &str) -> Option<[&str; 3]> {
     let mut fields = smi.lines().next()?.split(',').map(str::trim);
     Some([fields.next()?, fields.next()?, fields.next()?])
 }
 
-/// The value behind `name:` in a file of the kernel's.
+/// The value after `name:` in a file of the kernel.
 fn field(text: &str, name: &str) -> Option<String> {
     let value = |line: &str| {
         let (found, value) = line.split_once(':')?;
@@ -88,7 +86,7 @@ fn field(text: &str, name: &str) -> Option<String> {
     text.lines().find_map(value)
 }
 
-/// The machine's, and the control group's limit where that is lower.
+/// The machine's memory, and the control group's limit if that is lower.
 fn memory(meminfo: &str, group: &str) -> String {
     let total =
         field(meminfo, "MemTotal").and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok());
@@ -103,7 +101,7 @@ fn memory(meminfo: &str, group: &str) -> String {
 pub(crate) mod tests {
     use super::*;
 
-    pub(crate) fn of_no_note() -> Machine {
+    pub(crate) fn cpu_machine() -> Machine {
         Machine {
             gpu: None,
             evidence: String::new(),
@@ -123,7 +121,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn without_a_gpu_it_says_where_it_looked() {
+    fn without_a_gpu_the_evidence_names_both_sources() {
         for silent in [None, Some(""), Some("No devices were found")] {
             let (name, evidence) = gpu(silent, None);
             assert_eq!(name, None);
@@ -132,7 +130,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn memory_is_what_the_process_may_really_use() {
+    fn memory_is_limited_by_the_control_group() {
         let meminfo = "MemFree: 1 kB\nMemTotal:       25165824 kB\n";
         assert_eq!(memory(meminfo, "max\n"), "24.0 GiB");
         assert_eq!(memory(meminfo, "8589934592\n"), "8.00 GiB of 24.0 GiB");

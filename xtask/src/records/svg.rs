@@ -1,14 +1,13 @@
-//! Lines, dots and words as SVG.
+//! A canvas for SVG pictures of lines, dots and text.
 
 use std::fmt::{Arguments, Write as _};
 
 /// A point in the picture, from its top left.
 pub(crate) type At = (f64, f64);
 
-/// Classes `c0` and further give lines and dots a colour.
+/// Number of classes `c0`, `c1` and so on, which colour lines and dots.
 pub(crate) const COLOURS: usize = 6;
 
-/// Colours for light and for dark pages.
 const STYLE: &str = "\
 text{font:12px system-ui,sans-serif;fill:#24292f}.title{font-weight:600}.x{text-anchor:middle}.y{text-anchor:end}\
 .page{fill:#fff}.grid{stroke:#d0d7de}.limit{stroke:#8c959f;stroke-dasharray:4 4}.line{fill:none;stroke-width:2}.dashed{stroke-dasharray:6 4}\
@@ -43,7 +42,7 @@ impl Canvas {
         self.put(format_args!("<polyline class=\"{class}\" points=\"{}\"/>", points.join(" ")));
     }
 
-    /// A dot with words that show while the pointer rests on it.
+    /// A dot with a text that appears while the pointer rests on it.
     pub(crate) fn dot(&mut self, class: &str, (x, y): At, said: &str) {
         self.put(format_args!(
             "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\"><title>{}</title></circle>",
@@ -56,7 +55,7 @@ impl Canvas {
         self.line(class, (x - 4.0, y + 4.0), (x + 4.0, y - 4.0));
     }
 
-    pub(crate) fn words(&mut self, class: &str, (x, y): At, said: &str) {
+    pub(crate) fn text(&mut self, class: &str, (x, y): At, said: &str) {
         let said = escaped(said);
         self.put(format_args!("<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{said}</text>"));
     }
@@ -79,9 +78,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_cannot_break_the_picture() {
+    fn texts_are_escaped() {
         let mut canvas = Canvas::new(10.0, 10.0, "<t>");
-        canvas.words("", (1.0, 2.0), "a&b");
+        canvas.text("", (1.0, 2.0), "a&b");
         canvas.dot("", (1.0, 2.0), "x>y");
         let drawn = canvas.finish();
         for said in ["&lt;t&gt;", ">a&amp;b<", "x&gt;y"] {

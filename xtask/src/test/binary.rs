@@ -1,4 +1,4 @@
-//! One test binary: which of its tests belong to a size, and a run of them under a time limit.
+//! Selects the tests of a binary for a size, and runs them under a time limit.
 
 use std::{
     fmt::{self, Write as _},
@@ -15,27 +15,22 @@ use suite::Size;
 
 use crate::invocation::Invocation;
 
-/// A binary as cargo has built it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Binary {
     pub(super) package: String,
-    /// Name of the target within the package.
     pub(super) target: String,
     pub(super) executable: PathBuf,
-    /// The package's folder, in which its tests run.
     pub(super) folder: PathBuf,
 }
 
-/// Which tests of a binary one process runs.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Selection {
-    /// All but those marked `#[ignore]`, or those of them that contain one of these.
+    /// All tests without `#[ignore]`, or those of them that contain one of these texts.
     Unmarked(Vec<String>),
-    /// These, which are marked `#[ignore]` because they belong to a larger size.
+    /// These tests, marked `#[ignore]` because they belong to a larger size.
     Marked(Vec<String>),
 }
 
-/// How the tests of one process ended.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Ran {
     pub(super) passed: usize,
@@ -51,7 +46,7 @@ impl Ran {
         self.ignored += other.ignored;
     }
 
-    /// Adds what a line of libtest says, if it closes a run of tests.
+    /// Adds the counts of a line of libtest, if it closes a run of tests.
     fn read(&mut self, line: &str) {
         let Some(counts) = line.strip_prefix("test result: ").and_then(|line| line.split_once(". ")) else {
             return;
@@ -69,14 +64,13 @@ impl Ran {
     }
 }
 
-/// Modules whose tests are marked `#[ignore]` and belong to the gate, or to the full suite.
+/// True if a test marked `#[ignore]` belongs to `size`: its module is `gate` or `full`.
 fn belongs(test: &str, size: Size) -> bool {
     let is_in = |module: &str| test.split("::").any(|part| part == module);
     (size >= Size::Gate && is_in("gate")) || (size == Size::Full && is_in("full"))
 }
 
 impl Binary {
-    /// The runs of this binary that belong to `size`.
     pub(super) fn selections(&self, size: Size, filters: &[String]) -> Result<Vec<Selection>> {
         let mut selections = vec![Selection::Unmarked(filters.to_vec())];
         if size > Size::Quick {
@@ -100,7 +94,8 @@ impl Binary {
             .environment("CARGO_MANIFEST_DIR", self.folder.to_string_lossy())
     }
 
-    /// Runs the selected tests. What they print is shown if one fails, or at the limit, at which the process is killed.
+    /// Runs the selected tests, and kills the process at the limit. Output is shown if a test fails or the limit is
+    /// reached.
     pub(super) fn run(
         &self,
         selection: &Selection,
@@ -126,7 +121,6 @@ impl Binary {
     }
 }
 
-/// Reads what a test process prints until it ends or the limit is reached.
 pub(super) fn watch(mut child: Child, limit: Duration) -> Result<Ran> {
     let started = Instant::now();
     let lines = reader(child.stdout.take().context("its output is piped")?);
@@ -156,7 +150,7 @@ pub(super) fn watch(mut child: Child, limit: Duration) -> Result<Ran> {
     Ok(ran)
 }
 
-/// Lines of `output`, until the process closes it. One that left children behind may keep it open: the limit ends that.
+/// Lines of `output` until it is closed. Children of the process may keep it open; the limit ends that.
 fn reader(output: impl Read + Send + 'static) -> mpsc::Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {

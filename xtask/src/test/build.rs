@@ -1,4 +1,4 @@
-//! Test binaries from cargo: what is compiled for a size, and where cargo has put it.
+//! Builds test binaries with cargo.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,13 +13,12 @@ use suite::Size;
 use super::binary::{Binary, Ran, watch};
 use crate::{invocation::Invocation, workspace};
 
-/// All targets but those whose manifest says `test = false`. A crate's examples are no part of the suite.
+/// All targets except those with `test = false`; examples are not part of the suite.
 const TARGETS: &str = "--tests";
 
-/// Features that no default has and that have tests, with their packages: the full suite runs these once more.
+/// Features with tests that no default enables, with their packages: the full suite runs these once more.
 const MORE_FEATURES: [(&str, &str); 2] = [("on-vulkan", "spirv"), ("tokenizer", "parquet")];
 
-/// Compiles the tests and returns their binaries, in cargo's order.
 pub(super) fn binaries(size: Size, packages: &[String]) -> Result<Vec<Binary>> {
     let mut binaries = compiled(&cargo_test(size, packages))?;
     if size == Size::Full && packages.is_empty() {
@@ -33,8 +32,8 @@ pub(super) fn binaries(size: Size, packages: &[String]) -> Result<Vec<Binary>> {
     Ok(binaries)
 }
 
-/// Features that the gate leaves out, since they only choose how the same kernels are compiled.
-pub(super) fn checks_of_features() -> Vec<Invocation> {
+/// They only choose how the same kernels are compiled, so that the gate leaves them out.
+pub(super) fn feature_checks() -> Vec<Invocation> {
     let check = Invocation::cargo("check --profile checked --no-default-features");
     let of = [
         ("backend-offload", "cube"),
@@ -58,7 +57,6 @@ fn compiled(test: &Invocation) -> Result<Vec<Binary>> {
     Ok(binaries)
 }
 
-/// Compiles and runs the examples in documentation.
 pub(super) fn documentation(
     size: Size,
     packages: &[String],
@@ -76,8 +74,8 @@ pub(super) fn documentation(
     watch(child, Duration::from_mins(30))
 }
 
-/// The quick suite is the default members, which all share what the first command has compiled. The larger ones add the
-/// tests on Vulkan, for which Burn is compiled with a second backend.
+/// The quick suite covers the default members, which share the first command's build. Larger sizes add the tests on
+/// Vulkan, for which Burn is compiled with a second backend.
 pub(super) fn cargo_test(size: Size, packages: &[String]) -> Invocation {
     let test = Invocation::cargo("test");
     let test = match size {
@@ -91,7 +89,6 @@ pub(super) fn cargo_test(size: Size, packages: &[String]) -> Invocation {
     }
 }
 
-/// The binary that a message of cargo's announces, if it does.
 fn parse(message: &str) -> Result<Option<Binary>> {
     let message: Value = serde_json::from_str(message).context("cargo printed a message that is not JSON")?;
     let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
@@ -108,7 +105,7 @@ fn parse(message: &str) -> Result<Option<Binary>> {
     }))
 }
 
-/// A package's name from its identifier: `path+file:///repository/models#0.1.0`, or `…#name@0.1.0` where the folder has
+/// A package's name from its identifier: `path+file:///repository/models#0.1.0`, or `…#name@0.1.0` if the folder has
 /// another name.
 fn name_in(identifier: &str, folder: &Path) -> String {
     let named = identifier.rsplit_once('#').and_then(|(_, rest)| rest.split_once('@'));

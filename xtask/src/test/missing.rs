@@ -1,4 +1,4 @@
-//! Tests that did not run, by what they lacked: the file that the crate `suite` writes, read back.
+//! Tests that did not run, by missing need, as written by crate `suite`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use suite::Need;
 pub(super) struct Missing(BTreeMap<Need, BTreeSet<String>>);
 
 impl Missing {
-    /// One line for each time a test asked: the need's name, a tab, the test. A test may ask more than once.
+    /// Parses lines of need, tab and test; a test may appear more than once.
     pub(super) fn read(lines: &str) -> Self {
         let mut missing = BTreeMap::<Need, BTreeSet<String>>::new();
         for (name, test) in lines.lines().filter_map(|line| line.split_once('\t')) {
@@ -22,13 +22,12 @@ impl Missing {
         Self(missing)
     }
 
-    /// Tests that lacked something, each counted once.
+    /// Number of tests that lacked something, each counted once.
     pub(super) fn tests(&self) -> usize {
         self.0.values().flatten().collect::<BTreeSet<_>>().len()
     }
 }
 
-/// Each need with its number of tests and its remedy.
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, (need, tests)) in self.0.iter().enumerate() {

@@ -1,9 +1,9 @@
-//! Rules for what cargo compiles: the commands of the README share what the first one has compiled, and nothing
-//! optimises what runs while compiling.
+//! Rules for what cargo compiles: the README's commands share the first one's build, and code that runs during
+//! compilation is not optimised.
 //!
-//! Cargo compiles a dependency once for each set of features that the packages of one command ask of it. A dependency
-//! that asks for one more feature in the tests alone can have all of Burn compiled a second time. So the unit graphs of
-//! the commands are compared, which cargo prints without compiling anything.
+//! Cargo compiles a dependency once per set of features that the packages of a command request. One more feature in the
+//! tests alone can have all of Burn compiled a second time. So these rules compare the commands' unit graphs, which
+//! cargo prints without compiling.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,10 +15,10 @@ use crate::{invocation::Invocation, workspace};
 
 const PINS: &str = "xtask/pins/Cargo.toml";
 
-/// The command that a newcomer runs first.
+/// The first command of the README.
 const FIRST: &str = "build --release --package train";
 
-/// Commands that come after it, and reuse what it has compiled.
+/// Later commands, which reuse its build.
 const LATER: [&str; 3] =
     ["test --release --no-run", "build --release --package serve", "build --release --package xtask"];
 
@@ -47,13 +47,13 @@ struct Profile {
     opt_level: String,
 }
 
-/// Package, target, mode and level of optimisation: units that agree in these differ in features alone. A dependency of a
+/// Package, target, mode and optimisation level: units that agree in these differ only in features. A dependency of a
 /// procedural macro is another unit than the same package in a program, and not optimised.
 type Identity<'a> = (&'a str, &'a str, &'a str, &'a str);
 
 impl Graph {
-    fn of(command: &str) -> Result<Self> {
-        // The graph is unstable, and stable cargo prints it to those who set this.
+    fn for_command(command: &str) -> Result<Self> {
+        // Unit graphs are unstable; with this variable, stable cargo prints them.
         let graph = Invocation::cargo(command)
             .arguments(["--unit-graph", "-Z", "unstable-options"])
             .environment("RUSTC_BOOTSTRAP", "1")
@@ -62,7 +62,6 @@ impl Graph {
             .with_context(|| format!("`cargo {command} --unit-graph` has another form"))
     }
 
-    /// Features of each unit that comes from a registry.
     fn features(&self) -> BTreeMap<Identity<'_>, Vec<&BTreeSet<String>>> {
         let mut features = BTreeMap::<_, Vec<_>>::new();
         for unit in self.units.iter().filter(|unit| unit.pkg_id.starts_with("registry+")) {
@@ -77,14 +76,14 @@ impl Graph {
 }
 
 pub(super) fn all() -> Result<Vec<Finding>> {
-    let first = Graph::of(FIRST)?;
+    let first = Graph::for_command(FIRST)?;
     let mut findings = optimised(FIRST, &first);
     for command in LATER {
-        let later = Graph::of(command)?;
+        let later = Graph::for_command(command)?;
         findings.extend(compiled_again(&first, command, &later));
     }
     let dev = "build --workspace";
-    findings.extend(optimised(dev, &Graph::of(dev)?));
+    findings.extend(optimised(dev, &Graph::for_command(dev)?));
     Ok(findings)
 }
 
@@ -98,7 +97,7 @@ fn compiled_again(first: &Graph, command: &str, later: &Graph) -> Vec<Finding> {
             let differences = compiled[0].symmetric_difference(features).map(String::as_str);
             let differences: Vec<&str> = differences.collect();
             let reason = format!(
-                "`cargo {command}` compiles {} again, and what depends on it, since `cargo {FIRST}` compiles it with \
+                "`cargo {command}` compiles {} again, and its dependents, since `cargo {FIRST}` compiles it with \
                  other features: {} has to name `{}`",
                 unit.0.rsplit(['#', '/']).next().unwrap_or(unit.0),
                 PINS,
@@ -110,7 +109,7 @@ fn compiled_again(first: &Graph, command: &str, later: &Graph) -> Vec<Finding> {
     findings
 }
 
-/// Procedural macros and build scripts that are optimised: each runs once, for less time than that takes.
+/// Optimised procedural macros and build scripts: each runs once, in less time than its optimisation takes.
 fn optimised(command: &str, graph: &Graph) -> Vec<Finding> {
     let runs_while_compiling = |unit: &&Unit| {
         unit.target.kind.iter().any(|kind| matches!(kind.as_str(), "proc-macro" | "custom-build"))

@@ -1,5 +1,5 @@
-//! Rules for what is read outside of a compiler: links lead somewhere, nothing names one machine's folders,
-//! configurations are JSON objects, measurements are those of a record.
+//! Rules for text that no compiler checks: links resolve, no file names folders of one machine, configurations are JSON
+//! objects, and the README's measurements match their record.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -7,7 +7,7 @@ use crate::bench_vram;
 
 use super::{File, Finding, Tree};
 
-/// Top-level folders that exist on some machine, not in a checkout.
+/// Top-level folders of a machine, never of a checkout.
 const MACHINE_FOLDERS: [&str; 4] = ["home", "root", "work", "Users"];
 
 pub(super) fn links(file: &File, tree: &Tree) -> Vec<Finding> {
@@ -19,7 +19,7 @@ pub(super) fn links(file: &File, tree: &Tree) -> Vec<Finding> {
 }
 
 fn dead_end(file: &File, target: &str, tree: &Tree) -> Option<&'static str> {
-    // Rustdoc checks the paths of items in pages that it includes.
+    // Rustdoc checks paths of items in the pages that it includes.
     if target.contains("://") || target.starts_with("mailto:") || target.contains("::") {
         return None;
     }
@@ -35,7 +35,7 @@ fn dead_end(file: &File, target: &str, tree: &Tree) -> Option<&'static str> {
     misses.then_some("names no heading of that page")
 }
 
-/// Path from the root, without `.` and `..`; a target that starts with `/` is meant from the root.
+/// Path from the root, without `.` and `..`; a target that starts with `/` is relative to the root.
 fn resolve(from: &str, target: &str) -> Option<String> {
     if target.is_empty() {
         return Some(from.to_owned());
@@ -82,7 +82,7 @@ fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect()
 }
 
-/// Pages that describe the tree name files that are in it: a map goes stale where nobody looks at it.
+/// Files that a description of the tree names must exist, so that the description stays true.
 pub(super) fn code_map(file: &File, tree: &Tree) -> Vec<Finding> {
     let exists = |name: &str| tree.keys().any(|path| path == name || path.ends_with(&format!("/{name}")));
     let is_path = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
@@ -126,7 +126,7 @@ pub(super) fn machine_paths(file: &File) -> Vec<Finding> {
     file.lines().filter_map(breach).collect()
 }
 
-/// `/name/` where a path starts, not as a later part of a path or an address.
+/// Finds `/name/` where a path starts, not within a path or an address.
 fn names_root_folder(line: &str, name: &str) -> bool {
     let path = format!("/{name}/");
     let inside_a_path = |c: char| c.is_alphanumeric() || "._-~*})]>".contains(c);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn links_to_nowhere_are_found_with_their_line() {
+    fn dead_links_are_found_with_their_line() {
         assert_eq!(broken_links("README.md", "fine\n[a](docs/NONE.md)\n[b]: gone.md\n"), [2, 3]);
         assert_eq!(broken_links("README.md", "[out](../elsewhere.md)"), [1]);
         assert_eq!(broken_links("docs/LOG.md", "[not from here](docs/LOG.md)"), [1]);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn code_holds_no_links() {
+    fn links_in_code_are_ignored() {
         assert_eq!(broken_links("README.md", "`[a](none.md)`\n```md\n[b](none.md)\n```\n"), NONE);
     }
 

@@ -1,4 +1,4 @@
-//! Rules for manifests: who may depend on whom, and lints that no crate leaves behind.
+//! Rules for manifests: dependencies between members, and inherited lints.
 
 use crate::workspace::{Dependency, Member};
 
@@ -7,19 +7,19 @@ use super::{File, Finding};
 struct Arrows {
     from: &'static str,
     to: &'static [&'static str],
-    /// Further ones for its tests and benches.
+    /// Further dependencies of its tests and benches.
     tests_to: &'static [&'static str],
 }
 
-/// Which members a member may depend on. A member that is not listed is a finding: who it may know is decided
-/// when it is made.
+/// Dependencies that each member may have on others. An unlisted member is a finding: its dependencies are decided when
+/// it is made.
 const ARROWS: [Arrows; 20] = [
     Arrows { from: "pager", to: &[], tests_to: &[] },
     Arrows { from: "backend-offload", to: &["pager"], tests_to: &[] },
     Arrows { from: "host-optim", to: &["backend-offload"], tests_to: &[] },
-    // Nobody may link it: programs load it at run time, or else the driver that it stands in for.
+    // No member may link it: programs load it at run time, in place of the driver.
     Arrows { from: "stand-in", to: &[], tests_to: &[] },
-    // The suite of `backend-offload`, which must not know its users: on the stand-in and the CPU, and on Vulkan.
+    // Tests of `backend-offload`, which must not know its users: on the stand-in and the CPU, and on Vulkan.
     Arrows { from: "offload-tests", to: &[], tests_to: &["backend-offload", "pager"] },
     Arrows { from: "on-vulkan", to: &[], tests_to: &["backend-offload", "host-optim", "pager"] },
     Arrows { from: "durable", to: &[], tests_to: &[] },
@@ -29,11 +29,11 @@ const ARROWS: [Arrows; 20] = [
     Arrows { from: "runs", to: &["backend-offload", "durable", "models", "tokenizer"], tests_to: &[] },
     Arrows {
         from: "train",
-        // Plans replay recordings, which are the pager's and no device's.
+        // Plans replay recordings, which belong to the pager and to no device.
         to: &["backend-offload", "durable", "exchange", "host-optim", "models", "pager", "runs", "tokenizer"],
         tests_to: &[],
     },
-    // The same code, compiled for its unit tests.
+    // The code of `train`, compiled for its unit tests.
     Arrows {
         from: "train-units",
         to: &[],
@@ -54,7 +54,7 @@ const ARROWS: [Arrows; 20] = [
         tests_to: &["backend-offload", "models", "runs", "tokenizer", "train", "web"],
     },
     Arrows { from: "web", to: &[], tests_to: &[] },
-    // Whose library has compiled models for all devices.
+    // The library of `train` has compiled the models for all devices.
     Arrows {
         from: "serve",
         to: &["backend-offload", "models", "runs", "tokenizer", "train", "web"],
@@ -66,25 +66,25 @@ const ARROWS: [Arrows; 20] = [
         tests_to: &[],
     },
     Arrows { from: "xtask", to: &["exchange", "pager", "suite"], tests_to: &[] },
-    // Manifests and variables; they know no other member.
+    // Manifests and variables only; they depend on no other member.
     Arrows { from: "pins", to: &[], tests_to: &[] },
     Arrows { from: "suite", to: &[], tests_to: &[] },
 ];
 
-/// Members that have no code, only features.
+/// Members without code, only features; all members may depend on them.
 const EVERYWHERE: [&str; 1] = ["pins"];
 
-/// Members that tests alone depend on, those of all members.
+/// Members that the tests of all members may depend on.
 const IN_TESTS: [&str; 1] = ["suite"];
 
-/// Members that build in seconds, also for whoever works on nothing else.
+/// Members that must build in seconds, without Burn or CubeCL.
 const WITHOUT_BURN: [&str; 3] = ["exchange", "web", "xtask"];
 
 pub(super) fn arrows(members: &[Member]) -> Vec<Finding> {
-    members.iter().flat_map(|member| arrows_of(member, members)).collect()
+    members.iter().flat_map(|member| member_findings(member, members)).collect()
 }
 
-fn arrows_of(member: &Member, members: &[Member]) -> Vec<Finding> {
+fn member_findings(member: &Member, members: &[Member]) -> Vec<Finding> {
     let manifest = File { path: &member.manifest, text: "" };
     let Some(arrows) = ARROWS.iter().find(|arrows| arrows.from == member.name) else {
         let reason = format!("`{}` has no entry in xtask's table of dependency arrows", member.name);
@@ -93,7 +93,7 @@ fn arrows_of(member: &Member, members: &[Member]) -> Vec<Finding> {
     let refused = |dependency: &&Dependency| {
         let ours = members.iter().any(|other| other.name == dependency.name);
         let name = dependency.name.as_str();
-        // A crate's own tests may ask for more of its features.
+        // A crate's own tests may enable more of its features.
         let itself = dependency.dev && name == member.name;
         let allowed = arrows.to.contains(&name)
             || EVERYWHERE.contains(&name)
@@ -143,11 +143,11 @@ mod tests {
             "train",
             "web",
         ];
-        !arrows_of(&member, &ours.map(bare)).is_empty()
+        !member_findings(&member, &ours.map(bare)).is_empty()
     }
 
     #[test]
-    fn the_crate_that_spills_knows_none_of_its_users_not_even_in_tests() {
+    fn backend_offload_knows_none_of_its_users_even_in_tests() {
         for user in ["host-optim", "models", "tokenizer", "train"] {
             assert!(
                 refused("backend-offload", user, false) && refused("backend-offload", user, true),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pager_knows_no_other_crate_and_runs_in_simulations() {
+    fn the_pager_depends_on_no_crate_and_runs_in_simulations() {
         for other in ["backend-offload", "models", "tokenizer", "train"] {
             assert!(refused("pager", other, false) && refused("pager", other, true), "{other}");
         }
@@ -198,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn models_know_of_spilling_in_their_tests_alone() {
+    fn models_depend_on_spilling_only_in_tests() {
         assert!(refused("models", "backend-offload", false));
         assert!(!refused("models", "backend-offload", true));
         assert!(refused("models", "train", false) && refused("models", "train", true));
     }
 
     #[test]
-    fn the_stand_in_for_cuda_knows_nobody_and_nobody_links_it() {
+    fn the_stand_in_has_no_dependencies_and_no_member_links_it() {
         for other in ["backend-offload", "models", "tokenizer", "train"] {
             assert!(refused("stand-in", other, false) && refused("stand-in", other, true), "{other}");
             assert!(refused(other, "stand-in", false) && refused(other, "stand-in", true), "{other}");
@@ -221,14 +221,14 @@ mod tests {
     }
 
     #[test]
-    fn opening_a_trained_model_needs_nothing_of_training() {
+    fn opening_a_trained_model_needs_no_trainer() {
         assert!(refused("runs", "train", false) && refused("runs", "train", true));
         assert!(!refused("train", "runs", false));
         assert!(!refused("runs", "backend-offload", false));
     }
 
     #[test]
-    fn the_trainer_is_where_the_others_meet() {
+    fn the_trainer_depends_on_backend_and_models() {
         assert!(!refused("train", "backend-offload", false));
         assert!(!refused("train", "models", false));
     }

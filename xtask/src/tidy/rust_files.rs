@@ -1,5 +1,4 @@
-//! Rules for single Rust files: what they open with, how long they grow, what they are called, how their comments
-//! begin, which lints they mute, whether an item has two paths.
+//! Rules for single Rust files: header, length, names of files, modules and tests, muted lints, and one path per item.
 
 use std::path::Path;
 
@@ -8,18 +7,15 @@ use super::{File, Finding};
 const LONGEST_SOURCE: usize = 500;
 const LONGEST_TEST: usize = 800;
 
-/// Names that say where code was put, not what it is about.
+/// Names without a concept.
 const NAMES_WITHOUT_MEANING: [&str; 6] = ["utils", "helpers", "common", "base", "manager", "misc"];
 
-/// Words that need a noun before them, or that put off the subject of the sentence.
-const DANGLING: [&str; 5] = ["Of", "Those", "What", "Whoever", "As far as"];
-
-/// The same as beginnings of a test's name.
-const DANGLING_NAMES: [&str; 4] = ["of_", "that_", "those_", "there_"];
+/// Beginnings of a test's name that postpone its subject.
+const LATE_SUBJECTS: [&str; 4] = ["of_", "that_", "those_", "there_"];
 
 pub(super) fn all(file: &File) -> Vec<Finding> {
     let findings = [header(file), length(file), file_name(file)].into_iter().flatten();
-    let findings = findings.chain(module_names(file)).chain(doc_openings(file)).chain(test_names(file));
+    let findings = findings.chain(module_names(file)).chain(test_names(file));
     findings.chain(muted_lints(file)).chain(second_paths(file)).collect()
 }
 
@@ -60,54 +56,26 @@ fn declared_module(line: &str) -> Option<&str> {
     (words.next()? == "mod").then(|| words.next())?.map(|name| name.trim_end_matches([';', '{']))
 }
 
-/// Finds paragraphs of doc comments without a subject. Headings and code blocks are not looked at; `# What is free?` passes.
-fn doc_openings(file: &File) -> Vec<Finding> {
-    let mut within_paragraph = false;
-    let mut within_code = false;
-    let mut findings = Vec::new();
-    for (number, line) in file.lines() {
-        let Some(text) = doc_text(line) else {
-            (within_paragraph, within_code) = (false, false);
-            continue;
-        };
-        let opens = !within_paragraph && !within_code;
-        let fence = text.starts_with("```");
-        within_code ^= fence;
-        within_paragraph = !(text.is_empty() || text.starts_with('#') || fence);
-        if let Some(word) = DANGLING.into_iter().find(|word| opens && begins_with(text, word)) {
-            let reason = format!("a comment opens with its subject, not with `{word}`: say what the item is");
-            findings.push(file.finding(number, "doc-opening", reason));
-        }
-    }
-    findings
+fn test_names(file: &File) -> Vec<Finding> {
+    let breach = |(number, name): (usize, &str)| {
+        let word = LATE_SUBJECTS.into_iter().find(|word| name.starts_with(word))?;
+        let reason =
+            format!("a test's name opens with its subject, not with `{word}`: say what keeps the promise");
+        Some(file.finding(number, "test-name", reason))
+    };
+    tests_in(file.text).filter_map(breach).collect()
 }
 
-/// Finds tests whose names put off their subject.
-fn test_names(file: &File) -> Vec<Finding> {
+/// Line and name of each test function.
+pub(super) fn tests_in(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_test = false;
-    let mut findings = Vec::new();
-    for (number, line) in file.lines() {
+    (1..).zip(text.lines()).filter_map(move |(number, line)| {
         let line = line.trim_start();
         is_test |= line == "#[test]" || line.starts_with("#[tokio::test");
-        let function = line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn ");
-        let Some(name) = function.filter(|_| std::mem::take(&mut is_test)) else { continue };
-        if let Some(word) = DANGLING_NAMES.into_iter().find(|word| name.starts_with(word)) {
-            let reason = format!(
-                "a test's name opens with its subject, not with `{word}`: say what keeps the promise"
-            );
-            findings.push(file.finding(number, "test-name", reason));
-        }
-    }
-    findings
-}
-
-fn doc_text(line: &str) -> Option<&str> {
-    let line = line.trim_start();
-    line.strip_prefix("///").or_else(|| line.strip_prefix("//!")).map(str::trim)
-}
-
-fn begins_with(text: &str, word: &str) -> bool {
-    text.strip_prefix(word).is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+        let function = line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn ")?;
+        let name = function.split(['(', '<']).next()?;
+        std::mem::take(&mut is_test).then_some((number, name))
+    })
 }
 
 fn muted_lints(file: &File) -> Vec<Finding> {
@@ -130,7 +98,7 @@ fn muted_lints(file: &File) -> Vec<Finding> {
     lines.iter().enumerate().filter_map(breach).collect()
 }
 
-/// Finds re-exports from public modules: their items could be named by two paths.
+/// Finds re-exports from public modules, whose items would have two paths.
 fn second_paths(file: &File) -> Vec<Finding> {
     let published: Vec<&str> = file
         .lines()
@@ -147,7 +115,7 @@ fn second_paths(file: &File) -> Vec<Finding> {
     file.lines().filter_map(breach).collect()
 }
 
-/// An attribute may span several lines; it ends where its brackets balance.
+/// An attribute that may span several lines, up to its closing bracket.
 fn attribute_from(lines: &[&str]) -> String {
     let mut depth = 0_i32;
     let mut attribute = String::new();
@@ -207,42 +175,11 @@ mod tests {
     }
 
     #[test]
-    fn names_that_say_nothing_are_refused_as_file_folder_or_module() {
+    fn meaningless_names_are_refused_for_files_folders_and_modules() {
         assert_eq!(rules_broken("a/src/utils.rs", "//! A.\n"), [("name", 1)]);
         assert_eq!(rules_broken("a/tests/common/mod.rs", "//! A.\n"), [("name", 1)]);
         assert_eq!(rules_broken("a/src/a.rs", "//! A.\npub(crate) mod helpers {\n}\nmod misc;\n").len(), 2);
         assert_eq!(rules_broken("a/src/database.rs", "//! A.\nmod baseline;\n"), []);
-    }
-
-    #[test]
-    fn a_doc_comment_opens_with_its_subject() {
-        for opening in
-            ["Of bytes.", "Those of bytes.", "What it is.", "Whoever has it.", "As far as it goes."]
-        {
-            let item =
-                |text: &str| rules_broken("a/src/a.rs", &format!("//! A.\n\nstruct S {{\n{text}\n}}\n"));
-            assert_eq!(item(&format!("    /// {opening}\n    a: u8,")), [("doc-opening", 4)], "{opening}");
-            assert_eq!(
-                item(&format!("    /// A.\n    ///\n    /// {opening}\n    a: u8,")),
-                [("doc-opening", 6)]
-            );
-            assert_eq!(item(&format!("    /// # A\n    /// {opening}\n    a: u8,")), [("doc-opening", 5)]);
-            assert_eq!(rules_broken("a/src/a.rs", &format!("//! {opening}\n")), [("doc-opening", 1)]);
-            assert_eq!(
-                item(&format!("    /// A wrapped sentence ends here.\n    /// {opening}\n    a: u8,")),
-                []
-            );
-            assert_eq!(
-                item(&format!("    /// ```text\n    ///\n    /// {opening}\n    /// ```\n    a: u8,")),
-                []
-            );
-            assert_eq!(item(&format!("    // {opening}\n    a: u8,")), []);
-        }
-        assert_eq!(
-            rules_broken("a/src/a.rs", "//! A.\n//! # What is free?\n//!\n//! Offers. Whatever.\n"),
-            []
-        );
-        assert_eq!(rules_broken("a/src/a.rs", "//! A.\n//!\n//! `What` is a word.\n//! Of course.\n"), []);
     }
 
     #[test]

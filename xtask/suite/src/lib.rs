@@ -1,7 +1,7 @@
-//! Questions of tests about their run: how large it is ([`size`]), and whether a machine has all they need ([`Need`]).
+//! The size of a test run ([`size`]), and the needs of tests that a machine may not meet ([`Need`]).
 //!
-//! `cargo xtask test` sets the variables that are read here, and counts what did not run. Without them a test runs as in
-//! the quick suite, and says on standard error what it lacks.
+//! `cargo xtask test` sets the variables that this crate reads, and counts the tests that did not run. Without them a
+//! test runs as in the quick suite, and reports unmet needs on standard error.
 
 mod need;
 mod size;

@@ -1,5 +1,5 @@
-//! Things that some tests need and some machines lack. Nothing is skipped in silence: the test says so past the capture of its
-//! output, a line is left for the summary of `cargo xtask test`, and where everything is required it fails.
+//! Things that some tests need and some machines lack. No test is skipped silently: it reports the need on standard
+//! error and leaves a line for the summary of `cargo xtask test`, or fails if the need is required.
 
 use std::{
     env, fmt,
@@ -8,10 +8,10 @@ use std::{
     thread,
 };
 
-/// Which needs have to be met: `all`, or names with commas between them. `all,-mounts` requires all others.
+/// Variable with the needs that must be met: `all`, or names separated by commas. `all,-mounts` requires all others.
 pub const REQUIRE: &str = "SPILLWAY_REQUIRE";
 
-/// A file that gets one line for each test that lacks something: the need's name, a tab, the test.
+/// Variable with a file that gets one line per test that lacks something: the need's name, a tab, the test.
 pub const NOT_RUN: &str = "SPILLWAY_NOT_RUN";
 
 /// Something outside the repository that tests need.
@@ -21,17 +21,17 @@ pub enum Need {
     Vulkan,
     /// The stand-in for the CUDA driver: x86-64 Linux and a C++ compiler.
     StandIn,
-    /// Open MPI, as the system has it.
+    /// Open MPI, as installed on the system.
     Mpi,
     /// Open MPI 5, under which ranks survive the loss of others.
     Mpi5,
-    /// The right to mount file systems in a namespace of one's own.
+    /// The right to mount file systems in a separate namespace.
     Mounts,
-    /// The right to a network namespace of one's own, and `ip`.
+    /// The right to a separate network namespace, and `ip`.
     Namespace,
     /// Python's `openai` package, and a browser with its driver.
     Clients,
-    /// Instructions counted by valgrind.
+    /// Valgrind, which counts instructions.
     Valgrind,
     /// Python with `torch` and `transformers`.
     Torch,
@@ -39,14 +39,14 @@ pub enum Need {
     Gpt2,
     /// A machine without CUDA.
     NoCuda,
-    /// A kernel that gives out an `io_uring`.
+    /// A kernel that permits `io_uring`.
     Ring,
     /// A folder on a file system in memory.
     MemoryFolder,
 }
 
 impl Need {
-    /// All of them, in the order in which summaries name them.
+    /// All needs, in the order of summaries.
     pub const ALL: [Self; 13] = [
         Self::Vulkan,
         Self::StandIn,
@@ -63,7 +63,7 @@ impl Need {
         Self::MemoryFolder,
     ];
 
-    /// Its name in `SPILLWAY_REQUIRE` and in the summary.
+    /// Name in `SPILLWAY_REQUIRE` and in the summary.
     pub fn name(self) -> &'static str {
         match self {
             Self::Vulkan => "vulkan",
@@ -82,7 +82,7 @@ impl Need {
         }
     }
 
-    /// How to get it.
+    /// Advice on how to meet it.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::Vulkan => "apt-get install libvulkan1 mesa-vulkan-drivers",
@@ -105,13 +105,12 @@ impl Need {
         }
     }
 
-    /// Whether its absence is a failure.
+    /// True if a test without it must fail.
     pub fn is_required(self) -> bool {
         is_required(&env::var(REQUIRE).unwrap_or_default(), self.name())
     }
 
-    /// Whether the calling test can run: it can if nothing is `missing`. Otherwise that is said and counted, and the test
-    /// has to return.
+    /// Returns true if nothing is `missing`. Otherwise reports and counts the calling test, which then has to return.
     ///
     /// # Panics
     /// If this need is required.
@@ -119,18 +118,18 @@ impl Need {
         let Some(missing) = missing else { return true };
         let test = thread::current().name().unwrap_or("a test").to_owned();
         assert!(!self.is_required(), "`{test}` has to run, but {missing}: {}", self.remedy());
-        // Past the print macros, whose output is shown only for tests that fail.
+        // Not by the print macros, whose output is shown only for tests that fail.
         writeln!(stderr(), "not run: {test}: {missing} ({})", self.remedy()).expect("standard error");
         if let Some(file) = env::var_os(NOT_RUN) {
             let mut file =
                 OpenOptions::new().append(true).create(true).open(file).expect("a file for the summary");
-            // One write, so that lines of tests that run side by side stay whole.
+            // A single write, so that lines of concurrent tests stay whole.
             file.write_all(format!("{self}\t{test}\n").as_bytes()).expect("a line for the summary");
         }
         false
     }
 
-    /// As [`is_met`](Self::is_met), of something that was found or whose absence has a reason.
+    /// Like [`is_met`](Self::is_met), with a value that was found or the reason for its absence.
     pub fn found<T, E: fmt::Display>(self, found: Result<T, E>) -> Option<T> {
         match found {
             Ok(found) => Some(found),
@@ -159,13 +158,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_requires_every_need_but_those_that_are_exempt() {
+    fn all_requires_every_need_that_is_not_exempt() {
         assert!(is_required("all", "mpi") && is_required("all,-mounts", "mpi"));
         assert!(!is_required("all,-mounts", "mounts") && !is_required("all, -mounts", "mounts"));
     }
 
     #[test]
-    fn names_require_themselves_alone() {
+    fn a_name_requires_only_that_need() {
         assert!(is_required("vulkan,mpi", "mpi") && !is_required("vulkan,mpi", "mpi-5"));
         assert!(!is_required("", "mpi"));
     }

@@ -2,22 +2,22 @@
 
 use std::str::FromStr;
 
-/// Names the size: `quick`, `gate` or `full`.
+/// Variable that names the size: `quick`, `gate` or `full`.
 pub const SIZE: &str = "SPILLWAY_TESTS";
 
-/// How much of each promise is tried. A larger size runs all tests of a smaller one.
+/// How many cases of each promise run. A larger size runs all tests of a smaller one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Size {
-    /// A newcomer waits for it: each promise that minutes suffice for, once.
+    /// Takes minutes; runs each promise that is fast enough, once.
     Quick,
-    /// A change must pass it: each promise of ARCHITECTURE.md.
+    /// Required of a change: each promise of ARCHITECTURE.md.
     Gate,
-    /// Every schedule, seed, kill and program, with random cases drawn anew. Takes hours.
+    /// Every schedule, seed, kill and program, with random cases drawn afresh. Takes hours.
     Full,
 }
 
 impl Size {
-    /// The one of three that is meant for this size.
+    /// The argument that belongs to this size.
     pub fn pick<T>(self, quick: T, gate: T, full: T) -> T {
         match self {
             Self::Quick => quick,
@@ -55,15 +55,15 @@ pub fn size() -> Size {
     }
 }
 
-/// Random cases of a test that tries `usual` of them in the gate: ten times as many in the full suite.
+/// Number of random cases: `usual`, or ten times as many in the full suite.
 pub fn cases(usual: u32) -> u32 {
     size().pick(usual, usual, usual * 10)
 }
 
-/// The first `quick` cases in the quick suite, and all of them in the larger ones.
+/// The first `quick` cases in the quick suite, and all cases in larger ones.
 ///
 /// # Panics
-/// If there are fewer.
+/// If there are fewer cases.
 pub fn first<T>(quick: usize, all: &[T]) -> &[T] {
     size().first(quick, all)
 }

@@ -1,4 +1,5 @@
-//! States on the disk in small chunks beside the same in host memory: the same bits, whatever the chunk and the threads.
+//! States on disk in small chunks, compared with states in host memory: the same bits for every chunk size and thread
+//! count.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicUsize;
@@ -9,7 +10,7 @@ use backend_offload::{DiskFault, HostMemory};
 use half::bf16;
 
 use super::*;
-use crate::kept::Kept;
+use crate::kept::Storage;
 use crate::layout::{MASTERS, Moments};
 use crate::{AdamW, Code, Format, HostState, Rule, Saved, Sgd, StateMemory, Stride, Values, ValuesMut};
 
@@ -41,7 +42,7 @@ fn in_chunks_of(disk: &DiskMemory, chunk: usize) -> StateMemory {
     StateMemory { chunk, ..disk.into() }
 }
 
-/// A state and its weights after some steps along gradients of the weights' type.
+/// A state and its weights after some steps along bf16 gradients.
 struct Trained {
     state: HostState,
     weights: Vec<bf16>,
@@ -93,16 +94,17 @@ fn a_state_on_the_disk_has_the_bits_of_one_in_memory_whatever_chunk_and_threads(
             };
             let (expected, in_memory, _) = run((&HostMemory::unlimited()).into());
             assert!(in_memory > 0);
+
             for (chunk, threads) in [(PIECE, 2), (2 * PIECE, 1), (CHUNK, 3)] {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
                 let (found, on_host, on_disk) = pool.install(|| run(in_chunks_of(&disk, chunk)));
                 assert!(found == expected, "{format:?} {rule:?}: {len} elements in chunks of {chunk}");
-                let layout = Layout::of(
+                let layout = Layout::new(
                     format,
                     if let Rule::Sgd(_) = rule { Moments::Velocity } else { Moments::Two },
                     is_narrow,
                 );
-                assert_eq!((on_host, on_disk), (0, DiskBytes::of(layout, len, chunk).on_disk()));
+                assert_eq!((on_host, on_disk), (0, DiskBytes::new(layout, len, chunk).on_disk()));
                 assert!(on_disk >= in_memory && on_disk < in_memory + 5 * 4 * 4096, "{on_disk}");
             }
         }
@@ -111,7 +113,7 @@ fn a_state_on_the_disk_has_the_bits_of_one_in_memory_whatever_chunk_and_threads(
 }
 
 #[test]
-fn states_saved_in_memory_resume_on_the_disk_and_the_other_way_round() {
+fn states_move_between_memory_and_disk() {
     let (_folder, disk) = disk(16 << 20);
     let len = 3 * PIECE + 300;
     for (format, rule) in [Format::F32, Format::Bf16Moments, Format::Compact]
@@ -136,7 +138,7 @@ fn states_saved_in_memory_resume_on_the_disk_and_the_other_way_round() {
 }
 
 #[test]
-fn a_record_of_a_state_in_chunks_goes_on_in_memory_and_the_other_way_round() {
+fn records_move_between_memory_and_disk() {
     let (_folder, disk) = disk(16 << 20);
     let (len, [rule, _]) = (3 * PIECE + 300, rules());
     for format in [Format::F32, Format::Bf16Moments, Format::Compact] {
@@ -156,18 +158,19 @@ fn a_record_of_a_state_in_chunks_goes_on_in_memory_and_the_other_way_round() {
 }
 
 #[test]
-fn tiles_of_a_state_on_the_disk_are_those_of_one_in_memory() {
+fn tiles_from_disk_equal_tiles_from_memory() {
     let (_folder, disk) = disk(16 << 20);
     let [rule, _] = rules();
     let len = 3 * PIECE + 300;
     let tiles = |memory: StateMemory| {
         let mut state = Trained::new(memory, Format::F32, rule, true, len).state;
         let mut first = vec![0; crate::tiles::tile_bytes(len)];
-        state.encode(Code::Int8, &mut first).expect("the disk is whole");
+        state.encode_masters(Code::Int8, &mut first).expect("the disk is whole");
         state.arrive(Values::F32(&numbers(len, 1))).expect("memory");
         let mut second = vec![0; first.len()];
-        let stepped = state
-            .alone(|state, pipeline| state.step_to_tiles(pipeline, &rule, STRIDE, Code::Fp8, &mut second));
+        let stepped = state.with_own_pipeline(|state, pipeline| {
+            state.step_to_tiles(pipeline, &rule, STRIDE, Code::Fp8, &mut second)
+        });
         stepped.expect("the disk is whole");
         [first, second]
     };
@@ -189,72 +192,71 @@ fn three_chunks_are_in_host_memory_at_a_time_and_no_more() {
         let slab = DiskMemory::buffer_bytes(12 * PIECE) as u64;
         let gradient = 2 * len as u64;
         assert_eq!((memory.usage().in_use, memory.usage().peak), (0, gradient + slabs * slab));
-        let layout = Layout::of(Format::F32, Moments::Two, true);
-        let bytes = DiskBytes::of(layout, len, PIECE);
+        let layout = Layout::new(Format::F32, Moments::Two, true);
+        let bytes = DiskBytes::new(layout, len, PIECE);
         assert_eq!((bytes.on_disk(), bytes.on_host()), (12 * len as u64, slabs * slab));
     }
     drop(disk);
 }
 
 #[test]
-fn a_panic_in_the_midst_of_a_step_leaves_no_number_to_be_taken_for_one() {
+fn a_panic_within_a_step_makes_the_state_unreadable() {
     let (_folder, disk) = disk(16 << 20);
-    let layout = Layout::of(Format::F32, Moments::Two, true);
+    let layout = Layout::new(Format::F32, Moments::Two, true);
     let state = OnDisk::new(&disk, "w", layout, (5 * PIECE, PIECE), |_, _| {}).expect("there is room");
-    let mut kept = Kept::Disk(state);
+    let mut kept = Storage::Disk(state);
     let panicking = catch_unwind(AssertUnwindSafe(|| {
-        let mut pipeline = Pipeline::over([&kept]).expect("memory");
+        let mut pipeline = Pipeline::new([&kept]).expect("memory");
         kept.change(&mut pipeline, layout, 5 * PIECE, |range, _| {
             assert!(range.start < 2 * PIECE, "the memory went away");
         })
     }));
     assert!(panicking.is_err());
     assert_eq!(disk.host().usage().in_use, 0, "what the step had is free");
-    let told = kept.read(0..1, 5 * PIECE, |_, _| {}).expect_err("it is torn").to_string();
-    assert!(told.contains("w: the disk failed within an earlier step of its state"), "{told}");
-    let mut pipeline = Pipeline::over([&kept]).expect("memory");
+    let message = kept.read(0..1, 5 * PIECE, |_, _| {}).expect_err("it is torn").to_string();
+    assert!(message.contains("w: the disk failed within an earlier step of its state"), "{message}");
+    let mut pipeline = Pipeline::new([&kept]).expect("memory");
     let again = kept.change(&mut pipeline, layout, 5 * PIECE, |_, _| {});
     assert!(matches!(again, Err(HostOptimError::Torn { .. })));
 }
 
 const LAYOUT: Layout = Layout { format: Format::F32, moments: Moments::Two };
 
-/// States `a`, `b` and `c` of so many chunks.
-fn in_line(disk: &DiskMemory, chunks: [usize; 3]) -> [Kept; 3] {
+/// States `a`, `b` and `c` with these numbers of chunks.
+fn in_line(disk: &DiskMemory, chunks: [usize; 3]) -> [Storage; 3] {
     let mut names = ["a", "b", "c"].into_iter();
     chunks.map(|chunks| {
         let (name, sizes) = (names.next().expect("one each"), (chunks * PIECE, PIECE));
-        Kept::Disk(OnDisk::new(disk, name, LAYOUT, sizes, |_, _| {}).expect("there is room"))
+        Storage::Disk(OnDisk::new(disk, name, LAYOUT, sizes, |_, _| {}).expect("there is room"))
     })
 }
 
-/// Sets the masters of all states to 1 in one pipeline, which calls `within` with the number of each chunk, over all states. For
-/// each state, whether its chunks came, and how many states were told to be written then.
+/// Sets the masters of all states to 1 in one pipeline. Calls `within` with the number of each chunk, counted over all
+/// states. Returns, for each state, whether its chunks arrived; and the states reported as written.
 fn step_in_line(
-    kept: &mut [Kept; 3],
+    kept: &mut [Storage; 3],
     within: impl Fn(usize),
 ) -> ([Result<(), HostOptimError>; 3], Vec<usize>) {
-    let mut pipeline = Pipeline::over(kept.iter()).expect("memory");
-    let (told, mut first, mut number) = (Arc::new(AtomicUsize::new(0)), 0, 0..);
+    let mut pipeline = Pipeline::new(kept.iter()).expect("memory");
+    let (completed, mut first, mut number) = (Arc::new(AtomicUsize::new(0)), 0, 0..);
     let stepped = kept.each_mut().map(|kept| {
-        let (len, told, bit) =
-            (kept.stored().expect("there").len, told.clone(), 1 << number.next().expect("endless"));
+        let (len, completed, bit) =
+            (kept.chunk_store().expect("there").len, completed.clone(), 1 << number.next().expect("endless"));
         let stepped = kept.change(&mut pipeline, LAYOUT, len, |range, arrays| {
             within(first + range.start / PIECE);
             let Arrays::F32 { masters, .. } = arrays else { unreachable!("of the layout") };
             masters.fill(1.0);
         });
         first += len / PIECE;
-        stepped.map(|()| kept.when_written(&mut pipeline, move || _ = told.fetch_or(bit, Relaxed)))
+        stepped.map(|()| kept.when_written(&mut pipeline, move || _ = completed.fetch_or(bit, Relaxed)))
     });
     drop(pipeline);
-    let told = told.load(Relaxed);
-    (stepped, (0..3).filter(|n| told & (1 << n) > 0).collect())
+    let completed = completed.load(Relaxed);
+    (stepped, (0..3).filter(|n| completed & (1 << n) > 0).collect())
 }
 
-/// Whether a state is as [`step_in_line`] leaves it.
-fn is_stepped(kept: &Kept) -> bool {
-    let (len, mut ones) = (kept.stored().expect("there").len, 0);
+fn is_stepped(kept: &Storage) -> bool {
+    let (len, mut ones) = (kept.chunk_store().expect("there").len, 0);
     kept.read(MASTERS..MASTERS + 1, len, |_, parts| {
         ones +=
             bytemuck::cast_slice::<_, f32>(parts[0]).iter().filter(|x| x.to_bits() == 1f32.to_bits()).count();
@@ -263,7 +265,6 @@ fn is_stepped(kept: &Kept) -> bool {
         && ones == len
 }
 
-/// Waits for what other threads do anyway.
 fn wait_until(what: &str, is_there: impl Fn() -> bool) {
     for _ in 0..6000 {
         if is_there() {
@@ -275,14 +276,14 @@ fn wait_until(what: &str, is_there: impl Fn() -> bool) {
 }
 
 #[test]
-fn the_next_states_chunks_are_read_while_the_last_one_is_stepped_and_written_within_three_chunks() {
+fn the_next_states_chunks_are_read_during_a_step_within_three_chunks() {
     let folder = tempfile::tempdir().expect("a folder");
     let memory = HostMemory::above_disk(folder.path(), 16 << 20).expect("there is room");
     let disk = memory.disk().expect("it was named");
     let mut kept = in_line(&disk, [1, 2, 1]);
     let (chunk, before) = (12 * PIECE as u64, disk.moved());
     let moved = || [0, 1].map(|n| (disk.moved()[n] - before[n]) / chunk);
-    let (stepped, told) = step_in_line(&mut kept, |number| match number {
+    let (stepped, completed) = step_in_line(&mut kept, |number| match number {
         0 => {
             wait_until("reading the second state within the first one's step", || moved()[0] == 3);
             assert_eq!(moved()[1], 0);
@@ -291,19 +292,19 @@ fn the_next_states_chunks_are_read_while_the_last_one_is_stepped_and_written_wit
         _ => {}
     });
     assert!(stepped.iter().all(Result::is_ok));
-    assert_eq!((told, moved()), (vec![0, 1, 2], [4, 4]));
+    assert_eq!((completed, moved()), (vec![0, 1, 2], [4, 4]));
     assert!(kept.iter().all(is_stepped));
     let slab = DiskMemory::buffer_bytes(12 * PIECE) as u64;
     assert_eq!((memory.usage().in_use, memory.usage().peak), (0, 3 * slab));
-    let of = |chunks: usize| DiskBytes::of(LAYOUT, chunks * PIECE, PIECE);
+    let of = |chunks: usize| DiskBytes::new(LAYOUT, chunks * PIECE, PIECE);
     let bytes = of(1) + of(2) + of(1);
     assert_eq!((bytes.on_disk(), bytes.on_host()), (4 * chunk, 3 * slab));
 }
 
 #[test]
-fn a_chunk_that_cannot_be_read_ahead_or_written_late_fails_its_own_state_and_no_other() {
+fn a_failed_chunk_transfer_fails_its_own_state_and_no_other() {
     let (_folder, disk) = disk(16 << 20);
-    // Faults of the second state, the first one's step being under way, or the third one's.
+    // Faults of the second state, during the step of the first or the third.
     for (fault, transfers, seen_in) in [
         (DiskFault::Read, 1, 0),
         (DiskFault::ShortRead, 1, 0),
@@ -314,15 +315,16 @@ fn a_chunk_that_cannot_be_read_ahead_or_written_late_fails_its_own_state_and_no_
         let mut kept = in_line(&disk, [1, 2, 2]);
         let before = disk.moved()[1];
         disk.fail_after(transfers, fault);
-        let (mut stepped, told) = step_in_line(&mut kept, |number| {
+        let (mut stepped, completed) = step_in_line(&mut kept, |number| {
             if number == seen_in {
                 wait_until("the fault", || disk.has_failed());
             }
         });
+
         if fault == DiskFault::Write {
             assert!(stepped[1].is_ok(), "its chunks came");
-            stepped[1] = kept[1].is_written();
-            // Nothing is written behind a chunk that could not be.
+            stepped[1] = kept[1].check_written();
+            // Chunks after a failed write are not written.
             let written = (disk.moved()[1] - before) / (12 * PIECE as u64);
             assert_eq!(
                 written,
@@ -330,27 +332,28 @@ fn a_chunk_that_cannot_be_read_ahead_or_written_late_fails_its_own_state_and_no_
                 "chunks of the first and the third, and {transfers} transfers"
             );
         }
+
         let [first, second, third] = stepped;
         assert!(first.is_ok() && third.is_ok(), "{fault:?}");
         let failure = second.expect_err("the disk failed").to_string();
         assert!(failure.contains("of the state of b at byte"), "{failure}");
-        assert_eq!(told, [0, 2], "{fault:?}: nobody is told of a state that is not there");
+        assert_eq!(completed, [0, 2], "{fault:?}: a failed state is not reported as written");
         assert!(kept[1].is_torn() && is_stepped(&kept[0]) && is_stepped(&kept[2]), "{fault:?}");
-        assert!(kept[0].is_written().is_ok() && kept[2].is_written().is_ok());
+        assert!(kept[0].check_written().is_ok() && kept[2].check_written().is_ok());
     }
 }
 
 #[test]
-fn chunks_of_a_step_that_is_not_taken_are_passed_over() {
+fn chunks_of_a_skipped_step_are_discarded() {
     let (_folder, disk) = disk(16 << 20);
     for fault in [None, Some(DiskFault::Read)] {
         let mut kept = in_line(&disk, [4, 5, 2]);
-        // Its chunks are told from others'.
+        // Marks the third state's chunks.
         step_alone(&mut kept[2], |masters| masters.fill(2.0));
         if let Some(fault) = fault {
             disk.fail_after(1, fault);
         }
-        let mut pipeline = Pipeline::over(kept.iter()).expect("memory");
+        let mut pipeline = Pipeline::new(kept.iter()).expect("memory");
         let mut ranges = Vec::new();
         let stepped = kept[2].change(&mut pipeline, LAYOUT, 2 * PIECE, |range, arrays| {
             let Arrays::F32 { masters, .. } = arrays else { unreachable!("of the layout") };
@@ -361,14 +364,16 @@ fn chunks_of_a_step_that_is_not_taken_are_passed_over() {
         kept[2].when_written(&mut pipeline, || {});
         drop(pipeline);
         assert_eq!((ranges, disk.has_failed()), (vec![0..PIECE, PIECE..2 * PIECE], true));
-        assert!(kept.iter().all(|kept| kept.is_written().is_ok()), "no state that was not stepped is harmed");
+        assert!(
+            kept.iter().all(|kept| kept.check_written().is_ok()),
+            "no state that was not stepped is harmed"
+        );
     }
 }
 
-/// Changes the masters of a state that has a pipeline for itself.
-fn step_alone(kept: &mut Kept, change: impl Fn(&mut [f32])) {
-    let mut pipeline = Pipeline::over([&*kept]).expect("memory");
-    let len = kept.stored().expect("there").len;
+fn step_alone(kept: &mut Storage, change: impl Fn(&mut [f32])) {
+    let mut pipeline = Pipeline::new([&*kept]).expect("memory");
+    let len = kept.chunk_store().expect("there").len;
     let changed = kept.change(&mut pipeline, LAYOUT, len, |_, arrays| {
         let Arrays::F32 { masters, .. } = arrays else { unreachable!("of the layout") };
         change(masters);
@@ -378,21 +383,21 @@ fn step_alone(kept: &mut Kept, change: impl Fn(&mut [f32])) {
 }
 
 #[test]
-fn chunks_behind_those_of_a_smaller_state_have_the_room_that_was_reckoned_with() {
+fn buffers_fit_the_largest_state_and_match_disk_bytes() {
     let folder = tempfile::tempdir().expect("a folder");
     let memory = HostMemory::above_disk(folder.path(), 16 << 20).expect("there is room");
     let disk = memory.disk().expect("it was named");
     let lens = [300, PIECE + 300];
     let made = |len| OnDisk::new(&disk, "w", LAYOUT, (len, PIECE), |_, _| {}).expect("there is room");
-    let mut kept = lens.map(|len| Kept::Disk(made(len)));
-    let mut pipeline = Pipeline::over(kept.iter()).expect("memory");
+    let mut kept = lens.map(|len| Storage::Disk(made(len)));
+    let mut pipeline = Pipeline::new(kept.iter()).expect("memory");
     for (kept, len) in kept.iter_mut().zip(lens) {
         kept.change(&mut pipeline, LAYOUT, len, |_, _| {}).expect("the disk is whole");
         kept.when_written(&mut pipeline, || {});
     }
     drop(pipeline);
     let bytes =
-        lens.map(|len| DiskBytes::of(LAYOUT, len, PIECE)).into_iter().fold(DiskBytes::default(), Add::add);
+        lens.map(|len| DiskBytes::new(LAYOUT, len, PIECE)).into_iter().fold(DiskBytes::default(), Add::add);
     assert_eq!(memory.usage().peak, bytes.on_host());
-    assert_eq!(kept.iter().map(Kept::disk_bytes).sum::<u64>(), bytes.on_disk());
+    assert_eq!(kept.iter().map(Storage::disk_bytes).sum::<u64>(), bytes.on_disk());
 }

@@ -1,4 +1,4 @@
-//! The optimizer on Burn modules, beside Burn's own.
+//! The optimizer on Burn modules, compared with Burn's own.
 
 use backend_offload::{Budget, HostMemory, Offload, OffloadConfig, host_memory};
 use burn::backend::{Autodiff, Flex, flex::FlexDevice};
@@ -36,7 +36,6 @@ impl<B: Backend> Net<B> {
     }
 }
 
-/// The same weights on every backend.
 struct Fixed(u32);
 
 impl<B: Backend> ModuleMapper<B> for Fixed {
@@ -180,7 +179,7 @@ fn states_on_the_disk_have_the_bits_of_states_in_memory_through_clones_and_recor
 }
 
 #[test]
-fn bf16_weights_are_completed_on_the_host() {
+fn steps_below_the_bf16_spacing_accumulate_on_the_host() {
     let device = FlexDevice;
     let net = narrowed(Net::<Plain>::new(&device));
     let gradients = |net: &Net<Plain>| {
@@ -193,7 +192,7 @@ fn bf16_weights_are_completed_on_the_host() {
     let mut stepped = net.clone();
     for _ in 0..400 {
         let gradients = gradients(&stepped);
-        // Steps far below the spacing of bf16 near these weights: they count because the lower halves are kept.
+        // Steps far below the bf16 spacing of these weights: they count because the lower halves are kept.
         stepped = optimizer.step(1e-5, stepped, gradients);
     }
     let difference = (net.first.weight.val() - stepped.first.weight.val()).cast(FloatDType::F32);
@@ -214,7 +213,7 @@ fn clones_share_a_state_until_one_of_them_steps() {
 }
 
 #[test]
-fn a_clone_takes_no_gradient_along_and_keeps_none_from_its_step() {
+fn a_clone_has_no_gradient_and_does_not_block_the_original_step() {
     let device = FlexDevice;
     let mut optimizer = settings().init(HostMemory::unlimited());
     let net = train(Net::<Plain>::new(&device), &mut optimizer, 0..2, &device);
@@ -238,7 +237,7 @@ fn the_norm_of_all_gradients_together_is_held_to_its_limit() {
     let norm = optimizer.norm().expect("memory");
     assert!(norm > 1e-3, "{norm}");
     let clipped = optimizer.apply::<Plain, _>(1e-2, net.clone()).expect("readable");
-    // Both moments shrink with the gradient, so the first step is as long: what differs is the moments.
+    // Both moments shrink with the gradient, so the first step has the same length; only moments differ.
     let mut unclipped = settings().init(HostMemory::unlimited());
     let full = train(net, &mut unclipped, 0..1, &device);
     let [clipped, full] =

@@ -1,7 +1,7 @@
-//! The host optimizer through its public face: on slices, and on Burn modules.
+//! The host optimizer's public API, on slices and on Burn modules.
 
 mod burn_modules;
-mod nothing;
+mod dry_run;
 #[cfg(target_os = "linux")]
 mod on_disk;
 mod rows;

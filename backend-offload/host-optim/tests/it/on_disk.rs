@@ -1,4 +1,4 @@
-//! States on the disk: what becomes of a step when the disk fails.
+//! States on disk: the result of a step when the disk fails.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ fn numbers(seed: usize) -> Vec<bf16> {
     (0..LEN).map(|n| bf16::from_f32(number(n))).collect()
 }
 
-/// A state whose first step is due, and its weights.
+/// A state ready for its first step, and its weights.
 fn due(disk: &DiskMemory, format: Format, seed: usize) -> (HostState, Vec<bf16>) {
     let weights = numbers(seed);
     let name = format!("parameter {seed}");
@@ -36,7 +36,7 @@ fn due(disk: &DiskMemory, format: Format, seed: usize) -> (HostState, Vec<bf16>)
     (state, weights)
 }
 
-/// Reads, or writes, until each fault strikes.
+/// Each fault, with the number of reads or writes before it.
 fn faults() -> impl Iterator<Item = (DiskFault, u64)> {
     use DiskFault::{Damage, Full, Read, ShortRead, Write};
     let kinds = [Read, ShortRead, Damage, Write, Full];
@@ -52,7 +52,8 @@ fn a_step_whose_disk_fails_leaves_nan_and_one_error_with_the_parameter_the_folde
         let (mut state, mut weights) = due(&disk, format, 3);
         disk.fail_after(after, fault);
         let failed = state.step(RULE, STRIDE, ValuesMut::Bf16(&mut weights));
-        let told = failed.expect_err("the disk failed").to_string();
+        let message = failed.expect_err("the disk failed").to_string();
+
         let attempted = if fault.is_of_writes() { "writing" } else { "reading" };
         let reason = match fault {
             DiskFault::Read | DiskFault::Write => "os error 5",
@@ -62,14 +63,16 @@ fn a_step_whose_disk_fails_leaves_nan_and_one_error_with_the_parameter_the_folde
         };
         let place = format!("of the state of parameter 3 at byte {}", if after == 0 { "0" } else { "" });
         for part in [attempted, &place, &folder.path().display().to_string(), reason] {
-            assert!(told.contains(part), "{fault:?}: {part:?} is not in {told}");
+            assert!(message.contains(part), "{fault:?}: {part:?} is not in {message}");
         }
+
         assert!(weights.iter().all(|x| x.is_nan()), "{fault:?} after {after}");
         assert!(matches!(state.own_masters(), Err(HostOptimError::Torn { .. })) || format == Format::Compact);
         assert!(matches!(state.first_moments(), Err(HostOptimError::Torn { .. })));
         state.arrive(Values::Bf16(&numbers(1))).expect("memory");
         let again = state.step(RULE, STRIDE, ValuesMut::Bf16(&mut weights));
         assert!(matches!(again, Err(HostOptimError::Torn { .. })), "{again:?}");
+
         drop(state);
         assert_eq!(disk.host().usage().in_use, 0);
         assert!(disk.take(&[BYTES as usize], "all of it").is_ok(), "its place is free");
@@ -77,7 +80,7 @@ fn a_step_whose_disk_fails_leaves_nan_and_one_error_with_the_parameter_the_folde
 }
 
 #[test]
-fn a_failing_disk_under_updates_leaves_nan_for_its_parameter_alone_and_tells_once() {
+fn a_failing_disk_under_updates_leaves_nan_for_its_parameter_alone_and_reports_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let stepped = |seed: usize| {
         let memory = HostMemory::unlimited();
@@ -89,6 +92,7 @@ fn a_failing_disk_under_updates_leaves_nan_for_its_parameter_alone_and_tells_onc
         wide
     };
     let expected = [0, 1, 2].map(stepped);
+
     for (fault, after) in faults() {
         let disk = disk(folder.path());
         let prepared = (0..3).map(|seed| {
@@ -97,7 +101,8 @@ fn a_failing_disk_under_updates_leaves_nan_for_its_parameter_alone_and_tells_onc
             state.begin_tensor(RULE, STRIDE, weights).expect("memory")
         });
         let (updates, updated): (Vec<_>, Vec<_>) = prepared.unzip();
-        // A state has two chunks, so that it is the second one's.
+
+        // A state has two chunks, so the fault hits the second state.
         disk.fail_after(2 + after, fault);
         let updates = Updates::begin(updates).expect("a thread");
         let numbers = |n: usize| updated[n].wait().into_data().to_vec::<f32>().expect("its type");
@@ -105,34 +110,34 @@ fn a_failing_disk_under_updates_leaves_nan_for_its_parameter_alone_and_tells_onc
         for whole in [0, 2] {
             assert!(numbers(whole) == expected[whole], "{fault:?} after {after}: parameter {whole}");
         }
-        let told = updates.finish().expect_err("the disk failed").to_string();
-        assert!(told.contains("the state of parameter 1 at byte"), "{told}");
+        let message = updates.finish().expect_err("the disk failed").to_string();
+        assert!(message.contains("the state of parameter 1 at byte"), "{message}");
         assert!(disk.take(&[BYTES as usize], "all of it").is_ok(), "their places are free");
     }
 }
 
 #[test]
-fn a_byte_that_a_save_cannot_read_is_told_and_harms_no_later_one() {
+fn a_failed_save_is_reported_and_later_saves_succeed() {
     let folder = tempfile::tempdir().expect("a folder");
     let disk = disk(folder.path());
     let (mut state, mut weights) = due(&disk, Format::F32, 5);
     state.step(RULE, STRIDE, ValuesMut::Bf16(&mut weights)).expect("the disk is whole");
     for fault in [DiskFault::Read, DiskFault::ShortRead, DiskFault::Damage] {
         disk.fail_after(1, fault);
-        let told = state.save(Values::Bf16(&weights)).expect_err("the disk failed").to_string();
-        assert!(told.contains("of the state of parameter 5 at byte"), "{told}");
+        let message = state.save(Values::Bf16(&weights)).expect_err("the disk failed").to_string();
+        assert!(message.contains("of the state of parameter 5 at byte"), "{message}");
         assert!(state.save(Values::Bf16(&weights)).is_ok());
     }
 }
 
 #[test]
-fn rows_are_read_by_number_and_their_states_refused_on_the_disk_by_name() {
+fn rows_refuse_a_state_on_disk_by_name() {
     let folder = tempfile::tempdir().expect("a folder");
     let disk = disk(folder.path());
     let weights = vec![0.5; 12];
     let state = HostState::new(&disk, "wte", Format::F32, Values::F32(&weights)).expect("there is room");
-    let told = HostRows::new(state, 4).expect_err("it is on the disk").to_string();
-    assert!(told.starts_with("wte: rows are found by their numbers in host memory"), "{told}");
+    let message = HostRows::new(state, 4).expect_err("it is on the disk").to_string();
+    assert!(message.starts_with("wte: rows are found by their numbers in host memory"), "{message}");
 }
 
 #[test]
@@ -140,9 +145,9 @@ fn a_state_that_the_disk_budget_has_no_room_for_is_refused_with_its_name_and_siz
     let folder = tempfile::tempdir().expect("a folder");
     let disk = disk(folder.path());
     let _held: Vec<_> = (0..5).map(|seed| due(&disk, Format::F32, seed)).collect();
-    let told = HostState::new(&disk, "wte", Format::F32, Values::Bf16(&numbers(1)));
-    let told = told.expect_err("six are too many").to_string();
+    let message = HostState::new(&disk, "wte", Format::F32, Values::Bf16(&numbers(1)));
+    let message = message.expect_err("six are too many").to_string();
     for part in ["finding 6.01 MiB for the state of wte", "the disk budget has 1.94 MiB left"] {
-        assert!(told.contains(part), "{told}");
+        assert!(message.contains(part), "{message}");
     }
 }

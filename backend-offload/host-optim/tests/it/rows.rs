@@ -1,4 +1,4 @@
-//! Rows that are stepped when they are named, beside the same matrix stepped as a whole: the same bits.
+//! Rows stepped by number, compared with the same matrix stepped as a whole: the same bits.
 
 use backend_offload::HostMemory;
 use host_optim::{AdamW, Format, HostRows, HostState, Rule, Saved, Sgd, Stride, Values, ValuesMut};
@@ -12,7 +12,6 @@ fn rules() -> [Rule; 2] {
     ]
 }
 
-/// Numbers without a pattern.
 struct Random(u64);
 
 impl Random {
@@ -21,7 +20,7 @@ impl Random {
         (self.0 >> 33) as usize % bound
     }
 
-    /// Numbers of a gradient, some of which are zero or its negative.
+    /// A gradient element; some are 0.0 or -0.0.
     fn number(&mut self) -> f32 {
         match self.below(8) {
             0 => -0.0,
@@ -39,7 +38,6 @@ fn saved_bits(Saved { time, weights, moments: [first, second] }: &Saved) -> (u32
     (*time, [weights, first, second].map(|numbers| bits(numbers)))
 }
 
-/// The same matrix, as a whole and by rows.
 struct Twins {
     rows: usize,
     width: usize,
@@ -66,7 +64,6 @@ impl Twins {
         Self { rows, width, rule, whole, weights, by_rows, random }
     }
 
-    /// Some rows, in order.
     fn some(&mut self) -> Vec<u32> {
         let mut rows: Vec<u32> =
             (0..=self.random.below(6)).map(|_| self.random.below(self.rows) as u32).collect();
@@ -115,7 +112,7 @@ impl Twins {
 fn rows_stepped_when_they_are_named_have_the_bits_of_rows_stepped_in_time() {
     let memory = HostMemory::unlimited();
     for (format, rule) in FORMATS.into_iter().flat_map(|format| rules().map(|rule| (format, rule))) {
-        // Few steps, and more than any row misses where rows have turns.
+        // Few steps, and with turns more steps than any row misses.
         for (steps, turns, saves) in [(24, false, 0), (150, true, 0), (24, true, 5)] {
             let mut twins = Twins::new(&memory, format, rule, [97, 24]);
             for time in 0..steps {
@@ -141,9 +138,9 @@ fn rows_stepped_when_they_are_named_have_the_bits_of_rows_stepped_in_time() {
     assert_eq!(memory.usage().in_use, 0);
 }
 
-/// Pieces of sums end within rows there, and the last is not whole.
+/// Pieces of the sum end within rows, and the last piece is short.
 #[test]
-fn the_squares_of_rows_are_added_up_as_those_of_the_whole() {
+fn squares_of_rows_have_the_bits_of_the_whole_matrix() {
     let memory = HostMemory::unlimited();
     let rule = rules()[0];
     for shape in [[901, 37], [3, 40_001], [2, 16_384]] {
@@ -157,7 +154,7 @@ fn the_squares_of_rows_are_added_up_as_those_of_the_whole() {
 }
 
 #[test]
-fn a_state_that_was_saved_goes_on_by_rows_and_numbers_of_shares_go_on_from_others() {
+fn a_restored_state_resumes_by_rows_with_offset_share_numbers() {
     let memory = HostMemory::unlimited();
     for format in FORMATS {
         let mut twins = Twins::new(&memory, format, rules()[0], [40, 16]);
@@ -183,7 +180,7 @@ fn a_state_that_was_saved_goes_on_by_rows_and_numbers_of_shares_go_on_from_other
     }
 }
 
-/// The sum of several ranks' gradients names no rows.
+/// The sum over several ranks does not name rows.
 #[test]
 fn a_whole_gradient_steps_every_row() {
     let memory = HostMemory::unlimited();
@@ -214,16 +211,16 @@ fn a_whole_gradient_steps_every_row() {
 }
 
 #[test]
-fn rows_that_are_not_there_or_in_no_order_are_refused_by_name() {
+fn missing_or_unordered_rows_are_refused_by_name() {
     let memory = HostMemory::unlimited();
     let mut twins = Twins::new(&memory, Format::F32, rules()[0], [5, 2]);
     for rows in [&[5][..], &[2, 1], &[1, 1]] {
-        let told = twins.by_rows.read(rows).expect_err("there are five").to_string();
-        assert_eq!(told, "wte: rows are named in ascending order, each once, below 5");
+        let message = twins.by_rows.read(rows).expect_err("there are five").to_string();
+        assert_eq!(message, "wte: rows are named in ascending order, each once, below 5");
         assert!(twins.by_rows.arrive(rows, &vec![0.0; 2 * rows.len()]).is_err());
     }
-    let told = twins.by_rows.arrive(&[1, 2], &[0.0; 3]).expect_err("it is short").to_string();
-    assert_eq!(told, "wte: the gradient has 3 elements where its parameter has 4");
+    let message = twins.by_rows.arrive(&[1, 2], &[0.0; 3]).expect_err("it is short").to_string();
+    assert_eq!(message, "wte: the gradient has 3 elements where its parameter has 4");
     assert!(twins.by_rows.step(twins.rule, Stride { lr: 1.0, scale: 1.0 }).is_err(), "there is no gradient");
     twins.by_rows.arrive(&[1], &[1.0; 2]).expect("memory");
     let other = twins.by_rows.step(rules()[1], Stride { lr: 1.0, scale: 1.0 }).expect_err("another rule");

@@ -1,4 +1,4 @@
-//! States on slices: against AdamW written out, across formats, threads and instruction sets.
+//! States on slices, compared with a written-out AdamW, across formats, threads and instruction sets.
 
 use backend_offload::HostMemory;
 use half::bf16;
@@ -6,7 +6,7 @@ use host_optim::{AdamW, Format, HostOptimError, HostState, Saved, Stride, Values
 
 const RULE: AdamW = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1 };
 
-/// Odd on purpose: several pieces, and a last one that fills neither a vector nor a block.
+/// Several pieces, and a last one that fills neither a vector nor a block.
 const LEN: usize = 3 * (1 << 14) + 77;
 
 fn stride(step: u32) -> Stride {
@@ -21,13 +21,13 @@ fn numbers(seed: u32, size: f32) -> Vec<f32> {
         x ^= x << 5;
         x
     };
-    // Magnitudes over several orders, as gradients have them.
+    // Magnitudes span several orders, as in gradients.
     (0..LEN)
         .map(|_| (next() as f32 / u32::MAX as f32 - 0.5) * size * 0.5f32.powi((next() % 12) as i32))
         .collect()
 }
 
-/// AdamW as its paper has it, with the operations in Burn's order.
+/// AdamW as in its paper, with the operations in Burn's order.
 fn by_hand(saved: &mut Saved, gradient: &[f32], stride: Stride) {
     saved.time += 1;
     let unbias = RULE.betas.map(|beta| 1.0 - beta.powi(saved.time as i32));
@@ -55,7 +55,7 @@ fn narrow(numbers: &[f32]) -> Vec<bf16> {
     numbers.iter().map(|x| bf16::from_f32(*x)).collect()
 }
 
-/// Weights of a parameter after `steps` in `format`, and its state.
+/// Weights and state of a parameter after `steps` in `format`.
 fn trained(format: Format, is_narrow: bool, steps: u32) -> (Vec<f32>, Saved) {
     let memory = HostMemory::unlimited();
     let weights = narrow(&numbers(1, 1.0));
@@ -95,9 +95,9 @@ fn a_state_in_f32_has_the_bits_of_adamw_written_out() {
     }
 }
 
-/// Parts of several pages, which do not begin where their memory does.
+/// Parts of several pages, offset within their buffers.
 #[test]
-fn a_large_state_has_the_bits_of_arrays_of_ones_own() {
+fn a_large_state_has_the_bits_of_arrays_of_the_caller() {
     let len = (1 << 18) + 77;
     let wave = |seed: usize| (0..len).map(move |n| ((n * 7 + seed) as f32 * 0.618).fract() - 0.5);
     let (mut weights, memory) = (wave(1).collect::<Vec<f32>>(), HostMemory::unlimited());
@@ -197,7 +197,7 @@ fn shares_of_a_gradient_add_up_in_f32() {
     let memory = HostMemory::unlimited();
     let weights = vec![0.0; LEN];
     let mut state = HostState::new(&memory, "w", Format::F32, Values::F32(&weights)).expect("memory");
-    // 256 + 1 has no bf16, so that a sum in bf16 would lose the second share.
+    // 257 has no bf16, so a sum in bf16 would lose the second share.
     for share in [256.0, 1.0] {
         state.arrive(Values::Bf16(&vec![bf16::from_f32(share); LEN])).expect("memory");
     }
@@ -241,7 +241,7 @@ fn a_short_last_block_has_bases_of_its_own() {
     }
 }
 
-/// A world of one sums all; a world of several sums neighbours each, and the rest of the tree where they meet.
+/// One rank adds all shares. Several ranks add neighbours, then combine the rest of the tree.
 #[test]
 fn shares_are_added_pairwise_by_their_number() {
     let memory = HostMemory::unlimited();
@@ -259,18 +259,20 @@ fn shares_are_added_pairwise_by_their_number() {
         Values::F32(values) => values.to_vec(),
         Values::Bf16(_) => panic!("shares came in f32"),
     };
+
     let expected = sum(&sum(&pair(0), &pair(2)), &sum(&pair(4), &shares[6]));
     let mut whole = state(0..7);
     assert_eq!(whole.shares().len(), 3, "four, two and one of seven");
     whole.squares().expect("memory");
     assert_eq!((whole.shares().len(), bits(&wide(&whole, 0))), (1, bits(&expected)));
-    // Of 3..7 the first has its neighbour elsewhere.
+
+    // The neighbour of share 3 is on another rank.
     let part = state(3..7);
     assert_eq!(part.shares().len(), 3);
     assert_eq!(bits(&wide(&part, 0)), bits(&shares[3]));
     assert_eq!(bits(&wide(&part, 1)), bits(&pair(4)));
-    let mut elsewhere = state(3..7);
-    elsewhere.replace_gradient(Values::F32(&expected)).expect("memory");
+    let mut replaced = state(3..7);
+    replaced.replace_gradient(Values::F32(&expected)).expect("memory");
     let squares = whole.squares().expect("memory").to_bits();
-    assert_eq!(elsewhere.squares().expect("memory").to_bits(), squares);
+    assert_eq!(replaced.squares().expect("memory").to_bits(), squares);
 }

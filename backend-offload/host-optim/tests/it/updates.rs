@@ -1,4 +1,4 @@
-//! Steps on a thread of their own.
+//! Steps on a background thread.
 
 use backend_offload::{HostMemory, Offload, host_memory};
 use burn::backend::{Flex, flex::FlexDevice};
@@ -22,7 +22,7 @@ fn tensor(seed: u32, kind: FloatDType) -> Tensor<B, 2> {
 
 fn due(memory: &HostMemory, format: Format, seed: u32, weights: &Tensor<B, 2>) -> HostState {
     let mut state =
-        HostState::of_tensor(memory, &format!("parameter {seed}"), format, weights).expect("memory");
+        HostState::from_tensor(memory, &format!("parameter {seed}"), format, weights).expect("memory");
     let kind = if weights.dtype() == DType::BF16 { FloatDType::BF16 } else { FloatDType::F32 };
     state.arrive_tensor(tensor(seed + 100, kind)).expect("memory");
     state
@@ -33,7 +33,7 @@ fn bits(tensor: Tensor<B, 2>) -> Vec<u32> {
 }
 
 #[test]
-fn steps_beside_the_program_end_with_the_bits_of_steps_that_are_waited_for() {
+fn background_steps_have_the_bits_of_steps_in_the_foreground() {
     let memory = host_memory::<Flex>(&FlexDevice);
     for (format, kind) in [
         (Format::F32, FloatDType::F32),
@@ -43,6 +43,7 @@ fn steps_beside_the_program_end_with_the_bits_of_steps_that_are_waited_for() {
     ] {
         let weights: Vec<_> = (0..4).map(|seed| tensor(seed, kind)).collect();
         let (mut expected, mut updates, mut updated) = (Vec::new(), Vec::new(), Vec::new());
+
         for (seed, weights) in (0..).zip(&weights) {
             let mut state = due(&memory, format, seed, weights);
             let stepped = state.step_tensor(RULE, STRIDE, weights.clone()).expect("readable");
@@ -54,8 +55,9 @@ fn steps_beside_the_program_end_with_the_bits_of_steps_that_are_waited_for() {
             updates.push(update);
             updated.push(promise);
         }
+
         let updates = Updates::begin(updates).expect("a thread");
-        // The last one first: what is waited for need not come in the order of the steps.
+        // In reverse: waiting need not follow the order of the steps.
         let mut made: Vec<_> = updated.iter().rev().map(|updated| bits(updated.wait())).collect();
         made.reverse();
         let states = updates.finish().expect("all are due");
@@ -85,12 +87,12 @@ fn a_step_that_cannot_be_taken_is_reported_and_leaves_nan_for_its_parameter() {
     for stepped in [0, 2] {
         assert!(numbers(stepped).iter().all(|x| x.is_finite()), "parameter {stepped}");
     }
-    let told = updates.finish().expect_err("one gradient is missing").to_string();
-    assert_eq!(told, "parameter 1: no gradient has arrived since the last step");
+    let message = updates.finish().expect_err("one gradient is missing").to_string();
+    assert_eq!(message, "parameter 1: no gradient has arrived since the last step");
 }
 
 #[test]
-fn tiles_that_are_told_become_the_tensors_of_those_that_are_not() {
+fn tile_bytes_and_tile_tensors_hold_the_same_weights() {
     let memory = host_memory::<Flex>(&FlexDevice);
     let len = SHAPE[0] * SHAPE[1];
     let numbers = |(codes, scales): TileTensors<B>| {
@@ -100,22 +102,22 @@ fn tiles_that_are_told_become_the_tensors_of_those_that_are_not() {
     for code in [Code::Int8, Code::Fp8] {
         let state = |seed| due(&memory, Format::F32, seed, &tensor(seed, FloatDType::F32));
         let (one, here) = state(7).begin_tiles::<B>(RULE, STRIDE, code, &FlexDevice).expect("masters");
-        let (other, told) = state(7).begin_tile_data(RULE, STRIDE, code).expect("masters");
+        let (other, message) = state(7).begin_tile_data(RULE, STRIDE, code).expect("masters");
         let mut due = state(8);
         due.drop_gradient();
         let (failing, missing) = due.begin_tile_data(RULE, STRIDE, code).expect("masters");
         let updates = Updates::begin(vec![one, other, failing]).expect("a thread");
-        let [told, missing] = [told.wait(), missing.wait()]
-            .map(|told| numbers(tile_tensors::<B>(&told.bytes, len, &FlexDevice)));
-        assert!(numbers(here.wait()) == told, "{code:?}");
+        let [message, missing] = [message.wait(), missing.wait()]
+            .map(|message| numbers(tile_tensors::<B>(&message.bytes, len, &FlexDevice)));
+        assert!(numbers(here.wait()) == message, "{code:?}");
         assert!(missing.1.iter().all(|scale| f32::from_bits(*scale).is_nan()), "{code:?}");
-        assert_eq!(missing.1.len(), told.1.len());
+        assert_eq!(missing.1.len(), message.1.len());
         updates.finish().expect_err("one gradient is missing");
     }
 }
 
 #[test]
-fn new_weights_wait_in_the_memory_their_gradients_leave() {
+fn new_weights_reuse_the_memory_of_their_gradients() {
     let memory = HostMemory::unlimited();
     let states = 8;
     let (mut updates, mut updated) = (Vec::new(), Vec::new());

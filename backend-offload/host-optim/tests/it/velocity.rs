@@ -1,4 +1,4 @@
-//! States that are stepped along a velocity.
+//! States stepped along a velocity.
 
 use backend_offload::HostMemory;
 use half::bf16;
@@ -6,7 +6,7 @@ use host_optim::{AdamW, Format, HostOptimError, HostState, Saved, Sgd, Stride, V
 
 const RULE: Sgd = Sgd { momentum: 0.9, weight_decay: 0.1 };
 
-/// Odd on purpose: two pieces, and a last one that fills no vector.
+/// Two pieces, and a last one that fills no vector.
 const LEN: usize = 2 * (1 << 14) + 77;
 
 fn stride(step: u32) -> Stride {
@@ -27,7 +27,6 @@ fn step(state: &mut HostState, number: u32, weights: &mut [bf16]) {
     state.step(RULE, stride(number), ValuesMut::Bf16(weights)).expect("a gradient");
 }
 
-/// A state after five steps, and the same after three.
 fn trained(format: Format) -> [Saved; 2] {
     let mut weights: Vec<bf16> = numbers(0).into_iter().map(bf16::from_f32).collect();
     let memory = HostMemory::unlimited();
@@ -41,7 +40,7 @@ fn trained(format: Format) -> [Saved; 2] {
 }
 
 #[test]
-fn in_f32_it_has_the_bits_of_gradient_descent_written_out() {
+fn f32_has_the_bits_of_gradient_descent_written_out() {
     let mut weights = numbers(0);
     let mut expected = (weights.clone(), vec![0.0; LEN]);
     let memory = HostMemory::unlimited();
@@ -63,7 +62,7 @@ fn in_f32_it_has_the_bits_of_gradient_descent_written_out() {
 }
 
 #[test]
-fn a_saved_velocity_goes_on_as_if_it_had_never_stopped_on_any_number_of_threads() {
+fn a_saved_velocity_resumes_to_the_same_bits_on_any_number_of_threads() {
     for format in [Format::F32, Format::Bf16Moments, Format::Compact] {
         let [expected, saved] = trained(format);
         let memory = HostMemory::unlimited();
@@ -97,7 +96,7 @@ fn each_format_keeps_its_stated_bytes_and_stays_near_the_wide_one() {
 }
 
 #[test]
-fn a_state_is_stepped_by_the_rule_it_was_made_for_alone() {
+fn a_state_accepts_only_the_rule_it_was_made_for() {
     let memory = HostMemory::unlimited();
     let adamw = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1 };
     let mut weights = [1.0];

@@ -169,20 +169,20 @@ fn assert_takes_little_more_than(expected: f64, sides: [&[u64]; 2], budget: u64)
 
 #[test]
 fn a_step_takes_no_less_than_what_comes_between_two_large_operations() {
-    // Of the six blocks of an operation, 60 bytes each, two have room beside the other's: the other four come when that has ended.
+    // Each operation has six blocks, 60 bytes. During it two blocks of the other have room, and four come when it has ended.
     assert_takes_little_more_than(2.0 * (60.0 + 40.0), [&[10; 6], &[10; 6]], 80);
 }
 
 #[test]
 fn a_block_comes_as_a_whole_or_not_at_all_while_an_operation_leaves_room_for_a_part_of_it() {
-    // Beside three blocks none of the two has room in 20 bytes, and both come when the operation has ended; beside these two the
-    // largest of the three has none.
+    // During the first operation neither of the two blocks has room in 20 bytes, and both come when it has ended. During the
+    // second the largest of the three has no room.
     assert_takes_little_more_than(60.0 + 60.0 + 60.0 + 40.0, [&[30, 20, 10], &[30, 30]], 80);
 }
 
 #[test]
 fn blocks_have_room_together_as_wholes() {
-    // Beside three blocks two of the others have room in 50 bytes, and not half of the third.
+    // During an operation two blocks of the other have room in 50 bytes. Half of the third does not come.
     assert_takes_little_more_than(2.0 * (60.0 + 20.0), [&[20; 3], &[20; 3]], 110);
 }
 

@@ -2,8 +2,8 @@
 
 use super::*;
 
-const HOST: TierIndex = TierIndex::HOST;
-const DISK: TierIndex = TierIndex::DISK;
+const HOST: Tier = Tier::Host;
+const DISK: Tier = Tier::Disk;
 
 fn refused(wanted: u64) -> Result<Vec<Step>, Stop> {
     Err(Shortage::TierFull { wanted }.into())
@@ -14,7 +14,7 @@ fn on_host<const N: usize>(sizes: [u64; N]) -> (Pager, [BlockId; N]) {
     let mut pager = Pager::new(Limit::bytes(100), Policy::LeastRecentlyUsed, Oversized::Refuse);
     let blocks = sizes.map(|bytes| pager.insert(bytes, Arena(0)));
     for block in blocks {
-        pager.wrote_in_tier(block, HOST).expect("it is nowhere");
+        pager.wrote_on_host(block).expect("it is nowhere");
     }
     (pager, blocks)
 }
@@ -25,7 +25,7 @@ fn rooms(host: u64, disk: u64) -> Rooms {
 }
 
 fn sinks<const N: usize>(blocks: [BlockId; N]) -> Vec<Step> {
-    blocks.map(|block| Step::Sink { block }).to_vec()
+    blocks.map(|block| Step::Spill { block }).to_vec()
 }
 
 #[test]
@@ -52,15 +52,15 @@ fn a_block_takes_whole_pages_of_the_disk() {
 #[test]
 fn a_place_on_the_disk_is_given_up_only_for_a_block_that_sinks_into_it() {
     let (mut pager, [spare, block]) = on_host([30, 50]);
-    pager.sunk(spare).expect("it is on the host");
-    pager.raised(spare).expect("it is on the disk");
+    pager.report(Step::Spill { block: spare }).expect("it is on the host");
+    pager.report(Step::Load { block: spare }).expect("it is on the disk");
     assert_eq!(pager.steps_to_host_room(30, rooms(0, 0)), Ok(sinks([spare])), "the disk has it");
     operate(&mut pager, &[spare]);
     let copy = Step::DropCopy { block: spare, tier: HOST };
     assert_eq!(pager.steps_to_host_room(30, rooms(0, 0)), Ok(vec![copy]));
 
     let place = Step::DropCopy { block: spare, tier: DISK };
-    let all = vec![copy, place, Step::Sink { block }];
+    let all = vec![copy, place, Step::Spill { block }];
     assert_eq!(pager.steps_to_host_room(31, rooms(0, 19)), refused(31), "50 do not go into 49");
     assert_eq!(pager.steps_to_host_room(31, rooms(0, 20)), Ok(all.clone()));
     assert_eq!(
@@ -80,13 +80,13 @@ fn copies_under_way_land_before_a_room_is_judged() {
     let (mut pager, [clean, resting]) = on_host([10, 30]);
     operate(&mut pager, &[clean]);
     operate(&mut pager, &[]);
-    let leaving = pager.evict_started(clean).expect("on the device");
+    let leaving = pager.evict(clean).expect("on the device");
     pager.begin(&[clean]).expect("it is taken back");
     for disk in [0, 30] {
         assert_eq!(pager.steps_to_host_room(10, rooms(0, disk)), Ok(vec![Step::Wait(leaving)]));
     }
-    pager.landed(leaving).expect("under way");
+    pager.ended(leaving, true).expect("under way");
     let copy = Step::DropCopy { block: clean, tier: HOST };
     assert_eq!(pager.steps_to_host_room(10, rooms(0, 30)), Ok(vec![copy]));
-    assert_eq!(pager.steps_to_host_room(11, rooms(0, 30)), Ok(vec![copy, Step::Sink { block: resting }]));
+    assert_eq!(pager.steps_to_host_room(11, rooms(0, 30)), Ok(vec![copy, Step::Spill { block: resting }]));
 }

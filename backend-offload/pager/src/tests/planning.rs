@@ -1,7 +1,7 @@
 //! Promises of the planner, on programs that repeat, turn elsewhere and come back.
 
 use super::*;
-use crate::trace::CONTEXT;
+use crate::history::CONTEXT;
 
 /// Numbers that look random and are the same in every run.
 pub(super) struct Dice(pub u64);
@@ -44,7 +44,7 @@ impl Script {
         self.recording.events.push(Event::Step);
     }
 
-    /// Forward, backward and update of `weights`, each with a moment beside it. `reborn` says that an update makes
+    /// Forward, backward and update of `weights`, each with a moment. `reborn` says that an update makes
     /// new blocks of them, as Burn's optimizers do.
     pub fn train(&mut self, weights: &mut [usize], moments: &mut [usize], sizes: &[u64], reborn: bool) {
         let mut activations = Vec::new();
@@ -355,8 +355,7 @@ fn the_first_in_order_is_the_one_a_look_at_all_blocks_finds() {
 fn hints_come_before_what_is_known_of_the_future() {
     let mut pager = Pager::new(Limit::bytes(40), Policy::Planned, Oversized::Refuse);
     let blocks: Vec<BlockId> = (0..5).map(|_| pager.insert(10, Arena::UNPOOLED)).collect();
-    let away =
-        |pager: &Pager, n: usize| !pager.get(blocks[n]).is_some_and(|block| block.place.is_on_device());
+    let away = |pager: &Pager, n: usize| !pager.get(blocks[n]).is_some_and(Block::is_on_device);
     for round in 0..30 {
         for block in &blocks {
             operate(&mut pager, &[*block]);

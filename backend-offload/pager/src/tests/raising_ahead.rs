@@ -4,18 +4,18 @@ use super::planning::{Dice, Script};
 use super::sweep::{BLOCKS, DISK, HOST, Sweep};
 use super::*;
 
-/// Takes what is to be done beside an operation until a block is under way or nothing is left.
+/// Takes the steps ahead until a load is under way or no step is left.
 fn begin_ahead(sweep: &mut Sweep) -> Option<BlockId> {
     loop {
         let rooms = sweep.rooms();
-        match sweep.pager.next_above(&|| rooms)? {
-            Step::Raise { block } if sweep.pager.raising().is_some() => return Some(block),
-            Step::Raise { block } => {
+        match sweep.pager.prefetch(Link::FromDisk, &|| rooms)? {
+            Step::LoadAhead { block } if sweep.pager.loading().is_some() => return Some(block),
+            Step::LoadAhead { block } => {
                 assert!(rooms.host.allows(10), "others sank for it");
-                sweep.pager.raise_begun(block).expect("it is on the disk");
+                sweep.pager.started(Step::LoadAhead { block }).expect("it is on the disk");
             }
             step => {
-                assert!(matches!(step, Step::Sink { .. }), "{step:?}");
+                assert!(matches!(step, Step::Spill { .. }), "{step:?}");
                 let before = sweep.pager.counters().bytes_to_disk;
                 take(&mut sweep.pager, step).expect("as it was told");
                 assert_eq!(sweep.pager.counters().bytes_to_disk, before, "it sinks for free");
@@ -24,7 +24,8 @@ fn begin_ahead(sweep: &mut Sweep) -> Option<BlockId> {
     }
 }
 
-/// Sweeps over blocks that were written once, above a host of half of them, raising `ahead` at most one beside each operation.
+/// Sweeps over blocks that were written once, above a host of half of them. With `ahead`, each operation loads at most
+/// one ahead.
 fn swept(policy: Policy, ahead: bool) -> Sweep {
     let mut sweep = Sweep::new(policy, 200, 1000);
     for block in sweep.blocks.clone() {
@@ -33,7 +34,7 @@ fn swept(policy: Policy, ahead: bool) -> Sweep {
     }
     sweep.run(|sweep, _| {
         if ahead && let Some(block) = begin_ahead(sweep) {
-            sweep.pager.raised_ahead(block).expect("under way");
+            sweep.pager.report(Step::LoadAhead { block }).expect("under way");
         }
     })
 }
@@ -72,7 +73,7 @@ fn under_way() -> (Sweep, BlockId) {
 fn an_operation_finishes_what_is_under_way_and_makes_no_other_room_for_it() {
     let (mut sweep, block) = under_way();
     assert_eq!(
-        sweep.pager.get(block).expect("it lives").place,
+        sweep.pager.get(block).expect("it lives").place(),
         Place::Away(DISK),
         "until all of it has come"
     );
@@ -85,7 +86,7 @@ fn an_operation_finishes_what_is_under_way_and_makes_no_other_room_for_it() {
             Step::Ready => break,
             step => take(&mut sweep.pager, step).expect("as it was asked"),
         }
-        steps.push(sweep.pager.raising());
+        steps.push(sweep.pager.loading());
     }
     assert_eq!(steps.last(), Some(&None));
     assert_eq!(sweep.pager.counters().raised, before.raised + 1);
@@ -98,20 +99,20 @@ fn a_block_is_under_way_until_it_is_given_up_changed_or_dropped() {
     let (mut sweep, block) = under_way();
     let other =
         sweep.pager.soon_from_disk(BLOCKS).into_iter().find(|id| *id != block).expect("many are there");
-    assert!(sweep.pager.raise_begun(other).is_err(), "one at a time");
-    sweep.pager.raise_given_up();
-    assert_eq!(sweep.pager.raising(), None);
-    let on_device =
-        sweep.blocks.iter().find(|id| sweep.pager.get(**id).is_some_and(|block| block.place.is_on_device()));
+    assert!(sweep.pager.started(Step::LoadAhead { block: other }).is_err(), "one at a time");
+    let (token, _) = sweep.pager.loading().expect("it is under way");
+    assert_eq!(sweep.pager.ended(token, false), Ok(Outcome::Unmoved { block }));
+    assert_eq!(sweep.pager.loading(), None);
+    let on_device = sweep.blocks.iter().find(|id| sweep.pager.get(**id).is_some_and(Block::is_on_device));
     let on_device = *on_device.expect("two are");
-    assert!(sweep.pager.raise_begun(on_device).is_err(), "it is not on the disk");
-    sweep.pager.raise_begun(block).expect("it is on the disk");
-    sweep.pager.wrote_in_tier(block, HOST).expect("the program may");
-    assert_eq!(sweep.pager.raising(), None, "what comes from the disk is out of date");
-    assert_eq!(sweep.pager.get(block).map(|block| block.place), Some(Place::Away(HOST)));
-    sweep.pager.raise_begun(other).expect("it is on the disk");
+    assert!(sweep.pager.started(Step::LoadAhead { block: on_device }).is_err(), "it is not on the disk");
+    sweep.pager.started(Step::LoadAhead { block }).expect("it is on the disk");
+    sweep.pager.wrote_on_host(block).expect("the program may");
+    assert_eq!(sweep.pager.loading(), None, "what comes from the disk is out of date");
+    assert_eq!(sweep.pager.get(block).map(Block::place), Some(Place::Away(HOST)));
+    sweep.pager.started(Step::LoadAhead { block: other }).expect("it is on the disk");
     sweep.pager.remove(other).expect("it lives");
-    assert_eq!(sweep.pager.raising(), None);
+    assert_eq!(sweep.pager.loading(), None);
 }
 
 #[test]

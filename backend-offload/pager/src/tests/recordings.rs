@@ -1,4 +1,4 @@
-//! Recordings say what a program asked, and one step of it can stand for all.
+//! Recordings of a program's requests, and one step that stands for all.
 
 use super::planning::{Script, peak, replay, training};
 use super::*;
@@ -8,7 +8,7 @@ fn played(recording: &Recording, budget: Limit) -> Recording {
     let mut replay = Replay::new(recording, budget, Policy::Planned);
     replay.pager_mut().record();
     let mut replay = replay.run(1).expect("every operation fits");
-    Recording::from_bytes(&replay.pager_mut().recorded()).expect("a recording")
+    Recording::from_bytes(&replay.pager_mut().recorder().expect("it records").take()).expect("a recording")
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn contents_made_on_the_host_take_the_place_of_what_sinks() {
     script.step();
     let replay = Replay::new(&script.recording, Limit::bytes(100), Policy::Planned).above_a_disk(20);
     let replay = replay.run(1).expect("the disk takes one");
-    assert_eq!(replay.pager().ledger().held(TierIndex::HOST), 20);
+    assert_eq!(replay.pager().ledger().held(Tier::Host), 20);
     assert_eq!(replay.disk_steps(), [Moved { bytes_in: 0, bytes_out: 10 }]);
 }
 
@@ -194,7 +194,7 @@ fn states_on_the_disk_pass_in_the_time_that_blocks_leave_and_are_waited_for_with
         assert_eq!(replay.given_steps(), [10]);
         (replay.elapsed()[0].disk, replay.elapsed()[0].step)
     };
-    // Two blocks sink into buffers, which nobody waits for; the state's 30 bytes come after them.
+    // Two blocks are spilled into buffers, without a wait; the state's 30 bytes come after them.
     assert_eq!(elapsed(1.0, 0.0), (20.0, 30.0));
     assert_eq!(elapsed(1.0, 3.0), (50.0, 50.0));
     // Operations of 60 seconds leave the disk time enough for both.

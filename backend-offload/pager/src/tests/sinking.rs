@@ -2,10 +2,10 @@
 
 use super::*;
 
-const HOST: TierIndex = TierIndex::HOST;
-const DISK: TierIndex = TierIndex::DISK;
+const HOST: Tier = Tier::Host;
+const DISK: Tier = Tier::Disk;
 
-/// Operations on a device and a host of `device` and `host` bytes; what is held below is looked at after each step.
+/// Takes the steps of an operation above a host and a disk of so many bytes, and checks after each that they suffice.
 fn operate_above_a_disk(
     pager: &mut Pager,
     operands: &[BlockId],
@@ -29,7 +29,8 @@ fn operate_above_a_disk(
 
 fn place(pager: &Pager, id: BlockId) -> (Place, bool) {
     let block = pager.get(id).expect("it lives");
-    (block.place, block.below)
+    let below = block.held().contains(HOST) && block.held().contains(DISK);
+    (block.place(), below)
 }
 
 #[test]
@@ -44,7 +45,7 @@ fn what_was_used_longest_ago_sinks_and_is_raised_when_it_is_wanted() {
     assert_eq!(place(&pager, blocks[0]), (Place::Away(DISK), false));
     assert_eq!(place(&pager, blocks[1]), (Place::Away(DISK), false));
     let steps = operate_above_a_disk(&mut pager, &[blocks[0]], room).expect("it comes back");
-    let raised = steps.iter().position(|step| *step == Step::Raise { block: blocks[0] }).expect("raised");
+    let raised = steps.iter().position(|step| *step == Step::Load { block: blocks[0] }).expect("raised");
     assert_eq!(steps[raised + 1], Step::Bring { block: blocks[0], from: Some(HOST) }, "{steps:?}");
     assert_eq!(place(&pager, blocks[0]), (Place::Device { clean: Some(HOST) }, true));
     let counters = pager.counters();
@@ -127,17 +128,20 @@ fn a_full_disk_is_a_full_tier_and_no_disk_is_no_step() {
 fn what_is_written_on_the_host_is_no_more_on_the_disk() {
     let mut pager = Pager::new(Limit::bytes(10), Policy::LeastRecentlyUsed, Oversized::Refuse);
     let block = pager.insert(10, Arena(0));
-    pager.wrote_in_tier(block, HOST).expect("it is nowhere");
-    pager.sunk(block).expect("it is on the host");
-    assert_eq!(pager.sunk(block).map_err(|fault| matches!(fault, Fault::Illegal { .. })), Err(true));
-    pager.wrote_in_tier(block, HOST).expect("it is away");
+    pager.wrote_on_host(block).expect("it is nowhere");
+    pager.report(Step::Spill { block }).expect("it is on the host");
+    assert_eq!(
+        pager.report(Step::Spill { block }).map_err(|fault| matches!(fault, Fault::Illegal { .. })),
+        Err(true)
+    );
+    pager.wrote_on_host(block).expect("it is away");
     assert_eq!((place(&pager, block), pager.ledger().held(DISK)), ((Place::Away(HOST), false), 0));
-    pager.sunk(block).expect("it is on the host");
-    pager.raised(block).expect("it is on the disk");
+    pager.report(Step::Spill { block }).expect("it is on the host");
+    pager.report(Step::Load { block }).expect("it is on the disk");
     assert_eq!((place(&pager, block), pager.ledger().held(DISK)), ((Place::Away(HOST), true), 10));
-    pager.wrote_in_tier(block, HOST).expect("it is away");
+    pager.wrote_on_host(block).expect("it is away");
     assert_eq!((place(&pager, block), pager.ledger().held(DISK)), ((Place::Away(HOST), false), 0));
-    assert!(pager.raised(block).is_err() && pager.return_started(block).is_ok());
+    assert!(pager.report(Step::Load { block }).is_err() && pager.bring(block).is_ok());
 }
 
 #[test]
@@ -145,14 +149,14 @@ fn the_block_that_the_disk_has_sinks_of_two_needed_equally_late_and_nothing_is_w
     let mut pager = Pager::new(Limit::bytes(10), Policy::LeastRecentlyUsed, Oversized::Refuse);
     let [below, larger] = [10, 12].map(|bytes| pager.insert(bytes, Arena(0)));
     for block in [below, larger] {
-        pager.wrote_in_tier(block, HOST).expect("it is nowhere");
+        pager.wrote_on_host(block).expect("it is nowhere");
     }
-    pager.sunk(below).expect("it is on the host");
-    pager.raised(below).expect("it is on the disk");
+    pager.report(Step::Spill { block: below }).expect("it is on the host");
+    pager.report(Step::Load { block: below }).expect("it is on the disk");
     pager.begin(&[]).expect("no operand");
     let full = Rooms { host: Limit::bytes(0), disk: Limit::NONE, page: 1 };
-    assert_eq!(pager.steps_to_host_room(5, full), Ok(vec![Step::Sink { block: below }]));
-    pager.sunk(below).expect("it is on the host");
+    assert_eq!(pager.steps_to_host_room(5, full), Ok(vec![Step::Spill { block: below }]));
+    pager.report(Step::Spill { block: below }).expect("it is on the host");
     assert_eq!(pager.counters().bytes_to_disk, 10, "it was written before");
 }
 
@@ -161,18 +165,18 @@ fn a_copy_that_the_disk_has_too_is_given_up_before_a_larger_one() {
     let mut pager = Pager::new(Limit::bytes(100), Policy::LeastRecentlyUsed, Oversized::Refuse);
     let [below, larger] = [10, 12].map(|bytes| pager.insert(bytes, Arena(0)));
     for block in [below, larger] {
-        pager.wrote_in_tier(block, HOST).expect("it is nowhere");
+        pager.wrote_on_host(block).expect("it is nowhere");
     }
-    pager.sunk(below).expect("it is on the host");
+    pager.report(Step::Spill { block: below }).expect("it is on the host");
     operate_above_a_disk(&mut pager, &[below, larger], [22, 10]).expect("there is room");
     let full = Rooms { host: Limit::bytes(0), disk: Limit::NONE, page: 1 };
     let steps = pager.steps_to_host_room(1, full);
     assert_eq!(steps, Ok(vec![Step::DropCopy { block: below, tier: HOST }]));
-    pager.copy_dropped(below, HOST).expect("it has a copy");
+    pager.report(Step::DropCopy { block: below, tier: HOST }).expect("it has a copy");
     assert_eq!(place(&pager, below), (Place::Device { clean: Some(DISK) }, false));
     let steps = pager.steps_to_host_room(1, full);
     assert_eq!(steps, Ok(vec![Step::DropCopy { block: larger, tier: HOST }]));
-    pager.copy_dropped(larger, HOST).expect("it has a copy");
+    pager.report(Step::DropCopy { block: larger, tier: HOST }).expect("it has a copy");
     assert!(pager.steps_to_host_room(1, full).is_err(), "nothing is left to give up");
     assert_eq!(pager.steps_to_host_room(1, Rooms::ENDLESS), Ok(Vec::new()));
 }
@@ -212,7 +216,7 @@ fn an_operand_on_the_host_sinks_where_only_that_makes_room_for_its_victim() {
     assert_eq!(place(&pager, a).0, Place::Away(HOST));
     let steps = operate_above_a_disk(&mut pager, &[a], [10, 20]).expect("they change places");
     assert!(
-        steps.contains(&Step::Sink { block: a }) && steps.contains(&Step::Raise { block: a }),
+        steps.contains(&Step::Spill { block: a }) && steps.contains(&Step::Load { block: a }),
         "{steps:?}"
     );
     assert!(place(&pager, a).0.is_on_device() && !place(&pager, b).0.is_on_device());
@@ -227,11 +231,11 @@ fn written_pair() -> (Pager, [BlockId; 2]) {
 fn a_copy_on_the_disk_is_kept_where_giving_it_up_makes_no_room() {
     let mut pager = Pager::new(Limit::bytes(10), Policy::LeastRecentlyUsed, Oversized::Refuse);
     let [small, large] = [10, 30].map(|bytes| pager.insert(bytes, Arena(0)));
-    pager.wrote_in_tier(small, HOST).expect("it is nowhere");
-    pager.sunk(small).expect("it is on the host");
+    pager.wrote_on_host(small).expect("it is nowhere");
+    pager.report(Step::Spill { block: small }).expect("it is on the host");
     operate_above_a_disk(&mut pager, &[small], [10, 10]).expect("there is room");
-    pager.copy_dropped(small, HOST).expect("it has a copy");
-    pager.wrote_in_tier(large, HOST).expect("it is nowhere");
+    pager.report(Step::DropCopy { block: small, tier: HOST }).expect("it has a copy");
+    pager.wrote_on_host(large).expect("it is nowhere");
     pager.swept();
     let full = Rooms { host: Limit::bytes(0), disk: Limit::bytes(0), page: 1 };
     let refused = Err(Stop::Shortage(Shortage::TierFull { wanted: 5 }));
@@ -249,6 +253,6 @@ fn an_operand_sinks_after_all_others() {
     }
     assert_eq!([a, b].map(|block| place(&pager, block).0), [Place::Away(HOST); 2]);
     let steps = operate_above_a_disk(&mut pager, &[a], [20, 40]).expect("they change places");
-    let sunk: Vec<_> = steps.iter().filter(|step| matches!(step, Step::Sink { .. })).collect();
-    assert_eq!(sunk, [&Step::Sink { block: b }], "{steps:?}");
+    let sunk: Vec<_> = steps.iter().filter(|step| matches!(step, Step::Spill { .. })).collect();
+    assert_eq!(sunk, [&Step::Spill { block: b }], "{steps:?}");
 }

@@ -3,13 +3,14 @@
 use super::sweep::{BLOCKS, DISK, HOST, Sweep};
 use super::*;
 
-/// Sweeps over blocks that are written each time, writing `ahead` at most one block beside each operation.
+/// Sweeps over blocks that are written each time. With `ahead`, each operation writes at most one block ahead.
 fn swept(policy: Policy, host: u64, disk: u64, ahead: bool) -> Sweep {
     Sweep::new(policy, host, disk).run(|sweep, block| {
         let rooms = sweep.rooms();
-        if let Some(next) = sweep.pager.next_below(&|| rooms).filter(|_| ahead) {
-            sweep.pager.written_below(next).expect("it rests on the host");
-            assert!(sweep.pager.get(next).is_some_and(|block| block.below));
+        if let Some(next) = sweep.pager.prefetch(Link::ToDisk, &|| rooms).filter(|_| ahead) {
+            let outcome = sweep.pager.report(next).expect("it rests on the host");
+            let Outcome::WrittenAhead { block, .. } = outcome else { panic!("{outcome:?}") };
+            assert!(sweep.pager.get(block).is_some_and(Block::is_on_disk));
         }
         sweep.pager.wrote(block).expect("on the device");
     })
@@ -33,7 +34,7 @@ fn what_sinks_was_written_before_it_had_to() {
 
 #[test]
 fn nothing_is_written_ahead_unless_blocks_sink_and_their_next_use_is_known() {
-    // In the first case all blocks have room, but for less than a block of it.
+    // In the first case less than one block lacks room.
     for (policy, host) in [(Policy::Planned, 395), (Policy::Recency, 120), (Policy::LeastRecentlyUsed, 120)] {
         let counters = swept(policy, host, 1000, true).pager.counters();
         assert_eq!(counters.written_ahead, 0, "{policy:?} above a host of {host} bytes");
@@ -51,14 +52,14 @@ fn a_disk_that_is_nearly_full_is_left_to_who_has_to_sink() {
 #[test]
 fn a_block_is_written_below_only_where_it_rests_on_the_host_alone() {
     let (mut pager, blocks) = written(Limit::bytes(20), Policy::Planned, 2);
-    assert!(pager.written_below(blocks[0]).is_err(), "it is on the device");
+    assert!(pager.report(Step::WriteAhead { block: blocks[0] }).is_err(), "it is on the device");
     let more = pager.insert(10, Arena(0));
     operate(&mut pager, &[more]);
     let away =
-        *blocks.iter().find(|id| !pager.get(**id).expect("it lives").place.is_on_device()).expect("one left");
-    pager.written_below(away).expect("it rests there");
-    assert!(pager.written_below(away).is_err(), "the disk has it");
+        *blocks.iter().find(|id| !pager.get(**id).expect("it lives").is_on_device()).expect("one left");
+    pager.report(Step::WriteAhead { block: away }).expect("it rests there");
+    assert!(pager.report(Step::WriteAhead { block: away }).is_err(), "the disk has it");
     assert_eq!((pager.ledger().held(HOST), pager.ledger().held(DISK)), (10, 10));
-    pager.sunk(away).expect("for free");
+    pager.report(Step::Spill { block: away }).expect("for free");
     assert_eq!((pager.counters().bytes_to_disk, pager.ledger().held(HOST)), (10, 0));
 }

@@ -2,8 +2,8 @@
 
 use super::*;
 
-pub(super) const HOST: TierIndex = TierIndex::HOST;
-pub(super) const DISK: TierIndex = TierIndex::DISK;
+pub(super) const HOST: Tier = Tier::Host;
+pub(super) const DISK: Tier = Tier::Disk;
 
 /// Blocks of 10 bytes.
 pub(super) const BLOCKS: usize = 40;
@@ -26,7 +26,7 @@ impl Sweep {
     }
 
     pub fn rooms(&self) -> Rooms {
-        let raising = if self.pager.raising().is_some() { 10 } else { 0 };
+        let raising = if self.pager.loading().is_some() { 10 } else { 0 };
         let left = |room: u64, tier| Limit::bytes(room - self.pager.ledger().held(tier));
         Rooms { host: left(self.host - raising, HOST), disk: left(self.disk, DISK), page: 1 }
     }
@@ -47,7 +47,7 @@ impl Sweep {
         self.waited_for.bytes_out += after.bytes_to_disk - before.bytes_to_disk;
     }
 
-    /// Sweeps so often, with `after` each operation what comes beside it.
+    /// Sweeps `ROUNDS` times, and calls `after` after each operation.
     pub fn run(mut self, mut after: impl FnMut(&mut Self, BlockId)) -> Self {
         for round in 0..ROUNDS {
             for n in (0..BLOCKS).chain((0..BLOCKS).rev()) {

@@ -1,6 +1,6 @@
 //! The planner allocates nothing on the heap for a program that fits, and little for one that does not.
 
-use pager::{Arena, BlockId, Limit, Oversized, Pager, Policy, Rooms, Step};
+use pager::{Arena, BlockId, Limit, Link, Oversized, Pager, Policy, Rooms, Step};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -36,9 +36,10 @@ fn operations_of_a_program_that_fits_allocate_nothing() {
         for pair in blocks.windows(2) {
             if !pager.begin(pair).expect("it fits") {
                 for block in pair {
-                    if !pager.get(*block).expect("it lives").place.is_on_device() {
-                        let token = pager.return_started(*block).expect("nowhere yet");
-                        pager.landed(token).expect("under way");
+                    if !pager.get(*block).expect("it lives").is_on_device() {
+                        let token =
+                            pager.started(Step::Bring { block: *block, from: None }).expect("nowhere yet");
+                        pager.ended(token, true).expect("under way");
                     }
                 }
             }
@@ -57,13 +58,12 @@ fn operations_of_a_program_that_fits_allocate_nothing() {
 /// Takes the step, whose move lands at once.
 fn take(pager: &mut Pager, step: Step) {
     let token = match step {
-        Step::Evict { block, .. } => pager.evict_started(block),
-        Step::Bring { block, .. } => pager.return_started(block),
+        Step::Evict { .. } | Step::Bring { .. } => pager.started(step),
         Step::Sweep => return pager.swept(),
         Step::Trim => return pager.trimmed(),
         other => panic!("{other:?} is no step of moves that land at once"),
     };
-    pager.landed(token.expect("it may move")).expect("it is under way");
+    pager.ended(token.expect("it may move"), true).expect("it is under way");
 }
 
 /// A step over blocks of which half fits, with moves ahead of their operations.
@@ -85,7 +85,7 @@ fn operations_of_a_program_of_which_half_fits_allocate_at_most_once_each() {
                     take(&mut pager, step);
                 }
             }
-            while let Some(step) = pager.next_ahead(&rooms) {
+            while let Some(step) = pager.prefetch(Link::Device, &rooms) {
                 take(&mut pager, step);
             }
             pager.wrote(pair[1]).expect("on the device");

@@ -2,7 +2,7 @@
 //!
 //! `PAGER_WRITE_GOLDEN=1` writes the tables anew.
 
-use crate::steps::{ROUNDS, assert_on_record, moved, recorded};
+use crate::steps::{ROUNDS, assert_first_on_record, moved, recorded};
 use pager::{Elapsed, Limit, Machine, Pace, Policy, Recording, Replay, bound};
 use std::fmt::Write;
 
@@ -33,7 +33,7 @@ fn steps_of_16k_tokens_take_little_longer_than_the_longest_of_their_parts() {
     let mut table = String::from(
         "step,residency,in,out,least_in,least_out,second,steady,of_the_least,products_alone,products_alone_of_the_least\n",
     );
-    for name in ON_DEVICE {
+    for &name in suite::first(1, &ON_DEVICE) {
         let (step, peak) = recorded(name);
         let [pace, bare] = [GPU, PRODUCTS_ALONE].map(|machine| Pace::of(&step, machine));
         for (share, limit) in LIMITS {
@@ -60,7 +60,7 @@ fn steps_of_16k_tokens_take_little_longer_than_the_longest_of_their_parts() {
             writeln!(table, "{name},{share}%,{},{numbers}", integers.join(",")).expect("a string");
         }
     }
-    assert_on_record("pace.csv", &table);
+    assert_first_on_record("pace.csv", &table);
 }
 
 /// A step with the optimizer on the host, under the memory of a card.
@@ -99,7 +99,7 @@ const ON_HOST: [OnHost; 2] = [
 fn models_with_the_optimizer_on_the_host_take_little_longer_than_their_longest_part_on_one_card() {
     let mut table =
         String::from("step,memory,host_step,steady,step_seconds,arithmetic,in,out,host,of_the_least\n");
-    for OnHost { step: name, budget, host, per_weight, time } in ON_HOST {
+    for &OnHost { step: name, budget, host, per_weight, time } in suite::first(1, &ON_HOST) {
         let (step, peak) = recorded(name);
         assert!(budget < peak / 2, "{name}: {peak}");
         for (machine, limits) in [GPU, PRODUCTS_ALONE].into_iter().zip(time) {
@@ -119,5 +119,5 @@ fn models_with_the_optimizer_on_the_host_take_little_longer_than_their_longest_p
             }
         }
     }
-    assert_on_record("host.csv", &table);
+    assert_first_on_record("host.csv", &table);
 }

@@ -1,10 +1,10 @@
-//! Copies on streams of their own, one in each direction, ordered by events.
+//! Copies on two separate streams, one per direction, ordered by events.
 //!
-//! The runtime does not give its streams away, and an event has to be recorded on one to mark the end of its work. Its
-//! debug text names them, so a stream's handle is read there, when the stream has just begun and is the only new name. If a
-//! name is not found, that stream's buffers are copied in line with its work, which is only slower.
+//! An event must be recorded on a stream to mark the end of its work, but the runtime hides its streams. The server's
+//! debug text names them: a handle is read there just after its stream began, as the only new name. Without a name,
+//! the stream's buffers are copied in line with its work, which is only slower.
 
-use crate::cube::side::{Rows, SideCopies};
+use crate::cube::copy_streams::{CopyStreams, Rows};
 use cubecl_core::Runtime;
 use cubecl_core::server::{ComputeServer, Handle};
 use cubecl_cuda::CudaRuntime;
@@ -12,13 +12,12 @@ use cudarc::driver::{DriverError, result, sys};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 
-/// A launch uploads some bytes of its own, through the engine that brings blocks back: it waits for a piece, not for a
-/// block.
+/// A launch uploads some bytes through the same engine: it waits for a piece instead of a block.
 const PIECE: usize = 4 << 20;
 
 type Server = <CudaRuntime as Runtime>::Server;
 
-/// Two streams for copies, and the runtime's own by their number.
+/// Streams for copies, and the runtime's own by index.
 #[derive(Debug, Default)]
 pub struct CudaCopies {
     streams: Option<Streams>,
@@ -28,7 +27,7 @@ pub struct CudaCopies {
 #[derive(Debug, Clone, Copy)]
 struct Stream(sys::CUstream);
 
-// SAFETY: a stream may be used from any thread whose context is its own; the server's thread is the only one here.
+// SAFETY: any thread with the context may use a stream, and only the server's thread does.
 unsafe impl Send for Stream {}
 
 #[derive(Debug, Clone, Copy)]
@@ -37,11 +36,11 @@ struct Streams {
     back: Stream,
 }
 
-/// A point in a stream's work: the end of one copy, or what was done before something.
+/// A recorded point in a stream's work.
 #[derive(Debug)]
 pub struct Event(sys::CUevent);
 
-// SAFETY: the driver takes an event from any thread, and ours is recorded once, before anybody else knows of it.
+// SAFETY: the driver accepts events from any thread, and each is recorded once, before it is shared.
 unsafe impl Send for Event {}
 // SAFETY: as above.
 unsafe impl Sync for Event {}
@@ -54,7 +53,7 @@ impl Event {
         Ok(event)
     }
 
-    fn holds_up(&self, stream: Stream) -> Result<(), DriverError> {
+    fn delay(&self, stream: Stream) -> Result<(), DriverError> {
         // SAFETY: both live.
         unsafe {
             result::stream::wait_event(stream.0, self.0, sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT)
@@ -64,13 +63,13 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: created by us and destroyed once; what waits for it holds on to what it recorded.
+        // SAFETY: created here and destroyed once; pending waits keep the recorded point.
         let _gone = unsafe { result::event::destroy(self.0) };
     }
 }
 
 impl CudaCopies {
-    /// Our streams. The device's context is current: the server has just used it.
+    /// The copy streams. The device's context is current: the server has just used it.
     fn streams(&mut self) -> Result<Streams, DriverError> {
         if let Some(streams) = self.streams {
             return Ok(streams);
@@ -85,7 +84,7 @@ impl CudaCopies {
         self.owners.get(&index).copied().ok_or_else(|| "a stream whose handle is not known".to_owned())
     }
 
-    /// Makes `stream` wait for this point in its owner's work, or for all that the owner was given so far, and copies on it.
+    /// Starts `copy` after the point `after`, or after all work so far on the stream `index`.
     fn start(
         &mut self,
         (index, after): (usize, Option<&Event>),
@@ -93,14 +92,15 @@ impl CudaCopies {
         copy: impl FnOnce(Stream) -> Result<(), DriverError>,
     ) -> Result<Event, String> {
         let owner = self.owner(index)?;
+
         let started = || {
             let stream = choose(self.streams()?);
             match after {
-                Some(after) => after.holds_up(stream)?,
-                None => Event::record(owner)?.holds_up(stream)?,
+                Some(after) => after.delay(stream)?,
+                None => Event::record(owner)?.delay(stream)?,
             }
             copy(stream).and_then(|()| Event::record(stream)).inspect_err(|_| {
-                // Part of it may be under way, into memory that is about to go.
+                // Part of the copy may be under way, into memory that is about to be freed.
                 // SAFETY: the stream lives.
                 let _idle = unsafe { result::stream::synchronize(stream.0) };
             })
@@ -109,13 +109,13 @@ impl CudaCopies {
     }
 }
 
-impl SideCopies<Server> for CudaCopies {
+impl CopyStreams<Server> for CudaCopies {
     type End = Event;
 
     fn watch(&mut self, server: &mut Server, index: usize, begin: &mut dyn FnMut(&mut Server)) {
-        let before = named(server);
+        let before = stream_handles(server);
         begin(server);
-        let mut fresh = named(server).difference(&before).copied().collect::<Vec<_>>();
+        let mut fresh = stream_handles(server).difference(&before).copied().collect::<Vec<_>>();
         if let (Some(handle), true) = (fresh.pop(), fresh.is_empty()) {
             self.owners.insert(index, Stream(std::ptr::with_exposed_provenance_mut(handle as usize)));
         }
@@ -134,13 +134,15 @@ impl SideCopies<Server> for CudaCopies {
         host: &mut [u8],
     ) -> Result<Event, String> {
         let from = Self::address(server, device)? + rows.start as u64;
+
         let copy = |stream: Stream| {
             if rows.count > 1 && rows.pitch != rows.row {
-                // SAFETY: the caller keeps both memories; the host's is as long as the rows together.
+                // SAFETY: the caller keeps both memories; the host's holds all rows.
                 return unsafe { copy_rows(rows, from, host, stream) };
             }
+
             let mut pieces = host.chunks_mut(PIECE).zip((from..).step_by(PIECE));
-            // SAFETY: the caller keeps both memories, which are of one size.
+            // SAFETY: the caller keeps both memories, of one size.
             pieces.try_for_each(|(piece, from)| unsafe { result::memcpy_dtoh_async(piece, from, stream.0) })
         };
         self.start(after, |streams| streams.out, copy)
@@ -155,7 +157,7 @@ impl SideCopies<Server> for CudaCopies {
     ) -> Result<Event, String> {
         let copy = |stream: Stream| {
             let mut pieces = host.chunks(PIECE).zip((address..).step_by(PIECE));
-            // SAFETY: the caller keeps both memories, which are of one size.
+            // SAFETY: the caller keeps both memories, of one size.
             pieces.try_for_each(|(piece, to)| unsafe { result::memcpy_htod_async(to, piece, stream.0) })
         };
         self.start((index, after), |streams| streams.back, copy)
@@ -172,7 +174,7 @@ impl SideCopies<Server> for CudaCopies {
     }
 
     fn order(&mut self, index: usize, copy: &Event) -> Result<(), String> {
-        copy.holds_up(self.owner(index)?).map_err(said)
+        copy.delay(self.owner(index)?).map_err(copy_error)
     }
 
     fn has_ended(copy: &Event) -> Result<bool, String> {
@@ -180,23 +182,22 @@ impl SideCopies<Server> for CudaCopies {
         match unsafe { result::event::query(copy.0) } {
             Ok(()) => Ok(true),
             Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
-            Err(error) => Err(said(error)),
+            Err(error) => Err(copy_error(error)),
         }
     }
 
     fn wait(copy: &Event) -> Result<(), String> {
         // SAFETY: the event lives, and it has been recorded.
-        unsafe { result::event::synchronize(copy.0) }.map_err(said)
+        unsafe { result::event::synchronize(copy.0) }.map_err(copy_error)
     }
 }
 
-/// Queues a copy of rows with gaps between them.
-///
 /// # Safety
-/// Both memories stay until it is done. On the device `rows` lie from `from` on, and `host` holds them all.
+/// Both memories outlive the copy. On the device, `rows` start at `from`; `host` holds them all.
 unsafe fn copy_rows(rows: Rows, from: u64, host: &mut [u8], stream: Stream) -> Result<(), DriverError> {
     let in_piece = (PIECE / rows.row).max(1);
     let pieces = host.chunks_mut(in_piece * rows.row).zip((from..).step_by(in_piece * rows.pitch));
+
     for (piece, from) in pieces {
         let copy = sys::CUDA_MEMCPY2D_st {
             srcXInBytes: 0,
@@ -222,12 +223,12 @@ unsafe fn copy_rows(rows: Rows, from: u64, host: &mut [u8], stream: Stream) -> R
     Ok(())
 }
 
-fn said(error: DriverError) -> String {
-    format!("a copy beside the device's work: {error}")
+fn copy_error(error: DriverError) -> String {
+    format!("a copy in parallel with the device's work: {error}")
 }
 
-/// The streams that a server's debug text names.
-fn named(server: &impl Debug) -> HashSet<u64> {
+/// The stream handles in a server's debug text.
+fn stream_handles(server: &impl Debug) -> HashSet<u64> {
     let text = format!("{server:?}");
     let handles = text.split("Stream { sys: 0x").skip(1).filter_map(|rest| {
         let digits = rest.find(|character: char| !character.is_ascii_hexdigit()).unwrap_or(rest.len());

@@ -1,4 +1,4 @@
-//! CUDA: what must be there before it starts, how much memory is free, and page-locked host memory.
+//! CUDA: required components, free memory, and page-locked host memory.
 
 mod copies;
 mod pool;
@@ -40,11 +40,11 @@ impl InnerRuntime for CudaRuntime {
     const FUSED_OPERANDS: u32 = 8;
     const WITHOUT_TF32: &'static str = "cuda<f32>";
 
-    type Side = copies::CudaCopies;
+    type CopyStreams = copies::CudaCopies;
 
     fn order(server: &mut Self::Server, waiting: StreamId, other: StreamId) -> Result<(), ServerError> {
-        // A stream waits for the work that came before the allocation of what it uses: so allocate there, and use
-        // it here.
+        // A stream waits for work queued before the allocation of its operand: so allocate on one stream and use on the
+        // other.
         let marker = ManagedMemoryHandle::new();
         server.initialize_memory(marker.clone(), MARKER_BYTES, other);
         let marker = Handle::from_memory(marker, other, MARKER_BYTES);
@@ -61,7 +61,7 @@ impl InnerRuntime for CudaRuntime {
         stream: StreamId,
         target: &mut [u8],
     ) -> Result<(), ServerError> {
-        // Straight into the slab: CubeCL's reads land in page-locked memory of its own, which no budget counts.
+        // Copy into the slab directly: CubeCL's reads use page-locked memory of their own, which no budget counts.
         block_on(server.sync(stream))?;
         let source = server.get_resource(source.binding(), stream)?;
         // SAFETY: the buffer is live, has the target's size, and its stream's work is done; its context is current,
@@ -75,12 +75,12 @@ impl InnerRuntime for CudaRuntime {
     }
 
     fn stream_error(server: &mut Self::Server, stream: StreamId) -> Option<ServerError> {
-        // Asking for usage fails on a stream with errors and leaves them; only a flush takes them.
+        // A usage query fails on a stream with errors and leaves them; only a flush takes them.
         server.memory_usage(stream).err().and_then(|_| server.flush(stream).err())
     }
 
     fn keep_memory(device: DeviceId, budget: Limit) {
-        // Without it memory is mapped anew after each wait, which is only slower.
+        // On failure, memory is mapped again after each wait, which is only slower.
         if let Err(error) = pool::keep(device, budget.get().unwrap_or(u64::MAX)) {
             tracing::debug!(target: crate::journal::TARGET, "freed device memory is not kept: {error}");
         }
@@ -93,7 +93,7 @@ impl InnerRuntime for CudaRuntime {
     }
 
     fn largest_buffer(settings: &Settings, _limits: &MemoryDeviceProperties) -> u64 {
-        // The pool of exact sizes takes what the driver gives; CubeCL's limit is one of its other pools.
+        // The pool of exact sizes is limited by the driver alone; CubeCL's limit is for its other pools.
         settings.device_memory.unwrap_or(u64::MAX)
     }
 
@@ -130,13 +130,13 @@ impl InnerRuntime for CudaRuntime {
     }
 }
 
-/// Whether there is an NVIDIA driver on this machine. What else a device needs, [`probe`](crate::probe) checks.
+/// Whether this machine has an NVIDIA driver. [`probe`](crate::probe) checks a device's other components.
 pub fn cuda_driver_found() -> bool {
     // SAFETY: loads the library if it is there and calls nothing in it.
     unsafe { sys::is_culib_present() }
 }
 
-/// Without these CubeCL panics at the first kernel, on a thread of its own.
+/// Checks the libraries without which CubeCL panics at the first kernel, on a thread of its own.
 fn require_libraries(device: &str, root: Option<&Path>) -> Result<(), OffloadError> {
     let missing = |missing: &str, remedy| {
         Err(OffloadError::MissingRuntime { device: device.to_owned(), missing: missing.to_owned(), remedy })
@@ -163,8 +163,8 @@ fn require_libraries(device: &str, root: Option<&Path>) -> Result<(), OffloadErr
     Ok(())
 }
 
-/// The headers of tensor-core kernels that are missing below `root`, with what that means. Kernels that need them fail
-/// to compile, and autotune passes over them without a word.
+/// The headers of tensor-core kernels that are missing below `root`, and the consequence. Kernels that need them fail
+/// to compile, and autotune skips them silently.
 fn without_tensor_cores(root: &Path) -> Option<String> {
     let needed = [
         ("include/mma.h", "cuda-cudart-dev"),
@@ -206,9 +206,9 @@ fn found(index: usize) -> Result<Found, result::DriverError> {
     })
 }
 
-/// The device's context made this thread's for a while: the driver tells free memory in no other way. Nothing stays
-/// behind. A device that has not started is thereby set up twice, which costs a fraction of a second; keeping the
-/// context would hold some hundred megabytes of a device that may never start.
+/// Makes the device's context current on this thread for a moment: the driver reports free memory in no other way. A
+/// device that has not started is set up twice for this, which costs a fraction of a second. Keeping the context would
+/// hold some hundred megabytes of a device that may never start.
 struct Visit {
     device: sys::CUdevice,
     before: sys::CUcontext,
@@ -265,7 +265,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn headers_of_tensor_core_kernels_are_missed_by_name_with_their_package() {
+    fn missing_tensor_core_headers_are_named_with_their_package() {
         let root = std::env::temp_dir().join(format!("offload-headers-{}", std::process::id()));
         fs::create_dir_all(root.join("include/crt")).expect("our folder");
         let said = without_tensor_cores(&root).expect("both are missing");

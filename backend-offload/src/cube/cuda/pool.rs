@@ -1,7 +1,8 @@
-//! The driver's pool, from which the runtime's own pools take memory and to which they give it back.
+//! The driver's pool, which supplies the runtime's pools.
 //!
-//! The driver unmaps what is free in it whenever somebody waits for work, and mapping takes long. Memory goes back to it to come
-//! again in other sizes, so it keeps as much as the budget allows, until the program trims the device.
+//! By default the driver unmaps free memory at every synchronisation, and mapping takes long. Freed memory is soon
+//! needed in other sizes, so the pool keeps as much as the budget allows, until the program trims the device
+//! (`memory_given_back_to_the_driver_stays_mapped_until_the_program_trims_the_device`).
 
 use cubecl_common::device::DeviceId;
 use cudarc::driver::{DriverError, result, sys};
@@ -10,14 +11,14 @@ use cudarc::driver::{DriverError, result, sys};
 pub(super) fn keep(device: DeviceId, bytes: u64) -> Result<(), DriverError> {
     const THRESHOLD: sys::CUmemPool_attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
     let (pool, mut bytes) = (pool_of(device)?, bytes);
-    // SAFETY: the pool is the driver's, and the attribute a number of 64 bits.
+    // SAFETY: the pool belongs to the driver, and the attribute is a 64-bit number.
     unsafe { sys::cuMemPoolSetAttribute(pool, THRESHOLD, (&raw mut bytes).cast()) }.result()
 }
 
-/// Unmaps all that is free. Waits for the device, whose frees happen in the order of its work.
+/// Unmaps all free memory. Waits for the device, which frees in the order of its work.
 pub(super) fn give_back(device: DeviceId) -> Result<(), DriverError> {
     result::ctx::synchronize()?;
-    // SAFETY: the pool is the driver's.
+    // SAFETY: the pool belongs to the driver.
     unsafe { sys::cuMemPoolTrimTo(pool_of(device)?, 0) }.result()
 }
 

@@ -1,77 +1,77 @@
-//! Moves that fail, in small scenes.
+//! Tests of moves that fail.
 
-use super::fake_door::FakeDoor;
+use super::fake_adapter::FakeAdapter;
 use crate::error::OffloadError;
 use crate::tiers::in_memory;
-use pager::{BlockId, Limit, Oversized, Place, Policy, TierIndex};
+use pager::{BlockId, Limit, Oversized, Place, Policy, Tier};
 
 const BYTES: u64 = 100;
 
-/// A door with room for one of its two written blocks: the first is away, the second on the device, dirty.
-fn door() -> (FakeDoor, BlockId, BlockId) {
+/// An adapter with room for one of its two written blocks: the first is on the host, the second on the device, dirty.
+fn adapter() -> (FakeAdapter, BlockId, BlockId) {
     let (budget, modes) = (Limit::bytes(BYTES), (false, true));
-    let mut door = FakeDoor::new(budget, Limit::NONE, Policy::Recency, Oversized::Refuse, modes);
-    let (first, second) = (door.insert(BYTES, 0), door.insert(BYTES, 0));
+    let mut adapter = FakeAdapter::new(budget, Limit::NONE, Policy::Recency, Oversized::Refuse, modes);
+    let (first, second) = (adapter.insert(BYTES, 0), adapter.insert(BYTES, 0));
     for block in [first, second] {
-        assert!(door.operate(&[block], 1).is_ok());
-        door.check();
+        assert!(adapter.operate(&[block], 1).is_ok());
+        adapter.check();
     }
-    assert_eq!(place(&door, first), Place::Away(TierIndex::HOST));
-    assert_eq!(place(&door, second), Place::Device { clean: None });
-    (door, first, second)
+    assert_eq!(place(&adapter, first), Place::Away(Tier::Host));
+    assert_eq!(place(&adapter, second), Place::Device { clean: None });
+    (adapter, first, second)
 }
 
-fn place(door: &FakeDoor, block: BlockId) -> Place {
-    door.pager.get(block).expect("a block that lives").place
+fn place(adapter: &FakeAdapter, block: BlockId) -> Place {
+    adapter.pager.get(block).expect("a block that lives").place()
 }
 
 #[test]
 fn a_panic_in_a_move_leaves_its_block_where_it_was() {
-    let (mut door, first, second) = door();
-    // All copies of this operation fail, one of three by a panic.
-    door.broken_copies = 200;
-    let error = door.operate(&[first], 0).expect_err("the second block cannot leave");
+    let (mut adapter, first, second) = adapter();
+    // All copies of this operation fail, a third of them by a panic.
+    adapter.broken_copies = 200;
+    let error = adapter.operate(&[first], 0).expect_err("the second block cannot leave");
     assert!(matches!(error, OffloadError::CopyOut(..)), "{error}");
-    assert_eq!(place(&door, first), Place::Away(TierIndex::HOST));
-    assert_eq!(place(&door, second), Place::Device { clean: None });
-    door.check();
+    assert_eq!(place(&adapter, first), Place::Away(Tier::Host));
+    assert_eq!(place(&adapter, second), Place::Device { clean: None });
+    adapter.check();
 
-    door.broken_copies = 0;
-    assert!(door.operate(&[first], 0).is_ok() && door.operate(&[second], 0).is_ok());
-    door.check();
+    adapter.broken_copies = 0;
+    assert!(adapter.operate(&[first], 0).is_ok() && adapter.operate(&[second], 0).is_ok());
+    adapter.check();
 }
 
 #[test]
 fn a_panic_of_the_driver_is_a_refusal() {
-    let (mut door, first, _) = door();
-    door.driver_panics = true;
-    let error = door.operate(&[first], 0).expect_err("no memory");
+    let (mut adapter, first, _) = adapter();
+    adapter.driver_panics = true;
+    let error = adapter.operate(&[first], 0).expect_err("no memory");
     assert!(matches!(error, OffloadError::DeviceRefused(..)), "{error}");
-    door.check();
+    adapter.check();
 }
 
 #[test]
 fn memory_taken_for_a_block_that_could_not_return_stays_counted() {
-    let (mut door, first, second) = door();
-    assert!(door.operate(&[first], 0).is_ok());
-    assert!(door.operate(&[second], 0).is_ok());
-    door.tiers.corrupt(first);
+    let (mut adapter, first, second) = adapter();
+    assert!(adapter.operate(&[first], 0).is_ok());
+    assert!(adapter.operate(&[second], 0).is_ok());
+    adapter.tiers.corrupt(first);
     for _ in 0..10 {
-        let error = door.operate(&[first], 0).expect_err("damaged");
+        let error = adapter.operate(&[first], 0).expect_err("damaged");
         assert!(matches!(error, OffloadError::HostCopyDamaged { .. }), "{error}");
-        // The allocator keeps the slice: it is what the next attempt gets.
-        assert_eq!((door.pager.ledger().resident(), door.pager.ledger().spare()), (0, BYTES));
+        // The allocator keeps the slice for the next attempt.
+        assert_eq!((adapter.pager.ledger().resident(), adapter.pager.ledger().spare()), (0, BYTES));
     }
-    assert_eq!(door.pager.ledger().reserved_peak(), BYTES);
+    assert_eq!(adapter.pager.ledger().reserved_peak(), BYTES);
 }
 
-/// A page of the disk, which one block takes.
+/// Bytes of a disk page; one block takes one page.
 const PAGE: u64 = 4096;
 
-/// A door above a disk, with room for one block on the device and one on the host: the first has sunk.
-fn above_a_disk() -> (FakeDoor, [BlockId; 3]) {
+/// An adapter with a disk, and with room for one block on the device and one on the host: the first block is spilled.
+fn above_a_disk() -> (FakeAdapter, [BlockId; 3]) {
     let (budget, modes) = (Limit::bytes(PAGE), (false, true));
-    let mut door = FakeDoor::above_a_disk(
+    let mut adapter = FakeAdapter::above_a_disk(
         budget,
         Limit::bytes(PAGE),
         in_memory(3),
@@ -79,81 +79,81 @@ fn above_a_disk() -> (FakeDoor, [BlockId; 3]) {
         Oversized::Refuse,
         modes,
     );
-    let blocks = [0; 3].map(|_| door.insert(PAGE, 0));
+    let blocks = [0; 3].map(|_| adapter.insert(PAGE, 0));
     for block in blocks {
-        door.operate(&[block], 1).expect("five places for three blocks");
-        door.check();
+        adapter.operate(&[block], 1).expect("five places for three blocks");
+        adapter.check();
     }
-    assert_eq!(place(&door, blocks[0]), Place::Away(TierIndex::DISK));
-    (door, blocks)
+    assert_eq!(place(&adapter, blocks[0]), Place::Away(Tier::Disk));
+    (adapter, blocks)
 }
 
-fn break_disk(door: &FakeDoor, times: u8) {
-    let disk = door.tiers.below().disk.expect("the door is above one");
+fn break_disk(adapter: &FakeAdapter, times: u8) {
+    let disk = adapter.tiers.below().disk.expect("the adapter is above one");
     disk.broken.store(times, std::sync::atomic::Ordering::Relaxed);
 }
 
 #[test]
 fn a_disk_that_cannot_be_read_fails_the_operation_and_loses_nothing() {
-    let (mut door, [first, ..]) = above_a_disk();
-    break_disk(&door, 100);
+    let (mut adapter, [first, ..]) = above_a_disk();
+    break_disk(&adapter, 100);
     for _ in 0..3 {
-        let error = door.operate(&[first], 0).expect_err("it cannot be raised").to_string();
+        let error = adapter.operate(&[first], 0).expect_err("it cannot be loaded").to_string();
         assert!(error.contains("reading block 0 (4.00 KiB) at byte 0 of the file on the disk at"), "{error}");
-        door.check();
+        adapter.check();
     }
-    door.read_on_host(first);
-    assert_eq!(place(&door, first), Place::Away(TierIndex::DISK));
-    break_disk(&door, 0);
-    door.operate(&[first], 0).expect("as it was written");
-    door.check();
+    adapter.read_on_host(first);
+    assert_eq!(place(&adapter, first), Place::Away(Tier::Disk));
+    break_disk(&adapter, 0);
+    adapter.operate(&[first], 0).expect("as it was written");
+    adapter.check();
 }
 
-/// Blocks are written beside the program, so that the next one that is to sink hears of a write that failed.
+/// Blocks are written in the background, so a failed write is reported at the next spill.
 #[test]
 fn a_disk_that_cannot_be_written_is_reported_and_serves_once_it_can() {
-    let (mut door, [_, second, third]) = above_a_disk();
-    assert_eq!(place(&door, third), Place::Device { clean: None });
-    let more = [0; 2].map(|_| door.insert(PAGE, 0));
-    break_disk(&door, 100);
-    door.operate(&[more[0]], 1).expect("its write is not waited for");
-    assert_eq!(place(&door, second), Place::Away(TierIndex::DISK));
-    door.check();
+    let (mut adapter, [_, second, third]) = above_a_disk();
+    assert_eq!(place(&adapter, third), Place::Device { clean: None });
+    let more = [0; 2].map(|_| adapter.insert(PAGE, 0));
+    break_disk(&adapter, 100);
+    adapter.operate(&[more[0]], 1).expect("its write is not waited for");
+    assert_eq!(place(&adapter, second), Place::Away(Tier::Disk));
+    adapter.check();
     for _ in 0..3 {
-        let error = door.operate(&[more[1]], 1).expect_err("nobody can sink for it").to_string();
+        let error = adapter.operate(&[more[1]], 1).expect_err("no block can spill for it").to_string();
         assert!(
             error.contains("writing block 1 (4.00 KiB) at byte 4096 of the file on the disk at"),
             "{error}"
         );
-        door.check();
+        adapter.check();
     }
-    assert_eq!(place(&door, third), Place::Away(TierIndex::HOST));
-    break_disk(&door, 0);
-    door.operate(&[more[1]], 1).expect("three places on the disk");
-    door.check();
+    assert_eq!(place(&adapter, third), Place::Away(Tier::Host));
+    break_disk(&adapter, 0);
+    adapter.operate(&[more[1]], 1).expect("three places on the disk");
+    adapter.check();
 }
 
 #[test]
-fn a_copy_that_changed_in_host_memory_does_not_sink() {
-    let (mut door, [_, second, _]) = above_a_disk();
-    door.tiers.corrupt(second);
-    let another = door.insert(PAGE, 0);
-    let error = door.operate(&[another], 1).expect_err("nobody else can make room");
+fn a_copy_that_changed_in_host_memory_is_not_spilled() {
+    let (mut adapter, [_, second, _]) = above_a_disk();
+    adapter.tiers.corrupt(second);
+    let another = adapter.insert(PAGE, 0);
+    let error = adapter.operate(&[another], 1).expect_err("nobody else can make room");
     assert!(matches!(error, OffloadError::HostCopyDamaged { .. }), "{error}");
-    assert_eq!(place(&door, second), Place::Away(TierIndex::HOST));
+    assert_eq!(place(&adapter, second), Place::Away(Tier::Host));
 }
 
 #[test]
-fn a_refusal_with_both_tiers_full_tells_the_disks_numbers() {
-    let (mut door, _) = above_a_disk();
+fn a_refusal_with_both_tiers_full_names_the_disks_numbers() {
+    let (mut adapter, _) = above_a_disk();
     for _ in 0..2 {
-        let block = door.insert(PAGE, 0);
-        door.operate(&[block], 1).expect("the last of five places");
+        let block = adapter.insert(PAGE, 0);
+        adapter.operate(&[block], 1).expect("the last of five places");
     }
-    let block = door.insert(PAGE, 0);
-    let error = door.operate(&[block], 1).expect_err("six blocks");
+    let block = adapter.insert(PAGE, 0);
+    let error = adapter.operate(&[block], 1).expect_err("six blocks");
     let OffloadError::HostFull(situation) = &error else { panic!("{error}") };
     assert_eq!((situation.disk_budget, situation.disk_in_use), (Some(3 * PAGE), 3 * PAGE));
     assert!(error.to_string().contains("as is the disk's below it"), "{error}");
-    door.check();
+    adapter.check();
 }

@@ -1,6 +1,6 @@
-//! Tests of the loop, over a device with real bytes.
+//! Tests of the drive loop over a device with real bytes.
 
 mod failures;
-mod fake_door;
+mod fake_adapter;
 mod property;
 mod watching;

@@ -1,9 +1,9 @@
 //! Random programs against the loop and the pager. Every promise is checked after every operation.
 
-use super::fake_door::FakeDoor;
+use super::fake_adapter::FakeAdapter;
 use crate::drive::{make_room, sweep};
 use crate::tiers::{Disk, SlabSource, Tiers, in_memory, scheduled};
-use pager::{Arena, BlockId, Limit, Oversized, Place, Policy, TierIndex};
+use pager::{Arena, Block, BlockId, Limit, Oversized, Place, Policy, Step, Tier};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ enum Op {
         bytes: u16,
         arena: u8,
     },
-    /// Operands by their number among the live blocks; a bit each says whether it is written.
+    /// Operands by their numbers among the live blocks; each has a bit that is set if it is written.
     Use {
         operands: Vec<u8>,
         writes: u8,
@@ -23,20 +23,20 @@ enum Op {
     WriteFromHost {
         block: u8,
     },
-    /// On the host, where the contents are raised to.
+    /// A read on the host, where the contents are loaded first.
     Read {
         block: u8,
     },
-    /// Host memory for the program itself.
+    /// The program takes host memory.
     Take {
         bytes: u16,
     },
     GiveBack,
-    /// The program drops the block; the door notices later.
+    /// The program drops the block; the adapter notices later.
     Drop {
         block: u8,
     },
-    /// The door notices at once, whatever the block is doing.
+    /// The program drops the block, and the adapter notices at once, in any state of the block.
     Remove {
         block: u8,
     },
@@ -48,7 +48,7 @@ enum Op {
         arena: u8,
     },
     MarkStep,
-    /// A move under way completes.
+    /// A move in flight ends.
     Complete {
         number: u8,
     },
@@ -56,7 +56,7 @@ enum Op {
     Refuse {
         times: u8,
     },
-    /// The next reads and writes of the disk fail.
+    /// The next disk transfers fail.
     BreakDisk {
         times: u8,
     },
@@ -87,7 +87,7 @@ fn op(largest: u16) -> impl Strategy<Value = Op> {
     ]
 }
 
-impl FakeDoor {
+impl FakeAdapter {
     fn run(&mut self, op: Op) {
         self.act(op);
         self.check();
@@ -103,19 +103,21 @@ impl FakeDoor {
             }
             Op::Use { operands, writes } => {
                 let ids: Vec<_> = operands.iter().filter_map(|n| self.nth(*n)).collect();
-                // An operation that memory does not suffice for changes nothing.
+                // An operation without enough memory changes nothing.
                 _ = self.operate(&ids, writes);
             }
             Op::WriteFromHost { block } => {
                 let Some(id) = self.nth(block) else { return };
                 self.write_from_host(id);
             }
+
             Op::Read { block } => {
                 let Some(id) = self.nth(block) else { return };
                 self.read_on_host(id);
             }
             Op::Take { bytes } => self.take_host(usize::from(bytes)),
             Op::GiveBack => drop(self.taken.pop()),
+
             Op::Drop { block } => {
                 let Some(id) = self.nth(block) else { return };
                 self.live.retain(|other| *other != id);
@@ -127,7 +129,7 @@ impl FakeDoor {
             }
             Op::Pin { block } => {
                 let Some(id) = self.nth(block) else { return };
-                if self.pager.get(id).is_some_and(|block| block.place.is_on_device()) {
+                if self.pager.get(id).is_some_and(Block::is_on_device) {
                     self.pager.pin(id).expect("on the device");
                     self.shadow(id).pinned = true;
                 }
@@ -143,6 +145,7 @@ impl FakeDoor {
                     self.end(index);
                 }
             }
+
             Op::Refuse { times } => self.refusals = times,
             Op::BreakCopies { times } => self.broken_copies = times,
             Op::BreakDisk { times } => {
@@ -154,13 +157,13 @@ impl FakeDoor {
     }
 }
 
-/// Operations of a program.
+/// Number of operations of a program.
 const PROGRAM: usize = 4096;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(suite::size().pick(64, 256, 2560)))]
 
-    /// The disk is as fast as the machine has it now.
+    /// The disk's speed is the machine's.
     #[test]
     fn any_program_under_any_budget_reads_what_it_wrote(
         budget in prop_oneof![
@@ -175,42 +178,42 @@ proptest! {
         modes in (any::<bool>(), any::<bool>()),
         program in vec(op(600), PROGRAM),
     ) {
-        let mut door = FakeDoor::above_a_disk(budget, host, in_memory(disk), policy, oversized, modes);
+        let mut adapter = FakeAdapter::above_a_disk(budget, host, in_memory(disk), policy, oversized, modes);
         for op in program {
-            door.run(op);
+            adapter.run(op);
         }
-        door.close();
+        adapter.close();
     }
 
-    /// A program that repeats is foretold, and moves are started ahead of it.
+    /// A repeated program is predicted, so moves start ahead of its operations.
     #[test]
     fn any_repeated_program_reads_what_it_wrote_while_moves_are_ahead(
         budget in 600u64..4000,
         host in prop_oneof![(1u64..4000).prop_map(Limit::bytes), Just(Limit::NONE)],
         disk in prop_oneof![Just(0), 1u64..20, Just(1000)],
-        distrust in any::<bool>(),
+        paranoid in any::<bool>(),
         kept in vec(1u16..300, 1..12),
         step in vec(op(600), 16..96),
         pace in any::<u64>(),
     ) {
         let (budget, disk) = (Limit::bytes(budget), scheduled(disk, pace));
-        let mut door =
-            FakeDoor::above_a_disk(budget, host, disk, Policy::Planned, Oversized::Refuse, (true, distrust));
+        let mut adapter =
+            FakeAdapter::above_a_disk(budget, host, disk, Policy::Planned, Oversized::Refuse, (true, paranoid));
         for bytes in kept {
-            door.insert(u64::from(bytes), 0);
+            adapter.insert(u64::from(bytes), 0);
         }
-        let kept = door.live.clone();
+        let kept = adapter.live.clone();
         for _ in 0..12 {
             for op in &step {
-                door.run(op.clone());
+                adapter.run(op.clone());
             }
-            let born = door.live.iter().filter(|id| !kept.contains(id)).copied().collect::<Vec<_>>();
+            let born = adapter.live.iter().filter(|id| !kept.contains(id)).copied().collect::<Vec<_>>();
             for id in born {
-                door.forget(id);
+                adapter.forget(id);
             }
-            door.pager.mark_step();
+            adapter.pager.mark_step();
         }
-        door.close();
+        adapter.close();
     }
 }
 
@@ -221,7 +224,7 @@ proptest! {
     // Ten million operations in the full suite.
     #![proptest_config(ProptestConfig::with_cases(suite::size().pick(32, 128, 2500)))]
 
-    /// All contents are compared after every sixteenth operation, those of operands in each.
+    /// All contents are compared after every sixteenth operation, those of operands after each.
     fn any_program_on_pages(
         budget in 2 * PAGE..8 * PAGE,
         host in 2 * PAGE..6 * PAGE,
@@ -232,216 +235,241 @@ proptest! {
         pace in any::<u64>(),
     ) {
         let (budget, host, disk) = (Limit::bytes(budget), Limit::bytes(host), scheduled(disk, pace));
-        let mut door = FakeDoor::above_a_disk(budget, host, disk, policy, Oversized::Refuse, modes);
+        let mut adapter = FakeAdapter::above_a_disk(budget, host, disk, policy, Oversized::Refuse, modes);
         for (n, op) in program.into_iter().enumerate() {
-            door.act(op);
+            adapter.act(op);
             if n % 16 == 0 {
-                door.check();
+                adapter.check();
             }
         }
-        door.check();
-        let counters = door.pager.counters();
+        adapter.check();
+        let counters = adapter.pager.counters();
         SUNK.fetch_add(counters.sunk, Ordering::Relaxed);
         RAISED.fetch_add(counters.raised, Ordering::Relaxed);
-        door.close();
+        adapter.close();
     }
 }
 
-/// Blocks that left for the disk and came back, in all programs on pages.
+/// Number of spilled and loaded blocks in all programs on pages.
 static SUNK: AtomicU64 = AtomicU64::new(0);
 static RAISED: AtomicU64 = AtomicU64::new(0);
 
-/// Operations on blocks of one page and of two, with a disk below a host that holds few of them. A single program on a disk of
-/// one page may raise nothing by chance; all together do thousands of times.
+/// Operations on blocks of one or two pages, with a disk below a small host. By chance a single program on a disk of
+/// one page may load nothing; all together load thousands of times.
 #[test]
 fn any_program_above_a_disk_reads_what_it_wrote_from_all_three_tiers() {
     any_program_on_pages();
     let (sunk, raised) = (SUNK.load(Ordering::Relaxed), RAISED.load(Ordering::Relaxed));
-    assert!(sunk > 1000 && raised > 1000, "the disk is in play: {sunk} blocks sank, {raised} were raised");
+    assert!(sunk > 1000 && raised > 1000, "the disk is in play: {sunk} blocks spilled, {raised} were loaded");
 }
 
-/// Weights that are used forwards and backwards, more than fit.
+/// Weights are used forwards and backwards; they do not fit together.
 #[test]
 fn a_sweep_over_more_than_fits_is_moved_ahead() {
-    let mut door =
-        FakeDoor::new(Limit::bytes(1000), Limit::NONE, Policy::Planned, Oversized::Refuse, (true, true));
-    let weights: Vec<_> = (0..20).map(|n| door.insert(90 + n, 0)).collect();
+    let mut adapter =
+        FakeAdapter::new(Limit::bytes(1000), Limit::NONE, Policy::Planned, Oversized::Refuse, (true, true));
+    let weights: Vec<_> = (0..20).map(|n| adapter.insert(90 + n, 0)).collect();
     for _ in 0..10 {
         for id in weights.iter().chain(weights.iter().rev()) {
-            door.operate(&[*id], 1).expect("it fits");
-            door.check();
-            for index in 0..door.flights.len() {
-                door.end(index);
+            adapter.operate(&[*id], 1).expect("it fits");
+            adapter.check();
+            for index in 0..adapter.flights.len() {
+                adapter.end(index);
             }
         }
     }
-    let counters = door.pager.counters();
+    let counters = adapter.pager.counters();
     assert!(counters.left_ahead > 50 && counters.brought_ahead > 50, "{counters:?}");
     assert!(counters.brought_in_vain * 10 < counters.brought_ahead, "{counters:?}");
-    door.close();
+    adapter.close();
 }
 
-/// A disk whose pieces have ended whenever they are looked at.
+/// A disk whose transfers have ended whenever they are polled.
 fn at_once(pages: u64) -> Option<Arc<Disk>> {
     scheduled(pages, 0)
 }
 
 #[test]
-fn what_a_repeated_program_wants_next_of_the_disk_is_read_beside_it() {
+fn a_repeated_program_reads_the_disk_in_the_background() {
     let (device, host) = (Limit::bytes(10_000), Limit::bytes(10_000));
-    let mut door =
-        FakeDoor::above_a_disk(device, host, at_once(40), Policy::Planned, Oversized::Refuse, (false, true));
-    let weights: Vec<_> = (0..12).map(|n| door.insert(4000 + n, 0)).collect();
+    let mut adapter = FakeAdapter::above_a_disk(
+        device,
+        host,
+        at_once(40),
+        Policy::Planned,
+        Oversized::Refuse,
+        (false, true),
+    );
+    let weights: Vec<_> = (0..12).map(|n| adapter.insert(4000 + n, 0)).collect();
     for id in &weights {
-        door.operate(&[*id], 1).expect("there is room for all");
+        adapter.operate(&[*id], 1).expect("there is room for all");
     }
-    let disk = door.tiers.below().disk.expect("the door is above one");
-    let mut operations_beside = 0;
+    let disk = adapter.tiers.below().disk.expect("the adapter is above one");
+    let mut operations_with_reads = 0;
     for _ in 0..6 {
         for id in &weights {
-            door.operate(&[*id], 0).expect("it comes back");
-            operations_beside += usize::from(disk.ahead() > 0);
+            adapter.operate(&[*id], 0).expect("it comes back");
+            operations_with_reads += usize::from(disk.ahead() > 0);
         }
-        door.check();
+        adapter.check();
     }
-    assert!(operations_beside > 24, "something was read beside {operations_beside} of 72 operations");
-    door.close();
+    assert!(operations_with_reads > 24, "a read ran during {operations_with_reads} of 72 operations");
+    adapter.close();
 }
 
-/// Blocks are used forwards and backwards and written each time; the host holds a few of them.
+/// Blocks are used forwards and backwards and written each time; the host holds only a few.
 #[test]
-fn what_a_repeated_program_lets_sink_is_written_beside_it() {
+fn a_repeated_program_spills_in_the_background() {
     let (device, host) = (Limit::bytes(12_300), Limit::bytes(50_000));
-    let mut door =
-        FakeDoor::above_a_disk(device, host, at_once(60), Policy::Planned, Oversized::Refuse, (false, true));
-    let weights: Vec<_> = (0..24).map(|n| door.insert(4000 + n, 0)).collect();
+    let mut adapter = FakeAdapter::above_a_disk(
+        device,
+        host,
+        at_once(60),
+        Policy::Planned,
+        Oversized::Refuse,
+        (false, true),
+    );
+    let weights: Vec<_> = (0..24).map(|n| adapter.insert(4000 + n, 0)).collect();
     for _ in 0..9 {
         for id in weights.iter().chain(weights.iter().rev()) {
-            door.operate(&[*id], 1).expect("there is room for all");
-            door.check();
+            adapter.operate(&[*id], 1).expect("there is room for all");
+            adapter.check();
         }
-        door.pager.mark_step();
+        adapter.pager.mark_step();
     }
-    let counters = door.pager.counters();
+    let counters = adapter.pager.counters();
     assert!(counters.written_ahead > 30, "{counters:?}");
-    door.close();
+    adapter.close();
 }
 
-/// Blocks of about a page, of which the device holds three.
+/// Number of blocks of about one page; the device holds three.
 const READ: usize = 36;
 
 /// Blocks are read forwards and backwards; the host holds a third of them.
-fn reading_sweep() -> (FakeDoor, Vec<BlockId>) {
+fn reading_sweep() -> (FakeAdapter, Vec<BlockId>) {
     let (device, host) = (Limit::bytes(12_300), Limit::bytes(50_000));
-    let mut door =
-        FakeDoor::above_a_disk(device, host, at_once(80), Policy::Planned, Oversized::Refuse, (false, true));
-    let weights: Vec<_> = (0..READ as u64).map(|n| door.insert(4000 + n, 0)).collect();
+    let mut adapter = FakeAdapter::above_a_disk(
+        device,
+        host,
+        at_once(80),
+        Policy::Planned,
+        Oversized::Refuse,
+        (false, true),
+    );
+    let weights: Vec<_> = (0..READ as u64).map(|n| adapter.insert(4000 + n, 0)).collect();
     for round in 0..6 {
         for id in weights.iter().chain(weights.iter().rev()) {
-            door.operate(&[*id], u8::from(round == 0)).expect("there is room for all");
-            door.check();
+            adapter.operate(&[*id], u8::from(round == 0)).expect("there is room for all");
+            adapter.check();
         }
-        door.pager.mark_step();
+        adapter.pager.mark_step();
     }
-    (door, weights)
+    (adapter, weights)
 }
 
 #[test]
-fn what_a_repeated_program_needs_next_of_the_disk_is_raised_beside_it() {
-    let (mut door, _) = reading_sweep();
-    let counters = door.pager.counters();
+fn a_repeated_program_loads_from_the_disk_in_the_background() {
+    let (mut adapter, _) = reading_sweep();
+    let counters = adapter.pager.counters();
     assert!(counters.raised_ahead > 60 && counters.raised_ahead * 3 > counters.raised, "{counters:?}");
-    door.close();
+    adapter.close();
 }
 
-/// The room that is missing once the block under way has given up its memory needs two blocks on the disk, which has pages for one.
+/// After the load in flight releases its memory, the missing room needs two blocks on the disk, which has pages for
+/// one.
 #[test]
-fn no_block_sinks_for_a_room_that_cannot_be_made_while_another_is_under_way_from_the_disk() {
+fn no_block_spills_for_room_that_the_disk_cannot_provide() {
     let modes = (false, true);
     let (device, host) = (Limit::bytes(PAGE), Limit::bytes(14_200));
     let disk = at_once(4);
-    let mut door = FakeDoor::above_a_disk(device, host, disk, Policy::Recency, Oversized::Refuse, modes);
-    let raised = door.insert(6000, 0);
-    door.write_from_host(raised);
-    door.take_host(14_200);
-    assert!(door.taken.pop().is_some(), "it sinks into two pages");
-    let blocks = [4200, 4000].map(|bytes| door.insert(bytes, 0));
+    let mut adapter =
+        FakeAdapter::above_a_disk(device, host, disk, Policy::Recency, Oversized::Refuse, modes);
+    let raised = adapter.insert(6000, 0);
+    adapter.write_from_host(raised);
+    adapter.take_host(14_200);
+    assert!(adapter.taken.pop().is_some(), "it sinks into two pages");
+    let blocks = [4200, 4000].map(|bytes| adapter.insert(bytes, 0));
     for block in blocks {
-        door.write_from_host(block);
+        adapter.write_from_host(block);
     }
-    assert!(door.tiers.begin_raising(raised, 6000), "there is room for it");
-    door.pager.raise_begun(raised).expect("it is on the disk");
-    door.check();
+    assert!(adapter.tiers.begin_load(raised, 6000), "there is room for it");
+    adapter.pager.started(Step::LoadAhead { block: raised }).expect("it is on the disk");
+    adapter.check();
 
-    door.take_host(12_300);
-    assert_eq!((door.taken.len(), door.pager.counters().sunk), (0, 1), "three pages do not go into two");
-    door.check();
-    door.take_host(10_200);
-    assert_eq!((door.taken.len(), door.pager.counters().sunk), (1, 2), "the larger one makes room");
-    door.check();
-    door.close();
+    adapter.take_host(12_300);
+    assert_eq!(
+        (adapter.taken.len(), adapter.pager.counters().sunk),
+        (0, 1),
+        "three pages do not go into two"
+    );
+    adapter.check();
+    adapter.take_host(10_200);
+    assert_eq!((adapter.taken.len(), adapter.pager.counters().sunk), (1, 2), "the larger one makes room");
+    adapter.check();
+    adapter.close();
 }
 
-/// The program has host memory for all but one block, in which another one is on its way from the disk. Also one that stays there.
-fn under_way(door: &mut FakeDoor, blocks: &[BlockId]) -> BlockId {
+/// The program takes all host memory but one block's, into which a block is being loaded. Returns another block on the
+/// disk.
+fn under_way(adapter: &mut FakeAdapter, blocks: &[BlockId]) -> BlockId {
     for id in blocks {
-        door.operate(&[*id], 0).expect("it comes back");
+        adapter.operate(&[*id], 0).expect("it comes back");
     }
-    door.take_host(50_000);
-    assert!(door.taken.pop().is_some(), "all sink for it");
-    door.take_host(45_800);
-    let place = |id: BlockId| door.pager.get(id).map(|block| block.place);
-    let on_disk = |id: &BlockId| place(*id) == Some(Place::Away(TierIndex::DISK));
+    adapter.take_host(50_000);
+    assert!(adapter.taken.pop().is_some(), "all spill for it");
+    adapter.take_host(45_800);
+    let place = |id: BlockId| adapter.pager.get(id).map(Block::place);
+    let on_disk = |id: &BlockId| place(*id) == Some(Place::Away(Tier::Disk));
     let on_disk: Vec<_> = blocks.iter().copied().filter(on_disk).collect();
-    assert!(door.tiers.begin_raising(on_disk[0], door.bytes(on_disk[0]) as u64), "there is room for it");
-    door.pager.raise_begun(on_disk[0]).expect("it is on the disk");
-    door.check();
+    assert!(adapter.tiers.begin_load(on_disk[0], adapter.bytes(on_disk[0]) as u64), "there is room for it");
+    adapter.pager.started(Step::LoadAhead { block: on_disk[0] }).expect("it is on the disk");
+    adapter.check();
     on_disk[1]
 }
 
 #[test]
-fn memory_of_a_block_that_nobody_waits_for_is_given_to_the_program() {
-    let (mut door, blocks) = reading_sweep();
-    under_way(&mut door, &blocks);
-    door.take_host(4_200);
-    assert_eq!((door.taken.len(), door.pager.raising()), (2, None));
-    door.check();
-    door.close();
+fn memory_of_a_load_ahead_is_given_to_the_program() {
+    let (mut adapter, blocks) = reading_sweep();
+    under_way(&mut adapter, &blocks);
+    adapter.take_host(4_200);
+    assert_eq!((adapter.taken.len(), adapter.pager.loading()), (2, None));
+    adapter.check();
+    adapter.close();
 }
 
 #[test]
-fn memory_of_a_block_that_nobody_waits_for_is_given_to_one_that_is_needed() {
+fn memory_of_a_load_ahead_is_given_to_a_needed_block() {
     for reads in [false, true] {
-        let (mut door, blocks) = reading_sweep();
-        let needed = under_way(&mut door, &blocks);
+        let (mut adapter, blocks) = reading_sweep();
+        let needed = under_way(&mut adapter, &blocks);
         if reads {
-            door.read_on_host(needed);
-            let place = door.pager.get(needed).map(|block| block.place);
-            assert_eq!(place, Some(Place::Away(TierIndex::HOST)), "the other one gives up");
+            adapter.read_on_host(needed);
+            let place = adapter.pager.get(needed).map(Block::place);
+            assert_eq!(place, Some(Place::Away(Tier::Host)), "the other one gives up");
         } else {
-            door.operate(&[needed], 0).expect("the other one gives up");
+            adapter.operate(&[needed], 0).expect("the other one gives up");
         }
-        door.check();
-        door.close();
+        adapter.check();
+        adapter.close();
     }
 }
 
 #[test]
-fn devices_that_share_a_disk_raise_nothing_ahead() {
-    let (mut door, blocks) = reading_sweep();
-    let disk = door.tiers.below().disk;
-    let other = Tiers::new(door.tiers.pool().clone(), SlabSource::Heap, true).above(disk);
-    let sweep = |door: &mut FakeDoor| {
-        let before = door.pager.counters().raised_ahead;
+fn devices_that_share_a_disk_load_nothing_ahead() {
+    let (mut adapter, blocks) = reading_sweep();
+    let disk = adapter.tiers.below().disk;
+    let other = Tiers::new(adapter.tiers.pool().clone(), SlabSource::Heap, true).above(disk);
+    let sweep = |adapter: &mut FakeAdapter| {
+        let before = adapter.pager.counters().raised_ahead;
         blocks
             .iter()
             .chain(blocks.iter().rev())
-            .for_each(|id| door.operate(&[*id], 0).expect("it comes back"));
-        door.check();
-        door.pager.counters().raised_ahead - before
+            .for_each(|id| adapter.operate(&[*id], 0).expect("it comes back"));
+        adapter.check();
+        adapter.pager.counters().raised_ahead - before
     };
-    assert_eq!(sweep(&mut door), 0, "the other one could not ask for the memory");
+    assert_eq!(sweep(&mut adapter), 0, "the other one could not ask for the memory");
     drop(other);
-    assert!(sweep(&mut door) > 0);
-    door.close();
+    assert!(sweep(&mut adapter) > 0);
+    adapter.close();
 }

@@ -1,6 +1,6 @@
-//! A watched step, in a small scene.
+//! Test of a watched step.
 
-use super::fake_door::FakeDoor;
+use super::fake_adapter::FakeAdapter;
 use crate::drive::{watch_step, watched_step};
 use pager::{Limit, Oversized, Policy};
 use std::time::Duration;
@@ -8,20 +8,20 @@ use std::time::Duration;
 const BYTES: u64 = 100;
 
 #[test]
-fn a_watched_step_tells_of_each_operation_what_was_copied_for_it() {
+fn a_watched_step_lists_the_copies_of_each_operation() {
     let (budget, modes) = (Limit::bytes(2 * BYTES), (false, true));
-    let mut door = FakeDoor::new(budget, Limit::NONE, Policy::Recency, Oversized::Refuse, modes);
-    let blocks = [0; 3].map(|_| door.insert(BYTES, 0));
-    let operate = |door: &mut FakeDoor, n: usize| assert!(door.operate(&[blocks[n]], 1).is_ok());
-    (0..3).for_each(|n| operate(&mut door, n));
-    assert_eq!(watched_step(&mut door), None, "nobody asked");
+    let mut adapter = FakeAdapter::new(budget, Limit::NONE, Policy::Recency, Oversized::Refuse, modes);
+    let blocks = [0; 3].map(|_| adapter.insert(BYTES, 0));
+    let operate = |adapter: &mut FakeAdapter, n: usize| assert!(adapter.operate(&[blocks[n]], 1).is_ok());
+    (0..3).for_each(|n| operate(&mut adapter, n));
+    assert_eq!(watched_step(&mut adapter), None, "nobody asked");
 
-    let before = door.pager.counters();
-    watch_step(&mut door);
+    let before = adapter.pager.counters();
+    watch_step(&mut adapter);
     for n in [2, 0, 1, 1] {
-        operate(&mut door, n);
+        operate(&mut adapter, n);
     }
-    let stretches = watched_step(&mut door).expect("it was watched");
+    let stretches = watched_step(&mut adapter).expect("it was watched");
     let moved: Vec<_> =
         stretches.iter().map(|part| (part.operations, part.bytes_out, part.bytes_in)).collect();
     assert_eq!(moved, [(1, 0, 0), (1, BYTES, BYTES), (1, BYTES, BYTES), (1, 0, 0), (0, 0, 0)]);
@@ -34,7 +34,7 @@ fn a_watched_step_tells_of_each_operation_what_was_copied_for_it() {
         );
     }
     let sum: u64 = stretches.iter().map(|part| part.bytes_in + part.bytes_out).sum();
-    let after = door.pager.counters();
+    let after = adapter.pager.counters();
     assert_eq!(sum, after.bytes_in + after.bytes_out - before.bytes_in - before.bytes_out);
-    assert_eq!(watched_step(&mut door), None, "it was taken");
+    assert_eq!(watched_step(&mut adapter), None, "it was taken");
 }

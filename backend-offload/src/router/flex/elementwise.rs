@@ -1,11 +1,11 @@
-//! Loops over elements: on all threads where there are many, with the widest vectors the processor has.
+//! Element-wise loops: on all threads for many elements, with the processor's widest vectors.
 //!
-//! The pool is rayon's global one, on which Flex computes too. Each element is computed alone, so neither the number of threads
-//! nor the width of vectors changes a bit.
+//! They use rayon's global pool, as Flex does. Each element is computed alone, so neither threads nor vectors change a
+//! bit.
 
 #![expect(
     clippy::inline_always,
-    reason = "what is not inlined into a vectorised loop is compiled for the oldest processor"
+    reason = "a call that is not inlined into the vectorised loop is compiled for the oldest processor"
 )]
 
 use super::walk::Walk;
@@ -14,17 +14,17 @@ use rayon::prelude::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// The cost of an element: it decides how many elements are worth a thread.
+/// Cost of an element: decides how many are worth a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cost {
     /// Arithmetic, which waits for memory.
     Memory,
-    /// A call of the C library.
+    /// A call into the C library.
     Call,
 }
 
 impl Cost {
-    /// Elements of the smallest task worth sending to another thread, which takes tens of microseconds to come.
+    /// The fewest elements worth another thread, which takes tens of microseconds to start.
     fn least(self) -> usize {
         match self {
             Self::Memory => 1 << 16,
@@ -33,7 +33,7 @@ impl Cost {
     }
 }
 
-/// Cuts `elements` into tasks; each is told where in all of them it begins.
+/// Splits `elements` into tasks with their ranges.
 pub(super) fn in_tasks<T: Send>(
     elements: &mut [T],
     cost: Cost,
@@ -43,7 +43,7 @@ pub(super) fn in_tasks<T: Send>(
     if count < 2 * cost.least() {
         return task(0..count, elements);
     }
-    // A few for each thread: one that is held up leaves its share to the others.
+    // A few per thread: a delayed thread leaves its share to others.
     let size = count.div_ceil(4 * rayon::current_num_threads()).max(cost.least());
     elements.par_chunks_mut(size).enumerate().for_each(|(n, elements)| {
         let begin = n * size;
@@ -51,15 +51,15 @@ pub(super) fn in_tasks<T: Send>(
     });
 }
 
-/// A vector of `count` elements, each of which `task` writes.
-fn made<T: Copy + Send>(
+/// `count` elements, all written by `task`.
+fn collected<T: Copy + Send>(
     count: usize,
     cost: Cost,
     task: impl Fn(Range<usize>, &mut [MaybeUninit<T>]) + Sync + Send,
 ) -> Vec<T> {
     let mut elements = Vec::with_capacity(count);
     in_tasks(&mut elements.spare_capacity_mut()[..count], cost, task);
-    // SAFETY: the tasks have covered and written all of them; a panic in one has not come here.
+    // SAFETY: the tasks have written all elements; a panic would skip this line.
     unsafe { elements.set_len(count) };
     elements
 }
@@ -69,9 +69,8 @@ fn vectorised<T>(work: impl FnOnce() -> T) -> T {
     Arch::new().dispatch(work)
 }
 
-/// `f` of every element, in their order.
 pub(super) fn map(from: &[f32], cost: Cost, f: impl Fn(f32) -> f32 + Copy + Sync + Send) -> Vec<f32> {
-    made(from.len(), cost, |range, to| {
+    collected(from.len(), cost, |range, to| {
         vectorised(
             #[inline(always)]
             || to.iter_mut().zip(&from[range]).for_each(|(to, from)| _ = to.write(f(*from))),
@@ -79,7 +78,7 @@ pub(super) fn map(from: &[f32], cost: Cost, f: impl Fn(f32) -> f32 + Copy + Sync
     })
 }
 
-/// `f` of every element, in its place.
+/// `f` of every element, in place.
 pub(super) fn map_in_place(elements: &mut [f32], cost: Cost, f: impl Fn(f32) -> f32 + Copy + Sync + Send) {
     in_tasks(elements, cost, |_, elements| {
         vectorised(
@@ -89,7 +88,7 @@ pub(super) fn map_in_place(elements: &mut [f32], cost: Cost, f: impl Fn(f32) -> 
     });
 }
 
-/// `f` of the `count` elements that `walk` comes to.
+/// `f` of the `count` elements on the walk.
 pub(super) fn map_along<E: Copy + Sync, T: Copy + Send>(
     count: usize,
     walk: &Walk<1>,
@@ -98,7 +97,8 @@ pub(super) fn map_along<E: Copy + Sync, T: Copy + Send>(
     f: impl Fn(E) -> T + Copy + Sync + Send,
 ) -> Vec<T> {
     let [step] = walk.steps();
-    made(count, cost, |range, to| {
+
+    collected(count, cost, |range, to| {
         vectorised(
             #[inline(always)]
             || {
@@ -126,7 +126,7 @@ pub(super) fn map_along<E: Copy + Sync, T: Copy + Send>(
     })
 }
 
-/// `f` of the `count` pairs that `walk` comes to.
+/// `f` of the `count` pairs on the walk.
 pub(super) fn zip_along<L: Copy + Sync, R: Copy + Sync>(
     count: usize,
     walk: &Walk<2>,
@@ -134,7 +134,8 @@ pub(super) fn zip_along<L: Copy + Sync, R: Copy + Sync>(
     f: impl Fn(L, R) -> f32 + Copy + Sync + Send,
 ) -> Vec<f32> {
     let steps = walk.steps();
-    made(count, Cost::Memory, |range, to| {
+
+    collected(count, Cost::Memory, |range, to| {
         vectorised(
             #[inline(always)]
             || {
@@ -172,7 +173,7 @@ pub(super) fn zip_along<L: Copy + Sync, R: Copy + Sync>(
     })
 }
 
-/// `f` of each of `elements` and what `walk` comes to beside it, in the element's place.
+/// `f` of each element and its partner on the walk, in place.
 pub(super) fn zip_in_place<R: Copy + Sync>(
     elements: &mut [f32],
     walk: &Walk<1>,
@@ -180,6 +181,7 @@ pub(super) fn zip_in_place<R: Copy + Sync>(
     f: impl Fn(f32, R) -> f32 + Copy + Sync + Send,
 ) {
     let [step] = walk.steps();
+
     in_tasks(elements, Cost::Memory, |range, elements| {
         vectorised(
             #[inline(always)]

@@ -1,12 +1,11 @@
-//! Operations of Flex that this door computes itself: the same numbers, on all threads, whatever the strides.
+//! Flex operations that this adapter computes itself: the same numbers, on all threads, for any strides.
 //!
-//! Flex computes element by element on one thread, and walks over an operand that is permuted, or repeated within its shape, one
-//! number at a time. Half of a small model's training step was spent there, and with AdamW on the CPU more than half. What is here
-//! replaces these loops, operation by operation, and nothing else: the result has Flex's bits and Flex's layout, and is in a
-//! storage of its own or in that of an operand which nobody else holds. So what is computed later goes the same ways, and the
-//! ledger counts the same.
+//! Flex computes element by element on one thread, and walks over permuted or repeated operands one number at a time.
+//! These loops took half of a small model's training step, and more with AdamW on the CPU. Only the loops are replaced:
+//! each result has Flex's bits and layout, in its own storage or that of an unshared operand. So later operations take
+//! the same paths, and the ledger counts the same bytes.
 //!
-//! Whatever is not f32, is empty or is not named here goes to Flex.
+//! Other operations, other types than f32, and empty tensors go to Flex.
 
 mod elementwise;
 mod product;
@@ -25,18 +24,18 @@ use walk::{Walk, repeated};
 
 type Handle = HandleKind<Flex>;
 
-/// Runs the operation if it is one of this module's. If not, its operands come back.
+/// Returns the operands if the operation is not one of this module's.
 pub(super) fn run(operation: &OperationIr, handles: Vec<Handle>) -> Result<Handle, Vec<Handle>> {
     match operation {
         OperationIr::NumericFloat(_, operation) => numeric(operation, handles),
         OperationIr::Float(_, operation) => float(operation, handles),
         OperationIr::BaseFloat(operation) => base(operation, handles),
-        OperationIr::BaseBool(BaseOperationIr::Reshape(reshape)) => copied(handles, &reshape.out.shape),
+        OperationIr::BaseBool(BaseOperationIr::Reshape(reshape)) => reshaped(handles, &reshape.out.shape),
         _ => Err(handles),
     }
 }
 
-/// Has `work` change the tensors' elements, in rows, where they lie.
+/// Lets `work` change elements in place, in rows.
 pub(super) fn change(tensors: Vec<Handle>, work: &mut dyn FnMut(&mut [&mut [f32]])) -> Vec<Handle> {
     let in_rows = |handle: Handle| match handle {
         HandleKind::Float(tensor) if !is_in_rows(tensor.layout()) => in_order(&tensor, Cost::Memory, |x| x),
@@ -54,7 +53,7 @@ pub(super) fn change(tensors: Vec<Handle>, work: &mut dyn FnMut(&mut [&mut [f32]
     tensors
 }
 
-/// Whether elements follow each other in the order of the shape, from the storage's first on.
+/// Whether elements lie in the order of the shape, from the storage's start.
 pub(super) fn is_in_rows(layout: &Layout) -> bool {
     matches!(layout.contiguous_offsets(), Some((0, _)))
 }
@@ -70,7 +69,7 @@ fn numeric(operation: &NumericOperationIr, handles: Vec<Handle>) -> Result<Handl
         SubScalar(it) => with_scalar(handles, it, |x, scalar| x - scalar),
         MulScalar(it) => with_scalar(handles, it, |x, scalar| x * scalar),
         DivScalar(it) => with_scalar(handles, it, |x, scalar| x / scalar),
-        PowiScalar(it) if wide(&it.rhs).to_bits() == 2f64.to_bits() => squared(handles),
+        PowiScalar(it) if as_f64(&it.rhs).to_bits() == 2f64.to_bits() => squared(handles),
         _ => Err(handles),
     }
 }
@@ -81,7 +80,7 @@ fn float(operation: &FloatOperationIr, handles: Vec<Handle>) -> Result<Handle, V
         FloatOperationIr::Log(_) => mapped(handles, Cost::Call, f32::ln),
         FloatOperationIr::Tanh(_) => mapped(handles, Cost::Call, f32::tanh),
         FloatOperationIr::Sqrt(_) => mapped(handles, Cost::Memory, f32::sqrt),
-        FloatOperationIr::PowfScalar(it) if wide(&it.rhs).to_bits() == 2f64.to_bits() => squared(handles),
+        FloatOperationIr::PowfScalar(it) if as_f64(&it.rhs).to_bits() == 2f64.to_bits() => squared(handles),
         FloatOperationIr::Matmul(it) => {
             let [left, right] = floats(handles)?;
             match product::product(&left, &right, &it.out.shape) {
@@ -95,12 +94,12 @@ fn float(operation: &FloatOperationIr, handles: Vec<Handle>) -> Result<Handle, V
 
 fn base(operation: &BaseOperationIr, handles: Vec<Handle>) -> Result<Handle, Vec<Handle>> {
     match operation {
-        BaseOperationIr::Reshape(reshape) => copied(handles, &reshape.out.shape),
-        BaseOperationIr::MaskFill(it) => filled(handles, &it.out.shape, wide(&it.value) as f32),
+        BaseOperationIr::Reshape(reshape) => reshaped(handles, &reshape.out.shape),
+        BaseOperationIr::MaskFill(it) => mask_filled(handles, &it.out.shape, as_f64(&it.value) as f32),
         BaseOperationIr::SelectAssign(it) if it.dim == 0 && it.update == IndexingUpdateOp::Add => {
-            added_to_rows(handles)
+            select_added(handles)
         }
-        // Flex aligns its zeros by a copy; these are the operating system's until they are written to.
+        // Flex aligns its zeros by a copy; these take no pages until written.
         BaseOperationIr::Zeros(it) if it.out.dtype == DType::F32 => {
             Ok(tensor(vec![0f32; it.out.shape.num_elements()], it.out.shape.clone()))
         }
@@ -108,7 +107,7 @@ fn base(operation: &BaseOperationIr, handles: Vec<Handle>) -> Result<Handle, Vec
     }
 }
 
-/// `f` of each pair of elements, the operands repeated to `shape`.
+/// `f` of each pair, with operands repeated to `shape`.
 fn zipped(
     handles: Vec<Handle>,
     shape: &Shape,
@@ -122,22 +121,25 @@ fn zipped(
     let right_strides = along(&right);
     let right_start = right.layout().start_offset();
     let from = right.storage::<f32>();
+
     if left.layout().shape() == shape
-        && let Some(elements) = own(&mut left)
+        && let Some(elements) = overwritable(&mut left)
     {
         let walk = Walk::new(shape, [&right_strides], [right_start]);
         zip_in_place(elements, &walk, from, f);
         return Ok(HandleKind::Float(left));
     }
+
     let (left_strides, left_start) = (along(&left), left.layout().start_offset());
-    // Where Flex would take new memory.
+    // Flex would allocate here.
     let from = left.storage::<f32>();
     if right.layout().shape() == shape
-        && let Some(elements) = own(&mut right)
+        && let Some(elements) = overwritable(&mut right)
     {
         zip_in_place(elements, &Walk::new(shape, [&left_strides], [left_start]), from, |r, l| f(l, r));
         return Ok(HandleKind::Float(right));
     }
+
     let walk = Walk::new(shape, [&left_strides, &right_strides], [left_start, right_start]);
     let both = (from, right.storage::<f32>());
     Ok(tensor(zip_along(shape.num_elements(), &walk, both, f), shape.clone()))
@@ -148,10 +150,10 @@ fn with_scalar(
     operation: &ScalarOpIr,
     f: impl Fn(f32, f32) -> f32 + Copy + Sync + Send,
 ) -> Result<Handle, Vec<Handle>> {
-    let scalar = wide(&operation.rhs) as f32;
+    let scalar = as_f64(&operation.rhs) as f32;
     let f = move |x| f(x, scalar);
     let [mut operand] = floats(handles)?;
-    if let Some(elements) = own(&mut operand) {
+    if let Some(elements) = overwritable(&mut operand) {
         map_in_place(elements, Cost::Memory, f);
         return Ok(HandleKind::Float(operand));
     }
@@ -163,17 +165,18 @@ fn squared(handles: Vec<Handle>) -> Result<Handle, Vec<Handle>> {
     Ok(in_order(&operand, Cost::Memory, |x| x * x))
 }
 
-/// `f` of each element. Where a tensor shows the whole of its storage, the result keeps its strides, as Flex's does.
+/// `f` of each element. A tensor that shows its whole storage keeps its strides, as in Flex.
 fn mapped(
     handles: Vec<Handle>,
     cost: Cost,
     f: impl Fn(f32) -> f32 + Copy + Sync + Send,
 ) -> Result<Handle, Vec<Handle>> {
     let [mut operand] = floats(handles)?;
-    if let Some(elements) = own(&mut operand) {
+    if let Some(elements) = overwritable(&mut operand) {
         map_in_place(elements, cost, f);
         return Ok(HandleKind::Float(operand));
     }
+
     let layout = operand.layout();
     let storage = operand.storage::<f32>();
     let whole = layout.start_offset() == 0 && storage.len() == layout.num_elements();
@@ -184,7 +187,6 @@ fn mapped(
     Ok(in_order(&operand, cost, f))
 }
 
-/// `f` of each element, in rows.
 fn in_order(operand: &FlexTensor, cost: Cost, f: impl Fn(f32) -> f32 + Copy + Sync + Send) -> Handle {
     let layout = operand.layout();
     let walk = Walk::new(layout.shape(), [layout.strides()], [layout.start_offset()]);
@@ -192,14 +194,15 @@ fn in_order(operand: &FlexTensor, cost: Cost, f: impl Fn(f32) -> f32 + Copy + Sy
     tensor(elements, layout.shape().clone())
 }
 
-/// The elements in rows of another shape, where that is no view.
-fn copied(mut handles: Vec<Handle>, shape: &Shape) -> Result<Handle, Vec<Handle>> {
+/// Elements in rows of another shape, where no view is possible.
+fn reshaped(mut handles: Vec<Handle>, shape: &Shape) -> Result<Handle, Vec<Handle>> {
     let (HandleKind::Float(operand) | HandleKind::Bool(operand)) = &handles[0] else { return Err(handles) };
     let layout = operand.layout();
     let count = layout.num_elements();
     if layout.reshape(shape.clone()).is_some() || count == 0 {
         return Err(handles);
     }
+
     let walk = Walk::new(layout.shape(), [layout.strides()], [layout.start_offset()]);
     match operand.dtype() {
         DType::F32 => {
@@ -217,7 +220,7 @@ fn copied(mut handles: Vec<Handle>, shape: &Shape) -> Result<Handle, Vec<Handle>
 }
 
 /// The first operand, with `value` where the mask is set.
-fn filled(handles: Vec<Handle>, shape: &Shape, value: f32) -> Result<Handle, Vec<Handle>> {
+fn mask_filled(handles: Vec<Handle>, shape: &Shape, value: f32) -> Result<Handle, Vec<Handle>> {
     let [HandleKind::Float(operand), HandleKind::Bool(mask)] = handles.as_slice() else {
         return Err(handles);
     };
@@ -230,24 +233,27 @@ fn filled(handles: Vec<Handle>, shape: &Shape, value: f32) -> Result<Handle, Vec
     let chosen = move |x, masked: u8| if masked == 0 { x } else { value };
     let (strides, begin) =
         (repeated(mask.layout().shape(), mask.layout().strides(), shape), mask.layout().start_offset());
-    if let Some(elements) = own(&mut operand) {
+
+    if let Some(elements) = overwritable(&mut operand) {
         zip_in_place(elements, &Walk::new(shape, [&strides], [begin]), mask.bytes(), chosen);
         return Ok(HandleKind::Float(operand));
     }
+
     let start = [operand.layout().start_offset(), begin];
     let walk = Walk::new(shape, [operand.layout().strides(), &strides], start);
     let both = (operand.storage::<f32>(), mask.bytes());
     Ok(tensor(zip_along(shape.num_elements(), &walk, both, chosen), shape.clone()))
 }
 
-/// The first operand, a matrix, with the rows of the third added to those that the second names, one after another.
-fn added_to_rows(handles: Vec<Handle>) -> Result<Handle, Vec<Handle>> {
+/// Adds the third operand's rows, one after another, to the first's rows that the second names.
+fn select_added(handles: Vec<Handle>) -> Result<Handle, Vec<Handle>> {
     let [HandleKind::Float(to), HandleKind::Int(rows), HandleKind::Float(added)] = handles.as_slice() else {
         return Err(handles);
     };
     let (Some(rows), Some((first, end))) = (indices(rows), added.layout().contiguous_offsets()) else {
         return Err(handles);
     };
+
     let [count, width] = to.layout().shape().as_slice() else { return Err(handles) };
     let (count, width) = (*count, *width);
     let fits =
@@ -255,14 +261,16 @@ fn added_to_rows(handles: Vec<Handle>) -> Result<Handle, Vec<Handle>> {
     if !fits || width == 0 || count == 0 || [to, added].iter().any(|tensor| tensor.dtype() != DType::F32) {
         return Err(handles);
     }
+
     let added = added.clone();
     let mut handles = handles;
     handles.truncate(1);
     let Some(HandleKind::Float(mut to)) = handles.pop() else { unreachable!("it was just looked at") };
-    if own(&mut to).is_none() {
+    if overwritable(&mut to).is_none() {
         let HandleKind::Float(copy) = in_order(&to, Cost::Memory, |x| x) else { unreachable!("of a float") };
         to = copy;
     }
+
     let elements = to.storage_mut::<f32>();
     for (row, added) in rows.into_iter().zip(added.storage::<f32>()[first..end].chunks(width)) {
         let sums = &mut elements[row * width..(row + 1) * width];
@@ -271,7 +279,7 @@ fn added_to_rows(handles: Vec<Handle>) -> Result<Handle, Vec<Handle>> {
     Ok(HandleKind::Float(to))
 }
 
-/// Indices in one piece, if none is negative.
+/// Contiguous indices, if none is negative.
 fn indices(tensor: &FlexTensor) -> Option<Vec<usize>> {
     let (first, end) = tensor.layout().contiguous_offsets()?;
     match tensor.dtype() {
@@ -281,7 +289,6 @@ fn indices(tensor: &FlexTensor) -> Option<Vec<usize>> {
     }
 }
 
-/// The operands, if all are f32 and have elements.
 fn floats<const N: usize>(handles: Vec<Handle>) -> Result<[FlexTensor; N], Vec<Handle>> {
     let usable = |handle: &Handle| match handle {
         HandleKind::Float(tensor) => tensor.dtype() == DType::F32 && tensor.layout().num_elements() > 0,
@@ -300,8 +307,8 @@ fn floats<const N: usize>(handles: Vec<Handle>) -> Result<[FlexTensor; N], Vec<H
     Ok(tensors.try_into().expect("counted above"))
 }
 
-/// The elements for overwriting, if they are in rows from the storage's beginning and nobody else's: where Flex works in place.
-fn own(tensor: &mut FlexTensor) -> Option<&mut [f32]> {
+/// The elements for overwriting, where Flex works in place: in rows from the start of an unshared storage.
+fn overwritable(tensor: &mut FlexTensor) -> Option<&mut [f32]> {
     match tensor.layout().contiguous_offsets() {
         Some((0, end)) if tensor.is_unique() => Some(&mut tensor.storage_mut::<f32>()[..end]),
         _ => None,
@@ -313,8 +320,8 @@ fn tensor(elements: Vec<f32>, shape: Shape) -> Handle {
     HandleKind::Float(FlexTensor::new(elements, Layout::contiguous(shape), DType::F32))
 }
 
-/// As Burn reads scalars before it rounds them to the tensor's type.
-fn wide(scalar: &ScalarIr) -> f64 {
+/// As Burn reads scalars, before rounding to the tensor's type.
+fn as_f64(scalar: &ScalarIr) -> f64 {
     match *scalar {
         ScalarIr::Float(x) => x,
         ScalarIr::Int(x) => x as f64,

@@ -1,17 +1,17 @@
-//! Matrix products in f32: the very calls that Flex makes, into memory that nobody filled with zeros first.
+//! Matrix products in f32: Flex's calls of `gemm`, into uninitialised memory.
 //!
-//! Flex asks for zeros, which cost as much as writing the product once or twice more. Which products are cut into tasks is a
-//! matter of speed alone: each number is summed in the same order.
+//! Flex asks for zeros, which cost as much as writing the product once or twice more. Tasks affect only speed: each
+//! number is summed in the same order.
 
 use burn_flex::FlexTensor;
 use gemm::Parallelism;
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
-/// Multiplications of a product worth more than one thread.
+/// Multiplications worth more than one thread.
 const MANY: usize = 1 << 21;
 
-/// A batch of matrices as `gemm` takes it: elements between neighbours along rows, columns and matrices.
+/// A batch of matrices as `gemm` takes it, with distances in elements.
 #[derive(Clone, Copy)]
 struct Matrices {
     first: *const f32,
@@ -19,10 +19,10 @@ struct Matrices {
     column: isize,
 }
 
-// SAFETY: it is only read through, and what it points to is borrowed for as long as it is used.
+// SAFETY: read only, from memory that is borrowed meanwhile.
 unsafe impl Sync for Matrices {}
 
-/// `[.., m, k] · [.., k, n]`, the dimensions in front alike or 1. `None` if there is nothing to multiply.
+/// `[.., m, k] · [.., k, n]`, leading dimensions equal or 1. `None` if there is nothing to multiply.
 pub(super) fn product(left: &FlexTensor, right: &FlexTensor, shape: &[usize]) -> Option<Vec<f32>> {
     let (batch, matrix) = shape.split_at(shape.len() - 2);
     let [m, n] = matrix else { unreachable!("a product has two dimensions at least") };
@@ -32,14 +32,16 @@ pub(super) fn product(left: &FlexTensor, right: &FlexTensor, shape: &[usize]) ->
     if m * n * k * count == 0 {
         return None;
     }
+
     let size = m * n;
     let [lefts, rights] = [left, right].map(|tensor| offsets(tensor, batch));
     let [left, right] = [left, right].map(matrices);
     let mut made: Vec<f32> = Vec::with_capacity(count * size);
     let room = &mut made.spare_capacity_mut()[..count * size];
+
     let one = |at: usize, to: &mut [MaybeUninit<f32>], threads: Parallelism| {
         let (left, right) = (left, right);
-        // SAFETY: `to` has m · n elements in rows. Both factors lie within their storages by their layouts.
+        // SAFETY: `to` has m · n elements in rows; by their layouts, the factors lie within their storages.
         unsafe {
             gemm::gemm(
                 m,
@@ -64,6 +66,7 @@ pub(super) fn product(left: &FlexTensor, right: &FlexTensor, shape: &[usize]) ->
             );
         }
     };
+
     let each = m.saturating_mul(n).saturating_mul(k);
     let batched = count >= 4 || (count > 1 && each < MANY);
     if batched && each.saturating_mul(count) >= MANY {
@@ -72,7 +75,8 @@ pub(super) fn product(left: &FlexTensor, right: &FlexTensor, shape: &[usize]) ->
         let threads = if each >= MANY { Parallelism::Rayon(0) } else { Parallelism::None };
         room.chunks_mut(size).enumerate().for_each(|(at, to)| one(at, to, threads));
     }
-    // SAFETY: each product has written its m · n elements, as it reads none of them.
+
+    // SAFETY: each call has written its m · n elements and read none.
     unsafe { made.set_len(count * size) };
     Some(made)
 }
@@ -84,7 +88,7 @@ fn matrices(tensor: &FlexTensor) -> Matrices {
     Matrices { first, row: *row, column: *column }
 }
 
-/// Where each matrix of the batch begins.
+/// Start of each matrix, in elements.
 fn offsets(tensor: &FlexTensor, batch: &[usize]) -> Vec<isize> {
     let layout = tensor.layout();
     let own = layout.num_dims() - 2;

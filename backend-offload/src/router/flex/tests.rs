@@ -1,4 +1,4 @@
-//! Every operation of this module beside Flex's own, over every way a tensor can look at its storage.
+//! Every operation of this module compared with Flex, over every kind of view.
 
 use super::*;
 use crate::router::scratch::Scratch;
@@ -20,7 +20,7 @@ fn rows(shape: &[usize]) -> FlexTensor {
     FlexTensor::from_data(TensorData::new(numbers(shape.iter().product()), Shape::from(shape.to_vec())))
 }
 
-/// Tensors of one shape, in rows and in no rows: permuted, cut out, turned round, repeated.
+/// Tensors of one shape: in rows, permuted, sliced, reversed, repeated.
 fn views([a, b, c]: [usize; 3]) -> Vec<FlexTensor> {
     let repeated = |own: &[usize], strides: [isize; 3]| {
         FlexTensor::from_arc(
@@ -47,7 +47,7 @@ fn views([a, b, c]: [usize; 3]) -> Vec<FlexTensor> {
 
 fn ir(id: u64, tensor: &FlexTensor) -> TensorIr {
     let (shape, dtype) = (tensor.layout().shape().clone(), tensor.dtype());
-    // Far from those that the runner draws for itself.
+    // Far from the ids that the runner draws.
     TensorIr { id: TensorId::new(id + (1 << 40)), shape, status: TensorStatus::ReadWrite, dtype }
 }
 
@@ -55,8 +55,8 @@ fn output(shape: &[usize]) -> TensorIr {
     TensorIr::uninit(TensorId::new(1 << 41), Shape::from(shape.to_vec()), DType::F32)
 }
 
-/// The same numbers in the same places of a storage of its own.
-fn alone(handle: &Handle) -> Handle {
+/// The same layout over its own storage.
+fn unshared(handle: &Handle) -> Handle {
     let again = |tensor: &FlexTensor| {
         let storage = Bytes::from_bytes_vec(tensor.bytes().to_vec());
         FlexTensor::new(storage, tensor.layout().clone(), tensor.dtype())
@@ -78,7 +78,7 @@ fn shown(handle: Handle) -> (Layout, TensorData) {
     }
 }
 
-/// Flex's result and this module's, with operands that others hold too and with operands that nobody else holds.
+/// Compares results, for shared and unshared operands.
 fn check(operation: &OperationIr, operands: &[Handle]) {
     let scratch = Scratch::<Flex>::new(&FlexDevice);
     let inputs: Vec<TensorIr> = operation.inputs().cloned().collect();
@@ -88,14 +88,16 @@ fn check(operation: &OperationIr, operands: &[Handle]) {
     scratch.run(operation.clone());
     let out = operation.outputs().next().expect("one output").clone();
     let (layout, data) = shown(scratch.take(&out));
+
     for (shared, handles) in
-        [(true, operands.to_vec()), (false, operands.iter().map(alone).collect::<Vec<_>>())]
+        [(true, operands.to_vec()), (false, operands.iter().map(unshared).collect::<Vec<_>>())]
     {
         let Ok(found) = run(operation, handles) else { panic!("{operation:?} went to Flex") };
         let (own, found) = shown(found);
         assert_eq!(own, layout, "shared {shared}: {operation:?}");
         assert_eq!(found.bytes, data.bytes, "shared {shared}: {operation:?}");
     }
+
     for (handle, input) in operands.iter().zip(&inputs) {
         assert_eq!(shown(handle.clone()).1.shape, input.shape);
     }

@@ -1,16 +1,17 @@
-//! The walk: operands of one shape, each with strides of its own, as few long rows.
+//! Walks over operands of one shape, each with its own strides, in few long rows.
 
 #![expect(
     clippy::inline_always,
-    reason = "what is not inlined into a vectorised loop is compiled for the oldest processor"
+    reason = "a call that is not inlined into the vectorised loop is compiled for the oldest processor"
 )]
 
 use std::array;
 use std::ops::Range;
 
-/// Where each of `N` operands is, element by element in the order of the shape.
+/// Where `N` operands are, element by element in the order of the shape.
 pub(super) struct Walk<const N: usize> {
-    /// Sizes and strides. The last dimension is the row's; dimensions that all operands step through in one go are one.
+    /// Sizes and strides; the last dimension is the row. Dimensions that all operands step through in one go are
+    /// merged.
     dims: Vec<(usize, [isize; N])>,
     start: [isize; N],
 }
@@ -33,13 +34,13 @@ impl<const N: usize> Walk<N> {
         Self { dims, start: start.map(|start| start as isize) }
     }
 
-    /// How each operand steps along a row.
+    /// Each operand's step along a row.
     pub(super) fn steps(&self) -> [isize; N] {
         self.dims[self.dims.len() - 1].1
     }
 
-    /// Calls `piece` for the stretches of rows within `elements`: which of them, counted from the first, and where each
-    /// operand begins.
+    /// Calls `piece` for each part of a row in `elements`: its range, counted from the first, and each operand's
+    /// start.
     #[inline(always)]
     pub(super) fn pieces(&self, elements: Range<usize>, mut piece: impl FnMut(Range<usize>, [usize; N])) {
         let (&(row, steps), outer) = self.dims.split_last().expect("never empty");
@@ -50,6 +51,7 @@ impl<const N: usize> Walk<N> {
             (*place, rows) = (rows % size, rows / size);
             begin = array::from_fn(|k| begin[k] + *place as isize * over[k]);
         }
+
         let mut column = elements.start % row;
         let mut at = elements.start;
         while at < elements.end {
@@ -70,7 +72,7 @@ impl<const N: usize> Walk<N> {
     }
 }
 
-/// The strides of a tensor that is repeated to `shape`: it has no more dimensions than that.
+/// Strides of a tensor repeated to `shape`, which has at least as many dimensions.
 pub(super) fn repeated(own: &[usize], strides: &[isize], shape: &[usize]) -> Vec<isize> {
     let missing = shape.len() - own.len();
     let step = |n: usize| match n.checked_sub(missing) {
@@ -84,7 +86,7 @@ pub(super) fn repeated(own: &[usize], strides: &[isize], shape: &[usize]) -> Vec
 mod tests {
     use super::*;
 
-    /// The offsets of all elements of one operand, from `range` on.
+    /// Offsets of one operand's elements in `range`.
     fn offsets(walk: &Walk<1>, range: Range<usize>) -> Vec<usize> {
         let mut found = Vec::new();
         let [step] = walk.steps();
@@ -102,8 +104,8 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_in_parts_sees_what_a_walk_in_one_part_sees() {
-        // Permuted, turned round and repeated.
+    fn a_walk_in_parts_visits_the_elements_of_a_whole_walk() {
+        // Permuted, reversed and repeated.
         let walk = Walk::new(&[3, 2, 4], [&[1, 0, -3]], [11]);
         let all = offsets(&walk, 0..24);
         let expected = (0..24).map(|n: usize| 11 + n / 8 - 3 * (n % 4));
@@ -115,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_tensor_stands_still_where_it_is_repeated() {
+    fn a_repeated_dimension_has_stride_zero() {
         assert_eq!(repeated(&[4, 1], &[1, 1], &[2, 4, 3]), [0, 1, 0]);
         assert_eq!(repeated(&[2, 3], &[3, 1], &[2, 3]), [3, 1]);
     }

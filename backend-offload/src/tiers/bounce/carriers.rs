@@ -1,4 +1,4 @@
-//! The carriers that transfer pieces beside the program: the kernel's ring, threads, or in tests a schedule.
+//! The carriers of background transfers: `io_uring`, threads, or in tests a schedule.
 
 #[cfg(test)]
 use super::schedule::Schedule;
@@ -12,19 +12,17 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::{Arc, Once};
 
-/// How pieces are transferred beside the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::tiers) enum Means {
-    /// By `io_uring`, or by threads where the kernel refuses it.
+    /// `io_uring`, or threads if the kernel refuses it.
     RingIfAny,
     #[cfg(test)]
     Threads,
-    /// At times that follow from this seed.
+    /// Transfers end at times that follow from this seed.
     #[cfg(test)]
     Schedule(u64),
 }
 
-/// All carriers of one disk.
 #[derive(Default)]
 pub(super) struct Carriers {
     ring: Option<Ring>,
@@ -33,7 +31,6 @@ pub(super) struct Carriers {
     schedule: Option<Schedule>,
 }
 
-/// The carrier of one piece.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Carrier {
     Ring,
@@ -43,12 +40,12 @@ pub(super) enum Carrier {
 }
 
 impl Carriers {
-    /// Carriers of pieces in `buffers`, which are freed after them.
+    /// `buffers` must outlive the carriers.
     pub(super) fn new(buffers: &Memory, means: Means) -> Self {
-        static SAID: Once = Once::new();
+        static WARNED: Once = Once::new();
         match means {
             Means::RingIfAny => {
-                Self { ring: ring_or_word(Ring::open(buffers.whole()), &SAID), ..Self::default() }
+                Self { ring: ring_or_warning(Ring::open(buffers.whole()), &WARNED), ..Self::default() }
             }
             #[cfg(test)]
             Means::Threads => Self::default(),
@@ -57,10 +54,10 @@ impl Carriers {
         }
     }
 
-    /// Starts to move the piece in buffer `slot`. `None` if no carrier takes it.
+    /// Starts to move the piece in buffer `slot`. `None` if no carrier accepts it.
     ///
     /// # Safety
-    /// The piece lies in the carriers' buffers, and nothing else touches it until it [landed](Self::landed).
+    /// The piece lies in the carriers' buffers, and nothing else touches it until it has [landed](Self::landed).
     pub(super) unsafe fn start(
         &mut self,
         slot: usize,
@@ -85,7 +82,6 @@ impl Carriers {
         unsafe { self.threads.start(slot, file, direction, piece, place) }.then_some(Carrier::Thread)
     }
 
-    /// Whether `carrier` is done with the piece in a buffer.
     pub(super) fn has_ended(&mut self, carrier: Carrier, slot: usize) -> bool {
         match carrier {
             Carrier::Ring => self.ring.as_mut().is_some_and(|ring| ring.has_ended(slot)),
@@ -95,7 +91,7 @@ impl Carriers {
         }
     }
 
-    /// Waits for the piece of `len` bytes in a buffer: the number of its bytes that `carrier` moved.
+    /// Waits for a piece of `len` bytes; returns how many were moved.
     pub(super) fn landed(&mut self, carrier: Carrier, slot: usize, len: usize) -> io::Result<usize> {
         match carrier {
             Carrier::Ring => self.ring.as_mut().expect("it was given the piece").landed(slot),
@@ -117,11 +113,11 @@ impl Carriers {
     }
 }
 
-/// The ring, or one line for all disks of the process that threads do its work.
-pub(super) fn ring_or_word(opened: io::Result<Ring>, said: &Once) -> Option<Ring> {
+/// Without a ring, warns once per process.
+pub(super) fn ring_or_warning(opened: io::Result<Ring>, warned: &Once) -> Option<Ring> {
     opened
         .inspect_err(|error| {
-            said.call_once(|| {
+            warned.call_once(|| {
                 tracing::warn!(target: TARGET, "no io_uring ({error}): threads read and write the disk");
             });
         })

@@ -1,4 +1,4 @@
-//! Transfers that end when a seed says, for tests that run alike on every machine, however busy it is.
+//! Transfers that end at times drawn from a seed: tests run alike on any machine.
 
 use super::BUFFERS;
 use crate::tiers::transfer::{Direction, move_all};
@@ -7,10 +7,10 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Transfers of one disk. A piece is moved as it starts or as it lands, and is found to have ended at one of the looks at it.
+/// Transfers of one disk. A piece moves at its start or its landing, and ends at some poll.
 pub(in crate::tiers) struct Schedule {
-    /// One look at a piece in so many finds it ended.
-    looks: u64,
+    /// One poll in so many finds a piece ended.
+    polls: u64,
     state: u64,
     pieces: [Option<Scheduled>; BUFFERS],
 }
@@ -28,12 +28,12 @@ struct Job {
     place: u64,
 }
 
-// SAFETY: the sender of a piece gives it away until it landed.
+// SAFETY: the sender does not touch the piece until it has landed.
 unsafe impl Send for Job {}
 
 impl Schedule {
     pub(super) fn new(seed: u64) -> Self {
-        Self { looks: 1 << (seed % 7), state: seed, pieces: [const { None }; BUFFERS] }
+        Self { polls: 1 << (seed % 7), state: seed, pieces: [const { None }; BUFFERS] }
     }
 
     fn draw(&mut self) -> u64 {
@@ -42,10 +42,8 @@ impl Schedule {
         self.state >> 33
     }
 
-    /// Starts to move the piece in buffer `slot`.
-    ///
     /// # Safety
-    /// Nothing else touches the piece until it [landed](Self::landed).
+    /// Nothing else touches the piece until it has [landed](Self::landed).
     pub(super) unsafe fn start(
         &mut self,
         slot: usize,
@@ -60,7 +58,7 @@ impl Schedule {
     }
 
     pub(super) fn has_ended(&mut self, slot: usize) -> bool {
-        let ends = self.draw().is_multiple_of(self.looks);
+        let ends = self.draw().is_multiple_of(self.polls);
         self.pieces[slot].as_mut().is_some_and(|piece| {
             piece.has_ended |= ends;
             piece.has_ended
@@ -75,7 +73,7 @@ impl Schedule {
 
 impl Job {
     fn run(&mut self) -> io::Result<()> {
-        // SAFETY: the piece is the schedule's until it landed.
+        // SAFETY: nothing else touches the piece until it has landed.
         move_all(&self.file, self.direction, unsafe { self.piece.as_mut() }, self.place)
     }
 }

@@ -1,6 +1,9 @@
-//! Blocks on their way back, piece by piece: while the caller waits, or beside the program.
+//! Blocks read back from the disk, piece by piece: while the caller waits, or in the background.
+//!
+//! Every read is compared with its checksum (`a_changed_byte_on_the_disk_fails_the_read`). A failed background read
+//! fails no other block (`a_failed_background_read_fails_no_other_block`).
 
-use super::Sunk;
+use super::Spilled;
 use crate::error::OffloadError;
 use crate::tiers::bounce::Bounce;
 use crate::tiers::checksum::Checksum;
@@ -8,12 +11,11 @@ use crate::tiers::transfer::Direction;
 use std::collections::VecDeque;
 use std::io;
 
-/// How much of a block has come back.
+/// Progress of a read.
 #[derive(Debug, Default)]
 pub(in crate::tiers) struct Landing {
-    /// Number of pieces.
     pub(super) pieces: usize,
-    /// Where the next piece begins; the last one in the end.
+    /// Offset of the next piece, or in the end of the last one.
     at: usize,
     /// Covers all pieces but the last.
     checksum: Checksum,
@@ -33,13 +35,12 @@ impl Landing {
     }
 }
 
-impl Sunk {
-    /// Reads the contents back, and compares them with their checksum.
+impl Spilled {
     pub(in crate::tiers) fn read(&self, into: &mut [u8]) -> Result<(), OffloadError> {
         self.read_rest(into, Landing::default())
     }
 
-    /// Reads what has not come yet, and compares the whole with its checksum.
+    /// Reads the missing pieces and verifies the whole.
     pub(in crate::tiers) fn read_rest(&self, into: &mut [u8], landing: Landing) -> Result<(), OffloadError> {
         let mut bounce = self.disk.bounce();
         bounce.wait_for_writes(self.number);
@@ -49,24 +50,24 @@ impl Sunk {
             bounce.forget(self.number, Some(Direction::Read));
         }
         if found.is_err() && was_ahead {
-            // It may have failed long ago, when nobody wanted it.
+            // A background read may have failed long ago, so read all again.
             found = self.land(&mut bounce, into, Landing::default());
             bounce.forget(self.number, Some(Direction::Read));
         }
         drop(bounce);
         let landing = found.map_err(|error| self.failed("reading", &error.to_string()))?;
-        self.compared(into, landing)
+        self.verify(into, landing)
     }
 
-    /// Takes what has come, and begins to read more as far as there are buffers that nobody waits for. The landing is none any more once
-    /// all is there.
-    pub(in crate::tiers) fn read_beside(
+    /// Takes arrived pieces and starts more background reads. `None` once the block is complete.
+    pub(in crate::tiers) fn read_in_background(
         &self,
         into: &mut [u8],
         mut landing: Landing,
     ) -> Result<Option<Landing>, OffloadError> {
         let Ok(mut bounce) = self.disk.bounce.try_lock() else { return Ok(Some(landing)) };
         bounce.reap();
+
         let mut left = self.pieces().skip(landing.pieces).peekable();
         while let Some(slot) = left.peek().and_then(|part| bounce.find(part.owner, part.place))
             && bounce.has_landed(slot)
@@ -78,6 +79,7 @@ impl Sunk {
             }
             left.next();
         }
+
         let is_whole = left.peek().is_none();
         for part in left {
             if !bounce.read_ahead(part) {
@@ -85,7 +87,7 @@ impl Sunk {
             }
         }
         drop(bounce);
-        if is_whole { self.compared(into, landing).map(|()| None) } else { Ok(Some(landing)) }
+        if is_whole { self.verify(into, landing).map(|()| None) } else { Ok(Some(landing)) }
     }
 
     fn land(&self, bounce: &mut Bounce, into: &mut [u8], mut landing: Landing) -> io::Result<Landing> {
@@ -95,7 +97,7 @@ impl Sunk {
                 Some(slot) => slot,
                 None => loop {
                     if let Some(slot) = bounce.spare(self.number) {
-                        // Nothing is copied beside a block of one piece.
+                        // A block of one piece has no other to overlap with.
                         bounce.begin(slot, part, Direction::Read, part.len < self.len);
                         break slot;
                     }
@@ -103,15 +105,17 @@ impl Sunk {
                     bounce.take(first, |piece| landing.take(into, piece))?;
                 },
             };
+
             under_way.push_back(slot);
         }
+
         for slot in under_way {
             bounce.take(slot, |piece| landing.take(into, piece))?;
         }
         Ok(landing)
     }
 
-    fn compared(&self, read: &[u8], landing: Landing) -> Result<(), OffloadError> {
+    fn verify(&self, read: &[u8], landing: Landing) -> Result<(), OffloadError> {
         if landing.checksum.of_last(&read[landing.at..]) != self.checksum {
             return Err(self.failed("reading", "its bytes are not those that were written"));
         }

@@ -1,8 +1,8 @@
-// Atomic operations. Threads take turns and are interrupted only where they wait, so plain ones are atomic.
+// Atomic operations. Fibers switch only where a thread waits, so plain operations are atomic.
 #pragma once
 #include <stand_in/language.h>
 
-// Keeps an argument from deciding what T is.
+// Excludes an argument from the deduction of T.
 template <class T> struct stand_in_same { typedef T is; };
 
 #define STAND_IN_ATOMIC(name, result)                                                               \

@@ -1,4 +1,4 @@
-// Fragments of a matrix, spread over the lanes of a warp in an order of our own; CUDA does not say what its is.
+// Fragments of a matrix, spread over the lanes of a warp. CUDA does not specify its order; this one is our own.
 #pragma once
 #include <stand_in/narrow.h>
 
@@ -43,7 +43,7 @@ template <class F, class V> static inline void fill_fragment(F &f, V value) {
     for (auto &x : f.x) x = typename F::element(value);
 }
 
-// Where this lane's n-th element lies in memory.
+// Offset of this lane's n-th element in memory.
 template <class F> static inline unsigned stand_in_offset(int n, unsigned stride, bool row_major) {
     unsigned element = stand_in_lane() * F::num_elements + n;
     unsigned row = element / F::columns, column = element % F::columns;
@@ -70,13 +70,13 @@ static inline void store_matrix_sync(P *to, const fragment<accumulator, M, N, K,
     __syncwarp();
 }
 
-// Lanes lay down where their fragments are and read each other's.
+// Lanes exchange the addresses of their fragments.
 template <class F> static inline void stand_in_gather(const F &mine, const F **all) {
     const stand_in_word *slots;
-    stand_in_driver->meet(~0u, (stand_in_word)&mine, &slots);
+    stand_in_driver->warp_exchange(~0u, (stand_in_word)&mine, &slots);
     __builtin_memcpy(all, slots, 32 * sizeof *all);
 }
-// Sums are as wide as a float, or an integer as an int.
+// Sums are at least as wide as float, or as int for integers.
 template <class F> static inline float stand_in_wide(stand_in_narrow<F> x) { return x; }
 static inline float stand_in_wide(float x) { return x; }
 static inline double stand_in_wide(double x) { return x; }
@@ -100,7 +100,7 @@ static inline void mma_sync(D &d, const A &a, const B &b, const C &c) {
         }
         result.x[n] = sum;
     }
-    __syncwarp(); // nobody changes a fragment that another lane still reads
+    __syncwarp(); // no lane changes a fragment that another still reads
     d = result;
 }
 

@@ -1,4 +1,4 @@
-// Qualifiers, vector types, where a thread is, and how a kernel and the driver find each other.
+// Qualifiers, vector types, thread positions, and the interface between kernel and driver.
 #pragma once
 
 typedef unsigned long long stand_in_word;
@@ -14,8 +14,8 @@ typedef __SIZE_TYPE__ size_t;
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
 #define __grid_constant__
-// Dynamic shared memory is `extern` and defined behind the kernel; what is left is one variable for the one block
-// that runs at a time.
+// Dynamic shared memory is `extern` and defined after the kernel. Static shared memory is one variable, because one
+// block runs at a time.
 #define __shared__ static
 
 #define STAND_IN_VECTOR(T, name)                                                                    \
@@ -41,13 +41,13 @@ STAND_IN_VECTOR(double, double)
 #undef STAND_IN_VECTOR
 struct dim3 { unsigned x, y, z; };
 
-// ---- Shared with the driver: the layouts are those of src/fibers.rs and src/kernels/object.rs ----
+// ---- Shared with the driver: same layouts as in src/fibers.rs and src/kernels/object.rs ----
 
 struct stand_in_position { uint3 thread, block; dim3 block_dim, grid_dim; };
 struct stand_in_services {
     void (*barrier)();
-    // Waits for the lanes of the mask; `slots` is then what each laid down. Returns the lanes that came.
-    unsigned (*meet)(unsigned mask, stand_in_word value, const stand_in_word **slots);
+    // Waits for the lanes of the mask; `slots` then points to their values. Returns the lanes that arrived.
+    unsigned (*warp_exchange)(unsigned mask, stand_in_word value, const stand_in_word **slots);
     void (*absent_lane)();
     unsigned (*active)();
 };
@@ -99,7 +99,7 @@ template <class... A, void (*K)(A...)> struct stand_in_entry<K> {
         stand_in_driver = services;
         return &stand_in_at;
     }
-    // Where no thread waits for another, a grid is a loop.
+    // For kernels in which no thread waits for another: a grid is a loop.
     static void grid(void **arguments) {
         const dim3 blocks = gridDim, threads = blockDim;
         for (unsigned bz = 0; bz < blocks.z; bz++)

@@ -1,4 +1,4 @@
-// Mathematical functions. Fast variants are exact here: the last bits are not a GPU's.
+// Mathematical functions. Fast variants are exact here, so the last bits differ from a GPU's.
 #pragma once
 #include <stand_in/language.h>
 
@@ -42,7 +42,7 @@ static inline float __fsqrt_rn(float x) { return __builtin_sqrtf(x); }
 static inline float __frsqrt_rn(float x) { return 1.0f / __builtin_sqrtf(x); }
 static inline float __frcp_rn(float x) { return 1.0f / x; }
 
-// Where one argument is NaN, the other: as fmin and fmax.
+// If one argument is NaN, returns the other, as fmin and fmax do.
 template <class A, class B> using stand_in_common = decltype(true ? A() : B());
 template <class A, class B> static inline stand_in_common<A, B> min(A a, B b) {
     stand_in_common<A, B> x = a, y = b;

@@ -1,4 +1,4 @@
-// __half and __nv_bfloat16: stored in two bytes, computed as float and rounded after each operation, as on a GPU.
+// __half and __nv_bfloat16: two bytes in memory, computed as float and rounded after each operation, as on a GPU.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -22,7 +22,7 @@ struct stand_in_bf16 {
         __builtin_memcpy(&value, &wide, 4);
         return value;
     }
-    // To the nearest, ties to even.
+    // To nearest, ties to even.
     static unsigned short narrow(float x) {
         unsigned wide;
         __builtin_memcpy(&wide, &x, 4);
@@ -63,7 +63,7 @@ template <class F> struct __align__(4) stand_in_narrow2 {
     friend stand_in_narrow2 operator/(stand_in_narrow2 a, stand_in_narrow2 b) { return {a.x / b.x, a.y / b.y}; }
 };
 
-// `call` for one number under the name `one`, and for two under the name `two`.
+// Defines `one` for one number and `two` for a pair, both by `call`.
 #define STAND_IN_UNARY(R, one, two, call)                                                           \
     template <class F> static inline R one(stand_in_narrow<F> x) { return call((float)x); }         \
     template <class F> static inline stand_in_narrow2<F> two(stand_in_narrow2<F> v) {               \

@@ -7,7 +7,7 @@ static inline void __threadfence() {}
 static inline void __threadfence_block() {}
 static inline void __syncwarp(unsigned mask = ~0u) {
     const stand_in_word *slots;
-    stand_in_driver->meet(mask, 0, &slots);
+    stand_in_driver->warp_exchange(mask, 0, &slots);
 }
 static inline unsigned __activemask() { return stand_in_driver->active(); }
 
@@ -15,13 +15,13 @@ static inline unsigned stand_in_lane() {
     return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) & 31;
 }
 
-// What lane `from` lays down. Where that lane does not come, a GPU gives anything; here, one's own value.
+// The value of lane `from`. If that lane does not arrive, a GPU returns anything; here, the caller's own value.
 template <class T> static inline T stand_in_exchange(unsigned mask, T value, unsigned from) {
     static_assert(sizeof(T) <= 8, "a shuffle moves at most eight bytes");
     stand_in_word bits = 0;
     const stand_in_word *slots;
     __builtin_memcpy(&bits, &value, sizeof(T));
-    unsigned came = stand_in_driver->meet(mask, bits, &slots);
+    unsigned came = stand_in_driver->warp_exchange(mask, bits, &slots);
     if (!(came >> from & 1)) {
         stand_in_driver->absent_lane();
         return value;
@@ -31,7 +31,7 @@ template <class T> static inline T stand_in_exchange(unsigned mask, T value, uns
     return result;
 }
 
-// `width` divides the warp into segments; a lane beyond one's own segment is replaced by one's own.
+// `width` divides the warp into segments; outside its own segment, a lane reads its own value.
 template <class T> static inline T __shfl_sync(unsigned mask, T value, int from, int width = 32) {
     unsigned lane = stand_in_lane();
     return stand_in_exchange(mask, value, (lane & ~(width - 1)) | (from & (width - 1)));
@@ -51,7 +51,7 @@ template <class T> static inline T __shfl_down_sync(unsigned mask, T value, unsi
 
 static inline unsigned __ballot_sync(unsigned mask, int predicate) {
     const stand_in_word *slots;
-    unsigned came = stand_in_driver->meet(mask, predicate != 0, &slots), votes = 0;
+    unsigned came = stand_in_driver->warp_exchange(mask, predicate != 0, &slots), votes = 0;
     for (unsigned lane = 0; lane < 32; lane++)
         if (came >> lane & 1 && slots[lane]) votes |= 1u << lane;
     return votes;

@@ -1,5 +1,5 @@
-//! Copies and fills. Page-locked memory is read and written when the copy happens; pageable memory is read at the
-//! call, and a copy into it returns when it is done.
+//! Copies and fills. Page-locked memory is accessed when the copy happens. Pageable memory is read at the call, and a
+//! copy into it returns after its end.
 
 use std::{
     ffi::{c_uchar, c_uint, c_void},
@@ -8,7 +8,7 @@ use std::{
 
 use super::status::{Status, status};
 use crate::{
-    driver::{Copy, Driver, Place, Work, driver},
+    driver::{Copy, CopyEnd, Driver, Work, driver},
     findings::require,
     memory::{FRESH, Rows, fill},
     report,
@@ -18,32 +18,32 @@ use crate::{
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, size: usize, stream: u64) -> Status {
-    plain(Kind::ToDevice, to, from, size, Some(stream), "cuMemcpyHtoDAsync")
+    copy_bytes(Direction::ToDevice, to, from, size, Some(stream), "cuMemcpyHtoDAsync")
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyDtoHAsync_v2(to: u64, from: u64, size: usize, stream: u64) -> Status {
-    plain(Kind::ToHost, to, from, size, Some(stream), "cuMemcpyDtoHAsync")
+    copy_bytes(Direction::ToHost, to, from, size, Some(stream), "cuMemcpyDtoHAsync")
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, size: usize, stream: u64) -> Status {
-    plain(Kind::Within, to, from, size, Some(stream), "cuMemcpyDtoDAsync")
+    copy_bytes(Direction::Within, to, from, size, Some(stream), "cuMemcpyDtoDAsync")
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyHtoD_v2(to: u64, from: u64, size: usize) -> Status {
-    plain(Kind::ToDevice, to, from, size, None, "cuMemcpyHtoD")
+    copy_bytes(Direction::ToDevice, to, from, size, None, "cuMemcpyHtoD")
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyDtoH_v2(to: u64, from: u64, size: usize) -> Status {
-    plain(Kind::ToHost, to, from, size, None, "cuMemcpyDtoH")
+    copy_bytes(Direction::ToHost, to, from, size, None, "cuMemcpyDtoH")
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyDtoD_v2(to: u64, from: u64, size: usize) -> Status {
-    plain(Kind::Within, to, from, size, None, "cuMemcpyDtoD")
+    copy_bytes(Direction::Within, to, from, size, None, "cuMemcpyDtoD")
 }
 
 /// One side of `CUDA_MEMCPY2D`.
@@ -80,7 +80,7 @@ impl Side {
 }
 
 /// # Safety
-/// `copy` must point to a description whose host memory, if it has any, is the caller's.
+/// `copy` must point to a valid description; its host memory must be the caller's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Pitched, stream: u64) -> Status {
     // SAFETY: promised by the caller.
@@ -88,16 +88,16 @@ pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Pitched, stream: u64) -
         return Status::InvalidValue;
     };
     let kind = match (from.kind, to.kind) {
-        (1, 2) => Kind::ToDevice,
-        (2, 1) => Kind::ToHost,
-        (2, 2) => Kind::Within,
+        (1, 2) => Direction::ToDevice,
+        (2, 1) => Direction::ToHost,
+        (2, 2) => Direction::Within,
         _ => return Status::NotSupported,
     };
     let [to, from] = [to, from].map(|side| side.rows(*width, *height));
     if to.pitch < to.width || from.pitch < from.width {
         return Status::InvalidValue;
     }
-    asked(kind, to, from, Some(stream), "cuMemcpy2DAsync")
+    copy_on_stream(kind, to, from, Some(stream), "cuMemcpy2DAsync")
 }
 
 #[unsafe(no_mangle)]
@@ -120,22 +120,29 @@ pub extern "C" fn cuMemsetD8_v2(to: u64, value: c_uchar, size: usize) -> Status 
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum Direction {
     ToDevice,
     ToHost,
     Within,
 }
 
-fn plain(kind: Kind, to: u64, from: u64, size: usize, stream: Option<u64>, who: &'static str) -> Status {
-    asked(kind, Rows::plain(to, size as u64), Rows::plain(from, size as u64), stream, who)
+fn copy_bytes(
+    kind: Direction,
+    to: u64,
+    from: u64,
+    size: usize,
+    stream: Option<u64>,
+    actor: &'static str,
+) -> Status {
+    copy_on_stream(kind, Rows::plain(to, size as u64), Rows::plain(from, size as u64), stream, actor)
 }
 
-/// Without a stream the call returns when the copy is done.
-fn asked(kind: Kind, to: Rows, from: Rows, stream: Option<u64>, who: &'static str) -> Status {
+/// Without a stream, returns after the copy.
+fn copy_on_stream(kind: Direction, to: Rows, from: Rows, stream: Option<u64>, actor: &'static str) -> Status {
     let mut driver = driver();
     status(|| {
-        let id = driver.stream(stream.unwrap_or_default(), who)?;
-        driver.copy_rows(kind, to, from, id, who);
+        let id = driver.stream(stream.unwrap_or_default(), actor)?;
+        driver.copy_rows(kind, to, from, id, actor);
         if stream.is_none() {
             driver.host_waits(id);
         }
@@ -144,50 +151,53 @@ fn asked(kind: Kind, to: Rows, from: Rows, stream: Option<u64>, who: &'static st
 }
 
 impl Driver {
-    fn copy_rows(&mut self, kind: Kind, to: Rows, from: Rows, stream: StreamId, who: &'static str) {
+    fn copy_rows(&mut self, kind: Direction, to: Rows, from: Rows, stream: StreamId, actor: &'static str) {
         let bytes = to.bytes();
-        let when = self.begin(stream);
-        if kind != Kind::ToHost {
-            self.touch(to.extent(), true, when, who);
+        let when = self.begin_work(stream);
+        if kind != Direction::ToHost {
+            self.touch(to.extent(), true, when, actor);
         }
-        if kind != Kind::ToDevice {
-            self.touch(from.extent(), false, when, who);
+        if kind != Direction::ToDevice {
+            self.touch(from.extent(), false, when, actor);
         }
+
         let engine = match kind {
-            Kind::ToDevice => Engine::ToDevice,
-            Kind::ToHost => Engine::ToHost,
-            Kind::Within => Engine::Compute,
+            Direction::ToDevice => Engine::ToDevice,
+            Direction::ToHost => Engine::ToHost,
+            Direction::Within => Engine::Compute,
         };
-        self.timeline.book(stream, engine, who, bytes);
+        self.timeline.book(stream, engine, actor, bytes);
         let (to, from) = match kind {
-            Kind::ToDevice => (Place::Device(to), self.host_source(from, who)),
-            Kind::ToHost => (self.host_target(to, who), Place::Device(from)),
-            Kind::Within => (Place::Device(to), Place::Device(from)),
+            Direction::ToDevice => (CopyEnd::Device(to), self.host_source(from, actor)),
+            Direction::ToHost => (self.host_target(to, actor), CopyEnd::Device(from)),
+            Direction::Within => (CopyEnd::Device(to), CopyEnd::Device(from)),
         };
-        let pageable = matches!(to, Place::Pageable(_)) || matches!(from, Place::Staged { .. });
+
+        let pageable = matches!(to, CopyEnd::Pageable(_)) || matches!(from, CopyEnd::Staged { .. });
         report::count(|counters| {
             match kind {
-                Kind::ToDevice => counters.to_device.add(bytes),
-                Kind::ToHost => counters.to_host.add(bytes),
-                Kind::Within => counters.within_device.add(bytes),
+                Direction::ToDevice => counters.to_device.add(bytes),
+                Direction::ToHost => counters.to_host.add(bytes),
+                Direction::Within => counters.within_device.add(bytes),
             }
             if pageable {
                 counters.pageable.add(bytes);
             }
         });
+
         if bytes == 0 {
             return;
         }
-        let returns_when_done = matches!(to, Place::Pageable(_));
-        self.push(stream, Work::Copy(Copy { who, to, from }));
+        let returns_when_done = matches!(to, CopyEnd::Pageable(_));
+        self.push(stream, Work::Copy(Copy { actor, to, from }));
         if returns_when_done {
             self.host_waits(stream);
         }
     }
 
-    fn host_source(&self, rows: Rows, who: &str) -> Place {
-        if require(self.pinned.check(&rows.extent(), who)) {
-            return Place::Pinned(rows);
+    fn host_source(&self, rows: Rows, actor: &str) -> CopyEnd {
+        if require(self.pinned.check(&rows.extent(), actor)) {
+            return CopyEnd::Pinned(rows);
         }
         let extent = rows.extent();
         let start = std::ptr::with_exposed_provenance::<u8>(extent.start as usize);
@@ -198,23 +208,23 @@ impl Driver {
             // SAFETY: the caller of the copy promises that it may be read until the call returns.
             unsafe { std::slice::from_raw_parts(start, size) }.to_vec()
         };
-        Place::Staged { bytes, rows }
+        CopyEnd::Staged { bytes, rows }
     }
 
-    fn host_target(&self, rows: Rows, who: &str) -> Place {
-        if !require(self.pinned.check(&rows.extent(), who)) {
-            return Place::Pageable(rows);
+    fn host_target(&self, rows: Rows, actor: &str) -> CopyEnd {
+        if !require(self.pinned.check(&rows.extent(), actor)) {
+            return CopyEnd::Pageable(rows);
         }
-        // Nobody may count on what is there before the copy has happened, but for copies that are pending.
+        // The target's contents are undefined until the copy happens, unless another pending copy uses it.
         if !self.schedule.pending().any(|work| work.uses_pinned(&rows.extent())) {
             // SAFETY: pinned memory that was checked just now.
             unsafe { fill(rows, FRESH) };
         }
-        Place::Pinned(rows)
+        CopyEnd::Pinned(rows)
     }
 
     fn fill_rows(&mut self, rows: Rows, value: u8, stream: StreamId) {
-        let when = self.begin(stream);
+        let when = self.begin_work(stream);
         self.touch(rows.extent(), true, when, "cuMemsetD8");
         self.timeline.book(stream, Engine::Compute, "cuMemsetD8", rows.bytes());
         if rows.bytes() > 0 {
@@ -224,11 +234,10 @@ impl Driver {
 }
 
 impl Work {
-    /// Whether it will read or write this page-locked memory.
     pub(super) fn uses_pinned(&self, range: &Range<u64>) -> bool {
         let Self::Copy(Copy { to, from, .. }) = self else { return false };
         [to, from].into_iter().any(|place| {
-            let Place::Pinned(rows) = place else { return false };
+            let CopyEnd::Pinned(rows) = place else { return false };
             let extent = rows.extent();
             extent.start < range.end && range.start < extent.end
         })

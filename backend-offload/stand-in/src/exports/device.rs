@@ -1,4 +1,4 @@
-//! Start and end, devices and contexts. A context's handle is its device's number plus one.
+//! Start and exit, devices and contexts. A context's handle is its device's number plus one.
 
 use std::{
     cell::Cell,
@@ -15,7 +15,7 @@ use crate::{
     settings::settings,
 };
 
-/// The version of CUDA whose symbols are here.
+/// The version of CUDA whose symbols are exported.
 pub(super) const VERSION: (c_int, c_int) = (12, 8);
 
 extern "C" fn at_exit() {
@@ -111,19 +111,19 @@ pub extern "C" fn cuDeviceTotalMem_v2(bytes: Out<usize>, _device: c_int) -> Stat
 pub extern "C" fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, _device: c_int) -> Status {
     let capability = settings().capability as c_int;
     value.put(match attribute {
-        // Threads of a block, in all and along each axis.
+        // Threads per block: in all, and along x and y; then along z.
         1..=3 => 1024,
         4 => 64,
-        // Blocks of a grid along each axis.
+        // Blocks per grid along each axis.
         5 => c_int::MAX,
         6 | 7 => 65535,
-        // Shared memory of a block, also of one that asks for more.
+        // Shared memory per block, also for blocks that opt in to more.
         8 | 97 => 48 << 10,
-        // A warp.
+        // Threads of a warp.
         10 => 32,
         // Multiprocessors.
         16 => 4,
-        // Engines for copies.
+        // Copy engines.
         40 => 2,
         75 => capability / 10,
         76 => capability % 10,
@@ -137,7 +137,7 @@ thread_local! {
     static CURRENT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The device that this thread's calls are for. Without a context it is the first, and a finding.
+/// The device of the calling thread's context. Without a context it is the first device, and a finding.
 pub(super) fn current_device(call: &str) -> usize {
     let context = CURRENT.get();
     if context == 0 {

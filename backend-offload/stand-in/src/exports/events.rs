@@ -1,4 +1,4 @@
-//! Events. Recording one takes a mark in a stream, with what is known to precede it.
+//! Events. A record takes a mark in a stream and the work known to precede it.
 
 use std::{
     ffi::c_uint,
@@ -9,7 +9,7 @@ use std::{
 
 use super::status::{Out, Status, invalid_handle, status};
 use crate::{
-    driver::{Driver, Event, HAPPENED, Record, driver},
+    driver::{Driver, Event, Record, WORK_DONE, driver},
     schedule::Goal,
     settings::Mode,
 };
@@ -17,12 +17,12 @@ use crate::{
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventCreate(event: Out<u64>, _flags: c_uint) -> Status {
     let mut driver = driver();
-    let handle = driver.handle();
+    let handle = driver.new_handle();
     driver.events.insert(handle, Event::default());
     event.put(handle)
 }
 
-/// Waits for it hold on to what it recorded.
+/// Pending waits keep the record.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventDestroy_v2(event: u64) -> Status {
     match driver().events.remove(&event) {
@@ -39,7 +39,7 @@ pub extern "C" fn cuEventRecord(event: u64, stream: u64) -> Status {
         _ = driver.record(event, "cuEventRecord")?;
         let record = Record {
             mark: driver.schedule.mark(stream),
-            clock: driver.order.of(stream).clone(),
+            clock: driver.order.clock(stream).clone(),
             time: driver.timeline.end_of(stream),
             recorder: thread::current().id(),
         };
@@ -53,10 +53,10 @@ pub extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) -> 
     let mut driver = driver();
     status(|| {
         let stream = driver.stream(stream, "cuStreamWaitEvent")?;
-        // One that was never recorded is no reason to wait.
+        // An event without a record orders nothing.
         if let Some(record) = driver.record(event, "cuStreamWaitEvent")? {
             driver.stream_waits(stream, &record);
-            driver.run(Goal::Leisure);
+            driver.run(Goal::Optional);
         }
         Ok(())
     })
@@ -70,8 +70,8 @@ pub extern "C" fn cuEventSynchronize(event: u64) -> Status {
         Ok(None) => return Status::Success,
         Err(status) => return status,
     };
-    // CubeCL has a thread that does nothing but wait, at once, for a stream that does nothing but wait. It is kept
-    // waiting, so that others find the work undone.
+    // CubeCL's collector thread waits at once for a stream that itself only waits. It is delayed, so that other threads
+    // see the work undone.
     let collects = !record.mark.after_work && record.recorder != thread::current().id();
     if collects && driver.settings.mode != Mode::Eager {
         let end = Instant::now() + Duration::from_millis(driver.settings.patience_ms);
@@ -80,11 +80,11 @@ pub extern "C" fn cuEventSynchronize(event: u64) -> Status {
             if left.is_zero() {
                 break;
             }
-            driver = HAPPENED.wait_timeout(driver, left).unwrap_or_else(PoisonError::into_inner).0;
+            driver = WORK_DONE.wait_timeout(driver, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
     driver.run(Goal::Mark(record.mark));
-    driver.host_saw_record(&record);
+    driver.host_knows_record(&record);
     Status::Success
 }
 
@@ -94,11 +94,11 @@ pub extern "C" fn cuEventQuery(event: u64) -> Status {
     let mut driver = driver();
     status(|| {
         let Some(record) = driver.record(event, "cuEventQuery")? else { return Ok(()) };
-        driver.run(Goal::Leisure);
-        // At the call everything has happened, but its time has not come: who asks often enough gets there.
+        driver.run(Goal::Optional);
+        // In eager mode the work is done at the call, but its simulated time may lie ahead. Repeated queries reach it.
         let is_time = driver.timeline.host_asks(record.time) || driver.settings.mode != Mode::Eager;
         if is_time && driver.schedule.is_done(record.mark) {
-            driver.host_saw_record(&record);
+            driver.host_knows_record(&record);
             return Ok(());
         }
         driver.run(Goal::Progress(record.mark.stream));
@@ -124,15 +124,14 @@ pub extern "C" fn cuEventElapsedTime(milliseconds: Out<f32>, start: u64, end: u6
 }
 
 impl Driver {
-    /// The event's last record; `None` before the first.
     fn record(&self, event: u64, call: &str) -> Result<Option<Record>, Status> {
-        let event_of = self.events.get(&event).ok_or_else(|| invalid_handle(event, "event", call))?;
-        Ok(event_of.record.clone())
+        let event = self.events.get(&event).ok_or_else(|| invalid_handle(event, "event", call))?;
+        Ok(event.record.clone())
     }
 
-    fn host_saw_record(&mut self, record: &Record) {
+    fn host_knows_record(&mut self, record: &Record) {
         self.order.host_waits(&record.clock);
         self.timeline.host_waits(record.time);
-        self.device.waited_for();
+        self.device.after_host_wait();
     }
 }

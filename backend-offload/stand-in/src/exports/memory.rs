@@ -39,7 +39,7 @@ pub extern "C" fn cuMemAlloc_v2(out: Out<u64>, size: usize) -> Status {
     let device = current_device("cuMemAlloc");
     let mut driver = driver();
     status(|| {
-        // No stream can be at work on it yet: what comes next, comes after.
+        // No stream can use fresh memory yet, so waiting for the default stream suffices.
         let legacy = driver.legacy;
         let start = driver.allocate(size as u64, device, legacy)?;
         driver.host_waits(legacy);
@@ -85,7 +85,7 @@ impl Driver {
         });
         let start = start.ok_or(Status::OutOfMemory)?;
         self.count_peaks();
-        let when = self.begin(stream);
+        let when = self.begin_work(stream);
         self.touch(start..start + size, true, when, "the allocation");
         self.push(stream, Work::Poison(start..start + size));
         Ok(start)
@@ -94,8 +94,8 @@ impl Driver {
     fn free(&mut self, start: u64, stream: StreamId) {
         let range = require(self.device.mark_freed(start));
         report::count(|counters| counters.frees += 1);
-        let when = self.begin(stream);
-        self.watch(start, Access { range, writes: true, who: "the free".into() }, when);
+        let when = self.begin_work(stream);
+        self.check_races(start, Access { range, writes: true, actor: "the free".into() }, when);
         self.push(stream, Work::Release(start));
     }
 }
@@ -114,7 +114,7 @@ pub extern "C" fn cuMemAllocHost_v2(out: Out<u64>, size: usize) -> Status {
     cuMemHostAlloc(out, size, 0)
 }
 
-/// Waits for all work, as CUDA does. A program that relies on it has forgotten a copy.
+/// Waits for all work, as CUDA does. A program that depends on this wait has forgotten a copy.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeHost(start: u64) -> Status {
     let mut driver = driver();

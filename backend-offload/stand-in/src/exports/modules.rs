@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// # Safety
-/// `image` must be a string that ends with zero.
+/// `image` must be a zero-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleLoadData(module: Out<u64>, image: *const c_char) -> Status {
     // SAFETY: promised by the caller.
@@ -25,7 +25,7 @@ pub unsafe extern "C" fn cuModuleLoadData(module: Out<u64>, image: *const c_char
     match Kernel::load(&image) {
         Ok(kernel) => {
             let mut driver = driver();
-            let handle = driver.handle();
+            let handle = driver.new_handle();
             driver.modules.insert(handle, Arc::new(kernel));
             module.put(handle)
         }
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn cuModuleLoadData(module: Out<u64>, image: *const c_char
     }
 }
 
-/// Launches that are queued keep their kernel.
+/// Queued launches keep their kernel.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuModuleUnload(module: u64) -> Status {
     match driver().modules.remove(&module) {
@@ -46,7 +46,7 @@ pub extern "C" fn cuModuleUnload(module: u64) -> Status {
 }
 
 /// # Safety
-/// `name` must be a string that ends with zero.
+/// `name` must be a zero-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleGetFunction(function: Out<u64>, module: u64, name: *const c_char) -> Status {
     // SAFETY: promised by the caller.
@@ -69,7 +69,7 @@ pub extern "C" fn cuFuncGetAttribute(value: Out<c_int>, _attribute: c_int, _func
 }
 
 /// # Safety
-/// `parameters` must point to a value for each of the kernel's parameters.
+/// `parameters` must point to a value for each parameter of the kernel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLaunchKernel(
     function: u64,
@@ -95,6 +95,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
         if !extra.is_null() {
             return Err(Status::NotSupported);
         }
+
         let value = |(index, (_, size)): (usize, &(Parameter, usize))| {
             let mut words = vec![0_u64; size.div_ceil(8).max(1)];
             // SAFETY: promised by the caller; the words have room for the value.
@@ -129,10 +130,10 @@ fn check_shape(name: &str, grid: Dim, block: Dim, shared: usize) -> Result<(), S
 
 impl Driver {
     fn launch_on(&mut self, stream: StreamId, launch: Launch) {
-        let who = format!("kernel {}", launch.kernel.name);
-        let when = self.begin(stream);
+        let actor = format!("kernel {}", launch.kernel.name);
+        let when = self.begin_work(stream);
         for (address, writes) in launch.operands().collect::<Vec<_>>() {
-            self.touch(address..address + 1, writes, when, &who);
+            self.touch(address..address + 1, writes, when, &actor);
         }
         let Dim { x, y, z } = launch.grid;
         let shape = format!("{} over {x} x {y} x {z} blocks", launch.kernel.name);

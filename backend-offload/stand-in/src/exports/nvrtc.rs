@@ -1,4 +1,4 @@
-//! NVRTC, the run-time compiler. Programs have a lock of their own, so that threads compile side by side.
+//! NVRTC, the run-time compiler. Programs have a lock of their own, so threads can compile in parallel.
 
 use std::{
     collections::HashMap,
@@ -13,7 +13,6 @@ use crate::{
     kernels::compile,
 };
 
-/// `nvrtcResult`, as far as it is used.
 #[repr(i32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
@@ -59,7 +58,7 @@ pub extern "C" fn nvrtcGetErrorString(outcome: c_int) -> *const c_char {
 }
 
 /// # Safety
-/// `source` must be a string that ends with zero.
+/// `source` must be a zero-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvrtcCreateProgram(
     program: Out<u64>,
@@ -87,7 +86,7 @@ pub unsafe extern "C" fn nvrtcDestroyProgram(program: *mut u64) -> Outcome {
 }
 
 /// # Safety
-/// `options` must point to `count` strings that end with zero.
+/// `options` must point to `count` zero-terminated strings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvrtcCompileProgram(
     program: u64,
@@ -121,7 +120,7 @@ pub extern "C" fn nvrtcGetProgramLogSize(program: u64, size: Out<usize>) -> Outc
 }
 
 /// # Safety
-/// `log` must have as much room as `nvrtcGetProgramLogSize` said.
+/// `log` must have the size that `nvrtcGetProgramLogSize` returned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvrtcGetProgramLog(program: u64, log: *mut c_char) -> Outcome {
     // SAFETY: promised by the caller.
@@ -134,14 +133,14 @@ pub extern "C" fn nvrtcGetPTXSize(program: u64, size: Out<usize>) -> Outcome {
 }
 
 /// # Safety
-/// `ptx` must have as much room as `nvrtcGetPTXSize` said.
+/// `ptx` must have the size that `nvrtcGetPTXSize` returned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvrtcGetPTX(program: u64, ptx: *mut c_char) -> Outcome {
     // SAFETY: promised by the caller.
     unsafe { write_text(program, ptx, |program| &program.ptx) }
 }
 
-/// With the zero at its end.
+/// Includes the final zero.
 fn size_of_text(program: u64, size: Out<usize>, text: impl Fn(&Program) -> &String) -> Outcome {
     programs().get(&program).map_or(Outcome::InvalidProgram, |program| put(size, text(program).len() + 1))
 }

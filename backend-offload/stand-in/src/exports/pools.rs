@@ -1,4 +1,4 @@
-//! The pool of each device that stream-ordered allocations come from. Its handle is its device's number plus one.
+//! The pool of each device for stream-ordered allocations. Its handle is the device's number plus one.
 
 use std::ffi::{c_int, c_void};
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::driver::driver;
 
-/// Bytes that the pool keeps when somebody waits.
+/// Attribute for the bytes that stay mapped when the host waits.
 const RELEASE_THRESHOLD: c_int = 4;
 
 #[unsafe(no_mangle)]
@@ -17,7 +17,7 @@ pub extern "C" fn cuDeviceGetDefaultMemPool(pool: Out<u64>, device: c_int) -> St
 }
 
 /// # Safety
-/// `value` must be a number of 64 bits.
+/// `value` must point to a 64-bit number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemPoolSetAttribute(pool: u64, attribute: c_int, value: *const c_void) -> Status {
     status(|| {
@@ -26,7 +26,7 @@ pub unsafe extern "C" fn cuMemPoolSetAttribute(pool: u64, attribute: c_int, valu
             return Err(Status::NotSupported);
         }
         // SAFETY: promised by the caller.
-        driver().device.pool(device).keeps = unsafe { value.cast::<u64>().read() };
+        driver().device.pool(device).release_threshold = unsafe { value.cast::<u64>().read() };
         Ok(())
     })
 }

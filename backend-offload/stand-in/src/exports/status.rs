@@ -1,4 +1,4 @@
-//! Result codes, output pointers and stream handles, which all calls share.
+//! Result codes, output pointers and stream handles, shared by all calls.
 
 use crate::{
     driver::{Driver, Stream},
@@ -6,7 +6,6 @@ use crate::{
     schedule::StreamId,
 };
 
-/// `CUresult`, as far as it is used.
 #[repr(i32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
@@ -28,7 +27,7 @@ impl From<bool> for Status {
     }
 }
 
-/// Where a C caller wants a result. Only C callers make one, and they promise that it is null or may be written.
+/// A C caller's pointer for a result. Only C callers make one; they promise that it is null or writable.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct Out<T>(*mut T);
@@ -45,7 +44,7 @@ impl<T> Out<T> {
 }
 
 impl Driver {
-    /// The stream of a handle, where zero is the one without. A handle that is none is found and refused.
+    /// The stream of a handle; zero is the default stream. Reports and refuses an invalid handle.
     pub(super) fn stream(&self, handle: u64, call: &str) -> Result<StreamId, Status> {
         if handle == 0 {
             return Ok(self.legacy);
@@ -61,7 +60,6 @@ pub(super) fn invalid_handle(handle: u64, kind: &str, call: &str) -> Status {
     Status::InvalidHandle
 }
 
-/// Turns an early return into the status it carries.
 pub(super) fn status(call: impl FnOnce() -> Result<(), Status>) -> Status {
     call().err().unwrap_or(Status::Success)
 }

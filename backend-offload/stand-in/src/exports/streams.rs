@@ -1,4 +1,4 @@
-//! Streams.
+//! Creating, destroying, querying and waiting for streams.
 
 use std::ffi::{c_int, c_uint};
 
@@ -17,7 +17,7 @@ const NON_BLOCKING: c_uint = 1;
 pub extern "C" fn cuStreamCreate(stream: Out<u64>, flags: c_uint) -> Status {
     _ = current_device("cuStreamCreate");
     let mut driver = driver();
-    let (handle, id) = (driver.handle(), driver.schedule.create_stream());
+    let (handle, id) = (driver.new_handle(), driver.schedule.create_stream());
     driver.streams.insert(handle, Stream { id, blocking: flags & NON_BLOCKING == 0 });
     stream.put(handle)
 }
@@ -27,7 +27,7 @@ pub extern "C" fn cuStreamCreateWithPriority(stream: Out<u64>, flags: c_uint, _p
     cuStreamCreate(stream, flags)
 }
 
-/// Its work still happens; here it does at once.
+/// Runs the stream's remaining work at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamDestroy_v2(stream: u64) -> Status {
     let mut driver = driver();
@@ -49,15 +49,15 @@ pub extern "C" fn cuStreamSynchronize(stream: u64) -> Status {
     })
 }
 
-/// Each question that finds work undone brings it forward, so that who asks often enough gets an end.
+/// Runs some of the work it finds undone, so that repeated queries end.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamQuery(stream: u64) -> Status {
     let mut driver = driver();
     status(|| {
         let id = driver.stream(stream, "cuStreamQuery")?;
-        driver.run(Goal::Leisure);
+        driver.run(Goal::Optional);
         if driver.schedule.is_idle(id) {
-            driver.host_saw(id);
+            driver.host_knows_idle(id);
             return Ok(());
         }
         driver.run(Goal::Progress(id));

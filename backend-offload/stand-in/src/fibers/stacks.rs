@@ -1,4 +1,4 @@
-//! Stacks for the threads of a block, each above a page that faults.
+//! Stacks for the threads of a block, each above an inaccessible page.
 
 use std::{ffi::c_void, ptr};
 
@@ -21,7 +21,7 @@ impl Default for Stacks {
 unsafe impl Send for Stacks {}
 
 impl Stacks {
-    /// At least so many. Earlier ones must no longer be in use.
+    /// Provides at least `count` stacks. Earlier ones must not be in use.
     pub(super) fn provide(&mut self, count: usize) {
         if count <= self.count {
             return;

@@ -1,9 +1,8 @@
-//! Switching stacks on x86-64: the registers that a called function must keep go onto the old stack and come from
-//! the new one.
+//! Stack switching on x86-64: callee-saved registers are pushed to the old stack and popped from the new one.
 
 use std::{arch::naked_asm, ffi::c_void, ptr};
 
-/// Saves the caller's registers on its stack, leaves the stack's pointer in `from`, and goes on where `to` was left.
+/// Saves the caller's registers on its stack, stores the stack pointer in `from`, and continues at `to`.
 ///
 /// # Safety
 /// `to` must come from [`prepare`] or from an earlier switch, and that stack must not be in use.
@@ -30,7 +29,7 @@ pub(super) unsafe extern "sysv64" fn switch(from: *mut *mut c_void, to: *mut c_v
 
 /// Makes a stack whose first switch calls `main`. `top` must be the aligned end of a writable stack.
 pub(super) fn prepare(top: *mut c_void, main: extern "C" fn() -> !) -> *mut c_void {
-    // Six registers, where to return to, and a return address that is never used but aligns `main`'s frame.
+    // Six registers, the return address, and an unused one that aligns `main`'s frame.
     let frame: [*const c_void; 8] = {
         let mut frame = [ptr::null(); 8];
         frame[6] = main as *const c_void;

@@ -1,4 +1,4 @@
-//! Fibers alone: bodies written in Rust that use the services as a kernel does.
+//! Fibers alone: bodies in Rust that call the services as a kernel does.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -20,7 +20,7 @@ impl Board {
     }
 }
 
-/// Runs `body` as a block of so many threads and returns the board. One block at a time, as under the driver's lock.
+/// Runs `body` as a block of `threads` threads and returns the board. One block at a time, as under the driver's lock.
 fn run(body: unsafe extern "C" fn(*mut *mut c_void), threads: u32) -> Board {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one: MutexGuard<()> = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,9 +45,9 @@ unsafe fn board(arguments: *mut *mut c_void) -> &'static Board {
 
 fn exchange(mask: u32, value: u64) -> (u32, [u64; 32]) {
     let mut slots = ptr::null();
-    // SAFETY: a variable of our own, then 32 slots that stay until the next meeting but one.
+    // SAFETY: a variable of our own, then 32 slots that stay until the second next exchange.
     unsafe {
-        let came = meet(mask, value, &raw mut slots);
+        let came = warp_exchange(mask, value, &raw mut slots);
         (came, *slots.cast())
     }
 }
@@ -89,7 +89,7 @@ fn each_warp_exchanges_values_among_its_own_lanes() {
 }
 
 #[test]
-fn meetings_in_a_row_do_not_mix_their_values() {
+fn consecutive_exchanges_do_not_mix_their_values() {
     unsafe extern "C" fn body(arguments: *mut *mut c_void) {
         // SAFETY: started by `run`.
         let board = unsafe { board(arguments) };
@@ -106,7 +106,7 @@ fn meetings_in_a_row_do_not_mix_their_values() {
 }
 
 #[test]
-fn lanes_that_have_ended_are_not_waited_for() {
+fn ended_lanes_are_not_waited_for() {
     unsafe extern "C" fn body(arguments: *mut *mut c_void) {
         // SAFETY: started by `run`.
         let board = unsafe { board(arguments) };
@@ -123,7 +123,7 @@ fn lanes_that_have_ended_are_not_waited_for() {
 }
 
 #[test]
-fn a_mask_lets_half_a_warp_meet_without_the_other() {
+fn a_mask_lets_half_a_warp_exchange_without_the_other() {
     unsafe extern "C" fn body(arguments: *mut *mut c_void) {
         // SAFETY: started by `run`.
         let board = unsafe { board(arguments) };

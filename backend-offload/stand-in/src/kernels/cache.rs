@@ -1,5 +1,5 @@
-//! The folder of compiled kernels. Several processes may share it: files appear under their names complete or not at
-//! all, and whoever comes second replaces a file by its equal.
+//! The folder of compiled kernels. Processes may share it: files appear under their names complete or not at all, and a
+//! second writer replaces a file by an equal one.
 
 use std::{
     fs, io,
@@ -11,16 +11,16 @@ use std::{
     },
 };
 
-/// FNV-1a over all that goes into a compiled kernel. Not against adversaries.
+/// FNV-1a over all inputs of a compiled kernel. Not safe against adversaries.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Key(u128);
 
 impl Key {
-    pub(super) fn of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
+    pub(super) fn new<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
         const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
         let hash = |hash: u128, byte: &u8| (hash ^ u128::from(*byte)).wrapping_mul(PRIME);
         let part = |key: u128, part: &[u8]| {
-            // Its length first, so that no two lists of parts are the same bytes.
+            // The length comes first, so that different lists of parts give different bytes.
             part.iter().fold(part.len().to_le_bytes().iter().fold(key, hash), hash)
         };
         Self(parts.into_iter().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, part))
@@ -31,20 +31,20 @@ impl Key {
     }
 }
 
-/// A path beside `path` that no other thread or process writes to.
-pub(super) fn aside(path: &Path) -> PathBuf {
+/// A path in the same folder that no other thread or process writes to.
+pub(super) fn temporary_path(path: &Path) -> PathBuf {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     path.with_extension(format!("{}-{count}.part", process::id()))
 }
 
 pub(super) fn write(path: &Path, contents: &str) -> io::Result<()> {
-    let part = aside(path);
+    let part = temporary_path(path);
     fs::write(&part, contents)?;
     fs::rename(part, path)
 }
 
-/// The processor's name and features: `-march=native` is another program on another one.
+/// The processor's name and features: `-march=native` compiles differently on another processor.
 pub(super) fn processor() -> &'static str {
     static PROCESSOR: LazyLock<String> = LazyLock::new(|| {
         let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -74,9 +74,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_tell_parts_apart_and_where_they_end() {
+    fn keys_depend_on_parts_their_order_and_their_ends() {
         let path =
-            |parts: &[&str]| Key::of(parts.iter().map(|part| part.as_bytes())).path(Path::new("c"), "so");
+            |parts: &[&str]| Key::new(parts.iter().map(|part| part.as_bytes())).path(Path::new("c"), "so");
         assert_eq!(path(&["a", "b"]), path(&["a", "b"]));
         assert_ne!(path(&["a", "b"]), path(&["ab", ""]));
         assert_ne!(path(&["a", "b"]), path(&["b", "a"]));
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_read_while_others_write_it_is_whole_and_no_part_is_left_beside_it() {
+    fn a_file_read_during_writes_is_whole_and_no_temporary_file_remains() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kernel.cu");
         let text = "text ".repeat(10_000);

@@ -1,15 +1,15 @@
-//! One text for one kernel. CubeCL declares vector types, mutable variables and shared memory in the order of a hash
-//! set, and lays shared memory out in that order, so the same kernel is another text in each process. Here
-//! declarations are sorted, and places in shared memory become data beside the text.
+//! The canonical text of a kernel. CubeCL declares vector types, mutable variables and shared memory in the order of a
+//! hash set, and lays out shared memory in that order. So one kernel has different texts in different processes. Here
+//! declarations are sorted, and offsets in shared memory become data outside the text.
 //!
-//! Only runs of adjacent declarations of a kind are sorted. A statement is never moved.
+//! Only runs of adjacent declarations of one kind are sorted. Statements never move.
 
 use std::collections::BTreeMap;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Canonical {
     pub(super) text: String,
-    /// Contents of `stand_in_places` while the kernel runs.
+    /// Values of `stand_in_places` while the kernel runs.
     pub(super) places: Vec<u32>,
 }
 
@@ -17,46 +17,46 @@ pub(super) struct Canonical {
 struct Sorter {
     text: String,
     places: Vec<u32>,
-    /// A vector type that is not yet complete.
-    open: Option<String>,
+    /// An incomplete vector type.
+    open_type: Option<String>,
     types: Vec<String>,
     variables: Vec<String>,
-    /// Places in shared memory by declaration, without the place.
+    /// Offsets in shared memory, by declaration without its offset.
     shared: BTreeMap<String, u32>,
 }
 
 pub(super) fn canonical(source: &str) -> Canonical {
     let mut sorter = Sorter::default();
     source.lines().for_each(|line| sorter.line(line));
-    sorter.settle();
+    sorter.flush();
     Canonical { text: sorter.text, places: sorter.places }
 }
 
 impl Sorter {
     fn line(&mut self, line: &str) {
-        if let Some(mut open) = self.open.take() {
-            open = format!("{open}\n{line}");
+        if let Some(mut open_type) = self.open_type.take() {
+            open_type = format!("{open_type}\n{line}");
             if line == "};" {
-                self.types.push(open);
+                self.types.push(open_type);
             } else {
-                self.open = Some(open);
+                self.open_type = Some(open_type);
             }
         } else if line.starts_with("struct __align__(") {
-            self.open = Some(line.to_owned());
+            self.open_type = Some(line.to_owned());
         } else if let Some((declaration, place)) = in_shared_memory(line) {
             self.shared.insert(declaration.to_owned(), place);
         } else if is_variable(line) {
             self.variables.push(line.to_owned());
         } else if line.starts_with("// Shared ") || (line.is_empty() && !self.types.is_empty()) {
-            // A remark that names sizes in hash order, and the line between two types.
+            // Skips comments that list sizes in hash order, and the empty line between two types.
         } else {
-            self.settle();
+            self.flush();
             self.emit(line);
         }
     }
 
     /// Ends a run of declarations.
-    fn settle(&mut self) {
+    fn flush(&mut self) {
         for mut run in [std::mem::take(&mut self.types), std::mem::take(&mut self.variables)] {
             run.sort_unstable();
             for declaration in run {
@@ -67,8 +67,8 @@ impl Sorter {
             self.emit(&format!("{declaration}[stand_in_places[{}]]);", self.places.len()));
             self.places.push(place);
         }
-        if let Some(open) = self.open.take() {
-            self.emit(&open);
+        if let Some(open_type) = self.open_type.take() {
+            self.emit(&open_type);
         }
     }
 
@@ -78,7 +78,7 @@ impl Sorter {
     }
 }
 
-/// `T *shared_memory_1 = reinterpret_cast<T*>(&dynamic_shared_mem[64]);`, or the same with references.
+/// Splits `T *shared_memory_1 = reinterpret_cast<T*>(&dynamic_shared_mem[64]);`, or the same with references.
 fn in_shared_memory(line: &str) -> Option<(&str, u32)> {
     let (declaration, rest) = line.split_once("dynamic_shared_mem[")?;
     let place = rest.strip_suffix("]);")?.parse().ok()?;
@@ -87,7 +87,7 @@ fn in_shared_memory(line: &str) -> Option<(&str, u32)> {
         .then(|| (&line[..length], place))
 }
 
-/// `float l_mut_7;`
+/// Matches lines such as `float l_mut_7;`.
 fn is_variable(line: &str) -> bool {
     let number = line.split_once(' ').and_then(|(_, rest)| rest.strip_prefix("l_mut_")?.strip_suffix(';'));
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
@@ -113,14 +113,14 @@ mod tests {
         int32 l_mut_12;\nfloat l_mut_3;\nl_mut_3 = x[0];\nx[1] = l_mut_3;\n}\n";
 
     #[test]
-    fn orders_and_places_that_come_from_a_hash_set_do_not_change_the_text() {
+    fn the_order_of_a_hash_set_does_not_change_the_text() {
         let (a, b) = (canonical(A), canonical(B));
         assert_eq!(a.text, b.text);
         assert_eq!((a.places, b.places), (vec![0, 16], vec![16, 0]));
     }
 
     #[test]
-    fn places_become_data_under_the_declarations_of_their_own() {
+    fn offsets_become_data_of_their_declarations() {
         let canonical = canonical(A);
         let line =
             "float *shared_memory_1 = reinterpret_cast<float*>(&dynamic_shared_mem[stand_in_places[0]]);";

@@ -1,4 +1,4 @@
-//! Compiling a kernel by the system's C++ compiler, once for all processes that share a cache.
+//! Compiles a kernel with the system's C++ compiler, once for all processes that share a cache.
 
 use std::{
     fs, io,
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{report, settings::settings};
 
-/// Buffers are of many types to one kernel and the next, hence no strict aliasing.
+/// No strict aliasing: kernels access one buffer by different types.
 const FLAGS: [&str; 8] = [
     "-std=c++17",
     "-w",
@@ -28,7 +28,7 @@ const FLAGS: [&str; 8] = [
 ];
 const INCLUDE: &str = "--include-path=";
 
-/// Returns what to give out as PTX, or the log of the compiler. Needs no lock.
+/// Returns the image that passes for PTX, or the compiler's log. Needs no lock.
 pub(crate) fn compile(source: &str, options: &[String]) -> Result<Image, String> {
     let headers = Headers::find(options)?;
     let translation = translate(source)?;
@@ -49,12 +49,12 @@ pub(crate) fn compile(source: &str, options: &[String]) -> Result<Image, String>
 fn key(translation: &Translation, headers: &Headers, compiler: &str) -> Key {
     let flags = settings().compiler_flags.iter().map(String::as_str).chain(FLAGS);
     let machine = [compiler, cache::processor(), &translation.text];
-    Key::of(flags.chain(machine).chain(headers.texts.iter().map(String::as_str)).map(str::as_bytes))
+    Key::new(flags.chain(machine).chain(headers.texts.iter().map(String::as_str)).map(str::as_bytes))
 }
 
 fn build(text: &Path, object: &Path, headers: &Path) -> Result<(), String> {
     let started = Instant::now();
-    let part = cache::aside(object);
+    let part = cache::temporary_path(object);
     let output = Command::new(&settings().compiler)
         .args(FLAGS)
         .args(&settings().compiler_flags)
@@ -75,7 +75,6 @@ fn build(text: &Path, object: &Path, headers: &Path) -> Result<(), String> {
     fs::rename(&part, object).map_err(|error| format!("error: {}: {error}", object.display()))
 }
 
-/// The compiler's own name and version.
 fn compiler() -> Result<&'static str, String> {
     static VERSION: LazyLock<Result<String, String>> = LazyLock::new(|| {
         let output = Command::new(&settings().compiler).arg("--version").output();
@@ -92,7 +91,6 @@ fn missing_compiler(error: &io::Error) -> String {
     )
 }
 
-/// The device headers, as the options name them.
 struct Headers {
     folder: PathBuf,
     texts: Vec<String>,

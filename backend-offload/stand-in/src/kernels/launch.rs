@@ -1,4 +1,4 @@
-//! A launch: a kernel with its arguments and its grid, and running it.
+//! Launches: a kernel with arguments and grid, and its execution.
 
 use std::{ffi::c_void, sync::Arc, time::Instant};
 
@@ -15,11 +15,11 @@ pub(crate) struct Launch {
     pub(crate) block: Dim,
     /// Bytes of dynamic shared memory.
     pub(crate) shared: usize,
-    /// Copies of the values at the time of the call, in words for their alignment.
+    /// Copies of the values at the call, in words for alignment.
     pub(crate) arguments: Vec<Vec<u64>>,
 }
 
-/// Shared memory is not cleared between blocks on a GPU; here it never holds a plausible number.
+/// Shared memory is not cleared between blocks, as on a GPU, but holds no plausible number.
 const SHARED_POISON: u8 = 0xFF;
 
 impl Launch {
@@ -31,7 +31,7 @@ impl Launch {
             .map(|((kind, _), argument)| (argument[0], *kind == Parameter::Pointer))
     }
 
-    /// On the calling thread. The operands must be live device memory.
+    /// Runs on the calling thread. The operands must be live device memory.
     pub(crate) fn run(&mut self, fibers: &mut Fibers) {
         let started = Instant::now();
         let Self { kernel, grid, block, shared, arguments } = self;
@@ -44,6 +44,7 @@ impl Launch {
             (*kernel.position).block_dim = *block;
             &raw mut (*kernel.position).block
         };
+
         if kernel.waits {
             for block in blocks(*grid) {
                 // SAFETY: as above; the shared memory is as large as any launch may ask for.
@@ -59,6 +60,7 @@ impl Launch {
             // SAFETY: there is one argument for each parameter, of its size.
             unsafe { Kernel::call(kernel.grid, pointers.as_mut_ptr()) }
         }
+
         report::count(|counters| {
             counters.kernels += 1;
             counters.run_seconds += started.elapsed().as_secs_f64();

@@ -1,13 +1,12 @@
-//! A compiled kernel: the text that passes for its PTX, and the shared object when it is loaded.
+//! A compiled kernel: the text that passes for its PTX, and the loaded shared object.
 
 use std::{
     ffi::{CStr, CString, c_char, c_void},
     path::PathBuf,
 };
 
-use crate::fibers::{Position, SERVICES, Services, Thread};
+use crate::fibers::{KernelFn, Position, SERVICES, Services};
 
-/// Where the object is and what its places in shared memory are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Image {
     pub(super) object: PathBuf,
@@ -50,8 +49,8 @@ struct Object {
     shared: *mut u8,
     places: *mut u32,
     bind: unsafe extern "C" fn(*const Services) -> *mut Position,
-    thread: Thread,
-    grid: Thread,
+    thread: KernelFn,
+    grid: KernelFn,
 }
 
 #[derive(Debug)]
@@ -59,13 +58,12 @@ pub(crate) struct Kernel {
     pub(crate) name: String,
     /// Each with its size in bytes.
     pub(crate) parameters: Vec<(Parameter, usize)>,
-    /// Whether its threads wait for each other.
     pub(super) waits: bool,
     pub(super) position: *mut Position,
-    /// Null where the kernel has no dynamic shared memory.
+    /// Null without dynamic shared memory.
     pub(super) shared: *mut u8,
-    pub(super) thread: Thread,
-    pub(super) grid: Thread,
+    pub(super) thread: KernelFn,
+    pub(super) grid: KernelFn,
     places: Vec<u32>,
     places_in_object: *mut u32,
 }
@@ -91,6 +89,7 @@ impl Kernel {
         let Some(object) = (unsafe { object.as_ref() }) else {
             return Err(format!("{} exports no kernel", image.object.display()));
         };
+
         let count = object.parameters as usize;
         // SAFETY: the object's own name and tables, one entry for each parameter.
         let (name, sizes, kinds) = unsafe {
@@ -100,6 +99,7 @@ impl Kernel {
                 std::slice::from_raw_parts(object.kinds, count),
             )
         };
+
         let kind = |kind: &u8| match kind {
             1 => Parameter::Pointer,
             2 => Parameter::PointerToConst,
@@ -119,7 +119,7 @@ impl Kernel {
         })
     }
 
-    /// Modules of one object may differ in their places alone.
+    /// Modules with the same object may differ in their offsets only.
     pub(super) fn put_places(&self) {
         // SAFETY: the object was compiled for as many places as its image lists.
         unsafe { self.places_in_object.copy_from(self.places.as_ptr(), self.places.len()) }
@@ -127,7 +127,7 @@ impl Kernel {
 
     /// # Safety
     /// `arguments` must point to a value for each parameter, and `run` must be one of the kernel's functions.
-    pub(super) unsafe fn call(run: Thread, arguments: *mut *mut c_void) {
+    pub(super) unsafe fn call(run: KernelFn, arguments: *mut *mut c_void) {
         // SAFETY: promised by the caller.
         unsafe { run(arguments) }
     }

@@ -1,5 +1,5 @@
-//! From a kernel's canonical text to C++ for the system's compiler: shared memory gets a definition, and the kernel
-//! is exported with what is needed to call it. The device headers do the rest.
+//! From a kernel's canonical text to C++: shared memory gets a definition, and the kernel is exported with the data
+//! needed to call it. The device headers do the rest.
 
 use super::{
     SHARED_BYTES,
@@ -12,10 +12,10 @@ pub(super) struct Translation {
     pub(super) places: Vec<u32>,
 }
 
-/// Any of these in a source, and its threads run as fibers.
+/// If a source contains one of these, its threads run as fibers.
 const WAITS: [&str; 6] =
     ["__syncthreads", "__syncwarp", "_sync(", "__activemask", "wmma::", "cooperative_groups"];
-/// Attributes that stand between `__global__` and the kernel's name, with arguments of their own.
+/// Attributes with arguments that may stand between `__global__` and the kernel's name.
 const ATTRIBUTES: [&str; 2] = ["__launch_bounds__", "__cluster_dims__"];
 
 pub(super) fn translate(source: &str) -> Result<Translation, String> {
@@ -28,7 +28,7 @@ pub(super) fn translate(source: &str) -> Result<Translation, String> {
         ("nullptr", String::new())
     };
     let count = places.len().max(1);
-    // What is shared and not dynamic is `static`, by the headers.
+    // In the headers `__shared__` is `static`, which is right for static shared memory only.
     let text = text.replace("extern __shared__", "extern");
     let text = format!(
         "static unsigned stand_in_places[{count}];\n{text}\n{definition}STAND_IN_KERNEL({name}, {waits}, {shared})\n"
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_is_what_stands_before_the_parameters() {
+    fn the_kernel_name_is_the_identifier_before_the_parameters() {
         for source in [
             "extern \"C\" __global__ void reduce(float* x) {}",
             "extern \"C\" __global__ void __launch_bounds__(96)reduce (\n    float* x) {}",

@@ -1,5 +1,5 @@
-//! Address space for allocations: each gets pages of its own with inaccessible ones around them, and freed pages stay
-//! inaccessible. A kernel that runs past an allocation, or uses a freed one, faults at that very access.
+//! Address space for allocations. Each gets pages of its own between inaccessible ones, and freed pages stay
+//! inaccessible. A kernel that runs past an allocation, or uses a freed one, faults at that access.
 
 use std::{
     ptr,
@@ -14,11 +14,11 @@ pub(crate) enum Owner {
     Pinned,
 }
 
-/// Where the current reservations are, for the handler of faults, which can take no lock.
+/// The current reservations, for the fault handler, which cannot take a lock.
 static RESERVED: [(AtomicU64, AtomicU64); 2] =
     [(AtomicU64::new(0), AtomicU64::new(0)), (AtomicU64::new(0), AtomicU64::new(0))];
 
-/// Whose address this is, allocated or not.
+/// The owner of this address, allocated or not.
 pub(crate) fn owner_of(address: u64) -> Option<Owner> {
     [Owner::Device, Owner::Pinned].into_iter().find(|owner| {
         let (start, end) = &RESERVED[*owner as usize];
@@ -26,7 +26,7 @@ pub(crate) fn owner_of(address: u64) -> Option<Owner> {
     })
 }
 
-/// Hands out pages, each once: addresses are plentiful, and one that is used again would hide a use after free.
+/// Hands out each page once: address space is plentiful, and reuse would hide a use after free.
 #[derive(Debug)]
 pub(super) struct AddressSpace {
     owner: Owner,
@@ -34,7 +34,7 @@ pub(super) struct AddressSpace {
     end: u64,
 }
 
-/// Virtual only; another one follows when it is used up.
+/// Address space only; another reservation follows when it is used up.
 const RESERVATION: u64 = 4 << 40;
 
 impl AddressSpace {
@@ -42,7 +42,7 @@ impl AddressSpace {
         Self { owner, next: 0, end: 0 }
     }
 
-    /// Zeroed, accessible pages for so many bytes, behind and in front of inaccessible ones.
+    /// Zeroed pages between inaccessible ones.
     pub(super) fn commit(&mut self, size: u64) -> Option<u64> {
         let size = size.next_multiple_of(PAGE);
         if size > RESERVATION - 2 * PAGE {
@@ -59,7 +59,6 @@ impl AddressSpace {
         Some(start)
     }
 
-    /// The pages lose their contents and can never be touched again.
     pub(super) fn retire(start: u64, size: u64) {
         map(start, size.next_multiple_of(PAGE), libc::PROT_NONE, libc::MAP_FIXED);
     }

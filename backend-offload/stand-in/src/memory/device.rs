@@ -1,7 +1,8 @@
-//! Device memory: allocations with their guards, what was written in them, and what used to be allocated.
+//! Device memory: allocations with guards, their written ranges, and freed ranges.
 //!
-//! An allocation ends at the end of a page as closely as its alignment permits; the gap behind it and the rest of its
-//! first page hold a pattern that is compared when a kernel that had it ends and when it is freed.
+//! An allocation ends at the end of a page, as closely as its alignment permits. The gap after it and the rest of its
+//! first page hold a pattern. The pattern is checked after each kernel that had the allocation as an operand, and at
+//! its free.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,10 +20,10 @@ use crate::{
     report,
 };
 
-/// Bytes that nobody has written, and those between allocations.
+/// Contents of unwritten memory.
 pub(crate) const FRESH: u8 = 0xCB;
 const GUARD: u8 = 0xA5;
-/// Alignment of each allocation, as on CUDA; also the least number of guard bytes in front of it.
+/// Alignment of each allocation, as on CUDA; also the least number of guard bytes before it.
 const ALIGNMENT: u64 = 512;
 
 #[derive(Debug)]
@@ -30,7 +31,7 @@ struct Block {
     range: Range<u64>,
     pages: Range<u64>,
     device: usize,
-    /// Whether a free was asked for that has not happened yet.
+    /// Whether a free was requested that has not happened yet.
     freed: bool,
     written: Written,
 }
@@ -39,8 +40,8 @@ struct Block {
 pub(crate) struct DeviceMemory {
     space: AddressSpace,
     blocks: BTreeMap<u64, Block>,
-    /// Start and end of what was freed.
-    gone: BTreeMap<u64, u64>,
+    /// Start to end.
+    freed_ranges: BTreeMap<u64, u64>,
     capacity: u64,
     used: [u64; 4],
     pools: [Pool; 4],
@@ -51,7 +52,7 @@ impl DeviceMemory {
         Self {
             space: AddressSpace::new(Owner::Device),
             blocks: BTreeMap::new(),
-            gone: BTreeMap::new(),
+            freed_ranges: BTreeMap::new(),
             capacity,
             used: [0; 4],
             pools: [Pool::default(); 4],
@@ -62,19 +63,18 @@ impl DeviceMemory {
         &mut self.pools[device]
     }
 
-    /// Bytes that other processes cannot have.
+    /// Bytes unavailable to other processes.
     pub(crate) fn mapped(&self, device: usize) -> u64 {
         self.used[device] + self.pools[device].unused()
     }
 
-    /// Somebody has waited for work: memory that nobody uses is unmapped, but for what each pool keeps.
-    pub(crate) fn waited_for(&mut self) {
+    /// Called after the host has waited: unmaps unused memory down to each pool's threshold.
+    pub(crate) fn after_host_wait(&mut self) {
         for device in 0..self.pools.len() {
-            self.unmap(device, self.pools[device].keeps);
+            self.unmap(device, self.pools[device].release_threshold);
         }
     }
 
-    /// Unmaps memory that nobody uses until so many bytes are mapped.
     pub(crate) fn unmap(&mut self, device: usize, mapped: u64) {
         let unmapped = self.pools[device].trim_to(mapped, self.used[device]);
         report::count(|counters| counters.unmapped_bytes += unmapped);
@@ -88,7 +88,7 @@ impl DeviceMemory {
         size <= self.capacity - self.used[device]
     }
 
-    /// None where there is no room. The contents are zero until the caller poisons them, in stream order.
+    /// `None` if there is no room. The contents are zero until the caller poisons them, in stream order.
     pub(crate) fn allocate(&mut self, size: u64, device: usize) -> Option<u64> {
         if !self.fits(size, device) {
             return None;
@@ -100,7 +100,7 @@ impl DeviceMemory {
         let block =
             Block { range: start..start + size, pages, device, freed: false, written: Written::default() };
         for guard in block.guards() {
-            // SAFETY: the pages were just committed and are nobody's yet.
+            // SAFETY: the pages were just committed and not handed out yet.
             unsafe { fill(Rows::plain(guard.start, guard.end - guard.start), GUARD) }
         }
         self.used[device] += size;
@@ -109,15 +109,15 @@ impl DeviceMemory {
         Some(start)
     }
 
-    /// From the call on, nothing may name the memory; its bytes live until [`release`](Self::release).
+    /// Later calls may not name the memory; its bytes live until [`release`](Self::release).
     pub(crate) fn mark_freed(&mut self, start: u64) -> Result<Range<u64>, Fault> {
-        let gone = self.gone.contains_key(&start);
+        let was_freed = self.freed_ranges.contains_key(&start);
         match self.blocks.get_mut(&start) {
             Some(block) if !block.freed => {
                 block.freed = true;
                 Ok(block.range.clone())
             }
-            None if !gone => Err(Fault::new(
+            None if !was_freed => Err(Fault::new(
                 Finding::OutsideMemory,
                 format!("{start:#x} is freed, but no allocation of device memory starts there"),
             )),
@@ -135,31 +135,31 @@ impl DeviceMemory {
         let bytes = block.range.end - block.range.start;
         self.used[block.device] -= bytes;
         self.pools[block.device].freed(bytes);
-        self.gone.insert(block.range.start, block.range.end);
+        self.freed_ranges.insert(block.range.start, block.range.end);
         intact
     }
 
     /// The range must lie within one allocation that is not freed. Returns the allocation.
-    pub(crate) fn check(&self, range: &Range<u64>, who: &str) -> Result<Range<u64>, Fault> {
-        let block = self.holding(range, who)?;
+    pub(crate) fn check(&self, range: &Range<u64>, actor: &str) -> Result<Range<u64>, Fault> {
+        let block = self.allocation_of(range, actor)?;
         if block.freed {
-            return Err(self.missing(range, who));
+            return Err(self.no_memory_fault(range, actor));
         }
         Ok(block.range.clone())
     }
 
-    /// As [`check`](Self::check), for work that was asked for before a free that has not happened either.
-    pub(crate) fn check_pending(&self, range: &Range<u64>, who: &str) -> Result<Range<u64>, Fault> {
-        self.holding(range, who).map(|block| block.range.clone())
+    /// As [`check`](Self::check), for queued work, which may precede a free that has not happened yet.
+    pub(crate) fn check_pending(&self, range: &Range<u64>, actor: &str) -> Result<Range<u64>, Fault> {
+        self.allocation_of(range, actor).map(|block| block.range.clone())
     }
 
-    fn holding(&self, range: &Range<u64>, who: &str) -> Result<&Block, Fault> {
+    fn allocation_of(&self, range: &Range<u64>, actor: &str) -> Result<&Block, Fault> {
         let block = self.blocks.range(..=range.start).next_back().map(|(_, block)| block);
         let block = block.filter(|block| block.range.contains(&range.start));
-        let block = block.ok_or_else(|| self.missing(range, who))?;
+        let block = block.ok_or_else(|| self.no_memory_fault(range, actor))?;
         if range.end > block.range.end {
             let circumstances = format!(
-                "{who} touches {} bytes at offset {} of an allocation of {} bytes",
+                "{actor} touches {} bytes at offset {} of an allocation of {} bytes",
                 range.end - range.start,
                 range.start - block.range.start,
                 block.range.end - block.range.start
@@ -169,22 +169,23 @@ impl DeviceMemory {
         Ok(block)
     }
 
-    fn missing(&self, range: &Range<u64>, who: &str) -> Fault {
-        let gone = self.gone.range(..=range.start).next_back().is_some_and(|(_, end)| range.start < *end);
+    fn no_memory_fault(&self, range: &Range<u64>, actor: &str) -> Fault {
+        let was_freed =
+            self.freed_ranges.range(..=range.start).next_back().is_some_and(|(_, end)| range.start < *end);
         let pending = self.blocks.values().any(|block| block.freed && block.range.contains(&range.start));
         let size = range.end - range.start;
         let at = range.start;
-        if gone || pending {
+        if was_freed || pending {
             let circumstances =
-                format!("{who} touches {size} bytes at {at:#x}, in device memory that was freed");
+                format!("{actor} touches {size} bytes at {at:#x}, in device memory that was freed");
             Fault::new(Finding::UseAfterFree, circumstances)
         } else {
-            let circumstances = format!("{who} touches {size} bytes at {at:#x}, where no device memory is");
+            let circumstances = format!("{actor} touches {size} bytes at {at:#x}, where no device memory is");
             Fault::new(Finding::OutsideMemory, circumstances)
         }
     }
 
-    /// A kernel may have written anything from its operand to the end of the allocation.
+    /// Counts everything from the operand to the end of the allocation as written.
     pub(crate) fn note_kernel(&mut self, operand: u64) {
         if let Some(block) = self.block_of(operand) {
             let rest = operand..block.range.end;
@@ -198,7 +199,7 @@ impl DeviceMemory {
         }
     }
 
-    /// A copy takes along what is known of its source: moving unwritten bytes is no fault, reading them is.
+    /// A copy carries the written state of its source: moving unwritten bytes is no fault, reading them is.
     pub(crate) fn note_copied(&mut self, to: Rows, from: Rows) {
         for (to, from) in to.each().zip(from.each()) {
             let parts =
@@ -210,12 +211,12 @@ impl DeviceMemory {
         }
     }
 
-    pub(crate) fn check_written(&mut self, rows: Rows, who: &str) -> Result<(), Fault> {
+    pub(crate) fn check_written(&mut self, rows: Rows, actor: &str) -> Result<(), Fault> {
         let Some(block) = self.block_of(rows.start) else { return Ok(()) };
         let Some(row) = rows.each().find(|row| !block.written.covers(row)) else { return Ok(()) };
         let written: u64 = block.written.within(&row).iter().map(|part| part.end - part.start).sum();
         let circumstances = format!(
-            "{who} reads {} bytes at offset {} of an allocation of {} bytes, of which {written} were ever written",
+            "{actor} reads {} bytes at offset {} of an allocation of {} bytes, of which {written} were ever written",
             row.end - row.start,
             row.start - block.range.start,
             block.range.end - block.range.start,
@@ -228,14 +229,14 @@ impl DeviceMemory {
         block.filter(|block| block.range.contains(&address))
     }
 
-    /// The guards of the allocations that hold these addresses, or of all.
-    pub(crate) fn check_guards(&self, operands: Option<&[u64]>, who: &str) -> Result<(), Fault> {
+    /// Checks the guards of the allocations that hold these addresses, or of all.
+    pub(crate) fn check_guards(&self, operands: Option<&[u64]>, actor: &str) -> Result<(), Fault> {
         let Some(operands) = operands else {
-            return self.blocks.values().try_for_each(|block| block.check_guards(who));
+            return self.blocks.values().try_for_each(|block| block.check_guards(actor));
         };
         let holding = |at: &u64| self.blocks.range(..=*at).next_back().map(|(start, _)| *start);
         let starts: BTreeSet<u64> = operands.iter().filter_map(holding).collect();
-        starts.iter().try_for_each(|start| self.blocks[start].check_guards(who))
+        starts.iter().try_for_each(|start| self.blocks[start].check_guards(actor))
     }
 }
 
@@ -244,7 +245,7 @@ impl Block {
         [self.pages.start..self.range.start, self.range.end..self.pages.end]
     }
 
-    fn check_guards(&self, who: &str) -> Result<(), Fault> {
+    fn check_guards(&self, actor: &str) -> Result<(), Fault> {
         for guard in self.guards() {
             let start = std::ptr::with_exposed_provenance::<u8>(guard.start as usize);
             // SAFETY: the pages of a live block are readable, and no kernel runs while they are compared.
@@ -252,7 +253,7 @@ impl Block {
             let Some(at) = bytes.iter().position(|byte| *byte != GUARD) else { continue };
             let offset = (guard.start + at as u64).wrapping_sub(self.range.start).cast_signed();
             let circumstances = format!(
-                "found by {who}: the byte at offset {offset} of an allocation of {} bytes was written",
+                "found by {actor}: the byte at offset {offset} of an allocation of {} bytes was written",
                 self.range.end - self.range.start
             );
             return Err(Fault::new(Finding::WrittenOutside, circumstances));

@@ -1,5 +1,5 @@
-//! Page-locked host memory. A copy reads or writes it when the copy happens, which is after the call; all other host
-//! memory is pageable and is read and written at the call.
+//! Page-locked host memory. A copy accesses it when it happens, which is after the call. All other host memory is
+//! pageable and is accessed at the call.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -13,9 +13,8 @@ use crate::findings::{Fault, Finding};
 #[derive(Debug)]
 pub(crate) struct PinnedMemory {
     space: AddressSpace,
-    /// Start and end.
     blocks: BTreeMap<u64, u64>,
-    gone: BTreeMap<u64, u64>,
+    freed_ranges: BTreeMap<u64, u64>,
     used: u64,
 }
 
@@ -24,7 +23,7 @@ impl PinnedMemory {
         Self {
             space: AddressSpace::new(Owner::Pinned),
             blocks: BTreeMap::new(),
-            gone: BTreeMap::new(),
+            freed_ranges: BTreeMap::new(),
             used: 0,
         }
     }
@@ -35,38 +34,37 @@ impl PinnedMemory {
 
     pub(crate) fn allocate(&mut self, size: u64) -> Option<u64> {
         let start = self.space.commit(size.max(1))?;
-        // SAFETY: the pages were just committed and are nobody's yet.
+        // SAFETY: the pages were just committed and not handed out yet.
         unsafe { fill(Rows::plain(start, size), FRESH) }
         self.blocks.insert(start, start + size.max(1));
         self.used += size.max(1);
         Some(start)
     }
 
-    /// Whether the range is page-locked memory; part of it must not be, nor may it be freed.
-    pub(crate) fn check(&self, range: &Range<u64>, who: &str) -> Result<bool, Fault> {
+    /// Whether the range is page-locked memory. A freed or partly page-locked range is a fault.
+    pub(crate) fn check(&self, range: &Range<u64>, actor: &str) -> Result<bool, Fault> {
         let at = range.start;
         match find(&self.blocks, at) {
             Some(block) if range.end > block.end => Err(Fault::new(
                 Finding::OutsideMemory,
                 format!(
-                    "{who} touches {} bytes at offset {} of {} bytes of pinned memory",
+                    "{actor} touches {} bytes at offset {} of {} bytes of pinned memory",
                     range.end - at,
                     at - block.start,
                     block.end - block.start
                 ),
             )),
             Some(_) => Ok(true),
-            None if find(&self.gone, at).is_some() => Err(Fault::new(
+            None if find(&self.freed_ranges, at).is_some() => Err(Fault::new(
                 Finding::FreedPinned,
-                format!("{who} touches {} bytes at {at:#x}, which were freed", range.end - at),
+                format!("{actor} touches {} bytes at {at:#x}, which were freed", range.end - at),
             )),
             None => Ok(false),
         }
     }
 
-    /// The allocation that starts here, if one does.
     pub(crate) fn starting_at(&self, start: u64) -> Result<Option<Range<u64>>, Fault> {
-        if self.gone.contains_key(&start) {
+        if self.freed_ranges.contains_key(&start) {
             let circumstances = format!("pinned memory at {start:#x} is freed once more");
             return Err(Fault::new(Finding::DoubleFree, circumstances));
         }
@@ -77,7 +75,7 @@ impl PinnedMemory {
         let Some(end) = self.blocks.remove(&start) else { return };
         AddressSpace::retire(start, end - start);
         self.used -= end - start;
-        self.gone.insert(start, end);
+        self.freed_ranges.insert(start, end);
     }
 }
 

@@ -1,12 +1,13 @@
-//! The pool that device memory is allocated from, as far as it shows: memory that was freed and is still mapped.
+//! The pool of a device's memory, as far as a program can observe it: freed memory that is still mapped.
 //!
-//! CUDA unmaps it when somebody waits for work, unless the program has said how much to keep. To map it again takes long.
+//! CUDA unmaps such memory when the host waits for work, down to a threshold that the program sets. Mapping it again is
+//! slow.
 
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Pool {
-    /// Bytes that stay mapped when somebody waits, those in use included.
-    pub(crate) keeps: u64,
-    /// Bytes that are mapped, and nobody's.
+    /// Bytes that stay mapped when the host waits, including memory in use.
+    pub(crate) release_threshold: u64,
+    /// Bytes mapped but not allocated.
     unused: u64,
 }
 
@@ -23,7 +24,7 @@ impl Pool {
         self.unused += bytes;
     }
 
-    /// Unmaps what is nobody's until so many bytes are mapped in all, of which some are `used`. Returns how many those were.
+    /// Unmaps unused memory until `mapped` bytes are left, of which `used` are allocated. Returns the bytes unmapped.
     pub(crate) fn trim_to(&mut self, mapped: u64, used: u64) -> u64 {
         let unmapped = (used + self.unused).saturating_sub(mapped).min(self.unused);
         self.unused -= unmapped;

@@ -1,4 +1,4 @@
-//! Rows of bytes, and the bytes themselves: the one place where memory is read and written for the program.
+//! Rows of bytes. All accesses to memory on behalf of the program are here.
 
 use std::{ops::Range, ptr};
 
@@ -20,7 +20,6 @@ impl Rows {
         self.width * self.height
     }
 
-    /// Range from the first byte to the last; empty where there is none.
     pub(crate) fn extent(self) -> Range<u64> {
         let size = if self.bytes() == 0 { 0 } else { self.pitch * (self.height - 1) + self.width };
         self.start..self.start + size
@@ -31,10 +30,10 @@ impl Rows {
     }
 }
 
-/// Row by row, as far as both go.
+/// Copies row by row, up to the end of the shorter side.
 ///
 /// # Safety
-/// The bytes of both must be readable, those of `to` writable.
+/// Both sides must be readable, and `to` writable.
 pub(crate) unsafe fn copy(to: Rows, from: Rows) {
     for (to, from) in to.each().zip(from.each()) {
         let source = ptr::with_exposed_provenance::<u8>(from.start as usize);

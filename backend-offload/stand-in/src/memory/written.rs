@@ -1,4 +1,4 @@
-//! Which bytes of an allocation have been written: disjoint ranges, in order, that do not touch each other.
+//! The written bytes of an allocation: disjoint, ordered ranges that do not touch each other.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -22,7 +22,6 @@ impl Written {
         range.is_empty() || self.last_up_to(range.start).is_some_and(|(_, end)| end >= range.end)
     }
 
-    /// The parts of the range that have been written.
     pub(super) fn within(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let parts =
             self.0.range(..range.end).map(|(start, end)| *start.max(&range.start)..*end.min(&range.end));

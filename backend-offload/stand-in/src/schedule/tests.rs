@@ -1,10 +1,10 @@
-//! The scheduler alone: random programs whose every piece of work knows what must have happened before it.
+//! The scheduler alone: random programs in which each piece of work knows its predecessors.
 
 use std::collections::BTreeSet;
 
 use super::*;
 
-/// A piece of work and those that must precede it.
+/// A piece of work and its predecessors.
 #[derive(Debug, Clone)]
 struct Piece {
     number: usize,
@@ -12,7 +12,7 @@ struct Piece {
     after: Vec<usize>,
 }
 
-/// Queues a random program, runs some of it on the way and the rest at the end, and returns the order of events.
+/// Queues a random program, runs a part on the way and the rest at the end. Returns the order of execution.
 fn run(mode: Mode, seed: u64) -> Vec<Piece> {
     let mut dice = Random::new(seed ^ 0x5eed);
     let mut schedule = Schedule::new(mode, seed);
@@ -21,6 +21,7 @@ fn run(mode: Mode, seed: u64) -> Vec<Piece> {
     let mut also_after: [Vec<usize>; 4] = Default::default();
     let mut marks: Vec<(Mark, Option<usize>)> = Vec::new();
     let mut order = Vec::new();
+
     for number in 0..60 {
         let stream = dice.below(4);
         match dice.below(10) {
@@ -44,10 +45,11 @@ fn run(mode: Mode, seed: u64) -> Vec<Piece> {
                 last_of[stream] = Some(number);
             }
         }
-        while let Some(piece) = schedule.next(Goal::Leisure) {
+        while let Some(piece) = schedule.next(Goal::Optional) {
             order.push(piece);
         }
     }
+
     while let Some(piece) = schedule.next(Goal::Everything) {
         order.push(piece);
     }
@@ -74,7 +76,7 @@ fn every_order_respects_streams_and_waits_and_loses_nothing() {
 }
 
 #[test]
-fn a_seed_means_one_order_and_seeds_differ() {
+fn a_seed_gives_one_order_and_seeds_differ() {
     let numbers = |seed| run(Mode::Random, seed).iter().map(|piece| piece.number).collect::<Vec<_>>();
     assert_eq!(numbers(3), numbers(3));
     let with_one_program = |seed| {
@@ -83,7 +85,7 @@ fn a_seed_means_one_order_and_seeds_differ() {
         let mut order = Vec::new();
         for number in 0..9 {
             schedule.push(streams[number % 3], number);
-            order.extend(std::iter::from_fn(|| schedule.next(Goal::Leisure)));
+            order.extend(std::iter::from_fn(|| schedule.next(Goal::Optional)));
         }
         order.extend(std::iter::from_fn(|| schedule.next(Goal::Everything)));
         order
@@ -100,7 +102,7 @@ fn eager_work_happens_at_the_call() {
 }
 
 #[test]
-fn lazy_work_happens_when_it_must_and_brings_along_only_what_it_waits_for() {
+fn lazy_work_runs_when_needed_with_its_predecessors_alone() {
     let mut schedule = Schedule::new(Mode::Lazy, 1);
     let [first, second, third] = [(); 3].map(|()| schedule.create_stream());
     schedule.push(first, "a");
@@ -109,7 +111,7 @@ fn lazy_work_happens_when_it_must_and_brings_along_only_what_it_waits_for() {
     schedule.wait(second, mark);
     schedule.push(second, "b");
     schedule.push(third, "c");
-    assert_eq!(schedule.next(Goal::Leisure), None);
+    assert_eq!(schedule.next(Goal::Optional), None);
     let happened: Vec<_> = std::iter::from_fn(|| schedule.next(Goal::Stream(second))).collect();
     assert_eq!(happened, ["a", "b"]);
     assert!(schedule.is_done(mark) && schedule.is_idle(second) && !schedule.is_idle(first));
@@ -117,7 +119,7 @@ fn lazy_work_happens_when_it_must_and_brings_along_only_what_it_waits_for() {
 }
 
 #[test]
-fn asking_for_progress_again_and_again_empties_a_stream() {
+fn repeated_requests_for_progress_empty_a_stream() {
     let mut schedule = Schedule::new(Mode::Lazy, 1);
     let [first, second] = [(); 2].map(|()| schedule.create_stream());
     schedule.push(first, 1);
@@ -129,7 +131,7 @@ fn asking_for_progress_again_and_again_empties_a_stream() {
 }
 
 #[test]
-fn a_mark_on_a_stream_that_only_waits_says_so() {
+fn a_mark_knows_whether_its_stream_had_work() {
     let mut schedule = Schedule::new(Mode::Lazy, 1);
     let [first, second] = [(); 2].map(|()| schedule.create_stream());
     schedule.push(first, ());

@@ -1,5 +1,5 @@
-//! Scenarios in processes of their own: settings are read once per process, and most findings end it. The child is
-//! this test binary again, told by the variable `SCENARIO` which function to run.
+//! Scenarios in processes of their own: settings are read once per process, and most findings end it. The child is this
+//! test binary again; the variable `SCENARIO` selects the function.
 
 use std::{
     env, fs,
@@ -16,34 +16,32 @@ const SCENARIO: &str = "SCENARIO";
 
 pub(crate) type Scenario = (&'static str, fn());
 
-/// How a child ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
     pub(crate) stderr: String,
-    /// The line of JSON, if one was written.
+    /// The line of JSON; empty if none was written.
     pub(crate) report: String,
 }
 
 impl Ended {
-    /// The stand-in's messages, line by line.
-    pub(crate) fn said(&self) -> Vec<&str> {
+    pub(crate) fn messages(&self) -> Vec<&str> {
         self.stderr.lines().filter(|line| line.starts_with("stand-in: ")).collect()
     }
 
-    /// The scenario's assertions hold and there is nothing to find.
+    /// The scenario's assertions hold and nothing was found.
     #[track_caller]
     pub(crate) fn passes(&self) {
         assert!(self.status.success(), "{}", self.stderr);
-        assert_eq!(self.said(), [""; 0]);
+        assert_eq!(self.messages(), [""; 0]);
         assert!(self.report.contains(r#""findings":{}"#), "{}", self.report);
     }
 
-    /// The process ended with a line that names the finding, which is in its report as well.
+    /// The process ended with a line that names the finding, which is also in its report.
     #[track_caller]
     pub(crate) fn ends_with(&self, finding: &str) -> &str {
         assert!(!self.status.success(), "{finding} was not found: {}", self.stderr);
-        let line = self.said().last().copied().unwrap_or_default();
+        let line = self.messages().last().copied().unwrap_or_default();
         assert!(line.starts_with(&format!("stand-in: {finding}: ")), "{finding}: {}", self.stderr);
         assert!(self.report.contains(&format!("\"{finding}\":1")), "{finding}: {}", self.report);
         line
@@ -75,12 +73,11 @@ pub(crate) fn run(scenario: &str, options: &[(&str, &str)]) -> Ended {
     Ended { status, stderr: String::from_utf8_lossy(&stderr).into_owned(), report: written.trim().to_owned() }
 }
 
-/// Folder for files of these tests, kept between runs, so that kernels are compiled once.
+/// Folder for files of these tests. Kept between runs, so that kernels are compiled once.
 pub(crate) fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// Whether kernels can be compiled here.
 pub(crate) fn compiler_found() -> bool {
     let started = Command::new("g++").arg("--version").output();
     Need::StandIn.found(started.map_err(|error| format!("g++ could not be started: {error}"))).is_some()

@@ -1,4 +1,4 @@
-//! The C functions, and just enough around them that a scenario reads as what a program does.
+//! The C functions, with just enough around them that a scenario reads like a program.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
@@ -88,7 +88,6 @@ pub(crate) struct Side {
     pub(crate) pitch: usize,
 }
 
-/// An argument of a kernel launch.
 pub(crate) enum Argument<'a> {
     Device(u64),
     Int(i32),
@@ -101,7 +100,7 @@ fn succeed(status: c_int) {
     assert_eq!(status, 0);
 }
 
-fn made<T: Default>(make: impl FnOnce(*mut T) -> c_int) -> T {
+fn output<T: Default>(make: impl FnOnce(*mut T) -> c_int) -> T {
     let mut value = T::default();
     succeed(make(&raw mut value));
     value
@@ -109,41 +108,41 @@ fn made<T: Default>(make: impl FnOnce(*mut T) -> c_int) -> T {
 
 pub(crate) struct Cuda;
 
-// SAFETY of every call below: handles come from the stand-in, lengths are those of the slices, and what a scenario
-// does wrong on purpose is what the stand-in is there to find.
+// SAFETY of every call below: handles come from the stand-in, and lengths are those of the slices. The stand-in is
+// there to find the errors that scenarios make on purpose.
 #[expect(clippy::undocumented_unsafe_blocks, reason = "one reason for all of them, above")]
-#[expect(clippy::unused_self, reason = "whoever holds one has started the driver")]
+#[expect(clippy::unused_self, reason = "a `Cuda` exists only after the driver has started")]
 impl Cuda {
     pub(crate) fn start() -> Self {
         succeed(unsafe { cuInit(0) });
-        let context = made(|context| unsafe { cuDevicePrimaryCtxRetain(context, 0) });
+        let context = output(|context| unsafe { cuDevicePrimaryCtxRetain(context, 0) });
         succeed(unsafe { cuCtxSetCurrent(context) });
         Self
     }
 
     pub(crate) fn free_memory(&self) -> usize {
         let mut total = 0;
-        made(|free| unsafe { cuMemGetInfo_v2(free, &raw mut total) })
+        output(|free| unsafe { cuMemGetInfo_v2(free, &raw mut total) })
     }
 
-    /// Has the device's pool keep so many bytes when somebody waits.
-    pub(crate) fn keep(&self, bytes: u64) {
-        let pool = made(|pool| unsafe { cuDeviceGetDefaultMemPool(pool, 0) });
+    /// Sets the bytes that stay mapped when the host waits.
+    pub(crate) fn set_release_threshold(&self, bytes: u64) {
+        let pool = output(|pool| unsafe { cuDeviceGetDefaultMemPool(pool, 0) });
         succeed(unsafe { cuMemPoolSetAttribute(pool, 4, &raw const bytes) });
     }
 
-    pub(crate) fn give_back_all(&self) {
-        let pool = made(|pool| unsafe { cuDeviceGetDefaultMemPool(pool, 0) });
+    pub(crate) fn trim_pool(&self) {
+        let pool = output(|pool| unsafe { cuDeviceGetDefaultMemPool(pool, 0) });
         succeed(unsafe { cuMemPoolTrimTo(pool, 0) });
     }
 
     pub(crate) fn stream(&self) -> u64 {
-        made(|stream| unsafe { cuStreamCreate(stream, 1) })
+        output(|stream| unsafe { cuStreamCreate(stream, 1) })
     }
 
-    /// One that the stream without a handle waits for, and that waits for it.
+    /// A stream that waits for the default stream and vice versa.
     pub(crate) fn blocking_stream(&self) -> u64 {
-        made(|stream| unsafe { cuStreamCreate(stream, 0) })
+        output(|stream| unsafe { cuStreamCreate(stream, 0) })
     }
 
     pub(crate) fn destroy_stream(&self, stream: u64) {
@@ -166,7 +165,7 @@ impl Cuda {
         succeed(unsafe { cuMemFreeAsync(start, stream) });
     }
 
-    /// Page-locked numbers, for as long as the scenario does not free them.
+    /// Page-locked numbers, valid until the scenario frees them.
     pub(crate) fn pinned<T>(&self, count: usize) -> &'static mut [T] {
         let mut start = std::ptr::null_mut();
         succeed(unsafe { cuMemHostAlloc(&raw mut start, count * size_of::<T>(), 0) });
@@ -209,9 +208,9 @@ impl Cuda {
         unsafe { cuStreamQuery(stream) }
     }
 
-    /// An event that marks what the stream was given so far.
+    /// An event after all work of the stream so far.
     pub(crate) fn record(&self, stream: u64) -> u64 {
-        let event = made(|event| unsafe { cuEventCreate(event, 2) });
+        let event = output(|event| unsafe { cuEventCreate(event, 2) });
         succeed(unsafe { cuEventRecord(event, stream) });
         event
     }
@@ -224,7 +223,7 @@ impl Cuda {
         unsafe { cuEventQuery(event) }
     }
 
-    /// `later` waits for what `earlier` was given so far.
+    /// Orders later work of `later` after the work of `earlier` so far.
     pub(crate) fn order(&self, earlier: u64, later: u64) {
         let event = self.record(earlier);
         succeed(unsafe { cuStreamWaitEvent(later, event, 0) });
@@ -234,9 +233,9 @@ impl Cuda {
     pub(crate) fn kernel(&self, source: &str, name: &str) -> u64 {
         let include = concat!(env!("CARGO_MANIFEST_DIR"), "/include");
         let ptx = self.compile(source, include).unwrap_or_else(|log| panic!("{log}"));
-        let module = made(|module| unsafe { cuModuleLoadData(module, ptx.as_ptr()) });
+        let module = output(|module| unsafe { cuModuleLoadData(module, ptx.as_ptr()) });
         let name = CString::new(name).unwrap();
-        made(|function| unsafe { cuModuleGetFunction(function, module, name.as_ptr()) })
+        output(|function| unsafe { cuModuleGetFunction(function, module, name.as_ptr()) })
     }
 
     /// PTX, or the compiler's log.
@@ -247,24 +246,24 @@ impl Cuda {
         let pointers = options.each_ref().map(|option| option.as_ptr());
         let (none, null) = (std::ptr::null(), std::ptr::null());
         let mut program =
-            made(|program| unsafe { nvrtcCreateProgram(program, source.as_ptr(), null, 0, none, none) });
+            output(|program| unsafe { nvrtcCreateProgram(program, source.as_ptr(), null, 0, none, none) });
         let text = |size: usize, get: &dyn Fn(*mut c_char) -> c_int| {
             let mut bytes = vec![0_u8; size];
             succeed(get(bytes.as_mut_ptr().cast()));
             CStr::from_bytes_with_nul(&bytes).unwrap().to_owned()
         };
         let compiled = if unsafe { nvrtcCompileProgram(program, 2, pointers.as_ptr()) } == 0 {
-            let size = made(|size| unsafe { nvrtcGetPTXSize(program, size) });
+            let size = output(|size| unsafe { nvrtcGetPTXSize(program, size) });
             Ok(text(size, &|ptx| unsafe { nvrtcGetPTX(program, ptx) }))
         } else {
-            let size = made(|size| unsafe { nvrtcGetProgramLogSize(program, size) });
+            let size = output(|size| unsafe { nvrtcGetProgramLogSize(program, size) });
             Err(text(size, &|log| unsafe { nvrtcGetProgramLog(program, log) }).into_string().unwrap())
         };
         succeed(unsafe { nvrtcDestroyProgram(&raw mut program) });
         compiled
     }
 
-    /// Over blocks and threads along one axis, with `shared` bytes of dynamic shared memory.
+    /// Runs over blocks and threads along one axis, with `shared` bytes of dynamic shared memory.
     pub(crate) fn launch(&self, kernel: u64, shape: (u32, u32, u32), stream: u64, arguments: &[Argument]) {
         succeed(self.try_launch(kernel, shape, stream, arguments));
     }

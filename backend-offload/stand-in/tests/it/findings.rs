@@ -1,4 +1,4 @@
-//! Every kind of finding: a program that does it ends with a line that names it.
+//! Every kind of finding: a program that causes it ends with a line that names it.
 
 use crate::{
     child::{Scenario, compiler_found, run},
@@ -216,7 +216,7 @@ fn unwritten_moved() {
 }
 
 #[test]
-fn a_read_of_memory_that_nobody_wrote_is_found() {
+fn a_read_of_unwritten_memory_is_found() {
     run("unwritten_read", &STRICT).ends_with("read of unwritten memory");
     let ended = run("partly_unwritten_read", &STRICT);
     assert!(ended.ends_with("read of unwritten memory").contains("of which 12 were ever written"));
@@ -233,7 +233,7 @@ fn unwritten_spilled() {
 }
 
 #[test]
-fn memory_that_nobody_wrote_may_be_moved_into_pinned_memory_and_is_counted() {
+fn unwritten_memory_may_move_into_pinned_memory_and_is_counted() {
     let ended = run("unwritten_spilled", &STRICT);
     ended.passes();
     assert_eq!(ended.counter("copies_unwritten_to_pinned"), 1);
@@ -288,7 +288,7 @@ fn copy_past_pinned() {
     let x = cuda.allocate(32, stream);
     let host: &mut [u8] = cuda.pinned(16);
     cuda.fill(x, 0, 32, stream);
-    // SAFETY: lies about the length, and is read by nobody but the stand-in.
+    // SAFETY: the length is wrong on purpose; only the stand-in uses the slice.
     let longer = unsafe { std::slice::from_raw_parts_mut(host.as_mut_ptr(), 17) };
     cuda.download(longer, x, stream);
 }

@@ -1,4 +1,4 @@
-//! Kernels: what CUDA C++ means, compiled by the system's compiler.
+//! Kernels: the meaning of CUDA C++, compiled by the system's compiler.
 
 use std::{fs, process::id};
 
@@ -21,7 +21,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 const STRICT: [(&str, &str); 2] = [("RACES", "1"), ("STRICT", "1")];
 
-/// Runs a kernel over some input and returns as many numbers.
+/// Runs a kernel over some input and returns `outputs` numbers.
 fn map(source: &str, name: &str, shape: (u32, u32, u32), input: &[f32], outputs: usize) -> Vec<f32> {
     let cuda = Cuda::start();
     let stream = cuda.stream();
@@ -143,7 +143,7 @@ extern \"C\" __global__ void place(const float* in, float* out, const __grid_con
     let kernel = cuda.kernel(source, "place");
     let [from, to] = [(); 2].map(|()| cuda.allocate(256, stream));
     cuda.upload(from, &numbers(64), stream);
-    // The structure is twelve bytes; the stand-in must copy all of them.
+    // The structure has twelve bytes; the stand-in must copy all of them.
     let info = [7_u32, 8, 3];
     let pointers = [Argument::Device(from), Argument::Device(to), Argument::Words(&info), Argument::Int(5)];
     cuda.launch(kernel, (8, 8, 0), stream, &pointers);
@@ -265,8 +265,8 @@ fn a_kernel_that_does_not_compile_is_refused_with_the_compilers_log() {
 fn without_a_compiler_a_kernel_is_refused_and_the_remedy_named() {
     let ended = run("reduction", &[("CXX", "no-such-compiler")]);
     assert!(!ended.status.success());
-    assert!(ended.said()[0].contains("`no-such-compiler` could not be started"), "{}", ended.stderr);
-    assert!(ended.said()[0].contains("install g++"), "{}", ended.stderr);
+    assert!(ended.messages()[0].contains("`no-such-compiler` could not be started"), "{}", ended.stderr);
+    assert!(ended.messages()[0].contains("install g++"), "{}", ended.stderr);
 }
 
 const TWICE: &str = "#include <cuda_runtime.h>

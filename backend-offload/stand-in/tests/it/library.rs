@@ -2,7 +2,7 @@
 
 use std::{ffi::CString, path::PathBuf};
 
-/// Symbols that cudarc looks up for CubeCL 0.10, found by running its whole test suite, and for us.
+/// Symbols that cudarc looks up for CubeCL 0.10, found by running its whole test suite, and those that Spillway needs.
 const CALLED: [&str; 60] = [
     "cuInit",
     "cuDriverGetVersion",
@@ -66,7 +66,7 @@ const CALLED: [&str; 60] = [
     "nvrtcGetPTX",
 ];
 
-/// Cargo leaves it two folders above the test binary, or beside it.
+/// Cargo puts it into the test binary's folder or the one above.
 fn shared_object() -> PathBuf {
     let binary = std::env::current_exe().unwrap();
     let folders = binary.ancestors().skip(1).take(2);
@@ -82,7 +82,7 @@ fn the_shared_object_has_every_function_that_cubecl_calls() {
     assert!(!library.is_null());
     let missing = |name: &&str| {
         let name = CString::new(*name).unwrap();
-        // SAFETY: a library that is loaded and a string that ends.
+        // SAFETY: a loaded library and a zero-terminated string.
         unsafe { libc::dlsym(library, name.as_ptr()) }.is_null()
     };
     let missing: Vec<&str> = CALLED.into_iter().filter(missing).collect();

@@ -1,4 +1,4 @@
-//! The stand-in as a program meets it: through the C functions, each scenario in a process of its own.
+//! The stand-in's C functions as a program calls them, each scenario in a process of its own.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod child;

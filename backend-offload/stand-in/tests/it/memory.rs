@@ -1,4 +1,4 @@
-//! Memory as CUDA has it: how much there is, when host memory is read and written, what fresh memory shows.
+//! Memory as on CUDA: its size, when host memory is accessed, and the contents of fresh memory.
 
 use crate::{
     child::{Ended, Scenario, run},
@@ -27,7 +27,7 @@ fn out_of_memory() {
     assert_eq!(cuda.try_allocate(400 << 10, first), Err(OUT_OF_MEMORY));
     assert_eq!(cuda.try_allocate(1 << 50, first), Err(OUT_OF_MEMORY));
     cuda.free(x, first);
-    // Another stream's free has not happened yet, but can.
+    // The other stream's free has not happened yet, but can.
     let y = cuda.allocate(1 << 20, second);
     cuda.free(y, second);
 }
@@ -48,11 +48,11 @@ fn refused_allocations() {
 }
 
 #[test]
-fn allocations_are_refused_after_the_number_that_was_asked_for() {
+fn allocations_are_refused_after_the_configured_number() {
     run("refused_allocations", &[("FAIL_ALLOCATIONS_AFTER", "2")]).passes();
 }
 
-/// Memory that was freed stays mapped until somebody waits, and as much of it as was asked for stays longer.
+/// Freed memory stays mapped until the host waits; up to the threshold, it stays mapped longer.
 fn unmapped() {
     let cuda = Cuda::start();
     let stream = cuda.stream();
@@ -64,17 +64,17 @@ fn unmapped() {
         all - cuda.free_memory()
     };
     assert_eq!(freed(), 0);
-    cuda.keep(100 << 10);
+    cuda.set_release_threshold(100 << 10);
     assert_eq!(freed(), 100 << 10);
-    cuda.keep(u64::MAX);
+    cuda.set_release_threshold(u64::MAX);
     assert_eq!(freed(), 300 << 10);
     assert_eq!(freed(), 300 << 10, "it serves again");
-    cuda.give_back_all();
+    cuda.trim_pool();
     assert_eq!(cuda.free_memory(), all);
 }
 
 #[test]
-fn freed_memory_is_unmapped_when_somebody_waits_but_for_what_the_program_keeps() {
+fn freed_memory_is_unmapped_at_a_wait_down_to_the_release_threshold() {
     let ended = run("unmapped", &LAZY);
     ended.passes();
     assert_eq!(ended.counter("unmapped_bytes"), (300 + 200 + 300) << 10);
@@ -100,7 +100,7 @@ fn pinned_memory_is_read_when_the_copy_happens_and_pageable_memory_at_the_call()
     run("late_pinned_source", &LAZY).passes();
     let ended = run("pageable_source", &LAZY);
     ended.passes();
-    // The upload and the download into pageable memory.
+    // The upload, and the download into pageable memory.
     assert_eq!(ended.counter("copies_pageable"), 2);
 }
 
@@ -128,7 +128,7 @@ fn pageable_target() {
 }
 
 #[test]
-fn a_download_into_pinned_memory_is_late_and_one_into_pageable_memory_is_there_at_return() {
+fn a_download_into_pinned_memory_is_late_and_into_pageable_memory_immediate() {
     run("late_pinned_target", &LAZY).passes();
     run("pageable_target", &LAZY).passes();
 }
@@ -155,7 +155,7 @@ fn rows() {
 }
 
 #[test]
-fn rows_are_copied_without_the_gaps_between_them_and_fresh_memory_shows_that_it_is() {
+fn rows_are_copied_without_gaps_and_fresh_memory_is_recognisable() {
     let ended = run("rows", &[("MODE", "lazy")]);
     assert!(ended.status.success(), "{}", ended.stderr);
     assert!(ended.report.contains(r#""findings":{"read of unwritten memory":1}"#), "{}", ended.report);

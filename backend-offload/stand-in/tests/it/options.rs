@@ -1,4 +1,4 @@
-//! Options as a process meets them. How each is read is tested where it is.
+//! Options as a process receives them. `settings` tests how each is parsed.
 
 use std::{fs, process::id};
 
@@ -21,8 +21,10 @@ fn copies() {
 fn an_option_that_does_not_exist_ends_the_process_with_one_line() {
     let ended = run("copies", &[("RACE", "1")]);
     assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
-    assert!(ended.said()[0].starts_with("stand-in: STAND_IN_RACE is no option: there are STAND_IN_MODE,"));
-    assert_eq!((ended.said().len(), ended.report.as_str()), (1, ""));
+    assert!(
+        ended.messages()[0].starts_with("stand-in: STAND_IN_RACE is no option: there are STAND_IN_MODE,")
+    );
+    assert_eq!((ended.messages().len(), ended.report.as_str()), (1, ""));
 }
 
 #[test]
@@ -35,7 +37,7 @@ fn the_trace_shows_each_copy_with_its_simulated_times() {
     assert_eq!(lines.len(), 2);
     let start = r#"{"stream":1,"kind":"to device","name":"cuMemcpyHtoDAsync","bytes":1000,"called_us":2.00,"#;
     assert!(lines[0].starts_with(start), "{}", lines[0]);
-    // A microsecond for each byte, and two of latency.
+    // A microsecond per byte, and two of latency.
     assert!(lines[0].ends_with(r#""start_us":2.00,"end_us":1004.00}"#), "{}", lines[0]);
     assert!(lines[1].ends_with(r#""start_us":1004.00,"end_us":2006.00}"#), "{}", lines[1]);
 }

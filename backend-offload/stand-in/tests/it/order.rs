@@ -1,5 +1,4 @@
-//! Correct programs give the right values in every order that streams and events permit, and incorrect ones do not
-//! get away with it.
+//! Correct programs give the right values in every order that streams and events permit; incorrect ones are caught.
 
 use crate::{
     child::{Scenario, compiler_found, run},
@@ -22,7 +21,7 @@ extern \"C\" __global__ void step(float* x, float by) {
 }
 ";
 
-/// Four streams pass a buffer around; each step is a kernel, a copy through another buffer, or both.
+/// Four streams pass a buffer on; each step is a kernel, a copy through another buffer, or both.
 fn relay(waits: bool) {
     let cuda = Cuda::start();
     let step = cuda.kernel(STEP, "step");
@@ -36,6 +35,7 @@ fn relay(waits: bool) {
     host.fill(1.0);
     let [x, y] = [(); 2].map(|()| cuda.allocate(256, streams[0]));
     cuda.upload(x, host, streams[0]);
+
     let mut expected = 1.0;
     for (round, by) in (1_u8..=12).enumerate() {
         let (stream, next) = (streams[round % 4], streams[(round + 1) % 4]);
@@ -47,6 +47,7 @@ fn relay(waits: bool) {
         cuda.fill(x, 0, 256, next);
         cuda.move_within(x, y, 256, next);
     }
+
     let last = streams[12 % 4];
     cuda.download(host, x, last);
     cuda.synchronize(last);
@@ -60,7 +61,7 @@ fn relay(waits: bool) {
 }
 
 #[test]
-fn a_correct_program_gives_the_same_values_in_every_mode_with_nothing_to_find() {
+fn a_correct_program_gives_the_same_values_in_every_mode_without_findings() {
     if !compiler_found() {
         return;
     }
@@ -75,7 +76,7 @@ fn a_correct_program_gives_the_same_values_in_every_mode_with_nothing_to_find() 
 }
 
 #[test]
-fn without_its_waits_the_program_is_right_by_luck_in_eager_and_wrong_in_other_modes() {
+fn without_waits_a_program_is_right_by_luck_in_eager_mode_alone() {
     if !compiler_found() {
         return;
     }
@@ -116,13 +117,13 @@ fn polling() {
 }
 
 #[test]
-fn a_program_that_only_asks_gets_an_end_though_work_is_late() {
+fn repeated_queries_end_although_work_is_late() {
     let ended = run("polling", &[("MODE", "lazy"), ("RACES", "1")]);
     ended.passes();
     assert!(!ended.stderr.contains("0 questions"), "{}", ended.stderr);
     let eager = run("polling", &[]);
     eager.passes();
-    // It has happened at the call; only its simulated time has not come.
+    // The work is done at the call; only its simulated time has not come.
     assert!(eager.stderr.contains("2 questions"), "{}", eager.stderr);
 }
 

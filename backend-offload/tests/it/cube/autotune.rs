@@ -1,4 +1,4 @@
-//! Autotune under a budget: it never fails a run, and only times of kernels are kept.
+//! Autotune under a budget: it never fails a run, and keeps only times of kernels.
 
 use super::{Machine, Plain, Spilling, Target, children, counted, install, promises};
 use crate::child::Facts;
@@ -9,10 +9,9 @@ use std::path::Path;
 
 children! { "cube/tune too large" => tune_too_large, "cube/tune among panics" => tune_among_panics }
 
-/// The default level, at which most is tuned.
+/// The default level, at which most operations are tuned.
 const SETTINGS: &str = "[autotune]\ncache = \"local\"\n";
 
-/// The tuned choices that are kept in the directory.
 fn kept(directory: &Path) -> Vec<String> {
     let mut folders = vec![directory.join("autotune")];
     let mut lines = Vec::new();
@@ -32,7 +31,7 @@ fn kept(directory: &Path) -> Vec<String> {
 promises! {
     stand_in {
         an_operation_too_large_to_run_leaves_no_tuned_choice_behind: One,
-        a_candidate_that_fails_does_not_spoil_the_others: One,
+        a_failing_candidate_does_not_affect_the_others: One,
     }
     gate {
         tuning_under_a_budget_times_kernels_and_not_copies: One,
@@ -41,7 +40,7 @@ promises! {
     full {
         tuning_under_a_budget_times_kernels_and_not_copies,
         an_operation_too_large_to_run_leaves_no_tuned_choice_behind,
-        a_candidate_that_fails_does_not_spoil_the_others,
+        a_failing_candidate_does_not_affect_the_others,
     }
 }
 
@@ -54,7 +53,7 @@ fn tuning_under_a_budget_times_kernels_and_not_copies(machine: &Machine) {
             .with("steps", 2)
             .directory(directory.path().to_owned())
     };
-    // Every candidate's operands fit, and little more.
+    // Every candidate's operands fit, with little to spare.
     let report = machine.run(tuned().with("budget", "4MiB"));
     println!(
         "tuning under a budget: {} evictions, {} samples discarded, {} unmeasured",
@@ -64,16 +63,16 @@ fn tuning_under_a_budget_times_kernels_and_not_copies(machine: &Machine) {
     );
     assert!(report.number("evictions") > 0, "there was pressure");
     assert_eq!(report.number("failures"), 0, "and nothing failed");
-    // Of each candidate only warm-up samples contain copies.
+    // Only warm-up samples of a candidate contain copies.
     assert_eq!((report.number("autotune discards"), report.number("autotune unmeasured")), (0, 0));
     assert!(!kept(directory.path()).is_empty(), "results are kept where the runtime keeps them");
-    // The results are those of the plain runtime, and serve it: nothing is tuned again.
+    // An unlimited run reuses these results.
     let again = machine.run(tuned());
     assert_eq!(again.number("autotune discards"), 0);
     assert_eq!(again.text("fingerprint"), report.text("fingerprint"), "the same choices, the same bits");
 }
 
-/// A product whose operands exceed the budget, and a sum of what it did not give.
+/// A matmul whose operands exceed the budget, and a sum of its missing result.
 fn tune_too_large<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);
@@ -95,31 +94,31 @@ fn an_operation_too_large_to_run_leaves_no_tuned_choice_behind(machine: &Machine
         machine.run(child.directory(directory.path().to_owned()))
     };
     let report = child("400KiB");
-    for told in ["product", "sums"] {
-        assert!(report.text(told).contains("budget"), "{}", report.text(told));
+    for name in ["product", "sums"] {
+        assert!(report.text(name).contains("budget"), "{}", report.text(name));
     }
     assert!(report.number("autotune unmeasured") > 0, "there was something to tune");
     assert_eq!(kept(directory.path()), Vec::<String>::new(), "nothing was measured");
-    // With room, the same product is tuned on true times.
+    // With enough memory, the same matmul is tuned.
     let report = child("unlimited");
     assert_eq!((report.text("product"), report.text("sums")), ("Some(256.0)", "Some(65536.0)"));
     assert_eq!(report.number("autotune unmeasured"), 0);
     assert!(kept(directory.path()).len() >= 2);
 }
 
-/// Products of many sizes on a runtime that panics now and then; each is tuned.
+/// Tunes matmuls while every eleventh launch panics.
 fn tune_among_panics<T: Target>(_: &Facts) -> Facts {
     let device = T::device();
     let faults = Faults { panic_in_launch_every: 11, ..Faults::default() };
     OffloadConfig::new().faults(faults).install::<Plain<T>>(&device).expect("installs");
     for rows in [192, 320, 448] {
         let ones = Tensor::<Spilling<T>, 2>::ones([rows, 256], &device);
-        let _told = ones.clone().matmul(ones.transpose()).try_into_data();
+        let _outcome = ones.clone().matmul(ones.transpose()).try_into_data();
     }
     counted::<T>(&device, Facts::default())
 }
 
-fn a_candidate_that_fails_does_not_spoil_the_others(machine: &Machine) {
+fn a_failing_candidate_does_not_affect_the_others(machine: &Machine) {
     let directory = folders::fresh(SETTINGS);
     let report = machine.run(machine.child("cube/tune among panics").directory(directory.path().to_owned()));
     assert_eq!(report.number("autotune unmeasured"), 0, "every candidate wrote to buffers that exist");

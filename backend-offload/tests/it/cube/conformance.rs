@@ -1,4 +1,4 @@
-//! Every operation does what it does on the plain backend, at any budget and from any number of threads.
+//! Every operation gives the plain backend's results, at any budget and on any number of threads.
 
 use super::{Machine, Plain, Spilling, Target, children, counted, install, promises};
 use crate::child::{Child, Facts, Report};
@@ -27,8 +27,7 @@ fn spilling<T: Target>(parameters: &Facts) -> Facts {
     counted::<T>(&device, results)
 }
 
-/// Runs every operation on each of `threads` threads at once: a fingerprint of its values, or its panic's message.
-/// Threads that disagree are reported as such.
+/// Reports a fingerprint of each operation's values, its panic's message, or that threads disagree.
 fn results<B: AutodiffBackend>(device: &B::Device, parameters: &Facts) -> Facts {
     let (threads, left_out) = (parameters.value("threads"), parameters.find("left out"));
     let all: Vec<Vec<(&str, String)>> = std::thread::scope(|scope| {
@@ -76,8 +75,8 @@ fn assert_same(plain: &Report, spilled: &Report) {
     assert_eq!(expected.len(), found.len(), "operations that ran on both");
 }
 
-/// On CUDA the plain backend gives tensors without elements to kernels with no blocks, which the driver refuses. There it
-/// takes longer to optimise the hundreds of kernels than to run them.
+/// On CUDA the plain backend launches kernels without blocks for empty tensors, which the driver refuses. Optimising
+/// hundreds of kernels takes longer than running them.
 fn adapted(machine: &Machine, child: Child) -> Child {
     if machine.is_vulkan() {
         return child;
@@ -86,7 +85,7 @@ fn adapted(machine: &Machine, child: Child) -> Child {
 }
 
 fn everything_managed(machine: &Machine, threads: usize, budget: &str) -> Child {
-    // The plain backend's fusion is not cut; neither is ours here, so that both run the same kernels.
+    // Like the plain backend, without cutting fusion, so that both run the same kernels.
     adapted(machine, machine.child("cube/operations"))
         .with("threads", threads)
         .with("budget", budget)

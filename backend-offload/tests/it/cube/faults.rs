@@ -1,4 +1,4 @@
-//! Faults on request: the program either does not notice, or the caller gets the error.
+//! Injected faults: the results do not change, or the caller gets the error.
 
 use super::{Machine, Plain, Spilling, Target, children, promises};
 use crate::child::{Child, Facts, Report};
@@ -11,40 +11,40 @@ use burn::backend::Autodiff;
 use burn::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-children! { "cube/faults" => suffer, "cube/failing disk" => tensors }
+children! { "cube/faults" => train_under_faults, "cube/failing disk" => tensors }
 
 promises! {
     stand_in {
-        uploads_that_fail_are_told_and_harm_no_block: Few,
+        failed_uploads_are_reported_and_damage_no_block: Few,
         refused_allocations_are_worked_around: Few,
-        a_driver_without_memory_left_is_worked_around_or_told: Few,
-        copies_that_fail_now_and_then_are_worked_around: Few,
-        a_device_that_refuses_for_good_is_told: Few,
-        a_host_that_fills_up_mid_step_is_told: Few,
-        a_disk_that_fails_now_and_then_is_told_and_loses_nothing: Few,
-        copies_that_always_fail_are_told: Few,
-        a_panic_inside_the_runtime_is_told: Few,
+        a_driver_out_of_memory_is_worked_around_or_reported: Few,
+        occasional_copy_failures_are_worked_around: Few,
+        a_device_that_always_refuses_is_reported: Few,
+        a_host_that_fills_up_mid_step_is_reported: Few,
+        occasional_disk_failures_are_reported_and_lose_nothing: Few,
+        copies_that_always_fail_are_reported: Few,
+        a_panic_inside_the_runtime_is_reported: Few,
     }
-    gate { training_above_a_disk_that_fails_gives_the_same_bits_or_says_why: OneOrEvery }
+    gate { training_above_a_failing_disk_gives_the_same_bits_or_an_error: OneOrEvery }
     vulkan {
         refused_allocations_are_worked_around,
-        copies_that_fail_now_and_then_are_worked_around,
-        a_device_that_refuses_for_good_is_told,
+        occasional_copy_failures_are_worked_around,
+        a_device_that_always_refuses_is_reported,
     }
     full {
-        uploads_that_fail_are_told_and_harm_no_block,
-        a_host_that_fills_up_mid_step_is_told,
-        a_disk_that_fails_now_and_then_is_told_and_loses_nothing,
-        training_above_a_disk_that_fails_gives_the_same_bits_or_says_why,
-        copies_that_always_fail_are_told,
-        a_panic_inside_the_runtime_is_told,
+        failed_uploads_are_reported_and_damage_no_block,
+        a_host_that_fills_up_mid_step_is_reported,
+        occasional_disk_failures_are_reported_and_lose_nothing,
+        training_above_a_failing_disk_gives_the_same_bits_or_an_error,
+        copies_that_always_fail_are_reported,
+        a_panic_inside_the_runtime_is_reported,
     }
 }
 
 const STEPS: usize = 4;
 
-/// Trains on every thread under the faults asked for; each thread reports its fingerprint or what it was told.
-fn suffer<T: Target>(parameters: &Facts) -> Facts {
+/// Reports the fingerprint or the error of each thread.
+fn train_under_faults<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     let number = |name| parameters.find(name).map_or(0, |text| text.parse().expect("a number"));
     let faults = Faults {
@@ -70,7 +70,7 @@ fn suffer<T: Target>(parameters: &Facts) -> Facts {
     let outcome = || {
         let trained = catch_unwind(AssertUnwindSafe(|| train(&T::device(), Size::Usual, STEPS, 1)));
         trained.map_or_else(
-            |panic| format!("told: {}", message(panic.as_ref())),
+            |panic| format!("error: {}", message(panic.as_ref())),
             |run| format!("{:016x}", run.fingerprint()),
         )
     };
@@ -82,7 +82,7 @@ fn suffer<T: Target>(parameters: &Facts) -> Facts {
     for (n, outcome) in outcomes.into_iter().enumerate() {
         facts = facts.with(&format!("thread {n}"), outcome);
     }
-    // After everything that happened, a small operation works and gives the right value.
+    // Afterwards a small operation still works.
     let small = catch_unwind(AssertUnwindSafe(|| {
         let ones = Tensor::<Spilling<T>, 2>::ones([64, 64], &device);
         ones.sum().into_scalar().elem::<f32>()
@@ -112,7 +112,6 @@ fn thread_counts(machine: &Machine) -> &'static [u64] {
     if machine.is_thorough() { suite::size().pick(&[1], &[1, 8], &[1, 8]) } else { &[2] }
 }
 
-/// Faults that can be worked around change nothing.
 fn assert_recovered(machine: &Machine, fault: Child, right: &str) -> Report {
     let report = machine.run(fault);
     for outcome in outcomes(&report) {
@@ -123,19 +122,19 @@ fn assert_recovered(machine: &Machine, fault: Child, right: &str) -> Report {
     report
 }
 
-/// Faults that cannot are told; whoever is told nothing has the right values.
-fn assert_told(machine: &Machine, fault: Child, right: &str, what: &str) {
+/// At least one thread must report an error with `what`; all others must have the right values.
+fn assert_reported(machine: &Machine, fault: Child, right: &str, what: &str) {
     let report = machine.run(fault);
-    let mut told = 0;
+    let mut reported = 0;
     for outcome in outcomes(&report) {
-        if let Some(text) = outcome.strip_prefix("told: ") {
+        if let Some(text) = outcome.strip_prefix("error: ") {
             assert!(text.contains(what), "{text}");
-            told += 1;
+            reported += 1;
         } else {
-            assert_eq!(outcome, right, "a thread that was told nothing");
+            assert_eq!(outcome, right, "a thread without an error");
         }
     }
-    assert!(told > 0, "somebody is told: {report:?}");
+    assert!(reported > 0, "a thread reports it: {report:?}");
 }
 
 const TIGHT: &str = "7MiB";
@@ -150,18 +149,18 @@ fn refused_allocations_are_worked_around(machine: &Machine) {
     }
 }
 
-/// The driver itself has no more, although no budget says so: another program holds the rest of the device. That of
-/// Vulkan cannot be made to refuse.
+/// The driver itself is out of memory, although no budget says so: another program holds the rest of the device.
+/// Vulkan's driver cannot be made to refuse.
 #[cfg(feature = "cuda")]
-fn a_driver_without_memory_left_is_worked_around_or_told(machine: &Machine) {
+fn a_driver_out_of_memory_is_worked_around_or_reported(machine: &Machine) {
     let right = fault_free(machine);
     let within = |bytes: u64| child(machine, 1, "unlimited").environment("STAND_IN_VRAM", bytes);
     let report = assert_recovered(machine, within(9 << 20), &right);
     assert!(report.number("refusals") > 0 && report.number("evictions") > 0, "{report:?}");
-    assert_told(machine, within(4 << 20), &right, "refused device memory");
+    assert_reported(machine, within(4 << 20), &right, "refused device memory");
 }
 
-fn copies_that_fail_now_and_then_are_worked_around(machine: &Machine) {
+fn occasional_copy_failures_are_worked_around(machine: &Machine) {
     let right = fault_free(machine);
     for &threads in thread_counts(machine) {
         let report =
@@ -170,10 +169,10 @@ fn copies_that_fail_now_and_then_are_worked_around(machine: &Machine) {
     }
 }
 
-fn a_device_that_refuses_for_good_is_told(machine: &Machine) {
+fn a_device_that_always_refuses_is_reported(machine: &Machine) {
     let right = fault_free(machine);
     for &threads in thread_counts(machine) {
-        assert_told(
+        assert_reported(
             machine,
             child(machine, threads, "unlimited").with("refuse after", 40),
             &right,
@@ -182,10 +181,10 @@ fn a_device_that_refuses_for_good_is_told(machine: &Machine) {
     }
 }
 
-fn a_host_that_fills_up_mid_step_is_told(machine: &Machine) {
+fn a_host_that_fills_up_mid_step_is_reported(machine: &Machine) {
     let right = fault_free(machine);
     for &threads in thread_counts(machine) {
-        assert_told(machine, child(machine, threads, TIGHT).with("host", "128KiB"), &right, "host");
+        assert_reported(machine, child(machine, threads, TIGHT).with("host", "128KiB"), &right, "host");
     }
 }
 
@@ -193,28 +192,28 @@ fn tensors<T: Target>(parameters: &Facts) -> Facts {
     disk::tensors::<Plain<T>>(parameters, &T::device())
 }
 
-fn a_disk_that_fails_now_and_then_is_told_and_loses_nothing(machine: &Machine) {
-    // Faults that damage or find no space are the most telling.
+fn occasional_disk_failures_are_reported_and_lose_nothing(machine: &Machine) {
+    // Faults that damage data or find no space reveal most.
     let faults: &[usize] = if machine.is_thorough() { &[0, 1, 2, 3, 4] } else { &[2, 4] };
-    disk::values_are_right_or_the_failure_is_told(faults, |fault| {
+    disk::values_are_right_or_the_failure_is_reported(faults, |fault| {
         machine.run(machine.child("cube/failing disk").with("disk fault", fault).with("every", 3))
     });
 }
 
-fn training_above_a_disk_that_fails_gives_the_same_bits_or_says_why(machine: &Machine) {
+fn training_above_a_failing_disk_gives_the_same_bits_or_an_error(machine: &Machine) {
     let right = fault_free(machine);
     for (n, every) in [(2, 5), (4, 1)] {
         let (name, _, reason) = disk::FAULTS[n];
-        // Two threads, as what a single one spills fits on this host.
+        // Two threads, since the spills of a single one fit on this host.
         let fault = child(machine, 2, TIGHT).with("host", "2MiB").with("disk", "256MiB");
-        assert_told(machine, fault.with("disk fault", name).with("every", every), &right, reason);
+        assert_reported(machine, fault.with("disk fault", name).with("every", every), &right, reason);
     }
 }
 
-fn copies_that_always_fail_are_told(machine: &Machine) {
+fn copies_that_always_fail_are_reported(machine: &Machine) {
     let right = fault_free(machine);
     for &threads in thread_counts(machine) {
-        assert_told(
+        assert_reported(
             machine,
             child(machine, threads, TIGHT).with("break copies", 1),
             &right,
@@ -223,17 +222,17 @@ fn copies_that_always_fail_are_told(machine: &Machine) {
     }
 }
 
-fn a_panic_inside_the_runtime_is_told(machine: &Machine) {
+fn a_panic_inside_the_runtime_is_reported(machine: &Machine) {
     let right = fault_free(machine);
     for &threads in thread_counts(machine) {
-        assert_told(machine, child(machine, threads, TIGHT).with("panic", 50), &right, "panicked");
+        assert_reported(machine, child(machine, threads, TIGHT).with("panic", 50), &right, "panicked");
     }
 }
 
-fn uploads_that_fail_are_told_and_harm_no_block(machine: &Machine) {
+fn failed_uploads_are_reported_and_damage_no_block(machine: &Machine) {
     let right = fault_free(machine);
     for &threads in thread_counts(machine) {
         let fault = child(machine, threads, TIGHT).with("break uploads", 6);
-        assert_told(machine, fault, &right, "the upload failed");
+        assert_reported(machine, fault, &right, "the upload failed");
     }
 }

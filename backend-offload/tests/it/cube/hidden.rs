@@ -1,9 +1,9 @@
-//! How much of the copying of settled training steps is hidden behind the device's work, on the simulated clock of the stand-in
-//! for CUDA.
+//! The share of copying that settled training steps hide behind kernels, on the simulated clock of the stand-in for
+//! CUDA.
 //!
-//! The bound on a step's time is the pager's own ([`Pace`]), of the very program and on a machine as fast as the stand-in: what
-//! copies take beyond it nobody could hide. Copies of the busier direction take half as long as the kernels, so that hardly any is
-//! beyond it.
+//! The lower bound on a step's time is the pager's own ([`Pace`]), for the same program on a machine as fast as the
+//! stand-in. Copies in the busier direction take half as long as the kernels, so that hardly any copy time is beyond
+//! the bound.
 
 use super::Machine;
 use crate::child::Child;
@@ -15,10 +15,10 @@ use std::path::Path;
 
 const STEPS: usize = 8;
 
-/// Steps that are looked at, the last ones: what stays on the device at the end of one may leave in the next.
+/// The last steps, which are measured: blocks left on the device at the end of one may leave in the next.
 const SETTLED: usize = 3;
 
-/// A call costs two microseconds on the stand-in's clock, and a launch takes several, all of which is to matter little.
+/// Dwarfs a call's two microseconds on the stand-in's clock, and a launch's several.
 const KERNEL_US: u32 = 200;
 
 /// Buffers from this size on are moved by default.
@@ -27,14 +27,14 @@ const SMALLEST: u64 = 64 << 10;
 /// Simulated seconds of one step.
 struct Times {
     step: f64,
-    /// Kernels, and the copies in line with them: a launch's own bytes and the program's, as on the plain runtime.
+    /// Kernels and the copies in line with them: a launch's own bytes and the program's, as on the plain runtime.
     kernels: f64,
     out: f64,
     back: f64,
 }
 
 impl Times {
-    fn of(steps: &Steps) -> Self {
+    fn from_steps(steps: &Steps) -> Self {
         let launches = steps.work.iter().filter(|work| work.kind == "compute");
         let computing: BTreeSet<u64> = launches.map(|work| work.stream).collect();
         let each = |kind: Option<&str>| {
@@ -52,7 +52,7 @@ impl Times {
         }
     }
 
-    /// Share of the copy time that is hidden, of what could be, where no step takes less than `least`.
+    /// Hidden share of the copy time that can be hidden, if a step takes at least `least`.
     fn hidden(&self, least: f64) -> f64 {
         let serial = self.kernels + self.out + self.back;
         (serial - self.step) / (serial - least)
@@ -65,8 +65,8 @@ fn training(machine: &Machine, program: &str) -> Child {
     child.environment("STAND_IN_KERNEL_US", KERNEL_US)
 }
 
-/// The program, whose operations are all one floating-point operation long. All buffers are recorded, so that every launch is an
-/// operation; those too small to be moved by default have no bytes.
+/// Reads the program and gives each operation one floating-point operation. Recording covers all buffers, so that every
+/// launch is an operation; those too small to be moved by default get zero bytes.
 fn recorded(file: &Path) -> Recording {
     let bytes = std::fs::read(file).expect("a recording");
     let mut whole = dropped_at_once(Recording::from_bytes(&bytes).expect("a recording"));
@@ -82,15 +82,15 @@ fn recorded(file: &Path) -> Recording {
     whole
 }
 
-/// Operations of a settled step. Steps differ in the order of some, by maps of the autodiff's.
+/// Autodiff's maps make the order of some operations differ between steps.
 fn operations(whole: &Recording) -> usize {
     let steps: Vec<_> = whole.events.split(|event| *event == Event::Step).collect();
     let is_operation = |event: &&Event| matches!(event, Event::Operation { .. });
     steps[STEPS - SETTLED].iter().filter(is_operation).count()
 }
 
-/// The program, if it dropped each block right after its last use: maps of the autodiff's drop theirs in another order in every step.
-/// It then needs no more memory at any time, so that what is least for it is no more than what is least for the program.
+/// The program, with each block dropped right after its last use, since autodiff's maps drop blocks in another order in
+/// every step. It never needs more memory, so its lower bound is no higher.
 fn dropped_at_once(mut whole: Recording) -> Recording {
     let (mut last_uses, mut dropped) = (Vec::new(), BTreeSet::new());
     for (n, event) in whole.events.iter().enumerate() {
@@ -120,7 +120,6 @@ fn dropped_at_once(mut whole: Recording) -> Recording {
     whole
 }
 
-/// Share that the pager's own simulation of the program hides.
 fn replayed(whole: &Recording, budget: u64, machine: pager::Machine, least: f64) -> f64 {
     let replay = Replay::new(whole, Limit::bytes(budget), Policy::Planned).on(machine);
     let replay = replay.run(1).expect("every operation fits");
@@ -135,22 +134,23 @@ fn replayed(whole: &Recording, budget: u64, machine: pager::Machine, least: f64)
     times.hidden(least)
 }
 
-/// Share of the copy time that is hidden at least, where the machine has nothing else to do. On a busy one the program's threads
-/// run less far ahead of the device, and less of what is to come is known: the gate leaves room for that.
+/// Least hidden share in the gate and in the full suite. On a busy machine the program's threads run less far ahead of
+/// the device; the gate leaves room for that.
 const HIDDEN: [f64; 2] = [0.85, 0.9];
 
-/// Trains a program of many layers in a half and in a quarter of its memory, and in hardly more than its largest launch takes: nine
-/// tenths of the copy time that can be hidden are.
+/// Trains in a half and a quarter of the program's memory, and in hardly more than its largest launch takes.
 fn hides_its_copies(test: &str, program: &str) {
     let Some(machine) = Machine::eager(test) else { return };
     let recording = folders::fresh(folders::SETTINGS);
     let file = recording.path().join("steps.trace");
     let free = training(&machine, program).with("marked", true).with("smallest", 1);
     let (unlimited, free) = run_and_watch(free.environment("OFFLOAD_TRACE", file.display()), SETTLED);
-    let (whole, kernels) = (recorded(&file), Times::of(&free).kernels);
+
+    let (whole, kernels) = (recorded(&file), Times::from_steps(&free).kernels);
     let replay = Replay::new(&whole, Limit::NONE, Policy::Planned).run(1).expect("no budget is too small");
     let (peak, largest) = (replay.pager().ledger().resident_peak(), unlimited.number("largest launch"));
     assert!(largest * 4 < peak, "{program}: a launch needs {largest} of {peak} bytes");
+
     for budget in [peak / 2, peak / 4, largest + largest / 20] {
         let moved = bound(&whole, budget, 1)[STEPS - SETTLED];
         let link = 2.0 * moved.bytes_in.max(moved.bytes_out) as f64 / kernels;
@@ -160,7 +160,8 @@ fn hides_its_copies(test: &str, program: &str) {
         let tight = training(&machine, program).with("budget", budget);
         let (report, steps) = run_and_watch(tight.environment("STAND_IN_BANDWIDTH", link), SETTLED);
         assert_eq!(report.text("fingerprint"), unlimited.text("fingerprint"), "{program} at {budget}");
-        let times = Times::of(&steps);
+
+        let times = Times::from_steps(&steps);
         let hidden = times.hidden(least);
         let milliseconds = [times.step, least, times.kernels, times.out, times.back].map(|time| 1e3 * time);
         println!(
@@ -168,6 +169,7 @@ fn hides_its_copies(test: &str, program: &str) {
              {milliseconds:.2?}",
             replayed(&whole, budget, speeds, least)
         );
+
         let [gate, full] = HIDDEN;
         let holds = (suite::size().pick(gate, gate, full)..1.0).contains(&hidden);
         assert!(holds, "{program} in {budget} bytes: {hidden:.3} of the copy time is hidden");

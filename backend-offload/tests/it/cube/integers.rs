@@ -1,4 +1,4 @@
-//! Whole numbers on kernels are those of the processor: random bits made on a device rely on it.
+//! Integer kernels give the processor's results: random bits made on a device rely on them.
 
 use super::{Machine, Plain, Spilling, Target, children, install, promises};
 use crate::child::Facts;
@@ -23,8 +23,8 @@ fn spilling<T: Target>(parameters: &Facts) -> Facts {
     wrong::<Spilling<T>>(&device)
 }
 
-/// How many results of `(p · m + a) mod 2¹⁶ < limit`, as rows and columns are spread to a matrix, are not those of the
-/// processor. The largest intermediate result is just below 2³¹.
+/// Counts results of `(p · m + a) mod 2¹⁶ < limit`, with rows and columns broadcast to a matrix, that differ from the
+/// processor's. The largest intermediate result is just below 2³¹.
 fn wrong<B: Backend>(device: &B::Device) -> Facts {
     let (rows, columns, limit) = (300, 500, 19_660);
     let numbers = |count: usize, step: usize, below: usize| -> Vec<i32> {
@@ -41,7 +41,7 @@ fn wrong<B: Backend>(device: &B::Device) -> Facts {
         Tensor::<B, 2, Int>::from_data(TensorData::new(numbers.clone(), shape), device)
     };
     let spread = tensor(&p, [1, columns]) * tensor(&m, [rows, 1]) + tensor(&a, [rows, 1]);
-    // Not `remainder_scalar`, which CubeCL 0.10 computes in floats: of these it gets 57 wrong.
+    // Not `remainder_scalar`, which CubeCL 0.10 computes in floats: it gets 57 of these wrong.
     let below = spread.bitwise_and_scalar(65_535.elem()).lower_elem(limit);
     let ones = Tensor::<B, 2>::ones([rows, columns], device).mask_fill(below, 0.0).into_data();
     let found = ones.iter::<f32>().map(|value| value == 0.0);

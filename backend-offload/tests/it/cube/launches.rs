@@ -1,4 +1,4 @@
-//! Launches at the level of CubeCL: what a resident one costs, and what becomes of one the runtime refuses.
+//! The cost of a resident launch, and the effect of a refused one, at the level of CubeCL.
 
 use super::{Machine, Plain, Spilling, Target, children, install, promises};
 use crate::allocations;
@@ -40,7 +40,6 @@ promises! {
     }
 }
 
-/// A kernel that no compiler accepts.
 struct Refused;
 
 impl KernelMetadata for Refused {
@@ -65,7 +64,6 @@ impl<C: Compiler> CubeTask<C> for Refused {
     }
 }
 
-/// Launches what will be refused, over one buffer.
 fn refuse<R: Runtime>(client: &ComputeClient<R>, handle: &Handle) {
     let mut arguments = KernelArguments::new();
     arguments.buffers.push(handle.clone().binding());
@@ -84,8 +82,8 @@ fn refused_launch<T: Target>(_: &Facts) -> Facts {
     }
     let read = |handle: Handle| block_on(client.read_async(vec![handle])).map_err(|error| error.to_string());
     for handle in [touched, small] {
-        let told = read(handle).expect_err("the launch did not run");
-        assert!(told.contains("refused on purpose"), "{told}");
+        let error = read(handle).expect_err("the launch did not run");
+        assert!(error.contains("refused on purpose"), "{error}");
     }
     assert_eq!(read(spared).expect("nothing happened to it")[0][..], bytes[..]);
     assert_eq!(stats::<Plain<T>>(&device).failures, 2);
@@ -98,14 +96,13 @@ fn a_launch_that_the_runtime_refuses_leaves_no_readable_output(machine: &Machine
     machine.run(machine.child("cube/refused launch"));
 }
 
-/// A part of a tensor, from its first row on, as it lies in its buffer.
 fn rows(layout: &MemoryLayout, shape: &[usize]) -> CopyDescriptor {
     CopyDescriptor::new(layout.memory.clone().binding(), shape.into(), layout.strides.clone(), ELEMENT)
 }
 
 const ELEMENT: usize = 4;
 
-/// A client writes only what it has just allocated; the server can be asked to write any buffer.
+/// Rewrites failed buffers. A client writes only fresh allocations, but the server can write any buffer.
 fn rewritten<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);
@@ -117,7 +114,9 @@ fn rewritten<T: Target>(parameters: &Facts) -> Facts {
         server.submit_blocking(|server| server.write(contents, stream)).expect("a server that runs");
     };
     let read = |descriptor| block_on(client.read_tensor_async(vec![descriptor]));
-    // No buffer ends where its tensor does; the first is small, and on CUDA the rows of the last lie apart.
+
+    // No buffer ends where its tensor does; the first is small, and on CUDA the rows of the last have gaps between
+    // them.
     for shape in [vec![5], vec![(1 << 18) + 1], vec![300, 901]] {
         let len = ELEMENT * shape.iter().product::<usize>();
         let layout = client.create_tensor_from_slice(&vec![1; len], shape.as_slice().into(), ELEMENT);
@@ -132,6 +131,7 @@ fn rewritten<T: Target>(parameters: &Facts) -> Facts {
                 refuse(&client, other);
             }
         }
+
         let restores = || stats::<Plain<T>>(&device).restores;
         let before = restores();
         let mut half = shape.clone();
@@ -156,10 +156,10 @@ const LAUNCHES: u64 = 200;
 fn counted_allocations<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     let count = if parameters.text("backend") == "plain" {
-        allocations_of::<Plain<T>>(&device)
+        launch_allocations::<Plain<T>>(&device)
     } else {
         install::<T>(parameters, &device);
-        let count = allocations_of::<Spilling<T>>(&device);
+        let count = launch_allocations::<Spilling<T>>(&device);
         let stats = stats::<Plain<T>>(&device);
         assert_eq!(
             stats.restores > 0,
@@ -171,15 +171,15 @@ fn counted_allocations<T: Target>(parameters: &Facts) -> Facts {
     Facts::default().with("allocations", count)
 }
 
-/// Heap allocations of launches whose operands are all on the device. One of them was read back before: under a
-/// budget it was away in between, and is clean.
-fn allocations_of<B: Backend>(device: &B::Device) -> u64 {
+/// Counts heap allocations of launches with all operands on the device. Under a budget, one operand was evicted and
+/// restored before, and is clean.
+fn launch_allocations<B: Backend>(device: &B::Device) -> u64 {
     let step = Tensor::<B, 2>::ones([512, 512], device);
     let others: Vec<_> = (0..4).map(|n| Tensor::<B, 2>::full([512, 512], n, device) * 2.0).collect();
     B::sync(device).expect("the kernels run");
     drop(others);
     let sum = Tensor::<B, 2>::zeros([512, 512], device);
-    // The plain runtime's pool is put into the mode that ours is always in: its search for a slice allocates too.
+    // Puts the plain runtime's pool into the mode of ours: its search for a slice allocates too.
     B::memory_persistent_allocations(device, (sum, step), |(mut sum, step)| {
         // With so many buffers, lists with an entry for each of them are not small.
         let bystander = |n| Tensor::<B, 1>::from_data([n as f32], device);
@@ -205,13 +205,12 @@ fn a_resident_launch_allocates_hardly_more_than_on_the_plain_runtime(machine: &M
     for spilling in [child("spilling"), child("spilling").with("budget", "4MiB").with("bindings", 3)] {
         let ours = machine.run(spilling).number("allocations");
         println!("{LAUNCHES} launches: {plain} small allocations on the plain runtime, {ours} here");
-        // About three come with each launch: two belong to the device memory of its output. Naming, wrapping and
-        // rewriting the operands would be six more.
+        // Each launch adds about three, two of them for its output's device memory. Naming, wrapping and rewriting the
+        // operands would add six.
         assert!(ours <= plain + 5 * LAUNCHES, "{plain} on the plain runtime, {ours} here");
     }
 }
 
-/// Launches over small buffers before and after others like them failed.
 fn small_failures<T: Target>(_: &Facts) -> Facts {
     let device = T::device();
     OffloadConfig::new().install::<Plain<T>>(&device).expect("installs");
@@ -221,7 +220,7 @@ fn small_failures<T: Target>(_: &Facts) -> Facts {
         refuse(&client, &buffer);
         buffer
     };
-    // What a test keeps of every failure, and what the runtime does, goes first.
+    // Drops the errors and events that are kept of every failure, and counts the rest.
     let held = || {
         assert!(block_on(client.sync()).is_err());
         backend_offload::events::<Plain<T>>(&device);
@@ -254,7 +253,10 @@ fn small_failures<T: Target>(_: &Facts) -> Facts {
     let kept = fail();
     held();
     let after = launches();
-    assert!(block_on(client.read_async(vec![kept])).is_err(), "whoever is still there has no contents");
+    assert!(
+        block_on(client.read_async(vec![kept])).is_err(),
+        "a failed buffer that is still held has no contents"
+    );
     Facts::default().with("grown", grown).with("before", allocations).with("after", after)
 }
 
@@ -263,6 +265,6 @@ fn small_buffers_that_failed_are_forgotten_when_they_are_gone(machine: &Machine)
     println!("{report:?}");
     let number = |name| report.number(name);
     assert!(number("grown") < 100 * LAUNCHES, "{} bytes by {LAUNCHES} failures", number("grown"));
-    // Whether an output takes the memory of the one that failed is asked of the runtime: two for each launch on Vulkan.
+    // Each launch asks the runtime whether its output takes a failed buffer's memory, with two allocations on Vulkan.
     assert!(number("after") <= number("before") + 4 * LAUNCHES, "launches while a failure is remembered");
 }

@@ -1,9 +1,8 @@
-//! The machines this suite runs on: a Vulkan device, and the stand-in for the CUDA driver under one of its
-//! schedules.
+//! Machines of this suite: a Vulkan device, and the stand-in for the CUDA driver under a schedule.
 
 use super::children;
 use crate::child::{Child, Facts, Report};
-use crate::folders::{Own, SETTINGS};
+use crate::folders::{LockedFolder, SETTINGS};
 use backend_offload::{InnerRuntime, Offloadable};
 use burn::tensor::backend::{Backend, DeviceOps};
 use burn_cubecl::CubeBackend;
@@ -23,12 +22,12 @@ use crate::stand_in::{self, Schedule, Schedules};
 #[cfg(feature = "cuda")]
 use cubecl_cuda::{CudaDevice, CudaRuntime};
 
-/// The types of one runtime, as a child process names them.
+/// The types of one runtime.
 pub trait Target: 'static {
     type Device: DeviceOps;
     type Runtime: InnerRuntime + Runtime<Device = Self::Device>;
     type Plain: Offloadable<Device = Self::Device, Offloaded: Backend<Device = Self::Device>>;
-    /// Two devices with a server each.
+    /// Two devices, each with a server.
     fn devices() -> [Self::Device; 2];
     fn device() -> Self::Device {
         Self::devices()[0].clone()
@@ -44,7 +43,7 @@ impl Target for Vulkan {
     type Runtime = WgpuRuntime;
     type Plain = Fusion<CubeBackend<WgpuRuntime, f32, i32, u32>>;
     fn devices() -> [WgpuDevice; 2] {
-        // Two names for the one software device.
+        // Two names for the only software device.
         [WgpuDevice::default(), WgpuDevice::Cpu]
     }
 }
@@ -72,7 +71,7 @@ fn present<T: Target>(_: &Facts) -> Facts {
     Facts::default().with("found", found.unwrap_or_default())
 }
 
-/// Where child processes run, and how. Their folder is where autotune keeps its results.
+/// Where child processes run. Autotune keeps its results in the folder.
 #[derive(Debug, Clone)]
 pub enum Machine {
     #[cfg(feature = "wgpu")]
@@ -82,7 +81,7 @@ pub enum Machine {
 }
 
 impl Machine {
-    /// The Vulkan device, if there is one; in the full suite a second time, trusting nothing. Tests share a folder, since
+    /// The Vulkan device, if any; in the full suite a second time, with paranoid checks. Tests share a folder, since
     /// only one process runs at a time.
     #[cfg(feature = "wgpu")]
     pub fn vulkan() -> Vec<Self> {
@@ -94,19 +93,19 @@ impl Machine {
             present.then_some(folder)
         });
         let found = Need::Vulkan.found(found.as_ref().ok_or("this machine has no Vulkan device"));
-        let paranoia = suite::size().pick(&[false][..], &[false], &[false, true]);
+        let settings = suite::size().pick(&[false][..], &[false], &[false, true]);
         let machine = |folder: &PathBuf| {
             let folder = folder.clone();
-            paranoia.iter().map(move |paranoid| Self::Vulkan { folder: folder.clone(), paranoid: *paranoid })
+            settings.iter().map(move |paranoid| Self::Vulkan { folder: folder.clone(), paranoid: *paranoid })
         };
         found.into_iter().flat_map(machine).collect()
     }
 
-    /// The stand-in under each schedule, if it can be built. Each test has a folder of its own, so that autotune results
-    /// are shared by its runs and by no other test's.
+    /// The stand-in under each schedule, if it can be built. Each test has a folder of its own, so that its runs share
+    /// autotune results with no other test.
     #[cfg(feature = "cuda")]
     pub fn stand_in(test: &str, schedules: Schedules) -> Vec<Self> {
-        if !stand_in::is_here() {
+        if !stand_in::is_available() {
             return Vec::new();
         }
         let folder = STAND_IN.within(test, SETTINGS);
@@ -114,13 +113,12 @@ impl Machine {
         schedules.map(|schedule| Self::StandIn { schedule, folder: folder.clone() }).collect()
     }
 
-    /// The stand-in where nothing is ordered by chance, with the race detector.
+    /// The stand-in under its deterministic schedule, with the race detector.
     #[cfg(feature = "cuda")]
     pub fn eager(test: &str) -> Option<Self> {
         Self::stand_in(test, Schedules::One).into_iter().next()
     }
 
-    /// A folder of this machine's for runs with other settings of CubeCL.
     pub fn folder(&self, name: &str, settings: &str) -> PathBuf {
         match self {
             #[cfg(feature = "wgpu")]
@@ -130,8 +128,7 @@ impl Machine {
         }
     }
 
-    /// Whether blocks move while kernels run.
-    pub fn copies_beside_its_work(&self) -> bool {
+    pub fn overlaps_copies(&self) -> bool {
         !self.is_vulkan()
     }
 
@@ -144,8 +141,8 @@ impl Machine {
         }
     }
 
-    /// Whether tests run everything they have here; elsewhere they run what is most telling. A process on Vulkan
-    /// compiles all its kernels anew, and schedules other than the first have the same kernels to run.
+    /// True if tests run all their cases here; elsewhere they run the most revealing ones. A process on Vulkan compiles
+    /// its kernels again, and further schedules run the same kernels as the first.
     pub fn is_thorough(&self) -> bool {
         match self {
             #[cfg(feature = "wgpu")]
@@ -155,7 +152,7 @@ impl Machine {
         }
     }
 
-    /// Whether another schedule came first, which tests need not repeat everything of. The full suite takes each for itself.
+    /// True if an earlier schedule ran all cases. In the full suite each schedule runs all.
     pub fn follows_another(&self) -> bool {
         !self.is_vulkan() && !self.is_thorough() && suite::size() < suite::Size::Full
     }
@@ -175,7 +172,7 @@ impl Machine {
         }
     }
 
-    /// Runs the child to its end. On Vulkan alone: kernels on a software driver use all cores.
+    /// Runs the child to its end. Vulkan runs one child at a time: kernels on a software driver use all cores.
     pub fn run(&self, child: Child) -> Report {
         match self {
             #[cfg(feature = "wgpu")]
@@ -191,7 +188,7 @@ impl Machine {
 }
 
 #[cfg(feature = "wgpu")]
-static VULKAN: Own = Own::new("vulkan");
+static VULKAN: LockedFolder = LockedFolder::new("vulkan");
 
 #[cfg(feature = "cuda")]
-static STAND_IN: Own = Own::new("stand-in");
+static STAND_IN: LockedFolder = LockedFolder::new("stand-in");

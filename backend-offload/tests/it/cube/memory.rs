@@ -1,4 +1,4 @@
-//! Memory: where it is, that it comes back, and what is said when there is not enough.
+//! Memory: both tiers, release, and errors when there is not enough.
 
 use super::{Machine, Plain, Spilling, Target, children, counted, promises};
 use crate::child::Facts;
@@ -30,7 +30,7 @@ promises! {
         tensors_used_by_several_streams_keep_their_values: Every,
         tensors_that_fit_take_the_allocations_of_the_plain_runtime: Every,
         bytes_uploaded_to_streams_that_never_launch_are_released: One,
-        page_locked_memory_is_all_counted: One,
+        all_page_locked_memory_is_counted: One,
         tensors_without_elements_take_nothing_from_others: Every,
     }
     vulkan {
@@ -58,12 +58,11 @@ fn budget<T: Target>(device: &T::Device, bytes: u64) {
         .expect("installs");
 }
 
-/// One mebibyte of `value`.
 fn mebibyte<T: Target>(value: f32, device: &T::Device) -> Tensor<Spilling<T>, 2> {
     Tensor::from_data(TensorData::new(vec![value; 512 * 512], [512, 512]), device)
 }
 
-/// Fusion keeps drops in its queue with everything else.
+/// Bytes in use on device and host. Synchronises first, since fusion queues drops with everything else.
 fn in_use<T: Target>(device: &T::Device) -> (u64, u64) {
     Spilling::<T>::sync(device).expect("the kernels run");
     let Stats { device, host, .. } = stats::<Plain<T>>(device);
@@ -107,15 +106,15 @@ fn stays_flat<T: Target>(parameters: &Facts) -> Facts {
         held.push((device.reserved, host.reserved, host.peak));
     }
     assert!(held.iter().all(|(device, ..)| *device <= 6 * MIB), "{held:?}");
-    // How many copies are under way at a time depends on the moment, and so does what is kept of their kind: all of it goes where it
-    // exceeds what was ever in use.
+    // The number of concurrent copies varies, and so does the memory kept for them. Memory beyond the peak in use is
+    // released.
     let (_, _, once_in_use) = held[1];
     assert!(held[3].1 <= once_in_use + MIB, "what is kept for reuse does not grow: {held:?}");
     assert!(held[3].2 <= once_in_use + MIB, "nor what is in use: {held:?}");
     Facts::default()
 }
 
-/// Under the first schedule 200 steps in all, 40 in the quick suite; under others 20.
+/// Runs 200 steps under the first schedule, 40 in the quick suite; 20 under others.
 fn training_run_after_run_leaves_usage_flat(machine: &Machine) {
     let steps = if machine.follows_another() { 5 } else { suite::size().pick(10, 50, 50) };
     machine.run(machine.child("cube/stays flat").with("steps", steps));
@@ -132,12 +131,12 @@ fn evicted_io<T: Target>(_: &Facts) -> Facts {
     assert!(read.iter::<f32>().all(|value| value.to_bits() == 2f32.to_bits()));
     let after = stats::<Plain<T>>(&device);
     assert_eq!(before.restores, after.restores, "a tensor on the host is read there");
-    assert_eq!(before.evictions, after.evictions, "and pushes nobody off the device");
+    assert_eq!(before.evictions, after.evictions, "and evicts no tensor");
 
-    // Loading data while the device is full goes to the host directly.
+    // Data loaded while the device is full goes to the host directly.
     let loaded = mebibyte::<T>(7.0, &device);
-    let elsewhere = stats::<Plain<T>>(&device);
-    assert_eq!(after.evictions, elsewhere.evictions);
+    let loading = stats::<Plain<T>>(&device);
+    assert_eq!(after.evictions, loading.evictions);
     let sum = (loaded + first).mean().into_scalar().elem::<f32>();
     assert_eq!(sum.to_bits(), 9f32.to_bits());
     Facts::default()
@@ -154,16 +153,14 @@ fn refusals<T: Target>(_: &Facts) -> Facts {
     // Operands and result of the sum need 3 x 4 MiB.
     let large = Tensor::<Spilling<T>, 2>::ones([1024, 1024], &device);
     let sum = large.clone() + large.slice([0..1024, 0..1024]).transpose() * 2.0;
-    let told = sum.clone().mean().try_into_data().expect_err("an operation above the budget").to_string();
+    let error = sum.clone().mean().try_into_data().expect_err("an operation above the budget").to_string();
     for part in ["budget", "MiB", "operations ago", "largest holders"] {
-        assert!(told.contains(part), "{part} in {told}");
+        assert!(error.contains(part), "{part} in {error}");
     }
     let derived = (sum + 1.0).sum().try_into_data().expect_err("and all derived from it").to_string();
     assert!(derived.contains("budget"), "{derived}");
-    // A buffer no device binds.
     let beyond = Tensor::<Spilling<T>, 2>::zeros([1 << 16, 1 << 12], &device);
     assert!(beyond.try_into_data().is_err());
-    // Nothing else is disturbed.
     let mean = (small * 3.0).mean().try_into_data().expect("the next smaller operation works");
     assert!(mean.iter::<f32>().all(|value| value.to_bits() == 3f32.to_bits()));
     Spilling::<T>::sync(&device).ok();
@@ -175,7 +172,6 @@ fn an_operation_that_cannot_run_is_reported_and_disturbs_no_other(machine: &Mach
 }
 
 fn devices<T: Target>(_: &Facts) -> Facts {
-    // Two servers, two budgets, one host.
     let [one, two] = T::devices();
     budget::<T>(&one, 4 * MIB);
     budget::<T>(&two, 3 * MIB);
@@ -208,8 +204,7 @@ fn streams<T: Target>(parameters: &Facts) -> Facts {
     Facts::default()
 }
 
-/// Tensors made on one thread are used on others, over and over. Each thread waits for its kernels before it
-/// hands over: the plain backend itself reads zeros otherwise.
+/// Each thread waits for its kernels before it hands over, since even the plain backend reads zeros otherwise.
 fn pass_around<B: Backend>(device: &B::Device) {
     let mebibyte = |n: usize| {
         let data = TensorData::new(vec![n as f32; 512 * 512], [512, 512]);
@@ -252,7 +247,6 @@ fn usage<T: Target>(parameters: &Facts) -> Facts {
     Facts::default().with("allocations", held.number_allocs).with("bytes", held.bytes_in_use)
 }
 
-/// Memory that the runtime holds for tensors that were updated in place, viewed and reduced.
 fn hold<B, R>(device: &R::Device) -> cubecl_core::MemoryUsage
 where
     B: Backend<Device = R::Device>,
@@ -278,8 +272,7 @@ fn tensors_that_fit_take_the_allocations_of_the_plain_runtime(machine: &Machine)
     );
 }
 
-/// Tensors that one thread makes, and another uses once and drops: each is uploaded on the stream of the first, which
-/// launches nothing any more.
+/// Uploads on the stream of a thread that launches nothing; another thread uses each tensor once and drops it.
 fn uploads<T: Target>(_: &Facts) -> Facts {
     const TENSORS: u64 = 50;
     let device = T::device();
@@ -319,7 +312,7 @@ fn pinned<T: Target>(parameters: &Facts) -> Facts {
     counted::<T>(&device, Facts::default())
 }
 
-/// Nothing is read back and nothing is given from the host, so that whatever is page-locked was needed to spill.
+/// Reads nothing back and uploads nothing, so that all page-locked memory was needed to spill.
 fn compute_on_three_threads<B: Backend>(device: &B::Device) {
     let compute = |n: usize| {
         // Larger than the pages in which the runtime keeps page-locked memory for itself.
@@ -334,22 +327,23 @@ fn compute_on_three_threads<B: Backend>(device: &B::Device) {
     });
 }
 
-/// The driver of the stand-in knows how much was page-locked at once, whoever asked for it.
+/// The driver of the stand-in counts the peak of all page-locked memory, including the runtime's own.
 #[cfg(feature = "cuda")]
-fn page_locked_memory_is_all_counted(machine: &Machine) {
+fn all_page_locked_memory_is_counted(machine: &Machine) {
     use crate::stand_in::run_and_report;
     let run = |backend| run_and_report(machine.child("cube/pinned").with("backend", backend));
     let (_, plain) = run("plain");
     let (report, ours) = run("spilling");
-    let peak =
-        |told: &serde_json::Value| told["peak_pinned_bytes"].as_u64().expect("a counter of the stand-in");
+    let peak = |counters: &serde_json::Value| {
+        counters["peak_pinned_bytes"].as_u64().expect("a counter of the stand-in")
+    };
     let counted = report.number("host peak reserved");
     println!("page-locked at most: plain {}, ours {}, counted {counted}", peak(&plain), peak(&ours));
     assert!(report.number("evictions") > 0 && peak(&ours) > peak(&plain));
     assert!(peak(&ours) <= counted + peak(&plain));
 }
 
-/// The driver of CUDA refuses to allocate nothing, which is no reason to make room.
+/// CUDA's driver refuses empty allocations, which is no reason to free memory.
 fn empty<T: Target>(_: &Facts) -> Facts {
     let device = T::device();
     OffloadConfig::new().install::<Plain<T>>(&device).expect("installs");
@@ -360,11 +354,11 @@ fn empty<T: Target>(_: &Facts) -> Facts {
     let before = spare();
     assert!(before >= MIB, "freed memory is kept for what comes next");
     let nothing = Tensor::<Spilling<T>, 2>::empty([0, 3], &device);
-    // Burn puts a tensor without elements in its place meanwhile.
+    // Meanwhile Burn puts an empty tensor in its place.
     kept.inplace(Tensor::neg);
     Spilling::<T>::sync(&device).expect("the kernels run");
     assert_eq!(nothing.into_data().shape.as_slice(), [0, 3]);
-    assert_eq!(spare(), before, "nobody needed it");
+    assert_eq!(spare(), before, "no operation needed it");
     Facts::default()
 }
 

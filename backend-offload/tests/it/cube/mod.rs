@@ -1,7 +1,7 @@
-//! Offloading on real kernels: on Vulkan, and on CUDA with a stand-in for its driver.
+//! Offloading with real kernels: on Vulkan, and on CUDA with a stand-in for its driver.
 //!
-//! Every run is a process of its own: a device is configured once per process. The plain backend always runs
-//! first, so that both share one set of autotune results: a different kernel may round differently.
+//! Every run is a separate process, since a device is configured once per process. The plain backend always runs first,
+//! so that both share one set of autotune results: a different kernel may round differently.
 
 mod autotune;
 mod conformance;
@@ -32,10 +32,10 @@ pub(crate) use machine::{Machine, Target};
 
 type Plain<T> = <T as Target>::Plain;
 type Spilling<T> = Offload<<T as Target>::Plain>;
-/// Queues each operation, and lets go of each tensor, when it is told to.
+/// A backend without fusion, which queues each operation and drops each tensor at once.
 type Unfused<T> = CubeBackend<OffloadRuntime<<T as Target>::Runtime>, f32, i32, u32>;
 
-/// Declares what child processes can be asked to do, by name, on the machine the parameters name.
+/// Declares scenarios by name, for the machine that the parameters name.
 macro_rules! children {
     ($($name:literal => $run:ident),+ $(,)?) => {
         pub fn scenarios() -> Vec<$crate::child::Scenario> {
@@ -52,24 +52,24 @@ macro_rules! children {
     };
 }
 
-/// Makes promises tests: on the stand-in for CUDA, each under [`Schedules`](crate::stand_in::Schedules), and on Vulkan.
-/// `gate` and `full` list those that are too long for a smaller suite. The suite that is meant runs them by the name of
-/// their module, and no other runs them at all.
+/// Turns promises into tests: on the stand-in for CUDA, each under [`Schedules`](crate::stand_in::Schedules), and on
+/// Vulkan. `gate` and `full` list those that are too long for a smaller suite. They are ignored by default; the suite
+/// selects them by the name of their module.
 macro_rules! promises {
     (
-        stand_in { $($quick:ident: $of_quick:ident),* $(,)? }
-        $(gate { $($gate:ident: $of_gate:ident),* $(,)? })?
+        stand_in { $($quick:ident: $quick_schedules:ident),* $(,)? }
+        $(gate { $($gate:ident: $gate_schedules:ident),* $(,)? })?
         vulkan { $($vulkan:ident),* $(,)? }
         $(full { $($full:ident),* $(,)? })?
     ) => {
         #[cfg(feature = "cuda")]
         mod stand_in {
             $(#[test] fn $quick() {
-                $crate::cube::promises!(@stand_in $quick, super::$quick, $of_quick);
+                $crate::cube::promises!(@stand_in $quick, super::$quick, $quick_schedules);
             })*
             $(mod gate {
                 $(#[test] #[ignore = "gate: trains for minutes"] fn $gate() {
-                    $crate::cube::promises!(@stand_in $gate, super::super::$gate, $of_gate);
+                    $crate::cube::promises!(@stand_in $gate, super::super::$gate, $gate_schedules);
                 })*
             })?
         }
@@ -114,11 +114,10 @@ pub fn scenarios() -> Vec<Scenario> {
     .concat()
 }
 
-/// Installs what the parameters ask for: `budget`, `host`, `disk`, `policy`, `overlap`, `alone`, `smallest`, `bindings`, `plain fusion`,
-/// `paranoid`, `watch`.
 fn install<T: Target>(parameters: &Facts, device: &T::Device) {
     let mut config = OffloadConfig::new();
     let value = |name| parameters.find(name);
+
     if let Some(budget) = value("budget") {
         config = config.device_budget(budget.parse().expect("a budget"));
     }
@@ -134,6 +133,7 @@ fn install<T: Target>(parameters: &Facts, device: &T::Device) {
     if let Some(overlap) = value("overlap") {
         config = config.overlap(overlap.parse().expect("true or false"));
     }
+
     if value("alone").is_some() {
         config = config.oversized(Oversized::RunAlone);
     }
@@ -152,14 +152,15 @@ fn install<T: Target>(parameters: &Facts, device: &T::Device) {
     if value("watch").is_some() {
         config = config.watch_runtime();
     }
+
     config.install::<Plain<T>>(device).expect("a configuration that can be installed");
 }
 
-/// The counters tests compare.
 fn counted<T: Target>(device: &T::Device, report: Facts) -> Facts {
     let all = stats::<Plain<T>>(device);
     let Stats { device: tier, host, .. } = all;
     let peaks = runtime_peaks::<Plain<T>>(device);
+
     report
         .with("device in use", tier.in_use)
         .with("device peak", tier.peak)

@@ -1,4 +1,4 @@
-//! Copies and reads beside the device's work, on the stand-in for CUDA: they take less of a step's time, and a wait left out is
+//! Copies and reads that overlap with kernels, on the stand-in for CUDA: they shorten a step, and a missing wait is
 //! found.
 
 use super::Machine;
@@ -15,20 +15,19 @@ mod gate {
 
     #[test]
     #[ignore = "gate: trains for minutes"]
-    fn copies_take_less_of_a_step_beside_it_and_give_the_same_bits() {
-        let Some(machine) = Machine::eager("copies_take_less_of_a_step_beside_it_and_give_the_same_bits")
-        else {
+    fn overlapped_copies_shorten_a_step_and_give_the_same_bits() {
+        let Some(machine) = Machine::eager("overlapped_copies_shorten_a_step_and_give_the_same_bits") else {
             return;
         };
         let unlimited = machine.run(transformer(&machine));
         let budget = unlimited.number("device peak") / 4;
         let run = |child: Child| -> (Report, f64) {
-            let (report, told) = run_and_report(child.with("budget", budget));
-            assert_eq!(told["findings"].to_string(), "{}");
+            let (report, stand_in) = run_and_report(child.with("budget", budget));
+            assert_eq!(stand_in["findings"].to_string(), "{}");
             assert_eq!(report.text("fingerprint"), unlimited.text("fingerprint"));
-            (report, told["simulated_ms"].as_f64().expect("milliseconds"))
+            (report, stand_in["simulated_ms"].as_f64().expect("milliseconds"))
         };
-        // The first run of all tunes; its time is not compared.
+        // The very first run tunes; its time is not compared.
         run(transformer(&machine));
         let (beside, overlapped) = run(transformer(&machine));
         let (in_line, serial) = run(transformer(&machine).environment("OFFLOAD_OVERLAP", 0));
@@ -44,12 +43,12 @@ fn reads(machine: &Machine) -> Child {
 }
 
 #[test]
-fn kernels_do_not_wait_for_what_is_read_before_them() {
-    let Some(machine) = Machine::eager("kernels_do_not_wait_for_what_is_read_before_them") else { return };
+fn kernels_do_not_wait_for_earlier_reads() {
+    let Some(machine) = Machine::eager("kernels_do_not_wait_for_earlier_reads") else { return };
     let run = |child: Child| -> (u64, f64) {
-        let (report, told) = run_and_report(child);
-        assert_eq!(told["findings"].to_string(), "{}");
-        (report.number("under way"), told["simulated_ms"].as_f64().expect("milliseconds"))
+        let (report, stand_in) = run_and_report(child);
+        assert_eq!(stand_in["findings"].to_string(), "{}");
+        (report.number("under way"), stand_in["simulated_ms"].as_f64().expect("milliseconds"))
     };
     let (beside, overlapped) = run(reads(&machine).with("lets go", 1));
     let in_line = reads(&machine).with("lets go", 1).environment("OFFLOAD_OVERLAP", 0);
@@ -60,26 +59,26 @@ fn kernels_do_not_wait_for_what_is_read_before_them() {
 }
 
 #[test]
-fn a_wait_for_a_read_that_is_left_out_is_found() {
-    let Some(machine) = Machine::eager("a_wait_for_a_read_that_is_left_out_is_found") else { return };
-    let (_, told) = run_and_report(reads(&machine).with("out of order", 1));
-    assert!(told["findings"].to_string().contains("missing wait"), "{told}");
+fn a_missing_wait_for_a_read_is_found() {
+    let Some(machine) = Machine::eager("a_missing_wait_for_a_read_is_found") else { return };
+    let (_, stand_in) = run_and_report(reads(&machine).with("out of order", 1));
+    assert!(stand_in["findings"].to_string().contains("missing wait"), "{stand_in}");
 }
 
 #[test]
-fn a_wait_for_a_copy_that_is_left_out_is_found() {
-    let Some(machine) = Machine::eager("a_wait_for_a_copy_that_is_left_out_is_found") else { return };
+fn a_missing_wait_for_a_copy_is_found() {
+    let Some(machine) = Machine::eager("a_missing_wait_for_a_copy_is_found") else { return };
     let child = |fault: u64| {
         let child = machine
             .child("cube/faults")
             .with("threads", 1)
             .with("budget", "8MiB")
             .with("out of order", fault);
-        // What is done at once needs no wait.
+        // Work that is done at once needs no wait.
         child.environment("STAND_IN_MODE", "lazy")
     };
-    let (_, told) = run_and_report(child(0));
-    assert_eq!(told["findings"].to_string(), "{}");
-    let (_, told) = run_and_report(child(1));
-    assert!(told["findings"].to_string().contains("missing wait"), "{told}");
+    let (_, stand_in) = run_and_report(child(0));
+    assert_eq!(stand_in["findings"].to_string(), "{}");
+    let (_, stand_in) = run_and_report(child(1));
+    assert!(stand_in["findings"].to_string().contains("missing wait"), "{stand_in}");
 }

@@ -1,4 +1,4 @@
-//! Where everything is resident, training is the plain runtime's: launch for launch, and allocation for allocation.
+//! If everything is resident, training has the launches and allocations of the plain runtime.
 
 use super::{Machine, Plain, Spilling, Target, children, install};
 use crate::child::Facts;
@@ -13,12 +13,12 @@ use std::rc::Rc;
 
 const STEPS: usize = 5;
 
-/// Steps that are compared, the last ones: the plain runtime tunes in its first.
+/// The last steps, which are compared: the plain runtime tunes in its first.
 const SETTLED: usize = 2;
 
-children! { "cube/looked at" => looked_at }
+children! { "cube/looked at" => training_memory }
 
-fn looked_at<T: Target>(parameters: &Facts) -> Facts {
+fn training_memory<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     if parameters.text("backend") == "plain" {
         return trained::<Plain<T>, T::Runtime>(&device, parameters);
@@ -27,7 +27,7 @@ fn looked_at<T: Target>(parameters: &Facts) -> Facts {
     trained::<Spilling<T>, OffloadRuntime<T::Runtime>>(&device, parameters)
 }
 
-/// Trains, and tells what memory the runtime underneath has given out after each of the last steps.
+/// Reports the memory that the underlying runtime has allocated after each of the last steps.
 fn trained<B, R>(device: &R::Device, parameters: &Facts) -> Facts
 where
     B: Backend<Device = R::Device>,

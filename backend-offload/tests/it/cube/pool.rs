@@ -1,4 +1,4 @@
-//! The driver's pool on the stand-in for CUDA: what is given back to it stays mapped, until the program trims the device.
+//! The driver's pool on the stand-in for CUDA: memory returned to it stays mapped until the program trims the device.
 
 use super::{Machine, Plain, Target, Unfused, children, install};
 use crate::child::Facts;
@@ -8,7 +8,7 @@ use burn::prelude::*;
 
 children! { "cube/pool" => change_sizes }
 
-/// Holds tensors of other sizes in each round, which leave nobody room but by giving back those of the round before.
+/// Holds tensors of another size in each round, which fit only if the previous round's memory is returned to the pool.
 fn change_sizes<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);
@@ -29,10 +29,10 @@ fn memory_given_back_to_the_driver_stays_mapped_until_the_program_trims_the_devi
     let name = "memory_given_back_to_the_driver_stays_mapped_until_the_program_trims_the_device";
     let Some(machine) = Machine::eager(name) else { return };
     let unmapped = |child| {
-        let (report, told) = run_and_report(child);
-        assert_eq!(told["findings"].to_string(), "{}");
+        let (report, stand_in) = run_and_report(child);
+        assert_eq!(stand_in["findings"].to_string(), "{}");
         assert!(report.number("trims") > 0, "nothing was given back: {report:?}");
-        told["unmapped_bytes"].as_u64().expect("a number")
+        stand_in["unmapped_bytes"].as_u64().expect("a number")
     };
     let child = || machine.child("cube/pool").with("budget", "8MiB");
     assert_eq!(unmapped(child()), 0);

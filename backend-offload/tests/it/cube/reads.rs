@@ -1,4 +1,4 @@
-//! Tensors that are read while kernels run: they arrive as they were, whatever happens to their memory meanwhile.
+//! Tensors read while kernels run arrive unchanged, whatever happens to their memory meanwhile.
 
 use super::{Machine, Plain, Target, Unfused, children, counted, promises};
 use crate::child::Facts;
@@ -7,28 +7,28 @@ use burn::prelude::*;
 use burn::tensor::{TensorData, try_read_sync};
 use std::task::{Context, Poll, Waker};
 
-children! { "cube/reads" => read_beside }
+children! { "cube/reads" => read_while_running }
 
 promises! {
-    stand_in { tensors_that_are_read_while_kernels_run_arrive_as_they_were: Every }
+    stand_in { tensors_read_while_kernels_run_arrive_unchanged: Every }
     vulkan {}
-    full { tensors_that_are_read_while_kernels_run_arrive_as_they_were }
+    full { tensors_read_while_kernels_run_arrive_unchanged }
 }
 
 const ROUNDS: usize = 8;
-/// Takes longer than the copy of a tensor, where the clock is simulated.
+/// Takes longer than the copy of a tensor, on a simulated clock.
 const KERNELS: usize = 8;
 
-/// Begins to read a tensor in each round, uses its memory otherwise, and waits for the tensor once the next round's kernels are
-/// queued. Tells how many reads were not over when they had begun.
-fn read_beside<T: Target>(parameters: &Facts) -> Facts {
+/// Waits for each read only once the next round's kernels are queued. Counts the reads that were pending after they had
+/// begun.
+fn read_while_running<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     let out_of_order = parameters.find("out of order").is_some();
     let faults = Faults { copies_out_of_order: out_of_order, ..Faults::default() };
     let budget = parameters.text("budget").parse().expect("a budget");
     let config = OffloadConfig::new().device_budget(budget).faults(faults);
     config.install::<Plain<T>>(&device).expect("installs");
-    // The second one's rows have gaps between them on CUDA.
+    // On CUDA, rows of the second shape have gaps between them.
     let keeps = parameters.find("lets go").is_none();
     let begun =
         [[512, 512], [300, 333]].map(|shape| rounds::<Unfused<T>>(&device, shape, keeps, out_of_order));
@@ -41,9 +41,10 @@ fn rounds<B: Backend>(device: &B::Device, shape: [usize; 2], keeps: bool, out_of
     let mut work = made(1.0);
     let mut before: Option<(usize, _)> = None;
     let mut under_way = 0;
+
     for round in 0..ROUNDS {
         let tensor = work.clone() * (round as f32 + 1.0);
-        // Every second one is changed in place while it is read; memory of the others serves the next tensors.
+        // Every second tensor is changed in place while it is read; the memory of the others serves the next tensors.
         let kept = (keeps && round % 2 == 1).then(|| tensor.clone());
         let mut reading = Box::pin(tensor.into_data_async());
         let begun = match reading.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -51,12 +52,14 @@ fn rounds<B: Backend>(device: &B::Device, shape: [usize; 2], keeps: bool, out_of
             Poll::Pending => Ok(reading),
         };
         under_way += usize::from(begun.is_ok());
+
         let changed = kept.map(|kept| kept * 0.0);
         for n in 0..KERNELS {
             work = work * if n % 2 == 0 { 2.0 } else { 0.5 };
         }
         let next = others[round % others.len()].clone() + work.clone();
         let sum = next + changed.unwrap_or_else(|| made(0.0));
+
         if let Some((round, begun)) = before.replace((round, begun)) {
             arrive(round, begun, out_of_order);
         }
@@ -78,7 +81,7 @@ fn arrive(round: usize, begun: Result<impl Future<Output = Read>, Read>, out_of_
     assert!(wrong.is_none() || out_of_order, "{wrong:?} where {expected} was read");
 }
 
-fn tensors_that_are_read_while_kernels_run_arrive_as_they_were(machine: &Machine) {
+fn tensors_read_while_kernels_run_arrive_unchanged(machine: &Machine) {
     let child = |budget: &str| machine.child("cube/reads").with("budget", budget);
     assert_eq!(machine.run(child("unlimited")).number("evictions"), 0);
     assert!(machine.run(child("5MiB")).number("evictions") > 0);

@@ -1,4 +1,4 @@
-//! Several threads, each with a stream of its own: work is ordered, and errors reach who caused them.
+//! Several threads, each with its own stream: work is ordered, and an error reaches the thread that caused it.
 
 use super::{Machine, Plain, Spilling, Target, Unfused, children, install, promises};
 use crate::child::Facts;
@@ -11,7 +11,7 @@ use cubecl_common::stream_id::StreamId;
 children! {
     "cube/hand over" => hand_over,
     "cube/hand around" => hand_around,
-    "cube/guilty" => guilty,
+    "cube/guilty" => errors_by_thread,
 }
 
 promises! {
@@ -41,7 +41,7 @@ fn hand_over<T: Target>(parameters: &Facts) -> Facts {
     Facts::default()
 }
 
-/// Tensors go from thread to thread, are changed in place on each, and nobody waits for a kernel.
+/// Each thread changes the tensors in place; none waits for a kernel.
 fn pass_on<B: Backend>(device: &B::Device, shape: [usize; 2]) {
     let made = |n: usize| {
         let data = TensorData::new(vec![n as f32; shape[0] * shape[1]], shape);
@@ -53,7 +53,6 @@ fn pass_on<B: Backend>(device: &B::Device, shape: [usize; 2]) {
             let work: Vec<_> = shared.drain(..).map(|tensor| scope.spawn(move || tensor + 1.0)).collect();
             work.into_iter().map(|thread| thread.join().expect("no panic")).collect()
         });
-        // And back on the thread that made them.
         shared = shared.into_iter().map(|tensor| tensor * 2.0).collect();
     }
     for (n, tensor) in shared.into_iter().enumerate() {
@@ -69,13 +68,13 @@ fn tensors_handed_over_without_waiting_keep_their_values(machine: &Machine) {
     machine.run(machine.child("cube/hand over").with("budget", 4 * MIB));
 }
 
-/// The same in fixed orders, of streams that one thread plays.
+/// The same in fixed orders, with several streams on one thread.
 fn hand_around<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);
     for shape in [[512, 512], [32, 32]] {
-        come_back::<Spilling<T>>(&device, shape);
-        let_go::<Unfused<T>>(&device, shape);
+        alternate::<Spilling<T>>(&device, shape);
+        free_early::<Unfused<T>>(&device, shape);
     }
     Facts::default()
 }
@@ -84,8 +83,8 @@ fn on<R>(stream: u64, work: impl FnOnce() -> R) -> R {
     StreamId { value: 40 + stream }.executes(work)
 }
 
-/// A stream uses a tensor again that another one has changed in between, and neither of them made it.
-fn come_back<B: Backend>(device: &B::Device, shape: [usize; 2]) {
+/// Uses a tensor again on a stream after another stream has changed it.
+fn alternate<B: Backend>(device: &B::Device, shape: [usize; 2]) {
     let mut tensor = on(0, || Tensor::<B, 2>::from_data(ones(shape), device));
     for stream in [1, 2, 1, 3, 2, 1, 0, 3, 1] {
         tensor = on(stream, || tensor * 2.0);
@@ -93,9 +92,8 @@ fn come_back<B: Backend>(device: &B::Device, shape: [usize; 2]) {
     holds(&on(2, || tensor.into_data()), 512.0);
 }
 
-/// The memory of a tensor goes back to the driver, or to the next tensor, while another stream may still have to read
-/// it.
-fn let_go<B: Backend>(device: &B::Device, shape: [usize; 2]) {
+/// Returns a tensor's memory to the driver, or reuses it, while another stream may still have to read it.
+fn free_early<B: Backend>(device: &B::Device, shape: [usize; 2]) {
     for cleans_up in [true, false] {
         let tensor = on(0, || Tensor::<B, 2>::from_data(ones(shape), device));
         let sum = on(1, || tensor.clone() + 2.0);
@@ -124,40 +122,42 @@ fn tensors_handed_around_without_waiting_keep_their_values(machine: &Machine) {
     machine.run(machine.child("cube/hand around").with("budget", "4MiB").with("bindings", 3));
 }
 
-fn guilty<T: Target>(_: &Facts) -> Facts {
+fn errors_by_thread<T: Target>(_: &Facts) -> Facts {
     let device = T::device();
     let config = OffloadConfig::new().device_budget(Budget::Bytes(4 * MIB)).max_bindings(3);
     config.install::<Plain<T>>(&device).expect("installs");
-    let told: Vec<usize> = std::thread::scope(|scope| {
+    let errors: Vec<usize> = std::thread::scope(|scope| {
         let work: Vec<_> = (0..6)
             .map(|n| {
                 let device = &device;
-                scope.spawn(move || if n % 2 == 0 { ask_too_much::<T>(device) } else { behave::<T>(device) })
+                scope.spawn(move || {
+                    if n % 2 == 0 { exceed_budget::<T>(device) } else { stay_within_budget::<T>(device) }
+                })
             })
             .collect();
         work.into_iter().map(|thread| thread.join().expect("no panic")).collect()
     });
-    Facts::default().with("told", format!("{told:?}"))
+    Facts::default().with("errors", format!("{errors:?}"))
 }
 
 const ROUNDS: usize = 8;
 
-/// Runs operations above the budget, and counts how often it is told.
-fn ask_too_much<T: Target>(device: &T::Device) -> usize {
-    let told = |_: &usize| {
+/// Counts the rounds with an error.
+fn exceed_budget<T: Target>(device: &T::Device) -> usize {
+    let fails = |_: &usize| {
         let large = Tensor::<Spilling<T>, 2>::ones([1024, 1024], device);
         let sum = large.clone() + large.transpose() * 2.0;
         let synced = Spilling::<T>::sync(device);
         let read = sum.mean().try_into_data();
-        // What the read drained may have failed after the first synchronisation.
+        // Operations that the read drained may have failed after the first synchronisation.
         let settled = Spilling::<T>::sync(device);
         read.is_err() && (synced.is_err() || settled.is_err())
     };
-    (0..ROUNDS).filter(told).count()
+    (0..ROUNDS).filter(fails).count()
 }
 
-/// Runs what fits. Counts errors it should never see.
-fn behave<T: Target>(device: &T::Device) -> usize {
+/// Counts errors, of which there should be none.
+fn stay_within_budget<T: Target>(device: &T::Device) -> usize {
     let disturbed = |n: &usize| {
         let data = TensorData::new(vec![*n as f32; 128 * 256], [128, 256]);
         let sum = Tensor::<Spilling<T>, 2>::from_data(data, device) + 1.0;
@@ -169,12 +169,11 @@ fn behave<T: Target>(device: &T::Device) -> usize {
 }
 
 fn an_error_reaches_the_thread_that_caused_it_and_no_other(machine: &Machine) {
-    let everyone = format!("{:?}", [ROUNDS, 0, ROUNDS, 0, ROUNDS, 0]);
+    let expected = format!("{:?}", [ROUNDS, 0, ROUNDS, 0, ROUNDS, 0]);
     let report = machine.run(machine.child("cube/guilty"));
-    assert_eq!(report.text("told"), everyone, "a stream for each thread");
-    // All threads folded onto two streams of the runtime.
+    assert_eq!(report.text("errors"), expected, "a stream for each thread");
     let two_streams =
         machine.folder("two streams", &format!("[streaming]\nmax_streams = 2\n\n{}", folders::SETTINGS));
     let report = machine.run(machine.child("cube/guilty").directory(two_streams));
-    assert_eq!(report.text("told"), everyone, "threads that share a stream of the runtime");
+    assert_eq!(report.text("errors"), expected, "threads that share a stream of the runtime");
 }

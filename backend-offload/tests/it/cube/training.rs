@@ -1,4 +1,4 @@
-//! The same losses and weights, to the last bit, however little of the memory is on the device.
+//! Losses and weights are bit-identical, however little memory is on the device.
 
 use super::{Machine, Plain, Spilling, Target, children, counted, install, promises};
 use crate::child::{Child, Facts, Report};
@@ -12,12 +12,11 @@ use std::sync::{Mutex, PoisonError};
 
 const STEPS: usize = 6;
 
-/// Bytes of host memory that hold the largest block of a program.
 fn largest_block(program: &str) -> u64 {
     if program == "normalised" { 2 << 20 } else { 5 << 18 }
 }
 
-/// Buffers below the managed size are the runtime's own and come on top of the budget.
+/// Buffers below the managed size belong to the runtime and come on top of the budget.
 const SMALL_BUFFERS: u64 = 1 << 20;
 
 children! { "cube/train plain" => train_plain, "cube/train" => train, "cube/train at shares" => train_at_shares }
@@ -55,7 +54,7 @@ promises! {
     stand_in {
         an_mlp_trains_to_the_same_bits_at_every_budget: Every,
         a_transformer_trains_to_the_same_bits_at_every_budget: Every,
-        an_mlp_trains_to_the_same_bits_when_nothing_is_trusted: Every,
+        an_mlp_trains_to_the_same_bits_with_paranoid_checks: Every,
     }
     gate {
         an_mlp_trains_to_the_same_bits_with_and_without_a_plan: One,
@@ -74,38 +73,38 @@ promises! {
         a_net_with_batch_norm_trains_to_the_same_bits_at_every_budget,
         a_recurrent_net_trains_to_the_same_bits_at_every_budget,
         a_tied_transformer_trains_to_the_same_bits_at_every_budget,
-        an_mlp_trains_to_the_same_bits_when_nothing_is_trusted,
+        an_mlp_trains_to_the_same_bits_with_paranoid_checks,
         an_mlp_trains_to_the_same_bits_with_and_without_a_plan,
         a_transformer_trains_to_the_same_bits_with_and_without_a_plan,
     }
 }
 
-/// In the default configuration all budgets give the same bits; with plain's fusion these are plain's, above a disk too.
+/// In the default configuration all budgets give the same bits; with the plain backend's fusion, these are its bits,
+/// also above a disk.
 fn is_bit_identical_at_every_budget(machine: &Machine, program: &str) {
     if machine.is_vulkan() {
         return is_bit_identical_at_shares(machine, program);
     }
-    let plainly = |child: Child| child.with("plain fusion", true);
-    let (default, plain_again) = unlimited(machine, program, plainly);
-    let ours = has_the_bits_of_at_every_budget(machine, program, &default, |child| child);
-    let theirs = has_the_bits_of_at_every_budget(machine, program, &plain_again, plainly);
-    // Where fusion is cut at all, the cut may fall so that one small operand more is in the largest kernel.
+    let with_plain_fusion = |child: Child| child.with("plain fusion", true);
+    let (default, plain_again) = unlimited(machine, program, with_plain_fusion);
+    let ours = check_bits_at_every_budget(machine, program, &default, |child| child);
+    let theirs = check_bits_at_every_budget(machine, program, &plain_again, with_plain_fusion);
+    // If fusion is cut, the cut may leave one more small operand in the largest kernel.
     assert!(
         ours.floor <= theirs.floor + theirs.floor / 20,
         "a kernel of few operands has no higher floor: {} and {}",
         ours.floor,
         theirs.floor
     );
-    // Further schedules have little to add above a disk: one program does for them.
+    // Further schedules add little above a disk: one program is enough for them.
     if program == "mlp" || !machine.follows_another() {
-        has_the_bits_of_above_a_disk(machine, program, &theirs, plainly);
+        check_bits_above_a_disk(machine, program, &theirs, with_plain_fusion);
     }
     if program == "mlp" {
-        has_the_bits_of_above_a_disk(machine, program, &ours, |child| child);
+        check_bits_above_a_disk(machine, program, &ours, |child| child);
     }
 }
 
-/// A run at the smallest budget that will do.
 struct Tightest {
     /// Bytes of the largest launch.
     floor: u64,
@@ -114,7 +113,7 @@ struct Tightest {
     run: Report,
 }
 
-/// The same where a process compiles its kernels for seconds: one process for all budgets.
+/// For machines on which a process compiles its kernels for seconds: one process runs all budgets.
 fn is_bit_identical_at_shares(machine: &Machine, program: &str) {
     let plain = plain(machine, program, STEPS);
     let at_shares = || machine.child("cube/train at shares").with("program", program);
@@ -127,18 +126,22 @@ fn is_bit_identical_at_shares(machine: &Machine, program: &str) {
         assert!(report.number("moved at 0") > 0, "{program}: the barely sufficient budget spills");
     }
     let (budget, host_peak) = (plain_again.number("budget at 0"), plain_again.number("host peak at 0"));
-    let plainly = |child: Child| child.with("plain fusion", true);
-    has_the_bits_of_above_a_disk(
+    let with_plain_fusion = |child: Child| child.with("plain fusion", true);
+    check_bits_above_a_disk(
         machine,
         program,
         &Tightest { floor: 0, budget, host_peak, run: plain_again },
-        plainly,
+        with_plain_fusion,
     );
 }
 
-/// Runs without a budget: in the default configuration, and with plain's fusion, which gives plain's bits. The bits are
-/// those of every schedule, so further schedules compare with the first one's, but in the full suite.
-fn unlimited(machine: &Machine, program: &str, plainly: impl Fn(Child) -> Child) -> (Report, Report) {
+/// Runs without a budget: in the default configuration, and with the plain backend's fusion, which gives its bits.
+/// Outside the full suite, further schedules reuse the first one's reports, since all give the same bits.
+fn unlimited(
+    machine: &Machine,
+    program: &str,
+    with_plain_fusion: impl Fn(Child) -> Child,
+) -> (Report, Report) {
     static KNOWN: Mutex<BTreeMap<String, (Report, Report)>> = Mutex::new(BTreeMap::new());
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if machine.follows_another()
@@ -148,7 +151,7 @@ fn unlimited(machine: &Machine, program: &str, plainly: impl Fn(Child) -> Child)
     }
     let plain = plain(machine, program, STEPS);
     let default = machine.run(spilling(machine, program, STEPS));
-    let plain_again = machine.run(plainly(spilling(machine, program, STEPS)));
+    let plain_again = machine.run(with_plain_fusion(spilling(machine, program, STEPS)));
     assert_eq!(plain_again.text("fingerprint"), plain.text("fingerprint"), "unlimited, with plain's fusion");
     if machine.is_thorough() {
         known().insert(program.to_owned(), (default.clone(), plain_again.clone()));
@@ -156,7 +159,7 @@ fn unlimited(machine: &Machine, program: &str, plainly: impl Fn(Child) -> Child)
     (default, plain_again)
 }
 
-fn has_the_bits_of_at_every_budget(
+fn check_bits_at_every_budget(
     machine: &Machine,
     program: &str,
     unlimited: &Report,
@@ -164,12 +167,14 @@ fn has_the_bits_of_at_every_budget(
 ) -> Tightest {
     assert_eq!(unlimited.number("bytes out") + unlimited.number("bytes in"), 0, "everything fits");
     let (peak, largest) = (unlimited.number("device peak"), unlimited.number("largest launch"));
-    // A twentieth above the largest launch: what it brings besides its operands is nothing.
+    // A twentieth above the largest launch, which needs next to nothing besides its operands.
     let barely = largest + largest / 20;
-    // In the quick suite one program takes all budgets.
+    // In the quick suite only one program runs at all budgets.
     let takes_all = machine.is_thorough() && (program == "mlp" || suite::size() > suite::Size::Quick);
+
     let budgets = if takes_all { vec![peak / 2, peak / 4, barely] } else { vec![barely] };
     let (mut evictions, mut ahead, mut tightest) = (0, 0, None);
+
     for budget in budgets.into_iter().map(|budget| budget.max(largest)) {
         let tight = configured(spilling(machine, program, STEPS)).with("budget", budget).with("watch", true);
         let tight = machine.run(tight);
@@ -184,6 +189,7 @@ fn has_the_bits_of_at_every_budget(
             tight.text("bytes in"),
             tight.text("runtime reserved"),
         );
+
         assert_eq!(tight.text("fingerprint"), unlimited.text("fingerprint"), "at {budget} of {peak} bytes");
         evictions += tight.number("evictions");
         ahead += tight.number("left ahead") + tight.number("brought ahead");
@@ -193,18 +199,15 @@ fn has_the_bits_of_at_every_budget(
         let host_peak = tight.number("host peak");
         tightest = Some(Tightest { floor: largest, budget, host_peak, run: tight });
     }
-    // Part of the unlimited peak is dead buffers that nobody had to look for, so that a half of it may be plenty.
-    assert_eq!(
-        ahead > 0,
-        machine.copies_beside_its_work(),
-        "{program}: {ahead} moves ahead of their operations"
-    );
+
+    // Part of the unlimited peak is dead buffers that were never swept, so that half that budget may be plenty.
+    assert_eq!(ahead > 0, machine.overlaps_copies(), "{program}: {ahead} moves ahead of their operations");
     assert!(evictions > 0, "{program}: the barely sufficient budget of {barely} bytes spills");
     tightest.expect("it is the last budget")
 }
 
-/// At that budget, with a quarter of the host memory that the program took there, or what its largest block needs.
-fn has_the_bits_of_above_a_disk(
+/// At the same budget, with a quarter of the host memory used there, or as much as the largest block needs.
+fn check_bits_above_a_disk(
     machine: &Machine,
     program: &str,
     roomy: &Tightest,
@@ -253,7 +256,7 @@ fn a_tied_transformer_trains_to_the_same_bits_at_every_budget(machine: &Machine)
     is_bit_identical_at_every_budget(machine, "tied transformer");
 }
 
-fn an_mlp_trains_to_the_same_bits_when_nothing_is_trusted(machine: &Machine) {
+fn an_mlp_trains_to_the_same_bits_with_paranoid_checks(machine: &Machine) {
     let plain = plain(machine, "mlp", 5);
     let paranoid = machine.run(
         spilling(machine, "mlp", 5).with("plain fusion", true).with("budget", "8MiB").with("paranoid", true),
@@ -262,8 +265,8 @@ fn an_mlp_trains_to_the_same_bits_when_nothing_is_trusted(machine: &Machine) {
     assert_eq!(paranoid.text("fingerprint"), plain.text("fingerprint"));
 }
 
-/// Trains with everything on the device and then, in the same process and on kernels compiled once, at percentages of what that
-/// took, at least what is barely sufficient.
+/// Trains with everything on the device, then with the same kernels at percentages of that peak, or at the barely
+/// sufficient budget if that is larger.
 fn train_at_shares<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);
@@ -291,10 +294,10 @@ fn train_at_shares<T: Target>(parameters: &Facts) -> Facts {
     facts
 }
 
-/// In the default configuration, with the planner and without, and with copies beside the work, where there are any, and without.
+/// In the default configuration, with and without the planner and, if the machine overlaps copies, overlap.
 fn trains_to_the_same_bits_with_and_without_a_plan(machine: &Machine, program: &str) {
     let ways = [("planned", true), ("recency", false), ("planned", false), ("recency", true)];
-    let ways = if machine.copies_beside_its_work() { &ways[..] } else { &ways[..2] };
+    let ways = if machine.overlaps_copies() { &ways[..] } else { &ways[..2] };
     let mut fingerprint = None;
     for (policy, overlap) in ways {
         let child = machine.child("cube/train at shares").with("program", program);
@@ -312,7 +315,7 @@ fn trains_to_the_same_bits_with_and_without_a_plan(machine: &Machine, program: &
                 "{program} at {share} %, {policy}"
             );
         }
-        let looks_ahead = machine.copies_beside_its_work() && *overlap && *policy == "planned";
+        let looks_ahead = machine.overlaps_copies() && *overlap && *policy == "planned";
         assert_eq!(count("ahead", 30) > 0, looks_ahead, "{program}, {policy}: moves ahead");
     }
 }

@@ -6,17 +6,17 @@ use burn::tensor::backend::AutodiffBackend;
 
 pub fn operations<B: AutodiffBackend>() -> Vec<Operation<B>> {
     vec![
-        Operation { name: "arithmetic of two tensors", run: of_two::<B> },
+        Operation { name: "arithmetic of two tensors", run: two_tensors::<B> },
         Operation { name: "broadcast arithmetic", run: broadcast::<B> },
         Operation { name: "arithmetic with a scalar", run: with_a_scalar::<B> },
-        Operation { name: "functions of one element", run: of_one::<B> },
+        Operation { name: "functions of one element", run: one_element::<B> },
         Operation { name: "comparisons", run: comparisons::<B> },
     ]
 }
 
 const SHAPE: [usize; 2] = [24, 40];
 
-fn of_two<B: AutodiffBackend>(device: &B::Device) -> Vec<Value> {
+fn two_tensors<B: AutodiffBackend>(device: &B::Device) -> Vec<Value> {
     let mut out = Results::<B>::new(device);
     let (a, b) = (out.floats("a", SHAPE), out.positive("b", SHAPE));
     out.differentiate_all("add", [a.clone(), b.clone()], |[a, b]| a + b);
@@ -56,7 +56,7 @@ fn with_a_scalar<B: AutodiffBackend>(device: &B::Device) -> Vec<Value> {
     out.values
 }
 
-fn of_one<B: AutodiffBackend>(device: &B::Device) -> Vec<Value> {
+fn one_element<B: AutodiffBackend>(device: &B::Device) -> Vec<Value> {
     let mut out = Results::<B>::new(device);
     let (a, p) = (out.floats("a", SHAPE), out.positive("p", SHAPE));
     out.differentiate("neg", a.clone(), |a| -a);

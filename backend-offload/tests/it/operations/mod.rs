@@ -1,7 +1,6 @@
-//! A broad set of Burn operations, forward and backward, whose results two backends can be compared by.
+//! A broad set of Burn operations, forward and backward, for comparing two backends.
 //!
-//! Every operation is a function of a device alone: it makes its own numbers, shares nothing, and may run on
-//! any thread beside any other.
+//! Every operation makes its own numbers from a device alone, shares nothing, and may run concurrently with others.
 
 mod activations;
 mod arithmetic;
@@ -22,21 +21,18 @@ use burn::prelude::*;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{BasicOps, TensorData};
 
-/// One tensor an operation produced.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Value {
     pub name: String,
     pub data: TensorData,
 }
 
-/// A named operation, or a family of them.
 #[derive(Debug)]
 pub struct Operation<B: Backend> {
     pub name: &'static str,
     pub run: fn(&B::Device) -> Vec<Value>,
 }
 
-/// All operations.
 pub fn operations<B: AutodiffBackend>() -> Vec<Operation<B>> {
     [
         activations::operations::<B>(),
@@ -58,7 +54,6 @@ pub fn operations<B: AutodiffBackend>() -> Vec<Operation<B>> {
     .collect()
 }
 
-/// Collects what an operation produces.
 struct Results<'d, B: Backend> {
     device: &'d B::Device,
     values: Vec<Value>,
@@ -69,7 +64,7 @@ impl<'d, B: AutodiffBackend> Results<'d, B> {
         Self { device, values: Vec::new() }
     }
 
-    /// Floats in `[-2, 2)`, others for every name.
+    /// Floats in `[-2, 2)`, which differ between names.
     fn floats<const D: usize>(&self, name: &str, shape: [usize; D]) -> Tensor<B, D> {
         Tensor::from_data(Series::new(1, name).floats(&shape, 2.0), self.device)
     }
@@ -79,7 +74,6 @@ impl<'d, B: AutodiffBackend> Results<'d, B> {
         self.floats(name, shape) + 2.5
     }
 
-    /// Integers in `0..below`.
     fn ints<const D: usize>(&self, name: &str, shape: [usize; D], below: u64) -> Tensor<B, D, Int> {
         Tensor::from_data(Series::new(2, name).ints(&shape, below), self.device)
     }
@@ -88,12 +82,10 @@ impl<'d, B: AutodiffBackend> Results<'d, B> {
         Tensor::from_data(Series::new(3, name).bools(&shape), self.device)
     }
 
-    /// Adds the contents of a tensor.
     fn add<T: Backend, const D: usize, K: BasicOps<T>>(&mut self, name: &str, tensor: Tensor<T, D, K>) {
         self.values.push(Value { name: name.to_owned(), data: tensor.into_data() });
     }
 
-    /// Adds what `f` makes of `x`, and the gradient of `x`.
     fn differentiate<const D: usize, const E: usize>(
         &mut self,
         name: &str,
@@ -103,7 +95,7 @@ impl<'d, B: AutodiffBackend> Results<'d, B> {
         self.differentiate_all(name, [x], |[x]| f(x));
     }
 
-    /// Adds what `f` makes of its operands, and the gradient of each.
+    /// Adds the result of `f`, and the gradient of each operand.
     fn differentiate_all<const N: usize, const D: usize, const E: usize>(
         &mut self,
         name: &str,
@@ -121,7 +113,7 @@ impl<'d, B: AutodiffBackend> Results<'d, B> {
         }
     }
 
-    /// Gradients for an upstream gradient that differs from element to element.
+    /// Gradients for an upstream gradient that differs between elements.
     fn backward<const E: usize>(&self, name: &str, y: Tensor<B, E>) -> B::Gradients {
         let upstream = self.floats(&format!("{name} upstream"), y.dims());
         (y * upstream).sum().backward()

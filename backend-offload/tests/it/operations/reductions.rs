@@ -1,4 +1,4 @@
-//! Reductions over everything, over one dimension, and running ones.
+//! Reductions over all elements and over one dimension, and cumulative ones.
 
 use super::{Operation, Results, Value};
 use burn::tensor::Tensor;

@@ -1,4 +1,4 @@
-//! Wrong programs, and their errors. Burn or the backend refuses each with a panic.
+//! Wrong programs and their errors: Burn or the backend refuses each with a panic.
 
 use super::{Operation, Results, Value};
 use burn::prelude::*;
@@ -10,7 +10,6 @@ pub fn operations<B: AutodiffBackend>() -> Vec<Operation<B>> {
     vec![Operation { name: "wrong programs", run: wrong_programs::<B> }]
 }
 
-/// The message of a panic.
 pub fn message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
@@ -29,8 +28,8 @@ fn wrong_programs<B: AutodiffBackend>(device: &B::Device) -> Vec<Value> {
         ("swap of dimensions that are not there", &|| a.clone().swap_dims(0, 5)),
     ];
     for (name, program) in wrong {
-        let told = catch_unwind(AssertUnwindSafe(program)).expect_err(name);
-        let text = message(&*told).into_bytes();
+        let panic = catch_unwind(AssertUnwindSafe(program)).expect_err(name);
+        let text = message(&*panic).into_bytes();
         let length = text.len();
         out.values.push(Value { name: name.to_owned(), data: TensorData::new(text, [length]) });
     }

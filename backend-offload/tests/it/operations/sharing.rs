@@ -1,4 +1,4 @@
-//! Tensors that share memory, and updates in place beside live views.
+//! Tensors that share memory, and updates in place with live views.
 
 use super::{Operation, Results, Value};
 use burn::tensor::backend::AutodiffBackend;

@@ -1,4 +1,4 @@
-//! Sorting and the largest few. All values differ, so that no order is left to chance.
+//! Sorting and top-k. All values differ, so that their order is unique.
 
 use super::{Operation, Results, Value};
 use burn::prelude::*;
@@ -28,7 +28,7 @@ fn sort<B: AutodiffBackend>(device: &B::Device) -> Vec<Value> {
 
 fn topk<B: AutodiffBackend>(device: &B::Device) -> Vec<Value> {
     let mut out = Results::<B>::new(device);
-    // Autodiff has none of its own.
+    // Autodiff does not implement it.
     let x = distinct::<B>(device).inner();
     out.add("topk", x.clone().topk(5, 1));
     let (values, indices) = x.topk_with_indices(3, 1);

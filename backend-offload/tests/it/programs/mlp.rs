@@ -1,4 +1,4 @@
-//! A classifier of fully connected layers, three or many.
+//! A classifier of three or more fully connected layers.
 
 use super::{Run, Size, run};
 use crate::numbers::Series;

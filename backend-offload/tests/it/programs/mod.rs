@@ -1,4 +1,4 @@
-//! Training programs that run on any backend, and what they leave behind, bit for bit.
+//! Training programs that run on any backend.
 
 mod conv;
 mod mlp;
@@ -14,29 +14,26 @@ use burn::tensor::backend::AutodiffBackend;
 use std::cell::RefCell;
 use std::str::FromStr;
 
-/// The bits of every loss and every final weight of a training run.
+/// The bits of every loss and every final weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
     pub losses: Vec<u32>,
     pub weights: Vec<(String, Vec<u32>)>,
 }
 
-/// How large a program's tensors are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Size {
     /// Most tensors are at least 64 KiB, the default size from which memory is managed.
     Usual,
-    /// No tensor is.
+    /// No tensor reaches that size.
     Tiny,
     /// As usual, with so many layers that no operation uses more than a small part of the memory.
     Deep,
 }
 
-/// A training program.
 #[derive(Debug)]
 pub struct Program<B: Backend> {
     pub name: &'static str,
-    /// Trains for a number of steps from a seed.
     pub train: fn(&B::Device, Size, usize, u64) -> Run,
 }
 
@@ -53,8 +50,6 @@ impl FromStr for Size {
     }
 }
 
-/// Every program: fully connected, convolutional with and without running statistics, recurrent, and transformers
-/// with a tied and an untied head.
 pub fn programs<B: AutodiffBackend>() -> [Program<B>; 6] {
     [
         Program { name: "mlp", train: mlp::train::<B> },
@@ -66,7 +61,6 @@ pub fn programs<B: AutodiffBackend>() -> [Program<B>; 6] {
     ]
 }
 
-/// The program of that name.
 pub fn program<B: AutodiffBackend>(name: &str) -> Program<B> {
     programs().into_iter().find(|program| program.name == name).expect("a program's name")
 }
@@ -75,13 +69,12 @@ thread_local! {
     static AFTER_STEP: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };
 }
 
-/// Has `look` called after each step that this thread trains from here on, when the step's loss has been read.
+/// Calls `look` after each further step that this thread trains, when the step's loss has been read.
 #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "steps are looked at on the stand-in for CUDA"))]
 pub fn after_each_step(look: impl Fn() + 'static) {
     AFTER_STEP.set(Some(Box::new(look)));
 }
 
-/// Trains `model` with AdamW on the loss of each step.
 fn run<B: AutodiffBackend, M: AutodiffModule<B>>(
     model: M,
     device: &B::Device,
@@ -93,7 +86,6 @@ fn run<B: AutodiffBackend, M: AutodiffModule<B>>(
     run_with(optimizer, model, device, steps, seed, loss)
 }
 
-/// Trains `model` with `optimizer` on the loss of each step.
 fn run_with<B: AutodiffBackend, M: AutodiffModule<B>>(
     mut optimizer: impl Optimizer<M, B>,
     model: M,
@@ -140,7 +132,7 @@ impl<B: Backend> ModuleVisitor<B> for Collect {
 }
 
 impl Run {
-    /// One number that two runs share only if they agree in every bit, for comparing across processes.
+    /// A hash of all bits, for comparing runs across processes.
     pub fn fingerprint(&self) -> u64 {
         use std::hash::{DefaultHasher, Hash, Hasher};
         let mut hasher = DefaultHasher::new();

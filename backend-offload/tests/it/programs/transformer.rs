@@ -1,4 +1,4 @@
-//! A language model of two blocks or more: causal attention, layer norm, GELU, tied or untied head.
+//! A language model of two or more blocks: causal attention, layer norm, GELU, tied or untied head.
 
 use super::{Run, Size, run};
 use crate::numbers::Series;
@@ -14,7 +14,7 @@ struct Transformer<B: Backend> {
     positions: Embedding<B>,
     blocks: Vec<Block<B>>,
     norm: LayerNorm<B>,
-    /// Absent where the head is the token embedding, transposed.
+    /// `None` if the head is the token embedding, transposed.
     head: Option<Linear<B>>,
 }
 
@@ -76,6 +76,7 @@ pub fn train<B: AutodiffBackend, const TIED: bool>(
         Size::Tiny => (2, 6, 8, 2, 11, 2),
         Size::Deep => (2, 64, 128, 4, 512, 6),
     };
+
     let block = || Block {
         before_attention: LayerNormConfig::new(width).init(device),
         query_key_value: LinearConfig::new(width, 3 * width).init(device),
@@ -85,6 +86,7 @@ pub fn train<B: AutodiffBackend, const TIED: bool>(
         down: LinearConfig::new(4 * width, width).init(device),
         heads,
     };
+
     let model = Transformer::<B> {
         tokens: EmbeddingConfig::new(vocabulary, width).init(device),
         positions: EmbeddingConfig::new(length, width).init(device),
@@ -92,6 +94,7 @@ pub fn train<B: AutodiffBackend, const TIED: bool>(
         norm: LayerNormConfig::new(width).init(device),
         head: (!TIED).then(|| LinearConfig::new(width, vocabulary).with_bias(false).init(device)),
     };
+
     run(model, device, steps, seed, |model, step| {
         let data = Series::new(seed, &format!("batch {step}"));
         let tokens =

@@ -5,7 +5,7 @@ use crate::child::Report;
 
 const STEPS: usize = 20;
 
-/// Trains with everything on the device, then at shares of what that took, and at the least that can work.
+/// Trains with everything on the device, then at shares of that peak, and at the smallest budget that can work.
 fn any_budget_gives_the_same_bits(program: &str) {
     let free = training(program, STEPS).run();
     assert_eq!(free.number("bytes out"), 0, "nothing leaves an unlimited device");
@@ -62,7 +62,7 @@ fn a_tied_transformer_trains_to_the_same_bits_under_any_budget() {
     any_budget_gives_the_same_bits("tied transformer");
 }
 
-/// Device and host both too small for the rest of the program.
+/// Both device and host are too small for the program.
 #[test]
 fn a_disk_below_a_quarter_of_the_host_changes_no_bit() {
     const STEPS: usize = 8;
@@ -97,7 +97,7 @@ fn a_disk_below_a_quarter_of_the_host_changes_no_bit() {
 }
 
 #[test]
-fn buffers_too_small_to_be_managed_take_no_part() {
+fn small_buffers_are_not_managed() {
     let tiny = training("transformer", 3).with("size", "tiny").with("budget", "64KiB").run();
     assert_eq!((tiny.number("peak"), tiny.number("evictions")), (0, 0));
 }
@@ -112,7 +112,7 @@ fn a_tiny_transformer_trains_to_the_same_bits_one_operation_at_a_time() {
 }
 
 #[test]
-fn every_program_that_fits_moves_nothing_whoever_decides() {
+fn a_fitting_program_moves_nothing_under_any_policy() {
     let programs = ["mlp", "conv", "normalised", "recurrent", "transformer", "tied transformer"];
     for program in programs {
         let free = training(program, 5).run();
@@ -128,7 +128,7 @@ fn every_program_that_fits_moves_nothing_whoever_decides() {
 }
 
 #[test]
-fn storages_counted_anew_after_every_operation_never_exceed_the_budget() {
+fn storages_recounted_after_every_operation_never_exceed_the_budget() {
     let free = training("transformer", 3).with("smallest block", 1).run();
     let budget = free.number("peak") / 2;
     let tight =
@@ -151,7 +151,7 @@ fn eight_threads_train_side_by_side_to_the_same_bits() {
 }
 
 #[test]
-fn storages_overwritten_when_they_leave_and_checked_when_they_return_train_to_the_same_bits() {
+fn storages_overwritten_on_eviction_and_checked_on_restore_train_to_the_same_bits() {
     let free = training("transformer", STEPS).run();
     let budget = (free.number("peak") * 3 / 10).max(free.number("largest launch"));
     let distrustful = training("transformer", STEPS).with("budget", budget).with("paranoid", true).run();
@@ -160,7 +160,7 @@ fn storages_overwritten_when_they_leave_and_checked_when_they_return_train_to_th
 }
 
 #[test]
-fn a_recording_replays_the_very_bytes_that_were_moved() {
+fn a_recording_replays_to_the_bytes_that_were_moved() {
     let free = training("transformer", STEPS).run();
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("steps.trace");
@@ -183,7 +183,7 @@ fn a_dry_run_takes_the_memory_of_a_real_one_and_computes_nothing() {
         let free = training(program, 3).run();
         let dry = training(program, 3).with("dry", true).run();
         assert_eq!(dry.number("launches"), free.number("launches"), "{program}");
-        // Results that the backend lays out otherwise than in rows are views where the dry run copies.
+        // Results that the backend does not lay out in rows are views, which the dry run copies.
         let (dry_peak, peak) = (dry.number("peak"), free.number("peak"));
         assert!(dry_peak.abs_diff(peak) * 20 <= peak, "{program}: {dry_peak}, really {peak}");
         assert_ne!(dry.number("fingerprint"), free.number("fingerprint"), "{program}: zeros");

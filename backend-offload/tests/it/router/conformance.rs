@@ -1,4 +1,4 @@
-//! Every operation through the door, compared with the backend and with the door itself.
+//! Every operation through the router adapter, compared with the plain backend.
 
 use super::{Child, OPERATE, Offloaded, Training, one_byte, outcomes};
 use crate::numbers::Series;
@@ -10,12 +10,12 @@ use burn::tensor::{DType, Tensor, activation};
 use burn_flex::{Flex, FlexDevice};
 use std::collections::HashMap;
 
-/// How far an operation through the router may be from plain Flex, as a share of the largest value.
+/// Largest difference to plain Flex, as a share of the largest value.
 ///
-/// Burn's router forwards no default methods, so what Flex computes in one kernel arrives as several
-/// operations that round in between. Everything that is not listed is equal to the last bit.
+/// Burn's router forwards no default methods, so that one kernel of Flex arrives as several operations that round in
+/// between. Other operations are equal to the last bit.
 const TOLERANCES: &[(&str, f64)] = &[
-    // Forward exact; backward Burn's own approximation, where Flex has a kernel.
+    // Exact forward; the backward pass is Burn's approximation, where Flex has a kernel.
     ("gelu", 1e-3),
     ("sigmoids", 2.4e-7),
     ("lstm", 2.4e-7),
@@ -23,7 +23,7 @@ const TOLERANCES: &[(&str, f64)] = &[
 ];
 
 #[test]
-fn operations_differ_from_plain_flex_only_where_the_router_takes_them_apart() {
+fn operations_differ_from_plain_flex_only_where_the_router_splits_them() {
     let device = FlexDevice;
     let mut wrong = Vec::new();
     for (plain, ours) in operations::<Autodiff<Flex>>().iter().zip(operations::<Training>()) {
@@ -58,7 +58,7 @@ fn layers<B: Backend<Device = FlexDevice>>() -> [Layer<B>; 7] {
 }
 
 #[test]
-fn inference_differs_from_plain_flex_only_where_the_router_takes_layers_apart() {
+fn inference_differs_from_plain_flex_only_where_the_router_splits_layers() {
     let data = Series::new(9, "inference").floats(&[6, 12, 40], 3.0);
     let mut wrong = Vec::new();
     for ((name, plain), (_, ours)) in layers::<Flex>().into_iter().zip(layers::<Offloaded>()) {
@@ -75,8 +75,8 @@ fn inference_differs_from_plain_flex_only_where_the_router_takes_layers_apart() 
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// How far apart both are at most, as a share of the largest value; infinite where they cannot be compared.
-/// Integers are compared by value: the router turns them to the backend's default type when they are read.
+/// As a share of the largest value; infinite if the two cannot be compared. Integers are compared by value, since the
+/// router converts them to the backend's default type when they are read.
 fn difference(plain: &Value, ours: &Value) -> f64 {
     let same_kind = plain.name == ours.name && plain.data.shape == ours.data.shape;
     let (plain, ours) = (&plain.data, &ours.data);

@@ -28,7 +28,7 @@ fn element_types_are_those_of_the_backend_underneath() {
 }
 
 #[test]
-fn unsigned_data_comes_back_as_it_went() {
+fn unsigned_data_reads_back_unchanged() {
     let tensor = Tensor::<Offloaded, 1, Int>::from_data([1u8, 2, 250], (&FlexDevice, DType::U8));
     assert_eq!(tensor.dtype(), DType::U8);
     assert!(tensor.into_data().iter::<i32>().eq([1, 2, 250]));
@@ -86,7 +86,7 @@ fn a_disk_comes_from_the_environment_with_its_budget_or_not_at_all() {
     );
     let nowhere = child().environment("OFFLOAD_DISK_BUDGET", "8MiB").run();
     assert!(nowhere.text("refused").contains("name a folder there by OFFLOAD_DISK_DIR"), "{nowhere:?}");
-    assert_eq!(child().run().number("disk"), 0, "nobody named one");
+    assert_eq!(child().run().number("disk"), 0, "no variable names one");
 }
 
 fn disk_of_the_environment(facts: &Facts) -> Facts {
@@ -104,7 +104,7 @@ fn disk_of_the_environment(facts: &Facts) -> Facts {
 }
 
 #[test]
-fn a_share_of_memory_nobody_can_measure_is_refused() {
+fn a_share_of_unknown_memory_is_refused() {
     let error = OffloadConfig::new()
         .device_budget("50%".parse().expect("a budget"))
         .install::<Flex>(&FlexDevice)

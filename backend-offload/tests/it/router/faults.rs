@@ -1,4 +1,4 @@
-//! A misbehaving device: identical bits, or one clear error, never a wrong value.
+//! A faulty device: identical bits or one clear error, never a wrong value.
 
 use super::{Child, OPERATE, one_byte, outcomes, training};
 use crate::child::{Facts, Scenario};
@@ -10,7 +10,7 @@ pub fn scenarios() -> Vec<Scenario> {
     vec![Scenario { name: "router: failing disk", run: tensors }]
 }
 
-/// Texts of which a failure must contain one.
+/// A clear error contains one of these texts.
 const CLEAR: &[&str] = &[
     "was refused device memory by the driver",
     "copying them out failed (a copy broken on purpose)",
@@ -23,8 +23,8 @@ fn is_clear(message: &str) -> bool {
     CLEAR.iter().any(|clear| message.contains(clear))
 }
 
-/// Runs every operation on one and on eight threads of a device with this fault; returns how many failed.
-fn every_operation_is_right_or_says_why(fault: &str, every: u64) -> u64 {
+/// Runs every operation on one and on eight threads of a device with this fault; returns the number of failures.
+fn every_operation_is_right_or_reports_why(fault: &str, every: u64) -> u64 {
     let free = Child::new(OPERATE).with("threads", 1).run();
     let expected: HashMap<&str, &str> = outcomes(&free).collect();
     let mut failed = 0;
@@ -44,32 +44,32 @@ fn every_operation_is_right_or_says_why(fault: &str, every: u64) -> u64 {
 }
 
 #[test]
-fn memory_refused_now_and_then_is_asked_for_again() {
-    assert_eq!(every_operation_is_right_or_says_why("refuse every", 7), 0);
+fn occasionally_refused_memory_is_requested_again() {
+    assert_eq!(every_operation_is_right_or_reports_why("refuse every", 7), 0);
 }
 
 #[test]
-fn memory_refused_for_good_fails_clearly_on_the_thread_that_wants_it() {
-    assert!(every_operation_is_right_or_says_why("refuse after", 400) > 0);
+fn permanently_refused_memory_fails_clearly_on_the_requesting_thread() {
+    assert!(every_operation_is_right_or_reports_why("refuse after", 400) > 0);
 }
 
 #[test]
-fn copies_that_fail_leave_every_value_right() {
-    every_operation_is_right_or_says_why("break copies every", 5);
+fn failed_copies_leave_every_value_right() {
+    every_operation_is_right_or_reports_why("break copies every", 5);
 }
 
 #[test]
-fn uploads_that_fail_leave_every_other_value_right() {
-    assert!(every_operation_is_right_or_says_why("break uploads every", 50) > 0);
+fn failed_uploads_leave_every_other_value_right() {
+    assert!(every_operation_is_right_or_reports_why("break uploads every", 50) > 0);
 }
 
 #[test]
-fn panics_in_the_backend_lose_only_what_was_being_computed() {
-    assert!(every_operation_is_right_or_says_why("panic every", 50) > 0);
+fn backend_panics_lose_only_the_result_being_computed() {
+    assert!(every_operation_is_right_or_reports_why("panic every", 50) > 0);
 }
 
 #[test]
-fn training_on_a_device_that_refuses_now_and_then_gives_the_same_bits() {
+fn training_under_occasional_refusals_gives_the_same_bits() {
     let free = training("tied transformer", 5).run();
     let budget = free.number("peak") / 2;
     let refused = training("tied transformer", 5).with("budget", budget).with("refuse every", 10).run();
@@ -78,7 +78,7 @@ fn training_on_a_device_that_refuses_now_and_then_gives_the_same_bits() {
 }
 
 #[test]
-fn training_on_a_device_that_fails_to_copy_gives_the_same_bits_or_says_why() {
+fn training_under_failed_copies_gives_the_same_bits_or_an_error() {
     let free = training("transformer", 3).run();
     let budget = free.number("peak") / 2;
     for every in [2, 30] {
@@ -93,7 +93,7 @@ fn training_on_a_device_that_fails_to_copy_gives_the_same_bits_or_says_why() {
 }
 
 #[test]
-fn training_with_a_host_that_fills_up_says_so() {
+fn training_reports_a_full_host() {
     let free = training("transformer", 2).run();
     let budget = free.number("peak") / 2;
     let full = training("transformer", 2).with("budget", budget).with("host budget", "256KiB").run();
@@ -107,14 +107,14 @@ fn tensors(facts: &Facts) -> Facts {
 }
 
 #[test]
-fn a_disk_that_fails_now_and_then_is_told_and_loses_nothing() {
-    disk::values_are_right_or_the_failure_is_told(&[0, 1, 2, 3, 4], |fault| {
+fn occasional_disk_failures_are_reported_and_lose_nothing() {
+    disk::values_are_right_or_the_failure_is_reported(&[0, 1, 2, 3, 4], |fault| {
         Child::new("router: failing disk").with("disk fault", fault).with("every", 3).run()
     });
 }
 
 #[test]
-fn training_above_a_disk_that_fails_gives_the_same_bits_or_says_why() {
+fn training_above_a_failing_disk_gives_the_same_bits_or_an_error() {
     let free = training("transformer", 3).run();
     let budget = free.number("peak") / 2;
     let tight = || training("transformer", 3).with("budget", budget);

@@ -1,4 +1,4 @@
-//! Memory goes back, views keep sharing it, and what is on the host is read there.
+//! Memory is freed, views share it, and tensors on the host are read there.
 
 use super::on_a_device::{install, report};
 use super::{Child, Offloaded};
@@ -27,6 +27,11 @@ fn matrix(name: &str) -> Tensor<Offloaded, 2> {
     Tensor::from_data(Series::new(4, name).floats(&[512, 512], 1.0), &FlexDevice)
 }
 
+/// A matrix that an operation makes, which takes device memory for it.
+fn made_on_device() -> Tensor<Offloaded, 2> {
+    Tensor::zeros([512, 512], &FlexDevice)
+}
+
 #[test]
 fn two_hundred_steps_leave_usage_flat_and_both_tiers_empty() {
     let report = Child::new("router: two hundred steps").with("budget", 6 * MIB).run();
@@ -52,7 +57,7 @@ fn two_hundred_steps(facts: &Facts) -> Facts {
 }
 
 #[test]
-fn views_share_one_block_and_still_do_after_a_journey() {
+fn views_share_one_block_even_after_evict_and_restore() {
     let report = Child::new("router: views").with("budget", 3 * MIB).run();
     assert_eq!(report.number("blocks of three views"), 1);
     assert_eq!(report.number("bytes of three views"), MIB);
@@ -75,9 +80,9 @@ fn views(facts: &Facts) -> Facts {
         .with("bytes of three views", counters().device.in_use);
     let product = turned.clone().matmul(part.clone().transpose()).into_data();
 
-    // Three others push it out; using a view brings all views back.
+    // Three others evict it; using a view restores all views.
     events::<Flex>(&FlexDevice);
-    let others = [matrix("a"), matrix("b"), matrix("c")];
+    let others = [(); 3].map(|()| made_on_device());
     let away = events::<Flex>(&FlexDevice);
     drop(others);
     let again = turned.matmul(part.transpose()).into_data();
@@ -103,7 +108,7 @@ fn views(facts: &Facts) -> Facts {
 
 #[test]
 fn contents_on_the_host_are_read_there() {
-    // Room for one: whoever comes next pushes the others out, by whatever order they leave.
+    // Device memory for one matrix: the next one evicts the others, whatever the order.
     let report = Child::new("router: reads").with("budget", MIB).run();
     assert_eq!(report.text("whole"), "read");
     assert_eq!(report.text("part"), "read");
@@ -118,7 +123,7 @@ fn reads(facts: &Facts) -> Facts {
     let source = matrix("source");
     let (part, turned) = (source.clone().slice([7..9, 0..512]), source.clone().transpose());
     let expected = Series::new(4, "source").floats(&[512, 512], 1.0);
-    let others = [matrix("a"), matrix("b")];
+    let others = [(); 2].map(|()| made_on_device());
     let verdict = |same: bool| if same { "read" } else { "something else" };
 
     let whole = source.to_data() == expected;
@@ -135,12 +140,12 @@ fn reads(facts: &Facts) -> Facts {
 }
 
 #[test]
-fn a_change_in_place_takes_no_memory_and_makes_copies_on_the_host_stale() {
+fn an_in_place_change_allocates_nothing_and_invalidates_host_copies() {
     let report = Child::new("router: in place").with("budget", 8 * MIB).with("paranoid", true).run();
     assert_eq!(report.number("allocations"), 0, "four operands are in their own storages");
     assert_eq!(report.number("peak"), 8 * MIB);
     assert_eq!(report.text("after a journey"), "changed");
-    assert_eq!(report.text("what somebody else holds"), "as it was");
+    assert_eq!(report.text("what another holder has"), "as it was");
 }
 
 fn changes(facts: &Facts) -> Facts {
@@ -161,17 +166,20 @@ fn changes(facts: &Facts) -> Facts {
             .zip(before.iter::<f32>())
             .all(|(found, before)| found.to_bits() == (before + more).to_bits())
     };
+
     let names = ["a", "b", "c", "d"];
-    // Out and back, so that the host has copies of them all.
+    // Evicted and restored, so that the host has copies of all.
     let operands = names.map(matrix);
     let push_out = || drop([names, names].concat().into_iter().map(matrix).collect::<Vec<_>>());
     push_out();
     let sums: Vec<f32> = operands.iter().map(|operand| operand.clone().max().into_scalar()).collect();
     drop(sums);
+
     let before = stats::<Flex>(&FlexDevice).allocations;
     let changed = raised(operands.to_vec());
     let copied = stats::<Flex>(&FlexDevice).allocations - before;
     let is_as_it_was = operands.iter().zip(names).all(|(operand, name)| holds(operand, name, 0.0));
+
     drop(operands);
     let before = stats::<Flex>(&FlexDevice).allocations;
     let changed = raised(changed);
@@ -179,15 +187,16 @@ fn changes(facts: &Facts) -> Facts {
     push_out();
     let is_changed = changed.iter().zip(names).all(|(tensor, name)| holds(tensor, name, 2.0));
     assert!(copied >= 4, "what is shared was written to");
+
     Facts::default()
         .with("allocations", after.allocations - before)
         .with("peak", after.device.peak)
         .with("after a journey", if is_changed { "changed" } else { "stale" })
-        .with("what somebody else holds", if is_as_it_was { "as it was" } else { "changed" })
+        .with("what another holder has", if is_as_it_was { "as it was" } else { "changed" })
 }
 
 #[test]
-fn a_change_of_what_cannot_be_changed_in_place_makes_room_for_a_copy() {
+fn a_change_that_needs_a_copy_reserves_its_memory() {
     let report = Child::new("router: in place of views").with("budget", 8 * MIB).with("paranoid", true).run();
     assert_eq!(report.number("largest launch of one in rows"), MIB);
     assert_eq!(report.number("largest launch of a turned one"), 2 * MIB);

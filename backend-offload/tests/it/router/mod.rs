@@ -1,4 +1,4 @@
-//! The router door, over the CPU backend as a simulated device.
+//! The router adapter, over the CPU backend as a simulated device.
 
 mod budgets;
 mod conformance;
@@ -16,7 +16,6 @@ use burn::backend::Autodiff;
 use burn_flex::Flex;
 use on_a_device::{operate, train};
 
-/// The type a user writes.
 type Offloaded = Offload<Flex>;
 type Training = Autodiff<Offloaded>;
 
@@ -34,12 +33,11 @@ pub fn scenarios() -> Vec<Scenario> {
     scenarios
 }
 
-/// A child that trains `program` for `steps`.
 fn training(program: &str, steps: usize) -> Child {
     Child::new(TRAIN).with("program", program).with("steps", steps)
 }
 
-/// A child that runs every operation with nothing but its own operands on the device.
+/// A child that runs every operation with only its own operands on the device.
 fn one_byte(threads: usize) -> Child {
     Child::new(OPERATE)
         .with("threads", threads)
@@ -48,7 +46,6 @@ fn one_byte(threads: usize) -> Child {
         .with("smallest block", 1)
 }
 
-/// Every operation's outcome on every thread.
 fn outcomes(report: &Facts) -> impl Iterator<Item = (&str, &str)> {
     report
         .iter()

@@ -13,7 +13,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
-/// Installs what the facts ask for; what they leave out is the default.
 pub fn install<B: Offloadable>(facts: &Facts, device: &B::Device) {
     let budget = |name| facts.find(name).map(|text| text.parse().expect("a budget"));
     let count = |name| facts.find(name).map_or(0, |text| text.parse().expect("a count"));
@@ -26,6 +25,7 @@ pub fn install<B: Offloadable>(facts: &Facts, device: &B::Device) {
         break_disk_every: crate::disk::fault(facts),
         ..Faults::default()
     });
+
     if let Some(budget) = budget("budget") {
         config = config.device_budget(budget);
     }
@@ -44,6 +44,7 @@ pub fn install<B: Offloadable>(facts: &Facts, device: &B::Device) {
     if let Some(path) = facts.find("trace") {
         config = config.trace(path);
     }
+
     if facts.find("dry").is_some() {
         config = config.dry_run(true);
     }
@@ -56,10 +57,10 @@ pub fn install<B: Offloadable>(facts: &Facts, device: &B::Device) {
     if facts.find("paranoid").is_some() {
         config = config.paranoid(true);
     }
+
     config.install::<B>(device).expect("a device that has not started");
 }
 
-/// The counters as facts.
 pub fn report(stats: &Stats) -> Facts {
     let disk = Facts::default();
     let disk = if stats.disk.budget.is_some_and(|budget| budget > 0) {
@@ -92,8 +93,7 @@ pub fn report(stats: &Stats) -> Facts {
         .with("failures", stats.failures)
 }
 
-/// Trains a program, on every thread the same, and reports its fingerprint with the counters after everything
-/// is dropped.
+/// Reports the fingerprint of all threads, with the counters after everything is dropped.
 pub fn train<B: Offloadable>(facts: &Facts) -> Facts
 where
     Offload<B>: Backend<Device = B::Device>,
@@ -104,13 +104,13 @@ where
     let program = program::<Autodiff<Offload<B>>>(facts.text("program"));
     let threads: usize = facts.find("threads").map_or(1, |count| count.parse().expect("a count"));
     let steps = facts.value("steps");
-    let once = || told(|| (program.train)(&device, size, steps, 1).fingerprint());
+    let once = || catch(|| (program.train)(&device, size, steps, 1).fingerprint());
     let trained: Vec<_> = thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(once)).collect();
         running.into_iter().map(|thread| thread.join().expect("panics are caught")).collect()
     });
-    forget_abandoned_graphs::<Autodiff<Offload<B>>>(&device);
-    // What is recorded is written at the end of a step.
+    drop_abandoned_graphs::<Autodiff<Offload<B>>>(&device);
+    // The recording is written at the end of a step.
     backend_offload::mark_step::<B>(&device);
     let mut report = report(&backend_offload::stats::<B>(&device));
     report = report.with("peak found", backend_offload::runtime_peaks::<B>(&device).in_use);
@@ -126,11 +126,10 @@ where
     report
 }
 
-/// How many events of each kind there were, and a digest of the whole stream: equal only if every event is the
-/// same and comes in the same order.
+/// The digest is equal only for the same events in the same order.
 fn decisions(events: &[Event]) -> Facts {
     let mut counts = BTreeMap::new();
-    // FNV-1a: the digest is committed, so it may not change with the compiler as the standard hasher may.
+    // FNV-1a: the digest is committed, so it must not change with the compiler, as the standard hasher may.
     let mut digest = 0xcbf2_9ce4_8422_2325_u64;
     for event in events {
         let text = format!("{event:?}");
@@ -144,8 +143,7 @@ fn decisions(events: &[Event]) -> Facts {
     counts.into_iter().fold(facts, |facts, (kind, count)| facts.with(&format!("events {kind}"), count))
 }
 
-/// Runs every operation on a number of threads at once, and reports per operation what all threads got: one
-/// fingerprint, or what the panic said. Each thread starts elsewhere in the list.
+/// Runs every operation on several threads at once, each starting elsewhere in the list.
 pub fn operate<B: Offloadable>(facts: &Facts) -> Facts
 where
     Offload<B>: Backend<Device = B::Device>,
@@ -166,7 +164,7 @@ where
         let running: Vec<_> = (0..threads).map(run).collect();
         running.into_iter().map(|thread| thread.join().expect("outcomes are caught")).collect()
     });
-    forget_abandoned_graphs::<Autodiff<Offload<B>>>(&device);
+    drop_abandoned_graphs::<Autodiff<Offload<B>>>(&device);
     let mut facts = report(&backend_offload::stats::<B>(&device));
     for (thread, outcomes) in found.iter().enumerate() {
         for (name, outcome) in outcomes {
@@ -176,14 +174,14 @@ where
     facts
 }
 
-/// Autodiff keeps the graph of an operation that panicked until somebody runs backward.
-fn forget_abandoned_graphs<B: AutodiffBackend>(device: &B::Device) {
+/// Runs backward, since until then autodiff keeps the graph of an operation that panicked.
+fn drop_abandoned_graphs<B: AutodiffBackend>(device: &B::Device) {
     Tensor::<B, 1>::ones([1], device).require_grad().backward();
 }
 
-/// A fingerprint of the operation's values, or `panic: ` and what it said.
+/// A fingerprint of the operation's values, or `panic: ` and its message.
 pub fn outcome<B: Backend>(operation: &Operation<B>, device: &B::Device) -> String {
-    match told(|| (operation.run)(device)) {
+    match catch(|| (operation.run)(device)) {
         Ok(values) => fingerprint(&values).to_string(),
         Err(message) => format!("panic: {message}"),
     }
@@ -198,7 +196,6 @@ fn fingerprint(values: &[Value]) -> u64 {
     hasher.finish()
 }
 
-/// The result of `run`, or the message of its panic.
-pub fn told<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+pub fn catch<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| crate::operations::refusals::message(&*panic))
 }

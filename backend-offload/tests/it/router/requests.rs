@@ -32,5 +32,5 @@ fn hints_decide_which_tensor_is_evicted_first() {
 #[test]
 fn a_device_that_cannot_start_gives_an_error_before_it_panics() {
     let report = Child::new("router: readiness").environment("OFFLOAD_DEVICE_BUDGET", "50%").run();
-    assert!(report.text("told").contains("does not tell"), "{}", report.text("told"));
+    assert!(report.text("error").contains("does not tell"), "{}", report.text("error"));
 }

@@ -1,9 +1,9 @@
 //! Golden streams: the decisions made while the training programs run, compared with a committed record.
 //!
-//! Evictions, restores and drops, their order and bytes, follow from the program and the budget alone. A change of
-//! the pager that is not meant to change decisions leaves every line as it was. They are those of recency, which decides until
-//! a step has been learned and whenever it is not like the one before; what the planner moves is gated to the byte on
-//! recorded steps, in the pager's own tests. `OFFLOAD_WRITE_GOLDEN=1` writes the record anew.
+//! Evictions, restores and drops, their order and bytes, follow from the program and the budget alone. A change of the
+//! pager that is not meant to change decisions leaves every line unchanged. Recency decides here: it applies until a
+//! step has been learned, and whenever a step differs from the one before. The pager's own tests check the planner's
+//! moves on recorded steps. `OFFLOAD_WRITE_GOLDEN=1` overwrites the record.
 
 use super::training;
 use crate::child::Report;
@@ -14,14 +14,14 @@ const STEPS: usize = 6;
 
 const PROGRAMS: [&str; 4] = ["mlp", "conv", "transformer", "tied transformer"];
 
-/// Facts that follow from anything but decisions: the bits of the results depend on the processor.
+/// Facts that do not follow from decisions alone: bits of results depend on the processor.
 const NOT_DECISIONS: &[&str] = &["fingerprint", "peak found", "predicted"];
 
 fn record(policy: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("golden/router-{policy}.txt"))
 }
 
-/// One paragraph a program and budget, one fact a line.
+/// One paragraph per program and budget, one fact per line.
 fn streams(policy: &str) -> String {
     let mut text = String::new();
     for program in PROGRAMS {
@@ -45,7 +45,7 @@ fn paragraph(text: &mut String, program: &str, budget: &str, report: &Report) {
     text.push('\n');
 }
 
-fn decisions_are_those_on_record(policy: &str) {
+fn decisions_match_the_record(policy: &str) {
     let found = streams(policy);
     if std::env::var_os("OFFLOAD_WRITE_GOLDEN").is_some() {
         std::fs::write(record(policy), &found).expect("the record can be written");
@@ -62,6 +62,6 @@ fn decisions_are_those_on_record(policy: &str) {
 }
 
 #[test]
-fn decisions_under_every_budget_are_those_on_record() {
-    decisions_are_those_on_record("recency");
+fn decisions_under_every_budget_match_the_record() {
+    decisions_match_the_record("recency");
 }

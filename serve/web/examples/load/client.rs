@@ -1,4 +1,4 @@
-//! Requests to a server that may answer anything, and what it says of itself.
+//! Requests to the server, and its metrics and memory.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,13 +7,13 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-/// Longer than anything here takes.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
+/// Timeout of reads and writes, longer than any request takes.
+pub(crate) const TIMEOUT: Duration = Duration::from_mins(3);
 
 pub(crate) fn connect(server: SocketAddr) -> std::io::Result<TcpStream> {
     let stream = TcpStream::connect(server)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     Ok(stream)
 }
 
@@ -30,7 +30,6 @@ pub(crate) fn get(path: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").into_bytes()
 }
 
-/// The status, and the rest to be read.
 pub(crate) fn begin(server: SocketAddr, request: &[u8]) -> anyhow::Result<(u16, BufReader<TcpStream>)> {
     let mut stream = connect(server)?;
     stream.write_all(request)?;
@@ -41,7 +40,6 @@ pub(crate) fn begin(server: SocketAddr, request: &[u8]) -> anyhow::Result<(u16, 
     Ok((status.with_context(|| format!("the server answered {line:?}"))?, reader))
 }
 
-/// The status and the JSON of an answer that is not streamed.
 pub(crate) fn whole(server: SocketAddr, request: &[u8]) -> anyhow::Result<(u16, Value)> {
     let (status, mut reader) = begin(server, request)?;
     let mut rest = String::new();
@@ -50,7 +48,7 @@ pub(crate) fn whole(server: SocketAddr, request: &[u8]) -> anyhow::Result<(u16, 
     Ok((status, serde_json::from_str(body).unwrap_or(Value::Null)))
 }
 
-/// The value of all lines of `/metrics` that begin so, added up.
+/// Sum of the `/metrics` lines that `begins` selects.
 pub(crate) fn metric(server: SocketAddr, begins: impl Fn(&str) -> bool) -> anyhow::Result<f64> {
     let (status, mut reader) = begin(server, &get("/metrics"))?;
     ensure!(status == 200, "/metrics answered {status}");
@@ -61,7 +59,7 @@ pub(crate) fn metric(server: SocketAddr, begins: impl Fn(&str) -> bool) -> anyho
     Ok(values.fold(0.0, |sum, value| sum + value))
 }
 
-/// Bytes of memory that a process has resident, and the most it had.
+/// Resident memory of a process and its peak, in MiB.
 pub(crate) fn memory(process: u32) -> anyhow::Result<[f64; 2]> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
     let mebibytes = |name: &str| {

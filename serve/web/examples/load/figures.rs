@@ -1,4 +1,4 @@
-//! Raw numbers to files, and their summary.
+//! Raw measurements in CSV files, and their medians.
 
 use std::fs::File;
 use std::io::Write;
@@ -8,7 +8,7 @@ use anyhow::Context;
 
 use super::Args;
 
-/// Rows for a record, kept where a folder was named.
+/// A CSV file in the folder of `--out`; without the option, rows are discarded.
 pub(crate) struct Csv(Option<File>);
 
 impl Csv {
@@ -28,7 +28,7 @@ impl Csv {
 }
 
 /// Median and maximum in milliseconds.
-pub(crate) fn median_and_most(mut times: Vec<Duration>) -> [f64; 2] {
+pub(crate) fn median_and_max(mut times: Vec<Duration>) -> [f64; 2] {
     times.sort_unstable();
     let at = |at: usize| times.get(at).map_or(f64::NAN, |time| time.as_secs_f64() * 1e3);
     [at(times.len() / 2), at(times.len().saturating_sub(1))]

@@ -1,4 +1,4 @@
-//! Hostility: what a client could try, and what it gets. Whoever else asks must be answered meanwhile or soon after.
+//! Hostile requests: the server's answer to each, and its health afterwards.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -20,6 +20,7 @@ pub(crate) fn attempt(args: &Args) -> anyhow::Result<()> {
         Table { args, csv: Csv::new(args, "hostile.csv", "tried,answered,seconds,health_after_s")? };
     println!("| tried | answered | all over after | /health 200 after |");
     println!("|---|---|---|---|");
+
     let request = |head: String| vec![head.into_bytes()];
     let completions = |body: Vec<u8>| vec![post("/v1/completions", &body)];
     let nested =
@@ -36,6 +37,7 @@ pub(crate) fn attempt(args: &Args) -> anyhow::Result<()> {
     ]
     .concat();
     let lines = "X-Line: a\r\n".repeat(100);
+
     let one_by_one: [(&str, Vec<Vec<u8>>); 14] = [
         ("a body of 2 MiB", completions(large)),
         ("the same in chunks, without its length", vec![chunked]),
@@ -64,9 +66,11 @@ pub(crate) fn attempt(args: &Args) -> anyhow::Result<()> {
         ),
         ("no HTTP", vec![vec![0x16, 0x03, 0x01, 0, 0xff, b'\r', b'\n', b'\r', b'\n']]),
     ];
+
     for (tried, requests) in one_by_one {
         table.row(tried, || requests.iter().map(|request| answered(args, request)).collect())?;
     }
+
     table.row("500 questions at once", || {
         at_once(500, |_| answered(args, &post("/v1/completions", b"{\"prompt\": \"a\", \"max_tokens\": 8}")))
     })?;
@@ -91,6 +95,7 @@ pub(crate) fn attempt(args: &Args) -> anyhow::Result<()> {
         let body = json!({ "prompt": "a", "max_tokens": most, "n": 2, "logprobs": 5, "stream": true, "temperature": 2 });
         at_once(32, |_| unread(args, &post("/v1/completions", body.to_string().as_bytes())))
     })?;
+
     table.row("10,000 connections that ask nothing", || idle(args, 10_000))?;
     Ok(())
 }
@@ -138,15 +143,15 @@ fn at_once(count: usize, one: impl Fn(usize) -> String + Sync) -> Vec<String> {
     })
 }
 
-/// The status, and what the server calls the error.
+/// Sends a request and returns the status, or "closed".
 fn answered(args: &Args, request: &[u8]) -> String {
     let Ok(mut stream) = connect(args.server) else { return "closed".to_owned() };
-    // A server that has seen enough closes while the rest is being sent.
+    // A server that refuses a request may close before its end.
     let _closed = stream.write_all(request);
-    told(stream)
+    read_status(stream)
 }
 
-fn told(mut stream: TcpStream) -> String {
+fn read_status(mut stream: TcpStream) -> String {
     let mut bytes = Vec::new();
     let _reset = stream.read_to_end(&mut bytes);
     let text = String::from_utf8_lossy(&bytes);
@@ -160,7 +165,7 @@ fn trickled(args: &Args, bytes: &[u8]) -> String {
     begun_and_trickled(args, b"", bytes)
 }
 
-/// Sends a beginning at once and the rest a byte a second, for as long as the server takes it.
+/// Sends `beginning` at once and `rest` a byte per second, until the server closes.
 fn begun_and_trickled(args: &Args, beginning: &[u8], rest: &[u8]) -> String {
     let Ok(mut stream) = connect(args.server) else { return "closed".to_owned() };
     let mut sent = stream.write_all(beginning);
@@ -171,10 +176,10 @@ fn begun_and_trickled(args: &Args, beginning: &[u8], rest: &[u8]) -> String {
         }
         thread::sleep(Duration::from_secs(1));
     }
-    told(stream)
+    read_status(stream)
 }
 
-/// Asks, and reads only once the server has had ample time to lose its patience.
+/// Sends a request and reads only after the server's write timeout of 30 s.
 fn unread(args: &Args, request: &[u8]) -> String {
     let Ok(mut stream) = connect(args.server) else { return "closed".to_owned() };
     let _closed = stream.write_all(request);
@@ -193,7 +198,7 @@ fn unread(args: &Args, request: &[u8]) -> String {
     }
 }
 
-/// Opens connections that stay open on this side until the server has closed them all.
+/// Opens idle connections and waits until the server closes them.
 fn idle(args: &Args, count: usize) -> Vec<String> {
     let open: Vec<_> = (0..count).filter_map(|_| connect(args.server).ok()).collect();
     let unreached = count - open.len();
@@ -209,7 +214,7 @@ fn idle(args: &Args, count: usize) -> Vec<String> {
     all.map(str::to_owned).collect()
 }
 
-/// Whether the server has neither said anything nor closed.
+/// Whether the server has neither sent bytes nor closed.
 fn is_open(stream: &TcpStream) -> bool {
     let peeked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0; 1]));
     stream.set_nonblocking(false).is_ok() && peeked.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)

@@ -1,8 +1,6 @@
-//! `cargo run -p web --example load --release -- 127.0.0.1:8080`: how a running server does under load.
+//! `cargo run -p web --example load --release -- 127.0.0.1:8080`: measures a running server under load.
 //!
-//! It measures streams at once and how long others wait while a long prompt is read, compares greedy answers alone with
-//! the same together, and tries what a hostile client would. Speeds are told as ratios within the run: those survive a
-//! busy machine better. `--out` keeps every number; `--process` watches the server's memory.
+//! Speeds are ratios within the run, which vary less on a busy machine.
 
 mod client;
 mod figures;
@@ -19,30 +17,30 @@ use clap::{Parser, ValueEnum};
 
 #[derive(Parser)]
 struct Args {
-    /// Where the server listens.
+    /// Address of the server.
     server: SocketAddr,
     /// Measurements to make, in this order; by default all.
     #[arg(long, value_delimiter = ',', default_values_t = Part::value_variants().to_vec(), value_enum)]
     parts: Vec<Part>,
-    /// Streams at once, each in a measurement of its own.
+    /// Numbers of concurrent streams, each measured separately.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 64])]
     streams: Vec<usize>,
-    /// Seconds for each measurement, after which streams are no longer begun.
+    /// Seconds after which a measurement begins no more streams.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
     /// Tokens of every answer.
     #[arg(long, default_value_t = 48)]
     tokens: usize,
-    /// Streams beside a long prompt.
+    /// Concurrent streams while a long prompt is read.
     #[arg(long, default_value_t = 8)]
     beside: usize,
     /// Long prompts, one after another.
     #[arg(long, default_value_t = 20)]
     long_prompts: usize,
-    /// The server's process, whose memory is told after every part.
+    /// Process id of the server, whose memory is printed after every part.
     #[arg(long)]
     process: Option<u32>,
-    /// A folder for the raw numbers.
+    /// Folder for the raw numbers.
     #[arg(long)]
     out: Option<PathBuf>,
 }
@@ -57,7 +55,7 @@ enum Part {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    remember(&args, "before")?;
+    print_memory(&args, "before")?;
     for part in &args.parts {
         println!();
         match part {
@@ -67,7 +65,7 @@ fn main() -> anyhow::Result<()> {
             Part::Hostile => hostile::attempt(&args)?,
         }
         println!();
-        remember(&args, &format!("after {part:?}"))?;
+        print_memory(&args, &format!("after {part:?}"))?;
     }
     let failed = client::metric(args.server, |line| line.contains(",status=\"5"))?;
     println!("answers with a status from 500 on: {failed}");
@@ -75,7 +73,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn remember(args: &Args, when: &str) -> anyhow::Result<()> {
+fn print_memory(args: &Args, when: &str) -> anyhow::Result<()> {
     if let Some(process) = args.process {
         let [resident, most] = client::memory(process)?;
         println!("memory {when}: {resident:.1} MiB resident, {most:.1} MiB at most so far");

@@ -1,4 +1,4 @@
-//! Equality: greedy answers do not depend on who else asks, nor on what was read before.
+//! Equality: greedy answers depend neither on concurrent requests nor on cached prompts.
 
 use std::thread;
 
@@ -10,11 +10,11 @@ use super::client::{post, whole};
 
 const QUESTIONS: usize = 64;
 
-/// Asks every question alone, then all at once, twice: the second time their beginnings are known.
+/// Asks every question alone, then all at once, twice: the second time their prompts are cached.
 pub(crate) fn compare(args: &Args) -> anyhow::Result<()> {
-    let alone: Vec<Told> = (0..QUESTIONS).map(|number| ask(args, number)).collect::<Result<_, _>>()?;
+    let alone: Vec<Reply> = (0..QUESTIONS).map(|number| ask(args, number)).collect::<Result<_, _>>()?;
     for time in ["first", "second"] {
-        let together: Vec<Told> = thread::scope(|scope| {
+        let together: Vec<Reply> = thread::scope(|scope| {
             let asking: Vec<_> =
                 (0..QUESTIONS).map(|number| scope.spawn(move || ask(args, number))).collect();
             asking
@@ -23,8 +23,8 @@ pub(crate) fn compare(args: &Args) -> anyhow::Result<()> {
                 .collect::<Result<_, _>>()
         })?;
         let equal = alone.iter().zip(&together).filter(|(a, b)| a.text == b.text).count();
-        let known: u64 = together.iter().map(|told| told.known).sum();
-        let read: u64 = together.iter().map(|told| told.prompt).sum();
+        let known: u64 = together.iter().map(|reply| reply.known).sum();
+        let read: u64 = together.iter().map(|reply| reply.prompt).sum();
         println!(
             "{equal} of {QUESTIONS} greedy answers equal alone and at once, the {time} time; {known} of {read} prompt tokens \
              were known from before"
@@ -34,13 +34,13 @@ pub(crate) fn compare(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-struct Told {
+struct Reply {
     text: String,
     prompt: u64,
     known: u64,
 }
 
-fn ask(args: &Args, number: usize) -> anyhow::Result<Told> {
+fn ask(args: &Args, number: usize) -> anyhow::Result<Reply> {
     let words = ["day", "number", "animal", "river", "colour", "sound", "name"];
     let question = format!("What {} comes after {}?", words[number % words.len()], number * 37 % 101);
     let mut messages = vec![json!({ "role": "user", "content": question })];
@@ -52,7 +52,7 @@ fn ask(args: &Args, number: usize) -> anyhow::Result<Told> {
     ensure!(status == 200, "a question was answered with {status}: {answer}");
     let usage = &answer["usage"];
     let count = |value: &serde_json::Value| value.as_u64().unwrap_or(0);
-    Ok(Told {
+    Ok(Reply {
         text: answer["choices"][0]["message"]["content"].to_string(),
         prompt: count(&usage["prompt_tokens"]),
         known: count(&usage["prompt_tokens_details"]["cached_tokens"]),

@@ -10,9 +10,8 @@ use serde_json::json;
 
 use super::Args;
 use super::client::{begin, get, post, whole};
-use super::figures::{Csv, median_and_most};
+use super::figures::{Csv, median_and_max};
 
-/// Time between two tokens of one answer.
 struct Gap {
     stream: usize,
     began: Duration,
@@ -46,7 +45,7 @@ pub(crate) fn measure(args: &Args) -> anyhow::Result<()> {
         let mut readings = Vec::new();
         for number in 0..args.long_prompts {
             thread::sleep(Duration::from_millis(700));
-            // Unlike every other from its first token on.
+            // Prompts differ from their first token on, so none is cached.
             let prompt: Vec<usize> = (0..context - 1).map(|at| 1 + (number * 31 + at * 7) % 200).collect();
             let body = json!({ "prompt": prompt, "max_tokens": 1, "temperature": 0 }).to_string();
             let began = clock.elapsed();
@@ -77,8 +76,8 @@ pub(crate) fn measure(args: &Args) -> anyhow::Result<()> {
         csv.row(&format!("{},{began:.3},{length:.3},{number}", gap.stream))?;
     }
     let times = readings.iter().map(|(from, to)| to.saturating_sub(*from)).collect();
-    let ([usual, usual_most], [longest, longest_most]) = (median_and_most(usual), median_and_most(longest));
-    let [read, _] = median_and_most(times);
+    let ([usual, usual_most], [longest, longest_most]) = (median_and_max(usual), median_and_max(longest));
+    let [read, _] = median_and_max(times);
     println!(
         "{} prompts of {} tokens beside {} streams. Gaps between two tokens of a stream, in medians of the usual ones: usual \
          1 (at most {:.1}), longest while a prompt is read {:.1} (at most {:.1}); a prompt is read in {:.1}.",
@@ -94,7 +93,7 @@ pub(crate) fn measure(args: &Args) -> anyhow::Result<()> {
 }
 
 fn gaps_of_one(args: &Args, context: usize, stream: usize, clock: Instant) -> anyhow::Result<Vec<Gap>> {
-    // With `logprobs` every token is a piece, also one that ends within a character.
+    // With `logprobs` every token is a piece, even if it ends within a character.
     let body = json!({
         "prompt": format!("Stream {stream}"), "max_tokens": (context - 24).min(400), "temperature": 2, "stream": true,
         "logprobs": 0,

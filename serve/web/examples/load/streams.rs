@@ -1,4 +1,4 @@
-//! Speed: streams at once, each asking for the same number of tokens again and again.
+//! Speed: concurrent streams, each repeating requests for the same number of tokens.
 
 use std::io::BufRead;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 
 use super::Args;
 use super::client::{begin, get, post};
-use super::figures::{Csv, median_and_most};
+use super::figures::{Csv, median_and_max};
 
 struct Timed {
     stream: usize,
@@ -26,6 +26,7 @@ pub(crate) fn measure(args: &Args) -> anyhow::Result<()> {
     let mut answers_csv = Csv::new(args, "streams.csv", "streams,stream,first_ms,all_ms,tokens")?;
     let mut health_csv = Csv::new(args, "health.csv", "streams,ms")?;
     let mut alone = None;
+
     for &streams in &args.streams {
         let (answers, mut health, seconds) = at_once(args, streams)?;
         for Timed { stream, first, all, tokens } in &answers {
@@ -35,11 +36,12 @@ pub(crate) fn measure(args: &Args) -> anyhow::Result<()> {
         for time in &health {
             health_csv.row(&format!("{streams},{:.3}", time.as_secs_f64() * 1e3))?;
         }
+
         let tokens: usize = answers.iter().map(|answer| answer.tokens).sum();
         let speed = tokens as f64 / seconds;
-        let [median, most] = median_and_most(answers.iter().map(|answer| answer.first).collect());
+        let [median, most] = median_and_max(answers.iter().map(|answer| answer.first).collect());
         let (speed_alone, median_alone) = *alone.get_or_insert((speed, median));
-        let [health_median, health_most] = median_and_most(std::mem::take(&mut health));
+        let [health_median, health_most] = median_and_max(std::mem::take(&mut health));
         println!(
             "| {streams} | {speed:.0}, {:.2} | {median:.0} ms | {most:.0} ms | {:.2} | {health_median:.1} ms | \
              {health_most:.1} ms |",
@@ -65,6 +67,7 @@ fn at_once(args: &Args, streams: usize) -> anyhow::Result<(Vec<Timed>, Vec<Durat
                 })
             })
             .collect();
+
         let watching = scope.spawn(|| {
             let mut times = Vec::new();
             while !over.load(Ordering::Relaxed) {
@@ -75,6 +78,7 @@ fn at_once(args: &Args, streams: usize) -> anyhow::Result<(Vec<Timed>, Vec<Durat
             }
             Ok(times)
         });
+
         let mut answers = Vec::new();
         for asked in asking {
             answers.extend(asked.join().expect("no stream panics")?);
@@ -86,7 +90,7 @@ fn at_once(args: &Args, streams: usize) -> anyhow::Result<(Vec<Timed>, Vec<Durat
 }
 
 fn once(args: &Args, stream: usize, number: usize) -> anyhow::Result<Timed> {
-    // Hot, so that answers do not end early where the model would end them.
+    // A high temperature keeps the model from ending answers early.
     let body = format!(
         "{{\"prompt\": \"Question {}\", \"max_tokens\": {}, \"temperature\": 2, \"stream\": true, \
          \"stream_options\": {{\"include_usage\": true}}}}",

@@ -1,4 +1,4 @@
-//! From a request's prompts to its answer: whole, or as server-sent events while it is made.
+//! Answers to prompts: whole, or streamed as server-sent events.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -14,30 +14,27 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::parameters::Parameters;
-use crate::engine::{Ask, EncodeError, Sampling, Vocabulary};
+use crate::engine::{EncodeError, Sampling, SequenceRequest, Vocabulary};
 use crate::error::{ApiError, json_body};
-use crate::queue::{Event, Finish, Job, Outlet, Piece};
+use crate::queue::{Event, EventSender, FinishReason, Job, Piece};
 use crate::state::{Ready, Server};
 
-/// One prompt and how many tokens its answers may have.
 pub(super) struct Question {
     pub(super) prompt: Vec<u32>,
-    pub(super) most: usize,
+    pub(super) max_tokens: usize,
 }
 
-/// How one endpoint writes choices.
+/// JSON format of one endpoint's choices.
 pub(super) trait Dialect: Send + 'static {
     fn alternatives(&self) -> Option<usize>;
-    /// The `object` of a whole answer, and of a streamed piece.
+    /// The `object` field of a whole answer and of a streamed piece.
     fn objects(&self) -> (&'static str, &'static str);
-    /// A stream's first piece of a choice, before any text.
+    /// First piece of a streamed choice, before any text.
     fn opening(&self, index: usize) -> Option<Value>;
-    /// A stream's next piece of a choice, `offset` bytes after its beginning.
+    /// Next piece of a streamed choice, `offset` bytes into its text.
     fn piece(&self, index: usize, piece: &Piece, offset: usize, vocabulary: &dyn Vocabulary) -> Value;
-    /// A stream's last piece of a choice.
-    fn end(&self, index: usize, finish: Finish) -> Value;
-    /// A choice in one piece.
-    fn whole(&self, index: usize, whole: &Piece, finish: Finish, vocabulary: &dyn Vocabulary) -> Value;
+    fn end(&self, index: usize, finish: FinishReason) -> Value;
+    fn whole(&self, index: usize, whole: &Piece, finish: FinishReason, vocabulary: &dyn Vocabulary) -> Value;
 }
 
 /// Fields common to all pieces of an answer.
@@ -54,14 +51,14 @@ impl Envelope {
         Self { id, model, created }
     }
 
-    fn around(&self, object: &str, choices: &[Value]) -> Value {
+    fn wrap(&self, object: &str, choices: &[Value]) -> Value {
         let Self { id, model, created } = self;
         json!({ "id": id, "object": object, "created": created, "model": model, "choices": choices })
     }
 }
 
-/// Tokens of a text, made on a thread that may take its time.
-pub(super) async fn encoded<T: Send + 'static>(
+/// Encodes on a blocking thread, since a long text takes time.
+pub(super) async fn encode_in_background<T: Send + 'static>(
     encode: impl FnOnce() -> Result<T, EncodeError> + Send + 'static,
 ) -> Result<T, ApiError> {
     match tokio::task::spawn_blocking(encode).await {
@@ -70,7 +67,7 @@ pub(super) async fn encoded<T: Send + 'static>(
     }
 }
 
-/// Queues a sequence for every choice, and answers with what becomes of them.
+/// Queues a sequence per choice and returns their answers.
 pub(super) async fn answer<D: Dialect>(
     server: &Server,
     ready: &Ready,
@@ -82,23 +79,25 @@ pub(super) async fn answer<D: Dialect>(
     let (events, receiver) = unbounded_channel();
     let mut usage = Usage::default();
     let mut jobs = Vec::new();
-    for Question { prompt, most } in questions {
+    for Question { prompt, max_tokens } in questions {
         usage.prompt += prompt.len();
         for choice in 0..parameters.choices {
             let sampling = Sampling { choice, ..parameters.sampling };
             let alternatives = dialect.alternatives();
-            let ask = Ask { prompt: prompt.clone(), most, sampling, alternatives };
-            let outlet = Outlet { index: jobs.len(), events: events.clone() };
-            jobs.push(Job { ask, stop: parameters.stop.clone(), outlet, queued: Instant::now() });
+            let request = SequenceRequest { prompt: prompt.clone(), max_tokens, sampling, alternatives };
+            let sender = EventSender { index: jobs.len(), events: events.clone() };
+            jobs.push(Job { request, stop: parameters.stop.clone(), sender, queued: Instant::now() });
         }
     }
+
     let count = jobs.len();
     if count > server.limits.queue {
         let message = format!("{count} answers are more than the {} that may wait", server.limits.queue);
         return Err(ApiError::bad(message));
     }
     server.queue.push(jobs).map_err(ApiError::queue_full)?;
-    // From here on only the sequences can send.
+
+    // The channel closes when the last sequence is dropped.
     drop(events);
     let vocabulary = Arc::clone(&ready.vocabulary);
     let answer = Answer { receiver, count, usage, envelope, dialect, vocabulary };
@@ -123,7 +122,7 @@ impl Usage {
     }
 }
 
-/// Dropping it, as happens when a client leaves, cancels its sequences.
+/// A running answer. Dropping it, as when a client leaves, cancels its sequences.
 struct Answer<D> {
     receiver: UnboundedReceiver<(usize, Event)>,
     count: usize,
@@ -134,7 +133,7 @@ struct Answer<D> {
 }
 
 impl<D: Dialect> Answer<D> {
-    /// Text, an end or a failure. The usage is kept up to date on the way.
+    /// Returns the next piece, end or failure, and updates the usage.
     async fn event(&mut self) -> (usize, Event) {
         loop {
             match self.receiver.recv().await {
@@ -168,12 +167,12 @@ impl<D: Dialect> Answer<D> {
                 (_, Event::Begun { .. }) => {}
             }
         }
-        let mut body = self.envelope.around(self.dialect.objects().0, &choices);
+        let mut body = self.envelope.wrap(self.dialect.objects().0, &choices);
         body["usage"] = self.usage.json();
         Ok(json_body(&body).into_response())
     }
 
-    /// Waits for the first text, so that a failure before it is a status and not a line of the stream.
+    /// Waits for the first event, so that an early failure becomes an HTTP status.
     async fn streamed(mut self, usage: bool) -> Result<Response<Body>, ApiError> {
         let (index, first) = self.event().await;
         if let Event::Failed(error) = first {
@@ -193,14 +192,12 @@ impl<D: Dialect> Answer<D> {
     }
 }
 
-/// An answer on its way to its client.
 struct Streaming<D> {
     answer: Answer<D>,
     /// Choices that have not ended.
     open: usize,
-    /// Bytes sent of each choice, where it has begun.
+    /// Bytes of text sent per choice; `None` before its first piece.
     offsets: Vec<Option<usize>>,
-    /// Whether the client wants the usage.
     usage: bool,
     frames: VecDeque<sse::Event>,
 }
@@ -243,7 +240,7 @@ impl<D: Dialect> Streaming<D> {
         }
     }
 
-    /// Opens a choice that has not begun, and says how much of it was sent.
+    /// Opens a choice if necessary. Returns the bytes of text sent.
     fn begin(&mut self, index: usize) -> usize {
         if self.offsets[index].is_none()
             && let Some(opening) = self.answer.dialect.opening(index)
@@ -253,10 +250,10 @@ impl<D: Dialect> Streaming<D> {
         *self.offsets[index].get_or_insert(0)
     }
 
-    /// One without choices is the last and carries the usage.
+    /// Adds a frame. Without choices it is the last and carries the usage.
     fn frame(&mut self, choices: &[Value]) {
         let last = choices.is_empty();
-        let mut body = self.answer.envelope.around(self.answer.dialect.objects().1, choices);
+        let mut body = self.answer.envelope.wrap(self.answer.dialect.objects().1, choices);
         if self.usage {
             body["usage"] = if last { self.answer.usage.json() } else { Value::Null };
         }
@@ -264,10 +261,9 @@ impl<D: Dialect> Streaming<D> {
     }
 }
 
-/// OpenAI's name for how an answer ended.
-pub(super) fn reason(finish: Finish) -> &'static str {
+pub(super) fn reason(finish: FinishReason) -> &'static str {
     match finish {
-        Finish::Stop => "stop",
-        Finish::Length => "length",
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
     }
 }

@@ -9,37 +9,37 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::answer::{self, Dialect, Envelope, Question};
-use super::parameters::{Parameters, asked_tokens, check_length, opened, text_only};
+use super::parameters::{Parameters, check_length, neutral_parameters, read_request, requested_tokens};
 use crate::body::Fields;
 use crate::engine::{Likelihood, Message, Role, Vocabulary};
 use crate::error::ApiError;
 use crate::limits::Limits;
-use crate::queue::{Finish, Piece};
+use crate::queue::{FinishReason, Piece};
 use crate::state::Server;
 
 pub(crate) async fn chat(
     State(server): State<Arc<Server>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let (ready, mut fields) = opened(&server, request).await?;
+    let (ready, mut fields) = read_request(&server, request).await?;
     let messages = messages(&mut fields, &server.limits)?;
-    let asked = asked_tokens(&mut fields, &["max_completion_tokens", "max_tokens"], &server.limits)?;
+    let asked = requested_tokens(&mut fields, &["max_completion_tokens", "max_tokens"], &server.limits)?;
     let alternatives = alternatives(&mut fields)?;
     let parameters = Parameters::read(&mut fields, &server.limits)?;
-    fields.without_effect(&[
+    fields.accept_neutral(&[
         ("tools", json!([])),
         ("tool_choice", json!("none")),
         ("parallel_tool_calls", json!(true)),
         ("response_format", json!({ "type": "text" })),
         ("modalities", json!(["text"])),
     ])?;
-    fields.without_effect(&text_only())?;
+    fields.accept_neutral(&neutral_parameters())?;
     fields.finish()?;
 
     let vocabulary = Arc::clone(&ready.vocabulary);
-    let prompt = answer::encoded(move || vocabulary.encode_chat(&messages)).await?;
-    let most = check_length(asked, prompt.len(), ready.model.context, &ready.model, &server.limits)?;
-    let questions = vec![Question { prompt, most }];
+    let prompt = answer::encode_in_background(move || vocabulary.encode_chat(&messages)).await?;
+    let max_tokens = check_length(asked, prompt.len(), ready.model.context, &ready.model, &server.limits)?;
+    let questions = vec![Question { prompt, max_tokens }];
     let envelope = Envelope::new("chatcmpl", ready.model.id.clone());
     answer::answer(&server, &ready, envelope, Chat { alternatives }, parameters, questions).await
 }
@@ -53,10 +53,10 @@ fn alternatives(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     Ok(wanted.then_some(count.unwrap_or(0) as usize))
 }
 
-/// A message as clients send it, also one that they got from us before.
+/// A client's message. Fields with a default occur in our answers, which clients send back.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Sent {
+struct SentMessage {
     role: SentRole,
     content: Content,
     #[serde(default, rename = "refusal")]
@@ -71,7 +71,7 @@ struct Sent {
     _tool_calls: Absent,
 }
 
-/// `null`, and nothing else.
+/// A field that may only be `null`.
 type Absent = Option<Nothing>;
 
 #[derive(Deserialize)]
@@ -100,7 +100,7 @@ enum Part {
 }
 
 fn messages(fields: &mut Fields, limits: &Limits) -> Result<Vec<Message>, ApiError> {
-    let sent: Vec<Sent> = fields.required("messages")?;
+    let sent: Vec<SentMessage> = fields.required("messages")?;
     if sent.is_empty() || sent.len() > limits.messages {
         let message = format!("`messages` has {} of them; 1 to {} are read", sent.len(), limits.messages);
         return Err(ApiError::parameter("messages", message));
@@ -120,7 +120,6 @@ fn messages(fields: &mut Fields, limits: &Limits) -> Result<Vec<Message>, ApiErr
         .collect())
 }
 
-/// How a conversation's answers are written.
 struct Chat {
     alternatives: Option<usize>,
 }
@@ -144,11 +143,11 @@ impl Dialect for Chat {
         json!({ "index": index, "delta": { "content": piece.text }, "logprobs": logprobs, "finish_reason": null })
     }
 
-    fn end(&self, index: usize, finish: Finish) -> Value {
+    fn end(&self, index: usize, finish: FinishReason) -> Value {
         json!({ "index": index, "delta": {}, "logprobs": null, "finish_reason": answer::reason(finish) })
     }
 
-    fn whole(&self, index: usize, whole: &Piece, finish: Finish, vocabulary: &dyn Vocabulary) -> Value {
+    fn whole(&self, index: usize, whole: &Piece, finish: FinishReason, vocabulary: &dyn Vocabulary) -> Value {
         let message = json!({ "role": "assistant", "content": whole.text, "refusal": null });
         let logprobs = self.logprobs(&whole.tokens, vocabulary);
         json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": answer::reason(finish) })

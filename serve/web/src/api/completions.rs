@@ -9,15 +9,15 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::answer::{self, Dialect, Envelope, Question};
-use super::parameters::{Parameters, asked_tokens, check_length, opened, text_only};
+use super::parameters::{Parameters, check_length, neutral_parameters, read_request, requested_tokens};
 use crate::body::Fields;
 use crate::engine::{Likelihood, Vocabulary};
 use crate::error::ApiError;
 use crate::limits::Limits;
-use crate::queue::{Finish, Piece};
+use crate::queue::{FinishReason, Piece};
 use crate::state::Server;
 
-/// Tokens of an answer whose request does not say, as at OpenAI.
+/// Default of `max_tokens`, as in OpenAI's API.
 const DEFAULT_TOKENS: usize = 16;
 
 #[derive(Deserialize)]
@@ -29,7 +29,7 @@ enum Prompt {
     Lists(Vec<Vec<u32>>),
 }
 
-enum Words {
+enum PromptInput {
     Text(String),
     Tokens(Vec<u32>),
 }
@@ -38,44 +38,45 @@ pub(crate) async fn completions(
     State(server): State<Arc<Server>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let (ready, mut fields) = opened(&server, request).await?;
+    let (ready, mut fields) = read_request(&server, request).await?;
     let prompts = prompts(&mut fields, &server.limits, ready.model.vocabulary)?;
-    let asked = asked_tokens(&mut fields, &["max_tokens"], &server.limits)?;
+    let asked = requested_tokens(&mut fields, &["max_tokens"], &server.limits)?;
     let alternatives = fields.whole("logprobs", (0, 5))?.map(|count| count as usize);
     let parameters = Parameters::read(&mut fields, &server.limits)?;
-    fields.without_effect(&[("best_of", json!(1)), ("echo", json!(false)), ("suffix", json!(""))])?;
-    fields.without_effect(&text_only())?;
+    fields.accept_neutral(&[("best_of", json!(1)), ("echo", json!(false)), ("suffix", json!(""))])?;
+    fields.accept_neutral(&neutral_parameters())?;
     fields.finish()?;
 
     let vocabulary = Arc::clone(&ready.vocabulary);
-    let encode = move |words| match words {
-        Words::Text(text) => vocabulary.encode(&text),
-        Words::Tokens(tokens) => Ok(tokens),
+    let encode = move |input| match input {
+        PromptInput::Text(text) => vocabulary.encode(&text),
+        PromptInput::Tokens(tokens) => Ok(tokens),
     };
     let prompts: Vec<Vec<u32>> =
-        answer::encoded(move || prompts.into_iter().map(encode).collect::<Result<_, _>>()).await?;
+        answer::encode_in_background(move || prompts.into_iter().map(encode).collect::<Result<_, _>>())
+            .await?;
     let mut questions = Vec::with_capacity(prompts.len());
     for prompt in prompts {
-        let most = check_length(asked, prompt.len(), DEFAULT_TOKENS, &ready.model, &server.limits)?;
-        questions.push(Question { prompt, most });
+        let max_tokens = check_length(asked, prompt.len(), DEFAULT_TOKENS, &ready.model, &server.limits)?;
+        questions.push(Question { prompt, max_tokens });
     }
     let envelope = Envelope::new("cmpl", ready.model.id.clone());
     answer::answer(&server, &ready, envelope, Text { alternatives }, parameters, questions).await
 }
 
-fn prompts(fields: &mut Fields, limits: &Limits, known: usize) -> Result<Vec<Words>, ApiError> {
-    let prompts: Vec<Words> = match fields.required("prompt")? {
-        Prompt::Text(text) => vec![Words::Text(text)],
-        Prompt::Texts(texts) => texts.into_iter().map(Words::Text).collect(),
-        Prompt::Tokens(tokens) => vec![Words::Tokens(tokens)],
-        Prompt::Lists(lists) => lists.into_iter().map(Words::Tokens).collect(),
+fn prompts(fields: &mut Fields, limits: &Limits, known: usize) -> Result<Vec<PromptInput>, ApiError> {
+    let prompts: Vec<PromptInput> = match fields.required("prompt")? {
+        Prompt::Text(text) => vec![PromptInput::Text(text)],
+        Prompt::Texts(texts) => texts.into_iter().map(PromptInput::Text).collect(),
+        Prompt::Tokens(tokens) => vec![PromptInput::Tokens(tokens)],
+        Prompt::Lists(lists) => lists.into_iter().map(PromptInput::Tokens).collect(),
     };
     let wrong = |message| Err(ApiError::parameter("prompt", message));
     if prompts.is_empty() || prompts.len() > limits.prompts {
         return wrong(format!("`prompt` holds {}; 1 to {} are read", prompts.len(), limits.prompts));
     }
-    for words in &prompts {
-        let Words::Tokens(tokens) = words else { continue };
+    for input in &prompts {
+        let PromptInput::Tokens(tokens) = input else { continue };
         if tokens.is_empty() || tokens.iter().any(|token| *token as usize >= known) {
             return wrong(format!("a list of tokens has one at least, and none above {}", known - 1));
         }
@@ -83,7 +84,6 @@ fn prompts(fields: &mut Fields, limits: &Limits, known: usize) -> Result<Vec<Wor
     Ok(prompts)
 }
 
-/// How continued texts are written.
 struct Text {
     alternatives: Option<usize>,
 }
@@ -106,11 +106,11 @@ impl Dialect for Text {
         json!({ "index": index, "text": piece.text, "logprobs": logprobs, "finish_reason": null })
     }
 
-    fn end(&self, index: usize, finish: Finish) -> Value {
+    fn end(&self, index: usize, finish: FinishReason) -> Value {
         json!({ "index": index, "text": "", "logprobs": null, "finish_reason": answer::reason(finish) })
     }
 
-    fn whole(&self, index: usize, whole: &Piece, finish: Finish, vocabulary: &dyn Vocabulary) -> Value {
+    fn whole(&self, index: usize, whole: &Piece, finish: FinishReason, vocabulary: &dyn Vocabulary) -> Value {
         let logprobs = self.logprobs(&whole.tokens, 0, vocabulary);
         let finish = answer::reason(finish);
         json!({ "index": index, "text": whole.text, "logprobs": logprobs, "finish_reason": finish })

@@ -1,4 +1,4 @@
-//! The API: what is read from requests, and what is written in answers.
+//! The endpoints of the API.
 
 mod answer;
 mod chat;

@@ -1,4 +1,4 @@
-//! Parameters that both kinds of request have.
+//! Parameters shared by chat and text completions.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -14,12 +14,11 @@ use crate::error::ApiError;
 use crate::limits::Limits;
 use crate::state::{Ready, Server};
 
-/// How a request wants to be answered.
 #[derive(Debug)]
 pub(crate) struct Parameters {
-    /// `choice` is still to be set.
+    /// Its `choice` is not set yet.
     pub(crate) sampling: Sampling,
-    /// Answers to each prompt.
+    /// Answers per prompt.
     pub(crate) choices: u64,
     pub(crate) stop: Vec<String>,
     pub(crate) stream: bool,
@@ -38,42 +37,45 @@ enum OneOrMore {
 #[serde(deny_unknown_fields)]
 struct StreamOptions {
     include_usage: Option<bool>,
-    /// Padding against guesses from packet sizes; there is none here, as if it were declined.
+    /// Padding that hides the sizes of tokens, which this server never sends.
     #[serde(rename = "include_obfuscation")]
     _obfuscation: Option<bool>,
 }
 
 impl Parameters {
     pub(crate) fn read(fields: &mut Fields, limits: &Limits) -> Result<Self, ApiError> {
-        // Beyond these, penalties and temperatures only make noise; what is finite in JSON stays so in arithmetic.
+        // Within these ranges all arithmetic stays finite.
         let sampling = Sampling {
             temperature: fields.number("temperature", (0.0, 2.0))?.unwrap_or(1.0),
             top_p: fields.number("top_p", (f64::MIN_POSITIVE, 1.0))?,
             min_p: fields.number("min_p", (0.0, 1.0))?,
             repetition_penalty: fields.number("repetition_penalty", (0.01, 100.0))?,
-            // llama.cpp's way to ask for no limit.
+            // 0 is no limit, as in llama.cpp.
             top_k: fields.whole("top_k", (0, 1 << 31))?.map(|k| k as usize).filter(|k| *k > 0),
-            seed: fields.whole("seed", (0, i64::MAX as u64))?.unwrap_or_else(any_seed),
+            seed: fields.whole("seed", (0, i64::MAX as u64))?.unwrap_or_else(random_seed),
             choice: 0,
         };
+
         let stop = match fields.optional::<OneOrMore>("stop")? {
             None => Vec::new(),
             Some(OneOrMore::One(string)) => vec![string],
             Some(OneOrMore::More(strings)) => strings,
         };
         check_stop(&stop, limits)?;
+
         let stream = fields.optional("stream")?.unwrap_or(false);
         let options = fields.optional::<StreamOptions>("stream_options")?;
         if options.is_some() && !stream {
             let message = "`stream_options` is for requests with `stream`";
             return Err(ApiError::parameter("stream_options", message));
         }
-        fields.without_effect(&[
+
+        fields.accept_neutral(&[
             ("frequency_penalty", json!(0)),
             ("presence_penalty", json!(0)),
             ("logit_bias", json!({})),
         ])?;
-        fields.labels(&["user", "safety_identifier", "prompt_cache_key"])?;
+        fields.ignore_labels(&["user", "safety_identifier", "prompt_cache_key"])?;
         Ok(Self {
             sampling,
             choices: fields.whole("n", (1, limits.choices))?.unwrap_or(1),
@@ -99,12 +101,12 @@ fn check_stop(stop: &[String], limits: &Limits) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn any_seed() -> u64 {
+fn random_seed() -> u64 {
     RandomState::new().hash_one(0_u8)
 }
 
-/// The model and what is asked of it. Requests by the name of a model that is not here are refused.
-pub(crate) async fn opened(
+/// Refuses requests for another model.
+pub(crate) async fn read_request(
     server: &Server,
     request: Request<Body>,
 ) -> Result<(Arc<Ready>, Fields), ApiError> {
@@ -122,7 +124,7 @@ pub(crate) fn unknown_model(asked: &str, model: &Model) -> ApiError {
     ApiError::parameter("model", message).code("model_not_found").status(StatusCode::NOT_FOUND)
 }
 
-/// How many tokens an answer may have. `default` is for requests that do not say.
+/// Maximum number of tokens of an answer, by default `default`.
 pub(crate) fn check_length(
     asked: Option<u64>,
     prompt: usize,
@@ -130,7 +132,7 @@ pub(crate) fn check_length(
     model: &Model,
     limits: &Limits,
 ) -> Result<usize, ApiError> {
-    // The last token of an answer is never read back, so it needs no place in the context.
+    // The model never reads an answer's last token.
     let left = (model.context + 1).saturating_sub(prompt);
     let most = asked.map_or(default.min(left).min(limits.tokens), |asked| asked as usize);
     if most == 0 || most > left {
@@ -145,8 +147,8 @@ pub(crate) fn check_length(
     Ok(most)
 }
 
-/// `max_tokens`, or whatever it is called.
-pub(crate) fn asked_tokens(
+/// Reads the requested number of tokens under any of `names`.
+pub(crate) fn requested_tokens(
     fields: &mut Fields,
     names: &[&str],
     limits: &Limits,
@@ -162,7 +164,7 @@ pub(crate) fn asked_tokens(
     Ok(asked)
 }
 
-/// Names that a newer client may send with a value that changes nothing.
-pub(crate) fn text_only() -> [(&'static str, Value); 2] {
+/// Parameters of newer clients, with values that change nothing.
+pub(crate) fn neutral_parameters() -> [(&'static str, Value); 2] {
     [("store", json!(false)), ("service_tier", json!("auto"))]
 }

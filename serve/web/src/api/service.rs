@@ -1,4 +1,4 @@
-//! Routes other than answers: the model, the server's health and metrics, tokens of a text.
+//! Routes other than answers: models, health, metrics, tokenization.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use axum::http::{Request, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
 
-use super::answer::encoded;
-use super::parameters::{opened, unknown_model};
+use super::answer::encode_in_background;
+use super::parameters::{read_request, unknown_model};
 use crate::engine::Model;
 use crate::error::{ApiError, json_body};
 use crate::state::{Server, Status};
 
-/// `GET /health`: 200 once there is a model. The one route without a key.
+/// `GET /health`: 200 once a model is loaded, 503 before. Needs no key.
 pub(crate) async fn health(State(server): State<Arc<Server>>) -> Response<Body> {
     let (status, body) = match server.status() {
         Status::Ready(_) => (StatusCode::OK, json!({ "status": "ok" })),
@@ -26,14 +26,12 @@ pub(crate) async fn health(State(server): State<Arc<Server>>) -> Response<Body> 
     (status, json_body(&body)).into_response()
 }
 
-/// `GET /v1/models`.
 pub(crate) async fn models(State(server): State<Arc<Server>>) -> Result<Response<Body>, ApiError> {
     let ready = server.ready()?;
-    let list = json!({ "object": "list", "data": [described(&ready.model)] });
+    let list = json!({ "object": "list", "data": [model_json(&ready.model)] });
     Ok(json_body(&list).into_response())
 }
 
-/// `GET /v1/models/{id}`.
 pub(crate) async fn model(
     State(server): State<Arc<Server>>,
     Path(id): Path<String>,
@@ -42,15 +40,14 @@ pub(crate) async fn model(
     if id != ready.model.id {
         return Err(unknown_model(&id, &ready.model));
     }
-    Ok(json_body(&described(&ready.model)).into_response())
+    Ok(json_body(&model_json(&ready.model)).into_response())
 }
 
-fn described(model: &Model) -> Value {
+fn model_json(model: &Model) -> Value {
     let Model { id, created, context, .. } = model;
     json!({ "id": id, "object": "model", "created": created, "owned_by": "spillway", "max_model_len": context })
 }
 
-/// `GET /metrics`.
 pub(crate) async fn metrics(State(server): State<Arc<Server>>) -> Response<Body> {
     let counters = match server.status() {
         Status::Ready(ready) => (ready.counters)(),
@@ -60,15 +57,15 @@ pub(crate) async fn metrics(State(server): State<Arc<Server>>) -> Response<Body>
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response()
 }
 
-/// `POST /tokenize`: the tokens of `content`, as llama.cpp's server names it.
+/// `POST /tokenize`: the tokens of `content`, the field's name in llama.cpp's server.
 pub(crate) async fn tokenize(
     State(server): State<Arc<Server>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let (ready, mut fields) = opened(&server, request).await?;
+    let (ready, mut fields) = read_request(&server, request).await?;
     let content: String = fields.required("content")?;
     fields.finish()?;
     let vocabulary = Arc::clone(&ready.vocabulary);
-    let tokens = encoded(move || vocabulary.encode(&content)).await?;
+    let tokens = encode_in_background(move || vocabulary.encode(&content)).await?;
     Ok(json_body(&json!({ "tokens": tokens, "count": tokens.len() })).into_response())
 }

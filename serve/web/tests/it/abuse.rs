@@ -1,4 +1,4 @@
-//! Clients that are slow, greedy or malformed: bounded in number and time, and the server answers others meanwhile.
+//! Slow, greedy or malformed clients are bounded in number and time, and the server still answers others.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -6,25 +6,23 @@ use std::time::Duration;
 
 use web::{Echo, Limits};
 
-use super::client::{Answer, PATIENCE, Served, post_request, settings};
-use super::engines::Stepped;
+use super::client::{Answer, TIMEOUT, TestServer, post_request, settings};
+use super::engines::SteppedEngine;
 
-/// Short enough for a test to wait for. A busy machine may miss it itself, between connecting and sending a request: a
-/// test limits only the time it is about, and asks again where its own request was too late.
+/// A time limit that a test can wait for. Tests shorten only the limit they check, and repeat their own late requests.
 const SHORT: Duration = Duration::from_millis(200);
 
 fn short_heads() -> Limits {
     Limits { head_time: SHORT, ..Limits::default() }
 }
 
-fn echo(limits: Limits) -> Served {
-    Served::start(settings(limits), |desk| Echo::default().answer(desk))
+fn echo(limits: Limits) -> TestServer {
+    TestServer::start(settings(limits), |worker| Echo::default().answer(worker))
 }
 
-/// Reads until the server closes, which it must.
 fn until_closed(mut stream: TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // Closed with unread bytes of ours, a connection is reset.
+    // Closing a connection with unread bytes resets it.
     let _reset = stream.read_to_end(&mut bytes);
     bytes
 }
@@ -40,7 +38,7 @@ fn connections_without_a_request_are_closed() {
 }
 
 #[test]
-fn a_head_that_does_not_end_is_not_waited_for() {
+fn an_unfinished_head_times_out() {
     let server = echo(short_heads());
     let mut stream = server.connect();
     stream.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Slow: ").unwrap();
@@ -49,7 +47,7 @@ fn a_head_that_does_not_end_is_not_waited_for() {
 }
 
 #[test]
-fn a_connection_that_is_kept_and_not_used_is_closed() {
+fn an_idle_kept_connection_is_closed() {
     let server = echo(short_heads());
     let closed_after_an_answer = (0..100).any(|_| {
         let mut stream = server.connect();
@@ -60,7 +58,7 @@ fn a_connection_that_is_kept_and_not_used_is_closed() {
 }
 
 #[test]
-fn a_body_that_does_not_come_is_not_waited_for() {
+fn an_unfinished_body_is_a_408() {
     let server = echo(Limits { body_time: SHORT, ..Limits::default() });
     let mut stream = server.connect();
     let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
@@ -73,17 +71,17 @@ fn a_body_that_does_not_come_is_not_waited_for() {
 #[test]
 fn a_reader_that_takes_nothing_is_disconnected_and_frees_its_place() {
     let limits = Limits { tokens: 1 << 20, body_bytes: 8 << 20, write_time: SHORT, ..Limits::default() };
-    let server = Served::start(settings(limits), |desk| {
-        // Far more than sockets buffer: each token becomes a piece of some two hundred bytes.
+    let server = TestServer::start(settings(limits), |worker| {
+        // Far more than sockets buffer: each token is a piece of about two hundred bytes.
         Echo { slots: 1, context: 1 << 20, script: vec!["x".repeat(200_000)], ..Echo::default() }
-            .answer(desk);
+            .answer(worker);
     });
     let mut stream = server.connect();
     let body = "{\"prompt\": \"a\", \"max_tokens\": 200000, \"stream\": true}";
     stream.write_all(post_request("/v1/completions", body).as_bytes()).unwrap();
     let mut first = [0; 1];
     stream.read_exact(&mut first).unwrap();
-    // Nothing more is read, and the connection stays open on this side.
+    // The client reads no more and keeps the connection open.
     server.wait_for("connections", 1.0);
     server.wait_for("active_sequences", 0.0);
     drop(stream);
@@ -148,11 +146,11 @@ fn bytes_that_are_not_http_are_refused() {
 }
 
 #[test]
-fn ten_thousand_connections_take_no_more_than_the_limit_and_go_away() {
+fn ten_thousand_connections_stay_within_the_limit_and_are_freed() {
     let server = echo(Limits { connections: 32, ..Limits::default() });
     let mut open = Vec::new();
     for _ in 0..10_000 {
-        // The ends of this test's process are bounded, too.
+        // This process may open a limited number of files.
         if open.len() == 200 {
             open.drain(..100).for_each(drop);
         }
@@ -165,34 +163,34 @@ fn ten_thousand_connections_take_no_more_than_the_limit_and_go_away() {
     assert!(beyond > 1_000.0, "{beyond}");
 }
 
-/// Idle connections are not waited for here: their time is longer than the test's.
-fn patient(connections: usize) -> Limits {
-    Limits { connections, head_time: 2 * PATIENCE, ..Limits::default() }
+/// Limits whose timeout closes no idle connection during a test.
+fn limits_without_timeouts(connections: usize) -> Limits {
+    Limits { connections, head_time: 2 * TIMEOUT, ..Limits::default() }
 }
 
 #[test]
-fn health_answers_while_every_place_is_taken_by_connections_that_ask_nothing() {
-    let server = echo(patient(8));
+fn health_answers_while_idle_connections_hold_every_slot() {
+    let server = echo(limits_without_timeouts(8));
     let mut idle: Vec<TcpStream> = (0..8).map(|_| server.connect()).collect();
     assert_eq!(server.get("/health").status, 200);
     assert!(until_closed(idle.remove(0)).is_empty(), "the first has asked nothing for longest");
     for mut stream in idle {
         stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-        assert_eq!(Answer::read(&mut stream).status, 200, "nobody else had to leave");
+        assert_eq!(Answer::read(&mut stream).status, 200, "no other connection was closed");
     }
 }
 
 #[test]
-fn a_connection_that_was_answered_makes_room_and_one_that_is_being_answered_does_not() {
-    let (engine, steps) = Stepped::new(2);
-    let limits = Limits { tokens: 1 << 20, ..patient(2) };
-    let server = Served::start(settings(limits), move |desk| engine.answer(desk));
+fn only_a_connection_without_a_running_answer_is_displaced() {
+    let (engine, steps) = SteppedEngine::new(2);
+    let limits = Limits { tokens: 1 << 20, ..limits_without_timeouts(2) };
+    let server = TestServer::start(settings(limits), move |worker| engine.answer(worker));
     let mut answered = server.connect();
     answered.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     assert_eq!(Answer::read_measured(&mut answered).status, 200);
     let first = endless(&server);
     assert_eq!(steps.one(), ["a"]);
-    // The answered connection counts as one only after its answer has left; until then a newcomer is turned away.
+    // The answered connection is idle only once its answer is sent; until then a new connection is refused.
     let second = 'let_in: loop {
         let newcomer = endless(&server);
         while !is_closed(&newcomer) {
@@ -202,35 +200,35 @@ fn a_connection_that_was_answered_makes_room_and_one_that_is_being_answered_does
         }
     };
     assert!(until_closed(answered).is_empty());
-    assert!(until_closed(server.connect()).is_empty(), "both places have a request");
+    assert!(until_closed(server.connect()).is_empty(), "both slots have a request");
     drop(steps);
     for mut stream in [first, second] {
         assert!(!Answer::read(&mut stream).chunks().is_empty());
     }
 }
 
-/// Asks for more tokens than anybody gets before the engine's steps are given up.
-fn endless(server: &Served) -> TcpStream {
+/// Requests more tokens than the engine makes during the test.
+fn endless(server: &TestServer) -> TcpStream {
     let mut stream = server.connect();
     let body = r#"{"prompt": "a", "max_tokens": 1000000, "stream": true}"#;
-    // Turned away, a connection may be closed before it is written to.
+    // A refused connection may be closed before the write.
     let _turned_away = stream.write_all(post_request("/v1/completions", body).as_bytes());
     stream
 }
 
-/// Whether the server has closed a connection, which it tells within some milliseconds or not yet.
+/// Whether the server has closed a connection; waits up to 2 ms.
 fn is_closed(stream: &TcpStream) -> bool {
     stream.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
     let closed = match stream.peek(&mut [0]) {
         Ok(bytes) => bytes == 0,
         Err(error) => error.kind() == ErrorKind::ConnectionReset,
     };
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     closed
 }
 
-/// A connection is closed without an answer while all places have requests, and where its own request came too late.
-fn still_answers(server: &Served) {
+/// Repeats the request, because it fails while all slots are busy or if it is late.
+fn still_answers(server: &TestServer) {
     for _ in 0..20_000 {
         let answered = TcpStream::connect(server.address).ok().is_some_and(|mut stream| {
             let sent =

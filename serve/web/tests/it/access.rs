@@ -2,12 +2,10 @@
 
 use web::{ApiKey, Echo, Limits, Settings, Web};
 
-use super::client::{Answer, Served, settings};
+use super::client::{Answer, TestServer, settings};
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
-/// Paths and methods that the server answers. The crate's own test asks each route it has for the key; here they go
-/// over the wire.
 const ROUTES: [(&str, &str); 8] = [
     ("GET", "/"),
     ("GET", "/health"),
@@ -19,18 +17,18 @@ const ROUTES: [(&str, &str); 8] = [
     ("POST", "/v1/completions"),
 ];
 
-fn with(change: impl FnOnce(&mut Settings)) -> Served {
+fn with(change: impl FnOnce(&mut Settings)) -> TestServer {
     let mut settings = settings(Limits::default());
     change(&mut settings);
-    Served::start(settings, |desk| Echo::default().answer(desk))
+    TestServer::start(settings, |worker| Echo::default().answer(worker))
 }
 
-fn ask(server: &Served, method: &str, path: &str, headers: &str) -> Answer {
+fn ask(server: &TestServer, method: &str, path: &str, headers: &str) -> Answer {
     server.send(format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n"))
 }
 
 #[test]
-fn without_the_key_no_route_answers_but_health() {
+fn only_health_answers_without_the_key() {
     let server = with(|settings| settings.key = Some(ApiKey::new(KEY).unwrap()));
     let unknown = [("GET", "/nowhere"), ("DELETE", "/v1/models"), ("OPTIONS", "/"), ("HEAD", "/metrics")];
     for (method, path) in ROUTES.into_iter().chain(unknown) {
@@ -53,7 +51,7 @@ fn without_the_key_no_route_answers_but_health() {
 }
 
 #[test]
-fn an_address_that_others_reach_needs_a_key() {
+fn an_address_other_than_loopback_needs_a_key() {
     let open = Settings { host: "0.0.0.0".parse().unwrap(), ..settings(Limits::default()) };
     let refused = Web::start(open.clone(), |_desk| Ok(())).err().expect("it must not listen");
     assert!(refused.to_string().contains("--api-key-file"), "{refused}");
@@ -62,7 +60,7 @@ fn an_address_that_others_reach_needs_a_key() {
 }
 
 #[test]
-fn a_request_under_another_name_is_refused_on_every_route() {
+fn a_request_with_a_foreign_host_is_refused_on_every_route() {
     let server = with(|settings| settings.hosts = vec!["box.lan".into()]);
     for (method, path) in ROUTES {
         let head = |host: &str| format!("{method} {path} HTTP/1.1\r\n{host}Connection: close\r\n\r\n");
@@ -79,7 +77,7 @@ fn a_request_under_another_name_is_refused_on_every_route() {
 }
 
 #[test]
-fn every_answer_forbids_what_a_browser_could_do_with_it() {
+fn every_answer_has_the_security_headers() {
     let server = with(|_| ());
     for (method, path) in ROUTES.into_iter().chain([("GET", "/nowhere"), ("PUT", "/")]) {
         let head = ask(&server, method, path, "").head;
@@ -119,7 +117,7 @@ fn only_json_is_read() {
 }
 
 #[test]
-fn other_origins_may_ask_only_where_they_are_named() {
+fn other_origins_are_allowed_only_by_name() {
     let origin = "https://pages.example";
     let preflight = format!("Origin: {origin}\r\nAccess-Control-Request-Method: POST\r\n");
     let closed = with(|_| ());

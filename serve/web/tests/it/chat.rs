@@ -3,20 +3,19 @@
 use serde_json::{Value, json};
 use web::Echo;
 
-use super::client::{Served, streamed_text};
+use super::client::{TestServer, streamed_text};
 
 const PATH: &str = "/v1/chat/completions";
 
-/// A question with further parameters.
-fn said(text: &str, mut parameters: Value) -> Value {
+fn chat_request(text: &str, mut parameters: Value) -> Value {
     parameters["messages"] = json!([{ "role": "user", "content": text }]);
     parameters
 }
 
 #[test]
 fn an_answer_has_openais_shape_and_counts_its_tokens() {
-    let server = Served::echo(Echo::default());
-    let answer = server.post_json(PATH, &said("hello", json!({ "model": "echo" })));
+    let server = TestServer::echo(Echo::default());
+    let answer = server.post_json(PATH, &chat_request("hello", json!({ "model": "echo" })));
     assert_eq!(answer.status, 200);
     let body = answer.json();
     assert_eq!(body["object"], "chat.completion");
@@ -33,9 +32,9 @@ fn an_answer_has_openais_shape_and_counts_its_tokens() {
 
 #[test]
 fn a_stream_joins_to_the_whole_answer_and_ends_with_done_and_its_usage() {
-    let server = Served::echo(Echo::default());
+    let server = TestServer::echo(Echo::default());
     let text = "naïve 🌊 words";
-    let body = said(text, json!({ "stream": true, "stream_options": { "include_usage": true } }));
+    let body = chat_request(text, json!({ "stream": true, "stream_options": { "include_usage": true } }));
     let answer = server.post_json(PATH, &body);
     assert!(answer.head.contains("content-type: text/event-stream"), "{}", answer.head);
     let chunks = answer.chunks();
@@ -52,8 +51,8 @@ fn a_stream_joins_to_the_whole_answer_and_ends_with_done_and_its_usage() {
 
 #[test]
 fn no_piece_of_a_stream_ends_within_a_character() {
-    let server = Served::echo(Echo::default());
-    let chunks = server.post_json(PATH, &said("é🌊é", json!({ "stream": true }))).chunks();
+    let server = TestServer::echo(Echo::default());
+    let chunks = server.post_json(PATH, &chat_request("é🌊é", json!({ "stream": true }))).chunks();
     let pieces: Vec<&str> =
         chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str()).collect();
     assert_eq!(pieces, ["", "é", "🌊", "é"]);
@@ -61,74 +60,75 @@ fn no_piece_of_a_stream_ends_within_a_character() {
 
 #[test]
 fn bytes_that_are_no_character_become_its_replacement_also_at_the_end() {
-    let server = Served::echo(Echo::default());
-    // Cut within the last character.
-    let body = server.post_json(PATH, &said("aé", json!({ "max_tokens": 2 }))).json();
+    let server = TestServer::echo(Echo::default());
+    // The limit cuts the last character.
+    let body = server.post_json(PATH, &chat_request("aé", json!({ "max_tokens": 2 }))).json();
     assert_eq!(body["choices"][0]["message"]["content"], "a\u{fffd}");
     assert_eq!(body["choices"][0]["finish_reason"], "length");
 }
 
 #[test]
 fn stop_strings_end_an_answer_and_no_part_of_one_is_sent() {
-    let server = Served::echo(Echo::default());
+    let server = TestServer::echo(Echo::default());
     let more = json!({ "stream": true, "stop": ["END", "\n\n"] });
-    let chunks = server.post_json(PATH, &said("an EN and EEND of it", more)).chunks();
+    let chunks = server.post_json(PATH, &chat_request("an EN and EEND of it", more)).chunks();
     assert_eq!(streamed_text(&chunks, 0), "an EN and E");
     assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "stop");
     for chunk in &chunks {
         let piece = chunk["choices"][0]["delta"]["content"].as_str().unwrap_or_default();
         assert!(!piece.ends_with("EN"), "{piece}");
     }
-    let whole = server.post_json(PATH, &said("one, two", json!({ "stop": ", " }))).json();
+    let whole = server.post_json(PATH, &chat_request("one, two", json!({ "stop": ", " }))).json();
     assert_eq!(whole["choices"][0]["message"]["content"], "one");
 }
 
 #[test]
 fn text_held_back_for_a_stop_string_that_did_not_come_is_sent_at_the_end() {
-    let server = Served::echo(Echo::default());
+    let server = TestServer::echo(Echo::default());
     for most in [5, 50] {
-        let body =
-            server.post_json(PATH, &said("an EN", json!({ "stop": "END", "max_tokens": most }))).json();
+        let body = server
+            .post_json(PATH, &chat_request("an EN", json!({ "stop": "END", "max_tokens": most })))
+            .json();
         assert_eq!(body["choices"][0]["message"]["content"], "an EN");
     }
 }
 
 #[test]
-fn several_choices_are_told_apart() {
-    let server = Served::echo(Echo::default());
-    let body = server.post_json(PATH, &said("ab", json!({ "n": 3 }))).json();
+fn choices_carry_their_index() {
+    let server = TestServer::echo(Echo::default());
+    let body = server.post_json(PATH, &chat_request("ab", json!({ "n": 3 }))).json();
     let indices: Vec<_> = body["choices"].as_array().unwrap().iter().map(|choice| &choice["index"]).collect();
     assert_eq!(indices, [0, 1, 2]);
     assert_eq!(body["usage"]["completion_tokens"], 6);
-    let chunks = server.post_json(PATH, &said("ab", json!({ "n": 2, "stream": true }))).chunks();
+    let chunks = server.post_json(PATH, &chat_request("ab", json!({ "n": 2, "stream": true }))).chunks();
     assert_eq!([streamed_text(&chunks, 0), streamed_text(&chunks, 1)], ["ab", "ab"]);
 }
 
 #[test]
 fn log_probabilities_come_with_bytes_and_as_many_alternatives_as_asked() {
-    let server = Served::echo(Echo::default());
+    let server = TestServer::echo(Echo::default());
     let more = json!({ "logprobs": true, "top_logprobs": 2 });
-    let body = server.post_json(PATH, &said("é", more)).json();
+    let body = server.post_json(PATH, &chat_request("é", more)).json();
     let content = body["choices"][0]["logprobs"]["content"].as_array().unwrap();
     let bytes: Vec<_> = content.iter().map(|entry| entry["bytes"][0].as_u64().unwrap()).collect();
     assert_eq!(bytes, [0xc3, 0xa9]);
     assert!(content.iter().all(|entry| entry["top_logprobs"].as_array().unwrap().len() == 2));
     assert!(content.iter().all(|entry| entry["logprob"].as_f64().unwrap() <= 0.0));
-    let without = server.post_json(PATH, &said("é", json!({}))).json();
+    let without = server.post_json(PATH, &chat_request("é", json!({}))).json();
     assert!(without["choices"][0]["logprobs"].is_null());
 }
 
 #[test]
 fn tokens_that_a_stop_string_cut_off_have_no_log_probabilities() {
-    let server = Served::echo(Echo::default());
+    let server = TestServer::echo(Echo::default());
     let more = json!({ "logprobs": true, "stop": "cd" });
-    let body = server.post_json(PATH, &said("abcd", more)).json();
+    let body = server.post_json(PATH, &chat_request("abcd", more)).json();
     assert_eq!(body["choices"][0]["logprobs"]["content"].as_array().unwrap().len(), 2);
 }
 
 #[test]
-fn a_conversation_sent_back_as_it_was_received_is_understood() {
-    let server = Served::echo(Echo::default());
+fn a_conversation_is_accepted_as_it_was_received() {
+    let server = TestServer::echo(Echo::default());
     let body = json!({ "messages": [
         { "role": "developer", "content": "Be brief." },
         { "role": "user", "content": [{ "type": "text", "text": "one " }, { "type": "text", "text": "two" }] },
@@ -141,13 +141,13 @@ fn a_conversation_sent_back_as_it_was_received_is_understood() {
 
 #[test]
 fn parameters_that_clients_send_by_default_are_accepted_and_others_refused_by_name() {
-    let server = Served::echo(Echo::default());
+    let server = TestServer::echo(Echo::default());
     let defaults = json!({
         "frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}, "user": "somebody", "n": 1, "stream": false,
         "response_format": { "type": "text" }, "tools": [], "store": false, "service_tier": "auto", "top_p": 1,
         "temperature": 1, "stop": null, "seed": null, "max_tokens": null, "logprobs": false, "tool_choice": "none",
     });
-    assert_eq!(server.post_json(PATH, &said("a", defaults)).status, 200);
+    assert_eq!(server.post_json(PATH, &chat_request("a", defaults)).status, 200);
     for (name, value) in [
         ("frequency_penalty", json!(0.5)),
         ("logit_bias", json!({ "5": 1 })),
@@ -158,14 +158,14 @@ fn parameters_that_clients_send_by_default_are_accepted_and_others_refused_by_na
         ("chat_template", json!("{{ x }}")),
         ("unheard_of", json!(null)),
     ] {
-        let answer = server.post_json(PATH, &said("a", json!({ name: value })));
+        let answer = server.post_json(PATH, &chat_request("a", json!({ name: value })));
         assert_eq!((answer.status, answer.error("param")), (400, name.to_owned()));
     }
 }
 
 #[test]
 fn numbers_out_of_range_are_refused_by_name() {
-    let server = Served::echo(Echo::default());
+    let server = TestServer::echo(Echo::default());
     let huge = "1e400";
     for (name, value) in [
         ("temperature", "-0.1"),
@@ -197,8 +197,8 @@ fn numbers_out_of_range_are_refused_by_name() {
 }
 
 #[test]
-fn a_wrong_message_is_named_by_its_place() {
-    let server = Served::echo(Echo::default());
+fn a_wrong_message_is_named_by_its_path() {
+    let server = TestServer::echo(Echo::default());
     for (messages, param) in [
         (json!([{ "role": "tool", "content": "a" }]), "messages[0].role"),
         (json!([{ "role": "user" }]), "messages[0]"),
@@ -217,9 +217,10 @@ fn a_wrong_message_is_named_by_its_place() {
 
 #[test]
 fn a_prompt_with_its_answer_must_fit_the_context_and_is_never_cut() {
-    let server = Served::echo(Echo { context: 8, ..Echo::default() });
-    let asked = |text: &str, most: Value| server.post_json(PATH, &said(text, json!({ "max_tokens": most })));
-    // Four letters and a control token; the last token of an answer is never read.
+    let server = TestServer::echo(Echo { context: 8, ..Echo::default() });
+    let asked =
+        |text: &str, most: Value| server.post_json(PATH, &chat_request(text, json!({ "max_tokens": most })));
+    // The prompt has five tokens with its control token; the model never reads an answer's last token.
     assert_eq!(asked("abcd", json!(4)).status, 200);
     for (text, most) in [("abcd", json!(5)), ("abcdefgh", json!(null))] {
         let refused = asked(text, most);
@@ -230,8 +231,8 @@ fn a_prompt_with_its_answer_must_fit_the_context_and_is_never_cut() {
 }
 
 #[test]
-fn a_model_that_is_not_here_is_not_found() {
-    let server = Served::echo(Echo::default());
-    let answer = server.post_json(PATH, &said("a", json!({ "model": "gpt-4o" })));
+fn an_unknown_model_is_a_404() {
+    let server = TestServer::echo(Echo::default());
+    let answer = server.post_json(PATH, &chat_request("a", json!({ "model": "gpt-4o" })));
     assert_eq!((answer.status, answer.error("code").as_str()), (404, "model_not_found"));
 }

@@ -1,17 +1,16 @@
-//! A small HTTP/1.1 client that shows what went over the wire, and a server to talk to.
+//! A small HTTP/1.1 client that shows the raw bytes of an answer, and a server to test.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use serde_json::Value;
-use web::{Desk, Echo, Limits, Settings, Web};
+use web::{Echo, InferenceWorker, Limits, Settings, Web};
 
-/// Longer than any answer takes; a test that waits so long fails.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+/// Timeout of a test, longer than any answer takes.
+pub(crate) const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A server on a port of its own.
-pub(crate) struct Served {
+pub(crate) struct TestServer {
     web: Option<Web>,
     pub(crate) address: SocketAddr,
 }
@@ -21,12 +20,12 @@ pub(crate) fn settings(limits: Limits) -> Settings {
     Settings { host, port: 0, key: None, hosts: Vec::new(), origins: Vec::new(), limits }
 }
 
-impl Served {
+impl TestServer {
     pub(crate) fn echo(echo: Echo) -> Self {
-        Self::start(settings(Limits::default()), move |desk| echo.answer(desk))
+        Self::start(settings(Limits::default()), move |worker| echo.answer(worker))
     }
 
-    pub(crate) fn start(settings: Settings, work: impl FnOnce(Desk) + Send + 'static) -> Self {
+    pub(crate) fn start(settings: Settings, work: impl FnOnce(InferenceWorker) + Send + 'static) -> Self {
         let server = Self::loading(settings, work);
         while server.get("/health").status != 200 {
             std::thread::sleep(Duration::from_millis(2));
@@ -34,10 +33,10 @@ impl Served {
         server
     }
 
-    /// A server whose model is not waited for.
-    pub(crate) fn loading(settings: Settings, work: impl FnOnce(Desk) + Send + 'static) -> Self {
-        let web = Web::start(settings, move |desk| {
-            work(desk);
+    /// Starts a server without waiting for its model.
+    pub(crate) fn loading(settings: Settings, work: impl FnOnce(InferenceWorker) + Send + 'static) -> Self {
+        let web = Web::start(settings, move |worker| {
+            work(worker);
             Ok(())
         });
         let web = web.unwrap();
@@ -62,8 +61,8 @@ impl Served {
 
     pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream.set_write_timeout(Some(TIMEOUT)).unwrap();
         stream
     }
 
@@ -80,12 +79,11 @@ impl Served {
         line.unwrap_or_else(|| panic!("no metric {name} in\n{page}")).parse().unwrap()
     }
 
-    /// Waits until a metric has a value, however long that takes on a busy machine.
     pub(crate) fn wait_for(&self, name: &str, value: f64) {
         self.wait_until(|| self.metric(name).to_bits() == value.to_bits(), name);
     }
 
-    /// Waits until as many sequences have arrived, in the queue or in the engine.
+    /// Waits until `count` sequences are in the queue or the engine.
     pub(crate) fn wait_for_arrivals(&self, count: f64) {
         let here = || self.metric("queue_length") + self.metric("active_sequences");
         self.wait_until(|| here().to_bits() == count.to_bits(), "arrivals");
@@ -102,7 +100,7 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for TestServer {
     fn drop(&mut self) {
         if let Some(web) = self.web.take() {
             web.stop().unwrap();
@@ -127,7 +125,6 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Reads until the connection ends.
     pub(crate) fn read(stream: &mut TcpStream) -> Self {
         let mut bytes = Vec::new();
         match stream.read_to_end(&mut bytes) {
@@ -140,7 +137,7 @@ impl Answer {
         Self::parse(&bytes)
     }
 
-    /// Reads as much as the answer says that it has, from a server that keeps the connection.
+    /// Reads as much as `Content-Length` says, from a server that keeps the connection.
     pub(crate) fn read_measured(stream: &mut TcpStream) -> Self {
         let mut bytes = Vec::new();
         loop {
@@ -175,19 +172,17 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
     }
 
-    /// The member of `error` in OpenAI's shape.
     pub(crate) fn error(&self, member: &str) -> String {
         let value = &self.json()["error"][member];
         value.as_str().map_or_else(|| value.to_string(), str::to_owned)
     }
 
-    /// Contents of a stream's `data:` lines.
     pub(crate) fn events(&self) -> Vec<String> {
         let text = self.text();
         text.lines().filter_map(|line| line.strip_prefix("data: ")).map(str::to_owned).collect()
     }
 
-    /// The pieces of a stream that ended as it should.
+    /// The pieces of a stream, which must end with `[DONE]`.
     pub(crate) fn chunks(&self) -> Vec<Value> {
         let mut events = self.events();
         assert_eq!(events.pop().as_deref(), Some("[DONE]"), "{}", self.text());
@@ -195,7 +190,7 @@ impl Answer {
     }
 }
 
-/// The content of chunks, as far as they came.
+/// Joins the complete chunks of a chunked body.
 fn unchunked(mut rest: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     while let Some(at) = rest.windows(2).position(|two| two == b"\r\n") {
@@ -207,7 +202,6 @@ fn unchunked(mut rest: &[u8]) -> Vec<u8> {
     body
 }
 
-/// Content of all pieces of one choice of a streamed conversation.
 pub(crate) fn streamed_text(chunks: &[Value], index: u64) -> String {
     let choices = chunks.iter().flat_map(|chunk| chunk["choices"].as_array().unwrap());
     let mine = choices.filter(|choice| choice["index"] == index);

@@ -1,16 +1,16 @@
 //! `/v1/completions` over the echo.
 
 use serde_json::json;
-use web::{Ask, Echo, Limits, Sampling};
+use web::{Echo, Limits, Sampling, SequenceRequest};
 
-use super::client::{Served, settings};
-use super::engines::Listening;
+use super::client::{TestServer, settings};
+use super::engines::RecordingEngine;
 
 const PATH: &str = "/v1/completions";
 
 #[test]
-fn a_text_is_continued_by_sixteen_tokens_unless_told_otherwise() {
-    let server = Served::echo(Echo::default());
+fn a_text_is_continued_by_sixteen_tokens_by_default() {
+    let server = TestServer::echo(Echo::default());
     let text = "x".repeat(20);
     let body = server.post_json(PATH, &json!({ "prompt": text })).json();
     assert_eq!(
@@ -24,7 +24,7 @@ fn a_text_is_continued_by_sixteen_tokens_unless_told_otherwise() {
 
 #[test]
 fn several_prompts_are_answered_in_order_each_as_often_as_asked() {
-    let server = Served::echo(Echo::default());
+    let server = TestServer::echo(Echo::default());
     let body = server.post_json(PATH, &json!({ "prompt": ["ab", "cd"], "n": 2 })).json();
     let texts: Vec<_> = body["choices"].as_array().unwrap().iter().map(|choice| &choice["text"]).collect();
     assert_eq!(texts, ["ab", "ab", "cd", "cd"]);
@@ -33,7 +33,7 @@ fn several_prompts_are_answered_in_order_each_as_often_as_asked() {
 
 #[test]
 fn prompts_may_be_tokens_that_the_model_knows() {
-    let server = Served::echo(Echo::default());
+    let server = TestServer::echo(Echo::default());
     assert_eq!(server.post_json(PATH, &json!({ "prompt": [97, 98] })).json()["choices"][0]["text"], "ab");
     for prompt in [json!([[97], [98]]), json!([[97, 98]])] {
         assert_eq!(server.post_json(PATH, &json!({ "prompt": prompt })).status, 200);
@@ -46,8 +46,8 @@ fn prompts_may_be_tokens_that_the_model_knows() {
 }
 
 #[test]
-fn a_stream_carries_texts_and_log_probabilities_with_their_places() {
-    let server = Served::echo(Echo::default());
+fn a_stream_carries_texts_and_log_probabilities_with_offsets() {
+    let server = TestServer::echo(Echo::default());
     let body = json!({ "prompt": "abc", "stream": true, "logprobs": 1 });
     let chunks = server.post_json(PATH, &body).chunks();
     let texts: String = chunks.iter().filter_map(|chunk| chunk["choices"][0]["text"].as_str()).collect();
@@ -61,8 +61,8 @@ fn a_stream_carries_texts_and_log_probabilities_with_their_places() {
 }
 
 #[test]
-fn parameters_of_conversations_are_unknown_here() {
-    let server = Served::echo(Echo::default());
+fn chat_parameters_are_refused() {
+    let server = TestServer::echo(Echo::default());
     for name in ["messages", "top_logprobs", "max_completion_tokens", "tools"] {
         let answer = server.post_json(PATH, &json!({ "prompt": "a", name: 1 }));
         assert_eq!((answer.status, answer.error("param").as_str()), (400, name));
@@ -72,8 +72,8 @@ fn parameters_of_conversations_are_unknown_here() {
 
 #[test]
 fn parameters_reach_the_engine_and_cached_tokens_are_reported() {
-    let (engine, asks) = Listening::new();
-    let server = Served::start(settings(Limits::default()), move |desk| engine.answer(desk));
+    let (engine, requests) = RecordingEngine::new();
+    let server = TestServer::start(settings(Limits::default()), move |worker| engine.answer(worker));
     let body = server
         .post_json(
             PATH,
@@ -83,6 +83,7 @@ fn parameters_reach_the_engine_and_cached_tokens_are_reported() {
             }),
         )
         .json();
+
     assert_eq!(body["usage"]["prompt_tokens_details"]["cached_tokens"], 6);
     for choice in 0..2 {
         let sampling = Sampling {
@@ -95,12 +96,16 @@ fn parameters_reach_the_engine_and_cached_tokens_are_reported() {
             choice,
         };
         let prompt = "abcd".bytes().map(u32::from).collect();
-        assert_eq!(asks.recv(), Ok(Ask { prompt, most: 2, sampling, alternatives: Some(3) }));
+        assert_eq!(
+            requests.recv(),
+            Ok(SequenceRequest { prompt, max_tokens: 2, sampling, alternatives: Some(3) })
+        );
     }
+
     let seeds = [(), ()].map(|()| {
-        // llama.cpp's clients ask for no limit so.
+        // 0 is no limit, as in llama.cpp.
         server.post_json(PATH, &json!({ "prompt": "a", "top_k": 0 }));
-        let Ask { sampling, alternatives, .. } = asks.recv().unwrap();
+        let SequenceRequest { sampling, alternatives, .. } = requests.recv().unwrap();
         let Sampling { temperature, top_k, top_p, min_p, repetition_penalty, seed, choice } = sampling;
         assert_eq!((temperature.to_bits(), choice, alternatives), (1.0_f64.to_bits(), 0, None));
         assert_eq!((top_k, top_p, min_p, repetition_penalty), (None, None, None, None));

@@ -1,15 +1,18 @@
-//! Engines that do what one test needs: they are small, but they keep the promises of the interface.
+//! Small engines for single tests, which fulfil the contract of the interface.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use web::{Ask, Decoder, Desk, EncodeError, Engine, EngineError, Key, Message, Model, Token, Vocabulary};
+use web::{
+    Decoder, EncodeError, Engine, EngineError, InferenceWorker, Key, Message, Model, SequenceRequest, Token,
+    Vocabulary,
+};
 
-/// One letter a token; `.` ends an answer, and `!` cannot be decoded.
-pub(crate) struct Letters;
+/// A vocabulary of a token per letter. `.` ends an answer, and decoding `!` panics.
+pub(crate) struct LetterVocabulary;
 
-impl Vocabulary for Letters {
+impl Vocabulary for LetterVocabulary {
     fn encode(&self, text: &str) -> Result<Vec<u32>, EncodeError> {
         Ok(text.bytes().map(u32::from).collect())
     }
@@ -19,7 +22,7 @@ impl Vocabulary for Letters {
     }
 
     fn decoder(&self) -> Box<dyn Decoder + '_> {
-        Box::new(Plain)
+        Box::new(LetterDecoder)
     }
 
     fn bytes(&self, token: u32) -> Vec<u8> {
@@ -31,9 +34,9 @@ impl Vocabulary for Letters {
     }
 }
 
-struct Plain;
+struct LetterDecoder;
 
-impl Decoder for Plain {
+impl Decoder for LetterDecoder {
     fn push(&mut self, token: u32) -> String {
         assert_ne!(token, u32::from(b'!'), "no letter is as loud as that");
         char::from(token as u8).to_string()
@@ -44,47 +47,47 @@ impl Decoder for Plain {
     }
 }
 
-/// An engine whose steps a test allows one by one, and which tells who was in it at each.
-pub(crate) struct Stepped {
+/// An engine that takes each step when the test allows it, and reports the sequences in that step.
+pub(crate) struct SteppedEngine {
     slots: usize,
     allowed: Receiver<()>,
     seen: Sender<Vec<String>>,
     sequences: BTreeMap<Key, Vec<u8>>,
 }
 
-/// The test's side of it.
+/// The test's control of a [`SteppedEngine`].
 pub(crate) struct Steps {
     allow: Sender<()>,
     seen: Receiver<Vec<String>>,
 }
 
 impl Steps {
-    /// Lets one step happen and returns the prompts that were in the engine, in order of arrival.
+    /// Allows one step. Returns the prompts in the engine, in order of arrival.
     pub(crate) fn one(&self) -> Vec<String> {
         self.allow.send(()).unwrap();
-        self.seen.recv_timeout(super::client::PATIENCE).unwrap()
+        self.seen.recv_timeout(super::client::TIMEOUT).unwrap()
     }
 }
 
-impl Stepped {
+impl SteppedEngine {
     pub(crate) fn new(slots: usize) -> (Self, Steps) {
         let ((allow, allowed), (seen, heard)) = (channel(), channel());
         (Self { slots, allowed, seen, sequences: BTreeMap::new() }, Steps { allow, seen: heard })
     }
 
-    pub(crate) fn answer(mut self, desk: Desk) {
+    pub(crate) fn answer(mut self, worker: InferenceWorker) {
         let model = Model { id: "stepped".into(), created: 1, context: 1 << 20, vocabulary: 256 };
-        desk.answer(model, Arc::new(Letters), Box::new(Vec::new), &mut self);
+        worker.answer(model, Arc::new(LetterVocabulary), Box::new(Vec::new), &mut self);
     }
 }
 
-impl Engine for Stepped {
+impl Engine for SteppedEngine {
     fn slots(&self) -> usize {
         self.slots
     }
 
-    fn join(&mut self, key: Key, ask: Ask) -> Result<usize, EngineError> {
-        let prompt: Vec<u8> = ask.prompt.iter().map(|token| *token as u8).collect();
+    fn join(&mut self, key: Key, request: SequenceRequest) -> Result<usize, EngineError> {
+        let prompt: Vec<u8> = request.prompt.iter().map(|token| *token as u8).collect();
         if prompt.as_slice() == b"refuse" {
             Err(EngineError("no room on the device".into()))
         } else {
@@ -97,12 +100,12 @@ impl Engine for Stepped {
         assert!(self.sequences.remove(&key).is_some(), "only sequences that are in it leave");
     }
 
-    /// The letter `x` for everybody but `shout`. Without a test that allows it, a step does not wait.
+    /// Gives each sequence an `x`, but `shout` a `!`. Once [`Steps`] is dropped, answers end.
     fn step(&mut self) -> Result<Vec<(Key, Token)>, EngineError> {
         let allowed = self.allowed.recv().is_ok();
         let names =
             self.sequences.values().map(|prompt| String::from_utf8(prompt.clone()).unwrap()).collect();
-        let _nobody_asks = self.seen.send(names);
+        let _test_ended = self.seen.send(names);
         if self.sequences.values().any(|prompt| prompt == b"break") {
             return Err(EngineError("the device is gone".into()));
         }
@@ -120,32 +123,32 @@ impl Engine for Stepped {
     }
 }
 
-/// An engine that tells what it is asked and answers with a letter.
-pub(crate) struct Listening {
-    asks: Sender<Ask>,
+/// An engine that records its requests and answers with the letter `x`.
+pub(crate) struct RecordingEngine {
+    requests: Sender<SequenceRequest>,
     keys: Vec<Key>,
 }
 
-impl Listening {
-    pub(crate) fn new() -> (Self, Receiver<Ask>) {
-        let (asks, heard) = channel();
-        (Self { asks, keys: Vec::new() }, heard)
+impl RecordingEngine {
+    pub(crate) fn new() -> (Self, Receiver<SequenceRequest>) {
+        let (requests, heard) = channel();
+        (Self { requests, keys: Vec::new() }, heard)
     }
 
-    pub(crate) fn answer(mut self, desk: Desk) {
+    pub(crate) fn answer(mut self, worker: InferenceWorker) {
         let model = Model { id: "listening".into(), created: 1, context: 64, vocabulary: 256 };
-        desk.answer(model, Arc::new(Letters), Box::new(Vec::new), &mut self);
+        worker.answer(model, Arc::new(LetterVocabulary), Box::new(Vec::new), &mut self);
     }
 }
 
-impl Engine for Listening {
+impl Engine for RecordingEngine {
     fn slots(&self) -> usize {
         4
     }
 
-    fn join(&mut self, key: Key, ask: Ask) -> Result<usize, EngineError> {
+    fn join(&mut self, key: Key, request: SequenceRequest) -> Result<usize, EngineError> {
         self.keys.push(key);
-        self.asks.send(ask).unwrap();
+        self.requests.send(request).unwrap();
         Ok(3)
     }
 
@@ -162,22 +165,22 @@ impl Engine for Listening {
     }
 }
 
-/// An engine that breaks where the scheduler does not expect it, after a step that a test allows.
-pub(crate) struct Falling(pub(crate) Receiver<()>);
+/// An engine whose step and reset both panic, once the test allows the step.
+pub(crate) struct PanickingEngine(pub(crate) Receiver<()>);
 
-impl Falling {
-    pub(crate) fn answer(mut self, desk: Desk) {
+impl PanickingEngine {
+    pub(crate) fn answer(mut self, worker: InferenceWorker) {
         let model = Model { id: "falling".into(), created: 1, context: 64, vocabulary: 256 };
-        desk.answer(model, Arc::new(Letters), Box::new(Vec::new), &mut self);
+        worker.answer(model, Arc::new(LetterVocabulary), Box::new(Vec::new), &mut self);
     }
 }
 
-impl Engine for Falling {
+impl Engine for PanickingEngine {
     fn slots(&self) -> usize {
         1
     }
 
-    fn join(&mut self, _key: Key, _ask: Ask) -> Result<usize, EngineError> {
+    fn join(&mut self, _key: Key, _request: SequenceRequest) -> Result<usize, EngineError> {
         Ok(0)
     }
 

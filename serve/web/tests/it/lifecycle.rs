@@ -1,4 +1,4 @@
-//! Sequences joining and leaving, failures, and the server's end.
+//! Sequences that join and leave, failures, and the server's shutdown.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use web::{Echo, Limits};
 
-use super::client::{Answer, PATIENCE, Served, post_request, settings};
-use super::engines::{Falling, Stepped, Steps};
+use super::client::{Answer, TIMEOUT, TestServer, post_request, settings};
+use super::engines::{PanickingEngine, SteppedEngine, Steps};
 
-fn stepped(slots: usize, limits: Limits) -> (Served, Steps) {
-    let (engine, steps) = Stepped::new(slots);
-    (Served::start(settings(limits), move |desk| engine.answer(desk)), steps)
+fn stepped(slots: usize, limits: Limits) -> (TestServer, Steps) {
+    let (engine, steps) = SteppedEngine::new(slots);
+    (TestServer::start(settings(limits), move |worker| engine.answer(worker)), steps)
 }
 
-/// A request under way; its connection ends when it is dropped.
-fn begin(server: &Served, prompt: &str, most: usize, stream: bool) -> TcpStream {
+/// Sends a request. Dropping the connection cancels it.
+fn begin(server: &TestServer, prompt: &str, most: usize, stream: bool) -> TcpStream {
     let body = json!({ "prompt": prompt, "max_tokens": most, "stream": stream });
     let mut connection = server.connect();
     connection.write_all(post_request("/v1/completions", &body.to_string()).as_bytes()).unwrap();
@@ -40,7 +40,7 @@ fn requests_join_and_leave_between_two_tokens() {
     let second = begin(&server, "second", 6, false);
     server.wait_for_arrivals(2.0);
     let mut seen: Vec<Vec<String>> = (0..6).map(|_| steps.one()).collect();
-    // The step that had begun when the second came, if it came during one.
+    // The second request may arrive during a step.
     if seen[0] == ["first"] {
         seen.remove(0);
         seen.push(steps.one());
@@ -53,10 +53,10 @@ fn requests_join_and_leave_between_two_tokens() {
 }
 
 #[test]
-fn a_client_that_leaves_frees_its_place_within_one_token() {
+fn a_cancelled_request_frees_its_slot_within_one_token() {
     for stream in [false, true] {
         let (server, steps) = stepped(1, Limits::default());
-        // Far more tokens than it gets before it has left.
+        // Far more tokens than it gets before it leaves.
         let mut leaving = begin(&server, "leaving", 4000, stream);
         server.wait_for("active_sequences", 1.0);
         let waiting = begin(&server, "waiting", 1, false);
@@ -68,8 +68,8 @@ fn a_client_that_leaves_frees_its_place_within_one_token() {
         }
         drop(leaving);
         let (left, mut seen) = (Instant::now(), steps.one());
-        // Within one token of the moment at which the server learns of it, which no client can tell.
-        while seen == ["leaving"] && left.elapsed() < PATIENCE {
+        // A client cannot know when the server notices that it left.
+        while seen == ["leaving"] && left.elapsed() < TIMEOUT {
             thread::sleep(Duration::from_millis(20));
             seen = steps.one();
         }
@@ -80,7 +80,7 @@ fn a_client_that_leaves_frees_its_place_within_one_token() {
 }
 
 #[test]
-fn a_full_queue_answers_429_and_takes_more_once_it_moved() {
+fn a_full_queue_answers_429_until_it_has_room() {
     let (server, steps) = stepped(1, Limits { queue: 2, ..Limits::default() });
     let active = begin(&server, "active", 1, false);
     server.wait_for("active_sequences", 1.0);
@@ -89,15 +89,15 @@ fn a_full_queue_answers_429_and_takes_more_once_it_moved() {
     let refused = server.post("/v1/completions", "{\"prompt\": \"c\"}");
     assert_eq!((refused.status, refused.error("code").as_str()), (429, "rate_limit_exceeded"));
     assert!(refused.head.contains("\r\nretry-after: 1"), "{}", refused.head);
-    // Whoever leaves the queue makes room in it.
+    // A cancelled request makes room in the queue.
     let [left, stays] = waiting;
     drop(left);
     let late = loop {
         let late = begin(&server, "late", 1, false);
-        // A refusal comes at once, and an answer not before the engine's steps below.
+        // A refusal arrives at once, an answer only after the steps below.
         late.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
         let refused = late.peek(&mut [0; 1]).is_ok();
-        late.set_read_timeout(Some(PATIENCE)).unwrap();
+        late.set_read_timeout(Some(TIMEOUT)).unwrap();
         if !refused {
             break late;
         }
@@ -109,14 +109,14 @@ fn a_full_queue_answers_429_and_takes_more_once_it_moved() {
 }
 
 #[test]
-fn choices_beyond_what_may_wait_are_refused_for_good() {
+fn more_choices_than_the_queue_holds_are_a_400() {
     let (server, _steps) = stepped(1, Limits { queue: 2, ..Limits::default() });
     assert_eq!(server.post("/v1/completions", "{\"prompt\": \"a\", \"n\": 3}").status, 400);
 }
 
 #[test]
 fn a_panic_in_inference_is_a_500_and_the_server_lives() {
-    let server = Served::echo(Echo { fail_every: Some(2), ..Echo::default() });
+    let server = TestServer::echo(Echo { fail_every: Some(2), ..Echo::default() });
     for stream in [false, true] {
         let body = json!({ "prompt": "a secret", "stream": stream });
         assert_eq!(server.post_json("/v1/completions", &body).status, 200);
@@ -129,7 +129,7 @@ fn a_panic_in_inference_is_a_500_and_the_server_lives() {
 }
 
 #[test]
-fn a_panic_while_a_token_becomes_text_is_one_of_inference() {
+fn a_panic_while_decoding_a_token_is_a_500() {
     let (server, steps) = stepped(2, Limits::default());
     let mut shouting = begin(&server, "shout", 5, false);
     steps.one();
@@ -140,17 +140,17 @@ fn a_panic_while_a_token_becomes_text_is_one_of_inference() {
 }
 
 #[test]
-fn an_engine_that_refuses_a_prompt_or_fails_says_why_and_serves_the_next() {
+fn an_engine_error_is_reported_and_the_next_request_is_served() {
     let (server, steps) = stepped(2, Limits::default());
     let refused = server.post("/v1/completions", "{\"prompt\": \"refuse\"}");
     assert_eq!((refused.status, refused.error("message").as_str()), (500, "no room on the device"));
-    let mut beside = begin(&server, "beside", 9, true);
+    let mut other = begin(&server, "other", 9, true);
     steps.one();
     let mut breaks = begin(&server, "break", 9, false);
     server.wait_for_arrivals(2.0);
-    while steps.one() != ["beside", "break"] {}
+    while steps.one() != ["other", "break"] {}
     assert_eq!(Answer::read(&mut breaks).status, 500);
-    let events = Answer::read(&mut beside).events();
+    let events = Answer::read(&mut other).events();
     let last = events.last().unwrap();
     assert!(
         last.contains("\"error\"") && last.contains("the device is gone"),
@@ -162,7 +162,7 @@ fn an_engine_that_refuses_a_prompt_or_fails_says_why_and_serves_the_next() {
 }
 
 #[test]
-fn a_server_that_ends_lets_answers_end_and_takes_no_others() {
+fn a_stopping_server_completes_answers_and_refuses_connections() {
     let (server, steps) = stepped(1, Limits::default());
     let streaming = begin(&server, "streaming", 3, true);
     server.wait_for("active_sequences", 1.0);
@@ -184,7 +184,7 @@ fn a_server_that_ends_lets_answers_end_and_takes_no_others() {
 }
 
 #[test]
-fn answers_that_take_longer_than_the_drain_are_broken_off() {
+fn answers_longer_than_the_drain_time_are_cut_off() {
     let (server, steps) = stepped(1, Limits { drain_time: Duration::from_millis(100), ..Limits::default() });
     let mut endless = begin(&server, "endless", 50, true);
     steps.one();
@@ -193,16 +193,16 @@ fn answers_that_take_longer_than_the_drain_are_broken_off() {
     let ending = thread::spawn(move || server.stop());
     let broken_off = Answer::read(&mut endless).text();
     assert!(broken_off.contains("\"x\"") && !broken_off.contains("[DONE]"), "{broken_off}");
-    // How many steps the engine takes until it learns that nobody waits is a matter of timing.
+    // The number of steps until the sequence is removed depends on timing.
     drop(steps);
     ending.join().unwrap();
 }
 
 #[test]
-fn an_inference_thread_that_is_lost_leaves_nobody_waiting() {
+fn requests_get_a_503_if_the_inference_thread_ends() {
     let (fall, falls) = channel();
-    let server = Served::start(settings(Limits::default()), |desk| {
-        catch_unwind(AssertUnwindSafe(|| Falling(falls).answer(desk))).unwrap_err();
+    let server = TestServer::start(settings(Limits::default()), |worker| {
+        catch_unwind(AssertUnwindSafe(|| PanickingEngine(falls).answer(worker))).unwrap_err();
     });
     let active = begin(&server, "active", 1, false);
     server.wait_for("active_sequences", 1.0);

@@ -1,4 +1,4 @@
-//! The server as clients find it: over sockets on the loopback address, with the echo or a scripted engine behind it.
+//! Tests of the server over loopback sockets, with the echo or a scripted engine behind it.
 
 mod abuse;
 mod access;

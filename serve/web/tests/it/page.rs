@@ -7,18 +7,18 @@ use std::time::Duration;
 use serde_json::Value;
 use web::{Echo, Limits, Settings};
 
-use super::client::{Served, settings};
-use super::openai::is_here;
+use super::client::{TestServer, settings};
+use super::openai::is_client_installed;
 use super::webdriver::{self, Browser, Screen};
 
 const ENTER: &str = "\u{e007}";
 const ESCAPE: &str = "\u{e00c}";
 const TAB: &str = "\u{e004}";
-/// Condition: no answer is being made.
+/// JavaScript condition: no answer is running.
 const QUIET: &str = "!document.querySelector('.live') && document.querySelector('#stop').hidden";
 
 fn browser(screen: Screen) -> Option<Browser> {
-    is_here("Chromium with its driver", webdriver::is_installed()).then(|| Browser::open(screen))
+    is_client_installed("Chromium with its driver", webdriver::is_installed()).then(|| Browser::open(screen))
 }
 
 fn ask(browser: &Browser, question: &str) {
@@ -32,7 +32,7 @@ fn answers(browser: &Browser) -> Vec<String> {
     texts.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
 }
 
-fn visit(browser: &Browser, server: &Served) {
+fn visit(browser: &Browser, server: &TestServer) {
     browser.visit(&format!("http://{}/", server.address));
     browser.until("document.querySelector('#model').textContent.startsWith('echo')");
 }
@@ -40,7 +40,7 @@ fn visit(browser: &Browser, server: &Served) {
 #[test]
 fn a_conversation_streams_and_is_retried_edited_kept_and_deleted() {
     let Some(browser) = browser(Screen::Desktop) else { return };
-    let server = Served::echo(Echo::default());
+    let server = TestServer::echo(Echo::default());
     visit(&browser, &server);
     ask(&browser, "first question");
     ask(&browser, "second 🌊 question");
@@ -81,13 +81,13 @@ fn a_conversation_streams_and_is_retried_edited_kept_and_deleted() {
     browser.until("document.querySelectorAll('#list li').length === 0");
     browser.reload();
     assert_eq!(browser.count("#list li"), 0);
-    assert_eq!(browser.complaints(), Vec::<String>::new());
+    assert_eq!(browser.log_messages(), Vec::<String>::new());
 }
 
 #[test]
-fn an_answer_is_stopped_by_button_and_by_escape_and_frees_its_place() {
+fn an_answer_is_stopped_by_button_and_by_escape_and_frees_its_slot() {
     let Some(browser) = browser(Screen::Desktop) else { return };
-    let server = Served::echo(Echo { delay: Duration::from_millis(30), ..Echo::default() });
+    let server = TestServer::echo(Echo { delay: Duration::from_millis(30), ..Echo::default() });
     visit(&browser, &server);
     let stops: [&dyn Fn(); 2] = [&|| browser.click("#stop"), &|| browser.press(&[ESCAPE])];
     for (at, stop) in stops.into_iter().enumerate() {
@@ -106,7 +106,7 @@ fn an_answer_is_stopped_by_button_and_by_escape_and_frees_its_place() {
 fn text_that_looks_like_markup_is_shown_as_text() {
     let Some(browser) = browser(Screen::Desktop) else { return };
     let attack = "<img src=x onerror=\"window.owned=1\"><script>window.owned=2</script>&lt;b&gt; [a](javascript:alert(1))";
-    let server = Served::echo(Echo { script: vec![attack.to_owned()], ..Echo::default() });
+    let server = TestServer::echo(Echo { script: vec![attack.to_owned()], ..Echo::default() });
     visit(&browser, &server);
     browser.run(&format!("document.querySelector('#question').value = {}", Value::from(attack)));
     browser.click("#send");
@@ -114,6 +114,7 @@ fn text_that_looks_like_markup_is_shown_as_text() {
     browser.until("document.querySelectorAll('.turn').length === 2");
     assert_eq!(answers(&browser), [attack]);
     assert_eq!(browser.text(".turn.user .words"), attack);
+
     for colour in [false, true] {
         if colour {
             browser.click("#adjust");
@@ -131,7 +132,8 @@ fn text_that_looks_like_markup_is_shown_as_text() {
             0
         );
     }
-    // Nor does anything run that got into the page all the same.
+
+    // The policy also blocks scripts that are already in the page.
     browser.run(
         "const made = document.createElement('script'); made.textContent = 'window.owned = 3'; document.body.append(made)",
     );
@@ -139,19 +141,19 @@ fn text_that_looks_like_markup_is_shown_as_text() {
 }
 
 #[test]
-fn a_server_that_is_away_is_announced_and_so_is_its_return() {
+fn the_page_announces_when_the_server_goes_away_and_returns() {
     let Some(browser) = browser(Screen::Desktop) else { return };
     let settings = Settings { host: second_loopback_address(), ..settings(Limits::default()) };
-    let server = Served::start(settings.clone(), |desk| Echo::default().answer(desk));
+    let server = TestServer::start(settings.clone(), |worker| Echo::default().answer(worker));
     let again = Settings { port: server.address.port(), ..settings };
     visit(&browser, &server);
     server.stop();
     ask(&browser, "is anybody there?");
     browser.until("!document.querySelector('#banner').hidden");
     assert!(browser.text("#banner").contains("The server is away"));
-    assert_eq!(browser.spoken("#banner").0, "alert");
+    assert_eq!(browser.role_and_label("#banner").0, "alert");
     assert!(browser.text(".turn.model .fault").contains("could not be reached"));
-    let _server = Served::start(again, |desk| Echo::default().answer(desk));
+    let _server = TestServer::start(again, |worker| Echo::default().answer(worker));
     browser.until("document.querySelector('#banner').hidden");
     ask(&browser, "and there again?");
     assert_eq!(
@@ -161,16 +163,16 @@ fn a_server_that_is_away_is_announced_and_so_is_its_return() {
     );
 }
 
-/// On Linux, an address at which no other test takes the port while its server is away.
+/// On Linux, an address where no other test can take the port while the server is down.
 fn second_loopback_address() -> IpAddr {
     let last = if cfg!(target_os = "linux") { 2 } else { 1 };
     Ipv4Addr::new(127, 0, 0, last).into()
 }
 
 #[test]
-fn settings_reach_the_server_and_a_refusal_is_shown_in_its_words() {
+fn settings_reach_the_server_and_a_refusal_is_shown_verbatim() {
     let Some(browser) = browser(Screen::Desktop) else { return };
-    let server = Served::echo(Echo { context: 40, ..Echo::default() });
+    let server = TestServer::echo(Echo { context: 40, ..Echo::default() });
     visit(&browser, &server);
     browser.click("#adjust");
     browser.write("#set-max_tokens", "4");
@@ -178,7 +180,7 @@ fn settings_reach_the_server_and_a_refusal_is_shown_in_its_words() {
     ask(&browser, "abcdefgh");
     assert_eq!(answers(&browser), ["abcd"]);
     assert!(browser.text(".turn.model .figures").contains("cut at the longest length"));
-    // The first exchange does not fit beside this one.
+    // The first exchange does not fit together with this one.
     ask(&browser, &"i".repeat(30));
     assert!(browser.text(".turn:last-child .figures").contains("the oldest question left out"));
     ask(&browser, &"j".repeat(60));
@@ -188,7 +190,7 @@ fn settings_reach_the_server_and_a_refusal_is_shown_in_its_words() {
 #[test]
 fn every_control_has_a_name_and_the_keyboard_reaches_it() {
     let Some(browser) = browser(Screen::Desktop) else { return };
-    let server = Served::echo(Echo::default());
+    let server = TestServer::echo(Echo::default());
     visit(&browser, &server);
     browser.press(&["h", "i", ENTER]);
     browser.until(QUIET);
@@ -198,6 +200,7 @@ fn every_control_has_a_name_and_the_keyboard_reaches_it() {
         "The model says: hi",
         "a screen reader hears the answer once it is whole"
     );
+
     let on_the_page = all_have_names(&browser, "body");
     browser.click("#adjust");
     let in_the_settings = all_have_names(&browser, "#settings");
@@ -205,6 +208,7 @@ fn every_control_has_a_name_and_the_keyboard_reaches_it() {
     browser.press(&[ESCAPE]);
     browser.until("!document.querySelector('#settings').open");
     browser.run("document.activeElement.blur()");
+
     let mut reached = Vec::new();
     for _ in 0..20 {
         browser.press(&[TAB]);
@@ -217,7 +221,7 @@ fn every_control_has_a_name_and_the_keyboard_reaches_it() {
     }
 }
 
-/// How many controls in `within` can be seen; each has a name that a screen reader says.
+/// Checks that each visible control in `within` has a name for screen readers. Returns their number.
 fn all_have_names(browser: &Browser, within: &str) -> u64 {
     let marked = browser.run(&format!(
         "const seen = [...document.querySelector('{within}').querySelectorAll('button, input, textarea, a')];
@@ -226,7 +230,7 @@ fn all_have_names(browser: &Browser, within: &str) -> u64 {
     let marked = marked.as_u64().unwrap();
     for at in 0..marked {
         let css = format!("{within} [data-at='{at}']");
-        let (role, label) = browser.spoken(&css);
+        let (role, label) = browser.role_and_label(&css);
         assert!(!label.is_empty(), "a {role} without a name: {}", browser.text(&css));
     }
     marked
@@ -234,25 +238,28 @@ fn all_have_names(browser: &Browser, within: &str) -> u64 {
 
 #[test]
 fn the_page_fits_a_desktop_and_a_phone_in_light_and_dark() {
-    // What a toy has learned, so that pictures of it can be taken, too.
+    // The toy model knows the same answers, so `SERVE_AT` can take pictures of it.
     let script = ["Tuesday comes after Monday.", "A dog says woof."].map(str::to_owned);
     for (screen, name) in [(Screen::Desktop, "desktop"), (Screen::Phone, "phone")] {
         let Some(browser) = browser(screen) else { return };
         let echo = Echo { delay: Duration::from_millis(3), script: script.to_vec(), ..Echo::default() };
-        let server = Served::echo(echo);
+        let server = TestServer::echo(echo);
         let address = std::env::var("SERVE_AT").unwrap_or_else(|_unset| server.address.to_string());
         browser.prefer("light");
         browser.visit(&format!("http://{address}/"));
         browser.until("document.querySelector('#model').textContent !== ''");
+
         for question in ["What day comes after Monday?", "What sound does a dog make?"] {
             ask(&browser, question);
         }
+
         assert_eq!(browser.count(".turn.model .figures"), 2);
-        fits(&browser, name);
-        keep(&browser, &format!("{name}-light"));
+        assert_fits(&browser, name);
+        save_picture(&browser, &format!("{name}-light"));
         browser.prefer("dark");
-        fits(&browser, name);
-        keep(&browser, &format!("{name}-dark"));
+        assert_fits(&browser, name);
+        save_picture(&browser, &format!("{name}-dark"));
+
         if matches!(screen, Screen::Phone) {
             assert_eq!(
                 browser.run("return getComputedStyle(document.querySelector('#side')).visibility"),
@@ -260,7 +267,7 @@ fn the_page_fits_a_desktop_and_a_phone_in_light_and_dark() {
             );
             browser.click("#menu");
             browser.until("getComputedStyle(document.querySelector('#side')).visibility === 'visible'");
-            keep(&browser, "phone-list");
+            save_picture(&browser, "phone-list");
             browser.click("#new");
             assert_eq!(browser.text("#title"), "New conversation");
         }
@@ -268,14 +275,14 @@ fn the_page_fits_a_desktop_and_a_phone_in_light_and_dark() {
 }
 
 /// Checks that nothing overflows, and that the question can be typed.
-fn fits(browser: &Browser, name: &str) {
+fn assert_fits(browser: &Browser, name: &str) {
     let sizes = browser.run("return [document.documentElement.scrollWidth, innerWidth, document.querySelector('#send').getBoundingClientRect().bottom, innerHeight]");
     let size = |at: usize| sizes[at].as_f64().unwrap();
     assert!(size(0) <= size(1) && size(2) <= size(3), "{name}: {sizes}");
 }
 
-/// Keeps a picture for `docs/` where `SERVE_SCREENSHOTS` asks for one.
-fn keep(browser: &Browser, name: &str) {
+/// Writes a picture for `docs/` to the folder `SERVE_SCREENSHOTS`, if set.
+fn save_picture(browser: &Browser, name: &str) {
     let image = browser.screenshot();
     assert!(image.starts_with(b"\x89PNG"));
     if let Some(folder) = std::env::var_os("SERVE_SCREENSHOTS") {

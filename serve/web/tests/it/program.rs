@@ -1,4 +1,4 @@
-//! The program as a person starts and ends it.
+//! The program `web`, started and stopped as a process.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 #[cfg(unix)]
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::client::{Answer, PATIENCE, post_request};
+use super::client::{Answer, TIMEOUT, post_request};
 
 fn program(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_web"));
@@ -16,7 +16,7 @@ fn program(arguments: &[&str]) -> Command {
     command
 }
 
-/// Address that the program prints, once its echo answers.
+/// Waits until the echo answers. Returns the address that the program prints.
 fn address(child: &mut Child) -> String {
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -35,16 +35,16 @@ fn ask(address: &str, path: &str) -> u16 {
 
 #[cfg(unix)]
 #[test]
-fn a_program_that_is_terminated_lets_its_streams_end_and_has_logged_no_text() {
+fn a_terminated_program_completes_its_streams_and_logs_no_text() {
     let mut child = program(&["--echo-delay-ms", "5"]).spawn().unwrap();
     let address = address(&mut child);
     let mut streaming = TcpStream::connect(&address).unwrap();
-    streaming.set_read_timeout(Some(PATIENCE)).unwrap();
+    streaming.set_read_timeout(Some(TIMEOUT)).unwrap();
     let secret = "a secret of many words ".repeat(10);
     let body = format!(
         "{{\"prompt\": \"{secret}\", \"max_tokens\": 1000, \"stream\": true, \"secret_parameter\": null}}"
     );
-    // Refused by its name, which is not logged either.
+    // An unknown parameter's name must not be logged either.
     let mut refused = TcpStream::connect(&address).unwrap();
     refused.write_all(post_request("/v1/completions?secret=1", &body).as_bytes()).unwrap();
     assert_eq!(Answer::read(&mut refused).status, 400);
@@ -87,7 +87,7 @@ fn a_key_comes_from_a_file_and_a_bad_one_is_refused_without_being_shown() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_named_with_the_way_out() {
+fn a_taken_port_is_named_with_the_way_out() {
     let mut first = program(&[]).spawn().unwrap();
     let address = address(&mut first);
     let port = address.rsplit(':').next().unwrap();

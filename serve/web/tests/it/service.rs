@@ -1,15 +1,15 @@
-//! Models, health, metrics, tokens.
+//! The routes for models, health, metrics and tokenization.
 
 use std::sync::mpsc::channel;
 
 use serde_json::json;
 use web::{Echo, Limits};
 
-use super::client::{Served, settings};
+use super::client::{TestServer, settings};
 
 #[test]
 fn the_model_is_listed_and_found_by_its_name() {
-    let server = Served::echo(Echo::default());
+    let server = TestServer::echo(Echo::default());
     let list = server.get("/v1/models").json();
     assert_eq!(list["data"][0]["id"], "echo");
     assert_eq!(list["data"][0]["max_model_len"], 4096);
@@ -18,12 +18,12 @@ fn the_model_is_listed_and_found_by_its_name() {
 }
 
 #[test]
-fn a_server_that_loads_says_so_and_answers_afterwards() {
+fn a_loading_server_reports_progress_and_answers_afterwards() {
     let (go, gone) = channel::<()>();
-    let server = Served::loading(settings(Limits::default()), move |desk| {
-        desk.doing("step 3 of 500");
+    let server = TestServer::loading(settings(Limits::default()), move |worker| {
+        worker.report_progress("step 3 of 500");
         let _waits = gone.recv();
-        Echo::default().answer(desk);
+        Echo::default().answer(worker);
     });
     let health = loop {
         let health = server.get("/health");
@@ -43,7 +43,7 @@ fn a_server_that_loads_says_so_and_answers_afterwards() {
 
 #[test]
 fn metrics_count_requests_tokens_and_times() {
-    let server = Served::echo(Echo::default());
+    let server = TestServer::echo(Echo::default());
     server.post_json("/v1/completions", &json!({ "prompt": "abc" }));
     server.get("/nowhere/at/all");
     let page = server.get("/metrics");
@@ -65,7 +65,7 @@ fn metrics_count_requests_tokens_and_times() {
 
 #[test]
 fn tokenize_returns_the_tokens_of_a_text() {
-    let server = Served::echo(Echo::default());
+    let server = TestServer::echo(Echo::default());
     let body = server.post_json("/tokenize", &json!({ "content": "ab" })).json();
     assert_eq!(body, json!({ "tokens": [97, 98], "count": 2 }));
     assert_eq!(server.post_json("/tokenize", &json!({ "text": "ab" })).error("param"), "content");

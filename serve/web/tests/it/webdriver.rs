@@ -1,4 +1,4 @@
-//! A browser, remotely controlled: the few commands of the W3C's `WebDriver` that the page's tests need.
+//! A browser controlled by the commands of `WebDriver` that the page's tests need.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,25 +8,22 @@ use std::time::Duration;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
-use super::client::{Answer, PATIENCE};
+use super::client::{Answer, TIMEOUT};
 
 const DRIVER: &str = "chromedriver";
 
-/// A headless Chromium with one window.
 pub(crate) struct Browser {
     driver: Child,
     address: SocketAddr,
     session: String,
 }
 
-/// How large the window is, and whether it is a phone's.
 #[derive(Clone, Copy)]
 pub(crate) enum Screen {
     Desktop,
     Phone,
 }
 
-/// Whether the driver and the browser start at all.
 pub(crate) fn is_installed() -> bool {
     let starts = |program: &str| {
         let quiet =
@@ -50,8 +47,9 @@ impl Browser {
             line.contains("started successfully on port ")
                 .then(|| line.rsplit(' ').next().unwrap().trim_end_matches('.').parse().unwrap())
         });
-        // What it says later must not fill the pipe.
+        // Later output must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
+
         let address = SocketAddr::from(([127, 0, 0, 1], port.expect("the driver says where it listens")));
         let mut browser = Self { driver, address, session: String::new() };
         let mut options = json!({
@@ -63,6 +61,7 @@ impl Browser {
                 json!({ "width": 390, "height": 844, "pixelRatio": 2.0, "mobile": true, "touch": true });
             options["mobileEmulation"] = json!({ "deviceMetrics": metrics });
         }
+
         let wanted = json!({ "goog:chromeOptions": options, "goog:loggingPrefs": { "browser": "ALL" } });
         let made = browser.request("POST", "/session", &json!({ "capabilities": { "alwaysMatch": wanted } }));
         browser.session = format!("/session/{}", made["sessionId"].as_str().unwrap());
@@ -72,7 +71,7 @@ impl Browser {
     fn request(&self, method: &str, path: &str, body: &Value) -> Value {
         let body = if method == "GET" || method == "DELETE" { String::new() } else { body.to_string() };
         let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
              Content-Length: {}\r\n\r\n",
@@ -97,7 +96,6 @@ impl Browser {
         self.command("POST", "/refresh", &json!({}));
     }
 
-    /// The value of a script's `return`.
     pub(crate) fn run(&self, script: &str) -> Value {
         self.command("POST", "/execute/sync", &json!({ "script": script, "args": [] }))
     }
@@ -112,7 +110,7 @@ impl Browser {
         self.run(&format!("return document.querySelectorAll({}).length", json!(css))).as_u64().unwrap()
     }
 
-    /// Waits until an expression is true, however long a busy machine takes.
+    /// Waits until an expression is true, at least a minute.
     pub(crate) fn until(&self, expression: &str) {
         for _ in 0..6000 {
             if self.run(&format!("return Boolean({expression})")) == true {
@@ -129,12 +127,11 @@ impl Browser {
         format!("/element/{}", id.as_str().unwrap())
     }
 
-    /// Clicks as a person does: the element must be visible, with nothing in front of it.
+    /// Clicks an element, which must be visible and not covered.
     pub(crate) fn click(&self, css: &str) {
         self.command("POST", &format!("{}/click", self.find(css)), &json!({}));
     }
 
-    /// Types into an element. `\u{e007}` is Enter, `\u{e00c}` Escape, as the protocol has it.
     pub(crate) fn write(&self, css: &str, text: &str) {
         self.command("POST", &format!("{}/value", self.find(css)), &json!({ "text": text }));
     }
@@ -148,8 +145,8 @@ impl Browser {
         self.command("POST", "/actions", &json!({ "actions": actions }));
     }
 
-    /// Role and label of an element, as a screen reader says them.
-    pub(crate) fn spoken(&self, css: &str) -> (String, String) {
+    /// Role and label of an element for screen readers.
+    pub(crate) fn role_and_label(&self, css: &str) -> (String, String) {
         let element = self.find(css);
         let ask = |what: &str| self.command("GET", &format!("{element}/{what}"), &Value::Null);
         let text = |value: Value| value.as_str().unwrap().to_owned();
@@ -161,7 +158,7 @@ impl Browser {
     }
 
     /// The browser's log messages since the last call.
-    pub(crate) fn complaints(&self) -> Vec<String> {
+    pub(crate) fn log_messages(&self) -> Vec<String> {
         let log = self.command("POST", "/se/log", &json!({ "type": "browser" }));
         log.as_array().unwrap().iter().map(|entry| entry["message"].to_string()).collect()
     }
@@ -180,12 +177,12 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // The browser outlives its driver unless it is told to end, also where a test has failed.
+        // The browser outlives its driver unless its session is deleted, also when a test fails.
         let head =
             format!("DELETE {} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n", self.session);
         if let Ok(mut stream) = TcpStream::connect(self.address) {
             let _asked =
-                stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.write_all(head.as_bytes()));
+                stream.set_read_timeout(Some(TIMEOUT)).and_then(|()| stream.write_all(head.as_bytes()));
             let _answered = stream.read(&mut [0; 1]);
         }
         let _gone = self.driver.kill();

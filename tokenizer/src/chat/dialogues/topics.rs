@@ -1,13 +1,13 @@
-//! Topics of the dialogues. `{0}` and `{1}` in a question are filled with what was drawn.
+//! Topics of the dialogues. `{0}` and `{1}` in a question are replaced by drawn words.
 
 use super::Draws;
 
 pub(super) struct Topic {
     pub(super) training: &'static [&'static str],
     pub(super) held_out: &'static [&'static str],
-    /// How often training asks about it, beside the others: about as the root of the number of its questions.
+    /// Relative frequency in training, about the square root of the number of the topic's questions.
     pub(super) share: usize,
-    /// The words asked about, and the answer.
+    /// The words for a question, and its answer.
     pub(super) draw: fn(&mut Draws) -> (Vec<String>, String),
 }
 

@@ -1,4 +1,4 @@
-//! Compressed input as it is read: gzip with any number of members, Zstandard with any number of frames.
+//! Decompresses input while reading: gzip with any number of members, Zstandard with any number of frames.
 
 use std::{
     fs::File,
@@ -26,8 +26,7 @@ pub enum Compression {
 const BUFFER: usize = 1 << 18;
 
 impl Compression {
-    /// The kind of compression, by the first bytes of a file.
-    pub(super) fn of(beginning: &[u8]) -> Option<Self> {
+    pub(super) fn detect(beginning: &[u8]) -> Option<Self> {
         match beginning {
             [0x1F, 0x8B, ..] => Some(Self::Gzip),
             [0x28, 0xB5, 0x2F, 0xFD, ..] | [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..] => Some(Self::Zstd),
@@ -36,7 +35,6 @@ impl Compression {
     }
 }
 
-/// The contents of `path`, decompressed.
 pub(super) fn open(path: &Path, compression: Option<Compression>) -> Result<Box<dyn Read + Send>, Error> {
     let file = BufReader::with_capacity(BUFFER, regular::open(path)?);
     Ok(match compression {
@@ -46,7 +44,7 @@ pub(super) fn open(path: &Path, compression: Option<Compression>) -> Result<Box<
     })
 }
 
-/// Reads everything once: a compressed file does not say truthfully how much it holds.
+/// The decompressed size, by reading everything: the size that a compressed file states is not reliable.
 pub(super) fn measure(path: &Path, compression: Compression) -> Result<u64, Error> {
     io::copy(&mut open(path, Some(compression))?, &mut io::sink()).map_err(Error::read(path))
 }
@@ -54,15 +52,15 @@ pub(super) fn measure(path: &Path, compression: Compression) -> Result<u64, Erro
 struct ZstdFrames {
     source: BufReader<File>,
     decoder: FrameDecoder,
-    within: bool,
+    in_frame: bool,
 }
 
 impl ZstdFrames {
     fn new(source: BufReader<File>) -> Self {
-        Self { source, decoder: FrameDecoder::new(), within: false }
+        Self { source, decoder: FrameDecoder::new(), in_frame: false }
     }
 
-    /// `false` at the end of the file. Frames that hold no data are passed over.
+    /// Skips frames without data. Returns `false` at the end of the file.
     fn begin_frame(&mut self) -> io::Result<bool> {
         loop {
             if self.source.fill_buf()?.is_empty() {
@@ -82,7 +80,7 @@ impl ZstdFrames {
     }
 
     fn end_frame(&mut self) -> io::Result<()> {
-        self.within = false;
+        self.in_frame = false;
         let (stated, found) = (self.decoder.get_checksum_from_data(), self.decoder.get_calculated_checksum());
         match (stated, found) {
             (Some(stated), Some(found)) if stated != found => {
@@ -96,9 +94,9 @@ impl ZstdFrames {
 impl Read for ZstdFrames {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            if !self.within {
-                self.within = self.begin_frame()?;
-                if !self.within {
+            if !self.in_frame {
+                self.in_frame = self.begin_frame()?;
+                if !self.in_frame {
                     return Ok(0);
                 }
             }

@@ -1,4 +1,4 @@
-//! The format of a file, judged by its beginning, and by its name only where the beginning leaves it open.
+//! Detects a file's format by its beginning, or by its name if the beginning is ambiguous.
 
 use std::{io::Read, path::Path};
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::error::Error;
 
-/// The sorts of input files.
+/// Formats of input files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// UTF-8 text, one document.
@@ -26,11 +26,10 @@ pub enum Format {
 /// Enough for the first line of almost any JSON-lines file.
 const SAMPLE_BYTES: u64 = 64 << 10;
 
-/// The format and compression of the file at `path`.
 pub(super) fn format(path: &Path, plain_bytes: bool) -> Result<(Format, Option<Compression>), Error> {
-    let compression = Compression::of(&sample(path, None)?);
+    let compression = Compression::detect(&sample(path, None)?);
     let sample = sample(path, compression)?;
-    // The extension below `.gz` or `.zst` is the one that says what the contents are.
+    // The extension before `.gz` or `.zst` names the contents.
     let named = if compression.is_some() { path.file_stem().map(Path::new) } else { Some(path) };
     let extension = named.and_then(Path::extension).unwrap_or_default().to_ascii_lowercase();
     if begins_with_array_of_records(&sample) {
@@ -55,7 +54,7 @@ fn sample(path: &Path, compression: Option<Compression>) -> Result<Vec<u8>, Erro
     Ok(sample)
 }
 
-/// Files of `ShareGPT` are often one array of records, which would train as text.
+/// `ShareGPT` files are often one array of records, which would otherwise train as text.
 fn begins_with_array_of_records(sample: &[u8]) -> bool {
     let inside = without_mark(sample).strip_prefix(b"[").unwrap_or_default().trim_ascii_start();
     inside.starts_with(b"{")
@@ -69,7 +68,7 @@ fn without_mark(sample: &[u8]) -> &[u8] {
     sample.strip_prefix("\u{feff}".as_bytes()).unwrap_or(sample).trim_ascii_start()
 }
 
-/// Whether the first line is, or goes beyond the sample and begins like, a JSON document of ours.
+/// If the first line exceeds the sample, its first key decides.
 fn begins_with_document(sample: &[u8]) -> bool {
     let sample = without_mark(sample);
     let line = sample.split(|byte| *byte == b'\n').next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! JSON lines: a document or a conversation on each.
+//! JSON lines: one document or conversation per line.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -8,7 +8,7 @@ use std::{
 use super::{Body, FilePart, ReadParts, record};
 use crate::error::Error;
 
-/// A line is held in memory whole.
+/// A line is held in memory.
 const LONGEST_LINE: u64 = 256 << 20;
 
 pub(super) struct JsonLines {
@@ -20,7 +20,7 @@ pub(super) struct JsonLines {
     buffer: Vec<u8>,
 }
 
-/// Reads one line's JSON. The message says what is wrong with it.
+/// Parses a line. The error is the reason.
 pub(crate) fn parse_line(line: &[u8]) -> Result<Body, String> {
     if let Some(text) = only_text(line).filter(|text| !text.is_empty()) {
         return Ok(Body::Text(text));
@@ -28,9 +28,9 @@ pub(crate) fn parse_line(line: &[u8]) -> Result<Body, String> {
     record::parse(line)
 }
 
-/// The text of a line that is `{"text": "…"}` and no more, at half of what `serde_json` takes, which collects a
-/// string with escapes in one place and copies it to another. `None` leaves the line to `serde_json`: where it
-/// has other fields or spells characters by number, and where it is wrong, for the message.
+/// Reads a line that is exactly `{"text": "…"}`, in half the time of `serde_json`, which copies an escaped string once
+/// more. `None` leaves the line to `serde_json`: other fields, characters spelled by number, and malformed lines, for
+/// the message.
 fn only_text(line: &[u8]) -> Option<String> {
     let value = line.strip_prefix(br#"{"text":"#)?;
     let value = value.strip_prefix(b" ").unwrap_or(value);
@@ -56,7 +56,6 @@ fn only_text(line: &[u8]) -> Option<String> {
     }
 }
 
-/// Copies what stands before the next quote, backslash or control character; returns the rest.
 fn copy_plain<'l>(mut rest: &'l [u8], text: &mut Vec<u8>) -> &'l [u8] {
     while let Some((block, behind)) = rest.split_first_chunk() {
         let plain = plain_bytes(*block);
@@ -72,8 +71,8 @@ fn copy_plain<'l>(mut rest: &'l [u8], text: &mut Vec<u8>) -> &'l [u8] {
     &rest[plain..]
 }
 
-/// How many bytes stand before the first quote, backslash or control character. Each test subtracts from all bytes
-/// at once and leaves its mark where one borrows; marks behind the first may be false, for it borrows from them.
+/// The number of bytes before the first quote, backslash or control character. Each test subtracts from all bytes at
+/// once and marks those that borrow. Marks after the first may be false, since a borrow spreads upwards.
 fn plain_bytes(block: [u8; 8]) -> usize {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     let word = u64::from_le_bytes(block);
@@ -90,7 +89,6 @@ impl JsonLines {
         Self { path, file, line: 0, position: 0, document: 0, buffer }
     }
 
-    /// Passes over what is left of a line.
     fn end_line(&mut self) -> Result<(), Error> {
         self.position += self.file.skip_until(b'\n').map_err(Error::read(&self.path))? as u64;
         Ok(())
@@ -143,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_line_is_read_without_serde() {
+    fn a_plain_text_line_is_read_without_serde() {
         let text = "To be,\tor\r\nnot to \"be\" \\ / \u{8}\u{c} é 🌊 \u{7f}, and on beyond one block";
         for end in (0..=text.len()).filter(|end| text.is_char_boundary(*end)) {
             let line = serde_json::json!({ "text": text[..end] }).to_string();
@@ -155,7 +153,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_without_serde_is_what_serde_reads(
+        fn the_fast_path_agrees_with_serde(
             inside in prop::collection::vec(
                 prop_oneof![
                     4 => any::<u8>(),

@@ -1,4 +1,4 @@
-//! From files to documents, streamed: at no time is more in memory than a few parts of documents.
+//! Files to documents, streamed: memory holds only a few parts of documents at a time.
 
 mod compressed;
 mod detect;
@@ -18,10 +18,10 @@ pub use detect::Format;
 
 use crate::{chat::conversation::Message, error::Error, regular};
 
-/// Long documents come in parts of about this many bytes.
+/// Long documents are read in parts of about this many bytes.
 pub(crate) const PART_BYTES: usize = 64 << 10;
 
-/// The files of an input, sorted by name, each with what it turned out to be.
+/// The files of an input with their formats, sorted by name.
 #[derive(Clone, Debug)]
 pub struct Corpus {
     files: Vec<CorpusFile>,
@@ -30,28 +30,28 @@ pub struct Corpus {
 /// A file of the corpus.
 #[derive(Clone, Debug)]
 pub struct CorpusFile {
-    /// The file's path.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its path within the folder it was found in, or its own name, with `/` between.
+    /// Path within the input folder with `/` between, or the file's own name.
     pub name: String,
-    /// The size of its contents, decompressed.
+    /// Bytes of the contents, decompressed.
     pub bytes: u64,
-    /// The sort of its contents.
+    /// Format of the contents.
     pub format: Format,
-    /// The compression of the file; `None` for a plain one.
+    /// Compression of the file; `None` for a plain file.
     pub compression: Option<Compression>,
 }
 
 /// A document, or a part of a long one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Index of its file in the corpus.
+    /// Index of the file in the corpus.
     pub file: usize,
     /// Number of the document within the file, from 1.
     pub document: u64,
-    /// Whether this part is the document's first.
+    /// Whether this is the document's first part.
     pub begins: bool,
-    /// Bytes of the corpus read so far, counted over all files before it and this file up to where it starts.
+    /// Bytes of the corpus before the part, over all files.
     pub position: u64,
     /// The contents.
     pub body: Body,
@@ -62,48 +62,47 @@ pub struct Part {
 pub enum Body {
     /// Text.
     Text(String),
-    /// Any bytes, for the tokenizer of bytes.
+    /// Any bytes, for the byte tokenizer.
     Bytes(Vec<u8>),
     /// A conversation, never divided.
     Chat(Vec<Message>),
 }
 
-/// A part as the reader of one format yields it; the file's place in the corpus is added to it.
+/// A part before the file's index and start are added.
 pub(crate) struct FilePart {
     document: u64,
     begins: bool,
-    /// Bytes of the file before it.
+    /// Bytes of the file before the part.
     position: u64,
     body: Body,
 }
 
-/// A file on its way to documents, by format.
 pub(crate) trait ReadParts {
     /// `None` at the end of the file.
     fn read_part(&mut self) -> Result<Option<FilePart>, Error>;
 }
 
-/// The parts of a file. An error is the last item, unless it is about one record.
+/// An error is the last item unless it concerns a single record.
 enum FileParts {
     Reading(Box<dyn ReadParts + Send>),
     Failed(Error),
-    Over,
+    Ended,
 }
 
 impl Iterator for FileParts {
     type Item = Result<FilePart, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        match std::mem::replace(self, Self::Over) {
-            Self::Over => None,
+        match std::mem::replace(self, Self::Ended) {
+            Self::Ended => None,
             Self::Failed(error) => Some(Err(error)),
             Self::Reading(mut reader) => {
                 let part = reader.read_part();
-                let goes_on = match &part {
+                let continues = match &part {
                     Ok(part) => part.is_some(),
                     Err(error) => error.is_bad_record(),
                 };
-                if goes_on {
+                if continues {
                     *self = Self::Reading(reader);
                 }
                 part.transpose()
@@ -113,8 +112,8 @@ impl Iterator for FileParts {
 }
 
 impl Corpus {
-    /// Finds the files under `inputs`, folders searched all the way down. Hidden and empty files do not count.
-    /// With `plain_bytes`, files that are neither JSON lines nor Parquet need not be text.
+    /// Finds the files under `inputs`, in all subfolders. Hidden and empty files are skipped. With `plain_bytes`, files
+    /// that are neither JSON lines nor Parquet need not be UTF-8.
     pub fn find(inputs: &[PathBuf], plain_bytes: bool) -> Result<Self, Error> {
         let mut files = Vec::new();
         for input in inputs {
@@ -133,19 +132,18 @@ impl Corpus {
         Ok(Self { files })
     }
 
-    /// The files in the order they are read.
+    /// The files in reading order.
     pub fn files(&self) -> &[CorpusFile] {
         &self.files
     }
 
-    /// The size of all files.
+    /// Bytes of all files, decompressed.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
-    /// Reads everything, file after file. Behind an error that [is about one record](Error::is_bad_record) follows the
-    /// next record; any other is the last of its file. A plain file is one document, of which another begins at
-    /// position `cut` of the corpus.
+    /// Reads all files in order. An error [about one record](Error::is_bad_record) is followed by the next record; any
+    /// other ends its file. A plain file is one document; a second one begins at position `cut` of the corpus.
     pub fn parts(&self, cut: Option<u64>) -> impl Iterator<Item = Result<Part, Error>> + Send {
         let mut before = 0;
         self.files.iter().enumerate().flat_map(move |(file, entry)| {
@@ -199,7 +197,7 @@ impl Body {
     }
 }
 
-/// Links to folders are not followed, for they may lead back up.
+/// Does not follow links to folders, since they may form a cycle.
 fn search(root: &Path, folder: &Path, plain_bytes: bool, files: &mut Vec<CorpusFile>) -> Result<(), Error> {
     for entry in fs::read_dir(folder).map_err(Error::read(folder))? {
         let entry = entry.map_err(Error::read(folder))?;

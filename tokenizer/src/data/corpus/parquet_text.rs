@@ -1,4 +1,4 @@
-//! The column `text` of a Parquet file, a row a document. Rows without text are passed over.
+//! The column `text` of a Parquet file, one document per row. Rows without text are skipped.
 
 use std::{
     fs::File,
@@ -20,7 +20,6 @@ use parquet::{
 use super::{Body, FilePart, ReadParts};
 use crate::{error::Error, regular};
 
-/// Rows decoded at a time.
 const ROWS: usize = 256;
 
 pub(super) struct ParquetText {
@@ -75,7 +74,7 @@ impl ParquetText {
         Ok(true)
     }
 
-    /// By rows, since compressed bytes have no place of their own.
+    /// Estimated from rows: compressed bytes have no position per row.
     fn bytes_read(&self) -> u64 {
         let rows = self.metadata.file_metadata().num_rows().max(1) as u64;
         let share = (self.document - 1).min(rows) as f64 / rows as f64;

@@ -1,11 +1,11 @@
-//! One record of a JSON-lines file: a text, or a conversation in one of the layouts in use.
+//! One record of a JSON-lines file: a text, or a conversation in one of the common layouts.
 
 use serde::Deserialize;
 
 use super::Body;
 use crate::chat::conversation::{Message, Role};
 
-/// The fields that say what a record is. Others, such as an id or a source, are left alone.
+/// The fields that identify a record. Others, such as an id or a source, are ignored.
 #[derive(Deserialize)]
 struct Record {
     text: Option<String>,
@@ -13,11 +13,11 @@ struct Record {
     conversations: Option<Vec<Turn>>,
     prompt: Option<String>,
     completion: Option<String>,
-    /// Beside `conversations`, or a prompt: the system message.
+    /// The system message of `conversations` or of a prompt.
     system: Option<String>,
 }
 
-/// `role` and `content`, as in chat APIs, or `from` and `value` as in `ShareGPT`.
+/// `role` and `content` as in chat APIs, or `from` and `value` as in `ShareGPT`.
 #[derive(Deserialize)]
 struct Turn {
     #[serde(alias = "from")]
@@ -26,10 +26,10 @@ struct Turn {
     content: String,
 }
 
-/// The fields of which a record has one, or both of the last two.
+/// A record has one of these fields, or both of the last two.
 pub(super) const KEYS: [&str; 5] = ["text", "messages", "conversations", "prompt", "completion"];
 
-/// Reads one line's JSON. The message says what is wrong with it.
+/// Parses a line. The error is the reason.
 pub(super) fn parse(line: &[u8]) -> Result<Body, String> {
     let record: Record = serde_json::from_slice(line).map_err(|error| reason(&error))?;
     let Record { text, messages, conversations, prompt, completion, system } = record;
@@ -76,7 +76,7 @@ fn role(name: &str) -> Result<Role, String> {
     }
 }
 
-/// `serde_json` counts lines of its own input, always line 1 here; the column is worth keeping.
+/// Drops the line number, which is always 1, and keeps the column.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rsplit_once(" at line 1 column ") {

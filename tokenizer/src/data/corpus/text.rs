@@ -1,7 +1,7 @@
 //! Plain files: one document each, read in parts.
 //!
-//! Parts of text end where no known split pattern has a piece, so encoding them one by one gives the ids of the
-//! whole. Only where such a place is missing for [`LONGEST_PART`] bytes is a part ended at any character.
+//! Parts of text end where every known split pattern ends a piece, so encoding them gives the ids of the whole. If
+//! [`LONGEST_PART`] bytes have no such place, the part ends at any character.
 
 use std::{
     io::Read,
@@ -13,13 +13,11 @@ use crate::{encode::split::safe_cut, error::Error};
 
 const LONGEST_PART: usize = 8 << 20;
 
-/// A file as bytes, up to `cut` and from there on.
-struct Blocks {
+/// A file as bytes, divided at `cut`.
+struct FileBytes {
     path: PathBuf,
     file: Box<dyn Read + Send>,
-    /// Bytes read and not yet handed out.
     pending: Vec<u8>,
-    /// Bytes handed out.
     position: u64,
     document: u64,
     begins: bool,
@@ -27,13 +25,12 @@ struct Blocks {
     ended: bool,
 }
 
-impl Blocks {
+impl FileBytes {
     fn new(path: &Path, file: Box<dyn Read + Send>, cut: Option<u64>) -> Self {
         let (path, pending, position) = (path.to_owned(), Vec::new(), 0);
         Self { path, file, pending, position, document: 1, begins: true, cut, ended: false }
     }
 
-    /// Reads until `pending` holds `bytes`, reaches the cut, or the file ends.
     fn fill(&mut self, bytes: usize) -> Result<(), Error> {
         while !self.ended && self.pending.len() < bytes {
             let missing = (bytes - self.pending.len()) as u64;
@@ -43,7 +40,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Bytes of `pending` before the cut, and whether the cut is among them or at their end.
+    /// Pending bytes before the cut, and whether `pending` reaches it.
     fn before_cut(&self) -> (usize, bool) {
         match self.cut.map(|cut| (cut - self.position) as usize) {
             Some(cut) if cut <= self.pending.len() => (cut, true),
@@ -63,12 +60,11 @@ impl Blocks {
     }
 }
 
-/// Any bytes.
-pub(super) struct ByteParts(Blocks);
+pub(super) struct ByteParts(FileBytes);
 
 impl ByteParts {
     pub(super) fn new(path: &Path, contents: Box<dyn Read + Send>, cut: Option<u64>) -> Self {
-        Self(Blocks::new(path, contents, cut))
+        Self(FileBytes::new(path, contents, cut))
     }
 }
 
@@ -83,15 +79,14 @@ impl ReadParts for ByteParts {
     }
 }
 
-/// UTF-8.
-pub(super) struct TextParts(Blocks);
+pub(super) struct TextParts(FileBytes);
 
 impl TextParts {
     pub(super) fn new(path: &Path, contents: Box<dyn Read + Send>, cut: Option<u64>) -> Self {
-        Self(Blocks::new(path, contents, cut))
+        Self(FileBytes::new(path, contents, cut))
     }
 
-    /// `pending` without a character that the end of the block cuts.
+    /// `pending` without a last character that is incomplete.
     fn valid_prefix(&self) -> Result<&str, Error> {
         let pending = &self.0.pending;
         std::str::from_utf8(pending).or_else(|error| {
@@ -116,7 +111,7 @@ impl ReadParts for TextParts {
             let text = self.valid_prefix()?;
             let (mut end, reaches_cut) = self.0.before_cut();
             end = text.ceil_char_boundary(end.min(text.len()));
-            // A cut within the last character waits until that character is whole.
+            // A cut within the last character waits for the rest of the character.
             let at_cut = reaches_cut && self.0.before_cut().0 <= end;
             let whole = at_cut || self.0.ended;
             let end = if whole { Some(end) } else { safe_cut(&text[..end], end) };

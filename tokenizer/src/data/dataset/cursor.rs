@@ -2,20 +2,20 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A position in the endless stream of windows; a checkpoint keeps it.
+/// A position in the endless stream of windows, as checkpoints store it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cursor {
-    /// Number of whole passes over all windows.
+    /// Complete passes over all windows.
     pub epoch: u64,
-    /// Windows seen in this epoch.
+    /// Windows read in this epoch.
     pub index: u64,
-    /// Decides the order of a shuffled epoch.
+    /// Seeds the order of shuffled epochs.
     pub seed: u64,
 }
 
 impl Cursor {
-    /// The very beginning.
+    /// The first window of the first epoch.
     pub fn start(seed: u64) -> Self {
         Self { epoch: 0, index: 0, seed }
     }

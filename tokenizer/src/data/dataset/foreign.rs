@@ -1,6 +1,5 @@
-//! Shards that other programs made: llm.c's and nanoGPT's `.bin` files, found by their names.
-//!
-//! Neither kind says which tokenizer made it, nor which token opens a document; both are the caller's tokenizer's.
+//! Shards of other programs: llm.c's and nanoGPT's `.bin` files, found by name. The caller's tokenizer gives the
+//! vocabulary and the token that opens a document, since the files name neither.
 
 use std::{
     fs::{self, File},
@@ -18,13 +17,13 @@ use crate::{
     regular,
 };
 
-/// Ids of each file that are compared with the vocabulary when it is opened.
-const CHECKED: u64 = 1 << 20;
-/// Bytes at the beginning of each file that tell it from others.
-const SAMPLED: u64 = 1 << 20;
+/// Ids of each file that are checked on opening.
+const CHECKED_IDS: u64 = 1 << 20;
+/// Bytes of each file that enter its fingerprint.
+const SAMPLED_BYTES: u64 = 1 << 20;
 
-/// The `.bin` files of `folder` whose names hold the word `train`, or `val`, in the order of their names; `None`
-/// where `folder` holds no `.bin` file of either split.
+/// The `.bin` files of `folder` with the word `train` or `val` in their names, sorted by name. `None` if the folder
+/// holds no `.bin` file of either split.
 pub(super) fn find(folder: &Path, split: Split) -> Result<Option<Vec<PathBuf>>, Error> {
     let mut of_either = false;
     let mut files = Vec::new();
@@ -49,34 +48,34 @@ fn split_named(path: &Path) -> Option<Split> {
     })
 }
 
-/// The format of the file at `path`: with llm.c's header, or without any. A shard of a set of ours without its manifest
-/// is refused, for its loss mask would be lost.
+/// The format of the file at `path`. Refuses a shard of this crate without its manifest, since its loss mask would be
+/// lost.
 pub(super) fn format(path: &Path) -> Result<ShardFormat, Error> {
     let mut beginning = Vec::new();
     let file = regular::open(path)?;
     file.take(Header::BYTES as u64).read_to_end(&mut beginning).map_err(Error::read(path))?;
     match Header::origin(&beginning) {
         None => Ok(ShardFormat::NanoGpt),
-        Some(Origin::Elsewhere) => Ok(ShardFormat::LlmC),
+        Some(Origin::OtherProgram) => Ok(ShardFormat::LlmC),
         Some(Origin::Prepared) => {
             Err(Error::NoSet { path: path.parent().unwrap_or(Path::new(".")).to_owned() })
         }
     }
 }
 
-/// Refuses a file whose first ids are beyond the vocabulary, before a run finds out in its middle.
+/// Fails if one of the first ids is beyond the vocabulary, before a run reaches it.
 pub(super) fn check_vocabulary(shard: &ShardMap) -> Result<(), Error> {
-    shard.read(0, CHECKED.min(shard.tokens()) as usize).map(|_| ())
+    shard.read(0, CHECKED_IDS.min(shard.tokens()) as usize).map(|_| ())
 }
 
-/// Identifies files without a manifest by their sizes and beginnings.
+/// Identifies files without a manifest by size and beginning.
 pub(super) fn fingerprint<'p>(files: impl Iterator<Item = &'p Path>) -> Result<Fingerprint, Error> {
     let mut digest = Sha256::new();
     for path in files {
         let file: File = regular::open(path)?;
         digest.update(file.metadata().map_err(Error::read(path))?.len().to_le_bytes());
         let mut beginning = Vec::new();
-        file.take(SAMPLED).read_to_end(&mut beginning).map_err(Error::read(path))?;
+        file.take(SAMPLED_BYTES).read_to_end(&mut beginning).map_err(Error::read(path))?;
         digest.update(&beginning);
     }
     Ok(Fingerprint::finish(digest))

@@ -1,8 +1,7 @@
-//! Reading shards for training: windows of tokens at any position, in an order that a cursor resumes.
+//! Reads shards for training: windows of tokens at any position, in an order that a cursor resumes.
 //!
-//! The window at a position depends on nothing but the files, the plan and the cursor's seed. Any number of
-//! workers that share out positions therefore yield one and the same stream, and resuming is asking for the next
-//! position.
+//! The window at a position depends only on the files, the plan and the cursor's seed. Workers that share positions
+//! therefore read one common stream, and resuming means reading the next position.
 
 mod cursor;
 mod foreign;
@@ -15,7 +14,7 @@ use std::{
 
 pub use cursor::Cursor;
 pub use windows::{Align, Targets, WindowPlan};
-use windows::{Place, Shard, WindowTable};
+use windows::{Shard, WindowStart, WindowTable};
 
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +26,7 @@ use crate::{
     permutation::Permutation,
 };
 
-/// The split to read.
+/// A split of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Split {
@@ -40,12 +39,12 @@ pub enum Split {
 /// A training sequence: tokens, and the token after each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// The tokens, as many as the plan says.
+    /// Tokens, as many as the plan's length.
     pub x: Vec<u32>,
     /// The token after each of `x`.
     pub y: Vec<u32>,
-    /// `true` for targets that count towards the loss; `None` where all do. Left out are what the loss mask leaves out,
-    /// what an earlier window predicts, and what fills up a window that is longer than its shard.
+    /// `true` for targets that count towards the loss; `None` if all do. Targets do not count if the loss mask excludes
+    /// them, if an earlier window predicts them, or if they are padding.
     pub mask: Option<Vec<bool>>,
 }
 
@@ -54,7 +53,7 @@ pub struct Window {
 pub enum ShardFormat {
     /// llm.c's `.bin`, with a header.
     LlmC,
-    /// nanoGPT's `.bin`: 16-bit ids and nothing else.
+    /// nanoGPT's `.bin`: 16-bit ids without a header.
     NanoGpt,
 }
 
@@ -77,7 +76,7 @@ impl Split {
         }
     }
 
-    pub(crate) fn of(self, manifest: &Manifest) -> &SplitEntry {
+    pub(crate) fn entry(self, manifest: &Manifest) -> &SplitEntry {
         match self {
             Self::Train => &manifest.train,
             Self::Val => &manifest.val,
@@ -86,11 +85,11 @@ impl Split {
 }
 
 impl TokenDataset {
-    /// Opens one split of the set in `folder`, which has to hold the ids of `tokenizer`. Sizes, headers and
-    /// marks of all its files are checked here, ids as they are read; [`verify`](Self::verify) reads everything.
+    /// Opens one split of the set in `folder`, which must hold ids of `tokenizer`. Checks sizes, headers and marks of
+    /// all files; ids are checked when they are read. [`verify`](Self::verify) reads everything.
     ///
-    /// A folder without a manifest may hold llm.c's or nanoGPT's `.bin` files, whose names say the split. They do not
-    /// say whose ids they hold: `tokenizer` has to be the right one, and its [`bos`](Tokenizer::bos) opens documents.
+    /// A folder without a manifest may hold llm.c's or nanoGPT's `.bin` files, with the split in their names. They do
+    /// not name their tokenizer: the caller must pass the right one. Its [`bos`](Tokenizer::bos) opens documents.
     pub fn open(
         folder: impl AsRef<Path>,
         split: Split,
@@ -104,21 +103,24 @@ impl TokenDataset {
             }
             manifest => manifest?,
         };
+
         let at_fault = folder.join(crate::data::shard::MANIFEST);
         let (expected, found) = (tokenizer.fingerprint(), manifest.tokenizer.sha256);
         if expected != found {
             return Err(Error::shard(at_fault, ShardProblem::Tokenizer { expected, found }));
         }
-        let entries = &split.of(&manifest).shards;
+        let entries = &split.entry(&manifest).shards;
         if entries.is_empty() {
             return Err(Error::shard(at_fault, ShardProblem::NoShards(split.name())));
         }
+
         let mut shards = Vec::new();
         for entry in entries {
-            let tokens = ShardMap::of_set(folder, &manifest, entry)?;
+            let tokens = ShardMap::open_entry(folder, &manifest, entry)?;
             let mask = entry.mask.as_ref().map(|mask| MaskMap::open(&folder.join(&mask.file), &tokens));
             shards.push(Shard { tokens, mask: mask.transpose()? });
         }
+
         let bos = manifest.tokenizer.bos;
         Self::build(shards, Some((folder.to_owned(), manifest, split)), bos, plan)
     }
@@ -140,8 +142,8 @@ impl TokenDataset {
         Ok(dataset)
     }
 
-    /// Opens shards made elsewhere, whose ids have to be below `vocab_size`. Windows begin with documents only
-    /// where `bos` says which token opens one.
+    /// Opens shards of other programs, whose ids must be below `vocab_size`. Windows can begin with documents only if
+    /// `bos` is given.
     pub fn from_files(
         files: &[PathBuf],
         format: ShardFormat,
@@ -180,12 +182,12 @@ impl TokenDataset {
         self.shards.iter().map(|shard| shard.tokens.tokens()).sum()
     }
 
-    /// Counted targets of the split, and how many of them one epoch trains on.
+    /// Counted targets of the split and of one epoch.
     pub fn targets(&self) -> Targets {
         self.windows.targets()
     }
 
-    /// The set's manifest, where there is one.
+    /// The set's manifest, if any.
     pub fn manifest(&self) -> Option<&Manifest> {
         self.manifest.as_ref().map(|(_, manifest, _)| manifest)
     }
@@ -193,38 +195,35 @@ impl TokenDataset {
     /// Identifies the tokens: by the manifest's checksums, or else by the files' sizes and beginnings.
     pub fn fingerprint(&self) -> Result<Fingerprint, Error> {
         match &self.manifest {
-            Some((_, manifest, split)) => Ok(split.of(manifest).fingerprint()),
+            Some((_, manifest, split)) => Ok(split.entry(manifest).fingerprint()),
             None => foreign::fingerprint(self.shards.iter().map(|shard| shard.tokens.path())),
         }
     }
 
-    /// The positions of the tokens of the window at `cursor`, all shards of the split one behind the other. They are
-    /// fewer than the plan's length where the window is longer than its shard and filled up.
+    /// Positions of the tokens of the window at `cursor`, over all shards of the split. Fewer than the plan's length if
+    /// the window is padded.
     pub fn positions(&self, cursor: Cursor) -> Range<u64> {
-        let Place { shard, from, .. } = self.place(cursor);
+        let WindowStart { shard, from, .. } = self.place(cursor);
         let before: u64 = self.shards[..shard].iter().map(|shard| shard.tokens.tokens()).sum();
         let count = (self.plan.length as u64).min(self.shards[shard].tokens.tokens() - from - 1);
         before + from..before + from + count
     }
 
-    /// The tokens at `positions` of the split, as far as it has them.
     pub(crate) fn read(&self, positions: Range<u64>) -> Result<Vec<u32>, Error> {
         read_across(self.shards.iter().map(|shard| &shard.tokens), positions)
     }
 
-    /// The id that opens every document, where there is one.
     pub(crate) fn bos(&self) -> Option<u32> {
         self.bos
     }
 
-    /// The length of windows.
     pub(crate) fn window_length(&self) -> usize {
         self.plan.length
     }
 
-    /// The window that `cursor` points at.
+    /// The window at `cursor`.
     pub fn window(&self, cursor: Cursor) -> Result<Window, Error> {
-        let Place { shard, from, fresh } = self.place(cursor);
+        let WindowStart { shard, from, fresh } = self.place(cursor);
         let Shard { tokens, mask } = &self.shards[shard];
         let length = self.plan.length;
         let mut x = tokens.read(from, (length + 1).min((tokens.tokens() - from) as usize))?;
@@ -243,13 +242,13 @@ impl TokenDataset {
         Ok(Window { x, y, mask })
     }
 
-    fn place(&self, cursor: Cursor) -> Place {
+    fn place(&self, cursor: Cursor) -> WindowStart {
         let index = cursor.index % self.windows();
         let permuted = || Permutation::new(self.windows(), cursor.seed, cursor.epoch).apply(index);
         self.windows.place(if self.plan.shuffle { permuted() } else { index })
     }
 
-    /// The position after `cursor`, in the next epoch behind the last window.
+    /// The next position; in the next epoch after the last window.
     pub fn after(&self, cursor: Cursor) -> Cursor {
         self.skip(cursor, 1)
     }
@@ -261,12 +260,12 @@ impl TokenDataset {
         Cursor { epoch: cursor.epoch + (place / windows) as u64, index: (place % windows) as u64, ..cursor }
     }
 
-    /// The endless stream of windows from `cursor` on, each with its own position.
+    /// The endless stream of windows from `cursor` on, with their positions.
     pub fn stream(&self, cursor: Cursor) -> impl Iterator<Item = Result<(Cursor, Window), Error>> {
         self.share(cursor, 0, 1)
     }
 
-    /// Every `workers`-th window of the stream from `cursor` on, beginning with the `worker`-th.
+    /// Every `workers`-th window of the stream from `cursor` on, starting with number `worker`.
     pub fn share(
         &self,
         cursor: Cursor,
@@ -278,9 +277,9 @@ impl TokenDataset {
         places.map(|place| Ok((place, self.window(place)?)))
     }
 
-    /// Reads every byte of the split: checksums where there is a manifest, and that all ids are known.
+    /// Reads every byte of the split: compares checksums if there is a manifest, and all ids with the vocabulary.
     pub fn verify(&self) -> Result<(), Error> {
-        let entries = self.manifest.as_ref().map(|(_, manifest, split)| &split.of(manifest).shards);
+        let entries = self.manifest.as_ref().map(|(_, manifest, split)| &split.entry(manifest).shards);
         for (at, Shard { tokens, mask }) in self.shards.iter().enumerate() {
             let entry = entries.map(|entries| &entries[at]);
             tokens.verify(entry.map(|entry| entry.sha256))?;

@@ -1,43 +1,44 @@
-//! The window table: where windows begin, so that no counted target is lost and none counts twice.
+//! The window table: the beginnings of all windows, so that every counted target counts exactly once.
 //!
-//! A window spans tokens that follow one another in one shard; neighbouring windows may overlap. Each target counts in
-//! the first window that predicts it and is masked in later ones. Where a document or a shard ends before a window is
-//! full, the window is therefore moved back or filled up instead of being dropped.
+//! A window spans consecutive tokens of one shard; neighbours may overlap. A target counts in the first window that
+//! predicts it and is masked in later ones. A window that a document or shard cannot fill is moved back or padded, not
+//! dropped.
 
 use crate::{
     data::shard::{MaskMap, ShardMap, ShardProblem},
     error::Error,
 };
 
-/// The length, places and order of windows.
+/// Length, beginnings and order of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowPlan {
     /// Tokens in `x`, from 1 to 16777216.
     pub length: usize,
-    /// The places where windows may begin.
+    /// Where windows may begin.
     pub align: Align,
-    /// A new order every epoch, by the cursor's seed; otherwise the order of the files.
+    /// Shuffles every epoch by the cursor's seed; otherwise windows follow the order of the files.
     pub shuffle: bool,
 }
 
-/// The places where windows may begin.
+/// Where windows may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
-    /// Back to back. Without a loss mask the last few tokens of a shard, fewer than a window, are left out.
+    /// Back to back. Without a loss mask, a shard's last tokens are left out if they do not fill a window.
     Anywhere,
-    /// With the token that opens a document; a document cut by a window's end opens the next one. Only a document
-    /// longer than a window is entered again within, and its last window ends with it. With a loss mask such a window
-    /// begins half a window before the next counted target, so that answers are predicted with their questions.
+    /// At the token that opens a document. Only a document longer than a window has windows that begin within it; the
+    /// last of these ends with the document. A document cut by a window's end opens the next window. With a loss mask,
+    /// a window within a document begins half a window before the next counted target: answers are predicted with their
+    /// questions.
     Document,
 }
 
-/// Counted targets of a split: those that its loss mask marks, or all tokens where it has none.
+/// Counted targets of a split: the tokens that its loss mask marks, or all tokens without one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Targets {
     /// Counted targets in the files.
     pub counted: u64,
-    /// Counted targets in the windows of one epoch, each once. A shard's first token is never predicted, and a shard may
-    /// end in tokens that fill no window.
+    /// Counted targets in the windows of one epoch, each once. A shard's first token is never predicted, and a shard's
+    /// last tokens may fill no window.
     pub seen: u64,
 }
 
@@ -48,21 +49,18 @@ impl Targets {
     }
 }
 
-/// Tokens of a window at most. A window that is longer than its shard is filled up, so its length takes memory.
+/// The longest window. A window longer than its shard is padded, so its length costs memory.
 const LONGEST: usize = 1 << 24;
 
-/// Tokens with their loss mask.
 #[derive(Debug)]
 pub(super) struct Shard {
     pub(super) tokens: ShardMap,
     pub(super) mask: Option<MaskMap>,
 }
 
-/// The place of one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct WindowStart {
     pub(super) shard: usize,
-    /// Position of its first token.
     pub(super) from: u64,
     /// The first position that no earlier window predicts; targets before it are masked.
     pub(super) fresh: u64,
@@ -70,16 +68,16 @@ pub(super) struct Place {
 
 #[derive(Debug)]
 pub(super) struct WindowTable {
-    places: Places,
+    places: WindowStarts,
     length: u64,
     targets: Targets,
 }
 
 #[derive(Debug)]
-enum Places {
-    /// Back to back, with the index of each shard's first window.
+enum WindowStarts {
+    /// Back to back. `firsts` holds the index of each shard's first window.
     Even { firsts: Vec<u64>, len: u64 },
-    /// Shard and first token of each, in the order of the files.
+    /// Shard and first token of each window, in the files' order.
     Listed(Vec<(u32, u64)>),
 }
 
@@ -92,7 +90,6 @@ impl Shard {
         }
     }
 
-    /// Counted positions among `range`.
     fn counted(&self, range: std::ops::Range<u64>) -> u64 {
         match &self.mask {
             Some(mask) => mask.marked(range),
@@ -120,8 +117,8 @@ impl WindowTable {
 
     pub(super) fn len(&self) -> u64 {
         match &self.places {
-            Places::Even { len, .. } => *len,
-            Places::Listed(places) => places.len() as u64,
+            WindowStarts::Even { len, .. } => *len,
+            WindowStarts::Listed(places) => places.len() as u64,
         }
     }
 
@@ -129,35 +126,34 @@ impl WindowTable {
         self.targets
     }
 
-    /// The place of window `index`, which is below [`len`](Self::len).
-    pub(super) fn place(&self, index: u64) -> Place {
+    pub(super) fn place(&self, index: u64) -> WindowStart {
         match &self.places {
-            Places::Even { firsts, .. } => {
+            WindowStarts::Even { firsts, .. } => {
                 let shard = firsts.partition_point(|first| *first <= index) - 1;
                 let from = (index - firsts[shard]) * self.length;
-                Place { shard, from, fresh: from + 1 }
+                WindowStart { shard, from, fresh: from + 1 }
             }
-            Places::Listed(places) => {
+            WindowStarts::Listed(places) => {
                 let at = index as usize;
                 let (shard, from) = places[at];
                 let before =
                     at.checked_sub(1).map(|before| places[before]).filter(|(other, _)| *other == shard);
                 let predicted = before.map_or(0, |(_, from)| from + self.length);
-                Place { shard: shard as usize, from, fresh: predicted.max(from) + 1 }
+                WindowStart { shard: shard as usize, from, fresh: predicted.max(from) + 1 }
             }
         }
     }
 
     fn count(&self, shards: &[Shard]) -> Targets {
         let counted = shards.iter().map(|shard| shard.counted(0..shard.tokens.tokens())).sum();
-        let of_window = |place: Place| {
+        let of_window = |place: WindowStart| {
             let shard = &shards[place.shard];
             let end = (place.from + self.length + 1).min(shard.tokens.tokens());
             shard.counted(place.fresh.min(end)..end)
         };
         let seen = match &self.places {
-            Places::Even { len, .. } => len * self.length,
-            Places::Listed(_) => (0..self.len()).map(|index| of_window(self.place(index))).sum(),
+            WindowStarts::Even { len, .. } => len * self.length,
+            WindowStarts::Listed(_) => (0..self.len()).map(|index| of_window(self.place(index))).sum(),
         };
         Targets { counted, seen }
     }
@@ -172,7 +168,7 @@ fn no_window(shards: &[Shard], length: usize, targets: Targets) -> Error {
     Error::shard(path, ShardProblem::NoWindow { length, longest: longest.map_or(0, ShardMap::tokens) })
 }
 
-fn even(shards: &[Shard], length: u64) -> Places {
+fn even(shards: &[Shard], length: u64) -> WindowStarts {
     let mut len = 0;
     let count = |shard: &Shard| {
         let first = len;
@@ -180,10 +176,10 @@ fn even(shards: &[Shard], length: u64) -> Places {
         first
     };
     let firsts = shards.iter().map(count).collect();
-    Places::Even { firsts, len }
+    WindowStarts::Even { firsts, len }
 }
 
-fn listed(shards: &[Shard], bos: Option<u32>, length: u64, align: Align) -> Result<Places, Error> {
+fn listed(shards: &[Shard], bos: Option<u32>, length: u64, align: Align) -> Result<WindowStarts, Error> {
     let mut places = Vec::new();
     for (at, shard) in shards.iter().enumerate() {
         let opening = match align {
@@ -195,10 +191,11 @@ fn listed(shards: &[Shard], bos: Option<u32>, length: u64, align: Align) -> Resu
         let documents = opening.into_iter().flat_map(|bos| shard.tokens.positions(bos));
         list(shard, documents, length, align, |from| places.push((at as u32, from)));
     }
-    Ok(Places::Listed(places))
+    Ok(WindowStarts::Listed(places))
 }
 
-/// Gives `add` the first token of every window of `shard`, in order. `documents` are the positions where one opens.
+/// Calls `add` with the first token of every window of `shard`, in order. `documents` are the positions of opening
+/// tokens.
 fn list(
     shard: &Shard,
     documents: impl Iterator<Item = u64>,
@@ -216,7 +213,7 @@ fn list(
         while let Some(next) = documents.next_if(|next| *next < target) {
             document = next;
         }
-        // The token that opens the next document ends this one.
+        // The next document's opening token is the last target of this one.
         let end = documents.peek().copied().unwrap_or(last);
         let from = match align {
             Align::Anywhere => {

@@ -1,36 +1,35 @@
-//! Records that cannot be used: counted, named and left out, unless they are too many.
+//! Records that cannot be used: counted, reported and skipped, unless there are too many.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// The consequence of a record that cannot be used.
+/// How to handle a record that cannot be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnBadRecord {
-    /// The record is left out, as long as nine of ten records are clean. One bad record among clean ones is always left
-    /// out.
+    /// Skips the record, unless more than a tenth of all records are bad. A single bad record is always skipped if any
+    /// other is clean.
     #[default]
     Skip,
-    /// The record ends the preparation.
+    /// Ends the preparation.
     Fail,
 }
 
-/// The records that were left out of a set.
+/// The records that were skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BadRecords {
     /// The number of records.
     pub count: u64,
-    /// The first few: file, line or document, and reason.
+    /// The first ten: file, line or document, and reason.
     pub first: Vec<String>,
 }
 
-/// Records that are named; the others are counted.
-const NAMED: usize = 10;
-/// At most one of so many records may be bad.
+const DESCRIBED: usize = 10;
+/// At most one record in this many may be bad.
 const RECORDS_PER_BAD: u64 = 10;
-/// Records after which a bad share ends the work early.
-const ENOUGH_TO_JUDGE: u64 = 1000;
+/// Records after which too large a bad share ends the work early.
+const EARLY_CHECK_RECORDS: u64 = 1000;
 
 impl BadRecords {
     /// Whether every record was used.
@@ -40,14 +39,14 @@ impl BadRecords {
 
     pub(super) fn add(&mut self, error: &Error) {
         self.count += 1;
-        if self.first.len() < NAMED {
+        if self.first.len() < DESCRIBED {
             self.first.push(error.to_string());
         }
     }
 
-    /// Refuses a bad share among the first records; the rest may not make up for it.
+    /// Fails early if too many of the first records are bad, even if later ones are clean.
     pub(super) fn check_early(&self, clean: u64) -> Result<(), Error> {
-        if self.count + clean < ENOUGH_TO_JUDGE { Ok(()) } else { self.check(clean) }
+        if self.count + clean < EARLY_CHECK_RECORDS { Ok(()) } else { self.check(clean) }
     }
 
     pub(super) fn check(&self, clean: u64) -> Result<(), Error> {

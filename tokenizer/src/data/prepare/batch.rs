@@ -1,4 +1,4 @@
-//! A few megabytes of documents on their way from the reader to the writer.
+//! Batches of documents between the reader and the writer.
 
 use rayon::prelude::*;
 
@@ -14,12 +14,11 @@ use crate::{
     permutation::mix,
 };
 
-/// Large enough that threads seldom wait for each other at its end.
+/// Large enough that threads seldom wait for each other at a batch's end.
 const BATCH_BYTES: usize = 4 << 20;
-/// Documents of a few bytes each still make a batch now and then.
+/// Bounds a batch of very short documents.
 const BATCH_PARTS: usize = 1 << 14;
 
-/// Documents as read.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     parts: Vec<Part>,
@@ -27,18 +26,16 @@ pub(super) struct Batch {
     bytes: usize,
 }
 
-/// The tokens of one [`Part`].
 #[derive(Debug)]
 pub(super) struct EncodedPart {
     pub(super) split: Split,
     pub(super) begins: bool,
-    /// Ids as the shard spells them: a quarter to a half of the memory that ids take on their way to another core.
+    /// Tokens in the shard's format, which takes a quarter to a half of the memory of ids.
     pub(super) tokens: Vec<u8>,
     pub(super) trained: Option<Vec<bool>>,
     pub(super) bytes: u64,
 }
 
-/// A [`Batch`] in tokens.
 #[derive(Debug)]
 pub(super) struct EncodedBatch {
     pub(super) parts: Vec<EncodedPart>,
@@ -48,8 +45,7 @@ pub(super) struct EncodedBatch {
     pub(super) position: u64,
 }
 
-/// Turns batches into tokens and sends every part to its split. The parts of a document follow one another, and
-/// all go where its first goes.
+/// Encodes batches and assigns parts to splits. A document's later parts follow its first.
 #[derive(Debug)]
 pub(super) struct Encoder<'a> {
     tokenizer: &'a Tokenizer,
@@ -69,7 +65,6 @@ impl Batch {
         self.parts.push(part);
     }
 
-    /// Notes a record that could not be read.
     pub(super) fn push_bad(&mut self, error: Error) {
         self.bad.push(error);
     }
@@ -97,9 +92,9 @@ impl<'a> Encoder<'a> {
 
     pub(super) fn encode(&mut self, batch: Batch) -> Result<EncodedBatch, Error> {
         self.check(&batch)?;
-        batch.bad.into_iter().try_for_each(|error| self.leave_out(error))?;
+        batch.bad.into_iter().try_for_each(|error| self.skip_record(error))?;
         let position = batch.parts.last().map_or(0, |part| part.position + part.body.len() as u64);
-        let jobs: Vec<Part> = batch.parts.into_iter().flat_map(cut_long).collect();
+        let jobs: Vec<Part> = batch.parts.into_iter().flat_map(split_long).collect();
         let encoder = &*self;
         let encoded: Vec<_> = jobs.into_par_iter().map(|part| encoder.encode_part(&part)).collect();
         let mut parts = Vec::with_capacity(encoded.len());
@@ -107,7 +102,7 @@ impl<'a> Encoder<'a> {
             let mut part = match part {
                 Ok(part) => part,
                 Err(error) => {
-                    self.leave_out(error)?;
+                    self.skip_record(error)?;
                     continue;
                 }
             };
@@ -126,13 +121,12 @@ impl<'a> Encoder<'a> {
         Ok(EncodedBatch { parts, documents, bytes, tokens, position })
     }
 
-    /// The records that were left out, unless they are too many.
     pub(super) fn finish(self) -> Result<BadRecords, Error> {
         self.bad.check(self.documents)?;
         Ok(self.bad)
     }
 
-    fn leave_out(&mut self, error: Error) -> Result<(), Error> {
+    fn skip_record(&mut self, error: Error) -> Result<(), Error> {
         if self.on_bad_record == OnBadRecord::Fail || !error.is_bad_record() {
             return Err(error);
         }
@@ -150,7 +144,7 @@ impl<'a> Encoder<'a> {
         Ok(())
     }
 
-    /// Where a part that begins no document goes, it does not say.
+    /// The split is valid only for a document's first part.
     fn encode_part(&self, part: &Part) -> Result<EncodedPart, Error> {
         let bytes = part.body.len() as u64;
         let encoded = match &part.body {
@@ -160,10 +154,10 @@ impl<'a> Encoder<'a> {
                 self.tokenizer.encode_chat(messages).map(|chat| (chat.ids, Some(chat.trained)))
             }
         };
-        let (ids, trained) = encoded.map_err(|error| self.located(error, part))?;
-        // The chat template writes its own.
+        let (ids, trained) = encoded.map_err(|error| self.with_location(error, part))?;
+        // The template writes its own.
         let bos = self.tokenizer.bos().filter(|_| part.begins && trained.is_none());
-        let tokens = self.content().spell(bos, &ids);
+        let tokens = self.content().encode(bos, &ids);
         let split = if part.begins { self.split_of(part) } else { Split::Train };
         Ok(EncodedPart { split, begins: part.begins, tokens, trained, bytes })
     }
@@ -183,14 +177,14 @@ impl<'a> Encoder<'a> {
         if measured { Split::Val } else { Split::Train }
     }
 
-    fn located(&self, error: Error, part: &Part) -> Error {
+    fn with_location(&self, error: Error, part: &Part) -> Error {
         let path = self.corpus.files()[part.file].path.clone();
         Error::Document { path, document: part.document, problem: Box::new(error) }
     }
 }
 
-/// Long documents of JSON lines and Parquet arrive whole; several threads take a share of each.
-fn cut_long(part: Part) -> impl Iterator<Item = Part> {
+/// Divides long documents of JSON lines and Parquet, so that several threads encode one.
+fn split_long(part: Part) -> impl Iterator<Item = Part> {
     let mut rest = Some(part);
     std::iter::from_fn(move || {
         let mut part = rest.take()?;
@@ -205,7 +199,7 @@ fn cut_long(part: Part) -> impl Iterator<Item = Part> {
     })
 }
 
-/// A hash of a document's text, or of the first part of a long file's.
+/// A hash of a document's text, or of a long file's first part.
 fn hash(body: &Body, seed: u64) -> u64 {
     match body {
         Body::Text(text) => hash_bytes(seed, text.as_bytes()),
@@ -216,7 +210,7 @@ fn hash(body: &Body, seed: u64) -> u64 {
     }
 }
 
-/// Four words at a time, each with a state of its own: one state would wait for its multiplication at every word.
+/// Hashes four words at a time with separate states: a single state would wait for its multiplication at every word.
 fn hash_bytes(seed: u64, bytes: &[u8]) -> u64 {
     let take = |state: u64, word: [u8; 8]| {
         (state.rotate_left(23) ^ u64::from_le_bytes(word)).wrapping_mul(0x9E37_79B9_7F4A_7C15)

@@ -1,8 +1,7 @@
-//! Text in, shards out, in one pass and constant memory.
+//! Text to shards in one pass and constant memory.
 //!
-//! Three stages run at once, a few batches apart: a thread reads documents, the thread pool encodes them, a
-//! thread writes shards. Batches keep their order, so neither the number of threads nor their speed shows in the
-//! result.
+//! Three stages run at once, a few batches apart: a thread reads documents, the thread pool encodes them, a thread
+//! writes shards. Batches keep their order, so the result depends neither on the number of threads nor on their speed.
 
 mod bad_records;
 mod batch;
@@ -38,47 +37,47 @@ pub struct Preparation {
     pub inputs: Vec<PathBuf>,
     /// The folder that becomes the set.
     pub out: PathBuf,
-    /// The rule that divides documents.
+    /// The rule that divides documents between the splits.
     pub split: SplitRule,
     /// The most tokens in one shard.
     pub shard_tokens: u64,
-    /// The consequence of a record that cannot be used.
+    /// How to handle a record that cannot be used.
     pub on_bad_record: OnBadRecord,
 }
 
-/// The progress of a preparation.
+/// Progress of a preparation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Documents encoded.
     pub documents: u64,
     /// Bytes of text encoded.
     pub bytes: u64,
-    /// Tokens they gave.
+    /// Tokens encoded.
     pub tokens: u64,
-    /// Bytes of the input read, of [`Progress::input_bytes`].
+    /// Bytes of the input read, out of [`Progress::input_bytes`].
     pub position: u64,
-    /// The size of the input.
+    /// Bytes of the input.
     pub input_bytes: u64,
 }
 
-/// The end of a preparation.
+/// The result of a preparation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// The set was written.
     Written(Manifest),
-    /// The folder held this very set before.
+    /// The folder already held this set.
     AlreadyThere(Manifest),
 }
 
-/// Batches between two stages. With the batch each stage works on, this bounds what is in memory.
-const WAITING: usize = 4;
+/// Batches that wait between two stages. Bounds memory, with one more batch per stage.
+const QUEUED_BATCHES: usize = 4;
 
 impl Preparation {
-    /// A hundred million tokens, 200 MB with 16-bit ids.
+    /// A hundred million tokens: 200 MB of 16-bit ids.
     pub const SHARD_TOKENS: u64 = 100_000_000;
 
-    /// Reads all inputs and writes the set, or returns without one: on an error, and soon after `stop` is set.
-    /// `observe` is called after every batch.
+    /// Reads all inputs and writes the set. Leaves no set if it fails or stops soon after `stop` is set. `observe` is
+    /// called after every batch.
     pub fn run(
         &self,
         tokenizer: &Tokenizer,
@@ -110,7 +109,7 @@ impl Preparation {
         Ok(())
     }
 
-    /// The manifest as far as it is known before any text is read.
+    /// The part of the manifest that is known before reading text.
     fn plan(&self, tokenizer: &Tokenizer, corpus: &Corpus) -> Manifest {
         let inputs = corpus.files().iter();
         Manifest {
@@ -147,15 +146,17 @@ impl Preparation {
             SplitWriter::new(folder, split.name(), content, mark, self.shard_tokens)
         };
         let (train, val) = (writer(Split::Train), writer(Split::Val));
+
         thread::scope(|scope| {
-            let (to_encoder, batches) = sync_channel(WAITING);
-            let (to_writer, encoded) = sync_channel(WAITING);
+            let (to_encoder, batches) = sync_channel(QUEUED_BATCHES);
+            let (to_writer, encoded) = sync_channel(QUEUED_BATCHES);
             scope.spawn(move || read(corpus.parts(cut), &to_encoder));
             let written = scope.spawn(move || write(encoded, train, val));
+
             let mut progress = Progress { input_bytes: corpus.bytes(), ..Progress::default() };
             let mut encoder = Encoder::new(tokenizer, corpus, split, cut, self.on_bad_record);
             let encoding = || {
-                // The channels are moved in, so that leaving early ends the other stages too.
+                // The closure owns the channels, so leaving it early also ends the other stages.
                 let to_writer: SyncSender<EncodedBatch> = to_writer;
                 let batches: Receiver<Result<Batch, Error>> = batches;
                 for batch in batches {
@@ -168,13 +169,14 @@ impl Preparation {
                     progress.tokens += encoded.tokens;
                     progress.position = encoded.position;
                     if to_writer.send(encoded).is_err() {
-                        // The writer has failed; its error is the one to report.
+                        // The writer has failed and reports the error.
                         break;
                     }
                     observe(progress);
                 }
                 Ok(())
             };
+
             let encoded = encoding();
             let written = written.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             encoded?;
@@ -186,7 +188,7 @@ impl Preparation {
         })
     }
 
-    /// The rule as it applies to `corpus`: where there is one document alone, its end is measured with.
+    /// A single document is divided by position.
     fn rule(&self, corpus: &Corpus) -> SplitRule {
         match (self.split, corpus.files()) {
             (SplitRule::Document { val_fraction, .. }, [file])
@@ -213,7 +215,7 @@ impl Preparation {
     }
 }
 
-/// The position at which the part to measure with begins, for [`SplitRule::Position`].
+/// The position at which validation text begins, for [`SplitRule::Position`].
 fn cut(split: SplitRule, corpus: &Corpus) -> Option<u64> {
     match split {
         SplitRule::Position { val_fraction } => Some((corpus.bytes() as f64 * (1.0 - val_fraction)) as u64),
@@ -231,7 +233,7 @@ fn read(parts: impl Iterator<Item = Result<Part, Error>>, to_encoder: &SyncSende
                 continue;
             }
             Err(error) => {
-                // Nobody listens when encoding has failed already.
+                // The receiver is gone if encoding has failed.
                 let _ = to_encoder.send(Err(error));
                 return;
             }

@@ -1,8 +1,7 @@
-//! A set is built in a folder of its own and appears under its name all at once.
+//! A set is built in a separate folder and gets its name in one step.
 //!
-//! The folder `OUT.partial` is filled, synced, then renamed to `OUT`. Whatever stops the work, an unfinished set
-//! has that name and no manifest. A lock in it tells a run that is still going from one that is gone, whose
-//! remains the next run clears away.
+//! The folder `OUT.partial` is filled, synced, then renamed to `OUT`. A lock in it shows whether its run is still
+//! alive; the next run clears the files of a dead one.
 
 use std::{
     fs::{self, File},
@@ -19,16 +18,14 @@ use crate::{
 
 const LOCK: &str = "prepare.lock";
 
-/// The folder under construction; dropped before [`Staging::publish`], it is removed.
+/// The folder under construction. Removed if dropped before [`Staging::publish`].
 pub(super) struct Staging {
     out: PathBuf,
     folder: PathBuf,
-    /// Held until the folder is published or removed.
     lock: Option<File>,
 }
 
-/// Looks at what `out` holds. `None`: nothing, go on. A set made to the same plan: its manifest. Anything else
-/// is an error that says what.
+/// The manifest of an equal set in `out`; `None` if the folder is absent or empty. Fails if it holds anything else.
 pub(super) fn existing(
     out: &Path,
     plan: &Manifest,
@@ -89,7 +86,6 @@ impl Staging {
         &self.folder
     }
 
-    /// Removes the files of a run that was killed, and nothing else.
     fn clear_remains(&self) -> Result<(), Error> {
         for entry in fs::read_dir(&self.folder).map_err(Error::read(&self.folder))? {
             let path = entry.map_err(Error::read(&self.folder))?.path();
@@ -100,7 +96,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Writes the manifest last, then gives the folder its name.
+    /// Writes the manifest last, then renames the folder.
     pub(super) fn publish(mut self, manifest: &Manifest) -> Result<(), Error> {
         let path = self.folder.join(MANIFEST);
         durable::write(&path, &manifest.to_json()).map_err(Error::write(&path))?;
@@ -116,7 +112,7 @@ impl Staging {
 impl Drop for Staging {
     fn drop(&mut self) {
         if self.lock.is_some() {
-            // What cannot be removed has no manifest under the set's name, which is what counts.
+            // A remaining folder does no harm: it has no manifest and not the set's name.
             let _ = fs::remove_dir_all(&self.folder);
         }
     }

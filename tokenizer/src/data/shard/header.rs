@@ -1,16 +1,15 @@
-//! The first 1024 bytes: 256 little-endian 32-bit integers, of which other programs read the first three (magic,
-//! version, number of tokens). The next two hold the leading bytes of the tokenizer's fingerprint, or zeros.
+//! A shard's header: 1024 bytes, 256 little-endian 32-bit integers. Other programs read the first three: magic,
+//! version, number of tokens. The next two hold the first bytes of the tokenizer's fingerprint, or zeros.
 
 use super::ShardProblem;
 
-/// The contents behind the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// 16-bit ids, as llm.c writes GPT-2's.
+    /// 16-bit ids, as in llm.c's GPT-2 shards.
     Narrow,
-    /// 32-bit ids, as llm.c writes Llama 3's.
+    /// 32-bit ids, as in llm.c's Llama 3 shards.
     Wide,
-    /// One byte per token, 1 where it is trained on.
+    /// One byte per token: 1 if it is a training target.
     Mask,
 }
 
@@ -37,15 +36,15 @@ impl Content {
         }
     }
 
-    /// A shard's tokens: `first` where there is one, then `ids`, all within the vocabulary.
-    pub(crate) fn spell(self, first: Option<u32>, ids: &[u32]) -> Vec<u8> {
-        fn all<const N: usize>(first: Option<u32>, ids: &[u32], spell: impl Fn(u32) -> [u8; N]) -> Vec<u8> {
+    /// The bytes of `first`, if any, and `ids`. All ids are within the vocabulary.
+    pub(crate) fn encode(self, first: Option<u32>, ids: &[u32]) -> Vec<u8> {
+        fn all<const N: usize>(first: Option<u32>, ids: &[u32], encode: impl Fn(u32) -> [u8; N]) -> Vec<u8> {
             let mut bytes = Vec::with_capacity((first.iter().len() + ids.len()) * N);
-            bytes.extend(first.iter().flat_map(|id| spell(*id)));
+            bytes.extend(first.iter().flat_map(|id| encode(*id)));
             let start = bytes.len();
             bytes.resize(start + ids.len() * N, 0);
             for (place, id) in bytes[start..].as_chunks_mut().0.iter_mut().zip(ids) {
-                *place = spell(*id);
+                *place = encode(*id);
             }
             bytes
         }
@@ -61,17 +60,14 @@ impl Content {
 pub(crate) struct Header {
     pub(crate) content: Content,
     pub(crate) tokens: u32,
-    /// Zeros where the file does not say.
+    /// First bytes of the tokenizer's fingerprint; zeros if unknown.
     pub(crate) tokenizer: [u8; 8],
 }
 
-/// The writer of a shard with a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// This crate, which marks its tokenizer.
     Prepared,
-    /// Another program.
-    Elsewhere,
+    OtherProgram,
 }
 
 impl Header {
@@ -89,15 +85,15 @@ impl Header {
         bytes
     }
 
-    /// `None` where `bytes` do not begin like a shard with a header.
+    /// `None` unless `bytes` begin like a shard with a header.
     pub(crate) fn origin(bytes: &[u8]) -> Option<Origin> {
         let magic = i32::from_le_bytes(*bytes.first_chunk()?);
         let known = [Content::Narrow, Content::Wide].map(|content| content.magic_and_version().0);
         let marked = bytes.get(12..20).is_some_and(|mark| mark != [0; 8]);
-        known.contains(&magic).then_some(if marked { Origin::Prepared } else { Origin::Elsewhere })
+        known.contains(&magic).then_some(if marked { Origin::Prepared } else { Origin::OtherProgram })
     }
 
-    /// Reads the header of a file of `found` bytes that begins with `bytes`.
+    /// Parses the header at the start of `bytes`, of a file of `found` bytes.
     pub(crate) fn parse(bytes: &[u8], found: u64, mask: bool) -> Result<Self, ShardProblem> {
         let bytes = bytes.get(..Self::BYTES).ok_or(ShardProblem::NoHeader { found })?;
         let word = |at: usize| i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);

@@ -1,4 +1,4 @@
-//! `manifest.json`: what a set of shards holds. It is the last file to appear, so a folder that has one is whole.
+//! `manifest.json`: the contents of a set of shards. It is written last, so a folder that has one is complete.
 
 use std::{
     io::ErrorKind,
@@ -11,33 +11,33 @@ use sha2::{Digest, Sha256};
 use super::ShardProblem;
 use crate::{data::prepare::BadRecords, error::Error, fingerprint::Fingerprint, regular};
 
-/// The manifest's name within a set's folder.
+/// Name of the manifest in a set's folder.
 pub const MANIFEST: &str = "manifest.json";
 
-/// A manifest lists thousands of shards in well under this.
+/// A manifest of thousands of shards is far smaller.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// The contents of a set. Nothing in it depends on when or where the set was made.
+/// The manifest of a set. It does not depend on the time or place of preparation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// The version of this file's format.
+    /// Version of the manifest's format.
     pub format: u32,
-    /// The tokenizer whose ids the shards hold.
+    /// The tokenizer of the shards' ids.
     pub tokenizer: TokenizerEntry,
     /// The input files.
     pub inputs: Vec<Input>,
-    /// The rule that divided documents.
+    /// How documents were divided between the splits.
     pub split: SplitRule,
-    /// The most tokens a shard was to hold.
+    /// The most tokens of a shard.
     pub shard_tokens: u64,
-    /// Whether every shard has a loss mask.
+    /// Whether the shards have loss masks.
     pub loss_mask: bool,
-    /// The split to learn from.
+    /// The training split.
     pub train: SplitEntry,
-    /// The split to measure with.
+    /// The validation split.
     pub val: SplitEntry,
-    /// Records of the input that could not be used.
+    /// Records that were left out.
     #[serde(default, skip_serializing_if = "BadRecords::is_empty")]
     pub bad_records: BadRecords,
 }
@@ -46,11 +46,11 @@ pub struct Manifest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenizerEntry {
-    /// SHA-256 of its `tokenizer.json`, a copy of which lies in the folder.
+    /// SHA-256 of its `tokenizer.json`; the set's folder holds a copy.
     pub sha256: Fingerprint,
-    /// The number of ids; all are below it.
+    /// The number of ids; all ids are below it.
     pub vocab_size: u32,
-    /// The id that opens every document, where there is one.
+    /// The id that opens every document, if any.
     pub bos: Option<u32>,
 }
 
@@ -58,9 +58,9 @@ pub struct TokenizerEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Input {
-    /// Its path within the input folder, or its own name.
+    /// Path within the input folder, or the file's own name.
     pub name: String,
-    /// Its size.
+    /// Bytes of the contents.
     pub bytes: u64,
 }
 
@@ -68,15 +68,15 @@ pub struct Input {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "lowercase", tag = "by")]
 pub enum SplitRule {
-    /// A hash of each document's text decides, so that copies of a document stay together. An input of one document
-    /// alone is divided by [`Position`](Self::Position).
+    /// By a hash of each document's text, so that copies stay together. An input of a single document is divided by
+    /// [`Position`](Self::Position).
     Document {
-        /// The share that is measured with.
+        /// The share for validation.
         val_fraction: f64,
         /// Seeds the hash.
         seed: u64,
     },
-    /// The end of the input is measured with.
+    /// The end of the input is for validation.
     Position {
         /// The share of the input's bytes.
         val_fraction: f64,
@@ -87,13 +87,13 @@ pub enum SplitRule {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SplitEntry {
-    /// Tokens in all its shards.
+    /// Tokens in all shards.
     pub tokens: u64,
-    /// Documents that begin in it.
+    /// Documents that begin in the split.
     pub documents: u64,
-    /// Bytes of text its tokens stand for.
+    /// Bytes of the tokens' text.
     pub bytes: u64,
-    /// Its files in order.
+    /// The shards in order.
     pub shards: Vec<ShardEntry>,
 }
 
@@ -101,30 +101,30 @@ pub struct SplitEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShardEntry {
-    /// Its name within the folder.
+    /// File name in the set's folder.
     pub file: String,
-    /// The number of its tokens.
+    /// The number of tokens.
     pub tokens: u64,
-    /// Documents that begin in it.
+    /// Documents that begin in the shard.
     pub documents: u64,
-    /// SHA-256 of what follows its header.
+    /// SHA-256 of the contents after the header.
     pub sha256: Fingerprint,
-    /// Its loss mask.
+    /// The shard's loss mask.
     pub mask: Option<MaskEntry>,
 }
 
-/// One shard's loss mask.
+/// A shard's loss mask.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MaskEntry {
-    /// Its name within the folder.
+    /// File name in the set's folder.
     pub file: String,
-    /// SHA-256 of what follows its header.
+    /// SHA-256 of the contents after the header.
     pub sha256: Fingerprint,
 }
 
 impl SplitRule {
-    /// The share that is measured with.
+    /// The share for validation.
     pub fn val_fraction(self) -> f64 {
         match self {
             Self::Document { val_fraction, .. } | Self::Position { val_fraction } => val_fraction,
@@ -142,7 +142,7 @@ impl SplitEntry {
 }
 
 impl Manifest {
-    /// The version written here.
+    /// The version that this crate writes.
     pub const FORMAT: u32 = 1;
 
     /// Reads the manifest of the set in `folder`.
@@ -158,7 +158,7 @@ impl Manifest {
         Self::parse(&json).map_err(|problem| Error::Shard { path, problem })
     }
 
-    /// Reads a manifest's text.
+    /// Parses and checks a manifest.
     pub fn parse(json: &[u8]) -> Result<Self, ShardProblem> {
         #[derive(Deserialize)]
         struct Format {

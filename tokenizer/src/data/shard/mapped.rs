@@ -1,4 +1,4 @@
-//! A shard, mapped into memory; the system reads the pages that are used.
+//! A memory-mapped shard: the system reads only the pages in use.
 
 use std::{
     ops::Range,
@@ -11,10 +11,8 @@ use sha2::{Digest, Sha256};
 use super::{Content, Header, Manifest, ShardEntry, ShardProblem};
 use crate::{error::Error, fingerprint::Fingerprint, regular};
 
-/// Tokens checked at a time.
 const STRIDE: u64 = 1 << 16;
 
-/// A mapped file of token ids.
 #[derive(Debug)]
 pub(crate) struct ShardMap {
     path: PathBuf,
@@ -25,14 +23,13 @@ pub(crate) struct ShardMap {
     vocabulary: u32,
 }
 
-/// A mapped loss mask.
 #[derive(Debug)]
 pub(crate) struct MaskMap {
     path: PathBuf,
     map: Mmap,
 }
 
-/// Refuses empty files first, which cannot be mapped.
+/// Refuses files below `least` bytes, since empty files cannot be mapped.
 fn map(path: &Path, least: u64, refusal: impl FnOnce(u64) -> ShardProblem) -> Result<Mmap, Error> {
     let check = |found| if found < least { Err(Error::shard(path, refusal(found))) } else { Ok(()) };
     regular::map(path, check)
@@ -43,7 +40,7 @@ fn no_header(found: u64) -> ShardProblem {
 }
 
 impl ShardMap {
-    /// A shard with a header. All zeros for `tokenizer`, here or in the file, match any.
+    /// Opens a shard with a header. Zeros for `tokenizer`, here or in the file, match any tokenizer.
     pub(crate) fn open(path: &Path, vocabulary: u32, tokenizer: [u8; 8]) -> Result<Self, Error> {
         let map = map(path, Header::BYTES as u64, no_header)?;
         let header =
@@ -57,8 +54,8 @@ impl ShardMap {
         Ok(Self { path: path.to_owned(), map, start: Header::BYTES, content, tokens, vocabulary })
     }
 
-    /// The shard that `entry` of the manifest of the set in `folder` names.
-    pub(crate) fn of_set(folder: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self, Error> {
+    /// Opens the shard of `entry` in the set in `folder`.
+    pub(crate) fn open_entry(folder: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self, Error> {
         let path = folder.join(&entry.file);
         let tokenizer = &manifest.tokenizer;
         let shard = Self::open(&path, tokenizer.vocab_size, tokenizer.sha256.short())?;
@@ -69,7 +66,7 @@ impl ShardMap {
         Ok(shard)
     }
 
-    /// nanoGPT's file: 16-bit ids and nothing else.
+    /// Opens nanoGPT's format: 16-bit ids without a header.
     pub(crate) fn open_headerless(path: &Path, vocabulary: u32) -> Result<Self, Error> {
         let map = map(path, 2, |found| ShardProblem::NotPairs { found })?;
         let found = map.len() as u64;
@@ -102,7 +99,7 @@ impl ShardMap {
         })
     }
 
-    /// `count` ids from position `from` on, each within the vocabulary.
+    /// Reads ids. Fails for an id beyond the vocabulary.
     pub(crate) fn read(&self, from: u64, count: usize) -> Result<Vec<u32>, Error> {
         let ids: Vec<u32> = self.ids(from, count).collect();
         match ids.iter().position(|id| *id >= self.vocabulary) {
@@ -114,7 +111,7 @@ impl ShardMap {
         }
     }
 
-    /// The id at `at`, whatever its value; `None` beyond the end.
+    /// The id at `at`, even if beyond the vocabulary.
     pub(crate) fn get(&self, at: u64) -> Option<u32> {
         let bytes = self.content.bytes() as usize;
         let from = usize::try_from(at).ok()?.checked_mul(bytes)?;
@@ -125,7 +122,8 @@ impl ShardMap {
         }
     }
 
-    /// Fills `ids` with those at `at` and before it, the last one first, and gives their number. Values are not checked.
+    /// Fills `ids` with the ids up to position `at`, the last first, even if beyond the vocabulary. Returns their
+    /// number.
     pub(crate) fn read_backwards(&self, at: u64, ids: &mut [u32]) -> usize {
         let end = if at < self.tokens { at as usize + 1 } else { 0 };
         let count = ids.len().min(end);
@@ -142,12 +140,11 @@ impl ShardMap {
         count
     }
 
-    /// The positions of `id`.
     pub(crate) fn positions(&self, id: u32) -> impl Iterator<Item = u64> {
         self.ids(0, self.tokens as usize).zip(0..).filter_map(move |(found, at)| (found == id).then_some(at))
     }
 
-    /// Reads every byte: that they are those written, and that all ids are known.
+    /// Reads every byte: compares the checksum, and all ids with the vocabulary.
     pub(crate) fn verify(&self, expected: Option<Fingerprint>) -> Result<(), Error> {
         verify(&self.path, self.payload(), expected)?;
         for from in (0..self.tokens).step_by(STRIDE as usize) {
@@ -157,7 +154,7 @@ impl ShardMap {
     }
 }
 
-/// The ids at `positions` of `shards` one behind the other, as far as they reach.
+/// The ids at `positions` of the concatenated `shards`, up to their end.
 pub(crate) fn read_across<'s>(
     shards: impl Iterator<Item = &'s ShardMap>,
     positions: Range<u64>,
@@ -204,13 +201,11 @@ impl MaskMap {
         &self.map[Header::BYTES..]
     }
 
-    /// The first marked position from `from` on.
     pub(crate) fn next_marked(&self, from: u64) -> Option<u64> {
         let rest = self.flags().get(from as usize..)?;
         rest.iter().position(|flag| *flag != 0).map(|at| from + at as u64)
     }
 
-    /// Marked positions in `range`.
     pub(crate) fn marked(&self, range: Range<u64>) -> u64 {
         let flags = &self.flags()[range.start as usize..range.end as usize];
         flags.iter().filter(|flag| **flag != 0).count() as u64

@@ -1,8 +1,7 @@
-//! Token shards: the files between preparing text and training on it.
+//! Token shards: the files between preparing text and training.
 //!
-//! A shard is one of llm.c's `.bin` files: a header of 256 32-bit integers, then the token ids. A set of them is
-//! described by a manifest. Beside each shard of conversations lies a file of the same shape with one byte per
-//! token, the loss mask.
+//! A shard has llm.c's `.bin` format: a header of 256 32-bit integers, then the token ids. A manifest describes a set
+//! of shards. Each shard of conversations has a loss mask, a file of the same format with one byte per token.
 
 mod header;
 mod manifest;
@@ -16,14 +15,14 @@ pub(crate) use writer::SplitWriter;
 
 use crate::fingerprint::Fingerprint;
 
-/// Why a shard or manifest is refused: what was expected, and what was found.
+/// Why a shard or manifest is refused: the expected and the found value.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShardProblem {
     /// The file is shorter than a header.
     #[error("has {found} bytes where a shard begins with a header of {}", Header::BYTES)]
     NoHeader {
-        /// The size of the file.
+        /// Bytes of the file.
         found: u64,
     },
     /// The file is another program's.
@@ -34,7 +33,7 @@ pub enum ShardProblem {
         /// The expected value.
         expected: &'static str,
     },
-    /// The shard is of another version of the format.
+    /// The shard has another format version.
     #[error("is of version {found}; expected {expected}")]
     Version {
         /// The second integer.
@@ -42,22 +41,22 @@ pub enum ShardProblem {
         /// The expected value.
         expected: i32,
     },
-    /// The file is shorter or longer than its header says.
+    /// The file's size does not match its header.
     #[error(
         "is truncated or overwritten: its header announces {tokens} tokens, hence {expected} bytes, but it has {found}"
     )]
     Size {
-        /// Tokens by the header.
+        /// Tokens in the header.
         tokens: u64,
-        /// Bytes they need, header included.
+        /// Bytes of header and tokens.
         expected: u64,
-        /// The size of the file.
+        /// Bytes of the file.
         found: u64,
     },
-    /// A headerless file ends in half a token, or is empty.
+    /// A headerless file is empty or ends in half a token.
     #[error("has {found} bytes; a headerless file of 16-bit tokens has an even number above 0")]
     NotPairs {
-        /// The size of the file.
+        /// Bytes of the file.
         found: u64,
     },
     /// The number of tokens differs from the manifest's.
@@ -68,7 +67,7 @@ pub enum ShardProblem {
         /// The value in the header.
         found: u64,
     },
-    /// Tokens of another vocabulary, as the whole digests show.
+    /// The set has another tokenizer, by its full digest.
     #[error(
         "was made with the tokenizer {found}; expected {expected}. Prepare the text again with this tokenizer, or \
          load the one in the set's folder"
@@ -76,10 +75,10 @@ pub enum ShardProblem {
     Tokenizer {
         /// The tokenizer in use.
         expected: Fingerprint,
-        /// The one in the manifest.
+        /// The tokenizer in the manifest.
         found: Fingerprint,
     },
-    /// Tokens of another vocabulary, as the header shows.
+    /// The shard has another tokenizer, by the mark in its header.
     #[error("carries the tokenizer mark {found}; expected {expected}. It belongs to another set")]
     TokenizerMark {
         /// The mark of the manifest's tokenizer.
@@ -92,58 +91,58 @@ pub enum ShardProblem {
     TokenId {
         /// The id.
         id: u32,
-        /// Its position in the shard.
+        /// Position in the shard.
         at: u64,
         /// The number of ids.
         vocabulary: u32,
     },
-    /// A mask byte that is neither 0 nor 1.
+    /// A mask byte is neither 0 nor 1.
     #[error("has the byte {value} at position {at}; a loss mask holds 0 and 1")]
     MaskByte {
         /// The byte.
         value: u8,
-        /// Its position.
+        /// Position in the mask.
         at: u64,
     },
     /// The tokens have changed since they were written.
     #[error("has changed since it was written: its tokens' SHA-256 is {found}; expected {expected}")]
     Checksum {
-        /// The value in the manifest.
+        /// The digest in the manifest.
         expected: Fingerprint,
-        /// Computed.
+        /// The computed digest.
         found: Fingerprint,
     },
-    /// A manifest that does not parse.
+    /// The manifest does not parse.
     #[error("does not parse: {0}")]
     Json(#[from] serde_json::Error),
-    /// A manifest of a later version.
+    /// The manifest has another format version.
     #[error("is a manifest of format {found}; expected {}", Manifest::FORMAT)]
     Format {
-        /// The version.
+        /// The version found.
         found: u32,
     },
-    /// A manifest that names a file outside its folder.
+    /// The manifest names a file outside its folder.
     #[error("names the file {0:?}; expected a name without folders")]
     FileName(String),
     /// The split has no shards.
     #[error("has no shards in its {0} split")]
     NoShards(&'static str),
-    /// No shard has as many tokens as one window takes.
+    /// Every shard is shorter than a window.
     #[error(
         "holds no window of {length} tokens and the one that follows; the longest shard has {longest} tokens"
     )]
     NoWindow {
-        /// The window's length.
+        /// Tokens of a window.
         length: usize,
         /// Tokens in the longest shard.
         longest: u64,
     },
-    /// A loss mask that marks nothing.
+    /// The loss mask marks no token.
     #[error(
         "holds no target that counts: its loss mask marks no token, in this shard or any other of the split"
     )]
     NoTarget,
-    /// Windows that begin with documents, where their beginnings are not marked.
+    /// Windows have to begin with documents, but no token opens one.
     #[error(
         "cannot be read by document: its tokenizer has no token that opens one. Read it in order or shuffled"
     )]

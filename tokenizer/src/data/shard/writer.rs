@@ -1,4 +1,4 @@
-//! Writing one split's shards, each complete before it has its name.
+//! Writes one split's shards. Each is complete before it gets its name.
 
 use std::{
     fs::File,
@@ -11,14 +11,13 @@ use sha2::{Digest, Sha256};
 use super::{Content, Header, MaskEntry, ShardEntry, SplitEntry};
 use crate::{error::Error, fingerprint::Fingerprint};
 
-/// Bytes that are digested and written at once: few enough to be in the core's cache when they are copied out.
+/// Bytes to hash and write at once: few enough to stay in the core's cache.
 const BUFFER: usize = 1 << 18;
 
-/// Bytes after which the disk is waited for. The last sync of a shard holds up everything behind it, those on the
-/// way run beside the encoding; so little is left for the last.
-const SYNCED: usize = 8 << 20;
+/// Bytes between syncs. The last sync of a shard blocks all later work; earlier ones overlap with encoding and leave
+/// little for the last.
+const SYNC_INTERVAL: usize = 8 << 20;
 
-/// The writer of one split, shard after shard.
 #[derive(Debug)]
 pub(crate) struct SplitWriter {
     folder: PathBuf,
@@ -27,7 +26,6 @@ pub(crate) struct SplitWriter {
     tokenizer: [u8; 8],
     shard_tokens: u64,
     open: Option<OpenShard>,
-    /// A document that begins with the next token.
     begins: bool,
     done: SplitEntry,
 }
@@ -39,14 +37,13 @@ struct OpenShard {
     documents: u64,
 }
 
-/// A file whose header is written last, when its size is known.
+/// A file whose header is written last, with the final count.
 #[derive(Debug)]
 struct Payload {
     path: PathBuf,
     file: File,
     digest: Sha256,
     count: u64,
-    /// Waiting to be written.
     bytes: Vec<u8>,
     unsynced: usize,
 }
@@ -63,13 +60,12 @@ impl SplitWriter {
         Self { folder, name, content, tokenizer, shard_tokens, open: None, begins: false, done }
     }
 
-    /// The next token opens a document.
     pub(crate) fn begin_document(&mut self) {
         self.begins = true;
     }
 
-    /// Appends tokens as [`Content::spell`] gives them, going on in the next shard where one is full. `bytes` is
-    /// the text they stand for.
+    /// Appends tokens (see [`Content::encode`]) and starts another shard when one is full. `bytes` is the length of
+    /// their text.
     pub(crate) fn push(
         &mut self,
         mut tokens: &[u8],
@@ -86,6 +82,7 @@ impl SplitWriter {
                     trained.is_some(),
                 )?),
             };
+
             let fits = (tokens.len() / width).min((self.shard_tokens - shard.tokens.count) as usize);
             let (now, later) = tokens.split_at(fits * width);
             shard.tokens.push(fits, |bytes| bytes.extend_from_slice(now))?;
@@ -94,6 +91,7 @@ impl SplitWriter {
                 mask.push(fits, |bytes| bytes.extend(now.iter().map(|flag| u8::from(*flag))))?;
                 *flags = later;
             }
+
             shard.documents += u64::from(std::mem::take(&mut self.begins));
             tokens = later;
             if shard.tokens.count == self.shard_tokens {
@@ -150,7 +148,7 @@ impl Payload {
         self.unsynced += bytes.len();
         self.bytes = bytes;
         self.bytes.clear();
-        if self.unsynced >= SYNCED {
+        if self.unsynced >= SYNC_INTERVAL {
             self.unsynced = 0;
             self.file.sync_data().map_err(Error::write(&self.path))?;
         }

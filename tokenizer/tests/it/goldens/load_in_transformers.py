@@ -1,7 +1,7 @@
-"""Loads saved files in `transformers` and writes what it makes of a conversation to chat.json.
+"""Loads saved files in `transformers` and writes an encoded conversation to chat.json.
 
-Run in this folder with transformers 5.23.0. `trained.json` and `tokenizer_config.json` are what saving the trained
-tokenizer writes: the tests compare both.
+Run in this folder with transformers 5.23.0. `trained.json` and `tokenizer_config.json` are those of the saved trained
+tokenizer: the tests compare both.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Writes the files beside it with Python's `tokenizers`, version 0.23.2: run it in this folder.
+"""Writes the files listed here with Python's `tokenizers`, version 0.23.2. Run it in this folder.
 
 trained.json   the vocabulary that BPE training on corpus.txt, one document per line, has to give
 metaspace.json a vocabulary with a normalizer, prefix spaces and byte fallback, as Llama 2 has

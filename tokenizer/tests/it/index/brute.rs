@@ -1,8 +1,7 @@
-//! The definition of a longest match, by looking everywhere.
+//! The definition of a longest match, by comparing every position.
 
 use super::sets::BOS;
 
-/// Tokens in common of the contexts that end with the last of both.
 fn common(one: &[u32], other: &[u32]) -> usize {
     let mut length = 0;
     for (id, other) in one.iter().rev().zip(other.iter().rev()).take(32) {
@@ -17,8 +16,8 @@ fn common(one: &[u32], other: &[u32]) -> usize {
     length
 }
 
-/// Length and position of the longest match of the end of `query` among the positions of `text` below `end` that have
-/// a follower.
+/// Length and position of the longest match of the end of `query`. Only positions of `text` below `end` with a follower
+/// count.
 pub(super) fn longest(text: &[u32], end: usize, query: &[u32]) -> Option<(usize, usize)> {
     let mut best = None;
     for at in 0..end.min(text.len() - 1) {
@@ -30,7 +29,6 @@ pub(super) fn longest(text: &[u32], end: usize, query: &[u32]) -> Option<(usize,
     best
 }
 
-/// The feature of every position of `text`.
 pub(super) fn features(text: &[u32], shortest: usize) -> Vec<Option<u32>> {
     let feature = |at: usize| {
         let found = longest(text, at, &text[..=at]).filter(|(length, _)| *length >= shortest);

@@ -1,4 +1,4 @@
-//! Building: the same bytes whatever the memory, the threads and the interruptions.
+//! Builds: equal bytes for any memory, threads and interruptions.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ fn set() -> Sets {
     sets
 }
 
-/// Stops after `pieces` pieces; the number of pieces that were there.
+/// Stops after `pieces` pieces. Also returns the number of reused pieces.
 fn stopped(build: &IndexBuild, pieces: usize) -> (Result<IndexManifest, Error>, u64) {
     let (stop, mut seen, mut reused) = (AtomicBool::new(false), 0, 0);
     let made = build.run(&stop, |progress| {
@@ -62,7 +62,7 @@ fn a_build_that_is_stopped_anywhere_resumes_to_the_same_bytes() {
         assert!(!build.out.exists() && reused >= before.min(pieces as u64), "{reused} after {before}");
         before = pieces as u64;
     }
-    // A file of the same name and size with other contents is made again, and so is half a file.
+    // A damaged file of the right name and size is rebuilt, and so is half a file.
     let partial = sets.path("b-index.partial");
     let run_file = partial.join("run-00002");
     let mut bytes = fs::read(&run_file).expect("there");
@@ -79,7 +79,7 @@ fn a_build_that_is_stopped_anywhere_resumes_to_the_same_bytes() {
 }
 
 #[test]
-fn pieces_of_another_text_or_other_chunks_are_not_taken() {
+fn pieces_of_another_text_or_other_chunks_are_not_reused() {
     let sets = set();
     sets.prepare("b", &["abracadabra".repeat(150)], &[]);
     let out = sets.path("out");
@@ -94,11 +94,11 @@ fn pieces_of_another_text_or_other_chunks_are_not_taken() {
 }
 
 #[test]
-fn a_piece_of_the_same_name_and_size_from_other_chunks_is_not_taken() {
+fn a_piece_of_equal_name_and_size_from_other_chunks_is_not_reused() {
     let sets = Sets::new();
     let text: String = "abcdefg".repeat(10).chars().rev().collect();
     sets.prepare("a", &[text], &[]);
-    // Of 70 positions in chunks of 30 the third has 10, as have all in chunks of 10.
+    // Of 70 positions in chunks of 30, the third chunk has 10, like every chunk of 10.
     let (out, chunk_tokens) = (sets.path("out"), Some(30));
     let (made, _) = stopped(&IndexBuild { out: out.clone(), chunk_tokens, ..sets.build("a") }, 3);
     assert!(matches!(made, Err(Error::Interrupted)));
@@ -165,7 +165,7 @@ fn an_index_takes_at_most_eight_bytes_a_token_and_its_steps_count_every_token() 
         IndexStep::Match => matched = progress.tokens,
     });
     let made = made.expect("built");
-    // Nothing follows the last token, so it is not sorted.
+    // The last token has no follower, so it is not sorted.
     assert_eq!((sorted, matched), (made.tokens - 1, made.tokens - 1));
     let corpora = sets.open(&["a"], 2).expect("it opens");
     assert!(corpora.indexes()[0].bytes() <= 8 * made.tokens, "{} bytes", corpora.indexes()[0].bytes());

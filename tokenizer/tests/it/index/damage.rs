@@ -1,4 +1,4 @@
-//! Files that are broken or mean harm: an error, or no match; never a panic, and never a match that is none.
+//! Broken and hostile files: an error or no match; never a panic or a false match.
 
 use std::{fs, path::PathBuf};
 
@@ -30,7 +30,7 @@ fn file(sets: &Sets, name: &str) -> (PathBuf, Vec<u8>) {
     (path, whole)
 }
 
-/// Looks up everything; whatever comes out was there.
+/// Looks up everything and checks every match against the text.
 fn use_it(sets: &Sets) {
     let Ok(corpora) = sets.open(&["a"], 1) else { return };
     let text = tokens(&documents());
@@ -60,7 +60,7 @@ fn a_file_cut_anywhere_is_refused_by_name() {
         let places = [0, 1, 7, 8, 16, 32, 63, 64, 65, whole.len() / 2, whole.len() - 1];
         for cut in places.into_iter().filter(|cut| *cut < whole.len()) {
             fs::write(&path, &whole[..cut]).expect("writing");
-            // What is lost behind the last brace is a line's end.
+            // After the last brace only a line break is lost.
             let harmless = name == "index.json" && cut == whole.len() - 1;
             match open(&sets) {
                 Err(Error::Index { path: named, .. }) => {
@@ -105,7 +105,7 @@ fn a_changed_byte_of_a_header_is_refused_and_any_other_is_found_by_verifying() {
 }
 
 #[test]
-fn a_changed_byte_of_the_manifest_changes_nothing_that_is_used() {
+fn a_changed_manifest_byte_is_refused_or_harmless() {
     let sets = set();
     let (path, whole) = file(&sets, "index.json");
     for at in 0..whole.len() {
@@ -113,7 +113,7 @@ fn a_changed_byte_of_the_manifest_changes_nothing_that_is_used() {
         bytes[at] ^= 1;
         fs::write(&path, &bytes).expect("writing");
         if let Ok(index) = open(&sets) {
-            // A blank between values became another one.
+            // Only whitespace between values can change unnoticed.
             index.verify().unwrap_or_else(|error| panic!("byte {at}: {error}"));
             assert!(whole[at].is_ascii_whitespace(), "byte {at}");
         }
@@ -121,7 +121,7 @@ fn a_changed_byte_of_the_manifest_changes_nothing_that_is_used() {
 }
 
 #[test]
-fn no_bytes_in_place_of_a_header_or_the_manifest_bring_the_opening_down() {
+fn no_header_or_manifest_bytes_make_opening_panic() {
     let sets = set();
     let files = FILES.map(|name| file(&sets, name));
     let put = prop_oneof![
@@ -145,7 +145,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(suite::cases(12)))]
 
     #[test]
-    fn no_bytes_behind_the_headers_make_a_look_up_panic_or_lie(
+    fn no_entry_bytes_make_a_look_up_panic_or_lie(
         order in prop::collection::vec((any::<usize>(), any::<u32>()), 0..60),
         followers in prop::collection::vec((any::<usize>(), any::<u8>()), 0..60),
         all in prop::option::of(any::<u32>())
@@ -181,7 +181,7 @@ fn other_shards_and_other_tokenizers_are_refused_with_the_way_out() {
     assert!(matches!(error, Error::Index { problem: IndexProblem::OtherShards { .. }, .. }));
     let nothing = Index::open(sets.path("b"), sets.path("b")).expect_err("a set is no index");
     assert!(nothing.to_string().contains("goes on when it is started again"), "{nothing}");
-    // A shard that changed under an index is found by verifying.
+    // Verifying finds a shard that changed after the build.
     let shard = sets.path("a").join("train-00000.bin");
     let mut bytes = fs::read(&shard).expect("there");
     bytes[1030] ^= 1;
@@ -191,7 +191,7 @@ fn other_shards_and_other_tokenizers_are_refused_with_the_way_out() {
     use_changed(&sets);
 }
 
-/// With other text under it an index gives matches of that text or none.
+/// With a changed text, look-ups do not panic.
 fn use_changed(sets: &Sets) {
     let corpora = sets.open(&["a"], 1).expect("it opens");
     let text = tokens(&documents());

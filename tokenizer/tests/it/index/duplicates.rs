@@ -22,7 +22,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(suite::cases(12)))]
 
     #[test]
-    fn documents_that_are_indexed_word_for_word_are_found_and_no_others(
+    fn exactly_the_documents_of_an_index_are_duplicates(
         learned in documents(), more in documents(), measured in documents(), copied in 0usize..8
     ) {
         let sets = Sets::new();
@@ -56,7 +56,7 @@ fn all_but_the_first_of_equal_documents_of_an_indexed_split_are_copies() {
 }
 
 #[test]
-fn a_search_that_is_no_longer_wanted_ends_with_an_error() {
+fn a_stopped_search_fails() {
     let documents = ["ab", "abc", "ab"].map(str::to_owned);
     let sets = Sets::new();
     sets.prepare("a", &documents, &documents);

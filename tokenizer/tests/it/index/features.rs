@@ -1,4 +1,4 @@
-//! Features of positions, against the definition.
+//! Features of positions, compared with the definition.
 
 use proptest::prelude::*;
 use tokenizer::{Align, Cursor, Source, Split, TokenDataset, WindowPlan};
@@ -34,7 +34,7 @@ proptest! {
         sets.prepare("a", &documents, &[]);
         let corpora = sets.indexed(&["a"], 1);
         let text = tokens(&documents);
-        // Text of the corpus, and text that is not.
+        // One context from the corpus, and one that is foreign to it.
         let end = inner % text.len() + 1;
         let opening = opened.then_some(BOS);
         let foreign: Vec<u32> = opening.into_iter().chain(query.bytes().map(u32::from)).collect();
@@ -85,7 +85,7 @@ proptest! {
             let features = corpora.features(&dataset).expect("it is indexed");
             found.extend(features.at(0..dataset.tokens()).expect("reading"));
         }
-        // The last position of the first part has a follower in the whole alone.
+        // The last position of the first part has a follower only in the concatenated text.
         let last = tokens(&first).len() - 1;
         let differ = |(at, (found, expected)): (usize, (&Option<u32>, &Option<u32>))| {
             let opens_next = *expected == Some(BOS) || brute::longest(&whole, at, &whole[..=at]).is_some_and(|(_, at)| at == last);
@@ -97,7 +97,7 @@ proptest! {
     }
 
     #[test]
-    fn a_measured_document_is_matched_with_the_index_and_with_itself(
+    fn a_validation_document_matches_the_index_and_itself(
         learned in documents(), measured in documents(), from in 0usize..300
     ) {
         let sets = Sets::new();
@@ -126,7 +126,7 @@ proptest! {
 }
 
 #[test]
-fn one_document_over_and_over_never_matches_itself_or_what_lies_behind() {
+fn a_repeated_document_matches_only_earlier_copies() {
     let documents = vec!["abcdefghij".to_owned(); 40];
     let sets = Sets::new();
     sets.prepare("a", &documents, &[]);
@@ -136,7 +136,7 @@ fn one_document_over_and_over_never_matches_itself_or_what_lies_behind() {
     assert!(found[..11].iter().all(Option::is_none), "nothing is before the first document: {found:?}");
     let text = tokens(&documents);
     for at in 11..text.len() {
-        // What opens a document is a match of one token alone.
+        // The opening token is a match of one token, below `shortest`.
         let expected = if text[at] == BOS { None } else { Some(text.get(at + 1).copied().unwrap_or(BOS)) };
         assert_eq!(found[at], expected, "at {at}");
     }
@@ -145,7 +145,7 @@ fn one_document_over_and_over_never_matches_itself_or_what_lies_behind() {
 }
 
 #[test]
-fn one_letter_over_and_over_is_no_worse_than_other_text() {
+fn a_text_of_one_letter_builds_and_matches() {
     let documents = vec!["a".repeat(5000)];
     let sets = Sets::new();
     sets.prepare("a", &documents, &[]);
@@ -165,7 +165,7 @@ fn windows_have_the_features_of_their_inputs() {
     let corpora = sets.indexed(&["a"], 2);
     let text = tokens(&documents);
     let expected = brute::features(&text, 2);
-    // The latter is longer than a shard and filled up.
+    // The second window is longer than a shard and is padded.
     for (length, align) in [(9, Align::Document), (50, Align::Document)] {
         let plan = WindowPlan { length, align, shuffle: true };
         let dataset = TokenDataset::open(sets.path("a"), Split::Train, &bytes(), plan);
@@ -185,7 +185,7 @@ fn windows_have_the_features_of_their_inputs() {
 }
 
 #[test]
-fn windows_looked_up_together_have_what_each_has_alone() {
+fn windows_looked_up_together_equal_single_look_ups() {
     let learned: Vec<String> = (0..30).map(|at| "abcdefgh".repeat(at % 5 + 1)).collect();
     let measured: Vec<String> = (0..40).map(|at| "hgfeabba".repeat(at % 7 + 1)).collect();
     let sets = Sets::new();
@@ -196,7 +196,7 @@ fn windows_looked_up_together_have_what_each_has_alone() {
             let plan = WindowPlan { length, align, shuffle: true };
             let dataset = TokenDataset::open(sets.path("a"), split, &bytes(), plan).expect("it opens");
             let features = corpora.features(&dataset).expect("it opens");
-            // All of them, and some twice.
+            // All windows, and some twice.
             let cursors = dataset.stream(Cursor::start(3)).take(dataset.windows() as usize + 5);
             let cursors: Vec<Cursor> = cursors.map(|window| window.expect("reading").0).collect();
             let alone: Vec<_> =
@@ -207,7 +207,7 @@ fn windows_looked_up_together_have_what_each_has_alone() {
 }
 
 #[test]
-fn a_document_longer_than_the_reach_is_gone_through_from_where_each_window_would_begin() {
+fn a_document_longer_than_the_reach_gives_each_window_the_same_features() {
     let long =
         (0..75_000_u32).map(|at| char::from(b'a' + (at.wrapping_mul(2_654_435_761) >> 29) as u8)).collect();
     let sets = Sets::new();

@@ -1,4 +1,4 @@
-//! Token by token gives what looking from scratch gives.
+//! Matching token by token equals matching from scratch.
 
 use proptest::prelude::*;
 use tokenizer::{Source, Split};
@@ -12,7 +12,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(suite::cases(12)))]
 
     #[test]
-    fn each_token_gives_what_recomputing_from_scratch_gives(
+    fn each_token_matches_as_if_computed_from_scratch(
         learned in documents(), spoken in documents(), own: bool, shortest in 1usize..4
     ) {
         let sets = Sets::new();
@@ -37,7 +37,7 @@ proptest! {
     }
 
     #[test]
-    fn decoding_a_document_gives_what_training_on_it_behind_the_corpus_gives(
+    fn decoding_a_document_matches_as_training_on_it_after_the_corpus(
         learned in documents(), document in "[ab]{1,80}"
     ) {
         let sets = Sets::new();
@@ -51,7 +51,7 @@ proptest! {
         let mut matcher = corpora.matcher(true);
         let decoded: Vec<_> =
             tokens(&[document]).into_iter().map(|id| matcher.push(id).map(|found| found.next)).collect();
-        // The corpus alone does not say what follows its last token.
+        // The corpus alone has no follower of its last token.
         let text = tokens(&both);
         for (at, (trained, decoded)) in (from as usize..).zip(trained.expect("reading").into_iter().zip(decoded)) {
             let last = brute::longest(&text, at, &text[..=at]).is_some_and(|(_, found)| found as u64 == from - 1);

@@ -1,4 +1,4 @@
-//! Longest matches: built, searched, followed token by token, and damaged.
+//! Longest matches: built, searched, matched token by token, and damaged.
 
 mod brute;
 mod build;

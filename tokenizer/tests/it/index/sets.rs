@@ -1,4 +1,4 @@
-//! Small sets with tokens of a test's choice, and their indexes.
+//! Small sets with chosen tokens, and their indexes.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ pub(super) fn bytes() -> Tokenizer {
     Tokenizer::bytes(&["<|bos|>"])
 }
 
-/// Documents of few letters, so that long matches occur, some of them again and again.
+/// Documents of few letters, some of them repeated, so that long matches occur.
 pub(super) fn documents() -> impl Strategy<Value = Vec<String>> {
     let letters = prop_oneof!["[ab]{1,60}", "[a-d]{1,40}", "a{1,80}", "(abc){1,30}"];
     let pool = prop::collection::vec(letters, 1..6);
@@ -37,7 +37,6 @@ pub(super) fn documents() -> impl Strategy<Value = Vec<String>> {
     )
 }
 
-/// A folder with a set per name.
 pub(super) struct Sets {
     pub(super) folder: TempDir,
 }
@@ -51,7 +50,7 @@ impl Sets {
         self.folder.path().join(name)
     }
 
-    /// Prepares `documents` for training, with `measured` for validation, in shards of 101 tokens.
+    /// Prepares `documents` for training and `measured` for validation, in shards of 101 tokens.
     pub(super) fn prepare(&self, name: &str, documents: &[String], measured: &[String]) {
         let (input, out) = (self.path(&format!("{name}.jsonl")), self.path(name));
         let line = |text: &String| format!("{{\"text\": {text:?}}}\n");
@@ -70,7 +69,6 @@ impl Sets {
         );
     }
 
-    /// The build of the index of `name` in chunks of 29 tokens and 128 KiB.
     pub(super) fn build(&self, name: &str) -> IndexBuild {
         IndexBuild {
             set: self.path(name),
@@ -82,7 +80,6 @@ impl Sets {
         }
     }
 
-    /// Opens the indexes of `names` together.
     pub(super) fn open(&self, names: &[&str], shortest: usize) -> Result<Arc<Corpora>, Error> {
         let folders = names.iter().map(|name| (self.path(&format!("{name}-index")), self.path(name)));
         Corpora::open(folders, shortest).map(Arc::new)
@@ -109,7 +106,6 @@ pub(super) fn run(build: &IndexBuild) -> Result<IndexManifest, Error> {
     build.run(&AtomicBool::new(false), |_| {})
 }
 
-/// The tokens of `documents` in a split.
 pub(super) fn tokens(documents: &[String]) -> Vec<u32> {
     documents.iter().flat_map(|text| std::iter::once(BOS).chain(text.bytes().map(u32::from))).collect()
 }

@@ -1,4 +1,4 @@
-//! A world of one beside a plain sum of the same contributions: the same additions, written as loops.
+//! A world of one compared with a plain sum of the same contributions: the same additions, written as loops.
 
 use std::{error::Error, io::Write, time::Instant};
 
@@ -23,7 +23,7 @@ pub fn measure(mut engine: impl Engine, asked: &Asked, out: &mut dyn Write) -> R
     for &bytes in &asked.sizes {
         let row = gradient(bytes);
         for turn in 0..asked.turns_of(bytes * COUNT) {
-            // Whoever comes first in one turn comes later in the next.
+            // The order rotates from turn to turn.
             for at in 0..SUMS.len() {
                 let (kind, sum) = SUMS[(turn + at) % SUMS.len()];
                 let rows = vec![row.clone(); COUNT];

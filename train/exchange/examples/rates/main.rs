@@ -101,7 +101,7 @@ impl Sample {
     }
 }
 
-/// A gradient without two equal neighbours, so that no pack of it is a special case.
+/// A gradient without two equal neighbours, so that no pack is a special case.
 fn gradient(bytes: usize) -> Vec<f32> {
     (0..bytes / size_of::<f32>()).map(|at| (at % 8191) as f32 * 0.25 - 1000.0).collect()
 }

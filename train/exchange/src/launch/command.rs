@@ -1,4 +1,4 @@
-//! The command line that starts several ranks by `mpirun`: a pure function of what is wanted and of the machine.
+//! The command line that starts several ranks by `mpirun`: a pure function of the request and of the machine.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub struct Job {
     pub survive: bool,
     /// Cores of this machine.
     pub cores: usize,
-    /// Whether the user is root, whom `mpirun` refuses unless told twice.
+    /// Whether the user is root, which `mpirun` refuses without two variables.
     pub root: bool,
     /// Major release of Open MPI, from [`release`].
     pub release: u32,

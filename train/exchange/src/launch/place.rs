@@ -28,7 +28,7 @@ impl Place {
     }
 }
 
-/// The place that a launcher has given in these variables; none where nobody has launched several processes.
+/// The place that a launcher has given in these variables; `None` if none has launched several processes.
 ///
 /// `mpirun` counts before Slurm, because it may run within a job. Slurm's `SLURM_NTASKS` and `SLURM_PROCID` are set in the
 /// script of a job as well, which runs once whatever they say. So Slurm counts only where `SLURM_STEP_NUM_TASKS`, set by

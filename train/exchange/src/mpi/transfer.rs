@@ -105,7 +105,7 @@ impl Mpi {
         Ok(received)
     }
 
-    /// Checks that every rank makes this call and sends what is expected here; takes short parts.
+    /// Checks that every rank makes this call and sends the expected size; takes short parts.
     fn read(&self, call: Call, letters: &[Vec<u8>], receive: &mut [&mut [u8]]) -> Result<()> {
         for peer in self.others() {
             let letter = &letters[peer];

@@ -41,7 +41,7 @@ pub(super) struct Letter {
 #[derive(Debug, Clone)]
 pub(super) struct Agreed {
     pub(super) ok: bool,
-    /// Nobody is gone, and no call has failed.
+    /// All ranks live, and no call has failed.
     pub(super) whole: bool,
     pub(super) members: Vec<usize>,
 }
@@ -66,7 +66,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes everybody who waits.
+    /// Wakes all waiting ranks.
     pub(super) fn changed(&self) {
         self.signal.notify_all();
     }
@@ -128,7 +128,7 @@ impl Shared {
         waiting.begin(call, rank(seat).expect("a member"), 0..members.len());
         let mut state = self.lock();
         state.votes[seat] = Some((call, ok));
-        // Somebody may wait for a letter that this rank will not send any more.
+        // Another rank may wait for a letter that this rank will not send any more.
         self.changed();
         let round = state.rounds;
         while state.rounds == round {

@@ -16,7 +16,7 @@ const COUNT: u64 = 12;
 /// A program that takes longer hangs.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Fails instead of hanging: a test that waits for ever tells nobody anything.
+/// Fails instead of hanging: a test that waits for ever reports nothing.
 fn within_the_limit<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (tell, told) = mpsc::channel();
     thread::spawn(move || tell.send(work()));
@@ -40,7 +40,7 @@ fn faulty(mut engine: Threads, faults: &[Vec<(u64, Fault)>]) -> Threads {
 trait Program {
     fn exchange(&mut self, engine: &mut Threads, step: u64) -> Result<Vec<f32>, Error>;
 
-    /// Ends a step: whether all ranks have what was exchanged.
+    /// Ends a step, with the exchanged numbers if all ranks have them.
     fn settle(&mut self, _exchanged: Option<&[f32]>) {}
 
     /// Goes on with the ranks that live, `fewer` than before or as many.
@@ -107,7 +107,7 @@ impl Program for Divided {
     }
 }
 
-/// One bit per element. What is owed belongs to one number of ranks.
+/// One bit per element. Residuals belong to one number of ranks.
 struct Compressed {
     seed: u64,
     len: usize,
@@ -233,7 +233,7 @@ proptest! {
         prop_assert!(found.is_none_or(|sums| sums == of_one(seed, len)));
     }
 
-    /// As many ranks that nobody disturbs begin where the survivors had to drop what they owed.
+    /// As many undisturbed ranks begin where the survivors had to drop their residuals.
     #[test]
     fn survivors_of_any_faults_go_on_with_one_bit_as_so_many_ranks_would(
         seed: u64, len in 0..40_usize, faults in faults(),

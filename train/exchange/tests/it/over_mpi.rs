@@ -157,7 +157,7 @@ fn a_namespace_with_nothing_but_loopback_is_enough() {
         if mpi.release < 5 { Ok(mpi) } else { Err("release 4 of Open MPI is needed".to_owned()) }
     });
     let Some(mpi) = Need::Mpi.found(release_4) else { return };
-    // Whoever is not root may be one among users of his own.
+    // A user who is not root needs a namespace of users, too.
     let namespace =
         if rustix::process::geteuid().is_root() { "--net" } else { "--user --map-root-user --net" };
     let mut front: Vec<&str> = ["unshare"].into_iter().chain(namespace.split(' ')).collect();

@@ -80,7 +80,7 @@ impl Installation {
         Ok(found)
     }
 
-    /// `program` with what it needs to find this installation.
+    /// `program` with the variables that it needs to find this installation.
     fn command(&self, program: &OsStr) -> Command {
         let mut command = Command::new(program);
         if self.unpacked {
@@ -158,7 +158,7 @@ pub fn scenario() -> Option<String> {
     env::var(SCENARIO).ok()
 }
 
-/// Tells the parent something: one write, so that lines of several ranks do not mix.
+/// Reports to the parent in one write, so that lines of several ranks do not mix.
 pub fn report(text: &str) {
     std::io::stdout().write_all(format!("\nreport> {text}\n").as_bytes()).expect("standard output");
 }

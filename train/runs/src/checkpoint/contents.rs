@@ -1,4 +1,4 @@
-//! The bytes of a checkpoint against its manifest. Files are read in pieces: memory does not grow with the model.
+//! Verification of a checkpoint's files. They are read in pieces, so memory does not grow with the model.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,6 @@ use super::manifest::{self, Entry, Manifest};
 /// Bytes of a file in memory at a time.
 pub(super) const PIECE: usize = 1 << 20;
 
-/// The first thing found wrong.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) file: String,
@@ -32,7 +31,7 @@ impl Fault {
     }
 }
 
-/// Makes everything in `folder` durable and describes it.
+/// Syncs everything in `folder` and returns the manifest's entries.
 pub(super) fn sync_and_list(folder: &Path) -> anyhow::Result<Vec<Entry>> {
     use anyhow::Context;
     let tree = Tree::walk(folder).map_err(|fault| anyhow::anyhow!("{} {}", fault.file, fault.damage))?;
@@ -53,7 +52,7 @@ pub(super) fn sync_and_list(folder: &Path) -> anyhow::Result<Vec<Entry>> {
 
 pub(super) fn read_manifest(folder: &Path) -> Result<Manifest, Fault> {
     let fault = |damage| Fault::new(manifest::FILE, damage);
-    let text = regular::read(&folder.join(manifest::FILE), manifest::MOST_BYTES);
+    let text = regular::read(&folder.join(manifest::FILE), manifest::MAX_BYTES);
     let text = text.map_err(|unread| match unread {
         Unread::NotAFile => fault(Damage::NotAFile),
         unread => fault(unreadable(unread.into())),
@@ -61,16 +60,17 @@ pub(super) fn read_manifest(folder: &Path) -> Result<Manifest, Fault> {
     Manifest::parse(&text).map_err(fault)
 }
 
-/// Reads every byte.
+/// Compares every byte in `folder` with the manifest.
 pub(super) fn verify(folder: &Path) -> Result<Manifest, Fault> {
     let manifest = read_manifest(folder)?;
     let mut there = Tree::walk(folder)?.files;
     there.remove(manifest::FILE);
-    // What is cheap to find out first: names and sizes.
+
+    // Names and sizes come first, because they are cheap to check.
     let mut listed = Vec::with_capacity(manifest.files.len());
     for entry in &manifest.files {
         let fault = |damage| Fault::new(&entry.name, damage);
-        // Each is there once: a file that is named twice is missing the second time.
+        // A file that is named twice is missing the second time.
         let path = there.remove(&entry.name).ok_or_else(|| fault(Damage::Missing))?;
         let found = fs::metadata(&path).map_err(|error| fault(unreadable(error)))?.len();
         if found != entry.bytes {
@@ -78,6 +78,7 @@ pub(super) fn verify(folder: &Path) -> Result<Manifest, Fault> {
         }
         listed.push((entry, path));
     }
+
     each_file(&listed, |(entry, path)| {
         let fault = |damage| Fault::new(&entry.name, damage);
         let found = File::open(path).and_then(digest).map_err(|error| fault(unreadable(error)))?;
@@ -113,18 +114,17 @@ fn digest(mut file: File) -> io::Result<Fingerprint> {
     }
 }
 
-/// Files that are read at a time.
-const AT_ONCE: usize = 4;
+const PARALLEL_FILES: usize = 4;
 
-/// Does `work` for every file, several at a time: the weights and the optimizer's moments are of a size, and one core
-/// sums far less than a disk gives. The first failure in the order of the files is the one returned.
+/// Runs `work` for every file, several in parallel: one core hashes far slower than a disk reads. Returns the first
+/// failure in the order of the files.
 fn each_file<F: Sync, T: Send, E: Send>(
     files: &[F],
     work: impl Fn(&F) -> Result<T, E> + Sync,
 ) -> Result<Vec<T>, E> {
     let mut done = Vec::with_capacity(files.len());
-    for files in files.chunks(AT_ONCE) {
-        // All are waited for before a failure is told: nobody reads on in a folder that is given up.
+    for files in files.chunks(PARALLEL_FILES) {
+        // Every thread ends before a failure is returned, so that none reads an abandoned folder.
         let results: Vec<_> = thread::scope(|scope| {
             let threads: Vec<_> = files.iter().map(|file| scope.spawn(|| work(file))).collect();
             threads
@@ -139,12 +139,12 @@ fn each_file<F: Sync, T: Send, E: Send>(
     Ok(done)
 }
 
-/// Everything below a folder. Links are refused: what they point at is not part of a checkpoint.
+/// All files below a folder. Links are refused, because their targets are not part of a checkpoint.
 #[derive(Default)]
 struct Tree {
     /// Files by name relative to the folder, with `/`.
     files: BTreeMap<String, PathBuf>,
-    /// Inner ones before those that hold them.
+    /// Folders, inner ones before outer ones.
     folders: Vec<PathBuf>,
 }
 
@@ -186,14 +186,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_summed_side_by_side() {
-        let (told, heard) = (channel(), channel());
-        let ends = [(told.0, heard.1), (heard.0, told.1)].map(std::sync::Mutex::new);
-        let met = each_file(&ends, |ends| {
-            let (tell, hear) = &*ends.lock().expect("one thread each");
-            tell.send(()).expect("somebody listens");
-            hear.recv_timeout(Duration::from_mins(1))
+    fn files_are_hashed_in_parallel() {
+        let (first, second) = (channel(), channel());
+        let ends = [(first.0, second.1), (second.0, first.1)].map(std::sync::Mutex::new);
+        let received = each_file(&ends, |ends| {
+            let (sender, receiver) = &*ends.lock().expect("one thread each");
+            sender.send(()).expect("the other thread receives");
+            receiver.recv_timeout(Duration::from_mins(1))
         });
-        assert_eq!(met, Ok(vec![(), ()]), "each waits for the other");
+        assert_eq!(received, Ok(vec![(), ()]), "each waits for the other");
     }
 }

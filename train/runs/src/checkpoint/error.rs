@@ -1,4 +1,4 @@
-//! Why a checkpoint could not be saved or cannot be used, and what to do then.
+//! Errors of saving and reading checkpoints, each with a way out.
 
 use std::{
     fmt, io,

@@ -1,7 +1,6 @@
-//! `manifest.json`: what a checkpoint consists of, under a seal of its own.
+//! `manifest.json`: the files of a checkpoint with their checksums, and a digest over the manifest.
 //!
-//! One manifest has one spelling. What is read must be, byte for byte, what would be written, so no changed byte of
-//! it goes unnoticed, not even a space.
+//! A manifest must be byte for byte as this program writes it. So every changed byte is detected, even a space.
 
 use serde::{Deserialize, Serialize};
 use tokenizer::Fingerprint;
@@ -10,15 +9,15 @@ use super::error::Damage;
 
 pub(super) const FILE: &str = "manifest.json";
 const VERSION: u32 = 1;
-/// A checkpoint has a dozen files, and one more for each rank.
-pub(super) const MOST_BYTES: u64 = 16 << 20;
+/// Size limit of a manifest. A checkpoint has a dozen files, and one more for each rank.
+pub(super) const MAX_BYTES: u64 = 16 << 20;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Manifest {
     version: u32,
     pub(super) step: u64,
-    /// Counts the saves of a run. A run resumed at an earlier step saves lower steps later.
+    /// Number of the save within its run. A run resumed at an earlier step saves lower steps later.
     pub(super) sequence: u64,
     /// Files, in the order of their names.
     pub(super) files: Vec<Entry>,
@@ -26,7 +25,6 @@ pub(super) struct Manifest {
     seal: Fingerprint,
 }
 
-/// A file of the checkpoint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Entry {
@@ -86,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_bit_and_every_byte_counts() {
+    fn every_changed_bit_and_byte_is_detected() {
         let sha256 = Fingerprint::of(b"weights");
         let whole = Manifest::new(3, 1, vec![Entry { name: "model".to_owned(), bytes: 7, sha256 }]);
         let text = whole.to_text().into_bytes();
@@ -103,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_format_is_told_apart_from_damage() {
+    fn a_later_format_is_not_reported_as_damage() {
         let error = Manifest::parse(br#"{"version":2,"shards":[]}"#).expect_err("it is unknown").to_string();
         assert_eq!(error, "has format version 2, this program reads 1");
     }

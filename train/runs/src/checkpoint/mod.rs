@@ -1,23 +1,28 @@
-//! Checkpoints as folders: whole or not there, and checked to the last bit before they are used.
+//! Checkpoints as folders: whole or absent, and verified to the last bit before use
+//! (`any_flipped_bit_is_found_and_named`).
 //!
-//! This store knows nothing of tensors. Who saves writes files into a folder that has no name yet; who resumes gets
-//! a folder whose every byte was compared with its checksum.
+//! This store knows nothing of tensors: a checkpoint is a folder of files with checksums.
 //!
-//! # Where a crash can strike
+//! # Crash safety
 //!
-//! A save is a row of steps, each durable before the next begins: files and folders synced in
-//! `step-00000250.partial`, then its manifest; the pointer written as `latest.partial`; the folder renamed to
-//! `step-00000250`; the pointer renamed to `latest`. What is called `.partial` is never read and is removed by the
-//! next save, so before the first rename the save did not happen. After it the checkpoint counts although `latest`
-//! is one behind: manifests number the saves of a run, and a whole checkpoint with a higher number than the one
-//! pointed at wins. Whatever needs room on the disk comes before the first rename.
+//! A save is a sequence of steps, each durable before the next begins:
 //!
-//! A checkpoint of the same step that is there already steps aside as `step-00000250.replaced`. A folder of that
-//! name counts as the checkpoint of its step while there is no other, and is removed afterwards. Removal begins by
-//! renaming to `.partial`, so nothing half removed is mistaken for damage.
+//! 1. Sync files and folders in `step-00000250.partial`, then write its manifest.
+//! 2. Write the pointer as `latest.partial`.
+//! 3. Rename the folder to `step-00000250`.
+//! 4. Rename the pointer to `latest`.
 //!
-//! One process at a time saves in a run directory, one checkpoint at a time. The files are written while whoever saves
-//! waits; everything after that can happen on another thread.
+//! Readers ignore `.partial` names, and the next save removes them. So a save that ends before step 3 did not happen.
+//! After step 3 the checkpoint counts, although `latest` names an older one: manifests number the saves of a run, and a
+//! whole checkpoint with a higher number than the pointer's wins. Only steps 1 and 2 need space on the disk
+//! (`a_disk_that_fills_up_anywhere_in_a_save_leaves_the_store_as_it_was`).
+//!
+//! An existing checkpoint of the same step is first renamed to `step-00000250.replaced`. It counts until its
+//! replacement is in place, and is then removed. Removal begins with a rename to `.partial`, so no partly removed
+//! folder looks damaged.
+//!
+//! One process at a time saves in a run directory, one checkpoint at a time. The caller waits for the files only; the
+//! rest can run on another thread (`a_checkpoint_exists_once_it_is_sealed_on_any_thread`).
 
 mod contents;
 mod error;
@@ -46,7 +51,7 @@ const LATEST: &str = "latest";
 const BEST: &str = "best";
 const PREFIX: &str = "step-";
 const REPLACED: &str = ".replaced";
-/// The most bytes of a pointer, which holds one name.
+/// Size limit of a pointer, which holds one name.
 const POINTER_BYTES: u64 = 4 << 10;
 
 /// The checkpoints of a run.
@@ -55,43 +60,43 @@ pub struct Checkpoints {
     folder: PathBuf,
 }
 
-/// Which checkpoint is meant.
+/// Selects a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
-    /// The one saved last, whatever its step.
+    /// The checkpoint saved last, whatever its step.
     Latest,
-    /// The one marked as best.
+    /// The checkpoint marked as best.
     Best,
     /// The checkpoint of this step.
     Step(u64),
 }
 
-/// A checkpoint that was saved.
+/// A saved checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Saved {
     /// Its folder.
     pub path: PathBuf,
-    /// Sizes of all its files but the manifest, added up.
+    /// Total bytes of its files without the manifest.
     pub bytes: u64,
 }
 
-/// A checkpoint whose every byte is as it was written.
+/// A checkpoint whose bytes all match its manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified {
     /// Its folder.
     pub path: PathBuf,
     /// Steps taken when it was saved.
     pub step: u64,
-    /// Sizes of all its files but the manifest, added up.
+    /// Total bytes of its files without the manifest.
     pub bytes: u64,
 }
 
-/// A folder that has a checkpoint's name.
+/// A folder with a checkpoint's name.
 #[derive(Debug)]
 struct Candidate {
     step: u64,
     path: PathBuf,
-    /// Absent where the manifest cannot be read.
+    /// Number of the save; `None` if the manifest cannot be read.
     sequence: Option<u64>,
 }
 
@@ -101,7 +106,7 @@ impl Checkpoints {
         Self { folder: run.join(FOLDER) }
     }
 
-    /// Whether `path` is a checkpoint or what is left of one.
+    /// Whether `path` has a checkpoint's name or manifest.
     pub fn is_one(path: &Path) -> bool {
         let named = std::path::absolute(path).ok().and_then(|path| {
             let name = path.file_name()?.to_string_lossy().into_owned();
@@ -110,14 +115,14 @@ impl Checkpoints {
         named.is_some() || path.join(manifest::FILE).exists()
     }
 
-    /// The run directory that the checkpoint `path` is in.
+    /// The run directory that contains the checkpoint `path`.
     pub fn run_of(path: &Path) -> Option<PathBuf> {
         let path = std::path::absolute(path).ok()?;
         let folder = path.parent()?;
         (folder.file_name()? == FOLDER).then_some(folder.parent()?.to_owned())
     }
 
-    /// Reads every byte of the checkpoint `path`.
+    /// Opens the checkpoint `path` and verifies all its bytes.
     pub fn open(path: &Path) -> Result<Verified, CheckpointError> {
         let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
         let siblings = Self { folder: parent.to_owned() };
@@ -128,9 +133,9 @@ impl Checkpoints {
         verify(path).map_err(|fault| siblings.damaged(path, fault))
     }
 
-    /// Reads every byte of the checkpoint asked for.
+    /// Finds a checkpoint and verifies all its bytes.
     ///
-    /// Where it is damaged, nothing else is taken in its place: the error names the latest that is whole.
+    /// A damaged checkpoint is not replaced by another: the error names the latest whole one.
     pub fn find(&self, which: Which) -> Result<Verified, CheckpointError> {
         match which {
             Which::Latest => self.find_latest(),
@@ -147,22 +152,22 @@ impl Checkpoints {
         }
     }
 
-    /// All of them, unchecked, the one saved last first.
+    /// Folders of all checkpoints, unverified, the latest save first.
     pub fn folders(&self) -> Result<Vec<PathBuf>, CheckpointError> {
         Ok(self.candidates()?.into_iter().map(|candidate| candidate.path).collect())
     }
 
-    /// The step that `latest` names, unchecked.
+    /// Step that `latest` names, unverified.
     pub fn latest(&self) -> Result<Option<u64>, CheckpointError> {
         self.pointed(LATEST)
     }
 
-    /// The step marked as best, unchecked.
+    /// Step marked as best, unverified.
     pub fn best(&self) -> Result<Option<u64>, CheckpointError> {
         self.pointed(BEST)
     }
 
-    /// Lets `best` name the checkpoint of `step`, which must be there.
+    /// Marks the checkpoint of `step`, which must exist, as best.
     pub fn mark_best(&self, step: u64) -> Result<(), CheckpointError> {
         if !self.path_of(step).is_dir() {
             return Err(self.absent(format!("checkpoint of step {step}")));
@@ -172,13 +177,13 @@ impl Checkpoints {
             .map_err(CheckpointError::folder("writing", &pointer))
     }
 
-    /// Removes checkpoints: all but the `keep_last` saved last, multiples of `keep_every`, the latest and the best.
+    /// Removes all checkpoints but the last `keep_last` saves, multiples of `keep_every`, the latest and the best.
     pub fn prune(&self, keep_last: usize, keep_every: Option<u64>) -> Result<(), CheckpointError> {
         let rule = Rule { keep_last, keep_every, pointed: [self.latest()?, self.best()?] };
         let candidates = self.candidates()?;
         let steps: Vec<_> = candidates.iter().map(|candidate| candidate.step).collect();
-        let superfluous = rule.superfluous(&steps);
-        for candidate in candidates.iter().filter(|candidate| superfluous.contains(&candidate.step)) {
+        let removable = rule.removable(&steps);
+        for candidate in candidates.iter().filter(|candidate| removable.contains(&candidate.step)) {
             self.discard(&candidate.path)?;
         }
         self.clear_leftovers()
@@ -209,7 +214,7 @@ impl Checkpoints {
         }
     }
 
-    /// Saved last first; those whose manifest cannot be read come at the end.
+    /// All candidates, the latest save first. Those without a readable manifest come last.
     fn candidates(&self) -> Result<Vec<Candidate>, CheckpointError> {
         let mut candidates = Vec::new();
         for name in self.names()? {
@@ -273,7 +278,7 @@ impl Checkpoints {
         others.find_map(|candidate| verify(&candidate.path).ok()).map(|whole| whole.path)
     }
 
-    /// The folder of a step's checkpoint, whether or not it is there.
+    /// Folder of a step's checkpoint, which may not exist.
     pub fn path_of(&self, step: u64) -> PathBuf {
         self.folder.join(name_of(step))
     }

@@ -1,19 +1,18 @@
-//! Which checkpoints may go. Knows steps only.
+//! The rule by which checkpoints are removed. It sees only their steps.
 
-/// Rule for which checkpoints stay.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Rule {
-    /// How many of those saved last.
+    /// Number of latest saves that stay.
     pub(super) keep_last: usize,
-    /// Multiples of it stay for ever.
+    /// Checkpoints of steps that are multiples of this stay.
     pub(super) keep_every: Option<u64>,
-    /// Where the pointers point.
+    /// Steps of the pointers `latest` and `best`, which stay.
     pub(super) pointed: [Option<u64>; 2],
 }
 
 impl Rule {
-    /// The steps whose checkpoints may go, from `steps`, saved last first. The one saved last never goes.
-    pub(super) fn superfluous(&self, steps: &[u64]) -> Vec<u64> {
+    /// Selects the checkpoints to remove from `steps`, the latest save first. The latest save always stays.
+    pub(super) fn removable(&self, steps: &[u64]) -> Vec<u64> {
         let older = steps.iter().copied().skip(self.keep_last.max(1));
         let stays = |step: u64| {
             self.pointed.contains(&Some(step))
@@ -31,12 +30,12 @@ mod tests {
     fn the_last_few_and_every_nth_and_the_pointed_ones_stay() {
         let steps = [900, 800, 700, 600, 500, 400, 300];
         let rule = Rule { keep_last: 2, keep_every: Some(300), pointed: [Some(900), Some(400)] };
-        assert_eq!(rule.superfluous(&steps), [700, 500]);
+        assert_eq!(rule.removable(&steps), [700, 500]);
     }
 
     #[test]
     fn the_checkpoint_saved_last_stays_whatever_its_step() {
         // A run that went back to step 100 and saved step 200 again.
-        assert_eq!(Rule::default().superfluous(&[200, 900, 800]), [900, 800]);
+        assert_eq!(Rule::default().removable(&[200, 900, 800]), [900, 800]);
     }
 }

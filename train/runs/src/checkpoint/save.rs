@@ -1,4 +1,4 @@
-//! The one way a checkpoint comes into being, and the one way it goes.
+//! Saving and removing of checkpoints.
 
 use std::{
     fs, io,
@@ -13,7 +13,7 @@ use super::{
     BEST, CheckpointError, Checkpoints, LATEST, PREFIX, REPLACED, Saved, contents, name_of, pointer_text,
 };
 
-/// A checkpoint whose files are all written. It is there once it is sealed; unsealed, it never was.
+/// A checkpoint whose files are all written. It exists only once it is sealed.
 #[derive(Debug)]
 #[must_use]
 pub struct Unsealed {
@@ -23,9 +23,9 @@ pub struct Unsealed {
 }
 
 impl Checkpoints {
-    /// Saves what `write` puts into the folder it is given, of about `expected_bytes`.
+    /// Saves the files that `write` puts into its folder, about `expected_bytes` in total.
     ///
-    /// If it fails, whatever the reason, the checkpoints that were there are as they were.
+    /// A failed save leaves existing checkpoints unchanged.
     pub fn save(
         &self,
         step: u64,
@@ -35,8 +35,8 @@ impl Checkpoints {
         self.write(step, expected_bytes, write)?.seal()
     }
 
-    /// The part of [`save`](Self::save) that needs what is saved. The rest is [`Unsealed::seal`], on any thread;
-    /// until it is done, nothing else is saved or pruned here.
+    /// Runs the part of [`save`](Self::save) that needs the data. The rest is [`Unsealed::seal`], on any thread. Until
+    /// it returns, the caller must not save or prune in this run.
     pub fn write(
         &self,
         step: u64,
@@ -65,7 +65,6 @@ impl Checkpoints {
         move |cause| CheckpointError::Save { step, path: path.clone(), cause }
     }
 
-    /// Removes what interrupted saves left behind.
     pub(super) fn clear_leftovers(&self) -> Result<(), CheckpointError> {
         for name in self.names()? {
             let path = self.folder.join(&name);
@@ -86,7 +85,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Removes a checkpoint so that at no moment half of it is there.
+    /// Removes a checkpoint. Interrupted, it leaves no partly removed folder with a checkpoint's name.
     pub(super) fn discard(&self, path: &Path) -> Result<(), CheckpointError> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let aside = self.folder.join(format!("{name}{ASIDE}"));
@@ -111,7 +110,7 @@ impl Checkpoints {
         }
         durable::rename(&path, &replaced)?;
         durable::rename(partial, &path).inspect_err(|_| {
-            // If this fails too, the next reader takes the replaced one for what it is.
+            // If this fails too, readers find the old checkpoint as `.replaced`.
             let _ = durable::rename(&replaced, &path);
         })
     }
@@ -122,15 +121,15 @@ impl Checkpoints {
 }
 
 impl Unsealed {
-    /// Makes it durable, sums it up and gives it its name.
+    /// Makes the files durable, writes the manifest and gives the folder its name.
     pub fn seal(self) -> Result<Saved, CheckpointError> {
         let bytes = self.or_remove(self.put_in_place())?;
-        // The checkpoint is there: one that it replaced and that cannot be removed is left to the next save.
+        // The save has succeeded. The next save removes a replaced checkpoint that is left.
         let _ = self.checkpoints.clear_leftovers();
         Ok(Saved { path: self.checkpoints.path_of(self.step), bytes })
     }
 
-    /// Returns its bytes.
+    /// Returns the total bytes of its files.
     fn put_in_place(&self) -> anyhow::Result<u64> {
         let Self { checkpoints, step, sequence } = self;
         let partial = checkpoints.partial_path_of(*step);
@@ -146,7 +145,7 @@ impl Unsealed {
 
     fn or_remove<T>(&self, done: anyhow::Result<T>) -> Result<T, CheckpointError> {
         done.map_err(|cause| {
-            // The first failure is the one worth reporting.
+            // The first failure is reported, not one of the cleanup.
             let _ = fs::remove_dir_all(self.checkpoints.partial_path_of(self.step));
             self.checkpoints.saving(self.step)(cause)
         })

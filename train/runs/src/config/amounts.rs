@@ -1,4 +1,4 @@
-//! Amounts of memory in a configuration: read once, and kept as they were written.
+//! Amounts of memory in a configuration: parsed once, and saved as they were written.
 
 use std::str::FromStr;
 
@@ -19,9 +19,9 @@ impl<T: Copy> Amount<T> {
     }
 }
 
-/// Something that the text of a key can stand for.
+/// A type that an amount's text can be parsed into.
 pub trait Meaning: Sized {
-    /// The value, or why there is none and what to write.
+    /// Parses `text`. The error says which form to write.
     fn read(text: &str) -> Result<Self, String>;
 }
 
@@ -49,7 +49,7 @@ fn budget(text: &str) -> Result<Budget, String> {
     text.parse().map_err(|error: BudgetError| error.to_string())
 }
 
-/// A tier's budget. `auto`, which is `None`, leaves it to the environment and the device.
+/// A tier's budget. `auto` is `None`: the environment and the device decide.
 impl Meaning for Option<Budget> {
     fn read(text: &str) -> Result<Self, String> {
         match text {
@@ -59,12 +59,12 @@ impl Meaning for Option<Budget> {
     }
 }
 
-/// Part of a disk, which is taken when a run begins: it has an end.
+/// Part of a disk. It is finite, because a run reserves it at its start.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum DiskPart {
-    /// So many bytes.
+    /// Number of bytes.
     Bytes(u64),
-    /// A share of what is free.
+    /// Share of the free space.
     Share(f64),
 }
 

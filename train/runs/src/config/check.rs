@@ -1,6 +1,6 @@
-//! Checks of a configuration: values that are out of range, or impossible together.
+//! Checks of a configuration for values that are out of range or incompatible.
 //!
-//! Each refusal names the keys, their values and the way out. What only opening a file can tell is not looked at here.
+//! Each refusal names the keys, their values and the way out. No check opens a file.
 
 mod ranks;
 
@@ -16,14 +16,13 @@ use super::{
     StreamKind, TokenizerKind, TrainSection,
 };
 
-/// Most conversations and questions of the embedded corpus, which are made in memory.
-const MOST_DIALOGUES: usize = 1_000_000;
-const MOST_QUESTIONS: usize = 100_000;
+/// Limits on the conversations and questions of the embedded corpus, which are made in memory.
+const MAX_DIALOGUES: usize = 1_000_000;
+const MAX_QUESTIONS: usize = 100_000;
 
-/// Most tokens of one continuation.
+/// Limit on the tokens of one continuation.
 pub const MOST_NEW_TOKENS: u64 = 1_000_000;
 
-/// All problems of `config`.
 pub(super) fn combinations(config: &Config) -> Vec<Combination> {
     let mut refusals = Refusals(Vec::new());
     refusals.counts(config);
@@ -41,7 +40,7 @@ pub(super) fn combinations(config: &Config) -> Vec<Combination> {
 
 struct Refusals(Vec<Combination>);
 
-/// A value as the file writes it.
+/// A value as it is written in the file.
 fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("names, numbers and paths that were read from JSON serialise")
 }
@@ -68,6 +67,7 @@ impl Refusals {
         ] {
             self.unless(count > 0, key, count, "at least 1");
         }
+
         for (key, count) in [
             ("train.sequence", train.sequence.map(|tokens| tokens as u64)),
             ("train.recompute", train.recompute.map(|blocks| blocks as u64)),
@@ -77,9 +77,10 @@ impl Refusals {
         ] {
             self.unless(count != Some(0), key, 0, "at least 1, or null");
         }
+
         for (key, count, most) in [
-            ("data.dialogues", data.dialogues as u64, MOST_DIALOGUES as u64),
-            ("eval.quiz", eval.quiz as u64, MOST_QUESTIONS as u64),
+            ("data.dialogues", data.dialogues as u64, MAX_DIALOGUES as u64),
+            ("eval.quiz", eval.quiz as u64, MAX_QUESTIONS as u64),
             ("eval.max_new_tokens", eval.max_new_tokens as u64, MOST_NEW_TOKENS),
         ] {
             self.unless(count <= most, key, count, &format!("at most {most}"));
@@ -100,7 +101,7 @@ impl Refusals {
         let (micro_batch, accumulate, sequence) = (train.micro_batch, train.accumulate, config.sequence());
         let tokens =
             micro_batch.checked_mul(accumulate).and_then(|sequences| sequences.checked_mul(sequence));
-        // With room for the sum over all steps.
+        // The tokens of all steps together must fit too.
         if tokens.and_then(|tokens| (tokens as u64).checked_mul(train.steps)).is_none() {
             self.add(
                 &["train.micro_batch", "train.accumulate", "train.sequence", "train.steps"],
@@ -120,6 +121,7 @@ impl Refusals {
         let decay = 0.0..1.0;
         let both = decay.contains(&first) && decay.contains(&second);
         self.unless(both, "train.betas", betas, "at least 0 and below 1, both");
+
         self.unless(train.epsilon > 0.0, "train.epsilon", train.epsilon, "above 0");
         self.unless(
             decay.contains(&train.momentum),
@@ -132,7 +134,8 @@ impl Refusals {
         if let Some(norm) = train.grad_clip {
             self.unless(norm > 0.0, "train.grad_clip", norm, "above 0, or null not to clip");
         }
-        self.vanishing(train);
+
+        self.f32_rounding(train);
         if train.optimizer == OptimizerKind::Muon && train.matrix_lr <= 0.0 {
             self.add(
                 &["train.optimizer", "train.matrix_lr"],
@@ -143,6 +146,7 @@ impl Refusals {
                 ),
             );
         }
+
         if model.compute == Compute::F16 {
             self.add(
                 &["model.compute"],
@@ -153,8 +157,8 @@ impl Refusals {
         }
     }
 
-    /// Numbers in their range of which f32, in which parameters are stepped, makes 0, 1 or infinity.
-    fn vanishing(&mut self, train: &TrainSection) {
+    /// Refuses numbers that f32, in which parameters are stepped, rounds to 0, 1 or infinity.
+    fn f32_rounding(&mut self, train: &TrainSection) {
         for (key, value) in [
             ("train.lr", train.lr),
             ("train.matrix_lr", train.matrix_lr),
@@ -166,6 +170,7 @@ impl Refusals {
             let fine = value <= 0.0 || (value as f32).is_normal();
             self.unless(fine, key, format_args!("{value:e}"), "between 1.2e-38 and 3.4e38, as f32 has it");
         }
+
         let rate =
             if train.optimizer == OptimizerKind::Muon { train.lr.max(train.matrix_lr) } else { train.lr };
         let decay = rate * train.weight_decay;
@@ -181,6 +186,7 @@ impl Refusals {
                 ),
             );
         }
+
         let [first, second] = train.betas;
         for (key, value) in
             [("train.betas", first), ("train.betas", second), ("train.momentum", train.momentum)]
@@ -221,7 +227,7 @@ impl Refusals {
         );
     }
 
-    /// A path is given exactly where something reads it.
+    /// Refuses a missing path that is read, and a path that is not read.
     fn paths(&mut self, Config { data, tokenizer, model, .. }: &Config) {
         if !data.indexes.is_empty() && !model.longest_match {
             self.add(
@@ -231,6 +237,7 @@ impl Refusals {
                     .to_owned(),
             );
         }
+
         let source = json(&data.source);
         match (&data.path, data.source) {
             (None, DataSource::Text | DataSource::Shards) => self.add(
@@ -250,6 +257,7 @@ impl Refusals {
             ),
             _ => {}
         }
+
         let kind = json(&tokenizer.kind);
         match (&tokenizer.path, tokenizer.kind) {
             (None, TokenizerKind::File) => self.add(
@@ -269,6 +277,7 @@ impl Refusals {
             ),
             _ => {}
         }
+
         let learned = matches!(tokenizer.kind, TokenizerKind::Bpe | TokenizerKind::Characters);
         if data.source == DataSource::Shards && learned {
             self.add(
@@ -280,6 +289,7 @@ impl Refusals {
                 ),
             );
         }
+
         let fraction = data.val_fraction;
         let between = fraction > 0.0 && fraction < 1.0;
         self.unless(between, "data.val_fraction", fraction, "above 0 and below 1");
@@ -292,6 +302,7 @@ impl Refusals {
         let room = model.vocab_size;
         let smallest = 256 + if tokenizer.chat { CHAT_SPECIALS.len() } else { 0 };
         let made_of = if tokenizer.chat { "256 bytes and 5 control tokens" } else { "256 bytes" };
+
         match tokenizer.kind {
             TokenizerKind::Bpe if tokenizer.vocab_size < smallest => self.add(
                 &["tokenizer.vocab_size", "tokenizer.chat", "tokenizer.kind"],
@@ -319,7 +330,7 @@ impl Refusals {
         }
     }
 
-    /// Refuses settings that need chat control tokens where there are none. A tokenizer file is checked when it is read.
+    /// Refuses settings that need absent chat control tokens. A tokenizer file is checked when it is read.
     fn conversations(&mut self, Config { tokenizer, data, eval, .. }: &Config) {
         let chat_keys = ["tokenizer.chat", "tokenizer.kind"];
         if tokenizer.kind != TokenizerKind::File && !tokenizer.chat {
@@ -343,7 +354,7 @@ impl Refusals {
     }
 
     /// Refuses eight-bit transfers without an optimizer on the host.
-    fn eight_bits(&mut self, memory: &MemorySection, train: &TrainSection) {
+    fn eight_bit_transfers(&mut self, memory: &MemorySection, train: &TrainSection) {
         let of_weights = memory.stream != StreamKind::Computed;
         let used = [
             (of_weights, "memory.stream", json(&memory.stream)),
@@ -363,6 +374,7 @@ impl Refusals {
                 self.add(&[key, "train.optimizer"], text);
             }
         }
+
         if memory.activations != CrossingKind::Computed && train.recompute.is_none() {
             let text = format!(
                 "`memory.activations` = {} is for blocks that run twice, and `train.recompute` = null runs none; set that to 1",
@@ -370,6 +382,7 @@ impl Refusals {
             );
             self.add(&["memory.activations", "train.recompute"], text);
         }
+
         if of_weights && memory.optimizer_state == StateKind::Compact {
             let text = format!(
                 "`memory.stream` = {} needs master weights on the host, and `memory.optimizer_state` = \"compact\" keeps only what \
@@ -393,7 +406,8 @@ impl Refusals {
             );
             self.add(&["memory.optimizer_state", "memory.optimizer"], text);
         }
-        self.eight_bits(memory, train);
+
+        self.eight_bit_transfers(memory, train);
         let (blocks, all) = (memory.device_blocks, model.n_layer);
         if blocks > 0 && memory.optimizer != PlacementKind::Host {
             let text = format!(
@@ -405,6 +419,7 @@ impl Refusals {
                 format!("`memory.device_blocks` = {blocks} is more than the model's `n_layer` = {all}");
             self.add(&["memory.device_blocks", "model.n_layer"], text);
         }
+
         for (key, bytes) in [
             ("memory.max_disk_writes", &memory.max_disk_writes),
             ("memory.disk_endurance", &memory.disk_endurance),

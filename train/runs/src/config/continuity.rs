@@ -1,4 +1,4 @@
-//! Two configurations of one run: what may differ, and what paths mean wherever the program is started.
+//! Comparison of two configurations of one run, and resolution of their paths.
 
 use std::fmt;
 use std::path::Path;
@@ -24,18 +24,18 @@ impl fmt::Display for Change {
     }
 }
 
-/// How a configuration differs from the one that a run was trained with so far.
+/// Differences from the configuration that a run was trained with.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// The run goes on with these.
+    /// Changes with which the run resumes.
     pub allowed: Vec<Change>,
-    /// The run's weights, moments or order of data depend on these.
+    /// Changes on which weights, moments or the order of data depend.
     pub refused: Vec<Change>,
 }
 
 impl Config {
-    /// Compares this configuration with the one that led to what is there. A run that has not taken a step (`begun`)
-    /// depends on its model and vocabulary alone.
+    /// Compares with the configuration of a run's training. Before its first step (not `begun`) only model and
+    /// vocabulary are fixed.
     pub fn changes_since(&self, before: &Self, begun: bool) -> Changes {
         let mut changes = Changes::default();
         let [old, new] = [before, self]
@@ -58,8 +58,7 @@ impl Config {
         let (ours, theirs) = (&self.train, &before.train);
         let (section, _) = key.split_once('.').unwrap_or((key, ""));
         match key {
-            // Weights are kept in f32, whatever products are computed in; what was learned from and looked up is compared by
-            // its digest, wherever it lies.
+            // Weights are stored in f32. Data and indexes are compared by digest elsewhere, so they may move.
             "model.compute" | "data.path" | "data.indexes" | "data.on_bad_record" => true,
             "train.micro_batch" | "train.accumulate" => {
                 !begun || ours.micro_batch * ours.accumulate == theirs.micro_batch * theirs.accumulate
@@ -73,7 +72,7 @@ impl Config {
         }
     }
 
-    /// Makes paths absolute: a saved configuration is read from any folder.
+    /// Makes paths absolute, since a saved configuration is used from any folder.
     pub fn resolve_paths(&mut self) -> anyhow::Result<()> {
         let paths = [&mut self.data.path, &mut self.tokenizer.path, &mut self.memory.disk];
         let listed = self.data.indexes.iter_mut().flat_map(|listed| [&mut listed.index, &mut listed.set]);
@@ -83,7 +82,7 @@ impl Config {
         Ok(())
     }
 
-    /// Keys whose path leads nowhere, with the path.
+    /// Keys whose path does not exist, with the path.
     pub fn dead_paths(&self) -> Vec<(&'static str, &Path)> {
         let paths = [
             ("data.path", &self.data.path),
@@ -123,7 +122,7 @@ mod tests {
         Config::load("toy", &set).expect("a preset with valid values")
     }
 
-    /// Keys that may and keys that may not change, by the settings of a resumed toy run.
+    /// Allowed and refused keys if a toy run resumes with `set`.
     fn changes(set: &[&str], begun: bool) -> [Vec<String>; 2] {
         let Changes { allowed, refused } = config(set).changes_since(&config(&[]), begun);
         [allowed, refused].map(|changes| changes.into_iter().map(|change| change.key).collect())
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sequences_of_a_step_may_be_divided_otherwise_and_no_others_taken() {
+    fn a_step_may_split_its_sequences_differently_but_keeps_their_number() {
         let before = config(&["train.micro_batch=8", "train.accumulate=2"]);
         let otherwise = config(&["train.micro_batch=4", "train.accumulate=4"]);
         assert!(otherwise.changes_since(&before, true).refused.is_empty());
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_written_out_is_the_one_that_was_left_to_the_model() {
+    fn an_explicit_sequence_equal_to_the_default_is_no_change() {
         let left = config(&["train.sequence=null"]);
         let written = config(&[&format!("train.sequence={}", left.model.n_positions)]);
         let changes = written.changes_since(&left, true);
@@ -159,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_model_and_the_words_never_change_and_the_data_not_after_the_first_step() {
+    fn model_and_vocabulary_never_change_and_data_not_after_the_first_step() {
         let set = ["model.n_layer=9", "tokenizer.vocab_size=300", "train.seed=5", "data.val_fraction=0.2"];
         let all = ["data.val_fraction", "model.n_layer", "tokenizer.vocab_size", "train.seed"];
         assert_eq!(changes(&set, true)[1], all);

@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::overrides::Overrides;
 use super::presets::presets;
 
-/// A description that cannot be run.
+/// A configuration that cannot be read or is invalid.
 #[derive(Debug, Error)]
 #[expect(missing_docs, reason = "each message says what its variant is and what its fields are")]
 pub enum ConfigError {
@@ -32,7 +32,7 @@ fn listed(problems: &[Problem]) -> String {
     format!("{} problem{plural}:\n{}", problems.len(), lines.join("\n"))
 }
 
-/// One thing wrong.
+/// One problem of a configuration.
 #[derive(Debug, Error)]
 pub enum Problem {
     #[error("unknown key `{path}`{source_note}; the nearest known key is `{nearest}`")]
@@ -47,7 +47,7 @@ pub enum Problem {
     Combination(Combination),
 }
 
-/// Where a key was given. Nothing is said of the usual place.
+/// Source of a key. Messages do not mention the usual one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     File,
@@ -63,7 +63,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// Values that are fine alone and impossible together or out of their range.
+/// Values that are incompatible or out of range.
 #[derive(Debug)]
 pub struct Combination {
     /// The keys whose values it depends on.
@@ -77,7 +77,7 @@ impl fmt::Display for Combination {
     }
 }
 
-/// Problems found so far, and the paths whose values are in doubt because of them.
+/// Problems found so far, and the keys whose values are in doubt because of them.
 #[derive(Debug, Default)]
 pub(super) struct Problems {
     found: Vec<Problem>,
@@ -85,7 +85,7 @@ pub(super) struct Problems {
 }
 
 impl Problems {
-    /// `nearest` is the whole path of the key that was probably meant.
+    /// `nearest` is the full path of the probably intended key.
     pub(super) fn unknown_key(&mut self, path: String, nearest: String, overrides: &Overrides) {
         let source_note = overrides.source(&path);
         self.in_doubt.push(nearest.clone());
@@ -102,7 +102,7 @@ impl Problems {
         self.found.push(Problem::Override { given: given.to_owned(), reason });
     }
 
-    /// Says that `key`'s value is not the one that was meant.
+    /// Marks the value of `key` as not the intended one.
     pub(super) fn doubt(&mut self, key: &str) {
         self.in_doubt.push(key.to_owned());
     }
@@ -111,7 +111,7 @@ impl Problems {
         self.found.push(Problem::Model(error));
     }
 
-    /// Takes those whose values were all read as they were meant.
+    /// Adds the combinations whose values are not in doubt.
     pub(super) fn add_combinations(&mut self, combinations: Vec<Combination>) {
         let doubtful = |key: &str| {
             let within = |doubt: &String| {
@@ -134,7 +134,7 @@ impl Problems {
     }
 }
 
-/// Serde's words for types, as somebody says them who has never seen Rust.
+/// Replaces Serde's Rust terms by plain words.
 fn plain(reason: &str) -> String {
     const WORDS: [(&str, &str); 7] = [
         ("invalid type: ", "found "),

@@ -1,12 +1,11 @@
-//! Whatever is written in a description, it is read or refused: no panic, no wrap, no configuration that differs from
-//! its own JSON.
+//! Hostile configurations are refused, or read into values that equal their own JSON. None panics.
 
 use proptest::{prelude::*, sample::Index};
 use serde_json::Value;
 
 use super::*;
 
-/// Values that have brought parsers down: signs, ends of number types, other types, emptiness.
+/// Signs, limits of number types, other types, empty values.
 const VALUES: [&str; 26] = [
     "-1",
     "0",
@@ -53,7 +52,7 @@ fn read_or_refused(text: &str, set: &[String]) {
 }
 
 #[test]
-fn no_value_of_any_key_brings_the_reading_down() {
+fn no_value_of_any_key_panics() {
     let toy = Config::load("toy", &[]).expect("a preset").to_json();
     let mut keys = Vec::new();
     keys_of("", &serde_json::from_str(&toy).expect("it was written by us"), &mut keys);
@@ -67,7 +66,7 @@ fn no_value_of_any_key_brings_the_reading_down() {
 
 #[cfg(unix)]
 #[test]
-fn a_description_that_is_a_device_or_larger_than_any_is_refused() {
+fn a_configuration_that_is_a_device_or_too_large_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let large = folder.path().join("large.json");
     std::fs::File::create(&large).and_then(|file| file.set_len(200 << 30)).expect("a sparse file");
@@ -82,7 +81,7 @@ fn a_description_that_is_a_device_or_larger_than_any_is_refused() {
 
 proptest! {
     #[test]
-    fn no_damaged_description_brings_the_reading_down(
+    fn no_damaged_configuration_panics(
         at in any::<Index>(),
         removed in 0..40_usize,
         put in "[-0-9eE.,:{}\\[\\]\"a-z\\\\]{0,8}",

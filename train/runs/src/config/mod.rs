@@ -1,8 +1,8 @@
 //! The configuration of a run: eight sections of one JSON file.
 //!
-//! Everything has a default but the model's sizes, and the resolved whole is what a run directory keeps: it alone
-//! reproduces the run. Reading is strict and reports everything that is wrong at once, since a run that ignored a
-//! misspelt key is found out hours later. Nothing here opens a device, a tokenizer or a data set.
+//! Every key but the model's sizes has a default. A run directory keeps the complete configuration, which reproduces
+//! the run (`the_saved_configuration_alone_reproduces_the_run_bit_for_bit`). Reading is strict and reports all problems
+//! at once: an ignored misspelt key would cost hours. This module opens no device, tokenizer or data set.
 
 mod amounts;
 mod check;
@@ -35,10 +35,10 @@ use models::GptConfig;
 use overrides::Overrides;
 use serde::Serialize;
 
-/// The most bytes of a file that describes a run.
-const MOST_BYTES: u64 = 4 << 20;
+/// Size limit of a configuration file.
+const MAX_BYTES: u64 = 4 << 20;
 
-/// One run.
+/// The configuration of one run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Config {
     /// The network's shape.
@@ -64,9 +64,9 @@ impl Config {
     /// is `section.key=value`.
     pub fn load(name: &str, set: &[String]) -> Result<Self, ConfigError> {
         let path = Path::new(name);
-        // A folder that happens to be called like a preset does not hide it.
+        // A folder with the name of a preset does not hide it.
         if path.exists() && !path.is_dir() {
-            let text = regular::read_text(path, MOST_BYTES)
+            let text = regular::read_text(path, MAX_BYTES)
                 .map_err(|unread| ConfigError::Unreadable { path: path.to_owned(), source: unread.into() })?;
             return Self::from_text(&text, name, set);
         }
@@ -77,7 +77,7 @@ impl Config {
         }
     }
 
-    /// Reads a description from `text`; `origin` is how errors call it.
+    /// Reads a configuration from `text`, which errors call `origin`.
     pub fn from_text(text: &str, origin: &str, set: &[String]) -> Result<Self, ConfigError> {
         let mut tree = syntax::parse(text)
             .map_err(|source| ConfigError::Syntax { origin: origin.to_owned(), source })?;
@@ -98,12 +98,12 @@ impl Config {
         self.train.sequence.unwrap_or(self.model.n_positions)
     }
 
-    /// Questions about the embedded corpus, asked only of who learns from it.
+    /// Number of quiz questions; none unless the run uses the embedded corpus.
     pub fn quiz(&self) -> usize {
         if self.data.source == DataSource::Dialogues { self.eval.quiz } else { 0 }
     }
 
-    /// Tokens that one optimizer step learns from.
+    /// Tokens in one optimizer step.
     pub fn tokens_per_step(&self) -> u64 {
         (self.train.micro_batch * self.train.accumulate * self.sequence()) as u64
     }

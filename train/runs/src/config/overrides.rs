@@ -1,10 +1,10 @@
-//! `--set section.key=value`: changes to the tree before it is read, so that they are checked like the file.
+//! `--set section.key=value`: applied before the tree is read, and so checked like the file.
 
 use serde_json::{Map, Value};
 
 use super::error::{Problems, Source};
 
-/// Which parts of the tree came from `--set`.
+/// Paths of the values that came from `--set`.
 #[derive(Debug, Default)]
 pub(super) struct Overrides(Vec<String>);
 
@@ -21,7 +21,7 @@ impl Overrides {
         overrides
     }
 
-    /// Where the value at `path` was given.
+    /// Source of the value at `path`.
     pub(super) fn source(&self, path: &str) -> Source {
         let covers = |made: &String| {
             path.strip_prefix(made.as_str())
@@ -31,7 +31,7 @@ impl Overrides {
     }
 }
 
-/// Returns the outermost key whose value came about.
+/// Returns the outermost key that it added or changed.
 fn assign(given: &str, tree: &mut Map<String, Value>) -> Result<String, String> {
     let form = "write it as section.key=value";
     let (path, value) = given.split_once('=').ok_or(form)?;

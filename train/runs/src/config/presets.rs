@@ -1,6 +1,6 @@
-//! The configurations that the binary carries.
+//! The configurations that are embedded in the binary.
 
-/// File name and text of each.
+/// File name and text of each preset.
 pub fn presets() -> impl Iterator<Item = (&'static str, &'static str)> {
     [
         ("toy.json", include_str!("../../configs/toy.json")),

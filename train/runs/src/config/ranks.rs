@@ -1,18 +1,20 @@
 //! The section `ranks`: how the processes of one run sum their gradients.
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, IntoDeserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The exchange between the processes of a run. One process exchanges nothing and ignores this section.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RanksSection {
     /// How gradients are summed.
+    #[serde(deserialize_with = "exchange")]
     pub exchange: ExchangeKind,
-    /// First steps of the run whose sums are exact (`one_bit`).
+    /// Number of first steps with exact sums (`one_bit`).
     pub warm_up: u64,
     /// Steps that each process takes on its own before all average their weights (`rarely`).
     pub local_steps: u64,
-    /// Learning rate of the outer step, from the last common weights towards the average; 1 goes to the average (`rarely`).
+    /// Rate of the outer step from the last common weights to the average; 1 takes the average (`rarely`).
     pub outer_rate: f64,
     /// Nesterov momentum of the outer step (`rarely`).
     pub outer_momentum: f64,
@@ -22,14 +24,22 @@ pub struct RanksSection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExchangeKind {
-    /// In f32, to the bits of one process.
+    /// In f32, bit-identical to one process.
     Exact,
-    /// A sign per element and a scale for each 2048, with error feedback: about a 31st of the bytes, and other numbers.
+    /// A sign per element and a scale per 2048, with error feedback: a 31st of the bytes, other numbers.
     OneBit,
-    /// No gradients at all: every process steps by its own, and all average their weights every `local_steps` steps.
+    /// No gradients: every process steps alone, and all average their weights every `local_steps` steps.
     Rarely,
-    /// Exact sums, of the step before: each is made while the next step computes, and waited for at its end.
-    Late,
+}
+
+/// Reads the name of an exchange. A name that earlier versions knew is refused with its replacement.
+fn exchange<'de, D: Deserializer<'de>>(value: D) -> Result<ExchangeKind, D::Error> {
+    let name = String::deserialize(value)?;
+    if name == "late" {
+        let reason = "`late` was removed; use `exact`, which sums gradients during the backward pass, or `rarely` for slow links";
+        return Err(D::Error::custom(reason));
+    }
+    ExchangeKind::deserialize(name.into_deserializer())
 }
 
 impl Default for RanksSection {

@@ -1,8 +1,7 @@
-//! From a tree to a [`Config`], strictly, without a list of keys written by hand.
+//! Strict reading of a JSON tree into a [`Config`], without a hand-written list of keys.
 //!
-//! The defaults, serialised, are the list: a key that is not among them is unknown, an object among them is a section.
-//! Each given value is put into the defaults alone and read, so one wrong type does not hide the next, and what was
-//! right stands beside the defaults of the rest for the checks that follow.
+//! The serialised defaults are the list. Each given value is put into them separately, so one wrong type does not hide
+//! the next. Later checks see the valid values, and defaults for the others.
 
 use models::GptConfig;
 use models::presets;
@@ -17,7 +16,7 @@ use super::{
     TrainSection,
 };
 
-/// The description in `given`; where something is wrong, which `problems` then says, a default takes its place.
+/// Reads the configuration `given`. A default replaces each wrong value, which is added to `problems`.
 pub(super) fn config(given: Map<String, Value>, overrides: &Overrides, problems: &mut Problems) -> Config {
     let mut reader = Reader { known: known_keys(), given, overrides, problems };
     let config = Config {
@@ -36,12 +35,12 @@ pub(super) fn config(given: Map<String, Value>, overrides: &Overrides, problems:
     config
 }
 
-/// A model to check the rest against where the given one cannot be read.
-fn stand_in_model() -> GptConfig {
+/// Model for checks of other sections if the given one is unreadable.
+fn placeholder_model() -> GptConfig {
     presets::preset("gpt2").expect("a preset of this name")
 }
 
-/// Every key with the sections it is in: `train.schedule.kind`.
+/// All keys with their sections, such as `train.schedule.kind`.
 fn known_keys() -> Vec<String> {
     fn walk(tree: &Value, path: &str, keys: &mut Vec<String>) {
         for (key, below) in tree.as_object().into_iter().flatten() {
@@ -51,7 +50,7 @@ fn known_keys() -> Vec<String> {
         }
     }
     let defaults = Config {
-        model: stand_in_model(),
+        model: placeholder_model(),
         tokenizer: TokenizerSection::default(),
         data: DataSection::default(),
         train: TrainSection::default(),
@@ -62,7 +61,7 @@ fn known_keys() -> Vec<String> {
     };
     let mut keys = Vec::new();
     walk(&tree_of(&defaults), "", &mut keys);
-    // An `optimizer` by itself is the rule that steps, not the place where it does.
+    // On a tie, `optimizer` means `train.optimizer` rather than `memory.optimizer`.
     keys.sort_by_key(|key| key.starts_with("memory."));
     keys
 }
@@ -96,6 +95,7 @@ impl Reader<'_> {
     fn overlay<T: DeserializeOwned>(&mut self, name: &str, pointer: &str, tree: &mut Value, given: Value) {
         let path = format!("{name}{}", pointer.replace('/', "."));
         let place = tree.pointer(pointer).expect("only known keys are followed");
+
         match (place.as_object().cloned(), given) {
             (Some(known), Value::Object(entries)) => {
                 for (key, value) in entries {
@@ -136,13 +136,15 @@ impl Reader<'_> {
                 REQUIRED_KEYS.join(", ")
             );
             self.problems.value("model".to_owned(), &reason, self.overrides);
-            return stand_in_model();
+            return placeholder_model();
         };
+
         let wrong = match GptConfig::from_value(given) {
             Ok(model) => return model,
             Err(models::ConfigError::Several(all)) => all,
             Err(one) => vec![one],
         };
+
         self.problems.doubt("model");
         for error in wrong {
             match error {
@@ -157,7 +159,7 @@ impl Reader<'_> {
                 other => self.problems.model(other),
             }
         }
-        stand_in_model()
+        placeholder_model()
     }
 
     fn unknown(&mut self, section: &str, key: &str) {
@@ -166,8 +168,8 @@ impl Reader<'_> {
         self.problems.unknown_key(path, meant, self.overrides);
     }
 
-    /// The known key with the most similar name, of several one in this section: `train.dialogues` is more likely
-    /// `data.dialogues` than anything in `train`. A key of this section that differs in underlines alone goes before all.
+    /// Finds the known key with the most similar name; on a tie, one of this section. So `train.dialogues` means
+    /// `data.dialogues`. A key of this section that differs only in underscores always wins.
     fn meant(&self, section: &str, key: &str) -> String {
         let sibling = |known: &&String| **known == joined(section, last(known));
         let (mut known, others): (Vec<_>, Vec<_>) = self.known.iter().partition(sibling);

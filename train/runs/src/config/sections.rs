@@ -11,17 +11,17 @@ use super::amounts::{Amount, DiskPart, Meaning};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TokenizerSection {
-    /// How ids are made of text.
+    /// Kind of tokenizer.
     pub kind: TokenizerKind,
     /// A tokenizer's folder or `tokenizer.json` (kind `file`).
     pub path: Option<PathBuf>,
-    /// The most ids to learn (kind `bpe`).
+    /// Maximum number of ids to learn (kind `bpe`).
     pub vocab_size: usize,
-    /// Whether the vocabulary has the control tokens of conversations (kinds other than `file`).
+    /// Whether the vocabulary has chat control tokens (kinds other than `file`).
     pub chat: bool,
 }
 
-/// How ids are made of text.
+/// Kind of tokenizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TokenizerKind {
@@ -39,23 +39,23 @@ pub enum TokenizerKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataSection {
-    /// Where the text comes from.
+    /// Source of the text.
     pub source: DataSource,
-    /// A text file or folder (`text`); what `prepare` made, or a folder of llm.c's or nanoGPT's `.bin` files (`shards`).
+    /// A text file or folder (`text`); a prepared set, or a folder of llm.c's or nanoGPT's `.bin` files (`shards`).
     pub path: Option<PathBuf>,
-    /// How many conversations are generated (`dialogues`).
+    /// Number of generated conversations (`dialogues`).
     pub dialogues: usize,
     /// The share held out for validation (`text` and `dialogues`).
     pub val_fraction: f64,
-    /// How that share is chosen.
+    /// How the validation text is chosen.
     pub split: SplitKind,
     /// Where sequences may begin.
     pub align: AlignKind,
-    /// A new order of sequences every epoch.
+    /// Whether sequences have a new order in every epoch.
     pub shuffle: bool,
-    /// The fate of a record that cannot be used (`text`).
+    /// Treatment of records that cannot be used (`text`).
     pub on_bad_record: OnBadRecordKind,
-    /// Texts that are looked up before the training text itself (`model.longest_match`), as `train index build` makes them.
+    /// Indexes of `train index build` that are searched before the training text itself (`model.longest_match`).
     pub indexes: Vec<IndexEntry>,
 }
 
@@ -69,7 +69,7 @@ pub struct IndexEntry {
     pub set: PathBuf,
 }
 
-/// Where the text comes from.
+/// Source of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DataSource {
@@ -85,7 +85,7 @@ pub enum DataSource {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SplitKind {
-    /// A seeded hash of each document's text decides; of a single text file, its end.
+    /// By a seeded hash of each document's text; the end of a single text file.
     Document,
     /// The end of the text.
     Position,
@@ -101,11 +101,11 @@ pub enum AlignKind {
     Document,
 }
 
-/// The fate of a record that cannot be used.
+/// Treatment of records that cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnBadRecordKind {
-    /// Skip: the record is counted, named and left out, as long as nine of ten records are clean.
+    /// The record is counted, named and skipped, as long as nine of ten records are clean.
     Skip,
     /// The record ends the preparation.
     Fail,
@@ -129,29 +129,29 @@ pub struct TrainSection {
     pub lr: f64,
     /// Peak learning rate of hidden matrices (`muon`).
     pub matrix_lr: f64,
-    /// Decay of the two moments (`adamw`).
+    /// Decay rates of the two moments (`adamw`).
     pub betas: [f64; 2],
     /// Added to the root of the second moment (`adamw`).
     pub epsilon: f64,
     /// Momentum (`sgd` and `muon`).
     pub momentum: f64,
-    /// Shrinks matrices, never vectors.
+    /// Weight decay of matrices; vectors have none.
     pub weight_decay: f64,
-    /// Largest norm of all gradients together; `null` leaves them as they are.
+    /// Maximum norm of all gradients together; `null` does not clip.
     pub grad_clip: Option<f64>,
     /// The learning rate over the steps.
     pub schedule: ScheduleSection,
-    /// Blocks that are run twice instead of kept, at a time; `null` keeps all.
+    /// Number of blocks that the backward pass recomputes at a time; `null` keeps all activations.
     pub recompute: Option<usize>,
-    /// Whether a GPU may round the factors of f32 products to TF32, as Burn does by itself.
+    /// Whether a GPU may round the factors of f32 products to TF32, which is Burn's default.
     pub tf32: bool,
     /// Weight of the squared log-partition in the loss.
     pub z_loss: f64,
-    /// Decides the first weights, the order of sequences and dropout.
+    /// Seed of initial weights, the order of sequences and dropout.
     pub seed: u64,
-    /// Every step sees the first batch, to check that the model can learn at all.
+    /// Whether every step sees the first batch, to check that the model can learn.
     pub overfit_one_batch: bool,
-    /// Steps in a row with a NaN or infinite loss or gradient norm, after which the run ends.
+    /// Consecutive steps with NaN or infinity as loss or gradient norm that end the run.
     pub bad_steps: u64,
 }
 
@@ -211,9 +211,9 @@ pub struct EvalSection {
     pub quiz: usize,
     /// Tokens per sample at most.
     pub max_new_tokens: usize,
-    /// 0 always takes the likeliest token.
+    /// Sampling temperature; 0 always takes the likeliest token.
     pub temperature: f64,
-    /// Tokens considered; `null` considers all.
+    /// Number of likeliest tokens to sample from; `null` samples from all.
     pub top_k: Option<usize>,
 }
 
@@ -223,7 +223,7 @@ pub struct EvalSection {
 pub struct CheckpointSection {
     /// Steps between checkpoints; 0 for none but the last.
     pub every: u64,
-    /// How many of the latest are kept.
+    /// Latest checkpoints to keep.
     pub keep_last: usize,
     /// Checkpoints at multiples of this are never removed.
     pub keep_every: Option<u64>,
@@ -235,45 +235,44 @@ pub struct CheckpointSection {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MemorySection {
-    /// Bytes (`"6GiB"`), a share (`"80%"`), `"unlimited"` or `"auto"`.
+    /// Budget of device memory: bytes (`"6GiB"`), a share (`"80%"`), `"unlimited"` or `"auto"`.
     pub device_budget: Amount<Option<Budget>>,
-    /// Budget of host memory, in the same forms: spilled tensors, and the optimizer where it is there.
+    /// Budget of host memory, in the same forms, for spilled tensors and an optimizer on the host.
     pub host_budget: Amount<Option<Budget>>,
-    /// A folder on the disk that spilled tensors sink to when the host budget is used up, and what it does not hold of an optimizer's
-    /// states on the host. Without it none is written to.
+    /// Folder for spilled tensors and optimizer states that exceed the host budget; `null` uses no disk.
     pub disk: Option<PathBuf>,
-    /// How much of that disk is taken when a run begins: bytes, or a share of what is free.
+    /// Disk space reserved when a run begins: bytes, or a share of the free space.
     pub disk_budget: Amount<DiskPart>,
-    /// The run ends with a checkpoint before a step that would have written more than this to the disk since the run began
-    /// (`"20TiB"`): drives wear out.
+    /// Limit on bytes that a run writes to the disk (`"20TiB"`), because drives wear out. Before a step would exceed
+    /// it, the run ends with a checkpoint.
     pub max_disk_writes: Option<Amount<u64>>,
-    /// Rated endurance of the drive (`"600TB"`), from which the plan says how long it lasts.
+    /// Rated endurance of the drive (`"600TB"`), from which the plan computes its lifetime.
     pub disk_endurance: Option<Amount<u64>>,
-    /// Where `adamw` and `sgd` keep their state and compute their steps. Numbers depend on it in their last digits.
+    /// Place where `adamw` and `sgd` keep state and compute steps. Results differ in their last digits.
     pub optimizer: PlacementKind,
-    /// Whether ranks divide the moments: each keeps and steps its share of the parameters, and tells the others their weights.
+    /// Whether ranks shard the moments: each steps its share of the parameters and sends out the weights.
     pub shard: bool,
-    /// Number of first blocks whose parameters are stepped on the device although the optimizer is on the host (`host`).
+    /// Number of first blocks whose parameters are still stepped on the device (`host`).
     pub device_blocks: usize,
     /// Form of each parameter's state on the host (`host`).
     pub optimizer_state: StateKind,
-    /// Format in which the blocks' matrices that are stepped on the host cross to the device (`host`).
+    /// Transfer format to the device of the blocks' matrices that are stepped on the host (`host`).
     pub stream: StreamKind,
-    /// Format in which their gradients leave the device (`host`).
+    /// Transfer format of their gradients to the host (`host`).
     pub gradients: CrossingKind,
-    /// Format in which the inputs of recomputed blocks are kept (`train.recompute`).
+    /// Storage format of the inputs of recomputed blocks (`train.recompute`).
     pub activations: CrossingKind,
 }
 
-/// Where the optimizer is.
+/// Place of the optimizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PlacementKind {
-    /// On the device, with the weights. State that has no room spills like any tensor.
+    /// On the device, with the weights. State that does not fit spills like any tensor.
     Device,
-    /// In host memory: a gradient goes out and weights come in, and nothing else of a step crosses the link.
+    /// In host memory: only gradients and new weights cross the link.
     Host,
-    /// Where the plan has room for it when a run begins. The run goes on with what was chosen then.
+    /// The place that the plan chooses when a run begins. A resumed run keeps it.
     Auto,
 }
 
@@ -283,31 +282,31 @@ pub enum PlacementKind {
 pub enum StateKind {
     /// 12 bytes per parameter, exact; 8 for `sgd`.
     F32,
-    /// 8: moments of 16 bits; 6 for `sgd`.
+    /// 8 bytes per parameter, with moments of 16 bits; 6 for `sgd`.
     Bf16,
-    /// 4: moments of 8 bits, and of matrices in bf16 only what completes them to f32. Not for `sgd`.
+    /// 4 bytes per parameter: moments of 8 bits, and the bits that complete bf16 matrices to f32. Not for `sgd`.
     Compact,
 }
 
-/// Format in which matrices cross to the device.
+/// Transfer format of matrices to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StreamKind {
-    /// The type that products are computed in.
+    /// The compute type.
     Computed,
-    /// A byte per parameter, a whole number, and a scale for each 128 of them.
+    /// An 8-bit integer per parameter, and a scale for each 128 of them.
     Int8,
-    /// The same with floating-point numbers (e4m3).
+    /// An 8-bit float (e4m3) per parameter, and a scale for each 128 of them.
     Fp8,
 }
 
-/// Format in which gradients of matrices leave the device, and activations are kept.
+/// Transfer format of gradients of matrices, and storage format of activations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CrossingKind {
     /// The type they are computed in.
     Computed,
-    /// A byte each, a whole number (of gradients rounded at random), and a scale for each 128 of them.
+    /// An 8-bit integer each, randomly rounded for gradients, and a scale for each 128 of them.
     Int8,
 }
 
@@ -408,15 +407,15 @@ impl Default for MemorySection {
 }
 
 impl MemorySection {
-    /// Where `auto` stands here, what was chosen for it before stays chosen.
-    pub fn keep_choice_of(&mut self, before: &Self) {
+    /// Replaces `auto` by the choice in `before`.
+    pub fn keep_auto_choice(&mut self, before: &Self) {
         if self.optimizer == PlacementKind::Auto {
             (self.optimizer, self.device_blocks) = (before.optimizer, before.device_blocks);
             self.optimizer_state = before.optimizer_state;
         }
     }
 
-    /// The disk's folder and the part of it that is taken; `None` if no disk is named.
+    /// Folder on the disk and the part of the disk to reserve; `None` without a disk.
     pub fn disk_part(&self) -> Option<(&Path, DiskPart)> {
         self.disk.as_deref().map(|folder| (folder, self.disk_budget.value()))
     }

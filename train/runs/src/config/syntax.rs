@@ -1,4 +1,4 @@
-//! JSON text to a tree, refusing a key given twice, of which `serde_json` silently keeps the last.
+//! JSON parsing that refuses duplicate keys, of which `serde_json` silently keeps the last.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Configurations: what is accepted, the messages about bad ones, and the presets.
+//! Tests of configurations: accepted values, error messages, and the presets.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ fn preset(name: &str, set: &[&str]) -> Config {
     Config::load(name, &set).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The error about `sections` beside a small model.
+/// The error about `sections` together with a small model.
 fn refused(sections: &str) -> String {
     let model = r#""model": {"preset": "gpt2", "n_layer": 2}"#;
     let separator = if sections.is_empty() { "" } else { "," };
@@ -57,7 +57,7 @@ fn a_name_is_a_file_or_a_preset_with_or_without_its_ending() {
 }
 
 #[test]
-fn shakespeare_alone_asks_for_its_text_and_nothing_else() {
+fn shakespeare_needs_only_its_text() {
     assert_snapshot!(Config::load("shakespeare-char", &[]).expect_err("its text is not embedded"), @r#"
     preset shakespeare-char.json has 1 problem:
       `data.path` is missing: `data.source` = "text" reads what it names; give it with --set data.path=PATH
@@ -154,7 +154,7 @@ fn models_that_cannot_be_built_are_refused_with_the_rest() {
 }
 
 #[test]
-fn counts_of_nothing_are_refused() {
+fn counts_of_zero_are_refused() {
     assert_snapshot!(refused(
         r#""train": {"steps": 0, "micro_batch": 0, "accumulate": 0, "sequence": 0, "recompute": 0, "bad_steps": 0,
             "schedule": {"warmup": 0}},
@@ -178,7 +178,7 @@ fn counts_of_nothing_are_refused() {
 }
 
 #[test]
-fn numbers_outside_their_meaning_are_refused() {
+fn numbers_outside_their_range_are_refused() {
     assert_snapshot!(refused(
         r#""train": {"lr": 0, "matrix_lr": 0, "optimizer": "muon", "betas": [0.9, 1.0], "epsilon": 0, "momentum": 1,
             "weight_decay": -0.1, "grad_clip": 0, "z_loss": -1, "schedule": {"decay": 1.5, "floor": -0.1}},
@@ -201,7 +201,7 @@ fn numbers_outside_their_meaning_are_refused() {
       `eval.temperature` = -1 must be at least 0 (0 takes the likeliest)
       `data.val_fraction` = 1 must be above 0 and below 1
     "#);
-    // The same rate does nothing elsewhere.
+    // Other optimizers ignore the same rate.
     preset("gpt-124m", &["train.matrix_lr=0"]);
 }
 
@@ -217,7 +217,7 @@ fn one_bit_is_refused_where_it_would_save_nothing() {
     "#);
     assert_snapshot!(refused(r#""ranks": {"exchange": "two_bits", "warmup": 3}"#), @"
     run.json has 2 problems:
-      `ranks.exchange`: unknown value `two_bits`, expected one of `exact`, `one_bit`, `rarely`, `late`
+      `ranks.exchange`: unknown value `two_bits`, expected one of `exact`, `one_bit`, `rarely`
       unknown key `ranks.warmup`; the nearest known key is `ranks.warm_up`
     ");
     let fine = preset("toy", &["ranks.exchange=one_bit", "ranks.warm_up=0"]);
@@ -228,7 +228,7 @@ fn one_bit_is_refused_where_it_would_save_nothing() {
 }
 
 #[test]
-fn exchanges_refuse_what_they_do_not_go_with() {
+fn exchanges_refuse_incompatible_settings() {
     assert_snapshot!(refused(
         r#""ranks": {"exchange": "rarely", "local_steps": 0, "outer_rate": 1.5, "outer_momentum": 1},
            "memory": {"shard": true, "optimizer": "host"}"#
@@ -240,17 +240,20 @@ fn exchanges_refuse_what_they_do_not_go_with() {
       `memory.shard` divides the moments of one optimizer, and with `ranks.exchange` = "rarely" every process has its own; set `memory.shard` to false, or `ranks.exchange` to "exact"
       `memory.optimizer` = "host" keeps weights where `ranks.exchange` = "rarely" does not average them; set `memory.optimizer` to "device", or `ranks.exchange` to "exact"
     "#);
+}
+
+#[test]
+fn the_removed_exchange_is_refused_with_its_replacement() {
     assert_snapshot!(refused(
         r#""ranks": {"exchange": "late"}, "memory": {"shard": true, "optimizer": "host"}"#
     ), @r#"
-    run.json has 2 problems:
-      `memory.shard` = true waits for the other ranks in every step, and `ranks.exchange` = "late" is for steps that do not; set `memory.shard` to false, or `ranks.exchange` to "exact"
-      `memory.optimizer` = "host" waits for the other ranks in every step, and `ranks.exchange` = "late" is for steps that do not; set `memory.optimizer` to "device", or `ranks.exchange` to "exact"
+    run.json has 1 problem:
+      `ranks.exchange`: `late` was removed; use `exact`, which sums gradients during the backward pass, or `rarely` for slow links
     "#);
 }
 
 #[test]
-fn moments_are_divided_wherever_they_are_and_however_weights_come() {
+fn sharding_works_with_every_placement_and_stream_format() {
     for optimizer in ["device", "host", "auto"] {
         let place = format!("memory.optimizer={optimizer}");
         assert!(preset("toy", &["memory.shard=true", &place]).memory.shard);
@@ -319,14 +322,14 @@ fn conversations_need_their_control_tokens() {
     run.json has 1 problem:
       `eval.questions` needs control tokens, which `tokenizer.chat` = false leaves out; set that to true, or `eval.questions` to []
     "#);
-    // A tokenizer that is read may have them, whatever `chat` says.
+    // A tokenizer file may have control tokens, whatever `chat` says.
     let set = ["tokenizer.kind=file", "tokenizer.path=tokenizer", "tokenizer.chat=false"];
     preset("gpt-124m", &set);
 }
 
 #[test]
-fn a_value_in_doubt_raises_no_further_complaint() {
-    // Were `source` taken for its default, `path` would seem superfluous; were the typo ignored, missing.
+fn a_value_in_doubt_causes_no_further_errors() {
+    // A default `source` would make `path` seem superfluous; an ignored typo would make it seem missing.
     assert_snapshot!(refused(r#""data": {"source": "txt", "path": "a.txt"}"#), @r"
     run.json has 1 problem:
       `data.source`: unknown value `txt`, expected one of `dialogues`, `text`, `shards`

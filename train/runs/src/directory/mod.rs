@@ -1,7 +1,6 @@
-//! The run directory, and whether a run resumes there or starts.
+//! The run directory, and the decision whether a run starts or resumes in it.
 //!
-//! A configuration describes a run that starts. A run that resumes is described by the configuration it saved, or by one
-//! that is named again; where the two differ, the change is allowed and printed, or refused by name.
+//! A resumed run uses the configuration it saved, or one that is given again. A difference is printed or refused.
 
 mod names;
 mod start;
@@ -25,27 +24,27 @@ pub enum Resume {
     From(PathBuf),
 }
 
-/// The checkpoint that a run begins with: at most one of the two. Without either the weights are drawn.
+/// The checkpoint that a run begins with, at most one. Without one, weights are random.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Beginning<'a> {
-    /// The run that goes on.
+    /// The run to resume.
     pub resume: Option<&'a Resume>,
-    /// A run or a checkpoint whose weights a new run begins with.
+    /// A run or a checkpoint whose weights a new run starts from.
     pub pretrained: Option<&'a Path>,
 }
 
-/// A run that can be begun or gone on with.
+/// A run that can start or resume.
 #[derive(Debug)]
 pub struct RunDirectory {
     /// The directory, made by [`start`](Self::start).
     pub path: PathBuf,
-    /// The run's configuration, complete.
+    /// The complete configuration.
     pub config: Config,
-    /// The checkpoint to resume from, every byte of it checked.
+    /// The verified checkpoint to resume from.
     pub from: Option<Verified>,
-    /// Another run's weights, where this one begins with them.
+    /// The checkpoint of another run to start from.
     pub pretrained: Option<Pretrained>,
-    /// How a run that goes on is now described otherwise than before.
+    /// Changes to the configuration of a resumed run.
     pub changes: Vec<Change>,
 }
 
@@ -56,7 +55,7 @@ impl From<&str> for Resume {
 }
 
 impl RunDirectory {
-    /// Settles everything without writing anything. `name` is the configuration, if one was named.
+    /// Finds or describes the run, without writing anything. `name` is the given configuration.
     pub fn find(
         name: Option<&str>,
         set: &[String],
@@ -68,7 +67,7 @@ impl RunDirectory {
             Some(Resume::Auto) => {
                 let path = out.map_or_else(|| latest_named(name), Path::to_owned);
                 if path.join(CONFIG).exists() {
-                    Self::go_on(&path, name, set)
+                    Self::resume_run(&path, name, set)
                 } else {
                     Self::fresh(path, name, set, None)
                 }
@@ -76,6 +75,7 @@ impl RunDirectory {
             None => {
                 let pretrained = beginning.pretrained.map(Pretrained::open).transpose()?;
                 let called = pretrained.as_ref().filter(|_| name.is_none()).and_then(Pretrained::name);
+
                 let path = out.map_or_else(|| unused(called.as_deref().or(name)), Path::to_owned);
                 if path.join(CONFIG).exists() {
                     let path = path.display();
@@ -103,8 +103,7 @@ impl RunDirectory {
             None => (None, Config::load(name.unwrap_or(DEFAULT), set)?),
         };
         config.resolve_paths()?;
-        // Before anything is made: a run directory of a mistyped path would be in the way of the corrected command.
-        // The vocabulary that comes with another run's weights is put there by the start.
+        // Checked before the directory is made, which would block the corrected command.
         let is_expected = |key: &str| pretrained.is_none() || key != "tokenizer.path";
         if let Some((key, dead)) = config.dead_paths().into_iter().find(|(key, _)| is_expected(key)) {
             return Err(BadInput(format!("`{key}` leads nowhere: there is no {}", dead.display())).into());
@@ -112,8 +111,8 @@ impl RunDirectory {
         Ok(Self { path, config, from: None, pretrained, changes: Vec::new() })
     }
 
-    fn go_on(run: &Path, name: Option<&str>, set: &[String]) -> anyhow::Result<Self> {
-        Self::with_base(run.to_owned(), &run.join(CONFIG), name, set, latest(run)?)
+    fn resume_run(run: &Path, name: Option<&str>, set: &[String]) -> anyhow::Result<Self> {
+        Self::resume_with(run.to_owned(), &run.join(CONFIG), name, set, latest(run)?)
     }
 
     fn from_path(
@@ -133,8 +132,9 @@ impl RunDirectory {
             if !path.join(CONFIG).exists() {
                 return Err(neither(path).into());
             }
-            return Self::go_on(path, name, set);
+            return Self::resume_run(path, name, set);
         }
+
         let checkpoint = Checkpoints::open(path)?;
         let run = match out {
             Some(out) if out.join(CONFIG).exists() => {
@@ -149,12 +149,13 @@ impl RunDirectory {
                 ))
             })?,
         };
+
         let saved = checkpoint.path.join(CONFIG);
-        Self::with_base(run, &saved, name, set, Some(checkpoint))
+        Self::resume_with(run, &saved, name, set, Some(checkpoint))
     }
 
-    /// A run that goes on with the configuration named `name`, or else with the saved one.
-    fn with_base(
+    /// Resumes a run with the configuration `name`, or else with the saved one.
+    fn resume_with(
         path: PathBuf,
         saved: &Path,
         name: Option<&str>,
@@ -163,13 +164,15 @@ impl RunDirectory {
     ) -> anyhow::Result<Self> {
         let mut config = Config::load(name.unwrap_or(&saved.to_string_lossy()), set)?;
         config.resolve_paths()?;
-        // What the checkpoint was trained by, even where somebody edited the run's own file since.
+
+        // The checkpoint's own configuration counts: a user may have edited that of the run.
         let learned = from.as_ref().map_or_else(|| saved.to_owned(), |from| from.path.join(CONFIG));
         let before = Config::load(&learned.to_string_lossy(), &[])?;
         let begun = from.as_ref().is_none_or(|from| from.step > 0);
         if begun {
-            config.memory.keep_choice_of(&before.memory);
+            config.memory.keep_auto_choice(&before.memory);
         }
+
         let Changes { allowed, refused } = config.changes_since(&before, begun);
         if !refused.is_empty() {
             let refused: Vec<_> = refused.iter().map(Change::to_string).collect();

@@ -1,27 +1,26 @@
-//! Which path is a run, which a checkpoint, and what runs are called.
+//! Paths of runs and checkpoints, and names of runs.
 
 use std::path::{Path, PathBuf};
 
 use crate::BadInput;
 use crate::checkpoint::{CONFIG, CheckpointError, Checkpoints, Verified, WEIGHTS, Which};
 
-/// Where runs are made that are not told where.
 const RUNS: &str = "runs";
 
-/// The configuration of a run that names none.
+/// Default configuration of a run.
 pub const DEFAULT: &str = "toy.json";
 
-/// Whether `path` is a checkpoint or what is left of one, whatever it is called.
+/// Whether `path` is a checkpoint, even a damaged or renamed one.
 pub fn is_checkpoint(path: &Path) -> bool {
     Checkpoints::is_one(path) || path.join(WEIGHTS).exists()
 }
 
-/// The refusal of a path that is neither.
+/// The error for a path that is neither a run nor a checkpoint.
 pub fn neither(path: &Path) -> BadInput {
     BadInput(format!("{} is neither a run's directory nor a checkpoint", path.display()))
 }
 
-/// `None` before the first save.
+/// Verifies the latest checkpoint of a run; `None` before the first save.
 pub fn latest(run: &Path) -> Result<Option<Verified>, CheckpointError> {
     match Checkpoints::in_run(run).find(Which::Latest) {
         Err(CheckpointError::Absent { .. }) => Ok(None),
@@ -41,7 +40,7 @@ pub(super) fn unused(name: Option<&str>) -> PathBuf {
     numbered(name).find(|path| !path.join(CONFIG).exists()).expect("numbers do not run out")
 }
 
-/// The last of them that is there, or else the first name.
+/// The last run with this name, or the path of the first if there is none.
 pub fn latest_named(name: Option<&str>) -> PathBuf {
     let there = numbered(name).take_while(|path| path.join(CONFIG).exists()).last();
     there.unwrap_or_else(|| unused(name))

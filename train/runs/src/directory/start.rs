@@ -1,4 +1,4 @@
-//! A directory on its way to a run: taken by one process, given a configuration last, left as found when that fails.
+//! The start of a run: locks its directory, writes its configuration last, and restores the directory on failure.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -12,33 +12,32 @@ use super::RunDirectory;
 use crate::BadInput;
 use crate::checkpoint::{CONFIG, TOKENIZER};
 
-/// Folders that a start makes in a directory before it is a run.
+/// Folders that a start makes before the directory is a run.
 const PREPARED: [&str; 2] = [TOKENIZER, "data"];
-/// The result of a whole run, written when it ends.
+/// File with the results of a run, written when it ends.
 pub const SUMMARY: &str = "summary.json";
 const LOCK: &str = "lock";
 
-/// A run's directory being made ready. It becomes a run by [`commit`](Self::commit); dropped before, it is as it was
-/// found.
+/// A run directory in preparation. [`commit`](Self::commit) makes it a run; dropping it before restores the directory.
 #[derive(Debug)]
 pub struct Start<'r> {
     directory: &'r RunDirectory,
     lock: Option<File>,
-    /// Whether the directory was no run before.
+    /// Whether the directory held no run before.
     fresh: bool,
-    /// Folders that were not there, the innermost first.
+    /// Folders that the start made, innermost first.
     made: Vec<PathBuf>,
 }
 
-/// Held while a process trains in a run directory.
+/// Lock of a run directory while a process trains in it.
 #[derive(Debug)]
 pub struct Lock(#[expect(dead_code, reason = "the lock lives as long as the open file")] Option<File>);
 
 impl RunDirectory {
-    /// Makes the directory and keeps others out of it.
+    /// Makes the directory and locks it against other processes.
     pub fn start(&self) -> anyhow::Result<Start<'_>> {
         let fresh = !self.path.join(CONFIG).exists();
-        // Beside a lock without a run they are what a start left that was killed.
+        // With a lock but no run, they are left from a killed start.
         let foreign = PREPARED.iter().find(|name| self.path.join(name).exists());
         if let Some(name) = foreign.filter(|_| fresh && !self.path.join(LOCK).exists()) {
             let path = self.path.display();
@@ -66,7 +65,7 @@ impl RunDirectory {
                 ))
                 .into())
             }
-            // A file system without locks is no reason not to train.
+            // Training works on file systems without locks.
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(file),
             Err(TryLockError::Error(error)) => {
                 Err(error).with_context(|| format!("locking {}", path.display()))
@@ -75,7 +74,7 @@ impl RunDirectory {
     }
 }
 
-/// Takes `path` away by `remove`, unless it is not there.
+/// Removes `path` if it exists.
 fn clear(path: &Path, remove: fn(&Path) -> io::Result<()>) -> anyhow::Result<()> {
     match remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -86,14 +85,14 @@ fn clear(path: &Path, remove: fn(&Path) -> io::Result<()>) -> anyhow::Result<()>
 }
 
 impl Start<'_> {
-    /// Puts the configuration there, complete, which makes the directory a run.
+    /// Writes the complete configuration, which makes the directory a run.
     pub fn commit(mut self) -> anyhow::Result<Lock> {
         let RunDirectory { path: run, config, .. } = self.directory;
         let path = run.join(CONFIG);
         durable::write(&path, config.to_json().as_bytes())
             .with_context(|| format!("writing {}", path.display()))?;
         self.fresh = false;
-        // What an earlier part of the run came to.
+        // The results of an earlier part of a resumed run.
         clear(&run.join(SUMMARY), |path| fs::remove_file(path))?;
         Ok(Lock(self.lock.take()))
     }
@@ -110,7 +109,7 @@ impl Drop for Start<'_> {
         if !self.fresh {
             return;
         }
-        // Whatever cannot be removed is left to the next start. The lock goes last: it marks the rest as ours.
+        // The next start removes leftovers. The lock goes last, because it marks them as ours.
         if self.clear().is_ok() && fs::remove_file(self.directory.path.join(LOCK)).is_ok() {
             for folder in &self.made {
                 let _ = fs::remove_dir(folder);
@@ -147,9 +146,9 @@ mod tests {
         assert!(!folder.path().join("runs").exists());
         run.start().expect("nothing is in the way").commit().expect("written");
         assert!(path.join(CONFIG).exists());
-        // A run is left as it is, whatever becomes of a later start.
+        // A later start that fails leaves the run unchanged.
         prepare(&path);
-        drop(run.start().expect("nobody holds it"));
+        drop(run.start().expect("it is not locked"));
         assert!(path.join(CONFIG).exists() && path.join("data/part").exists());
     }
 
@@ -159,12 +158,12 @@ mod tests {
         prepare(folder.path());
         fs::write(folder.path().join(LOCK), "").expect("writing");
         let run = directory(folder.path());
-        let _start = run.start().expect("nobody holds it");
+        let _start = run.start().expect("it is not locked");
         assert!(PREPARED.iter().all(|name| !folder.path().join(name).exists()));
     }
 
     #[test]
-    fn folders_of_the_users_own_are_neither_used_nor_removed() {
+    fn the_users_own_folders_are_neither_used_nor_removed() {
         let folder = tempfile::tempdir().expect("a folder");
         prepare(folder.path());
         let run = directory(folder.path());

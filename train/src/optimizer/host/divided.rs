@@ -1,7 +1,9 @@
-//! The optimizer on the host among ranks: gradients that meet those of other ranks, and parameters that another rank steps.
+//! The optimizer on the host with several ranks: sums of gradients over ranks, and parameters that another rank steps.
 //!
-//! A parameter that another rank owns has no state here: its gradients arrive as all do and leave for their sum, and its new weights
-//! come as its owner has them, in the type that the device computes with, or in tiles of eight bits where they cross the link so.
+//! A parameter of another owner has no moments here. Its gradients arrive as usual and leave for the sum over ranks.
+//! Its new weights come from the owner, in the type that the device computes with or in tiles of eight bits. Until
+//! these have arrived, there are none. So a rank keeps states of its own parameters only
+//! (`a_rank_takes_host_memory_for_what_it_owns_and_no_more`).
 
 use std::sync::Arc;
 
@@ -15,19 +17,19 @@ use super::super::streamed::{on_demand, placeholder};
 use super::{HostPart, Stride, is_narrow};
 
 impl HostPart {
-    /// Takes over the gradients of a parameter of `len` elements whose owner steps it on its host.
-    pub(in crate::optimizer) fn leave_to_its_owner(
+    /// Receives only gradients: another rank steps the parameter, of `len` elements, on its host.
+    pub(in crate::optimizer) fn receive_gradients_only(
         &mut self,
         id: ParamId,
         name: &str,
         len: usize,
     ) -> Result<(), HostOptimError> {
-        let time = self.times_elsewhere.remove(name).unwrap_or_default() as u32;
-        self.states.insert(id, HostState::of_gradients(&self.memory, name, len, time)?);
+        let time = self.other_owners_times.remove(name).unwrap_or_default() as u32;
+        self.states.insert(id, HostState::for_gradients(&self.memory, name, len, time)?);
         Ok(())
     }
 
-    /// A parameter's gradient as far as it has arrived, sums of neighbouring shares; none of it is kept.
+    /// Takes a parameter's received gradient out: one sum per group of neighbouring shares.
     pub(crate) fn leave(&mut self, id: ParamId) -> Result<Vec<Vec<f32>>, HostOptimError> {
         if let Some(table) = self.table.as_ref().filter(|table| table.is(id)) {
             let mut rows = table.rows();
@@ -45,7 +47,7 @@ impl HostPart {
         Ok(own)
     }
 
-    /// Takes in what a parameter's gradients of all ranks come to.
+    /// Stores the sum of a parameter's gradients over all ranks.
     pub(crate) fn land(&mut self, id: ParamId, sum: &[f32]) -> Result<(), HostOptimError> {
         if let Some(table) = self.table.as_ref().filter(|table| table.is(id)) {
             return table.rows().replace_gradient(sum);
@@ -53,17 +55,16 @@ impl HostPart {
         self.state(id)?.map_or(Ok(()), |state| state.replace_gradient(Values::F32(sum)))
     }
 
-    /// Whether new weights of this parameter come from a host: this one's or its owner's.
-    pub(in crate::optimizer) fn tells(&self, id: ParamId) -> bool {
-        self.to_tell.contains_key(&id) || self.is_elsewhere(id)
+    /// Whether the owner's host, this rank's or another's, provides this parameter's new weights.
+    pub(in crate::optimizer) fn is_broadcast_from_host(&self, id: ParamId) -> bool {
+        self.to_broadcast.contains_key(&id) || self.is_elsewhere(id)
     }
 
-    /// Whether another rank steps this parameter on its host.
     pub(in crate::optimizer) fn is_elsewhere(&self, id: ParamId) -> bool {
         self.states.get(&id).is_some_and(HostState::is_elsewhere)
     }
 
-    /// Counts a step of a parameter that another rank takes.
+    /// Counts a step that another rank takes, and drops the gradient.
     pub(in crate::optimizer) fn pass_step(&mut self, id: ParamId) {
         if let Some(state) = self.states.get_mut(&id) {
             state.drop_gradient();
@@ -71,8 +72,8 @@ impl HostPart {
         }
     }
 
-    /// As [`prepare`](Self::prepare), of a parameter whose new weights other ranks wait for.
-    pub(in crate::optimizer) fn prepare_to_tell<I: Backend, const D: usize>(
+    /// Like [`prepare`](Self::prepare), for a parameter whose new weights other ranks wait for.
+    pub(in crate::optimizer) fn prepare_to_broadcast<I: Backend, const D: usize>(
         &mut self,
         id: ParamId,
         weights: Tensor<I, D>,
@@ -84,12 +85,12 @@ impl HostPart {
             Some(code) => state.begin_tile_data(rule, stride, code)?,
             None => state.begin_data(rule, stride, weights)?,
         };
-        self.to_tell.insert(id, updated);
+        self.to_broadcast.insert(id, updated);
         Ok(update)
     }
 
-    /// The decoder of a parameter in tiles until the new ones are told: NaN, and no memory of the old ones.
-    pub(in crate::optimizer) fn awaited<I: Backend, const D: usize>(
+    /// A decoder for a parameter in tiles until its new ones are broadcast. It gives NaN and frees the old tiles.
+    pub(in crate::optimizer) fn nan_until_broadcast<I: Backend, const D: usize>(
         &self,
         id: ParamId,
         weights: &Tensor<I, D>,
@@ -100,16 +101,16 @@ impl HostPart {
         Some(OnDemand::new(move || placeholder::<I, 2>(kind, shape.clone(), &device)))
     }
 
-    /// The weights that this process has stepped on the host and other ranks wait for, once they are there.
+    /// Waits for the weights to broadcast.
     pub(in crate::optimizer) fn stepped(&mut self, id: ParamId) -> Option<TensorData> {
-        let updated = self.to_tell.remove(&id)?;
-        let stepped = self.times.awaited(updated.wait_timed());
+        let updated = self.to_broadcast.remove(&id)?;
+        let stepped = self.times.add_wait(updated.wait_timed());
         drop(updated);
         Some(Arc::unwrap_or_clone(stepped))
     }
 
-    /// Room for the new weights of a parameter of this shape as its owner tells them: of this type, or in tiles.
-    pub(in crate::optimizer) fn room_for(code: Option<Code>, shape: Shape, kind: DType) -> TensorData {
+    /// A zeroed buffer for new weights from their owner: of type `kind`, or in tiles.
+    pub(in crate::optimizer) fn receive_buffer(code: Option<Code>, shape: Shape, kind: DType) -> TensorData {
         let (shape, kind) = match code {
             Some(_) => (Shape::new([tile_bytes(shape.num_elements())]), DType::U8),
             None => (shape, kind),
@@ -117,7 +118,6 @@ impl HostPart {
         TensorData::from_bytes_vec(vec![0; kind.size() * shape.num_elements()], shape, kind)
     }
 
-    /// Puts stepped weights in tiles on the device, where each use decodes them.
     pub(in crate::optimizer) fn place_tiles<I: Managed>(
         &self,
         code: Code,
@@ -129,7 +129,7 @@ impl HostPart {
         on_demand::<I>(self.crossing, code, shape, move || tiles.clone())
     }
 
-    /// Puts stepped weights on the device, as steps that nobody waits for do.
+    /// Puts stepped weights on the device, or on the host first if tensors spill.
     pub(in crate::optimizer) fn place<I: Managed, const D: usize>(
         &self,
         weights: TensorData,
@@ -139,13 +139,12 @@ impl HostPart {
         Tensor::from_primitive(TensorPrimitive::Float(made))
     }
 
-    /// Whether master weights of this parameter are on its owner's host alone: the device has fewer bits.
-    pub(crate) fn completes(&self, name: &str, rank: usize) -> bool {
-        let narrow = is_narrow(self.config.model.compute, name, rank);
-        self.takes(name, rank) && (narrow || self.crossing.code(name, rank).is_some())
+    /// Whether only the owner's host has the full precision of this parameter.
+    pub(crate) fn completes(&self, name: &str, dims: usize) -> bool {
+        let narrow = is_narrow(self.config.model.compute, name, dims);
+        self.takes(name, dims) && (narrow || self.crossing.code(name, dims).is_some())
     }
 
-    /// Bytes of host memory that states take.
     pub(crate) fn host_bytes(&self) -> u64 {
         let table = self.table().map_or(0, |table| table.host_bytes());
         table + self.states.values().map(HostState::host_bytes).sum::<u64>()
@@ -154,7 +153,7 @@ impl HostPart {
 
 #[cfg(test)]
 impl HostPart {
-    /// Takes memory that nobody else takes, before it takes any.
+    /// Replaces the memory that states are allocated from; call this before the first allocation.
     pub(crate) fn take_memory_from(&mut self, memory: backend_offload::HostMemory) {
         self.memory = memory;
     }

@@ -16,7 +16,7 @@ fn large(device: u64, host: u64) -> Machine {
 }
 
 #[test]
-fn with_the_optimizer_on_the_host_seven_billion_parameters_train_on_8_gib_and_eighteen_on_24() {
+fn a_host_optimizer_trains_seven_billion_parameters_on_8_gib_and_eighteen_on_24() {
     let seven = plan("gpt-7b", &[], &large(8 * GIB, 128 * GIB));
     assert_eq!(seven.refusals(), [""; 0], "{seven}");
     let eighteen = plan("llama-18b", &[], &large(24 * GIB, 192 * GIB));
@@ -48,18 +48,18 @@ fn with_the_optimizer_on_the_host_seven_billion_parameters_train_on_8_gib_and_ei
     ");
 }
 
-/// 69 GiB of states and sums, 17 of weights that a rank reads, and 12 of all weights that have no room on the device.
+/// 69 GiB of states and sums, 17 of weights that a rank reads, and 12 of all weights that do not fit on the device.
 #[test]
-fn old_weights_stay_beside_what_is_read_where_ranks_divide_an_optimizer() {
+fn sharded_ranks_hold_old_weights_and_read_ones_at_once() {
     let two = Machine { other_ranks: 1, ..large(24 * GIB, 192 * GIB) };
     let divided = ["memory.shard=true", "train.accumulate=2", "train.micro_batch=1"];
     let plan = plan("llama-18b", &divided, &two);
     assert!((98 * GIB..104 * GIB).contains(&plan.host_least), "{} of {plan}", plan.host_least);
 }
 
-/// A card of 8 GiB and 24 GiB of host memory, a fifth of it for others, where masters and moments take 50 GiB.
+/// A card of 8 GiB and 24 GiB of host memory, 20 % for other programs; masters and moments take 50 GiB.
 #[test]
-fn states_that_the_host_does_not_hold_go_to_the_disk_with_their_time_and_wear() {
+fn states_beyond_host_memory_go_to_the_disk_with_their_time_and_wear() {
     let described = |text: &str, more: &[&str]| {
         let in_one = ["train.accumulate=1", "train.micro_batch=16"];
         seven_above_a_disk(text, &[&in_one[..], more].concat())
@@ -89,21 +89,21 @@ fn states_that_the_host_does_not_hold_go_to_the_disk_with_their_time_and_wear() 
     host memory     19.20 GiB, 24.00 GiB free
     disk            150.62 GiB for 2 checkpoints of 75.31 GiB
     ");
-    // What is on the disk is nowhere else, and is read and written once.
+    // A state on the disk has no host copy; each step reads and writes it once.
     let roomy = described("8GiB,256GiB,25GB/s,80TFLOP/s,disk=3GB/s", &[]);
     assert_eq!((roomy.optimizer_disk_bytes, roomy.disk_written_per_step), (0, 0), "{roomy}");
-    // Three chunks, and the new weights of the largest matrix in bf16: the head.
+    // Three chunks, and the new weights of the largest matrix, the head, in bf16.
     let passing = 3 * (8 * (1 << 19) + 4096) + 2 * 4096 * 32_000;
     assert_eq!(below.optimizer_host_bytes + below.optimizer_disk_bytes, roomy.optimizer_host_bytes + passing);
     assert!(below.disk_written_per_step >= below.optimizer_disk_bytes);
     let small = described("8GiB,24GiB,25GB/s,80TFLOP/s,disk=3GB/s", &["memory.disk_budget=8GiB"]);
-    let told = small.refusals().join(" ");
-    assert!(told.contains("of the optimizer's state have no room in host memory, and"), "{told}");
+    let refused = small.refusals().join(" ");
+    assert!(refused.contains("of the optimizer's state have no room in host memory, and"), "{refused}");
 }
 
-/// As few as leave room for what spills, and none where those that spill can sink past them.
+/// States go only until the rest has room, and none go if spilled tensors can use the disk instead.
 #[test]
-fn as_few_states_go_to_the_disk_as_the_rest_needs_room_for() {
+fn only_as_many_states_go_to_the_disk_as_needed() {
     let settings = ["memory.optimizer=host", "train.accumulate=1"];
     let host = |gib: f64| Machine {
         host_budget: Some((gib * GIB as f64) as u64),
@@ -132,9 +132,10 @@ fn as_few_states_go_to_the_disk_as_the_rest_needs_room_for() {
     assert!(before > 0);
 }
 
-/// A compact state lacks the upper half of each weight. Its step reads all weights into memory of its own, which does not sink.
+/// A compact state lacks the upper half of each weight. So its step reads all weights into memory that never goes to
+/// the disk.
 #[test]
-fn weights_that_their_steps_read_have_room_on_the_host_whatever_sinks() {
+fn weights_that_steps_read_never_go_to_the_disk() {
     let settings = |state| {
         let of_state = ["memory.optimizer_state=bf16", "memory.optimizer_state=compact"][state];
         let one = ["memory.optimizer=host", "train.accumulate=1", "train.micro_batch=1", "train.sequence=64"];
@@ -146,7 +147,7 @@ fn weights_that_their_steps_read_have_room_on_the_host_whatever_sinks() {
         disk_budget: 100 * GIB,
         ..card(5 * GIB / 4)
     };
-    // 2.9 GiB of weights and 3 GiB of gradients, both in bf16, and rows of the embedding.
+    // 2.9 GiB of weights and 3 GiB of gradients, both in bf16, and embedding rows.
     for (gib, state, fits) in [(8, 1, true), (5, 1, false), (5, 0, true)] {
         let plan = plan("gpt-1.5b", &settings(state), &host(gib));
         assert_eq!(plan.refusals().is_empty(), fits, "{gib} GiB: {plan}");
@@ -158,9 +159,9 @@ fn weights_that_their_steps_read_have_room_on_the_host_whatever_sinks() {
     }
 }
 
-/// Owners are whole parameters' and not blocks', so that all of a rank's matrices go.
+/// Ranks own whole parameters, not blocks, so the states of all a rank's matrices go.
 #[test]
-fn each_rank_keeps_its_share_of_divided_states_on_a_disk_of_its_own() {
+fn each_rank_keeps_its_share_of_sharded_states_on_its_own_disk() {
     let host = |bytes| Machine {
         host_budget: Some(bytes),
         disk_budget: 100 * GIB,
@@ -171,7 +172,7 @@ fn each_rank_keeps_its_share_of_divided_states_on_a_disk_of_its_own() {
     let all = plan("gpt-1.5b", &settings, &host(96 * GIB));
     assert_eq!((all.optimizer_disk_bytes, all.disk_written_per_step), (0, 0), "{all}");
     let below = plan("gpt-1.5b", &settings, &host(all.optimizer_host_bytes - 1));
-    // Of its vectors, a rank has a quarter in host memory.
+    // A rank keeps a quarter of the vectors in host memory.
     let vectors = XL - (48 * 12 * 1600 * 1600 + 50_304 * 1600 + 1024 * 1600);
     assert_eq!(below.optimizer_disk_bytes, 12 * (XL - vectors) / 4);
     assert_eq!(below.disk_written_per_step, below.optimizer_disk_bytes);
@@ -181,7 +182,7 @@ fn each_rank_keeps_its_share_of_divided_states_on_a_disk_of_its_own() {
 }
 
 #[test]
-fn on_the_host_a_gradient_goes_out_and_a_weight_comes_in_whatever_has_room() {
+fn a_host_optimizer_moves_each_gradient_out_and_each_weight_in() {
     let set = ["memory.optimizer=host", "train.accumulate=1"];
     let roomy = plan("gpt-1.5b", &set, &Machine { device_budget: None, device_free: None, ..card(0) });
     // The tied embedding, positions and vectors stay in f32.
@@ -202,14 +203,14 @@ fn on_the_host_a_gradient_goes_out_and_a_weight_comes_in_whatever_has_room() {
 }
 
 #[test]
-fn in_eight_bits_a_matrix_takes_a_byte_and_a_32nd_each_way() {
+fn eight_bits_move_33_bytes_per_32_elements_each_way() {
     let eight =
         ["memory.optimizer=host", "train.accumulate=1", "memory.stream=int8", "memory.gradients=int8"];
     let roomy = plan("gpt-1.5b", &eight, &Machine { device_budget: None, device_free: None, ..card(0) });
     let matrices = 12 * 1600 * 1600 * 48;
     let streamed = matrices * 33 / 32 + 4 * (XL - matrices);
     assert_eq!((roomy.bytes_in_per_step, roomy.bytes_out_per_step), (streamed, streamed));
-    // A gradient waits on the host as wide as it was computed.
+    // A gradient waits on the host in the type it was computed in.
     assert_eq!(roomy.optimizer_host_bytes, 12 * XL + 2 * matrices + 4 * (XL - matrices));
     let tight = |set: &[&str]| {
         let plan = plan("gpt-7b", set, &large(8 * GIB, 128 * GIB));
@@ -233,6 +234,7 @@ fn auto_puts_the_optimizer_where_the_fewest_bytes_move() {
         let plan = plan("gpt-1.5b", set, machine);
         plan.bytes_in_per_step + plan.bytes_out_per_step
     };
+
     let host = "memory.optimizer=host";
     let endless = Machine { device_budget: None, device_free: None, ..card(0) };
     let roomy = choose(&["memory.optimizer_state=bf16"], &endless);
@@ -240,7 +242,7 @@ fn auto_puts_the_optimizer_where_the_fewest_bytes_move() {
     let some = choose(&["train.recompute=1"], &card(20 * GIB));
     assert_eq!(some.optimizer, PlacementKind::Host);
     assert!((1..48).contains(&some.device_blocks), "{some:?}");
-    // Ranks that divide the parameters do so on the host as well.
+    // Ranks can divide a host optimizer, too.
     let four = Machine { other_ranks: 3, ..card(8 * GIB) };
     let shared = choose(&["train.recompute=1", "train.accumulate=4", "memory.shard=true"], &four);
     assert!(shared.shard && shared.optimizer == PlacementKind::Host, "{shared:?}");
@@ -255,7 +257,7 @@ fn auto_puts_the_optimizer_where_the_fewest_bytes_move() {
 }
 
 #[test]
-fn narrower_states_are_offered_where_the_host_is_short() {
+fn narrower_states_are_offered_when_host_memory_is_short() {
     let set = ["memory.optimizer=host"];
     let small = Machine { host_budget: Some(20 * GIB), ..card(8 * GIB) };
     let refused = plan("gpt-1.5b", &set, &small);

@@ -1,4 +1,4 @@
-//! The sum of a step's gradients as they arrive, and how it meets those of other ranks.
+//! The sum of a step's gradients as they arrive from the backward pass.
 
 use std::sync::Arc;
 
@@ -6,37 +6,43 @@ use burn::backend::Autodiff;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Shape, Tensor, TensorData, backend::Backend};
-use exchange::{Pairwise, Share};
+use exchange::Share;
 use models::Gpt;
 
-use super::departing::Departing;
+use super::overlapped::OverlappedReduce;
 use crate::optimizer::{HostPart, Owners, Passes, SquaredNorms, numbers};
 
-/// The gradients of all micro-batches together, as they arrive: each parameter once in every micro-batch.
-pub(super) struct Sum<'a, I: Backend> {
-    pub(super) share: Share,
-    /// Micro-batches whose gradients have all arrived.
-    pub(super) added: u64,
+/// The sum over micro-batches, of which each brings every parameter once.
+pub(crate) struct Sum<'a, I: Backend> {
+    pub(crate) share: Share,
     /// Sums of neighbouring micro-batches, the earlier ones first.
     parts: Vec<GradientsParams>,
     /// Complete gradients of parameters that are stepped on the device, and their norms.
-    pub(super) grads: GradientsParams,
-    pub(super) norms: SquaredNorms<I>,
-    pub(super) host: Option<&'a mut HostPart>,
-    /// Rank that steps each parameter, where ranks divide them.
-    pub(super) owners: &'a Owners,
-    /// Where gradients leave as soon as they are complete here.
-    pub(super) departing: Option<Departing<I>>,
-    /// Bytes of gradients that are summed outside the host part: waiting, under way or complete.
-    pub(super) held: Held,
-    /// Rows of the embedding that the present micro-batch names, where it comes by rows.
-    pub(super) named: Option<Arc<[u32]>>,
-    /// The first gradient that could not be taken to the host.
-    pub(super) failure: Option<String>,
+    pub(crate) grads: GradientsParams,
+    pub(crate) norms: SquaredNorms<I>,
+    pub(crate) host: Option<&'a mut HostPart>,
+    /// Rank that steps each parameter, if ranks divide them.
+    pub(crate) owners: &'a Owners,
+    /// Sums over ranks, if they are made during the backward pass.
+    pub(crate) reduce: Option<OverlappedReduce<I>>,
+    /// Bytes of gradients outside the host part: waiting, under way or complete.
+    pub(crate) held: Held,
+    current: Current,
+    /// The first failure on this rank.
+    pub(crate) failure: Option<String>,
+}
+
+/// The micro-batch whose gradients arrive.
+#[derive(Default)]
+struct Current {
+    /// Micro-batches of this process before it.
+    added: u64,
+    /// Rows of the embedding that it names, if the embedding comes by rows.
+    named: Option<Arc<[u32]>>,
 }
 
 impl<'a, I: Backend> Sum<'a, I> {
-    pub(super) fn new(
+    pub(crate) fn new(
         share: Share,
         host: Option<&'a mut HostPart>,
         owners: &'a Owners,
@@ -44,27 +50,35 @@ impl<'a, I: Backend> Sum<'a, I> {
     ) -> Self {
         Self {
             share,
-            added: 0,
             parts: Vec::new(),
             grads: GradientsParams::new(),
             norms: SquaredNorms::new(passes),
             host,
             owners,
-            departing: None,
+            reduce: None,
             held: Held::default(),
-            named: None,
+            current: Current::default(),
             failure: None,
         }
     }
 
-    pub(super) fn add(&mut self, gpt: &Gpt<Autodiff<I>>, mut arrived: GradientsParams) {
+    /// Gradients of a micro-batch follow, which names these rows of the embedding.
+    pub(crate) fn begin_micro_batch(&mut self, named: Option<Arc<[u32]>>) {
+        self.current.named = named;
+    }
+
+    pub(crate) fn end_micro_batch(&mut self) {
+        self.current.added += 1;
+    }
+
+    pub(crate) fn add(&mut self, gpt: &Gpt<Autodiff<I>>, mut arrived: GradientsParams) {
         // Every weight has been used by now.
         self.settle();
         gpt.visit(&mut Arrival { arrived: &mut arrived, sum: self });
     }
 
-    /// Waits for the last update. A failure in making a weight is told before anything that follows from it.
-    pub(super) fn settle(&mut self) {
+    /// Waits for the last update. Its failure is the first one, so that no later failure hides it.
+    pub(crate) fn settle(&mut self) {
         if let Some(host) = &mut self.host
             && let Err(error) = host.settle()
         {
@@ -72,8 +86,8 @@ impl<'a, I: Backend> Sum<'a, I> {
         }
     }
 
-    /// Waits until what was read of gradients is taken in on the host.
-    pub(super) fn gather(&mut self) {
+    /// Waits until the host has taken in all gradients that were read.
+    pub(crate) fn gather(&mut self) {
         if let Some(host) = &mut self.host
             && let Err(error) = host.gather()
         {
@@ -89,19 +103,20 @@ impl<'a, I: Backend> Sum<'a, I> {
     /// Whether the micro-batch whose gradients arrive now is the last one of this process.
     fn ends(&self) -> bool {
         let range = self.share.range();
-        self.added + 1 == range.end - range.start
+        self.current.added + 1 == range.end - range.start
     }
 
-    /// The host part, where a parameter's gradients wait there.
-    pub(super) fn host_of(&mut self, id: ParamId) -> Option<&mut HostPart> {
+    /// The host part, if it takes this parameter's gradients.
+    pub(crate) fn host_of(&mut self, id: ParamId) -> Option<&mut HostPart> {
         self.host.as_deref_mut().filter(|host| host.has(id))
     }
 
-    /// Adds one parameter's gradient of the present micro-batch to what neighbours left.
+    /// Adds one parameter's gradient of this micro-batch to the sums of its neighbours.
     fn add_one<const D: usize>(&mut self, id: ParamId, arrived: Tensor<I, D>) {
-        let [before, after] = [self.added, self.added + 1].map(|added| self.share.held(added));
+        let [before, after] =
+            [self.current.added, self.current.added + 1].map(|added| self.share.held(added));
         let is_last = self.is_last();
-        // What is left over at the end is added from the right.
+        // The sums left over at the end are added from the right.
         let place = if is_last { 0 } else { after - 1 };
         let bytes = bytes_of(&arrived);
         let left = (place..before).rev().map(|part| self.parts[part].remove::<I, D>(id));
@@ -123,8 +138,8 @@ impl<'a, I: Backend> Sum<'a, I> {
         self.grads.register(id, sum);
     }
 
-    /// This rank's sums of neighbours of one parameter, which are not kept here.
-    pub(super) fn take_rows<const D: usize>(&mut self, id: ParamId) -> anyhow::Result<Vec<Vec<f32>>> {
+    /// Takes this rank's sums of neighbours of one parameter.
+    pub(crate) fn take_rows<const D: usize>(&mut self, id: ParamId) -> anyhow::Result<Vec<Vec<f32>>> {
         match self.host_of(id) {
             Some(host) => Ok(host.leave(id)?),
             None => self.rows_of::<D>(id),
@@ -143,19 +158,7 @@ impl<'a, I: Backend> Sum<'a, I> {
         own.collect()
     }
 
-    /// The same of every parameter, in the model's order.
-    pub(super) fn own_rows(&mut self, gpt: &Gpt<Autodiff<I>>) -> anyhow::Result<Vec<Pairwise>> {
-        let mut leaving = Leaving { sum: self, rows: Ok(Vec::new()) };
-        gpt.visit(&mut leaving);
-        leaving.rows
-    }
-
-    /// Completes every parameter by a sum of all ranks, in the model's order.
-    pub(super) fn land(&mut self, gpt: &Gpt<Autodiff<I>>, sums: Vec<Vec<f32>>) {
-        gpt.visit(&mut Landing { sum: self, sums: sums.into_iter() });
-    }
-
-    pub(super) fn complete_with<const D: usize>(
+    pub(crate) fn complete_with<const D: usize>(
         &mut self,
         id: ParamId,
         sum: Vec<f32>,
@@ -168,7 +171,7 @@ impl<'a, I: Backend> Sum<'a, I> {
 
 impl<I: Backend> Sum<'_, I> {
     /// The norm of all gradients, those on the host included, as one vector.
-    pub(super) fn norm(&mut self, on_device: Option<f32>) -> anyhow::Result<f32> {
+    pub(crate) fn norm(&mut self, on_device: Option<f32>) -> anyhow::Result<f32> {
         match &mut self.host {
             None => Ok(on_device.unwrap_or_default()),
             Some(host) => Ok(together(on_device, host.squares()?)),
@@ -177,25 +180,25 @@ impl<I: Backend> Sum<'_, I> {
 }
 
 /// A norm on the device and squares on the host as one norm.
-pub(super) fn together(on_device: Option<f32>, on_host: f64) -> f32 {
+pub(crate) fn together(on_device: Option<f32>, on_host: f64) -> f32 {
     let on_device = f64::from(on_device.unwrap_or_default());
     (on_device * on_device + on_host).sqrt() as f32
 }
 
 /// Bytes of gradients, and the most of them at once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Held {
+pub(crate) struct Held {
     now: u64,
-    pub(super) peak: u64,
+    pub(crate) peak: u64,
 }
 
 impl Held {
-    pub(super) fn add(&mut self, bytes: u64) {
+    pub(crate) fn add(&mut self, bytes: u64) {
         self.now += bytes;
         self.peak = self.peak.max(self.now);
     }
 
-    pub(super) fn remove(&mut self, bytes: u64) {
+    pub(crate) fn remove(&mut self, bytes: u64) {
         self.now -= bytes;
     }
 }
@@ -215,8 +218,8 @@ impl<I: Backend> ModuleVisitor<Autodiff<I>> for Arrival<'_, '_, I> {
         let is_last = self.sum.is_last();
         if let Some(host) = self.sum.host.as_mut().filter(|host| host.has(param.id)) {
             if self.sum.failure.is_none() {
-                let taken = match &self.sum.named {
-                    Some(rows) if host.has_rows_of(param.id) => host.arrive_rows(rows, arrived),
+                let taken = match &self.sum.current.named {
+                    Some(rows) if host.is_table(param.id) => host.arrive_rows(rows, arrived),
                     _ => host.arrive(param.id, arrived, param.val().dtype(), is_last),
                 };
                 self.sum.failure = taken.err().map(|error| error.to_string());
@@ -225,38 +228,7 @@ impl<I: Backend> ModuleVisitor<Autodiff<I>> for Arrival<'_, '_, I> {
             self.sum.add_one(param.id, arrived);
         }
         if self.sum.ends() {
-            self.sum.depart::<D>(param.id, param.lazy_shape(), param.lazy_device());
+            self.sum.submit::<D>(param.id, param.lazy_shape(), param.lazy_device());
         }
-    }
-}
-
-/// Gradients of this rank on their way to be summed late, in the model's order.
-struct Leaving<'m, 's, I: Backend> {
-    sum: &'m mut Sum<'s, I>,
-    rows: anyhow::Result<Vec<Pairwise>>,
-}
-
-impl<I: Backend> ModuleVisitor<Autodiff<I>> for Leaving<'_, '_, I> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Autodiff<I>, D>>) {
-        let Ok(rows) = &mut self.rows else { return };
-        let (share, len) = (self.sum.share, param.lazy_shape().num_elements());
-        let own = self.sum.rows_of::<D>(param.id);
-        match own.and_then(|own| Ok(Pairwise::of_sums(share, len, own)?)) {
-            Ok(own) => rows.push(own),
-            Err(error) => self.rows = Err(error),
-        }
-    }
-}
-
-/// Sums of all ranks that have come back, in the model's order.
-struct Landing<'m, 's, I: Backend> {
-    sum: &'m mut Sum<'s, I>,
-    sums: std::vec::IntoIter<Vec<f32>>,
-}
-
-impl<I: Backend> ModuleVisitor<Autodiff<I>> for Landing<'_, '_, I> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Autodiff<I>, D>>) {
-        let sum = self.sums.next().expect("one sum for each parameter");
-        self.sum.complete_with::<D>(param.id, sum, param.lazy_shape(), &param.lazy_device());
     }
 }

@@ -1,10 +1,10 @@
 //! A step's gradients, alone and over ranks.
 
 use burn::backend::{Autodiff, Flex, flex::FlexDevice};
-use exchange::Engine;
 use exchange::threads::{Fault, Threads};
+use exchange::{Engine, Share};
 use models::Gpt;
-use runs::config::{Config, ExchangeKind, RanksSection};
+use runs::config::{Config, ExchangeKind};
 
 use super::*;
 use crate::optimizer::tests::{norm_of, values_of};
@@ -37,6 +37,20 @@ fn learner_with_dropout(recompute: &str, rate: f64) -> Learner<Autodiff<Flex>> {
     Learner::new(gpt, &config)
 }
 
+fn exact(ranks: &Ranks) -> Exchange {
+    Exchange::choose(&RanksSection::default(), false, ranks)
+}
+
+fn gradients(
+    learner: &Learner<Autodiff<Flex>>,
+    data: &StepData,
+    owners: &Owners,
+    exchange: &mut Exchange,
+    ranks: &mut Ranks,
+) -> anyhow::Result<(GradientsParams, Report)> {
+    exchange.sum(Pass { learner, data, host: None, owners, passes: Passes::none() }, ranks)
+}
+
 #[test]
 fn a_steps_norm_is_that_of_the_gradients_it_returns() {
     for recompute in ["null", "1"] {
@@ -58,9 +72,8 @@ fn ranks_have_the_bits_of_one_process_however_many_they_are() {
         for world in [2, 3, 4] {
             let each = on_each(world, |ranks| {
                 let learner = learner();
-                let (grads, report) =
-                    learner.gradients(&data(count), None, &Owners::default(), Passes::none(), ranks);
-                assert_eq!(report.failure, None);
+                let sum = gradients(&learner, &data(count), &Owners::default(), &mut exact(ranks), ranks);
+                let (grads, report) = sum.expect("no failure");
                 (report.loss.to_bits(), report.gnorm.to_bits(), values_of(&learner.gpt, &grads))
             });
             assert!(each.iter().all(|rank| *rank == expected), "{count} over {world}: {each:?}");
@@ -73,9 +86,10 @@ fn ranks_that_step_apart_have_the_gradients_of_their_own_micro_batches() {
     let whole = data(5);
     let settings = RanksSection { exchange: ExchangeKind::Rarely, ..RanksSection::default() };
     let each = on_each(2, |ranks| {
-        ranks.exchange_by(&settings);
+        let mut exchange = Exchange::choose(&settings, false, ranks);
         let learner = learner("1");
-        let (grads, report) = learner.gradients(&data(5), None, &Owners::default(), Passes::none(), ranks);
+        let sum = gradients(&learner, &data(5), &Owners::default(), &mut exchange, ranks);
+        let (grads, report) = sum.expect("no failure");
         (report.failure, report.loss, report.gnorm.to_bits(), values_of(&learner.gpt, &grads))
     });
     let mut loss = 0.0;
@@ -101,14 +115,13 @@ fn nan_or_infinity_on_one_rank_skips_the_step_on_all_and_leaves_no_trace() {
         (ExchangeKind::Exact, false),
         (ExchangeKind::Exact, true),
         (ExchangeKind::OneBit, false),
-        (ExchangeKind::Late, false),
         (ExchangeKind::Rarely, false),
     ];
     for ((exchange, divided), too_large) in kinds.into_iter().flat_map(|kind| [(kind, 1e30), (kind, 3e38)]) {
         let settings = RanksSection { exchange, warm_up: 0, ..RanksSection::default() };
         let of_steps = |first_is_bad: bool| {
             on_each(2, |ranks| {
-                ranks.exchange_by(&settings);
+                let mut exchange = Exchange::choose(&settings, divided, ranks);
                 let learner = learner("1");
                 let owners = if divided { Owners::divided(&learner.gpt, ranks) } else { Owners::default() };
                 [1, 2, 3].map(|step| {
@@ -116,20 +129,17 @@ fn nan_or_infinity_on_one_rank_skips_the_step_on_all_and_leaves_no_trace() {
                     if first_is_bad && step == 1 {
                         data.micro_batches[3].mask = Some(vec![too_large, -too_large, 1.0, 1.0]);
                     }
-                    let (_, report) = learner.gradients(&data, None, &owners, Passes::none(), ranks);
-                    assert_eq!(report.failure, None);
-                    ranks.settle_step(report.is_usable() && step > 1);
+                    let (_, report) =
+                        gradients(&learner, &data, &owners, &mut exchange, ranks).expect("no failure");
+                    exchange.settle(report.is_usable() && step > 1);
                     (report.is_usable(), [report.loss.to_bits(), report.gnorm.to_bits()])
                 })
             })
         };
         let (bad, good) = (of_steps(true), of_steps(false));
-        // Late, a loss is told in its own step, and a norm in the one after it.
-        let late = exchange == ExchangeKind::Late;
-        let expected = [late && too_large < 2e38, !late, true];
         for (rank, (bad, good)) in bad.iter().zip(&good).enumerate() {
             let told = format!("rank {rank}, {exchange:?}, divided: {divided}, {too_large}");
-            assert_eq!(bad.map(|(usable, _)| usable), expected, "{told}");
+            assert_eq!(bad.map(|(usable, _)| usable), [false, true, true], "{told}");
             assert!(good.iter().all(|(usable, _)| *usable), "{told}");
             assert_eq!(bad[2].1, good[2].1, "{told}");
         }
@@ -141,18 +151,19 @@ fn gradients_leave_in_turn_while_the_pass_goes_on() {
     let kinds = [ExchangeKind::Exact, ExchangeKind::OneBit];
     for (recompute, exchange) in ["null", "1"].into_iter().flat_map(|n| kinds.map(|kind| (n, kind))) {
         on_each(2, |ranks| {
-            ranks.exchange_by(&RanksSection { exchange, warm_up: 0, ..RanksSection::default() });
+            let settings = RanksSection { exchange, warm_up: 0, ..RanksSection::default() };
+            let mut by = Exchange::choose(&settings, false, ranks);
             let (learner, data, owners) = (learner(recompute), data(4), Owners::default());
             let mut sum = Sum::new(ranks.share(4), None, &owners, Passes::none());
-            learner.begin_sums(1, &mut sum, ranks).expect("no rank fails");
+            by.begin_sums(&learner, 1, &mut sum, ranks).expect("no rank fails");
             let (first, end) = (sum.share.range().start, sum.share.range().end);
             let own = &data.micro_batches[first as usize..end as usize];
             let losses = learner.own_losses(1, (first, own), data.counted(), &mut sum);
-            let departing = sum.departing.as_ref().expect("it has begun");
-            assert!(departing.are_out(), "{exchange:?}, recompute {recompute}: some wait for the end");
-            let (all, back) = (departing.turns.order.len(), sum.grads.len());
+            let reduce = sum.reduce.as_ref().expect("it has begun");
+            assert!(reduce.are_out(), "{exchange:?}, recompute {recompute}: some wait for the end");
+            let (all, back) = (reduce.order.ids.len(), sum.grads.len());
             assert!(back > 0 && back < all, "recompute {recompute}: {back} of {all} are back");
-            learner.numbers_together(losses, &mut sum, ranks).expect("no rank fails");
+            by.finish_sums(&learner, losses, (1.0, 4), &mut sum, ranks).expect("no rank fails");
             assert_eq!(sum.grads.len(), all);
         });
     }
@@ -164,15 +175,16 @@ fn all_ranks_take_the_norm_of_rank_0_though_their_own_differs() {
     let norms = on_each(2, |ranks| {
         let (learner, data, owners) = (learner("1"), data(4), Owners::default());
         let mut sum = Sum::new(ranks.share(4), None, &owners, Passes::none());
-        learner.begin_sums(1, &mut sum, ranks).expect("no rank fails");
+        let mut by = exact(ranks);
+        by.begin_sums(&learner, 1, &mut sum, ranks).expect("no rank fails");
         let (first, end) = (sum.share.range().start, sum.share.range().end);
         let own = &data.micro_batches[first as usize..end as usize];
         let losses = learner.own_losses(1, (first, own), data.counted(), &mut sum);
         if ranks.rank() == 1 {
-            let back = sum.departing.as_ref().expect("it has begun").turns.order[0];
+            let back = sum.reduce.as_ref().expect("it has begun").order.ids[0];
             sum.norms.add(back, Tensor::<Flex, 1>::ones([1000], &FlexDevice));
         }
-        learner.numbers_together(losses, &mut sum, ranks).expect("no rank fails").1
+        by.finish_sums(&learner, losses, (1.0, 4), &mut sum, ranks).expect("no rank fails").1
     });
     let TrainOutput { item, .. } = TrainStep::step(&learner("1"), data(4));
     let norms: Vec<u32> = norms.into_iter().map(f32::to_bits).collect();
@@ -185,8 +197,8 @@ fn a_step_is_done_again_by_all_that_live_whichever_call_fails() {
     let TrainOutput { grads, item } = TrainStep::step(&one, data(5));
     let expected = (item.loss.to_bits(), item.gnorm.to_bits(), values_of(&one.gpt, &grads));
     let calls = on_each(3, |ranks| {
-        let (_, report) = learner("1").gradients(&data(5), None, &Owners::default(), Passes::none(), ranks);
-        assert_eq!(report.failure, None);
+        let sum = gradients(&learner("1"), &data(5), &Owners::default(), &mut exact(ranks), ranks);
+        assert_eq!(sum.expect("no failure").1.failure, None);
         ranks.spent().expect("three ranks").costs.calls
     });
     // Behind the sums: a vote, losses, the norm, a vote.
@@ -202,14 +214,13 @@ fn a_step_is_done_again_by_all_that_live_whichever_call_fails() {
                 let learner = learner("1");
                 let mut times = 1;
                 loop {
-                    let (grads, report) =
-                        learner.gradients(&data(5), None, &Owners::default(), Passes::none(), ranks);
-                    if report.failure.is_none() {
+                    let sum = gradients(&learner, &data(5), &Owners::default(), &mut exact(ranks), ranks);
+                    if let Ok((grads, report)) = sum {
                         let values = values_of(&learner.gpt, &grads);
                         return Some((times, (report.loss.to_bits(), report.gnorm.to_bits(), values)));
                     }
                     // A dead one cannot.
-                    if !ranks.go_on().is_ok_and(|loss| loss.is_some()) {
+                    if !ranks.drop_lost_ranks().is_ok_and(|loss| loss.is_some()) {
                         return None;
                     }
                     times += 1;

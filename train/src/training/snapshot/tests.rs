@@ -163,7 +163,7 @@ fn no_state_however_written_brings_resuming_or_inspecting_down() {
     ];
     proptest!(|(of in 0..2_usize, at in any::<Index>(), removed in 0..24_usize, put in put)| {
         let whole = &texts[of];
-        // The moments' numbers are not what is read wrong.
+        // Only the first bytes change: the moments' numbers behind them cannot be malformed.
         let at = at.index(whole.len().min(400));
         let changed = [&whole[..at], put.as_bytes(), &whole[(at + removed).min(whole.len())..]].concat();
         let path = [&state, &moments][of];

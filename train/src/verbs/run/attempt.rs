@@ -1,4 +1,4 @@
-//! One attempt at a run: it is opened where it stands, trained to its end, and concluded.
+//! One attempt at a run: opened at its last state, trained to its end, and concluded.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use runs::directory::{Lock, RunDirectory, Start};
 use runs::{BadInput, Pretrained};
 use serde_json::json;
 
-use super::losses::Losses;
-use super::{Args, resuming};
+use super::lost_ranks::LostRanks;
+use super::{Args, resume_command};
 use crate::data::{self, Data, TrainingWindows, ValidationWindows};
 use crate::exit::Ending;
 use crate::journal::Journal;
@@ -25,33 +25,33 @@ use crate::plan::Plan;
 use crate::ranks::Ranks;
 use crate::summary::{self, Summary};
 use crate::training::{
-    self, Display, Failed, Learner, Outcome, Progress, Run, Session, Tape, Wear, first_state,
+    self, Display, Exchange, Failed, Learner, Outcome, Progress, Session, Speed, Tape, Trainer, Wear,
+    first_state,
 };
 use crate::{machine, report};
 
-/// The part of this process in a run, which begins anew where ranks were lost.
+/// This process's part in a run, which restarts when ranks are lost.
 pub(super) struct Part<'a> {
     pub(super) args: &'a Args,
     pub(super) directory: RunDirectory,
-    /// The plan and the device's speed in products, which rank 0 knows.
+    /// The plan and the device's matmul FLOP/s; only rank 0 has them.
     pub(super) planned: Option<(Plan, Option<f64>)>,
-    /// Bytes that had moved before the run.
+    /// The device's counters before the run.
     pub(super) surveyed: Stats,
     pub(super) stop: Arc<AtomicBool>,
-    pub(super) losses: Losses,
+    pub(super) lost_ranks: LostRanks,
 }
 
-/// A run that is ready for its next step.
 struct Opened<I: Offloadable> {
     learner: Learner<Tape<I>>,
     optimizer: Optimizer<Offload<I>>,
+    exchange: Exchange,
     session: Session,
     journal: Journal,
     lock: Option<Lock>,
 }
 
 impl Part<'_> {
-    /// Trains from where the run stands.
     pub(super) fn attempt<I: Offloadable>(
         &mut self,
         mut ranks: Ranks,
@@ -66,15 +66,17 @@ impl Part<'_> {
             }
             Err(error) => return Err(Box::new(Failed { error, ranks, saved: false })),
         };
-        let Opened { learner, optimizer, session, journal, lock } = opened;
+
+        let Opened { learner, optimizer, exchange, session, journal, lock } = opened;
         let display = match (ranks.leads(), self.args.tui) {
             (false, _) => Display::Silent,
             (true, false) => Display::Plain,
             (true, true) => Display::Terminal,
         };
-        let running = Run::new(session, optimizer, ranks, journal, device.clone(), display);
-        running.settle_best();
-        let mut outcome = training::launch::<I>(learner, running, Interrupter::new())?;
+
+        let trainer = Trainer::new(session, optimizer, (ranks, exchange), journal, device.clone(), display);
+        trainer.settle_best();
+        let mut outcome = training::launch::<I>(learner, trainer, Interrupter::new())?;
         if let Err(error) = self.conclude::<I>(&mut outcome, device, place) {
             return Err(outcome.failed(error));
         }
@@ -83,25 +85,25 @@ impl Part<'_> {
         Ok(outcome.ending)
     }
 
-    /// Makes the run ready for its next step; `None` where it has taken all.
+    /// Makes the run ready for its next step; `None` if it has taken all.
     fn open<I: Offloadable>(
         &mut self,
         ranks: &mut Ranks,
         device: &I::Device,
         place: &Place,
     ) -> anyhow::Result<Option<Opened<I>>> {
-        self.losses.begin_anew(&mut self.directory, &mut self.planned, ranks)?;
+        self.lost_ranks.restart_from_checkpoint(&mut self.directory, &mut self.planned, ranks)?;
         let (args, directory, planned, stop) = (self.args, &self.directory, &self.planned, &self.stop);
         let (run, config) = (directory.path.clone(), directory.config.clone());
         let footprint = Footprint::of(&config.model)?;
-        ranks.note_idle(&config)?;
-        ranks.exchange_by(&config.ranks);
+        let mut exchange = Exchange::choose(&config.ranks, config.memory.shard, ranks);
+        exchange.check_shares(config.train.accumulate, ranks)?;
         let checkpoint = directory.from.as_ref();
         if let Some(done) = checkpoint.filter(|checkpoint| checkpoint.step >= config.train.steps) {
-            // A run that was stopped behind its last checkpoint has yet to say what it came to.
-            if let Some(summary) = summary::of_finished(&run, done.step) {
+            // A run stopped after its last checkpoint still has to write its summary.
+            if let Some(summary) = summary::finished_summary(&run, done.step) {
                 if ranks.leads() {
-                    say_done(&run, done.step, args.json.then_some(&summary));
+                    print_done(&run, done.step, args.json.then_some(&summary));
                 }
                 return Ok(None);
             }
@@ -118,7 +120,7 @@ impl Part<'_> {
             data = Some(prepare()?);
             Ok(Vec::new())
         })?;
-        // Others find what rank 0 has prepared.
+        // The other ranks find the data that rank 0 has prepared.
         let data = data.map_or_else(prepare, Ok)?;
         let training = Arc::new(TrainingWindows::open(&config, &data)?);
         let validation = validation_windows(&config, &data, ranks, stop)?;
@@ -129,16 +131,19 @@ impl Part<'_> {
 
         let budgets = machine::budgets::<I>(device, place, ranks.world());
         let plan = Plan::new(&config, &footprint, &budgets);
-        let wear = wear_of::<I>(&config, &run, device, plan.optimizer_disk_bytes, ranks)?;
-        let (gpt, optimizer, mut progress) = first_state::<I>(directory, device, ranks, plan.states_on_disk)?;
-        // What only the making of the model took.
+        let wear = open_wear::<I>(&config, &run, device, plan.optimizer_disk_bytes, ranks)?;
+        let (gpt, optimizer, mut progress) =
+            first_state::<I>(directory, device, (&mut *ranks, &mut exchange), plan.states_on_disk)?;
+        // Free the memory that only building the model needed.
         trim::<I>(device);
         runs::pages::give_back();
         same_data(&mut progress, &training)?;
         let flops_per_token = footprint.flops_per_token(config.sequence(), false);
         let mut session = Session {
-            flops_per_step: flops_per_token * config.tokens_per_step() as f64,
-            flops_per_second: planned.as_ref().and_then(|(_, speed)| *speed),
+            speed: Speed {
+                flops_per_step: flops_per_token * config.tokens_per_step() as f64,
+                flops_per_second: planned.as_ref().and_then(|(_, speed)| *speed),
+            },
             parameters: footprint.parameters,
             run: ranks.folder(&run),
             config,
@@ -148,13 +153,12 @@ impl Part<'_> {
             progress,
             wear,
             stop: Arc::clone(stop),
-            common_every: ranks.common_every(),
         };
         let learner = Learner::new(gpt, &session.config);
         let mut lock = None;
         ranks.led(|| {
             training::trial::<I>(&learner, &session)?;
-            // From here on there is a run, and what it leaves can be resumed.
+            // From here on the run exists on disk and can be resumed.
             lock = start.take().map(Start::commit).transpose()?;
             Ok(Vec::new())
         })?;
@@ -162,18 +166,18 @@ impl Part<'_> {
         let counter = stats::<I>(device).bytes_to_disk;
         session.wear.begin(counter);
         let mut journal = journal(&session, place, directory, session.wear.written(counter))?;
-        self.losses.write_down(session.progress.step, ranks, &mut journal)?;
-        Ok(Some(Opened { learner, optimizer, session, journal, lock }))
+        self.lost_ranks.write_down(session.progress.step, ranks, &mut journal)?;
+        Ok(Some(Opened { learner, optimizer, exchange, session, journal, lock }))
     }
 
-    /// Ends a run whose ranks have the same weights: asks the quiz, writes the summary and the report, and prints both.
+    /// Concludes a run after checking that all ranks have equal weights: quiz, summary and report, written and printed.
     fn conclude<I: Offloadable>(
         &self,
         outcome: &mut Outcome<I>,
         device: &I::Device,
         place: &Place,
     ) -> anyhow::Result<()> {
-        let mut summary = Summary::of(outcome, place, &stats::<I>(device).since(&self.surveyed))?;
+        let mut summary = Summary::new(outcome, place, &stats::<I>(device).since(&self.surveyed))?;
         let (step, wear) = (outcome.session.progress.step, outcome.session.wear);
         let written = wear.written(stats::<I>(device).bytes_to_disk);
         if written > 0
@@ -181,6 +185,7 @@ impl Part<'_> {
         {
             eprintln!("{error:#}: a run that goes on will not know of the last bytes written to the disk");
         }
+
         outcome.ranks.must_have_same_weights(&summary.weights_sha256)?;
         let (Some((plan, _)), args, run) = (&self.planned, self.args, &self.directory.path) else {
             return Ok(());
@@ -195,13 +200,14 @@ impl Part<'_> {
             summary.write(run)?;
         }
         report::write(run)?;
+
         if let Some(measured) = summary.measured() {
             eprintln!("{}", plan.compare(&measured));
         }
         eprintln!("{summary}");
         eprintln!("{}: checkpoints, metrics.jsonl and report.html", run.display());
         if outcome.ending == Ending::Interrupted {
-            eprintln!("resume with: {}", resuming(run, args.device, &args.ranks));
+            eprintln!("resume with: {}", resume_command(run, args.device, &args.ranks));
         }
         if args.json {
             println!("{}", summary.to_json()?);
@@ -210,15 +216,14 @@ impl Part<'_> {
     }
 }
 
-/// Says that a run has nothing left to do, and prints its summary where that is asked for.
-fn say_done(run: &Path, steps: u64, summary: Option<&String>) {
+fn print_done(run: &Path, steps: u64, summary: Option<&String>) {
     eprintln!("{} is done with its {steps} steps; raise train.steps by --set to train on", run.display());
     if let Some(summary) = summary {
         print!("{summary}");
     }
 }
 
-/// Validation sequences. Rank 0 alone measures, so the other ranks look no text up.
+/// Validation sequences. Only rank 0 evaluates, so only rank 0 looks the text up.
 fn validation_windows(
     config: &Config,
     data: &Data,
@@ -238,7 +243,6 @@ fn validation_windows(
     Ok(looked_up.map_or_else(|| windows(None), Ok)?)
 }
 
-/// Says where weights come from a run that had other texts to look up.
 fn warn_of_other_texts(directory: &RunDirectory, data: &Data) {
     if let (Some(pretrained), Some(indexes)) = (&directory.pretrained, &data.indexes)
         && pretrained.looks_up()
@@ -248,7 +252,6 @@ fn warn_of_other_texts(directory: &RunDirectory, data: &Data) {
     }
 }
 
-/// Prints the size of the training and validation data.
 fn describe(training: &TrainingWindows, validation: &ValidationWindows, data: &Data) {
     let targets = training.targets();
     eprintln!(
@@ -275,9 +278,9 @@ fn describe(training: &TrainingWindows, validation: &ValidationWindows, data: &D
     }
 }
 
-/// Count and limit of bytes written to the disk, before the optimizer's states are placed there. An error on all ranks where one
-/// of them may not take a step.
-fn wear_of<I: Offloadable>(
+/// Opens the count and limit of bytes written to the disk, before the optimizer's states are placed there. Fails on all
+/// ranks if one of them may not take a step.
+fn open_wear<I: Offloadable>(
     config: &Config,
     run: &Path,
     device: &I::Device,
@@ -295,7 +298,6 @@ fn wear_of<I: Offloadable>(
     Ok(wear)
 }
 
-/// The run's journal, with the line of this start.
 fn journal(
     session: &Session,
     place: &Place,
@@ -324,7 +326,7 @@ fn journal(
     Ok(journal)
 }
 
-/// A resumed run must have the training data it began with.
+/// Fails unless a resumed run has the training data it began with.
 fn same_data(progress: &mut Progress, training: &TrainingWindows) -> anyhow::Result<()> {
     let found = training.fingerprint()?;
     let expected = *progress.data.get_or_insert(found);

@@ -1,12 +1,12 @@
-//! Blocks that are read beside the program.
+//! Background reads of blocks.
 
 use super::*;
 
-/// Goes on reading until all of it has come or it fails.
-fn read_beside(sunk: &Sunk, into: &mut [u8]) -> Result<(), OffloadError> {
+/// Reads in the background to the end or a failure.
+fn read_in_background(spilled: &Spilled, into: &mut [u8]) -> Result<(), OffloadError> {
     let mut landing = Landing::default();
     for _ in 0..60_000 {
-        match sunk.read_beside(into, landing)? {
+        match spilled.read_in_background(into, landing)? {
             Some(under_way) => landing = under_way,
             None => return Ok(()),
         }
@@ -16,28 +16,30 @@ fn read_beside(sunk: &Sunk, into: &mut [u8]) -> Result<(), OffloadError> {
 }
 
 #[test]
-fn a_block_is_read_beside_the_program_whatever_its_size() {
+fn a_block_of_any_size_is_read_in_the_background() {
     by_each_means(128 << 20, |_, disk| {
         for len in [1, 4097, PIECE, 2 * PIECE + 9, 9 * PIECE + 5] {
             // Its last pieces are still being written.
-            let sunk = disk.write(&contents(len, len)).expect("room");
+            let spilled = disk.write(&contents(len, len)).expect("room");
             let mut read = vec![0; len];
-            read_beside(&sunk, &mut read).expect("as it was written");
+            read_in_background(&spilled, &mut read).expect("as it was written");
             assert!(read == contents(len, len));
-            // Others that are wanted soon take none of what is under way.
-            let begun = sunk.read_beside(&mut read, Landing::default()).expect("as it was written");
+
+            // Read-ahead takes no buffers of a read under way.
+            let begun = spilled.read_in_background(&mut read, Landing::default()).expect("as it was written");
             let taken = disk.bounce().reads();
-            disk.read_ahead(&[], Some(&sunk));
+            disk.read_ahead(&[], Some(&spilled));
             assert_eq!((disk.bounce().reads(), begun.is_some()), (taken, taken > 0));
-            // Where it was left off the caller goes on.
+
+            // A waiting caller continues with the missing pieces.
             let mut read = vec![0; len];
             let mut landing = Some(Landing::default());
             while let Some(begun) = landing.take_if(|landing| landing.pieces < 1) {
-                landing = sunk.read_beside(&mut read, begun).expect("as it was written");
+                landing = spilled.read_in_background(&mut read, begun).expect("as it was written");
             }
             if let Some(landing) = landing {
                 read[..PIECE].iter_mut().for_each(|byte| *byte ^= 1);
-                assert!(sunk.read_rest(&mut read, landing).is_ok(), "what has come is in the checksum");
+                assert!(spilled.read_rest(&mut read, landing).is_ok(), "what has come is in the checksum");
                 assert!(read[PIECE..] == contents(len, len)[PIECE..]);
                 assert!(read[..PIECE] != contents(len, len)[..PIECE], "and is not read again");
             }
@@ -47,26 +49,28 @@ fn a_block_is_read_beside_the_program_whatever_its_size() {
 }
 
 #[test]
-fn a_read_that_fails_beside_the_program_fails_nobody_else() {
+fn a_failed_background_read_fails_no_other_block() {
     by_each_means(128 << 20, |_, disk| {
         let len = 3 * PIECE + 5;
-        let sunk = disk.write(&contents(len, 1)).expect("room");
+        let spilled = disk.write(&contents(len, 1)).expect("room");
         disk.wait_for_writes().expect("written");
         let mut read = vec![0; len];
         disk.broken.store(1, Ordering::Relaxed);
-        let told = read_beside(&sunk, &mut read).expect_err("its first piece fails").to_string();
-        assert!(told.contains("reading block 0") && told.contains("Input/output error"), "{told}");
+        let message = read_in_background(&spilled, &mut read).expect_err("its first piece fails").to_string();
+        assert!(message.contains("reading block 0") && message.contains("Input/output error"), "{message}");
         assert_eq!(disk.bounce().taken(), 0, "nor does it keep buffers");
-        // A piece that failed when nobody wanted it is read again by who does.
+
+        // A waiting caller repeats a failed background read.
         disk.broken.store(1, Ordering::Relaxed);
-        let begun = sunk.read_beside(&mut read, Landing::default()).expect("nothing has come");
-        sunk.read_rest(&mut read, begun.expect("it is under way")).expect("as it was written");
+        let begun = spilled.read_in_background(&mut read, Landing::default()).expect("nothing has come");
+        spilled.read_rest(&mut read, begun.expect("it is under way")).expect("as it was written");
         assert!(read == contents(len, 1));
+
         let file = disk.bounce().exchange_file(Arc::new(tempfile::tempfile().expect("a file")));
-        damage(&file, sunk.parts[0].start);
+        damage(&file, spilled.parts[0].start);
         disk.bounce().exchange_file(file);
-        let told = read_beside(&sunk, &mut read).expect_err("changed").to_string();
-        assert!(told.contains("not those that were written"), "{told}");
+        let message = read_in_background(&spilled, &mut read).expect_err("changed").to_string();
+        assert!(message.contains("not those that were written"), "{message}");
         assert_eq!(disk.bounce().taken(), 0);
     });
 }

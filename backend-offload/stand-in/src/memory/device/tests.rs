@@ -1,4 +1,4 @@
-//! Device memory alone: what is refused, and what is known of bytes.
+//! Device memory alone: refusals, and knowledge of written bytes.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn finding<T: std::fmt::Debug>(checked: Result<T, Fault>) -> Finding {
 }
 
 #[test]
-fn a_device_holds_as_much_as_it_has_and_each_has_its_own() {
+fn each_device_has_its_own_capacity() {
     let mut memory = memory();
     let all = memory.allocate(1 << 20, 0).unwrap();
     assert_eq!((memory.allocate(1, 0), memory.used(0)), (None, 1 << 20));
@@ -52,7 +52,7 @@ fn an_access_must_lie_within_one_live_allocation() {
 }
 
 #[test]
-fn a_second_free_is_told_from_a_free_of_what_never_was() {
+fn a_double_free_differs_from_a_free_of_no_allocation() {
     let mut memory = memory();
     let start = memory.allocate(100, 0).unwrap();
     assert_eq!(finding(memory.mark_freed(start + 1)), Finding::OutsideMemory);

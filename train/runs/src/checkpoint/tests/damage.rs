@@ -1,4 +1,4 @@
-//! Every change to a checkpoint is found and named.
+//! Every change to a checkpoint is detected, and the error names the file.
 
 use std::fs::{self, File};
 
@@ -6,7 +6,6 @@ use proptest::{prelude::*, sample::Index};
 
 use super::*;
 
-/// The damaged file, as the error tells it.
 fn damaged_file(error: CheckpointError) -> String {
     match error {
         CheckpointError::Damaged { file, .. } => file,
@@ -107,7 +106,7 @@ fn a_manifest_and_a_pointer_that_are_devices_are_named() {
 }
 
 #[test]
-fn a_damaged_latest_is_an_error_that_offers_the_newest_whole_one() {
+fn a_damaged_latest_is_an_error_that_names_the_newest_whole_checkpoint() {
     let (_run, checkpoints) = store();
     let saved = [1, 2, 3, 4].map(|step| save(&checkpoints, step));
     flip(&saved[3].path.join("model"), 5, 0);
@@ -139,7 +138,7 @@ fn a_damaged_best_does_not_hide_behind_the_latest() {
 }
 
 #[test]
-fn without_a_pointer_the_newest_whole_one_is_the_latest() {
+fn without_a_pointer_the_newest_whole_checkpoint_is_the_latest() {
     let (_run, checkpoints) = store();
     let saved = [1, 2].map(|step| save(&checkpoints, step));
     fs::remove_file(checkpoints.folder.join("latest")).expect("removed");
@@ -155,7 +154,7 @@ fn without_a_pointer_the_newest_whole_one_is_the_latest() {
 }
 
 #[test]
-fn no_manifest_however_written_brings_the_reading_down() {
+fn no_damaged_manifest_panics_or_is_accepted() {
     let (_run, checkpoints) = store();
     let saved = save(&checkpoints, 3);
     let path = saved.path.join("manifest.json");

@@ -1,11 +1,10 @@
-//! Saves that fail: earlier checkpoints stay, nothing else does.
+//! Failed saves leave earlier checkpoints unchanged, and nothing else.
 
 use suite::Need;
 
 use super::*;
 
-/// Everything in the store, byte for byte.
-fn picture(checkpoints: &Checkpoints) -> Vec<(String, Vec<u8>)> {
+fn all_files(checkpoints: &Checkpoints) -> Vec<(String, Vec<u8>)> {
     let mut files = Vec::new();
     let mut folders = vec![checkpoints.folder.clone()];
     while let Some(folder) = folders.pop() {
@@ -22,9 +21,9 @@ fn picture(checkpoints: &Checkpoints) -> Vec<(String, Vec<u8>)> {
 }
 
 fn assert_nothing_changes(checkpoints: &Checkpoints, attempt: impl FnOnce() -> CheckpointError) -> String {
-    let before = picture(checkpoints);
+    let before = all_files(checkpoints);
     let error = attempt().to_string();
-    assert!(picture(checkpoints) == before, "{error}");
+    assert!(all_files(checkpoints) == before, "{error}");
     error
 }
 
@@ -126,7 +125,7 @@ mod full_disk {
     #[test]
     fn a_limit_on_file_sizes_leaves_the_store_as_it_was() {
         let run = tempfile::tempdir().expect("a folder");
-        // Blocks have 512 or 1024 bytes. Without the trap the signal would end the process.
+        // The limit counts blocks of 512 or 1024 bytes. Without the trap its signal would end the process.
         let limit = "trap '' XFSZ; ulimit -f 1000";
         assert_passed(&in_a_shell(&mut Command::new("sh"), limit, "saves_under_a_limit", run.path()));
     }

@@ -1,4 +1,4 @@
-//! Promises of a store of checkpoints, on real files.
+//! Tests of the checkpoint store with real files.
 
 mod crash;
 mod damage;
@@ -10,11 +10,10 @@ use anyhow::Context;
 
 use super::*;
 
-/// Some of it larger than what is read at a time.
+/// Names and sizes of files, one of them larger than a piece.
 const FILES: [(&str, usize); 3] =
     [("model", contents::PIECE + 1000), ("state", 300), ("tokenizer/vocabulary", 40)];
 
-/// Contents that tell which step they are of.
 fn contents_of(step: u64, file: &str, bytes: usize) -> Vec<u8> {
     let begin = (step * 31 + file.len() as u64) as usize;
     (begin..begin + bytes).map(|at| (at % 251) as u8).collect()
@@ -33,7 +32,6 @@ fn save(checkpoints: &Checkpoints, step: u64) -> Saved {
     checkpoints.save(step, 0, |folder| write_files(folder, step)).expect("nothing hinders")
 }
 
-/// Panics unless the checkpoint holds what was written into it.
 fn assert_holds(found: &Verified, step: u64) {
     assert_eq!(found.step, step);
     for (file, bytes) in FILES {
@@ -44,7 +42,6 @@ fn assert_holds(found: &Verified, step: u64) {
     }
 }
 
-/// The names in a folder, sorted.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).expect("a folder").flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -71,7 +68,7 @@ fn a_saved_checkpoint_is_found_as_the_latest_by_step_and_by_path() {
 }
 
 #[test]
-fn a_checkpoint_is_there_when_it_is_sealed_on_whatever_thread() {
+fn a_checkpoint_exists_once_it_is_sealed_on_any_thread() {
     let (_run, checkpoints) = store();
     save(&checkpoints, 1);
     let unsealed = checkpoints.write(2, 0, |folder| write_files(folder, 2)).expect("nothing hinders");
@@ -123,7 +120,7 @@ fn pruning_spares_the_latest_the_best_and_every_nth() {
 }
 
 #[test]
-fn the_checkpoint_saved_last_is_the_latest_though_its_step_is_lower() {
+fn the_latest_checkpoint_is_the_last_saved_even_at_a_lower_step() {
     let (_run, checkpoints) = store();
     for step in [100, 200, 300, 150] {
         save(&checkpoints, step);
@@ -137,7 +134,7 @@ fn the_checkpoint_saved_last_is_the_latest_though_its_step_is_lower() {
 }
 
 #[test]
-fn a_step_saved_again_takes_the_place_of_its_predecessor() {
+fn a_step_saved_again_replaces_its_predecessor() {
     let (_run, checkpoints) = store();
     save(&checkpoints, 1);
     let again =

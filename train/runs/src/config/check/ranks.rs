@@ -1,30 +1,14 @@
-//! Settings that an exchange between ranks does not go with.
+//! Settings that are incompatible with an exchange between ranks.
 
 use super::Refusals;
 use crate::config::{Config, ExchangeKind, PlacementKind};
 
 impl Refusals {
-    /// Refuses settings that an exchange does not go with.
     pub(super) fn ranks(&mut self, config: &Config) {
         match config.ranks.exchange {
             ExchangeKind::Exact => {}
             ExchangeKind::OneBit => self.one_bit(config),
             ExchangeKind::Rarely => self.rarely(config),
-            ExchangeKind::Late => self.late(config),
-        }
-    }
-
-    fn late(&mut self, Config { memory, .. }: &Config) {
-        let waits = [
-            (memory.shard, "memory.shard", "true", "false"),
-            (memory.optimizer == PlacementKind::Host, "memory.optimizer", "\"host\"", "\"device\""),
-        ];
-        for (_, key, value, other) in waits.into_iter().filter(|(is_set, ..)| *is_set) {
-            let text = format!(
-                "`{key}` = {value} waits for the other ranks in every step, and `ranks.exchange` = \"late\" is for steps that do \
-                 not; set `{key}` to {other}, or `ranks.exchange` to \"exact\""
-            );
-            self.add(&["ranks.exchange", key], text);
         }
     }
 

@@ -1,0 +1,318 @@
+//! All blocks, and every byte count. A transition of a block and its posting are one call, so the two cannot differ. A call
+//! that fails changes nothing (`reports_that_contradict_the_books_are_faults_and_change_nothing`).
+//!
+//! Memory of a dropped block counts until its transfer ends (`a_block_removed_on_its_way_counts_until_its_move_ends`).
+
+use crate::block::{Arena, Block, BlockId, Preference, Tier, Token};
+use crate::copies::{Change, Copies, Fate, TierSet};
+use crate::fault::{Fault, illegal};
+use crate::ledger::Ledger;
+use crate::limit::Limit;
+
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    ledger: Ledger,
+    /// Transfers under way, oldest first.
+    under_way: Vec<UnderWay>,
+    started: u64,
+    /// Blocks with a preference.
+    hinted: u64,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u32,
+    block: Option<Block>,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    token: Token,
+    id: BlockId,
+    /// The block, if the program dropped it meanwhile. Its memory counts until the transfer ends.
+    removed: Option<Box<Block>>,
+}
+
+/// The end of a transfer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ended {
+    pub id: BlockId,
+    pub bytes: u64,
+    pub to: Option<Tier>,
+    pub frees: Option<Tier>,
+    /// The tier below the device that held the contents before the end.
+    pub copy: Option<Tier>,
+    /// `None` if the block was removed meanwhile.
+    pub fate: Option<Fate>,
+}
+
+/// A block that an operation names.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Used {
+    pub bytes: u64,
+    /// Number of the operation that used it before.
+    pub last_use: u64,
+    pub is_on_device: bool,
+}
+
+impl Blocks {
+    pub fn new(budget: Limit) -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            ledger: Ledger::new(budget),
+            under_way: Vec::new(),
+            started: 0,
+            hinted: 0,
+        }
+    }
+
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    pub fn set_budget(&mut self, budget: Limit) {
+        self.ledger.set_budget(budget);
+    }
+
+    pub fn reset_peaks(&mut self) {
+        self.ledger.reset_peaks();
+    }
+
+    /// The allocator gave all spare slices back.
+    pub fn trim(&mut self) {
+        self.ledger.trim();
+    }
+
+    pub fn get(&self, id: BlockId) -> Option<&Block> {
+        let slot = self.slots.get(id.index as usize)?;
+        slot.block.as_ref().filter(|_| slot.generation == id.generation)
+    }
+
+    pub fn block(&self, id: BlockId) -> Result<&Block, Fault> {
+        self.get(id).ok_or(Fault::UnknownBlock(id))
+    }
+
+    fn block_mut(&mut self, id: BlockId) -> Result<&mut Block, Fault> {
+        find(&mut self.slots, id)
+    }
+
+    pub fn live(&self) -> impl Iterator<Item = (BlockId, &Block)> + Clone {
+        self.slots.iter().enumerate().filter_map(|(index, slot)| {
+            Some((BlockId { index: index as u32, generation: slot.generation }, slot.block.as_ref()?))
+        })
+    }
+
+    /// The block alive with this index.
+    pub fn id(&self, index: u32) -> Option<BlockId> {
+        let slot = self.slots.get(index as usize)?;
+        slot.block.as_ref().map(|_| BlockId { index, generation: slot.generation })
+    }
+
+    pub fn count(&self) -> u64 {
+        (self.slots.len() - self.free.len()) as u64
+    }
+
+    /// The most blocks ever alive at a time.
+    pub fn most(&self) -> u64 {
+        self.slots.len() as u64
+    }
+
+    /// Whether the program prefers a place for any block.
+    pub fn has_preferences(&self) -> bool {
+        self.hinted > 0
+    }
+
+    // ---- the program's blocks -------------------------------------------------------------------------
+
+    /// Adds a block, which has no memory anywhere.
+    pub fn insert(&mut self, bytes: u64, arena: Arena, now: u64) -> BlockId {
+        let block = Block::new(bytes, arena, now);
+        if let Some(index) = self.free.pop() {
+            let slot = &mut self.slots[index as usize];
+            slot.generation = slot.generation.wrapping_add(1);
+            slot.block = Some(block);
+            return BlockId { index, generation: slot.generation };
+        }
+        self.slots.push(Slot { generation: 0, block: Some(block) });
+        BlockId { index: (self.slots.len() - 1) as u32, generation: 0 }
+    }
+
+    /// Removes a block. Its bytes are free at once, those of a move of the device when that ends.
+    pub fn remove(&mut self, id: BlockId) -> Result<(), Fault> {
+        let block = *self.block(id)?;
+        if block.copies.moving().is_none() {
+            self.ledger.post(block.bytes, block.arena, freed(&block.copies))?;
+        }
+        if let Some(at) = block.copies.token().and_then(|token| self.position(token).ok()) {
+            if block.copies.moving().is_some() {
+                self.under_way[at].removed = Some(Box::new(block));
+            } else {
+                self.under_way.remove(at);
+            }
+        }
+        self.slots[id.index as usize].block = None;
+        self.free.push(id.index);
+        self.hinted -= u64::from(block.preference != Preference::Policy);
+        Ok(())
+    }
+
+    /// The contents changed in a tier. Returns the tiers whose copies became stale by it, and hold them no more.
+    pub fn wrote(&mut self, id: BlockId, tier: Tier) -> Result<TierSet, Fault> {
+        let block = *self.block(id)?;
+        if tier == Tier::Device && block.copies.is_dirty() {
+            return Ok(TierSet::default());
+        }
+        let mut copies = block.copies;
+        let change = copies.wrote(tier).ok_or_else(|| illegal("written", id, &block))?;
+        self.ledger.post(block.bytes, block.arena, change)?;
+        if let Some(token) = block.copies.token()
+            && copies.token().is_none()
+        {
+            self.under_way.remove(self.position(token)?);
+        }
+        self.block_mut(id)?.copies = copies;
+        Ok(change.loses)
+    }
+
+    // ---- transfers ------------------------------------------------------------------------------------
+
+    /// Starts a transfer. `attempted` names it in a fault.
+    pub fn start(
+        &mut self,
+        id: BlockId,
+        to: Option<Tier>,
+        frees: Option<Tier>,
+        attempted: &'static str,
+    ) -> Result<Token, Fault> {
+        let block = find(&mut self.slots, id)?;
+        let token = Token(self.started);
+        let mut copies = block.copies;
+        let change = copies.start(token, to, frees).ok_or_else(|| illegal(attempted, id, block))?;
+        self.ledger.post(block.bytes, block.arena, change)?;
+        block.copies = copies;
+        self.under_way.push(UnderWay { token, id, removed: None });
+        self.started += 1;
+        Ok(token)
+    }
+
+    /// Ends a transfer. One that failed leaves the block where it was, dirty or clean as it was.
+    pub fn end(&mut self, token: Token, succeeded: bool) -> Result<Ended, Fault> {
+        let at = self.position(token)?;
+        let UnderWay { id, removed, .. } = &mut self.under_way[at];
+        let (id, is_removed) = (*id, removed.is_some());
+        let block = match removed {
+            Some(block) => block,
+            None => find(&mut self.slots, id)?,
+        };
+        let (bytes, copy, mut copies) = (block.bytes, block.copies.copy(), block.copies);
+        let ended = copies.end(succeeded).ok_or(Fault::UnknownMove(token))?;
+        let loses = if is_removed { block.copies.all() } else { ended.loses };
+        self.ledger.post(bytes, block.arena, Change { gains: None, loses })?;
+        block.copies = copies;
+        self.under_way.remove(at);
+        let fate = (!is_removed).then_some(ended.fate);
+        Ok(Ended { id, bytes, to: ended.to, frees: ended.frees, copy, fate })
+    }
+
+    fn position(&self, token: Token) -> Result<usize, Fault> {
+        let found = self.under_way.binary_search_by_key(&token, |under_way| under_way.token);
+        found.map_err(|_| Fault::UnknownMove(token))
+    }
+
+    /// The block of a transfer under way; `None` if it was removed.
+    fn carried(&self, under_way: &UnderWay) -> Option<&Block> {
+        self.get(under_way.id).filter(|_| under_way.removed.is_none())
+    }
+
+    /// The oldest move to or from the device.
+    pub fn oldest(&self) -> Option<Token> {
+        let moves = |under_way: &UnderWay| {
+            self.carried(under_way).is_none_or(|block| block.copies.moving().is_some())
+        };
+        self.under_way.iter().find(|under_way| moves(under_way)).map(|under_way| under_way.token)
+    }
+
+    /// The transfers that free device memory when they end, oldest first, with their bytes.
+    pub fn departing(&self) -> impl Iterator<Item = (Token, u64)> {
+        self.under_way.iter().filter_map(|under_way| {
+            let block = match &under_way.removed {
+                Some(block) => &**block,
+                None => self.get(under_way.id).filter(|block| block.copies.departs())?,
+            };
+            Some((under_way.token, block.bytes))
+        })
+    }
+
+    /// Bytes of device memory that they free.
+    pub fn departing_bytes(&self) -> u64 {
+        self.departing().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// The block that is being loaded from the disk.
+    pub fn loading(&self) -> Option<(Token, BlockId)> {
+        self.under_way.iter().find_map(|under_way| {
+            let block = self.carried(under_way)?;
+            block.copies.loading().map(|token| (token, under_way.id))
+        })
+    }
+
+    // ---- notes on blocks ------------------------------------------------------------------------------
+
+    /// The operation `now` uses the block, which stays if it was leaving. `None` if the operation has named it before.
+    pub fn note_use(&mut self, id: BlockId, now: u64) -> Result<Option<Used>, Fault> {
+        let block = self.block_mut(id)?;
+        if block.last_use == now {
+            return Ok(None);
+        }
+        let last_use = std::mem::replace(&mut block.last_use, now);
+        block.ahead = false;
+        block.copies.keep();
+        Ok(Some(Used { bytes: block.bytes, last_use, is_on_device: block.is_on_device() }))
+    }
+
+    /// Keeps a block that is on the device there for the rest of its life.
+    pub fn pin(&mut self, id: BlockId) -> Result<(), Fault> {
+        let block = *self.block(id)?;
+        if !block.is_on_device() {
+            return Err(illegal("pinned", id, &block));
+        }
+        self.block_mut(id)?.pinned = true;
+        Ok(())
+    }
+
+    pub fn prefer(&mut self, id: BlockId, preference: Preference) -> Result<(), Fault> {
+        let before = std::mem::replace(&mut self.block_mut(id)?.preference, preference);
+        self.hinted -= u64::from(before != Preference::Policy);
+        self.hinted += u64::from(preference != Preference::Policy);
+        Ok(())
+    }
+
+    /// A move of the block failed in the operation `now`.
+    pub fn note_failure(&mut self, id: BlockId, now: u64) -> Result<(), Fault> {
+        self.block_mut(id)?.stuck_in = now;
+        Ok(())
+    }
+
+    /// Blocks whose moves failed are tried again.
+    pub fn forgive_failures(&mut self) {
+        self.slots.iter_mut().filter_map(|slot| slot.block.as_mut()).for_each(|block| block.stuck_in = 0);
+    }
+
+    /// Sets whether the block came ahead of its use. Returns the value before.
+    pub fn set_ahead(&mut self, id: BlockId, ahead: bool) -> Result<bool, Fault> {
+        Ok(std::mem::replace(&mut self.block_mut(id)?.ahead, ahead))
+    }
+}
+
+fn find(slots: &mut [Slot], id: BlockId) -> Result<&mut Block, Fault> {
+    let slot = slots.get_mut(id.index as usize).ok_or(Fault::UnknownBlock(id))?;
+    slot.block.as_mut().filter(|_| slot.generation == id.generation).ok_or(Fault::UnknownBlock(id))
+}
+
+/// Gives up everything that tiers hold of a block.
+fn freed(copies: &Copies) -> Change {
+    Change { gains: None, loses: copies.all() }
+}

@@ -1,0 +1,435 @@
+//! The forecast: predicts when each block is used next, from where the program is in its own past.
+//!
+//! A cursor runs along the [`History`], behind the program: the operation it points at looks like the one that runs,
+//! and so did those before. The next uses of that operation's operands predict those of the current ones. Nothing else
+//! is assumed: where a step begins, which phases there are and what belongs together all follow from the repetition. A
+//! marked step only saves the operations it takes to be sure of a place.
+//!
+//! Operations that differ from the past in the sizes of their operands alone are followed, as rows of an embedding do
+//! (`a_step_is_foretold_although_some_blocks_have_other_sizes_each_time`): the place of its last use identifies a
+//! block. Where several in a row look unlike the past and like some other time, that time is taken for the better one.
+//!
+//! When the program turns elsewhere, the cursor is lost at once and recency decides, until the latest operations look
+//! like some earlier ones again: another phase, or the same one after an interruption. Expectations for blocks not used
+//! since are then replaced: a block that lived at that earlier time is used next when it was used next then.
+//!
+//! A program that never repeats is left to recency (`a_program_that_never_repeats_is_left_to_recency`). An interruption
+//! costs no more than itself (`an_interruption_costs_no_more_than_itself`).
+
+use crate::block::BlockId;
+use crate::history::{CONTEXT, History, Named, Next};
+use crate::replacements::Replacements;
+
+/// The expected future of one block.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Outlook {
+    generation: u32,
+    /// The operation after which it was born.
+    born: u64,
+    /// The operation that used it last; 0 for none.
+    used: u64,
+    /// The operation of this step that used it first, or the block whose place it took.
+    first: u64,
+    /// It took the place of another block.
+    inherits: bool,
+    /// Where in the trace it was used last.
+    place: u64,
+    /// The operation before which it is used or freed; 0 if unknown.
+    due: u64,
+    /// The block's position among the operands of that operation.
+    operand: usize,
+    /// It is freed then, and not used.
+    ends: bool,
+}
+
+/// The program's next dealing with a block, as far as it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Future {
+    /// Nothing is known, or the expected use did not happen.
+    Unknown,
+    /// It is used in so many operations.
+    Used(u64),
+    /// The program frees it in so many operations.
+    Freed(u64),
+}
+
+/// The operation before which a block is used or freed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Due {
+    pub operation: u64,
+    /// The block's position among the operands of that operation.
+    pub operand: usize,
+    /// It is freed, and not used.
+    pub ends: bool,
+}
+
+/// An operand of an operation still to come.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Foreseen {
+    pub bytes: u64,
+    /// It has no memory anywhere before.
+    pub is_new: bool,
+    /// The operation changes it.
+    pub written: bool,
+    /// Its next use or its end, if that is known.
+    pub due: Option<Due>,
+}
+
+/// How the operation that begins goes on from those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Course {
+    /// Nothing is known, as before.
+    Unknown,
+    /// As an earlier time.
+    Foretold,
+    /// As an earlier time, but with more bytes.
+    Larger,
+    /// The place was `lost`, or another one was `found`; then the expectations of all blocks have changed.
+    Elsewhere { lost: bool, found: bool },
+}
+
+/// Finds the program's place in its own past, and predicts its next operations from there.
+#[derive(Debug)]
+pub(crate) struct Forecast {
+    trace: History,
+    /// By index of the block.
+    outlooks: Vec<Outlook>,
+    /// The operation of the past that the program is at.
+    cursor: Option<u64>,
+    /// Operations in a row that were followed although their operands have other sizes than in the past.
+    resized: u64,
+    /// The operation of another time that the latest of these look like.
+    rival: Option<u64>,
+    /// Operations with which marked steps began, latest last.
+    beginnings: [u64; BEGINNINGS],
+    /// A step was marked and no operation has run since.
+    marked: bool,
+    /// Operations of the past that may be looked through to set expectations anew. Each operation earns a few, so that a
+    /// program that turns back and forth pays no more for it than one that does not.
+    credit: u64,
+    /// The operation before the first one of this step, by its mark.
+    began: u64,
+    /// The operation with which a marked step began and expectations were set anew, latest.
+    anchored: u64,
+}
+
+const BEGINNINGS: usize = 8;
+
+impl Forecast {
+    pub fn new() -> Self {
+        Self {
+            trace: History::new(),
+            outlooks: Vec::new(),
+            cursor: None,
+            resized: 0,
+            rival: None,
+            // The first step may begin with the program.
+            beginnings: std::array::from_fn(|n| u64::from(n == BEGINNINGS - 1)),
+            marked: false,
+            credit: 0,
+            anchored: 0,
+            began: 0,
+        }
+    }
+
+    /// Whether the program is where it has been before.
+    pub fn knows(&self) -> bool {
+        self.cursor.is_some()
+    }
+
+    /// The number of the operation that runs.
+    pub fn now(&self) -> u64 {
+        self.trace.end() - 1
+    }
+
+    fn outlook(&self, id: BlockId) -> Option<&Outlook> {
+        self.outlooks.get(id.index as usize).filter(|outlook| outlook.generation == id.generation)
+    }
+
+    pub fn future(&self, id: BlockId) -> Future {
+        let now = self.now();
+        match self.outlook(id) {
+            Some(outlook) if outlook.due > now && outlook.ends => Future::Freed(outlook.due - now),
+            Some(outlook) if outlook.due > now => Future::Used(outlook.due - now),
+            _ => Future::Unknown,
+        }
+    }
+
+    /// How many operations ago the program was where it is now.
+    pub fn period(&self) -> Option<u64> {
+        Some(self.now() - self.cursor?)
+    }
+
+    /// The next dealing with a block, as far as it is known.
+    pub fn due(&self, id: BlockId) -> Option<Due> {
+        let now = self.now();
+        let outlook = self.outlook(id).filter(|outlook| outlook.due > now)?;
+        Some(Due { operation: outlook.due, operand: outlook.operand, ends: outlook.ends })
+    }
+
+    /// The operands of an operation a period from a `past` one, as expected. None before the past was over.
+    pub fn foreseen(&self, past: u64) -> impl Iterator<Item = Foreseen> {
+        let period = self.period().unwrap_or(0);
+        let past = if past < self.now() { past } else { 0 };
+        self.trace.uses(past).map(move |place| {
+            let (bytes, is_new) = self.trace.size(place);
+            let due = match self.trace.next(place) {
+                Next::Used(after) => Some((past + after, self.trace.operand(place), false)),
+                Next::Freed(after) => Some((past + after + 1, 0, true)),
+                // The block has not been used since. Its expected use is also that of the block that will replace it.
+                Next::Unknown => self
+                    .trace
+                    .block(place)
+                    .and_then(|id| self.outlook(id))
+                    .filter(|outlook| outlook.place == place && outlook.due > 0)
+                    .map(|outlook| (outlook.due, outlook.operand, outlook.ends)),
+            };
+            let due = due.map(|(then, operand, ends)| Due { operation: then + period, operand, ends });
+            Foreseen { bytes, is_new, written: self.trace.is_written(place), due }
+        })
+    }
+
+    /// The block that was this operand of an operation.
+    pub fn operand(&self, number: u64, operand: usize) -> Option<BlockId> {
+        self.trace.block(self.trace.uses(number).nth(operand)?)
+    }
+
+    /// The operation that runs changed a block.
+    pub fn wrote(&mut self, id: BlockId) {
+        let now = self.now();
+        if let Some(place) =
+            self.outlook(id).filter(|outlook| outlook.used == now).map(|outlook| outlook.place)
+        {
+            self.trace.write(place);
+        }
+    }
+
+    /// The operation that used the block last, or before which it was born.
+    pub fn used(&self, id: BlockId) -> u64 {
+        self.outlook(id).map_or(0, |outlook| outlook.used.max(outlook.born))
+    }
+
+    pub fn born(&mut self, id: BlockId) {
+        let index = id.index as usize;
+        if self.outlooks.len() <= index {
+            self.outlooks.resize(index + 1, Outlook::default());
+        }
+        self.outlooks[index] = Outlook { generation: id.generation, born: self.now(), ..Outlook::default() };
+    }
+
+    /// The recency of a block whose future is unknown: its last use, plus the time that it has been in use. A block used
+    /// throughout a step is used early in the next one.
+    pub fn recent(&self, id: BlockId) -> u64 {
+        self.outlook(id).map_or(0, |outlook| {
+            let used = outlook.used.max(outlook.born);
+            used + used.saturating_sub(outlook.first.max(1))
+        })
+    }
+
+    pub fn freed(&mut self, id: BlockId) {
+        let now = self.now();
+        if let Some(outlook) = self.outlook(id).copied().filter(|outlook| outlook.used > 0) {
+            self.trace.learn(outlook.place, Next::Freed(now - outlook.used), 0);
+            self.pass_on(&outlook);
+        }
+    }
+
+    /// The block born in the operation that used another one of its size last takes the place of that.
+    fn pass_on(&mut self, freed: &Outlook) {
+        let (bytes, _) = self.trace.size(freed.place);
+        for place in self.trace.uses(freed.used) {
+            let Some(heir) = self.trace.block(place).filter(|_| self.trace.size(place) == (bytes, true))
+            else {
+                continue;
+            };
+            let outlook = &mut self.outlooks[heir.index as usize];
+            if outlook.generation == heir.generation && !outlook.inherits && outlook.used >= freed.used {
+                (outlook.first, outlook.inherits) = (freed.first, true);
+                return;
+            }
+        }
+    }
+
+    pub fn mark_step(&mut self) {
+        self.marked = true;
+        self.began = self.now();
+    }
+
+    /// The program runs an operation over these blocks.
+    pub fn observe(&mut self, operands: &(impl Iterator<Item = Named> + Clone)) -> Course {
+        let number = self.trace.end();
+        self.credit = (self.credit + 2).min(number);
+        let place = self.trace.uses_end();
+        let context = self.trace.push(operands.clone());
+        let expected = self.cursor.map(|cursor| cursor + 1);
+        let begins = std::mem::take(&mut self.marked);
+        // This needs the operands' expectations, which the loop below replaces.
+        let found = self.find(number, expected, context, begins);
+        for (n, Named { block: id, .. }) in operands.clone().enumerate() {
+            let Some(outlook) = self.outlooks.get_mut(id.index as usize) else { continue };
+            let place = place + n as u64;
+            if outlook.used > 0 {
+                self.trace.learn(outlook.place, Next::Used(number - outlook.used), n);
+                self.trace.used_before(place);
+            }
+            (outlook.used, outlook.place) = (number, place);
+            if outlook.first <= self.began {
+                outlook.first = number;
+            }
+            (outlook.due, outlook.ends) = (0, false);
+        }
+        self.cursor = found;
+        let foretold = found == expected;
+        if let Some(cursor) = found {
+            if !foretold {
+                self.anchor(number, cursor, begins);
+            }
+            self.expect(number, cursor);
+        }
+        match (expected, found) {
+            (None, None) => Course::Unknown,
+            (_, Some(past)) if foretold => {
+                let is_larger = self.resized > 0 && self.bytes(number) > self.bytes(past);
+                if is_larger { Course::Larger } else { Course::Foretold }
+            }
+            (before, now) => Course::Elsewhere { lost: before.is_some(), found: now.is_some() },
+        }
+    }
+
+    /// Bytes of an operation's operands.
+    fn bytes(&self, number: u64) -> u64 {
+        self.trace.uses(number).map(|place| self.trace.size(place).0).sum()
+    }
+
+    /// The past operation that corresponds to this one.
+    fn find(
+        &mut self,
+        number: u64,
+        expected: Option<u64>,
+        context: Option<u64>,
+        begins: bool,
+    ) -> Option<u64> {
+        let fits = |past: &u64| self.trace.look_alike(*past, number);
+        let mut begun = None;
+        if begins {
+            let known = expected.is_some_and(|expected| self.beginnings.contains(&expected));
+            let mut before = self.beginnings.iter().rev().copied().filter(|begun| *begun > 0);
+            let found = before.clone().find(fits);
+            begun = before.find(|past| self.has_such_operands(number, *past));
+            self.beginnings.rotate_left(1);
+            self.beginnings[BEGINNINGS - 1] = number;
+            if !known && found.is_some() {
+                (self.resized, self.rival) = (0, None);
+                return found;
+            }
+        }
+        let looks_right = expected.filter(fits);
+        let rival = self.rival.map(|rival| rival + 1).filter(fits).or(context);
+        let resized = expected.filter(|past| looks_right.is_none() && self.differs_in_sizes(number, *past));
+        // So many that look unlike the past are no accident, if they look like something else.
+        let is_elsewhere = rival.is_some() && self.resized + 1 >= CONTEXT;
+        match (looks_right, resized) {
+            (None, Some(_)) if !is_elsewhere => {
+                (self.resized, self.rival) = (self.resized + 1, rival);
+                resized
+            }
+            _ => {
+                (self.resized, self.rival) = (0, None);
+                looks_right.or(rival).or(begun)
+            }
+        }
+    }
+
+    /// Whether the operation that begins has as many operands as the `past` one, new or used before as those were.
+    fn has_such_operands(&self, number: u64, past: u64) -> bool {
+        let (here, there) = (self.trace.uses(number), self.trace.uses(past));
+        here.end - here.start == there.end - there.start
+            && here.zip(there).all(|(here, there)| {
+                let is_first = !self.is_used(here);
+                is_first == self.trace.is_first(there) && self.trace.size(here).1 == self.trace.size(there).1
+            })
+    }
+
+    /// Whether an earlier operation used the block at this place.
+    fn is_used(&self, place: u64) -> bool {
+        self.trace.block(place).and_then(|id| self.outlook(id)).is_some_and(|outlook| outlook.used > 0)
+    }
+
+    /// Whether the operation that begins names the expected blocks, some of them in other sizes than the `past` one's:
+    /// each comes from the same place, or has not been used before, as there.
+    fn differs_in_sizes(&self, number: u64, past: u64) -> bool {
+        let (here, there) = (self.trace.uses(number), self.trace.uses(past));
+        let as_many = here.end - here.start == there.end - there.start && !here.is_empty();
+        as_many
+            && here.zip(there).enumerate().all(|(n, (here, there))| {
+                let ((bytes, is_new), (bytes_then, was_new)) =
+                    (self.trace.size(here), self.trace.size(there));
+                let block = self.trace.block(here).and_then(|id| self.outlook(id));
+                match block.filter(|outlook| outlook.used > 0) {
+                    None => is_new == was_new && self.trace.is_first(there),
+                    Some(outlook) if outlook.due > 0 => {
+                        outlook.due == number && !outlook.ends && outlook.operand == n
+                    }
+                    Some(_) => bytes == bytes_then && !self.trace.is_first(there),
+                }
+            })
+    }
+
+    /// Expects of the operation's operands what came of those of the past one.
+    fn expect(&mut self, number: u64, past: u64) {
+        for (here, there) in self.trace.uses(number).zip(self.trace.uses(past)) {
+            let next = self.trace.next(there);
+            let Some(id) = self.trace.block(here) else { continue };
+            let outlook = &mut self.outlooks[id.index as usize];
+            if outlook.generation != id.generation || outlook.place != here {
+                continue;
+            }
+            outlook.operand = self.trace.operand(there);
+            (outlook.due, outlook.ends) = match next {
+                Next::Unknown => (0, false),
+                Next::Used(after) => (number + after, false),
+                Next::Freed(after) => (number + after + 1, true),
+            };
+        }
+    }
+
+    /// The program has been found at another place: replaces the expectations of blocks used before.
+    fn anchor(&mut self, number: u64, past: u64, begins: bool) {
+        let period = number - past;
+        // A marked step is looked through for itself, whatever guesses within it have cost.
+        let pays = begins && period <= number - self.anchored;
+        if pays || self.credit >= period {
+            if pays {
+                self.anchored = number;
+            } else {
+                self.credit -= period;
+            }
+            let mut heirs = Replacements::new(self.trace.uses(past + 1).start..self.trace.uses(number).start);
+            // Backwards, so that the earliest use is the one that stays.
+            for then in (past + 1..number).rev() {
+                heirs.look_at(&self.trace, then);
+                for place in self.trace.uses(then) {
+                    let Some(id) = heirs.at(place) else { continue };
+                    let outlook = &mut self.outlooks[id.index as usize];
+                    if outlook.generation != id.generation {
+                        continue;
+                    }
+                    let persists = if self.trace.block(place) == Some(id) {
+                        outlook.born <= past
+                    } else {
+                        heirs.inherits(place) || !self.trace.size(place).1
+                    };
+                    let (at, place) = if persists { (then, place) } else { (outlook.used, outlook.place) };
+                    outlook.ends = false;
+                    outlook.due = at + period;
+                    outlook.operand = place.saturating_sub(self.trace.uses(at).start) as usize;
+                }
+            }
+        }
+        for back in 1..CONTEXT.min(past) {
+            if self.trace.look_alike(number - back, past - back) {
+                self.expect(number - back, past - back);
+            }
+        }
+    }
+}

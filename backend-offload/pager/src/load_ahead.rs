@@ -1,0 +1,105 @@
+//! Loads ahead: blocks on disk come back to the host before an operation needs them.
+//!
+//! The blocks that are used next are loaded, if their next use is known
+//! (`nothing_is_raised_ahead_unless_its_next_use_is_known`). They take the place of others that are spilled for free because
+//! the disk has them. Only blocks needed at least three times as late are spilled: an operation that fills the host would
+//! otherwise spill the loaded block again first.
+//!
+//! One block at a time is loaded ahead. Its host memory counts from the start; the block counts as on disk until all its
+//! bytes have come. An operation that needs the block finishes the load in the same memory
+//! (`an_operation_finishes_what_is_under_way_and_makes_no_other_room_for_it`).
+
+use crate::block::{Place, Tier};
+use crate::forecast::Future;
+use crate::limit::Limit;
+use crate::rooms::Rooms;
+use crate::steps::Step;
+use crate::view::View;
+
+/// A block is spilled for a loaded one if it is needed this many times as late. With 2, more is read.
+const LATER: u64 = 3;
+
+/// Blocks that are chosen at a time.
+const SOON: usize = 16;
+
+#[derive(Debug, Default)]
+pub(crate) struct LoadAhead {
+    /// Blocks to be spilled, and to be loaded then, the first one last.
+    chosen: Vec<Step>,
+    /// The operation in which they were chosen.
+    at: u64,
+}
+
+impl LoadAhead {
+    /// Forgets the blocks that were chosen.
+    pub fn forget(&mut self) {
+        self.chosen.clear();
+    }
+
+    /// The next step: a block is loaded, or one that the disk has is spilled.
+    pub fn next(&mut self, view: View, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
+        if let Some((_, block)) = view.blocks.loading() {
+            return Some(Step::LoadAhead { block });
+        }
+        if view.known().is_none() || view.blocks.ledger().held(Tier::Disk) == 0 {
+            return None;
+        }
+        // To choose looks at every block.
+        if view.request.number() - self.at > view.blocks.count() / 64 {
+            self.at = view.request.number();
+            self.chosen = to_be_exchanged(view, rooms().host);
+        }
+        while let Some(step) = self.chosen.last().copied() {
+            if is_of_use(view, step) {
+                return Some(step);
+            }
+            self.chosen.pop();
+        }
+        None
+    }
+}
+
+fn is_of_use(view: View, step: Step) -> bool {
+    let (Step::Spill { block: id } | Step::LoadAhead { block: id }) = step else { return false };
+    view.blocks.get(id).is_some_and(|block| match step {
+        Step::LoadAhead { .. } => block.place() == Place::Away(Tier::Disk),
+        _ => block.rests_on_host() && block.is_on_disk(),
+    })
+}
+
+/// The blocks to be loaded, and those to be spilled before, the first one last.
+fn to_be_exchanged(view: View, room: Limit) -> Vec<Step> {
+    let (Some(forecast), Some(mut room)) = (view.known(), room.get()) else { return Vec::new() };
+    let resting = view.blocks.live().filter(|(_, block)| block.rests_on_host());
+    let resting = resting.map(|(id, block)| (view.depth(id, block), id, block));
+    // A block needed later would be the next to be spilled.
+    let latest = resting.clone().map(|(depth, ..)| depth).max().unwrap_or(u64::MAX);
+    let spilled = resting.filter(|(_, _, block)| block.is_on_disk());
+    let mut spilled: Vec<_> = spilled.map(|(depth, id, block)| (depth, id, block.bytes)).collect();
+    spilled.sort_unstable_by_key(|(depth, id, _)| (*depth, id.index));
+    let mut steps = Vec::new();
+    for block in view.soon_from_disk(SOON) {
+        let (Future::Used(after), Some(wanted)) = (forecast.future(block), view.blocks.get(block)) else {
+            break;
+        };
+        if after >= latest {
+            break;
+        }
+        while room < wanted.bytes
+            && let Some((_, block, bytes)) = spilled.pop_if(|(depth, ..)| *depth / LATER >= after)
+        {
+            room += bytes;
+            steps.push(Step::Spill { block });
+        }
+        if room < wanted.bytes {
+            break;
+        }
+        room -= wanted.bytes;
+        steps.push(Step::LoadAhead { block });
+    }
+    // No block is spilled for nothing.
+    steps
+        .truncate(steps.iter().rposition(|step| matches!(step, Step::LoadAhead { .. })).map_or(0, |n| n + 1));
+    steps.reverse();
+    steps
+}

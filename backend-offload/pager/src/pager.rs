@@ -1,0 +1,485 @@
+//! The pager's public face: blocks, operations and moves, as an adapter reports them and asks for them.
+
+use crate::Oversized;
+use crate::block::{Arena, Block, BlockId, Place, Preference, Tier, Token};
+use crate::blocks::Blocks;
+use crate::copies::TierSet;
+use crate::counters::Counters;
+use crate::eviction::Eviction;
+use crate::fault::{Fault, Shortage, Stop, illegal};
+use crate::forecast::Course;
+use crate::ledger::Ledger;
+use crate::limit::Limit;
+use crate::listeners::Listeners;
+use crate::outcome::Outcome;
+use crate::policy::Policy;
+use crate::prefetch::{Link, Prefetch};
+use crate::recording::Recorder;
+use crate::request::Request;
+use crate::room::Room;
+use crate::rooms::Rooms;
+use crate::steps::Step;
+use crate::view::View;
+
+/// Below this, spare bytes are not worth giving back.
+const SLACK: u64 = 64 << 20;
+
+/// Where every block of one device is, and what has to happen before an operation may run.
+#[derive(Debug)]
+pub struct Pager {
+    blocks: Blocks,
+    request: Request,
+    eviction: Eviction,
+    prefetch: Prefetch,
+    oversized: Oversized,
+    counters: Counters,
+    steps: MarkedSteps,
+    /// [`place_new`](Self::place_new) treats blocks as spilling.
+    expects_spilling: bool,
+    listeners: Listeners,
+}
+
+/// Steps the program marked.
+#[derive(Debug, Default)]
+struct MarkedSteps {
+    count: u64,
+    /// Blocks that had left the device at the ends of the last two steps, the earlier one first.
+    left: [u64; 2],
+}
+
+impl Pager {
+    /// A pager of no blocks.
+    pub fn new(budget: Limit, policy: Policy, oversized: Oversized) -> Self {
+        Self {
+            blocks: Blocks::new(budget),
+            request: Request::none(),
+            eviction: Eviction::new(policy),
+            prefetch: Prefetch::default(),
+            oversized,
+            counters: Counters::default(),
+            steps: MarkedSteps::default(),
+            expects_spilling: false,
+            listeners: Listeners::new(policy),
+        }
+    }
+
+    fn view(&self) -> View<'_> {
+        View { blocks: &self.blocks, request: &self.request, forecast: self.listeners.forecast() }
+    }
+
+    /// Sums of bytes.
+    pub fn ledger(&self) -> &Ledger {
+        self.blocks.ledger()
+    }
+
+    /// Changes the device budget. Blocks above it leave when room is made next.
+    pub fn set_budget(&mut self, budget: Limit) {
+        self.blocks.set_budget(budget);
+        self.eviction.forget_order();
+    }
+
+    /// Peaks start anew from the bytes held now.
+    pub fn reset_peaks(&mut self) {
+        self.blocks.reset_peaks();
+        self.counters.largest_operation = 0;
+    }
+
+    /// Counts of decisions.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Steps that [`mark_step`](Self::mark_step) marked.
+    pub fn steps(&self) -> u64 {
+        self.steps.count
+    }
+
+    /// Ends a step of the program. The forecast finds steps by their repetition, too; a mark is sooner.
+    pub fn mark_step(&mut self) {
+        self.steps.count += 1;
+        self.steps.left = [self.steps.left[1], self.counters.left()];
+        self.listeners.step();
+    }
+
+    /// Makes [`place_new`](Self::place_new) treat blocks as spilling: for recordings without a budget, replayed under one.
+    pub fn expect_spilling(&mut self) {
+        self.expects_spilling = true;
+    }
+
+    /// Whether the host holds contents of blocks, or any block left since the step before this one began.
+    fn is_spilling(&self) -> bool {
+        self.blocks.ledger().held(Tier::Host) > 0 || self.counters.left() > self.steps.left[0]
+    }
+
+    /// The block, if it lives.
+    pub fn get(&self, id: BlockId) -> Option<&Block> {
+        self.blocks.get(id)
+    }
+
+    /// How many operations ago the block was last used.
+    pub fn age(&self, id: BlockId) -> Option<u64> {
+        Some(self.request.number() - self.get(id)?.last_use)
+    }
+
+    // ---- blocks come and go ---------------------------------------------------------------------------
+
+    /// Registers a block of `bytes`, which has no memory anywhere until its first use.
+    pub fn insert(&mut self, bytes: u64, arena: Arena) -> BlockId {
+        self.request.note_insertion(bytes);
+        let id = self.blocks.insert(bytes, arena, self.request.number());
+        self.listeners.born(id, bytes, arena);
+        id
+    }
+
+    /// Removes a block. Its bytes are free at once, those of a move under way when that ends.
+    pub fn remove(&mut self, id: BlockId) -> Result<(), Fault> {
+        self.blocks.remove(id)?;
+        self.listeners.freed(id);
+        Ok(())
+    }
+
+    /// Keeps a block that is on the device there for the rest of its life.
+    pub fn pin(&mut self, id: BlockId) -> Result<(), Fault> {
+        self.blocks.pin(id)
+    }
+
+    /// Notes the tier that the program prefers for the block.
+    pub fn prefer(&mut self, id: BlockId, preference: Preference) -> Result<(), Fault> {
+        self.blocks.prefer(id, preference)
+    }
+
+    // ---- operations -----------------------------------------------------------------------------------
+
+    /// Starts an operation over `operands`, which may repeat. Operands that are leaving stay. True if all are on the device.
+    pub fn begin(&mut self, operands: &[BlockId]) -> Result<bool, Stop> {
+        let (wanted, all_here) = self.name_operands(operands)?;
+        self.note_operation();
+        self.counters.operations += 1;
+        self.counters.largest_operation = self.counters.largest_operation.max(wanted);
+        if !all_here && self.oversized == Oversized::Refuse && !self.blocks.ledger().budget().allows(wanted) {
+            return Err(Shortage::WorkingSet { wanted, pinned: 0 }.into());
+        }
+        Ok(all_here)
+    }
+
+    /// Starts bringing `blocks` ahead of their use. Not counted as an operation; no budget is too small.
+    pub fn begin_ahead(&mut self, blocks: &[BlockId]) -> Result<(), Stop> {
+        self.name_operands(blocks).map(drop)
+    }
+
+    /// Returns the bytes of all operands, and whether all are on the device.
+    fn name_operands(&mut self, operands: &[BlockId]) -> Result<(u64, bool), Stop> {
+        for id in operands {
+            self.blocks.block(*id)?;
+        }
+        let now = self.request.number() + 1;
+        let mut named = self.request.next();
+        let (mut wanted, mut all_here) = (0u64, true);
+        for &id in operands {
+            let Some(used) = self.blocks.note_use(id, now)? else { continue };
+            wanted = wanted.saturating_add(used.bytes);
+            named.push(id);
+            if !used.is_on_device {
+                all_here = false;
+                self.note_return(id, used.last_use);
+            }
+        }
+        let arrived = if all_here { named.len() } else { 0 };
+        self.request.name(named, arrived);
+        Ok((wanted, all_here))
+    }
+
+    /// Starts making room for `bytes`. Not counted as an operation; ends when there is room.
+    pub fn begin_room(&mut self, bytes: u64, arena: Arena) {
+        self.request.next_room(bytes, arena);
+    }
+
+    /// Whether the operation begun last names the block.
+    pub fn is_operand(&self, id: BlockId) -> bool {
+        self.request.operands().contains(&id)
+    }
+
+    /// Recency learns from a block that has to come back, unless the forecast decides.
+    fn note_return(&mut self, id: BlockId, last_use: u64) {
+        let is_away = |block: &Block| matches!(block.place(), Place::Away(_));
+        let view = View { blocks: &self.blocks, request: &self.request, forecast: self.listeners.forecast() };
+        if view.known().is_none() && self.blocks.get(id).is_some_and(is_away) {
+            self.eviction.note_return(view, last_use);
+        }
+    }
+
+    /// The listeners hear of the operation that begins.
+    fn note_operation(&mut self) {
+        let Some(course) = self.listeners.operation(&self.blocks, &self.request) else { return };
+        self.counters.predicted += u64::from(matches!(course, Course::Foretold | Course::Larger));
+        self.counters.diverged += u64::from(matches!(course, Course::Elsewhere { lost: true, .. }));
+        let anew = matches!(course, Course::Elsewhere { found: true, .. });
+        let view = View { blocks: &self.blocks, request: &self.request, forecast: self.listeners.forecast() };
+        self.eviction.enter_operands(view, anew);
+        self.prefetch.device.go_on(course);
+    }
+
+    /// The next step of the operation begun last. `rooms` returns the bytes left in the tiers below the device; it is
+    /// asked only where a block has to leave. Called again after every report.
+    pub fn next_step(&mut self, rooms: &dyn Fn() -> Rooms) -> Result<Step, Stop> {
+        let mut room = Room {
+            blocks: &mut self.blocks,
+            request: &mut self.request,
+            forecast: self.listeners.forecast(),
+            eviction: &mut self.eviction,
+            ahead: &mut self.prefetch.device,
+            oversized: self.oversized,
+            over_budget: &mut self.counters.over_budget,
+        };
+        room.next_step(rooms)
+    }
+
+    /// Enables moves ahead between host and device: for adapters whose moves end later than they start.
+    pub fn look_ahead(&mut self, enabled: bool) {
+        self.prefetch.device.enable(enabled);
+    }
+
+    /// Whether such moves are made now.
+    pub fn is_looking_ahead(&self) -> bool {
+        self.prefetch.device.is_enabled() && self.view().known().is_some()
+    }
+
+    /// The next step for operations still to come, while the one begun last runs. A hint: the step may be taken or left.
+    /// `rooms` as for [`next_step`](Self::next_step).
+    pub fn prefetch(&mut self, link: Link, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
+        let view = View { blocks: &self.blocks, request: &self.request, forecast: self.listeners.forecast() };
+        let (left, spilled) = (self.counters.left(), self.counters.sunk);
+        let step = match link {
+            Link::Device => self.prefetch.device.next(view, left, rooms),
+            Link::FromDisk => self.prefetch.loads.next(view, rooms),
+            Link::ToDisk => {
+                let block = self.prefetch.writes.next(view, spilled, rooms);
+                block.map(|block| Step::WriteAhead { block })
+            }
+        };
+        match step? {
+            Step::Evict { .. } => self.counters.left_ahead += 1,
+            Step::Bring { block, .. } => {
+                self.counters.brought_ahead += 1;
+                self.blocks.set_ahead(block, true).ok()?;
+            }
+            _ => {}
+        }
+        step
+    }
+
+    /// The next steps that load a block from disk; none for one that is not on the disk alone.
+    pub fn steps_to_host(&self, block: BlockId, rooms: Rooms) -> Result<Vec<Step>, Stop> {
+        self.view().steps_to_host(block, rooms)
+    }
+
+    /// All steps that make room for `bytes` of the program's own on the host, in their order; none once it is there. While
+    /// moves are under way, the wait for the oldest is the only step. The caller has [swept](Self::swept) dead blocks.
+    ///
+    /// # Errors
+    /// [`Shortage::TierFull`] if the steps do not make the room. No step is to be taken then.
+    pub fn steps_to_host_room(&self, bytes: u64, rooms: Rooms) -> Result<Vec<Step>, Stop> {
+        self.view().steps_to_host_room(bytes, rooms)
+    }
+
+    /// At most `count` blocks that are on the disk alone and whose next use is known, the next one first.
+    pub fn soon_from_disk(&self, count: usize) -> Vec<BlockId> {
+        self.view().soon_from_disk(count)
+    }
+
+    /// The block that is being loaded from disk, and the token of its move.
+    pub fn loading(&self) -> Option<(Token, BlockId)> {
+        self.blocks.loading()
+    }
+
+    // ---- moves ----------------------------------------------------------------------------------------
+
+    /// A move that [`next_step`](Self::next_step) or [`prefetch`](Self::prefetch) named has started. Its bytes count in the
+    /// tier it copies to from here on. A load that is under way already goes on under its token.
+    pub fn started(&mut self, step: Step) -> Result<Token, Fault> {
+        match step {
+            Step::Evict { block: id, copy } => {
+                let block = *self.blocks.block(id)?;
+                let is_needed = block.pinned || block.last_use == self.request.number();
+                if is_needed || block.copies.moving().is_some() {
+                    return Err(illegal("evicted while it is needed", id, &block));
+                }
+                let token = self.blocks.start(id, copy, Some(Tier::Device), "evicted")?;
+                self.counters.brought_in_vain += u64::from(self.blocks.set_ahead(id, false)?);
+                Ok(token)
+            }
+            Step::Bring { block, .. } => {
+                let token = self.blocks.start(block, Some(Tier::Device), None, "brought")?;
+                self.request.appease_driver();
+                Ok(token)
+            }
+            Step::DropCopy { block, tier } => {
+                self.blocks.start(block, None, Some(tier), "stripped of its copy")
+            }
+            Step::Spill { block } => {
+                let to = (!self.blocks.block(block)?.is_on_disk()).then_some(Tier::Disk);
+                self.blocks.start(block, to, Some(Tier::Host), "spilled to disk")
+            }
+            Step::Load { block } | Step::LoadAhead { block } => {
+                let token = match self.blocks.loading() {
+                    Some((token, loading)) if loading == block => token,
+                    Some(_) if matches!(step, Step::LoadAhead { .. }) => {
+                        let attempted = "loaded ahead beside another block";
+                        return Err(illegal(attempted, block, self.blocks.block(block)?));
+                    }
+                    _ => self.blocks.start(block, Some(Tier::Host), None, "loaded from disk")?,
+                };
+                self.blocks.set_ahead(block, matches!(step, Step::LoadAhead { .. }))?;
+                Ok(token)
+            }
+            Step::WriteAhead { block } => {
+                self.blocks.start(block, Some(Tier::Disk), None, "written to disk ahead")
+            }
+            Step::Sweep | Step::Trim | Step::Wait(_) | Step::Ready => Err(Fault::NoMove),
+        }
+    }
+
+    /// A move has ended. One that failed leaves the block where it was, dirty or clean as it was; a block that could not
+    /// leave is tried again after all others. The allocator keeps the memory taken for a block that could not be brought.
+    pub fn ended(&mut self, token: Token, succeeded: bool) -> Result<Outcome, Fault> {
+        let ended = self.blocks.end(token, succeeded)?;
+        if succeeded {
+            self.counters.note_bytes(&ended);
+        }
+        let is_on_device =
+            ended.frees == Some(Tier::Host) && self.get(ended.id).is_some_and(Block::is_on_device);
+        let outcome = Outcome::of(&ended, succeeded, is_on_device);
+        self.note_end(outcome)?;
+        Ok(outcome)
+    }
+
+    /// Counts the end of a move, and enters a block that is on the device in the order of evictions.
+    fn note_end(&mut self, outcome: Outcome) -> Result<(), Fault> {
+        let now = self.request.number();
+        match outcome {
+            Outcome::Left { copied: Some(_), .. } => self.counters.evictions += 1,
+            Outcome::Left { copied: None, .. } => self.counters.clean_drops += 1,
+            Outcome::Stayed { block } => {
+                self.blocks.note_failure(block, now)?;
+                self.enter_in_order(block);
+            }
+            Outcome::Rescued { block, .. } => self.enter_in_order(block),
+            Outcome::Returned { block, from, .. } => {
+                self.counters.restores += u64::from(from.is_some());
+                self.enter_in_order(block);
+            }
+            Outcome::NotReturned { block } => {
+                self.blocks.note_failure(block, now)?;
+                self.blocks.set_ahead(block, false)?;
+            }
+            Outcome::Loaded { block, .. } => {
+                self.counters.raised += 1;
+                self.counters.raised_ahead += u64::from(self.blocks.set_ahead(block, false)?);
+            }
+            Outcome::Spilled { .. } => self.counters.sunk += 1,
+            Outcome::WrittenAhead { .. } => self.counters.written_ahead += 1,
+            // The loads chosen counted on the room of this block.
+            Outcome::Unmoved { .. } => self.prefetch.loads.forget(),
+            Outcome::Dropped { .. } | Outcome::Removed { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn enter_in_order(&mut self, id: BlockId) {
+        let view = View { blocks: &self.blocks, request: &self.request, forecast: self.listeners.forecast() };
+        self.eviction.enter(view, id);
+    }
+
+    // ---- contents -------------------------------------------------------------------------------------
+
+    /// The operation (or the program) changed the block's contents on the device. Returns the tiers whose copies
+    /// became stale, for the adapter to throw away.
+    pub fn wrote(&mut self, id: BlockId) -> Result<TierSet, Fault> {
+        let stale = self.blocks.wrote(id, Tier::Device)?;
+        self.listeners.wrote(id);
+        Ok(stale)
+    }
+
+    /// The block's contents were put into host memory, and only there.
+    pub fn wrote_on_host(&mut self, id: BlockId) -> Result<(), Fault> {
+        self.blocks.wrote(id, Tier::Host)?;
+        self.listeners.wrote_on_host(id);
+        Ok(())
+    }
+
+    // ---- reports --------------------------------------------------------------------------------------
+
+    /// No dead block is left.
+    pub fn swept(&mut self) {
+        self.request.note_sweep();
+    }
+
+    /// The allocator holds no spare slice.
+    pub fn trimmed(&mut self) {
+        self.counters.trims += 1;
+        self.blocks.trim();
+        // The driver got memory back; it is asked again before more is evicted.
+        self.request.appease_driver();
+    }
+
+    /// The driver refused memory for the block to be brought.
+    pub fn device_refused(&mut self) {
+        self.counters.device_refusals += 1;
+        self.request.note_refusal();
+    }
+
+    // ---- questions ------------------------------------------------------------------------------------
+
+    /// The tier where data from the program begins: the host or the device. Data on the host evicts no block, and leaves the
+    /// device without a copy later. So data begins there if the device has no room, or if blocks spill and the program
+    /// prefers the host.
+    pub fn place_new(&self, bytes: u64, arena: Arena, preference: Preference) -> Tier {
+        let prefers_host = preference == Preference::Host && (self.expects_spilling || self.is_spilling());
+        if prefers_host || !self.blocks.ledger().has_room(bytes, arena) { Tier::Host } else { Tier::Device }
+    }
+
+    /// Whether dead blocks may hold so much that a sweep pays, for an adapter that finds dropped blocks by sweeps alone. The
+    /// device then holds the live blocks, a small part more, and one block at most. A sweep costs a constant per insertion.
+    pub fn sweep_pays(&self) -> bool {
+        self.request.sweep_pays(self.blocks.count(), self.blocks.ledger().resident())
+    }
+
+    /// Whether the allocator holds far more than the program ever used at once. Sizes that keep changing do that: a spare
+    /// slice serves only its own size.
+    pub fn hoards(&self) -> bool {
+        let peak = self.blocks.ledger().resident_peak();
+        self.blocks.ledger().reserved() > peak.saturating_add(peak / 2).saturating_add(SLACK)
+    }
+
+    /// The blocks that hold most bytes, largest first.
+    pub fn largest(&self, count: usize) -> Vec<BlockId> {
+        let holders = self.blocks.live().filter(|(_, block)| block.place() != Place::Nowhere);
+        let mut blocks: Vec<_> = holders.map(|(id, block)| (block.bytes, id)).collect();
+        blocks.sort_by_key(|(bytes, id)| (std::cmp::Reverse(*bytes), id.index));
+        blocks.truncate(count);
+        blocks.into_iter().map(|(_, id)| id).collect()
+    }
+
+    // ---- recordings -----------------------------------------------------------------------------------
+
+    /// Starts a [`Recording`](crate::Recording) of what the program asks from here on; blocks must not exist yet.
+    pub fn record(&mut self) {
+        self.listeners.record();
+    }
+
+    /// The recorder, while a recording is made.
+    pub fn recorder(&mut self) -> Option<&mut Recorder> {
+        self.listeners.recorder()
+    }
+
+    /// Ends the recording, and drops the part that was not taken.
+    pub fn stop_recording(&mut self) {
+        self.listeners.stop_recording();
+    }
+
+    /// Whether anything depends on which operands an operation changes: it is recorded, or blocks have copies in other tiers
+    /// or will have. Otherwise an adapter may report them all as [`wrote`](Self::wrote).
+    pub fn minds_writes(&self) -> bool {
+        self.listeners.is_recording() || self.is_spilling()
+    }
+}

@@ -1,0 +1,68 @@
+//! Replacements: which new block replaced which old one, within one period of the history.
+//!
+//! Burn's optimizers make a new block of a parameter in each step and free the old one. No call says that one replaces the
+//! other, but it shows: the new block is born in the operation that uses the old one last, and has its size. So the uses
+//! of the old block in this period are those of the new one in the next.
+
+use crate::block::BlockId;
+use crate::history::{History, Next};
+
+/// By place: the block that has come of the one there, looked at backwards from the period's end.
+#[derive(Debug)]
+pub(crate) struct Replacements {
+    /// The place before which nothing is looked at.
+    begin: u64,
+    last: Vec<Option<BlockId>>,
+    inherits: Vec<bool>,
+}
+
+impl Replacements {
+    /// For the places in this range.
+    pub fn new(places: std::ops::Range<u64>) -> Self {
+        let count = places.end.saturating_sub(places.start) as usize;
+        Self { begin: places.start, last: vec![None; count], inherits: vec![false; count] }
+    }
+
+    fn index(&self, place: u64) -> Option<usize> {
+        let index = place.checked_sub(self.begin)? as usize;
+        (index < self.last.len()).then_some(index)
+    }
+
+    /// The block that has come of the one at `place`, if its operation was looked at and it lives.
+    pub fn at(&self, place: u64) -> Option<BlockId> {
+        self.last[self.index(place)?]
+    }
+
+    /// Whether the block born at `place` took over from another one.
+    pub fn inherits(&self, place: u64) -> bool {
+        self.index(place).is_some_and(|index| self.inherits[index])
+    }
+
+    /// Looks at an operation; those after it have been looked at.
+    pub fn look_at(&mut self, trace: &History, number: u64) {
+        let places = trace.uses(number);
+        for place in places.clone() {
+            let last = match (trace.next(place), trace.next_place(number, place)) {
+                (_, Some(next)) if self.index(next).is_some() => self.at(next),
+                (Next::Freed(_), _) => None,
+                _ => trace.block(place),
+            };
+            if let Some(index) = self.index(place) {
+                self.last[index] = last;
+            }
+        }
+        let freed = places.clone().filter(|place| matches!(trace.next(*place), Next::Freed(_)));
+        for place in freed {
+            let (bytes, _) = trace.size(place);
+            let takes_over = |heir: &u64| {
+                trace.size(*heir) == (bytes, true) && !self.inherits(*heir) && self.at(*heir).is_some()
+            };
+            if let Some(heir) = places.clone().find(takes_over)
+                && let (Some(from), Some(to)) = (self.index(place), self.index(heir))
+            {
+                self.last[from] = self.last[to];
+                self.inherits[to] = true;
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The current operation: the memory it wants, and how far it has come.
+
+use crate::block::{Arena, BlockId};
+
+/// One operation from [`Pager::begin`](crate::Pager::begin) to the next.
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// Counts operations; also the clock of last uses.
+    number: u64,
+    wanted: Wanted,
+    driver: Driver,
+    /// Blocks whose copies failed are tried once more.
+    second_try: bool,
+    /// Dead blocks were removed in this operation, so that live ones may be copied out.
+    swept: bool,
+    /// Number of the operation in which dead blocks were last removed.
+    swept_at: u64,
+    /// Blocks and bytes inserted since then.
+    unswept: (u64, u64),
+}
+
+/// Memory an operation asks for.
+#[derive(Debug)]
+enum Wanted {
+    /// Blocks that must be on the device together. Those before `arrived` are there.
+    Operands { blocks: Vec<BlockId>, arrived: usize },
+    /// Room for this many bytes, which no block takes yet.
+    Room { bytes: u64, arena: Arena },
+}
+
+/// How the driver has answered requests for memory that the budget allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Driver {
+    /// It has not refused, or has been given memory back since.
+    Willing,
+    /// It refused: room has to be made beyond what the budget says.
+    Refused,
+    /// It refused, nothing was left to give up, and it is asked once more.
+    LastRequest,
+    /// It refused after the last request was made.
+    RefusedAgain,
+}
+
+impl Driver {
+    pub fn refuses(self) -> bool {
+        matches!(self, Self::Refused | Self::RefusedAgain)
+    }
+
+    /// It refused memory.
+    pub fn refused(self) -> Self {
+        match self {
+            Self::Willing | Self::Refused => Self::Refused,
+            Self::LastRequest | Self::RefusedAgain => Self::RefusedAgain,
+        }
+    }
+
+    /// It gave memory, or got some back.
+    pub fn appeased(self) -> Self {
+        match self {
+            Self::Willing | Self::Refused => Self::Willing,
+            Self::LastRequest | Self::RefusedAgain => Self::LastRequest,
+        }
+    }
+}
+
+/// A sweep pays when dead blocks may be this part of the device's bytes.
+const DEAD_PART: u64 = 32;
+
+impl Request {
+    /// The state before the first operation.
+    pub fn none() -> Self {
+        Self {
+            number: 1,
+            wanted: Wanted::Operands { blocks: Vec::new(), arrived: 0 },
+            driver: Driver::Willing,
+            second_try: false,
+            swept: false,
+            swept_at: 0,
+            unswept: (0, 0),
+        }
+    }
+
+    /// The number of the operation begun last.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn begin(&mut self) {
+        self.number += 1;
+        self.driver = Driver::Willing;
+        (self.second_try, self.swept) = (false, false);
+    }
+
+    /// Starts the next operation. Returns an empty list for its operands, which is reused to allocate nothing.
+    pub fn next(&mut self) -> Vec<BlockId> {
+        self.begin();
+        let Wanted::Operands { blocks, .. } = &mut self.wanted else { return Vec::new() };
+        let mut blocks = std::mem::take(blocks);
+        blocks.clear();
+        blocks
+    }
+
+    /// Names the operands, the first `arrived` of which are on the device.
+    pub fn name(&mut self, blocks: Vec<BlockId>, arrived: usize) {
+        self.wanted = Wanted::Operands { blocks, arrived };
+    }
+
+    /// Starts a request for room.
+    pub fn next_room(&mut self, bytes: u64, arena: Arena) {
+        self.begin();
+        self.wanted = Wanted::Room { bytes, arena };
+    }
+
+    /// The room asked for, if this is a request for room.
+    pub fn room(&self) -> Option<(u64, Arena)> {
+        match self.wanted {
+            Wanted::Room { bytes, arena } => Some((bytes, arena)),
+            Wanted::Operands { .. } => None,
+        }
+    }
+
+    pub fn operands(&self) -> &[BlockId] {
+        match &self.wanted {
+            Wanted::Operands { blocks, .. } => blocks,
+            Wanted::Room { .. } => &[],
+        }
+    }
+
+    /// How many operands, from the first one on, are known to be on the device.
+    pub fn arrived(&self) -> usize {
+        match self.wanted {
+            Wanted::Operands { arrived, .. } => arrived,
+            Wanted::Room { .. } => 0,
+        }
+    }
+
+    pub fn set_arrived(&mut self, count: usize) {
+        if let Wanted::Operands { arrived, .. } = &mut self.wanted {
+            *arrived = count;
+        }
+    }
+
+    // ---- the driver -----------------------------------------------------------------------------------
+
+    pub fn driver(&self) -> Driver {
+        self.driver
+    }
+
+    /// The driver refused memory.
+    pub fn note_refusal(&mut self) {
+        self.driver = self.driver.refused();
+    }
+
+    /// The driver gave memory, or got some back.
+    pub fn appease_driver(&mut self) {
+        self.driver = self.driver.appeased();
+    }
+
+    /// The driver is asked for the last time.
+    pub fn ask_last(&mut self) {
+        self.driver = Driver::LastRequest;
+    }
+
+    /// Grants a second try to blocks whose copies failed. False if they have had it.
+    pub fn grants_second_try(&mut self) -> bool {
+        !std::mem::replace(&mut self.second_try, true)
+    }
+
+    // ---- dead blocks ----------------------------------------------------------------------------------
+
+    /// Whether dead blocks were removed in this operation.
+    pub fn is_swept(&self) -> bool {
+        self.swept
+    }
+
+    pub fn note_sweep(&mut self) {
+        (self.swept, self.swept_at, self.unswept) = (true, self.number, (0, 0));
+    }
+
+    pub fn note_insertion(&mut self, bytes: u64) {
+        self.unswept = (self.unswept.0 + 1, self.unswept.1.saturating_add(bytes));
+    }
+
+    /// With many blocks a sweep is due only every so many operations, since it looks at every block.
+    pub fn sweep_is_due(&self, most_blocks: u64) -> bool {
+        self.number - self.swept_at > most_blocks / 64
+    }
+
+    pub fn sweep_pays(&self, blocks: u64, resident: u64) -> bool {
+        let (inserted, bytes) = self.unswept;
+        inserted >= 64.max(blocks / 8) || bytes >= (resident / DEAD_PART).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_gets_one_last_request_in_an_operation() {
+        let refused = Driver::Willing.refused();
+        assert!(refused.refuses() && !refused.appeased().refuses());
+        let last = Driver::LastRequest;
+        assert!(!last.refuses() && last.refused().refuses());
+        assert_eq!(last.refused().appeased(), Driver::LastRequest, "a trim does not earn another one");
+    }
+}

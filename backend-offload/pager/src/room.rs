@@ -1,0 +1,185 @@
+//! Room on the device: makes room for the current operation and brings its operands, one step at a time.
+
+use crate::Oversized;
+use crate::block::{Arena, BlockId, Place, Tier};
+use crate::blocks::Blocks;
+use crate::eviction::Eviction;
+use crate::fault::{Fault, Shortage, Stop};
+use crate::forecast::Forecast;
+use crate::limit::Limit;
+use crate::prefetch::Ahead;
+use crate::request::{Driver, Request};
+use crate::rooms::Rooms;
+use crate::steps::Step;
+use crate::view::View;
+
+/// The parts of a pager that take part in the choice of a step.
+pub(crate) struct Room<'p> {
+    pub blocks: &'p mut Blocks,
+    pub request: &'p mut Request,
+    pub forecast: Option<&'p Forecast>,
+    pub eviction: &'p mut Eviction,
+    pub ahead: &'p mut Ahead,
+    pub oversized: Oversized,
+    /// Counts operands that are brought although the budget has no room for them.
+    pub over_budget: &'p mut u64,
+}
+
+impl Room<'_> {
+    fn view(&self) -> View<'_> {
+        View { blocks: self.blocks, request: self.request, forecast: self.forecast }
+    }
+
+    /// See [`Pager::next_step`](crate::Pager::next_step).
+    pub fn next_step(&mut self, rooms: &dyn Fn() -> Rooms) -> Result<Step, Stop> {
+        if let Some((bytes, arena)) = self.request.room() {
+            return Ok(self.make_room(bytes, arena, rooms)?.unwrap_or(Step::Ready));
+        }
+        let (mut awaited, mut sunk) = (None, None);
+        let mut position = self.request.arrived();
+        while let Some(&id) = self.request.operands().get(position) {
+            let block = self.blocks.block(id)?;
+            match block.place() {
+                Place::Device { .. } => {
+                    if awaited.is_none() && sunk.is_none() {
+                        self.request.set_arrived(position + 1);
+                    }
+                }
+                Place::Returning { .. } => awaited = awaited.or(block.copies.moving()),
+                Place::Leaving { .. } => {
+                    return Err(Fault::Illegal {
+                        attempted: "evicted under its operation",
+                        block: id,
+                        place: block.place(),
+                    }
+                    .into());
+                }
+                // It passes the host, which has more room once the other operands are on the device.
+                Place::Away(Tier::Disk) => sunk = sunk.or(Some(id)),
+                Place::Nowhere | Place::Away(_) => return self.step_towards(id, rooms),
+            }
+            position += 1;
+        }
+        if let Some(id) = sunk {
+            return self.step_towards(id, rooms);
+        }
+        Ok(awaited.map_or(Step::Ready, Step::Wait))
+    }
+
+    fn step_towards(&mut self, id: BlockId, rooms: &dyn Fn() -> Rooms) -> Result<Step, Stop> {
+        let block = self.blocks.block(id)?;
+        let (bytes, arena) = (block.bytes, block.arena);
+        let from = block.copies.copy();
+        let bring = Step::Bring { block: id, from };
+        match self.make_room(bytes, arena, rooms) {
+            Ok(Some(step)) => Ok(step),
+            Ok(None) if from == Some(Tier::Disk) => self.view().load(id, rooms()),
+            Ok(None) => Ok(bring),
+            // What comes from the disk comes to the host before anything is asked of the driver for the last time.
+            Err(Stop::Shortage(Shortage::WorkingSet { .. }))
+                if from == Some(Tier::Disk)
+                    && (self.request.driver() == Driver::Refused
+                        || self.oversized == Oversized::RunAlone) =>
+            {
+                self.view().load(id, rooms())
+            }
+            Err(Stop::Shortage(Shortage::WorkingSet { .. })) if self.request.driver() == Driver::Refused => {
+                self.request.ask_last();
+                Ok(bring)
+            }
+            Err(Stop::Shortage(Shortage::WorkingSet { .. })) if self.request.driver().refuses() => {
+                Err(Shortage::Device { wanted: bytes }.into())
+            }
+            Err(Stop::Shortage(Shortage::WorkingSet { .. })) if self.blocks.ledger().spare() > 0 => {
+                Ok(Step::Trim)
+            }
+            Err(Stop::Shortage(Shortage::WorkingSet { .. })) if self.oversized == Oversized::RunAlone => {
+                *self.over_budget += 1;
+                Ok(bring)
+            }
+            Err(stop) => Err(stop),
+        }
+    }
+
+    /// The next step towards room for `bytes`; `None` once it is there.
+    fn make_room(
+        &mut self,
+        bytes: u64,
+        arena: Arena,
+        rooms: &dyn Fn() -> Rooms,
+    ) -> Result<Option<Step>, Stop> {
+        let refused = self.request.driver().refuses();
+        if !refused && self.blocks.ledger().has_room(bytes, arena) {
+            return Ok(None);
+        }
+        if self.request.sweep_is_due(self.blocks.most()) {
+            return Ok(Some(Step::Sweep));
+        }
+        if self.blocks.ledger().spare() > 0 && (refused || self.blocks.ledger().fits_without(0, bytes)) {
+            return Ok(Some(Step::Trim));
+        }
+        if let Some((token, _)) = self.blocks.departing().next()
+            && (refused || self.blocks.ledger().fits_without(self.blocks.departing_bytes(), bytes))
+        {
+            return Ok(Some(Step::Wait(token)));
+        }
+        match self.give_way(bytes, rooms()) {
+            Ok(Step::Evict { copy: Some(_), .. }) if !self.request.is_swept() => Ok(Some(Step::Sweep)),
+            // Whatever lands may be the room that is missing.
+            Err(Stop::Shortage(_)) if let Some(token) = self.blocks.oldest() => Ok(Some(Step::Wait(token))),
+            other => other.map(Some),
+        }
+    }
+
+    /// The block that leaves, among those whose copies find `room`.
+    fn victim(&mut self, room: Limit) -> Option<BlockId> {
+        let view = View { blocks: self.blocks, request: self.request, forecast: self.forecast };
+        if view.known().is_some()
+            && let Some(planned) =
+                self.ahead.scheduled_victim(view, room).or_else(|| self.eviction.planned_victim(view, room))
+        {
+            return Some(planned);
+        }
+        self.eviction.recent_victim(view, room)
+    }
+
+    fn give_way(&mut self, wanted: u64, rooms: Rooms) -> Result<Step, Stop> {
+        if let Some(id) = self.victim(rooms.for_victims()) {
+            let block = self.blocks.block(id)?;
+            let copy = block.copied_to();
+            if copy.is_none() || rooms.host.allows(block.bytes) {
+                return Ok(Step::Evict { block: id, copy });
+            }
+            if let Ok(Some(step)) = self.view().make_host_room(block.bytes, rooms) {
+                return Ok(step);
+            }
+            // No block can be spilled for it. Another victim may still find room.
+            if let Some(block) = self.victim(rooms.host) {
+                let copy = self.blocks.block(block)?.copied_to();
+                return Ok(Step::Evict { block, copy });
+            }
+            return Err(Shortage::TierFull { wanted }.into());
+        }
+        if let Some(block) = self.victim(Limit::NONE) {
+            let bytes = self.blocks.block(block)?.bytes;
+            let Ok(Some(step)) = self.view().make_host_room(bytes, rooms) else {
+                return Err(Shortage::TierFull { wanted }.into());
+            };
+            return Ok(step);
+        }
+        let now = self.request.number();
+        if self.blocks.live().any(|(_, block)| self.view().may_leave(block) && block.stuck_in == now) {
+            if !self.request.grants_second_try() {
+                return Err(Shortage::CopyOut { wanted }.into());
+            }
+            self.blocks.forgive_failures();
+            return self.give_way(wanted, rooms);
+        }
+        let operands = self.request.operands().iter();
+        let wanted =
+            operands.map(|id| self.blocks.block(*id).map(|block| block.bytes)).sum::<Result<u64, _>>()?;
+        let idle_pins = self.blocks.live().filter(|(_, block)| block.pinned && block.last_use != now);
+        let pinned = idle_pins.map(|(_, block)| block.bytes).sum();
+        Err(Shortage::WorkingSet { wanted, pinned }.into())
+    }
+}

@@ -1,0 +1,371 @@
+//! The schedule: the moves of the operations to come if none is made ahead, found by simulation.
+//!
+//! The operations of the forecast are played one after the other over simulated blocks, with the eviction order that decides
+//! for real. The result: which block leaves for which operation, and which block comes back for which. To make the same
+//! moves earlier costs no byte. A block may leave after its last use before that operation. A block may come back once
+//! enough memory is free until its use, that of blocks that leave early included.
+
+use crate::block::{Block, BlockId, Place};
+use crate::eviction_order::{EvictionCost, EvictionOrder, Resident};
+use crate::forecast::{Due, Forecast, Future};
+use crate::memory_profile::MemoryProfile;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// The schedule avoids evicting blocks used in this many last operations, unless all others are needed soon. Such a block is
+/// often needed last; but its copy, and the copy of the block that takes its memory, would have no time ahead.
+const RESTED: u64 = 3;
+
+/// A block to come, or one that is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Name {
+    Block(BlockId),
+    /// The block that will have been this operand of that operation.
+    Operand(u64, usize),
+}
+
+/// A block that leaves in the simulation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Leave {
+    /// The operation whose memory it makes.
+    pub by: u64,
+    /// The operation that uses it last before.
+    pub after: u64,
+    pub name: Name,
+}
+
+/// A block that comes back in the simulation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Return {
+    /// The operation that uses it.
+    pub by: u64,
+    pub name: Name,
+    /// Bytes that come back from the beginning on, these included.
+    pub until: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    /// The program has freed it.
+    Ended,
+    Away,
+    OnDevice,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Contents {
+    /// Never written.
+    Nothing,
+    /// In a tier, too, once it is on the device.
+    Copied,
+    OnDeviceAlone,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct SimulatedBlock {
+    generation: u32,
+    presence: Presence,
+    bytes: u64,
+    contents: Contents,
+    /// It cannot leave.
+    pinned: bool,
+    due: Option<Due>,
+    used: u64,
+    name: Name,
+}
+
+impl SimulatedBlock {
+    fn cost(&self, now: u64) -> EvictionCost {
+        let future = match self.due {
+            Some(due) if due.operation > now && due.ends => Future::Freed(due.operation - now),
+            Some(due) if due.operation > now => Future::Used(due.operation - now),
+            _ => Future::Unknown,
+        };
+        let (defined, dirty) = (self.contents != Contents::Nothing, self.contents == Contents::OnDeviceAlone);
+        EvictionCost::of(defined, dirty, future, now, self.used)
+    }
+}
+
+/// Numbers a simulated block.
+type Number = u32;
+
+#[derive(Debug, Default)]
+pub(crate) struct Schedule {
+    /// The operation that was played last.
+    upto: u64,
+    period: u64,
+    simulated: Vec<SimulatedBlock>,
+    unused: Vec<Number>,
+    /// When blocks are used next: the operation, the operand, the block and its generation.
+    uses: BinaryHeap<Reverse<(u64, usize, Number, u32)>>,
+    /// Before which operation blocks are freed.
+    ends: BinaryHeap<Reverse<(u64, Number, u32)>>,
+    order: EvictionOrder,
+    resident: u64,
+    returned: u64,
+    /// Blocks to leave after an operation that has not run yet, by that.
+    later: BinaryHeap<Reverse<(u64, Leave)>>,
+    /// Blocks that can leave, the one for the next operation first.
+    ready: BinaryHeap<Reverse<Leave>>,
+    returns: VecDeque<Return>,
+    /// Bytes on the device after each operation, less all that came back until then, if blocks leave as early as they can.
+    profile: MemoryProfile,
+    operands: Vec<Option<Number>>,
+}
+
+impl Schedule {
+    /// A schedule from the current operation on, to be played `far` operations ahead at most.
+    pub fn begin<'b>(
+        forecast: &Forecast,
+        blocks: impl Iterator<Item = (BlockId, &'b Block)>,
+        far: u64,
+    ) -> Option<Self> {
+        let period = forecast.period()?;
+        let profile = MemoryProfile::of(far.min(period) + 2);
+        let mut schedule = Self { upto: forecast.now(), period, profile, ..Self::default() };
+        for (id, block) in blocks.filter(|(_, block)| block.place() != Place::Nowhere) {
+            let number = schedule.enter(SimulatedBlock {
+                generation: 0,
+                presence: if matches!(block.place(), Place::Device { .. } | Place::Returning { .. }) {
+                    Presence::OnDevice
+                } else {
+                    Presence::Away
+                },
+                bytes: block.bytes,
+                contents: match (block.copies.is_written(), block.needs_copy()) {
+                    (false, _) => Contents::Nothing,
+                    (true, false) => Contents::Copied,
+                    (true, true) => Contents::OnDeviceAlone,
+                },
+                pinned: block.pinned,
+                due: None,
+                used: forecast.used(id),
+                name: Name::Block(id),
+            });
+            schedule.expect(number, forecast.due(id));
+        }
+        schedule.profile.set(schedule.upto, schedule.level());
+        Some(schedule)
+    }
+
+    /// Whether most simulated blocks do not live any more.
+    pub fn is_cluttered(&self, live: u64) -> bool {
+        (self.simulated.len() - self.unused.len()) as u64 > 4 * live + 1024
+    }
+
+    /// Whether it has been played far enough, or as far as it can be.
+    pub fn reaches(&self, now: u64, operations: u64) -> bool {
+        self.upto >= now + operations.min(self.period.saturating_sub(1))
+    }
+
+    fn enter(&mut self, block: SimulatedBlock) -> Number {
+        if block.presence == Presence::OnDevice {
+            self.resident += block.bytes;
+        }
+        let number = self.unused.pop().unwrap_or_else(|| {
+            self.simulated.push(SimulatedBlock { presence: Presence::Ended, ..block });
+            (self.simulated.len() - 1) as Number
+        });
+        let slot = &mut self.simulated[number as usize];
+        *slot = SimulatedBlock { generation: slot.generation.wrapping_add(1), ..block };
+        number
+    }
+
+    fn expect(&mut self, number: Number, due: Option<Due>) {
+        let block = &mut self.simulated[number as usize];
+        block.due = due;
+        let generation = block.generation;
+        match due {
+            Some(Due { operation, ends: true, .. }) => {
+                self.ends.push(Reverse((operation, number, generation)));
+            }
+            Some(Due { operation, operand, .. }) => {
+                self.uses.push(Reverse((operation, operand, number, generation)));
+            }
+            None => {}
+        }
+        self.enter_in_order(number);
+    }
+
+    fn enter_in_order(&mut self, number: Number) {
+        if self.order.is_awake()
+            && let Some(resident) = resident(&self.simulated, id(number, &self.simulated), self.upto)
+        {
+            self.order.enter(&resident);
+        }
+    }
+
+    /// Plays the next operation, in so much memory.
+    pub fn play(&mut self, forecast: &Forecast, memory: u64) {
+        self.upto += 1;
+        let now = self.upto;
+        self.release(now);
+        let mut operands = std::mem::take(&mut self.operands);
+        operands.clear();
+        while let Some(Reverse((operation, operand, number, generation))) = self.uses.peek().copied()
+            && operation <= now
+        {
+            self.uses.pop();
+            if operation == now && self.simulated[number as usize].generation == generation {
+                operands.resize(operands.len().max(operand + 1), None);
+                operands[operand] = Some(number);
+            }
+        }
+        let foreseen: Vec<_> = forecast.foreseen(now - self.period).enumerate().collect();
+        operands.resize(foreseen.len(), None);
+        for (n, operand) in &foreseen {
+            let number = operands[*n].unwrap_or_else(|| {
+                self.enter(SimulatedBlock {
+                    generation: 0,
+                    presence: Presence::Away,
+                    bytes: operand.bytes,
+                    contents: if operand.is_new { Contents::Nothing } else { Contents::Copied },
+                    pinned: false,
+                    due: None,
+                    used: now,
+                    name: Name::Operand(u64::MAX, 0),
+                })
+            });
+            operands[*n] = Some(number);
+            self.simulated[number as usize].used = now;
+        }
+        let is_away = |block: &SimulatedBlock| block.presence != Presence::OnDevice;
+        let all = operands.iter().flatten().map(|number| &self.simulated[*number as usize]);
+        let mut wanted: u64 = all.filter(|block| is_away(block)).map(|block| block.bytes).sum();
+        for number in operands.iter().copied().flatten() {
+            let block = self.simulated[number as usize];
+            if is_away(&block) {
+                self.bring(number, memory, wanted);
+                wanted -= block.bytes;
+            }
+        }
+        for (n, operand) in &foreseen {
+            let Some(number) = operands[*n] else { continue };
+            let block = &mut self.simulated[number as usize];
+            block.name = Name::Operand(now, *n);
+            if operand.written {
+                block.contents = Contents::OnDeviceAlone;
+            }
+            self.expect(number, operand.due);
+        }
+        self.operands = operands;
+        self.profile.set(now, self.level());
+    }
+
+    fn level(&self) -> i64 {
+        self.resident as i64 - self.returned as i64
+    }
+
+    /// Frees the blocks that the program lets go of before an operation.
+    fn release(&mut self, now: u64) {
+        while let Some(Reverse((operation, number, generation))) = self.ends.peek().copied()
+            && operation <= now
+        {
+            self.ends.pop();
+            let block = &mut self.simulated[number as usize];
+            if block.generation == generation
+                && block.presence != Presence::Ended
+                && block.due.is_some_and(|due| due.ends && due.operation == operation)
+            {
+                self.resident -= if block.presence == Presence::OnDevice { block.bytes } else { 0 };
+                block.presence = Presence::Ended;
+                self.unused.push(number);
+            }
+        }
+    }
+
+    /// Brings one operand of an operation that has so many bytes still to bring.
+    fn bring(&mut self, number: Number, memory: u64, wanted: u64) {
+        let block = self.simulated[number as usize];
+        while self.resident + block.bytes > memory {
+            let Some(victim) = self.victim(self.resident + wanted - memory) else { break };
+            self.leave(victim);
+        }
+        self.resident += block.bytes;
+        self.simulated[number as usize].presence = Presence::OnDevice;
+        if block.contents != Contents::Nothing && block.name != Name::Operand(u64::MAX, 0) {
+            self.returned += block.bytes;
+            self.returns.push_back(Return { by: self.upto, name: block.name, until: self.returned });
+        }
+    }
+
+    fn victim(&mut self, missing: u64) -> Option<Number> {
+        let (now, simulated) = (self.upto, &self.simulated);
+        let live = (simulated.len() - self.unused.len()) as u64;
+        if !self.order.is_awake() || self.order.is_stale(live) {
+            self.order.clear();
+            self.order.wake();
+            for number in 0..simulated.len() as Number {
+                if let Some(resident) = resident(simulated, id(number, simulated), now) {
+                    self.order.enter(&resident);
+                }
+            }
+        }
+        let look = |id: BlockId| resident(simulated, id, now);
+        let able = |rested: u64| {
+            move |id: BlockId| {
+                let block = &simulated[id.index as usize];
+                block.used + rested < now && !block.pinned
+            }
+        };
+        let is_near = |id: &BlockId| simulated[id.index as usize].cost(now).is_near(now);
+        let rested = self.order.first(now, missing, &look, &able(RESTED)).filter(|first| !is_near(first));
+        let first = rested.or_else(|| self.order.first(now, missing, &look, &able(0)))?;
+        Some(first.index)
+    }
+
+    fn leave(&mut self, number: Number) {
+        let by = self.upto;
+        let block = &mut self.simulated[number as usize];
+        self.resident -= block.bytes;
+        block.presence = Presence::Away;
+        if block.contents == Contents::OnDeviceAlone {
+            block.contents = Contents::Copied;
+        }
+        let (after, bytes) = (block.used, block.bytes);
+        let kept = by.saturating_sub(self.profile.kept());
+        self.profile.add((after + 1).max(kept)..by, -(bytes as i64));
+        self.later.push(Reverse((after, Leave { by, after, name: block.name })));
+    }
+
+    // ---- what to do -----------------------------------------------------------------------------------
+
+    /// The block that leaves first of those that can.
+    pub fn first_leave(&mut self, now: u64) -> Option<Leave> {
+        while let Some(Reverse((_, leave))) = self.later.peek().filter(|next| next.0.0 < now).copied() {
+            self.later.pop();
+            self.ready.push(Reverse(leave));
+        }
+        self.ready.peek().map(|first| first.0)
+    }
+
+    /// It left, or never will.
+    pub fn leave_done(&mut self) {
+        self.ready.pop();
+    }
+
+    /// The block that comes back first, and the most bytes in use until then, with those that come back before.
+    pub fn first_return(&mut self, now: u64) -> Option<(Return, i64)> {
+        while self.returns.front().is_some_and(|first| first.by <= now) {
+            self.returns.pop_front();
+        }
+        let first = *self.returns.front()?;
+        let highest = self.profile.highest(now..first.by)?;
+        Some((first, highest + first.until as i64))
+    }
+
+    /// It is on its way, or not to come.
+    pub fn return_done(&mut self) {
+        self.returns.pop_front();
+    }
+}
+
+fn id(number: Number, simulated: &[SimulatedBlock]) -> BlockId {
+    BlockId { index: number, generation: simulated[number as usize].generation }
+}
+
+fn resident(simulated: &[SimulatedBlock], id: BlockId, now: u64) -> Option<Resident> {
+    let block = simulated.get(id.index as usize).filter(|block| block.generation == id.generation)?;
+    let cost = block.cost(now);
+    (block.presence == Presence::OnDevice).then_some(Resident { id, bytes: block.bytes, cost })
+}

@@ -1,0 +1,168 @@
+//! Slots for open connections. If none is free, the connection idle for longest is closed
+//! (`ten_thousand_connections_stay_within_the_limit_and_are_freed`).
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+#[derive(Debug)]
+pub(crate) struct ConnectionSlots {
+    free: Arc<Semaphore>,
+    /// Signals that close idle connections, the longest idle first.
+    idle: Mutex<BTreeMap<u64, Arc<Notify>>>,
+    next: AtomicU64,
+}
+
+impl ConnectionSlots {
+    pub(crate) fn new(count: usize) -> Arc<Self> {
+        let free = Arc::new(Semaphore::new(count));
+        Arc::new(Self { free, idle: Mutex::default(), next: AtomicU64::new(0) })
+    }
+
+    /// Takes a slot. If none is free, closes the connection idle for longest and returns true. `None` if none is idle.
+    pub(crate) async fn take(self: &Arc<Self>) -> Option<(Arc<Slot>, bool)> {
+        let (permit, dismissed) = match Arc::clone(&self.free).try_acquire_owned() {
+            Ok(permit) => (permit, false),
+            Err(_none_left) => {
+                let (_since, close) = self.idle().pop_first()?;
+                close.notify_one();
+                (Arc::clone(&self.free).acquire_owned().await.ok()?, true)
+            }
+        };
+        let slot = Slot {
+            slots: Arc::clone(self),
+            close: Arc::default(),
+            idle_since: Mutex::new(None),
+            has_request: AtomicBool::new(false),
+            has_unsent: AtomicBool::new(false),
+            _permit: permit,
+        };
+        slot.update_idle();
+        Some((Arc::new(slot), dismissed))
+    }
+
+    fn idle(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Notify>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Slot {
+    slots: Arc<ConnectionSlots>,
+    close: Arc<Notify>,
+    idle_since: Mutex<Option<u64>>,
+    has_request: AtomicBool,
+    has_unsent: AtomicBool,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Slot {
+    /// Marks the connection as busy until the guard is dropped. Called when a request's head is complete.
+    pub(crate) fn request(self: &Arc<Self>) -> RequestGuard {
+        self.has_request.store(true, Ordering::Release);
+        RequestGuard(Arc::clone(self))
+    }
+
+    /// Records whether bytes of an answer wait for the client to read.
+    pub(crate) fn set_unsent(&self, some: bool) {
+        self.has_unsent.store(some, Ordering::Release);
+    }
+
+    /// Updates whether the connection is idle, after each poll. An answer's last byte is sent after the
+    /// [`RequestGuard`] is dropped.
+    pub(crate) fn update_idle(&self) {
+        let busy = self.has_request.load(Ordering::Acquire) || self.has_unsent.load(Ordering::Acquire);
+        let mut since = self.idle_since.lock().unwrap_or_else(PoisonError::into_inner);
+        match *since {
+            Some(number) if busy => {
+                self.slots.idle().remove(&number);
+                *since = None;
+            }
+            None if !busy => {
+                let number = self.slots.next.fetch_add(1, Ordering::Relaxed);
+                self.slots.idle().insert(number, Arc::clone(&self.close));
+                *since = Some(number);
+            }
+            _ => {}
+        }
+    }
+
+    /// Waits until another connection needs the slot.
+    pub(crate) async fn displaced(&self) {
+        self.close.notified().await;
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Some(number) = *self.idle_since.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            self.slots.idle().remove(&number);
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct RequestGuard(Arc<Slot>);
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        self.0.has_request.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Poll;
+
+    use futures_util::poll;
+
+    use super::*;
+
+    async fn take_free(slots: &Arc<ConnectionSlots>) -> Arc<Slot> {
+        let (slot, dismissed) = slots.take().await.expect("there is one");
+        assert!(!dismissed);
+        slot
+    }
+
+    #[tokio::test]
+    async fn the_connection_idle_for_longest_is_displaced() {
+        let slots = ConnectionSlots::new(3);
+        let (first, second, third) =
+            (take_free(&slots).await, take_free(&slots).await, take_free(&slots).await);
+        // It made a request since, so it is idle for the shortest time.
+        let request = first.request();
+        first.update_idle();
+        drop(request);
+        first.update_idle();
+        let mut newcomer = Box::pin(slots.take());
+        assert!(
+            poll!(newcomer.as_mut()).is_pending(),
+            "the slot is not free before its connection has ended"
+        );
+        for (slot, leaves) in [(&first, false), (&second, true), (&third, false)] {
+            assert_eq!(poll!(Box::pin(slot.displaced())).is_ready(), leaves);
+        }
+        drop(second);
+        let (_newcomer, dismissed) = newcomer.await.expect("its slot is free");
+        assert!(dismissed);
+    }
+
+    #[tokio::test]
+    async fn a_connection_with_unsent_bytes_is_not_displaced() {
+        let slots = ConnectionSlots::new(1);
+        let slot = take_free(&slots).await;
+        let request = slot.request();
+        slot.update_idle();
+        assert!(matches!(poll!(Box::pin(slots.take())), Poll::Ready(None)));
+        slot.set_unsent(true);
+        drop(request);
+        slot.update_idle();
+        assert!(matches!(poll!(Box::pin(slots.take())), Poll::Ready(None)));
+        slot.set_unsent(false);
+        slot.update_idle();
+        assert!(matches!(poll!(Box::pin(slots.take())), Poll::Pending), "now it is asked to close");
+        assert!(poll!(Box::pin(slot.displaced())).is_ready());
+    }
+}

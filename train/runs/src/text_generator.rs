@@ -1,0 +1,127 @@
+//! Text generation with a trained model: in batches or streamed, up to an end token or a stop string.
+
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context;
+use burn::tensor::backend::Backend;
+use models::{Completion, Gpt, Lookup, Overflow, Request, Sampling, Stop, generate};
+use tokenizer::Tokenizer;
+
+/// Texts continued in one batch. Larger batches take more memory and save no time.
+pub const TEXTS_AT_ONCE: usize = 32;
+
+/// A model with its vocabulary and the settings of generation.
+pub struct TextGenerator<'a, B: Backend> {
+    /// The model.
+    pub gpt: &'a Gpt<B>,
+    /// Its vocabulary.
+    pub tokenizer: &'a Tokenizer,
+    /// Parameters of token sampling.
+    pub sampling: Sampling,
+    /// Maximum number of new tokens per text.
+    pub max_new_tokens: usize,
+    /// Strings that end a text and are not part of it.
+    pub stop: &'a [String],
+    /// Indexed texts for a model with `longest_match`.
+    pub lookup: Option<&'a dyn Lookup>,
+}
+
+impl<B: Backend> TextGenerator<'_, B> {
+    /// Ids of a text to continue, by the function [`opening`].
+    pub fn opening(&self, text: &str) -> anyhow::Result<Vec<u32>> {
+        opening(self.tokenizer, text)
+    }
+
+    /// Continues `prompts`, and passes new tokens of the first to `show`.
+    pub fn speak(
+        &self,
+        prompts: &[Vec<u32>],
+        mut show: impl FnMut(&[u32]) -> ControlFlow<()>,
+    ) -> anyhow::Result<Vec<Completion>> {
+        let ends = ends(self.tokenizer);
+        let decode = |ids: &[u32]| self.words(ids).unwrap_or_default();
+        let request = Request {
+            sampling: self.sampling,
+            end_tokens: &ends,
+            stop: (!self.stop.is_empty()).then_some(Stop { strings: self.stop, decode: &decode }),
+            overflow: Overflow::Slide,
+            lookup: self.lookup,
+            ..Request::new(prompts, self.max_new_tokens)
+        };
+        let completions = generate(self.gpt, &request, |piece| {
+            if piece.prompt == 0 { show(piece.tokens) } else { ControlFlow::Continue(()) }
+        })?;
+        Ok(completions)
+    }
+
+    /// Streams a continuation to `out` until `silenced` is set. Returns the text.
+    pub fn stream_to(
+        &self,
+        prompt: &[Vec<u32>],
+        out: &mut impl Write,
+        silenced: &AtomicBool,
+    ) -> anyhow::Result<String> {
+        let mut stream = self.tokenizer.decode_stream();
+        let (mut said, mut failure) = (String::new(), None);
+        let show = |ids: &[u32]| {
+            let piece = || -> anyhow::Result<String> {
+                let known = ids.iter().filter(|id| **id < self.tokenizer.vocab_size());
+                let text = known.map(|id| stream.push(*id)).collect::<Result<String, _>>()?;
+                write!(out, "{text}")?;
+                out.flush()?;
+                Ok(text)
+            };
+            match { piece }() {
+                Ok(text) => said += &text,
+                Err(error) => failure = Some(error),
+            }
+            let ends = failure.is_some() || silenced.load(Ordering::Relaxed);
+            if ends { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+
+        let completions = self.speak(prompt, show)?;
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+
+        let mut rest = stream.finish()?;
+        // A stop string may begin within a token, whose first bytes are not written yet.
+        let whole = completions.first().and_then(|completion| completion.text.as_deref());
+        if let Some(left) = whole.and_then(|whole| whole.strip_prefix(said.as_str())) {
+            left.clone_into(&mut rest);
+        }
+        write!(out, "{rest}")?;
+        Ok(said + &rest)
+    }
+
+    /// Text of a completion, up to a stop string.
+    pub fn text(&self, completion: &Completion) -> anyhow::Result<String> {
+        completion.text.clone().map_or_else(|| self.words(&completion.tokens), Ok)
+    }
+
+    /// Decodes `ids`, but skips ids beyond the vocabulary, which a larger embedding can produce.
+    pub fn words(&self, ids: &[u32]) -> anyhow::Result<String> {
+        let known: Vec<u32> = ids.iter().copied().filter(|id| *id < self.tokenizer.vocab_size()).collect();
+        let bytes = self.tokenizer.decode_bytes(&known)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+/// Ids of a text to continue, after the token that opens a document. Never empty.
+pub fn opening(tokenizer: &Tokenizer, text: &str) -> anyhow::Result<Vec<u32>> {
+    let mut ids: Vec<u32> = tokenizer.bos().into_iter().collect();
+    ids.extend(tokenizer.encode(text)?);
+    if ids.is_empty() {
+        ids = tokenizer.encode("\n").context("an empty prompt begins with a line break")?;
+    }
+    Ok(ids)
+}
+
+/// The control tokens that end an answer.
+pub fn ends(tokenizer: &Tokenizer) -> Vec<u32> {
+    let mut ends: Vec<u32> = tokenizer.eos().into_iter().chain(tokenizer.bos()).collect();
+    ends.dedup();
+    ends
+}

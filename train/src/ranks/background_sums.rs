@@ -1,0 +1,187 @@
+//! Sums that a thread makes while the backward pass of their step goes on.
+//!
+//! The thread has the engine from the first sum of a step to the last, so the ranks make no other call meanwhile. It sums
+//! parameters in the order in which they are submitted, which has to be the same on all ranks. The training thread stands still
+//! only while it waits for a sum.
+//!
+//! A run that fails keeps the engine and never leaves MPI: other ranks would wait
+//! (`a_rank_that_fails_keeps_no_other_waiting`).
+
+use std::cell::Cell;
+use std::mem::ManuallyDrop;
+use std::panic::resume_unwind;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use exchange::{Engine, Pairwise};
+
+use super::{LEFT, Metered, Ranks};
+
+/// Sums under way.
+pub(crate) struct BackgroundSums {
+    jobs: Sender<Job>,
+    sums: Receiver<Option<Vec<f32>>>,
+    thread: JoinHandle<Returned>,
+    /// Time for which sums were waited for.
+    stood: Cell<Duration>,
+}
+
+/// One parameter's contributions.
+pub(crate) struct Job {
+    pub(crate) own: Pairwise,
+    /// The parameter's place in the model.
+    pub(crate) place: usize,
+    /// The rank that gets the sum; `None` for all.
+    pub(crate) owner: Option<usize>,
+}
+
+struct Returned {
+    /// Not left with a run that fails: see [`Ranks::end`].
+    engine: ManuallyDrop<Box<dyn Metered>>,
+    outcome: exchange::Result<()>,
+}
+
+impl Ranks {
+    /// Begins sums, each made by `sum`. Until they [end](Self::end_sums) the ranks can make no other call.
+    pub(crate) fn begin_sums(
+        &mut self,
+        mut sum: impl FnMut(&mut dyn Engine, Job) -> exchange::Result<Vec<f32>> + Send + 'static,
+    ) -> anyhow::Result<BackgroundSums> {
+        let engine = self.engine.take().context(LEFT)?;
+        self.costs = engine.costs();
+        let mut engine = ManuallyDrop::new(engine);
+        let (jobs, waiting) = channel::<Job>();
+        let (done, sums) = channel();
+        let summing = move || {
+            let mut outcome = Ok(());
+            for job in waiting {
+                let summed = outcome.clone().and_then(|()| sum(engine.as_mut(), job));
+                let numbers = match summed {
+                    Ok(numbers) => Some(numbers),
+                    Err(error) => {
+                        outcome = Err(error);
+                        None
+                    }
+                };
+                // A receiver that is gone has failed itself.
+                _ = done.send(numbers);
+            }
+            Returned { engine, outcome }
+        };
+        let thread = thread::Builder::new().name("sums".to_owned()).spawn(summing);
+        let thread = thread.context("starting a thread that sums gradients")?;
+        Ok(BackgroundSums { jobs, sums, thread, stood: Cell::default() })
+    }
+
+    /// Waits for all submitted sums. The error is that of the first one that failed.
+    pub(crate) fn end_sums(&mut self, sums: BackgroundSums) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        drop(sums.jobs);
+        let returned = sums.thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+        let Returned { engine, outcome } = returned;
+        let before = std::mem::replace(&mut self.costs, engine.costs());
+        self.in_background += self.costs.time.saturating_sub(before.time);
+        self.waited += sums.stood.get() + begun.elapsed();
+        *self.engine = Some(ManuallyDrop::into_inner(engine));
+        self.heard(outcome).context("summing gradients over the ranks")
+    }
+}
+
+impl BackgroundSums {
+    /// Queues contributions, to be summed with those of other ranks.
+    pub(crate) fn submit(&self, job: Job) {
+        // After a panic of the thread the send fails, and `end_sums` reports the panic.
+        _ = self.jobs.send(job);
+    }
+
+    /// Waits for the first sum that was submitted and not taken; `None` if it has failed, or one before it has. Ranks that do not own
+    /// the parameter get no numbers.
+    pub(crate) fn take(&self) -> Option<Vec<f32>> {
+        let begun = Instant::now();
+        let sum = self.sums.recv().ok().flatten();
+        self.stood.set(self.stood.get() + begun.elapsed());
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use exchange::threads::{self, Threads};
+    use exchange::{Alone, Costs, Counted, Error, Exact, Exchange as _};
+
+    use super::super::Watched;
+    use super::*;
+
+    const CALL: Duration = Duration::from_hours(1);
+
+    /// An engine whose meter says an hour for each call.
+    struct Hours(Counted<Threads>);
+
+    impl Watched for Hours {}
+
+    impl Metered for Hours {
+        fn costs(&self) -> Costs {
+            let costs = self.0.costs();
+            Costs { time: CALL * costs.calls as u32, ..costs }
+        }
+    }
+
+    impl Engine for Hours {
+        fn rank(&self) -> usize {
+            self.0.rank()
+        }
+
+        fn world(&self) -> usize {
+            self.0.world()
+        }
+
+        fn all_to_all(&mut self, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<(), Error> {
+            self.0.all_to_all(send, receive)
+        }
+
+        fn all_gather(&mut self, parts: &mut [&mut [u8]]) -> Result<(), Error> {
+            self.0.all_gather(parts)
+        }
+
+        fn barrier(&mut self) -> Result<(), Error> {
+            self.0.barrier()
+        }
+
+        fn commit(&mut self, ok: bool) -> Result<bool, Error> {
+            self.0.commit(ok)
+        }
+
+        fn shrink(&mut self) -> Result<(), Error> {
+            self.0.shrink()
+        }
+    }
+
+    #[test]
+    fn a_step_stands_still_in_its_own_calls_and_where_it_waits_for_those_beside_it() {
+        threads::on_each(2, |engine| {
+            let _leaves = engine.leave_later();
+            let mut ranks = Ranks::over(Alone, (1, 0));
+            (ranks.rank, ranks.world) = (engine.rank(), engine.world());
+            *ranks.engine = Some(Box::new(Hours(Counted::new(engine))));
+            let stood = |ranks: &Ranks| ranks.spent().expect("two ranks").stood;
+            assert!(ranks.all(true).expect("no fault"));
+            assert_eq!(stood(&ranks), CALL);
+            let exact = |engine: &mut dyn Engine, job: Job| Exact::default().sum(engine, job.own);
+            let sums = ranks.begin_sums(exact).expect("no fault");
+            let own = Pairwise::of_sums(ranks.share(2), 1, vec![vec![1.5]]).expect("one each");
+            sums.submit(Job { own, place: 0, owner: None });
+            assert_eq!(stood(&ranks), CALL, "nobody waits");
+            assert_eq!(sums.take(), Some(vec![3.0]));
+            ranks.end_sums(sums).expect("no fault");
+            let spent = ranks.spent().expect("two ranks");
+            assert!(spent.costs.calls > 2, "sums are calls, too");
+            // The wait for the sums counts as a moment, and their calls of an hour do not count.
+            assert!(spent.stood > CALL && spent.stood < 2 * CALL, "{:?}", spent.stood);
+            assert!(ranks.all(true).expect("no fault"));
+            assert_eq!(stood(&ranks), spent.stood + CALL);
+            ranks.end();
+        });
+    }
+}

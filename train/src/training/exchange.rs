@@ -1,0 +1,282 @@
+//! How the ranks of a run exchange gradients and weights: chosen once, when the run opens. Only this module asks which exchange it is.
+
+mod alone;
+mod exact;
+mod one_bit;
+mod periodic;
+
+use std::path::Path;
+
+use anyhow::anyhow;
+use burn::backend::Autodiff;
+use burn::optim::GradientsParams;
+use burn::tensor::{
+    Tensor,
+    backend::{AutodiffBackend, Backend},
+};
+use models::Gpt;
+use runs::BadInput;
+use runs::config::{Config, ExchangeKind, RanksSection};
+
+use super::due::Due;
+use super::gradients::{OverlappedReduce, ReduceOrder, Sum};
+use super::{Learner, Progress};
+use crate::data::{StepData, counted};
+use crate::optimizer::{HostPart, Owners, Passes};
+use crate::progress::Report;
+use crate::ranks::{Loss, Pair, Pairs, Ranks, SavedAt};
+
+use alone::Alone;
+use exact::Exact;
+use one_bit::OneBit;
+use periodic::Periodic;
+
+/// The exchange of a run.
+pub(crate) enum Exchange {
+    /// One process: nothing to exchange.
+    Alone(Alone),
+    /// Gradients, to the bits of one process.
+    Exact(Exact),
+    /// Gradients, one bit per element.
+    OneBit(OneBit),
+    /// Weights, every so many local steps.
+    Periodic(Periodic),
+}
+
+/// One step's work on this process.
+pub(crate) struct Pass<'a, I: Backend> {
+    pub(crate) learner: &'a Learner<Autodiff<I>>,
+    pub(crate) data: &'a StepData,
+    /// Takes the gradients of parameters that are stepped on the host.
+    pub(crate) host: Option<&'a mut HostPart>,
+    pub(crate) owners: &'a Owners,
+    pub(crate) passes: Passes<I>,
+}
+
+/// Result of restoring per-rank state.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Restored {
+    /// The exchange has its whole state.
+    All,
+    /// Moments of this rank, which the optimizer has yet to take.
+    Moments(Vec<Pair>),
+    /// Every rank begins without its state, for this reason.
+    Dropped(String),
+}
+
+impl Exchange {
+    /// The exchange that a configuration asks for. `shard`: each rank steps its own parameters.
+    pub(crate) fn choose(settings: &RanksSection, shard: bool, ranks: &Ranks) -> Self {
+        if ranks.is_alone() {
+            return Self::Alone(Alone);
+        }
+        match settings.exchange {
+            ExchangeKind::Exact => Self::Exact(Exact::new(shard)),
+            ExchangeKind::OneBit => Self::OneBit(OneBit::new(settings.warm_up)),
+            ExchangeKind::Rarely => Self::Periodic(Periodic::new(settings)),
+        }
+    }
+
+    /// Warns about ranks without a micro-batch. Local steps need one on every rank, so there it is an error.
+    pub(crate) fn check_shares(&self, micro_batches: usize, ranks: &Ranks) -> anyhow::Result<()> {
+        let world = ranks.world();
+        if world <= micro_batches {
+            return Ok(());
+        }
+        let text = format!(
+            "{world} ranks share {micro_batches} micro-batches of a step, so some have nothing to do; raise \
+             `train.accumulate` and lower `train.micro_batch`"
+        );
+        if matches!(self, Self::Periodic(_)) {
+            return Err(
+                BadInput(format!("{text}. With `ranks.exchange` = \"rarely\" every rank needs one")).into()
+            );
+        }
+        if ranks.leads() {
+            eprintln!("{text}");
+        }
+        Ok(())
+    }
+
+    /// Remembers the weights that all ranks begin with.
+    pub(crate) fn start<B: AutodiffBackend>(&mut self, gpt: &Gpt<B>) -> anyhow::Result<()> {
+        match self {
+            Self::Periodic(periodic) => periodic.start(gpt),
+            Self::Alone(_) | Self::Exact(_) | Self::OneBit(_) => Ok(()),
+        }
+    }
+
+    /// Gradients of all micro-batches of all ranks; local steps sum their own alone. Returns those of parameters that this rank steps
+    /// on its device. Those that it steps on the host are there.
+    pub(crate) fn sum<I: Backend>(
+        &mut self,
+        Pass { learner, data, host, owners, passes }: Pass<'_, I>,
+        ranks: &mut Ranks,
+    ) -> anyhow::Result<(GradientsParams, Report)> {
+        let sums = matches!(self, Self::Exact(_) | Self::OneBit(_));
+        let mut report = Report { step: data.step, ..Report::default() };
+        report.gradients_leave = host.is_some() || sums;
+
+        let all = data.micro_batches.len();
+        let (mut share, mut divisor) = (ranks.share(all), data.counted());
+        let (first, end) = (share.range().start, share.range().end);
+        let own = &data.micro_batches[first as usize..end as usize];
+        if matches!(self, Self::Periodic(_)) {
+            (share, divisor) = (Periodic::share(own.len()), counted(own));
+        }
+
+        let mut sum = Sum::new(share, host, owners, passes);
+        self.begin_sums(learner, data.step, &mut sum, ranks)?;
+        let losses = learner.own_losses(data.step, (first, own), divisor, &mut sum);
+        let part = (divisor / data.counted()) as f32;
+        let numbers = self.finish_sums(learner, losses, (part, all), &mut sum, ranks);
+
+        // Of two failures the first counts: the second follows from it.
+        let numbers = sum.failure.take().map_or(numbers, |failure| Err(anyhow!(failure)));
+        (report.loss, report.gnorm) = numbers?;
+        report.gradients_held = (!ranks.is_alone()).then_some(sum.held.peak);
+        Ok((sum.grads, report))
+    }
+
+    /// Lets gradients of step `step`, counted from 1, leave for their sums as they come.
+    pub(super) fn begin_sums<I: Backend>(
+        &mut self,
+        learner: &Learner<Autodiff<I>>,
+        step: u64,
+        sum: &mut Sum<'_, I>,
+        ranks: &mut Ranks,
+    ) -> anyhow::Result<()> {
+        let sums = match self {
+            Self::Exact(_) => ranks.begin_sums(exact::reduce)?,
+            Self::OneBit(one_bit) => ranks.begin_sums(one_bit.begin(step))?,
+            Self::Alone(_) | Self::Periodic(_) => return Ok(()),
+        };
+        let order = ReduceOrder::of_pass(&learner.gpt, learner.pass.recompute);
+        sum.reduce = Some(OverlappedReduce::begin(sums, order));
+        Ok(())
+    }
+
+    /// Loss and gradient norm of the step, the same on all ranks but for the norm of local steps. Of its loss, which is over `count`
+    /// micro-batches of all ranks, this rank's targets are the share `part`.
+    pub(super) fn finish_sums<I: Backend>(
+        &mut self,
+        learner: &Learner<Autodiff<I>>,
+        losses: Vec<Tensor<I, 1>>,
+        (part, count): (f32, usize),
+        sum: &mut Sum<'_, I>,
+        ranks: &mut Ranks,
+    ) -> anyhow::Result<(f32, f32)> {
+        match self {
+            Self::Alone(_) => Alone::numbers(learner, losses, sum),
+            Self::Exact(exact) => exact.numbers(learner, losses, sum, ranks),
+            Self::OneBit(_) => OneBit::numbers(learner, losses, sum, ranks),
+            Self::Periodic(_) => Periodic::numbers(learner, losses, (part, count), sum, ranks),
+        }
+    }
+
+    /// Ends a step: `committed` if its update is made.
+    pub(crate) fn settle(&mut self, committed: bool) {
+        if let Self::OneBit(one_bit) = self {
+            one_bit.settle(committed);
+        }
+    }
+
+    /// The model with the same weights on all ranks, and whether weights were sent for that. Step `step` was the last one or a
+    /// multiple of the local steps, or nothing happens. After a failure the model is between two steps, and of no use.
+    pub(crate) fn synchronise<B: AutodiffBackend>(
+        &mut self,
+        gpt: Gpt<B>,
+        (step, is_last): (u64, bool),
+        ranks: &mut Ranks,
+    ) -> (Gpt<B>, anyhow::Result<bool>) {
+        match self {
+            Self::Periodic(periodic) if is_last || periodic.outer_step_is_due(step) => {
+                let (gpt, stepped) = periodic.outer_step(gpt, ranks);
+                (gpt, stepped.map(|()| true))
+            }
+            _ => (gpt, Ok(false)),
+        }
+    }
+
+    /// Steps after which all ranks have the same weights.
+    fn equal_every(&self) -> u64 {
+        match self {
+            Self::Periodic(periodic) => periodic.local_steps(),
+            Self::Alone(_) | Self::Exact(_) | Self::OneBit(_) => 1,
+        }
+    }
+
+    /// Decides the work after the last step: rank 0's decision, and an end if any rank was asked to `stop`. All ranks that live get the
+    /// same byte, or all get an error. No work follows between outer steps.
+    pub(crate) fn agree(
+        &self,
+        config: &Config,
+        progress: &Progress,
+        stop: bool,
+        ranks: &mut Ranks,
+    ) -> anyhow::Result<Due> {
+        let every = self.equal_every();
+        let own = Due::after(config, progress, every, stop);
+        if ranks.is_alone() || !Due::can_follow(config, progress, every) {
+            return Ok(own);
+        }
+        let all = ranks.exchange_bytes(own.to_byte())?;
+        let stops = all.iter().any(|byte| Due::from_byte(*byte).stops());
+        let rank_0 = Due::from_byte(all[0]);
+        Ok(if stops { rank_0.with_stop() } else { rank_0 })
+    }
+
+    /// Rank 0's answer, on the ranks that save something of their own with a checkpoint. The others need none and keep `own`.
+    pub(crate) fn answer_of_rank_0(&self, own: bool, ranks: &mut Ranks) -> anyhow::Result<bool> {
+        match self {
+            Self::Alone(_) => Ok(own),
+            Self::Exact(exact) if !exact.is_sharded() => Ok(own),
+            Self::Exact(_) | Self::OneBit(_) | Self::Periodic(_) => {
+                Ok(ranks.led(|| Ok(vec![u8::from(own)]))? == [1])
+            }
+        }
+    }
+
+    /// Continues without ranks that are gone if the others have all it takes to do the step again; `None` if they do not. Exact sums
+    /// are the same over any number of ranks; other exchanges, and shards, lose state with a rank.
+    pub(crate) fn drop_lost_ranks(&mut self, ranks: &mut Ranks) -> anyhow::Result<Option<Loss>> {
+        match self {
+            Self::Exact(exact) if !exact.is_sharded() => {}
+            _ => return Ok(None),
+        }
+        let loss = ranks.drop_lost_ranks()?;
+        if loss.is_some() && ranks.is_alone() {
+            *self = Self::Alone(Alone);
+        }
+        Ok(loss)
+    }
+
+    /// Saves this rank's state of the exchange with the checkpoint `at` in `run`, if there is any. `moments` are this rank's.
+    pub(crate) fn save_state(
+        &self,
+        run: &Path,
+        at: SavedAt<'_>,
+        moments: Pairs<'_>,
+        ranks: &Ranks,
+    ) -> anyhow::Result<()> {
+        match self {
+            Self::Alone(_) | Self::Exact(_) => Ok(()),
+            Self::OneBit(one_bit) => one_bit.save_state(run, at, ranks),
+            Self::Periodic(periodic) => periodic.save_state(run, at, moments, ranks),
+        }
+    }
+
+    /// Restores what [`save_state`](Self::save_state) saved, if every rank finds its own. Otherwise all begin without.
+    pub(crate) fn restore_state(
+        &mut self,
+        run: &Path,
+        at: SavedAt<'_>,
+        ranks: &mut Ranks,
+    ) -> anyhow::Result<Restored> {
+        match self {
+            Self::Alone(_) | Self::Exact(_) => Ok(Restored::All),
+            Self::OneBit(one_bit) => one_bit.restore_state(run, at, ranks),
+            Self::Periodic(periodic) => periodic.restore_state(run, at, ranks),
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! One process, which has every micro-batch of a step.
+
+use burn::backend::Autodiff;
+use burn::tensor::{Tensor, backend::Backend};
+
+use super::super::Learner;
+use super::super::gradients::Sum;
+
+pub(crate) struct Alone;
+
+impl Alone {
+    /// Loss and norm, for which the device is waited for once.
+    pub(super) fn numbers<I: Backend>(
+        learner: &Learner<Autodiff<I>>,
+        losses: Vec<Tensor<I, 1>>,
+        sum: &mut Sum<'_, I>,
+    ) -> anyhow::Result<(f32, f32)> {
+        let (losses, norm) = learner.own_numbers(losses, sum)?;
+        Ok((losses.iter().sum(), norm))
+    }
+}

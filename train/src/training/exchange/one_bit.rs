@@ -1,0 +1,110 @@
+//! Sums of gradients with one bit per element, with residuals for each parameter.
+//!
+//! A skipped step leaves residuals as they were. Each rank saves its own for the step and digest of the checkpoint. All
+//! ranks restore theirs, or none does (`residuals_that_do_not_fit_the_ranks_are_dropped_with_a_note`).
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use burn::backend::Autodiff;
+use burn::tensor::{Tensor, backend::Backend};
+use exchange::{Engine, Exchange as _, Residuals};
+
+use super::super::Learner;
+use super::super::gradients::Sum;
+use super::{Restored, exact};
+use crate::ranks::{Job, Kept, Pairs, Ranks, SavedAt};
+
+/// By a parameter's place in the model, so that saved residuals do not depend on the order of sums.
+type Buffers = BTreeMap<usize, exchange::OneBit>;
+
+pub(crate) struct OneBit {
+    /// First steps of the run whose sums are exact.
+    warm_up: u64,
+    /// Shared with the thread that sums.
+    buffers: Arc<Mutex<Buffers>>,
+}
+
+fn lock(buffers: &Mutex<Buffers>) -> MutexGuard<'_, Buffers> {
+    buffers.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl OneBit {
+    pub(super) fn new(warm_up: u64) -> Self {
+        Self { warm_up, buffers: Arc::default() }
+    }
+
+    /// The sum of one parameter in step `step`, counted from 1. Residuals of a step that was never settled are forgotten.
+    pub(super) fn begin(
+        &mut self,
+        step: u64,
+    ) -> impl FnMut(&mut dyn Engine, Job) -> exchange::Result<Vec<f32>> + Send + 'static {
+        self.settle(false);
+        let is_exact = step <= self.warm_up;
+        let buffers = Arc::clone(&self.buffers);
+        move |engine, job| {
+            if is_exact {
+                return exact::reduce(engine, job);
+            }
+            let len = job.own.len();
+            let mut buffers = lock(&buffers);
+            buffers.entry(job.place).or_insert_with(|| exchange::OneBit::new(len, 0)).sum(engine, job.own)
+        }
+    }
+
+    /// Loss and norm.
+    pub(super) fn numbers<I: Backend>(
+        learner: &Learner<Autodiff<I>>,
+        losses: Vec<Tensor<I, 1>>,
+        sum: &mut Sum<'_, I>,
+        ranks: &mut Ranks,
+    ) -> anyhow::Result<(f32, f32)> {
+        exact::numbers(learner, losses, sum, false, ranks)
+    }
+
+    /// Ends a step. A skipped update leaves residuals as they were.
+    pub(super) fn settle(&mut self, committed: bool) {
+        lock(&self.buffers).values_mut().for_each(|buffer| buffer.settle(committed));
+    }
+
+    pub(super) fn save_state(&self, run: &Path, at: SavedAt<'_>, ranks: &Ranks) -> anyhow::Result<()> {
+        if at.step <= self.warm_up {
+            return Ok(());
+        }
+        let buffers = lock(&self.buffers);
+        let owing = buffers.iter().filter_map(|(place, buffer)| Some((*place, buffer.owed()?)));
+        let (places, lengths): (Vec<usize>, Vec<[usize; 2]>) = owing.unzip();
+        let fetch = |n: usize| {
+            let owed = buffers[&places[n]].residuals();
+            Ok(owed.map(|Residuals { own, part, .. }| [own, part]).unwrap_or_default())
+        };
+        ranks.save_state(run, at, Kept::Residuals, Pairs { lengths, fetch: Box::new(fetch) })
+    }
+
+    pub(super) fn restore_state(
+        &mut self,
+        run: &Path,
+        at: SavedAt<'_>,
+        ranks: &mut Ranks,
+    ) -> anyhow::Result<Restored> {
+        if at.step <= self.warm_up {
+            return Ok(Restored::All);
+        }
+        let saved = match ranks.load_state(run, at, Kept::Residuals)? {
+            Ok(saved) => saved,
+            Err(reason) => {
+                let lost = "the exchange begins without the residuals of this checkpoint";
+                return Ok(Restored::Dropped(format!("{lost}: {reason}")));
+            }
+        };
+        let place = (ranks.rank(), ranks.world());
+        let restored = saved.into_iter().enumerate().map(|(n, [own, part])| {
+            let mut buffer = exchange::OneBit::new(own.len(), 0);
+            buffer.restore(Residuals { place, own, part })?;
+            Ok((n, buffer))
+        });
+        *lock(&self.buffers) = restored.collect::<exchange::Result<_>>()?;
+        Ok(Restored::All)
+    }
+}

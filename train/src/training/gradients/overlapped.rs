@@ -1,0 +1,210 @@
+//! Sums of gradients over the ranks during the backward pass.
+//!
+//! All ranks submit parameters in one order, that of the backward pass
+//! (`gradients_leave_in_turn_while_the_pass_goes_on`). A rank submits a parameter once the gradient of its last
+//! micro-batch has arrived. Parameters that the pass leaves over follow after it, and all parameters of a rank without
+//! a micro-batch. The model alone decides how many elements are under way and when a sum is waited for, so no clock
+//! changes the order. A rank that fails still takes part, so that no other waits
+//! (`a_rank_that_fails_keeps_no_other_waiting`).
+
+use std::collections::{HashMap, VecDeque};
+
+use burn::backend::Autodiff;
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::backend::{Backend, BackendTypes};
+use burn::tensor::{Shape, Tensor};
+use exchange::Pairwise;
+use models::Gpt;
+
+use super::sum::Sum;
+use crate::ranks::{BackgroundSums, Job};
+
+/// Parameters whose sums are under way.
+pub(crate) struct OverlappedReduce<I: Backend> {
+    pub(crate) sums: BackgroundSums,
+    pub(crate) order: ReduceOrder,
+    next: usize,
+    under_way: VecDeque<UnderWay<I>>,
+}
+
+/// The order in which parameters are submitted, and the most elements that are under way at once.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ReduceOrder {
+    pub(crate) ids: Vec<ParamId>,
+    /// The place of each in the model.
+    places: HashMap<ParamId, usize>,
+    window: usize,
+}
+
+/// A parameter whose sum has not come back yet.
+struct UnderWay<I: Backend> {
+    id: ParamId,
+    shape: Shape,
+    device: I::Device,
+    /// Whether the sum is for this rank, too.
+    returns: bool,
+    bytes: u64,
+    land: Land<I>,
+}
+
+type Land<I> = fn(&mut Sum<'_, I>, ParamId, Vec<f32>, Shape, &<I as BackendTypes>::Device);
+
+impl ReduceOrder {
+    /// The order of a backward pass that recomputes segments of `every` blocks: the head, then segments from the last to the first, the
+    /// embeddings with the first. Without recomputation all arrive at once, in the model's order.
+    pub(crate) fn of_pass<B: Backend>(gpt: &Gpt<B>, every: Option<usize>) -> Self {
+        let named = Named::of(gpt);
+        let largest = named.iter().map(|(_, _, len)| *len).max().unwrap_or_default();
+        let places = ids(&named).into_iter().zip(0..).collect();
+        let Some(every) = every else { return Self { ids: ids(&named), places, window: largest } };
+        let segment = |name: &str| {
+            let block = name.strip_prefix("blocks.")?.split('.').next()?.parse::<usize>().ok()?;
+            Some(block / every.max(1))
+        };
+        let is_head = |name: &str| name.starts_with("final_norm") || name.starts_with("lm_head");
+        let mut in_turn = named.clone();
+        in_turn.sort_by_key(|(name, ..)| (!is_head(name), std::cmp::Reverse(segment(name).unwrap_or(0))));
+        let mut segments = HashMap::<usize, usize>::new();
+        for (name, _, len) in &named {
+            if let Some(segment) = segment(name) {
+                *segments.entry(segment).or_default() += len;
+            }
+        }
+        let window = segments.into_values().max().unwrap_or_default().max(largest);
+        Self { ids: ids(&in_turn), places, window }
+    }
+}
+
+fn ids(named: &[(String, ParamId, usize)]) -> Vec<ParamId> {
+    named.iter().map(|(_, id, _)| *id).collect()
+}
+
+/// Names, ids and elements of parameters, in the model's order.
+#[derive(Default)]
+struct Named {
+    path: Vec<String>,
+    found: Vec<(String, ParamId, usize)>,
+}
+
+impl Named {
+    fn of<B: Backend>(gpt: &Gpt<B>) -> Vec<(String, ParamId, usize)> {
+        let mut named = Self::default();
+        gpt.visit(&mut named);
+        named.found
+    }
+}
+
+impl<B: Backend> ModuleVisitor<B> for Named {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        self.found.push((self.path.join("."), param.id, param.lazy_shape().num_elements()));
+    }
+}
+
+impl<I: Backend> OverlappedReduce<I> {
+    pub(crate) fn begin(sums: BackgroundSums, order: ReduceOrder) -> Self {
+        Self { sums, order, next: 0, under_way: VecDeque::new() }
+    }
+
+    /// Whether this parameter is the next to submit.
+    fn is_next(&self, id: ParamId) -> bool {
+        self.order.ids.get(self.next) == Some(&id)
+    }
+
+    /// Whether all are submitted.
+    pub(crate) fn are_out(&self) -> bool {
+        self.next == self.order.ids.len()
+    }
+
+    /// The sum to wait for before `elements` more may be under way.
+    fn next_to_land(&mut self, elements: usize) -> Option<UnderWay<I>> {
+        let under_way: usize = self.under_way.iter().map(|one| one.shape.num_elements()).sum();
+        if under_way.saturating_add(elements) > self.order.window { self.under_way.pop_front() } else { None }
+    }
+}
+
+impl<I: Backend> Sum<'_, I> {
+    /// Submits a parameter whose gradients of this rank have all arrived, if it is the next one.
+    pub(crate) fn submit<const D: usize>(&mut self, id: ParamId, shape: Shape, device: I::Device) {
+        if self.reduce.as_ref().is_none_or(|reduce| !reduce.is_next(id)) {
+            return;
+        }
+        let len = shape.num_elements();
+        self.land_until(len);
+        let own = self.take_rows::<D>(id).and_then(|own| Ok(Pairwise::of_sums(self.share, len, own)?));
+        let own = own.unwrap_or_else(|error| {
+            self.failure.get_or_insert(format!("{error:#}"));
+            self.nothing(len)
+        });
+        let range = self.share.range();
+        let bytes = (size_of::<f32>() * len * self.share.held(range.end - range.start)) as u64;
+        self.held.add(bytes);
+        let owner = self.owners.owner(id);
+        let returns = owner.is_none_or(|owner| owner == self.share.rank);
+        let reduce = self.reduce.as_mut().expect("it was there before");
+        let place = reduce.order.places[&id];
+        reduce.sums.submit(Job { own, place, owner });
+        reduce.next += 1;
+        reduce.under_way.push_back(UnderWay { id, shape, device, returns, bytes, land: land::<I, D> });
+    }
+
+    /// Zeros from a failed rank, so that no other rank waits. The vote reports the failure.
+    fn nothing(&self, len: usize) -> Pairwise {
+        let range = self.share.range();
+        let zeros = vec![vec![0.0; len]; self.share.held(range.end - range.start)];
+        Pairwise::of_sums(self.share, len, zeros).expect("as many as are held")
+    }
+
+    /// Submits the remaining parameters and waits for all sums.
+    pub(crate) fn submit_all(&mut self, gpt: &Gpt<Autodiff<I>>) {
+        while self.reduce.as_ref().is_some_and(|reduce| !reduce.are_out()) {
+            gpt.visit(&mut SubmitAll { sum: self });
+        }
+        self.land_until(usize::MAX);
+    }
+
+    fn land_until(&mut self, elements: usize) {
+        while let Some(landing) = self.reduce.as_mut().and_then(|reduce| reduce.next_to_land(elements)) {
+            let UnderWay { id, shape, device, returns, bytes, land } = landing;
+            let sum = self.reduce.as_ref().and_then(|reduce| reduce.sums.take());
+            self.held.remove(bytes);
+            if let Some(sum) = sum.filter(|_| returns) {
+                land(self, id, sum, shape, &device);
+            }
+        }
+    }
+}
+
+/// Puts a sum where the parameter is stepped.
+fn land<I: Backend, const D: usize>(
+    sum: &mut Sum<'_, I>,
+    id: ParamId,
+    numbers: Vec<f32>,
+    shape: Shape,
+    device: &I::Device,
+) {
+    if let Some(host) = sum.host_of(id) {
+        if let Err(error) = host.land(id, &numbers) {
+            sum.failure.get_or_insert(error.to_string());
+        }
+        return;
+    }
+    sum.complete_with::<D>(id, numbers, shape, device);
+}
+
+struct SubmitAll<'d, 's, I: Backend> {
+    sum: &'d mut Sum<'s, I>,
+}
+
+impl<I: Backend> ModuleVisitor<Autodiff<I>> for SubmitAll<'_, '_, I> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Autodiff<I>, D>>) {
+        self.sum.submit::<D>(param.id, param.lazy_shape(), param.lazy_device());
+    }
+}

@@ -1,0 +1,149 @@
+//! Parts of a checkpoint that other ranks keep: moments, and master weights if the device has fewer bits. Rank 0 fetches them one
+//! by one, in the order of the checkpoint's files.
+//!
+//! Every rank takes part in every fetch, so rank 0 fetches all parts even if it fails to write them.
+//!
+//! A sharded checkpoint is whole, and resumes with any placement
+//! (`a_checkpoint_of_a_divided_optimizer_resumes_wherever_it_is_kept`).
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, ensure};
+use backend_offload::Managed;
+use burn::tensor::backend::Backend;
+use models::Gpt;
+
+use crate::optimizer::{HostPart, Optimizer, keeps_second_moment};
+use crate::ranks::Ranks;
+
+use super::snapshot::{Own, PARTS};
+
+/// Tensors to fetch, and how many have been fetched.
+pub(crate) struct ShardGather<'r> {
+    ranks: &'r mut Ranks,
+    /// Master weights in the order of their names, then moments in that of theirs.
+    remote: Vec<RemoteTensor>,
+    next: usize,
+    /// Steps that each parameter of the model has taken.
+    pub(super) times: BTreeMap<String, usize>,
+}
+
+/// One tensor of a parameter.
+#[derive(Debug, Clone)]
+pub(super) struct RemoteTensor {
+    pub(super) key: String,
+    parameter: String,
+    what: What,
+    owner: usize,
+    pub(super) shape: Vec<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    Masters,
+    /// The first or the second.
+    Moment(usize),
+}
+
+impl<'r> ShardGather<'r> {
+    /// The same list on every rank.
+    pub(super) fn begin<I: Managed>(optimizer: &Optimizer<I>, ranks: &'r mut Ranks) -> anyhow::Result<Self> {
+        let own = serde_json::to_vec(&times(optimizer)?)?;
+        let mut times = BTreeMap::new();
+        for theirs in ranks.gathered(&own)? {
+            let theirs: BTreeMap<String, usize> =
+                serde_json::from_slice(&theirs).context("reading another rank's steps")?;
+            times.extend(theirs);
+        }
+        let (mut remote, mut moments) = (Vec::new(), Vec::new());
+        for name in times.keys() {
+            let owned = optimizer.owners.get(name).with_context(|| format!("`{name}` is no parameter"))?;
+            let dims = owned.shape.num_dims();
+            let of = |key, what| RemoteTensor {
+                key,
+                parameter: name.clone(),
+                what,
+                owner: owned.rank,
+                shape: owned.shape.to_vec(),
+            };
+            if optimizer.host.as_ref().is_some_and(|host| host.completes(name, dims)) {
+                remote.push(of(name.clone(), What::Masters));
+            }
+            let second = keeps_second_moment(optimizer.kind(), name, dims);
+            for (part, word) in PARTS.iter().enumerate().take(1 + usize::from(second)) {
+                moments.push(of(format!("{name}.{word}"), What::Moment(part)));
+            }
+        }
+        moments.sort_by(|one, other| one.key.cmp(&other.key));
+        remote.extend(moments);
+        remote.retain(|remote| remote.owner != 0);
+        Ok(Self { ranks, remote, next: 0, times })
+    }
+
+    /// Moments that other ranks keep, in order.
+    pub(super) fn moments(&self) -> Vec<RemoteTensor> {
+        self.remote.iter().filter(|remote| remote.what != What::Masters).cloned().collect()
+    }
+
+    /// Whether another rank has the master weights of this parameter.
+    pub(super) fn has_masters_of(&self, parameter: &str) -> bool {
+        self.remote.iter().any(|remote| remote.what == What::Masters && remote.parameter == parameter)
+    }
+
+    /// The numbers of the next tensor, which has to be `key`.
+    pub(super) fn fetch(&mut self, key: &str) -> anyhow::Result<Vec<f32>> {
+        let remote = self.remote.get(self.next).filter(|remote| remote.key == key);
+        let remote = remote.with_context(|| format!("`{key}` is asked for out of turn"))?;
+        let mut numbers = vec![0.0; remote.shape.iter().product()];
+        self.next += 1;
+        self.ranks.hear(remote.owner, bytemuck::cast_slice_mut(&mut numbers))?;
+        Ok(numbers)
+    }
+
+    /// Bytes of the moments that other ranks keep.
+    pub(super) fn bytes(&self) -> u64 {
+        let elements =
+            self.moments().iter().map(|remote| remote.shape.iter().product::<usize>()).sum::<usize>();
+        (elements * size_of::<f32>()) as u64
+    }
+
+    /// Fetches the rest, so that no other rank waits.
+    pub(super) fn end(mut self) -> anyhow::Result<()> {
+        while let Some(remote) = self.remote.get(self.next) {
+            let key = remote.key.clone();
+            self.fetch(&key)?;
+        }
+        Ok(())
+    }
+
+    /// Sends this rank's tensors to rank 0, in the order in which it fetches them.
+    pub(super) fn send_shards<I: Managed, B: Backend>(
+        self,
+        optimizer: &Optimizer<I>,
+        gpt: &Gpt<B>,
+    ) -> anyhow::Result<()> {
+        let Self { ranks, remote, .. } = self;
+        let kept = Own::of(optimizer)?;
+        for RemoteTensor { parameter, what, owner, shape, .. } in remote {
+            let mut numbers = vec![0.0; shape.iter().product()];
+            if owner == ranks.rank() {
+                let own = match what {
+                    What::Masters => kept.masters(gpt, &parameter)?,
+                    What::Moment(part) => kept.moment(&parameter, part)?,
+                };
+                ensure!(own.len() == numbers.len(), "`{parameter}` is saved with {} numbers", own.len());
+                numbers = own;
+            }
+            ranks.hear(owner, bytemuck::cast_slice_mut(&mut numbers))?;
+        }
+        Ok(())
+    }
+}
+
+/// Steps that the parameters of this process have taken.
+fn times<I: Managed>(optimizer: &Optimizer<I>) -> anyhow::Result<BTreeMap<String, usize>> {
+    let on_device = optimizer.moments.iter().map(|(name, moments)| (name.clone(), moments.time));
+    let on_host = optimizer.host.as_ref().map(HostPart::by_name).transpose()?.unwrap_or_default();
+    let on_host = on_host.values().map(|state| (state.name().to_owned(), state.time() as usize));
+    Ok(on_device.chain(on_host).collect())
+}

@@ -1,0 +1,262 @@
+//! The training loop. One step: forward and backward, norm, update; then whatever is due.
+//!
+//! Memory failures surface where a result is read. So the loss and the norm of gradients are read before the update is
+//! made. A loss or gradient that is not finite never reaches a weight
+//! (`a_diverged_run_skips_updates_and_stops_with_finite_weights`).
+
+use anyhow::{Context, anyhow};
+use backend_offload::{Offload, Offloadable};
+use burn::data::dataloader::DataLoader;
+use burn::optim::GradientsParams;
+use burn::tensor::backend::Backend;
+use burn_train::Interrupter;
+use serde::Serialize;
+use serde_json::json;
+
+use super::due::Due;
+use super::exchange::Pass;
+use super::learner::Model;
+use super::metrics::Metrics;
+use super::saving::Saver;
+use super::session::Best;
+use super::strategy::{Display, Events, Tape};
+use super::{Exchange, Session};
+use crate::data::StepData;
+use crate::exit::Ending;
+use crate::journal::Journal;
+use crate::optimizer::{Optimizer, Stride, rate_share};
+use crate::progress::Report;
+use crate::ranks::Ranks;
+
+/// A run in progress.
+pub(crate) struct Trainer<I: Offloadable> {
+    /// Burn hands the model over when the loop begins.
+    pub(super) model: Model<Tape<I>>,
+    pub(crate) session: Session,
+    pub(crate) optimizer: Optimizer<Offload<I>>,
+    pub(crate) ranks: Ranks,
+    pub(super) exchange: Exchange,
+    pub(super) log: Log,
+    pub(crate) device: I::Device,
+    pub(super) saver: Saver,
+    pub(super) metrics: Metrics,
+    /// Set when the loop has ended.
+    pub(super) ending: Option<anyhow::Result<Ending>>,
+}
+
+/// The journal of a run, and its display.
+pub(super) struct Log {
+    pub(super) journal: Journal,
+    pub(super) display: Display,
+}
+
+impl<I: Offloadable> Trainer<I> {
+    pub(crate) fn new(
+        session: Session,
+        mut optimizer: Optimizer<Offload<I>>,
+        (ranks, exchange): (Ranks, Exchange),
+        journal: Journal,
+        device: I::Device,
+        display: Display,
+    ) -> Self {
+        if let Some(host) = &mut optimizer.host {
+            host.number_shares_from(ranks.share(session.config.train.accumulate).range().start);
+        }
+        Self {
+            model: Model::default(),
+            saver: Saver::of(&session.run),
+            metrics: Metrics::begin(journal.seconds()),
+            session,
+            optimizer,
+            ranks,
+            exchange,
+            log: Log { journal, display },
+            device,
+            ending: None,
+        }
+    }
+
+    /// Trains until the last step, a stop or a failure.
+    pub(super) fn train(
+        &mut self,
+        loader: &dyn DataLoader<Tape<I>, StepData>,
+        events: &mut Events<I>,
+        interrupter: &Interrupter,
+    ) -> anyhow::Result<Ending> {
+        self.exchange.start(&self.model.gpt)?;
+        let mut batches = loader.iter();
+        let watched = self.watched_step();
+        while self.session.progress.step < self.session.steps() {
+            let mut meter = self.begin_step(watched);
+            let data = batches.next().ok_or_else(|| self.no_data())?;
+            meter.data_arrived(&self.ranks);
+            let step = data.step;
+
+            // Forward and backward of this rank's micro-batches. Gradients are summed over all ranks.
+            let (gradients, mut report) = self.gradients(&data)?;
+
+            let train = &self.session.config.train;
+            let share = rate_share(&train.schedule, step, train.steps);
+            report.lr = train.lr * share;
+            self.exchange.settle(report.is_usable());
+            // All ranks see the same loss and norm: NaN or infinity on one of them skips the step on all.
+            if report.is_usable() {
+                let stride = Stride::clipped(share, f64::from(report.gnorm), train.grad_clip);
+                self.update(gradients, stride)
+                    .map_err(|error| anyhow!("the update of step {step} could not run: {error}"))?;
+            } else {
+                self.optimizer.withhold();
+            }
+
+            // After local steps: the outer step, if it is due. After others: nothing.
+            let at = (step, self.is_last(&report));
+            let sent = self.model.update(|gpt| self.exchange.synchronise(gpt, at, &mut self.ranks));
+            report.gradients_leave |= sent.with_context(|| format!("the outer step after step {step}"))?;
+
+            // A failed update surfaces here, before any later step uses its weights.
+            Offload::<I>::sync(&self.device)
+                .map_err(|error| anyhow!("the update of step {step} could not run: {error}"))?;
+            self.end_step(meter, report, events);
+
+            // One decision of rank 0, the same on all ranks.
+            let due = self.agree(interrupter)?;
+            self.between_steps(due, events)?;
+            if let Some(ending) = due.ending {
+                return Ok(ending);
+            }
+        }
+        // A checkpoint of the last step was resumed.
+        self.between_steps(Due::at_the_end(&self.session.config), events)?;
+        Ok(Ending::Done)
+    }
+
+    /// Gradients of all micro-batches, summed over ranks in one fixed order. If ranks are lost and the others can do without them,
+    /// these compute the step again.
+    fn gradients(&mut self, data: &StepData) -> anyhow::Result<(GradientsParams, Report)> {
+        loop {
+            let Optimizer { host, owners, passes, .. } = &mut self.optimizer;
+            let (host, passes) = (host.as_mut(), passes.clone());
+            let pass = Pass { learner: &self.model, data, host, owners, passes };
+            let error = match self.exchange.sum(pass, &mut self.ranks) {
+                Ok(sum) => return Ok(sum),
+                Err(error) => anyhow!("step {} could not run: {error:#}", data.step),
+            };
+            match self.drop_lost_ranks() {
+                Ok(true) => self.optimizer.withhold(),
+                Ok(false) => return Err(error),
+                Err(other) => return Err(other.context(error)),
+            }
+        }
+    }
+
+    /// One step of the parameters that this process steps, and the weights that other ranks have stepped.
+    fn update(&mut self, gradients: GradientsParams, stride: Stride) -> anyhow::Result<()> {
+        let optimizer = &mut self.optimizer;
+        self.model.update(|gpt| optimizer.step(gpt, gradients, stride))?;
+        self.model.update(|gpt| optimizer.gathered(gpt, &mut self.ranks))
+    }
+
+    /// Whether the run ends after the step of `report`: it is the last one, or the last without a usable gradient that a run may take.
+    fn is_last(&self, report: &Report) -> bool {
+        let (train, withheld) = (&self.session.config.train, self.session.progress.withheld);
+        let diverges = !report.is_usable() && withheld + 1 >= train.bad_steps;
+        report.step >= train.steps || diverges
+    }
+
+    fn no_data(&self) -> anyhow::Error {
+        let failure = self.session.training.failure();
+        failure.map_or_else(|| anyhow!("the training data ended early"), Into::into)
+    }
+
+    /// Agrees on the work after the last step. Ranks that live agree again without lost ones.
+    fn agree(&mut self, interrupter: &Interrupter) -> anyhow::Result<Due> {
+        let stop = self.session.should_stop() || interrupter.should_stop();
+        loop {
+            let Session { config, progress, .. } = &self.session;
+            match self.exchange.agree(config, progress, stop, &mut self.ranks) {
+                Err(error) if !self.drop_lost_ranks()? => return Err(error),
+                Err(_) => {}
+                due => return due,
+            }
+        }
+    }
+
+    /// Continues without ranks that are gone, if the others can do the step again with what they have; whether they do.
+    fn drop_lost_ranks(&mut self) -> anyhow::Result<bool> {
+        let Some(loss) = self.exchange.drop_lost_ranks(&mut self.ranks)? else { return Ok(false) };
+        // States that are being stepped return first: they would keep their old number.
+        self.optimizer.settle()?;
+        if let Some(host) = &mut self.optimizer.host {
+            let share = self.ranks.share(self.session.config.train.accumulate);
+            host.number_shares_from(share.range().start);
+        }
+
+        let (step, left, before) = (self.session.progress.step, self.ranks.world(), loss.before);
+        if self.ranks.leads() {
+            self.say(&format!("after step {step} {loss}: {left} of {before} ranks live, and go on"));
+        }
+        self.tell("lost", &json!({ "step": step, "ranks": left, "before": before, "gone": loss.gone }));
+        Ok(true)
+    }
+
+    /// Evaluates, samples and saves where that is due. Rank 0 does all but for what the others have of a checkpoint.
+    fn between_steps(&mut self, due: Due, events: &mut Events<I>) -> anyhow::Result<()> {
+        self.look_after_save();
+        let is_done = due.ending == Some(Ending::Done);
+        if is_done {
+            self.optimizer.settle()?;
+        }
+
+        let mut better = None;
+        if due.evaluate && self.ranks.leads() {
+            self.settle_save_or_say();
+            better = self.evaluate(events)?;
+        }
+        if due.sample && self.ranks.leads() {
+            self.sample()?;
+        }
+
+        let mut saves = due.save;
+        if due.evaluate && due.ending.is_none() && !saves {
+            saves = self.exchange.answer_of_rank_0(better.is_some(), &mut self.ranks)?;
+        }
+        if saves {
+            self.save_on_all_ranks(better, due.ending.is_some())?;
+        }
+        if is_done && self.optimizer.owners.are_divided() {
+            let (step, bytes) = (self.session.progress.step, self.optimizer.bytes());
+            let on_host = self.optimizer.host_bytes();
+            self.tell("moments", &json!({ "step": step, "bytes": bytes, "host_bytes": on_host }));
+        }
+        Ok(())
+    }
+
+    fn save_on_all_ranks(&mut self, better: Option<Best>, ends: bool) -> anyhow::Result<()> {
+        if !self.ranks.leads() {
+            return self.send_own();
+        }
+        if ends {
+            return self.save_or_end(better);
+        }
+        // An update that failed ends the run; a disk that is full does not.
+        self.optimizer.settle()?;
+        if let Err(error) = self.save(better) {
+            self.say(&format!("{error:#}; training continues"));
+        }
+        Ok(())
+    }
+
+    /// A line in the journal. A disk that is full does not end the run.
+    pub(super) fn tell<T: Serialize>(&mut self, kind: &str, record: &T) {
+        if let Err(error) = self.log.journal.write(kind, record) {
+            self.say(&format!("{error:#}; training continues"));
+        }
+    }
+
+    /// Prints between the lines of steps. The terminal interface owns the whole screen, so there only the journal has it.
+    pub(super) fn say(&self, text: &str) {
+        if self.log.display == Display::Plain {
+            eprintln!("{text}");
+        }
+    }
+}

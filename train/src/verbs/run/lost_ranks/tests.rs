@@ -1,0 +1,184 @@
+//! Runs of several ranks in one process, some of which are lost.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use burn::backend::{Flex, flex::FlexDevice};
+use clap::Parser;
+use exchange::Engine;
+use exchange::threads::Fault;
+use runs::device::{Place, Work};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::super::{Args, Training};
+use crate::exit::Ending;
+use crate::ranks::tests::on_each_with_its_own;
+
+const DESCRIPTION: &str = r#"{
+    "model": {"preset": "llama-160m", "n_layer": 1, "n_head": 2, "n_embd": 16, "n_inner": 24, "n_positions": 32,
+              "vocab_size": 264},
+    "tokenizer": {"kind": "bytes"},
+    "data": {"source": "dialogues", "dialogues": 60, "align": "document"},
+    "train": {"steps": 6, "micro_batch": 1, "accumulate": 4, "sequence": 24, "lr": 0.003,
+              "schedule": {"kind": "constant", "warmup": 0}},
+    "eval": {"every": 0, "sequences": 2, "sample_every": 0, "questions": [], "quiz": 0},
+    "checkpoint": {"every": 2},
+    "memory": {"device_budget": "unlimited"},
+    "ranks": {"warm_up": 1, "local_steps": 2}
+}"#;
+
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    args: Args,
+}
+
+struct Runs(TempDir);
+
+impl Runs {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("tiny.json"), DESCRIPTION).expect("writing");
+        Self(folder)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().expect("UTF-8").to_owned()
+    }
+
+    /// The ending of each of `world` ranks. `fault` is a rank, the number of one of its calls, and the fault of that
+    /// call.
+    fn ends(
+        world: usize,
+        (arguments, settings): (&[&str], &[&str]),
+        fault: Option<(usize, u64, Fault)>,
+    ) -> Vec<anyhow::Result<Ending>> {
+        let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+        let arguments = ["train", "--device", "cpu"].iter().chain(arguments).copied().chain(settings);
+        let Command { args } = Command::parse_from(arguments);
+        let place = Place {
+            name: "threads".to_owned(),
+            kind: "the CPU".to_owned(),
+            model: None,
+            memory: None,
+            budget: None,
+            shares_host: true,
+        };
+        on_each_with_its_own(
+            world,
+            |engine| match fault {
+                Some((rank, at, fault)) if rank == engine.rank() => engine.with_fault(at, fault),
+                _ => engine,
+            },
+            |ranks| Training::find(&args, ranks, Arc::default())?.on::<Flex>(&FlexDevice, &place),
+        )
+    }
+
+    fn begin(
+        &self,
+        world: usize,
+        out: &str,
+        settings: &[&str],
+        fault: Option<(usize, u64, Fault)>,
+    ) -> Vec<anyhow::Result<Ending>> {
+        let (config, out) = (self.path("tiny.json"), self.path(out));
+        Self::ends(world, (&["--config", &config, "--out", &out], settings), fault)
+    }
+
+    fn done(&self, world: usize, out: &str, settings: &[&str]) -> [String; 2] {
+        let ends = self.begin(world, out, settings, None);
+        assert!(ends.iter().all(|end| matches!(end, Ok(Ending::Done))), "{ends:?}");
+        self.bits(out)
+    }
+
+    fn bits(&self, out: &str) -> [String; 2] {
+        let summary = fs::read(Path::new(&self.path(out)).join("summary.json")).expect("it has ended");
+        let summary: Value = serde_json::from_slice(&summary).expect("JSON");
+        ["losses_sha256", "weights_sha256"].map(|key| summary[key].as_str().expect("a digest").to_owned())
+    }
+
+    fn losses(&self, out: &str) -> Vec<u64> {
+        let journal =
+            fs::read_to_string(Path::new(&self.path(out)).join("metrics.jsonl")).expect("it is there");
+        let records = journal.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        let lost = records.filter(|record| record["kind"] == "lost");
+        lost.map(|record| {
+            assert_eq!((&record["gone"], &record["before"]), (&serde_json::json!([1]), &3.into()));
+            record["step"].as_u64().expect("a step")
+        })
+        .collect()
+    }
+
+    /// Kills rank 1 of 3 at its call `at`; returns the step that the others restarted from.
+    fn survived(&self, out: &str, settings: &[&str], at: u64) -> u64 {
+        let ends = self.begin(3, out, settings, Some((1, at, Fault::Die)));
+        assert!(ends[1].is_err(), "it is gone");
+        assert!([0, 2].iter().all(|rank| matches!(ends[*rank], Ok(Ending::Done))), "{at}: {ends:?}");
+        let losses = self.losses(out);
+        let [step] = losses[..] else { panic!("one is lost, not {losses:?}") };
+        step
+    }
+}
+
+#[test]
+fn sharded_ranks_restart_from_their_checkpoint_with_the_bits_of_one_process() {
+    let runs = Runs::new();
+    let shard = "memory.shard=true";
+    let whole = runs.done(1, "whole", &[]);
+    let from = [40, 120, 250].map(|at| {
+        let out = format!("at-{at}");
+        let step = runs.survived(&out, &[shard], at);
+        assert_eq!(runs.bits(&out), whole, "call {at}, step {step}");
+        step
+    });
+    assert_eq!(from, [0, 2, 4]);
+    let step = runs.survived("host", &[shard, "memory.optimizer=host", "train.grad_clip=null"], 120);
+    let host = runs.done(1, "whole-host", &["memory.optimizer=host", "train.grad_clip=null"]);
+    assert_eq!(runs.bits("host"), host, "step {step}");
+}
+
+#[test]
+fn ranks_with_own_state_restart_as_if_started_to_resume() {
+    let runs = Runs::new();
+    for (exchange, at) in [("one_bit", 120), ("rarely", 80)] {
+        let settings = [&*format!("ranks.exchange={exchange}")];
+        let step = runs.survived(exchange, &settings, at);
+        assert!([2, 4].contains(&step), "{exchange}: {step}");
+        let by_hand = format!("by-hand-{exchange}");
+        let steps = format!("train.steps={step}");
+        runs.done(3, &by_hand, &[settings[0], &steps]);
+        let (path, steps) = (runs.path(&by_hand), ["train.steps=6"]);
+        let ends = Runs::ends(2, (&["--resume", &path], &steps), None);
+        assert!(ends.iter().all(|end| matches!(end, Ok(Ending::Done))), "{ends:?}");
+        assert_eq!(runs.bits(exchange), runs.bits(&by_hand), "{exchange} from step {step}");
+    }
+}
+
+#[test]
+fn a_run_ends_if_rank_0_is_lost_or_a_call_fails_without_a_loss() {
+    let runs = Runs::new();
+    for (out, rank, fault, expected) in [
+        ("led", 0, Fault::Die, "rank 0 is gone"),
+        ("failed", 1, Fault::Fail, "a call has failed on some rank"),
+    ] {
+        let ends = runs.begin(3, out, &["memory.shard=true"], Some((rank, 120, fault)));
+        let said = |end: &anyhow::Result<Ending>| format!("{:#}", end.as_ref().expect_err("it cannot go on"));
+        let said: Vec<String> = ends.iter().map(said).collect();
+        assert!(said[2].contains(expected), "{said:?}");
+    }
+}
+
+/// Sums that the host received before the failed call are dropped there.
+#[test]
+fn a_repeated_step_of_a_host_optimizer_has_the_bits_of_an_undisturbed_one() {
+    let runs = Runs::new();
+    let settings = ["memory.optimizer=host", "train.grad_clip=null"];
+    let whole = runs.done(1, "whole", &settings);
+    for at in [110, 130] {
+        let out = format!("at-{at}");
+        let step = runs.survived(&out, &settings, at);
+        assert_eq!(runs.bits(&out), whole, "call {at}, step {step}");
+    }
+}
