@@ -5,12 +5,14 @@
 
 use crate::block::{BlockId, Tier, Token};
 
-/// The adapter's next task. The start of a move is reported by [`Pager::started`], its end by [`Pager::ended`].
+/// The adapter's next task. The start of a move is reported by [`Pager::started`](crate::Pager::started), its end by
+/// [`Pager::ended`](crate::Pager::ended).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Find blocks whose owners are gone and [`Pager::remove`] them, then report [`Pager::swept`].
+    /// Find blocks whose owners are gone and [`Pager::remove`](crate::Pager::remove) them, then report
+    /// [`Pager::swept`](crate::Pager::swept).
     Sweep,
-    /// Give the allocator's spare slices back to the driver, then report [`Pager::trimmed`].
+    /// Give the allocator's spare slices back to the driver, then report [`Pager::trimmed`](crate::Pager::trimmed).
     Trim,
     /// Take `block` off the device.
     Evict {
@@ -46,7 +48,8 @@ pub enum Step {
         /// The block.
         block: BlockId,
     },
-    /// Take device memory for `block`, or report [`Pager::device_refused`], and copy its contents in.
+    /// Take device memory for `block`, or report [`Pager::device_refused`](crate::Pager::device_refused), and copy its
+    /// contents in.
     Bring {
         /// An operand.
         block: BlockId,
