@@ -320,7 +320,7 @@ fn carry_out<M: Device>(
         Step::Spill { block } => {
             let bytes = bytes_of(adapter, block)?;
             let token = adapter.pager().started(step)?;
-            if let Err(error) = adapter.tiers().spill(block) {
+            if let Err(error) = caught(|| Ok(adapter.tiers().spill(block)?)) {
                 adapter.pager().ended(token, false)?;
                 return error_if_room(adapter.tiers().below().rooms().disk, bytes, error);
             }
@@ -330,7 +330,7 @@ fn carry_out<M: Device>(
         Step::Load { block } => {
             let bytes = bytes_of(adapter, block)?;
             let token = adapter.pager().started(step)?;
-            if let Err(error) = adapter.tiers().load(block, bytes) {
+            if let Err(error) = caught(|| Ok(adapter.tiers().load(block, bytes)?)) {
                 let room = adapter.tiers().below().rooms().host;
                 adapter.pager().ended(token, false)?;
                 ahead::give_up(adapter);
@@ -373,8 +373,8 @@ fn carry_out<M: Device>(
 
 /// An error if `room` still allows the bytes. Otherwise another device or the program took the space, and the pager
 /// decides again.
-fn error_if_room(room: Limit, bytes: u64, failure: OffloadError) -> Result<bool, Halt> {
-    if room.allows(bytes) { Err(Halt::Move(failure.into())) } else { Ok(false) }
+fn error_if_room(room: Limit, bytes: u64, failure: MoveFailure) -> Result<bool, Halt> {
+    if room.allows(bytes) { Err(Halt::Move(failure)) } else { Ok(false) }
 }
 
 fn bytes_of<M: Device>(adapter: &mut M, block: BlockId) -> Result<u64, Fault> {

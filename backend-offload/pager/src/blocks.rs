@@ -1,7 +1,8 @@
 //! All blocks, and every byte count. A transition of a block and its posting are one call, so the two cannot differ. A call
 //! that fails changes nothing (`reports_that_contradict_the_books_are_faults_and_change_nothing`).
 //!
-//! Memory of a dropped block counts until its transfer ends (`a_block_removed_on_its_way_counts_until_its_move_ends`).
+//! Memory of a dropped block counts until its move to or from the device ends
+//! (`a_block_removed_on_its_way_counts_until_its_move_ends`).
 
 use crate::block::{Arena, Block, BlockId, Preference, Tier, Token};
 use crate::copies::{Change, Copies, Fate, TierSet};

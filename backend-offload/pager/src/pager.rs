@@ -131,7 +131,7 @@ impl Pager {
         id
     }
 
-    /// Removes a block. Its bytes are free at once, those of a move under way when that ends.
+    /// Removes a block. Its bytes are free at once; those of a move to or from the device, when that ends.
     pub fn remove(&mut self, id: BlockId) -> Result<(), Fault> {
         self.blocks.remove(id)?;
         self.listeners.freed(id);
@@ -292,6 +292,11 @@ impl Pager {
         self.blocks.loading()
     }
 
+    /// Forgets the loads ahead that were chosen: the room that they counted on is gone.
+    pub fn forget_loads(&mut self) {
+        self.prefetch.loads.forget();
+    }
+
     // ---- moves ----------------------------------------------------------------------------------------
 
     /// A move that [`next_step`](Self::next_step) or [`prefetch`](Self::prefetch) named has started. Its bytes count in the
@@ -313,12 +318,20 @@ impl Pager {
                 self.request.appease_driver();
                 Ok(token)
             }
-            Step::DropCopy { block, tier } => {
-                self.blocks.start(block, None, Some(tier), "stripped of its copy")
+            Step::DropCopy { block: id, tier } => {
+                let block = *self.blocks.block(id)?;
+                if tier == Tier::Device || (tier == Tier::Host && !block.is_on_device()) {
+                    return Err(illegal("stripped of its copy", id, &block));
+                }
+                self.blocks.start(id, None, Some(tier), "stripped of its copy")
             }
-            Step::Spill { block } => {
-                let to = (!self.blocks.block(block)?.is_on_disk()).then_some(Tier::Disk);
-                self.blocks.start(block, to, Some(Tier::Host), "spilled to disk")
+            Step::Spill { block: id } => {
+                let block = *self.blocks.block(id)?;
+                if !block.rests_on_host() {
+                    return Err(illegal("spilled to disk", id, &block));
+                }
+                let to = (!block.is_on_disk()).then_some(Tier::Disk);
+                self.blocks.start(id, to, Some(Tier::Host), "spilled to disk")
             }
             Step::Load { block } | Step::LoadAhead { block } => {
                 let token = match self.blocks.loading() {

@@ -392,6 +392,28 @@ fn reports_that_contradict_the_books_are_faults_and_change_nothing() {
 }
 
 #[test]
+fn a_drop_of_a_copy_is_no_eviction_and_no_spill() {
+    let (mut pager, blocks) = written(Limit::bytes(20), Policy::Recency, 1);
+    let block = blocks[0];
+    pager.begin(&[]).expect("no operand");
+    let token = pager.evict(block).expect("idle");
+    pager.ended(token, true).expect("under way");
+    pager.report(Step::WriteAhead { block }).expect("it rests on the host");
+    let books = format!("{pager:?}");
+    let spills = pager.report(Step::DropCopy { block, tier: Tier::Host });
+    assert!(spills.is_err() && format!("{pager:?}") == books, "{spills:?}");
+
+    let token = pager.bring(block).expect("it rests on the host");
+    pager.ended(token, true).expect("under way");
+    let books = format!("{pager:?}");
+    let evicts = pager.report(Step::DropCopy { block, tier: Tier::Device });
+    let spills = pager.report(Step::Spill { block });
+    assert!(evicts.is_err() && spills.is_err(), "{evicts:?} {spills:?}");
+    assert_eq!(format!("{pager:?}"), books);
+    pager.report(Step::DropCopy { block, tier: Tier::Host }).expect("the disk and the device keep theirs");
+}
+
+#[test]
 fn an_operand_or_a_pinned_block_cannot_be_evicted() {
     let (mut pager, blocks) = written(Limit::NONE, Policy::Recency, 2);
     pager.pin(blocks[1]).expect("on the device");

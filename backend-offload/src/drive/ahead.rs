@@ -117,5 +117,6 @@ pub(super) fn give_up<M: Device>(adapter: &mut M) -> bool {
     {
         tracing::error!(target: TARGET, "giving up a block that was being loaded: {fault}");
     }
+    adapter.pager().forget_loads();
     adapter.tiers().cancel_ahead()
 }

@@ -55,7 +55,7 @@ pub(crate) fn assert_on_record(name: &str, table: &str) {
 }
 
 /// Compares the table of [`suite::first`] cases: with the head of the committed table in the quick suite, with the
-/// whole table in larger ones.
+/// whole table in larger ones, which alone can write it anew.
 pub(crate) fn assert_first_on_record(name: &str, table: &str) {
     if suite::size() > suite::Size::Quick {
         return assert_on_record(name, table);

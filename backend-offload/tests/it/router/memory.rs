@@ -170,8 +170,12 @@ fn changes(facts: &Facts) -> Facts {
     let names = ["a", "b", "c", "d"];
     // Evicted and restored, so that the host has copies of all.
     let operands = names.map(matrix);
-    let push_out = || drop([names, names].concat().into_iter().map(matrix).collect::<Vec<_>>());
-    push_out();
+    let push_out = || {
+        let before = stats::<Flex>(&FlexDevice).evictions;
+        drop((0..8).map(|_| made_on_device()).collect::<Vec<_>>());
+        stats::<Flex>(&FlexDevice).evictions - before
+    };
+    assert_eq!(push_out(), 4, "every operand leaves");
     let sums: Vec<f32> = operands.iter().map(|operand| operand.clone().max().into_scalar()).collect();
     drop(sums);
 
@@ -184,7 +188,7 @@ fn changes(facts: &Facts) -> Facts {
     let before = stats::<Flex>(&FlexDevice).allocations;
     let changed = raised(changed);
     let after = stats::<Flex>(&FlexDevice);
-    push_out();
+    assert_eq!(push_out(), 4, "every changed operand leaves");
     let is_changed = changed.iter().zip(names).all(|(tensor, name)| holds(tensor, name, 2.0));
     assert!(copied >= 4, "what is shared was written to");
 
