@@ -26,7 +26,7 @@ impl Due {
     /// After the last step of `progress`, where all ranks have the same weights every `equal_every` steps. `stop`: this process has
     /// been asked to. Work waits for the first step at or after its turn that ends with equal weights.
     pub(crate) fn after(config: &Config, progress: &Progress, equal_every: u64, stop: bool) -> Self {
-        if diverged(config, progress) {
+        if diverged(config, progress.withheld) {
             return Self { save: true, ending: Some(Ending::Diverged), ..Self::default() };
         }
         if progress.step >= config.train.steps {
@@ -54,7 +54,12 @@ impl Due {
     /// Whether anything can follow the last step of `progress`: all ranks have the same weights.
     pub(crate) fn can_follow(config: &Config, progress: &Progress, equal_every: u64) -> bool {
         let step = progress.step;
-        step.is_multiple_of(equal_every) || step >= config.train.steps || diverged(config, progress)
+        step.is_multiple_of(equal_every) || Self::ends(config, step, progress.withheld)
+    }
+
+    /// Whether the run ends after step `step`, with `withheld` withheld updates in a row.
+    pub(crate) fn ends(config: &Config, step: u64, withheld: u64) -> bool {
+        step >= config.train.steps || diverged(config, withheld)
     }
 
     /// Whether the run ends because it was asked to.
@@ -83,8 +88,8 @@ impl Due {
     }
 }
 
-fn diverged(config: &Config, progress: &Progress) -> bool {
-    progress.withheld >= config.train.bad_steps
+fn diverged(config: &Config, withheld: u64) -> bool {
+    withheld >= config.train.bad_steps
 }
 
 #[cfg(test)]

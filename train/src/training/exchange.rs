@@ -169,7 +169,7 @@ impl Exchange {
         match self {
             Self::Alone(_) => Alone::numbers(learner, losses, sum),
             Self::Exact(exact) => exact.numbers(learner, losses, sum, ranks),
-            Self::OneBit(_) => OneBit::numbers(learner, losses, sum, ranks),
+            Self::OneBit(_) => exact::numbers(learner, losses, sum, false, ranks),
             Self::Periodic(_) => Periodic::numbers(learner, losses, (part, count), sum, ranks),
         }
     }

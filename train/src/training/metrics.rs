@@ -142,10 +142,8 @@ impl<I: Offloadable> Trainer<I> {
         report.drive_wear = session.wear.written(stats::<I>(&self.device).bytes_to_disk);
         self.tell("step", &report);
         self.spare_the_disk();
-        if usable {
-            self.session.progress.withheld = 0;
-        } else {
-            self.session.progress.withheld += 1;
+        self.session.progress.withheld = self.session.progress.withheld_after(usable);
+        if !usable {
             let reason = "the loss or a gradient is not a finite number; the weights are as before";
             let (step, loss, gnorm) = (report.step, report.loss, report.gnorm);
             self.say(&format!("step {step}: loss {loss}, gradient norm {gnorm}: {reason}"));

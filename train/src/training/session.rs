@@ -85,6 +85,11 @@ impl Progress {
         self.cursor = cursor;
     }
 
+    /// The count of withheld updates in a row after one more step.
+    pub(crate) fn withheld_after(&self, usable: bool) -> u64 {
+        if usable { 0 } else { self.withheld + 1 }
+    }
+
     /// `loss` as the lowest so far, if it is.
     pub(crate) fn better(&self, loss: f64) -> Option<Best> {
         let loss = loss as f32;

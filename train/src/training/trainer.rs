@@ -53,16 +53,13 @@ pub(super) struct Log {
 impl<I: Offloadable> Trainer<I> {
     pub(crate) fn new(
         session: Session,
-        mut optimizer: Optimizer<Offload<I>>,
+        optimizer: Optimizer<Offload<I>>,
         (ranks, exchange): (Ranks, Exchange),
         journal: Journal,
         device: I::Device,
         display: Display,
     ) -> Self {
-        if let Some(host) = &mut optimizer.host {
-            host.number_shares_from(ranks.share(session.config.train.accumulate).range().start);
-        }
-        Self {
+        let mut trainer = Self {
             model: Model::default(),
             saver: Saver::of(&session.run),
             metrics: Metrics::begin(journal.seconds()),
@@ -73,6 +70,16 @@ impl<I: Offloadable> Trainer<I> {
             log: Log { journal, display },
             device,
             ending: None,
+        };
+        trainer.number_shares();
+        trainer
+    }
+
+    /// Numbers the shares of gradients on the host from this rank's first micro-batch.
+    fn number_shares(&mut self) {
+        if let Some(host) = &mut self.optimizer.host {
+            let share = self.ranks.share(self.session.config.train.accumulate);
+            host.number_shares_from(share.range().start);
         }
     }
 
@@ -109,7 +116,8 @@ impl<I: Offloadable> Trainer<I> {
             }
 
             // After local steps: the outer step, if it is due. After others: nothing.
-            let at = (step, self.is_last(&report));
+            let Session { config, progress, .. } = &self.session;
+            let at = (step, Due::ends(config, step, progress.withheld_after(report.is_usable())));
             let sent = self.model.update(|gpt| self.exchange.synchronise(gpt, at, &mut self.ranks));
             report.gradients_leave |= sent.with_context(|| format!("the outer step after step {step}"))?;
 
@@ -156,13 +164,6 @@ impl<I: Offloadable> Trainer<I> {
         self.model.update(|gpt| optimizer.gathered(gpt, &mut self.ranks))
     }
 
-    /// Whether the run ends after the step of `report`: it is the last one, or the last without a usable gradient that a run may take.
-    fn is_last(&self, report: &Report) -> bool {
-        let (train, withheld) = (&self.session.config.train, self.session.progress.withheld);
-        let diverges = !report.is_usable() && withheld + 1 >= train.bad_steps;
-        report.step >= train.steps || diverges
-    }
-
     fn no_data(&self) -> anyhow::Error {
         let failure = self.session.training.failure();
         failure.map_or_else(|| anyhow!("the training data ended early"), Into::into)
@@ -174,8 +175,11 @@ impl<I: Offloadable> Trainer<I> {
         loop {
             let Session { config, progress, .. } = &self.session;
             match self.exchange.agree(config, progress, stop, &mut self.ranks) {
-                Err(error) if !self.drop_lost_ranks()? => return Err(error),
-                Err(_) => {}
+                Err(error) => match self.drop_lost_ranks() {
+                    Ok(true) => {}
+                    Ok(false) => return Err(error),
+                    Err(other) => return Err(other.context(error)),
+                },
                 due => return due,
             }
         }
@@ -186,10 +190,7 @@ impl<I: Offloadable> Trainer<I> {
         let Some(loss) = self.exchange.drop_lost_ranks(&mut self.ranks)? else { return Ok(false) };
         // States that are being stepped return first: they would keep their old number.
         self.optimizer.settle()?;
-        if let Some(host) = &mut self.optimizer.host {
-            let share = self.ranks.share(self.session.config.train.accumulate);
-            host.number_shares_from(share.range().start);
-        }
+        self.number_shares();
 
         let (step, left, before) = (self.session.progress.step, self.ranks.world(), loss.before);
         if self.ranks.leads() {

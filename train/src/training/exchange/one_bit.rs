@@ -7,12 +7,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use burn::backend::Autodiff;
-use burn::tensor::{Tensor, backend::Backend};
 use exchange::{Engine, Exchange as _, Residuals};
 
-use super::super::Learner;
-use super::super::gradients::Sum;
 use super::{Restored, exact};
 use crate::ranks::{Job, Kept, Pairs, Ranks, SavedAt};
 
@@ -51,16 +47,6 @@ impl OneBit {
             let mut buffers = lock(&buffers);
             buffers.entry(job.place).or_insert_with(|| exchange::OneBit::new(len, 0)).sum(engine, job.own)
         }
-    }
-
-    /// Loss and norm.
-    pub(super) fn numbers<I: Backend>(
-        learner: &Learner<Autodiff<I>>,
-        losses: Vec<Tensor<I, 1>>,
-        sum: &mut Sum<'_, I>,
-        ranks: &mut Ranks,
-    ) -> anyhow::Result<(f32, f32)> {
-        exact::numbers(learner, losses, sum, false, ranks)
     }
 
     /// Ends a step. A skipped update leaves residuals as they were.
