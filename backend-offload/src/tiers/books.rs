@@ -1,9 +1,9 @@
-//! The books of the host pool: bytes in use, idle and page-locked, and the idle slabs by size. They allocate and free
-//! no memory, so their lock is held only for a look-up.
+//! The books of the host pool: bytes in use, idle and page-locked. They allocate and free no memory, so their lock is
+//! held only for a look-up.
 
+use super::shelves::Shelves;
 use super::slab::Slab;
 use pager::Limit;
-use std::collections::HashMap;
 
 #[derive(Debug)]
 pub(super) struct Books {
@@ -11,27 +11,22 @@ pub(super) struct Books {
     /// Separate limit for page-locked memory, which the machine cannot page out.
     pinned_limit: Limit,
     in_use: u64,
-    idle: u64,
     /// Page-locked bytes, in use and idle.
     pinned: u64,
-    /// Maximum of `in_use` ever; it bounds the idle memory.
-    peak: u64,
-    /// Maximum of `in_use` since the last reset.
-    recent_peak: u64,
-    reserved_peak: u64,
-    /// Idle slabs by page-locking and size.
-    shelves: HashMap<(bool, usize), Shelf>,
-    /// Number of requests so far.
-    requests: u64,
+    shelves: Shelves,
+    peaks: Peaks,
     pageable_fallbacks: u64,
 }
 
-/// Idle slabs of one size.
+/// Maxima of bytes.
 #[derive(Debug, Default)]
-struct Shelf {
-    slabs: Vec<Slab>,
-    /// Number of the last request for this size.
-    asked: u64,
+struct Peaks {
+    /// In use, ever; it bounds the idle memory.
+    ever: u64,
+    /// In use, since the last reset.
+    recent: u64,
+    /// In use and idle, since the last reset.
+    reserved: u64,
 }
 
 /// A snapshot of the pool.
@@ -57,13 +52,9 @@ impl Books {
             limit,
             pinned_limit,
             in_use: 0,
-            idle: 0,
             pinned: 0,
-            peak: 0,
-            recent_peak: 0,
-            reserved_peak: 0,
-            shelves: HashMap::new(),
-            requests: 0,
+            shelves: Shelves::default(),
+            peaks: Peaks::default(),
             pageable_fallbacks: 0,
         }
     }
@@ -76,21 +67,25 @@ impl Books {
         self.limit.less(self.in_use)
     }
 
+    fn reserved(&self) -> u64 {
+        self.in_use + self.shelves.bytes()
+    }
+
     pub(super) fn usage(&self) -> HostUsage {
         HostUsage {
             limit: self.limit,
             in_use: self.in_use,
-            peak: self.recent_peak.max(self.in_use),
-            reserved: self.in_use + self.idle,
-            reserved_peak: self.reserved_peak,
+            peak: self.peaks.recent.max(self.in_use),
+            reserved: self.reserved(),
+            reserved_peak: self.peaks.reserved,
             pageable_fallbacks: self.pageable_fallbacks,
         }
     }
 
     /// Resets the peaks to the present values.
     pub(super) fn reset_peaks(&mut self) {
-        self.recent_peak = self.in_use;
-        self.reserved_peak = self.in_use + self.idle;
+        self.peaks.recent = self.in_use;
+        self.peaks.reserved = self.reserved();
     }
 
     /// Counts `len` bytes, or refuses them. Adds slabs to free to `freed`.
@@ -100,24 +95,17 @@ impl Books {
             return None;
         }
         self.note_peaks();
-        self.requests += 1;
-
-        for pinned in [wants_pinned, false] {
-            let Some(shelf) = self.shelves.get_mut(&(pinned, len)) else { continue };
-            shelf.asked = self.requests;
-            if let Some(slab) = shelf.slabs.pop() {
-                self.idle -= bytes;
-                self.in_use += bytes;
-                return Some(Granted::FromShelf(slab));
-            }
+        if let Some(slab) = self.shelves.take(len, wants_pinned) {
+            self.in_use += bytes;
+            return Some(Granted::FromShelf(slab));
         }
 
         let too_many_pinned = wants_pinned && !self.pinned_limit.allows_more(self.pinned, bytes);
-        if too_many_pinned || !self.limit.allows_more(self.in_use + self.idle, bytes) {
+        if too_many_pinned || !self.limit.allows_more(self.reserved(), bytes) {
             freed.extend(self.clear_shelves());
         }
         let pinned = wants_pinned && self.pinned_limit.allows_more(self.pinned, bytes);
-        self.shelves.entry((pinned, len)).or_default().asked = self.requests;
+        self.shelves.note_request(len, pinned);
         self.pinned += if pinned { bytes } else { 0 };
         self.pageable_fallbacks += u64::from(wants_pinned && !pinned);
         self.in_use += bytes;
@@ -125,14 +113,14 @@ impl Books {
             freed.extend(self.trim_to_peak());
         }
 
-        self.reserved_peak = self.reserved_peak.max(self.in_use + self.idle);
+        self.peaks.reserved = self.peaks.reserved.max(self.reserved());
         Some(Granted::ToAllocate { pinned })
     }
 
     /// Called before `in_use` changes, so that a request whose allocation fails does not count.
     fn note_peaks(&mut self) {
-        self.peak = self.peak.max(self.in_use);
-        self.recent_peak = self.recent_peak.max(self.in_use);
+        self.peaks.ever = self.peaks.ever.max(self.in_use);
+        self.peaks.recent = self.peaks.recent.max(self.in_use);
     }
 
     /// Records that the driver refused to lock granted memory; ordinary memory replaces it. True the first time. Adds
@@ -149,40 +137,23 @@ impl Books {
         self.in_use -= len as u64;
     }
 
-    /// Removes ordinary idle slabs until in use plus idle is at most the peak, sizes with the oldest last request
-    /// first: after a change of sizes, an idle slab serves only its own size. Page-locked slabs stay, because locking
-    /// again costs far more.
+    /// Removes ordinary idle slabs until in use plus idle is at most the peak.
     fn trim_to_peak(&mut self) -> Vec<Slab> {
-        let mut bytes = (self.in_use + self.idle).saturating_sub(self.peak.max(self.in_use));
-        let mut freed = Vec::new();
-        while bytes > 0 {
-            let shelves =
-                self.shelves.iter_mut().filter(|((pinned, _), shelf)| !pinned && !shelf.slabs.is_empty());
-            let Some(((_, len), shelf)) = shelves.min_by_key(|(_, shelf)| shelf.asked) else { break };
-            let (len, count) = (*len as u64, bytes.div_ceil((*len as u64).max(1)));
-            let kept = (shelf.slabs.len() as u64).saturating_sub(count) as usize;
-            let given_up = len * (shelf.slabs.len() - kept) as u64;
-            freed.extend(shelf.slabs.drain(kept..));
-            self.idle -= given_up;
-            bytes = bytes.saturating_sub(given_up);
-        }
-        freed
+        let excess = self.reserved().saturating_sub(self.peaks.ever.max(self.in_use));
+        self.shelves.trim(excess)
     }
 
     /// Takes a slab back. Returns all idle slabs, to be freed, if they exceed the peak.
     pub(super) fn put_back(&mut self, slab: Slab) -> Vec<Slab> {
-        let len = slab.bytes().len();
         self.note_peaks();
-        self.in_use -= len as u64;
-        self.idle += len as u64;
-        self.shelves.entry((slab.is_pinned(), len)).or_default().slabs.push(slab);
-        if self.idle > self.peak { self.clear_shelves() } else { Vec::new() }
+        self.in_use -= slab.bytes().len() as u64;
+        self.shelves.put(slab);
+        if self.shelves.bytes() > self.peaks.ever { self.clear_shelves() } else { Vec::new() }
     }
 
     /// Removes all idle slabs, to be freed.
     pub(super) fn clear_shelves(&mut self) -> Vec<Slab> {
-        self.idle = 0;
-        let slabs: Vec<_> = self.shelves.drain().flat_map(|(_, shelf)| shelf.slabs).collect();
+        let slabs = self.shelves.clear();
         let pinned = slabs.iter().filter(|slab| slab.is_pinned()).map(|slab| slab.bytes().len() as u64);
         self.pinned -= pinned.sum::<u64>();
         slabs

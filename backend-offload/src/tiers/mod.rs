@@ -28,6 +28,7 @@ mod ring;
 #[cfg(not(target_os = "linux"))]
 #[path = "no_ring.rs"]
 mod ring;
+mod shelves;
 mod slab;
 mod system;
 mod threads;

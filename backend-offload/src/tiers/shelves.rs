@@ -1,0 +1,75 @@
+//! Idle slabs of the host pool, by page-locking and size.
+
+use super::slab::Slab;
+use std::collections::HashMap;
+
+#[derive(Debug, Default)]
+pub(super) struct Shelves {
+    by_size: HashMap<(bool, usize), Shelf>,
+    bytes: u64,
+    /// Number of requests so far.
+    requests: u64,
+}
+
+/// Idle slabs of one size.
+#[derive(Debug, Default)]
+struct Shelf {
+    slabs: Vec<Slab>,
+    /// Number of the last request for this size.
+    asked: u64,
+}
+
+impl Shelves {
+    /// Bytes of all idle slabs.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A slab of `len` bytes, page-locked if possible and wanted.
+    pub(super) fn take(&mut self, len: usize, wants_pinned: bool) -> Option<Slab> {
+        self.requests += 1;
+        for pinned in [wants_pinned, false] {
+            let Some(shelf) = self.by_size.get_mut(&(pinned, len)) else { continue };
+            shelf.asked = self.requests;
+            if let Some(slab) = shelf.slabs.pop() {
+                self.bytes -= len as u64;
+                return Some(slab);
+            }
+        }
+        None
+    }
+
+    /// Notes that the last request gets new memory of this kind.
+    pub(super) fn note_request(&mut self, len: usize, pinned: bool) {
+        self.by_size.entry((pinned, len)).or_default().asked = self.requests;
+    }
+
+    pub(super) fn put(&mut self, slab: Slab) {
+        let len = slab.bytes().len();
+        self.bytes += len as u64;
+        self.by_size.entry((slab.is_pinned(), len)).or_default().slabs.push(slab);
+    }
+
+    /// Removes at least `excess` bytes of ordinary slabs, if there are as many; sizes with the oldest last request go
+    /// first, since a slab serves only its own size. Page-locked slabs stay: locking again costs far more.
+    pub(super) fn trim(&mut self, mut excess: u64) -> Vec<Slab> {
+        let mut freed = Vec::new();
+        while excess > 0 {
+            let shelves =
+                self.by_size.iter_mut().filter(|((pinned, _), shelf)| !pinned && !shelf.slabs.is_empty());
+            let Some(((_, len), shelf)) = shelves.min_by_key(|(_, shelf)| shelf.asked) else { break };
+            let (len, count) = (*len as u64, excess.div_ceil((*len as u64).max(1)));
+            let kept = (shelf.slabs.len() as u64).saturating_sub(count) as usize;
+            let removed = len * (shelf.slabs.len() - kept) as u64;
+            freed.extend(shelf.slabs.drain(kept..));
+            self.bytes -= removed;
+            excess = excess.saturating_sub(removed);
+        }
+        freed
+    }
+
+    pub(super) fn clear(&mut self) -> Vec<Slab> {
+        self.bytes = 0;
+        self.by_size.drain().flat_map(|(_, shelf)| shelf.slabs).collect()
+    }
+}
