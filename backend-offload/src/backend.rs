@@ -144,6 +144,17 @@ pub trait Door: sealed::Sealed {
     }
 }
 
+impl OffloadConfig {
+    /// Applies the configuration to `device`.
+    ///
+    /// # Errors
+    /// If the device has started already, a budget is invalid or cannot be resolved, or a component of the device
+    /// (driver, compiler, headers) is missing.
+    pub fn install<B: Managed>(self, device: &B::Device) -> Result<(), OffloadError> {
+        B::Door::install(device, self)
+    }
+}
+
 /// Name and memory of `device`, without starting it.
 ///
 /// A CUDA driver reports free memory only to a process that has opened the device. The call opens the device for a

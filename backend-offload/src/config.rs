@@ -1,12 +1,16 @@
 //! Budgets and behaviour of an offloaded device, set before it starts.
 
-use crate::backend::{Door, Managed};
 use crate::bytes::Budget;
 use crate::error::OffloadError;
-use crate::registry::{DEFAULT_HOST_SHARE, DEFAULT_PINNED_SHARE};
 use pager::{Oversized, Policy};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+
+/// Default share of the available host memory for spilled blocks.
+pub(crate) const DEFAULT_HOST_SHARE: Budget = Budget::Share(0.8);
+
+/// Default share for page-locked memory, which the machine cannot reclaim for other programs.
+pub(crate) const DEFAULT_PINNED_SHARE: Budget = Budget::Share(0.4);
 
 /// Configures one device; [`install`](Self::install) it before the first tensor is made there.
 ///
@@ -178,15 +182,6 @@ impl OffloadConfig {
         self
     }
 
-    /// Applies the configuration to `device`.
-    ///
-    /// # Errors
-    /// If the device has started already, a budget is invalid or cannot be resolved, or a component of the device
-    /// (driver, compiler, headers) is missing.
-    pub fn install<B: Managed>(self, device: &B::Device) -> Result<(), OffloadError> {
-        B::Door::install(device, self)
-    }
-
     /// Fills unset values from the environment.
     pub(crate) fn or_environment(mut self) -> Result<Self, OffloadError> {
         self.device_budget = or_variable(self.device_budget, "OFFLOAD_DEVICE_BUDGET")?;
@@ -214,9 +209,7 @@ impl OffloadConfig {
         }
         Ok(self)
     }
-}
 
-impl OffloadConfig {
     fn share_host(&mut self) {
         let Some(processes) = self.processes.filter(|processes| processes.get() > 1) else { return };
         let own = |all: Option<Budget>, default| Some(all.unwrap_or(default).divided(processes));

@@ -1,7 +1,6 @@
 //! A record of memory decisions: `tracing` events, and in tests a list.
 
 use crate::bytes::Bytes;
-use crate::timeline::Watch;
 use crate::trace_file::TraceFile;
 
 /// A memory decision.
@@ -65,8 +64,6 @@ pub(crate) const TARGET: &str = "backend_offload";
 pub(crate) struct Journal {
     /// The file that records the program's accesses.
     trace: Option<TraceFile>,
-    /// The step being watched.
-    pub(crate) watch: Option<Box<Watch>>,
     #[cfg(feature = "test-util")]
     events: std::collections::VecDeque<Event>,
 }
@@ -79,7 +76,6 @@ impl Journal {
     pub(crate) fn new(trace: Option<TraceFile>) -> Self {
         Self {
             trace,
-            watch: None,
             #[cfg(feature = "test-util")]
             events: std::collections::VecDeque::new(),
         }

@@ -93,7 +93,6 @@ mod config;
 #[cfg(feature = "cube")]
 mod cube;
 mod disk_memory;
-mod drive;
 mod error;
 mod faults;
 #[doc = include_str!("../GUIDE.md")]
@@ -101,8 +100,8 @@ pub mod guide {}
 mod hints;
 mod host_memory;
 mod journal;
+mod paging;
 mod registry;
-mod report;
 #[cfg(feature = "router")]
 mod router;
 mod stats;

@@ -1,37 +1,29 @@
 //! The devices that are configured or have started, and the one host pool behind them all.
 
 use crate::bytes::Budget;
-use crate::config::OffloadConfig;
+use crate::config::{DEFAULT_HOST_SHARE, DEFAULT_PINNED_SHARE, OffloadConfig};
 use crate::error::OffloadError;
 use crate::faults::Injector;
+use crate::paging::PagingSettings;
 use crate::tiers::{Disk, HostPool, available_memory};
 use crate::trace_file::TraceFile;
 use burn_backend::DeviceId;
-use pager::{Limit, Oversized, Pager, Policy};
+use pager::{Limit, Oversized};
 use std::any::TypeId;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A configuration in which every setting has a value.
+/// A device's configuration with a value for every setting.
 #[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(crate) struct Settings {
-    pub device_budget: Limit,
-    pub policy: Policy,
-    pub oversized: Oversized,
-    pub max_bindings: Option<u32>,
+    pub paging: PagingSettings,
     pub smallest_block: u64,
-    pub paranoid: bool,
+    pub max_bindings: Option<u32>,
     pub exact_f32: bool,
     /// Copies run in parallel with the device's work if the runtime supports it.
     #[cfg_attr(not(feature = "cube"), expect(dead_code, reason = "no other adapter copies in parallel"))]
     pub overlap: bool,
-    pub trace: Option<TraceFile>,
-    #[cfg_attr(not(feature = "router"), expect(dead_code, reason = "only the CPU adapter runs dry"))]
-    pub dry_run: bool,
-    pub host: Arc<HostPool>,
-    pub disk: Option<Arc<Disk>>,
     /// Total device memory in bytes, if the device reports it.
     #[cfg_attr(
         all(feature = "cube", not(feature = "cuda")),
@@ -41,20 +33,6 @@ pub(crate) struct Settings {
     pub injector: Injector,
     #[cfg(feature = "test-util")]
     pub watch_runtime: bool,
-}
-
-impl Settings {
-    /// The pager of one device. It records if a trace is configured.
-    pub(crate) fn pager(&self) -> Pager {
-        let mut pager = Pager::new(self.device_budget, self.policy, self.oversized);
-        if self.dry_run {
-            pager.expect_spilling();
-        }
-        if self.trace.is_some() {
-            pager.record();
-        }
-        pager
-    }
 }
 
 /// Facts about a device before its start, from [`probe`](crate::probe).
@@ -175,7 +153,7 @@ impl Registry {
             return Err(OffloadError::Unsupported {
                 operation: "a dry run".to_owned(),
                 backend: "a device with memory of its own",
-                reason: "what its kernels take is known only by running them; use the CPU door",
+                reason: "the memory that its kernels take is known only by running them; use the CPU adapter",
             });
         }
 
@@ -193,19 +171,22 @@ impl Registry {
         }
 
         self.traces += u32::from(trace.is_some());
-        Ok(Settings {
+        let paging = PagingSettings {
             device_budget,
             policy: config.policy,
             oversized: config.oversized,
-            max_bindings: config.max_bindings,
-            smallest_block,
-            paranoid: config.paranoid.unwrap_or(false),
-            overlap: config.overlap.unwrap_or(true),
-            exact_f32: config.exact_f32,
-            trace,
-            dry_run,
             host,
             disk,
+            paranoid: config.paranoid.unwrap_or(false),
+            dry_run,
+            trace,
+        };
+        Ok(Settings {
+            paging,
+            smallest_block,
+            max_bindings: config.max_bindings,
+            exact_f32: config.exact_f32,
+            overlap: config.overlap.unwrap_or(true),
             device_memory: facts.memory.map(|memory| memory.total),
             #[cfg(feature = "test-util")]
             injector: Injector::new(config.faults),
@@ -278,12 +259,6 @@ impl Registry {
         Ok(pool)
     }
 }
-
-/// Default share of the available host memory for spilled blocks.
-pub(crate) const DEFAULT_HOST_SHARE: Budget = Budget::Share(0.8);
-
-/// Default share for page-locked memory, which the machine cannot reclaim for other programs.
-pub(crate) const DEFAULT_PINNED_SHARE: Budget = Budget::Share(0.4);
 
 fn host_limit(wanted: Option<Budget>, default: Budget) -> Result<Limit, OffloadError> {
     let Some(budget) = wanted else {
@@ -360,7 +335,7 @@ mod tests {
     #[test]
     fn installing_after_the_start_is_refused() {
         install(key(0), budget("1GiB"), &facts(None)).expect("not started yet");
-        assert_eq!(start(key(0)).expect("installed").device_budget, Limit::bytes(GIB));
+        assert_eq!(start(key(0)).expect("installed").paging.device_budget, Limit::bytes(GIB));
         let error = install(key(0), budget("2GiB"), &facts(None)).expect_err("started");
         assert!(error.to_string().contains("already started"), "{error}");
     }
@@ -368,13 +343,13 @@ mod tests {
     #[test]
     fn a_device_without_configuration_gets_its_default() {
         prepare(key(1), || Ok(facts(None))).expect("defaults");
-        assert_eq!(start(key(1)).expect("prepared").device_budget, Limit::NONE);
+        assert_eq!(start(key(1)).expect("prepared").paging.device_budget, Limit::NONE);
     }
 
     #[test]
     fn a_share_refers_to_free_memory_and_is_refused_if_that_is_unknown() {
         install(key(2), budget("50%"), &facts(CARD)).expect("the card reports its memory");
-        assert_eq!(start(key(2)).expect("installed").device_budget, Limit::bytes(3 * GIB));
+        assert_eq!(start(key(2)).expect("installed").paging.device_budget, Limit::bytes(3 * GIB));
         let error = install(key(3), budget("50%"), &facts(None)).expect_err("free memory is unknown");
         assert!(matches!(error, OffloadError::UnknownShare { .. }), "{error}");
     }

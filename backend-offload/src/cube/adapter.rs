@@ -1,37 +1,25 @@
 //! The public functions of the CubeCL adapter, run by the device's server.
 
-use super::runtime::{InnerRuntime, OffloadRuntime};
+use super::inner::{InnerRuntime, key, prepare};
+use super::runtime::OffloadRuntime;
 use super::server::OffloadServer;
 use crate::backend::{Door, sealed};
 use crate::config::OffloadConfig;
-use crate::drive;
 use crate::error::{Holder, OffloadError};
 use crate::host_memory::{HostMemory, Site};
-use crate::registry::{self, DeviceFacts, DeviceKey};
-use crate::report;
+use crate::registry::{self, DeviceFacts};
 use crate::stats::Stats;
 use crate::tiers::{Draft, HostPool};
 use crate::timeline::Stretch;
-use cubecl_common::device::{Device, DeviceId};
+use cubecl_common::device::Device;
 use cubecl_core::Runtime;
 use cubecl_core::server::Binding;
 use pager::{Limit, Preference};
-use std::any::TypeId;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// The adapter to devices of the CubeCL runtime `R`.
 pub struct CubeDoor<R>(PhantomData<R>);
-
-pub(super) fn key<R: InnerRuntime>(device: DeviceId) -> DeviceKey {
-    let DeviceId { type_id, index_id } = device;
-    (TypeId::of::<OffloadServer<R>>(), DeviceId::new(type_id, index_id))
-}
-
-/// Ensures that the device has settings before it starts, on the calling thread.
-pub(super) fn prepare<R: InnerRuntime>(device: &R::Device) -> Result<(), OffloadError> {
-    registry::prepare(key::<R>(device.to_id()), || R::facts(device))
-}
 
 /// Runs `task` on the device's own thread, after all work submitted before.
 fn on_server<R: InnerRuntime, T: Send>(
@@ -47,8 +35,8 @@ fn on_server<R: InnerRuntime, T: Send>(
 /// Records the hint for the memory behind `binding`. Small buffers ignore it.
 pub(super) fn prefer<R: InnerRuntime>(device: &R::Device, binding: &Binding, preference: Preference) {
     on_server::<R, _>(device, |server| {
-        if let Some(id) = server.table.name(binding).block()
-            && let Err(fault) = server.pager.prefer(id, preference)
+        if let Some(id) = server.device.buffers.name(binding).block()
+            && let Err(fault) = server.paging.prefer(id, preference)
         {
             server.report_fault(id, fault, "noting a hint");
         }
@@ -77,20 +65,17 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
     }
 
     fn largest_holders(device: &R::Device, count: usize) -> Vec<Holder> {
-        on_server::<R, _>(device, move |server| report::largest_holders(&server.pager, count))
+        on_server::<R, _>(device, move |server| server.paging.largest_holders(count))
     }
 
     fn reset_peaks(device: &R::Device) {
-        on_server::<R, _>(device, |server| {
-            server.pager.reset_peaks();
-            server.tiers.pool().reset_peaks();
-        });
+        on_server::<R, _>(device, |server| server.paging.reset_peaks());
     }
 
     fn set_device_budget(device: &R::Device, budget: Limit) -> Limit {
         on_server::<R, _>(device, move |server| {
-            R::keep_memory(server.device, budget);
-            drive::change_budget(server, budget)
+            R::keep_memory(server.device.id, budget);
+            server.paging.change_budget(&mut server.device, budget)
         })
     }
 
@@ -99,31 +84,31 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
             server.finish_copies();
             server.sweep();
             server.trim_device();
-            R::give_memory_back(server.device);
-            server.tiers.pool().trim();
+            R::give_memory_back(server.device.id);
+            server.paging.tiers().pool().trim();
         });
     }
 
     fn host_memory(device: &R::Device) -> HostMemory {
-        let below = on_server::<R, _>(device, |server| server.tiers.below());
+        let below = on_server::<R, _>(device, |server| server.paging.tiers().below());
         HostMemory::new(below, CubeSite::<R>(device.clone()))
     }
 
     fn mark_step(device: &R::Device) {
-        on_server::<R, _>(device, drive::mark_step);
+        on_server::<R, _>(device, |server| server.paging.mark_step());
     }
 
     fn watch_step(device: &R::Device) {
-        on_server::<R, _>(device, drive::watch_step);
+        on_server::<R, _>(device, |server| server.paging.watch_step());
     }
 
     fn watched_step(device: &R::Device) -> Option<Vec<Stretch>> {
-        on_server::<R, _>(device, drive::watched_step)
+        on_server::<R, _>(device, |server| server.paging.watched_step())
     }
 
     #[cfg(feature = "test-util")]
     fn events(device: &R::Device) -> Vec<crate::Event> {
-        on_server::<R, _>(device, |server| server.journal.drain())
+        on_server::<R, _>(device, |server| server.paging.events())
     }
 
     #[cfg(feature = "test-util")]
@@ -137,7 +122,7 @@ struct CubeSite<R: InnerRuntime>(R::Device);
 
 impl<R: InnerRuntime> Site for CubeSite<R> {
     fn draft(&self, _: &Arc<HostPool>, len: usize) -> Result<Option<Draft>, OffloadError> {
-        on_server::<R, _>(&self.0, |server| drive::draft(server, len))
+        on_server::<R, _>(&self.0, |server| server.paging.draft(&mut server.device, len))
     }
 
     fn give_back(&self, draft: Draft) {
@@ -145,18 +130,18 @@ impl<R: InnerRuntime> Site for CubeSite<R> {
     }
 
     fn prefer_for_new(&self, preference: Preference) {
-        on_server::<R, _>(&self.0, |server| server.new_data = preference);
+        on_server::<R, _>(&self.0, |server| server.paging.prefer_for_new(preference));
     }
 }
 
 impl<R: InnerRuntime> OffloadServer<R> {
     fn stats(&mut self) -> Stats {
         self.sweep();
-        drive::complete_ended(self);
+        self.paging.complete_ended(&mut self.device);
         Stats {
-            autotune_discards: self.profile.discards,
-            autotune_unmeasured: self.profile.unmeasured,
-            ..report::stats(&self.pager, &self.tiers.below(), &self.counts)
+            autotune_discards: self.device.profile.discards(),
+            autotune_unmeasured: self.device.profile.unmeasured(),
+            ..self.paging.stats()
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The supported CubeCL backends: with and without fusion, plain and offloaded.
 
 use super::adapter::CubeDoor;
-use super::runtime::{InnerRuntime, OffloadRuntime};
+use super::inner::{InnerRuntime, Reaches};
+use super::runtime::OffloadRuntime;
 use super::tiles;
 use crate::backend::{Decoding, Managed, Offloadable, Spilling, sealed};
 use burn_backend::tensor::{FloatTensor, IntTensor};
@@ -9,15 +10,7 @@ use burn_backend::{DeviceOps, TensorMetadata};
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, FloatElement, IntElement};
 use burn_fusion::Fusion;
-use cubecl_core::Runtime;
 use pager::Preference;
-
-/// A runtime with access to an offloading server: a supported plain runtime, or its offloaded form.
-#[doc(hidden)]
-pub trait Reaches: Runtime + sealed::Sealed {
-    /// The runtime underneath.
-    type Inner: InnerRuntime<Device = Self::Device>;
-}
 
 impl<R: InnerRuntime> sealed::Sealed for OffloadRuntime<R> {}
 

@@ -13,8 +13,8 @@
 //! Parallel copies change no bit (`overlapped_copies_shorten_a_step_and_give_the_same_bits`), under each schedule of
 //! the stand-in, which finds a missing wait (`a_missing_wait_for_a_copy_is_found`).
 
+use super::inner::InnerRuntime;
 use super::marks::Marks;
-use super::runtime::InnerRuntime;
 use crate::tiers::{Draft, Lease};
 use cubecl_common::bytes::Bytes;
 use cubecl_common::stream_id::StreamId;

@@ -16,7 +16,7 @@
 //! Collective operations are refused: they need buffers that never move, and a library that this crate cannot test.
 
 use super::failures::read_error;
-use super::runtime::InnerRuntime;
+use super::inner::InnerRuntime;
 use super::server::OffloadServer;
 use super::table::Named;
 use super::transfer::flat;
@@ -133,7 +133,7 @@ impl<R: InnerRuntime> ServerCommunication for OffloadServer<R> {
         stream: StreamId,
         to: DeviceId,
     ) -> Result<(), ServerError> {
-        let sending = IN_TRANSIT.sending((TypeId::of::<R>(), self.device, to, stream));
+        let sending = IN_TRANSIT.sending((TypeId::of::<R>(), self.device.id, to, stream));
         // Padding included: the tensor keeps its strides.
         let parcel = self
             .read_raw(descriptor.handle, stream)
@@ -152,7 +152,7 @@ impl<R: InnerRuntime> ServerCommunication for OffloadServer<R> {
         from: DeviceId,
     ) -> Result<(), ServerError> {
         // First, so that no failure leaves the parcel to another reader.
-        let parcel = IN_TRANSIT.collect((TypeId::of::<R>(), from, self.device, stream), PATIENCE);
+        let parcel = IN_TRANSIT.collect((TypeId::of::<R>(), from, self.device.id, stream), PATIENCE);
         let size = handle.size();
         self.initialize_memory(handle.memory.clone(), size, stream);
         let binding = handle.binding();
@@ -189,9 +189,9 @@ impl<R: InnerRuntime> ServerCommunication for OffloadServer<R> {
 impl<R: InnerRuntime> OffloadServer<R> {
     fn fail_binding(&mut self, binding: &Binding, error: OffloadError, stream: StreamId) {
         let error = self.new_failure(Arc::new(error), stream);
-        match self.table.name(binding) {
-            Named::Block(id) => self.table.get_mut(id).failed = Some(error),
-            Named::Small => self.fail_small(binding, &error),
+        match self.device.buffers.name(binding) {
+            Named::Block(id) => self.device.buffers.get_mut(id).failed = Some(error),
+            Named::Small => self.device.fail_small(binding, &error),
             Named::Unknown => {}
         }
     }

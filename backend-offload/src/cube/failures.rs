@@ -9,16 +9,14 @@
 //! (`an_error_reaches_the_thread_that_caused_it_and_no_other`). The runtime keeps its own by stream index, onto which
 //! it folds the id; those that reach us are kept alike.
 
+mod reporting;
+
 use super::logical::number;
-use super::runtime::InnerRuntime;
-use super::server::OffloadServer;
 use crate::error::OffloadError;
-use crate::journal::Event;
 use cubecl_common::backtrace::BackTrace;
 use cubecl_common::stream_id::StreamId;
-use cubecl_core::server::{Binding, ComputeServer, LaunchError, ServerError};
+use cubecl_core::server::{Binding, LaunchError, ServerError};
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 #[derive(Default)]
@@ -85,69 +83,6 @@ impl Failures {
 
     fn take_theirs(&mut self, index: usize) -> Vec<ServerError> {
         self.theirs.remove(&index).unwrap_or_default()
-    }
-}
-
-impl<R: InnerRuntime> OffloadServer<R> {
-    pub(super) fn fail_small(&mut self, binding: &Binding, error: &Arc<OffloadError>) {
-        if let Some(number) = number(&binding.memory) {
-            let address = self.address(binding);
-            self.failures.small.mark(number, address, error);
-        }
-    }
-
-    /// Forgets the failed buffer whose memory went to this small buffer.
-    pub(super) fn forget_failure_before(&mut self, binding: &Binding) {
-        if !self.failures.small.is_empty()
-            && let Some(address) = self.address(binding)
-        {
-            self.failures.small.allocated(address);
-        }
-    }
-
-    fn address(&mut self, binding: &Binding) -> Option<Address> {
-        let whole = Binding { offset_start: None, offset_end: None, ..binding.clone() };
-        let (stream, inner) = (binding.stream, &mut self.inner);
-        let found = catch_unwind(AssertUnwindSafe(|| inner.get_resource(whole, stream)));
-        found.ok()?.ok().map(|found| R::address(found.resource()))
-    }
-
-    /// Counts and reports an error that starts here instead of coming from an operand.
-    pub(super) fn new_failure(&mut self, error: Arc<OffloadError>, stream: StreamId) -> Arc<OffloadError> {
-        self.failures.ours.entry(stream).or_default().push(launch_error(&error));
-        self.count_failure(&error);
-        error
-    }
-
-    /// Counts an error that no stream reports.
-    pub(super) fn count_failure(&mut self, error: &OffloadError) {
-        self.counts.failures += 1;
-        self.journal.record(Event::Failed { error: error.to_string() });
-    }
-
-    /// Keeps a runtime error that our operation received.
-    pub(super) fn keep_error(&mut self, stream: StreamId, error: ServerError) {
-        let index = self.streams.index(stream);
-        self.failures.theirs.entry(index).or_default().push(error);
-    }
-
-    /// The errors due at a synchronisation.
-    pub(super) fn errors_at_sync(
-        &mut self,
-        stream: StreamId,
-        theirs: Result<(), ServerError>,
-    ) -> Result<(), ServerError> {
-        let mut errors = self.failures.take_ours(stream);
-        errors.extend(self.failures.take_theirs(self.streams.index(stream)));
-        together(errors, theirs)
-    }
-
-    /// The errors due at a read, where the runtime's reads return a stream's errors.
-    pub(super) fn errors_at_read(&mut self, stream: StreamId) -> Result<(), ServerError> {
-        if !R::READS_TAKE_ERRORS || self.failures.theirs.is_empty() {
-            return Ok(());
-        }
-        together(self.failures.take_theirs(self.streams.index(stream)), Ok(()))
     }
 }
 

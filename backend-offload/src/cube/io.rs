@@ -1,13 +1,14 @@
 //! Reads and writes from the host, and raw resources.
 
 use super::copy_streams::{Rows, yield_once};
+use super::device::CubeDevice;
 use super::failures::read_error;
-use super::runtime::{InnerRuntime, Resource};
+use super::inner::{InnerRuntime, Resource};
 use super::server::OffloadServer;
 use super::table::Named;
 use super::transfer::flat;
 use crate::error::OffloadError;
-use crate::report::panic_message;
+use crate::paging::panic_message;
 use crate::tiers::Share;
 use cubecl_common::backtrace::BackTrace;
 use cubecl_common::bytes::Bytes;
@@ -16,7 +17,7 @@ use cubecl_common::stream_id::StreamId;
 use cubecl_core::server::{Binding, ComputeServer, CopyDescriptor, Handle, ServerError};
 use cubecl_runtime::memory_management::optimal_align;
 use cubecl_runtime::storage::ManagedResource;
-use pager::{BlockId, Place, Tier};
+use pager::{BlockId, Place};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -78,16 +79,16 @@ impl<R: InnerRuntime> OffloadServer<R> {
         stream: StreamId,
     ) -> Result<Contents, ServerError> {
         self.enter(stream);
-        self.errors_at_read(stream)?;
+        self.device.errors_at_read(stream)?;
 
         let mut from_host = Vec::new();
         let mut from_device = Vec::new();
         let mut operands = Vec::new();
         for (n, descriptor) in descriptors.into_iter().enumerate() {
-            let named = self.table.name(&descriptor.handle);
-            self.contents(named, &descriptor.handle, READ).map_err(|error| read_error(&error))?;
+            let named = self.device.buffers.name(&descriptor.handle);
+            self.device.contents(named, &descriptor.handle, READ).map_err(|error| read_error(&error))?;
             if let Some(id) = named.block()
-                && let Some(recorder) = self.pager.recorder()
+                && let Some(recorder) = self.paging.recorder()
             {
                 recorder.reads(id, Rows::of(&descriptor).bytes() as u64);
             }
@@ -102,10 +103,10 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
 
         self.make_resident(&operands, READ).map_err(|error| read_error(&error))?;
-        self.wait_for_small_buffer_users(stream, stream);
-        self.order_operands(&operands, stream);
+        self.device.wait_for_small_buffer_users(stream, stream);
+        self.device.order_operands(&operands, stream);
         for (_, descriptor, named) in &from_device {
-            self.order_small(*named, &descriptor.handle, stream);
+            self.device.order_small(*named, &descriptor.handle, stream);
         }
 
         if from_device.is_empty() {
@@ -114,11 +115,11 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
 
         let read = from_device.iter().map(|(_, descriptor, _)| Rows::of(descriptor).bytes() as u64);
-        self.counts.bytes_read += read.sum::<u64>();
+        self.paging.counts().bytes_read += read.sum::<u64>();
         let places: Vec<usize> = from_device.iter().map(|(n, ..)| *n).collect();
-        let reading = match self.read_in_parallel(&from_device, stream) {
+        let reading = match self.device.read_in_parallel(&from_device, stream) {
             Some(reading) => reading?,
-            None => self.read_in_order(from_device, stream)?,
+            None => self.device.read_in_order(from_device, stream)?,
         };
 
         if from_host.is_empty() {
@@ -132,6 +133,158 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }))
     }
 
+    /// The requested bytes if the device is not needed: from a current host copy, or zeros for a block that was never
+    /// written.
+    fn bytes_without_device(&self, id: BlockId, descriptor: &CopyDescriptor) -> Option<Bytes> {
+        if !R::can_read_tensor(&descriptor.shape, &descriptor.strides) {
+            return None;
+        }
+        let rows = Rows::of(descriptor);
+        match self.paging.pager().get(id)?.place() {
+            Place::Away(_) | Place::Device { clean: Some(_) } => {
+                let contents = self.paging.tiers().get(id)?.bytes();
+                let mut bytes = Vec::with_capacity(rows.bytes());
+                rows.ranges().for_each(|range| bytes.extend_from_slice(&contents[range]));
+                Some(Bytes::from_bytes_vec(bytes))
+            }
+            Place::Nowhere => Some(Bytes::from_bytes_vec(vec![0; rows.bytes()])),
+            Place::Device { clean: None } | Place::Leaving { .. } | Place::Returning { .. } => None,
+        }
+    }
+
+    pub(super) fn write_buffer(&mut self, descriptor: CopyDescriptor, bytes: Bytes, stream: StreamId) {
+        self.enter(stream);
+        match self.device.buffers.name(&descriptor.handle) {
+            Named::Small => {
+                self.device.streams.begin(stream);
+                self.device.wait_for_small_buffer_users(stream, stream);
+                self.device.order_small(Named::Small, &descriptor.handle, stream);
+                if is_whole(&descriptor, self.utilities.properties.memory.alignment) {
+                    self.device.failures.small.heal(&descriptor.handle);
+                }
+                let (handle, len) = (descriptor.handle.clone(), bytes.len() as u64);
+                match self.device.write_inside(descriptor, bytes, stream) {
+                    Ok(()) => self.paging.counts().bytes_written += len,
+                    Err(error) => {
+                        let error = self.new_failure(Arc::new(error), stream);
+                        self.device.fail_small(&handle, &error);
+                    }
+                }
+            }
+
+            Named::Unknown => {
+                let error = OffloadError::UnknownBuffer { operation: WRITE.to_owned() };
+                self.new_failure(Arc::new(error), stream);
+            }
+
+            Named::Block(id) => {
+                if matches!(
+                    self.device.buffers.get(id).failed.as_deref(),
+                    Some(OffloadError::BufferTooLarge { .. })
+                ) {
+                    return;
+                }
+                if self.write_on_host(id, &descriptor, &bytes) {
+                    return;
+                }
+                if let Err(error) = self.write_on_device(id, descriptor, bytes, stream) {
+                    let error = self.new_failure(Arc::new(error), stream);
+                    self.device.buffers.get_mut(id).failed = Some(error);
+                }
+            }
+        }
+    }
+
+    fn write_on_device(
+        &mut self,
+        id: BlockId,
+        mut descriptor: CopyDescriptor,
+        bytes: Bytes,
+        stream: StreamId,
+    ) -> Result<(), OffloadError> {
+        self.make_resident(&[id], WRITE)?;
+        self.device.wait_for_small_buffer_users(stream, stream);
+        self.device.order_operands(&[id], stream);
+        self.clear_failure_if_whole(id, &descriptor);
+        self.device.make_physical(&mut descriptor.handle, Named::Block(id));
+        let len = bytes.len() as u64;
+        let written = self.device.write_inside(descriptor, bytes, stream);
+        self.wrote(id);
+        written?;
+        self.paging.counts().bytes_written += len;
+        self.device.check_stream(stream)
+    }
+
+    /// Clears a buffer's failure if the whole buffer is overwritten.
+    fn clear_failure_if_whole(&mut self, id: BlockId, descriptor: &CopyDescriptor) {
+        let alignment = self.utilities.properties.memory.alignment;
+        let buffer = self.device.buffers.get_mut(id);
+        if buffer.failed.is_some() && is_whole(descriptor, alignment) {
+            buffer.failed = None;
+        }
+    }
+
+    /// Writes to the host copy of a block that is on the host, or that has no place yet and belongs there. False if the
+    /// contents belong on the device.
+    fn write_on_host(&mut self, id: BlockId, descriptor: &CopyDescriptor, bytes: &Bytes) -> bool {
+        let readable = R::can_read_tensor(&descriptor.shape, &descriptor.strides);
+        let (stream, size) = (self.device.buffers.get(id).stream, self.device.buffers.get(id).size);
+        let better_here = self.paging.pager().get(id).is_some_and(|block| match block.place() {
+            Place::Away(_) => true,
+            Place::Nowhere => self.paging.begins_on_host(block.bytes, self.device.streams.arena(stream)),
+            Place::Device { .. } | Place::Leaving { .. } | Place::Returning { .. } => false,
+        });
+        if !better_here || !readable {
+            return false;
+        }
+        let rows = Rows::of(descriptor);
+        let whole = is_whole(descriptor, self.utilities.properties.memory.alignment);
+        let share = if whole { Share::Whole } else { Share::Part };
+        let edited = self.paging.edit_on_host(id, size as usize, share, |contents| {
+            for (range, row) in rows.ranges().zip(bytes.chunks(rows.row.max(1))) {
+                contents[range].copy_from_slice(row);
+            }
+        });
+        if matches!(edited, Ok(false)) {
+            return false;
+        }
+        self.clear_failure_if_whole(id, descriptor);
+        if let Err(fault) = edited {
+            self.report_fault(id, fault, WRITE);
+        }
+        true
+    }
+
+    /// Returns a raw resource. The user may write to it at any time, so its block is pinned while the handle lives.
+    pub(super) fn hand_out(
+        &mut self,
+        mut binding: Binding,
+        stream: StreamId,
+    ) -> Result<ManagedResource<Resource<R>>, ServerError> {
+        const OPERATION: &str = "handing out a raw resource";
+        self.enter(stream);
+        let named = self.device.buffers.name(&binding);
+        self.device.contents(named, &binding, OPERATION).map_err(|error| read_error(&error))?;
+        if let Some(id) = named.block() {
+            self.make_resident(&[id], OPERATION).map_err(|error| read_error(&error))?;
+            self.device.order_operands(&[id], stream);
+            self.wrote(id);
+            if let Err(fault) = self.paging.pin(id) {
+                self.report_fault(id, fault, OPERATION);
+            }
+        }
+        self.device.make_physical(&mut binding, named);
+        self.device.inner.get_resource(binding, stream)
+    }
+
+    /// Reads the bytes that a binding covers, without regard to the tensor in them.
+    pub(super) fn read_raw(&mut self, binding: Binding, stream: StreamId) -> Result<Contents, ServerError> {
+        let len = binding.size_in_used();
+        self.read_buffers(vec![flat(binding, len)], stream)
+    }
+}
+
+impl<R: InnerRuntime> CubeDevice<R> {
     fn read_in_order(&mut self, tensors: Vec<OnDevice>, stream: StreamId) -> Result<Contents, ServerError> {
         let physical = tensors.into_iter().map(|(_, mut descriptor, named)| {
             self.make_physical(&mut descriptor.handle, named);
@@ -173,12 +326,12 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let mut readings = Vec::with_capacity(rows.len());
         for (((_, _, named), rows), host) in tensors.iter().zip(rows).zip(memory) {
             let Some(id) = named.block() else { continue };
-            let buffer = self.table.get(id);
+            let buffer = self.buffers.get(id);
             let device = buffer.device.clone().expect("made resident before");
             let device = Handle::from_memory(device, buffer.stream, buffer.size);
             let started = self.copies.start_read(&mut self.inner, (device, rows, index), host);
             let (copy, reading) = started.map_err(copy_error)?;
-            self.table.get_mut(id).copy = Some(copy);
+            self.buffers.get_mut(id).copy = Some(copy);
             readings.push(reading);
         }
         Ok(Box::pin(async move {
@@ -187,171 +340,21 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }))
     }
 
-    /// The requested bytes if the device is not needed: from a current host copy, or zeros for a block that was never
-    /// written.
-    fn bytes_without_device(&self, id: BlockId, descriptor: &CopyDescriptor) -> Option<Bytes> {
-        if !R::can_read_tensor(&descriptor.shape, &descriptor.strides) {
-            return None;
-        }
-        let rows = Rows::of(descriptor);
-        match self.pager.get(id)?.place() {
-            Place::Away(_) | Place::Device { clean: Some(_) } => {
-                let contents = self.tiers.get(id)?.bytes();
-                let mut bytes = Vec::with_capacity(rows.bytes());
-                rows.ranges().for_each(|range| bytes.extend_from_slice(&contents[range]));
-                Some(Bytes::from_bytes_vec(bytes))
-            }
-            Place::Nowhere => Some(Bytes::from_bytes_vec(vec![0; rows.bytes()])),
-            Place::Device { clean: None } | Place::Leaving { .. } | Place::Returning { .. } => None,
-        }
-    }
-
-    pub(super) fn write_buffer(&mut self, descriptor: CopyDescriptor, bytes: Bytes, stream: StreamId) {
-        self.enter(stream);
-        match self.table.name(&descriptor.handle) {
-            Named::Small => {
-                self.streams.begin(stream);
-                self.wait_for_small_buffer_users(stream, stream);
-                self.order_small(Named::Small, &descriptor.handle, stream);
-                if is_whole(&descriptor, self.utilities.properties.memory.alignment) {
-                    self.failures.small.heal(&descriptor.handle);
-                }
-                let handle = descriptor.handle.clone();
-                if let Err(error) = self.write_inside(descriptor, bytes, stream) {
-                    let error = self.new_failure(Arc::new(error), stream);
-                    self.fail_small(&handle, &error);
-                }
-            }
-
-            Named::Unknown => {
-                let error = OffloadError::UnknownBuffer { operation: WRITE.to_owned() };
-                self.new_failure(Arc::new(error), stream);
-            }
-
-            Named::Block(id) => {
-                if matches!(self.table.get(id).failed.as_deref(), Some(OffloadError::BufferTooLarge { .. })) {
-                    return;
-                }
-                if self.write_on_host(id, &descriptor, &bytes) {
-                    return;
-                }
-                if let Err(error) = self.write_on_device(id, descriptor, bytes, stream) {
-                    let error = self.new_failure(Arc::new(error), stream);
-                    self.table.get_mut(id).failed = Some(error);
-                }
-            }
-        }
-    }
-
-    fn write_on_device(
-        &mut self,
-        id: BlockId,
-        mut descriptor: CopyDescriptor,
-        bytes: Bytes,
-        stream: StreamId,
-    ) -> Result<(), OffloadError> {
-        self.make_resident(&[id], WRITE)?;
-        self.wait_for_small_buffer_users(stream, stream);
-        self.order_operands(&[id], stream);
-        self.clear_failure_if_whole(id, &descriptor);
-        self.make_physical(&mut descriptor.handle, Named::Block(id));
-        let written = self.write_and_check(descriptor, bytes, stream);
-        self.wrote(id);
-        written
-    }
-
-    /// Writes through the runtime and checks the stream for an error: for contents that only this crate can replace.
-    pub(super) fn write_and_check(
-        &mut self,
-        descriptor: CopyDescriptor,
-        bytes: Bytes,
-        stream: StreamId,
-    ) -> Result<(), OffloadError> {
-        self.write_inside(descriptor, bytes, stream)?;
+    /// The error of the stream's work, for contents that only this crate can replace.
+    pub(super) fn check_stream(&mut self, stream: StreamId) -> Result<(), OffloadError> {
         R::stream_error(&mut self.inner, stream).map_or(Ok(()), |error| {
             Err(OffloadError::LaunchFailed { operation: WRITE.to_owned(), message: error.to_string() })
         })
     }
 
-    fn write_inside(
+    pub(super) fn write_inside(
         &mut self,
         descriptor: CopyDescriptor,
         bytes: Bytes,
         stream: StreamId,
     ) -> Result<(), OffloadError> {
-        let (inner, len) = (&mut self.inner, bytes.len() as u64);
-        let written = catch_unwind(AssertUnwindSafe(|| inner.write(vec![(descriptor, bytes)], stream)));
-        self.counts.bytes_written += if written.is_ok() { len } else { 0 };
-        written.map_err(|panic| runtime_panic(WRITE, panic.as_ref()))
-    }
-
-    /// Clears a buffer's failure if the whole buffer is overwritten.
-    fn clear_failure_if_whole(&mut self, id: BlockId, descriptor: &CopyDescriptor) {
-        let alignment = self.utilities.properties.memory.alignment;
-        let buffer = self.table.get_mut(id);
-        if buffer.failed.is_some() && is_whole(descriptor, alignment) {
-            buffer.failed = None;
-        }
-    }
-
-    /// Writes to the host copy of a block that is on the host, or that has no place yet and belongs there. False if the
-    /// contents belong on the device.
-    fn write_on_host(&mut self, id: BlockId, descriptor: &CopyDescriptor, bytes: &Bytes) -> bool {
-        let readable = R::can_read_tensor(&descriptor.shape, &descriptor.strides);
-        let (stream, size) = (self.table.get(id).stream, self.table.get(id).size);
-        let better_here = self.pager.get(id).is_some_and(|block| match block.place() {
-            Place::Away(_) => true,
-            Place::Nowhere => {
-                let arena = self.streams.arena(stream);
-                self.pager.place_new(block.bytes, arena, self.new_data) == Tier::Host
-            }
-            Place::Device { .. } | Place::Leaving { .. } | Place::Returning { .. } => false,
-        });
-        if !better_here || !readable {
-            return false;
-        }
-        let rows = Rows::of(descriptor);
-        let whole = is_whole(descriptor, self.utilities.properties.memory.alignment);
-        let share = if whole { Share::Whole } else { Share::Part };
-        let edited = self.tiers.edit(id, size as usize, share, |contents| {
-            for (range, row) in rows.ranges().zip(bytes.chunks(rows.row.max(1))) {
-                contents[range].copy_from_slice(row);
-            }
-        });
-        if edited {
-            self.clear_failure_if_whole(id, descriptor);
-            if let Err(fault) = self.pager.wrote_on_host(id) {
-                self.report_fault(id, fault, WRITE);
-            }
-        }
-        edited
-    }
-
-    /// Returns a raw resource. The user may write to it at any time, so its block is pinned while the handle lives.
-    pub(super) fn hand_out(
-        &mut self,
-        mut binding: Binding,
-        stream: StreamId,
-    ) -> Result<ManagedResource<Resource<R>>, ServerError> {
-        const OPERATION: &str = "handing out a raw resource";
-        self.enter(stream);
-        let named = self.table.name(&binding);
-        self.contents(named, &binding, OPERATION).map_err(|error| read_error(&error))?;
-        if let Some(id) = named.block() {
-            self.make_resident(&[id], OPERATION).map_err(|error| read_error(&error))?;
-            self.order_operands(&[id], stream);
-            self.wrote(id);
-            if let Err(fault) = self.pager.pin(id) {
-                self.report_fault(id, fault, OPERATION);
-            }
-        }
-        self.make_physical(&mut binding, named);
-        self.inner.get_resource(binding, stream)
-    }
-
-    /// Reads the bytes that a binding covers, without regard to the tensor in them.
-    pub(super) fn read_raw(&mut self, binding: Binding, stream: StreamId) -> Result<Contents, ServerError> {
-        let len = binding.size_in_used();
-        self.read_buffers(vec![flat(binding, len)], stream)
+        let inner = &mut self.inner;
+        catch_unwind(AssertUnwindSafe(|| inner.write(vec![(descriptor, bytes)], stream)))
+            .map_err(|panic| runtime_panic(WRITE, panic.as_ref()))
     }
 }

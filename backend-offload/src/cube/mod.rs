@@ -4,6 +4,7 @@
 //!
 //! A CubeCL runtime has one server per device, on its own thread, for every allocation, launch, read and write.
 //! [`OffloadServer`](server::OffloadServer) wraps this server; Burn uses it through [`OffloadRuntime`] like any other.
+//! It owns the [`Paging`](crate::paging::Paging) and the [`CubeDevice`](device::CubeDevice) that moves bytes for it.
 //! So the adapter sees activations, gradients, optimizer state and scratch memory with their true sizes, and fusion,
 //! autotune and autodiff work unchanged.
 //!
@@ -36,17 +37,20 @@ mod backends;
 mod copy_streams;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod device;
 mod exchange;
 mod failures;
 #[cfg(feature = "wgpu")]
 mod in_line;
+mod inner;
 mod io;
 mod launch;
 mod logical;
 mod marks;
+mod movement;
+mod operands;
 mod precision;
 mod profile;
-mod room;
 mod runtime;
 mod server;
 mod streams;
@@ -61,4 +65,5 @@ mod wgpu;
 pub use adapter::CubeDoor;
 #[cfg(feature = "cuda")]
 pub use cuda::cuda_driver_found;
-pub use runtime::{InnerRuntime, OffloadRuntime};
+pub use inner::InnerRuntime;
+pub use runtime::OffloadRuntime;

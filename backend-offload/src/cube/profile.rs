@@ -19,7 +19,7 @@
 //! - **A recorded time contains no copy.** A recorded sample in which blocks moved is lost. Warm-up samples are never
 //!   lost for that reason, so no candidate fails because of copies.
 //! - **No panic because of offloading.** A candidate that could not run, or that moves blocks in every sample, gets
-//!   the time [`UNMEASURED`], which no kernel takes: any candidate with a real time wins.
+//!   the time [`UNMEASURED`](super::unmeasured::UNMEASURED), which no kernel takes: any candidate with a real time wins.
 //! - **No such time is kept.** [`unmeasured`](super::unmeasured) removes its line from the file before the tuned
 //!   operation is launched. The choice holds for this process, and the next one tunes again. If a process is killed
 //!   in between, the next offloaded device to start removes the line.
@@ -28,22 +28,12 @@
 //!
 //! If the runtime itself refuses a candidate, the candidate gets an error, as on the plain runtime.
 
+mod sampling;
+
 use super::failures::SmallFailures;
-use super::runtime::InnerRuntime;
-use super::server::OffloadServer;
-use super::unmeasured::{self, UNMEASURED};
-use crate::drive;
-use crate::error::OffloadError;
-use crate::journal::Event;
-use cubecl_common::backtrace::BackTrace;
-use cubecl_common::profile::{ProfileDuration, ProfileTicks};
 use cubecl_common::stream_id::StreamId;
-use cubecl_core::server::{ComputeServer, ProfileError, ProfilingToken, ServerError};
-use cubecl_runtime::config::{CubeClRuntimeConfig, RuntimeConfig};
 use pager::BlockId;
 use std::collections::HashSet;
-use std::panic::catch_unwind;
-use std::time::Instant;
 
 const WARM_UPS: u32 = 3;
 
@@ -62,9 +52,8 @@ pub(super) struct ProfileWatch {
     candidates: Vec<Candidate>,
     /// The stream after whose tuning lines may have to be removed from the file, and the number of looks left.
     owed: Option<(StreamId, u32)>,
-    pub(super) discards: u64,
-    /// Samples that ended with [`UNMEASURED`].
-    pub(super) unmeasured: u64,
+    discards: u64,
+    unmeasured: u64,
 }
 
 #[derive(Debug, Default)]
@@ -73,7 +62,7 @@ struct Candidate {
     lost_in_a_row: u32,
     /// Whether the last sample could not run; then the next one could not either.
     cannot_run: bool,
-    /// Whether a recorded sample ended with [`UNMEASURED`]; one is enough.
+    /// Whether a recorded sample ended without a time; one is enough.
     answered: bool,
     /// Operands of the last sample.
     operands: HashSet<BlockId>,
@@ -138,6 +127,16 @@ impl ProfileWatch {
         }
     }
 
+    /// Samples discarded because blocks moved.
+    pub(super) fn discards(&self) -> u64 {
+        self.discards
+    }
+
+    /// Samples that ended without a time.
+    pub(super) fn unmeasured(&self) -> u64 {
+        self.unmeasured
+    }
+
     pub(super) fn is_sampling(&self) -> bool {
         !self.samples.is_empty()
     }
@@ -180,120 +179,6 @@ impl ProfileWatch {
         }
         candidate.lost_in_a_row = 0;
         Verdict::Counts
-    }
-}
-
-impl<R: InnerRuntime> OffloadServer<R> {
-    pub(super) fn begin_sample(&mut self, stream: StreamId) -> Result<ProfilingToken, ServerError> {
-        if self.profile.needs_no_sample() {
-            let reason = "the candidate cannot be timed within the device budget".to_owned();
-            return Err(ServerError::Generic { reason, backtrace: BackTrace::default() });
-        }
-        self.prepare_sample(stream);
-        self.copies.wait_for_all();
-        let token = self.inner.start_profile(stream)?;
-        let failed = self.table.rows_mut().filter(|row| row.failed.is_some()).map(|row| row.block).collect();
-        let before = Before { failed, small: self.failures.small.clone(), failures: self.counts.failures };
-        self.profile.samples.push(Sample { before, ..Sample::default() });
-        Ok(token)
-    }
-
-    /// Makes the surviving operands of the candidate's last sample resident, and makes room for the memory that the
-    /// sample took and released.
-    fn prepare_sample(&mut self, stream: StreamId) {
-        let candidate = self.profile.candidate();
-        let named = std::mem::take(&mut candidate.operands);
-        let took = std::mem::take(&mut candidate.took);
-        if named.is_empty() {
-            return;
-        }
-        self.sweep();
-        let mut operands: Vec<_> = named.into_iter().filter(|id| self.table.holds(*id)).collect();
-        operands.sort_unstable();
-        let bytes: u64 = took.iter().filter(|(id, _)| !self.table.holds(*id)).map(|(_, bytes)| bytes).sum();
-        let arrived = self.pager.counters().bytes_in;
-        // Released memory is spare in the same sizes and is reused.
-        let ledger = self.pager.ledger();
-        let short = bytes > ledger.spare() && ledger.budget().allows(bytes);
-        drive::bring_ahead(self, &operands);
-        if short {
-            drive::make_room(self, bytes, self.streams.arena(stream));
-        }
-        if self.pager.counters().bytes_in != arrived {
-            let mut streams: Vec<_> = operands.iter().map(|id| self.table.get(*id).stream).collect();
-            streams.sort_unstable();
-            streams.dedup();
-            for stream in streams {
-                self.wait_for_stream(stream);
-            }
-        }
-    }
-
-    pub(super) fn end_sample(
-        &mut self,
-        stream: StreamId,
-        token: ProfilingToken,
-    ) -> Result<ProfileDuration, ProfileError> {
-        let timed = self.inner.end_profile(stream, token);
-        let mut sample = self.profile.samples.pop().unwrap_or_default();
-        self.undo_failures(std::mem::take(&mut sample.before));
-
-        let reported = self.errors_at_sync(stream, Ok(()));
-        let not_run = sample.not_run;
-        let verdict = self.profile.judge(sample);
-        if let (Err(error), false) = (reported, not_run) {
-            return Err(ProfileError::Server(Box::new(error)));
-        }
-
-        match verdict {
-            Verdict::Counts => timed,
-            Verdict::Lost => {
-                self.profile.discards += 1;
-                self.journal.record(Event::SampleDiscarded);
-                Err(ProfileError::Unknown {
-                    reason: "blocks moved while the sample was timed".to_owned(),
-                    backtrace: BackTrace::default(),
-                })
-            }
-            Verdict::Unmeasured => {
-                self.profile.unmeasured += 1;
-                self.profile.owed = Some((stream, MAX_CHECKS));
-                let start = Instant::now();
-                Ok(ProfileDuration::new(
-                    Box::pin(async move { ProfileTicks::from_start_end(start, start + UNMEASURED) }),
-                    self.utilities.properties.timing_method,
-                ))
-            }
-        }
-    }
-
-    /// Removes the failures of a candidate: the tuner handles them, and the next candidate writes the same buffers.
-    fn undo_failures(&mut self, before: Before) {
-        for row in self.table.rows_mut() {
-            let too_large = matches!(row.failed.as_deref(), Some(OffloadError::BufferTooLarge { .. }));
-            if !too_large && !before.failed.contains(&row.block) {
-                row.failed = None;
-            }
-        }
-        self.failures.small = before.small;
-        self.counts.failures = before.failures;
-    }
-
-    /// Keeps [`UNMEASURED`] times out of the tuner's file. Called before each launch; costs one comparison.
-    pub(super) fn remove_unmeasured_times(&mut self, stream: StreamId) {
-        let Some((owing, looks)) = self.profile.owed else { return };
-        if owing == stream && self.profile.samples.is_empty() {
-            self.profile.owed = (looks > 1).then_some((owing, looks - 1));
-            self.remove_unmeasured();
-        }
-    }
-
-    pub(super) fn remove_unmeasured(&self) {
-        // CubeCL panics if the user has no folder for its files.
-        let root = catch_unwind(|| CubeClRuntimeConfig::get().autotune.cache.root());
-        if let Ok(root) = root {
-            unmeasured::remove_lines(&root, self.device);
-        }
     }
 }
 

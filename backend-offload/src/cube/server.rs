@@ -1,22 +1,16 @@
 //! The server that Burn calls. Each operation makes its buffers resident, rewrites its bindings to their present
 //! memory, and goes to the server underneath.
 
-use super::adapter::{key, prepare};
-use super::copy_streams::Copies;
-use super::failures::{Failures, together};
-use super::launch::Operands;
+use super::device::CubeDevice;
+use super::failures::together;
+use super::inner::{InnerRuntime, key, prepare};
+use super::operands::Operands;
 use super::precision::forget_tf32;
-use super::profile::ProfileWatch;
-use super::runtime::InnerRuntime;
-use super::streams::Streams;
-use super::table::{Buffer, Table};
+use super::table::Buffer;
 use super::visibility::{RecordingCompiler, Visibility};
 use crate::error::OffloadError;
-use crate::faults::Injector;
-use crate::journal::Journal;
+use crate::paging::Paging;
 use crate::registry::{self, Settings};
-use crate::report::Counts;
-use crate::tiers::Tiers;
 use cubecl_common::bytes::Bytes;
 use cubecl_common::device::{Device, DeviceId, DeviceService, DeviceServiceStage, ServerUtilitiesHandle};
 use cubecl_common::future::DynFut;
@@ -31,37 +25,25 @@ use cubecl_core::{CubeTask, ExecutionMode, MemoryUsage};
 use cubecl_runtime::logging::ServerLogger;
 use cubecl_runtime::memory_management::{ManagedMemoryHandle, MemoryAllocationMode};
 use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
-use pager::{Pager, Preference};
+use pager::BlockId;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 /// A CubeCL server in front of `R`'s server. Its buffers move between device and host.
 pub struct OffloadServer<R: InnerRuntime> {
-    pub(super) inner: R::Server,
     pub(super) utilities: Arc<ServerUtilities<Self>>,
-    pub(super) settings: Settings,
-    pub(super) device: DeviceId,
-    pub(super) pager: Pager,
-    pub(super) tiers: Tiers,
-    pub(super) table: Table,
+    pub(super) paging: Paging,
+    pub(super) device: CubeDevice<R>,
     pub(super) visibility: Visibility,
-    pub(super) streams: Streams,
-    pub(super) copies: Copies<R>,
-    pub(super) failures: Failures,
-    pub(super) profile: ProfileWatch,
-    pub(super) journal: Journal,
     /// Reused by every launch, so that the fast path allocates nothing.
     pub(super) operands: Operands,
-    pub(super) new_data: Preference,
-    pub(super) counts: Counts,
-    pub(super) injector: Injector,
     #[cfg(feature = "test-util")]
     pub(super) runtime_peaks: crate::RuntimePeaks,
 }
 
 impl<R: InnerRuntime> std::fmt::Debug for OffloadServer<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Offload({:?})", self.inner)
+        write!(f, "Offload({:?})", self.device.inner)
     }
 }
 
@@ -123,41 +105,61 @@ impl<R: InnerRuntime> OffloadServer<R> {
             InnerLayout(theirs.clone()),
         ));
 
-        let server = Self {
-            inner,
+        let paging = Paging::new(&settings.paging, R::slabs());
+        R::keep_memory(device, settings.paging.device_budget);
+        let device = CubeDevice::new(inner, device, settings);
+        // A process that ended early may have left unmeasured entries in autotune's file.
+        device.remove_unmeasured();
+        Self {
             utilities,
+            paging,
             device,
-            pager: settings.pager(),
-            tiers: Tiers::new(settings.host.clone(), R::slabs(), settings.paranoid)
-                .above(settings.disk.clone()),
-            table: Table::new(theirs.logger.clone(), settings.smallest_block),
             visibility: Visibility::default(),
-            streams: Streams::new(),
-            copies: Copies::default(),
-            failures: Failures::default(),
-            profile: ProfileWatch::default(),
-            journal: Journal::new(settings.trace.clone()),
             operands: Operands::default(),
-            new_data: Preference::Policy,
-            counts: Counts::default(),
-            injector: settings.injector,
             #[cfg(feature = "test-util")]
             runtime_peaks: crate::RuntimePeaks::default(),
-            settings,
-        };
+        }
+    }
 
-        R::keep_memory(device, server.pager.ledger().budget());
-        // A process that ended early may have left unmeasured entries in autotune's file.
-        server.remove_unmeasured();
-        server
+    pub(super) fn make_resident(
+        &mut self,
+        operands: &[BlockId],
+        operation: &str,
+    ) -> Result<(), OffloadError> {
+        if operands.is_empty() {
+            return Ok(());
+        }
+        self.device.profile.used(operands);
+        let stall = self.paging.counts().stall;
+        let resident = self.paging.make_resident(&mut self.device, operands, &|| operation.to_owned());
+        if self.paging.counts().stall != stall {
+            self.device.profile.moved();
+        }
+        resident
+    }
+
+    /// Releases the buffers that no handle names.
+    pub(super) fn sweep(&mut self) {
+        self.paging.sweep(&mut self.device);
+    }
+
+    /// Waits for all copies that run in parallel with the work.
+    pub(super) fn finish_copies(&mut self) {
+        self.device.copies.wait_for_all();
+        self.paging.complete_ended(&mut self.device);
+    }
+
+    /// Returns the runtime's free slices to the driver.
+    pub(super) fn trim_device(&mut self) {
+        self.paging.trim(&mut self.device);
     }
 
     /// Removes dropped buffers once enough allocations happened since the last search. CubeCL does not report a drop,
     /// and without memory pressure nothing else searches the table.
     fn sweep_if_due(&mut self) {
-        if self.pager.sweep_pays() {
+        if self.paging.pager().sweep_pays() {
             self.sweep();
-            if self.pager.hoards() {
+            if self.paging.pager().hoards() {
                 self.trim_device();
             }
         }
@@ -166,9 +168,9 @@ impl<R: InnerRuntime> OffloadServer<R> {
     #[cfg(feature = "test-util")]
     fn watch_runtime(&mut self) {
         let (mut in_use, mut reserved) = (0, 0);
-        let streams: Vec<_> = self.streams.entered().collect();
+        let streams: Vec<_> = self.device.streams.entered().collect();
         for stream in streams {
-            if let Ok(usage) = self.inner.memory_usage(stream) {
+            if let Ok(usage) = self.device.inner.memory_usage(stream) {
                 in_use += usage.bytes_in_use;
                 reserved += usage.bytes_reserved;
             }
@@ -182,20 +184,20 @@ impl<R: InnerRuntime> OffloadServer<R> {
         // CUDA's driver refuses allocations of zero bytes, but Burn makes tensors without elements (`inplace` does).
         let size = size.max(1);
         let binding = Handle::from_memory(memory.clone(), stream, size).binding();
-        let inner = &mut self.inner;
+        let inner = &mut self.device.inner;
         let first = memory.clone();
         let tried = catch_unwind(AssertUnwindSafe(|| inner.initialize_memory(first, size, stream)));
         if let Err(panic) = tried {
             // The device is full. Spare slices may hold enough for a small buffer.
             self.sweep();
             self.trim_device();
-            let inner = &mut self.inner;
+            let inner = &mut self.device.inner;
             let again = catch_unwind(AssertUnwindSafe(|| inner.initialize_memory(memory, size, stream)));
             if again.is_err() {
                 resume_unwind(panic);
             }
         }
-        self.forget_failure_before(&binding);
+        self.device.forget_failure_before(&binding);
     }
 }
 
@@ -207,22 +209,22 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
 
     fn initialize_memory(&mut self, memory: ManagedMemoryHandle, size: u64, stream: StreamId) {
         self.enter(stream);
-        self.counts.allocations += 1;
-        if !self.table.manages(size) {
+        self.paging.counts().allocations += 1;
+        if !self.device.buffers.manages(size) {
             return self.initialize_small(memory, size, stream);
         }
         self.sweep_if_due();
         let limits = &self.utilities.properties.memory;
         // The pool of exact sizes accepts buffers that the device cannot bind; the failure would come later, in shared
         // work.
-        let limit = R::largest_buffer(&self.settings, limits);
+        let limit = R::largest_buffer(&self.device.settings, limits);
         let failed = (size > limit).then(|| Arc::new(OffloadError::BufferTooLarge { wanted: size, limit }));
         let bytes = size.next_multiple_of(limits.alignment.max(1));
         if let Some(error) = &failed {
-            self.count_failure(error);
+            self.paging.count_failure(error);
         }
-        let block = self.pager.insert(bytes, self.streams.arena(stream));
-        self.table.insert(Buffer {
+        let block = self.paging.insert(bytes, self.device.streams.arena(stream));
+        self.device.buffers.insert(Buffer {
             user: memory,
             block,
             size,
@@ -235,11 +237,11 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
     }
 
     fn staging(&mut self, sizes: &[usize], stream: StreamId) -> Result<Vec<Bytes>, ServerError> {
-        self.inner.staging(sizes, stream)
+        self.device.inner.staging(sizes, stream)
     }
 
     fn logger(&self) -> Arc<ServerLogger> {
-        self.inner.logger()
+        self.device.inner.logger()
     }
 
     fn utilities(&self) -> Arc<ServerUtilities<Self>> {
@@ -263,8 +265,8 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
     fn sync(&mut self, stream: StreamId) -> DynFut<Result<(), ServerError>> {
         // After a sync the caller's work has ended, even if it failed.
         self.finish_copies();
-        let done = self.inner.sync(stream);
-        match self.errors_at_sync(stream, Ok(())) {
+        let done = self.device.inner.sync(stream);
+        match self.device.errors_at_sync(stream, Ok(())) {
             Ok(()) => done,
             Err(error) => Box::pin(async move { together(vec![error], done.await) }),
         }
@@ -290,20 +292,20 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
         // SAFETY: the same kernel over the same buffers, wherever they are; the caller's promise holds.
         unsafe { self.launch_kernel(kernel, count, arguments, mode, stream) }
         #[cfg(feature = "test-util")]
-        if self.settings.watch_runtime {
+        if self.device.settings.watch_runtime {
             self.watch_runtime();
         }
     }
 
     fn flush(&mut self, stream: StreamId) -> Result<(), ServerError> {
-        self.profile.candidate_begins();
-        let flushed = self.inner.flush(stream);
-        self.errors_at_sync(stream, flushed)
+        self.device.profile.candidate_begins();
+        let flushed = self.device.inner.flush(stream);
+        self.device.errors_at_sync(stream, flushed)
     }
 
     fn memory_usage(&mut self, stream: StreamId) -> Result<MemoryUsage, ServerError> {
         self.sweep();
-        self.inner.memory_usage(stream)
+        self.device.inner.memory_usage(stream)
     }
 
     fn memory_cleanup(&mut self, stream: StreamId) {
@@ -324,7 +326,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
         self.end_sample(stream, token)
     }
 
-    /// Ignored: pools keep the mode that [`Arenas::enter`] set. Burn changes the mode around each parameter's
+    /// Ignored: pools keep the mode that `enter` set. Burn changes the mode around each parameter's
     /// initialisation, which on wgpu flushes the stream every time.
     fn allocation_mode(&mut self, _: MemoryAllocationMode, _: StreamId) {}
 }

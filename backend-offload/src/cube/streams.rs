@@ -8,16 +8,11 @@
 //! previous use (`tensors_handed_over_without_waiting_keep_their_values`). That orders a use after all earlier ones, so
 //! only the last use is stored.
 
-use super::copy_streams::CopyId;
-use super::runtime::InnerRuntime;
-use super::server::OffloadServer;
-use super::table::Named;
+mod order;
+
 use cubecl_common::stream_id::StreamId;
-use cubecl_core::server::{Binding, ComputeServer};
 use cubecl_runtime::config::{CubeClRuntimeConfig, RuntimeConfig};
-use cubecl_runtime::memory_management::MemoryAllocationMode;
 use pager::Arena;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// One piece of work on a stream.
 #[derive(Debug, Clone, Copy)]
@@ -120,91 +115,5 @@ impl Streams {
             known.resize(other + 1, 0);
         }
         known[other] = uses;
-    }
-}
-
-impl<R: InnerRuntime> OffloadServer<R> {
-    /// On a stream's first use, makes its pool allocate exact sizes. The default pool shares pages among many buffers,
-    /// and a page with one live buffer never returns to the driver.
-    pub(super) fn enter(&mut self, stream: StreamId) {
-        if self.streams.has_begun(stream) {
-            return;
-        }
-        let index = self.streams.index(stream);
-        self.copies.watch(&mut self.inner, index, &mut |inner| {
-            inner.allocation_mode(MemoryAllocationMode::Persistent, stream);
-        });
-        self.streams.by_index[index].id = Some(stream);
-        if self.settings.overlap && self.copies.serves(index) {
-            self.pager.look_ahead(true);
-        }
-    }
-
-    /// Orders the next work of `waiting` after `earlier`, without blocking the host.
-    pub(super) fn order_after(&mut self, waiting: StreamId, earlier: Use) {
-        if !self.streams.unordered(waiting, earlier) {
-            return;
-        }
-        let other = earlier.stream;
-        let inner = &mut self.inner;
-        let waits = catch_unwind(AssertUnwindSafe(|| R::order(inner, waiting, other)));
-        match waits {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => self.keep_error(other, error),
-            // Without an event, the host waits instead of the stream.
-            Err(_) => self.wait_for_stream(other),
-        }
-        self.streams.ordered(waiting, other);
-    }
-
-    /// Orders work on `stream` after the last use of each managed operand, and records it as the last use.
-    pub(super) fn order_operands(&mut self, operands: &[pager::BlockId], stream: StreamId) {
-        let index = self.streams.index(stream);
-        self.copies.mark(index, self.streams.by_index[index].uses);
-        let current = self.streams.begin(stream);
-        for &id in operands {
-            let buffer = self.table.get_mut(id);
-            let copy = buffer.copy.take();
-            if let Some(last) = buffer.last_use.replace(current) {
-                self.order_after(stream, last);
-            }
-            self.order_after_copy(stream, copy);
-        }
-    }
-
-    /// Orders the next work of `stream` after a parallel copy.
-    pub(super) fn order_after_copy(&mut self, stream: StreamId, copy: Option<CopyId>) {
-        let index = self.streams.index(stream);
-        let Some(copy) = copy.filter(|_| !self.injector.forgets_copies()) else { return };
-        if let Err(reason) = self.copies.order(index, copy) {
-            tracing::warn!(target: crate::journal::TARGET, "{reason}; waiting for it");
-            self.copies.wait_for_all();
-        }
-    }
-
-    /// Orders work on a small buffer, for which only the owner is known. The work comes after the owner's work and
-    /// after all users of the owner's small buffers; the owner's next work comes after it.
-    pub(super) fn order_small(&mut self, named: Named, binding: &Binding, stream: StreamId) {
-        if named != Named::Small || self.streams.index(binding.stream) == self.streams.index(stream) {
-            return;
-        }
-        let owner = self.streams.index(binding.stream);
-        self.wait_for_small_buffer_users(binding.stream, stream);
-        let latest = Use { stream: binding.stream, number: self.streams.by_index[owner].uses };
-        self.order_after(stream, latest);
-        let own = self.streams.index(stream);
-        let visit = Use { stream, number: self.streams.by_index[own].uses };
-        let small_buffer_users = &mut self.streams.by_index[owner].small_buffer_users;
-        small_buffer_users.retain(|other| other.stream != stream);
-        small_buffer_users.push(visit);
-    }
-
-    /// Makes `owner` wait for all users of its small buffers except `coming`. The wait counts as a piece of work, so
-    /// waiting for the owner later includes these users.
-    pub(super) fn wait_for_small_buffer_users(&mut self, owner: StreamId, coming: StreamId) {
-        while let Some(visit) = self.streams.next_visit(owner, coming) {
-            self.order_after(owner, visit);
-            self.streams.begin(owner);
-        }
     }
 }

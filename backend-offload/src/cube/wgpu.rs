@@ -1,9 +1,8 @@
 //! Vulkan, Metal, WebGPU: facts that the `wgpu` runtime does not report.
 
-use super::backends::Reaches;
 use super::failures::Address;
 use super::in_line::InLine;
-use super::runtime::InnerRuntime;
+use super::inner::{InnerRuntime, Reaches};
 use crate::backend::sealed;
 use crate::bytes::Budget;
 use crate::error::OffloadError;

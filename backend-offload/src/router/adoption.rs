@@ -32,15 +32,15 @@ impl<B: SharedStorage> State<B> {
             let (address, bytes) = (B::address(&storage), B::bytes(&storage).len() as u64);
             drop(storage);
             if bytes < self.smallest_block {
-                self.table.add_tensor(output.id, handle, None);
+                self.heap.table.add_tensor(output.id, handle, None);
                 continue;
             }
-            let known = self.table.block_at(address).filter(|block| self.has_size(*block, bytes));
+            let known = self.heap.table.block_at(address).filter(|block| self.has_size(*block, bytes));
             // No operation writes to a storage that other tensors share, or to the source of a view.
-            if let Some(block) =
-                known.filter(|block| work.memory == OutputMemory::ViewOfInput || self.table.is_held(*block))
+            if let Some(block) = known
+                .filter(|block| work.memory == OutputMemory::ViewOfInput || self.heap.table.is_held(*block))
             {
-                self.table.add_tensor(output.id, handle, Some(block));
+                self.heap.table.add_tensor(output.id, handle, Some(block));
             } else if let Some(shared) = fresh.iter_mut().find(|fresh| fresh.address == address) {
                 shared.tensors.push((output.id, handle));
             } else {
@@ -62,7 +62,7 @@ impl<B: SharedStorage> State<B> {
         let mut others = Vec::new();
         for storage in fresh {
             let free =
-                |block: &&BlockId| !self.table.is_held(**block) && self.has_size(**block, storage.bytes);
+                |block: &&BlockId| !self.heap.table.is_held(**block) && self.has_size(**block, storage.bytes);
             if let Some(block) = consumed.iter().find(free) {
                 self.inherit(storage, *block, name)?;
                 continue;
@@ -78,7 +78,7 @@ impl<B: SharedStorage> State<B> {
         reserved.drain(..).for_each(|block| self.remove_block(block));
 
         for storage in others {
-            let block = self.pager.insert(storage.bytes, Arena::UNPOOLED);
+            let block = self.paging.insert(storage.bytes, Arena::UNPOOLED);
             if let Err(failure) = self.make_resident(&[block], name) {
                 self.remove_block(block);
                 return Err(failure);
@@ -89,7 +89,7 @@ impl<B: SharedStorage> State<B> {
     }
 
     fn has_size(&self, block: BlockId, bytes: u64) -> bool {
-        self.pager.get(block).is_some_and(|block| block.bytes == bytes)
+        self.paging.pager().get(block).is_some_and(|block| block.bytes == bytes)
     }
 
     /// Gives the storage a consumed block, whose contents it replaces.
@@ -99,7 +99,7 @@ impl<B: SharedStorage> State<B> {
         block: BlockId,
         name: &dyn Fn() -> String,
     ) -> Result<(), Failure> {
-        self.table.readdress(block, storage.address);
+        self.heap.table.readdress(block, storage.address);
         self.enter(storage, block, name)
     }
 
@@ -109,22 +109,15 @@ impl<B: SharedStorage> State<B> {
         block: BlockId,
         name: &dyn Fn() -> String,
     ) -> Result<(), Failure> {
-        self.counts.allocations += 1;
-        self.table.add_stored(block, storage.address);
+        self.paging.counts().allocations += 1;
+        self.heap.table.add_stored(block, storage.address);
         self.enter(storage, block, name)
     }
 
     fn enter(&mut self, storage: Fresh<B>, block: BlockId, name: &dyn Fn() -> String) -> Result<(), Failure> {
         for (tensor, handle) in storage.tensors {
-            self.table.add_tensor(tensor, handle, Some(block));
+            self.heap.table.add_tensor(tensor, handle, Some(block));
         }
-        match self.pager.wrote(block) {
-            Ok(stale) if stale.is_empty() => Ok(()),
-            Ok(_) => {
-                self.tiers.remove(block);
-                Ok(())
-            }
-            Err(fault) => Err(Failure::Memory(self.fault(fault, &name()))),
-        }
+        self.paging.wrote(block).map_err(|fault| Failure::Memory(self.fault(fault, &name())))
     }
 }

@@ -7,7 +7,7 @@ use super::state::{OutputMemory, State, Work, consumes};
 use super::storage::SharedStorage;
 use super::table::Tensor;
 use burn_ir::{OperationIr, TensorIr};
-use pager::{Arena, BlockId, Tier};
+use pager::{Arena, BlockId};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
@@ -25,7 +25,7 @@ impl<B: SharedStorage> State<B> {
             _ => {}
         }
 
-        self.counts.launches += 1;
+        self.paging.counts().launches += 1;
         let inputs: Vec<TensorIr> = operation.inputs().cloned().collect();
         let outputs: Vec<TensorIr> = operation.outputs().cloned().collect();
         if let Some(error) = operation::refusal(operation) {
@@ -45,7 +45,7 @@ impl<B: SharedStorage> State<B> {
             flops: operation::flops(operation),
         };
 
-        if self.dry && work.memory != OutputMemory::ViewOfInput {
+        if self.heap.dry && work.memory != OutputMemory::ViewOfInput {
             return self.produce(&work, |_, _| Ok(outputs.iter().map(B::blank).collect()));
         }
         self.produce(&work, |state, handles| state.launch(operation, &inputs, handles, &outputs))
@@ -59,7 +59,7 @@ impl<B: SharedStorage> State<B> {
         outputs: &[TensorIr],
         work: &mut dyn FnMut(&mut [&mut [f32]]),
     ) -> Result<(), Failure> {
-        self.counts.launches += 1;
+        self.paging.counts().launches += 1;
         let asked = Work {
             name: &|| "a change in place".to_owned(),
             inputs,
@@ -68,10 +68,10 @@ impl<B: SharedStorage> State<B> {
             flops: 0,
         };
         self.produce(&asked, |state, handles| {
-            if state.dry {
+            if state.heap.dry {
                 return Ok(outputs.iter().map(B::blank).collect());
             }
-            let breaks = state.injector.panics_in_launch();
+            let breaks = state.heap.injector.panics_in_launch();
             catch_unwind(AssertUnwindSafe(|| {
                 assert!(!breaks, "a launch broken on purpose");
                 B::change(handles, work)
@@ -92,17 +92,16 @@ impl<B: SharedStorage> State<B> {
             memory: OutputMemory::New,
             flops: 0,
         };
-        let (device, dry) = (self.device.clone(), self.dry);
+        let (device, dry) = (self.device.clone(), self.heap.dry);
         let make = || catch_unwind(AssertUnwindSafe(|| if dry { B::blank(tensor) } else { make(&device) }));
         let bytes = (tensor.shape.num_elements() * tensor.dtype.size()) as u64;
-        let place = self.pager.place_new(bytes, Arena::UNPOOLED, self.new_data);
-        if bytes < self.smallest_block || place != Tier::Host {
-            self.counts.bytes_written += bytes;
+        if bytes < self.smallest_block || !self.paging.begins_on_host(bytes, Arena::UNPOOLED) {
+            self.paging.counts().bytes_written += bytes;
             return self.produce(&work, |_, _| make().map(|handle| vec![handle]));
         }
         let handle = make().map_err(|panic| self.panic_reported(panic, work.name))?;
         self.put_on_host(tensor, handle).or_else(|handle| {
-            self.counts.bytes_written += bytes;
+            self.paging.counts().bytes_written += bytes;
             self.produce(&work, |_, _| Ok(vec![handle]))
         })
     }
@@ -111,20 +110,21 @@ impl<B: SharedStorage> State<B> {
     fn put_on_host(&mut self, tensor: &TensorIr, handle: B::Handle) -> Result<(), B::Handle> {
         let (storage, view) = B::split(&handle);
         let contents = B::bytes(&storage);
-        let Ok(mut draft) = self.tiers.draft(contents.len()) else { return Err(handle) };
-        if !self.dry {
+        let Ok(mut draft) = self.paging.tiers().draft(contents.len()) else { return Err(handle) };
+        if !self.heap.dry {
             draft.copy_from_slice(contents);
         }
-        let block = self.pager.insert(contents.len() as u64, Arena::UNPOOLED);
-        if let Err(fault) = self.pager.wrote_on_host(block) {
-            self.fault(fault, "a tensor from data");
-            self.remove_block(block);
-            return Err(handle);
+        match self.paging.insert_on_host(draft) {
+            Ok(block) => {
+                self.paging.counts().allocations += 1;
+                self.heap.table.add_away(tensor.id, view, block);
+                Ok(())
+            }
+            Err(fault) => {
+                self.fault(fault, "a tensor from data");
+                Err(handle)
+            }
         }
-        self.tiers.keep(block, draft);
-        self.counts.allocations += 1;
-        self.table.add_away(tensor.id, view, block);
-        Ok(())
     }
 
     fn makes_view(&self, operation: &OperationIr, input: &TensorIr) -> bool {
@@ -134,14 +134,14 @@ impl<B: SharedStorage> State<B> {
     /// Whether a change in place can keep the input's storage: the operation consumes the input, no other tensor shares
     /// the storage, and the elements lie in rows.
     pub fn keeps_storage(&self, input: &TensorIr) -> bool {
-        let block = self.table.tensor(input.id).and_then(Tensor::block);
+        let block = self.heap.table.tensor(input.id).and_then(Tensor::block);
         consumes(input)
-            && !block.is_some_and(|block| self.table.is_shared(block))
+            && !block.is_some_and(|block| self.heap.table.is_shared(block))
             && self.view_of(input).is_none_or(|view| B::is_in_rows(&view))
     }
 
     fn view_of(&self, input: &TensorIr) -> Option<B::View> {
-        match self.table.tensor(input.id)? {
+        match self.heap.table.tensor(input.id)? {
             Tensor::Here { handle, .. } => Some(B::split(handle).1),
             Tensor::Away { view, .. } => Some(view.clone()),
             Tensor::Failed(_) => None,
@@ -154,29 +154,33 @@ impl<B: SharedStorage> State<B> {
         work: &Work,
         run: impl FnOnce(&mut Self, Vec<B::Handle>) -> Result<Vec<B::Handle>, Box<dyn Any + Send>>,
     ) -> Result<(), Failure> {
-        let failed = |input: &TensorIr| matches!(self.table.tensor(input.id), Some(Tensor::Failed(_)));
+        let failed = |input: &TensorIr| matches!(self.heap.table.tensor(input.id), Some(Tensor::Failed(_)));
         let derived = work.inputs.iter().any(failed);
         let result = self.attempt(work, run);
         for input in work.inputs.iter().filter(|input| consumes(input)) {
             self.release(input);
         }
 
-        if self.paranoid {
-            let found = self.table.bytes_on_device(self.smallest_block, &[]);
-            assert_eq!(self.pager.ledger().resident(), found, "the ledger is the sum of the storages");
+        if self.heap.paranoid {
+            let found = self.heap.table.bytes_on_device(self.smallest_block, &[]);
+            assert_eq!(
+                self.paging.pager().ledger().resident(),
+                found,
+                "the ledger is the sum of the storages"
+            );
         }
 
         match result {
             Ok(()) => Ok(()),
             Err(failure) => {
-                self.counts.failures += 1;
+                self.paging.counts().failures += 1;
                 let Failure::Memory(error) = failure else { return Err(failure) };
                 if !derived {
                     self.pending.entry(thread::current().id()).or_insert_with(|| error.clone());
                 }
                 for output in work.outputs {
                     self.release(output);
-                    self.table.fail(output.id, error.clone());
+                    self.heap.table.fail(output.id, error.clone());
                 }
                 Ok(())
             }
@@ -201,13 +205,13 @@ impl<B: SharedStorage> State<B> {
             }
             let bytes = (output.shape.num_elements() * output.dtype.size()) as u64;
             if bytes >= self.smallest_block {
-                reserved.push(self.pager.insert(bytes, Arena::UNPOOLED));
+                reserved.push(self.paging.insert(bytes, Arena::UNPOOLED));
             }
         }
 
         operands.extend(&reserved);
         let ran = self.make_resident(&operands, work.name).and_then(|()| {
-            if let Some(recorder) = self.pager.recorder() {
+            if let Some(recorder) = self.paging.recorder() {
                 recorder.takes(work.flops);
             }
 
@@ -221,8 +225,8 @@ impl<B: SharedStorage> State<B> {
                 }
             };
             #[cfg(feature = "test-util")]
-            if self.watch {
-                self.peak_found = self.peak_found.max(self.table.bytes_on_device(0, &outputs));
+            if let Some(peak) = &mut self.peak_found {
+                *peak = (*peak).max(self.heap.table.bytes_on_device(0, &outputs));
             }
             self.adopt(work, outputs, &consumed, &mut reserved)
         });
@@ -240,13 +244,13 @@ impl<B: SharedStorage> State<B> {
         let mut handles: Vec<Option<B::Handle>> = Vec::with_capacity(inputs.len());
         // Inputs that stay come first: one operation may both read and consume a tensor.
         for input in inputs {
-            handles.push(match self.table.tensor(input.id) {
+            handles.push(match self.heap.table.tensor(input.id) {
                 Some(Tensor::Here { handle, .. }) if !consumes(input) => Some(handle.clone()),
                 _ => None,
             });
         }
         for (input, slot) in inputs.iter().zip(&mut handles).filter(|(input, _)| consumes(input)) {
-            if let Some(Tensor::Here { handle, block }) = self.table.remove_tensor(input.id) {
+            if let Some(Tensor::Here { handle, block }) = self.heap.table.remove_tensor(input.id) {
                 consumed.extend(block);
                 *slot = Some(handle);
             }
@@ -262,7 +266,7 @@ impl<B: SharedStorage> State<B> {
         outputs: &[TensorIr],
     ) -> Result<Vec<B::Handle>, Box<dyn Any + Send>> {
         let device = self.device.clone();
-        let breaks = self.injector.panics_in_launch();
+        let breaks = self.heap.injector.panics_in_launch();
         catch_unwind(AssertUnwindSafe(|| {
             assert!(!breaks, "a launch broken on purpose");
             let handles = match B::run(operation, handles) {

@@ -3,10 +3,9 @@
 use super::state::State;
 use super::storage::SharedStorage;
 use crate::error::OffloadError;
-use crate::journal::Event;
-use crate::report;
+use crate::paging::panic_message;
 use burn_backend::ExecutionError;
-use pager::{BlockId, Fault};
+use pager::Fault;
 use std::any::Any;
 use std::sync::Arc;
 use std::thread;
@@ -27,30 +26,20 @@ impl<B: SharedStorage> State<B> {
         panic: Box<dyn Any + Send>,
         name: &dyn Fn() -> String,
     ) -> Failure {
-        let message = report::panic_message(panic.as_ref());
+        let message = panic_message(panic.as_ref());
         let error = OffloadError::RuntimePanic { operation: name(), message };
         self.report(error);
         Failure::Panicked(panic)
     }
 
     pub(super) fn report(&mut self, error: OffloadError) -> Arc<OffloadError> {
-        self.journal.record(Event::Failed { error: error.to_string() });
+        self.paging.record_failure(&error);
         Arc::new(error)
     }
 
     /// Reports inconsistent books.
     pub(super) fn fault(&mut self, fault: Fault, operation: &str) -> Arc<OffloadError> {
-        let fault = fault.to_string();
-        self.report(OffloadError::Bookkeeping { operation: operation.to_owned(), fault })
-    }
-
-    /// Marks a storage's contents as lost: all its tensors return the error.
-    pub(super) fn lose(&mut self, block: BlockId, error: &Arc<OffloadError>) {
-        let Some(lost) = self.table.remove_stored(block) else { return };
-        for tensor in lost.tensors {
-            self.table.fail(tensor, error.clone());
-        }
-        self.remove_block(block);
+        self.report(bookkeeping(fault, operation))
     }
 
     /// Takes the first failure of this thread since the last call.
@@ -60,6 +49,10 @@ impl<B: SharedStorage> State<B> {
             None => Ok(()),
         }
     }
+}
+
+pub(super) fn bookkeeping(fault: Fault, operation: &str) -> OffloadError {
+    OffloadError::Bookkeeping { operation: operation.to_owned(), fault: fault.to_string() }
 }
 
 pub(super) fn execution_error(error: &OffloadError) -> ExecutionError {

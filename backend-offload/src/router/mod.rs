@@ -56,7 +56,6 @@ mod flex;
 mod movement;
 mod operation;
 mod reading;
-mod report;
 mod scratch;
 mod state;
 mod storage;
@@ -65,7 +64,6 @@ mod table;
 use crate::backend::{Door, Managed, Offloadable, Spilling, sealed};
 use crate::bytes::Budget;
 use crate::config::OffloadConfig;
-use crate::drive;
 use crate::error::{Holder, OffloadError};
 use crate::host_memory::{HostMemory, Site};
 use crate::registry::{self, DeviceFacts, DeviceKey};
@@ -79,6 +77,7 @@ use burn_router::{BackendRouter, get_client};
 use channel::OffloadChannel;
 use client::OffloadClient;
 use pager::{Limit, Preference};
+use state::State;
 use std::any::TypeId;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -136,54 +135,53 @@ impl<B: SharedStorage> Door for Simulated<B> {
     }
 
     fn stats(device: &B::Device) -> Stats {
-        get_client::<OffloadChannel<B>>(device).state().stats()
+        get_client::<OffloadChannel<B>>(device).state().paging.stats()
     }
 
     fn largest_holders(device: &B::Device, count: usize) -> Vec<Holder> {
-        get_client::<OffloadChannel<B>>(device).state().largest_holders(count)
+        get_client::<OffloadChannel<B>>(device).state().paging.largest_holders(count)
     }
 
     fn reset_peaks(device: &B::Device) {
-        let client = get_client::<OffloadChannel<B>>(device);
-        let mut state = client.state();
-        state.pager.reset_peaks();
-        state.tiers.pool().reset_peaks();
+        get_client::<OffloadChannel<B>>(device).state().paging.reset_peaks();
     }
 
     fn set_device_budget(device: &B::Device, budget: Limit) -> Limit {
-        drive::change_budget(&mut *get_client::<OffloadChannel<B>>(device).state(), budget)
+        let client = get_client::<OffloadChannel<B>>(device);
+        let State { paging, heap, .. } = &mut *client.state();
+        paging.change_budget(heap, budget)
     }
 
     fn trim(device: &B::Device) {
-        get_client::<OffloadChannel<B>>(device).state().tiers.pool().trim();
+        get_client::<OffloadChannel<B>>(device).state().paging.tiers().pool().trim();
     }
 
     fn host_memory(device: &B::Device) -> HostMemory {
         let client = get_client::<OffloadChannel<B>>(device);
-        let below = client.state().tiers.below();
+        let below = client.state().paging.tiers().below();
         HostMemory::new(below, RouterSite(client))
     }
 
     fn mark_step(device: &B::Device) {
-        drive::mark_step(&mut *get_client::<OffloadChannel<B>>(device).state());
+        get_client::<OffloadChannel<B>>(device).state().paging.mark_step();
     }
 
     fn watch_step(device: &B::Device) {
-        drive::watch_step(&mut *get_client::<OffloadChannel<B>>(device).state());
+        get_client::<OffloadChannel<B>>(device).state().paging.watch_step();
     }
 
     fn watched_step(device: &B::Device) -> Option<Vec<Stretch>> {
-        drive::watched_step(&mut *get_client::<OffloadChannel<B>>(device).state())
+        get_client::<OffloadChannel<B>>(device).state().paging.watched_step()
     }
 
     #[cfg(feature = "test-util")]
     fn events(device: &B::Device) -> Vec<crate::Event> {
-        get_client::<OffloadChannel<B>>(device).state().journal.drain()
+        get_client::<OffloadChannel<B>>(device).state().paging.events()
     }
 
     #[cfg(feature = "test-util")]
     fn runtime_peaks(device: &B::Device) -> crate::RuntimePeaks {
-        let found = get_client::<OffloadChannel<B>>(device).state().peak_found;
+        let found = get_client::<OffloadChannel<B>>(device).state().peak_found.unwrap_or(0);
         crate::RuntimePeaks { in_use: found, reserved: found }
     }
 }
@@ -194,11 +192,12 @@ struct RouterSite<B: SharedStorage>(OffloadClient<B>);
 impl<B: SharedStorage> Site for RouterSite<B> {
     fn draft(&self, _: &Arc<HostPool>, len: usize) -> Result<Option<Draft>, OffloadError> {
         // The lock is held until the memory is taken; otherwise the program's operations could fill it again.
-        drive::draft(&mut *self.0.state(), len)
+        let State { paging, heap, .. } = &mut *self.0.state();
+        paging.draft(heap, len)
     }
 
     fn prefer_for_new(&self, preference: Preference) {
-        self.0.state().new_data = preference;
+        self.0.state().paging.prefer_for_new(preference);
     }
 }
 

@@ -1,19 +1,28 @@
-//! Movement: storages are evicted and loaded again, as the loop in [`drive`](crate::drive) asks.
+//! Movement: storages are evicted and loaded again, as [`Paging`] asks.
 
-use super::failures::Failure;
+use super::failures::{Failure, bookkeeping};
 use super::state::State;
 use super::storage::SharedStorage;
-use crate::drive::{self, Device, MoveFailure, Progress};
+use super::table::Table;
 use crate::error::OffloadError;
-use crate::journal::Journal;
-use crate::report::Counts;
-use crate::tiers::{Lease, Tiers};
-use pager::{BlockId, Outcome, Pager, Tier, Token};
+use crate::faults::Injector;
+use crate::paging::{Device, MoveFailure, Paging, Progress, Transfer};
+use crate::registry::Settings;
+use crate::tiers::Lease;
+use pager::{BlockId, Outcome, Token};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Overwrites evicted storages in paranoid mode: as a float a large odd number, as an index out of every range.
 const PARANOID_FILL: u8 = 0xa5;
+
+/// The device's memory: the storages on the heap, with their tensors.
+pub(super) struct Heap<B: SharedStorage> {
+    pub(super) table: Table<B>,
+    pub(super) paranoid: bool,
+    /// Skips all arithmetic; see [`OffloadConfig::dry_run`](crate::OffloadConfig::dry_run).
+    pub(super) dry: bool,
+    pub(super) injector: Injector,
+}
 
 impl<B: SharedStorage> State<B> {
     pub(super) fn make_resident(
@@ -21,89 +30,90 @@ impl<B: SharedStorage> State<B> {
         operands: &[BlockId],
         name: &dyn Fn() -> String,
     ) -> Result<(), Failure> {
-        drive::make_resident(self, operands, name).map_err(|error| Failure::Memory(self.report(error)))
+        let resident = self.paging.make_resident(&mut self.heap, operands, name);
+        resident.map_err(|error| Failure::Memory(self.report(error)))
     }
 
     /// The contents on the host. If they changed there, the storage is lost, and all its tensors return the error.
     pub(super) fn verified_copy(&mut self, block: BlockId) -> Result<Lease, Arc<OffloadError>> {
-        drive::load_to_host(self, block, &|| "reading a tensor".to_owned())
-            .map_err(|error| self.report(error))?;
-        self.tiers.verified(block).map_err(|error| {
+        let loaded = self.paging.load_to_host(&mut self.heap, block, &|| "reading a tensor".to_owned());
+        loaded.map_err(|error| self.report(error))?;
+        self.paging.tiers().verified(block).map_err(|error| {
             let damaged = matches!(error, OffloadError::HostCopyDamaged { .. });
             let error = self.report(error);
             if damaged {
-                self.lose(block, &error);
+                self.heap.lose(&mut self.paging, block, &error);
             }
             error
         })
     }
+}
 
-    fn copy_out(&mut self, block: BlockId) -> Result<(), String> {
+impl<B: SharedStorage> Heap<B> {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            table: Table::new(),
+            paranoid: settings.paging.paranoid,
+            dry: settings.paging.dry_run,
+            injector: settings.injector,
+        }
+    }
+
+    fn copy_out(&mut self, paging: &mut Paging, block: BlockId) -> Result<(), String> {
         if self.injector.breaks_copy_out() {
             return Err("a copy broken on purpose".to_owned());
         }
         let storage = self.table.reference(block).expect("a storage on the device has a tensor");
         let contents = B::bytes(&storage);
-        let mut draft = self.tiers.draft(contents.len())?;
+        let mut draft = paging.tiers().draft(contents.len())?;
         if !self.dry {
             draft.copy_from_slice(contents);
         }
-        self.tiers.keep(block, draft);
+        paging.keep(block, draft);
         Ok(())
+    }
+
+    fn bring(&mut self, paging: &mut Paging, block: BlockId) -> Result<(), MoveFailure> {
+        if self.injector.breaks_copy_in() {
+            return Err("an upload broken on purpose".to_owned().into());
+        }
+        let copy = paging.tiers().verified(block).inspect_err(|error| {
+            self.lose(paging, block, &Arc::new(error.clone()));
+        })?;
+        let contents = copy.bytes();
+        let storage = if self.dry { B::untouched(contents.len()) } else { B::allocate(contents) };
+        self.table.bring_back(block, &storage);
+        Ok(())
+    }
+
+    /// Marks a storage's contents as lost: all its tensors return the error.
+    fn lose(&mut self, paging: &mut Paging, block: BlockId, error: &Arc<OffloadError>) {
+        let Some(lost) = self.table.remove_stored(block) else { return };
+        for tensor in lost.tensors {
+            self.table.fail(tensor, error.clone());
+        }
+        if let Err(fault) = paging.remove(block) {
+            paging.record_failure(&bookkeeping(fault, "removing a storage"));
+        }
     }
 }
 
-impl<B: SharedStorage> Device for State<B> {
-    fn pager(&mut self) -> &mut Pager {
-        &mut self.pager
+impl<B: SharedStorage> Device for Heap<B> {
+    /// The backend allocates the memory itself.
+    fn allocate(&mut self, _: BlockId) -> bool {
+        !self.injector.refuses_allocation()
     }
 
-    fn tiers(&mut self) -> &mut Tiers {
-        &mut self.tiers
-    }
-
-    fn journal(&mut self) -> &mut Journal {
-        &mut self.journal
-    }
-
-    fn counts(&self) -> &Counts {
-        &self.counts
-    }
-
-    /// The heap keeps no spare slices.
-    fn trim_allocator(&mut self) {}
-
-    fn leave(&mut self, _: Token, block: BlockId, copy: Option<Tier>) -> Result<Progress, MoveFailure> {
-        if copy.is_some() {
-            self.copy_out(block)?;
+    fn start(&mut self, paging: &mut Paging, _: Token, transfer: Transfer) -> Result<Progress, MoveFailure> {
+        match transfer {
+            Transfer::Evict { block, copies: true } => self.copy_out(paging, block)?,
+            Transfer::Evict { .. } => {}
+            Transfer::Bring { block } => self.bring(paging, block)?,
         }
         Ok(Progress::Landed)
     }
 
-    /// The backend allocates the memory itself.
-    fn take_memory(&mut self, _: BlockId) -> bool {
-        !self.injector.refuses_allocation()
-    }
-
-    fn fill(&mut self, _: Token, block: BlockId, _: Tier) -> Result<Progress, MoveFailure> {
-        if self.injector.breaks_copy_in() {
-            return Err("an upload broken on purpose".to_owned().into());
-        }
-        match self.tiers.verified(block) {
-            Ok(copy) => {
-                let contents = copy.bytes();
-                let storage = if self.dry { B::untouched(contents.len()) } else { B::allocate(contents) };
-                self.table.bring_back(block, &storage);
-                Ok(Progress::Landed)
-            }
-            Err(error) => {
-                self.lose(block, &Arc::new(error.clone()));
-                Err(error.into())
-            }
-        }
-    }
-
-    fn settle(&mut self, _: Token, outcome: Outcome) {
+    fn finish(&mut self, _: &mut Paging, _: Token, outcome: Outcome) {
         let Outcome::Left { block, .. } = outcome else { return };
         let mut storage = self.table.send_away(block);
         if self.paranoid
@@ -113,23 +123,21 @@ impl<B: SharedStorage> Device for State<B> {
         }
     }
 
-    fn waited(&mut self, time: Duration) {
-        self.counts.stall += time;
-    }
+    /// The heap keeps no spare slices.
+    fn trim(&mut self) {}
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::OffloadConfig;
-    use crate::faults::Injector;
-    use crate::registry::Settings;
+    use crate::paging::PagingSettings;
     use crate::router::table::Tensor;
     use crate::tiers::HostPool;
     use burn_backend::{Shape, TensorData};
     use burn_flex::{Flex, FlexDevice};
     use burn_ir::{BackendIr, TensorId, TensorIr, TensorStatus};
-    use pager::{Limit, Oversized, Preference};
+    use pager::{Limit, Oversized, Preference, Tier};
 
     const BYTES: usize = 4096;
 
@@ -140,18 +148,20 @@ mod tests {
 
     fn settings() -> Settings {
         Settings {
-            overlap: true,
-            device_budget: Limit::bytes(BYTES as u64),
-            policy: OffloadConfig::new().policy,
-            oversized: Oversized::Refuse,
-            max_bindings: None,
+            paging: PagingSettings {
+                device_budget: Limit::bytes(BYTES as u64),
+                policy: OffloadConfig::new().policy,
+                oversized: Oversized::Refuse,
+                host: HostPool::new(Limit::NONE, Limit::NONE),
+                disk: None,
+                paranoid: true,
+                dry_run: false,
+                trace: None,
+            },
             smallest_block: 1,
-            paranoid: true,
+            max_bindings: None,
             exact_f32: false,
-            trace: None,
-            dry_run: false,
-            host: HostPool::new(Limit::NONE, Limit::NONE),
-            disk: None,
+            overlap: true,
             device_memory: None,
             injector: Injector::default(),
             #[cfg(feature = "test-util")]
@@ -169,7 +179,7 @@ mod tests {
 
     /// Makes the tensor resident as the operand of an operation that only reads it.
     fn use_on_device(state: &mut State<Flex>, tensor: &TensorIr) {
-        let block = state.table.tensor(tensor.id).and_then(Tensor::block).expect("a block");
+        let block = state.heap.table.tensor(tensor.id).and_then(Tensor::block).expect("a block");
         assert!(state.make_resident(&[block], &|| "a test".to_owned()).is_ok());
     }
 
@@ -178,9 +188,9 @@ mod tests {
         let mut state = device();
         let first = tensor(&mut state, 1, 1.0);
         let second = tensor(&mut state, 2, 2.0);
-        assert!(matches!(state.table.tensor(first.id), Some(Tensor::Here { .. })));
-        assert!(matches!(state.table.tensor(second.id), Some(Tensor::Away { .. })));
-        assert_eq!(state.pager.counters().evictions, 0);
+        assert!(matches!(state.heap.table.tensor(first.id), Some(Tensor::Here { .. })));
+        assert!(matches!(state.heap.table.tensor(second.id), Some(Tensor::Away { .. })));
+        assert_eq!(state.paging.pager().counters().evictions, 0);
     }
 
     #[test]
@@ -189,11 +199,11 @@ mod tests {
         let first = tensor(&mut state, 1, 1.0);
         let second = tensor(&mut state, 2, 2.0);
         use_on_device(&mut state, &second);
-        let block = match state.table.tensor(first.id) {
+        let block = match state.heap.table.tensor(first.id) {
             Some(Tensor::Away { block, .. }) => *block,
             _ => panic!("there is room for one"),
         };
-        state.tiers.corrupt(block);
+        state.paging.corrupt(block);
 
         let error = state.read(&first).expect_err("damaged").to_string();
         assert!(error.contains("changed while it was on the host"), "{error}");
@@ -203,20 +213,26 @@ mod tests {
             state.read(&second).expect("intact").as_slice::<f32>().expect("floats")[0].to_bits(),
             2f32.to_bits()
         );
-        assert_eq!(state.pager.ledger().held(Tier::Host), BYTES as u64, "the copy of the second alone");
+        assert_eq!(
+            state.paging.pager().ledger().held(Tier::Host),
+            BYTES as u64,
+            "the copy of the second alone"
+        );
     }
 
     #[test]
     fn a_dry_device_records_host_tensors_and_reads_without_touching_them() {
-        let settings = Settings { dry_run: true, paranoid: false, device_budget: Limit::NONE, ..settings() };
+        let mut settings = settings();
+        let PagingSettings { dry_run, paranoid, device_budget, .. } = &mut settings.paging;
+        (*dry_run, *paranoid, *device_budget) = (true, false, Limit::NONE);
         let mut state = State::new(FlexDevice, settings);
-        state.pager.record();
-        state.new_data = Preference::Host;
+        state.paging.start_recording();
+        state.paging.prefer_for_new(Preference::Host);
         let made = tensor(&mut state, 1, 1.0);
-        assert!(matches!(state.table.tensor(made.id), Some(Tensor::Away { .. })));
+        assert!(matches!(state.heap.table.tensor(made.id), Some(Tensor::Away { .. })));
         let read = state.read(&made).expect("zeros");
         assert_eq!(read.as_slice::<f32>().expect("floats"), [0.0; BYTES / 4]);
-        let recording = pager::Recording::from_bytes(&state.pager.recorder().expect("it records").take())
+        let recording = pager::Recording::from_bytes(&state.paging.recorder().expect("it records").take())
             .expect("a recording");
         let born = pager::Event::Born { bytes: BYTES as u64, arena: pager::Arena::UNPOOLED };
         let read = pager::Event::Read { block: 0, bytes: BYTES as u64 };
@@ -231,7 +247,7 @@ mod tests {
         let Ok(burn_ir::HandleKind::Float(outside)) = taken else { panic!("a float tensor") };
         let second = tensor(&mut state, 2, 2.0);
         use_on_device(&mut state, &second);
-        assert!(matches!(state.table.tensor(first.id), Some(Tensor::Away { .. })));
+        assert!(matches!(state.heap.table.tensor(first.id), Some(Tensor::Away { .. })));
         assert_eq!(
             outside.storage::<f32>()[0].to_bits(),
             1f32.to_bits(),

@@ -64,8 +64,7 @@ pub fn refusal(operation: &OperationIr) -> Option<OffloadError> {
     Some(unsupported(name(operation), reason))
 }
 
-const QUANTIZED: &str =
-    "the router does not forward quantized tensors; dequantize before, or use a device of the cube door";
+const QUANTIZED: &str = "the router does not forward quantized tensors; dequantize before, or use a GPU";
 const ONLY_ADD: &str = "the router scatters by addition only";
 
 fn quantized(operation: &OperationIr) -> Option<OffloadError> {
@@ -83,7 +82,7 @@ fn is_quantized(dtype: DType) -> bool {
 }
 
 fn unsupported(operation: String, reason: &'static str) -> OffloadError {
-    OffloadError::Unsupported { operation, backend: "the router door", reason }
+    OffloadError::Unsupported { operation, backend: "the CPU adapter", reason }
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ impl<B: SharedStorage> State<B> {
             memory: OutputMemory::New,
             flops: 0,
         };
-        let on_host = match self.table.tensor(tensor.id) {
+        let on_host = match self.heap.table.tensor(tensor.id) {
             Some(Tensor::Away { block, view }) => Some((*block, view.clone())),
             Some(Tensor::Here { handle, block: Some(block) }) if self.is_clean(*block) => {
                 Some((*block, B::split(handle).1))
@@ -30,10 +30,10 @@ impl<B: SharedStorage> State<B> {
             _ => None,
         };
 
-        let block = self.table.tensor(tensor.id).and_then(Tensor::block);
+        let block = self.heap.table.tensor(tensor.id).and_then(Tensor::block);
         let bytes = (tensor.shape.num_elements() * tensor.dtype.size()) as u64;
         if let Some(block) = block
-            && let Some(recorder) = self.pager.recorder()
+            && let Some(recorder) = self.paging.recorder()
         {
             recorder.reads(block, bytes);
         }
@@ -49,7 +49,7 @@ impl<B: SharedStorage> State<B> {
         }
 
         let handle = self.handle(&work).map_err(|error| execution_error(&error))?;
-        self.counts.bytes_read += bytes;
+        self.paging.counts().bytes_read += bytes;
         download::<B>(handle, tensor.shape.clone(), tensor.dtype)
     }
 
@@ -69,11 +69,11 @@ impl<B: SharedStorage> State<B> {
     /// Whether the device and the host both have the contents.
     fn is_clean(&self, block: BlockId) -> bool {
         let clean = Place::Device { clean: Some(Tier::Host) };
-        self.pager.get(block).is_some_and(|block| block.place() == clean)
+        self.paging.pager().get(block).is_some_and(|block| block.place() == clean)
     }
 
     fn is_on_device(&self, block: BlockId) -> bool {
-        self.pager.get(block).is_some_and(Block::is_on_device)
+        self.paging.pager().get(block).is_some_and(Block::is_on_device)
     }
 
     fn handle(&mut self, work: &Work) -> Result<B::Handle, Arc<OffloadError>> {

@@ -1,40 +1,29 @@
 //! The simulated device: its tensors, their storages and their places, under one lock.
 
 use super::failures::Failure;
+use super::movement::Heap;
 use super::storage::SharedStorage;
-use super::table::{Table, Tensor};
+use super::table::Tensor;
 use crate::error::OffloadError;
-use crate::faults::Injector;
-use crate::journal::Journal;
+use crate::paging::Paging;
 use crate::registry::Settings;
-use crate::report::Counts;
-use crate::tiers::{SlabSource, Tiers};
+use crate::tiers::SlabSource;
 use burn_ir::{TensorIr, TensorStatus};
-use pager::{BlockId, Pager, Preference};
+use pager::{BlockId, Preference};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread::ThreadId;
 
 pub(super) struct State<B: SharedStorage> {
     pub(super) device: B::Device,
-    pub(super) pager: Pager,
-    pub(super) table: Table<B>,
-    pub(super) tiers: Tiers,
-    pub(super) journal: Journal,
-    pub(super) paranoid: bool,
-    /// Skips all arithmetic; see [`OffloadConfig::dry_run`](crate::OffloadConfig::dry_run).
-    pub(super) dry: bool,
+    pub(super) paging: Paging,
+    pub(super) heap: Heap<B>,
     pub(super) smallest_block: u64,
-    pub(super) new_data: Preference,
-    pub(super) counts: Counts,
     /// The first failure on each thread since its last synchronisation.
     pub(super) pending: HashMap<ThreadId, Arc<OffloadError>>,
-    /// Recounts the bytes on the device after every operation and keeps the maximum.
+    /// The most bytes on the device after an operation, if they are recounted after every one.
     #[cfg(feature = "test-util")]
-    pub(super) watch: bool,
-    #[cfg(feature = "test-util")]
-    pub(super) peak_found: u64,
-    pub(super) injector: Injector,
+    pub(super) peak_found: Option<u64>,
 }
 
 /// An operation before it runs.
@@ -62,21 +51,12 @@ impl<B: SharedStorage> State<B> {
     pub fn new(device: B::Device, settings: Settings) -> Self {
         Self {
             device,
-            pager: settings.pager(),
-            table: Table::new(),
-            tiers: Tiers::new(settings.host, SlabSource::Heap, settings.paranoid).above(settings.disk),
-            journal: Journal::new(settings.trace),
-            paranoid: settings.paranoid,
-            dry: settings.dry_run,
+            paging: Paging::new(&settings.paging, SlabSource::Heap),
             smallest_block: settings.smallest_block,
-            new_data: Preference::Policy,
-            counts: Counts::default(),
             pending: HashMap::new(),
             #[cfg(feature = "test-util")]
-            watch: settings.watch_runtime,
-            #[cfg(feature = "test-util")]
-            peak_found: 0,
-            injector: settings.injector,
+            peak_found: settings.watch_runtime.then_some(0),
+            heap: Heap::new(&settings),
         }
     }
 
@@ -84,7 +64,7 @@ impl<B: SharedStorage> State<B> {
     pub(super) fn blocks_of(&mut self, work: &Work) -> Result<Vec<BlockId>, Failure> {
         let mut blocks = Vec::new();
         for input in work.inputs {
-            match self.table.tensor(input.id) {
+            match self.heap.table.tensor(input.id) {
                 Some(Tensor::Failed(error)) => return Err(Failure::Memory(error.clone())),
                 Some(tensor) => blocks.extend(tensor.block()),
                 None => {
@@ -98,14 +78,14 @@ impl<B: SharedStorage> State<B> {
 
     /// Releases a tensor, and its storage if no other tensor holds it.
     pub(super) fn release(&mut self, tensor: &TensorIr) {
-        let block = self.table.remove_tensor(tensor.id).and_then(|tensor| tensor.block());
+        let block = self.heap.table.remove_tensor(tensor.id).and_then(|tensor| tensor.block());
         self.remove_unheld(block.as_slice());
     }
 
     /// Records the hint for the tensor's storage, and releases the tensor if the operation consumes it.
     pub(super) fn prefer(&mut self, tensor: &TensorIr, preference: Preference) {
-        if let Some(block) = self.table.tensor(tensor.id).and_then(Tensor::block)
-            && let Err(fault) = self.pager.prefer(block, preference)
+        if let Some(block) = self.heap.table.tensor(tensor.id).and_then(Tensor::block)
+            && let Err(fault) = self.paging.prefer(block, preference)
         {
             self.fault(fault, "noting a hint");
         }
@@ -117,15 +97,14 @@ impl<B: SharedStorage> State<B> {
     /// Removes the storages that no tensor holds.
     pub(super) fn remove_unheld(&mut self, storages: &[BlockId]) {
         for block in storages {
-            if !self.table.is_held(*block) && self.table.remove_stored(*block).is_some() {
+            if !self.heap.table.is_held(*block) && self.heap.table.remove_stored(*block).is_some() {
                 self.remove_block(*block);
             }
         }
     }
 
     pub(super) fn remove_block(&mut self, block: BlockId) {
-        self.tiers.remove(block);
-        if let Err(fault) = self.pager.remove(block) {
+        if let Err(fault) = self.paging.remove(block) {
             self.fault(fault, "removing a storage");
         }
     }

@@ -48,14 +48,6 @@ pub(crate) struct Traffic {
     pub read: AtomicU64,
 }
 
-impl Below {
-    /// Free bytes per tier.
-    pub fn rooms(&self) -> Rooms {
-        let disk = self.disk.as_ref().map_or(Limit::bytes(0), |disk| disk.room());
-        Rooms { host: self.pool.room(), disk, page: ALIGNMENT }
-    }
-}
-
 /// The share of a block that an edit writes. A whole write needs no read from the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Share {
@@ -94,6 +86,12 @@ impl Tiers {
     /// the memory.
     pub fn loads_ahead(&self) -> bool {
         self.disk.as_ref().is_some_and(|disk| disk.has_one_device())
+    }
+
+    /// Free bytes per tier.
+    pub fn rooms(&self) -> Rooms {
+        let disk = self.disk.as_ref().map_or(Limit::bytes(0), |disk| disk.room());
+        Rooms { host: self.pool.room(), disk, page: ALIGNMENT }
     }
 
     /// The shared tiers below the device.

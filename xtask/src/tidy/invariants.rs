@@ -168,10 +168,10 @@ mod tests {
     #[test]
     fn a_library_outside_its_adapter_is_found() {
         let found = |path, text| foreign_libraries(&File { path, text }).len();
-        assert_eq!(found("backend-offload/src/drive.rs", "use cubecl_core::Runtime;"), 1);
+        assert_eq!(found("backend-offload/src/paging/mod.rs", "use cubecl_core::Runtime;"), 1);
         assert_eq!(found("backend-offload/src/cube/io.rs", "use cubecl_core::Runtime;"), 0);
         assert_eq!(found("backend-offload/src/cube/io.rs", "use burn_router::Runner;"), 1);
-        assert_eq!(found("backend-offload/src/drive.rs", "// unlike cubecl_core"), 0);
+        assert_eq!(found("backend-offload/src/paging/mod.rs", "// unlike cubecl_core"), 0);
         assert_eq!(found("train/src/main.rs", "use cubecl_core::Runtime;"), 0);
     }
 }

@@ -3,9 +3,8 @@
 mod copies;
 mod pool;
 
-use super::backends::Reaches;
 use super::failures::Address;
-use super::runtime::{InnerRuntime, Resource};
+use super::inner::{InnerRuntime, Reaches, Resource};
 use crate::backend::sealed;
 use crate::bytes::Budget;
 use crate::error::OffloadError;

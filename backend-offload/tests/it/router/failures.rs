@@ -135,7 +135,7 @@ fn backend_panic(facts: &Facts) -> Facts {
 fn unsupported_operations_are_refused_on_the_callers_thread_and_harm_no_other_tensor() {
     let report = Child::new("router: unsupported").run();
     let custom = report.text("custom operation");
-    assert!(custom.starts_with("Custom is not supported on the router door"), "{custom}");
+    assert!(custom.starts_with("Custom is not supported on the CPU adapter"), "{custom}");
     let quantized = report.text("quantized data");
     assert!(quantized.contains("quantized tensors"), "{quantized}");
     // Burn's router refuses these itself.

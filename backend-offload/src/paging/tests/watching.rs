@@ -1,7 +1,6 @@
 //! Test of a watched step.
 
 use super::fake_adapter::FakeAdapter;
-use crate::drive::{watch_step, watched_step};
 use pager::{Limit, Oversized, Policy};
 use std::time::Duration;
 
@@ -14,14 +13,14 @@ fn a_watched_step_lists_the_copies_of_each_operation() {
     let blocks = [0; 3].map(|_| adapter.insert(BYTES, 0));
     let operate = |adapter: &mut FakeAdapter, n: usize| assert!(adapter.operate(&[blocks[n]], 1).is_ok());
     (0..3).for_each(|n| operate(&mut adapter, n));
-    assert_eq!(watched_step(&mut adapter), None, "nobody asked");
+    assert_eq!(adapter.paging.watched_step(), None, "nobody asked");
 
-    let before = adapter.pager.counters();
-    watch_step(&mut adapter);
+    let before = adapter.paging.pager.counters();
+    adapter.paging.watch_step();
     for n in [2, 0, 1, 1] {
         operate(&mut adapter, n);
     }
-    let stretches = watched_step(&mut adapter).expect("it was watched");
+    let stretches = adapter.paging.watched_step().expect("it was watched");
     let moved: Vec<_> =
         stretches.iter().map(|part| (part.operations, part.bytes_out, part.bytes_in)).collect();
     assert_eq!(moved, [(1, 0, 0), (1, BYTES, BYTES), (1, BYTES, BYTES), (1, 0, 0), (0, 0, 0)]);
@@ -34,7 +33,7 @@ fn a_watched_step_lists_the_copies_of_each_operation() {
         );
     }
     let sum: u64 = stretches.iter().map(|part| part.bytes_in + part.bytes_out).sum();
-    let after = adapter.pager.counters();
+    let after = adapter.paging.pager.counters();
     assert_eq!(sum, after.bytes_in + after.bytes_out - before.bytes_in - before.bytes_out);
-    assert_eq!(watched_step(&mut adapter), None, "it was taken");
+    assert_eq!(adapter.paging.watched_step(), None, "it was taken");
 }

@@ -1,9 +1,8 @@
 //! Random programs against the loop and the pager. Every promise is checked after every operation.
 
 use super::fake_adapter::FakeAdapter;
-use crate::drive::{make_room, sweep};
 use crate::tiers::{Disk, SlabSource, Tiers, in_memory, scheduled};
-use pager::{Arena, Block, BlockId, Limit, Oversized, Place, Policy, Step, Tier};
+use pager::{Block, BlockId, Limit, Oversized, Place, Policy, Step, Tier};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -96,8 +95,8 @@ impl FakeAdapter {
     fn act(&mut self, op: Op) {
         match op {
             Op::Allocate { bytes, arena } => {
-                if self.pager.sweep_pays() {
-                    sweep(self);
+                if self.paging.pager.sweep_pays() {
+                    self.paging.sweep(&mut self.device);
                 }
                 self.insert(u64::from(bytes), arena);
             }
@@ -120,8 +119,8 @@ impl FakeAdapter {
 
             Op::Drop { block } => {
                 let Some(id) = self.nth(block) else { return };
-                self.live.retain(|other| *other != id);
-                self.shadow(id).dead = true;
+                self.device.live.retain(|other| *other != id);
+                self.device.shadow(id).dead = true;
             }
             Op::Remove { block } => {
                 let Some(id) = self.nth(block) else { return };
@@ -129,27 +128,26 @@ impl FakeAdapter {
             }
             Op::Pin { block } => {
                 let Some(id) = self.nth(block) else { return };
-                if self.pager.get(id).is_some_and(Block::is_on_device) {
-                    self.pager.pin(id).expect("on the device");
-                    self.shadow(id).pinned = true;
+                if self.paging.pager.get(id).is_some_and(Block::is_on_device) {
+                    self.paging.pager.pin(id).expect("on the device");
+                    self.device.shadow(id).pinned = true;
                 }
             }
             Op::Room { bytes, arena } => {
-                self.operands.clear();
-                make_room(self, u64::from(bytes), Arena(u32::from(arena)));
+                self.make_room(u64::from(bytes), arena);
             }
-            Op::MarkStep => self.pager.mark_step(),
+            Op::MarkStep => self.paging.pager.mark_step(),
             Op::Complete { number } => {
-                if !self.flights.is_empty() {
-                    let index = number as usize % self.flights.len();
-                    self.end(index);
+                if !self.device.flights.is_empty() {
+                    let index = number as usize % self.device.flights.len();
+                    self.device.end(index);
                 }
             }
 
-            Op::Refuse { times } => self.refusals = times,
-            Op::BreakCopies { times } => self.broken_copies = times,
+            Op::Refuse { times } => self.device.refusals = times,
+            Op::BreakCopies { times } => self.device.broken_copies = times,
             Op::BreakDisk { times } => {
-                if let Some(disk) = self.tiers.below().disk {
+                if let Some(disk) = self.paging.tiers.below().disk {
                     disk.broken.store(times, Ordering::Relaxed);
                 }
             }
@@ -202,16 +200,16 @@ proptest! {
         for bytes in kept {
             adapter.insert(u64::from(bytes), 0);
         }
-        let kept = adapter.live.clone();
+        let kept = adapter.device.live.clone();
         for _ in 0..12 {
             for op in &step {
                 adapter.run(op.clone());
             }
-            let born = adapter.live.iter().filter(|id| !kept.contains(id)).copied().collect::<Vec<_>>();
+            let born = adapter.device.live.iter().filter(|id| !kept.contains(id)).copied().collect::<Vec<_>>();
             for id in born {
                 adapter.forget(id);
             }
-            adapter.pager.mark_step();
+            adapter.paging.pager.mark_step();
         }
         adapter.close();
     }
@@ -243,7 +241,7 @@ proptest! {
             }
         }
         adapter.check();
-        let counters = adapter.pager.counters();
+        let counters = adapter.paging.pager.counters();
         SUNK.fetch_add(counters.sunk, Ordering::Relaxed);
         RAISED.fetch_add(counters.raised, Ordering::Relaxed);
         adapter.close();
@@ -273,12 +271,12 @@ fn a_sweep_over_more_than_fits_is_moved_ahead() {
         for id in weights.iter().chain(weights.iter().rev()) {
             adapter.operate(&[*id], 1).expect("it fits");
             adapter.check();
-            for index in 0..adapter.flights.len() {
-                adapter.end(index);
+            for index in 0..adapter.device.flights.len() {
+                adapter.device.end(index);
             }
         }
     }
-    let counters = adapter.pager.counters();
+    let counters = adapter.paging.pager.counters();
     assert!(counters.left_ahead > 50 && counters.brought_ahead > 50, "{counters:?}");
     assert!(counters.brought_in_vain * 10 < counters.brought_ahead, "{counters:?}");
     adapter.close();
@@ -304,7 +302,7 @@ fn a_repeated_program_reads_the_disk_in_the_background() {
     for id in &weights {
         adapter.operate(&[*id], 1).expect("there is room for all");
     }
-    let disk = adapter.tiers.below().disk.expect("the adapter is above one");
+    let disk = adapter.paging.tiers.below().disk.expect("the adapter is above one");
     let mut operations_with_reads = 0;
     for _ in 0..6 {
         for id in &weights {
@@ -335,9 +333,9 @@ fn a_repeated_program_spills_in_the_background() {
             adapter.operate(&[*id], 1).expect("there is room for all");
             adapter.check();
         }
-        adapter.pager.mark_step();
+        adapter.paging.pager.mark_step();
     }
-    let counters = adapter.pager.counters();
+    let counters = adapter.paging.pager.counters();
     assert!(counters.written_ahead > 30, "{counters:?}");
     adapter.close();
 }
@@ -362,7 +360,7 @@ fn reading_sweep() -> (FakeAdapter, Vec<BlockId>) {
             adapter.operate(&[*id], u8::from(round == 0)).expect("there is room for all");
             adapter.check();
         }
-        adapter.pager.mark_step();
+        adapter.paging.pager.mark_step();
     }
     (adapter, weights)
 }
@@ -370,7 +368,7 @@ fn reading_sweep() -> (FakeAdapter, Vec<BlockId>) {
 #[test]
 fn a_repeated_program_loads_from_the_disk_in_the_background() {
     let (mut adapter, _) = reading_sweep();
-    let counters = adapter.pager.counters();
+    let counters = adapter.paging.pager.counters();
     assert!(counters.raised_ahead > 60 && counters.raised_ahead * 3 > counters.raised, "{counters:?}");
     adapter.close();
 }
@@ -392,19 +390,23 @@ fn no_block_spills_for_room_that_the_disk_cannot_provide() {
     for block in blocks {
         adapter.write_from_host(block);
     }
-    assert!(adapter.tiers.begin_load(raised, 6000), "there is room for it");
-    adapter.pager.started(Step::LoadAhead { block: raised }).expect("it is on the disk");
+    assert!(adapter.paging.tiers.begin_load(raised, 6000), "there is room for it");
+    adapter.paging.pager.started(Step::LoadAhead { block: raised }).expect("it is on the disk");
     adapter.check();
 
     adapter.take_host(12_300);
     assert_eq!(
-        (adapter.taken.len(), adapter.pager.counters().sunk),
+        (adapter.taken.len(), adapter.paging.pager.counters().sunk),
         (0, 1),
         "three pages do not go into two"
     );
     adapter.check();
     adapter.take_host(10_200);
-    assert_eq!((adapter.taken.len(), adapter.pager.counters().sunk), (1, 2), "the larger one makes room");
+    assert_eq!(
+        (adapter.taken.len(), adapter.paging.pager.counters().sunk),
+        (1, 2),
+        "the larger one makes room"
+    );
     adapter.check();
     adapter.close();
 }
@@ -418,11 +420,14 @@ fn under_way(adapter: &mut FakeAdapter, blocks: &[BlockId]) -> BlockId {
     adapter.take_host(50_000);
     assert!(adapter.taken.pop().is_some(), "all spill for it");
     adapter.take_host(45_800);
-    let place = |id: BlockId| adapter.pager.get(id).map(Block::place);
+    let place = |id: BlockId| adapter.paging.pager.get(id).map(Block::place);
     let on_disk = |id: &BlockId| place(*id) == Some(Place::Away(Tier::Disk));
     let on_disk: Vec<_> = blocks.iter().copied().filter(on_disk).collect();
-    assert!(adapter.tiers.begin_load(on_disk[0], adapter.bytes(on_disk[0]) as u64), "there is room for it");
-    adapter.pager.started(Step::LoadAhead { block: on_disk[0] }).expect("it is on the disk");
+    assert!(
+        adapter.paging.tiers.begin_load(on_disk[0], adapter.bytes(on_disk[0]) as u64),
+        "there is room for it"
+    );
+    adapter.paging.pager.started(Step::LoadAhead { block: on_disk[0] }).expect("it is on the disk");
     adapter.check();
     on_disk[1]
 }
@@ -432,7 +437,7 @@ fn memory_of_a_load_ahead_is_given_to_the_program() {
     let (mut adapter, blocks) = reading_sweep();
     under_way(&mut adapter, &blocks);
     adapter.take_host(4_200);
-    assert_eq!((adapter.taken.len(), adapter.pager.loading()), (2, None));
+    assert_eq!((adapter.taken.len(), adapter.paging.pager.loading()), (2, None));
     adapter.check();
     adapter.close();
 }
@@ -444,7 +449,7 @@ fn memory_of_a_load_ahead_is_given_to_a_needed_block() {
         let needed = under_way(&mut adapter, &blocks);
         if reads {
             adapter.read_on_host(needed);
-            let place = adapter.pager.get(needed).map(Block::place);
+            let place = adapter.paging.pager.get(needed).map(Block::place);
             assert_eq!(place, Some(Place::Away(Tier::Host)), "the other one gives up");
         } else {
             adapter.operate(&[needed], 0).expect("the other one gives up");
@@ -457,16 +462,16 @@ fn memory_of_a_load_ahead_is_given_to_a_needed_block() {
 #[test]
 fn devices_that_share_a_disk_load_nothing_ahead() {
     let (mut adapter, blocks) = reading_sweep();
-    let disk = adapter.tiers.below().disk;
-    let other = Tiers::new(adapter.tiers.pool().clone(), SlabSource::Heap, true).above(disk);
+    let disk = adapter.paging.tiers.below().disk;
+    let other = Tiers::new(adapter.paging.tiers.pool().clone(), SlabSource::Heap, true).above(disk);
     let sweep = |adapter: &mut FakeAdapter| {
-        let before = adapter.pager.counters().raised_ahead;
+        let before = adapter.paging.pager.counters().raised_ahead;
         blocks
             .iter()
             .chain(blocks.iter().rev())
             .for_each(|id| adapter.operate(&[*id], 0).expect("it comes back"));
         adapter.check();
-        adapter.pager.counters().raised_ahead - before
+        adapter.paging.pager.counters().raised_ahead - before
     };
     assert_eq!(sweep(&mut adapter), 0, "the other one could not ask for the memory");
     drop(other);

@@ -22,21 +22,21 @@ fn adapter() -> (FakeAdapter, BlockId, BlockId) {
 }
 
 fn place(adapter: &FakeAdapter, block: BlockId) -> Place {
-    adapter.pager.get(block).expect("a block that lives").place()
+    adapter.paging.pager.get(block).expect("a block that lives").place()
 }
 
 #[test]
 fn a_panic_in_a_move_leaves_its_block_where_it_was() {
     let (mut adapter, first, second) = adapter();
     // All copies of this operation fail, a third of them by a panic.
-    adapter.broken_copies = 200;
+    adapter.device.broken_copies = 200;
     let error = adapter.operate(&[first], 0).expect_err("the second block cannot leave");
     assert!(matches!(error, OffloadError::CopyOut(..)), "{error}");
     assert_eq!(place(&adapter, first), Place::Away(Tier::Host));
     assert_eq!(place(&adapter, second), Place::Device { clean: None });
     adapter.check();
 
-    adapter.broken_copies = 0;
+    adapter.device.broken_copies = 0;
     assert!(adapter.operate(&[first], 0).is_ok() && adapter.operate(&[second], 0).is_ok());
     adapter.check();
 }
@@ -44,7 +44,7 @@ fn a_panic_in_a_move_leaves_its_block_where_it_was() {
 #[test]
 fn a_panic_of_the_driver_is_a_refusal() {
     let (mut adapter, first, _) = adapter();
-    adapter.driver_panics = true;
+    adapter.device.driver_panics = true;
     let error = adapter.operate(&[first], 0).expect_err("no memory");
     assert!(matches!(error, OffloadError::DeviceRefused(..)), "{error}");
     adapter.check();
@@ -55,14 +55,17 @@ fn memory_taken_for_a_block_that_could_not_return_stays_counted() {
     let (mut adapter, first, second) = adapter();
     assert!(adapter.operate(&[first], 0).is_ok());
     assert!(adapter.operate(&[second], 0).is_ok());
-    adapter.tiers.corrupt(first);
+    adapter.paging.tiers.corrupt(first);
     for _ in 0..10 {
         let error = adapter.operate(&[first], 0).expect_err("damaged");
         assert!(matches!(error, OffloadError::HostCopyDamaged { .. }), "{error}");
         // The allocator keeps the slice for the next attempt.
-        assert_eq!((adapter.pager.ledger().resident(), adapter.pager.ledger().spare()), (0, BYTES));
+        assert_eq!(
+            (adapter.paging.pager.ledger().resident(), adapter.paging.pager.ledger().spare()),
+            (0, BYTES)
+        );
     }
-    assert_eq!(adapter.pager.ledger().reserved_peak(), BYTES);
+    assert_eq!(adapter.paging.pager.ledger().reserved_peak(), BYTES);
 }
 
 /// Bytes of a disk page; one block takes one page.
@@ -89,7 +92,7 @@ fn above_a_disk() -> (FakeAdapter, [BlockId; 3]) {
 }
 
 fn break_disk(adapter: &FakeAdapter, times: u8) {
-    let disk = adapter.tiers.below().disk.expect("the adapter is above one");
+    let disk = adapter.paging.tiers.below().disk.expect("the adapter is above one");
     disk.broken.store(times, std::sync::atomic::Ordering::Relaxed);
 }
 
@@ -136,7 +139,7 @@ fn a_disk_that_cannot_be_written_is_reported_and_serves_once_it_can() {
 #[test]
 fn a_copy_that_changed_in_host_memory_is_not_spilled() {
     let (mut adapter, [_, second, _]) = above_a_disk();
-    adapter.tiers.corrupt(second);
+    adapter.paging.tiers.corrupt(second);
     let another = adapter.insert(PAGE, 0);
     let error = adapter.operate(&[another], 1).expect_err("nobody else can make room");
     assert!(matches!(error, OffloadError::HostCopyDamaged { .. }), "{error}");

@@ -1,0 +1,71 @@
+//! The device of an offloading server: the runtime's own server, the buffers in its memory, and the order of work on
+//! them.
+//!
+//! It moves bytes and decides nothing; [`Paging`](crate::paging::Paging) drives it through
+//! [`Device`](crate::paging::Device), implemented in [`movement`](super::movement).
+
+use super::copy_streams::Copies;
+use super::failures::Failures;
+use super::inner::InnerRuntime;
+use super::profile::ProfileWatch;
+use super::streams::Streams;
+use super::table::{Named, Table};
+use crate::error::OffloadError;
+use crate::faults::Injector;
+use crate::registry::Settings;
+use cubecl_common::device::DeviceId;
+use cubecl_core::server::{Binding, ComputeServer};
+use std::sync::Arc;
+
+pub(super) struct CubeDevice<R: InnerRuntime> {
+    pub(super) inner: R::Server,
+    pub(super) id: DeviceId,
+    pub(super) settings: Settings,
+    pub(super) buffers: Table,
+    pub(super) streams: Streams,
+    pub(super) copies: Copies<R>,
+    pub(super) failures: Failures,
+    pub(super) profile: ProfileWatch,
+    pub(super) injector: Injector,
+}
+
+impl<R: InnerRuntime> CubeDevice<R> {
+    pub(super) fn new(inner: R::Server, id: DeviceId, settings: Settings) -> Self {
+        let logger = ComputeServer::utilities(&inner).logger.clone();
+        Self {
+            inner,
+            id,
+            buffers: Table::new(logger, settings.smallest_block),
+            streams: Streams::new(),
+            copies: Copies::default(),
+            failures: Failures::default(),
+            profile: ProfileWatch::default(),
+            injector: settings.injector,
+            settings,
+        }
+    }
+
+    /// An error if the buffer's contents are missing or failed.
+    pub(super) fn contents(
+        &self,
+        named: Named,
+        binding: &Binding,
+        operation: &str,
+    ) -> Result<(), Arc<OffloadError>> {
+        let failed = match named {
+            Named::Block(id) => self.buffers.get(id).failed.clone(),
+            Named::Small => self.failures.small.of(binding),
+            Named::Unknown => Some(Arc::new(OffloadError::UnknownBuffer { operation: operation.to_owned() })),
+        };
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Rewrites the binding to the runtime's own. Its buffer is on the device.
+    pub(super) fn make_physical(&self, binding: &mut Binding, named: Named) {
+        if let Named::Block(id) = named {
+            let buffer = self.buffers.get(id);
+            binding.memory = buffer.device.clone().expect("made resident before").binding();
+            binding.stream = buffer.stream;
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! Moves buffers: the [`Device`] that paging drives. Only this file gives a buffer device memory or takes it away.
+
+use super::copy_streams::CopyId;
+use super::device::CubeDevice;
+use super::failures::together;
+use super::inner::InnerRuntime;
+use super::streams::Use;
+use super::transfer::{flat, shared};
+use crate::journal::TARGET;
+use crate::paging::{Device, MoveFailure, Paging, Progress, Transfer, panic_message};
+use crate::tiers::Lease;
+use cubecl_common::bytes::Bytes;
+use cubecl_common::stream_id::StreamId;
+use cubecl_core::server::{ComputeServer, Handle};
+use cubecl_runtime::memory_management::ManagedMemoryHandle;
+use pager::{BlockId, Outcome, Token};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Smallest size, in bytes, whose last use is recorded. Smaller memory may serve the runtime's own buffers, whose uses
+/// this crate cannot see.
+const REMEMBERED: u64 = 64 << 10;
+
+/// Overwrites the device memory of evicted blocks in paranoid mode: a quiet NaN in every float format.
+const POISON: u8 = 0xff;
+
+impl<R: InnerRuntime> CubeDevice<R> {
+    /// Records the last use of a buffer's memory before it is released: copies to the same memory wait for that use.
+    fn note_last_use(
+        &mut self,
+        (device, stream, size): (&ManagedMemoryHandle, StreamId, u64),
+        last_use: Option<Use>,
+        copy: Option<CopyId>,
+    ) {
+        let index = self.streams.index(stream);
+        if size >= REMEMBERED && self.copies.is_moving(index) {
+            // Copies are not work of the stream, and paranoid mode overwrites the memory: the last use is unknown.
+            let last = match last_use {
+                _ if copy.is_some() || self.settings.paging.paranoid => None,
+                // An unused buffer adds nothing to the record of its memory.
+                None => return,
+                Some(last) => self.streams.number_of_own(stream, last),
+            };
+            let device = Handle::from_memory(device.clone(), stream, size);
+            self.copies.release(&mut self.inner, (device, index), last);
+        }
+    }
+
+    /// Orders the owner's next work after the last use of its buffer, which gives up its memory.
+    fn order_owner(&mut self, owner: StreamId, last_use: Option<Use>, copy: Option<CopyId>) {
+        if let Some(last) = last_use {
+            self.order_after(owner, last);
+        }
+        self.order_after_copy(owner, copy);
+    }
+
+    fn forget(&mut self, paging: &mut Paging, id: BlockId) {
+        let Some(buffer) = self.buffers.remove(id) else { return };
+        if let Some(device) = &buffer.device {
+            let memory = (device, buffer.stream, buffer.size);
+            self.note_last_use(memory, buffer.last_use, buffer.copy);
+        }
+        // The owner's pool reuses the memory.
+        self.order_owner(buffer.stream, buffer.last_use, buffer.copy);
+        if let Err(fault) = paging.remove(id) {
+            self.report_fault(paging, id, fault, "releasing a buffer");
+        }
+    }
+
+    /// Makes the runtime drop the host bytes of finished uploads. It keeps those of the last two batches, so it takes
+    /// two flushes.
+    fn release_uploads(&mut self, stream: StreamId) {
+        self.streams.flushed_uploads(stream);
+        let inner = &mut self.inner;
+        let flushed = catch_unwind(AssertUnwindSafe(|| {
+            together(inner.flush(stream).err().into_iter().collect(), inner.flush(stream))
+        }));
+        match flushed {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.keep_error(stream, error),
+            Err(panic) => {
+                let message = panic_message(panic.as_ref());
+                tracing::warn!(target: TARGET, "flushing a stream panicked: {message}");
+            }
+        }
+    }
+
+    /// Copies all of `device` and waits.
+    fn copy_out(
+        &mut self,
+        device: &ManagedMemoryHandle,
+        stream: StreamId,
+        target: &mut [u8],
+    ) -> Result<(), String> {
+        let size = target.len() as u64;
+        let mut attempt = || {
+            let source = Handle::from_memory(device.clone(), stream, size);
+            let inner = &mut self.inner;
+            let copied = catch_unwind(AssertUnwindSafe(|| R::copy_out(inner, source, stream, target)))
+                .map_err(|panic| panic_message(panic.as_ref()))?;
+            // Some runtimes return a stream's errors from any call that waits. Keep this one for the program, and try
+            // again.
+            Ok::<_, String>(copied.map_err(|error| {
+                let message = error.to_string();
+                self.keep_error(stream, error);
+                message
+            }))
+        };
+        match attempt()? {
+            Ok(()) => Ok(()),
+            Err(_) => attempt()?,
+        }
+    }
+
+    /// Queues an upload of `copy` and asks the stream for its outcome.
+    fn copy_in(
+        &mut self,
+        device: &ManagedMemoryHandle,
+        stream: StreamId,
+        copy: &Lease,
+    ) -> Result<(), String> {
+        let size = copy.bytes().len() as u64;
+        let binding = Handle::from_memory(device.clone(), stream, size).binding();
+        self.write_inside(flat(binding, size), shared(copy), stream)
+            .and_then(|()| self.check_stream(stream))
+            .map_err(|error| error.to_string())
+    }
+
+    fn overwrite(&mut self, device: &ManagedMemoryHandle, stream: StreamId, size: u64) {
+        let binding = Handle::from_memory(device.clone(), stream, size).binding();
+        let poison = Bytes::from_bytes_vec(vec![POISON; size as usize]);
+        self.inner.write(vec![(flat(binding, size), poison)], stream);
+    }
+
+    fn release_memory(&mut self, id: BlockId) {
+        let paranoid = self.settings.paging.paranoid;
+        let buffer = self.buffers.get_mut(id);
+        buffer.last_use = None;
+        let (device, stream, size) = (buffer.device.take(), buffer.stream, buffer.size);
+        if let Some(device) = device.filter(|_| paranoid) {
+            self.overwrite(&device, stream, size);
+        }
+    }
+
+    fn evict(
+        &mut self,
+        paging: &mut Paging,
+        token: Token,
+        id: BlockId,
+        copies: bool,
+    ) -> Result<Progress, MoveFailure> {
+        let buffer = self.buffers.get_mut(id);
+        let device = buffer.device.clone().expect("a victim is on the device");
+        let (stream, size, last_use) = (buffer.stream, buffer.size, buffer.last_use);
+        let arriving = buffer.copy.take();
+
+        if !copies {
+            self.note_last_use((&device, stream, size), last_use, arriving);
+        }
+        self.order_owner(stream, last_use, arriving);
+        if !copies {
+            return Ok(Progress::Landed);
+        }
+
+        if self.injector.breaks_copy_out() {
+            return Err("injected: the copy failed".to_owned().into());
+        }
+        let mut draft = paging.tiers().draft(size as usize).or_else(|_| {
+            self.reclaim_host();
+            paging.tiers().draft(size as usize)
+        })?;
+        if let Some(index) = self.copies_in_parallel(stream) {
+            let buffer = (&device, stream, index);
+            let last = last_use.filter(|_| arriving.is_none());
+            let last = last.and_then(|last| self.streams.number_of_own(stream, last));
+            let copy = self.copies.start_out(&mut self.inner, buffer, last, (token, draft))?;
+            self.buffers.get_mut(id).copy = Some(copy);
+            return Ok(Progress::UnderWay);
+        }
+        self.copy_out(&device, stream, &mut draft)?;
+        paging.keep(id, draft);
+        Ok(Progress::Landed)
+    }
+
+    fn bring(&mut self, paging: &Paging, id: BlockId) -> Result<Progress, MoveFailure> {
+        if self.injector.breaks_copy_in() {
+            return Err("injected: the upload failed".to_owned().into());
+        }
+        let copy = paging.tiers().verified(id)?;
+        let buffer = self.buffers.get(id);
+        let (device, stream) = (buffer.device.clone().expect("its memory was just taken"), buffer.stream);
+        if let Some(index) = self.copies_in_parallel(stream) {
+            let copy = self.copies.start_back(&mut self.inner, (&device, stream, index), copy)?;
+            self.buffers.get_mut(id).copy = Some(copy);
+            return Ok(Progress::Landed);
+        }
+        self.copy_in(&device, stream, &copy)?;
+        if self.streams.queued_upload(stream, copy.bytes().len() as u64) {
+            self.release_uploads(stream);
+        }
+        Ok(Progress::Landed)
+    }
+}
+
+impl<R: InnerRuntime> Device for CubeDevice<R> {
+    /// The runtime panics if it cannot allocate.
+    fn allocate(&mut self, id: BlockId) -> bool {
+        if self.injector.refuses_allocation() {
+            return false;
+        }
+        let (stream, size) = (self.buffers.get(id).stream, self.buffers.get(id).size);
+        let memory = ManagedMemoryHandle::new();
+        self.inner.initialize_memory(memory.clone(), size, stream);
+        self.buffers.get_mut(id).device = Some(memory);
+        true
+    }
+
+    fn start(
+        &mut self,
+        paging: &mut Paging,
+        token: Token,
+        transfer: Transfer,
+    ) -> Result<Progress, MoveFailure> {
+        match transfer {
+            Transfer::Evict { block, copies } => self.evict(paging, token, block, copies),
+            Transfer::Bring { block } => self.bring(paging, block),
+        }
+    }
+
+    fn finish(&mut self, paging: &mut Paging, token: Token, outcome: Outcome) {
+        let landed = self.copies.take_landed(token);
+        match outcome {
+            Outcome::Left { block, .. } => {
+                if let Some(draft) = landed {
+                    paging.keep(block, draft);
+                    self.buffers.get_mut(block).copy = None;
+                }
+                self.release_memory(block);
+            }
+            Outcome::NotReturned { block } => self.release_memory(block),
+            Outcome::Returned { block, bytes, from } => {
+                // A copy that runs in parallel is waited for through `copy`, not through `last_use`.
+                if self.buffers.get(block).copy.is_none() {
+                    let uploaded = self.streams.begin(self.buffers.get(block).stream);
+                    self.buffers.get_mut(block).last_use = Some(uploaded);
+                }
+                if from.is_none() {
+                    self.profile.took(block, bytes);
+                }
+            }
+            Outcome::Rescued { block, current: true, .. } => {
+                if let Some(draft) = landed {
+                    paging.keep(block, draft);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn poll(&mut self) -> Option<(Token, Result<(), MoveFailure>)> {
+        self.copies.ended().map(|(token, end)| (token, end.map_err(MoveFailure::from)))
+    }
+
+    fn wait(&mut self, token: Token) -> Result<(), MoveFailure> {
+        Ok(self.copies.wait(token)?)
+    }
+
+    fn forget_if_dead(&mut self, paging: &mut Paging, block: BlockId) -> bool {
+        let dead = self.buffers.get(block).user.is_free();
+        if dead {
+            self.forget(paging, block);
+        }
+        dead
+    }
+
+    fn sweep(&mut self, paging: &mut Paging) {
+        for id in self.buffers.dead() {
+            self.forget(paging, id);
+        }
+    }
+
+    fn trim(&mut self) {
+        self.profile.moved();
+        self.copies.forget_marks();
+        let streams: Vec<_> = self.streams.entered().collect();
+        for stream in streams {
+            // The driver takes the memory once this stream's work has ended, even if other streams still read it.
+            self.wait_for_small_buffer_users(stream, stream);
+            let inner = &mut self.inner;
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| inner.memory_cleanup(stream))) {
+                let message = panic_message(panic.as_ref());
+                tracing::warn!(target: TARGET, "trimming device memory panicked: {message}");
+            }
+            // On CUDA a cleanup only queues the frees; a flush performs them.
+            self.release_uploads(stream);
+        }
+    }
+
+    fn reclaim_host(&mut self) {
+        self.copies.wait_for_all();
+        let streams: Vec<_> = self.streams.entered().collect();
+        for stream in streams {
+            self.release_uploads(stream);
+        }
+        self.copies.release_ended();
+    }
+
+    fn may_prefetch(&self) -> bool {
+        !self.profile.is_sampling()
+    }
+}

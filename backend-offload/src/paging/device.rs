@@ -1,0 +1,94 @@
+//! The interface to an adapter: it moves the bytes of one block at a time.
+
+use super::Paging;
+use crate::error::OffloadError;
+use pager::{BlockId, Outcome, Token};
+
+/// A move of one block's contents between device and host.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Transfer {
+    /// Off the device. `copies` is false if the contents are elsewhere, or were never written.
+    Evict { block: BlockId, copies: bool },
+    /// From the host into the block's device memory.
+    Bring { block: BlockId },
+}
+
+/// The state of a move right after its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    Landed,
+    /// [`Device::poll`] or [`Device::wait`] reports the end.
+    #[cfg_attr(
+        not(any(test, feature = "cube")),
+        expect(dead_code, reason = "only CUDA copies in parallel with its work")
+    )]
+    UnderWay,
+}
+
+/// Why a move failed.
+#[derive(Debug)]
+pub(crate) enum MoveFailure {
+    /// The copy failed, or the runtime panicked.
+    Copy(String),
+    /// The contents no longer exist.
+    Lost(OffloadError),
+}
+
+impl From<String> for MoveFailure {
+    fn from(reason: String) -> Self {
+        Self::Copy(reason)
+    }
+}
+
+impl From<OffloadError> for MoveFailure {
+    fn from(error: OffloadError) -> Self {
+        Self::Lost(error)
+    }
+}
+
+/// The device underneath, as an adapter drives it.
+pub(crate) trait Device {
+    /// Allocates device memory for the block. False if the driver refuses; a panic counts as a refusal.
+    fn allocate(&mut self, block: BlockId) -> bool;
+
+    /// Starts a transfer. The device memory of an evicted block stays valid until [`finish`](Self::finish).
+    fn start(
+        &mut self,
+        paging: &mut Paging,
+        token: Token,
+        transfer: Transfer,
+    ) -> Result<Progress, MoveFailure>;
+
+    /// Called after a move ended: keeps its copy and releases device memory that the block no longer uses.
+    fn finish(&mut self, paging: &mut Paging, token: Token, outcome: Outcome);
+
+    /// The next transfer that has ended since the last call. `None` for an adapter whose transfers complete at once.
+    fn poll(&mut self) -> Option<(Token, Result<(), MoveFailure>)> {
+        None
+    }
+
+    fn wait(&mut self, _token: Token) -> Result<(), MoveFailure> {
+        Err("the adapter has no move to wait for".to_owned().into())
+    }
+
+    /// Removes the block, here and from `paging`, if the program has dropped it. An adapter that is notified of every
+    /// drop keeps the default.
+    fn forget_if_dead(&mut self, _paging: &mut Paging, _block: BlockId) -> bool {
+        false
+    }
+
+    /// Removes every dropped block, here and from `paging`.
+    fn sweep(&mut self, _paging: &mut Paging) {}
+
+    /// Returns the allocator's spare slices to the driver.
+    fn trim(&mut self);
+
+    /// Releases host memory that only finished uploads still hold. Called before a spill, and before an operation is
+    /// refused because the host is full.
+    fn reclaim_host(&mut self) {}
+
+    /// Whether transfers may start ahead of their operations: for adapters that copy in parallel with the work.
+    fn may_prefetch(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,72 @@
+//! Host memory for blocks that are read there, and for the program's own buffers.
+
+use super::attempt::{Attempt, Halt};
+use super::{Device, Paging};
+use crate::error::OffloadError;
+use crate::tiers::Draft;
+use pager::{Pager, Rooms, Shortage, Step, Stop};
+
+impl Paging {
+    /// Loads a block that is only on the disk to the host, to be read there.
+    #[cfg(any(test, feature = "router"))]
+    pub(crate) fn load_to_host<D: Device>(
+        &mut self,
+        device: &mut D,
+        block: pager::BlockId,
+        operation: &dyn Fn() -> String,
+    ) -> Result<(), OffloadError> {
+        self.carry_out_all(device, operation, |pager, rooms| pager.steps_to_host(block, rooms))
+    }
+
+    /// Host memory for the program, or `None` if there is no room. Host copies are dropped for it, and blocks spill to
+    /// the disk if there is one.
+    pub(crate) fn draft<D: Device>(
+        &mut self,
+        device: &mut D,
+        len: usize,
+    ) -> Result<Option<Draft>, OffloadError> {
+        if let Ok(draft) = self.tiers.draft(len) {
+            return Ok(Some(draft));
+        }
+
+        // Dropped tensors and finished uploads give up their memory first.
+        device.reclaim_host();
+        self.cancel_ahead();
+        self.sweep(device);
+        let operation = || "making room on the host".to_owned();
+        let steps = |pager: &Pager, rooms| pager.steps_to_host_room(len as u64, rooms);
+        match self.carry_out_all(device, &operation, steps) {
+            Ok(()) => Ok(self.tiers.draft(len).ok()),
+            Err(OffloadError::HostFull(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Carries out the steps that `next` returns, until it returns none.
+    fn carry_out_all<D: Device>(
+        &mut self,
+        device: &mut D,
+        operation: &dyn Fn() -> String,
+        next: impl Fn(&Pager, Rooms) -> Result<Vec<Step>, Stop>,
+    ) -> Result<(), OffloadError> {
+        let mut attempt = Attempt::new(self, device, operation);
+        loop {
+            // Moves that have ended need no wait. The operation of a failed one requests it again.
+            while attempt.complete_ended().is_err() {}
+            let steps = match next(&attempt.paging.pager, attempt.paging.tiers.rooms()) {
+                Ok(steps) if steps.is_empty() => return Ok(()),
+                Ok(steps) => steps,
+                Err(Stop::Shortage(Shortage::TierFull { .. })) if attempt.paging.cancel_ahead() => continue,
+                Err(stop) => return Err(attempt.error(Halt::Stop(stop))),
+            };
+            for step in steps {
+                match attempt.carry_out(step) {
+                    Ok(_) => {}
+                    // The operation of a failed move requests its block again.
+                    Err(Halt::Move(_)) if matches!(step, Step::Wait(_)) => {}
+                    Err(halt) => return Err(attempt.error(halt)),
+                }
+            }
+        }
+    }
+}

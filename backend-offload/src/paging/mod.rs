@@ -1,0 +1,189 @@
+//! The paging of one device: its pager, the tiers below it, its journal and its counts.
+//!
+//! Both adapters own a [`Paging`] and implement [`Device`], which moves bytes and decides nothing.
+//! [`Paging::make_resident`] asks the pager, starts its step on the device, completes it and reports the result. A move
+//! may complete at once or later. A panic inside a move is a failed move: its block stays where it was
+//! (`a_panic_in_a_move_leaves_its_block_where_it_was`).
+//!
+//! Random programs under any budget read what they wrote (`any_program_under_any_budget_reads_what_it_wrote`). Their
+//! moves end late, in any order, or not at all. In repeated programs a seed decides when disk reads and writes end
+//! (`any_repeated_program_reads_what_it_wrote_while_moves_are_ahead`).
+
+mod attempt;
+mod device;
+#[cfg(any(test, feature = "cube", feature = "router"))]
+mod host_room;
+mod prefetch;
+mod report;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod watching;
+
+pub(crate) use device::{Device, MoveFailure, Progress, Transfer};
+pub(crate) use report::{Counts, panic_message};
+pub(crate) use settings::PagingSettings;
+
+use crate::error::OffloadError;
+use crate::journal::{Event, Journal};
+#[cfg(any(test, feature = "cube"))]
+use crate::tiers::Share;
+use crate::tiers::{Draft, SlabSource, Tiers};
+use crate::timeline::Watch;
+use pager::{Arena, BlockId, Fault, Pager, Preference, Recorder, Tier};
+
+/// Decisions about one device's blocks, their bytes below the device, and the records of both.
+#[derive(Debug)]
+pub(crate) struct Paging {
+    pager: Pager,
+    tiers: Tiers,
+    journal: Journal,
+    counts: Counts,
+    /// The program's preference for data that it creates.
+    new_data: Preference,
+    /// The step being watched.
+    watch: Option<Box<Watch>>,
+}
+
+impl Paging {
+    /// Slabs of the host tier come from `source`.
+    pub(crate) fn new(settings: &PagingSettings, source: SlabSource) -> Self {
+        Self {
+            pager: settings.pager(),
+            tiers: settings.tiers(source),
+            journal: Journal::new(settings.trace.clone()),
+            counts: Counts::default(),
+            new_data: Preference::Policy,
+            watch: None,
+        }
+    }
+
+    pub(crate) fn pager(&self) -> &Pager {
+        &self.pager
+    }
+
+    pub(crate) fn tiers(&self) -> &Tiers {
+        &self.tiers
+    }
+
+    pub(crate) fn counts(&mut self) -> &mut Counts {
+        &mut self.counts
+    }
+
+    pub(crate) fn record(&mut self, event: Event) {
+        self.journal.record(event);
+    }
+
+    pub(crate) fn record_failure(&mut self, error: &OffloadError) {
+        self.record(Event::Failed { error: error.to_string() });
+    }
+
+    #[cfg(feature = "cube")]
+    pub(crate) fn count_failure(&mut self, error: &OffloadError) {
+        self.counts.failures += 1;
+        self.record_failure(error);
+    }
+
+    /// Takes the recorded events.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn events(&mut self) -> Vec<Event> {
+        self.journal.drain()
+    }
+
+    /// The recorder of the program's requests, while a trace is written.
+    pub(crate) fn recorder(&mut self) -> Option<&mut Recorder> {
+        self.pager.recorder()
+    }
+
+    /// Registers a block without contents.
+    pub(crate) fn insert(&mut self, bytes: u64, arena: Arena) -> BlockId {
+        self.pager.insert(bytes, arena)
+    }
+
+    /// Registers a block whose contents are on the host.
+    #[cfg(feature = "router")]
+    pub(crate) fn insert_on_host(&mut self, contents: Draft) -> Result<BlockId, Fault> {
+        let block = self.insert(contents.len() as u64, Arena::UNPOOLED);
+        if let Err(fault) = self.pager.wrote_on_host(block) {
+            self.remove(block)?;
+            return Err(fault);
+        }
+        self.keep(block, contents);
+        Ok(block)
+    }
+
+    /// Removes a block and its copies below the device.
+    pub(crate) fn remove(&mut self, block: BlockId) -> Result<(), Fault> {
+        self.tiers.remove(block);
+        self.pager.remove(block)
+    }
+
+    /// Keeps the block on the device for the rest of its life.
+    pub(crate) fn pin(&mut self, block: BlockId) -> Result<(), Fault> {
+        self.pager.pin(block)
+    }
+
+    pub(crate) fn prefer(&mut self, block: BlockId, preference: Preference) -> Result<(), Fault> {
+        self.pager.prefer(block, preference)
+    }
+
+    /// Sets the preference for data that the program creates from now on.
+    pub(crate) fn prefer_for_new(&mut self, preference: Preference) {
+        self.new_data = preference;
+    }
+
+    /// Whether data that the program creates begins on the host.
+    pub(crate) fn begins_on_host(&self, bytes: u64, arena: Arena) -> bool {
+        self.pager.place_new(bytes, arena, self.new_data) == Tier::Host
+    }
+
+    /// The block's contents changed on the device. Its copies are stale and dropped.
+    pub(crate) fn wrote(&mut self, block: BlockId) -> Result<(), Fault> {
+        if !self.pager.wrote(block)?.is_empty() {
+            self.tiers.remove(block);
+        }
+        Ok(())
+    }
+
+    /// Changes the block's contents on the host; see [`Tiers::edit`].
+    #[cfg(any(test, feature = "cube"))]
+    pub(crate) fn edit_on_host(
+        &mut self,
+        block: BlockId,
+        len: usize,
+        share: Share,
+        edit: impl FnOnce(&mut [u8]),
+    ) -> Result<bool, Fault> {
+        if !self.tiers.edit(block, len, share, edit) {
+            return Ok(false);
+        }
+        self.pager.wrote_on_host(block)?;
+        Ok(true)
+    }
+
+    /// Keeps a copy of the block that a transfer has made.
+    pub(crate) fn keep(&mut self, block: BlockId, copy: Draft) {
+        self.tiers.keep(block, copy);
+    }
+
+    /// Lets the pager start moves ahead of their operations, when [`Device::may_prefetch`] agrees.
+    pub(crate) fn look_ahead(&mut self) {
+        self.pager.look_ahead(true);
+    }
+
+    #[cfg(all(test, feature = "router"))]
+    pub(crate) fn start_recording(&mut self) {
+        self.pager.record();
+    }
+
+    /// Damages the block's copy on the host.
+    #[cfg(all(test, feature = "router"))]
+    pub(crate) fn corrupt(&mut self, block: BlockId) {
+        self.tiers.corrupt(block);
+    }
+
+    pub(crate) fn reset_peaks(&mut self) {
+        self.pager.reset_peaks();
+        self.tiers.pool().reset_peaks();
+    }
+}

@@ -1,0 +1,131 @@
+//! Moves ahead: moves, reads and writes that start during an earlier operation. All are hints: if one fails, the
+//! operation that needs it makes it again.
+//!
+//! The memory of a load that no operation waits for goes to a block that the program needs
+//! (`memory_of_a_load_ahead_is_given_to_a_needed_block`). Devices that share a disk load nothing
+//! ahead, since no device could reclaim another's memory (`devices_that_share_a_disk_load_nothing_ahead`).
+
+use super::attempt::{Attempt, Halt};
+use super::{Device, Paging};
+use crate::journal::TARGET;
+use crate::tiers::Tiers;
+use pager::{BlockId, Link, Step};
+
+impl Paging {
+    /// Starts moves between device and host.
+    pub(super) fn move_ahead<D: Device>(&mut self, device: &mut D) {
+        if self.pager.is_looking_ahead() && device.may_prefetch() {
+            self.complete_ended(device);
+            self.carry_out_ahead(device, Link::Device, |_, _| true);
+        }
+    }
+
+    /// Starts to read the blocks that will be loaded next. The pager does not count these reads.
+    pub(super) fn read_ahead(&mut self) {
+        if self.tiers.has_disk() {
+            let soon = self.pager.soon_from_disk(Tiers::READ_AHEAD);
+            self.tiers.read_ahead(&soon);
+        }
+    }
+
+    /// Loads blocks from disk into free host memory, or into memory that others can leave at once.
+    pub(super) fn load_ahead<D: Device>(&mut self, device: &mut D) {
+        if !self.tiers.loads_ahead() {
+            return;
+        }
+        let mut spilled = None;
+        let failed = self.carry_out_ahead(device, Link::FromDisk, |tiers, step| match step {
+            // A spill frees nothing while an upload shares the memory. A block named twice in a row was not spilled
+            // the first time.
+            Step::Spill { block } if tiers.is_lent(block) || spilled == Some(block) => false,
+            Step::Spill { block } => {
+                spilled = Some(block);
+                true
+            }
+            _ => true,
+        });
+        if failed {
+            self.cancel_ahead();
+        }
+    }
+
+    /// Writes blocks to disk that will be spilled later. They stay on the host.
+    pub(super) fn write_ahead<D: Device>(&mut self, device: &mut D) {
+        if self.tiers.has_disk() {
+            self.carry_out_ahead(device, Link::ToDisk, |_, _| true);
+        }
+    }
+
+    /// Carries out the pager's steps that `takes` accepts, until one is incomplete. True if one failed.
+    fn carry_out_ahead<D: Device>(
+        &mut self,
+        device: &mut D,
+        link: Link,
+        mut takes: impl FnMut(&Tiers, Step) -> bool,
+    ) -> bool {
+        let operation = || "moving blocks ahead".to_owned();
+        let mut attempt = Attempt::new(self, device, &operation);
+        loop {
+            let Self { pager, tiers, .. } = &mut *attempt.paging;
+            let Some(step) = pager.prefetch(link, &|| tiers.rooms()) else { return false };
+            if !takes(tiers, step) {
+                return false;
+            }
+            match attempt.carry_out(step) {
+                Ok(_) if matches!(step, Step::Spill { .. }) => {}
+                Ok(false) => {}
+                Ok(true) => return false,
+                Err(halt) => {
+                    let error = attempt.error(halt);
+                    tracing::debug!(target: TARGET, "nothing more is moved ahead of this operation: {error}");
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// Cancels moves ahead that hold room below the device. False if there is none.
+    pub(super) fn cancel_ahead(&mut self) -> bool {
+        if let Some((token, _)) = self.pager.loading()
+            && let Err(fault) = self.pager.ended(token, false)
+        {
+            tracing::error!(target: TARGET, "giving up a block that was being loaded: {fault}");
+        }
+        self.pager.forget_loads();
+        self.tiers.cancel_ahead()
+    }
+}
+
+impl<D: Device> Attempt<'_, D> {
+    /// Continues to load the block. True once all its bytes are on the host.
+    pub(super) fn continue_load(&mut self, block: BlockId) -> Result<bool, Halt> {
+        if self.device.forget_if_dead(self.paging, block) {
+            return Ok(true);
+        }
+        let bytes = self.paging.bytes_of(block)?;
+        let Paging { pager, tiers, .. } = &mut *self.paging;
+        let token = match pager.loading() {
+            Some((token, _)) => token,
+            None if !tiers.begin_load(block, bytes) => return Ok(false),
+            None => pager.started(Step::LoadAhead { block })?,
+        };
+        if !tiers.load_ahead(block).map_err(|error| Halt::Move(error.into()))? {
+            return Ok(false);
+        }
+        self.complete(token, Ok(()))?;
+        Ok(true)
+    }
+
+    /// Continues to write the block. True once all its bytes are on the disk.
+    pub(super) fn continue_write(&mut self, block: BlockId) -> Result<bool, Halt> {
+        if self.device.forget_if_dead(self.paging, block) {
+            return Ok(true);
+        }
+        if !self.paging.tiers.write_ahead(block).map_err(|error| Halt::Move(error.into()))? {
+            return Ok(false);
+        }
+        let token = self.paging.pager.started(Step::WriteAhead { block })?;
+        self.complete(token, Ok(()))?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,138 @@
+//! A device's counters, and the numbers behind an error.
+
+use super::Paging;
+use crate::error::{Holder, OffloadError, Situation};
+use crate::stats::{Stats, TierStats};
+use pager::{BlockId, Place, Shortage, Stop, Tier};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// Counts that the pager cannot keep.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub launches: u64,
+    pub allocations: u64,
+    /// Bytes that the program wrote to the device.
+    pub bytes_written: u64,
+    pub bytes_read: u64,
+    /// Time for which the program waited for blocks to move.
+    pub stall: Duration,
+    pub failures: u64,
+}
+
+impl Paging {
+    /// Counters of the pager, the tiers and the adapter.
+    pub(crate) fn stats(&self) -> Stats {
+        let Self { pager, counts, .. } = self;
+        let below = self.tiers.below();
+        let (ledger, counters, host) = (pager.ledger(), pager.counters(), below.pool.usage());
+        let disk = below.disk.as_ref().map(|disk| disk.usage()).unwrap_or_default();
+
+        Stats {
+            device: TierStats {
+                in_use: ledger.resident(),
+                reserved: ledger.reserved(),
+                peak: ledger.resident_peak(),
+                peak_reserved: ledger.reserved_peak(),
+                budget: ledger.budget().get(),
+            },
+            host: TierStats {
+                in_use: ledger.held(Tier::Host),
+                reserved: host.reserved,
+                peak: ledger.held_peak(Tier::Host),
+                peak_reserved: host.reserved_peak,
+                budget: host.limit.get(),
+            },
+            disk: TierStats {
+                in_use: ledger.held(Tier::Disk),
+                reserved: disk.in_use,
+                peak: ledger.held_peak(Tier::Disk),
+                peak_reserved: disk.peak,
+                budget: Some(disk.len),
+            },
+            sunk: counters.sunk,
+            bytes_to_disk: counters.bytes_to_disk + below.traffic.written.load(Relaxed),
+            written_ahead: counters.written_ahead,
+            raised: counters.raised,
+            raised_ahead: counters.raised_ahead,
+            bytes_from_disk: counters.bytes_from_disk + below.traffic.read.load(Relaxed),
+            launches: counts.launches,
+            allocations: counts.allocations,
+            bytes_written: counts.bytes_written,
+            bytes_read: counts.bytes_read,
+            stall: counts.stall,
+            failures: counts.failures,
+            steps: pager.steps(),
+            evictions: counters.evictions,
+            clean_drops: counters.clean_drops,
+            restores: counters.restores,
+            bytes_out: counters.bytes_out,
+            bytes_in: counters.bytes_in,
+            largest_launch: counters.largest_operation,
+            over_budget: counters.over_budget,
+            trims: counters.trims,
+            device_refusals: counters.device_refusals,
+            predicted: counters.predicted,
+            diverged: counters.diverged,
+            left_ahead: counters.left_ahead,
+            brought_ahead: counters.brought_ahead,
+            brought_in_vain: counters.brought_in_vain,
+            pageable_fallbacks: host.pageable_fallbacks,
+            ..Stats::default()
+        }
+    }
+
+    /// The `count` largest blocks, largest first.
+    pub(crate) fn largest_holders(&self, count: usize) -> Vec<Holder> {
+        let pager = &self.pager;
+        let holder = |id: BlockId| {
+            let block = pager.get(id)?;
+            let tier = match block.place() {
+                Place::Away(tier) => tier,
+                _ => Tier::Device,
+            };
+            Some(Holder { bytes: block.bytes, tier, age: pager.age(id)? })
+        };
+        pager.largest(count).into_iter().filter_map(holder).collect()
+    }
+
+    /// The error for an operation that cannot run. `copy_failure` is the reason if the last copy to the host failed.
+    pub(super) fn stopped(&self, stop: Stop, operation: String, copy_failure: Option<&str>) -> OffloadError {
+        let shortage = match stop {
+            Stop::Shortage(shortage) => shortage,
+            Stop::Fault(fault) => return OffloadError::Bookkeeping { operation, fault: fault.to_string() },
+        };
+
+        let (pager, below) = (&self.pager, self.tiers.below());
+        let host = below.pool.usage();
+        let disk = below.disk.as_ref().map(|disk| disk.usage());
+        let situation = |wanted| {
+            Box::new(Situation {
+                operation,
+                wanted,
+                device_budget: pager.ledger().budget().get(),
+                device_in_use: pager.ledger().resident(),
+                host_budget: host.limit.get(),
+                host_in_use: host.in_use,
+                disk_budget: disk.map(|disk| disk.len),
+                disk_in_use: disk.map_or(0, |disk| disk.in_use),
+                holders: self.largest_holders(5),
+            })
+        };
+
+        match shortage {
+            Shortage::WorkingSet { wanted, pinned } => OffloadError::WorkingSet(situation(wanted + pinned)),
+            Shortage::TierFull { wanted } => OffloadError::HostFull(situation(wanted)),
+            Shortage::CopyOut { wanted } => {
+                OffloadError::CopyOut(situation(wanted), copy_failure.unwrap_or("unknown").to_owned())
+            }
+            Shortage::Device { wanted } => OffloadError::DeviceRefused(situation(wanted)),
+        }
+    }
+}
+
+/// A panic's message.
+pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|message| (*message).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
+}

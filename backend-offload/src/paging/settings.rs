@@ -1,0 +1,38 @@
+//! Limits and rules of one device's paging.
+
+use crate::tiers::{Disk, HostPool, SlabSource, Tiers};
+use crate::trace_file::TraceFile;
+use pager::{Limit, Oversized, Pager, Policy};
+use std::sync::Arc;
+
+#[derive(Debug, Clone)]
+pub(crate) struct PagingSettings {
+    pub device_budget: Limit,
+    pub policy: Policy,
+    pub oversized: Oversized,
+    pub host: Arc<HostPool>,
+    pub disk: Option<Arc<Disk>>,
+    /// Computes a checksum of every copy and verifies it before use; adapters overwrite evicted memory.
+    pub paranoid: bool,
+    /// The device computes nothing; see [`OffloadConfig::dry_run`](crate::OffloadConfig::dry_run).
+    pub dry_run: bool,
+    pub trace: Option<TraceFile>,
+}
+
+impl PagingSettings {
+    /// The device's pager. It records if there is a trace.
+    pub(super) fn pager(&self) -> Pager {
+        let mut pager = Pager::new(self.device_budget, self.policy, self.oversized);
+        if self.dry_run {
+            pager.expect_spilling();
+        }
+        if self.trace.is_some() {
+            pager.record();
+        }
+        pager
+    }
+
+    pub(super) fn tiers(&self, source: SlabSource) -> Tiers {
+        Tiers::new(self.host.clone(), source, self.paranoid).above(self.disk.clone())
+    }
+}

@@ -1,0 +1,43 @@
+//! Watches a step: each ready operation adds a reading of the counters.
+
+use super::Paging;
+use crate::timeline::Reading;
+#[cfg(any(test, feature = "cube", feature = "router"))]
+use crate::timeline::{Stretch, Watch};
+
+impl Paging {
+    /// Starts to watch operations, until [`watched_step`](Self::watched_step).
+    #[cfg(any(test, feature = "cube", feature = "router"))]
+    pub(crate) fn watch_step(&mut self) {
+        self.watch = Some(Box::new(Watch::begin(self.reading())));
+    }
+
+    /// Ends the watch; `None` if nothing was watched.
+    #[cfg(any(test, feature = "cube", feature = "router"))]
+    pub(crate) fn watched_step(&mut self) -> Option<Vec<Stretch>> {
+        let watch = self.watch.take()?;
+        Some(watch.end(self.reading()))
+    }
+
+    pub(super) fn note_operation(&mut self) {
+        if self.watch.is_none() {
+            return;
+        }
+        let now = self.reading();
+        if let Some(watch) = &mut self.watch {
+            watch.operation(now);
+        }
+    }
+
+    fn reading(&self) -> Reading {
+        let (resident, counters) = (self.pager.ledger().resident(), self.pager.counters());
+        Reading {
+            resident,
+            bytes_out: counters.bytes_out,
+            bytes_in: counters.bytes_in,
+            bytes_read: self.counts.bytes_read,
+            bytes_written: self.counts.bytes_written,
+            stall: self.counts.stall,
+        }
+    }
+}
