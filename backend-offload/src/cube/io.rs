@@ -229,12 +229,15 @@ impl<R: InnerRuntime> OffloadServer<R> {
     fn write_on_host(&mut self, id: BlockId, descriptor: &CopyDescriptor, bytes: &Bytes) -> bool {
         let readable = R::can_read_tensor(&descriptor.shape, &descriptor.strides);
         let (stream, size) = (self.device.buffers.get(id).stream, self.device.buffers.get(id).size);
-        let better_here = self.paging.pager().get(id).is_some_and(|block| match block.place() {
-            Place::Away(_) => true,
-            Place::Nowhere => self.paging.begins_on_host(block.bytes, self.device.streams.arena(stream)),
-            Place::Device { .. } | Place::Leaving { .. } | Place::Returning { .. } => false,
-        });
-        if !better_here || !readable {
+        let belongs_here = match self.paging.pager().get(id).map(|block| (block.place(), block.bytes)) {
+            Some((Place::Away(_), _)) => true,
+            Some((Place::Nowhere, bytes)) => {
+                let arena = self.device.streams.arena(stream);
+                self.paging.begins_on_host(&mut self.device, bytes, arena)
+            }
+            _ => false,
+        };
+        if !belongs_here || !readable {
             return false;
         }
         let rows = Rows::of(descriptor);

@@ -4,7 +4,7 @@ use super::attempt::{Attempt, Halt};
 use super::{Device, Paging};
 use crate::error::OffloadError;
 use crate::tiers::Draft;
-use pager::{Pager, Rooms, Shortage, Step, Stop};
+use pager::{Arena, Pager, Preference, Rooms, Shortage, Step, Stop, Tier};
 
 impl Paging {
     /// Loads a block that is only on the disk to the host, to be read there.
@@ -16,6 +16,21 @@ impl Paging {
         operation: &dyn Fn() -> String,
     ) -> Result<(), OffloadError> {
         self.carry_out_all(device, operation, |pager, rooms| pager.steps_to_host(block, rooms))
+    }
+
+    /// Whether data that the program creates begins on the host. Data that takes the last bytes below the device could
+    /// not reach it: no block could be evicted for it. So room on the device is made first
+    /// (`new_data_reaches_the_device_when_device_and_host_are_full`).
+    pub(crate) fn begins_on_host<D: Device>(&mut self, device: &mut D, bytes: u64, arena: Arena) -> bool {
+        if self.pager.place_new(bytes, arena, self.new_data) == Tier::Device {
+            return false;
+        }
+        let Rooms { host, disk, .. } = self.tiers.rooms();
+        if host.less(bytes).allows(bytes) || disk.allows(bytes) {
+            return true;
+        }
+        self.make_room(device, bytes, arena);
+        self.pager.place_new(bytes, arena, Preference::Policy) == Tier::Host
     }
 
     /// Host memory for the program, or `None` if there is no room. Host copies are dropped for it, and blocks spill to

@@ -132,11 +132,6 @@ impl Paging {
         self.new_data = preference;
     }
 
-    /// Whether data that the program creates begins on the host.
-    pub(crate) fn begins_on_host(&self, bytes: u64, arena: Arena) -> bool {
-        self.pager.place_new(bytes, arena, self.new_data) == Tier::Host
-    }
-
     /// The block's contents changed on the device. Its copies are stale and dropped.
     pub(crate) fn wrote(&mut self, block: BlockId) -> Result<(), Fault> {
         if !self.pager.wrote(block)?.is_empty() {

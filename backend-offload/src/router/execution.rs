@@ -95,7 +95,7 @@ impl<B: SharedStorage> State<B> {
         let (device, dry) = (self.device.clone(), self.heap.dry);
         let make = || catch_unwind(AssertUnwindSafe(|| if dry { B::blank(tensor) } else { make(&device) }));
         let bytes = (tensor.shape.num_elements() * tensor.dtype.size()) as u64;
-        if bytes < self.smallest_block || !self.paging.begins_on_host(bytes, Arena::UNPOOLED) {
+        if bytes < self.smallest_block || !self.begins_on_host(bytes) {
             self.paging.counts().bytes_written += bytes;
             return self.produce(&work, |_, _| make().map(|handle| vec![handle]));
         }
@@ -104,6 +104,10 @@ impl<B: SharedStorage> State<B> {
             self.paging.counts().bytes_written += bytes;
             self.produce(&work, |_, _| Ok(vec![handle]))
         })
+    }
+
+    fn begins_on_host(&mut self, bytes: u64) -> bool {
+        self.paging.begins_on_host(&mut self.heap, bytes, Arena::UNPOOLED)
     }
 
     /// Puts the contents on the host. Returns the handle if the host has no room.

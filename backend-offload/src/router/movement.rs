@@ -194,6 +194,18 @@ mod tests {
     }
 
     #[test]
+    fn new_data_reaches_the_device_when_device_and_host_are_full() {
+        let mut settings = settings();
+        settings.paging.host = HostPool::new(Limit::bytes(BYTES as u64), Limit::NONE);
+        let mut state = State::new(FlexDevice, settings);
+        let first = tensor(&mut state, 1, 1.0);
+        let second = tensor(&mut state, 2, 2.0);
+        use_on_device(&mut state, &second);
+        assert!(matches!(state.heap.table.tensor(first.id), Some(Tensor::Away { .. })));
+        assert!(matches!(state.heap.table.tensor(second.id), Some(Tensor::Here { .. })));
+    }
+
+    #[test]
     fn a_host_copy_that_changed_is_an_error_of_its_tensors_alone() {
         let mut state = device();
         let first = tensor(&mut state, 1, 1.0);

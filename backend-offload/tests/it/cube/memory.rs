@@ -18,6 +18,7 @@ children! {
     "cube/uploads" => uploads,
     "cube/pinned" => pinned,
     "cube/empty" => empty,
+    "cube/restores" => restores,
 }
 
 promises! {
@@ -32,6 +33,7 @@ promises! {
         bytes_uploaded_to_streams_that_never_launch_are_released: One,
         all_page_locked_memory_is_counted: One,
         tensors_without_elements_take_nothing_from_others: Every,
+        tensors_that_return_in_line_do_not_count_as_written: One,
     }
     vulkan {
         dropping_tensors_frees_both_tiers,
@@ -41,6 +43,7 @@ promises! {
         tensors_move_between_devices_that_each_have_their_budget,
         tensors_that_fit_take_the_allocations_of_the_plain_runtime,
         tensors_without_elements_take_nothing_from_others,
+        tensors_that_return_in_line_do_not_count_as_written,
     }
     full {
         tensors_used_by_several_streams_keep_their_values,
@@ -364,4 +367,22 @@ fn empty<T: Target>(_: &Facts) -> Facts {
 
 fn tensors_without_elements_take_nothing_from_others(machine: &Machine) {
     machine.run(machine.child("cube/empty"));
+}
+
+/// Half of the tensors begin on the device, and only these are written there by the program.
+fn restores<T: Target>(_: &Facts) -> Facts {
+    let device = T::device();
+    let config = OffloadConfig::new().device_budget(backend_offload::Budget::Bytes(4 * MIB)).overlap(false);
+    config.install::<Plain<T>>(&device).expect("installs");
+    let tensors: Vec<_> = (0..8).map(|n| mebibyte::<T>(n as f32, &device)).collect();
+    for tensor in tensors.iter().chain(&tensors) {
+        (tensor.clone() + 1.0).into_data();
+    }
+    let Stats { restores, bytes_written, .. } = stats::<Plain<T>>(&device);
+    assert!(restores > 4 && bytes_written < 5 * MIB, "{restores} restores, {bytes_written} bytes written");
+    Facts::default()
+}
+
+fn tensors_that_return_in_line_do_not_count_as_written(machine: &Machine) {
+    machine.run(machine.child("cube/restores"));
 }
