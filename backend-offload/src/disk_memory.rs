@@ -128,7 +128,6 @@ impl DiskMemory {
         [&self.traffic.read, &self.traffic.written].map(|bytes| bytes.load(Relaxed))
     }
 
-    /// The fault of the next transfer, if due.
     #[cfg(feature = "test-util")]
     fn fault(&self, writes: bool) -> Option<DiskFault> {
         let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);

@@ -62,7 +62,6 @@ pub(crate) const TARGET: &str = "backend_offload";
 
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
-    /// The file that records the program's accesses.
     trace: Option<TraceFile>,
     #[cfg(feature = "test-util")]
     events: std::collections::VecDeque<Event>,
@@ -85,7 +84,7 @@ impl Journal {
         self.trace.is_some()
     }
 
-    /// Appends to the trace; a failed write ends it. Returns whether a trace remains.
+    /// A failed write ends the trace. Returns whether it remains.
     pub(crate) fn write_trace(&mut self, bytes: &[u8]) -> bool {
         self.trace.take_if(|trace| !trace.write(bytes));
         self.is_recording()

@@ -21,10 +21,10 @@ pub(crate) struct Settings {
     pub smallest_block: u64,
     pub max_bindings: Option<u32>,
     pub exact_f32: bool,
-    /// Copies run in parallel with the device's work if the runtime supports it.
+    /// If the runtime supports it.
     #[cfg_attr(not(feature = "cube"), expect(dead_code, reason = "no other adapter copies in parallel"))]
     pub overlap: bool,
-    /// Total device memory in bytes, if the device reports it.
+    /// In bytes, if the device reports it.
     #[cfg_attr(
         all(feature = "cube", not(feature = "cuda")),
         expect(dead_code, reason = "only CUDA takes buffers of any size")
@@ -66,7 +66,7 @@ pub struct DeviceMemory {
 pub(crate) type DeviceKey = (TypeId, DeviceId);
 
 enum Entry {
-    Installed(Settings),
+    Installed(Box<Settings>),
     Started,
 }
 
@@ -81,8 +81,7 @@ struct Registry {
 #[derive(Clone)]
 struct InstalledHost {
     pool: Arc<HostPool>,
-    /// The configured budgets: host and page-locked. Shares are compared as written, because the free memory changes
-    /// with every device that starts.
+    /// Host and page-locked, as configured: a share's bytes change with every device that starts.
     named: [Option<Budget>; 2],
 }
 
@@ -113,11 +112,11 @@ pub(crate) fn install(
         return Err(OffloadError::AlreadyStarted { device: facts.name.clone() });
     }
     let settings = registry.resolve(config, facts)?;
-    registry.devices.insert(key, Entry::Installed(settings));
+    registry.devices.insert(key, Entry::Installed(Box::new(settings)));
     Ok(())
 }
 
-/// Ensures that the device has settings, from the environment if none are installed. Later calls are cheap.
+/// Ensures that the device has settings, from the environment if none are installed.
 pub(crate) fn prepare(
     key: DeviceKey,
     facts: impl FnOnce() -> Result<DeviceFacts, OffloadError>,
@@ -128,17 +127,15 @@ pub(crate) fn prepare(
         return Ok(());
     }
     let settings = registry.resolve(OffloadConfig::new(), &facts()?)?;
-    registry.devices.insert(key, Entry::Installed(settings));
+    registry.devices.insert(key, Entry::Installed(Box::new(settings)));
     Ok(())
 }
 
-/// Takes the settings for the adapter that starts the device. Later calls of `install` are refused.
-///
-/// `None` if the device was not prepared.
+/// Takes the settings of a device that starts; `None` if it was not prepared. Later calls of `install` are refused.
 pub(crate) fn start(key: DeviceKey) -> Option<Settings> {
     let mut guard = registry();
     match guard.get_or_insert_default().devices.insert(key, Entry::Started) {
-        Some(Entry::Installed(settings)) => Some(settings),
+        Some(Entry::Installed(settings)) => Some(*settings),
         _ => None,
     }
 }
@@ -197,7 +194,6 @@ impl Registry {
         })
     }
 
-    /// The disk that this device or an earlier one configured.
     fn disk(
         &mut self,
         folder: Option<PathBuf>,
@@ -271,7 +267,6 @@ fn host_limit(wanted: Option<Budget>, default: Budget) -> Result<Limit, OffloadE
     })
 }
 
-/// The limit in bytes for a device budget.
 pub(crate) fn resolved(budget: Budget, facts: &DeviceFacts) -> Result<Limit, OffloadError> {
     budget.checked()?;
     budget

@@ -18,7 +18,7 @@ impl TraceFile {
     /// Bytes that are buffered before a write.
     pub const BUFFER: usize = 64 << 10;
 
-    /// Creates the file. After a process's first device, a number is added to the name.
+    /// After a process's first device, a number is added to the name.
     pub fn create(mut path: PathBuf, others: u32) -> Result<Self, OffloadError> {
         if others > 0 {
             path.as_mut_os_string().push(format!(".{others}"));
@@ -31,7 +31,7 @@ impl TraceFile {
         }
     }
 
-    /// Writes to the file. False if it cannot be written, with one warning.
+    /// False if the file cannot be written, with one warning.
     pub fn write(&self, bytes: &[u8]) -> bool {
         let written = self.file.as_ref().write_all(bytes);
         if let Err(error) = &written {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// The adapter to devices of the CubeCL runtime `R`.
 pub struct CubeDoor<R>(PhantomData<R>);
 
-/// Runs `task` on the device's own thread, after all work submitted before.
+/// Runs `task` on the device's thread, after all work submitted before.
 fn on_server<R: InnerRuntime, T: Send>(
     device: &R::Device,
     task: impl FnOnce(&mut OffloadServer<R>) -> T + Send,
@@ -32,7 +32,7 @@ fn on_server<R: InnerRuntime, T: Send>(
         .expect("the device's thread lives as long as the process")
 }
 
-/// Records the hint for the memory behind `binding`. Small buffers ignore it.
+/// Small buffers ignore the hint.
 pub(super) fn prefer<R: InnerRuntime>(device: &R::Device, binding: &Binding, preference: Preference) {
     on_server::<R, _>(device, |server| {
         if let Some(id) = server.device.buffers.name(binding).block()

@@ -2,16 +2,15 @@
 //!
 //! A copy to the host starts after the last work on its buffer; its device memory is reused only after the copy has
 //! landed. A copy to the device starts once its memory is free of earlier work, as far as [`Marks`] knows; the buffer's
-//! first user waits for it on the device. Until a copy ends, its host memory is kept here. The device memory of an
-//! evicted block is kept as well, even if the buffer is dropped.
+//! first user waits for it on the device. Until a copy ends, its host memory is kept here, and the device memory of an
+//! evicted block, even if the buffer is dropped.
 //!
-//! A read for the program is copied like an evicted buffer, to memory that its reader keeps. The buffer stays on the
-//! device. Its next user waits for the copy on the device, and so does its stream before the memory is reused
-//! (`tensors_read_while_kernels_run_arrive_unchanged`). The buffer counts until the program drops it. A read starts at
-//! the first poll of its future; later kernels do not wait for it (`kernels_do_not_wait_for_earlier_reads`).
+//! A read for the program is such a copy to memory that its reader keeps. The buffer stays on the device; its next user
+//! waits for the copy there (`tensors_read_while_kernels_run_arrive_unchanged`). A read starts at the first poll of its
+//! future; later kernels do not wait for it (`kernels_do_not_wait_for_earlier_reads`).
 //!
-//! Parallel copies change no bit (`overlapped_copies_shorten_a_step_and_give_the_same_bits`), under each schedule of
-//! the stand-in, which finds a missing wait (`a_missing_wait_for_a_copy_is_found`).
+//! Parallel copies change no bit (`overlapped_copies_shorten_a_step_and_give_the_same_bits`). The stand-in finds a
+//! missing wait (`a_missing_wait_for_a_copy_is_found`).
 
 use super::inner::InnerRuntime;
 use super::marks::Marks;
@@ -27,7 +26,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-/// Rows inside a buffer, in bytes: start of the first, length of each, distance between starts, and number.
+/// In bytes.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy)]
 pub struct Rows {
@@ -52,20 +51,19 @@ impl Rows {
     }
 }
 
-/// A runtime's interface for copies in parallel with its own work.
+/// Copies in parallel with a runtime's own work.
 #[doc(hidden)]
 pub trait CopyStreams<S>: Debug + Default + Send {
-    /// A handle to the end of one copy.
+    /// The end of one copy.
     type End: Debug + Send + Sync + 'static;
 
-    /// Runs `begin`, in which the server begins a stream, and records that stream under `index`.
+    /// Runs `begin`, in which the server begins a stream, and records the stream under `index`.
     fn watch(&mut self, server: &mut S, index: usize, begin: &mut dyn FnMut(&mut S));
 
-    /// Whether buffers of this stream can be copied in parallel with its work.
     fn serves(&self, index: usize) -> bool;
 
-    /// Starts to copy `rows` of `device` to `host`, without gaps. The copy runs `after` a point in the work of the
-    /// stream with this index; without a point, after all work queued on it.
+    /// Copies `rows` of `device` to `host`, without gaps, `after` a point in the work of the stream with this index;
+    /// without a point, after all work queued on it.
     ///
     /// # Safety
     /// Both memories stay until the end.
@@ -78,7 +76,7 @@ pub trait CopyStreams<S>: Debug + Default + Send {
         host: &mut [u8],
     ) -> Result<Self::End, String>;
 
-    /// Starts to copy `host` to device memory of the same length at `address`, `after` that point.
+    /// Copies `host` to device memory of the same length at `address`, `after` that point.
     ///
     /// # Safety
     /// As for [`start_out`](Self::start_out).
@@ -93,20 +91,17 @@ pub trait CopyStreams<S>: Debug + Default + Send {
     /// The buffer's device address.
     fn address(server: &mut S, device: Handle) -> Result<u64, String>;
 
-    /// A point in the stream's work: the end of all work queued so far.
+    /// The end of all work queued so far.
     fn mark(&mut self, index: usize) -> Option<Self::End>;
 
-    /// Orders all later work of the stream after the copy.
     fn order(&mut self, index: usize, copy: &Self::End) -> Result<(), String>;
 
-    /// Whether the copy has ended.
     fn has_ended(copy: &Self::End) -> Result<bool, String>;
 
-    /// Waits for the end. Any thread may call it.
+    /// Any thread may call it.
     fn wait(copy: &Self::End) -> Result<(), String>;
 }
 
-/// Identifies a copy, also after it has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct CopyId(u64);
 
@@ -118,27 +113,25 @@ struct Copying<E> {
 
 #[derive(Debug)]
 enum Host {
-    /// A copy to the host. It holds the device memory, which must not be reused before the copy ends.
+    /// Holds the device memory, which must not be reused before the copy ends.
     Target(Token, Draft, ManagedMemoryHandle),
-    /// A copy from the host. Its device memory needs no hold: the next owner is ordered after the copy.
+    /// The device memory needs no hold: its next owner is ordered after the copy.
     Source { _copy: Lease },
-    /// A read for the program. The reader holds the host memory; device memory as for `Source`.
+    /// The reader holds the host memory; device memory as for `Source`.
     Reader,
 }
 
 type StreamsOf<R> = <R as InnerRuntime>::CopyStreams;
 type End<R> = <StreamsOf<R> as CopyStreams<<R as cubecl_core::Runtime>::Server>>::End;
 
-/// The parallel copies of one device.
 pub(super) struct Copies<R: InnerRuntime> {
     streams: StreamsOf<R>,
     copying: HashMap<CopyId, Copying<End<R>>>,
-    /// Copies in flight in each direction, oldest first: each direction runs in order.
+    /// In flight, oldest first: each direction runs in order.
     out: VecDeque<CopyId>,
     back: VecDeque<CopyId>,
-    /// Reads for the program, in flight.
     read: VecDeque<CopyId>,
-    /// Points in the work of streams, by stream index.
+    /// By stream index.
     marks: HashMap<usize, Marks<End<R>>>,
     /// Finished copies to the host, until the pager decides about their contents.
     landed: HashMap<Token, Draft>,
@@ -208,7 +201,7 @@ impl<R: InnerRuntime> Copies<R> {
         Ok(id)
     }
 
-    /// Starts to read rows for the program into `host`, after all work queued on the stream with this index.
+    /// After all work queued on the stream with this index.
     pub fn start_read(
         &mut self,
         server: &mut R::Server,
@@ -225,19 +218,18 @@ impl<R: InnerRuntime> Copies<R> {
         Ok((id, Reading { end, host: Some(host) }))
     }
 
-    /// Records a point in the stream's work after `pieces` pieces, before the next one is queued.
+    /// Records a point after `pieces` pieces of work, before the next one is queued.
     pub fn mark(&mut self, index: usize, pieces: u64) {
         if let Some(marks) = self.marks.get_mut(&index).filter(|marks| marks.is_moving()) {
             marks.mark(pieces, self.streams.mark(index));
         }
     }
 
-    /// Whether releases of this stream's memory must be recorded.
     pub fn is_moving(&self, index: usize) -> bool {
         self.marks.get(&index).is_some_and(Marks::is_moving)
     }
 
-    /// Records a release of this stream's memory and the number of its last use; `None` if other work may still use it.
+    /// `last` is `None` if other work may still use the memory.
     pub fn release(&mut self, server: &mut R::Server, (device, index): (Handle, usize), last: Option<u64>) {
         let Some(marks) = self.marks.get_mut(&index) else { return };
         match StreamsOf::<R>::address(server, device) {
@@ -246,7 +238,7 @@ impl<R: InnerRuntime> Copies<R> {
         }
     }
 
-    /// Forgets all points: the driver may place other memory at the same addresses.
+    /// The driver may place other memory at the same addresses.
     pub fn forget_marks(&mut self) {
         self.marks.values_mut().for_each(Marks::forget_all);
     }
@@ -258,13 +250,11 @@ impl<R: InnerRuntime> Copies<R> {
         id
     }
 
-    /// Orders all later work of the stream after the copy.
     pub fn order(&mut self, index: usize, copy: CopyId) -> Result<(), String> {
         // The host has already seen the end of a copy that is gone.
         self.copying.get(&copy).map_or(Ok(()), |copying| self.streams.order(index, &copying.end))
     }
 
-    /// The next copy to the host that has ended since the last call.
     pub fn ended(&mut self) -> Option<(Token, Result<(), String>)> {
         self.release_ended();
         let oldest = *self.out.front()?;
@@ -275,7 +265,7 @@ impl<R: InnerRuntime> Copies<R> {
         }
     }
 
-    /// Waits for the copy of this move; all earlier ones have ended then, too.
+    /// All earlier ones have ended then, too.
     pub fn wait(&mut self, token: Token) -> Result<(), String> {
         let is_wanted =
             |copying: &Copying<End<R>>| matches!(copying.host, Host::Target(other, ..) if other == token);
@@ -284,7 +274,6 @@ impl<R: InnerRuntime> Copies<R> {
         self.finish(position).map_or(Ok(()), |(_, end)| end)
     }
 
-    /// Waits for a copy to the host and removes it from the list.
     fn finish(&mut self, position: usize) -> Option<(Token, Result<(), String>)> {
         let Copying { end, host } = self.copying.remove(&self.out.remove(position)?)?;
         let Host::Target(token, draft, _device) = host else { return None };
@@ -295,12 +284,10 @@ impl<R: InnerRuntime> Copies<R> {
         Some((token, end))
     }
 
-    /// The contents that a move copied to the host.
     pub fn take_landed(&mut self, token: Token) -> Option<Draft> {
         self.landed.remove(&token)
     }
 
-    /// Forgets uploads and reads that have ended, and releases the host memory of the uploads.
     pub fn release_ended(&mut self) {
         for under_way in [&mut self.back, &mut self.read] {
             while let Some(oldest) = under_way.front()
@@ -324,10 +311,9 @@ impl<R: InnerRuntime> Copies<R> {
     }
 }
 
-/// Bytes of a read in flight. Their memory is kept until the copy ends, even if the reader drops this.
+/// The memory is kept until the copy ends, even if the reader drops this.
 pub(super) struct Reading<R: InnerRuntime> {
     end: Arc<End<R>>,
-    /// `None` once the bytes are handed over.
     host: Option<Bytes>,
 }
 
@@ -354,8 +340,7 @@ impl<R: InnerRuntime> Debug for Reading<R> {
     }
 }
 
-/// Returns `Pending` once. The first poll of a future runs the code before this point. Its caller may do other work
-/// before it polls again.
+/// Returns `Pending` once: the code before runs at the first poll, and the caller may do other work before the second.
 pub(super) async fn yield_once() {
     let mut has_yielded = false;
     poll_fn(|context| {

@@ -45,7 +45,6 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// An error if the buffer's contents are missing or failed.
     pub(super) fn contents(
         &self,
         named: Named,
@@ -60,7 +59,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Rewrites the binding to the runtime's own. Its buffer is on the device.
+    /// The buffer is on the device.
     pub(super) fn make_physical(&self, binding: &mut Binding, named: Named) {
         if let Named::Block(id) = named {
             let buffer = self.buffers.get(id);

@@ -1,17 +1,11 @@
 //! Transfers of tensors between offloaded devices, through host memory.
 //!
-//! # Order
-//!
-//! CubeCL submits `send` to the source, then `recv` to the destination, and flushes both queues. Devices run on
-//! separate threads, so the bytes wait in a shared place. A device cannot postpone a task: an early `recv` blocks the
-//! destination until the source has done its earlier work. The waits form no cycle, because every `send` is queued
-//! before its `recv`.
-//!
-//! # Failure
+//! CubeCL submits `send` to the source, then `recv` to the destination. Devices run on separate threads, so the bytes
+//! wait in a shared place. An early `recv` blocks the destination, which cannot postpone it. The waits form no cycle,
+//! because every `send` is queued before its `recv`.
 //!
 //! Every `send` posts exactly one parcel, with the error if the read fails or panics. The destination then marks its
-//! tensor as failed and continues. [`PATIENCE`] ends the wait for a `send` that never runs. A parcel whose reader
-//! gave up is dropped, so the next reader gets its own.
+//! tensor as failed. [`PATIENCE`] ends the wait for a `send` that never runs; its late parcel is dropped.
 //!
 //! Collective operations are refused: they need buffers that never move, and a library that this crate cannot test.
 
@@ -39,7 +33,7 @@ type Route = (TypeId, DeviceId, DeviceId, StreamId);
 
 type Parcel = Result<Bytes, String>;
 
-/// Long enough for a source that compiles kernels first. A later one is considered dead.
+/// A source may compile kernels first.
 const PATIENCE: Duration = Duration::from_mins(10);
 
 static IN_TRANSIT: LazyLock<Transit> = LazyLock::new(Transit::default);
@@ -92,7 +86,7 @@ impl Transit {
     }
 }
 
-/// A parcel that is due. Dropped without a post, it posts an error.
+/// Dropped without a post, it posts an error.
 struct Sending<'a> {
     transit: &'a Transit,
     route: Route,

@@ -1,13 +1,13 @@
 //! Failed operations, and the errors that wait for their reader.
 //!
-//! A CubeCL launch returns nothing, so its failure has two ways to the user. The buffers it should have written are
-//! marked, and so is everything computed from them: a read returns the error
-//! (`a_launch_that_the_runtime_refuses_leaves_no_readable_output`). Inputs that the kernel only reads are unharmed. And
-//! the launching stream reports the error at its next synchronisation, as for CubeCL's own launch errors.
+//! A CubeCL launch returns nothing, so its failure reaches the user in two ways. Buffers that it should have written,
+//! and all computed from them, are marked: a read returns the error
+//! (`a_launch_that_the_runtime_refuses_leaves_no_readable_output`). And the launching stream reports it at its next
+//! synchronisation.
 //!
 //! Our errors are kept by stream id, since another thread must never receive them
-//! (`an_error_reaches_the_thread_that_caused_it_and_no_other`). The runtime keeps its own by stream index, onto which
-//! it folds the id; those that reach us are kept alike.
+//! (`an_error_reaches_the_thread_that_caused_it_and_no_other`). The runtime's are kept by stream index, as the runtime
+//! does.
 
 mod reporting;
 
@@ -23,14 +23,14 @@ use std::sync::Arc;
 pub(super) struct Failures {
     pub(super) small: SmallFailures,
     ours: HashMap<StreamId, Vec<ServerError>>,
-    /// Runtime errors that our operations received in the program's place, by stream index.
+    /// Runtime errors that our operations received, by stream index.
     theirs: HashMap<usize, Vec<ServerError>>,
 }
 
 /// A buffer's position on its device, unique among live buffers.
 pub(super) type Address = (u64, u64);
 
-/// Small buffers without contents. CubeCL does not report their drops: another buffer takes the memory.
+/// CubeCL does not report drops of small buffers: another buffer takes the memory.
 #[derive(Debug, Default, Clone)]
 pub(super) struct SmallFailures {
     /// Errors by handle number.
@@ -59,14 +59,12 @@ impl SmallFailures {
         }
     }
 
-    /// Forgets the failed buffer whose memory was allocated again.
     fn allocated(&mut self, address: Address) {
         if let Some(number) = self.numbers.remove(&address) {
             self.errors.remove(&number);
         }
     }
 
-    /// Forgets the failure of a buffer that was overwritten as a whole.
     pub(super) fn heal(&mut self, binding: &Binding) {
         if !self.is_empty()
             && let Some(number) = number(&binding.memory)

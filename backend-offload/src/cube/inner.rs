@@ -31,7 +31,6 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
     #[doc(hidden)]
     const FUSED_OPERANDS: u32;
 
-    /// Copies in parallel with the device's work.
     #[doc(hidden)]
     type CopyStreams: CopyStreams<Self::Server>;
 
@@ -43,7 +42,7 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
     #[doc(hidden)]
     fn address(resource: &Resource<Self>) -> Address;
 
-    /// Copies all of `source`, which lives on `stream`, into `target` and waits for the copy.
+    /// Copies all of `source`, which lives on `stream`, and waits.
     #[doc(hidden)]
     fn copy_out(
         server: &mut Self::Server,
@@ -54,29 +53,28 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
         read_in_pieces(server, &source, stream, target)
     }
 
-    /// Takes the error of work queued on `stream`, if the runtime knows it without waiting.
+    /// The error of queued work, if the runtime knows it without waiting.
     #[doc(hidden)]
     fn stream_error(_server: &mut Self::Server, _stream: StreamId) -> Option<ServerError> {
         None
     }
 
-    /// Makes the driver keep up to `budget` of freed memory for this process, so that reuse needs no new mapping.
-    /// Called on the device's own thread.
+    /// Makes the driver keep up to `budget` of freed memory, so that reuse needs no new mapping. On the device's own
+    /// thread.
     #[doc(hidden)]
     fn keep_memory(_device: DeviceId, _budget: Limit) {}
 
-    /// Makes the driver return unused memory to other processes, after all work has ended.
+    /// After all work has ended.
     #[doc(hidden)]
     fn give_memory_back(_device: DeviceId) {}
 
-    /// Bytes of the largest buffer that the device can use.
     #[doc(hidden)]
     fn largest_buffer(_settings: &Settings, limits: &MemoryDeviceProperties) -> u64 {
         limits.max_page_size
     }
 
-    /// The inner runtime's name. `Runtime::name` needs a client, which would start a second server. The name is part of
-    /// the autotune cache's key, so that the cache is shared with the plain runtime.
+    /// `Runtime::name` needs a client, which would start a second server. The name is part of the autotune cache's key,
+    /// shared with the plain runtime.
     #[doc(hidden)]
     fn runtime_name(info: &<Self::Server as ComputeServer>::Info) -> &'static str;
 
@@ -84,11 +82,10 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
     #[doc(hidden)]
     const WITHOUT_TF32: &'static str;
 
-    /// Facts about a device before its start. An error names a missing component.
+    /// An error names a missing component.
     #[doc(hidden)]
     fn facts(device: &Self::Device) -> Result<DeviceFacts, OffloadError>;
 
-    /// The best memory for host copies.
     #[doc(hidden)]
     fn slabs() -> SlabSource {
         SlabSource::Heap
@@ -106,7 +103,7 @@ pub(super) fn key<R: InnerRuntime>(device: DeviceId) -> DeviceKey {
     (TypeId::of::<R>(), device)
 }
 
-/// Ensures that the device has settings before it starts, on the calling thread.
+/// On the calling thread, before the device starts.
 pub(super) fn prepare<R: InnerRuntime>(device: &R::Device) -> Result<(), OffloadError> {
     registry::prepare(key::<R>(device.to_id()), || R::facts(device))
 }

@@ -25,10 +25,9 @@ use std::sync::Arc;
 const READ: &str = "reading a tensor";
 const WRITE: &str = "writing a tensor";
 
-/// The bytes of all requested tensors.
 type Contents = DynFut<Result<Vec<Bytes>, ServerError>>;
 
-/// A tensor to read from the device, with its index in the request.
+/// With its index in the request.
 type OnDevice = (usize, CopyDescriptor, Named);
 
 impl Rows {
@@ -48,8 +47,8 @@ impl Rows {
     }
 }
 
-/// Whether a tensor covers its whole buffer, up to the padding at the end. Only the binding gives the tensor's end: by
-/// size alone, any part of a buffer smaller than the alignment would pass.
+/// Whether a tensor covers its whole buffer, up to the padding at the end. Sizes alone would accept a part of a buffer
+/// smaller than the alignment.
 fn is_whole(descriptor: &CopyDescriptor, alignment: u64) -> bool {
     let Rows { start, row, pitch, count } = Rows::of(descriptor);
     // CUDA also pads a single row, and its strides do not show that.
@@ -133,8 +132,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }))
     }
 
-    /// The requested bytes if the device is not needed: from a current host copy, or zeros for a block that was never
-    /// written.
+    /// The requested bytes if the device is not needed: from a current host copy, or zeros if never written.
     fn bytes_without_device(&self, id: BlockId, descriptor: &CopyDescriptor) -> Option<Bytes> {
         if !R::can_read_tensor(&descriptor.shape, &descriptor.strides) {
             return None;
@@ -215,7 +213,6 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.device.check_stream(stream)
     }
 
-    /// Clears a buffer's failure if the whole buffer is overwritten.
     fn clear_failure_if_whole(&mut self, id: BlockId, descriptor: &CopyDescriptor) {
         let alignment = self.utilities.properties.memory.alignment;
         let buffer = self.device.buffers.get_mut(id);
@@ -224,8 +221,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
     }
 
-    /// Writes to the host copy of a block that is on the host, or that has no place yet and belongs there. False if the
-    /// contents belong on the device.
+    /// Writes to the host copy of a block that is or belongs there. False if the contents belong on the device.
     fn write_on_host(&mut self, id: BlockId, descriptor: &CopyDescriptor, bytes: &Bytes) -> bool {
         let readable = R::can_read_tensor(&descriptor.shape, &descriptor.strides);
         let (stream, size) = (self.device.buffers.get(id).stream, self.device.buffers.get(id).size);
@@ -258,7 +254,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         true
     }
 
-    /// Returns a raw resource. The user may write to it at any time, so its block is pinned while the handle lives.
+    /// The user may write to the resource at any time, so its block is pinned while the handle lives.
     pub(super) fn hand_out(
         &mut self,
         mut binding: Binding,
@@ -280,7 +276,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.device.inner.get_resource(binding, stream)
     }
 
-    /// Reads the bytes that a binding covers, without regard to the tensor in them.
+    /// Regardless of the tensor in the buffer.
     pub(super) fn read_raw(&mut self, binding: Binding, stream: StreamId) -> Result<Contents, ServerError> {
         let len = binding.size_in_used();
         self.read_buffers(vec![flat(binding, len)], stream)
@@ -298,8 +294,8 @@ impl<R: InnerRuntime> CubeDevice<R> {
             .map_err(|panic| read_error(&runtime_panic(READ, panic.as_ref())))
     }
 
-    /// Reads tensors in parallel with later work of the stream, which does not wait for the read. `None` if they must
-    /// be read in stream order. The copies are in flight on return; the future's second poll waits for them.
+    /// Later work of the stream does not wait for the read. `None` if tensors must be read in stream order. The
+    /// future's second poll waits.
     fn read_in_parallel(
         &mut self,
         tensors: &[OnDevice],

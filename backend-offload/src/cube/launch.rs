@@ -51,7 +51,6 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.operands = named;
     }
 
-    /// Makes the operands resident and orders the launch after all other work on them.
     fn prepare_operands(
         &mut self,
         named: &Operands,
@@ -78,7 +77,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         Ok(())
     }
 
-    /// Marks the outputs of a launch that did not run as failed; all buffers if `writes` is unknown.
+    /// All buffers if `writes` is unknown.
     fn fail_outputs(&mut self, named: &Operands, writes: Option<&Writes>, error: &Arc<OffloadError>) {
         for id in named.written(writes) {
             self.device.buffers.get_mut(id).failed = Some(error.clone());
@@ -124,8 +123,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
 
         // A launch returns no error; its stream does. The stream is checked only where a launch can fail: after a
-        // compilation (a kernel that failed to compile is compiled again each time), or with an empty grid or tensor
-        // maps.
+        // compilation (a failed one is repeated each time), or with an empty grid or tensor maps.
         if task.was_compiled() || may_be_refused {
             return self.inner.flush(stream).map_err(|error| OffloadError::LaunchFailed {
                 operation: operation(),

@@ -1,15 +1,13 @@
 //! Logical handles: the handles that Burn holds, never shown to the runtime underneath.
 //!
 //! A bound CubeCL handle cannot move to other memory. So Burn's handle is bound to a slot here, and the runtime sees a
-//! separate physical handle. CubeCL hides the identity of handles; a `MemoryManagement` over a storage that allocates
-//! nothing reveals it. A binding leads to the storage of its slot, whose size encodes the slot's number
-//! (`a_handle_resolves_to_the_slot_it_was_bound_to`). A handle that was never bound resolves to nothing
-//! (`a_handle_that_was_never_bound_resolves_to_nothing`).
+//! separate physical handle. CubeCL hides the identity of handles; a `MemoryManagement` over a storage without bytes
+//! reveals it: a binding leads to its slot's storage, whose size encodes the slot's number
+//! (`a_handle_resolves_to_the_slot_it_was_bound_to`, `a_handle_that_was_never_bound_resolves_to_nothing`).
 //!
-//! Two properties of CubeCL are kept (`binding_keeps_in_place_updates_possible_and_drops_noticeable`). A pool holds
-//! exactly one clone of each handle, so in-place operations detect that they are the only users. The caller of
-//! [`Slots::bind`] holds that clone, and the slot gets back a stand-in. And a dropped handle sends no notice: the
-//! holder of the clone polls `is_free`.
+//! As in a pool, exactly one clone of each handle is kept, so in-place operations detect that they are the only users.
+//! The caller of [`Slots::bind`] holds it and polls `is_free`, since drops are not notified
+//! (`binding_keeps_in_place_updates_possible_and_drops_noticeable`).
 
 use cubecl_core::ir::MemoryDeviceProperties;
 use cubecl_core::server::IoError;
@@ -22,10 +20,9 @@ use cubecl_runtime::storage::{ComputeStorage, StorageHandle, StorageId, StorageU
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-/// Maps bindings to slot numbers.
 pub(super) struct Slots {
     memory: MemoryManagement<NoStorage>,
-    /// This module's handle of each slot, bound while no user handle is.
+    /// Bound to a slot while no user handle is.
     stand_ins: Vec<ManagedMemoryHandle>,
 }
 
@@ -53,7 +50,6 @@ impl Slots {
         }
     }
 
-    /// Binds the user's handle to slot `index`, to which it [resolves](Self::resolve) from then on.
     pub(super) fn bind(&mut self, index: u32, user: ManagedMemoryHandle) {
         let slot = index as usize + 1;
         self.grow_to(slot);
@@ -63,16 +59,13 @@ impl Slots {
         self.memory.bind(stand_in.clone(), stand_in, 0).expect("the slot is reserved");
     }
 
-    /// The slot of a binding; `None` if its handle was never bound here.
     pub(super) fn resolve(&mut self, binding: &ManagedMemoryBinding) -> Option<u32> {
         let slot = self.memory.get_storage(binding.clone()).ok()?.size() - 1;
         (slot != UNBOUND as u64).then(|| slot as u32 - 1)
     }
 }
 
-/// CubeCL's number of a handle, never reused, from its debug output.
-///
-/// Takes a fraction of a microsecond, so it is called only while small buffers have failed.
+/// CubeCL's number of a handle, never reused, from its debug output. Takes a fraction of a microsecond.
 pub(super) fn number(binding: &ManagedMemoryBinding) -> Option<u64> {
     let mut reader = NumberReader::default();
     // Ends with an error at the number: the rest is not needed.
@@ -94,7 +87,6 @@ impl fmt::Write for NumberReader {
     }
 }
 
-/// Storage without bytes, so it never runs out.
 struct NoStorage;
 
 impl ComputeStorage for NoStorage {

@@ -1,20 +1,17 @@
 //! Points in a stream's work, after which freed memory may be overwritten.
 //!
-//! A copy onto the device may start once earlier work on its memory is done. If it waited for all work of the stream,
-//! the two would not overlap. So while blocks move, a point is marked before each piece of work, and freed memory is
-//! remembered with the last piece that used it. A copy waits for the first point after that piece
-//! (`memory_waits_for_the_first_point_after_its_last_use`). The number of points is bounded
-//! (`points_are_bounded_and_forgotten_when_no_block_moves`).
+//! A copy onto the device that waited for all work of the stream would not overlap with it. So while blocks move, a
+//! point is marked before each piece of work, and freed memory is remembered with the last piece that used it. A copy
+//! waits for the first point after that piece (`memory_waits_for_the_first_point_after_its_last_use`). The number of
+//! points is bounded (`points_are_bounded_and_forgotten_when_no_block_moves`).
 //!
-//! A copy waits for all queued work if its memory is fresh from the driver or was used by another stream. The same
-//! holds if another copy may still read the memory, or if it is small enough for the runtime's own buffers.
+//! A copy waits for all queued work if its memory is fresh from the driver, was used by another stream, may still be
+//! read by a copy, or is small enough for the runtime's own buffers.
 
 use std::collections::{HashMap, VecDeque};
 
-/// Seldom are more pieces of work queued at a time.
 const KEPT: usize = 64;
 
-/// Pieces of work after a copy for which points are marked.
 const MOVING: u32 = 256;
 
 #[derive(Debug)]
@@ -34,17 +31,15 @@ impl<E> Default for Marks<E> {
 }
 
 impl<E> Marks<E> {
-    /// Notes that a copy started.
     pub fn moves(&mut self) {
         self.left = MOVING;
     }
 
-    /// Whether points are worth marking.
     pub fn is_moving(&self) -> bool {
         self.left > 0
     }
 
-    /// Marks the point after `pieces` pieces of work. Without a point, or at the end of marking, forgets all.
+    /// Without a point, or at the end of marking, forgets all.
     pub fn mark(&mut self, pieces: u64, point: Option<E>) {
         self.left -= 1;
         let Some(point) = point.filter(|_| self.left > 0) else { return self.forget_all() };
@@ -54,7 +49,7 @@ impl<E> Marks<E> {
         self.points.push_back((pieces, point));
     }
 
-    /// Notes freed memory and its last use; `None` if other work may still use it.
+    /// `last` is `None` if other work may still use the memory.
     pub fn release(&mut self, address: u64, last: Option<u64>) {
         match last {
             Some(last) => _ = self.free.insert(address, last),
@@ -62,7 +57,7 @@ impl<E> Marks<E> {
         }
     }
 
-    /// Takes memory, and returns the point after which it is free.
+    /// The point after which the memory is free.
     pub fn take(&mut self, address: u64) -> Option<&E> {
         let last = self.free.remove(&address)?;
         self.after(last)
@@ -73,7 +68,7 @@ impl<E> Marks<E> {
         self.points.get(first).map(|(_, point)| point)
     }
 
-    /// Forgets all: the driver may place other memory at a known address.
+    /// The driver may place other memory at a known address.
     pub fn forget_all(&mut self) {
         self.points.clear();
         self.free.clear();

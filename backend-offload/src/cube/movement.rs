@@ -16,15 +16,14 @@ use cubecl_runtime::memory_management::ManagedMemoryHandle;
 use pager::{BlockId, Outcome, Token};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Smallest size, in bytes, whose last use is recorded. Smaller memory may serve the runtime's own buffers, whose uses
-/// this crate cannot see.
+/// In bytes. Smaller memory may serve the runtime's own buffers, whose uses this crate cannot see.
 const REMEMBERED: u64 = 64 << 10;
 
-/// Overwrites the device memory of evicted blocks in paranoid mode: a quiet NaN in every float format.
+/// A quiet NaN in every float format, for evicted memory in paranoid mode.
 const POISON: u8 = 0xff;
 
 impl<R: InnerRuntime> CubeDevice<R> {
-    /// Records the last use of a buffer's memory before it is released: copies to the same memory wait for that use.
+    /// Copies to released memory wait for its last use.
     fn note_last_use(
         &mut self,
         (device, stream, size): (&ManagedMemoryHandle, StreamId, u64),
@@ -36,7 +35,6 @@ impl<R: InnerRuntime> CubeDevice<R> {
             // Copies are not work of the stream, and paranoid mode overwrites the memory: the last use is unknown.
             let last = match last_use {
                 _ if copy.is_some() || self.settings.paging.paranoid => None,
-                // An unused buffer adds nothing to the record of its memory.
                 None => return,
                 Some(last) => self.streams.number_of_own(stream, last),
             };
@@ -45,7 +43,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// Orders the owner's next work after the last use of its buffer, which gives up its memory.
+    /// The owner's pool reuses memory that a buffer gives up.
     fn order_owner(&mut self, owner: StreamId, last_use: Option<Use>, copy: Option<CopyId>) {
         if let Some(last) = last_use {
             self.order_after(owner, last);
@@ -59,15 +57,13 @@ impl<R: InnerRuntime> CubeDevice<R> {
             let memory = (device, buffer.stream, buffer.size);
             self.note_last_use(memory, buffer.last_use, buffer.copy);
         }
-        // The owner's pool reuses the memory.
         self.order_owner(buffer.stream, buffer.last_use, buffer.copy);
         if let Err(fault) = paging.remove(id) {
             self.report_fault(paging, id, fault, "releasing a buffer");
         }
     }
 
-    /// Makes the runtime drop the host bytes of finished uploads. It keeps those of the last two batches, so it takes
-    /// two flushes.
+    /// The runtime keeps the host bytes of the last two batches, so it takes two flushes.
     fn release_uploads(&mut self, stream: StreamId) {
         self.streams.flushed_uploads(stream);
         let inner = &mut self.inner;
@@ -84,7 +80,6 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// Copies all of `device` and waits.
     fn copy_out(
         &mut self,
         device: &ManagedMemoryHandle,
@@ -111,7 +106,6 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// Queues an upload of `copy` and asks the stream for its outcome.
     fn copy_in(
         &mut self,
         device: &ManagedMemoryHandle,

@@ -13,7 +13,7 @@ pub(super) struct Operands {
     maps: Vec<Named>,
     count: Option<Named>,
     blocks: Vec<BlockId>,
-    /// The small buffers, kept because the runtime takes the arguments with it if it panics.
+    /// Kept because the runtime takes the arguments with it if it panics.
     small: Vec<(usize, Binding)>,
 }
 
@@ -47,7 +47,6 @@ impl Operands {
         &self.blocks
     }
 
-    /// Every buffer with the binding that names it.
     pub(super) fn with_bindings<'a>(
         &'a self,
         arguments: &'a KernelArguments,
@@ -62,13 +61,12 @@ impl Operands {
         buffers.chain(maps).chain(self.count.iter().zip(dynamic)).map(|(named, binding)| (*named, binding))
     }
 
-    /// The buffers that a kernel with these `writes` changes; all of them if `writes` is unknown.
+    /// All of them if `writes` is unknown.
     pub(super) fn written<'a>(&'a self, writes: Option<&'a Writes>) -> impl Iterator<Item = BlockId> + 'a {
         let buffers = self.buffers.iter().enumerate().filter(move |(n, _)| is_written(writes, *n));
         buffers.map(|(_, named)| named).chain(&self.maps).filter_map(|named| named.block())
     }
 
-    /// The small buffers that such a kernel changes.
     pub(super) fn written_small<'a>(
         &'a self,
         writes: Option<&'a Writes>,
@@ -76,7 +74,6 @@ impl Operands {
         self.small.iter().filter(move |(n, _)| is_written(writes, *n)).map(|(_, binding)| binding)
     }
 
-    /// Lets `rewrite` change every binding.
     pub(super) fn rewrite(
         &self,
         arguments: &mut KernelArguments,

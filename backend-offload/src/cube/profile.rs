@@ -37,20 +37,19 @@ use std::collections::HashSet;
 
 const WARM_UPS: u32 = 3;
 
-/// Number of recorded samples lost in a row after which the candidate counts as unmeasurable.
 const MAX_LOST_SAMPLES: u32 = 5;
 
-/// Number of launches after an unmeasured sample that look for its line. The tuner writes the line before it launches
-/// its choice; a nested tuner launches more.
+/// Launches after an unmeasured sample that look for its line. The tuner writes the line before it launches its choice;
+/// a nested tuner launches more.
 const MAX_CHECKS: u32 = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct ProfileWatch {
     /// Samples in progress: a candidate may tune a part of itself.
     samples: Vec<Sample>,
-    /// The candidate at each depth of `samples`.
+    /// By depth of `samples`.
     candidates: Vec<Candidate>,
-    /// The stream after whose tuning lines may have to be removed from the file, and the number of looks left.
+    /// The stream after whose tuning lines may have to be removed, and the looks left.
     owed: Option<(StreamId, u32)>,
     discards: u64,
     unmeasured: u64,
@@ -60,11 +59,10 @@ pub(super) struct ProfileWatch {
 struct Candidate {
     warm_ups_left: u32,
     lost_in_a_row: u32,
-    /// Whether the last sample could not run; then the next one could not either.
+    /// Then the next sample cannot run either.
     cannot_run: bool,
-    /// Whether a recorded sample ended without a time; one is enough.
+    /// A recorded sample ended without a time; one is enough.
     answered: bool,
-    /// Operands of the last sample.
     operands: HashSet<BlockId>,
     /// Blocks without contents that the last sample took memory for, with their bytes.
     took: Vec<(BlockId, u64)>,
@@ -79,7 +77,7 @@ struct Sample {
     before: Before,
 }
 
-/// Failures recorded before a sample, to be restored after it.
+/// To be restored after the sample.
 #[derive(Debug, Default)]
 struct Before {
     failed: HashSet<BlockId>,
@@ -109,12 +107,12 @@ impl ProfileWatch {
         &mut self.candidates[depth]
     }
 
-    /// Records that blocks moved, or that memory was returned to the driver.
+    /// Blocks moved, or memory was returned to the driver.
     pub(super) fn moved(&mut self) {
         self.samples.iter_mut().for_each(|sample| sample.moved = true);
     }
 
-    /// Records that a launch did not run, for lack of room or contents.
+    /// A launch did not run, for lack of room or contents.
     pub(super) fn not_run(&mut self) {
         if let Some(sample) = self.samples.last_mut() {
             sample.not_run = true;
@@ -141,15 +139,14 @@ impl ProfileWatch {
         !self.samples.is_empty()
     }
 
-    /// Records that a block without contents took memory.
+    /// A block without contents took memory.
     pub(super) fn took(&mut self, block: BlockId, bytes: u64) {
         if let Some(sample) = self.samples.last_mut() {
             sample.took.push((block, bytes));
         }
     }
 
-    /// Whether the next sample would only repeat that the candidate has no time. The tuner tolerates the loss of all
-    /// warm-up samples but one, and of all recorded samples but one.
+    /// The tuner tolerates the loss of all warm-up samples but one, and of all recorded samples but one.
     fn needs_no_sample(&mut self) -> bool {
         let candidate = self.candidate();
         if candidate.cannot_run && candidate.warm_ups_left > 0 {
@@ -159,7 +156,6 @@ impl ProfileWatch {
         candidate.answered
     }
 
-    /// Decides the verdict on a finished sample.
     fn judge(&mut self, sample: Sample) -> Verdict {
         let candidate = self.candidate();
         candidate.operands = sample.operands;

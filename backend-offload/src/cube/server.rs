@@ -47,7 +47,7 @@ impl<R: InnerRuntime> std::fmt::Debug for OffloadServer<R> {
     }
 }
 
-/// The inner server's information. It cannot be cloned, so it is reached through the server's utilities.
+/// It cannot be cloned, so it is reached through the server's utilities.
 pub struct InnerInfo<S: ComputeServer>(pub(super) Arc<ServerUtilities<S>>);
 
 impl<S: ComputeServer> std::fmt::Debug for InnerInfo<S> {
@@ -56,7 +56,6 @@ impl<S: ComputeServer> std::fmt::Debug for InnerInfo<S> {
     }
 }
 
-/// The inner server's memory layout.
 pub struct InnerLayout<S: ComputeServer>(Arc<ServerUtilities<S>>);
 
 impl<S: ComputeServer> MemoryLayoutPolicy for InnerLayout<S> {
@@ -138,24 +137,20 @@ impl<R: InnerRuntime> OffloadServer<R> {
         resident
     }
 
-    /// Releases the buffers that no handle names.
     pub(super) fn sweep(&mut self) {
         self.paging.sweep(&mut self.device);
     }
 
-    /// Waits for all copies that run in parallel with the work.
     pub(super) fn finish_copies(&mut self) {
         self.device.copies.wait_for_all();
         self.paging.complete_ended(&mut self.device);
     }
 
-    /// Returns the runtime's free slices to the driver.
     pub(super) fn trim_device(&mut self) {
         self.paging.trim(&mut self.device);
     }
 
-    /// Removes dropped buffers once enough allocations happened since the last search. CubeCL does not report a drop,
-    /// and without memory pressure nothing else searches the table.
+    /// CubeCL does not report a drop, and without memory pressure nothing else searches for dropped buffers.
     fn sweep_if_due(&mut self) {
         if self.paging.pager().sweep_pays() {
             self.sweep();
@@ -181,14 +176,14 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 
     fn initialize_small(&mut self, memory: ManagedMemoryHandle, size: u64, stream: StreamId) {
-        // CUDA's driver refuses allocations of zero bytes, but Burn makes tensors without elements (`inplace` does).
+        // CUDA's driver refuses allocations of zero bytes, but Burn makes tensors without elements.
         let size = size.max(1);
         let binding = Handle::from_memory(memory.clone(), stream, size).binding();
         let inner = &mut self.device.inner;
         let first = memory.clone();
         let tried = catch_unwind(AssertUnwindSafe(|| inner.initialize_memory(first, size, stream)));
         if let Err(panic) = tried {
-            // The device is full. Spare slices may hold enough for a small buffer.
+            // Spare slices of a full device may hold enough for a small buffer.
             self.sweep();
             self.trim_device();
             let inner = &mut self.device.inner;
@@ -215,8 +210,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
         }
         self.sweep_if_due();
         let limits = &self.utilities.properties.memory;
-        // The pool of exact sizes accepts buffers that the device cannot bind; the failure would come later, in shared
-        // work.
+        // The pool of exact sizes accepts buffers that the device cannot bind and would fail later.
         let limit = R::largest_buffer(&self.device.settings, limits);
         let failed = (size > limit).then(|| Arc::new(OffloadError::BufferTooLarge { wanted: size, limit }));
         let bytes = size.next_multiple_of(limits.alignment.max(1));

@@ -1,12 +1,12 @@
 //! The runtime's streams: the ones in use, and the order of work across them.
 //!
-//! A CubeCL stream id belongs to a thread. The runtime maps ids to a fixed number of streams, each with a memory pool.
-//! Work on one stream runs in order. Across streams the runtime orders a buffer's users only by the buffer's
-//! allocation. So a tensor that a thread hands over without waiting for its kernels would be read too early.
+//! A CubeCL stream id belongs to a thread; the runtime maps ids to a fixed number of streams, each with a memory pool.
+//! Across streams it orders a buffer's users only by the buffer's allocation. So a tensor handed over to another thread
+//! would be read before its kernels have run.
 //!
-//! Therefore each stream numbers the uses of a buffer. Before a stream uses the buffer, it waits on the device for the
-//! previous use (`tensors_handed_over_without_waiting_keep_their_values`). That orders a use after all earlier ones, so
-//! only the last use is stored.
+//! Therefore each stream numbers its work. Before a stream uses a buffer, it waits on the device for the previous use
+//! (`tensors_handed_over_without_waiting_keep_their_values`). That orders a use after all earlier ones, so only the
+//! last use is stored.
 
 mod order;
 
@@ -31,7 +31,6 @@ pub(super) struct Streams {
 struct Stream {
     /// Some id that maps to this stream, once one has been seen.
     id: Option<StreamId>,
-    /// Number of pieces of work so far.
     uses: u64,
     /// For each other stream, the number of its pieces of work that come before this stream's next.
     comes_after: Vec<u64>,
@@ -59,20 +58,17 @@ impl Streams {
         self.by_index[self.index(stream)].id.is_some()
     }
 
-    /// One id for each stream in use.
     pub(super) fn entered(&self) -> impl Iterator<Item = StreamId> + use<'_> {
         self.by_index.iter().filter_map(|stream| stream.id)
     }
 
-    /// Numbers the next piece of work.
     pub(super) fn begin(&mut self, stream: StreamId) -> Use {
         let index = self.index(stream);
         self.by_index[index].uses += 1;
         Use { stream, number: self.by_index[index].uses }
     }
 
-    /// Records an upload. True if the runtime should release finished uploads: by itself it does so only on a stream
-    /// that launches.
+    /// True if the runtime should release finished uploads: by itself it does so only on a stream that launches.
     pub(super) fn queued_upload(&mut self, stream: StreamId, bytes: u64) -> bool {
         const GATHERED: u64 = 64 << 20;
         let index = self.index(stream);
@@ -85,7 +81,7 @@ impl Streams {
         self.by_index[index].uploading = 0;
     }
 
-    /// The number of a use on its owner's stream; `None` for a use by another stream.
+    /// `None` for a use by another stream.
     pub(super) fn number_of_own(&self, owner: StreamId, last: Use) -> Option<u64> {
         (self.index(last.stream) == self.index(owner)).then_some(last.number)
     }
@@ -99,14 +95,13 @@ impl Streams {
         Some(self.by_index[owner].small_buffer_users.swap_remove(next))
     }
 
-    /// Whether the work of `waiting` could run before `earlier`.
     fn unordered(&self, waiting: StreamId, earlier: Use) -> bool {
         let (waiting, other) = (self.index(waiting), self.index(earlier.stream));
         let known = self.by_index[waiting].comes_after.get(other).copied().unwrap_or(0);
         waiting != other && known < earlier.number
     }
 
-    /// Records that all work queued on `other` comes before the next work of `waiting`.
+    /// All work queued on `other` comes before the next work of `waiting`.
     fn ordered(&mut self, waiting: StreamId, other: StreamId) {
         let (waiting, other) = (self.index(waiting), self.index(other));
         let uses = self.by_index[other].uses;

@@ -11,7 +11,6 @@ use cubecl_runtime::memory_management::ManagedMemoryHandle;
 use pager::BlockId;
 use std::sync::Arc;
 
-/// One base allocation of the program.
 pub(super) struct Buffer {
     /// The only clone of the user's handle, as a pool keeps one; a second clone would disable in-place updates.
     pub user: ManagedMemoryHandle,
@@ -29,7 +28,6 @@ pub(super) struct Buffer {
     pub failed: Option<Arc<OffloadError>>,
 }
 
-/// The buffer that a binding names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Named {
     /// A small buffer, which the runtime manages alone.
@@ -60,8 +58,7 @@ impl Table {
         Self { slots: Slots::new(logger), rows: Vec::new(), smallest }
     }
 
-    /// Whether this crate manages buffers of this size. A view's binding carries the size of its base allocation, so
-    /// views and bases agree.
+    /// A view's binding carries the size of its base allocation, so views and bases agree.
     pub(super) fn manages(&self, size: u64) -> bool {
         size >= self.smallest
     }
@@ -88,7 +85,6 @@ impl Table {
         self.rows[id.index as usize].take()
     }
 
-    /// Whether the block still has its row.
     pub(super) fn holds(&self, id: BlockId) -> bool {
         self.rows.get(id.index as usize).and_then(Option::as_ref).is_some_and(|buffer| buffer.block == id)
     }
@@ -109,7 +105,7 @@ impl Table {
         self.rows.get_mut(id.index as usize)?.as_mut().filter(|buffer| buffer.block == id)
     }
 
-    /// Buffers without a handle and without queued work that names them.
+    /// No handle and no queued work names them.
     pub(super) fn dead(&self) -> Vec<BlockId> {
         self.rows.iter().flatten().filter(|buffer| buffer.user.is_free()).map(|buffer| buffer.block).collect()
     }

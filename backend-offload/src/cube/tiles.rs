@@ -65,7 +65,6 @@ fn floating_number(code: u32) -> f32 {
     f32::cast_from(mantissa) * sign / 1024.0f32
 }
 
-/// Launches the kernel over contiguous tensors.
 fn launch<R: CubeRuntime>(codes: CubeTensor<R>, scales: CubeTensor<R>, decoding: &Decoding) -> CubeTensor<R> {
     let Decoding { tile, floating, ref shape, kind } = *decoding;
     let (client, device) = (codes.client.clone(), codes.device.clone());
@@ -113,7 +112,6 @@ pub(super) fn decoded_behind_fusion<B: Kernel>(
     client.register(streams, OperationIr::Custom(operation), run).remove(0)
 }
 
-/// A backend below fusion that has the kernel.
 pub(super) trait Kernel: FusionBackend {
     fn decoded(codes: IntTensor<Self>, scales: FloatTensor<Self>, decoding: &Decoding) -> FloatTensor<Self>;
 }

@@ -1,8 +1,8 @@
 //! Removal of unmeasured times from autotune's results on disk.
 //!
 //! CubeCL keeps one file per tuner and device, one JSON object per line. Processes append under a lock file and read on
-//! from where they left off. A line is removed by overwriting it *and its line break* with spaces. The length stays, so
-//! no reader loses its place; and JSON may begin with spaces, so they become part of the next line.
+//! from where they left off. A line and its line break are overwritten with spaces: no reader loses its place, and JSON
+//! may begin with spaces.
 
 use crate::journal::TARGET;
 use cubecl_common::device::DeviceId;
@@ -22,7 +22,7 @@ const MARK: &[u8] = br#""secs":3600,"nanos":271828182"#;
 /// CubeCL locks the file for one line.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Removes the device's lines with an [`UNMEASURED`] time; returns their number. Failures are only logged.
+/// Returns the number of lines. Failures are only logged.
 pub(super) fn remove_lines(root: &Path, device: DeviceId) -> usize {
     let struck = |file: PathBuf| {
         strike_lines(&file).unwrap_or_else(|error| {
@@ -61,7 +61,6 @@ fn strike_lines(path: &Path) -> io::Result<usize> {
     Ok(lines.len())
 }
 
-/// Lines with the mark, and their line breaks.
 fn marked(text: &[u8]) -> Vec<Range<usize>> {
     let mut start = 0;
     let mut lines = Vec::new();

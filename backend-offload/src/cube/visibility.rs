@@ -1,12 +1,12 @@
 //! Which buffers a kernel writes.
 //!
 //! A launch does not state this. The kernel's definition does, but only compilers receive it, so this runtime's
-//! compiler wraps the real one and records it. Kernels from the disk cache are not compiled; their definition is built
-//! once for inspection. A buffer counts as written unless it is known to be read-only. Atomics count as written
+//! compiler wraps the real one and records it. The definition of a cached kernel is built once for inspection. A buffer
+//! counts as written unless it is known to be read-only; atomics count as written
 //! (`an_atomic_buffer_counts_as_written_although_it_is_declared_read_only`).
 //!
-//! The runtime receives a [`KernelProxy`], whose boxing allocates nothing, as it has no size. The kernel stays with the
-//! launch, which can query it after a failure of the runtime.
+//! The runtime receives a [`KernelProxy`], whose boxing allocates nothing. The kernel stays with the launch, which can
+//! query it after a failure of the runtime.
 
 use cubecl_core::ir::{ElemType, StorageType};
 use cubecl_core::prelude::{CompiledKernel, KernelDefinition, KernelId};
@@ -28,7 +28,7 @@ pub(super) type Writes = Arc<[bool]>;
 pub(super) struct Visibility(HashMap<KernelId, Writes>);
 
 impl Visibility {
-    /// The buffers that `task` writes. `None` for raw source, whose definition does not state them.
+    /// `None` for raw source, whose definition does not state them.
     pub(super) fn of<C: Compiler>(&mut self, task: &RecordingTask<C>) -> Option<Writes> {
         if let Some(writes) = self.0.get(task.kernel_id()) {
             return Some(writes.clone());
@@ -44,7 +44,7 @@ fn is_written(buffer: &KernelArg) -> bool {
     buffer.visibility == Access::ReadWrite || buffer.ty.is_atomic()
 }
 
-/// Records which buffers a kernel writes, then compiles it with `C`. Without `C` it refuses.
+/// Without `C` it refuses to compile.
 #[derive(Debug, Clone)]
 pub struct RecordingCompiler<C> {
     inner: Option<C>,
@@ -81,7 +81,7 @@ impl<C: Compiler> Compiler for RecordingCompiler<C> {
     }
 }
 
-/// The runtime's compiler while it records, moved instead of cloned: the clone of an unused SPIR-V compiler panics.
+/// Moved instead of cloned: the clone of an unused SPIR-V compiler panics.
 struct Lent<'c, C: Compiler> {
     place: &'c mut C,
     recording: ManuallyDrop<RecordingCompiler<C>>,
@@ -105,7 +105,6 @@ impl<C: Compiler> Drop for Lent<'_, C> {
     }
 }
 
-/// A kernel for this compiler, and facts for its launch.
 pub(super) struct RecordingTask<C: Compiler> {
     task: Box<dyn CubeTask<RecordingCompiler<C>>>,
     /// Built once per launch: the id of a fused kernel is costly.
@@ -119,7 +118,7 @@ impl<C: Compiler> RecordingTask<C> {
         Self { task, id: OnceCell::new(), recorded: RefCell::new(None), compiled: Cell::new(false) }
     }
 
-    /// The kernel's name without path and parameters, which can take many lines.
+    /// Without path and parameters, which can take many lines.
     pub(super) fn name(&self) -> &'static str {
         let full = self.task.name();
         let plain = full.split('<').next().unwrap_or(full);
@@ -130,12 +129,12 @@ impl<C: Compiler> RecordingTask<C> {
         self.id.get_or_init(|| self.task.id())
     }
 
-    /// Whether the runtime compiled the kernel, at its first launch or after a failure.
+    /// At its first launch, or after a failure.
     pub(super) fn was_compiled(&self) -> bool {
         self.compiled.get()
     }
 
-    /// Builds the definition. The launch itself reports a panic here.
+    /// The launch itself reports a panic here.
     fn probe(&self) -> Option<Writes> {
         let mut probe = RecordingCompiler::<C> { inner: None, writes: None };
         let _refused = catch_unwind(AssertUnwindSafe(|| {
@@ -165,7 +164,6 @@ impl Drop for LaunchUnderWay {
     }
 }
 
-/// Stands for the task whose launch is under way.
 struct KernelProxy<C>(PhantomData<fn() -> C>);
 
 impl<C: Compiler> KernelProxy<C> {

@@ -48,10 +48,10 @@ impl From<OffloadError> for MoveFailure {
 
 /// The device underneath, as an adapter drives it.
 pub(crate) trait Device {
-    /// Allocates device memory for the block. False if the driver refuses; a panic counts as a refusal.
+    /// False if the driver refuses; a panic counts as a refusal.
     fn allocate(&mut self, block: BlockId) -> bool;
 
-    /// Starts a transfer. The device memory of an evicted block stays valid until [`finish`](Self::finish).
+    /// The device memory of an evicted block stays valid until [`finish`](Self::finish).
     fn start(
         &mut self,
         paging: &mut Paging,
@@ -59,10 +59,10 @@ pub(crate) trait Device {
         transfer: Transfer,
     ) -> Result<Progress, MoveFailure>;
 
-    /// Called after a move ended: keeps its copy and releases device memory that the block no longer uses.
+    /// After a move ended: keeps its copy and releases device memory that the block no longer uses.
     fn finish(&mut self, paging: &mut Paging, token: Token, outcome: Outcome);
 
-    /// The next transfer that has ended since the last call. `None` for an adapter whose transfers complete at once.
+    /// `None` for an adapter whose transfers complete at once.
     fn poll(&mut self) -> Option<(Token, Result<(), MoveFailure>)> {
         None
     }
@@ -71,8 +71,8 @@ pub(crate) trait Device {
         Err("the adapter has no move to wait for".to_owned().into())
     }
 
-    /// Removes the block, here and from `paging`, if the program has dropped it. An adapter that is notified of every
-    /// drop keeps the default.
+    /// Removes the block, here and from `paging`, if the program has dropped it. Adapters that are notified of every
+    /// drop keep the default.
     fn forget_if_dead(&mut self, _paging: &mut Paging, _block: BlockId) -> bool {
         false
     }
@@ -83,11 +83,10 @@ pub(crate) trait Device {
     /// Returns the allocator's spare slices to the driver.
     fn trim(&mut self);
 
-    /// Releases host memory that only finished uploads still hold. Called before a spill, and before an operation is
-    /// refused because the host is full.
+    /// Releases host memory that only finished uploads still hold.
     fn reclaim_host(&mut self) {}
 
-    /// Whether transfers may start ahead of their operations: for adapters that copy in parallel with the work.
+    /// Whether transfers may start ahead of their operations, because they run in parallel with the work.
     fn may_prefetch(&self) -> bool {
         false
     }

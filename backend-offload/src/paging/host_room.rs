@@ -7,7 +7,6 @@ use crate::tiers::Draft;
 use pager::{Arena, Pager, Preference, Rooms, Shortage, Step, Stop, Tier};
 
 impl Paging {
-    /// Loads a block that is only on the disk to the host, to be read there.
     #[cfg(any(test, feature = "router"))]
     pub(crate) fn load_to_host<D: Device>(
         &mut self,
@@ -18,9 +17,8 @@ impl Paging {
         self.carry_out_all(device, operation, |pager, rooms| pager.steps_to_host(block, rooms))
     }
 
-    /// Whether data that the program creates begins on the host. Data that takes the last bytes below the device could
-    /// not reach it: no block could be evicted for it. So room on the device is made first
-    /// (`new_data_reaches_the_device_when_device_and_host_are_full`).
+    /// Whether data that the program creates begins on the host. Data that took the last bytes below the device could
+    /// not reach it, so room on the device is made first (`new_data_reaches_the_device_when_device_and_host_are_full`).
     pub(crate) fn begins_on_host<D: Device>(&mut self, device: &mut D, bytes: u64, arena: Arena) -> bool {
         if self.pager.place_new(bytes, arena, self.new_data) == Tier::Device {
             return false;
@@ -33,8 +31,7 @@ impl Paging {
         self.pager.place_new(bytes, arena, Preference::Policy) == Tier::Host
     }
 
-    /// Host memory for the program, or `None` if there is no room. Host copies are dropped for it, and blocks spill to
-    /// the disk if there is one.
+    /// `None` if there is no room. Host copies are dropped for it, and blocks spill to the disk.
     pub(crate) fn draft<D: Device>(
         &mut self,
         device: &mut D,
@@ -57,7 +54,6 @@ impl Paging {
         }
     }
 
-    /// Carries out the steps that `next` returns, until it returns none.
     fn carry_out_all<D: Device>(
         &mut self,
         device: &mut D,

@@ -30,7 +30,7 @@ use crate::journal::{Event, Journal};
 use crate::tiers::Share;
 use crate::tiers::{Draft, SlabSource, Tiers};
 use crate::timeline::Watch;
-use pager::{Arena, BlockId, Fault, Pager, Preference, Recorder, Tier};
+use pager::{Arena, BlockId, Fault, Pager, Preference, Recorder};
 
 /// Decisions about one device's blocks, their bytes below the device, and the records of both.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(crate) struct Paging {
     tiers: Tiers,
     journal: Journal,
     counts: Counts,
-    /// The program's preference for data that it creates.
+    /// For data that the program creates.
     new_data: Preference,
     /// The step being watched.
     watch: Option<Box<Watch>>,
@@ -90,17 +90,15 @@ impl Paging {
         self.journal.drain()
     }
 
-    /// The recorder of the program's requests, while a trace is written.
+    /// Present while a trace is written.
     pub(crate) fn recorder(&mut self) -> Option<&mut Recorder> {
         self.pager.recorder()
     }
 
-    /// Registers a block without contents.
     pub(crate) fn insert(&mut self, bytes: u64, arena: Arena) -> BlockId {
         self.pager.insert(bytes, arena)
     }
 
-    /// Registers a block whose contents are on the host.
     #[cfg(feature = "router")]
     pub(crate) fn insert_on_host(&mut self, contents: Draft) -> Result<BlockId, Fault> {
         let block = self.insert(contents.len() as u64, Arena::UNPOOLED);
@@ -112,7 +110,6 @@ impl Paging {
         Ok(block)
     }
 
-    /// Removes a block and its copies below the device.
     pub(crate) fn remove(&mut self, block: BlockId) -> Result<(), Fault> {
         self.tiers.remove(block);
         self.pager.remove(block)
@@ -127,12 +124,11 @@ impl Paging {
         self.pager.prefer(block, preference)
     }
 
-    /// Sets the preference for data that the program creates from now on.
     pub(crate) fn prefer_for_new(&mut self, preference: Preference) {
         self.new_data = preference;
     }
 
-    /// The block's contents changed on the device. Its copies are stale and dropped.
+    /// The block's copies are stale and dropped.
     pub(crate) fn wrote(&mut self, block: BlockId) -> Result<(), Fault> {
         if !self.pager.wrote(block)?.is_empty() {
             self.tiers.remove(block);
@@ -156,7 +152,6 @@ impl Paging {
         Ok(true)
     }
 
-    /// Keeps a copy of the block that a transfer has made.
     pub(crate) fn keep(&mut self, block: BlockId, copy: Draft) {
         self.tiers.keep(block, copy);
     }
@@ -171,7 +166,6 @@ impl Paging {
         self.pager.record();
     }
 
-    /// Damages the block's copy on the host.
     #[cfg(all(test, feature = "router"))]
     pub(crate) fn corrupt(&mut self, block: BlockId) {
         self.tiers.corrupt(block);

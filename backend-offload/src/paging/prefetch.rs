@@ -12,7 +12,6 @@ use crate::tiers::Tiers;
 use pager::{BlockId, Link, Step};
 
 impl Paging {
-    /// Starts moves between device and host.
     pub(super) fn move_ahead<D: Device>(&mut self, device: &mut D) {
         if self.pager.is_looking_ahead() && device.may_prefetch() {
             self.complete_ended(device);
@@ -20,7 +19,7 @@ impl Paging {
         }
     }
 
-    /// Starts to read the blocks that will be loaded next. The pager does not count these reads.
+    /// The pager does not count these reads.
     pub(super) fn read_ahead(&mut self) {
         if self.tiers.has_disk() {
             let soon = self.pager.soon_from_disk(Tiers::READ_AHEAD);
@@ -28,7 +27,7 @@ impl Paging {
         }
     }
 
-    /// Loads blocks from disk into free host memory, or into memory that others can leave at once.
+    /// Into free host memory, or into memory that others can leave at once.
     pub(super) fn load_ahead<D: Device>(&mut self, device: &mut D) {
         if !self.tiers.loads_ahead() {
             return;
@@ -49,14 +48,14 @@ impl Paging {
         }
     }
 
-    /// Writes blocks to disk that will be spilled later. They stay on the host.
+    /// The blocks stay on the host.
     pub(super) fn write_ahead<D: Device>(&mut self, device: &mut D) {
         if self.tiers.has_disk() {
             self.carry_out_ahead(device, Link::ToDisk, |_, _| true);
         }
     }
 
-    /// Carries out the pager's steps that `takes` accepts, until one is incomplete. True if one failed.
+    /// Until a step is incomplete, or `takes` refuses it. True if one failed.
     fn carry_out_ahead<D: Device>(
         &mut self,
         device: &mut D,
@@ -84,7 +83,7 @@ impl Paging {
         }
     }
 
-    /// Cancels moves ahead that hold room below the device. False if there is none.
+    /// Cancels moves that hold room below the device. False if there is none.
     pub(super) fn cancel_ahead(&mut self) -> bool {
         if let Some((token, _)) = self.pager.loading()
             && let Err(fault) = self.pager.ended(token, false)
@@ -97,7 +96,7 @@ impl Paging {
 }
 
 impl<D: Device> Attempt<'_, D> {
-    /// Continues to load the block. True once all its bytes are on the host.
+    /// True once all bytes are on the host.
     pub(super) fn continue_load(&mut self, block: BlockId) -> Result<bool, Halt> {
         if self.device.forget_if_dead(self.paging, block) {
             return Ok(true);
@@ -116,7 +115,7 @@ impl<D: Device> Attempt<'_, D> {
         Ok(true)
     }
 
-    /// Continues to write the block. True once all its bytes are on the disk.
+    /// True once all bytes are on the disk.
     pub(super) fn continue_write(&mut self, block: BlockId) -> Result<bool, Halt> {
         if self.device.forget_if_dead(self.paging, block) {
             return Ok(true);

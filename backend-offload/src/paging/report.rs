@@ -21,7 +21,6 @@ pub(crate) struct Counts {
 }
 
 impl Paging {
-    /// Counters of the pager, the tiers and the adapter.
     pub(crate) fn stats(&self) -> Stats {
         let Self { pager, counts, .. } = self;
         let below = self.tiers.below();

@@ -12,7 +12,7 @@ pub(crate) struct PagingSettings {
     pub oversized: Oversized,
     pub host: Arc<HostPool>,
     pub disk: Option<Arc<Disk>>,
-    /// Computes a checksum of every copy and verifies it before use; adapters overwrite evicted memory.
+    /// Copies have checksums, verified before use; adapters overwrite evicted memory.
     pub paranoid: bool,
     /// The device computes nothing; see [`OffloadConfig::dry_run`](crate::OffloadConfig::dry_run).
     pub dry_run: bool,

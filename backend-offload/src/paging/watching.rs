@@ -6,13 +6,13 @@ use crate::timeline::Reading;
 use crate::timeline::{Stretch, Watch};
 
 impl Paging {
-    /// Starts to watch operations, until [`watched_step`](Self::watched_step).
+    /// Until [`watched_step`](Self::watched_step).
     #[cfg(any(test, feature = "cube", feature = "router"))]
     pub(crate) fn watch_step(&mut self) {
         self.watch = Some(Box::new(Watch::begin(self.reading())));
     }
 
-    /// Ends the watch; `None` if nothing was watched.
+    /// `None` if nothing was watched.
     #[cfg(any(test, feature = "cube", feature = "router"))]
     pub(crate) fn watched_step(&mut self) -> Option<Vec<Stretch>> {
         let watch = self.watch.take()?;

@@ -6,7 +6,6 @@ use super::storage::SharedStorage;
 use burn_ir::TensorId;
 use pager::{Arena, BlockId};
 
-/// A storage that an operation wrote, with the outputs in it.
 struct Fresh<B: SharedStorage> {
     address: usize,
     bytes: u64,
@@ -16,9 +15,8 @@ struct Fresh<B: SharedStorage> {
 impl<B: SharedStorage> State<B> {
     /// Enters the outputs. Each lies in a storage that stays, or in one that the operation wrote.
     ///
-    /// A written storage may be a consumed one, updated in place, or new memory. Addresses cannot tell these apart: the
-    /// allocator may have reused a consumed address, so the answer would depend on timing. Therefore a written storage
-    /// always takes over a consumed block of its size, if there is one.
+    /// A written storage may be a consumed one, updated in place, or new memory at a consumed address: addresses cannot
+    /// tell. So that nothing depends on timing, it takes over a consumed block of its size, if there is one.
     pub(super) fn adopt(
         &mut self,
         work: &Work,
@@ -50,8 +48,8 @@ impl<B: SharedStorage> State<B> {
         self.settle_all(fresh, consumed, reserved, work.name)
     }
 
-    /// Assigns a block to each written storage: a consumed block of the same size, else a block reserved from the
-    /// outputs' shapes. If the backend allocated more than the shapes say, further blocks are inserted here.
+    /// A written storage gets a consumed block of its size, else a reserved one. If the backend allocated more than the
+    /// outputs' shapes say, blocks are inserted here.
     fn settle_all(
         &mut self,
         fresh: Vec<Fresh<B>>,
@@ -92,7 +90,7 @@ impl<B: SharedStorage> State<B> {
         self.paging.pager().get(block).is_some_and(|block| block.bytes == bytes)
     }
 
-    /// Gives the storage a consumed block, whose contents it replaces.
+    /// The storage replaces the block's contents.
     fn inherit(
         &mut self,
         storage: Fresh<B>,

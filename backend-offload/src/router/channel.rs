@@ -36,7 +36,7 @@ impl<B: SharedStorage> RunnerChannel for OffloadChannel<B> {
             raise(&error);
         }
         let settings = registry::start(key).expect("prepared above, and the router starts a device once");
-        OffloadClient::new(device.clone(), settings)
+        OffloadClient::new(device.clone(), &settings)
     }
 
     fn get_tensor_handle(tensor: &TensorIr, client: &Self::Client) -> B::Handle {

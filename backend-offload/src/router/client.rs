@@ -26,7 +26,7 @@ impl<B: SharedStorage> Clone for OffloadClient<B> {
 }
 
 impl<B: SharedStorage> OffloadClient<B> {
-    pub(crate) fn new(device: B::Device, settings: Settings) -> Self {
+    pub(crate) fn new(device: B::Device, settings: &Settings) -> Self {
         let state = State::new(device.clone(), settings);
         Self { state: Arc::new(Mutex::new(state)), device }
     }
@@ -57,7 +57,6 @@ impl<B: SharedStorage> OffloadClient<B> {
         RouterTensor::new(id, shape, dtype, self.clone())
     }
 
-    /// The results of `work` on the inputs.
     fn changed(&self, inputs: &[TensorIr], work: &mut dyn FnMut(&mut [&mut [f32]])) -> Tensors<B> {
         let output =
             |input: &TensorIr| TensorIr::uninit(self.create_empty_handle(), input.shape.clone(), input.dtype);

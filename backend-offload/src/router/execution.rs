@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
 impl<B: SharedStorage> State<B> {
-    /// Runs an operation. If memory did not suffice, reading its outputs returns the error.
+    /// If memory does not suffice, reading the outputs returns the error.
     pub fn execute(&mut self, operation: &OperationIr) -> Result<(), Failure> {
         match operation {
             OperationIr::Drop(tensor) => {
@@ -51,8 +51,8 @@ impl<B: SharedStorage> State<B> {
         self.produce(&work, |state, handles| state.launch(operation, &inputs, handles, &outputs))
     }
 
-    /// Lets `work` change the inputs in place; they become the outputs. An output keeps its input's block unless
-    /// another tensor shares it.
+    /// Lets `work` change the inputs, which become the outputs. An output keeps its input's block unless another tensor
+    /// shares it.
     pub fn change(
         &mut self,
         inputs: &[TensorIr],
@@ -79,7 +79,7 @@ impl<B: SharedStorage> State<B> {
         })
     }
 
-    /// Creates a tensor from the handle that `make` returns outside any operation.
+    /// `make` runs outside any operation.
     pub fn create(
         &mut self,
         tensor: &TensorIr,
@@ -110,7 +110,7 @@ impl<B: SharedStorage> State<B> {
         self.paging.begins_on_host(&mut self.heap, bytes, Arena::UNPOOLED)
     }
 
-    /// Puts the contents on the host. Returns the handle if the host has no room.
+    /// Returns the handle if the host has no room.
     fn put_on_host(&mut self, tensor: &TensorIr, handle: B::Handle) -> Result<(), B::Handle> {
         let (storage, view) = B::split(&handle);
         let contents = B::bytes(&storage);
@@ -135,8 +135,7 @@ impl<B: SharedStorage> State<B> {
         self.view_of(input).is_some_and(|view| B::makes_view(operation, &view))
     }
 
-    /// Whether a change in place can keep the input's storage: the operation consumes the input, no other tensor shares
-    /// the storage, and the elements lie in rows.
+    /// Whether the operation consumes the input, no other tensor shares its storage, and its elements lie in rows.
     pub fn keeps_storage(&self, input: &TensorIr) -> bool {
         let block = self.heap.table.tensor(input.id).and_then(Tensor::block);
         consumes(input)
@@ -152,7 +151,7 @@ impl<B: SharedStorage> State<B> {
         }
     }
 
-    /// Every tensor on the device is created here: makes room, runs `run` and enters the outputs' storages.
+    /// Creates every tensor on the device: makes room, runs `run` and enters the outputs.
     fn produce(
         &mut self,
         work: &Work,

@@ -10,11 +10,10 @@ use std::any::Any;
 use std::sync::Arc;
 use std::thread;
 
-/// The reason why an operation has no outputs.
 pub(super) enum Failure {
-    /// Memory or an input is missing. The outputs are marked as failed, and reading one returns the error.
+    /// Memory or an input is missing. Reading an output returns the error.
     Memory(Arc<OffloadError>),
-    /// This adapter does not support the operation. Reported at once.
+    /// The adapter does not support the operation. Reported at once.
     Refused(OffloadError),
     /// The backend panicked, as it would without this crate. Resumed on the caller's thread.
     Panicked(Box<dyn Any + Send>),
@@ -42,7 +41,7 @@ impl<B: SharedStorage> State<B> {
         self.report(bookkeeping(fault, operation))
     }
 
-    /// Takes the first failure of this thread since the last call.
+    /// The first failure of this thread since the last call.
     pub fn take_failure(&mut self) -> Result<(), ExecutionError> {
         match self.pending.remove(&thread::current().id()) {
             Some(error) => Err(execution_error(&error)),

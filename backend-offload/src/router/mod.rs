@@ -1,34 +1,31 @@
 //! The router adapter: offloading for backends that run Burn's intermediate representation in this process.
 //!
-//! It is a *simulated device*. Flex computes in ordinary memory, so no memory of a graphics card is saved. The adapter
-//! has the whole behaviour of a device under a budget, on any machine. Storages are counted to the byte, evicted (their
-//! bytes are copied to the host tier and freed), and loaded before their next use. It serves machines without a GPU,
-//! toy runs, and tests that run everywhere.
+//! It is a *simulated device*: Flex computes in ordinary memory, which plays the device's. Storages are counted to the
+//! byte, evicted (copied to the host tier and freed), and loaded before their next use, as on a GPU. It serves machines
+//! without a GPU, toy runs, and tests that run everywhere.
 //!
 //! # What moves
 //!
 //! The unit is the backend's *storage*. A Flex tensor is a view (shape, strides, offset) of a counted allocation that
 //! several tensors may share. View and sharing both decide the bits of later results: a strided matrix takes another
-//! path through a matrix product than a contiguous one, and an operation updates an unshared storage in place. So a
-//! storage is evicted with all its tensors at once and loaded under all of them, and each keeps its view. Making
-//! tensors from data again would be shorter but would change results.
+//! path through a product, and an unshared storage is updated in place. So a storage is evicted with all its tensors at
+//! once and loaded under all of them, and each keeps its view.
 //!
 //! # How an operation runs
 //!
 //! An operation holds the device's one lock from start to end, as in Burn's own runner:
 //!
 //! - The pager makes the operands resident and makes room for the outputs.
-//! - The handles go into a scratch runner. Consumed ones are moved and others cloned, so reference counts are those
-//!   of plain Flex.
+//! - The handles go into a scratch runner. Consumed ones are moved and others cloned, so reference counts are those of
+//!   plain Flex.
 //! - The runner executes.
 //! - The outputs' addresses show which outputs lie in a known storage and which in a written one.
 //!
-//! The lock is held while the backend computes, so operations of several threads run one at a time. A program must not
-//! run them inside tasks of the thread pool that the backend computes on.
+//! So operations of several threads run one at a time. A program must not run them inside tasks of the thread pool that
+//! the backend computes on.
 //!
-//! Each operation gets its own Burn `Runner`, because a runner's handle table is private: a storage could not be
-//! evicted from it with its views, nor loaded under the same tensors. A panic in an operation would also poison its
-//! lock, and with it every tensor on the device.
+//! Each operation gets its own Burn `Runner`: its handle table is private, so no storage could be evicted from it or
+//! loaded under the same tensors. A panic would also poison its lock, and with it every tensor on the device.
 //!
 //! Element-wise operations and products in f32 bypass the runner: see `flex`.
 //!
@@ -36,10 +33,10 @@
 //!
 //! # Counting
 //!
-//! Storages of at least `smallest_block` bytes count. The shapes and types of the representation give the outputs'
-//! bytes, so room for them is made *before* an operation. An output that is known to be a view of the input needs none.
-//! An update in place therefore requests slightly more than it uses. If a backend allocates memory that its outputs'
-//! shapes do not show, room for it is made afterwards. Temporary memory within one operation does not count.
+//! Storages of at least `smallest_block` bytes count. The outputs' shapes and types give their bytes, so room is made
+//! *before* an operation. A known view of the input needs none; an update in place requests slightly more than it uses.
+//! If a backend allocates more than its outputs' shapes show, room for it is made afterwards. Temporary memory within
+//! one operation does not count.
 //!
 //! # Refused operations
 //!

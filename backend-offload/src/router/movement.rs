@@ -12,7 +12,7 @@ use crate::tiers::Lease;
 use pager::{BlockId, Outcome, Token};
 use std::sync::Arc;
 
-/// Overwrites evicted storages in paranoid mode: as a float a large odd number, as an index out of every range.
+/// As a float a large odd number, as an index out of every range.
 const PARANOID_FILL: u8 = 0xa5;
 
 /// The device's memory: the storages on the heap, with their tensors.
@@ -34,7 +34,7 @@ impl<B: SharedStorage> State<B> {
         resident.map_err(|error| Failure::Memory(self.report(error)))
     }
 
-    /// The contents on the host. If they changed there, the storage is lost, and all its tensors return the error.
+    /// The contents on the host. If they changed there, all tensors of the storage return the error.
     pub(super) fn verified_copy(&mut self, block: BlockId) -> Result<Lease, Arc<OffloadError>> {
         let loaded = self.paging.load_to_host(&mut self.heap, block, &|| "reading a tensor".to_owned());
         loaded.map_err(|error| self.report(error))?;
@@ -86,7 +86,7 @@ impl<B: SharedStorage> Heap<B> {
         Ok(())
     }
 
-    /// Marks a storage's contents as lost: all its tensors return the error.
+    /// All tensors of a lost storage return the error.
     fn lose(&mut self, paging: &mut Paging, block: BlockId, error: &Arc<OffloadError>) {
         let Some(lost) = self.table.remove_stored(block) else { return };
         for tensor in lost.tensors {
@@ -143,7 +143,7 @@ mod tests {
 
     /// A paranoid device with room for one tensor of [`BYTES`].
     fn device() -> State<Flex> {
-        State::new(FlexDevice, settings())
+        State::new(FlexDevice, &settings())
     }
 
     fn settings() -> Settings {
@@ -177,7 +177,6 @@ mod tests {
         TensorIr { status: TensorStatus::ReadOnly, ..ir }
     }
 
-    /// Makes the tensor resident as the operand of an operation that only reads it.
     fn use_on_device(state: &mut State<Flex>, tensor: &TensorIr) {
         let block = state.heap.table.tensor(tensor.id).and_then(Tensor::block).expect("a block");
         assert!(state.make_resident(&[block], &|| "a test".to_owned()).is_ok());
@@ -197,7 +196,7 @@ mod tests {
     fn new_data_reaches_the_device_when_device_and_host_are_full() {
         let mut settings = settings();
         settings.paging.host = HostPool::new(Limit::bytes(BYTES as u64), Limit::NONE);
-        let mut state = State::new(FlexDevice, settings);
+        let mut state = State::new(FlexDevice, &settings);
         let first = tensor(&mut state, 1, 1.0);
         let second = tensor(&mut state, 2, 2.0);
         use_on_device(&mut state, &second);
@@ -237,7 +236,7 @@ mod tests {
         let mut settings = settings();
         let PagingSettings { dry_run, paranoid, device_budget, .. } = &mut settings.paging;
         (*dry_run, *paranoid, *device_budget) = (true, false, Limit::NONE);
-        let mut state = State::new(FlexDevice, settings);
+        let mut state = State::new(FlexDevice, &settings);
         state.paging.start_recording();
         state.paging.prefer_for_new(Preference::Host);
         let made = tensor(&mut state, 1, 1.0);

@@ -47,7 +47,6 @@ pub fn flops(operation: &OperationIr) -> u64 {
     flops as u64
 }
 
-/// Why the operation cannot run.
 pub fn refusal(operation: &OperationIr) -> Option<OffloadError> {
     use BaseOperationIr::{Scatter, SelectAssign};
     let reason = match operation {
@@ -72,7 +71,6 @@ fn quantized(operation: &OperationIr) -> Option<OffloadError> {
     tensors.any(|tensor| is_quantized(tensor.dtype)).then(|| unsupported(name(operation), QUANTIZED))
 }
 
-/// Why data of this type is refused.
 pub fn data_refusal(dtype: DType) -> Option<OffloadError> {
     is_quantized(dtype).then(|| unsupported("a tensor from quantized data".to_owned(), QUANTIZED))
 }

@@ -12,7 +12,7 @@ use pager::{Block, BlockId, Place, Tier};
 use std::sync::Arc;
 
 impl<B: SharedStorage> State<B> {
-    /// The contents of a tensor. A current host copy is read without device memory.
+    /// A current host copy is read without device memory.
     pub fn read(&mut self, tensor: &TensorIr) -> Result<TensorData, ExecutionError> {
         let name = || "a read".to_owned();
         let work = Work {
@@ -53,8 +53,7 @@ impl<B: SharedStorage> State<B> {
         download::<B>(handle, tensor.shape.clone(), tensor.dtype)
     }
 
-    /// The handle, for use outside this device. Holding it keeps the memory alive; the ledger does not count that
-    /// memory.
+    /// For use outside this device. The handle keeps the memory alive; the ledger does not count it.
     pub fn take(&mut self, tensor: &TensorIr) -> Result<B::Handle, Arc<OffloadError>> {
         let name = || "a tensor handed out".to_owned();
         self.handle(&Work {
@@ -66,7 +65,6 @@ impl<B: SharedStorage> State<B> {
         })
     }
 
-    /// Whether the device and the host both have the contents.
     fn is_clean(&self, block: BlockId) -> bool {
         let clean = Place::Device { clean: Some(Tier::Host) };
         self.paging.pager().get(block).is_some_and(|block| block.place() == clean)

@@ -1,8 +1,8 @@
 //! Runs one operation on the backend underneath.
 //!
-//! Burn's [`Runner`] runs every operation, but hides its handles, numbers them itself, and is lost after a panic. So it
-//! serves one operation at a time: handles are moved in under the operation's ids, and out again. Moving keeps the
-//! reference counts of a plain runner, on which updates in place depend.
+//! Burn's [`Runner`] hides its handles, numbers them itself, and is lost after a panic. So it serves one operation:
+//! handles are moved in under the operation's ids, and out again. Moving keeps the reference counts of a plain runner,
+//! on which updates in place depend.
 
 use burn_backend::Shape;
 use burn_backend::{ExecutionError, TensorData};

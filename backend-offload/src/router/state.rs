@@ -21,12 +21,11 @@ pub(super) struct State<B: SharedStorage> {
     pub(super) smallest_block: u64,
     /// The first failure on each thread since its last synchronisation.
     pub(super) pending: HashMap<ThreadId, Arc<OffloadError>>,
-    /// The most bytes on the device after an operation, if they are recounted after every one.
+    /// Recounted after every operation, if at all.
     #[cfg(feature = "test-util")]
     pub(super) peak_found: Option<u64>,
 }
 
-/// An operation before it runs.
 pub(super) struct Work<'w> {
     pub name: &'w dyn Fn() -> String,
     pub inputs: &'w [TensorIr],
@@ -36,7 +35,6 @@ pub(super) struct Work<'w> {
     pub flops: u64,
 }
 
-/// The memory of an operation's outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OutputMemory {
     /// New memory.
@@ -48,7 +46,7 @@ pub(super) enum OutputMemory {
 }
 
 impl<B: SharedStorage> State<B> {
-    pub fn new(device: B::Device, settings: Settings) -> Self {
+    pub fn new(device: B::Device, settings: &Settings) -> Self {
         Self {
             device,
             paging: Paging::new(&settings.paging, SlabSource::Heap),
@@ -56,11 +54,11 @@ impl<B: SharedStorage> State<B> {
             pending: HashMap::new(),
             #[cfg(feature = "test-util")]
             peak_found: settings.watch_runtime.then_some(0),
-            heap: Heap::new(&settings),
+            heap: Heap::new(settings),
         }
     }
 
-    /// The blocks of the inputs, or an error if an input is missing or failed.
+    /// An error if an input is missing or failed.
     pub(super) fn blocks_of(&mut self, work: &Work) -> Result<Vec<BlockId>, Failure> {
         let mut blocks = Vec::new();
         for input in work.inputs {
@@ -76,13 +74,13 @@ impl<B: SharedStorage> State<B> {
         Ok(blocks)
     }
 
-    /// Releases a tensor, and its storage if no other tensor holds it.
+    /// Its storage goes with the last tensor.
     pub(super) fn release(&mut self, tensor: &TensorIr) {
         let block = self.heap.table.remove_tensor(tensor.id).and_then(|tensor| tensor.block());
         self.remove_unheld(block.as_slice());
     }
 
-    /// Records the hint for the tensor's storage, and releases the tensor if the operation consumes it.
+    /// Releases the tensor if the operation consumes it.
     pub(super) fn prefer(&mut self, tensor: &TensorIr, preference: Preference) {
         if let Some(block) = self.heap.table.tensor(tensor.id).and_then(Tensor::block)
             && let Err(fault) = self.paging.prefer(block, preference)
@@ -94,7 +92,6 @@ impl<B: SharedStorage> State<B> {
         }
     }
 
-    /// Removes the storages that no tensor holds.
     pub(super) fn remove_unheld(&mut self, storages: &[BlockId]) {
         for block in storages {
             if !self.heap.table.is_held(*block) && self.heap.table.remove_stored(*block).is_some() {
@@ -110,7 +107,6 @@ impl<B: SharedStorage> State<B> {
     }
 }
 
-/// Whether the operation consumes the input tensor.
 pub(super) fn consumes(input: &TensorIr) -> bool {
     input.status == TensorStatus::ReadWrite
 }

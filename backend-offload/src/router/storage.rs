@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 /// A backend whose handles split into a storage, possibly shared, and a view, and rejoin unchanged.
 ///
-/// Beyond the signatures: permuting dimensions by the identity returns the same handle, and operations for which
-/// [`makes_view`](Self::makes_view) is true neither allocate nor write.
+/// Permuting dimensions by the identity returns the same handle. Operations for which [`makes_view`](Self::makes_view)
+/// is true neither allocate nor write.
 pub trait SharedStorage: BackendIr {
     /// A counted reference to one allocation.
     type Storage: Clone + Send;
     /// Element type, shape, strides, offset.
     type View: Clone + Send;
 
-    /// Splits a handle, which keeps a reference to the storage.
+    /// The handle keeps a reference to the storage.
     fn split(handle: &Self::Handle) -> (Self::Storage, Self::View);
     /// The inverse of [`split`](Self::split).
     fn join(storage: Self::Storage, view: Self::View) -> Self::Handle;
@@ -24,18 +24,17 @@ pub trait SharedStorage: BackendIr {
     fn allocate(contents: &[u8]) -> Self::Storage;
     /// Zeros, on pages that the operating system provides at first access.
     fn untouched(len: usize) -> Self::Storage;
-    /// A tensor of zeros, on such pages.
     fn blank(tensor: &TensorIr) -> Self::Handle;
     /// Identifies a live allocation.
     fn address(storage: &Self::Storage) -> usize;
     /// The whole allocation, not only a view's part.
     fn bytes(storage: &Self::Storage) -> &[u8];
-    /// The bytes for overwriting, if there is no other reference.
+    /// `None` if there is another reference.
     fn bytes_mut(storage: &mut Self::Storage) -> Option<&mut [u8]>;
     /// Whether the output is a view of the first input, whose own view is `input`.
     fn makes_view(operation: &OperationIr, input: &Self::View) -> bool;
-    /// Runs operations for which this adapter has faster loops: the same numbers in the same layout. Otherwise returns
-    /// the operands.
+    /// Runs operations for which this adapter has faster loops, with the same numbers and layout. Otherwise returns the
+    /// operands.
     fn run(operation: &OperationIr, operands: Vec<Self::Handle>) -> Result<Self::Handle, Vec<Self::Handle>>;
     /// Whether elements lie in the order of the shape, from the storage's start.
     fn is_in_rows(view: &Self::View) -> bool;
@@ -45,7 +44,6 @@ pub trait SharedStorage: BackendIr {
     fn read(view: &Self::View, contents: &[u8]) -> Option<TensorData>;
 }
 
-/// A Flex tensor's view of its storage.
 #[derive(Debug, Clone)]
 pub struct FlexView {
     kind: Kind,
@@ -163,7 +161,7 @@ impl SharedStorage for Flex {
     }
 }
 
-/// Zeros aligned for elements of `size` bytes, without the copy of Flex's `zeros`.
+/// Without the copy of Flex's `zeros`.
 fn zeros(count: usize, size: usize) -> Bytes {
     match size {
         1 => Bytes::from_elems(vec![0u8; count]),

@@ -1,4 +1,4 @@
-//! The table of a device: every tensor that the user holds, its storage, and the tensors that share the storage.
+//! The table of a device: the tensors that the user holds, their storages, and which tensors share one.
 
 use super::storage::SharedStorage;
 use crate::error::OffloadError;
@@ -7,18 +7,22 @@ use pager::BlockId;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A tensor that the user holds.
 pub enum Tensor<B: SharedStorage> {
     /// On the device. Storages too small to be managed have no block.
-    Here { handle: B::Handle, block: Option<BlockId> },
-    /// A tensor whose storage is on the host.
-    Away { view: B::View, block: BlockId },
-    /// A tensor that was never computed.
+    Here {
+        handle: B::Handle,
+        block: Option<BlockId>,
+    },
+    /// Its storage is on the host.
+    Away {
+        view: B::View,
+        block: BlockId,
+    },
     Failed(Arc<OffloadError>),
 }
 
 impl<B: SharedStorage> Tensor<B> {
-    /// The block of its storage; `None` for a failed tensor or a storage too small to be managed.
+    /// `None` for a failed tensor or a storage too small to be managed.
     pub fn block(&self) -> Option<BlockId> {
         match self {
             Self::Here { block, .. } => *block,
@@ -30,13 +34,13 @@ impl<B: SharedStorage> Tensor<B> {
 
 /// One managed storage.
 pub struct Stored {
-    /// The tensors in the storage. Empty only while an operation consumes the last one.
+    /// Empty only while an operation consumes the last tensor.
     pub tensors: Vec<TensorId>,
-    /// The storage's address on the device, if it is there.
+    /// While the storage is on the device.
     pub address: Option<usize>,
 }
 
-/// Tensors and storages. Keeps the three maps consistent and decides nothing.
+/// Keeps the three maps consistent and decides nothing.
 pub struct Table<B: SharedStorage> {
     tensors: HashMap<TensorId, Tensor<B>>,
     stored: HashMap<BlockId, Stored>,
@@ -68,13 +72,12 @@ impl<B: SharedStorage> Table<B> {
         self.stored.get(&block).is_some_and(|stored| stored.tensors.len() > 1)
     }
 
-    /// Adds a storage at `address`, without tensors.
     pub fn add_stored(&mut self, block: BlockId, address: usize) {
         self.stored.insert(block, Stored { tensors: Vec::new(), address: Some(address) });
         self.by_address.insert(address, block);
     }
 
-    /// Changes the address of a storage without tensors.
+    /// For a storage without tensors.
     pub fn readdress(&mut self, block: BlockId, address: usize) {
         let old = self.stored(block).address.replace(address);
         self.forget_address(old, block);
@@ -88,7 +91,7 @@ impl<B: SharedStorage> Table<B> {
         self.tensors.insert(id, Tensor::Here { handle, block });
     }
 
-    /// Adds the only tensor of a storage that was never on the device.
+    /// The only tensor of a storage that was never on the device.
     pub fn add_away(&mut self, id: TensorId, view: B::View, block: BlockId) {
         self.stored.insert(block, Stored { tensors: vec![id], address: None });
         self.tensors.insert(id, Tensor::Away { view, block });
@@ -98,8 +101,7 @@ impl<B: SharedStorage> Table<B> {
         self.tensors.insert(id, Tensor::Failed(error));
     }
 
-    /// Removes a tensor. Its storage stays, even without tensors: the caller then calls
-    /// [`remove_stored`](Self::remove_stored).
+    /// The storage stays, even without tensors: the caller then calls [`remove_stored`](Self::remove_stored).
     pub fn remove_tensor(&mut self, id: TensorId) -> Option<Tensor<B>> {
         let tensor = self.tensors.remove(&id)?;
         if let Some(block) = tensor.block() {
@@ -114,7 +116,7 @@ impl<B: SharedStorage> Table<B> {
         Some(stored)
     }
 
-    /// Splits the handles of all tensors of a storage into storage and view; returns the last reference to the storage.
+    /// Splits the handles of all tensors of a storage; returns the last reference to the storage.
     pub fn send_away(&mut self, block: BlockId) -> Option<B::Storage> {
         let stored = self.stored.get_mut(&block).expect("a managed storage");
         let mut last = None;
@@ -130,7 +132,7 @@ impl<B: SharedStorage> Table<B> {
         last
     }
 
-    /// Joins the views of all tensors of a storage with it again; they share it as before.
+    /// Joins the views of all tensors of a storage with it again.
     pub fn bring_back(&mut self, block: BlockId, storage: &B::Storage) {
         let stored = self.stored.get_mut(&block).expect("a managed storage");
         let address = B::address(storage);
@@ -143,7 +145,6 @@ impl<B: SharedStorage> Table<B> {
         }
     }
 
-    /// Any tensor's reference to a storage on the device.
     pub fn reference(&self, block: BlockId) -> Option<B::Storage> {
         let first = self.stored.get(&block)?.tensors.first()?;
         match self.tensors.get(first)? {
@@ -152,8 +153,7 @@ impl<B: SharedStorage> Table<B> {
         }
     }
 
-    /// Recounts the bytes of storages of at least `smallest` bytes on the device, including `outputs` that are not
-    /// entered yet.
+    /// Recounts the bytes of storages of at least `smallest` bytes, including `outputs` that are not entered yet.
     pub fn bytes_on_device(&self, smallest: u64, outputs: &[B::Handle]) -> u64 {
         let mut storages = HashMap::new();
         let entered = self.tensors.values().filter_map(|tensor| match tensor {
@@ -167,7 +167,6 @@ impl<B: SharedStorage> Table<B> {
         storages.into_values().filter(|bytes| *bytes >= smallest).sum()
     }
 
-    /// Frees the address for the next storage there.
     fn forget_address(&mut self, address: Option<usize>, block: BlockId) {
         if let Some(address) = address
             && self.by_address.get(&address) == Some(&block)

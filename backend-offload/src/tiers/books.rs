@@ -1,5 +1,5 @@
 //! The books of the host pool: bytes in use, idle and page-locked. They allocate and free no memory, so their lock is
-//! held only for a look-up.
+//! short.
 
 use super::shelves::Shelves;
 use super::slab::Slab;
@@ -29,7 +29,6 @@ struct Peaks {
     reserved: u64,
 }
 
-/// A snapshot of the pool.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HostUsage {
     pub limit: Limit,
@@ -40,7 +39,7 @@ pub(crate) struct HostUsage {
     pub pageable_fallbacks: u64,
 }
 
-/// The answer to a request for a slab. Its bytes are already counted.
+/// The answer to a request. Its bytes are already counted.
 pub(super) enum Granted {
     FromShelf(Slab),
     ToAllocate { pinned: bool },
@@ -82,13 +81,12 @@ impl Books {
         }
     }
 
-    /// Resets the peaks to the present values.
     pub(super) fn reset_peaks(&mut self) {
         self.peaks.recent = self.in_use;
         self.peaks.reserved = self.reserved();
     }
 
-    /// Counts `len` bytes, or refuses them. Adds slabs to free to `freed`.
+    /// Counts `len` bytes, or refuses them. Slabs to free are added to `freed`.
     pub(super) fn grant(&mut self, len: usize, wants_pinned: bool, freed: &mut Vec<Slab>) -> Option<Granted> {
         let bytes = len as u64;
         if !self.limit.allows_more(self.in_use, bytes) {
@@ -117,14 +115,13 @@ impl Books {
         Some(Granted::ToAllocate { pinned })
     }
 
-    /// Called before `in_use` changes, so that a request whose allocation fails does not count.
+    /// Called before `in_use` changes, so that a failed allocation does not count.
     fn note_peaks(&mut self) {
         self.peaks.ever = self.peaks.ever.max(self.in_use);
         self.peaks.recent = self.peaks.recent.max(self.in_use);
     }
 
-    /// Records that the driver refused to lock granted memory; ordinary memory replaces it. True the first time. Adds
-    /// slabs to free to `freed`.
+    /// Ordinary memory replaces granted memory that the driver refused to lock. True the first time.
     pub(super) fn unpin(&mut self, len: usize, freed: &mut Vec<Slab>) -> bool {
         self.pinned -= len as u64;
         self.pageable_fallbacks += 1;
@@ -137,13 +134,12 @@ impl Books {
         self.in_use -= len as u64;
     }
 
-    /// Removes ordinary idle slabs until in use plus idle is at most the peak.
     fn trim_to_peak(&mut self) -> Vec<Slab> {
         let excess = self.reserved().saturating_sub(self.peaks.ever.max(self.in_use));
         self.shelves.trim(excess)
     }
 
-    /// Takes a slab back. Returns all idle slabs, to be freed, if they exceed the peak.
+    /// Takes a slab back. Returns all idle slabs if they exceed the peak.
     pub(super) fn put_back(&mut self, slab: Slab) -> Vec<Slab> {
         self.note_peaks();
         self.in_use -= slab.bytes().len() as u64;
@@ -151,7 +147,6 @@ impl Books {
         if self.shelves.bytes() > self.peaks.ever { self.clear_shelves() } else { Vec::new() }
     }
 
-    /// Removes all idle slabs, to be freed.
     pub(super) fn clear_shelves(&mut self) -> Vec<Slab> {
         let slabs = self.shelves.clear();
         let pinned = slabs.iter().filter(|slab| slab.is_pinned()).map(|slab| slab.bytes().len() as u64);

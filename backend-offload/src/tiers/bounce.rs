@@ -1,12 +1,11 @@
 //! The buffers that blocks pass on the way to and from the disk.
 //!
-//! Spilled blocks are written, and blocks needed soon are read, in the background. This takes at most
-//! [`BACKGROUND_BUFFERS`] buffers; the rest is for the block that the program waits for
-//! (`blocks_are_written_in_the_background_in_a_bounded_number_of_buffers`).
+//! Background transfers take at most [`BACKGROUND_BUFFERS`] of them; the rest is for the block that the program waits
+//! for (`blocks_are_written_in_the_background_in_a_bounded_number_of_buffers`).
 //!
-//! A block counts as spilled once all its bytes are in buffers, so a write can fail while no caller waits. The buffer
-//! then keeps the contents and serves reads. No block is written until a repetition succeeds; the next spilled block
-//! gets the error (`a_failed_background_write_keeps_its_contents_and_fails_the_next_block`).
+//! A block counts as spilled once all its bytes are in buffers. If a write fails, its buffer keeps the contents and
+//! serves reads. No block is written until a repetition succeeds; the next spilled block gets the error
+//! (`a_failed_background_write_keeps_its_contents_and_fails_the_next_block`).
 //!
 //! A dropped block waits for its own pieces, so none overwrites another block's place
 //! (`a_block_dropped_while_it_is_written_overwrites_no_other_block`).
@@ -29,7 +28,6 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-/// The most bytes of one transfer.
 pub(super) const PIECE: usize = 4 << 20;
 
 pub(super) const BUFFERS: usize = 8;
@@ -47,7 +45,6 @@ pub(super) struct Bounce {
     /// Number of the next pieces that fail.
     #[cfg(test)]
     pub(super) broken: Arc<std::sync::atomic::AtomicU8>,
-    /// Fails every n-th piece in the fault's direction.
     #[cfg(feature = "test-util")]
     pub(super) breaks_every: Option<(DiskFault, u64)>,
     /// Pieces counted for `breaks_every`.
@@ -55,7 +52,6 @@ pub(super) struct Bounce {
     moved: std::cell::Cell<u64>,
 }
 
-/// A part of a block in a buffer.
 struct Piece {
     part: Part,
     direction: Direction,
@@ -66,15 +62,13 @@ struct Piece {
     fault: Option<DiskFault>,
 }
 
-/// A part of a block, and its position in the file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Part {
-    /// Number of the block among all ever spilled.
+    /// Number of the block, in the order of spills.
     pub owner: u64,
     pub place: u64,
     /// Bytes in the file.
     pub len: usize,
-    /// Bytes of the whole block.
     pub block: usize,
 }
 
@@ -134,7 +128,6 @@ impl Bounce {
         buffer[bytes.len()..].fill(0);
     }
 
-    /// Moves a part between a spare buffer and the file, in the background if `background`.
     pub(super) fn begin(&mut self, slot: usize, part: Part, direction: Direction, background: bool) {
         assert!(self.pieces[slot].is_none(), "the buffer is in use");
         let bytes = self.memory.part(slot, part.len);
@@ -163,7 +156,7 @@ impl Bounce {
         }
     }
 
-    /// Moves a part at once. Nothing else may use the buffer.
+    /// Moves a part at once, in a buffer that nothing else uses.
     fn run(&self, slot: usize, part: &Part, direction: Direction) -> io::Result<()> {
         // SAFETY: the caller has the buffer to itself.
         let bytes = unsafe { self.memory.part(slot, part.len).as_mut() };
@@ -207,12 +200,11 @@ impl Bounce {
         }
     }
 
-    /// Whether the piece is known to have ended.
     pub(super) fn has_landed(&self, slot: usize) -> bool {
         matches!(self.pieces[slot], Some(Piece { progress: Progress::Landed(_), .. }))
     }
 
-    /// Passes a read piece to `work` and frees its buffer. A failed write is passed too, but stays.
+    /// Passes a read piece to `work` and frees its buffer. A failed write stays.
     pub(super) fn take(&mut self, slot: usize, work: impl FnOnce(&[u8])) -> io::Result<()> {
         self.land(slot);
         let piece = self.pieces[slot].take().expect("the buffer has a piece");
@@ -262,7 +254,6 @@ impl Bounce {
         self.unwritten().find(|piece| piece.part.owner == owner).and_then(Piece::error).map(same)
     }
 
-    /// Whether a failed write remains.
     pub(super) fn has_failed(&self) -> bool {
         self.unwritten().next().is_some()
     }
@@ -290,7 +281,7 @@ impl Bounce {
         self.repeat_failed()
     }
 
-    /// Starts to read a part. False without a free buffer, or while the block is written.
+    /// False without a free buffer, or while the block is written.
     pub(super) fn read_ahead(&mut self, part: Part) -> bool {
         if self.find(part.owner, part.place).is_some() {
             return true;
@@ -334,7 +325,7 @@ impl Bounce {
         !self.slots_of(|piece| piece.part.owner == owner && piece.direction == Direction::Read).is_empty()
     }
 
-    /// Waits for a block's pieces of one or both directions, and drops them.
+    /// Waits for a block's pieces, and drops them.
     pub(super) fn forget(&mut self, owner: u64, direction: Option<Direction>) {
         let is_it = |piece: &Piece| {
             piece.part.owner == owner && direction.is_none_or(|direction| direction == piece.direction)
@@ -391,7 +382,6 @@ impl Bounce {
         None
     }
 
-    /// Buffers with reads, ended or under way.
     #[cfg(test)]
     pub(super) fn reads(&self) -> usize {
         self.slots_of(|piece| piece.direction == Direction::Read).len()

@@ -1,7 +1,7 @@
 //! One device's copies on the host and on the disk, by block.
 //!
-//! If a block that is being written ahead changes, its place on the disk is released. If it must spill first, the
-//! program waits while the rest is written (`a_block_written_ahead_is_spilled_with_its_present_contents`).
+//! A changed block loses the place of its write ahead. A spill waits for the rest of the write
+//! (`a_block_written_ahead_is_spilled_with_its_present_contents`).
 
 use super::bounce::BACKGROUND_BUFFERS;
 use super::checksum::checksum;
@@ -15,7 +15,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// A device's blocks in the tiers below it.
 #[derive(Debug)]
 pub(crate) struct Tiers {
     pool: Arc<HostPool>,
@@ -26,9 +25,9 @@ pub(crate) struct Tiers {
     traffic: Arc<Traffic>,
     copies: HashMap<BlockId, Kept>,
     spilled: HashMap<BlockId, Spilled>,
-    /// The block that is being written ahead. It stays on the host.
+    /// The block that is written ahead. It stays on the host.
     ahead: Option<(BlockId, Writing)>,
-    /// The block that is being loaded ahead.
+    /// The block that is loaded ahead.
     loading: Option<(BlockId, Draft, Landing)>,
 }
 
@@ -37,18 +36,17 @@ pub(crate) struct Tiers {
 pub(crate) struct Below {
     pub pool: Arc<HostPool>,
     pub disk: Option<Arc<Disk>>,
-    /// Bytes that the program's own buffers move to and from the disk.
     pub traffic: Arc<Traffic>,
 }
 
-/// Bytes of the program's own buffers written to the disk and read from it, for one device.
+/// Bytes that the program's own buffers move to and from the disk, for one device.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     pub written: AtomicU64,
     pub read: AtomicU64,
 }
 
-/// The share of a block that an edit writes. A whole write needs no read from the disk.
+/// A whole write needs no read from the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Share {
     Whole,
@@ -62,7 +60,6 @@ struct Kept {
 }
 
 impl Tiers {
-    /// Maximum number of blocks that are read ahead.
     pub const READ_AHEAD: usize = BACKGROUND_BUFFERS;
 
     pub fn new(pool: Arc<HostPool>, source: SlabSource, paranoid: bool) -> Self {
@@ -72,18 +69,15 @@ impl Tiers {
         Self { pool, source, paranoid, disk: None, traffic, copies, spilled, ahead, loading }
     }
 
-    /// Adds a disk below the host, if there is one.
     pub fn above(self, disk: Option<Arc<Disk>>) -> Self {
         Self { disk: disk.map(Disk::join), ..self }
     }
 
-    /// Whether a disk is below the host.
     pub fn has_disk(&self) -> bool {
         self.disk.is_some()
     }
 
-    /// Whether blocks are loaded ahead. With several devices on one disk they are not: another device could not reclaim
-    /// the memory.
+    /// Not with several devices on one disk: another device could not reclaim the memory.
     pub fn loads_ahead(&self) -> bool {
         self.disk.as_ref().is_some_and(|disk| disk.has_one_device())
     }
@@ -94,22 +88,19 @@ impl Tiers {
         Rooms { host: self.pool.room(), disk, page: ALIGNMENT }
     }
 
-    /// The shared tiers below the device.
     pub fn below(&self) -> Below {
         Below { pool: self.pool.clone(), disk: self.disk.as_deref().cloned(), traffic: self.traffic.clone() }
     }
 
-    /// The memory of the host tier, shared with other devices.
     pub fn pool(&self) -> &Arc<HostPool> {
         &self.pool
     }
 
-    /// Allocates memory for a copy of `len` bytes, to be [kept](Self::keep) once it is written.
+    /// Memory for a copy, to be [kept](Self::keep) once it is written.
     pub fn draft(&self, len: usize) -> Result<Draft, String> {
         self.pool.draft(len, self.source).ok_or_else(|| "the host has no memory left for it".to_owned())
     }
 
-    /// Keeps `draft` as the block's copy, in place of an earlier one.
     pub fn keep(&mut self, block: BlockId, draft: Draft) {
         let copy = self.seal(draft.seal());
         self.copies.insert(block, copy);
@@ -141,8 +132,8 @@ impl Tiers {
         Ok(())
     }
 
-    /// Continues to write the block to the disk in the background; it stays on the host. Replaces a write ahead of
-    /// another block. True once the disk has all its bytes.
+    /// Continues to write the block in the background, in place of a write ahead of another block. True once the disk
+    /// has all its bytes.
     pub fn write_ahead(&mut self, block: BlockId) -> Result<bool, OffloadError> {
         let begun = self.ahead.take().filter(|(id, _)| *id == block);
         let Some(disk) = &self.disk else { return Ok(false) };
@@ -164,20 +155,19 @@ impl Tiers {
         Ok(false)
     }
 
-    /// Cancels the write ahead, which releases disk space, and the load ahead, which releases host memory. False if
-    /// there is neither.
+    /// Cancels both transfers ahead, which releases disk space and host memory. False if there is none.
     pub fn cancel_ahead(&mut self) -> bool {
         self.ahead.take().is_some() | self.loading.take().is_some()
     }
 
-    /// Allocates host memory to load a block of `len` bytes ahead. False if there is none.
+    /// False without host memory.
     pub fn begin_load(&mut self, block: BlockId, len: u64) -> bool {
         let draft = self.draft(len as usize).ok();
         self.loading = draft.map(|draft| (block, draft, Landing::default()));
         self.loading.is_some()
     }
 
-    /// Continues to load the begun block without waiting. True once it is on the host; the disk keeps its copy.
+    /// Continues without waiting. True once the block is on the host; the disk keeps its copy.
     pub fn load_ahead(&mut self, block: BlockId) -> Result<bool, OffloadError> {
         let Some((_, mut draft, landing)) = self.loading.take_if(|(id, ..)| *id == block) else {
             return Err(missing("raising a block ahead", block, "it was not begun"));
@@ -196,7 +186,7 @@ impl Tiers {
         self.spilled.get(&block).ok_or_else(|| missing("raising a block", block, "it is not on the disk"))
     }
 
-    /// Loads the block from the disk into host memory. The disk keeps its copy.
+    /// The disk keeps its copy.
     pub fn load(&mut self, block: BlockId, len: u64) -> Result<(), OffloadError> {
         let begun = self.loading.take_if(|(id, ..)| *id == block);
         let (mut draft, landing) = match begun {
@@ -209,7 +199,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// The error for memory that other devices or the program have taken.
+    /// Other devices or the program have taken the memory.
     fn refused(&self, wanted: u64) -> OffloadError {
         let usage = self.pool.usage();
         OffloadError::HostRefused {
@@ -220,7 +210,7 @@ impl Tiers {
         }
     }
 
-    /// Starts to read blocks that will be loaded soon. Best effort: allocates no memory and never fails.
+    /// Best effort: allocates no memory and never fails.
     pub fn read_ahead(&self, soon: &[BlockId]) {
         if let Some(disk) = &self.disk {
             let loading = self.loading.as_ref().map(|(block, ..)| block);
@@ -230,7 +220,7 @@ impl Tiers {
         }
     }
 
-    /// Drops the copy on one tier of a block with another copy.
+    /// Drops one of the block's copies.
     pub fn drop_copy(&mut self, block: BlockId, tier: Tier) {
         if tier == Tier::Disk {
             self.spilled.remove(&block);
@@ -245,17 +235,15 @@ impl Tiers {
         Kept { lease, checksum }
     }
 
-    /// Whether the memory of the block's copy is shared, for example with an upload.
+    /// Whether the copy's memory is shared, for example with an upload.
     pub fn is_lent(&self, block: BlockId) -> bool {
         self.get(block).is_some_and(Lease::is_shared)
     }
 
-    /// The block's copy, without verification.
     pub fn get(&self, block: BlockId) -> Option<&Lease> {
         self.copies.get(&block).map(|copy| &copy.lease)
     }
 
-    /// The block's copy, verified against its checksum.
     pub fn verified(&self, block: BlockId) -> Result<Lease, OffloadError> {
         let copy = self
             .copies
@@ -276,8 +264,8 @@ impl Tiers {
         self.forget_below(block);
     }
 
-    /// Edits `share` of the block's copy of `len` bytes: in place, in a duplicate if an upload still reads it, or in
-    /// zeros if the block has no copy. Returns false and changes nothing if there is no memory.
+    /// Edits the block's copy of `len` bytes: in place, in a duplicate if an upload still reads it, or in zeros without
+    /// a copy. False, and nothing changed, without memory.
     pub fn edit(&mut self, block: BlockId, len: usize, share: Share, edit: impl FnOnce(&mut [u8])) -> bool {
         if let Some(copy) = self.copies.get_mut(&block)
             && let Some(bytes) = copy.lease.bytes_mut()
@@ -299,7 +287,6 @@ impl Tiers {
         true
     }
 
-    /// The block's bytes on the disk.
     #[cfg(test)]
     pub fn on_disk(&self, block: BlockId) -> Option<Vec<u8>> {
         let spilled = self.spilled.get(&block)?;
@@ -309,13 +296,11 @@ impl Tiers {
         Some(bytes)
     }
 
-    /// The block that is being loaded ahead, with its bytes.
     #[cfg(test)]
     pub fn loading(&self) -> Option<(BlockId, u64)> {
         self.loading.as_ref().map(|(block, draft, _)| (*block, draft.len() as u64))
     }
 
-    /// Bytes of all blocks on the disk.
     #[cfg(test)]
     pub fn held_on_disk(&self) -> u64 {
         self.spilled.values().map(|spilled| spilled.len() as u64).sum()
@@ -427,7 +412,6 @@ mod tests {
         assert_eq!(disk.usage().peak, ALIGNMENT);
     }
 
-    /// Continues until the block is on the host.
     fn load_to_the_end(tiers: &mut Tiers) {
         while !tiers.load_ahead(BLOCK).expect("as it was written") {
             std::thread::yield_now();

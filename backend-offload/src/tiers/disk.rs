@@ -4,12 +4,11 @@
 //! (`a_full_disk_is_refused_at_the_start_and_one_that_fills_up_later_does_no_harm`). A folder in memory or on another
 //! machine is accepted with a warning (`a_folder_in_memory_is_accepted_with_a_warning`).
 //!
-//! The file vanishes when the process ends, even if it is killed (`a_killed_run_leaves_nothing_on_the_disk`). On a file
-//! system without nameless files, the name is removed at once
-//! (`a_file_system_without_nameless_files_gets_files_whose_names_vanish_at_once`).
+//! The file vanishes with the process (`a_killed_run_leaves_nothing_on_the_disk`). Where files need names, the name is
+//! removed at once (`a_file_system_without_nameless_files_gets_files_whose_names_vanish_at_once`).
 //!
-//! Reads and writes bypass the system's cache if the file system allows it: cached pages would take memory that the
-//! host budget leaves to others.
+//! Transfers bypass the system's cache where possible: cached pages would take memory that the host budget leaves to
+//! others.
 
 mod reading;
 
@@ -30,7 +29,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// The file and the allocation of its parts. All devices of a process share it.
+/// All devices of a process share one disk.
 #[derive(Debug)]
 pub(crate) struct Disk {
     folder: PathBuf,
@@ -39,16 +38,12 @@ pub(crate) struct Disk {
     /// Lock order: before the books.
     bounce: Mutex<Bounce>,
     books: Mutex<Books>,
-    /// Number of blocks whose spill ever began.
     spilled: AtomicU64,
-    /// Number of devices whose blocks spill here.
     devices: AtomicUsize,
-    /// Number of the next reads and writes that fail.
     #[cfg(test)]
     pub(crate) broken: Arc<std::sync::atomic::AtomicU8>,
 }
 
-/// A device's use of the disk; the disk counts these.
 #[derive(Debug)]
 pub(super) struct Joined(Arc<Disk>);
 
@@ -58,11 +53,11 @@ struct Books {
     peak: u64,
 }
 
-/// A block's contents on the disk, or in buffers that are being written. Dropping it frees its part of the file.
+/// A block's contents on the disk, or in buffers that are being written. A drop frees its part of the file.
 #[derive(Debug)]
 pub(super) struct Spilled {
     disk: Arc<Disk>,
-    /// The block's number, in the order of spills.
+    /// In the order of spills.
     number: u64,
     parts: Vec<Range<u64>>,
     len: usize,
@@ -73,15 +68,13 @@ pub(super) struct Spilled {
 #[derive(Debug)]
 pub(super) struct Writing {
     spilled: Spilled,
-    /// Number of pieces whose write has begun.
     begun: usize,
-    /// Bytes of the block before the last begun piece, and up to its end.
+    /// Bounds of the last begun piece.
     last: usize,
     end: usize,
     checksum: Checksum,
 }
 
-/// The state of a background write.
 #[derive(Debug)]
 pub(super) enum BackgroundWrite {
     UnderWay(Writing),
@@ -121,13 +114,11 @@ pub fn disk_speed(folder: &Path, bytes: usize) -> Result<DiskSpeed, OffloadError
     Ok(DiskSpeed { write: bytes as f64 / written, read: bytes as f64 / read })
 }
 
-/// Free bytes on the disk of `folder`.
 pub(crate) fn free_on(folder: &Path) -> Option<u64> {
     system::free_on(folder)
 }
 
 impl Disk {
-    /// Allocates `len` bytes on the disk of `folder`.
     pub(crate) fn open(folder: &Path, len: u64) -> Result<Arc<Self>, OffloadError> {
         Self::open_by(folder, len, Means::RingIfAny)
     }
@@ -172,13 +163,11 @@ impl Disk {
         })
     }
 
-    /// Registers a device whose blocks spill here.
     pub(super) fn join(self: Arc<Self>) -> Joined {
         self.devices.fetch_add(1, Ordering::Relaxed);
         Joined(self)
     }
 
-    /// Whether only one device's blocks spill here.
     pub(super) fn has_one_device(&self) -> bool {
         self.devices.load(Ordering::Relaxed) == 1
     }
@@ -200,7 +189,7 @@ impl Disk {
         DiskUsage { in_use: self.len - books.extents.left(), peak: books.peak, len: self.len }
     }
 
-    /// Allocates parts of the file with `len` bytes in total; `None` if it has no room.
+    /// Parts of the file with `len` bytes in total; `None` without room.
     pub(crate) fn take(&self, len: u64) -> Option<Vec<Range<u64>>> {
         let mut books = self.books();
         let taken = books.extents.take(len);
@@ -216,18 +205,17 @@ impl Disk {
         &self.folder
     }
 
-    /// Reads whole pages at `place` while the caller waits. `into` is aligned to a page.
+    /// Waits. `into` is aligned to a page.
     pub(crate) fn read_pages(&self, place: u64, into: &mut [u8]) -> io::Result<()> {
         system::read(&self.file, into, place)
     }
 
-    /// Writes whole pages, as [`read_pages`](Self::read_pages) reads them.
+    /// As [`read_pages`](Self::read_pages).
     pub(crate) fn write_pages(&self, place: u64, from: &[u8]) -> io::Result<()> {
         system::write(&self.file, from, place)
     }
 
-    /// Writes `bytes` to a part of the file. On return they are copied out of the caller's memory; the last pieces may
-    /// still be in flight.
+    /// On return `bytes` are copied; the last pieces may still be in flight.
     pub(super) fn write(self: &Arc<Self>, bytes: &[u8]) -> Result<Spilled, OffloadError> {
         let repeated = self.bounce().repeat_failed();
         repeated.map_err(|failure| self.failed_to_write(failure))?;
@@ -238,7 +226,7 @@ impl Disk {
         self.writing(number, parts, bytes.len()).finish(bytes)
     }
 
-    /// Begins a background write of a block of `len` bytes; `None` if the file has no room.
+    /// `None` without room in the file.
     pub(super) fn begin_in_background(self: &Arc<Self>, len: usize) -> Option<Writing> {
         let parts = self.take(len as u64)?;
         let number = self.spilled.fetch_add(1, Ordering::Relaxed);
@@ -250,13 +238,12 @@ impl Disk {
         Writing { spilled, begun: 0, last: 0, end: 0, checksum: Checksum::default() }
     }
 
-    /// Waits until all spilled blocks are on the disk.
     fn wait_for_writes(&self) -> Result<(), OffloadError> {
         self.bounce().wait_for_all_writes().map_err(|failure| self.failed_to_write(failure))
     }
 
-    /// Starts to read blocks that will be loaded soon, in order, as far as buffers are free. Does not wait. Reads ahead
-    /// of other blocks are cancelled, except for `loading`.
+    /// Starts to read blocks in this order, as far as buffers are free. Reads ahead of others are cancelled, except for
+    /// `loading`.
     pub(super) fn read_ahead(&self, soon: &[&Spilled], loading: Option<&Spilled>) {
         let Ok(mut bounce) = self.bounce.try_lock() else { return };
         bounce
@@ -268,13 +255,11 @@ impl Disk {
         }
     }
 
-    /// Number of buffers that hold reads ahead.
     #[cfg(test)]
     pub(crate) fn ahead(&self) -> usize {
         self.bounce().reads()
     }
 
-    /// Injects `fault` into every n-th transfer of its kind.
     #[cfg(feature = "test-util")]
     pub(crate) fn break_every(&self, fault: (crate::faults::DiskFault, u64)) {
         self.bounce().breaks_every = Some(fault);
@@ -299,7 +284,7 @@ impl Disk {
         self.failed("writing", (part.owner, part.block), Some(part.place), &error.to_string())
     }
 
-    /// An error for a block: its number, its bytes, and the file position of its first or of the failed part.
+    /// The error of a block, at the file position of its first or of the failed part.
     fn failed(
         &self,
         attempted: &str,
@@ -317,8 +302,7 @@ impl Disk {
 }
 
 impl Writing {
-    /// Copies at most `pieces` pieces of the block into buffers from `spare`, and starts to write them. True once all
-    /// pieces have begun.
+    /// Copies at most `pieces` pieces into buffers from `spare`, and starts to write them. True once all have begun.
     fn write_pieces(
         &mut self,
         bounce: &mut Bounce,
@@ -338,7 +322,7 @@ impl Writing {
         self.end == bytes.len()
     }
 
-    /// Writes the remaining pieces. `bytes` is the whole block, unchanged since the write began.
+    /// `bytes` is the whole block, unchanged since the write began.
     pub(super) fn finish(mut self, bytes: &[u8]) -> Result<Spilled, OffloadError> {
         let disk = self.spilled.disk.clone();
         // The lock must be released before the block drops, because its drop locks the buffers.
@@ -351,8 +335,7 @@ impl Writing {
         Ok(self.sealed(bytes))
     }
 
-    /// Continues the write with buffers that no caller waits for. The caller copies no more bytes than these buffers
-    /// hold.
+    /// Copies no more bytes than the free background buffers hold.
     pub(super) fn continue_in_background(mut self, bytes: &[u8]) -> Result<BackgroundWrite, OffloadError> {
         let disk = self.spilled.disk.clone();
         let Ok(mut bounce) = disk.bounce.try_lock() else { return Ok(BackgroundWrite::UnderWay(self)) };
@@ -383,7 +366,6 @@ impl Spilled {
         self.disk.failed(attempted, (self.number, self.len), place, reason)
     }
 
-    /// The pieces of a block, in order; each passes through one buffer.
     fn pieces(&self) -> impl Iterator<Item = Part> {
         let (owner, block) = (self.number, self.len);
         self.parts.iter().flat_map(move |part| {
@@ -423,14 +405,13 @@ impl Drop for Spilled {
     }
 }
 
-/// A disk in memory of `pages` pages, or `None` without a file system in memory. Tests of blocks use it to avoid the
-/// drive.
+/// `None` without a file system in memory.
 #[cfg(test)]
 pub(crate) fn in_memory(pages: u64) -> Option<Arc<Disk>> {
     in_memory_by(Means::RingIfAny, pages)
 }
 
-/// A disk in memory whose transfers end in the order that `seed` sets, under any load of the machine.
+/// Transfers end in the order that `seed` sets, under any load.
 #[cfg(test)]
 pub(crate) fn scheduled(pages: u64, seed: u64) -> Option<Arc<Disk>> {
     in_memory_by(Means::Schedule(seed), pages)

@@ -1,20 +1,17 @@
-//! Memory for dry runs: an address range that shows the same 64 MiB again and again.
+//! Memory for dry runs: an address range that repeats the same 64 MiB.
 //!
-//! A dry run computes nothing, so contents do not matter, and a small machine can record a program with optimizer state
-//! in host memory.
+//! So a small machine can record a program with optimizer state in host memory.
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::OnceLock;
 
-/// Bytes of real memory. With about 65,000 mappings per process, a smaller value would limit the range.
+/// A process has about 65,000 mappings; a smaller value would limit the range.
 const REAL: usize = 64 << 20;
 
-/// Smaller buffers are not worth a mapping.
 pub(super) const SMALLEST: usize = 1 << 20;
 
-/// A buffer that shares its pages with all others.
 pub(crate) struct HollowMemory {
     start: NonNull<u8>,
     len: usize,

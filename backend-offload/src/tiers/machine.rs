@@ -1,6 +1,6 @@
 //! Host memory available to this process.
 
-/// Bytes that the machine and the control group leave to this process, if the system reports them.
+/// Bytes that machine and control group leave, if the system reports them.
 #[cfg(target_os = "linux")]
 pub fn available_memory() -> Option<u64> {
     let machine = meminfo_available(&std::fs::read_to_string("/proc/meminfo").ok()?)?;
@@ -19,8 +19,7 @@ fn meminfo_available(text: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// Bytes that the control group allows: the tightest limit up to the root (version 2), or the memory controller's
-/// limit (version 1).
+/// The tightest limit up to the root (version 2), or the memory controller's (version 1).
 #[cfg(target_os = "linux")]
 fn cgroup_room() -> Option<u64> {
     use std::path::{Path, PathBuf};

@@ -1,14 +1,11 @@
 //! Memory below the device: host copies of blocks, and a disk below the host.
 //!
 //! One [`HostPool`] serves all devices under one budget. A copy is a slab of exactly the block's size. A returned slab
-//! waits for the next copy of its size; idle slabs are freed first when room runs short. Pinned slabs (page-locked,
-//! several times faster over the link) come from the device's own allocator. If it refuses, ordinary memory serves,
-//! which is counted and logged once.
+//! waits for the next copy of its size; idle slabs are freed first. Pinned slabs (page-locked, several times faster
+//! over the link) come from the device's allocator. If it refuses, ordinary memory serves, which is counted and logged
+//! once.
 //!
-//! The [`Disk`], if configured, reserves its file before the first spill.
-//!
-//! Each device has its [`Tiers`]: copies by block id, with checksums in paranoid mode. They hold bytes; the pager
-//! decides which tier a block is in.
+//! Each device has its [`Tiers`]: copies by block id. They hold bytes; the pager decides which tier a block is in.
 
 mod aligned;
 mod books;

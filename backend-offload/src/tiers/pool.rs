@@ -1,7 +1,7 @@
 //! Host memory under one limit: slabs in use, and idle slabs for reuse.
 //!
-//! Memory is allocated and freed outside the lock: page-locking takes the driver milliseconds, and other devices
-//! continue meanwhile.
+//! Memory is allocated and freed outside the lock: page-locking takes milliseconds, and other devices continue
+//! meanwhile.
 
 use super::books::{Books, Granted, HostUsage};
 use super::slab::{HeapMemory, Slab, SlabSource};
@@ -10,20 +10,19 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The host memory of all devices of this process.
 #[derive(Debug)]
 pub(crate) struct HostPool {
     books: Mutex<Books>,
-    /// In a dry run the contents of slabs have no meaning.
+    /// Contents of slabs have no meaning.
     dry: AtomicBool,
 }
 
-/// A slab to be written. Its bytes count from its allocation.
+/// Its bytes count from its allocation.
 #[derive(Debug)]
 pub(crate) struct Draft(Held);
 
-/// A block's contents on the host. Cheap to clone; its bytes count until the last clone is gone, so that an
-/// upload still reading from it cannot be overcommitted.
+/// A block's contents on the host. Its bytes count until the last clone is gone, so that an upload that reads from it
+/// is not overcommitted.
 #[derive(Debug, Clone)]
 pub(crate) struct Lease(Arc<Held>);
 
@@ -44,7 +43,7 @@ impl HostPool {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes later slabs take no memory and removes the limit: for devices that compute nothing.
+    /// Later slabs take no memory and have no limit.
     pub fn run_dry(&self) {
         self.dry.store(true, Ordering::Relaxed);
         self.set_limits(Limit::NONE, Limit::NONE);
@@ -58,7 +57,7 @@ impl HostPool {
         self.books().set_limits(limit, pinned_limit);
     }
 
-    /// Free bytes; idle slabs count as free.
+    /// Idle slabs count as free.
     pub fn room(&self) -> Limit {
         self.books().room()
     }
@@ -77,7 +76,7 @@ impl HostPool {
         drop(freed);
     }
 
-    /// A slab of `len` bytes with unspecified contents. `None` if the limit or the machine refuses.
+    /// Unspecified contents. `None` if the limit or the machine refuses.
     pub fn draft(self: &Arc<Self>, len: usize, source: SlabSource) -> Option<Draft> {
         let mut freed = Vec::new();
         let granted = self.books().grant(len, matches!(source, SlabSource::Pinned(_)), &mut freed);
@@ -101,7 +100,6 @@ impl HostPool {
         })
     }
 
-    /// Ordinary memory instead of page-locked memory that the driver refused.
     fn pageable(&self, len: usize) -> Option<Slab> {
         let mut freed = Vec::new();
         let is_first = self.books().unpin(len, &mut freed);
@@ -154,12 +152,11 @@ impl Lease {
         self.0.slab().is_pinned()
     }
 
-    /// Whether the contents are shared, for example with an upload that still reads them.
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// The contents for a change in place; `None` while an upload still reads them.
+    /// `None` while an upload still reads them.
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         Arc::get_mut(&mut self.0).map(|held| held.slab_mut().bytes_mut())
     }

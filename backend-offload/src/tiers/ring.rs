@@ -1,7 +1,8 @@
 //! Transfers by `io_uring`, in the background without a thread.
 //!
-//! Without `io_uring`, at the start or later, threads take over (`threads_take_over_from_a_ring_that_refuses_entries`).
-//! This is reported once (`a_kernel_without_rings_is_reported_once`). Bytes and errors are the same.
+//! Where the kernel refuses it, threads take over with the same bytes and errors
+//! (`threads_take_over_from_a_ring_that_refuses_entries`). This is reported once
+//! (`a_kernel_without_rings_is_reported_once`).
 
 use super::bounce::BUFFERS;
 use super::transfer::Direction;
@@ -17,7 +18,7 @@ const NAP: Duration = Duration::from_millis(1);
 
 pub(super) struct Ring {
     queue: IoUring,
-    /// The buffers are registered, so the kernel keeps them pinned.
+    /// The kernel keeps the buffers pinned.
     registered: bool,
     /// The kernel refused an entry, which may still be queued: no further submission.
     refused: bool,
@@ -51,7 +52,7 @@ impl Ring {
         })
     }
 
-    /// Starts to move the piece in buffer `slot`. False if the kernel refuses.
+    /// False if the kernel refuses.
     ///
     /// # Safety
     /// The piece lies in the ring's buffers; file and piece belong to the kernel until it has [landed](Self::landed).
@@ -96,7 +97,6 @@ impl Ring {
         }
     }
 
-    /// Whether the kernel is done with the piece in a buffer.
     pub(super) fn has_ended(&mut self, slot: usize) -> bool {
         for ended in self.queue.completion() {
             self.ended[ended.user_data() as usize] = Some(ended.result());
@@ -104,7 +104,7 @@ impl Ring {
         self.ended[slot].is_some()
     }
 
-    /// Waits for the piece in a buffer; returns how many bytes were moved.
+    /// Returns how many bytes were moved.
     pub(super) fn landed(&mut self, slot: usize) -> io::Result<usize> {
         while !self.has_ended(slot) {
             // Entering the kernel would submit a refused entry, so poll.

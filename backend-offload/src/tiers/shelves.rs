@@ -11,7 +11,6 @@ pub(super) struct Shelves {
     requests: u64,
 }
 
-/// Idle slabs of one size.
 #[derive(Debug, Default)]
 struct Shelf {
     slabs: Vec<Slab>,
@@ -20,7 +19,6 @@ struct Shelf {
 }
 
 impl Shelves {
-    /// Bytes of all idle slabs.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -39,7 +37,7 @@ impl Shelves {
         None
     }
 
-    /// Notes that the last request gets new memory of this kind.
+    /// The last request gets new memory of this kind.
     pub(super) fn note_request(&mut self, len: usize, pinned: bool) {
         self.by_size.entry((pinned, len)).or_default().asked = self.requests;
     }
@@ -50,8 +48,8 @@ impl Shelves {
         self.by_size.entry((slab.is_pinned(), len)).or_default().slabs.push(slab);
     }
 
-    /// Removes at least `excess` bytes of ordinary slabs, if there are as many; sizes with the oldest last request go
-    /// first, since a slab serves only its own size. Page-locked slabs stay: locking again costs far more.
+    /// Removes `excess` bytes of ordinary slabs or more; sizes with the oldest last request go first. Page-locked slabs
+    /// stay: locking again costs far more.
     pub(super) fn trim(&mut self, mut excess: u64) -> Vec<Slab> {
         let mut freed = Vec::new();
         while excess > 0 {

@@ -4,7 +4,6 @@
 use super::hollow::{HollowMemory, SMALLEST};
 use std::fmt;
 
-/// The memory of a device's host copies.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SlabSource {
     /// Ordinary memory.
@@ -22,10 +21,10 @@ pub(crate) enum Slab {
     Hollow(HollowMemory),
 }
 
-/// Ordinary memory, aligned for vector instructions, since the host computes in it.
+/// Ordinary memory, aligned for vector instructions.
 ///
-/// Aligned by hand: for aligned requests, glibc searches for more than it keeps, so freed memory seldom serves the
-/// next request of its size. A process then holds up to a fifth more than its tiers count.
+/// Aligned by hand: glibc searches for more than it keeps, so freed memory seldom serves the next request of its size.
+/// A process then holds up to a fifth more than its tiers count.
 pub(crate) struct HeapMemory {
     memory: Vec<u8>,
     start: usize,
@@ -35,7 +34,7 @@ pub(crate) struct HeapMemory {
 const ALIGNMENT: usize = 64;
 
 impl HeapMemory {
-    /// Zeros, or `None`: so large an allocation must not abort the process.
+    /// `None` instead of aborting the process.
     pub(crate) fn zeroed(len: usize) -> Option<Self> {
         let bytes = len.checked_add(ALIGNMENT - 1)?;
         let mut memory = Vec::new();
@@ -85,7 +84,7 @@ impl Drop for PinnedMemory {
 }
 
 impl Slab {
-    /// For a dry run: on Linux, large slabs share a few pages.
+    /// On Linux, large slabs share a few pages.
     pub(crate) fn dry_run(len: usize) -> Option<Self> {
         #[cfg(target_os = "linux")]
         if len >= SMALLEST {

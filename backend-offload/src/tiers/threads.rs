@@ -9,10 +9,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// Enough threads that the disk has work while one wakes up.
+/// Enough that the disk has work while one wakes up.
 const THREADS: usize = 3;
 
-/// Threads that the first piece starts and a drop ends.
+/// The first piece starts them and a drop ends them.
 #[derive(Default)]
 pub(super) struct Threads {
     running: Option<Running>,
@@ -42,7 +42,7 @@ struct Job {
 unsafe impl Send for Job {}
 
 impl Threads {
-    /// Starts to move the piece in buffer `slot`. False without a thread.
+    /// False without a thread.
     ///
     /// # Safety
     /// Nothing else touches the piece until it has [landed](Self::landed).

@@ -1,8 +1,8 @@
 //! Copies on two separate streams, one per direction, ordered by events.
 //!
-//! An event must be recorded on a stream to mark the end of its work, but the runtime hides its streams. The server's
-//! debug text names them: a handle is read there just after its stream began, as the only new name. Without a name,
-//! the stream's buffers are copied in line with its work, which is only slower.
+//! An event must be recorded on a stream, but the runtime hides its streams. The server's debug text names them: a
+//! handle is read there just after its stream began. Without a name, the stream's buffers are copied in line with its
+//! work, which is only slower.
 
 use crate::cube::copy_streams::{CopyStreams, Rows};
 use cubecl_core::Runtime;
@@ -12,7 +12,7 @@ use cudarc::driver::{DriverError, result, sys};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 
-/// A launch uploads some bytes through the same engine: it waits for a piece instead of a block.
+/// A launch uploads through the same engine: it waits for a piece instead of a block.
 const PIECE: usize = 4 << 20;
 
 type Server = <CudaRuntime as Runtime>::Server;
@@ -36,7 +36,6 @@ struct Streams {
     back: Stream,
 }
 
-/// A recorded point in a stream's work.
 #[derive(Debug)]
 pub struct Event(sys::CUevent);
 
@@ -69,7 +68,7 @@ impl Drop for Event {
 }
 
 impl CudaCopies {
-    /// The copy streams. The device's context is current: the server has just used it.
+    /// The device's context is current: the server has just used it.
     fn streams(&mut self) -> Result<Streams, DriverError> {
         if let Some(streams) = self.streams {
             return Ok(streams);
@@ -84,7 +83,7 @@ impl CudaCopies {
         self.owners.get(&index).copied().ok_or_else(|| "a stream whose handle is not known".to_owned())
     }
 
-    /// Starts `copy` after the point `after`, or after all work so far on the stream `index`.
+    /// Without a point `after`, after all work so far on the stream `index`.
     fn start(
         &mut self,
         (index, after): (usize, Option<&Event>),

@@ -162,8 +162,8 @@ fn require_libraries(device: &str, root: Option<&Path>) -> Result<(), OffloadErr
     Ok(())
 }
 
-/// The headers of tensor-core kernels that are missing below `root`, and the consequence. Kernels that need them fail
-/// to compile, and autotune skips them silently.
+/// The missing headers of tensor-core kernels below `root`. Kernels that need them fail to compile, and autotune skips
+/// them silently.
 fn without_tensor_cores(root: &Path) -> Option<String> {
     let needed = [
         ("include/mma.h", "cuda-cudart-dev"),
@@ -205,9 +205,8 @@ fn found(index: usize) -> Result<Found, result::DriverError> {
     })
 }
 
-/// Makes the device's context current on this thread for a moment: the driver reports free memory in no other way. A
-/// device that has not started is set up twice for this, which costs a fraction of a second. Keeping the context would
-/// hold some hundred megabytes of a device that may never start.
+/// Makes the device's context current on this thread for a moment: the driver reports free memory in no other way.
+/// Keeping the context would hold some hundred megabytes of a device that may never start.
 struct Visit {
     device: sys::CUdevice,
     before: sys::CUcontext,

@@ -1,7 +1,7 @@
 //! The driver's pool, which supplies the runtime's pools.
 //!
-//! By default the driver unmaps free memory at every synchronisation, and mapping takes long. Freed memory is soon
-//! needed in other sizes, so the pool keeps as much as the budget allows, until the program trims the device
+//! By default the driver unmaps free memory at every synchronisation, and mapping takes long. So the pool keeps as much
+//! as the budget allows, until the program trims the device
 //! (`memory_given_back_to_the_driver_stays_mapped_until_the_program_trims_the_device`).
 
 use cubecl_common::device::DeviceId;

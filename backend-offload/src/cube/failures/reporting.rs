@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 impl<R: InnerRuntime> OffloadServer<R> {
-    /// Counts and reports an error that starts here instead of coming from an operand.
+    /// For an error that starts here instead of coming from an operand.
     pub(in crate::cube) fn new_failure(
         &mut self,
         error: Arc<OffloadError>,
@@ -41,7 +41,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         error
     }
 
-    /// Reports inconsistent books. The buffer's contents count as failed from here on.
+    /// The buffer's contents count as failed from here on.
     pub(in crate::cube) fn report_fault(
         &mut self,
         paging: &mut Paging,
@@ -81,13 +81,11 @@ impl<R: InnerRuntime> CubeDevice<R> {
         found.ok()?.ok().map(|found| R::address(found.resource()))
     }
 
-    /// Keeps a runtime error that our operation received.
     pub(in crate::cube) fn keep_error(&mut self, stream: StreamId, error: ServerError) {
         let index = self.streams.index(stream);
         self.failures.theirs.entry(index).or_default().push(error);
     }
 
-    /// The errors due at a synchronisation.
     pub(in crate::cube) fn errors_at_sync(
         &mut self,
         stream: StreamId,
@@ -98,7 +96,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         together(errors, theirs)
     }
 
-    /// The errors due at a read, where the runtime's reads return a stream's errors.
+    /// Some runtimes return a stream's errors at reads.
     pub(in crate::cube) fn errors_at_read(&mut self, stream: StreamId) -> Result<(), ServerError> {
         if !R::READS_TAKE_ERRORS || self.failures.theirs.is_empty() {
             return Ok(());

@@ -35,8 +35,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         Ok(token)
     }
 
-    /// Makes the surviving operands of the candidate's last sample resident, and makes room for the memory that the
-    /// sample took and released.
+    /// Makes the surviving operands of the last sample resident, and room for the memory that it took and released.
     fn prepare_sample(&mut self, stream: StreamId) {
         let candidate = self.device.profile.candidate();
         let named = std::mem::take(&mut candidate.operands);
@@ -106,7 +105,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
     }
 
-    /// Removes the failures of a candidate: the tuner handles them, and the next candidate writes the same buffers.
+    /// The tuner handles a candidate's failures, and the next candidate writes the same buffers.
     fn undo_failures(&mut self, before: Before) {
         for row in self.device.buffers.rows_mut() {
             let too_large = matches!(row.failed.as_deref(), Some(OffloadError::BufferTooLarge { .. }));
@@ -118,7 +117,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.paging.counts().failures = before.failures;
     }
 
-    /// Keeps [`UNMEASURED`] times out of the tuner's file. Called before each launch; costs one comparison.
+    /// Keeps [`UNMEASURED`] times out of the tuner's file. Costs one comparison per launch.
     pub(in crate::cube) fn remove_unmeasured_times(&mut self, stream: StreamId) {
         let Some((owing, looks)) = self.device.profile.owed else { return };
         if owing == stream && self.device.profile.samples.is_empty() {

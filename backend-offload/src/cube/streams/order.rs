@@ -25,9 +25,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
 }
 
 impl<R: InnerRuntime> CubeDevice<R> {
-    /// On a stream's first use, makes its pool allocate exact sizes. The default pool shares pages among many buffers,
-    /// and a page with one live buffer never returns to the driver. True if copies can run in parallel with the
-    /// stream's work.
+    /// At its first use, makes a stream's pool allocate exact sizes: a page shared by buffers returns to the driver
+    /// only when the last one is gone. True if copies can run in parallel with the stream's work.
     fn enter(&mut self, stream: StreamId) -> bool {
         if self.streams.has_begun(stream) {
             return false;
@@ -40,8 +39,8 @@ impl<R: InnerRuntime> CubeDevice<R> {
         self.settings.overlap && self.copies.serves(index)
     }
 
-    /// The stream's index if its buffers are copied in parallel with its work. Samples of autotune time kernels alone,
-    /// so no copy runs in parallel with them.
+    /// The index of a stream whose buffers are copied in parallel with its work. Samples of autotune time kernels
+    /// alone.
     pub(in crate::cube) fn copies_in_parallel(&self, stream: StreamId) -> Option<usize> {
         let index = self.streams.index(stream);
         (self.settings.overlap && self.copies.serves(index) && !self.profile.is_sampling()).then_some(index)
@@ -59,7 +58,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// Orders the next work of `waiting` after `earlier`, without blocking the host.
+    /// Without blocking the host.
     pub(in crate::cube) fn order_after(&mut self, waiting: StreamId, earlier: Use) {
         if !self.streams.unordered(waiting, earlier) {
             return;
@@ -76,7 +75,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         self.streams.ordered(waiting, other);
     }
 
-    /// Orders work on `stream` after the last use of each managed operand, and records it as the last use.
+    /// Work on `stream` comes after the last use of each operand, and becomes the last use.
     pub(in crate::cube) fn order_operands(&mut self, operands: &[BlockId], stream: StreamId) {
         let index = self.streams.index(stream);
         self.copies.mark(index, self.streams.by_index[index].uses);
@@ -91,7 +90,6 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// Orders the next work of `stream` after a parallel copy.
     pub(in crate::cube) fn order_after_copy(&mut self, stream: StreamId, copy: Option<CopyId>) {
         let index = self.streams.index(stream);
         let Some(copy) = copy.filter(|_| !self.injector.forgets_copies()) else { return };
@@ -101,8 +99,8 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// Orders work on a small buffer, for which only the owner is known. The work comes after the owner's work and
-    /// after all users of the owner's small buffers; the owner's next work comes after it.
+    /// Only the owner of a small buffer is known. The work comes after the owner's and after all users of the owner's
+    /// small buffers; the owner's next work comes after it.
     pub(in crate::cube) fn order_small(&mut self, named: Named, binding: &Binding, stream: StreamId) {
         if named != Named::Small || self.streams.index(binding.stream) == self.streams.index(stream) {
             return;
@@ -118,8 +116,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         small_buffer_users.push(visit);
     }
 
-    /// Makes `owner` wait for all users of its small buffers except `coming`. The wait counts as a piece of work, so
-    /// waiting for the owner later includes these users.
+    /// The wait counts as a piece of work, so waiting for the owner later includes these users.
     pub(in crate::cube) fn wait_for_small_buffer_users(&mut self, owner: StreamId, coming: StreamId) {
         while let Some(visit) = self.streams.next_visit(owner, coming) {
             self.order_after(owner, visit);

@@ -33,7 +33,6 @@ impl Cost {
     }
 }
 
-/// Splits `elements` into tasks with their ranges.
 pub(super) fn in_tasks<T: Send>(
     elements: &mut [T],
     cost: Cost,

@@ -1,9 +1,8 @@
 //! Flex operations that this adapter computes itself: the same numbers, on all threads, for any strides.
 //!
-//! Flex computes element by element on one thread, and walks over permuted or repeated operands one number at a time.
-//! These loops took half of a small model's training step, and more with AdamW on the CPU. Only the loops are replaced:
-//! each result has Flex's bits and layout, in its own storage or that of an unshared operand. So later operations take
-//! the same paths, and the ledger counts the same bytes.
+//! Flex computes element by element on one thread, which took half of a small model's training step. Only the loops are
+//! replaced: each result has Flex's bits and layout, in its own storage or that of an unshared operand. So later
+//! operations take the same paths, and the ledger counts the same bytes.
 //!
 //! Other operations, other types than f32, and empty tensors go to Flex.
 
@@ -24,7 +23,7 @@ use walk::{Walk, repeated};
 
 type Handle = HandleKind<Flex>;
 
-/// Returns the operands if the operation is not one of this module's.
+/// Returns the operands of operations that Flex runs.
 pub(super) fn run(operation: &OperationIr, handles: Vec<Handle>) -> Result<Handle, Vec<Handle>> {
     match operation {
         OperationIr::NumericFloat(_, operation) => numeric(operation, handles),
@@ -35,7 +34,6 @@ pub(super) fn run(operation: &OperationIr, handles: Vec<Handle>) -> Result<Handl
     }
 }
 
-/// Lets `work` change elements in place, in rows.
 pub(super) fn change(tensors: Vec<Handle>, work: &mut dyn FnMut(&mut [&mut [f32]])) -> Vec<Handle> {
     let in_rows = |handle: Handle| match handle {
         HandleKind::Float(tensor) if !is_in_rows(tensor.layout()) => in_order(&tensor, Cost::Memory, |x| x),

@@ -18,7 +18,7 @@ pub(in crate::tiers) enum Means {
     RingIfAny,
     #[cfg(test)]
     Threads,
-    /// Transfers end at times that follow from this seed.
+    /// Transfers end at times drawn from this seed.
     #[cfg(test)]
     Schedule(u64),
 }
@@ -54,7 +54,7 @@ impl Carriers {
         }
     }
 
-    /// Starts to move the piece in buffer `slot`. `None` if no carrier accepts it.
+    /// `None` if no carrier accepts the piece.
     ///
     /// # Safety
     /// The piece lies in the carriers' buffers, and nothing else touches it until it has [landed](Self::landed).
@@ -91,7 +91,7 @@ impl Carriers {
         }
     }
 
-    /// Waits for a piece of `len` bytes; returns how many were moved.
+    /// Waits for a piece; returns how many of its `len` bytes were moved.
     pub(super) fn landed(&mut self, carrier: Carrier, slot: usize, len: usize) -> io::Result<usize> {
         match carrier {
             Carrier::Ring => self.ring.as_mut().expect("it was given the piece").landed(slot),

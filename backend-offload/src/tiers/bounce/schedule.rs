@@ -7,7 +7,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Transfers of one disk. A piece moves at its start or its landing, and ends at some poll.
+/// A piece moves at its start or its landing, and ends at some poll.
 pub(in crate::tiers) struct Schedule {
     /// One poll in so many finds a piece ended.
     polls: u64,

@@ -15,7 +15,6 @@ use std::io;
 #[derive(Debug, Default)]
 pub(in crate::tiers) struct Landing {
     pub(super) pieces: usize,
-    /// Offset of the next piece, or in the end of the last one.
     at: usize,
     /// Covers all pieces but the last.
     checksum: Checksum,
@@ -59,7 +58,7 @@ impl Spilled {
         self.verify(into, landing)
     }
 
-    /// Takes arrived pieces and starts more background reads. `None` once the block is complete.
+    /// `None` once the block is complete.
     pub(in crate::tiers) fn read_in_background(
         &self,
         into: &mut [u8],
