@@ -4,7 +4,7 @@
 //! It moves bytes and decides nothing; [`Paging`](crate::paging::Paging) drives it through
 //! [`Device`](crate::paging::Device), implemented in [`movement`](super::movement).
 
-use super::copy_streams::Copies;
+use super::copies::Copies;
 use super::failures::Failures;
 use super::inner::InnerRuntime;
 use super::profile::ProfileWatch;

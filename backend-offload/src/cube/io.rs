@@ -1,6 +1,7 @@
 //! Reads and writes from the host, and raw resources.
 
-use super::copy_streams::{Rows, yield_once};
+use super::copies::yield_once;
+use super::copy_streams::Rows;
 use super::device::CubeDevice;
 use super::failures::read_error;
 use super::inner::{InnerRuntime, Resource};

@@ -32,6 +32,7 @@
 
 mod adapter;
 mod backends;
+mod copies;
 mod copy_streams;
 #[cfg(feature = "cuda")]
 mod cuda;

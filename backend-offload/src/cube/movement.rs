@@ -1,6 +1,6 @@
 //! Moves buffers: the [`Device`] that paging drives. Only this file gives a buffer device memory or takes it away.
 
-use super::copy_streams::CopyId;
+use super::copies::CopyId;
 use super::device::CubeDevice;
 use super::failures::together;
 use super::inner::InnerRuntime;

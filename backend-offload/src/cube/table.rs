@@ -1,6 +1,6 @@
 //! The buffers of one device: the user's handle, the device memory behind it, and the state of its contents.
 
-use super::copy_streams::CopyId;
+use super::copies::CopyId;
 use super::logical::Slots;
 use super::streams::Use;
 use crate::error::OffloadError;

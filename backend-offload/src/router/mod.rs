@@ -50,6 +50,7 @@ mod client;
 mod execution;
 mod failures;
 mod flex;
+mod heap;
 mod movement;
 mod operation;
 mod reading;

@@ -1,7 +1,7 @@
 //! The simulated device: its tensors, their storages and their places, under one lock.
 
 use super::failures::Failure;
-use super::movement::Heap;
+use super::heap::Heap;
 use super::storage::SharedStorage;
 use super::table::Tensor;
 use crate::error::OffloadError;

@@ -1,7 +1,7 @@
 //! The order of work across streams, and of copies and work.
 
 use super::Use;
-use crate::cube::copy_streams::CopyId;
+use crate::cube::copies::CopyId;
 use crate::cube::device::CubeDevice;
 use crate::cube::inner::InnerRuntime;
 use crate::cube::server::OffloadServer;

@@ -1,0 +1,286 @@
+//! Copies in flight, in parallel with the device's work.
+//!
+//! A copy to the host starts after the last work on its buffer; its device memory is reused only after the copy has
+//! landed. A copy to the device starts once its memory is free of earlier work, as far as [`Marks`] knows; the buffer's
+//! first user waits for it on the device. Until a copy ends, its host memory is kept here, and the device memory of an
+//! evicted block, even if the buffer is dropped.
+//!
+//! A read for the program is such a copy to memory that its reader keeps. The buffer stays on the device; its next user
+//! waits for the copy there (`tensors_read_while_kernels_run_arrive_unchanged`). A read starts at the first poll of its
+//! future; later kernels do not wait for it (`kernels_do_not_wait_for_earlier_reads`).
+//!
+//! Parallel copies change no bit (`overlapped_copies_shorten_a_step_and_give_the_same_bits`). The stand-in finds a
+//! missing wait (`a_missing_wait_for_a_copy_is_found`).
+
+use super::copy_streams::{CopyStreams, Rows};
+use super::inner::InnerRuntime;
+use super::marks::Marks;
+use crate::tiers::{Draft, Lease};
+use cubecl_common::bytes::Bytes;
+use cubecl_common::stream_id::StreamId;
+use cubecl_core::server::Handle;
+use cubecl_runtime::memory_management::ManagedMemoryHandle;
+use pager::Token;
+use std::collections::{HashMap, VecDeque};
+use std::fmt::{self, Debug};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct CopyId(u64);
+
+#[derive(Debug)]
+struct Copying<E> {
+    end: Arc<E>,
+    host: Host,
+}
+
+#[derive(Debug)]
+enum Host {
+    /// Holds the device memory, which must not be reused before the copy ends.
+    Target(Token, Draft, ManagedMemoryHandle),
+    /// The device memory needs no hold: its next owner is ordered after the copy.
+    Source { _copy: Lease },
+    /// The reader holds the host memory; device memory as for `Source`.
+    Reader,
+}
+
+type StreamsOf<R> = <R as InnerRuntime>::CopyStreams;
+type End<R> = <StreamsOf<R> as CopyStreams<<R as cubecl_core::Runtime>::Server>>::End;
+
+pub(super) struct Copies<R: InnerRuntime> {
+    streams: StreamsOf<R>,
+    copying: HashMap<CopyId, Copying<End<R>>>,
+    /// In flight, oldest first: each direction runs in order.
+    out: VecDeque<CopyId>,
+    back: VecDeque<CopyId>,
+    read: VecDeque<CopyId>,
+    /// By stream index.
+    marks: HashMap<usize, Marks<End<R>>>,
+    /// Finished copies to the host, until the pager decides about their contents.
+    landed: HashMap<Token, Draft>,
+    started: u64,
+}
+
+impl<R: InnerRuntime> Default for Copies<R> {
+    fn default() -> Self {
+        Self {
+            streams: StreamsOf::<R>::default(),
+            copying: HashMap::new(),
+            out: VecDeque::new(),
+            back: VecDeque::new(),
+            read: VecDeque::new(),
+            marks: HashMap::new(),
+            landed: HashMap::new(),
+            started: 0,
+        }
+    }
+}
+
+impl<R: InnerRuntime> Copies<R> {
+    pub fn watch(&mut self, server: &mut R::Server, index: usize, begin: &mut dyn FnMut(&mut R::Server)) {
+        self.streams.watch(server, index, begin);
+    }
+
+    pub fn serves(&self, index: usize) -> bool {
+        self.streams.serves(index)
+    }
+
+    pub fn start_out(
+        &mut self,
+        server: &mut R::Server,
+        (device, stream, index): (&ManagedMemoryHandle, StreamId, usize),
+        last: Option<u64>,
+        (token, mut draft): (Token, Draft),
+    ) -> Result<CopyId, String> {
+        let bytes = draft.len() as u64;
+        let handle = Handle::from_memory(device.clone(), stream, bytes);
+        let marks = self.marks.entry(index).or_default();
+        let after = (index, last.and_then(|last| marks.after(last)));
+        // SAFETY: both memories are kept in `copying`.
+        let end =
+            unsafe { self.streams.start_out(server, handle, after, Rows::whole(draft.len()), &mut draft) }?;
+        marks.moves();
+        let id = self.keep(Arc::new(end), Host::Target(token, draft, device.clone()));
+        self.out.push_back(id);
+        Ok(id)
+    }
+
+    pub fn start_back(
+        &mut self,
+        server: &mut R::Server,
+        (device, stream, index): (&ManagedMemoryHandle, StreamId, usize),
+        copy: Lease,
+    ) -> Result<CopyId, String> {
+        let bytes = copy.bytes().len() as u64;
+        let handle = Handle::from_memory(device.clone(), stream, bytes);
+        let address = StreamsOf::<R>::address(server, handle)?;
+        let marks = self.marks.entry(index).or_default();
+        marks.moves();
+        // SAFETY: both memories are kept in `copying`.
+        let end = unsafe { self.streams.start_back(address, index, copy.bytes(), marks.take(address)) }?;
+        let id = self.keep(Arc::new(end), Host::Source { _copy: copy });
+        self.back.push_back(id);
+        self.release_ended();
+        Ok(id)
+    }
+
+    /// After all work queued on the stream with this index.
+    pub fn start_read(
+        &mut self,
+        server: &mut R::Server,
+        (device, rows, index): (Handle, Rows, usize),
+        mut host: Bytes,
+    ) -> Result<(CopyId, Reading<R>), String> {
+        // SAFETY: the returned `Reading` keeps the host memory. Later users of the device memory wait for the copy on
+        // the device.
+        let end = unsafe { self.streams.start_out(server, device, (index, None), rows, &mut host) }?;
+        let end = Arc::new(end);
+        let id = self.keep(end.clone(), Host::Reader);
+        self.read.push_back(id);
+        self.release_ended();
+        Ok((id, Reading { end, host: Some(host) }))
+    }
+
+    /// Records a point after `pieces` pieces of work, before the next one is queued.
+    pub fn mark(&mut self, index: usize, pieces: u64) {
+        if let Some(marks) = self.marks.get_mut(&index).filter(|marks| marks.is_moving()) {
+            marks.mark(pieces, self.streams.mark(index));
+        }
+    }
+
+    pub fn is_moving(&self, index: usize) -> bool {
+        self.marks.get(&index).is_some_and(Marks::is_moving)
+    }
+
+    /// `last` is `None` if other work may still use the memory.
+    pub fn release(&mut self, server: &mut R::Server, (device, index): (Handle, usize), last: Option<u64>) {
+        let Some(marks) = self.marks.get_mut(&index) else { return };
+        match StreamsOf::<R>::address(server, device) {
+            Ok(address) => marks.release(address, last),
+            Err(_) => marks.forget_all(),
+        }
+    }
+
+    /// The driver may place other memory at the same addresses.
+    pub fn forget_marks(&mut self) {
+        self.marks.values_mut().for_each(Marks::forget_all);
+    }
+
+    fn keep(&mut self, end: Arc<End<R>>, host: Host) -> CopyId {
+        self.started += 1;
+        let id = CopyId(self.started);
+        self.copying.insert(id, Copying { end, host });
+        id
+    }
+
+    pub fn order(&mut self, index: usize, copy: CopyId) -> Result<(), String> {
+        // The host has already seen the end of a copy that is gone.
+        self.copying.get(&copy).map_or(Ok(()), |copying| self.streams.order(index, &copying.end))
+    }
+
+    pub fn ended(&mut self) -> Option<(Token, Result<(), String>)> {
+        self.release_ended();
+        let oldest = *self.out.front()?;
+        match StreamsOf::<R>::has_ended(&self.copying.get(&oldest)?.end) {
+            Ok(false) => None,
+            Ok(true) => self.finish(0),
+            Err(reason) => self.finish(0).map(|(token, _)| (token, Err(reason))),
+        }
+    }
+
+    /// All earlier ones have ended then, too.
+    pub fn wait(&mut self, token: Token) -> Result<(), String> {
+        let is_wanted =
+            |copying: &Copying<End<R>>| matches!(copying.host, Host::Target(other, ..) if other == token);
+        let position = self.out.iter().position(|id| self.copying.get(id).is_some_and(is_wanted));
+        let position = position.ok_or("no such copy is under way")?;
+        self.finish(position).map_or(Ok(()), |(_, end)| end)
+    }
+
+    fn finish(&mut self, position: usize) -> Option<(Token, Result<(), String>)> {
+        let Copying { end, host } = self.copying.remove(&self.out.remove(position)?)?;
+        let Host::Target(token, draft, _device) = host else { return None };
+        let end = StreamsOf::<R>::wait(&end);
+        if end.is_ok() {
+            self.landed.insert(token, draft);
+        }
+        Some((token, end))
+    }
+
+    pub fn take_landed(&mut self, token: Token) -> Option<Draft> {
+        self.landed.remove(&token)
+    }
+
+    pub fn release_ended(&mut self) {
+        for under_way in [&mut self.back, &mut self.read] {
+            while let Some(oldest) = under_way.front()
+                && let Some(copying) = self.copying.get(oldest)
+                && !matches!(StreamsOf::<R>::has_ended(&copying.end), Ok(false))
+            {
+                self.copying.remove(oldest);
+                under_way.pop_front();
+            }
+        }
+    }
+
+    pub fn wait_for_all(&self) {
+        for id in self.out.iter().chain(&self.back).chain(&self.read) {
+            if let Some(copying) = self.copying.get(id)
+                && let Err(reason) = StreamsOf::<R>::wait(&copying.end)
+            {
+                tracing::warn!(target: crate::journal::TARGET, "waiting for a copy: {reason}");
+            }
+        }
+    }
+}
+
+/// The memory is kept until the copy ends, even if the reader drops this.
+pub(super) struct Reading<R: InnerRuntime> {
+    end: Arc<End<R>>,
+    host: Option<Bytes>,
+}
+
+impl<R: InnerRuntime> Reading<R> {
+    pub fn wait(mut self) -> Result<Bytes, String> {
+        StreamsOf::<R>::wait(&self.end)?;
+        Ok(self.host.take().expect("they are handed over once"))
+    }
+}
+
+impl<R: InnerRuntime> Drop for Reading<R> {
+    fn drop(&mut self) {
+        if self.host.is_some()
+            && let Err(reason) = StreamsOf::<R>::wait(&self.end)
+        {
+            tracing::warn!(target: crate::journal::TARGET, "waiting for bytes of a dropped read: {reason}");
+        }
+    }
+}
+
+impl<R: InnerRuntime> Debug for Reading<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Reading").field(&self.end).finish()
+    }
+}
+
+/// Returns `Pending` once: the code before runs at the first poll, and the caller may do other work before the second.
+pub(super) async fn yield_once() {
+    let mut has_yielded = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+impl<R: InnerRuntime> Drop for Copies<R> {
+    fn drop(&mut self) {
+        // Copies in flight still write to the memory.
+        self.wait_for_all();
+    }
+}

@@ -1,0 +1,43 @@
+//! Records failures of a device, and hands each to the thread that caused it.
+
+use super::{Failure, bookkeeping, execution_error};
+use crate::error::OffloadError;
+use crate::paging::panic_message;
+use crate::router::state::State;
+use crate::router::storage::SharedStorage;
+use burn_backend::ExecutionError;
+use pager::Fault;
+use std::any::Any;
+use std::sync::Arc;
+use std::thread;
+
+impl<B: SharedStorage> State<B> {
+    pub(in crate::router) fn panic_reported(
+        &mut self,
+        panic: Box<dyn Any + Send>,
+        name: &dyn Fn() -> String,
+    ) -> Failure {
+        let message = panic_message(panic.as_ref());
+        let error = OffloadError::RuntimePanic { operation: name(), message };
+        self.report(error);
+        Failure::Panicked(panic)
+    }
+
+    pub(in crate::router) fn report(&mut self, error: OffloadError) -> Arc<OffloadError> {
+        self.paging.record_failure(&error);
+        Arc::new(error)
+    }
+
+    /// Reports inconsistent books.
+    pub(in crate::router) fn fault(&mut self, fault: Fault, operation: &str) -> Arc<OffloadError> {
+        self.report(bookkeeping(fault, operation))
+    }
+
+    /// The first failure of this thread since the last call.
+    pub fn take_failure(&mut self) -> Result<(), ExecutionError> {
+        match self.pending.remove(&thread::current().id()) {
+            Some(error) => Err(execution_error(&error)),
+            None => Ok(()),
+        }
+    }
+}
