@@ -71,9 +71,9 @@
 //!
 //! # Adapters
 //!
-//! The core decides and moves nothing. Two adapters move bytes. `cube` (features `cuda`, `wgpu`, `vulkan`, `metal`)
-//! stands in front of any CubeCL runtime's server. `router` stands in front of the CPU backend `Flex`, whose heap plays
-//! the device: for machines without a GPU, and for tests that run everywhere.
+//! The core decides and moves nothing. Two adapters move bytes. One (features `cuda`, `wgpu`, `vulkan`, `metal`) stands
+//! in front of any CubeCL runtime's server. The other (feature `router`) stands in front of the CPU backend `Flex`,
+//! whose heap plays the device: for machines without a GPU, and for tests that run everywhere.
 
 #![cfg_attr(
     not(feature = "cube"),
@@ -91,19 +91,19 @@ mod backend;
 mod bytes;
 mod config;
 #[cfg(feature = "cube")]
-mod cube;
+mod cubecl;
 mod disk_memory;
 mod error;
 mod faults;
 #[doc = include_str!("../GUIDE.md")]
 pub mod guide {}
+#[cfg(feature = "router")]
+mod flex;
 mod hints;
 mod host_memory;
 mod journal;
 mod paging;
 mod registry;
-#[cfg(feature = "router")]
-mod router;
 mod stats;
 mod tiers;
 mod timeline;
@@ -121,9 +121,9 @@ pub use backend::{events, runtime_peaks};
 pub use bytes::{Budget, BudgetError, Bytes};
 pub use config::OffloadConfig;
 #[cfg(feature = "cuda")]
-pub use cube::cuda_driver_found;
+pub use cubecl::cuda_driver_found;
 #[cfg(feature = "cube")]
-pub use cube::{CubeDoor, InnerRuntime, OffloadRuntime};
+pub use cubecl::{CubeDoor, InnerRuntime, OffloadRuntime};
 pub use disk_memory::{DiskMemory, DiskPieces, PageBuffer};
 pub use error::{Holder, OffloadError, Situation};
 #[cfg(any(test, feature = "test-util"))]

@@ -103,10 +103,10 @@ fn promised(text: &str) -> impl Iterator<Item = &str> {
 pub(super) fn foreign_libraries(file: &File) -> Vec<Finding> {
     let Some(path) = file.path.strip_prefix("backend-offload/src/") else { return Vec::new() };
     let adapters = [
-        ("cubecl_", "cube/"),
-        ("burn_cubecl", "cube/"),
-        ("burn_fusion", "cube/"),
-        ("burn_router", "router/"),
+        ("cubecl_", "cubecl/"),
+        ("burn_cubecl", "cubecl/"),
+        ("burn_fusion", "cubecl/"),
+        ("burn_router", "flex/"),
     ];
     let foreign: Vec<_> = adapters.into_iter().filter(|(_, home)| !path.starts_with(home)).collect();
     let mut findings = Vec::new();
@@ -169,8 +169,8 @@ mod tests {
     fn a_library_outside_its_adapter_is_found() {
         let found = |path, text| foreign_libraries(&File { path, text }).len();
         assert_eq!(found("backend-offload/src/paging/mod.rs", "use cubecl_core::Runtime;"), 1);
-        assert_eq!(found("backend-offload/src/cube/io.rs", "use cubecl_core::Runtime;"), 0);
-        assert_eq!(found("backend-offload/src/cube/io.rs", "use burn_router::Runner;"), 1);
+        assert_eq!(found("backend-offload/src/cubecl/io.rs", "use cubecl_core::Runtime;"), 0);
+        assert_eq!(found("backend-offload/src/cubecl/io.rs", "use burn_router::Runner;"), 1);
         assert_eq!(found("backend-offload/src/paging/mod.rs", "// unlike cubecl_core"), 0);
         assert_eq!(found("train/src/main.rs", "use cubecl_core::Runtime;"), 0);
     }

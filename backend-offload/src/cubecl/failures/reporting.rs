@@ -1,10 +1,10 @@
 //! The ways of an error to the program: through the buffers that it spoils, and through its stream.
 
 use super::{Address, launch_error, together};
-use crate::cube::device::CubeDevice;
-use crate::cube::inner::InnerRuntime;
-use crate::cube::logical::number;
-use crate::cube::server::OffloadServer;
+use crate::cubecl::device::CubeDevice;
+use crate::cubecl::inner::InnerRuntime;
+use crate::cubecl::logical::number;
+use crate::cubecl::server::OffloadServer;
 use crate::error::OffloadError;
 use crate::paging::Paging;
 use cubecl_common::stream_id::StreamId;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 impl<R: InnerRuntime> OffloadServer<R> {
     /// For an error that starts here instead of coming from an operand.
-    pub(in crate::cube) fn new_failure(
+    pub(in crate::cubecl) fn new_failure(
         &mut self,
         error: Arc<OffloadError>,
         stream: StreamId,
@@ -24,7 +24,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 
     /// See [`CubeDevice::report_fault`].
-    pub(in crate::cube) fn report_fault(&mut self, id: BlockId, fault: Fault, operation: &str) {
+    pub(in crate::cubecl) fn report_fault(&mut self, id: BlockId, fault: Fault, operation: &str) {
         self.device.report_fault(&mut self.paging, id, fault, operation);
     }
 }
@@ -42,7 +42,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
     }
 
     /// The buffer's contents count as failed from here on.
-    pub(in crate::cube) fn report_fault(
+    pub(in crate::cubecl) fn report_fault(
         &mut self,
         paging: &mut Paging,
         id: BlockId,
@@ -58,7 +58,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         self.buffers.get_mut(id).failed = Some(error);
     }
 
-    pub(in crate::cube) fn fail_small(&mut self, binding: &Binding, error: &Arc<OffloadError>) {
+    pub(in crate::cubecl) fn fail_small(&mut self, binding: &Binding, error: &Arc<OffloadError>) {
         if let Some(number) = number(&binding.memory) {
             let address = self.address(binding);
             self.failures.small.mark(number, address, error);
@@ -66,7 +66,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
     }
 
     /// Forgets the failed buffer whose memory went to this small buffer.
-    pub(in crate::cube) fn forget_failure_before(&mut self, binding: &Binding) {
+    pub(in crate::cubecl) fn forget_failure_before(&mut self, binding: &Binding) {
         if !self.failures.small.is_empty()
             && let Some(address) = self.address(binding)
         {
@@ -81,12 +81,12 @@ impl<R: InnerRuntime> CubeDevice<R> {
         found.ok()?.ok().map(|found| R::address(found.resource()))
     }
 
-    pub(in crate::cube) fn keep_error(&mut self, stream: StreamId, error: ServerError) {
+    pub(in crate::cubecl) fn keep_error(&mut self, stream: StreamId, error: ServerError) {
         let index = self.streams.index(stream);
         self.failures.theirs.entry(index).or_default().push(error);
     }
 
-    pub(in crate::cube) fn errors_at_sync(
+    pub(in crate::cubecl) fn errors_at_sync(
         &mut self,
         stream: StreamId,
         theirs: Result<(), ServerError>,
@@ -97,7 +97,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
     }
 
     /// Some runtimes return a stream's errors at reads.
-    pub(in crate::cube) fn errors_at_read(&mut self, stream: StreamId) -> Result<(), ServerError> {
+    pub(in crate::cubecl) fn errors_at_read(&mut self, stream: StreamId) -> Result<(), ServerError> {
         if !R::READS_TAKE_ERRORS || self.failures.theirs.is_empty() {
             return Ok(());
         }

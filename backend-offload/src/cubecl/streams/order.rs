@@ -1,11 +1,11 @@
 //! The order of work across streams, and of copies and work.
 
 use super::Use;
-use crate::cube::copies::CopyId;
-use crate::cube::device::CubeDevice;
-use crate::cube::inner::InnerRuntime;
-use crate::cube::server::OffloadServer;
-use crate::cube::table::Named;
+use crate::cubecl::copies::CopyId;
+use crate::cubecl::device::CubeDevice;
+use crate::cubecl::inner::InnerRuntime;
+use crate::cubecl::server::OffloadServer;
+use crate::cubecl::table::Named;
 use crate::journal::TARGET;
 use crate::paging::panic_message;
 use cubecl_common::future::block_on;
@@ -17,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl<R: InnerRuntime> OffloadServer<R> {
     /// Called before all work on a stream.
-    pub(in crate::cube) fn enter(&mut self, stream: StreamId) {
+    pub(in crate::cubecl) fn enter(&mut self, stream: StreamId) {
         if self.device.enter(stream) {
             self.paging.look_ahead();
         }
@@ -41,12 +41,12 @@ impl<R: InnerRuntime> CubeDevice<R> {
 
     /// The index of a stream whose buffers are copied in parallel with its work. Samples of autotune time kernels
     /// alone.
-    pub(in crate::cube) fn copies_in_parallel(&self, stream: StreamId) -> Option<usize> {
+    pub(in crate::cubecl) fn copies_in_parallel(&self, stream: StreamId) -> Option<usize> {
         let index = self.streams.index(stream);
         (self.settings.overlap && self.copies.serves(index) && !self.profile.is_sampling()).then_some(index)
     }
 
-    pub(in crate::cube) fn wait_for_stream(&mut self, stream: StreamId) {
+    pub(in crate::cubecl) fn wait_for_stream(&mut self, stream: StreamId) {
         let inner = &mut self.inner;
         match catch_unwind(AssertUnwindSafe(|| block_on(inner.sync(stream)))) {
             Ok(Ok(())) => {}
@@ -59,7 +59,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
     }
 
     /// Without blocking the host.
-    pub(in crate::cube) fn order_after(&mut self, waiting: StreamId, earlier: Use) {
+    pub(in crate::cubecl) fn order_after(&mut self, waiting: StreamId, earlier: Use) {
         if !self.streams.unordered(waiting, earlier) {
             return;
         }
@@ -76,7 +76,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
     }
 
     /// Work on `stream` comes after the last use of each operand, and becomes the last use.
-    pub(in crate::cube) fn order_operands(&mut self, operands: &[BlockId], stream: StreamId) {
+    pub(in crate::cubecl) fn order_operands(&mut self, operands: &[BlockId], stream: StreamId) {
         let index = self.streams.index(stream);
         self.copies.mark(index, self.streams.by_index[index].uses);
         let current = self.streams.begin(stream);
@@ -90,7 +90,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    pub(in crate::cube) fn order_after_copy(&mut self, stream: StreamId, copy: Option<CopyId>) {
+    pub(in crate::cubecl) fn order_after_copy(&mut self, stream: StreamId, copy: Option<CopyId>) {
         let index = self.streams.index(stream);
         let Some(copy) = copy.filter(|_| !self.injector.forgets_copies()) else { return };
         if let Err(reason) = self.copies.order(index, copy) {
@@ -101,7 +101,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
 
     /// Only the owner of a small buffer is known. The work comes after the owner's and after all users of the owner's
     /// small buffers; the owner's next work comes after it.
-    pub(in crate::cube) fn order_small(&mut self, named: Named, binding: &Binding, stream: StreamId) {
+    pub(in crate::cubecl) fn order_small(&mut self, named: Named, binding: &Binding, stream: StreamId) {
         if named != Named::Small || self.streams.index(binding.stream) == self.streams.index(stream) {
             return;
         }
@@ -117,7 +117,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
     }
 
     /// The wait counts as a piece of work, so waiting for the owner later includes these users.
-    pub(in crate::cube) fn wait_for_small_buffer_users(&mut self, owner: StreamId, coming: StreamId) {
+    pub(in crate::cubecl) fn wait_for_small_buffer_users(&mut self, owner: StreamId, coming: StreamId) {
         while let Some(visit) = self.streams.next_visit(owner, coming) {
             self.order_after(owner, visit);
             self.streams.begin(owner);

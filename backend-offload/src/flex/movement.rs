@@ -38,9 +38,9 @@ mod tests {
     use super::*;
     use crate::config::OffloadConfig;
     use crate::faults::Injector;
+    use crate::flex::table::Tensor;
     use crate::paging::PagingSettings;
     use crate::registry::Settings;
-    use crate::router::table::Tensor;
     use crate::tiers::HostPool;
     use burn_backend::{Shape, TensorData};
     use burn_flex::{Flex, FlexDevice};

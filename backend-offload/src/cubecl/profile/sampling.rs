@@ -1,10 +1,10 @@
 //! The samples of the tuner: room before a sample, and the verdict after it.
 
 use super::{Before, MAX_CHECKS, Sample, Verdict};
-use crate::cube::device::CubeDevice;
-use crate::cube::inner::InnerRuntime;
-use crate::cube::server::OffloadServer;
-use crate::cube::unmeasured::{self, UNMEASURED};
+use crate::cubecl::device::CubeDevice;
+use crate::cubecl::inner::InnerRuntime;
+use crate::cubecl::server::OffloadServer;
+use crate::cubecl::unmeasured::{self, UNMEASURED};
 use crate::error::OffloadError;
 use crate::journal::Event;
 use cubecl_common::backtrace::BackTrace;
@@ -16,7 +16,10 @@ use std::panic::catch_unwind;
 use std::time::Instant;
 
 impl<R: InnerRuntime> OffloadServer<R> {
-    pub(in crate::cube) fn begin_sample(&mut self, stream: StreamId) -> Result<ProfilingToken, ServerError> {
+    pub(in crate::cubecl) fn begin_sample(
+        &mut self,
+        stream: StreamId,
+    ) -> Result<ProfilingToken, ServerError> {
         if self.device.profile.needs_no_sample() {
             let reason = "the candidate cannot be timed within the device budget".to_owned();
             return Err(ServerError::Generic { reason, backtrace: BackTrace::default() });
@@ -67,7 +70,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
     }
 
-    pub(in crate::cube) fn end_sample(
+    pub(in crate::cubecl) fn end_sample(
         &mut self,
         stream: StreamId,
         token: ProfilingToken,
@@ -118,7 +121,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 
     /// Keeps [`UNMEASURED`] times out of the tuner's file. Costs one comparison per launch.
-    pub(in crate::cube) fn remove_unmeasured_times(&mut self, stream: StreamId) {
+    pub(in crate::cubecl) fn remove_unmeasured_times(&mut self, stream: StreamId) {
         let Some((owing, looks)) = self.device.profile.owed else { return };
         if owing == stream && self.device.profile.samples.is_empty() {
             self.device.profile.owed = (looks > 1).then_some((owing, looks - 1));
@@ -128,7 +131,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
 }
 
 impl<R: InnerRuntime> CubeDevice<R> {
-    pub(in crate::cube) fn remove_unmeasured(&self) {
+    pub(in crate::cubecl) fn remove_unmeasured(&self) {
         // CubeCL panics if the user has no folder for its files.
         let root = catch_unwind(|| CubeClRuntimeConfig::get().autotune.cache.root());
         if let Ok(root) = root {

@@ -1,6 +1,6 @@
 //! Storages and views: a tensor handle's memory, and its layout over that memory.
 
-use super::flex;
+use super::loops;
 use burn_backend::{Bytes, DType, TensorData};
 use burn_flex::{Flex, FlexTensor, Layout};
 use burn_ir::{BackendIr, BaseOperationIr, HandleKind, OperationIr, TensorIr};
@@ -139,18 +139,18 @@ impl SharedStorage for Flex {
         operation: &OperationIr,
         operands: Vec<HandleKind<Self>>,
     ) -> Result<HandleKind<Self>, Vec<HandleKind<Self>>> {
-        flex::run(operation, operands)
+        loops::run(operation, operands)
     }
 
     fn is_in_rows(view: &FlexView) -> bool {
-        flex::is_in_rows(&view.layout)
+        loops::is_in_rows(&view.layout)
     }
 
     fn change(
         tensors: Vec<HandleKind<Self>>,
         work: &mut dyn FnMut(&mut [&mut [f32]]),
     ) -> Vec<HandleKind<Self>> {
-        flex::change(tensors, work)
+        loops::change(tensors, work)
     }
 
     fn read(view: &FlexView, contents: &[u8]) -> Option<TensorData> {

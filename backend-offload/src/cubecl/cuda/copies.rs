@@ -4,7 +4,7 @@
 //! handle is read there just after its stream began. Without a name, the stream's buffers are copied in line with its
 //! work, which is only slower.
 
-use crate::cube::copy_streams::{CopyStreams, Rows};
+use crate::cubecl::copy_streams::{CopyStreams, Rows};
 use cubecl_core::Runtime;
 use cubecl_core::server::{ComputeServer, Handle};
 use cubecl_cuda::CudaRuntime;

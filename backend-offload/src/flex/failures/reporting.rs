@@ -2,9 +2,9 @@
 
 use super::{Failure, bookkeeping, execution_error};
 use crate::error::OffloadError;
+use crate::flex::state::State;
+use crate::flex::storage::SharedStorage;
 use crate::paging::panic_message;
-use crate::router::state::State;
-use crate::router::storage::SharedStorage;
 use burn_backend::ExecutionError;
 use pager::Fault;
 use std::any::Any;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::thread;
 
 impl<B: SharedStorage> State<B> {
-    pub(in crate::router) fn panic_reported(
+    pub(in crate::flex) fn panic_reported(
         &mut self,
         panic: Box<dyn Any + Send>,
         name: &dyn Fn() -> String,
@@ -23,13 +23,13 @@ impl<B: SharedStorage> State<B> {
         Failure::Panicked(panic)
     }
 
-    pub(in crate::router) fn report(&mut self, error: OffloadError) -> Arc<OffloadError> {
+    pub(in crate::flex) fn report(&mut self, error: OffloadError) -> Arc<OffloadError> {
         self.paging.record_failure(&error);
         Arc::new(error)
     }
 
     /// Reports inconsistent books.
-    pub(in crate::router) fn fault(&mut self, fault: Fault, operation: &str) -> Arc<OffloadError> {
+    pub(in crate::flex) fn fault(&mut self, fault: Fault, operation: &str) -> Arc<OffloadError> {
         self.report(bookkeeping(fault, operation))
     }
 

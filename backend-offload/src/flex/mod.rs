@@ -1,4 +1,4 @@
-//! The router adapter: offloading for backends that run Burn's intermediate representation in this process.
+//! The adapter for Flex, Burn's CPU backend, as a client of Burn's router (feature `router`).
 //!
 //! It is a *simulated device*: Flex computes in ordinary memory, which plays the device's. Storages are counted to the
 //! byte, evicted (copied to the host tier and freed), and loaded before their next use, as on a GPU. It serves machines
@@ -27,7 +27,7 @@
 //! Each operation gets its own Burn `Runner`: its handle table is private, so no storage could be evicted from it or
 //! loaded under the same tensors. A panic would also poison its lock, and with it every tensor on the device.
 //!
-//! Element-wise operations and products in f32 bypass the runner: see `flex`.
+//! Element-wise operations and products in f32 bypass the runner: see `loops`.
 //!
 //! Every run makes the same decisions, to the last event (`decisions_under_every_budget_match_the_record`).
 //!
@@ -49,8 +49,8 @@ mod channel;
 mod client;
 mod execution;
 mod failures;
-mod flex;
 mod heap;
+mod loops;
 mod movement;
 mod operation;
 mod reading;

@@ -1,7 +1,7 @@
 //! Every operation of this module compared with Flex, over every kind of view.
 
 use super::*;
-use crate::router::scratch::Scratch;
+use crate::flex::scratch::Scratch;
 use burn_backend::TensorData;
 use burn_backend::tensor::IndexingUpdateOp::Add as Adding;
 use burn_flex::FlexDevice;
