@@ -8,8 +8,8 @@ struct Counting;
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Largest counted size. Larger allocations include wgpu's lists per command encoder, whose size depends on buffers
-/// that a launch does not use.
+/// Larger allocations include wgpu's lists per command encoder, whose size depends on buffers that a launch does not
+/// use.
 pub const SMALL: usize = 128;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);

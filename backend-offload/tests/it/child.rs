@@ -1,6 +1,6 @@
 //! Runs parts of tests in separate processes.
 //!
-//! A device is configured once per process, and its counters belong to the process. A test that needs its own device
+//! A device is configured once per process, and its counters belong to the process. So a test that needs its own device
 //! starts this binary again, as a [`Child`] that runs a [`Scenario`] and prints a [`Report`].
 
 use backend_offload::Policy;
@@ -22,7 +22,7 @@ const MARK: &str = "report> ";
 /// Stands for a line break within a fact.
 const NEWLINE: &str = "\u{1f}";
 
-/// In the full suite many children run with paranoid checks, or share the machine with other suites.
+/// In the full suite many children run with paranoid checks.
 fn patience() -> Duration {
     suite::size().pick(Duration::from_mins(8), Duration::from_mins(8), Duration::from_mins(25))
 }

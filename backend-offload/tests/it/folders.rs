@@ -1,5 +1,5 @@
-//! Folders of child processes, below the target directory. Autotune keeps its results there, since timings of a
-//! software device must not reach the cache of a GPU.
+//! Folders of child processes, below the target directory. Autotune keeps its results there: timings of a software
+//! device must not reach the cache of a GPU.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -163,7 +163,7 @@ pub struct Steps {
 /// Each step ends when its loss has been read, which is the only copy of this size.
 const LOSS: u64 = 4;
 
-/// Like [`run`]; returns the device's work in the last `steps` training steps.
+/// The device's work in the last `steps` training steps.
 pub fn run_and_watch(child: Child, steps: usize) -> (Report, Steps) {
     let (report, text) = with_file(child, "STAND_IN_TRACE", run);
     let mut work: Vec<Work> = text.lines().map(work).collect();

@@ -106,7 +106,6 @@ fn an_operation_too_large_to_run_leaves_no_tuned_choice_behind(machine: &Machine
     assert!(kept(directory.path()).len() >= 2);
 }
 
-/// Tunes matmuls while every eleventh launch panics.
 fn tune_among_panics<T: Target>(_: &Facts) -> Facts {
     let device = T::device();
     let faults = Faults { panic_in_launch_every: 11, ..Faults::default() };

@@ -75,8 +75,7 @@ fn assert_same(plain: &Report, spilled: &Report) {
     assert_eq!(expected.len(), found.len(), "operations that ran on both");
 }
 
-/// On CUDA the plain backend launches kernels without blocks for empty tensors, which the driver refuses. Optimising
-/// hundreds of kernels takes longer than running them.
+/// On CUDA the plain backend launches kernels without blocks for empty tensors, which the driver refuses.
 fn adapted(machine: &Machine, child: Child) -> Child {
     if machine.is_vulkan() {
         return child;
@@ -96,7 +95,7 @@ fn everything_managed(machine: &Machine, threads: usize, budget: &str) -> Child 
 
 fn every_operation_equals_the_plain_backend_at_any_budget_from_several_threads(machine: &Machine) {
     let plain = machine.run(adapted(machine, machine.child("cube/operations plain")).with("threads", 1));
-    // Threads wait for CubeCL's full queues by spinning: eight on a small machine take six times as long as two.
+    // Threads spin while CubeCL's queues are full: eight on a small machine take six times as long as two.
     let is_quick = suite::size() == suite::Size::Quick;
     let thorough = machine.is_thorough() && !is_quick;
     let settings = if thorough { vec![(2, "unlimited"), (8, "1")] } else { vec![(2, "1")] };

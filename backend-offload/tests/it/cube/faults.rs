@@ -43,7 +43,6 @@ promises! {
 
 const STEPS: usize = 4;
 
-/// Reports the fingerprint or the error of each thread.
 fn train_under_faults<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     let number = |name| parameters.find(name).map_or(0, |text| text.parse().expect("a number"));
@@ -149,8 +148,8 @@ fn refused_allocations_are_worked_around(machine: &Machine) {
     }
 }
 
-/// The driver itself is out of memory, although no budget says so: another program holds the rest of the device.
-/// Vulkan's driver cannot be made to refuse.
+/// Another program holds the rest of the device, so the driver refuses within the budget. Vulkan's driver cannot be
+/// made to refuse.
 #[cfg(feature = "cuda")]
 fn a_driver_out_of_memory_is_worked_around_or_reported(machine: &Machine) {
     let right = fault_free(machine);

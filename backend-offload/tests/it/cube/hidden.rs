@@ -2,8 +2,7 @@
 //! CUDA.
 //!
 //! The lower bound on a step's time is the pager's own ([`Pace`]), for the same program on a machine as fast as the
-//! stand-in. Copies in the busier direction take half as long as the kernels, so that hardly any copy time is beyond
-//! the bound.
+//! stand-in. Copies in the busier direction take half as long as the kernels.
 
 use super::Machine;
 use crate::child::Child;
@@ -27,7 +26,7 @@ const SMALLEST: u64 = 64 << 10;
 /// Simulated seconds of one step.
 struct Times {
     step: f64,
-    /// Kernels and the copies in line with them: a launch's own bytes and the program's, as on the plain runtime.
+    /// Kernels and the copies in line with them, as on the plain runtime.
     kernels: f64,
     out: f64,
     back: f64,
@@ -52,7 +51,6 @@ impl Times {
         }
     }
 
-    /// Hidden share of the copy time that can be hidden, if a step takes at least `least`.
     fn hidden(&self, least: f64) -> f64 {
         let serial = self.kernels + self.out + self.back;
         (serial - self.step) / (serial - least)
@@ -65,8 +63,8 @@ fn training(machine: &Machine, program: &str) -> Child {
     child.environment("STAND_IN_KERNEL_US", KERNEL_US)
 }
 
-/// Reads the program and gives each operation one floating-point operation. Recording covers all buffers, so that every
-/// launch is an operation; those too small to be moved by default get zero bytes.
+/// Gives each operation one floating-point operation. Recording covers all buffers, so that every launch is an
+/// operation; small ones get zero bytes.
 fn recorded(file: &Path) -> Recording {
     let bytes = std::fs::read(file).expect("a recording");
     let mut whole = dropped_at_once(Recording::from_bytes(&bytes).expect("a recording"));
@@ -90,7 +88,7 @@ fn operations(whole: &Recording) -> usize {
 }
 
 /// The program, with each block dropped right after its last use, since autodiff's maps drop blocks in another order in
-/// every step. It never needs more memory, so its lower bound is no higher.
+/// every step. Its lower bound is no higher.
 fn dropped_at_once(mut whole: Recording) -> Recording {
     let (mut last_uses, mut dropped) = (Vec::new(), BTreeSet::new());
     for (n, event) in whole.events.iter().enumerate() {
@@ -134,11 +132,10 @@ fn replayed(whole: &Recording, budget: u64, machine: pager::Machine, least: f64)
     times.hidden(least)
 }
 
-/// Least hidden share in the gate and in the full suite. On a busy machine the program's threads run less far ahead of
-/// the device; the gate leaves room for that.
+/// Least hidden share in the gate and in the full suite. On a busy machine threads run less far ahead of the device.
 const HIDDEN: [f64; 2] = [0.85, 0.9];
 
-/// Trains in a half and a quarter of the program's memory, and in hardly more than its largest launch takes.
+/// In a half and a quarter of the program's memory, and in hardly more than its largest launch takes.
 fn hides_its_copies(test: &str, program: &str) {
     let Some(machine) = Machine::eager(test) else { return };
     let recording = folders::fresh(folders::SETTINGS);

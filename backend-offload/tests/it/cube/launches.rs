@@ -102,7 +102,7 @@ fn rows(layout: &MemoryLayout, shape: &[usize]) -> CopyDescriptor {
 
 const ELEMENT: usize = 4;
 
-/// Rewrites failed buffers. A client writes only fresh allocations, but the server can write any buffer.
+/// A client writes only fresh allocations, but the server can write any buffer.
 fn rewritten<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);
@@ -171,8 +171,8 @@ fn counted_allocations<T: Target>(parameters: &Facts) -> Facts {
     Facts::default().with("allocations", count)
 }
 
-/// Counts heap allocations of launches with all operands on the device. Under a budget, one operand was evicted and
-/// restored before, and is clean.
+/// Allocations of launches with all operands on the device. Under a budget, one operand was restored before, and is
+/// clean.
 fn launch_allocations<B: Backend>(device: &B::Device) -> u64 {
     let step = Tensor::<B, 2>::ones([512, 512], device);
     let others: Vec<_> = (0..4).map(|n| Tensor::<B, 2>::full([512, 512], n, device) * 2.0).collect();

@@ -22,7 +22,6 @@ use crate::stand_in::{self, Schedule, Schedules};
 #[cfg(feature = "cuda")]
 use cubecl_cuda::{CudaDevice, CudaRuntime};
 
-/// The types of one runtime.
 pub trait Target: 'static {
     type Device: DeviceOps;
     type Runtime: InnerRuntime + Runtime<Device = Self::Device>;
@@ -81,8 +80,8 @@ pub enum Machine {
 }
 
 impl Machine {
-    /// The Vulkan device, if any; in the full suite a second time, with paranoid checks. Tests share a folder, since
-    /// only one process runs at a time.
+    /// The Vulkan device, if any; in the full suite a second time, with paranoid checks. Its tests share a folder,
+    /// since one process runs at a time.
     #[cfg(feature = "wgpu")]
     pub fn vulkan() -> Vec<Self> {
         static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
@@ -101,8 +100,7 @@ impl Machine {
         found.into_iter().flat_map(machine).collect()
     }
 
-    /// The stand-in under each schedule, if it can be built. Each test has a folder of its own, so that its runs share
-    /// autotune results with no other test.
+    /// The stand-in under each schedule, if it can be built. Each test has a folder for its autotune results.
     #[cfg(feature = "cuda")]
     pub fn stand_in(test: &str, schedules: Schedules) -> Vec<Self> {
         if !stand_in::is_available() {
@@ -141,7 +139,7 @@ impl Machine {
         }
     }
 
-    /// True if tests run all their cases here; elsewhere they run the most revealing ones. A process on Vulkan compiles
+    /// Whether tests run all their cases here; elsewhere they run the most revealing ones. A process on Vulkan compiles
     /// its kernels again, and further schedules run the same kernels as the first.
     pub fn is_thorough(&self) -> bool {
         match self {
@@ -152,7 +150,7 @@ impl Machine {
         }
     }
 
-    /// True if an earlier schedule ran all cases. In the full suite each schedule runs all.
+    /// Whether an earlier schedule ran all cases. In the full suite each schedule runs all.
     pub fn follows_another(&self) -> bool {
         !self.is_vulkan() && !self.is_thorough() && suite::size() < suite::Size::Full
     }
@@ -172,7 +170,7 @@ impl Machine {
         }
     }
 
-    /// Runs the child to its end. Vulkan runs one child at a time: kernels on a software driver use all cores.
+    /// Vulkan runs one child at a time: kernels on a software driver use all cores.
     pub fn run(&self, child: Child) -> Report {
         match self {
             #[cfg(feature = "wgpu")]

@@ -65,7 +65,7 @@ fn mebibyte<T: Target>(value: f32, device: &T::Device) -> Tensor<Spilling<T>, 2>
     Tensor::from_data(TensorData::new(vec![value; 512 * 512], [512, 512]), device)
 }
 
-/// Bytes in use on device and host. Synchronises first, since fusion queues drops with everything else.
+/// Synchronises first, since fusion queues drops with everything else.
 fn in_use<T: Target>(device: &T::Device) -> (u64, u64) {
     Spilling::<T>::sync(device).expect("the kernels run");
     let Stats { device, host, .. } = stats::<Plain<T>>(device);
@@ -109,8 +109,7 @@ fn stays_flat<T: Target>(parameters: &Facts) -> Facts {
         held.push((device.reserved, host.reserved, host.peak));
     }
     assert!(held.iter().all(|(device, ..)| *device <= 6 * MIB), "{held:?}");
-    // The number of concurrent copies varies, and so does the memory kept for them. Memory beyond the peak in use is
-    // released.
+    // The number of concurrent copies varies, and so does the memory kept for them.
     let (_, _, once_in_use) = held[1];
     assert!(held[3].1 <= once_in_use + MIB, "what is kept for reuse does not grow: {held:?}");
     assert!(held[3].2 <= once_in_use + MIB, "nor what is in use: {held:?}");
@@ -275,7 +274,7 @@ fn tensors_that_fit_take_the_allocations_of_the_plain_runtime(machine: &Machine)
     );
 }
 
-/// Uploads on the stream of a thread that launches nothing; another thread uses each tensor once and drops it.
+/// One thread uploads and launches nothing; another uses each tensor once and drops it.
 fn uploads<T: Target>(_: &Facts) -> Facts {
     const TENSORS: u64 = 50;
     let device = T::device();
@@ -330,7 +329,7 @@ fn compute_on_three_threads<B: Backend>(device: &B::Device) {
     });
 }
 
-/// The driver of the stand-in counts the peak of all page-locked memory, including the runtime's own.
+/// The stand-in counts the peak of all page-locked memory, including the runtime's own.
 #[cfg(feature = "cuda")]
 fn all_page_locked_memory_is_counted(machine: &Machine) {
     use crate::stand_in::run_and_report;

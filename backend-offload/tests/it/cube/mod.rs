@@ -32,7 +32,7 @@ pub(crate) use machine::{Machine, Target};
 
 type Plain<T> = <T as Target>::Plain;
 type Spilling<T> = Offload<<T as Target>::Plain>;
-/// A backend without fusion, which queues each operation and drops each tensor at once.
+/// Each operation is queued, and each tensor dropped, at once.
 type Unfused<T> = CubeBackend<OffloadRuntime<<T as Target>::Runtime>, f32, i32, u32>;
 
 /// Declares scenarios by name, for the machine that the parameters name.
@@ -53,8 +53,7 @@ macro_rules! children {
 }
 
 /// Turns promises into tests: on the stand-in for CUDA, each under [`Schedules`](crate::stand_in::Schedules), and on
-/// Vulkan. `gate` and `full` list those that are too long for a smaller suite. They are ignored by default; the suite
-/// selects them by the name of their module.
+/// Vulkan. `gate` and `full` list those that are too long for a smaller suite.
 macro_rules! promises {
     (
         stand_in { $($quick:ident: $quick_schedules:ident),* $(,)? }

@@ -27,7 +27,7 @@ fn training_memory<T: Target>(parameters: &Facts) -> Facts {
     trained::<Spilling<T>, OffloadRuntime<T::Runtime>>(&device, parameters)
 }
 
-/// Reports the memory that the underlying runtime has allocated after each of the last steps.
+/// Reports the memory of the underlying runtime after each of the last steps.
 fn trained<B, R>(device: &R::Device, parameters: &Facts) -> Facts
 where
     B: Backend<Device = R::Device>,

@@ -19,8 +19,7 @@ const ROUNDS: usize = 8;
 /// Takes longer than the copy of a tensor, on a simulated clock.
 const KERNELS: usize = 8;
 
-/// Waits for each read only once the next round's kernels are queued. Counts the reads that were pending after they had
-/// begun.
+/// Waits for each read only once the next round's kernels are queued. Counts the reads that were pending.
 fn read_while_running<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     let out_of_order = parameters.find("out of order").is_some();

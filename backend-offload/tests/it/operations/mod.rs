@@ -64,12 +64,10 @@ impl<'d, B: AutodiffBackend> Results<'d, B> {
         Self { device, values: Vec::new() }
     }
 
-    /// Floats in `[-2, 2)`, which differ between names.
     fn floats<const D: usize>(&self, name: &str, shape: [usize; D]) -> Tensor<B, D> {
         Tensor::from_data(Series::new(1, name).floats(&shape, 2.0), self.device)
     }
 
-    /// Floats in `[0.5, 4.5)`, for logarithms, roots and divisors.
     fn positive<const D: usize>(&self, name: &str, shape: [usize; D]) -> Tensor<B, D> {
         self.floats(name, shape) + 2.5
     }
@@ -95,7 +93,6 @@ impl<'d, B: AutodiffBackend> Results<'d, B> {
         self.differentiate_all(name, [x], |[x]| f(x));
     }
 
-    /// Adds the result of `f`, and the gradient of each operand.
     fn differentiate_all<const N: usize, const D: usize, const E: usize>(
         &mut self,
         name: &str,

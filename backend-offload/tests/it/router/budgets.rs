@@ -5,7 +5,6 @@ use crate::child::Report;
 
 const STEPS: usize = 20;
 
-/// Trains with everything on the device, then at shares of that peak, and at the smallest budget that can work.
 fn any_budget_gives_the_same_bits(program: &str) {
     let free = training(program, STEPS).run();
     assert_eq!(free.number("bytes out"), 0, "nothing leaves an unlimited device");

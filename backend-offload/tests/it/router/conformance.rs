@@ -1,4 +1,4 @@
-//! Every operation through the router adapter, compared with the plain backend.
+//! Every operation through the CPU adapter, compared with the plain backend.
 
 use super::{Child, OPERATE, Offloaded, Training, one_byte, outcomes};
 use crate::numbers::Series;
@@ -75,8 +75,8 @@ fn inference_differs_from_plain_flex_only_where_the_router_splits_layers() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// As a share of the largest value; infinite if the two cannot be compared. Integers are compared by value, since the
-/// router converts them to the backend's default type when they are read.
+/// As a share of the largest value; infinite if the two cannot be compared. Integers are compared by value: the router
+/// converts them to the backend's default type.
 fn difference(plain: &Value, ours: &Value) -> f64 {
     let same_kind = plain.name == ours.name && plain.data.shape == ours.data.shape;
     let (plain, ours) = (&plain.data, &ours.data);

@@ -24,12 +24,10 @@ fn data(name: &str, rows: usize) -> TensorData {
     Series::new(6, name).floats(&[rows, 1024], 1.0)
 }
 
-/// A matrix of `rows` times 4 KiB.
 fn matrix(name: &str, rows: usize) -> Tensor<Offloaded, 2> {
     Tensor::from_data(data(name, rows), &FlexDevice)
 }
 
-/// The error of reading the tensor, or "read".
 fn verdict<const D: usize>(tensor: Tensor<Offloaded, D>) -> String {
     tensor.try_into_data().map_or_else(|error| error.to_string(), |_| "read".to_owned())
 }

@@ -22,12 +22,10 @@ pub fn scenarios() -> Vec<Scenario> {
 
 const MIB: u64 = 1 << 20;
 
-/// A matrix of one MiB.
 fn matrix(name: &str) -> Tensor<Offloaded, 2> {
     Tensor::from_data(Series::new(4, name).floats(&[512, 512], 1.0), &FlexDevice)
 }
 
-/// A matrix that an operation makes, which takes device memory for it.
 fn made_on_device() -> Tensor<Offloaded, 2> {
     Tensor::zeros([512, 512], &FlexDevice)
 }

@@ -1,4 +1,4 @@
-//! The router adapter, over the CPU backend as a simulated device.
+//! The CPU adapter: Flex as a simulated device, through Burn's router.
 
 mod budgets;
 mod conformance;

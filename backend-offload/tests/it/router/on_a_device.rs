@@ -93,7 +93,6 @@ pub fn report(stats: &Stats) -> Facts {
         .with("failures", stats.failures)
 }
 
-/// Reports the fingerprint of all threads, with the counters after everything is dropped.
 pub fn train<B: Offloadable>(facts: &Facts) -> Facts
 where
     Offload<B>: Backend<Device = B::Device>,

@@ -1,9 +1,8 @@
 //! Golden streams: the decisions made while the training programs run, compared with a committed record.
 //!
-//! Evictions, restores and drops, their order and bytes, follow from the program and the budget alone. A change of the
-//! pager that is not meant to change decisions leaves every line unchanged. Recency decides here: it applies until a
-//! step has been learned, and whenever a step differs from the one before. The pager's own tests check the planner's
-//! moves on recorded steps. `OFFLOAD_WRITE_GOLDEN=1` overwrites the record.
+//! Evictions, restores and drops, their order and bytes, follow from the program and the budget alone. Recency decides
+//! here: it applies until a step has been learned, and whenever a step differs from the one before.
+//! `OFFLOAD_WRITE_GOLDEN=1` overwrites the record.
 
 use super::training;
 use crate::child::Report;
