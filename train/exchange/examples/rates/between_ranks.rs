@@ -1,4 +1,4 @@
-//! Exchanges between ranks: each begins at a barrier and has taken as long as the slowest rank says.
+//! Times exchanges between ranks: from a barrier to the end of the slowest rank.
 
 use std::{error::Error, io::Write, time::Instant};
 
@@ -6,7 +6,7 @@ use exchange::{Counted, Engine, Exact, Exchange, OneBit, Pairwise, Share, even};
 
 use super::{Asked, Sample, gradient};
 
-/// The first turn connects, and one bit has all its residuals from the second on.
+/// The first turn connects; one bit has all residuals from the second on.
 const UNCOUNTED: usize = 2;
 
 /// Turns of calls that carry no gradient.
@@ -51,8 +51,7 @@ struct Meter<'a, E> {
 }
 
 impl<E: Engine> Meter<'_, E> {
-    /// `prepare` and dropping the result are not timed; the first turns, which connect and touch memory, are not
-    /// counted.
+    /// Times `exchange`, but neither `prepare`, nor dropping the result, nor the first turns.
     fn take<P, R>(
         &mut self,
         kind: &'static str,
