@@ -1,7 +1,6 @@
 //! The backend that all examples run on, by feature.
 
-/// CUDA with feature `cuda`, else Vulkan, Metal or WebGPU with `wgpu`, else the CPU, whose memory then stands in for a
-/// device's.
+/// CUDA, else Vulkan, Metal or WebGPU, else the CPU, whose memory then stands in for a device's.
 #[cfg(feature = "cuda")]
 pub type Inner = burn::backend::Cuda;
 /// See above.

@@ -2,12 +2,11 @@
 //! the host. The second run fails; the others give the same numbers.
 //!
 //! ```sh
-//! cargo run -p examples --bin train_past_the_budget                      # the CPU plays the device
-//! cargo run -p examples --features vulkan --bin train_past_the_budget    # or cuda
+//! |cargo run -p examples --bin train_past_the_budget                      # the CPU plays the device
+//! |cargo run -p examples --features vulkan --bin train_past_the_budget    # or cuda
 //! ```
 //!
-//! The cap is a device budget. "Nowhere to spill" is a host budget of 0: tensors have no place but the device, as on an
-//! ordinary backend. Each run is a process of its own, since a device is configured once per process.
+//! A host budget of 0 leaves no place to spill. Each run is a process of its own, since a device is configured once.
 
 use anyhow::{Context, bail};
 use backend_offload::{Offload, OffloadConfig, stats};
@@ -95,7 +94,7 @@ fn train(device_budget: &str, host_budget: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Numbers that are the same on every backend, unlike those of a random generator.
+/// The same numbers on every backend, unlike a random generator's.
 fn pattern<B: Backend>(shape: [usize; 2], seed: usize, device: &B::Device) -> Tensor<B, 2> {
     let value = |n: usize| ((n * 7919 + seed * 104_729) % 2003) as f32 / 1001.5 - 1.0;
     let values: Vec<f32> = (0..shape[0] * shape[1]).map(value).collect();

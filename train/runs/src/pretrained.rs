@@ -11,7 +11,7 @@ use crate::checkpoint::{CONFIG, TOKENIZER, Verified};
 use crate::config::{Config, DataSource};
 use crate::{BadInput, trained, weights};
 
-/// An enlarged vocabulary is a multiple of this, which suits the kernels of GPUs.
+/// GPU kernels prefer vocabularies that are multiples of this.
 const ROWS: usize = 64;
 
 /// A checkpoint from which another run starts.
@@ -24,7 +24,7 @@ pub struct Pretrained {
     tokenizer: Tokenizer,
     /// Number of control tokens added to the vocabulary.
     added: u32,
-    /// Whether `data.indexes` are dropped, because they lack the added tokens.
+    /// Whether `data.indexes` are dropped: they lack the added tokens.
     drops_indexes: bool,
 }
 
@@ -46,8 +46,8 @@ impl Pretrained {
         Some(self.run.as_ref()?.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// Returns the configuration of a new run in `run`: the named one, or else this checkpoint's, but always with its
-    /// model and vocabulary. Adds chat control tokens if the run needs them.
+    /// The configuration of a new run in `run`: the named one, or else this checkpoint's, always with its model and
+    /// vocabulary. Adds chat control tokens if the run needs them.
     pub fn describe(
         mut self,
         run: &Path,
@@ -87,7 +87,7 @@ impl Pretrained {
             self = self.add_chat_tokens()?;
         }
         if self.added > 0 && name == saved && !config.data.indexes.is_empty() {
-            // The saved indexes lack the added tokens. Indexes given by `--set` are kept.
+            // Indexes given by `--set` are kept.
             if !set.iter().any(|given| given.trim_start().starts_with("data.indexes")) {
                 config.data.indexes.clear();
                 self.drops_indexes = true;

@@ -1,7 +1,7 @@
-//! Strict reading of a JSON tree into a [`Config`], without a hand-written list of keys.
+//! Strict reading of a JSON tree into a [`Config`].
 //!
-//! The serialised defaults are the list. Each given value is put into them separately, so one wrong type does not hide
-//! the next. Later checks see the valid values, and defaults for the others.
+//! The serialised defaults are the list of keys. Each given value is put into them separately, so one wrong type does
+//! not hide the next. Later checks see the valid values, and defaults for the others.
 
 use models::GptConfig;
 use models::presets;
@@ -16,7 +16,7 @@ use super::{
     TrainSection,
 };
 
-/// Reads the configuration `given`. A default replaces each wrong value, which is added to `problems`.
+/// Reads `given`. A default replaces each wrong value, which is added to `problems`.
 pub(super) fn config(given: Map<String, Value>, overrides: &Overrides, problems: &mut Problems) -> Config {
     let mut reader = Reader { known: known_keys(), given, overrides, problems };
     let config = Config {
@@ -35,7 +35,7 @@ pub(super) fn config(given: Map<String, Value>, overrides: &Overrides, problems:
     config
 }
 
-/// Model for checks of other sections if the given one is unreadable.
+/// Lets other sections be checked if the model is unreadable.
 fn placeholder_model() -> GptConfig {
     presets::preset("gpt2").expect("a preset of this name")
 }
@@ -76,7 +76,6 @@ fn joined(section: &str, key: &str) -> String {
 
 struct Reader<'r> {
     known: Vec<String>,
-    /// Sections not yet read.
     given: Map<String, Value>,
     overrides: &'r Overrides,
     problems: &'r mut Problems,
@@ -168,7 +167,7 @@ impl Reader<'_> {
         self.problems.unknown_key(path, meant, self.overrides);
     }
 
-    /// Finds the known key with the most similar name; on a tie, one of this section. So `train.dialogues` means
+    /// The known key with the most similar name; on a tie, one of this section. So `train.dialogues` means
     /// `data.dialogues`. A key of this section that differs only in underscores always wins.
     fn meant(&self, section: &str, key: &str) -> String {
         let sibling = |known: &&String| **known == joined(section, last(known));

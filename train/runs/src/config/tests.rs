@@ -1,4 +1,4 @@
-//! Tests of configurations: accepted values, error messages, and the presets.
+//! Configurations: accepted values, error messages, presets.
 
 use std::fs;
 
@@ -329,7 +329,7 @@ fn conversations_need_their_control_tokens() {
 
 #[test]
 fn a_value_in_doubt_causes_no_further_errors() {
-    // A default `source` would make `path` seem superfluous; an ignored typo would make it seem missing.
+    // A default `source` would make `path` look superfluous; an ignored typo would make it look missing.
     assert_snapshot!(refused(r#""data": {"source": "txt", "path": "a.txt"}"#), @r"
     run.json has 1 problem:
       `data.source`: unknown value `txt`, expected one of `dialogues`, `text`, `shards`

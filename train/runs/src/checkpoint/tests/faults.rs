@@ -1,4 +1,4 @@
-//! Failed saves leave earlier checkpoints unchanged, and nothing else.
+//! Failed saves leave earlier checkpoints unchanged, and no other file.
 
 use suite::Need;
 
@@ -108,7 +108,7 @@ mod full_disk {
         Checkpoints::in_run(Path::new(&std::env::var_os(STORE).expect("the parent names it")))
     }
 
-    /// Runs the ignored test `name` of this module from a shell that first does `preparation`.
+    /// Runs the ignored test `name` from a shell, after `preparation`.
     fn in_a_shell(shell: &mut Command, preparation: &str, name: &str, run: &Path) -> Output {
         let module = module_path!().split_once("::").expect("a module of the crate").1;
         let script = format!("{preparation} && exec \"$0\" {module}::{name} --exact --ignored --nocapture");
@@ -125,7 +125,7 @@ mod full_disk {
     #[test]
     fn a_limit_on_file_sizes_leaves_the_store_as_it_was() {
         let run = tempfile::tempdir().expect("a folder");
-        // The limit counts blocks of 512 or 1024 bytes. Without the trap its signal would end the process.
+        // Blocks of 512 or 1024 bytes. Without the trap the signal would end the process.
         let limit = "trap '' XFSZ; ulimit -f 1000";
         assert_passed(&in_a_shell(&mut Command::new("sh"), limit, "saves_under_a_limit", run.path()));
     }
