@@ -11,11 +11,11 @@ use super::Machine;
 
 const GIB: u64 = 1 << 30;
 
-/// Shares of free memory that `auto` takes; the same as the library's on a real device.
+/// Shares of free memory that `auto` takes, as on a real device.
 const DEVICE_SHARE: Budget = Budget::Share(0.9);
 const HOST_SHARE: Budget = Budget::Share(0.8);
 
-/// A card by its data sheet; `link` is the rate that copies of large blocks reach.
+/// A card by its data sheet; `link` is the rate of large copies.
 struct Card {
     name: &'static str,
     bytes: u64,

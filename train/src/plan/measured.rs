@@ -1,4 +1,4 @@
-//! Predictions compared with measurements after the run.
+//! Compares predictions with measurements after the run.
 
 use backend_offload::Bytes;
 use serde::Serialize;
@@ -12,12 +12,11 @@ pub(crate) struct Measured {
     pub(crate) peak_device_bytes: u64,
     /// Peak host memory of spilled tensors.
     pub(crate) peak_host_bytes: u64,
-    /// Medians, as are the next two.
+    /// Medians, as the next two.
     pub(crate) bytes_in_per_step: u64,
     pub(crate) bytes_out_per_step: u64,
     pub(crate) step_seconds: f64,
     pub(crate) largest_operation: u64,
-    /// `None` if no checkpoint was written.
     pub(crate) checkpoint_bytes: Option<u64>,
 }
 
@@ -42,7 +41,7 @@ impl Plan {
             bytes("checkpoint", self.checkpoint_bytes, checkpoint);
         }
         if let Some((fast, slow)) = self.step_seconds() {
-            // The measured step should lie between both predictions, so each has its ratio.
+            // The measured step should lie between both predictions.
             for (what, predicted) in [("step, copies hidden", fast), ("step, copies waited for", slow)] {
                 let ratio = format!("{:.2}", measured.step_seconds / predicted);
                 table.row([what, &duration(predicted), &duration(measured.step_seconds), &ratio]);

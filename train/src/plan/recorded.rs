@@ -1,6 +1,6 @@
-//! Plans compared with recorded runs. `recorded.json` holds the commands that made them and the bytes they used.
+//! Plans compared with recorded runs; `recorded.json` has their commands and bytes.
 //!
-//! The runs had no limit. They ran on the CPU and on the stand-in for CUDA, which has CUDA's memory and kernels.
+//! They ran without a limit, on the CPU and on the stand-in for CUDA, which has CUDA's memory and kernels.
 
 use models::Footprint;
 use runs::config::Config;
@@ -11,7 +11,7 @@ use super::{Machine, Plan};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Records {
-    /// For repeating the runs.
+    /// Repeats the run.
     #[expect(dead_code, reason = "for readers")]
     command: Vec<String>,
     /// Settings of all runs.

@@ -12,7 +12,6 @@ mod on_host;
 const GIB: u64 = 1 << 30;
 /// Parameters of `gpt-1.5b.json`.
 const XL: u64 = 1_557_686_400;
-/// Parameters of `gpt-124m`.
 const SMALL: u64 = 124_475_904;
 /// Its vocabulary, padded to a multiple of 64.
 const WORDS: u64 = 50_304;
@@ -42,7 +41,7 @@ fn card(budget: u64) -> Machine {
     }
 }
 
-/// `gpt-7b` on a described machine, with 160 GiB of a disk unless `settings` say otherwise.
+/// `gpt-7b` on a described machine, by default with 160 GiB of a disk.
 fn seven_above_a_disk(machine: &str, settings: &[&str]) -> Plan {
     let settings = [&["memory.disk=/", "memory.disk_budget=160GiB"], settings].concat();
     let set: Vec<_> = settings.iter().map(|set| (*set).to_owned()).collect();
@@ -104,7 +103,7 @@ fn each_rank_holds_its_share_and_sends_it_to_the_others() {
     assert_eq!(state(&divided), state(&alone).div_ceil(4));
     // A gradient goes to its owner only, and the new weight comes from there.
     assert_eq!(divided.bytes_sent_per_step, 3 * XL + 3 * XL);
-    // With several micro-batches the sums of all parameters wait; with one each, only those that a rank owns.
+    // With several micro-batches the sums of all parameters wait; with one, only those that a rank owns.
     let gradients = |plan: &Plan| held(plan, "gradients").bytes;
     assert_eq!((gradients(&shared), gradients(&divided)), (4 * XL, 4 * XL));
     let once = plan("gpt-1.5b", &["train.accumulate=4", "memory.shard=true"], &four);
@@ -130,7 +129,7 @@ fn sharding_divides_a_host_optimizers_memory_over_the_ranks() {
     let narrow = of(&["memory.shard=true", "model.compute=bf16"]).bytes_sent_per_step;
     let wide = divided.bytes_sent_per_step;
     assert!(narrow < wide - XL && narrow > wide - 3 * XL / 2, "{narrow} {wide}");
-    // Tiles of eight bits halve them again.
+    // Tiles halve them again.
     let tiles = of(&["memory.shard=true", "model.compute=bf16", "memory.stream=fp8"]).bytes_sent_per_step;
     assert!(tiles < narrow - XL / 2 && tiles > narrow - 3 * XL / 4, "{tiles} {narrow}");
 }
@@ -210,7 +209,7 @@ fn a_plan_needs_no_machine() {
     let block_tape = 2 * 4 * 1601 + (5 * 2 + 4) * 1600 + 25 * 4 + (4 + 2) * 6400 + 2 * 1600;
     let passing = (2 * 4 * 6400 + block_tape) * 8 * 1024 + 2 * (12 * 1600 * 1600 + 13 * 1600);
     assert_eq!(held(&plan, "working memory").bytes, passing);
-    // Four micro-batches leave two sums of neighbours.
+    // Four micro-batches leave two sums.
     assert_eq!(held(&plan, "partial sums of gradients").bytes, 4 * XL);
     assert_eq!(plan.working_set, passing + 20 * XL + held(&plan, "activations").bytes);
     // The embedding and its gradient, two moments, and three blocks of rows.
@@ -356,7 +355,7 @@ fn a_plan_says_whether_its_speeds_were_measured_just_now_or_kept() {
     assert!(!table(None).contains("\nspeeds "));
 }
 
-/// The optimizer's place changes the last digits of numbers, and measured speeds vary with the machine's load.
+/// The optimizer's place changes the last digits of numbers, and measured speeds vary with load.
 #[test]
 fn measured_speeds_change_times_but_no_placement() {
     let set = ["memory.optimizer=auto", "train.recompute=1", "memory.disk=/", "memory.disk_budget=160GiB"];
@@ -468,7 +467,7 @@ fn huge_counts_do_not_crash_the_plan() {
 
 #[test]
 fn rotary_tables_are_held_and_refuse_a_context_that_no_machine_has() {
-    // Heads of 32: a cosine and a sine for each position and feature.
+    // Heads of 32: a cosine and a sine per position and feature.
     let toy = plan("toy", &[], &card(8 * GIB));
     let tables = |positions: u64| 2 * positions * 32 * 4;
     let config = Config::load("toy", &[]).expect("a preset");

@@ -1,4 +1,4 @@
-//! Ranks that divide an optimizer on the host, compared with one process that has the whole: the same bits, a share of the memory.
+//! Ranks that divide a host optimizer have the bits of one process, with a share of the memory.
 
 use std::cell::RefCell;
 use std::fs;
@@ -98,7 +98,7 @@ impl<'r> Training<'r> {
         exchange.sum(Pass { learner, data, host: host.as_mut(), owners, passes: passes.clone() }, ranks)
     }
 
-    /// The bits of loss and norm.
+    /// Returns the bits of loss and norm.
     fn step(mut self, step: u64) -> (Self, [u32; 2]) {
         let (grads, report) = self.gradients(&self.data(step)).expect("no failure");
         let settings = &self.config.train;
@@ -125,7 +125,7 @@ impl<'r> Training<'r> {
         (self, bits)
     }
 
-    /// Writes a checkpoint into `folder`, which is rank 0's to do.
+    /// Rank 0 writes a checkpoint; the others take part.
     fn save(&mut self, folder: &Path) {
         let Self { config, learner, optimizer, ranks, .. } = self;
         let (gpt, divided) = (&learner.gpt, optimizer.owners.are_divided());
@@ -150,15 +150,15 @@ fn files(folder: &Path) -> Vec<Vec<u8>> {
     [WEIGHTS, MOMENTS, STATE].map(|file| fs::read(folder.join(file)).expect("it was saved")).into()
 }
 
-/// A run as every rank has seen it.
+/// A run as seen by every rank.
 struct Trained {
     /// Bits of each step's loss and norm.
     steps: Vec<Vec<[u32; 2]>>,
-    /// Files of the checkpoints in the middle and at the end.
+    /// Checkpoint files in the middle and at the end.
     saved: [Vec<Vec<u8>>; 2],
 }
 
-/// Some steps on one world, and as many after a resume on another.
+/// Steps in one world, and as many after a resume in another.
 fn trained(settings: &[&str], worlds: [usize; 2], later: &[&str]) -> Trained {
     let [middle, end] = [(), ()].map(|()| tempfile::tempdir().expect("a folder"));
     let (first, second) = (config(settings), config(&[settings, later].concat()));
@@ -239,7 +239,7 @@ fn a_checkpoint_of_a_divided_optimizer_resumes_wherever_it_is_kept() {
     assert!(on_host.saved == moved.saved);
 }
 
-/// Elements of each parameter, in the model's order, and those that a step's gradients have.
+/// Elements of each parameter in the model's order, and of a step's gradients.
 struct Sizes<'g> {
     gradients: &'g GradientsParams,
     all: Vec<u64>,
@@ -253,7 +253,7 @@ impl<'g> Sizes<'g> {
         sizes
     }
 
-    /// Elements that each of some ranks owns.
+    /// Elements that each rank owns.
     fn owned(&self, world: usize) -> Vec<u64> {
         let mut owned = vec![0; world];
         for (size, owner) in self.all.iter().zip(exchange::shards(&self.all, world)) {
@@ -290,7 +290,7 @@ fn a_rank_takes_host_memory_for_what_it_owns_and_no_more() {
         let parameters: u64 = each[0].3.iter().sum();
         let largest = each[0].3.iter().max().expect("parameters");
         for (rank, (states, with_gradients, owned, _)) in each.iter().enumerate() {
-            // Master weights and two moments in f32, and then what they are stepped along.
+            // Master weights and two moments in f32, then with gradients.
             assert_eq!([*states, *with_gradients], [12 * owned, 16 * owned], "rank {rank} of {world}");
             assert!(*owned <= parameters / world as u64 + largest, "{owned} of {parameters}");
         }
@@ -318,7 +318,7 @@ fn a_rank_keeps_summed_gradients_of_what_it_owns_alone() {
         assert_eq!(summed, owned, "rank {rank}");
     }
     assert_eq!(divided.iter().map(|(_, _, owned)| owned).sum::<u64>(), all);
-    // A rank also holds the largest parameter, of which a gradient comes while another is under way.
+    // A rank also holds the largest parameter while another is under way.
     let peaks: Vec<u64> = divided.iter().map(|(_, peak, _)| *peak).collect();
     assert_eq!(peaks, [46_272, 71_616, 46_368, 46_272]);
     let largest = 4 * 264 * 24;

@@ -1,4 +1,4 @@
-//! Meters of a run and of its steps, and the report of a step made of them.
+//! Meters of a run and of its steps.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -19,20 +19,18 @@ use crate::optimizer::HostTimes;
 use crate::progress::Report;
 use crate::ranks::{Ranks, Spent};
 
-/// Measurements of a run in this process.
 pub(super) struct Metrics {
     pub(super) taken: Vec<Taken>,
     pub(super) peaks: Peaks,
-    /// The last one.
     pub(super) evaluation: Option<Evaluation>,
     /// Whether a step was faster than the matmuls measured before the run.
     is_outdone: bool,
     begun: Instant,
-    /// Seconds spent by earlier parts of the run.
+    /// Seconds of earlier parts of the run.
     before: f64,
 }
 
-/// Peaks of the run. The device's own counters begin anew with every step.
+/// Peaks of the run. The device's own counters restart with every step.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Peaks {
     pub(crate) device: u64,
@@ -81,7 +79,7 @@ impl StepMeter {
 }
 
 impl<I: Offloadable> Trainer<I> {
-    /// The step of this process whose timeline the report draws.
+    /// The step whose timeline the report draws.
     pub(super) fn watched_step(&self) -> u64 {
         watching::watched(self.session.progress.step, self.session.steps())
     }
@@ -100,7 +98,7 @@ impl<I: Offloadable> Trainer<I> {
         StepMeter { stats, watches, begun, host_times, waited: Duration::ZERO, ranks: None }
     }
 
-    /// Completes the report of a step, writes it to the journal and shows it.
+    /// Completes the report of a step and accounts it.
     pub(super) fn end_step(&mut self, meter: StepMeter, mut report: Report, events: &mut Events<I>) {
         report.time(meter.begun.elapsed(), meter.waited);
         report.host_step(meter.host_times.map(|times| times.take()));
@@ -155,7 +153,7 @@ impl<I: Offloadable> Trainer<I> {
         events.process_train(LearnerEvent::ProcessedItem(item));
     }
 
-    /// Reports a step that was faster than all measured matmuls and all steps before.
+    /// Reports a step faster than all measured matmuls and all earlier steps.
     fn outdone(&mut self, step: u64, shown: f64, reached: f64) {
         self.tell("peak", &json!({ "step": step, "flops_per_second": reached, "before": shown }));
         if !std::mem::replace(&mut self.metrics.is_outdone, true) {
@@ -171,7 +169,7 @@ impl<I: Offloadable> Trainer<I> {
     fn spare_the_disk(&mut self) {
         let counter = |run: &Self| stats::<I>(&run.device).bytes_to_disk;
         if self.session.wear.has_to_be_exact(counter(self)) {
-            // The next use of the weights reports an update that failed.
+            // The next use of the weights reports a failed update.
             _ = self.optimizer.settle();
         }
         let counter = counter(self);

@@ -16,10 +16,8 @@ use tokenizer::{Cursor, Fingerprint};
 use super::wear::Wear;
 use crate::data::{Data, TrainingWindows, ValidationWindows};
 
-/// Settings, data and position of a run.
 pub(crate) struct Session {
     pub(crate) config: Config,
-    /// The run directory.
     pub(crate) run: PathBuf,
     pub(crate) data: Data,
     pub(crate) training: Arc<TrainingWindows>,
@@ -35,9 +33,9 @@ pub(crate) struct Session {
 /// The device's arithmetic.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Speed {
-    /// Floating-point operations of one optimizer step, without those of recomputation.
+    /// FLOPs of one step, without recomputation.
     pub(crate) flops_per_step: f64,
-    /// The most FLOP/s this device has shown, in large products and in steps of the run.
+    /// The device's best FLOP/s, in large products and in steps of the run.
     pub(crate) flops_per_second: Option<f64>,
 }
 
@@ -51,12 +49,12 @@ pub(crate) struct Progress {
     pub(crate) cursor: Cursor,
     /// Fingerprint of the training data; absent before step 1.
     pub(crate) data: Option<Fingerprint>,
-    /// Time spent in all, evaluations and checkpoints included. The journal keeps it, so that equal runs leave equal
+    /// Total time, evaluations and checkpoints included. Only the journal keeps it, so that equal runs leave equal
     /// checkpoints.
     #[serde(default, skip_serializing)]
     pub(crate) seconds: f64,
     pub(crate) best: Option<Best>,
-    /// Steps in a row whose update was withheld.
+    /// Skipped updates in a row.
     pub(crate) withheld: u64,
     /// A digest over the bits of all losses.
     pub(crate) losses: String,
@@ -70,7 +68,6 @@ pub(crate) struct Best {
 }
 
 impl Progress {
-    /// The position before step 1.
     pub(crate) fn start(seed: u64) -> Self {
         Self { cursor: Cursor::start(seed), ..Self::default() }
     }
@@ -85,12 +82,12 @@ impl Progress {
         self.cursor = cursor;
     }
 
-    /// The count of withheld updates in a row after one more step.
+    /// Skipped updates in a row after one more step.
     pub(crate) fn withheld_after(&self, usable: bool) -> u64 {
         if usable { 0 } else { self.withheld + 1 }
     }
 
-    /// `loss` as the lowest so far, if it is.
+    /// `loss`, if it is the lowest so far.
     pub(crate) fn better(&self, loss: f64) -> Option<Best> {
         let loss = loss as f32;
         let better = loss.is_finite() && self.best.is_none_or(|best| loss < best.loss);

@@ -1,7 +1,7 @@
 //! A run's state on disk: weights, moments, position.
 //!
-//! Tensors are fetched one at a time, when they are written, so a spilled state is saved with one tensor of extra host
-//! memory. Nothing random is saved: everything drawn follows from the seed and the step.
+//! Tensors are fetched one at a time, so saving a spilled state takes one tensor of extra host memory. Randomness
+//! follows from seed and step and is not saved.
 //!
 //! A checkpoint reads from the device only weights that the host lacks
 //! (`a_checkpoint_reads_from_the_device_only_what_the_host_lacks`). Files are untrusted
@@ -51,7 +51,7 @@ struct State {
     times: BTreeMap<String, usize>,
 }
 
-/// Writes everything a resumed run needs into `folder`. `gather` fetches moments that other ranks keep.
+/// Writes a checkpoint into `folder`. `gather` fetches tensors of other ranks.
 pub(crate) fn save<I: Backend, B: Backend>(
     folder: &Path,
     gpt: &Gpt<B>,
@@ -120,8 +120,7 @@ pub(crate) fn save<I: Backend, B: Backend>(
     Ok(())
 }
 
-/// Checks that `folder` holds the tensors of its configuration and optimizer: names, shapes and types. Reads no number; the bytes
-/// were checked before.
+/// Checks names, shapes and types of the tensors in `folder`, without reading numbers.
 pub(crate) fn check(folder: &Path) -> anyhow::Result<()> {
     let config = Config::load(&folder.join(CONFIG).to_string_lossy(), &[])?;
     weights::check_native::<Flex>(&config.model, &folder.join(WEIGHTS), &FlexDevice)?;
@@ -249,7 +248,7 @@ impl<B: Backend> ModuleVisitor<B> for HostMoments<'_, '_> {
     }
 }
 
-/// One moment of a parameter that is stepped on the device.
+/// One moment of a device-stepped parameter.
 pub(super) fn moment_on_device<I: Backend>(
     optimizer: &Optimizer<I>,
     parameter: &str,
@@ -261,7 +260,7 @@ pub(super) fn moment_on_device<I: Backend>(
     Ok(read::<I>(parameter, tensor)?.iter::<f32>().collect())
 }
 
-/// The moments that this rank has on its device, in the order of their parameters' names.
+/// Moments on this rank's device, by parameter name.
 pub(super) fn moments<I: Managed>(optimizer: &Optimizer<I>) -> Pairs<'_> {
     let names: Vec<&String> = optimizer.moments.keys().collect();
     let lengths: Vec<[usize; 2]> = optimizer.moments.values().map(Moments::lengths).collect();
@@ -276,7 +275,7 @@ pub(super) fn moments<I: Managed>(optimizer: &Optimizer<I>) -> Pairs<'_> {
     Pairs { lengths, fetch: Box::new(fetch) }
 }
 
-/// States and moments that this process keeps, read one at a time.
+/// States and moments of this process, read one at a time.
 pub(super) struct Own<'o, I: Backend> {
     optimizer: &'o Optimizer<I>,
     on_host: HashMap<&'o str, &'o HostState>,
@@ -296,7 +295,7 @@ impl<'o, I: Backend> Own<'o, I> {
         moment_on_device(self.optimizer, parameter, part)
     }
 
-    /// The master weights of a parameter that is stepped on the host.
+    /// The master weights of a host-stepped parameter.
     pub(super) fn masters<B: Backend>(&self, gpt: &Gpt<B>, parameter: &str) -> anyhow::Result<Vec<f32>> {
         let state = self.on_host.get(parameter);
         let state = state.with_context(|| format!("the master weights of `{parameter}` are not here"))?;
