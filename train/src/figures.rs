@@ -1,4 +1,4 @@
-//! Formatting of numbers for people.
+//! Formats numbers for people.
 
 /// A number with a comma every three digits.
 pub(crate) fn grouped(number: u64) -> String {

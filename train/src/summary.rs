@@ -28,7 +28,7 @@ pub(crate) struct Summary {
     steps: u64,
     tokens: u64,
     seconds: f64,
-    /// Median over this process's steps without the first, which waits for kernels to be chosen and compiled.
+    /// Median over this process's steps without the first, which waits for kernels.
     step_ms_median: Option<f64>,
     tokens_per_second: Option<f64>,
     loss: Option<f32>,
@@ -40,17 +40,16 @@ pub(crate) struct Summary {
     peak_host_bytes: u64,
     bytes_out: u64,
     bytes_in: u64,
-    /// Bytes that the trainer itself reads from the device.
+    /// The trainer's own reads from the device.
     bytes_read: u64,
-    /// Bytes that the trainer itself writes to the device.
+    /// The trainer's own writes to the device.
     bytes_written: u64,
-    /// Bytes written to the disk, and read from it.
     bytes_to_disk: u64,
     bytes_from_disk: u64,
     /// Bytes over the link in this process's steps, including a host optimizer's.
     step_bytes_out: u64,
     step_bytes_in: u64,
-    /// Medians over this process's steps without the first: all bytes over the link, then those of spilled tensors.
+    /// Medians over the same steps: all bytes over the link, then those of spilled tensors.
     bytes_out_median: Option<u64>,
     bytes_in_median: Option<u64>,
     spilled_out_median: Option<u64>,
@@ -61,7 +60,7 @@ pub(crate) struct Summary {
     left_ahead: u64,
     brought_ahead: u64,
     brought_in_vain: u64,
-    /// Operations that matched the prediction from an earlier step, and times that they did not.
+    /// Operations that matched the prediction from an earlier step, and mismatches.
     foretold: u64,
     diverged: u64,
     stall_seconds: f64,
@@ -69,7 +68,7 @@ pub(crate) struct Summary {
     saves: u64,
     saves_waited_seconds: f64,
     largest_launch: u64,
-    /// The planned speed, per direction: measured by this or an earlier start.
+    /// The planned speed per direction.
     pub(crate) link_bytes_per_second: Option<f64>,
     device_budget: Option<u64>,
     pub(crate) quiz: Option<QuizScore>,
@@ -229,14 +228,14 @@ impl fmt::Display for Summary {
     }
 }
 
-/// The saved summary of a run that finished after `steps`; `None` if it did not.
+/// The saved summary of a run that finished after `steps`, if any.
 pub(crate) fn finished_summary(run: &Path, steps: u64) -> Option<String> {
     let text = fs::read_to_string(run.join(SUMMARY)).ok()?;
     let saved: serde_json::Value = serde_json::from_str(&text).ok()?;
     (saved["outcome"] == Ending::Done.name() && saved["steps"] == steps).then_some(text)
 }
 
-/// Digest over the bits of all parameters in the network's order, read one tensor at a time.
+/// Digest over the bits of all parameters in the network's order, read one by one.
 fn weights_digest<B: Backend>(learner: &Learner<B>) -> anyhow::Result<String> {
     let mut digest = WeightsDigest {
         sha: Sha256::new(),

@@ -29,7 +29,7 @@ pub(crate) struct Data {
     pub(crate) indexes: Option<Indexes>,
 }
 
-/// Makes the data that `run` lacks. A resumed run takes the tokenizer from its checkpoint, also in another directory.
+/// Makes the data that `run` lacks. A resumed run takes the tokenizer from its checkpoint.
 pub(crate) fn prepare(
     config: &Config,
     run: &Path,
@@ -135,7 +135,7 @@ fn tokenizer(config: &Config, run: &Path, data: &Path, stop: &AtomicBool) -> any
         }
     };
     tokenizer.save(&folder)?;
-    // Use the saved form from the start: it is the one that a resumed run loads.
+    // A resumed run loads the saved form, so use it from the start.
     Ok(Tokenizer::load(&folder)?)
 }
 

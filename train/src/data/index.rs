@@ -1,4 +1,4 @@
-//! Building an index of longest matches.
+//! Builds an index of longest matches.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -12,15 +12,14 @@ use tokenizer::{IndexBuild, IndexManifest, IndexProgress, IndexStep, Split, Toke
 use super::corpus::Data;
 use crate::progress::StepBar;
 
-/// The most memory for building the index of a run's own text.
 const MEMORY: u64 = 1 << 30;
 
-/// Memory for building an index on a host with `free` bytes. It changes no byte of the index.
+/// Memory for the build on a host with `free` bytes; it changes no byte of the index.
 fn memory(free: Option<u64>) -> u64 {
     free.map_or(MEMORY, |free| (free / 4).min(MEMORY))
 }
 
-/// Refuses listed indexes that do not fit this vocabulary, before any data is prepared.
+/// Refuses listed indexes of another vocabulary before any data is prepared.
 pub(super) fn check_listed(config: &Config, tokenizer: &Tokenizer) -> anyhow::Result<()> {
     if config.data.indexes.is_empty() {
         return Ok(());
@@ -38,8 +37,7 @@ pub(super) fn check_listed(config: &Config, tokenizer: &Tokenizer) -> anyhow::Re
     Ok(())
 }
 
-/// Opens the listed indexes, then the run's own unless the list contains it. The run's own is built if it does not
-/// exist.
+/// Opens the listed indexes, then the run's own unless listed; builds it if needed.
 pub(super) fn indexes(
     data: &Data,
     config: &Config,

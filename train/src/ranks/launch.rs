@@ -45,7 +45,7 @@ pub(crate) struct RankArgs {
 const PATIENCE: u64 = 1800;
 
 impl RankArgs {
-    /// The most ranks on one host; all `ranks` where no hosts were named.
+    /// The most ranks on one host; all `ranks` without named hosts.
     pub(crate) fn most_on_a_host(&self, ranks: usize) -> anyhow::Result<usize> {
         let Some(text) = &self.hosts else { return Ok(ranks) };
         let hosts = hosts(text).map_err(|error| BadInput(error.to_string()))?;
@@ -53,7 +53,7 @@ impl RankArgs {
         Ok(most.map_or(ranks, |most| most.min(ranks)))
     }
 
-    /// The options that were given, and their values.
+    /// The given options and their values.
     pub(crate) fn given(&self) -> impl Iterator<Item = (&'static str, String)> + use<> {
         let changed = |value: u64, usual: u64| (value != usual && value > 0).then(|| value.to_string());
         [
@@ -68,7 +68,7 @@ impl RankArgs {
     }
 }
 
-/// This process's place among those that a launcher has started.
+/// This process's place among those that a launcher started.
 pub(super) fn found() -> anyhow::Result<Option<Place>> {
     let variables: BTreeMap<String, String> = env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -76,8 +76,8 @@ pub(super) fn found() -> anyhow::Result<Option<Place>> {
     Ok(place(&variables)?)
 }
 
-/// Starts this program once for each rank and waits for the run's end. `None` if this process trains itself: no ranks were asked for,
-/// or it is one of them. `find` names the run that a restart resumes.
+/// Starts this program once for each rank and waits for the run's end. `None` if this process trains itself: without
+/// ranks, or as one of them. `find` names the run that a restart resumes.
 pub(crate) fn launch(
     args: &RankArgs,
     find: impl FnOnce() -> anyhow::Result<RunDirectory>,
@@ -156,7 +156,7 @@ impl Restart {
     fn arguments(&self, arguments: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
         let now = Checkpoints::in_run(&self.run.path).latest()?;
         if self.run.from.is_some() && now == self.before {
-            // Nothing was saved since it went on, perhaps from an earlier checkpoint than the latest.
+            // No save since the start, which may have resumed an earlier checkpoint.
             return Ok(arguments);
         }
         if self.run.pretrained.is_some() && now.is_none() {
@@ -187,8 +187,8 @@ fn with(arguments: Vec<OsString>, options: &[&str], added: &[&OsStr]) -> Vec<OsS
     left
 }
 
-/// Runs `mpirun` apart from the terminal, which would make it end the ranks within a second. The first wish to stop is passed
-/// on to them, who save a checkpoint; the second ends them.
+/// Runs `mpirun` apart from the terminal, which would make it end the ranks within a second. Passes the first request
+/// to stop on to the ranks, which save a checkpoint; the second ends them.
 #[cfg(unix)]
 struct Attendant {
     asked: Arc<AtomicBool>,
@@ -207,7 +207,7 @@ impl Attendant {
             }
             let signal = if again { Signal::TERM } else { Signal::USR1 };
             if let Some(process) = *process.lock().unwrap_or_else(PoisonError::into_inner) {
-                // It may have ended by itself.
+                // The process may have ended.
                 _ = kill_process(process, signal);
             }
         })
@@ -219,7 +219,7 @@ impl Attendant {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// `None` where the wish to stop came first.
+    /// `None` if the request to stop came first.
     fn run(&self, mpirun: &mut Command) -> std::io::Result<Option<ExitStatus>> {
         let process = || self.process.lock().unwrap_or_else(PoisonError::into_inner);
         let mut child = {

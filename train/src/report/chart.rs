@@ -43,7 +43,7 @@ pub(super) enum Look {
     Limit,
 }
 
-/// Steps to mark with a vertical line.
+/// Steps marked by a vertical line.
 #[derive(Debug, Clone)]
 pub(super) struct Marks {
     pub(super) name: &'static str,

@@ -10,7 +10,7 @@ use crate::figures::{duration, grouped};
 
 const ROWS: usize = 200;
 
-/// About this many bytes of sampled text are shown.
+/// The most bytes of sampled text, roughly.
 const SAMPLED: usize = 300_000;
 
 const TEXT: usize = 2000;

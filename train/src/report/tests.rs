@@ -44,7 +44,7 @@ fn step(step: u64, steps: u64) -> Value {
         "bytes_in": 4 << 20, "disk_written": 1 << 20, "disk_read": 2 << 20, "ranks_sent": 7 << 20, "ranks_heard": 7 << 20, "ranks_ms": 3.0 * wave, "ranks_stall_ms": wave, "evictions": 12, "restores": 13, "stall_ms": 9.0 * wave, "seconds": step as f64 * 0.08})
 }
 
-/// A timeline of stretches of a millisecond, each with an operation that moved bytes.
+/// Stretches of a millisecond, each with an operation that moved bytes.
 fn timeline(step: u64, stretches: u64) -> Value {
     let list = |value: fn(u64) -> u64| (1..=stretches).map(value).collect::<Vec<_>>();
     json!({"kind": "timeline", "step": step, "device_budget": 16 << 20, "operations": stretches,
@@ -52,7 +52,7 @@ fn timeline(step: u64, stretches: u64) -> Value {
         "bytes_in": list(|at| at * 2048), "waited_us": list(|_| 250)})
 }
 
-/// A run with all constructs of a page: a resume, a skipped step, a failed save and an early stop.
+/// A run with a resume, a skipped step, a failed save and an early stop.
 fn eventful() -> Vec<Value> {
     let mut records = vec![start(0)];
     records.extend((1..=80).map(|at| step(at, 300)));
@@ -85,7 +85,7 @@ fn eventful() -> Vec<Value> {
     records
 }
 
-/// Panics unless every element is closed in order, every attribute is quoted and every `&` begins an entity.
+/// Panics unless elements are closed in order, attributes quoted, and every `&` begins an entity.
 fn assert_well_formed(page: &str) {
     let mut rest = page.strip_prefix("<!DOCTYPE html>").expect("a document");
     let mut open = Vec::new();

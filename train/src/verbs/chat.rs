@@ -107,8 +107,8 @@ impl History {
         Self { kept: messages.len(), messages }
     }
 
-    /// Prints an answer until `silenced` is set, and adds both to the history. A question that cannot be answered is
-    /// dropped.
+    /// Prints an answer until `silenced` is set, and adds question and answer to the history. Drops a question that
+    /// cannot be answered.
     fn answer<B: Backend>(
         &mut self,
         question: &str,

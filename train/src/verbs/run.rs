@@ -133,7 +133,7 @@ impl Work for Training<'_> {
             let text = String::from_utf8(config).context("reading rank 0's configuration")?;
             directory.config = Config::from_text(&text, "rank 0's configuration", &[])?;
         }
-        // Measuring the machine moves bytes, too, and a varying number of them.
+        // Measuring the machine moves bytes, too.
         let surveyed = stats::<I>(device);
         let lost_ranks = LostRanks::default();
         let mut part = Part { args, directory, planned, surveyed, stop, lost_ranks };
@@ -146,8 +146,7 @@ impl Work for Training<'_> {
     }
 }
 
-/// Ranks of the run, and those on this host. A dry run is a single process and plans for the ranks that would be
-/// started.
+/// Ranks of the run, and those on this host. A dry run is a single process that plans for all ranks.
 fn sharing(args: &Args, ranks: &Ranks) -> anyhow::Result<[usize; 2]> {
     Ok(match args.ranks.ranks {
         Some(asked) if args.dry_run => [asked, args.ranks.most_on_a_host(asked)?],
@@ -167,7 +166,7 @@ fn make_plan<I: Offloadable>(
     let RunDirectory { config, path, .. } = &*directory;
     let machine = survey::<I>(device, place, config, path, shared, Measuring::IfUnknown)?;
     directory.config = plan::placed(&directory.config, &footprint, &machine);
-    // With weights from another run comes its vocabulary, which is not loaded yet.
+    // With another run's weights comes its vocabulary, which is not loaded yet.
     let data = if directory.pretrained.is_none() { epoch(&directory.config)? } else { None };
     let plan = Plan::new(&directory.config, &footprint, &machine).over(data);
     eprintln!("{plan}");

@@ -21,7 +21,6 @@ use super::{CheckpointArgs, SamplingArgs};
 
 const MOST_TEXTS: u64 = 100_000;
 
-/// The most bytes of a prompt's file.
 const MOST_PROMPT_BYTES: u64 = 16 << 20;
 
 #[derive(Debug, clap::Args)]

@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Shards are useless without their tokenizer, so an existing one is not replaced.
+/// An existing tokenizer stays: shards are useless without it.
 fn refuse_to_overwrite(out: &Path) -> anyhow::Result<()> {
     let there = out.join("tokenizer.json");
     if there.exists() {

@@ -1,4 +1,4 @@
-//! Memory budgets: they change no number, and an impossible one gives a plain error.
+//! Memory budgets change no number, and an impossible one gives a plain error.
 
 use crate::program::{assert_code, last_words, stderr};
 use crate::tiny::{TIGHT, Tiny, bits};
@@ -63,7 +63,7 @@ fn a_budget_below_one_operation_ends_with_its_sizes() {
     assert!(!tiny.join("run/summary.json").exists());
 }
 
-/// A trained model, since the plan of a run would refuse these budgets first; see `plan`.
+/// A trained model, since a run's plan would refuse these budgets first.
 #[test]
 fn a_full_host_ends_with_its_sizes() {
     let tiny = Tiny::trained(&[]);

@@ -30,7 +30,6 @@ fn questions_from_a_pipe_are_answered_line_by_line() {
 
 #[test]
 fn clear_forgets_and_quit_ends() {
-    // Trained long enough that earlier turns matter.
     let tiny = Tiny::trained(&["train.steps=100", "train.lr=0.01"]);
     let alone = &answers(&talk(&tiny, "What is 2 plus 2?\n"))[0];
     let after = |first: &str| answers(&talk(&tiny, &format!("{first}\nWhat is 2 plus 2?\n")))[1].clone();

@@ -50,7 +50,7 @@ fn a_full_disk_leaves_training_and_earlier_checkpoints_intact() {
     if !can_mount(tiny.path(), mount) {
         return;
     }
-    // A checkpoint is 3 MiB: two fit, the third does not. The file system ends with its process.
+    // A checkpoint is 3 MiB: two fit, the third does not.
     let begin = format!("{PROGRAM} {FRESH} --set train.steps=3 2>/dev/null || exit 90");
     let go_on = format!("{PROGRAM} {MORE} --set checkpoint.every=1 --set checkpoint.keep_last=9; code=$?");
     let check = format!("{PROGRAM} inspect run > inspected");

@@ -42,13 +42,12 @@ fn a_quarter_of_the_host_memory_and_a_disk_give_the_same_bits() {
     let in_steps: u64 = steps.iter().map(|step| number(&step["disk_written"])).sum();
     assert!(in_steps > 0 && in_steps <= number(&summary["bytes_to_disk"]));
     assert_eq!(fs::read_dir(tiny.join("drive")).expect("a folder").count(), 0);
-    // Resumes with enough memory and no disk.
     let settings = ["train.steps=8", "memory.host_budget=auto", "memory.disk=null"];
     let resumed = bits(&tiny.resume("run", &settings));
     assert_eq!(bits(&tiny.resume("roomy", &["train.steps=8"])), resumed);
 }
 
-/// The optimizer's host memory never goes to the disk: spilled tensors make room for it.
+/// The optimizer's host memory never goes to the disk.
 #[test]
 fn tensors_go_to_the_disk_to_make_room_for_a_host_optimizer() {
     let tiny = Tiny::new();
@@ -105,7 +104,7 @@ fn an_absent_or_small_disk_is_an_error_before_the_first_step() {
     }
 }
 
-/// A plan takes no space: it must also work while its run uses the disk.
+/// It must also work while its run uses the disk.
 #[test]
 fn a_plan_counts_a_disk_without_writing_to_it() {
     let tiny = Tiny::new();
@@ -131,7 +130,6 @@ fn a_plan_counts_a_disk_without_writing_to_it() {
     assert!(stderr(&elsewhere).contains("give it in bytes"), "{}", stderr(&elsewhere));
 }
 
-/// The file has no name, so the system frees its space with the process.
 #[test]
 fn a_killed_run_leaves_nothing_on_the_disk() {
     let tiny = Tiny::new();
@@ -165,8 +163,8 @@ fn run_on_a_small_disk(command: &Command, mib: u32, script: &str) -> Option<Outp
     Some(shell.output().expect("it starts"))
 }
 
-/// Kills a run in the middle of its steps. Prints the free blocks on its disk before, during and after it, and the
-/// number of names left there. Waits, since the kernel may have to end a transfer.
+/// Kills a run amid its steps. Prints the free blocks on its disk before, during and after, and the number of names
+/// left. Waits, since the kernel may have to end a transfer.
 const KILLED: &str = "free() { stat -f -c %f drive; }; \
     before=$(free); \
     \"$@\" >/dev/null 2>said & run=$!; \

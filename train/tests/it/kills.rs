@@ -21,7 +21,7 @@ const ON_HOST: [&str; 5] = [
     "model.compute=bf16",
 ];
 
-/// A small random number generator with the same numbers on each machine.
+/// A random number generator with the same numbers on each machine.
 struct Numbers(u64);
 
 impl Numbers {
@@ -33,7 +33,7 @@ impl Numbers {
 
 /// A kill comes at most this many steps after a start.
 const STEPS_BETWEEN: u64 = 8;
-/// Additional delay of a kill, so that kills hit each part of a step, or of a start.
+/// Additional delay, so that kills hit each part of a step, or of a start.
 const MICROSECONDS: u64 = 6_000;
 
 fn begin_or_resume(tiny: &Tiny, settings: &[&str]) -> Command {

@@ -10,7 +10,7 @@ use crate::tiny::{TIGHT, Tiny, bits};
 
 const LOOKS_UP: &str = "model.longest_match=true";
 
-/// Documents whose last four, in the validation part, are copies of earlier ones.
+/// The last four documents, for validation, are copies of earlier ones.
 fn with_copies(tiny: &Tiny) {
     let document = |n: usize| format!("the {n}. river rises, the {}. river falls", n * 7 % 31);
     let order = (0..90).chain([3, 100, 101, 8, 102, 103, 21, 104, 105, 5]);
@@ -70,7 +70,6 @@ fn validation_is_reported_with_and_without_copies_of_training_text() {
     let (copied, targets) = (number(&fresh["copied_targets"]), number(&fresh["targets"]));
     // Four documents of 41 to 43 tokens; the split may cut the first.
     assert!((100.0..=4.0 * 43.0).contains(&copied) && targets > copied, "{evaluated}");
-    // The rest of the text has its own loss, from which the perplexity is computed.
     assert_ne!(fresh["loss"], evaluated["loss"]);
     assert!((number(&fresh["perplexity"]).ln() - number(&fresh["loss"])).abs() < 1e-9, "{evaluated}");
     let output = tiny.train(&["eval", "--from", "run", "--device", "cpu"]);
@@ -140,7 +139,6 @@ fn a_moved_index_is_found_at_its_configured_path() {
     fs::rename(tiny.join("run/data/index"), tiny.join("elsewhere")).expect("moving");
     let listed = r#"data.indexes=[{"index": "elsewhere", "set": "run/data/shards"}]"#;
     assert_eq!(measured(&tiny, &[listed])["loss"], loss);
-    // A checkpoint outside of any run.
     let checkpoint = fs::read_dir(tiny.join("run/checkpoints")).expect("listing").flatten();
     let mut checkpoint = checkpoint.filter(|entry| entry.path().is_dir());
     fs::rename(checkpoint.next().expect("one at the end").path(), tiny.join("alone")).expect("moving");
@@ -180,7 +178,6 @@ fn the_training_text_is_not_indexed_twice_and_the_validation_text_is_refused() {
 
 #[test]
 fn listed_texts_are_looked_up_too_and_must_not_change() {
-    // Other texts are made with this run's tokenizer and conversations.
     let tiny = Tiny::trained(&["train.steps=1"]);
     let conversations = fs::read_to_string(tiny.join("run/data/dialogues.jsonl")).expect("reading");
     let lines: Vec<_> = conversations.split_inclusive('\n').collect();

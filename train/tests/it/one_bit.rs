@@ -10,7 +10,7 @@ use crate::tiny::{Tiny, bits};
 
 const ONE_BIT: [&str; 2] = ["ranks.exchange=one_bit", "ranks.warm_up=2"];
 
-/// Bytes of `numbers` in packed form: a bit each, and a scale for every 2048.
+/// Packed size: a bit each, and a scale for every 2048.
 fn packed(numbers: u64) -> u64 {
     numbers.div_ceil(8) + 4 * numbers.div_ceil(2048)
 }
@@ -55,12 +55,11 @@ fn a_run_without_the_keys_and_an_exact_start_have_the_bits_of_one_process() {
     let tiny = Tiny::new();
     let one = bits(&tiny.run("one", &SHARED));
     assert_eq!(tiny.run_on("2", "exact", &[&SHARED[..], &["ranks.exchange=exact"]].concat()), one);
-    // One process sends nothing, so nothing is compressed.
     assert_eq!(bits(&tiny.run("alone", &[&SHARED[..], &ONE_BIT].concat())), one);
     let compressed = tiny.run_on("2", "run", &[&SHARED[..], &ONE_BIT].concat());
     assert_ne!(compressed, one, "nothing was compressed");
     let (exact, other) = (tiny.losses("one"), tiny.losses("run"));
-    // The third step is the first inexact one, and its loss is that of the weights before it.
+    // The third step is the first inexact one; its loss is that of the weights before it.
     assert_eq!(exact[..3], other[..3]);
     assert_ne!(exact[3].to_bits(), other[3].to_bits());
 }
@@ -126,7 +125,7 @@ fn a_diverging_step_is_skipped_by_all_ranks_and_leaves_no_nan_in_residuals() {
     for rank in 0..2 {
         let saved =
             fs::read(tiny.join(&format!("run/ranks/{rank}/residuals-{step:08}"))).expect("saved, too");
-        // A line describes the content; a digest follows it.
+        // A line describes the content; a digest follows.
         let begin = saved.iter().position(|byte| *byte == b'\n').expect("a line") + 1;
         let numbers = saved[begin..saved.len() - 32].chunks_exact(4);
         let owed: Vec<f32> =

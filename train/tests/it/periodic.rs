@@ -27,7 +27,7 @@ fn weights_are_sent_after_every_third_step_and_gradients_never() {
     for journal in ["run", "run/ranks/1"] {
         for step in tiny.records(journal, "step") {
             let [at, sent] = ["step", "ranks_sent"].map(|key| step[key].as_u64().expect("a number"));
-            // The last step ends with an outer step, so that all ranks end with equal weights.
+            // The last step ends with an outer step.
             let least = if [3, 6, 7].contains(&at) { weights } else { 0 };
             assert!((least..least + FEW).contains(&sent), "{journal}, step {at}: {sent} of {weights}");
         }
@@ -94,12 +94,11 @@ fn a_run_resumes_with_each_ranks_moments_to_the_bits_of_an_uninterrupted_one() {
     }
     let (again, _) = tiny.resume_with_log("2", lost, &["train.steps=10"]);
     assert_eq!(bits(&again), whole);
-    // One process has no other to exchange with and continues with the moments of rank 0.
+    // One process continues with the moments of rank 0.
     let (_, said) = tiny.resume_with_log("1", lost, &["train.steps=7"]);
     assert!(!said.contains("momentum"), "{said}");
 }
 
-/// The run ends after step 3, before the first outer step is due.
 #[test]
 fn a_run_that_diverges_in_local_steps_ends_with_common_weights() {
     if has_mpi() {

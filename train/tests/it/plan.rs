@@ -20,7 +20,7 @@ pub(crate) const SHAPES: [&[&str]; 3] = [
     &["train.optimizer=muon", "model.n_embd=256", "train.accumulate=2", "train.steps=2"],
 ];
 
-/// The device's peak and the largest operation that a run reports are within 15 % of its plan.
+/// The device's peak and the largest operation are within 15 % of the plan.
 pub(crate) fn assert_as_planned(output: &Output, settings: &[&str]) {
     assert_success(output);
     let said = stderr(output);
@@ -96,7 +96,7 @@ fn a_replayed_plan_states_the_bytes_that_a_run_moves() {
             let run = tiny.run(&format!("run-{n}-{budget}"), &settings);
             let ran = |figure: &str| run[figure].as_u64().expect("a number");
             let moved = [planned("bytes_in"), planned("bytes_out")];
-            // A step begins with the blocks that the one before left on the device, so some steps move one block more.
+            // Blocks that the step before left on the device make some steps move one block more.
             let run_moved = [ran("spilled_in_median"), ran("spilled_out_median")];
             let are_close =
                 moved.iter().zip(run_moved).all(|(one, other)| one.abs_diff(other) * 100 <= other);
@@ -115,7 +115,6 @@ fn a_replayed_plan_states_the_bytes_that_a_run_moves() {
 fn a_step_with_an_embedding_by_rows_is_replayed() {
     let tiny = Tiny::new();
     let asked = ["plan", "--replay", "--config", "tiny.json", "--on", "64MiB,1GiB", "--json"];
-    // Rows of this width are large enough to be counted.
     let settings =
         ["model.n_embd=1024", "memory.optimizer=host", "train.optimizer=adamw", "memory.device_budget=auto"];
     let set: Vec<&str> = settings.iter().flat_map(|setting| ["--set", *setting]).collect();

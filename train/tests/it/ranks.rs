@@ -20,7 +20,7 @@ use crate::tiny::{TIGHT, Tiny, bits};
 /// Four micro-batches, some without targets that count.
 pub(crate) const SHARED: [&str; 2] = ["train.accumulate=4", "train.micro_batch=1"];
 
-/// Arguments for `ranks` ranks that use only the loopback interface.
+/// `ranks` ranks over loopback only.
 pub(crate) fn on(ranks: &str) -> [&str; 4] {
     ["--ranks", ranks, "--interface", "lo"]
 }
@@ -53,9 +53,9 @@ impl Tiny {
         self.run_to_end(Command::new(PROGRAM).args(arguments))
     }
 
-    /// Runs a command that starts ranks in this folder; if it hangs, fails with its output.
+    /// Runs a command that starts ranks in this folder; a hanging one fails with its output.
     pub(crate) fn run_to_end(&self, command: &mut Command) -> Output {
-        // Files, because a pipe stays open until each process that inherited it has ended.
+        // Files, because a pipe stays open until every heir process has ended.
         let mut printed = [(), ()].map(|()| tempfile::tempfile().expect("a file"));
         let [stdout, stderr] = printed.each_ref().map(|file| file.try_clone().expect("the file once more"));
         command.current_dir(self.path()).envs([CACHE]);
@@ -89,7 +89,6 @@ impl Tiny {
             let losses = self.losses(run);
             losses[losses.len() - 10..].iter().sum::<f64>() / 10.0
         };
-        // The exact sum has the bits of one process.
         self.run("exact", &settings);
         self.run_on("2", "other", &[&settings[..], exchange].concat());
         let (first, exact, other) = (self.losses("exact")[0], last("exact"), last("other"));
@@ -154,19 +153,17 @@ impl Tiny {
         }
     }
 
-    /// The exit code of a run in the background.
     pub(crate) fn ended(&self, child: &mut Child, out: &str) -> Option<i32> {
         let status = wait_for_end(child).unwrap_or_else(|| panic!("{HANGS}: {}", self.log(out)));
         status.code()
     }
 
-    /// The digests of a run in the background.
     pub(crate) fn saved_bits(&self, out: &str) -> [String; 2] {
         let summary = fs::read(self.join(out).join("summary.json")).expect("it has ended");
         bits(&serde_json::from_slice(&summary).expect("JSON"))
     }
 
-    /// The process ids of ranks that a launcher has started here, in order of their ranks.
+    /// The process ids of ranks launched here, in order.
     pub(crate) fn ranks(&self) -> Vec<u32> {
         let rank_of = |id: u32| {
             let own = fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
@@ -195,7 +192,7 @@ pub(crate) fn set<'a>(settings: &[&'a str]) -> Vec<&'a str> {
 
 const HANGS: &str = "it hangs, and is ended";
 
-/// Waits for a process; `None` after the limit. Dropping the folder ends the processes in it.
+/// `None` after the limit. Dropping the folder ends the processes in it.
 fn wait_for_end(child: &mut Child) -> Option<ExitStatus> {
     let begun = Instant::now();
     loop {
@@ -211,7 +208,7 @@ pub(crate) fn signal(name: Signal, process: u32) {
     assert!(try_signal(name, process), "process {process} is gone");
 }
 
-/// Sends a signal to a process that may have ended; returns whether it was alive.
+/// Sends a signal; returns whether the process was alive.
 pub(crate) fn try_signal(name: Signal, process: u32) -> bool {
     Pid::from_raw(process as i32).is_some_and(|process| kill_process(process, name).is_ok())
 }
@@ -266,7 +263,7 @@ fn ranks_end_with_the_bits_of_one_process() {
     assert_eq!(own.lines().filter(|line| line.starts_with(r#"{"kind":"step""#)).count(), 4);
 }
 
-/// A user's own `mpirun` command, with the variables that `--ranks` and `--interface` set.
+/// A user's own `mpirun` command, with the variables of `--ranks` and `--interface`.
 #[test]
 fn ranks_under_a_plain_mpirun_have_the_bits_of_one_process() {
     if !has_mpi() {
@@ -363,7 +360,7 @@ fn sharded_moments_change_no_bit_and_take_a_share_of_the_bytes() {
         let whole = tiny.run(&format!("whole-{n}"), &[&settings[..], &["train.steps=6"]].concat());
         let run = format!("run-{n}");
         let four = tiny.run_on("4", &run, &[&settings[..], &saving].concat());
-        // Rank 0 alone decides after an evaluation that there is a checkpoint to save.
+        // Rank 0 alone decides after an evaluation that a save is due.
         let often = [&settings[..], &saving, &["eval.every=1", "checkpoint.every=0"]].concat();
         assert_eq!(tiny.run_on("2", &format!("often-{n}"), &often), four);
         let each: Vec<_> =
@@ -405,7 +402,6 @@ fn sharded_host_states_change_no_bit_and_take_a_share_of_the_bytes() {
         let parameters = whole["parameters"].as_u64().expect("a number");
         if n == 0 {
             assert_eq!(each.iter().sum::<u64>(), 12 * parameters, "{each:?}");
-            // Embedding and head are one matrix each, as large as a whole share.
             assert!(each.iter().all(|bytes| bytes * 3 < 12 * parameters), "{each:?}");
         }
         tiny.resume_on("2", &run, &["train.steps=4"]);
@@ -471,7 +467,7 @@ fn a_run_with_repeatedly_killed_ranks_ends_with_the_bits_of_an_undisturbed_one()
     let (kills, mut seed) =
         (setting("TRAIN_RANK_KILLS", suite::size().pick(1, 2, 50)), setting("TRAIN_KILLS_SEED", 1));
     let tiny = Tiny::new();
-    // Many more steps than the last kill waits for, so that it comes before the run's end.
+    // The last kill must come before the run's end.
     let steps = format!("train.steps={}", 40 * kills + 200);
     let settings = [&SHARED[..], &[&steps, "checkpoint.every=2"]].concat();
     let whole = bits(&tiny.run("whole", &settings));
@@ -482,7 +478,6 @@ fn a_run_with_repeatedly_killed_ranks_ends_with_the_bits_of_an_undisturbed_one()
     let mut killed = Vec::new();
     for kill in 1..=kills {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // Kills depend on steps, not on the machine's speed.
         let step = 40 * (kill - 1) + 4 + (seed >> 33) % 30;
         let mut processes = Vec::new();
         tiny.wait_until(
@@ -498,7 +493,6 @@ fn a_run_with_repeatedly_killed_ranks_ends_with_the_bits_of_an_undisturbed_one()
         let rank = (seed >> 60) as usize % 2;
         if let Some(process) = processes.get(rank) {
             println!("kill {kill} of {kills}: rank {rank} after step {}", tiny.steps_taken("run"));
-            // The process may have ended.
             try_signal(Signal::KILL, *process);
         }
         killed.extend(processes);
@@ -655,7 +649,7 @@ mod gate {
         assert_eq!(tiny.saved_bits("run"), whole);
     }
 
-    /// This holds once it has saved; before, it restarts from the named checkpoint even if a later one exists.
+    /// Once it has saved; before, it restarts from the named checkpoint even if a later one exists.
     #[test]
     #[ignore = "gate: restarts a run of many steps"]
     fn a_run_resumed_from_a_named_checkpoint_restarts_from_its_own() {
@@ -671,7 +665,7 @@ mod gate {
         command.args(["--resume", "run/checkpoints/step-00000010", "--device", "cpu"]).args(on("2"));
         command.args(["--restarts", "2"]).args(set(&[steps, "checkpoint.every=150"]));
         let mut child = tiny.start(&mut command, "run");
-        // The first run has starts at step 0 and 10, and saves long after its next step.
+        // The first run starts at steps 0 and 10, and saves long after its next step.
         let begun = |starts| tiny.journal("run").matches(r#"{"kind":"start""#).count() == starts;
         tiny.wait_until(
             "run",

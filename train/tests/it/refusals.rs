@@ -6,7 +6,6 @@ use std::time::Duration;
 use crate::program::{assert_code, last_words};
 use crate::tiny::{GPT2, Tiny};
 
-/// The error that `arguments` give.
 fn refused(tiny: &Tiny, arguments: &[&str]) -> String {
     let output = tiny.train(arguments);
     assert_code(&output, 2);
@@ -41,7 +40,7 @@ fn configurations_that_cannot_work_are_refused_with_the_reason() {
         insta::assert_snapshot!(name, refused(&tiny, arguments));
     }
     assert!(!tiny.join("run").exists(), "nothing is made for a run that is refused");
-    // Its data were prepared before the tokenizer turned out to lack a question's characters.
+    // The data exist before the tokenizer turns out to lack a question's characters.
     fs::write(tiny.join("in.txt"), "words without a question mark. ".repeat(100)).expect("writing");
     let text = set(&[
         r#"data={"source":"text","path":"in.txt","split":"position","val_fraction":0.2}"#,

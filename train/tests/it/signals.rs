@@ -8,7 +8,7 @@ use std::{
 use crate::program::{assert_code, json, stderr};
 use crate::tiny::{Tiny, bits};
 
-/// A running program whose standard error is read as it comes.
+/// A running program with piped standard error.
 pub(crate) struct Running {
     child: Child,
     said: BufReader<ChildStderr>,
@@ -35,7 +35,7 @@ impl Running {
         }
     }
 
-    /// Sends several signals directly one after the other.
+    /// Sends several signals in quick succession.
     pub(crate) fn signal(&self, names: &str) {
         let kills: Vec<_> =
             names.split(' ').map(|name| format!("kill -{name} {}", self.child.id())).collect();
@@ -51,7 +51,7 @@ impl Running {
     }
 }
 
-/// Enough steps that a signal comes long before their end.
+/// A signal comes long before their end.
 const LONG: &str = "train.steps=5000";
 
 #[test]
@@ -80,7 +80,7 @@ fn either_signal_ends_the_run_with_a_checkpoint() {
 #[test]
 fn a_second_signal_ends_at_once_and_leaves_the_earlier_checkpoint_whole() {
     let tiny = Tiny::new();
-    // Long steps, so that the second signal arrives before the step after the first has ended.
+    // Long steps, so that the second signal arrives before the next step has ended.
     let settings = ["train.micro_batch=64", "train.sequence=64", "checkpoint.every=1", "train.steps=200"];
     let mut running = Running::start(tiny.command("run", &settings));
     running.wait_for("step 00003/");

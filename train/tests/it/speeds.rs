@@ -34,7 +34,6 @@ impl User {
         self.cache().join("spillway/speeds.json")
     }
 
-    /// The program with `arguments`, not started.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(arguments).args(["--config", "tiny.json", "--device", "cpu"]);
@@ -177,7 +176,6 @@ fn plan_measure_replaces_cached_speeds_and_prints_the_measured_ones() {
 #[test]
 fn an_unwritable_cache_ends_no_run() {
     let user = User::new();
-    // A file in place of the folder.
     fs::write(user.cache(), "").expect("writing");
     let output = user.start(&["run", "--out", "run"]);
     assert_success(&output);

@@ -1,5 +1,5 @@
-//! Ranks that are killed under Open MPI 5. The others repeat the step, or restart from their checkpoint, and end with
-//! the bits of an undisturbed run.
+//! Ranks killed under Open MPI 5: the others repeat the step, or restart from their checkpoint, and end with the bits
+//! of an undisturbed run.
 //!
 //! `train/exchange/tests/install-open-mpi-5` installs it where these tests look.
 
@@ -24,7 +24,7 @@ fn has_open_mpi_5() -> bool {
 }
 
 impl Tiny {
-    /// Starts ranks in the background under Open MPI 5; their output goes to `out.log`.
+    /// Starts ranks under Open MPI 5 in the background; their output goes to `out.log`.
     fn start_survivors(&self, ranks: &str, out: &str, settings: &[&str], more: &[&str]) -> Child {
         let path = env::var("PATH").unwrap_or_default();
         let mut command = self.command(out, &[&SHARED[..], settings].concat());
@@ -50,7 +50,7 @@ enum Goes {
     AsResumed,
 }
 
-/// Enough steps that a kill after at most 32 of them comes long before the end.
+/// A kill after at most 32 steps comes long before the end.
 const STEPS: &str = "train.steps=200";
 
 const KINDS: [(Goes, &[&str]); 4] = [
@@ -79,7 +79,6 @@ fn survivors_end_with_the_bits_of_an_undisturbed_run() {
         let run = format!("run-{kill}");
         let settings = [&[STEPS], settings].concat();
         let mut child = tiny.start_survivors("3", &run, &settings, &[]);
-        // Kills depend on steps, not on the machine's speed.
         tiny.wait_for_step(&run, step);
         let ranks = tiny.ranks();
         println!(
@@ -140,7 +139,6 @@ fn the_last_of_several_lost_ranks_ends_with_the_bits_of_one_process() {
     assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.log("run"));
     let lost = tiny.records("run", "lost");
     let found: Vec<_> = lost.iter().map(|lost| (&lost["before"], &lost["gone"], &lost["ranks"])).collect();
-    // Surviving ranks are renumbered.
     assert_eq!(found, [(&json!(3), &json!([1]), &json!(2)), (&json!(2), &json!([1]), &json!(1))]);
     assert_eq!(tiny.saved_bits("run"), whole);
 }
@@ -180,7 +178,7 @@ mod gate {
         signal(Signal::STOP, frozen);
         assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.log("run"));
         let said = tiny.log("run");
-        // If another rank waits for the frozen one, both are missing. Within the library's own vote the missing rank is
+        // If another rank waits for the frozen one, both are missing. Within the library's vote the missing rank is
         // unknown.
         let missing = ["rank 1 did not arrive", "ranks [0, 1] did not arrive", "ranks [1, 2] did not arrive"];
         let names_it = missing.iter().any(|words| said.contains(words));

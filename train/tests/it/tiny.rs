@@ -45,7 +45,7 @@ pub(crate) struct Tiny {
     folder: TempDir,
 }
 
-/// Ends all processes in the folder, so that a failed test leaves no ranks that wait for each other.
+/// A failed test then leaves no ranks that wait for each other.
 #[cfg(target_os = "linux")]
 impl Drop for Tiny {
     fn drop(&mut self) {
@@ -84,7 +84,6 @@ impl Tiny {
         train(self.path(), arguments)
     }
 
-    /// A command that trains in `out`, not started.
     pub(crate) fn command(&self, out: &str, settings: &[&str]) -> Command {
         let mut command = Command::new(PROGRAM);
         command.args(training(out, settings)).current_dir(self.path()).envs([CACHE]);
