@@ -125,7 +125,6 @@ fn disk_share(config: &Config, ranks_here: usize) -> anyhow::Result<u64> {
     Ok(all / ranks_here as u64)
 }
 
-/// Free bytes at `path`, which need not exist.
 fn free_disk(path: &Path) -> Option<u64> {
     let path = std::path::absolute(path).ok()?;
     path.ancestors().find(|folder| folder.exists()).and_then(|folder| free_bytes(folder).ok())

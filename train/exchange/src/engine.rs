@@ -90,7 +90,6 @@ pub(crate) fn keep_own(rank: usize, world: usize, send: &[&[u8]], receive: &mut 
     Ok(())
 }
 
-/// Splits the parts of an `all_gather` into sends and receives.
 pub(crate) fn gathered<'a>(rank: usize, parts: &'a mut [&mut [u8]]) -> (Vec<&'a [u8]>, Vec<&'a mut [u8]>) {
     let mut own: &[u8] = &[];
     let mut receive: Vec<&mut [u8]> = Vec::with_capacity(parts.len());

@@ -39,7 +39,6 @@ pub struct Mpi {
     rank: usize,
     world: usize,
     piece: usize,
-    /// Calls in this world.
     calls: u64,
     /// Whether a call has failed in this world.
     broken: bool,
@@ -106,7 +105,6 @@ impl Mpi {
     pub fn watchdog(&self, limit: Duration) -> Watchdog {
         let abort = self.library.abort();
         Watchdog::start(self.waiting(), limit, move |overdue| {
-            // One write, since `mpirun` mixes the output of ranks.
             _ = std::io::stderr().write_all(format!("error: {overdue}; ending this run\n").as_bytes());
             // `mpirun` of release 5 may hang if all ranks abort at once. The first call ends the others' processes.
             std::thread::sleep(Duration::from_millis(500) * overdue.rank.min(20) as u32);

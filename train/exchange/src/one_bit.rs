@@ -38,11 +38,9 @@ pub struct OneBit {
     state: Option<State>,
 }
 
-/// Residuals at one place in the world.
 #[derive(Debug, Clone, PartialEq)]
 struct State {
     place: (usize, usize),
-    /// Residual of this rank's gradients.
     own: Feedback,
     /// Residual of this rank's part of the sums.
     part: Feedback,

@@ -159,7 +159,6 @@ impl<T: Number> Pairwise<T> {
         Err(Error::Contributions { rank, world, count, expected, found })
     }
 
-    /// This rank's blocks as rows, in order.
     pub(crate) fn rows(self) -> Vec<Vec<T>> {
         self.blocks.into_iter().map(|(_, row)| row).collect()
     }

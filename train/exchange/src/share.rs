@@ -58,7 +58,6 @@ pub fn shards(sizes: &[u64], world: usize) -> Vec<usize> {
     owners
 }
 
-/// The range of each part in the buffer.
 pub(crate) fn places(parts: &[usize]) -> Vec<Range<usize>> {
     let place = |end: &mut usize, part: &usize| {
         let begin = *end;

@@ -46,7 +46,6 @@ pub struct Place {
 pub struct Setup {
     memory: MemorySection,
     tf32: bool,
-    /// Number of processes that share this host.
     processes: NonZeroUsize,
     /// Number of this process among them, from 0.
     process: usize,

@@ -55,7 +55,6 @@ pub(crate) struct DescribedMachine {
 }
 
 impl DescribedMachine {
-    /// The machine, idle, with the budgets of `config`.
     pub(crate) fn machine(&self, config: &Config) -> anyhow::Result<Machine> {
         let limit = |given: Option<Budget>, auto: Budget, free: u64| match given.unwrap_or(auto) {
             Budget::Bytes(bytes) => Some(bytes),

@@ -27,7 +27,6 @@ pub(crate) struct Machine {
     pub(crate) disk_bytes_per_second: Option<[f64; 2]>,
     /// `None` if the speeds were described or not measured.
     pub(crate) measurement: Option<Measurement>,
-    /// Free space on the disk of the run directory.
     pub(crate) disk_free: Option<u64>,
     /// Other processes that share a step's micro-batches, each with an equal device.
     pub(crate) other_ranks: usize,

@@ -81,7 +81,6 @@ pub(crate) struct Plan {
     pub(crate) optimizer_disk_bytes: u64,
     #[serde(skip)]
     pub(crate) states_on_disk: StatesOnDisk,
-    /// Host bytes that the optimizer's step reads and writes.
     pub(crate) optimizer_step_bytes: u64,
     /// Bytes of spilled tensors that the host has no room for.
     pub(crate) sinks: u64,
@@ -374,7 +373,6 @@ impl Plan {
         &self.refusals
     }
 
-    /// Seconds of a step: all copies hidden, and all waited for.
     pub(crate) fn step_seconds(&self) -> Option<(f64, f64)> {
         let seconds = self.compute_seconds?;
         Some((seconds * self.slowdown_hidden?, seconds * self.slowdown_waiting?))

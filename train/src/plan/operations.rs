@@ -67,7 +67,6 @@ impl Operations {
         self.fused && bytes > BLOCK
     }
 
-    /// Tensors of the MLP's width that one operation names.
     pub(super) fn mlp_tensors(self) -> u64 {
         match (self.fused, self.activation) {
             // Gate, input and the result's gradient; two gradients.

@@ -14,7 +14,6 @@ struct Records {
     /// Repeats the run.
     #[expect(dead_code, reason = "for readers")]
     command: Vec<String>,
-    /// Settings of all runs.
     all: Vec<String>,
     runs: Vec<Record>,
 }

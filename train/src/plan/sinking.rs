@@ -24,11 +24,8 @@ pub(crate) struct StatesOnDisk {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct StateBytes {
-    /// Host bytes, if in host memory.
     pub(super) in_memory: u64,
-    /// Disk bytes, if on the disk.
     pub(super) on_disk: u64,
-    /// Disk bytes of the largest one.
     largest: u64,
     disk: DiskBytes,
     /// New weights of the first step while all gradients are there.

@@ -28,7 +28,6 @@ pub(crate) struct Report {
     pub(crate) device_budget: Option<u64>,
     /// Peak of this step: spilled tensors, and an optimizer on the host.
     pub(crate) host_bytes: u64,
-    /// Spilled bytes.
     pub(crate) bytes_out: u64,
     pub(crate) bytes_in: u64,
     /// Bytes that the trainer itself read: mainly gradients.
@@ -55,7 +54,6 @@ pub(crate) struct Report {
     /// Time waited for them within this step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) host_step_wait_ms: Option<f64>,
-    /// Bytes sent to other ranks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_sent: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -26,7 +26,6 @@ pub(crate) struct BackgroundSums {
     stood: Cell<Duration>,
 }
 
-/// One parameter's contributions.
 pub(crate) struct Job {
     pub(crate) own: Pairwise,
     /// The parameter's place in the model.
@@ -113,7 +112,6 @@ mod tests {
 
     const CALL: Duration = Duration::from_hours(1);
 
-    /// A meter that counts an hour for each call.
     struct Hours(Counted<Threads>);
 
     impl Watched for Hours {}

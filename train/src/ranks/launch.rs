@@ -53,7 +53,6 @@ impl RankArgs {
         Ok(most.map_or(ranks, |most| most.min(ranks)))
     }
 
-    /// The given options and their values.
     pub(crate) fn given(&self) -> impl Iterator<Item = (&'static str, String)> + use<> {
         let changed = |value: u64, usual: u64| (value != usual && value > 0).then(|| value.to_string());
         [

@@ -30,7 +30,6 @@ use survival::FailedCall;
 
 const LEFT: &str = "these ranks have been left";
 
-/// An engine with a watchdog, if it connects processes.
 trait Watched: Engine {
     fn watchdog(&self, _patience: Duration) -> Option<Watchdog> {
         None
@@ -46,7 +45,6 @@ impl Watched for exchange::Mpi {
     }
 }
 
-/// An engine with a meter.
 trait Metered: Watched {
     fn costs(&self) -> Costs;
 }
@@ -259,7 +257,6 @@ pub(crate) mod tests {
         on_each_of(world, |engine| engine, work)
     }
 
-    /// As [`on_each`], with engines changed by `change`.
     pub(crate) fn on_each_of<T: Send>(
         world: usize,
         change: impl Fn(Threads) -> Threads + Sync,

@@ -20,7 +20,6 @@ pub(crate) fn computes_nothing() -> bool {
     env::var("OFFLOAD_DRY_RUN").is_ok_and(|value| value == "1")
 }
 
-/// Weights, optimizer and position at the beginning of a step.
 pub(crate) type State<I> = (Gpt<Tape<I>>, Optimizer<Offload<I>>, Progress);
 
 /// The state before the run's next step: from a checkpoint, or of a new run with pretrained or fresh weights. Some

@@ -253,7 +253,6 @@ impl<'g> Sizes<'g> {
         sizes
     }
 
-    /// Elements that each rank owns.
     fn owned(&self, world: usize) -> Vec<u64> {
         let mut owned = vec![0; world];
         for (size, owner) in self.all.iter().zip(exchange::shards(&self.all, world)) {

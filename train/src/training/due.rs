@@ -110,7 +110,6 @@ mod tests {
         Progress { step, ..Progress::default() }
     }
 
-    /// Steps at which each kind of work is due.
     fn steps(equal_every: u64) -> [Vec<u64>; 3] {
         let config = config(true);
         let due = |step: u64| Due::after(&config, &at(step), equal_every, false);

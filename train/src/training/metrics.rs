@@ -98,7 +98,6 @@ impl<I: Offloadable> Trainer<I> {
         StepMeter { stats, watches, begun, host_times, waited: Duration::ZERO, ranks: None }
     }
 
-    /// Completes the report of a step and accounts it.
     pub(super) fn end_step(&mut self, meter: StepMeter, mut report: Report, events: &mut Events<I>) {
         report.time(meter.begun.elapsed(), meter.waited);
         report.host_step(meter.host_times.map(|times| times.take()));

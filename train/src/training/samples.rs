@@ -74,7 +74,6 @@ fn speaking<'a, B: Backend>(
     }
 }
 
-/// The configured prompts, as text and ids.
 pub(crate) fn prompts<B: Backend>(
     speaker: &TextGenerator<'_, B>,
     eval: &EvalSection,
@@ -90,7 +89,6 @@ pub(crate) fn prompts<B: Backend>(
     Ok(prompts)
 }
 
-/// The configured samples.
 pub(crate) fn samples<B: Backend>(
     speaker: &TextGenerator<'_, B>,
     eval: &EvalSection,

@@ -48,7 +48,6 @@ impl Saver {
 struct Sealing {
     thread: JoinHandle<Sealed>,
     step: u64,
-    /// The best before it.
     best_before: Option<Best>,
     begun: Instant,
     /// When training continued.
@@ -77,7 +76,6 @@ impl Course {
     }
 }
 
-/// Outcome of a save.
 struct Sealed {
     saved: Result<Saved, CheckpointError>,
     /// Outcome of marking it and removing others.

@@ -43,7 +43,6 @@ pub(crate) struct Speed {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Progress {
-    /// Steps taken.
     pub(crate) step: u64,
     /// Position in the stream of sequences.
     pub(crate) cursor: Cursor,

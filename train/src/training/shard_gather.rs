@@ -26,7 +26,6 @@ pub(crate) struct ShardGather<'r> {
     pub(super) times: BTreeMap<String, usize>,
 }
 
-/// One tensor of a parameter.
 #[derive(Debug, Clone)]
 pub(super) struct RemoteTensor {
     pub(super) key: String,
@@ -98,7 +97,6 @@ impl<'r> ShardGather<'r> {
         Ok(numbers)
     }
 
-    /// Bytes of the moments on other ranks.
     pub(super) fn bytes(&self) -> u64 {
         let elements =
             self.moments().iter().map(|remote| remote.shape.iter().product::<usize>()).sum::<usize>();

@@ -248,7 +248,6 @@ impl<B: Backend> ModuleVisitor<B> for HostMoments<'_, '_> {
     }
 }
 
-/// One moment of a device-stepped parameter.
 pub(super) fn moment_on_device<I: Backend>(
     optimizer: &Optimizer<I>,
     parameter: &str,
@@ -287,7 +286,6 @@ impl<'o, I: Backend> Own<'o, I> {
         Ok(Self { optimizer, on_host })
     }
 
-    /// One moment of a parameter.
     pub(super) fn moment(&self, parameter: &str, part: usize) -> anyhow::Result<Vec<f32>> {
         if let Some(state) = self.on_host.get(parameter) {
             return Ok([HostState::first_moments, HostState::second_moments][part](state)?);
@@ -295,7 +293,6 @@ impl<'o, I: Backend> Own<'o, I> {
         moment_on_device(self.optimizer, parameter, part)
     }
 
-    /// The master weights of a host-stepped parameter.
     pub(super) fn masters<B: Backend>(&self, gpt: &Gpt<B>, parameter: &str) -> anyhow::Result<Vec<f32>> {
         let state = self.on_host.get(parameter);
         let state = state.with_context(|| format!("the master weights of `{parameter}` are not here"))?;

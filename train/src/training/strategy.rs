@@ -55,7 +55,6 @@ pub(crate) struct Outcome<I: Offloadable> {
     pub(crate) journal: Journal,
     pub(crate) ending: Ending,
     pub(crate) evaluation: Option<Evaluation>,
-    /// Every step taken here.
     pub(crate) taken: Vec<Taken>,
     pub(crate) peaks: Peaks,
     /// Checkpoints saved here.

@@ -33,7 +33,6 @@ pub(super) struct Timeline {
 }
 
 impl Timeline {
-    /// The stretches of the reported step.
     pub(super) fn of(report: &Report, stretches: &[Stretch]) -> Self {
         let own = u64::from(report.gradients_leave);
         let list = |value: &dyn Fn(&Stretch) -> u64| stretches.iter().map(value).collect();

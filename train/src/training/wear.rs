@@ -116,7 +116,6 @@ mod tests {
     /// Takes steps that write `blocks` and, after each step, its states, until one would be too much; returns their
     /// number and bytes.
     fn steps_until_it_stops(mut wear: Wear, [blocks, states]: [u64; 2], late: u64) -> (u64, u64) {
-        // The counter, and bytes of the update under way.
         let (mut counter, mut under_way) = (7 + states, 0);
         wear.begin(counter);
         for step in 1.. {

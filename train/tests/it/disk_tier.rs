@@ -47,7 +47,6 @@ fn a_quarter_of_the_host_memory_and_a_disk_give_the_same_bits() {
     assert_eq!(bits(&tiny.resume("roomy", &["train.steps=8"])), resumed);
 }
 
-/// The optimizer's host memory never goes to the disk.
 #[test]
 fn tensors_go_to_the_disk_to_make_room_for_a_host_optimizer() {
     let tiny = Tiny::new();

@@ -48,7 +48,6 @@ impl Tiny {
         self.train_on_ranks(&[&begin(out, ranks)[..], &set(settings)].concat())
     }
 
-    /// Like [`train`](Self::train), for a command that starts ranks.
     pub(crate) fn train_on_ranks(&self, arguments: &[&str]) -> Output {
         self.run_to_end(Command::new(PROGRAM).args(arguments))
     }

@@ -111,7 +111,6 @@ impl StandIn {
         command
     }
 
-    /// Trains in `out`; fails on findings.
     fn train(&self, out: &str, order: Order, settings: &[&str]) -> Output {
         self.output_and_report(out, self.command(out, order, settings)).0
     }

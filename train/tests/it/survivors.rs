@@ -72,7 +72,6 @@ fn survivors_end_with_the_bits_of_an_undisturbed_run() {
     let tiny = Tiny::new();
     for kill in 0..kills {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // Each kind of run loses each rank in turn.
         let (kind, turn) = (kill as usize % KINDS.len(), kill as usize / KINDS.len());
         let (goes, settings) = KINDS[kind];
         let (rank, step) = (1 + (kind + turn) % 2, 3 + (seed >> 33) % 30);

@@ -40,7 +40,6 @@ pub(crate) const GPT2: [&str; 2] = [
 /// A quarter of the working set.
 pub(crate) const TIGHT: &str = "memory.device_budget=1MiB";
 
-/// A folder with `tiny.json`, for runs.
 pub(crate) struct Tiny {
     folder: TempDir,
 }
@@ -94,7 +93,6 @@ impl Tiny {
         fs::read_to_string(self.join(out).join("metrics.jsonl")).unwrap_or_default()
     }
 
-    /// Trains in `out`, with any outcome.
     pub(crate) fn attempt(&self, out: &str, settings: &[&str]) -> Output {
         self.train(&training(out, settings))
     }
@@ -147,7 +145,6 @@ impl Tiny {
         checkpoints.iter().map(|checkpoint| checkpoint["step"].as_u64().expect("a step")).collect()
     }
 
-    /// The records of one kind in the run's `metrics.jsonl`.
     pub(crate) fn records(&self, out: &str, kind: &str) -> Vec<Value> {
         let text = fs::read_to_string(self.join(out).join("metrics.jsonl")).expect("reading");
         let records =

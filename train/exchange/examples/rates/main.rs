@@ -85,7 +85,6 @@ impl Asked {
 /// One repetition of one exchange.
 struct Sample {
     kind: &'static str,
-    /// Bytes of the gradient.
     bytes: usize,
     turn: usize,
     /// Bytes that a rank sends to others.

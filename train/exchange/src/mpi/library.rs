@@ -114,7 +114,6 @@ impl Library {
     }
 
     fn bind(loaded: Loaded, name: &str) -> std::result::Result<Self, libloading::Error> {
-        /// The address of an object, which is a handle.
         fn handle(loaded: &Loaded, symbol: &[u8]) -> std::result::Result<Handle, libloading::Error> {
             // SAFETY: only the symbol's address is taken.
             let symbol: Symbol<*mut c_void> = unsafe { loaded.get(symbol) }?;

@@ -3,7 +3,6 @@
 /// Elements that share a scale: 4 bytes of scale per 256 bytes of signs.
 pub const BLOCK: usize = 2048;
 
-/// Bytes of `len` packed elements.
 pub(super) fn packed_len(len: usize) -> usize {
     len.div_ceil(BLOCK) * size_of::<f32>() + len / BLOCK * (BLOCK / 8) + (len % BLOCK).div_ceil(8)
 }

@@ -16,7 +16,6 @@ pub(super) struct Shared {
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) alive: Vec<bool>,
-    /// Whether a call has failed since the last `shrink`.
     pub(super) broken: bool,
     /// Transfers begun since the last `shrink`.
     pub(super) calls: Vec<u64>,

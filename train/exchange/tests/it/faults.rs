@@ -23,7 +23,6 @@ fn within_the_limit<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
     told.recv_timeout(LIMIT).expect("the program ends within its limit and does not panic")
 }
 
-/// A fault of one rank.
 fn fault() -> impl Strategy<Value = (u64, Fault)> {
     let delay = (1..4_u64).prop_map(|ms| Fault::Delay(Duration::from_millis(ms)));
     (0..30_u64, prop_oneof![Just(Fault::Fail), Just(Fault::Deaf), Just(Fault::Die), delay])
@@ -36,7 +35,6 @@ fn faulty(mut engine: Threads, faults: &[Vec<(u64, Fault)>]) -> Threads {
     engine
 }
 
-/// A trainer's exchange in each step.
 trait Program {
     fn exchange(&mut self, engine: &mut Threads, step: u64) -> Result<Vec<f32>, Error>;
 
@@ -149,7 +147,6 @@ impl Averaged {
         Self { seed, outer: Outer::new(settings, &vec![0.5; len]) }
     }
 
-    /// The local weights of `rank` after a step.
     fn weights(&self, step: u64, rank: usize) -> Vec<f32> {
         let outer = self.outer.state().0;
         let local = contribution(self.seed ^ step, rank as u64, outer.len());

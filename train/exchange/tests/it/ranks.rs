@@ -16,7 +16,6 @@ use suite::Need;
 const SCENARIO: &str = "EXCHANGE_TEST_SCENARIO";
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// The end of a job.
 #[derive(Debug)]
 pub struct End {
     /// Whether every rank succeeded; `None` if the job had to be killed.
@@ -91,7 +90,6 @@ impl Installation {
         command
     }
 
-    /// Runs a scenario on `ranks` ranks.
     pub fn run(&self, ranks: usize, scenario: &str) -> End {
         self.run_within(ranks, scenario, &[], self.release >= 5)
     }
@@ -153,7 +151,6 @@ impl Installation {
     }
 }
 
-/// The scenario of this process.
 pub fn scenario() -> Option<String> {
     env::var(SCENARIO).ok()
 }

@@ -30,7 +30,6 @@ impl Fault {
     }
 }
 
-/// Syncs `folder` and returns the manifest's entries.
 pub(super) fn sync_and_list(folder: &Path) -> anyhow::Result<Vec<Entry>> {
     use anyhow::Context;
     let tree = Tree::walk(folder).map_err(|fault| anyhow::anyhow!("{} {}", fault.file, fault.damage))?;

@@ -85,7 +85,6 @@ pub(super) struct Problems {
 }
 
 impl Problems {
-    /// `nearest` is the full path of the likely key.
     pub(super) fn unknown_key(&mut self, path: String, nearest: String, overrides: &Overrides) {
         let source_note = overrides.source(&path);
         self.in_doubt.push(nearest.clone());
@@ -111,7 +110,6 @@ impl Problems {
         self.found.push(Problem::Model(error));
     }
 
-    /// Adds combinations of values that are not in doubt.
     pub(super) fn add_combinations(&mut self, combinations: Vec<Combination>) {
         let doubtful = |key: &str| {
             let within = |doubt: &String| {

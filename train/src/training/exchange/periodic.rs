@@ -52,7 +52,6 @@ impl Periodic {
         step.is_multiple_of(self.settings.inner)
     }
 
-    /// Micro-batches of a rank that sums alone.
     pub(super) fn share(micro_batches: usize) -> Share {
         Share { count: micro_batches as u64, world: 1, rank: 0 }
     }

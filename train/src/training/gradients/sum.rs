@@ -28,7 +28,6 @@ pub(crate) struct Sum<'a, I: Backend> {
     /// Bytes of gradients outside the host part: waiting, under way or complete.
     pub(crate) held: Held,
     current: Current,
-    /// The first failure on this rank.
     pub(crate) failure: Option<String>,
 }
 

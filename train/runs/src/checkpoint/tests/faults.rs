@@ -108,7 +108,6 @@ mod full_disk {
         Checkpoints::in_run(Path::new(&std::env::var_os(STORE).expect("the parent names it")))
     }
 
-    /// Runs the ignored test `name` from a shell, after `preparation`.
     fn in_a_shell(shell: &mut Command, preparation: &str, name: &str, run: &Path) -> Output {
         let module = module_path!().split_once("::").expect("a module of the crate").1;
         let script = format!("{preparation} && exec \"$0\" {module}::{name} --exact --ignored --nocapture");
