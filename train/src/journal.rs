@@ -49,6 +49,7 @@ impl Journal {
             }
             OpenOptions::new().create(true).append(true).open(&path)
         };
+
         let file = attempt().with_context(|| format!("opening {}", path.display()))?;
         Ok(Self { path, file, seconds, torn: false })
     }
@@ -96,6 +97,7 @@ mod tests {
                 )
                 .expect("written");
         }
+
         fs::write(
             run.path().join(FILE),
             [fs::read(run.path().join(FILE)).unwrap(), b"{\"kind\":".to_vec()].concat(),
@@ -103,6 +105,7 @@ mod tests {
         .expect("torn");
         let mut journal = Journal::open(run.path(), 2).expect("a file");
         assert_eq!(journal.seconds().to_bits(), 15f64.to_bits());
+
         journal.write("step", &serde_json::json!({ "step": 3 })).expect("written");
         let text = fs::read_to_string(run.path().join(FILE)).expect("text");
         assert_eq!(

@@ -47,6 +47,7 @@ pub(crate) fn survey<I: Offloadable>(
         0 => disk_share(config, ranks_here)?,
         taken => taken,
     };
+
     let work = Work::new(place, config);
     let measure = || measured::<I>(device, place, config, &work);
     let (speeds, measurement) = if computes_nothing() {
@@ -55,6 +56,7 @@ pub(crate) fn survey<I: Offloadable>(
     } else {
         speed_cache::speeds(speed_cache::file().as_deref(), Key::new(place, work.clone()), measuring, measure)
     };
+
     Ok(Machine {
         device: place.name.clone(),
         device_total: place.memory.map(|memory| memory.total),

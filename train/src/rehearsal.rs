@@ -42,6 +42,7 @@ fn run_dry(folder: &TempDir, config: &Path, trace: &Path) -> anyhow::Result<()> 
     for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("OFFLOAD_")) {
         command.env_remove(name);
     }
+
     let output = command
         .args(["run", "--device", "cpu", "--config"])
         .arg(config)

@@ -195,12 +195,15 @@ impl fmt::Display for Summary {
         if let Some(rate) = self.tokens_per_second {
             write!(f, ", {rate:.0} tokens/s")?;
         }
+
         if let (Some(loss), Some(val)) = (self.loss, self.val_loss) {
             write!(f, "\nloss {loss:.4}, validation loss {val:.4}")?;
         }
+
         if let Some(bits) = self.bits_per_byte {
             write!(f, ", {bits:.4} bits per byte")?;
         }
+
         let budget = self.device_budget.map_or("no budget".to_owned(), |budget| Bytes(budget).to_string());
         write!(
             f,
@@ -212,15 +215,18 @@ impl fmt::Display for Summary {
             Bytes(self.bytes_out),
             Bytes(self.bytes_in)
         )?;
+
         if self.bytes_to_disk > 0 {
             let (written, read) = (Bytes(self.bytes_to_disk), Bytes(self.bytes_from_disk));
             write!(f, "\n{written} were written to the disk and {read} read from it")?;
         }
+
         if self.saves > 0 {
             let (saves, waited) = (self.saves, duration(self.saves_waited_seconds));
             let plural = if saves == 1 { "" } else { "s" };
             write!(f, "\ntraining waited {waited} for {saves} checkpoint{plural}")?;
         }
+
         if let Some(quiz) = self.quiz {
             write!(f, "\n{quiz}")?;
         }

@@ -143,12 +143,14 @@ fn run(program: &str, budget: &str) -> Result<()> {
         OffloadConfig::new().device_budget(budget.parse()?).max_bindings(16).install::<Inner>(&device)?;
         train::<Offload<Inner>>(program, &device)
     };
+
     let weights: Vec<&Vec<u32>> = run.weights.iter().map(|(_, bits)| bits).collect();
     let mut line = json!({
         "losses": format!("{:016x}", hash(&run.losses)),
         "weights": format!("{:016x}", hash(weights.into_iter().flatten())),
         "seconds_per_step": seconds,
     });
+
     if budget != "plain" {
         line["stats"] = counters();
     }
@@ -201,10 +203,12 @@ fn bandwidth() -> Result<()> {
     let config = OffloadConfig::new().device_budget(BANDWIDTH_BUDGET.parse()?).max_bindings(3);
     config.install::<Inner>(&device)?;
     let mut tensors: Vec<_> = (0..8).map(|n| Tensor::<B, 2>::full([8192, 8192], n as f32, &device)).collect();
+
     for _ in 0..3 {
         tensors = tensors.into_iter().map(|tensor| tensor + 1.0).collect();
         B::sync(&device)?;
     }
+
     let stats = stats::<Inner>(&device);
     ensure!(stats.bytes_out > 0 && stats.bytes_in > 0, "no tensor moved: {stats}");
     let (out, back) = (stats.bytes_out as f64, stats.bytes_in as f64);

@@ -42,11 +42,13 @@ fn main() -> anyhow::Result<()> {
     if let [device, host] = &arguments[..] {
         return train(device, host);
     }
+
     let runs = [
         ("no cap", "unlimited", "unlimited"),
         ("cap, nowhere to spill", CAP, "0"),
         ("cap, spilling to the host", CAP, "unlimited"),
     ];
+
     for (title, device, host) in runs {
         println!("== {title}: device {device}, host {host}");
         let child = Command::new(std::env::current_exe()?).args([device, host]).output()?;

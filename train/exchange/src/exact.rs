@@ -98,6 +98,7 @@ impl Exact {
             }
             add_rows(&mut received, width, &lists.concat(), &mut reduced);
         }
+
         let whole = if rows.is_empty() { vec![T::zeroed(); len] } else { rows.swap_remove(0) };
         Ok((reduced, whole))
     }

@@ -178,21 +178,25 @@ fn reduce(
         feedback.pack(place.start, &row[place], &mut bytes);
         bytes
     };
+
     let send: Vec<Vec<u8>> = places(parts).into_iter().map(packed).collect();
     let width = parts[rank];
     let mut received = vec![0; packed_len(width) * parts.len()];
     let send: Vec<&[u8]> = send.iter().map(Vec::as_slice).collect();
+
     if width == 0 {
         let mut nothing: Vec<&mut [u8]> = parts.iter().map(|_| -> &mut [u8] { &mut [] }).collect();
         engine.all_to_all(&send, &mut nothing)?;
         return Ok(Vec::new());
     }
+
     let mut receive: Vec<&mut [u8]> = received.chunks_exact_mut(packed_len(width)).collect();
     engine.all_to_all(&send, &mut receive)?;
     let mut rows = vec![0.0; width * parts.len()];
     for (row, bytes) in rows.chunks_exact_mut(width).zip(received.chunks_exact(packed_len(width))) {
         unpack(bytes, row);
     }
+
     let order: Vec<Block> = (0..parts.len() as u64).map(|index| Block { level: 0, index }).collect();
     let mut sum = Vec::with_capacity(width);
     add_rows(&mut rows, width, &order, &mut sum);
@@ -205,6 +209,7 @@ impl Exchange for OneBit {
         if world == 1 || self.warm_up > 0 {
             return self.exact.sum(engine, own);
         }
+
         let mut row = own.fold()?;
         let parts = even(self.len, world);
         let state = self.state((rank, world))?;

@@ -116,6 +116,7 @@ impl Threads {
         if self.dead {
             return Err(gone);
         }
+
         match self.faults.iter().find(|(at, _)| *at == number) {
             Some((_, Fault::Fail)) => {
                 self.shared.lock().broken = true;

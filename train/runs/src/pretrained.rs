@@ -127,17 +127,20 @@ impl Pretrained {
                 self.added, wanted.vocab_size, self.model.vocab_size
             );
         }
+
         if self.drops_indexes {
             eprintln!(
                 "its `data.indexes` are left out: they were made without these tokens (`--set tokenizer.chat=false` keeps them)"
             );
         }
+
         let stored = GptConfig { compute: wanted.compute, ..self.model.clone() };
         let gpt = weights::load::<B>(&self.checkpoint.path, &stored, device)?;
         let gpt = gpt.with_vocabulary(wanted.vocab_size);
         if !wanted.longest_match {
             return Ok(gpt);
         }
+
         if !self.looks_up() {
             eprintln!("its model looks nothing up yet: what is found counts for nothing at first");
         }

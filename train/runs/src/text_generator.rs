@@ -50,6 +50,7 @@ impl<B: Backend> TextGenerator<'_, B> {
             lookup: self.lookup,
             ..Request::new(prompts, self.max_new_tokens)
         };
+
         let completions = generate(self.gpt, &request, |piece| {
             if piece.prompt == 0 { show(piece.tokens) } else { ControlFlow::Continue(()) }
         })?;

@@ -54,12 +54,14 @@ impl Trained {
             // A run found by its name uses its saved configuration.
             _ => Config::load(&saved, set)?,
         };
+
         config.resolve_paths()?;
         let tokenizer = Tokenizer::load(checkpoint.path.join(TOKENIZER))?;
         let text = |config: &Config| DataSection { indexes: Vec::new(), ..config.data.clone() };
         let same = text(&config) == text(&learned) && config.train.seed == learned.train.seed;
         let folder = run.map(|run| run.join("data"));
         let mut indexed = [&config, &learned].map(|config| config.data.indexes.clone()).concat();
+
         if let Some(folder) = &folder {
             // Configured shards may have moved since the training.
             indexed.extend([&config, &learned].map(|config| own_entry(config, folder)));

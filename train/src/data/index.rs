@@ -49,6 +49,7 @@ pub(super) fn indexes(
         let plan = Data::windows(config, false);
         TokenDataset::open(&data.shards, split, &data.tokenizer, plan)?.fingerprint()
     };
+
     let listed = (!entries.is_empty()).then(|| Indexes::open(&entries)).transpose()?;
     let is_listed = |split| -> anyhow::Result<bool> {
         Ok(match &listed {
@@ -56,12 +57,14 @@ pub(super) fn indexes(
             None => false,
         })
     };
+
     if is_listed(Split::Val)? {
         return Err(BadInput(
             "`data.indexes` lists the very text that the run is measured with; leave it out".to_owned(),
         )
         .into());
     }
+
     if !is_listed(Split::Train)? {
         let own = own_entry(config, folder);
         build_own(&own, stop)?;

@@ -358,6 +358,7 @@ mod tests {
             ValidationWindows::open(&config, &data, data.indexes.as_ref(), None, &AtomicBool::new(false))
                 .expect("there are some");
         let (mut left_out, mut kept) = (Vec::new(), Vec::new());
+
         for (index, batch) in windows.iter().enumerate() {
             let fresh = windows.without_copies(index, &batch).unwrap_or_else(|| batch.clone());
             assert_eq!((&fresh.inputs, &fresh.followers), (&batch.inputs, &batch.followers));
@@ -371,6 +372,7 @@ mod tests {
                 if weight > 0.0 { &mut kept } else { &mut left_out }.push(*target as u32);
             }
         }
+
         let text = |ids: &[u32]| data.tokenizer.decode(ids).expect("known ids");
         assert_eq!(text(&left_out), "a river falls");
         assert!(text(&kept).contains("it sn") && !text(&kept).contains("river"), "{}", text(&kept));

@@ -226,6 +226,7 @@ pub(super) mod tests {
             let work = Work::new(&place, &config);
             (work.sides, work.copied)
         };
+
         assert_eq!(sides(None, true), (vec![384, 1024], 0));
         assert_eq!(sides(None, false), (vec![256, 1024, 4096], 64 << 20));
         assert_eq!(sides(Some(1 << 20), true), (vec![181], 0));

@@ -212,10 +212,12 @@ mod tests {
             SpeedCache::default().with(entry).entry(&key).is_some()
         };
         assert!(used(SPEEDS));
+
         for speed in [None, Some(0.0), Some(-1.0), Some(f64::INFINITY)] {
             assert!(!used(Speeds { flops_per_second: speed, ..SPEEDS }), "{speed:?}");
             assert!(!used(Speeds { link_bytes_per_second: speed, ..SPEEDS }), "{speed:?}");
         }
+
         let mut above_a_disk = key.clone();
         above_a_disk.work.disk = Some("/".to_owned());
         let used = |disk| {
@@ -247,6 +249,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("below/speeds.json");
         let (_, keys) = keys();
+
         thread::scope(|scope| {
             for key in &keys {
                 scope.spawn(|| {

@@ -61,6 +61,7 @@ impl DescribedMachine {
             Budget::Share(share) => Some((free as f64 * share) as u64),
             Budget::Unlimited => None,
         };
+
         let wide = usize::from(config.model.compute != Compute::F32);
         Ok(Machine {
             device: self.device.clone(),

@@ -32,6 +32,7 @@ impl Plan {
             };
             table.row([what, &Bytes(predicted).to_string(), &Bytes(measured).to_string(), &ratio]);
         };
+
         bytes("device", self.stays, measured.peak_device_bytes);
         bytes("host", self.host_tier_bytes, measured.peak_host_bytes);
         bytes("in per step", self.bytes_in_per_step, measured.bytes_in_per_step);
@@ -40,6 +41,7 @@ impl Plan {
         if let Some(checkpoint) = measured.checkpoint_bytes {
             bytes("checkpoint", self.checkpoint_bytes, checkpoint);
         }
+
         if let Some((fast, slow)) = self.step_seconds() {
             // The measured step should lie between both predictions.
             for (what, predicted) in [("step, copies hidden", fast), ("step, copies waited for", slow)] {

@@ -39,6 +39,7 @@ fn plans_are_within_15_percent_of_recorded_runs_on_the_cpu_and_on_cuda() {
     let records: Records =
         serde_json::from_str(&std::fs::read_to_string(file).expect("it is there")).expect("records");
     let mut wrong = Vec::new();
+
     for Record { set, cpu, cuda } in records.runs {
         let config = Config::load("toy", &[&records.all[..], &set].concat()).expect("a valid configuration");
         let footprint = Footprint::of(&config.model).expect("it was checked");

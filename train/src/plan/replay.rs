@@ -123,6 +123,7 @@ impl Plan {
                 return self;
             }
         };
+
         self.bytes_in_per_step = replayed.bytes_in;
         self.bytes_out_per_step = replayed.bytes_out + replayed.bytes_read;
         let disk = DiskTraffic::from_bytes(&self.machine, [replayed.disk_written, replayed.disk_read]);

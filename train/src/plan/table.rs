@@ -218,6 +218,7 @@ impl Plan {
                 takes("outer weights and momentum"),
             ],
         };
+
         let text = format!(
             "{ranks}, each with at most {most} of {all} micro-batches; {sent} sent by each per step{after}, whose time is not \
              known here{beside}"

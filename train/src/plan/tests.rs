@@ -119,16 +119,19 @@ fn sharding_divides_a_host_optimizers_memory_over_the_ranks() {
         plan("gpt-1.5b", &[&set, more].concat(), &four)
     };
     let (whole, divided) = (of(&[]), of(&["memory.shard=true"]));
+
     // Master weights and two moments in f32, the sums, and the largest gradient on its way to a sum.
     let leaving = 4 * 50_304 * 1600;
     assert_eq!(whole.optimizer_host_bytes, 12 * XL + 4 * XL + leaving);
     assert_eq!(divided.optimizer_host_bytes, (12 * XL + 4 * XL) / 4 + leaving);
     assert_eq!(divided.optimizer_step_bytes, whole.optimizer_step_bytes.div_ceil(4));
     assert_eq!((whole.bytes_sent_per_step, divided.bytes_sent_per_step), (6 * XL, 3 * XL + 3 * XL));
+
     // A type of 2 bytes halves the weights sent, except tables and vectors.
     let narrow = of(&["memory.shard=true", "model.compute=bf16"]).bytes_sent_per_step;
     let wide = divided.bytes_sent_per_step;
     assert!(narrow < wide - XL && narrow > wide - 3 * XL / 2, "{narrow} {wide}");
+
     // Tiles halve them again.
     let tiles = of(&["memory.shard=true", "model.compute=bf16", "memory.stream=fp8"]).bytes_sent_per_step;
     assert!(tiles < narrow - XL / 2 && tiles > narrow - 3 * XL / 4, "{tiles} {narrow}");
@@ -142,6 +145,7 @@ fn one_bit_ranks_send_under_a_thirtieth_and_keep_residuals() {
     let one_bit = plan("gpt-1.5b", &set, &four);
     assert!(one_bit.bytes_sent_per_step * 30 <= exact.bytes_sent_per_step, "{one_bit}");
     assert!(one_bit.bytes_sent_per_step * 32 > exact.bytes_sent_per_step, "{one_bit}");
+
     // The largest parameter is in flight, as a rank's sum and as the total.
     assert_eq!((exact.residual_bytes, one_bit.residual_bytes), (8 * 50_304 * 1600, 8 * XL + 2 * XL));
     assert_eq!(one_bit.host_bytes - one_bit.residual_bytes, exact.host_bytes - exact.residual_bytes);
@@ -151,6 +155,7 @@ fn one_bit_ranks_send_under_a_thirtieth_and_keep_residuals() {
             .contains("per step after 7 exact steps, whose time is not known here; residuals take"),
         "{one_bit}"
     );
+
     let alone = plan("gpt-1.5b", &set, &card(8 * GIB));
     assert_eq!((alone.bytes_sent_per_step, alone.residual_bytes), (0, 0));
     let little = Machine { host_free: Some(exact.host_bytes + GIB), ..four };
@@ -202,6 +207,7 @@ fn a_plan_needs_no_machine() {
     assert_eq!(held(&plan, "weights").bytes, 4 * XL);
     assert_eq!(held(&plan, "gradients").bytes, 4 * XL);
     assert_eq!(held(&plan, "optimizer state").bytes, 8 * XL);
+
     // One residual stream per block and token, since every block is recomputed.
     assert_eq!(held(&plan, "activations").bytes, 48 * 1600 * 4 * 8 * 1024);
     // The embedding's update takes less than this: two tensors of the MLP's width, one block's tape and its weights in
@@ -209,13 +215,16 @@ fn a_plan_needs_no_machine() {
     let block_tape = 2 * 4 * 1601 + (5 * 2 + 4) * 1600 + 25 * 4 + (4 + 2) * 6400 + 2 * 1600;
     let passing = (2 * 4 * 6400 + block_tape) * 8 * 1024 + 2 * (12 * 1600 * 1600 + 13 * 1600);
     assert_eq!(held(&plan, "working memory").bytes, passing);
+
     // Four micro-batches leave two sums.
     assert_eq!(held(&plan, "partial sums of gradients").bytes, 4 * XL);
     assert_eq!(plan.working_set, passing + 20 * XL + held(&plan, "activations").bytes);
+
     // The embedding and its gradient, two moments, and three blocks of rows.
     assert_eq!(plan.floor, 4 * WORDS * 1600 * 4 + 3 * (4 << 20));
     assert_eq!(plan.checkpoint_bytes, 12 * XL);
     assert_eq!((plan.checkpoints, plan.disk_bytes), (3, 36 * XL));
+
     // Six per parameter of blocks and head, eight for recomputed blocks, and attention over the whole square.
     let blocks = XL - (WORDS + 1024 + 2) * 1600;
     let attention = 2 * 2 * 48 * 1600 * 1024;
@@ -395,6 +404,7 @@ fn predictions_are_compared_with_measurements() {
         largest_operation: 2 * GIB,
         checkpoint_bytes: Some(12 * XL),
     };
+
     assert_snapshot!(plan("gpt-1.5b", &[], &card(8 * GIB)).compare(&measured), @r"
                              predicted   measured  ratio
     device                    8.00 GiB   8.00 GiB   1.00

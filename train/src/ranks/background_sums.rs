@@ -67,6 +67,7 @@ impl Ranks {
             }
             Returned { engine, outcome }
         };
+
         let thread = thread::Builder::new().name("sums".to_owned()).spawn(summing);
         let thread = thread.context("starting a thread that sums gradients")?;
         Ok(BackgroundSums { jobs, sums, thread, stood: Cell::default() })

@@ -85,6 +85,7 @@ pub(crate) fn launch(
     if found()?.is_some() {
         return Ok(None);
     }
+
     let bad_input = |error: exchange::launch::LaunchError| BadInput(error.to_string());
     let mpirun = find_mpirun(&env::var_os("PATH").unwrap_or_default()).map_err(bad_input)?;
     let version = Command::new(&mpirun).arg("--version").output();
@@ -99,9 +100,11 @@ pub(crate) fn launch(
         root: is_root(),
         release,
     };
+
     let program = env::current_exe().context("finding this program")?;
     let mut arguments: Vec<OsString> = env::args_os().skip(1).collect();
     let mut restart = None;
+
     if args.restarts > 0 {
         let run = find()?;
         // A run that begins has its name from now on.
@@ -110,6 +113,7 @@ pub(crate) fn launch(
         }
         restart = Some(Restart::of(run)?);
     }
+
     let attendant = Attendant::new()?;
     for left in (0..=args.restarts).rev() {
         let command = job.command(mpirun.clone(), program.as_os_str(), &arguments).map_err(bad_input)?;

@@ -184,10 +184,12 @@ impl Ranks {
                 directory.path.to_str().context("a path that is not UTF-8 cannot be sent to other ranks")?;
             Ok(path.as_bytes().to_owned())
         })?;
+
         if let Some(found) = found {
             return Ok(found);
         }
         let path = PathBuf::from(String::from_utf8(path).context("reading rank 0's directory")?);
+
         // A resumed run is found by its name; a new run is where rank 0 makes it.
         let mut directory = find(out).or_else(|_| find(Some(&path)))?;
         directory.path = path;

@@ -65,6 +65,7 @@ impl Ranks {
         if !self.survives {
             return Ok(None);
         }
+
         let (own, before) = (self.rank(), self.world());
         while let Some(failed) = self.failed.take() {
             let engine = self.engine()?;

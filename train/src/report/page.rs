@@ -29,11 +29,13 @@ fn write(page: &mut String, name: &str, history: &History) -> fmt::Result {
     for (fact, value) in tables::facts(history) {
         writeln!(page, "<div><dt>{fact}</dt><dd>{}</dd></div>", Escaped(&value))?;
     }
+
     writeln!(page, "</dl>")?;
     let charts = charts(history);
     if charts.is_empty() {
         writeln!(page, "<p>No step has been taken yet.</p>")?;
     }
+
     writeln!(page, "<div class=\"charts\">")?;
     charts.iter().try_for_each(|chart| write!(page, "{chart}"))?;
     writeln!(page, "</div>")?;

@@ -126,6 +126,7 @@ impl Timeline {
         let (name, size) = unit(most);
         let scale = Scale::exact(0.0, most / size * 1.05);
         let y = |bytes: f64| BOTTOM - scale.place(bytes / size) * (BOTTOM - TOP);
+
         for (place, label) in scale.ticks() {
             let y = BOTTOM - place * (BOTTOM - TOP);
             write!(page, "<path class=\"grid\" d=\"M{LEFT} {y:.1}H{RIGHT}\"/>")?;
@@ -136,9 +137,11 @@ impl Timeline {
                 y + 4.0
             )?;
         }
+
         if let Some(budget) = self.device_budget {
             writeln!(page, "<path class=\"limit\" d=\"M{LEFT} {:.1}H{RIGHT}\"/>", y(budget as f64))?;
         }
+
         write!(page, "<path class=\"level first\" d=\"")?;
         for (n, ((from, until), resident)) in self.stretches().zip(&self.resident).enumerate() {
             let joined = if n == 0 { 'M' } else { 'L' };

@@ -47,10 +47,12 @@ pub(crate) fn first_state<I: Offloadable>(
         }
         return Ok((optimizer.adopt(gpt, on_disk)?, optimizer, progress));
     }
+
     let gpt = match &directory.pretrained {
         Some(pretrained) => pretrained.weights(&config.model, device)?,
         None => fresh(config, computes_nothing(), device)?,
     };
+
     let mut optimizer = Optimizer::placed(config, device);
     optimizer.owners = owners(config, &gpt, ranks);
     Ok((optimizer.adopt(gpt, on_disk)?, optimizer, Progress::start(config.train.seed)))

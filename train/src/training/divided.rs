@@ -54,13 +54,16 @@ impl<'r> Training<'r> {
             }
             None => (HostMemory::unlimited(), StatesOnDisk::none()),
         };
+
         if let Some(host) = &mut optimizer.host {
             host.take_memory_from(memory.clone());
         }
+
         let gpt = optimizer.adopt(gpt, on_disk).expect("there is room");
         if let Some(host) = &mut optimizer.host {
             host.number_shares_from(ranks.share(config.train.accumulate).range().start);
         }
+
         let exchange = Exchange::choose(&config.ranks, config.memory.shard, ranks);
         Self {
             config: config.clone(),
@@ -188,6 +191,7 @@ fn ranks_that_divide_the_hosts_optimizer_have_the_bits_of_one_that_has_all_of_it
         &["train.optimizer=sgd", "memory.optimizer_state=bf16", "model.tie_word_embeddings=true"],
         &["memory.stream=int8", "memory.gradients=int8", "train.optimizer=sgd", "memory.device_blocks=1"],
     ];
+
     for &settings in suite::first(3, &cases) {
         let settings = [&["train.accumulate=4"], settings].concat();
         let one = trained(&settings, [1, 1], &[]);
@@ -310,6 +314,7 @@ fn a_rank_keeps_summed_gradients_of_what_it_owns_alone() {
             (4 * sizes.with_gradient, report.gradients_held.expect("four ranks"), 4 * owned)
         })
     };
+
     let whole = held(&settings);
     let all = whole[0].0;
     let divided = held(&[&settings[..], &["memory.shard=true"]].concat());
@@ -317,9 +322,11 @@ fn a_rank_keeps_summed_gradients_of_what_it_owns_alone() {
         assert_eq!(summed, owned, "rank {rank}");
     }
     assert_eq!(divided.iter().map(|(_, _, owned)| owned).sum::<u64>(), all);
+
     // A rank also holds the largest parameter while another is under way.
     let peaks: Vec<u64> = divided.iter().map(|(_, peak, _)| *peak).collect();
     assert_eq!(peaks, [46_272, 71_616, 46_368, 46_272]);
+
     let largest = 4 * 264 * 24;
     assert!(divided.iter().all(|(_, peak, owned)| *peak <= owned + 2 * largest), "{divided:?}");
     assert!(whole.iter().all(|(summed, peak, _)| *summed == all && *peak == all), "{whole:?}");
@@ -360,6 +367,7 @@ fn a_step_that_is_none_on_one_rank_is_withheld_by_all_owners_and_leaves_no_trace
             training.steps(1..3).1
         })
     };
+
     let expected = steps(&settings, 1, false);
     let divided = [&settings[..], &["memory.shard=true"]].concat();
     for settings in [&settings[..], &divided] {

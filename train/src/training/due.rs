@@ -29,12 +29,15 @@ impl Due {
         if diverged(config, progress.withheld) {
             return Self { save: true, ending: Some(Ending::Diverged), ..Self::default() };
         }
+
         if progress.step >= config.train.steps {
             return Self::at_the_end(config);
         }
+
         if !Self::can_follow(config, progress, equal_every) {
             return Self::default();
         }
+
         let before = progress.step.saturating_sub(equal_every);
         let in_turn = |every: u64| every > 0 && progress.step / every > before / every;
         let due = Self {

@@ -89,6 +89,7 @@ pub(crate) fn evaluate<B: Backend>(
             None => Ok(validation),
         }
     };
+
     for (index, micro_batch) in windows.iter().take(batches).enumerate() {
         sequences += micro_batch.rows as u64;
         text += bytes(tokenizer, micro_batch.counted_targets())?;
@@ -104,9 +105,11 @@ pub(crate) fn evaluate<B: Backend>(
         };
         fresh = (fresh.0 + part.sum, fresh.1 + part.counted);
     }
+
     if let Some(failure) = windows.failure() {
         return Err(failure.into());
     }
+
     ensure!(counted > 0.0, "no token of the validation data counts: it holds no answer to learn from");
     let loss = sum / counted;
     let bits_per_byte = (text > 0).then(|| sum / std::f64::consts::LN_2 / text as f64);
@@ -142,6 +145,7 @@ impl<I: Offloadable> Trainer<I> {
             let item = TrainingItem::new(validation.clone(), items.clone(), items, Some(step as usize), None);
             events.process_valid(LearnerEvent::ProcessedItem(item));
         };
+
         let evaluation = evaluate(&self.model.valid(), validation, &data.tokenizer, usize::MAX, show)?;
         let better = progress.better(evaluation.loss);
         let bits = evaluation.bits_per_byte.map_or(String::new(), |bits| format!(" | {bits:.4} bits/byte"));
@@ -189,11 +193,13 @@ mod tests {
             "tokenizer": {"kind": "characters", "chat": false},
             "data": {"source": "text", "path": text, "split": "position", "val_fraction": 0.5},
         });
+
         let config = Config::from_text(&description.to_string(), "a tiny run", &[]).expect("valid");
         let data = data::prepare(&config, folder.path(), None, &AtomicBool::new(false)).expect("prepared");
         let windows = ValidationWindows::open(&config, &data, None, None, &AtomicBool::new(false))
             .expect("there are some");
         let mut gpt = Gpt::<Flex>::new(&config.model, 1, &FlexDevice).expect("valid");
+
         // A head of zeros makes 16 ids equally likely: four bits a target.
         gpt.wte = Param::from_tensor(gpt.wte.val().zeros_like());
         let learner = Learner::new(gpt, &config);

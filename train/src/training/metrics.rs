@@ -133,6 +133,7 @@ impl<I: Offloadable> Trainer<I> {
             session.speed.flops_per_second = Some(reached);
             self.outdone(report.step, shown, reached);
         }
+
         let session = &self.session;
         report.mfu = session.speed.flops_per_second.map(|possible| reached / possible);
         report.seconds = session.progress.seconds;
@@ -140,12 +141,14 @@ impl<I: Offloadable> Trainer<I> {
         self.tell("step", &report);
         self.spare_the_disk();
         self.session.progress.withheld = self.session.progress.withheld_after(usable);
+
         if !usable {
             let reason = "the loss or a gradient is not a finite number; the weights are as before";
             let (step, loss, gnorm) = (report.step, report.loss, report.gnorm);
             self.say(&format!("step {step}: loss {loss}, gradient norm {gnorm}: {reason}"));
             self.tell("withheld", &json!({ "step": step, "loss": loss, "gnorm": gnorm, "reason": reason }));
         }
+
         let items = Items::new(report.step as usize, report.steps as usize);
         let (step, lr) = (report.step as usize, report.lr);
         let item = TrainingItem::new(report, items.clone(), items, Some(step), Some(lr));

@@ -138,6 +138,7 @@ impl<I: Offloadable> Trainer<I> {
         let speaker = speaker(&inner.gpt, &self.session.data, eval, seed);
         let samples = samples(&speaker, eval)?;
         let mut text = String::new();
+
         for sample in &samples {
             self.say(&format!("  {} → {}", sample.prompt, sample.text));
             for part in [&sample.prompt, "\n", &sample.text, "\n\n"] {
@@ -147,6 +148,7 @@ impl<I: Offloadable> Trainer<I> {
             record["step"] = json!(step);
             self.tell("sample", &record);
         }
+
         if !samples.is_empty() {
             let folder = self.session.run.join("samples");
             let path = folder.join(format!("step-{step:08}.txt"));

@@ -96,6 +96,7 @@ impl<I: Offloadable> Trainer<I> {
         if is_best {
             self.session.progress.best = better;
         }
+
         let sealing = self.write().and_then(|unsealed| {
             let (checkpoints, rule) = (self.saver.checkpoints.clone(), &self.session.config.checkpoint);
             let (keep_last, keep_every) = (rule.keep_last, rule.keep_every);
@@ -110,6 +111,7 @@ impl<I: Offloadable> Trainer<I> {
             let thread = thread.spawn(seal).context("starting a thread")?;
             Ok(Sealing { thread, step, best_before, begun, written: Instant::now() })
         });
+
         self.saver.sealing = Some(sealing.or_else(|error| self.no_checkpoint(step, best_before, error))?);
         self.save_own();
         Ok(())
@@ -122,6 +124,7 @@ impl<I: Offloadable> Trainer<I> {
         } else {
             None
         };
+
         let session = &self.session;
         let remote = gather.as_ref().map_or(0, |gather| gather.borrow().bytes());
         let bytes = self.optimizer.bytes() + remote + session.parameters * size_of::<f32>() as u64;
@@ -131,10 +134,12 @@ impl<I: Offloadable> Trainer<I> {
             snapshot::save(folder, gpt, &self.optimizer, gather.as_ref(), config, progress, tokenizer)?;
             session.data.indexes.as_ref().map_or(Ok(()), |indexes| indexes.save(folder))
         };
+
         // The journal up to this step must last as long as the checkpoint.
         let synced = self.log.journal.sync();
         let written =
             synced.and_then(|()| Ok(self.saver.checkpoints.write(session.progress.step, bytes, write)?));
+
         // Even after a failure, no other rank may wait.
         if let Some(gather) = gather {
             gather.into_inner().end()?;
@@ -147,6 +152,7 @@ impl<I: Offloadable> Trainer<I> {
         let Some(Sealing { thread, step, best_before, begun, written }) = self.saver.sealing.take() else {
             return Ok(());
         };
+
         let asked = Instant::now();
         let Sealed { saved, tidied, ended } = thread.join().unwrap_or_else(|panic| resume_unwind(panic));
         let course = Course { begun, written, asked, ended };
@@ -154,6 +160,7 @@ impl<I: Offloadable> Trainer<I> {
             Ok(saved) => saved,
             Err(error) => return self.no_checkpoint(step, best_before, error.into()),
         };
+
         self.saver.saves.count += 1;
         self.saver.saves.waited += course.waited();
         self.saver.saves.bytes = Some(saved.bytes);

@@ -52,6 +52,7 @@ impl<'r> ShardGather<'r> {
                 serde_json::from_slice(&theirs).context("reading another rank's steps")?;
             times.extend(theirs);
         }
+
         let (mut remote, mut moments) = (Vec::new(), Vec::new());
         for name in times.keys() {
             let owned = optimizer.owners.get(name).with_context(|| format!("`{name}` is no parameter"))?;
@@ -71,6 +72,7 @@ impl<'r> ShardGather<'r> {
                 moments.push(of(format!("{name}.{word}"), What::Moment(part)));
             }
         }
+
         moments.sort_by(|one, other| one.key.cmp(&other.key));
         remote.extend(moments);
         remote.retain(|remote| remote.owner != 0);

@@ -67,11 +67,13 @@ pub(crate) fn save<I: Backend, B: Backend>(
         let whole = table.whole();
         on_host.insert(whole.name(), whole);
     }
+
     let fetched = move |key: &str, shape: &[usize]| {
         let fetched = gather.map(|gather| gather.borrow_mut().fetch(key)).expect("another rank keeps it");
         let numbers = fetched.map_err(|error| unread(key, &format!("{error:#}")))?;
         Ok(TensorData::new(numbers, shape.to_vec()))
     };
+
     let complete = |name: &str, shape: &[usize], read: weights::Read<'_>| match on_host.get(name) {
         Some(state) if !state.reads_weights() => {
             let masters = state.own_masters().map_err(|error| unread(name, &error))?;
@@ -81,6 +83,7 @@ pub(crate) fn save<I: Backend, B: Backend>(
         None if gather.is_some_and(|gather| gather.borrow().has_masters_of(name)) => fetched(name, shape),
         None => read(),
     };
+
     weights::save_completed(gpt, &folder.join(WEIGHTS), complete)?;
     let mut moments = BTreeMap::new();
     for (name, kept) in &optimizer.moments {
@@ -94,11 +97,13 @@ pub(crate) fn save<I: Backend, B: Backend>(
             }
         }
     }
+
     for remote in gather.iter().flat_map(|gather| gather.borrow().moments()) {
         let (key, shape) = (remote.key.clone(), remote.shape.clone());
         let fetch: Fetch<'_> = Box::new(move || fetched(&key, &shape));
         moments.insert(remote.key, Outgoing { shape: remote.shape, fetch });
     }
+
     gpt.visit(&mut HostMoments { on_host: &on_host, path: Vec::new(), moments: &mut moments });
     weights::write_tensors(&folder.join(MOMENTS), &moments, Stored::F32)
         .context("saving the optimizer's moments")?;
@@ -114,6 +119,7 @@ pub(crate) fn save<I: Backend, B: Backend>(
             .chain(on_host.values().map(|state| (state.name().to_owned(), state.time() as usize)))
             .collect(),
     };
+
     fs::write(folder.join(STATE), serde_json::to_vec_pretty(&state)?).context("writing the state")?;
     fs::write(folder.join(CONFIG), config.to_json()).context("writing the configuration")?;
     tokenizer.save(folder.join(TOKENIZER))?;
@@ -148,6 +154,7 @@ fn check_moments(state: &State, folder: &Path, moments: &TensorFile) -> anyhow::
             expected += 1;
         }
     }
+
     let found = moments.count();
     ensure!(found == expected, "{MOMENTS} holds {found} tensors and {STATE} accounts for {expected}");
     Ok(())
@@ -185,12 +192,14 @@ pub(crate) fn restore<I: Managed>(
         ))
         .into());
     }
+
     let mut optimizer = Optimizer::placed(config, device);
     optimizer.owners = owners;
     let stored = TensorFile::open(&folder.join(MOMENTS))?;
     check_moments(&state, folder, &stored)
         .with_context(|| format!("the checkpoint {} cannot be resumed", folder.display()))?;
     let mut on_host = HashMap::new();
+
     for (name, time) in state.times {
         if !optimizer.owners.has(&name) {
             if let Some(host) = &mut optimizer.host {
@@ -210,6 +219,7 @@ pub(crate) fn restore<I: Managed>(
         let first = tensor(&first)?;
         optimizer.moments.insert(name, Moments { time, first, second });
     }
+
     if let Some(host) = &mut optimizer.host {
         host.restored = Some(Restored { stored, times: on_host });
     }

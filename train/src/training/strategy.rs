@@ -115,6 +115,7 @@ pub(crate) fn launch<I: Offloadable>(
     for scalar in train_scalars() {
         training = training.metric_train_numeric(scalar);
     }
+
     let training = match display {
         Display::Plain => training.renderer(PlainRenderer::new(true)),
         Display::Silent => training.renderer(PlainRenderer::new(false)),
@@ -122,6 +123,7 @@ pub(crate) fn launch<I: Offloadable>(
     };
     let unused = SgdConfig::new().init();
     let trained = training.launch(burn_train::Learner::new(learner, unused, ConstantLr::new(0.0)));
+
     // Returns the terminal to the user before anything else is printed.
     drop(trained.renderer);
     let trainer = Arc::into_inner(strategy).expect("Burn lets go of what it has returned from").0;
@@ -133,6 +135,7 @@ pub(crate) fn launch<I: Offloadable>(
         Ok(ending) => ending,
         Err(error) => return Err(Box::new(Failed { error, ranks, saved: saves.bytes.is_some() })),
     };
+
     Ok(Outcome {
         learner: trained.model,
         session: trainer.session,

@@ -70,6 +70,7 @@ impl<I: Offloadable> Trainer<I> {
             device,
             ending: None,
         };
+
         trainer.number_shares();
         trainer
     }

@@ -37,12 +37,14 @@ impl Timeline {
         let own = u64::from(report.gradients_leave);
         let list = |value: &dyn Fn(&Stretch) -> u64| stretches.iter().map(value).collect();
         let mut waited = Duration::ZERO;
+
         // Rounds the sum, so that no fraction is lost per stretch.
         let micros = |stretch: &Stretch| {
             let before = waited.as_micros();
             waited += stretch.waited;
             (waited.as_micros() - before) as u64
         };
+
         let waited_us = stretches.iter().map(micros).collect();
         Self {
             step: report.step,

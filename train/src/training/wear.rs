@@ -95,6 +95,7 @@ fn told_in(run: &Path) -> anyhow::Result<[u64; 2]> {
         }
         Ok(())
     };
+
     match read() {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(error).with_context(|| format!("reading {}", path.display()))

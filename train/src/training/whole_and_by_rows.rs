@@ -76,6 +76,7 @@ impl Training {
         let mut exchange = Exchange::choose(&RanksSection::default(), false, &ranks);
         let pass = Pass { learner: &self.learner, data: &data, host, owners: &owners, passes };
         let (grads, report) = exchange.sum(pass, &mut ranks).expect("no failure");
+
         if is_withheld {
             self.optimizer.withhold();
         } else {
@@ -158,6 +159,7 @@ fn an_embedding_that_comes_by_rows_ends_with_the_bits_of_one_that_comes_as_a_who
         &["train.optimizer=sgd", "train.accumulate=2", bf16],
         &["train.optimizer=muon", "train.accumulate=2", "model.embd_pdrop=0.2"],
     ];
+
     for &settings in suite::first(3, &cases) {
         let [whole, by_rows] = [false, true].map(|by_rows| trained(settings, by_rows));
         assert_eq!(by_rows.steps, whole.steps, "{settings:?}");

@@ -72,15 +72,18 @@ impl Work for Exporting<'_> {
             Type::Bf16 => Stored::Bf16,
             Type::F16 => Stored::F16,
         };
+
         if args.layout == Names::HuggingFace {
             // First, so that a refused shape leaves no empty folder.
             weights::config_to_hugging_face(gpt.config()).map_err(|error| BadInput(error.to_string()))?;
         }
+
         std::fs::create_dir_all(&args.out).with_context(|| format!("making {}", args.out.display()))?;
         match args.layout {
             Names::HuggingFace => weights::save_pretrained(&gpt, &args.out, stored)?,
             Names::Native => weights::save(&gpt, &args.out.join(WEIGHTS), Layout::Native, stored)?,
         }
+
         trained.tokenizer.save(&args.out)?;
         if args.layout == Names::HuggingFace {
             describe_control_tokens(&args.out, &trained.tokenizer)?;

@@ -66,6 +66,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             learn_bpe(&args.input, &training, &stop)?
         }
     };
+
     tokenizer.save(&args.out)?;
     println!("{}: {} of {} ids", args.out.display(), tokenizer.kind(), tokenizer.vocab_size());
     if args.kind == Kind::Bpe && (tokenizer.vocab_size() as usize) < args.vocab_size {

@@ -17,6 +17,7 @@ fn a_tight_budget_changes_no_bit_of_any_loss_or_weight() {
         &["train.optimizer=sgd", "train.recompute=1"],
     ];
     let tiny = Tiny::new();
+
     for (n, settings) in suite::first(3, &cases).iter().enumerate() {
         let unlimited = tiny.run(&format!("unlimited-{n}"), settings);
         let tight = tiny.run(&format!("tight-{n}"), &[*settings, &[TIGHT]].concat());

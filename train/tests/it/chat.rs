@@ -68,6 +68,7 @@ fn instructions_precede_each_conversation() {
     let with_instructions = |system: &str, lines: &str| {
         answers(&train_with_input(tiny.path(), &[&GREEDY[..], &["--system", system]].concat(), lines))
     };
+
     let alone = answers(&talk(&tiny, question));
     let system =
         (0..30).map(|n| format!("Count to {n}.")).find(|system| with_instructions(system, question) != alone);
@@ -76,6 +77,7 @@ fn instructions_precede_each_conversation() {
     let lines = format!("{question}/clear\n{question}What day comes after Monday?\n{}", question.repeat(4));
     let said = with_instructions(&system, &lines);
     assert_eq!((said.len(), &said[0], &said[1]), (7, answer, answer), "they stay when the rest is forgotten");
+
     let long =
         train_with_input(tiny.path(), &[&GREEDY[..], &["--system", &"Wait. ".repeat(20)]].concat(), question);
     assert_code(&long, 2);

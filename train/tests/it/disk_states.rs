@@ -52,6 +52,7 @@ fn states_on_the_disk_give_the_bits_of_states_in_memory_in_every_format() {
     ];
     let tiny = Tiny::new();
     fs::create_dir(tiny.join("drive")).expect("a folder");
+
     for (n, &(bytes, settings)) in suite::first(2, &cases).iter().enumerate() {
         let settings = [settings, &[HOST, TWO]].concat();
         let host = short(&tiny, &settings, bytes);
@@ -93,18 +94,22 @@ fn a_host_budget_below_the_f32_state_trains_and_is_respected() {
     let settings = [HOST, TWO];
     let all = plan(&tiny, &settings);
     let (own, parameters) = (number(&all["optimizer_host_bytes"]), number(&all["parameters"]));
+
     // Room for new weights and three of the largest matrices in flight, and for no block's state.
     let budget = own - 2 * 12 * BLOCK + (3 * 12 + 4) * LARGEST + 3 * 4096;
     assert!(budget < 12 * parameters, "{budget} of {parameters} parameters");
+
     let host = format!("memory.host_budget={budget}B");
     let refused = tiny.attempt("refused", &[&settings[..], &[&host]].concat());
     assert_code(&refused, 2);
     assert!(stderr(&refused).contains("of host memory are needed"), "{}", stderr(&refused));
+
     let roomy = tiny.run("roomy", &settings);
     let summary = tiny.run("below", &[&settings[..], &[&host], &DISK].concat());
     assert_eq!(bits(&summary), bits(&roomy));
     assert!(number(&summary["peak_host_bytes"]) <= budget, "{summary:#}");
     assert_eq!(number(&summary["bytes_to_disk"]), (1 + STEPS) * 2 * 12 * BLOCK);
+
     // Spilled tensors on the disk change no bit either.
     let tight = tiny.run("tight", &[&settings[..], &[&host, TIGHT], &DISK].concat());
     assert_eq!(bits(&tight), bits(&roomy));

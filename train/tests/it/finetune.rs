@@ -140,19 +140,23 @@ fn a_plain_model_can_gain_an_index_but_not_lose_one() {
         assert_success(&output);
         (stderr(&output), tiny.losses(out))
     };
+
     let (_, plain) = begun("plain", &[]);
     let (said, looking) = begun("looking", &["model.longest_match=true", "model.match_pdrop=0.0"]);
     assert!(said.contains("what is found counts for nothing at first"), "{said}");
     assert!(!said.contains("looked other texts up"), "{said}");
     assert_eq!(looking[0].to_bits(), plain[0].to_bits(), "the table is of zeros");
     assert_ne!(looking[2].to_bits(), plain[2].to_bits(), "and learns");
+
     let on = |out, settings: &[&str]| {
         let fixed = ["--from", "looking", "--out", out, "--device", "cpu", "--set", "train.steps=1"];
         tiny.train(&[&fixed[..], settings].concat())
     };
+
     assert_success(&on("on", &[]));
     let without = on("without", &["--set", "model.longest_match=false"]);
     assert_code(&without, 2);
+
     let said = last_words(&without, tiny.path());
     assert!(said.contains("which cannot be taken from it"), "{said}");
     assert!(!tiny.join("without").exists());

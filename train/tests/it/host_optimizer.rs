@@ -228,6 +228,7 @@ fn a_step_moves_each_gradient_out_once_and_each_weight_in_twice() {
     let parameters = tight["parameters"].as_u64().expect("a number");
     let streamed = 2 * (parameters - EMBEDDING);
     let out_at_most = streamed + ROWS + 4096;
+
     for step in &tiny.records("tight", "step")[1..] {
         let bytes = |key: &str| step[key].as_u64().expect("a number");
         let (out, back) =
@@ -238,6 +239,7 @@ fn a_step_moves_each_gradient_out_once_and_each_weight_in_twice() {
     }
     let roomy = tiny.run("roomy", &settings);
     assert_eq!(bits(&roomy), bits(&tight));
+
     // The first step's weights come from no update.
     for step in &tiny.records("roomy", "step")[1..] {
         let bytes = |key: &str| step[key].as_u64().expect("a number");
@@ -260,6 +262,7 @@ fn only_the_embedding_rows_that_a_batch_names_cross_the_link() {
         [bytes("bytes_written"), bytes("bytes_read")]
     };
     let row = 4 * 256;
+
     for (n, (more, in_a_step)) in [(&[][..], 1), (&["train.accumulate=3"], 3)].into_iter().enumerate() {
         let [two, five] =
             ["ab", "abcde"].map(|letters| moved(&format!("{n}-{}", letters.len()), letters, more));
@@ -292,9 +295,11 @@ fn a_step_is_predicted_although_its_batch_names_other_rows() {
         [number("diverged"), number("foretold")]
     });
     println!("{few:?} {many:?}");
+
     // A step has about forty operations. The end of an update on another thread may move one of them.
     assert!(many[0].abs_diff(few[0]) <= 3, "six more steps are six times what the ones before were");
     assert!(many[1] > few[1], "operations are foretold");
+
     let rows = |steps: &str| -> Vec<u64> {
         tiny.records(steps, "step")
             .iter()
@@ -372,6 +377,7 @@ fn a_run_fits_in_the_host_memory_that_its_plan_counts() {
         ("compact", roomy),
         ("f32", many),
     ];
+
     for &(format, tokens) in &cases[..suite::size().pick(1, 4, 8)] {
         let state = format!("memory.optimizer_state={format}");
         let settings = [&WIDE[..], &[&state], tokens].concat();
@@ -405,6 +411,7 @@ mod gate {
             "train.micro_batch=1",
             "eval.questions=[]",
         ];
+
         // Settings of the host run only, and the largest allowed difference of losses.
         let wide: [(&[&str], f64); 2] = [(&[], 1e-4), (&["memory.device_blocks=1"], 1e-4)];
         let narrow: [(&[&str], f64); 2] =

@@ -21,20 +21,24 @@ fn one_bit_after_exact_steps_sends_at_most_a_thirtieth_of_the_gradients() {
     if !has_mpi() {
         return;
     }
+
     let tiny = Tiny::new();
     let settings = [&SHARED[..], &ONE_BIT].concat();
     let output = tiny.attempt_on("2", "run", &settings);
     assert_success(&output);
+
     let gradients = 4 * json(&output)["parameters"].as_u64().expect("a number");
     let planned = tiny.planned_on_two(&settings);
     let planned = planned["bytes_sent_per_step"].as_u64().expect("a number");
     let file = fs::read(tiny.join("run/checkpoints/step-00000004/model.safetensors")).expect("reading");
     let tensors = SafeTensors::deserialize(&file).expect("a whole file");
     let numbers = tensors.iter().map(|(_, tensor)| tensor.shape().iter().product::<usize>() as u64);
+
     // Each rank sends one half to be summed, and the sum of the other half.
     let compressed: u64 = numbers.map(|all| packed(all / 2) + packed(all.div_ceil(2))).sum();
     assert!(30 * compressed <= gradients, "{compressed} of {gradients}");
     assert!(compressed.abs_diff(planned) * 100 <= planned, "{compressed} bytes, {planned} planned");
+
     for journal in ["run", "run/ranks/1"] {
         let sent = tiny.records(journal, "step").into_iter().map(|step| step["ranks_sent"].as_u64());
         let sent = sent.collect::<Option<Vec<_>>>().expect("every step tells");
@@ -69,6 +73,7 @@ fn a_run_resumes_with_its_residuals_to_the_bits_of_an_uninterrupted_one() {
     if !has_mpi() {
         return;
     }
+
     let tiny = Tiny::new();
     let cases: [&[&str]; 2] = [&[], &["memory.optimizer=host", "train.accumulate=6"]];
     for (n, more) in suite::first(1, &cases).iter().enumerate() {

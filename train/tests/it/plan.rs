@@ -83,6 +83,7 @@ fn a_replayed_plan_states_the_bytes_that_a_run_moves() {
         (&["train.optimizer=muon", deep], &["2MiB", "4MiB", "unlimited"]),
         (&[adamw, wide, deep, host, "train.recompute=1"], &["2MiB", "4MiB"]),
     ];
+
     for (n, (shape, budgets)) in suite::first(1, &cases).iter().enumerate() {
         for budget in *budgets {
             let limit = format!("memory.device_budget={budget}");
@@ -174,6 +175,7 @@ fn a_run_that_cannot_work_is_refused_before_it_begins() {
             assert!(said.contains(part), "{part:?} is not in {said}");
         }
     }
+
     assert!(!tiny.join("runs").exists());
     let output = tiny.attempt("run", &["memory.device_budget=1MiB", "memory.host_budget=256KiB"]);
     assert_code(&output, 2);
@@ -189,15 +191,18 @@ fn a_described_machine_is_planned_for_without_opening_a_device() {
     };
     let output = asked("rtx-4090,128GiB");
     assert_success(&output);
+
     let said = stdout(&output);
     for part in
         ["on a card like rtx-4090 (data sheet, not measured)", "21.60 GiB, 24.00 GiB free", "25.0 GB/s"]
     {
         assert!(said.contains(part), "{part:?} is not in\n{said}");
     }
+
     let small = asked("6GiB,8GiB,12GB/s,10TFLOP/s");
     assert_code(&small, 2);
     assert!(last_words(&small, tiny.path()).contains("of host memory are needed"));
+
     let unknown = asked("rtx-1,8GiB");
     assert_code(&unknown, 2);
     assert!(last_words(&unknown, tiny.path()).contains("rtx-4090"));

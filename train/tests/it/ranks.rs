@@ -217,6 +217,7 @@ fn ranks_end_with_the_bits_of_one_process() {
     if !has_mpi() {
         return;
     }
+
     // In the gate, only the first of these worlds, and for the first case both.
     let cases: [(&[&str], &[&str]); 8] = [
         (&["train.optimizer=adamw", TIGHT], &["2", "4"]),
@@ -238,6 +239,7 @@ fn ranks_end_with_the_bits_of_one_process() {
         ),
     ];
     let tiny = Tiny::new();
+
     for (n, (settings, worlds)) in suite::first(2, &cases).iter().enumerate() {
         let settings = [&SHARED, *settings].concat();
         let one = tiny.run(&format!("one-{n}"), &settings);
@@ -290,9 +292,11 @@ fn each_rank_sends_as_many_bytes_as_the_gradients_have() {
     if !has_mpi() {
         return;
     }
+
     let tiny = Tiny::new();
     let output = tiny.attempt_on("2", "run", &SHARED);
     assert_success(&output);
+
     let gradients = 4 * json(&output)["parameters"].as_u64().expect("a number");
     let planned = tiny.planned_on_two(&SHARED);
     let alike = ["plan", "--config", "tiny.json", "--device", "cpu", "--ranks", "2", "--json"];
@@ -302,6 +306,7 @@ fn each_rank_sends_as_many_bytes_as_the_gradients_have() {
         (&planned["bytes_sent_per_step"], &planned["machine"]["other_ranks"]),
         (&gradients.into(), &1.into())
     );
+
     for journal in ["run", "run/ranks/1"] {
         let steps = tiny.records(journal, "step");
         assert!(!steps.is_empty(), "{journal} has no journal");
@@ -310,6 +315,7 @@ fn each_rank_sends_as_many_bytes_as_the_gradients_have() {
             assert!((gradients..gradients + 256).contains(&sent), "{sent} bytes, not {gradients}");
         }
     }
+
     assert!(
         tiny.attempt("alone", &[]).status.success()
             && tiny.records("alone", "step")[0].get("ranks_sent").is_none()
@@ -350,9 +356,11 @@ fn sharded_moments_change_no_bit_and_take_a_share_of_the_bytes() {
     if !has_mpi() {
         return;
     }
+
     let tiny = Tiny::new();
     let saving = ["memory.shard=true", "checkpoint.every=2"];
     let moments = |run: &str| tiny.records(run, "moments")[0]["bytes"].as_u64().expect("a number");
+
     for (n, optimizer) in suite::first(1, &["adamw", "muon"]).iter().enumerate() {
         let optimizer = format!("train.optimizer={optimizer}");
         let settings = [&SHARED[..], &[&optimizer, TIGHT, "model.n_layer=2"]].concat();
@@ -381,12 +389,14 @@ fn sharded_host_states_change_no_bit_and_take_a_share_of_the_bytes() {
     if !has_mpi() {
         return;
     }
+
     let tiny = Tiny::new();
     let cases: [(&str, &[&str]); 3] = [
         ("f32", &["train.recompute=1", TIGHT]),
         ("bf16", &["model.compute=bf16", "train.optimizer=muon"]),
         ("compact", &["model.compute=bf16", TIGHT]),
     ];
+
     for (n, (state, more)) in suite::first(1, &cases).iter().enumerate() {
         let state = format!("memory.optimizer_state={state}");
         let settings = [&SHARED[..], &["memory.optimizer=host", &state], *more].concat();
@@ -415,6 +425,7 @@ fn a_sharded_gradient_goes_to_its_owner_only_and_the_weight_comes_back() {
         return;
     }
     let tiny = Tiny::new();
+
     for place in ["memory.optimizer=device", "memory.optimizer=host"] {
         let settings = [&SHARED[..], &["memory.shard=true", place]].concat();
         let output = tiny.attempt_on("2", place, &settings);
@@ -462,10 +473,12 @@ fn a_run_with_repeatedly_killed_ranks_ends_with_the_bits_of_an_undisturbed_one()
     if !losses_end_runs() {
         return;
     }
+
     let setting = |name, usual: u64| env::var(name).map_or(usual, |text| text.parse().expect("a number"));
     let (kills, mut seed) =
         (setting("TRAIN_RANK_KILLS", suite::size().pick(1, 2, 50)), setting("TRAIN_KILLS_SEED", 1));
     let tiny = Tiny::new();
+
     // The last kill must come before the run's end.
     let steps = format!("train.steps={}", 40 * kills + 200);
     let settings = [&SHARED[..], &[&steps, "checkpoint.every=2"]].concat();
@@ -475,6 +488,7 @@ fn a_run_with_repeatedly_killed_ranks_ends_with_the_bits_of_an_undisturbed_one()
     let mut child = tiny.start(command.args(on("2")).args(["--restarts", &restarts]), "run");
     tiny.processes("run");
     let mut killed = Vec::new();
+
     for kill in 1..=kills {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let step = 40 * (kill - 1) + 4 + (seed >> 33) % 30;
@@ -496,6 +510,7 @@ fn a_run_with_repeatedly_killed_ranks_ends_with_the_bits_of_an_undisturbed_one()
         }
         killed.extend(processes);
     }
+
     assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.log("run"));
     assert_eq!(tiny.saved_bits("run"), whole);
     let restarts = tiny.log("run").matches("resumes from its last checkpoint").count();
@@ -539,6 +554,7 @@ fn sigint_to_the_launcher_stops_all_ranks_with_a_checkpoint() {
         return;
     }
     let tiny = Tiny::new();
+
     for ranks in suite::first(1, &["2", "1"]) {
         let run = format!("of-{ranks}");
         let mut child = tiny.start_on(ranks, &run, &["--rank-timeout", "900"]);
@@ -591,15 +607,18 @@ fn mpi_is_loaded_only_in_launched_processes() {
     if !has_mpi() {
         return;
     }
+
     let tiny = Tiny::new();
     let loads = |process: u32| {
         let maps = fs::read_to_string(format!("/proc/{process}/maps")).expect("it runs");
         maps.contains("libmpi.so")
     };
+
     let mut alone = tiny.command("alone", &[&SHARED[..], &["train.steps=4000"]].concat());
     let mut alone = tiny.start(&mut alone, "alone");
     tiny.wait_until("alone", || tiny.steps_taken("alone") > 0, "no step was taken");
     assert!(!loads(alone.id()));
+
     alone.kill().expect("it runs");
     alone.wait().expect("it has ended");
     let mut launched = tiny.start_on("1", "launched", &[]);
@@ -630,6 +649,7 @@ mod gate {
         if !has_mpi() {
             return;
         }
+
         let tiny = Tiny::new();
         let settings = [&SHARED[..], &["train.steps=300", "checkpoint.every=5"]].concat();
         let whole = bits(&tiny.run("whole", &settings));
@@ -639,6 +659,7 @@ mod gate {
         let frozen = tiny.processes("run")[0];
         signal(Signal::STOP, frozen);
         assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.log("run"));
+
         let said = tiny.log("run");
         for expected in ["rank 0 did not arrive", "resumes from its last checkpoint", "resuming after step "]
         {
@@ -655,6 +676,7 @@ mod gate {
         if !losses_end_runs() {
             return;
         }
+
         let tiny = Tiny::new();
         let steps = "train.steps=400";
         let whole = bits(&tiny.run("whole", &[&SHARED[..], &[steps]].concat()));
@@ -664,6 +686,7 @@ mod gate {
         command.args(["--resume", "run/checkpoints/step-00000010", "--device", "cpu"]).args(on("2"));
         command.args(["--restarts", "2"]).args(set(&[steps, "checkpoint.every=150"]));
         let mut child = tiny.start(&mut command, "run");
+
         // The first run starts at steps 0 and 10, and saves long after its next step.
         let begun = |starts| tiny.journal("run").matches(r#"{"kind":"start""#).count() == starts;
         tiny.wait_until(
@@ -678,6 +701,7 @@ mod gate {
         let code = tiny.ended(&mut child, "run");
         let said = tiny.log("run");
         assert_eq!(code, Some(0), "{said}");
+
         let begun: Vec<_> =
             said.lines().filter_map(|line| line.strip_prefix("resuming after step ")).collect();
         assert_eq!(begun.len(), 3, "{said}");

@@ -54,6 +54,7 @@ fn publish(folder: &Path) {
         };
         (value as f32).to_le_bytes()
     };
+
     let bytes: Vec<Vec<u8>> = shapes
         .iter()
         .map(|(name, shape)| (0..shape.iter().product()).flat_map(|_| number(name)).collect())
@@ -61,6 +62,7 @@ fn publish(folder: &Path) {
     let tensors = shapes.iter().zip(&bytes).map(|((name, shape), bytes)| {
         (name.as_str(), TensorView::new(Dtype::F32, shape.clone(), bytes).expect("its bytes"))
     });
+
     fs::create_dir(folder).expect("making");
     let format = [("format".to_owned(), "pt".to_owned())].into();
     serialize_to_file(tensors, Some(format), &folder.join("model.safetensors")).expect("written");

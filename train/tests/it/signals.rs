@@ -123,6 +123,7 @@ fn a_signal_while_validation_text_is_looked_up_ends_the_run_at_once() {
     running.signal("INT");
     let output = running.end();
     assert_code(&output, 3);
+
     let said = stderr(&output);
     assert!(said.contains("train: interrupted") && !said.contains("\ndata: "), "{said}");
     assert!(!tiny.join("run/metrics.jsonl").exists(), "nothing was begun that could be resumed");

@@ -109,6 +109,7 @@ fn another_program_file_measures_again() {
     let copied = Command::new("cp").arg(PROGRAM).arg(&user.program).status();
     assert!(copied.expect("cp runs").success());
     assert_measured(user.planned(), "a first start");
+
     let written = fs::metadata(&user.program).and_then(|file| file.modified()).expect("a time");
     let second = Duration::from_secs(1);
     for (moment, when) in [(written + second, "later"), (written - second, "earlier")] {

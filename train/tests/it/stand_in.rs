@@ -94,6 +94,7 @@ impl StandIn {
             Order::Lazy => ["lazy".to_owned(), String::new()],
             Order::Random(seed) => ["random".to_owned(), seed.to_string()],
         };
+
         let mut command = Command::new(PROGRAM);
         command
             .args(["--config", "tiny.json", "--device", "cuda", "--json", "--out", out])
@@ -211,6 +212,7 @@ mod gate {
             let (output, report) = stand_in.output_and_report(out, command);
             (bits(&json(&output)), report["simulated_ms"].as_f64().expect("milliseconds"))
         };
+
         // The first run tunes kernels, so its time is not compared.
         let (tuned, _) = run("tuned", "1");
         let (beside, overlapped) = run("beside", "1");
@@ -250,6 +252,7 @@ mod gate {
         };
         let roomy = trained("roomy", &[]);
         assert!(roomy["largest_launch"].as_u64() <= Some(45 << 20), "{roomy:#}");
+
         let tight = trained("tight", &["memory.device_budget=46MiB"]);
         assert!(tight["evictions"].as_u64() > Some(0), "{tight:#}");
         assert!(tight["peak_device_bytes"].as_u64() <= Some(46 << 20), "{tight:#}");

@@ -66,10 +66,12 @@ fn survivors_end_with_the_bits_of_an_undisturbed_run() {
     if !has_open_mpi_5() {
         return;
     }
+
     let setting = |name, usual: u64| env::var(name).map_or(usual, |text| text.parse().expect("a number"));
     let (kills, mut seed) =
         (setting("TRAIN_SURVIVED_KILLS", suite::size().pick(1, 3, 50)), setting("TRAIN_KILLS_SEED", 1));
     let tiny = Tiny::new();
+
     for kill in 0..kills {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let (kind, turn) = (kill as usize % KINDS.len(), kill as usize / KINDS.len());
@@ -125,6 +127,7 @@ fn the_last_of_several_lost_ranks_ends_with_the_bits_of_one_process() {
     if !has_open_mpi_5() {
         return;
     }
+
     let tiny = Tiny::new();
     let settings = [STEPS, "checkpoint.every=0"];
     let whole = bits(&tiny.run("whole", &[&SHARED[..], &settings].concat()));
@@ -136,6 +139,7 @@ fn the_last_of_several_lost_ranks_ends_with_the_bits_of_one_process() {
     tiny.wait_for_step("run", tiny.steps_taken("run") + 5);
     signal(Signal::KILL, ranks[2]);
     assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.log("run"));
+
     let lost = tiny.records("run", "lost");
     let found: Vec<_> = lost.iter().map(|lost| (&lost["before"], &lost["gone"], &lost["ranks"])).collect();
     assert_eq!(found, [(&json!(3), &json!([1]), &json!(2)), (&json!(2), &json!([1]), &json!(1))]);
@@ -168,6 +172,7 @@ mod gate {
         if !has_open_mpi_5() {
             return;
         }
+
         let tiny = Tiny::new();
         let settings = [STEPS, "checkpoint.every=5"];
         let whole = bits(&tiny.run("whole", &[&SHARED[..], &settings].concat()));
@@ -176,6 +181,7 @@ mod gate {
         let frozen = tiny.processes("run")[1];
         signal(Signal::STOP, frozen);
         assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.log("run"));
+
         let said = tiny.log("run");
         // If another rank waits for the frozen one, both are missing. Within the library's vote the missing rank is
         // unknown.

@@ -17,6 +17,7 @@ pub fn measure(engine: impl Engine, asked: &Asked, out: &mut dyn Write) -> Resul
     let calls = CALLS.min(asked.turns);
     meter.take("barrier", 0, calls, || Ok(()), |engine, ()| engine.barrier())?;
     meter.take("commit", 0, calls, || Ok(()), |engine, ()| engine.commit(true))?;
+
     for &bytes in &asked.sizes {
         let turns = asked.turns_of(bytes);
         let whole = gradient(bytes);
@@ -73,6 +74,7 @@ impl<E: Engine> Meter<'_, E> {
                 own.push((seconds, self.engine.costs().sent - before));
             }
         }
+
         for (turn, (seconds, sent)) in own.into_iter().enumerate() {
             let seconds = self.largest(seconds)?;
             if self.engine.rank() == 0 {

@@ -59,17 +59,21 @@ impl Job {
         if self.ranks == 0 || self.ranks > slots {
             return Err(LaunchError::Slots { ranks: self.ranks, slots });
         }
+
         if self.survive && self.release < 5 {
             return Err(LaunchError::NoUlfm { release: self.release });
         }
+
         let list: Vec<String> = hosts.iter().map(|host| format!("{}:{}", host.name, host.slots)).collect();
         let mut words: Vec<String> =
             vec!["-n".into(), self.ranks.to_string(), "--host".into(), list.join(",")];
+
         // By default `mpirun` binds a rank to one core.
         words.extend(["--bind-to", "none"].map(String::from));
         let mut set = |kind: &str, parameter: &str, value: &str| {
             words.extend([kind, parameter, value].map(String::from));
         };
+
         if let Some(interface) = &self.interface {
             set("--mca", "btl_tcp_if_include", interface);
             if self.release < 5 {
@@ -79,12 +83,15 @@ impl Job {
                 set("--prtemca", "prte_if_include", interface);
             }
         }
+
         if hosts.iter().any(|host| host.slots > self.cores) {
             set("--mca", "mpi_yield_when_idle", "1");
         }
+
         if self.survive {
             words.extend(["--with-ft", "ulfm"].map(String::from));
         }
+
         let mut all: Vec<OsString> = words.into_iter().map(OsString::from).collect();
         all.push(program.to_owned());
         all.extend_from_slice(arguments);

@@ -119,6 +119,7 @@ impl Library {
             let symbol: Symbol<*mut c_void> = unsafe { loaded.get(symbol) }?;
             Ok(symbol.into_raw())
         }
+
         // A handle first: every MPI has functions of these names.
         let world = handle(&loaded, b"ompi_mpi_comm_world")?;
         // SAFETY: every type above is that of the function's declaration in Open MPI's `mpi.h`. The library is never
@@ -183,9 +184,11 @@ impl Library {
         if code != 0 {
             return Err(Error::Start { reason: format!("MPI_Initialized: {}", self.text(code)) });
         }
+
         if started != 0 {
             return Err(Error::Start { reason: "it has been started before, and can be only once".into() });
         }
+
         // SAFETY: called once; null stands for absent arguments.
         let code = unsafe {
             (self.init_thread)(

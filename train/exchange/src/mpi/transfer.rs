@@ -143,6 +143,7 @@ impl Mpi {
                 pieces.for_each(|piece| self.post_send(call, &mut phase, (peer, PART), piece));
             }
         }
+
         let senders = phase.pending.iter().map(|pending| pending.peer);
         let mut senders: Vec<usize> = senders.collect();
         senders.dedup();
@@ -225,9 +226,11 @@ impl Mpi {
             self.fail(phase, self.error(call, pending.peer, code));
             return true;
         }
+
         if flag == 0 {
             return false;
         }
+
         if pending.receives {
             let mut count = 0;
             // SAFETY: the status was filled by the call above.

@@ -127,6 +127,7 @@ impl Shared {
         waiting.begin(call, rank(seat).expect("a member"), 0..members.len());
         let mut state = self.lock();
         state.votes[seat] = Some((call, ok));
+
         // Another rank may wait for a letter that will not come.
         self.changed();
         let round = state.rounds;
@@ -173,6 +174,7 @@ impl State {
         } else {
             Ok(Agreed { ok: votes.iter().all(|(_, ok)| *ok), whole, members: members.clone() })
         };
+
         if differs.is_none() && votes.first().is_some_and(|(call, _)| *call == Call::Shrink) {
             self.members = members;
             self.broken = false;

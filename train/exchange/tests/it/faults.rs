@@ -289,9 +289,11 @@ fn a_fault_at_any_one_call_of_any_exchange_ends_with_an_error_or_the_right_resul
             engine.commit(true)?;
             Ok(())
         };
+
         let error = all().err();
         (done, error, engine.calls())
     }
+
     for world in [2, 3] {
         let undisturbed = threads::on_each(world, attempt);
         assert!(undisturbed.iter().all(|(done, error, _)| done.len() == 4 && error.is_none()));

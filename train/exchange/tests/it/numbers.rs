@@ -100,6 +100,7 @@ proptest! {
             (sent, owed.own, owed.part)
         });
         let parts: Vec<f32> = ends.iter().flat_map(|(_, _, part)| part.clone()).collect();
+
         for at in 0..len {
             let given = |step: u64| (0..world as u64).map(move |n| f64::from(contribution(seed ^ step, n, len)[at]));
             prop_assert!(ends.iter().all(|end| end.0[at].to_bits() == ends[0].0[at].to_bits()));

@@ -52,6 +52,7 @@ fn runs_the_scenario_it_was_started_for() {
     let Some(scenario) = scenario() else { return };
     let mut engine = Mpi::open_in_pieces_of(5000).expect("MPI starts");
     let rank = engine.rank();
+
     match scenario.as_str() {
         "sums" => {
             let exact = exact_digest(&mut engine);
@@ -157,10 +158,12 @@ fn a_namespace_with_nothing_but_loopback_is_enough() {
         if mpi.release < 5 { Ok(mpi) } else { Err("release 4 of Open MPI is needed".to_owned()) }
     });
     let Some(mpi) = Need::Mpi.found(release_4) else { return };
+
     // Without root, a user namespace is needed too.
     let namespace =
         if rustix::process::geteuid().is_root() { "--net" } else { "--user --map-root-user --net" };
     let mut front: Vec<&str> = ["unshare"].into_iter().chain(namespace.split(' ')).collect();
+
     // TCP instead of shared memory; it takes loopback only by name.
     front.extend(["env", "OMPI_MCA_pml=ob1", "OMPI_MCA_btl=self,tcp"]);
     front.extend(["sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]);
@@ -168,11 +171,13 @@ fn a_namespace_with_nothing_but_loopback_is_enough() {
     let refused = possible.map(|output| {
         (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned())
     });
+
     if let Some(why) = refused.unwrap_or_else(|error| Some(error.to_string())) {
         let needs = "it needs `unshare` and `ip` (packages util-linux and iproute2) and the right to make a namespace";
         Need::Namespace.is_met(Some(&format!("{needs}: {why}")));
         return;
     }
+
     let end = mpi.run_within(2, "sums", &front, false);
     succeeded(&end);
     assert_eq!(end.reports().len(), 2, "{}", end.printed);

@@ -112,6 +112,7 @@ impl Installation {
             root: rustix::process::geteuid().is_root() || !front.is_empty(),
             release: self.release,
         };
+
         let binary = env::current_exe().expect("this test's own path");
         let arguments =
             ["over_mpi::runs_the_scenario_it_was_started_for", "--exact", "--ignored", "--nocapture"];
@@ -119,6 +120,7 @@ impl Installation {
         let launch::Command { program, arguments, environment } = command.expect("a command");
         let front: Vec<OsString> = front.iter().map(Into::into).chain([program.into_os_string()]).collect();
         let folder = tempfile::tempdir().expect("a folder");
+
         // A file, because a pipe stays open while any heir process lives.
         let printed = folder.path().join("printed");
         let file = File::create(&printed).expect("a file");
@@ -140,11 +142,13 @@ impl Installation {
             std::thread::sleep(Duration::from_millis(10));
             status = child.try_wait().expect("a child to wait for");
         }
+
         if status.is_none() {
             // `mpirun` and its ranks form a process group.
             let group = rustix::process::Pid::from_child(&child);
             rustix::process::kill_process_group(group, rustix::process::Signal::KILL).expect("killed");
         }
+
         child.wait().expect("a child that has ended or was killed");
         let printed = String::from_utf8_lossy(&std::fs::read(printed).expect("printed")).into_owned();
         End { success: status.map(|status| status.success()), printed }

@@ -171,6 +171,7 @@ impl Tree {
                 return Err(Fault::new(name, Damage::NotAFile));
             }
         }
+
         self.folders.push(folder.to_owned());
         Ok(())
     }

@@ -44,16 +44,19 @@ impl Manifest {
         struct Version {
             version: u32,
         }
+
         let unreadable = |error: serde_json::Error| Damage::NotAManifest { reason: error.to_string() };
         let Version { version } = serde_json::from_slice(text).map_err(unreadable)?;
         if version != VERSION {
             return Err(Damage::Version { found: version, read: VERSION });
         }
+
         let manifest: Self = serde_json::from_slice(text).map_err(unreadable)?;
         let expected = seal(version, manifest.step, manifest.sequence, &manifest.files);
         if manifest.seal != expected {
             return Err(Damage::Checksum { expected: manifest.seal, found: expected });
         }
+
         if manifest.to_text().as_bytes() != text {
             return Err(Damage::NotAManifest { reason: "it is not spelled as it was written".to_owned() });
         }

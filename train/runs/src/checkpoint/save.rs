@@ -49,6 +49,7 @@ impl Checkpoints {
             let folder = self.folder.clone();
             return Err(CheckpointError::NoSpace { step, folder, needed: expected_bytes, free });
         }
+
         let partial = self.partial_path_of(step);
         let sequence =
             self.candidates()?.iter().filter_map(|candidate| candidate.sequence).max().unwrap_or(0) + 1;

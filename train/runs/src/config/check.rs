@@ -98,9 +98,11 @@ impl Refusals {
                 ),
             );
         }
+
         let (micro_batch, accumulate, sequence) = (train.micro_batch, train.accumulate, config.sequence());
         let tokens =
             micro_batch.checked_mul(accumulate).and_then(|sequences| sequences.checked_mul(sequence));
+
         // The tokens of all steps must fit, too.
         if tokens.and_then(|tokens| (tokens as u64).checked_mul(train.steps)).is_none() {
             self.add(
@@ -209,6 +211,7 @@ impl Refusals {
                 ),
             );
         }
+
         let share = 0.0..=1.0;
         for (key, value) in
             [("train.schedule.decay", schedule.decay), ("train.schedule.floor", schedule.floor)]

@@ -38,6 +38,7 @@ fn assign(given: &str, tree: &mut Map<String, Value>) -> Result<String, String> 
     if keys.contains(&"") {
         return Err(form.to_owned());
     }
+
     let mut section = tree;
     let mut made = None;
     for (depth, key) in keys.iter().enumerate() {

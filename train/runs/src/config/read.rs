@@ -49,6 +49,7 @@ fn known_keys() -> Vec<String> {
             keys.push(path);
         }
     }
+
     let defaults = Config {
         model: placeholder_model(),
         tokenizer: TokenizerSection::default(),
@@ -61,6 +62,7 @@ fn known_keys() -> Vec<String> {
     };
     let mut keys = Vec::new();
     walk(&tree_of(&defaults), "", &mut keys);
+
     // On a tie, `optimizer` means `train.optimizer` rather than `memory.optimizer`.
     keys.sort_by_key(|key| key.starts_with("memory."));
     keys

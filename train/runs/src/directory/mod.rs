@@ -103,6 +103,7 @@ impl RunDirectory {
             None => (None, Config::load(name.unwrap_or(DEFAULT), set)?),
         };
         config.resolve_paths()?;
+
         // Checked before the directory exists, which would block the corrected command.
         let is_expected = |key: &str| pretrained.is_none() || key != "tokenizer.path";
         if let Some((key, dead)) = config.dead_paths().into_iter().find(|(key, _)| is_expected(key)) {

@@ -111,6 +111,7 @@ fn only_as_many_states_go_to_the_disk_as_needed() {
     };
     let all = plan("gpt-1.5b", &settings, &host(96.0));
     assert_eq!((all.optimizer_disk_bytes, all.spills), (0, 0), "{all}");
+
     let block = 12 * 12 * 1600 * 1600;
     let mut before = 0;
     for missing in 1..=40 {
@@ -138,12 +139,14 @@ fn weights_that_steps_read_never_go_to_the_disk() {
         let one = ["memory.optimizer=host", "train.accumulate=1", "train.micro_batch=1", "train.sequence=64"];
         [&one[..], &["model.tie_word_embeddings=false", of_state]].concat()
     };
+
     let host = |gib: u64| Machine {
         host_budget: Some(gib * GIB),
         host_free: Some(64 * GIB),
         disk_budget: 100 * GIB,
         ..card(5 * GIB / 4)
     };
+
     // 2.9 GiB of weights and 3 GiB of gradients, both in bf16, and embedding rows.
     for (gib, state, fits) in [(8, 1, true), (5, 1, false), (5, 0, true)] {
         let plan = plan("gpt-1.5b", &settings(state), &host(gib));

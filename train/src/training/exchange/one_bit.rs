@@ -77,6 +77,7 @@ impl OneBit {
         if at.step <= self.warm_up {
             return Ok(Restored::All);
         }
+
         let saved = match ranks.load_state(run, at, Kept::Residuals)? {
             Ok(saved) => saved,
             Err(reason) => {
@@ -84,6 +85,7 @@ impl OneBit {
                 return Ok(Restored::Dropped(format!("{lost}: {reason}")));
             }
         };
+
         let place = (ranks.rank(), ranks.world());
         let restored = saved.into_iter().enumerate().map(|(n, [own, part])| {
             let mut buffer = exchange::OneBit::new(own.len(), 0);

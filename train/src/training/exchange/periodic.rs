@@ -152,9 +152,11 @@ impl Periodic {
                 return Ok(Restored::Dropped(format!("{lost}: {reason}")));
             }
         };
+
         let count = ranks.broadcast(&(saved.len() as u64).to_le_bytes())?;
         let count = u64::from_le_bytes(count.try_into().map_err(|_| anyhow!("rank 0 announces no number"))?);
         let mut momentum = Vec::new();
+
         for n in 0..count as usize {
             let own = saved.get(n).filter(|_| ranks.leads()).map_or(&[] as &[f32], |[momentum, _]| momentum);
             let of_rank_0 = ranks.broadcast(bytemuck::cast_slice(own))?;
@@ -191,12 +193,14 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Average<'_> {
         if self.outcome.is_err() {
             return Param::from_mapped_value(id, weight, mapper);
         }
+
         let (shape, device) = (weight.shape(), weight.device());
         let stepped = numbers(weight.clone().inner()).and_then(|mut weights| {
             let stepped = self.ranks.call(|engine| self.periodic.step_next(engine, &mut weights));
             stepped.context("averaging weights over the ranks")?;
             Ok(weights)
         });
+
         let weight = match stepped {
             Ok(weights) => {
                 drop(weight);

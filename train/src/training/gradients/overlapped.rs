@@ -59,10 +59,12 @@ impl ReduceOrder {
             let block = name.strip_prefix("blocks.")?.split('.').next()?.parse::<usize>().ok()?;
             Some(block / every.max(1))
         };
+
         let is_head = |name: &str| name.starts_with("final_norm") || name.starts_with("lm_head");
         let mut in_turn = named.clone();
         in_turn.sort_by_key(|(name, ..)| (!is_head(name), std::cmp::Reverse(segment(name).unwrap_or(0))));
         let mut segments = HashMap::<usize, usize>::new();
+
         for (name, _, len) in &named {
             if let Some(segment) = segment(name) {
                 *segments.entry(segment).or_default() += len;
@@ -133,6 +135,7 @@ impl<I: Backend> Sum<'_, I> {
         if self.reduce.as_ref().is_none_or(|reduce| !reduce.is_next(id)) {
             return;
         }
+
         let len = shape.num_elements();
         self.land_until(len);
         let own = self.take_rows::<D>(id).and_then(|own| Ok(Pairwise::of_sums(self.share, len, own)?));
@@ -140,6 +143,7 @@ impl<I: Backend> Sum<'_, I> {
             self.failure.get_or_insert(format!("{error:#}"));
             self.nothing(len)
         });
+
         let range = self.share.range();
         let bytes = (size_of::<f32>() * len * self.share.held(range.end - range.start)) as u64;
         self.held.add(bytes);

@@ -23,6 +23,7 @@ impl<I: Backend> Sum<'_, I> {
         let own: Vec<f64> = owned.map(|(id, _)| squares.remove(id).unwrap_or_default()).collect();
         let all = ids.0.iter().zip(ranks.of_owners(&own, &owners)?);
         let (mut on_device, mut on_host) = (Vec::new(), 0.0);
+
         for (id, squares) in all {
             if self.host_of(*id).is_some() {
                 on_host += squares;
@@ -30,6 +31,7 @@ impl<I: Backend> Sum<'_, I> {
                 on_device.push(squares as f32);
             }
         }
+
         let device = gpt.wte.lazy_device();
         let norm = (!on_device.is_empty()).then(|| {
             let of_each = [on_device.len()];

@@ -92,6 +92,7 @@ fn ranks_that_step_apart_have_the_gradients_of_their_own_micro_batches() {
         let (grads, report) = sum.expect("no failure");
         (report.failure, report.loss, report.gnorm.to_bits(), values_of(&learner.gpt, &grads))
     });
+
     let mut loss = 0.0;
     for (rank, (failure, of_all, norm, values)) in each.iter().enumerate() {
         let range = Share { count: 5, world: 2, rank }.range();
@@ -117,6 +118,7 @@ fn nan_or_infinity_on_one_rank_skips_the_step_on_all_and_leaves_no_trace() {
         (ExchangeKind::OneBit, false),
         (ExchangeKind::Rarely, false),
     ];
+
     for ((exchange, divided), too_large) in kinds.into_iter().flat_map(|kind| [(kind, 1e30), (kind, 3e38)]) {
         let settings = RanksSection { exchange, warm_up: 0, ..RanksSection::default() };
         let of_steps = |first_is_bad: bool| {
@@ -201,10 +203,12 @@ fn a_step_is_done_again_by_all_that_live_whichever_call_fails() {
         assert_eq!(sum.expect("no failure").1.failure, None);
         ranks.spent().expect("three ranks").costs.calls
     });
+
     // After the sums: a vote, losses, the norm, a vote.
     let votes = [4, 1].map(|before_end| calls[1] - before_end);
     // Some calls of all, and each of the last, which only some ranks may miss.
     let some = || (0..calls[1]).filter(|at| at % 7 == 0 || at + 6 > calls[1]);
+
     for fault in [Fault::Die, Fault::Deaf] {
         for at in some() {
             let fails = |engine: Threads| {

@@ -263,6 +263,7 @@ fn describe(training: &TrainingWindows, validation: &ValidationWindows, data: &D
         validation.sequences,
         data.tokenizer.vocab_size()
     );
+
     if let (Some(training), Some(measured)) = (training.hits(), validation.hits()) {
         let copies = if validation.know_copies() {
             ""
@@ -355,6 +356,7 @@ fn quiz<B: Backend>(
         }
         return Ok(None);
     }
+
     let score = training::quiz(&learner.gpt, data, config.quiz(), config.eval.max_new_tokens)?;
     let mut record = json!(score);
     record["step"] = json!(session.progress.step);

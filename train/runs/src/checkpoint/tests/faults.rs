@@ -165,6 +165,7 @@ mod full_disk {
         checkpoints.save(1, 0, write).expect("it fits");
         let page = rustix::fs::statvfs(&run).expect("a file system").f_frsize;
         let mut errors = Vec::new();
+
         for pages_left in 0.. {
             let mut ballast = fs::File::create(run.join("ballast")).expect("a file");
             while ballast.write_all(&[1; 64]).is_ok() {}
@@ -177,6 +178,7 @@ mod full_disk {
             assert_eq!(names(&checkpoints.folder), ["latest", "step-00000001"]);
             assert_eq!(checkpoints.find(Which::Latest).expect("it is whole").step, 1);
         }
+
         let during = ["No space", "writing its manifest: No space", "writing the pointer to it: No space"];
         assert_eq!(errors.len(), during.len(), "{errors:?}");
         assert!(errors.iter().zip(during).all(|(error, during)| error.contains(during)), "{errors:?}");

@@ -26,11 +26,13 @@ impl Refusals {
             ranks.outer_momentum,
             "at least 0 and below 1",
         );
+
         if memory.shard {
             let text = "`memory.shard` divides the moments of one optimizer, and with `ranks.exchange` = \"rarely\" every process has \
                         its own; set `memory.shard` to false, or `ranks.exchange` to \"exact\"";
             self.add(&["ranks.exchange", "memory.shard"], text.to_owned());
         }
+
         if memory.optimizer == PlacementKind::Host {
             let text = "`memory.optimizer` = \"host\" keeps weights where `ranks.exchange` = \"rarely\" does not average them; set \
                         `memory.optimizer` to \"device\", or `ranks.exchange` to \"exact\"";

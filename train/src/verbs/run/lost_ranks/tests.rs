@@ -65,6 +65,7 @@ impl Runs {
             budget: None,
             shares_host: true,
         };
+
         on_each_with_its_own(
             world,
             |engine| match fault {
