@@ -36,7 +36,6 @@ impl Ending {
         }
     }
 
-    /// The ending that another process reports; `None` after an error.
     pub(crate) fn from_exit_code(code: i32) -> Option<Self> {
         [Self::Done, Self::Interrupted, Self::Diverged]
             .into_iter()

@@ -26,7 +26,6 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Keeps the lines of an earlier part up to step `kept`.
     pub(crate) fn open(run: &Path, kept: u64) -> anyhow::Result<Self> {
         let path = run.join(FILE);
         let mut seconds = 0.0;

@@ -28,7 +28,6 @@ pub(crate) use speed_cache::Measuring;
 
 /// Seconds of a measurement; one wait and the clock's resolution are negligible.
 const MEASURED: f64 = 0.05;
-/// The most matmuls queued before the wait.
 const QUEUED: f64 = 64.0;
 /// The best measurement of each size counts, since other programs disturb some.
 const ATTEMPTS: usize = 5;
@@ -106,7 +105,6 @@ fn disk_speeds(config: &Config) -> Option<[f64; 2]> {
     Some([speed.write, speed.read])
 }
 
-/// Disk bytes for each rank on this host, before any has taken some.
 fn disk_share(config: &Config, ranks_here: usize) -> anyhow::Result<u64> {
     let Some((folder, part)) = config.memory.disk_part() else { return Ok(0) };
     let free =

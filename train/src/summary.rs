@@ -40,9 +40,7 @@ pub(crate) struct Summary {
     peak_host_bytes: u64,
     bytes_out: u64,
     bytes_in: u64,
-    /// The trainer's own reads from the device.
     bytes_read: u64,
-    /// The trainer's own writes to the device.
     bytes_written: u64,
     bytes_to_disk: u64,
     bytes_from_disk: u64,
@@ -68,7 +66,6 @@ pub(crate) struct Summary {
     saves: u64,
     saves_waited_seconds: f64,
     largest_launch: u64,
-    /// The planned speed per direction.
     pub(crate) link_bytes_per_second: Option<f64>,
     device_budget: Option<u64>,
     pub(crate) quiz: Option<QuizScore>,
@@ -234,7 +231,6 @@ impl fmt::Display for Summary {
     }
 }
 
-/// The saved summary of a run that finished after `steps`, if any.
 pub(crate) fn finished_summary(run: &Path, steps: u64) -> Option<String> {
     let text = fs::read_to_string(run.join(SUMMARY)).ok()?;
     let saved: serde_json::Value = serde_json::from_str(&text).ok()?;
@@ -263,9 +259,7 @@ const ROWS_AT_ONCE: usize = 1024;
 
 struct WeightsDigest {
     sha: Sha256,
-    /// Weights that are decoded for each use.
     on_demand: HashMap<ParamId, OnDemand>,
-    /// An embedding whose table is on the host.
     embedding: Option<(ParamId, RowsOnDemand)>,
     failure: Option<String>,
 }

@@ -49,7 +49,6 @@ impl<E: Engine> Counted<E> {
         result
     }
 
-    /// Bytes of all parts but this rank's.
     fn of_others<P: AsRef<[u8]>>(&self, parts: &[P]) -> u64 {
         let others = parts.iter().enumerate().filter(|(peer, _)| *peer != self.inner.rank());
         others.map(|(_, part)| part.as_ref().len() as u64).sum()

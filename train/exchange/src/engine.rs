@@ -73,12 +73,10 @@ impl Engine for Alone {
     }
 }
 
-/// Checks that a list has one part for each rank.
 pub(crate) fn count_parts(call: Call, world: usize, found: usize) -> Result<()> {
     if found == world { Ok(()) } else { Err(Error::Parts { call, world, found }) }
 }
 
-/// Checks both lists of an `all_to_all` and copies this rank's part to itself.
 pub(crate) fn keep_own(rank: usize, world: usize, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()> {
     count_parts(Call::AllToAll, world, send.len())?;
     count_parts(Call::AllToAll, world, receive.len())?;

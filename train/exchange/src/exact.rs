@@ -161,7 +161,6 @@ pub(crate) fn add_rows<T: Number>(rows: &mut [T], width: usize, order: &[Block],
     }
 }
 
-/// Fills the other ranks' parts of `bytes`, as [`Exchange::all_gather`].
 pub(crate) fn all_gather(engine: &mut dyn Engine, bytes: &mut [u8], parts: &[usize]) -> Result<()> {
     check_parts(parts, engine.world(), bytes.len())?;
     let mut rest = bytes;

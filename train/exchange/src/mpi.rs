@@ -40,9 +40,7 @@ pub struct Mpi {
     world: usize,
     piece: usize,
     calls: u64,
-    /// Whether a call has failed in this world.
     broken: bool,
-    /// Whether all ranks that were started are alive.
     whole: bool,
     waiting: Waiting,
 }
@@ -70,7 +68,6 @@ impl Mpi {
         Ok(engine)
     }
 
-    /// A world of one until its place is found.
     fn over(library: Library, piece: usize) -> Self {
         Self {
             communicator: library.world,

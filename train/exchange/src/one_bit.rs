@@ -32,7 +32,6 @@ use pack::{pack, packed_len, unpack};
 #[derive(Debug, Clone)]
 pub struct OneBit {
     exact: Exact,
-    /// Exact steps left.
     warm_up: u64,
     len: usize,
     state: Option<State>,
@@ -42,7 +41,6 @@ pub struct OneBit {
 struct State {
     place: (usize, usize),
     own: Feedback,
-    /// Residual of this rank's part of the sums.
     part: Feedback,
 }
 
@@ -152,7 +150,6 @@ impl OneBit {
         Err(Error::Place { what: "a residual of one-bit exchange", expected: state.place, found: place })
     }
 
-    /// Rank and world, after all checks.
     fn check(&self, engine: &dyn Engine, own: &Pairwise) -> Result<(usize, usize)> {
         if own.len() == self.len {
             return check_place(engine, own);
@@ -165,7 +162,6 @@ impl OneBit {
     }
 }
 
-/// Sends each rank its part of `row` and sums the parts received.
 fn reduce(
     engine: &mut dyn Engine,
     feedback: &mut Feedback,

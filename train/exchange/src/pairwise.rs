@@ -41,7 +41,6 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// The block whose halves these two are.
     fn join(self, right: Self) -> Option<Self> {
         let halves =
             self.level == right.level && self.index.is_multiple_of(2) && right.index == self.index + 1;
@@ -81,7 +80,6 @@ impl<I> Tree<I> {
         self.stack.push(top);
     }
 
-    /// Adds the blocks left over, from the right.
     pub(crate) fn finish(mut self, mut add: impl FnMut(&mut I, I)) -> Option<I> {
         let (_, mut sum) = self.stack.pop()?;
         while let Some((_, mut left)) = self.stack.pop() {
@@ -148,7 +146,6 @@ impl<T: Number> Pairwise<T> {
         Ok(free)
     }
 
-    /// Fails if contributions are missing.
     pub(crate) fn complete(&self) -> Result<()> {
         let Share { count, world, rank } = self.share;
         let range = self.share.range();

@@ -1,4 +1,4 @@
-//! Local steps with a periodic outer step (DiLoCo), for links that are slower than many steps.
+//! Local steps with a periodic outer step (DiLoCo): for links that are slower than many steps.
 //!
 //! Every rank trains alone for `inner` steps. Then the ranks average their weights. `Δ = outer − average` is the
 //! gradient of an outer step with Nesterov momentum: `v ← μ v + Δ`, `weights ← outer − rate × (Δ + μ v)`.

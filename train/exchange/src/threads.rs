@@ -108,7 +108,6 @@ impl Threads {
         Leaving { shared: Arc::clone(&self.shared), seat: self.seat }
     }
 
-    /// Counts the call and applies its fault.
     fn begin(&mut self, call: Call) -> Result<()> {
         let number = self.calls;
         self.calls += 1;

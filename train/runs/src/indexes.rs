@@ -30,7 +30,6 @@ struct IndexedText {
 }
 
 impl IndexedText {
-    /// Reads the texts that a checkpoint was trained with.
     fn from_checkpoint(checkpoint: &Path) -> anyhow::Result<Vec<Self>> {
         let path = checkpoint.join(INDEXES);
         let read = || -> anyhow::Result<Vec<Self>> { Ok(serde_json::from_slice(&fs::read(&path)?)?) };

@@ -18,11 +18,9 @@ const ROWS: usize = 64;
 #[derive(Debug)]
 pub struct Pretrained {
     checkpoint: Verified,
-    /// The run that contains it, if any.
     run: Option<PathBuf>,
     model: GptConfig,
     tokenizer: Tokenizer,
-    /// Number of control tokens added to the vocabulary.
     added: u32,
     /// Whether `data.indexes` are dropped: they lack the added tokens.
     drops_indexes: bool,
@@ -158,7 +156,6 @@ impl Pretrained {
     }
 }
 
-/// Whether a `--set` argument changes a key that the weights determine.
 fn is_fixed(given: &str) -> bool {
     let key = given.split_once('=').map_or(given, |(key, _)| key).trim();
     let section = key.split('.').next().unwrap_or(key);

@@ -19,7 +19,6 @@ fn memory(free: Option<u64>) -> u64 {
     free.map_or(MEMORY, |free| (free / 4).min(MEMORY))
 }
 
-/// Refuses listed indexes of another vocabulary before any data is prepared.
 pub(super) fn check_listed(config: &Config, tokenizer: &Tokenizer) -> anyhow::Result<()> {
     if config.data.indexes.is_empty() {
         return Ok(());
@@ -93,7 +92,6 @@ fn build_own(own: &IndexEntry, stop: &AtomicBool) -> anyhow::Result<()> {
     })
 }
 
-/// Returns the manifest, and the number of pieces reused from an earlier build.
 pub(crate) fn build_index(build: &IndexBuild, stop: &AtomicBool) -> anyhow::Result<(IndexManifest, u64)> {
     let mut bar = StepBar::new();
     let mut reused = 0;

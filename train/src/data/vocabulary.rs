@@ -11,7 +11,6 @@ use tokenizer::{Body, BpeTraining, Corpus, Error, Format, Progress, Tokenizer};
 
 use crate::progress::InputBar;
 
-/// One token for each of `specials` and each character in `inputs`.
 pub(crate) fn learn_characters(
     inputs: &[PathBuf],
     specials: &[&str],

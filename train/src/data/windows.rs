@@ -13,7 +13,6 @@ use tokenizer::{Cursor, Duplicates, Features, Fingerprint, Split, Targets, Token
 
 use super::corpus::Data;
 
-/// Sequences for one pass, row after row.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct MicroBatch {
     pub(crate) rows: usize,
@@ -59,7 +58,6 @@ impl MicroBatch {
         }
     }
 
-    /// Share of targets that equal the looked-up follower.
     fn hits(&self) -> Option<f64> {
         let pairs = self.followers.as_ref()?.iter().zip(&self.targets);
         let hits = pairs.filter(|(follower, target)| follower == target).count();
@@ -87,7 +85,6 @@ pub(crate) fn counted(micro_batches: &[MicroBatch]) -> f64 {
 struct Sequences {
     tokens: Arc<TokenDataset>,
     features: Option<Features<Arc<TokenDataset>>>,
-    /// The id that stands for no match.
     none: i32,
 }
 
@@ -187,7 +184,6 @@ impl TrainingWindows {
         self.tokens().tokens()
     }
 
-    /// The same for the first step.
     pub(crate) fn hits(&self) -> Option<f64> {
         let hits: Vec<f64> = self.get(0)?.micro_batches.iter().filter_map(MicroBatch::hits).collect();
         (!hits.is_empty()).then(|| hits.iter().sum::<f64>() / hits.len() as f64)
@@ -228,13 +224,11 @@ impl Dataset<StepData> for TrainingWindows {
     }
 }
 
-/// The validation sequences in batches, always in the same order.
 #[derive(Debug)]
 pub(crate) struct ValidationWindows {
     windows: Sequences,
     /// Documents that are copies of indexed ones; `None` without indexes.
     copies: Option<Duplicates>,
-    /// The followers of all sequences, looked up once.
     followers: Option<Vec<i32>>,
     pub(crate) sequences: u64,
     rows: usize,
@@ -264,7 +258,6 @@ impl ValidationWindows {
         Ok(Self { windows, copies, followers, sequences, rows, failure: Failure::default() })
     }
 
-    /// As for training, in the first batch.
     pub(crate) fn hits(&self) -> Option<f64> {
         self.get(0)?.hits()
     }

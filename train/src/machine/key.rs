@@ -21,7 +21,6 @@ use serde::{Deserialize, Serialize};
 const ON_A_GPU: (&[usize], usize) = (&[256, 1024, 4096], 64 << 20);
 const ON_THE_CPU: (&[usize], usize) = (&[384, 1024], 0);
 
-/// Prefixes of variables that change the measurement or its device.
 const VARIABLES: [&str; 6] = ["CUBECL_", "CUDA_", "MESA_", "OFFLOAD_", "VK_", "WGPU_"];
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,7 +70,6 @@ pub(super) struct Work {
 }
 
 impl Key {
-    /// `None` if the program's file cannot be found.
     pub(super) fn new(place: &Place, work: Work) -> Option<Self> {
         let is_named = |name: &str| VARIABLES.iter().any(|beginning| name.starts_with(beginning));
         let variables = env::vars_os().map(|(name, value)| [name, value]);
@@ -164,7 +162,6 @@ fn file_system(folder: &Path) -> String {
 pub(super) mod tests {
     use super::*;
 
-    /// A key, and keys that each differ from it in one part.
     pub(in crate::machine) fn keys() -> (Key, Vec<Key>) {
         let place = Place {
             name: "CUDA device 0".to_owned(),

@@ -104,7 +104,6 @@ fn store(file: &Path, entry: Entry) -> io::Result<()> {
 }
 
 impl SpeedCache {
-    /// The file's contents; empty if it cannot be used.
     fn read(file: &Path) -> Self {
         let text = match regular::read_text(file, MOST_BYTES) {
             Ok(text) => text,

@@ -58,7 +58,6 @@ impl Saves {
         Some(self.keep_last + self.for_good(first_of_latest - 1, best) + 1)
     }
 
-    /// Saves up to `step` if each evaluation is the best so far.
     fn saved(&self, step: u64) -> u64 {
         let both = multiples(step, lcm(self.every, self.evaluated));
         multiples(step, self.every) + multiples(step, self.evaluated) - both
@@ -113,7 +112,6 @@ mod tests {
         saves.chain([(config.train.steps, false)]).collect()
     }
 
-    /// The count by brute force over all courses of a run.
     fn counted(config: &Config) -> u64 {
         let rules = &config.checkpoint;
         let evaluations = multiples(config.train.steps - 1, config.eval.every);

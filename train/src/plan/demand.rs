@@ -45,18 +45,15 @@ impl Part {
 pub(super) struct Demand {
     /// In the order in which they stay on the device.
     pub(super) parts: Vec<Part>,
-    /// Upper estimate of the largest single operation's bytes.
     pub(super) floor: u64,
     /// Bytes of an update that is one operation if the budget holds it; otherwise it is split.
     one_pass_update: u64,
-    /// Lower bound of the largest single operation's bytes.
     pub(super) least: u64,
     pub(super) placement: Placement,
     pub(super) exchanged: Exchanged,
     rounds: u64,
 }
 
-/// Bytes of one rank's exchange in one step: sent, and over its link.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Exchanged {
     pub(super) sent: u64,
@@ -262,7 +259,6 @@ impl Demand {
         self.placement.read_bytes(config, ranks).min(streamed.saturating_sub(self.named()))
     }
 
-    /// Bytes of each part above `budget`, at the worse of both moments.
     pub(super) fn spilled(&self, budget: u64) -> Vec<u64> {
         let at_each = [0, 1].map(|moment| self.spilled_at(budget, moment));
         at_each[0].iter().zip(&at_each[1]).map(|(first, second)| *first.max(second)).collect()

@@ -15,7 +15,6 @@ const GIB: u64 = 1 << 30;
 const DEVICE_SHARE: Budget = Budget::Share(0.9);
 const HOST_SHARE: Budget = Budget::Share(0.8);
 
-/// A card by its data sheet; `link` is the rate of large copies.
 struct Card {
     name: &'static str,
     bytes: u64,
@@ -50,7 +49,6 @@ pub(crate) struct DescribedMachine {
     host_bytes: u64,
     link: Option<f64>,
     disk: Option<f64>,
-    /// FLOP/s of a matmul of f32 factors, and of narrower ones.
     arithmetic: Option<[f64; 2]>,
 }
 

@@ -10,7 +10,6 @@ use crate::figures::duration;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Measured {
     pub(crate) peak_device_bytes: u64,
-    /// Peak host memory of spilled tensors.
     pub(crate) peak_host_bytes: u64,
     /// Medians, as the next two.
     pub(crate) bytes_in_per_step: u64,

@@ -67,7 +67,6 @@ pub(crate) struct Plan {
     ranks: RanksSection,
     /// Seconds of a rank's share of a step at the machine's matmul speed, without spilling.
     pub(crate) compute_seconds: Option<f64>,
-    /// Multiple of `compute_seconds` if arithmetic hides all copies.
     pub(crate) slowdown_hidden: Option<f64>,
     /// Multiple of `compute_seconds` if each copy is waited for.
     pub(crate) slowdown_waiting: Option<f64>,
@@ -75,7 +74,6 @@ pub(crate) struct Plan {
     pub(crate) break_even_tokens: Option<u64>,
     /// First blocks stepped on the device while the optimizer is on the host.
     pub(crate) device_blocks: usize,
-    /// Host bytes of an optimizer there, including waiting gradients and weights.
     pub(crate) optimizer_host_bytes: u64,
     /// Bytes of optimizer state on the disk; a few chunks at a time are in host memory.
     pub(crate) optimizer_disk_bytes: u64,
@@ -84,12 +82,10 @@ pub(crate) struct Plan {
     pub(crate) optimizer_step_bytes: u64,
     /// Bytes of spilled tensors that the host has no room for.
     pub(crate) sinks: u64,
-    /// For spilled tensors and optimizer state.
     pub(crate) disk_written_per_step: u64,
     pub(crate) disk_read_per_step: u64,
     /// `None` if the disk's speed is unknown.
     pub(crate) disk_seconds: Option<f64>,
-    /// Rated endurance of the drive.
     pub(crate) disk_endurance: Option<u64>,
     /// Peak host bytes of optimizer and spilled tensors. The last gradients arrive after activations are gone.
     pub(crate) host_least: u64,
@@ -98,7 +94,6 @@ pub(crate) struct Plan {
     /// Includes the device's bytes if both are the same memory.
     pub(crate) host_bytes: u64,
     pub(crate) checkpoint_bytes: u64,
-    /// The most at once, including the one being written.
     pub(crate) checkpoints: u64,
     /// Upper limit; `None` without an index or for a text of unknown size.
     pub(crate) index_bytes: Option<u64>,
@@ -131,7 +126,6 @@ impl Epoch {
     }
 }
 
-/// Tensors with the same lifetime and traffic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Held {
     pub(crate) what: &'static str,
@@ -203,7 +197,6 @@ impl LowerTiers {
     }
 }
 
-/// Bytes of weights that host steps read.
 struct WeightReads {
     /// Over the link.
     read: u64,
@@ -211,7 +204,6 @@ struct WeightReads {
     kept: u64,
     /// Weights absent from the device; they never go to the disk.
     pinned: u64,
-    /// Other host copies of weights on the device.
     copies: u64,
 }
 
@@ -358,7 +350,6 @@ impl Plan {
         plan
     }
 
-    /// Adds the data's size, and with it that of the index.
     pub(crate) fn over(mut self, data: Option<Epoch>) -> Self {
         self.data = data;
         self.index_bytes = data.filter(|_| self.looks_up).map(|data| INDEX_BYTES_PER_TOKEN * data.tokens);
@@ -368,7 +359,6 @@ impl Plan {
         self
     }
 
-    /// Reasons why the run cannot work on this machine, each with a remedy.
     pub(crate) fn refusals(&self) -> &[String] {
         &self.refusals
     }

@@ -75,7 +75,6 @@ impl Operations {
         }
     }
 
-    /// Tensors of the MLP's width that a block's backward pass makes from its tape.
     pub(super) fn block_temporaries(self) -> u64 {
         match (self.fused, self.activation) {
             (true, _) | (false, Activation::ReluSquared) => 2,

@@ -23,7 +23,6 @@ const TENSORS_PER_DECODING: u64 = 2;
 pub(super) struct Placement {
     pub(super) on_device: u64,
     with_two_moments: u64,
-    /// Stepped on the host, in f32 on the device.
     pub(super) wide: u64,
     /// Stepped on the host, in bf16 on the device.
     pub(super) narrow: u64,
@@ -31,7 +30,6 @@ pub(super) struct Placement {
     table: u64,
     /// The most of the table's parameters that a micro-batch names, and that a step names.
     rows: [u64; 2],
-    /// Whether the host optimizer keeps one velocity instead of two moments.
     velocity: bool,
     /// Parameters of the blocks' matrices that the host steps.
     matrices: u64,
@@ -153,7 +151,6 @@ impl Placement {
         self.crossing(self.tiles[1]) + self.row_bytes()
     }
 
-    /// Bytes of one micro-batch's gradients while they wait on the host.
     pub(super) fn single_gradient_bytes(&self) -> u64 {
         self.computed_bytes() + self.row_bytes()
     }
@@ -188,7 +185,6 @@ impl Placement {
         }
     }
 
-    /// In the types of the device's weights.
     pub(super) fn block_gradients(&self, blocks: usize, config: &Config, footprint: &Footprint) -> u64 {
         let matrices = footprint.hidden_matrices / config.model.n_layer as u64;
         let vectors = footprint.per_block - matrices;
@@ -196,7 +192,6 @@ impl Placement {
         each.saturating_mul(blocks as u64)
     }
 
-    /// Bytes of a matrix decoded for one use, and of its gradient.
     pub(super) fn decoded_bytes(&self, config: &Config) -> u64 {
         if self.tiles[0] { 2 * self.computed * self.largest_matrix(config) } else { 0 }
     }

@@ -23,7 +23,6 @@ fn planned(preset: &str, on: &str, set: &[String]) -> Plan {
     plan
 }
 
-/// Cells of the rows below the line that begins with `head`.
 fn rows(path: &str, head: &str) -> Vec<Vec<String>> {
     // `CARGO_MANIFEST_DIR` is that of the unit tests' package.
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path));

@@ -11,7 +11,6 @@ use super::{Machine, Plan};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Records {
-    /// Repeats the run.
     #[expect(dead_code, reason = "for readers")]
     command: Vec<String>,
     all: Vec<String>,

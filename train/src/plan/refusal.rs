@@ -121,7 +121,6 @@ pub(super) fn notes(plan: &Plan) -> Vec<String> {
     notes
 }
 
-/// Changes that need less host memory, each with its working set.
 fn remedies(plan: &Plan, config: &Config, footprint: &Footprint) -> Vec<String> {
     let mut changes = Vec::new();
     if config.train.micro_batch > 1 {

@@ -39,7 +39,6 @@ struct OptimizerBytes {
 }
 
 impl Replayed {
-    /// Replays `step` under the budgets of `machine`, next to an optimizer of these bytes.
     fn replay(step: &Recording, machine: &Machine, optimizer: OptimizerBytes) -> Result<Self, Stop> {
         let free = Replay::new(step, Limit::NONE, Policy::Planned).run(2)?;
         let peak = free.pager().ledger().resident_peak();
@@ -88,7 +87,6 @@ impl Replayed {
         Ok(Self { seconds: Some(seconds), ..untimed })
     }
 
-    /// Seconds of operations and copies, one after another.
     fn in_line(&self, step: &Recording, speeds: Speeds) -> f64 {
         let moved = (self.bytes_in + self.bytes_out + self.bytes_read) as f64;
         arithmetic(step, Speeds { states: 0.0, ..speeds }) + moved / speeds.link

@@ -18,7 +18,6 @@ use crate::optimizer::format;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct StatesOnDisk {
     first_block: usize,
-    /// Whether matrices outside of blocks are on the disk, too.
     others: bool,
 }
 
@@ -77,7 +76,6 @@ impl StatesOnDisk {
         Self { first_block: 0, others: true }
     }
 
-    /// Whether a host-stepped parameter's state goes to the disk.
     pub(crate) fn contains(self, block: Option<usize>, dims: usize) -> bool {
         dims == 2 && block.map_or(self.others, |block| block >= self.first_block)
     }
@@ -117,7 +115,6 @@ impl StatesOnDisk {
         (Self { first_block: first, others: true }, in_blocks.plus(others).share(ranks))
     }
 
-    /// For one block, and for all other matrices.
     fn candidates(config: &Config) -> [StateBytes; 2] {
         let (state, velocity) =
             (format(config.memory.optimizer_state), config.train.optimizer == OptimizerKind::Sgd);

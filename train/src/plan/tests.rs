@@ -10,7 +10,6 @@ use super::*;
 mod on_host;
 
 const GIB: u64 = 1 << 30;
-/// Parameters of `gpt-1.5b.json`.
 const XL: u64 = 1_557_686_400;
 const SMALL: u64 = 124_475_904;
 /// Its vocabulary, padded to a multiple of 64.
@@ -132,7 +131,6 @@ fn sharding_divides_a_host_optimizers_memory_over_the_ranks() {
     let wide = divided.bytes_sent_per_step;
     assert!(narrow < wide - XL && narrow > wide - 3 * XL / 2, "{narrow} {wide}");
 
-    // Tiles halve them again.
     let tiles = of(&["memory.shard=true", "model.compute=bf16", "memory.stream=fp8"]).bytes_sent_per_step;
     assert!(tiles < narrow - XL / 2 && tiles > narrow - 3 * XL / 4, "{tiles} {narrow}");
 }
@@ -216,7 +214,6 @@ fn a_plan_needs_no_machine() {
     let passing = (2 * 4 * 6400 + block_tape) * 8 * 1024 + 2 * (12 * 1600 * 1600 + 13 * 1600);
     assert_eq!(held(&plan, "working memory").bytes, passing);
 
-    // Four micro-batches leave two sums.
     assert_eq!(held(&plan, "partial sums of gradients").bytes, 4 * XL);
     assert_eq!(plan.working_set, passing + 20 * XL + held(&plan, "activations").bytes);
 

@@ -18,12 +18,10 @@ pub(crate) struct Report {
     pub(crate) ms: f64,
     /// Time waiting for the step's data; part of `ms`.
     pub(crate) data_ms: f64,
-    /// Tokens trained on since step 1.
     pub(crate) tokens: u64,
     pub(crate) tokens_per_second: f64,
     /// Share of the highest FLOP/s measured on this device.
     pub(crate) mfu: Option<f64>,
-    /// Peak of this step.
     pub(crate) device_bytes: u64,
     pub(crate) device_budget: Option<u64>,
     /// Peak of this step: spilled tensors, and an optimizer on the host.
@@ -37,7 +35,6 @@ pub(crate) struct Report {
     /// Whether gradients or weights are read, for a host optimizer or other ranks.
     #[serde(skip)]
     pub(crate) gradients_leave: bool,
-    /// For spilled tensors and optimizer states.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) disk_written: u64,
     #[serde(skip_serializing_if = "is_zero")]
@@ -58,7 +55,6 @@ pub(crate) struct Report {
     pub(crate) ranks_sent: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_heard: Option<u64>,
-    /// Time in calls of the exchange.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_ms: Option<f64>,
     /// Time that the step waited for other ranks; part of `ms`.
@@ -69,7 +65,6 @@ pub(crate) struct Report {
     pub(crate) gradients_held: Option<u64>,
     /// Since step 1, without interruptions.
     pub(crate) seconds: f64,
-    /// The error that left this report without numbers.
     #[serde(skip)]
     pub(crate) failure: Option<String>,
 }

@@ -22,7 +22,6 @@ pub(crate) struct BackgroundSums {
     jobs: Sender<Job>,
     sums: Receiver<Option<Vec<f32>>>,
     thread: JoinHandle<Returned>,
-    /// Time for which training waited.
     stood: Cell<Duration>,
 }
 

@@ -67,7 +67,6 @@ impl RankArgs {
     }
 }
 
-/// This process's place among those that a launcher started.
 pub(super) fn found() -> anyhow::Result<Option<Place>> {
     let variables: BTreeMap<String, String> = env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -143,10 +142,8 @@ pub(crate) fn launch(
     unreachable!("the last restart has returned")
 }
 
-/// The restart of a run whose ranks have died.
 struct Restart {
     run: RunDirectory,
-    /// The step of its latest checkpoint before this command.
     before: Option<u64>,
 }
 

@@ -78,7 +78,6 @@ impl Ranks {
         self.heard(gathered).with_context(|| format!("receiving from rank {rank}"))
     }
 
-    /// Runs a call on the engine and remembers its failure.
     pub(crate) fn call<T>(
         &mut self,
         call: impl FnOnce(&mut dyn Engine) -> anyhow::Result<T>,
@@ -94,7 +93,6 @@ impl Ranks {
         Ok(f32::from_le_bytes(bytes))
     }
 
-    /// Gathers the bytes of every rank, in order.
     pub(crate) fn gathered(&mut self, own: &[u8]) -> anyhow::Result<Vec<Vec<u8>>> {
         let mut all = Vec::with_capacity(self.world());
         for rank in 0..self.world() {
@@ -108,7 +106,6 @@ impl Ranks {
         Ok(all)
     }
 
-    /// The losses of all micro-batches, in order.
     pub(crate) fn losses(&mut self, own: Vec<f32>, count: usize) -> anyhow::Result<Vec<f32>> {
         if self.is_alone() {
             return Ok(own);

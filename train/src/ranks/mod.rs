@@ -61,12 +61,10 @@ impl<E: Watched> Metered for Counted<E> {
     }
 }
 
-/// Costs of the exchange so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
     /// Bytes, calls and the time within them, background sums included.
     pub(crate) costs: Costs,
-    /// Time for which the training thread waited.
     pub(crate) stood: Duration,
 }
 
@@ -75,9 +73,7 @@ pub(crate) struct Ranks {
     engine: ManuallyDrop<Option<Box<dyn Metered>>>,
     rank: usize,
     world: usize,
-    /// Whether the engine can continue without lost ranks.
     survives: bool,
-    /// The kind of call that has failed in this world.
     failed: Option<FailedCall>,
     /// Costs of the engine when this thread last had it.
     costs: Costs,
@@ -90,7 +86,6 @@ pub(crate) struct Ranks {
 }
 
 impl Ranks {
-    /// A world of one.
     pub(crate) fn alone() -> Self {
         Self::over(Alone, (1, 0))
     }
@@ -122,7 +117,6 @@ impl Ranks {
         Ok(engine)
     }
 
-    /// The ranks that a launcher has started, or a world of one.
     pub(crate) fn open() -> anyhow::Result<Self> {
         launch::found()?.map_or_else(|| Ok(Self::alone()), Self::over_mpi)
     }
@@ -224,7 +218,6 @@ impl Ranks {
         Ok(())
     }
 
-    /// This rank's share of `count` micro-batches.
     pub(crate) fn share(&self, count: usize) -> Share {
         Share { count: count as u64, world: self.world(), rank: self.rank() }
     }

@@ -25,7 +25,6 @@ pub(crate) type Pair = [Vec<f32>; 2];
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Kept {
-    /// Residuals of gradients and of sums.
     #[default]
     Residuals,
     /// Both moments of a rank with its own steps.
@@ -50,7 +49,6 @@ pub(crate) struct Pairs<'a> {
     pub(crate) fetch: Box<dyn Fn(usize) -> anyhow::Result<Pair> + 'a>,
 }
 
-/// The checkpoint that a file belongs to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SavedAt<'a> {
     pub(crate) step: u64,
@@ -58,7 +56,6 @@ pub(crate) struct SavedAt<'a> {
     pub(crate) losses: &'a str,
 }
 
-/// Rank and world.
 type Place = (usize, usize);
 
 /// The first line of a file. The numbers follow it, then a digest of everything before.
@@ -70,12 +67,10 @@ struct Header {
     losses: String,
     #[serde(default)]
     kept: Kept,
-    /// Numbers in the two lists of each parameter.
     lengths: Vec<[usize; 2]>,
 }
 
 impl Ranks {
-    /// Saves this rank's numbers with the checkpoint `at` in `run`.
     pub(crate) fn save_state(
         &self,
         run: &Path,

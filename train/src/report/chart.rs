@@ -31,7 +31,6 @@ pub(super) struct Curve {
     pub(super) points: Vec<Point>,
 }
 
-/// Classes of the style sheet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
     First,
@@ -43,7 +42,6 @@ pub(super) enum Look {
     Limit,
 }
 
-/// Steps marked by a vertical line.
 #[derive(Debug, Clone)]
 pub(super) struct Marks {
     pub(super) name: &'static str,

@@ -116,7 +116,6 @@ pub(super) struct Withheld {
 pub(super) struct Checkpoint {
     pub(super) step: u64,
     pub(super) bytes: Option<u64>,
-    /// Milliseconds that training waited for it.
     pub(super) waited_ms: Option<f64>,
     pub(super) error: Option<String>,
 }
@@ -128,7 +127,6 @@ pub(super) struct Quiz {
     pub(super) unseen_phrasings: Score,
 }
 
-/// A run that stopped early without a request.
 #[derive(Debug, Deserialize)]
 pub(super) struct Stopping {
     pub(super) step: u64,

@@ -23,7 +23,6 @@ use history::History;
 
 const FILE: &str = "report.html";
 
-/// Writes the page of the run directory `run`, replacing an earlier one.
 pub(crate) fn write(run: &Path) -> anyhow::Result<()> {
     let history = History::read(run)?;
     let name = run.canonicalize().ok().and_then(|run| Some(run.file_name()?.to_string_lossy().into_owned()));

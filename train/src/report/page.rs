@@ -10,7 +10,6 @@ use super::{tables, timeline};
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// The whole page, well-formed XML too.
 pub(super) fn render(name: &str, history: &History) -> String {
     let mut page = String::new();
     write(&mut page, name, history).expect("a string takes everything");

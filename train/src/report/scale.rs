@@ -33,7 +33,6 @@ impl Scale {
         Self::exact(low - room, high + room)
     }
 
-    /// Position of a value: 0 at the low end, 1 at the high end.
     pub(super) fn place(&self, value: f64) -> f64 {
         let value = if self.logarithmic { value.log10() } else { value };
         (value - self.low) / (self.high - self.low)
@@ -74,7 +73,6 @@ fn multiples(low: f64, high: f64, stride: f64) -> impl Iterator<Item = f64> {
     (0..=(last - first).max(0.0) as u32).map(move |at| (first + f64::from(at)) * stride + 0.0)
 }
 
-/// A unit that keeps labels short.
 struct Unit {
     size: f64,
     suffix: String,

@@ -10,7 +10,6 @@ use crate::figures::{duration, grouped};
 
 const ROWS: usize = 200;
 
-/// The most bytes of sampled text, roughly.
 const SAMPLED: usize = 300_000;
 
 const TEXT: usize = 2000;
@@ -176,7 +175,6 @@ pub(super) fn mishaps(page: &mut String, history: &History) -> fmt::Result {
     writeln!(page, "</ul>")
 }
 
-/// Selects every `stride`-th entry, counted from the last.
 fn is_shown(at: usize, all: usize, stride: usize) -> bool {
     (all - 1 - at).is_multiple_of(stride)
 }

@@ -44,7 +44,6 @@ fn step(step: u64, steps: u64) -> Value {
         "bytes_in": 4 << 20, "disk_written": 1 << 20, "disk_read": 2 << 20, "ranks_sent": 7 << 20, "ranks_heard": 7 << 20, "ranks_ms": 3.0 * wave, "ranks_stall_ms": wave, "evictions": 12, "restores": 13, "stall_ms": 9.0 * wave, "seconds": step as f64 * 0.08})
 }
 
-/// Stretches of a millisecond, each with an operation that moved bytes.
 fn timeline(step: u64, stretches: u64) -> Value {
     let list = |value: fn(u64) -> u64| (1..=stretches).map(value).collect::<Vec<_>>();
     json!({"kind": "timeline", "step": step, "device_budget": 16 << 20, "operations": stretches,

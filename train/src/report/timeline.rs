@@ -176,7 +176,6 @@ impl Timeline {
         Ok(())
     }
 
-    /// Spreads each stretch's amount evenly over its time.
     fn spread(&self, amounts: &[u64]) -> Vec<f64> {
         let mut parts = vec![0.0; PARTS];
         for ((from, until), amount) in self.stretches().zip(amounts) {

@@ -58,7 +58,6 @@ pub(crate) fn first_state<I: Offloadable>(
     Ok((optimizer.adopt(gpt, on_disk)?, optimizer, Progress::start(config.train.seed)))
 }
 
-/// Restores the exchange's state, or says why the ranks begin without.
 fn restore_exchange(
     checkpoint: &Path,
     progress: &Progress,

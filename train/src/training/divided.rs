@@ -101,7 +101,6 @@ impl<'r> Training<'r> {
         exchange.sum(Pass { learner, data, host: host.as_mut(), owners, passes: passes.clone() }, ranks)
     }
 
-    /// Returns the bits of loss and norm.
     fn step(mut self, step: u64) -> (Self, [u32; 2]) {
         let (grads, report) = self.gradients(&self.data(step)).expect("no failure");
         let settings = &self.config.train;
@@ -128,7 +127,6 @@ impl<'r> Training<'r> {
         (self, bits)
     }
 
-    /// Rank 0 writes a checkpoint; the others take part.
     fn save(&mut self, folder: &Path) {
         let Self { config, learner, optimizer, ranks, .. } = self;
         let (gpt, divided) = (&learner.gpt, optimizer.owners.are_divided());
@@ -153,15 +151,11 @@ fn files(folder: &Path) -> Vec<Vec<u8>> {
     [WEIGHTS, MOMENTS, STATE].map(|file| fs::read(folder.join(file)).expect("it was saved")).into()
 }
 
-/// A run as seen by every rank.
 struct Trained {
-    /// Bits of each step's loss and norm.
     steps: Vec<Vec<[u32; 2]>>,
-    /// Checkpoint files in the middle and at the end.
     saved: [Vec<Vec<u8>>; 2],
 }
 
-/// Steps in one world, and as many after a resume in another.
 fn trained(settings: &[&str], worlds: [usize; 2], later: &[&str]) -> Trained {
     let [middle, end] = [(), ()].map(|()| tempfile::tempdir().expect("a folder"));
     let (first, second) = (config(settings), config(&[settings, later].concat()));
@@ -243,7 +237,6 @@ fn a_checkpoint_of_a_divided_optimizer_resumes_wherever_it_is_kept() {
     assert!(on_host.saved == moved.saved);
 }
 
-/// Elements of each parameter in the model's order, and of a step's gradients.
 struct Sizes<'g> {
     gradients: &'g GradientsParams,
     all: Vec<u64>,

@@ -49,7 +49,6 @@ impl Due {
         if stop { due.with_stop() } else { due }
     }
 
-    /// Work after the last step of a run.
     pub(crate) fn at_the_end(config: &Config) -> Self {
         Self { evaluate: true, sample: true, save: config.checkpoint.last, ending: Some(Ending::Done) }
     }
@@ -65,7 +64,6 @@ impl Due {
         step >= config.train.steps || diverged(config, withheld)
     }
 
-    /// Whether the run ends because it was asked to.
     pub(crate) fn stops(self) -> bool {
         self.ending == Some(Ending::Interrupted)
     }

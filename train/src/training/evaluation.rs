@@ -72,7 +72,6 @@ impl fmt::Display for Fresh {
     }
 }
 
-/// Evaluates at most `batches` of `windows`, and calls `observe` for each.
 pub(crate) fn evaluate<B: Backend>(
     learner: &Learner<B>,
     windows: &ValidationWindows,
@@ -165,7 +164,6 @@ impl<I: Offloadable> Trainer<I> {
     }
 }
 
-/// Bytes of text of `ids`; control tokens have none.
 fn bytes(tokenizer: &Tokenizer, ids: impl Iterator<Item = u32>) -> Result<usize, tokenizer::Error> {
     let words: Vec<u32> = ids.filter(|id| !tokenizer.specials().contains(*id)).collect();
     Ok(tokenizer.decode_bytes(&words)?.len())

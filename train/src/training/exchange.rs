@@ -43,21 +43,17 @@ pub(crate) enum Exchange {
     Periodic(Periodic),
 }
 
-/// One step's work on this process.
 pub(crate) struct Pass<'a, I: Backend> {
     pub(crate) learner: &'a Learner<Autodiff<I>>,
     pub(crate) data: &'a StepData,
-    /// Takes gradients of parameters stepped on the host.
     pub(crate) host: Option<&'a mut HostPart>,
     pub(crate) owners: &'a Owners,
     pub(crate) passes: Passes<I>,
 }
 
-/// Result of restoring per-rank state.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Restored {
     All,
-    /// This rank's moments, for the optimizer.
     Moments(Vec<Pair>),
     /// Every rank begins without its state, for this reason.
     Dropped(String),
@@ -97,7 +93,6 @@ impl Exchange {
         Ok(())
     }
 
-    /// Remembers the weights that all ranks begin with.
     pub(crate) fn start<B: AutodiffBackend>(&mut self, gpt: &Gpt<B>) -> anyhow::Result<()> {
         match self {
             Self::Periodic(periodic) => periodic.start(gpt),
@@ -250,7 +245,6 @@ impl Exchange {
         Ok(loss)
     }
 
-    /// Saves this rank's state of the exchange with the checkpoint `at` in `run`.
     pub(crate) fn save_state(
         &self,
         run: &Path,

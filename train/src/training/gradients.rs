@@ -99,7 +99,6 @@ impl<I: Backend> Learner<Autodiff<I>> {
         losses
     }
 
-    /// Adds a micro-batch's gradients to `sum`; returns its share of the loss.
     fn forward_backward(&self, batch: Batch<I>, options: &PassOptions, sum: &mut Sum<'_, I>) -> Tensor<I, 1> {
         let kernels = Lean(Chunks::default());
         let mut tape = TapeLock::hold();

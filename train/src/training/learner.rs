@@ -19,7 +19,6 @@ pub(crate) struct Learner<B: Backend> {
     pub(super) pass: Pass,
 }
 
-/// Settings that all passes share.
 #[derive(Debug, Clone)]
 pub(super) struct Pass {
     pub(super) seed: u64,
@@ -40,14 +39,12 @@ impl<B: Backend> Learner<B> {
         Self { gpt, pass }
     }
 
-    /// Replaces the network by the one that `change` returns.
     pub(crate) fn map_gpt<T>(self, change: impl FnOnce(Gpt<B>) -> (Gpt<B>, T)) -> (Self, T) {
         let (gpt, more) = change(self.gpt);
         (Self { gpt, pass: self.pass }, more)
     }
 }
 
-/// The trainer's model; an update takes it and gives it back.
 pub(super) struct Model<B: Backend>(Option<Learner<B>>);
 
 const TAKEN: &str = "the loop has begun, and no update is under way";

@@ -26,7 +26,6 @@ pub(super) struct Metrics {
     /// Whether a step was faster than the matmuls measured before the run.
     is_outdone: bool,
     begun: Instant,
-    /// Seconds of earlier parts of the run.
     before: f64,
 }
 
@@ -38,19 +37,16 @@ pub(crate) struct Peaks {
     pub(crate) largest_launch: u64,
 }
 
-/// Readings at the beginning of a step.
 pub(super) struct StepMeter {
     stats: Stats,
     watches: bool,
     begun: Instant,
     host_times: Option<HostTimes>,
-    /// Time waited for the step's data.
     waited: Duration,
     ranks: Option<Spent>,
 }
 
 impl Metrics {
-    /// For a run whose earlier parts took `before` seconds.
     pub(super) fn begin(before: f64) -> Self {
         Self {
             taken: Vec::new(),
@@ -79,7 +75,6 @@ impl StepMeter {
 }
 
 impl<I: Offloadable> Trainer<I> {
-    /// The step whose timeline the report draws.
     pub(super) fn watched_step(&self) -> u64 {
         watching::watched(self.session.progress.step, self.session.steps())
     }
@@ -115,7 +110,6 @@ impl<I: Offloadable> Trainer<I> {
         }
     }
 
-    /// Writes a step to the journal and shows it.
     pub(super) fn account(&mut self, mut report: Report, events: &mut Events<I>) {
         let (usable, seconds) = (report.is_usable(), report.ms / 1e3);
         let session = &mut self.session;
@@ -167,7 +161,6 @@ impl<I: Offloadable> Trainer<I> {
         }
     }
 
-    /// Stops a run whose next step would exceed the limit on disk writes.
     fn spare_the_disk(&mut self) {
         let counter = |run: &Self| stats::<I>(&run.device).bytes_to_disk;
         if self.session.wear.has_to_be_exact(counter(self)) {

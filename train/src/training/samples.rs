@@ -129,7 +129,6 @@ fn right<B: Backend>(speaker: &TextGenerator<'_, B>, questions: &[Question]) -> 
 }
 
 impl<I: Offloadable> Trainer<I> {
-    /// Shows and keeps the configured samples.
     pub(super) fn sample(&mut self) -> anyhow::Result<()> {
         self.optimizer.settle()?;
         let (step, eval) = (self.session.progress.step, &self.session.config.eval);

@@ -25,13 +25,10 @@ use crate::ranks::SavedAt;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Saves {
     pub(crate) count: u64,
-    /// Time for which training stood still.
     pub(crate) waited: Duration,
-    /// Bytes of the last checkpoint.
     pub(crate) bytes: Option<u64>,
 }
 
-/// The checkpoints of a run, and the one on its way to the disk.
 pub(super) struct Saver {
     checkpoints: Checkpoints,
     sealing: Option<Sealing>,
@@ -44,13 +41,11 @@ impl Saver {
     }
 }
 
-/// A save whose files are written.
 struct Sealing {
     thread: JoinHandle<Sealed>,
     step: u64,
     best_before: Option<Best>,
     begun: Instant,
-    /// When training continued.
     written: Instant,
 }
 
@@ -58,9 +53,7 @@ struct Sealing {
 #[derive(Debug, Clone, Copy)]
 struct Course {
     begun: Instant,
-    /// When training continued.
     written: Instant,
-    /// When training needed the outcome.
     asked: Instant,
     ended: Instant,
 }
@@ -70,7 +63,6 @@ impl Course {
         self.ended - self.begun
     }
 
-    /// Time for which training stood still: for the writing, and for the outcome.
     fn waited(self) -> Duration {
         (self.written - self.begun) + self.ended.saturating_duration_since(self.asked)
     }
@@ -78,7 +70,6 @@ impl Course {
 
 struct Sealed {
     saved: Result<Saved, CheckpointError>,
-    /// Outcome of marking it and removing others.
     tidied: Result<(), CheckpointError>,
     ended: Instant,
 }
@@ -117,7 +108,6 @@ impl<I: Offloadable> Trainer<I> {
         Ok(())
     }
 
-    /// Writes the files of a checkpoint.
     fn write(&mut self) -> anyhow::Result<Unsealed> {
         let gather = if self.optimizer.owners.are_divided() {
             Some(RefCell::new(ShardGather::begin(&self.optimizer, &mut self.ranks)?))
@@ -147,7 +137,6 @@ impl<I: Offloadable> Trainer<I> {
         written
     }
 
-    /// Waits for the checkpoint on its way to the disk, and records its outcome.
     pub(super) fn settle_save(&mut self) -> anyhow::Result<()> {
         let Some(Sealing { thread, step, best_before, begun, written }) = self.saver.sealing.take() else {
             return Ok(());

@@ -30,7 +30,6 @@ pub(crate) struct Session {
     pub(crate) stop: Arc<AtomicBool>,
 }
 
-/// The device's arithmetic.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Speed {
     /// FLOPs of one step, without recomputation.
@@ -44,7 +43,6 @@ pub(crate) struct Speed {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Progress {
     pub(crate) step: u64,
-    /// Position in the stream of sequences.
     pub(crate) cursor: Cursor,
     /// Fingerprint of the training data; absent before step 1.
     pub(crate) data: Option<Fingerprint>,
@@ -59,7 +57,6 @@ pub(crate) struct Progress {
     pub(crate) losses: String,
 }
 
-/// The lowest validation loss.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Best {
     pub(crate) step: u64,
@@ -71,7 +68,6 @@ impl Progress {
         Self { cursor: Cursor::start(seed), ..Self::default() }
     }
 
-    /// Takes a step into account.
     pub(crate) fn advance(&mut self, loss: f32, cursor: Cursor) {
         let mut digest = Sha256::new();
         digest.update(self.losses.as_bytes());
@@ -81,12 +77,10 @@ impl Progress {
         self.cursor = cursor;
     }
 
-    /// Skipped updates in a row after one more step.
     pub(crate) fn withheld_after(&self, usable: bool) -> u64 {
         if usable { 0 } else { self.withheld + 1 }
     }
 
-    /// `loss`, if it is the lowest so far.
     pub(crate) fn better(&self, loss: f64) -> Option<Best> {
         let loss = loss as f32;
         let better = loss.is_finite() && self.best.is_none_or(|best| loss < best.loss);

@@ -22,7 +22,6 @@ pub(crate) struct ShardGather<'r> {
     /// Master weights by name, then moments by name.
     remote: Vec<RemoteTensor>,
     next: usize,
-    /// Steps of each parameter.
     pub(super) times: BTreeMap<String, usize>,
 }
 
@@ -38,7 +37,6 @@ pub(super) struct RemoteTensor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
     Masters,
-    /// The first or the second.
     Moment(usize),
 }
 
@@ -79,12 +77,10 @@ impl<'r> ShardGather<'r> {
         Ok(Self { ranks, remote, next: 0, times })
     }
 
-    /// Moments on other ranks, in order.
     pub(super) fn moments(&self) -> Vec<RemoteTensor> {
         self.remote.iter().filter(|remote| remote.what != What::Masters).cloned().collect()
     }
 
-    /// Whether another rank has this parameter's master weights.
     pub(super) fn has_masters_of(&self, parameter: &str) -> bool {
         self.remote.iter().any(|remote| remote.what == What::Masters && remote.parameter == parameter)
     }
@@ -105,7 +101,6 @@ impl<'r> ShardGather<'r> {
         (elements * size_of::<f32>()) as u64
     }
 
-    /// Fetches the rest, so that no other rank waits.
     pub(super) fn end(mut self) -> anyhow::Result<()> {
         while let Some(remote) = self.remote.get(self.next) {
             let key = remote.key.clone();
@@ -114,7 +109,6 @@ impl<'r> ShardGather<'r> {
         Ok(())
     }
 
-    /// Sends this rank's tensors to rank 0, in its order.
     pub(super) fn send_shards<I: Managed, B: Backend>(
         self,
         optimizer: &Optimizer<I>,
@@ -138,7 +132,6 @@ impl<'r> ShardGather<'r> {
     }
 }
 
-/// Steps of this process's parameters.
 fn times<I: Managed>(optimizer: &Optimizer<I>) -> anyhow::Result<BTreeMap<String, usize>> {
     let on_device = optimizer.moments.iter().map(|(name, moments)| (name.clone(), moments.time));
     let on_host = optimizer.host.as_ref().map(HostPart::by_name).transpose()?.unwrap_or_default();

@@ -47,7 +47,6 @@ struct State {
     format: u32,
     optimizer: OptimizerKind,
     progress: Progress,
-    /// Steps each parameter has taken.
     times: BTreeMap<String, usize>,
 }
 
@@ -133,7 +132,6 @@ pub(crate) fn check(folder: &Path) -> anyhow::Result<()> {
     check_moments(&State::read(folder)?, folder, &TensorFile::open(&folder.join(MOMENTS))?)
 }
 
-/// Checks that `moments` belong to the weights in the same folder.
 fn check_moments(state: &State, folder: &Path, moments: &TensorFile) -> anyhow::Result<()> {
     let weights = TensorFile::open(&folder.join(WEIGHTS))?;
     let mut expected = 0;
@@ -226,7 +224,6 @@ pub(crate) fn restore<I: Managed>(
     Ok((state.progress, optimizer))
 }
 
-/// Finds the moments on the host, in the shapes of their parameters.
 struct HostMoments<'m, 'o> {
     on_host: &'o HashMap<&'m str, &'m HostState>,
     path: Vec<String>,
@@ -269,7 +266,6 @@ pub(super) fn moment_on_device<I: Backend>(
     Ok(read::<I>(parameter, tensor)?.iter::<f32>().collect())
 }
 
-/// Moments on this rank's device, by parameter name.
 pub(super) fn moments<I: Managed>(optimizer: &Optimizer<I>) -> Pairs<'_> {
     let names: Vec<&String> = optimizer.moments.keys().collect();
     let lengths: Vec<[usize; 2]> = optimizer.moments.values().map(Moments::lengths).collect();
@@ -316,7 +312,6 @@ impl<'o, I: Backend> Own<'o, I> {
     }
 }
 
-/// Reads one parameter's weights from the device.
 struct Named<'n> {
     parameter: &'n str,
     path: Vec<String>,

@@ -35,14 +35,11 @@ pub(super) type Components<I> = LearningComponentsMarker<
     OptimizerAdaptor<Sgd<Offload<I>>, Learner<Tape<I>>, Tape<I>>,
 >;
 
-/// The receiver of a step's numbers.
 pub(super) type Events<I> = SupervisedTrainingEventProcessor<Components<I>>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Display {
-    /// A line per step.
     Plain,
-    /// Burn's terminal interface.
     Terminal,
     Silent,
 }
@@ -57,7 +54,6 @@ pub(crate) struct Outcome<I: Offloadable> {
     pub(crate) evaluation: Option<Evaluation>,
     pub(crate) taken: Vec<Taken>,
     pub(crate) peaks: Peaks,
-    /// Checkpoints saved here.
     pub(crate) saves: Saves,
 }
 
@@ -70,13 +66,11 @@ pub(crate) struct Failed {
 }
 
 impl<I: Offloadable> Outcome<I> {
-    /// The rest of a run that failed after its last step.
     pub(crate) fn failed(self, error: anyhow::Error) -> Box<Failed> {
         Box::new(Failed { error, ranks: self.ranks, saved: self.saves.bytes.is_some() })
     }
 }
 
-/// Loss, time and traffic of a step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Taken {
     pub(crate) loss: f32,
@@ -84,7 +78,6 @@ pub(crate) struct Taken {
     /// Over the link.
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
-    /// Bytes of spilled tensors alone.
     pub(crate) spilled_in: u64,
     pub(crate) spilled_out: u64,
 }

@@ -27,7 +27,6 @@ use crate::optimizer::{Optimizer, Stride, rate_share};
 use crate::progress::Report;
 use crate::ranks::Ranks;
 
-/// A run in progress.
 pub(crate) struct Trainer<I: Offloadable> {
     /// Burn hands the model over when the loop begins.
     pub(super) model: Model<Tape<I>>,
@@ -39,11 +38,9 @@ pub(crate) struct Trainer<I: Offloadable> {
     pub(crate) device: I::Device,
     pub(super) saver: Saver,
     pub(super) metrics: Metrics,
-    /// Set when the loop has ended.
     pub(super) ending: Option<anyhow::Result<Ending>>,
 }
 
-/// The journal of a run, and its display.
 pub(super) struct Log {
     pub(super) journal: Journal,
     pub(super) display: Display,
@@ -83,7 +80,6 @@ impl<I: Offloadable> Trainer<I> {
         }
     }
 
-    /// Trains until the last step, a stop or a failure.
     pub(super) fn train(
         &mut self,
         loader: &dyn DataLoader<Tape<I>, StepData>,

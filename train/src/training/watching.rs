@@ -15,7 +15,6 @@ pub(super) fn watched(taken: u64, steps: u64) -> u64 {
     (taken + BEFORE + 1).min(steps)
 }
 
-/// A step of a device with a budget, in consecutive stretches.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Timeline {
     step: u64,
@@ -23,12 +22,10 @@ pub(super) struct Timeline {
     operations: u64,
     /// Ends of the stretches, from the step's beginning.
     until_us: Vec<u64>,
-    /// The most bytes on the device.
     resident: Vec<u64>,
     /// Bytes over the link, including the trainer's own reads and writes for gradients.
     bytes_out: Vec<u64>,
     bytes_in: Vec<u64>,
-    /// Waiting for copies.
     waited_us: Vec<u64>,
 }
 

@@ -65,7 +65,6 @@ impl Training {
         Self::begin(config, by_rows, Optimizer::placed(config, &FlexDevice), gpt)
     }
 
-    /// Returns the bits of loss and norm.
     fn step(mut self, step: u64, is_withheld: bool) -> (Self, [u32; 2]) {
         let count = self.config.train.accumulate as u64;
         let data = StepData { step, micro_batches: (0..count).map(|n| micro_batch(step, n)).collect() };
@@ -119,10 +118,8 @@ fn files(folder: &TempDir) -> Vec<Vec<u8>> {
 }
 
 struct Trained {
-    /// Bits of each step's loss and norm.
     steps: Vec<[u32; 2]>,
     evaluation: u64,
-    /// Checkpoint files in the middle and at the end.
     saved: [Vec<Vec<u8>>; 2],
 }
 

@@ -104,7 +104,6 @@ struct Training<'a> {
     args: &'a Args,
     directory: RunDirectory,
     ranks: Ranks,
-    /// Ranks of the plan, and those on this host.
     shared: [usize; 2],
     stop: Arc<AtomicBool>,
 }
@@ -198,7 +197,6 @@ pub(super) fn refuse(plan: &Plan) -> anyhow::Result<()> {
     Err(BadInput(format!("this run cannot work here:\n  {}", refusals.join("\n  "))).into())
 }
 
-/// The command that resumes an interrupted run, quoted for a shell.
 fn resume_command(run: &Path, device: DeviceChoice, ranks: &RankArgs) -> String {
     let device = (device != DeviceChoice::default()).then(|| ("--device", device.to_string()));
     let run = ("--resume", run.display().to_string());

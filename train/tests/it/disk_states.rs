@@ -17,7 +17,6 @@ const NARROW: &str = "model.compute=bf16";
 const DISK: [&str; 2] = ["memory.disk=drive", "memory.disk_budget=64MiB"];
 const STEPS: u64 = 4;
 
-/// Parameters of the matrices of one block, and of the largest matrix.
 const BLOCK: u64 = 4 * 128 * 128 + 2 * 128 * 512;
 const LARGEST: u64 = 128 * 512;
 
@@ -110,7 +109,6 @@ fn a_host_budget_below_the_f32_state_trains_and_is_respected() {
     assert!(number(&summary["peak_host_bytes"]) <= budget, "{summary:#}");
     assert_eq!(number(&summary["bytes_to_disk"]), (1 + STEPS) * 2 * 12 * BLOCK);
 
-    // Spilled tensors on the disk change no bit either.
     let tight = tiny.run("tight", &[&settings[..], &[&host, TIGHT], &DISK].concat());
     assert_eq!(bits(&tight), bits(&roomy));
 }

@@ -82,7 +82,6 @@ const WIDE: [&str; 10] = [
     "eval.questions=[]",
 ];
 const MATRICES: u64 = 6 * 12 * 512 * 512;
-/// Parameters of the embedding, and of the head, in bf16.
 const EMBEDDING: u64 = 264 * 512;
 /// The most bytes of embedding rows that a step of fifteen tokens names.
 const ROWS: u64 = 4 * 15 * 512;

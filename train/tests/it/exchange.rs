@@ -15,7 +15,6 @@ fn loss(tiny: &Tiny, out: &str) -> Value {
     json(&output)["loss"].clone()
 }
 
-/// Splits a published folder's weights into two files and an index.
 fn divide(published: &Path) {
     let whole = published.join("model.safetensors");
     let bytes = fs::read(&whole).expect("reading");

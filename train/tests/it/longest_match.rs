@@ -108,7 +108,6 @@ fn a_run_indexes_its_shards_and_refuses_files_of_other_programs() {
     assert!(said.contains("`model.longest_match` indexes shards that `train prepare` made"), "{said}");
 }
 
-/// A run that has learned to trust its index, and one prompt.
 fn trusting() -> (Tiny, [&'static str; 6]) {
     let tiny = Tiny::new();
     with_copies(&tiny);

@@ -8,7 +8,6 @@ use crate::tiny::{TIGHT, Tiny, bits};
 
 const RARELY: [&str; 2] = ["ranks.exchange=rarely", "ranks.local_steps=3"];
 
-/// Bytes of a step's losses and votes.
 const FEW: u64 = 256;
 
 #[test]

@@ -5,7 +5,6 @@ use std::process::Output;
 use crate::program::{assert_code, assert_success, json, last_words, stderr, stdout};
 use crate::tiny::Tiny;
 
-/// Shapes whose tensors are large enough to be counted.
 pub(crate) const SHAPES: [&[&str]; 3] = [
     // As many tokens as features: with fewer, Burn's kernel that selects rows reads past the tokens, as the stand-in
     // for CUDA finds.

@@ -67,7 +67,6 @@ pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Standard output, which must be one JSON value.
 pub(crate) fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
         panic!("{error} in {}\nbeside\n{}", stdout(output), stderr(output));
@@ -82,7 +81,6 @@ pub(crate) fn with_own_mounts(folder: &Path, script: &str) -> std::process::Comm
     shell
 }
 
-/// Whether `mount` works there, for the calling test.
 #[cfg(unix)]
 pub(crate) fn can_mount(folder: &Path, mount: &str) -> bool {
     let can = with_own_mounts(folder, mount).status().is_ok_and(|status| status.success());

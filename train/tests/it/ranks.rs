@@ -20,12 +20,10 @@ use crate::tiny::{TIGHT, Tiny, bits};
 /// Four micro-batches, some without targets that count.
 pub(crate) const SHARED: [&str; 2] = ["train.accumulate=4", "train.micro_batch=1"];
 
-/// `ranks` ranks over loopback only.
 pub(crate) fn on(ranks: &str) -> [&str; 4] {
     ["--ranks", ranks, "--interface", "lo"]
 }
 
-/// Whether Open MPI is installed, for the calling test.
 pub(crate) fn has_mpi() -> bool {
     Need::Mpi.found(release()).is_some()
 }
@@ -37,7 +35,6 @@ fn losses_end_runs() -> bool {
     Need::Mpi.found(release().and_then(survived)).is_some()
 }
 
-/// The release of Open MPI whose `mpirun` is in PATH.
 fn release() -> Result<u32, String> {
     let version = Command::new("mpirun").arg("--version").output().map_err(|_| "there is no mpirun")?;
     exchange::launch::release(&String::from_utf8_lossy(&version.stdout)).map_err(|error| error.to_string())
@@ -109,7 +106,6 @@ impl Tiny {
         bits(&self.resume_with_log(ranks, out, settings).0)
     }
 
-    /// Resumes a run; returns its summary and standard error.
     pub(crate) fn resume_with_log(&self, ranks: &str, out: &str, settings: &[&str]) -> (Value, String) {
         let begin = ["--resume", out, "--device", "cpu", "--json"];
         let output = self.train_on_ranks(&[&begin[..], &on(ranks), &set(settings)].concat());
@@ -122,7 +118,6 @@ impl Tiny {
         self.start(self.command(out, &settings).args(on(ranks)).args(more), out)
     }
 
-    /// Starts a command in the background; its output goes to `out.log`.
     pub(crate) fn start(&self, command: &mut Command, out: &str) -> Child {
         let log = fs::File::create(self.join(&format!("{out}.log"))).expect("a file");
         command.envs([CACHE]).stdout(Stdio::null()).stderr(log).spawn().expect("the program starts")
@@ -143,7 +138,6 @@ impl Tiny {
         self.ranks()
     }
 
-    /// Waits for a condition; after the limit, fails with the run's output.
     pub(crate) fn wait_until(&self, out: &str, mut holds: impl FnMut() -> bool, otherwise: &str) {
         let begun = Instant::now();
         while !holds() {
@@ -162,7 +156,6 @@ impl Tiny {
         bits(&serde_json::from_slice(&summary).expect("JSON"))
     }
 
-    /// The process ids of ranks launched here, in order.
     pub(crate) fn ranks(&self) -> Vec<u32> {
         let rank_of = |id: u32| {
             let own = fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
@@ -207,7 +200,6 @@ pub(crate) fn signal(name: Signal, process: u32) {
     assert!(try_signal(name, process), "process {process} is gone");
 }
 
-/// Sends a signal; returns whether the process was alive.
 pub(crate) fn try_signal(name: Signal, process: u32) -> bool {
     Pid::from_raw(process as i32).is_some_and(|process| kill_process(process, name).is_ok())
 }

@@ -8,7 +8,6 @@ use std::{
 use crate::program::{assert_code, json, stderr};
 use crate::tiny::{Tiny, bits};
 
-/// A running program with piped standard error.
 pub(crate) struct Running {
     child: Child,
     said: BufReader<ChildStderr>,
@@ -23,7 +22,6 @@ impl Running {
         Self { child, said, heard: String::new() }
     }
 
-    /// Reads up to a line that begins with `words`.
     pub(crate) fn wait_for(&mut self, words: &str) {
         loop {
             let before = self.heard.len();
@@ -35,7 +33,6 @@ impl Running {
         }
     }
 
-    /// Sends several signals in quick succession.
     pub(crate) fn signal(&self, names: &str) {
         let kills: Vec<_> =
             names.split(' ').map(|name| format!("kill -{name} {}", self.child.id())).collect();

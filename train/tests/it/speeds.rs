@@ -15,7 +15,6 @@ use crate::tiny::Tiny;
 /// A speed that no test measures.
 const PLANTED: f64 = 123e9;
 
-/// A user with an empty cache folder.
 struct User {
     tiny: Tiny,
     program: PathBuf,
@@ -45,7 +44,6 @@ impl User {
         self.command(arguments).output().expect("the program starts")
     }
 
-    /// A plan's matmul FLOP/s, and whether they came from the cache.
     fn planned(&self) -> (f64, bool) {
         let output = self.start(&["plan", "--json"]);
         assert_success(&output);
@@ -118,7 +116,6 @@ fn another_program_file_measures_again() {
         let file = File::open(&user.program).expect("the program");
         file.set_modified(moment).expect("its owner may");
         assert_measured(user.planned(), when);
-        // The copy's own measurement is then the first entry.
         let mut kept = user.kept();
         kept["entries"].as_array_mut().expect("a list").reverse();
         fs::write(user.file(), kept.to_string()).expect("writing");

@@ -38,7 +38,6 @@ pub(crate) fn installation() -> Option<&'static Path> {
     Need::StandIn.found(built.as_deref())
 }
 
-/// The order in which queued work runs.
 #[derive(Clone, Copy)]
 enum Order {
     /// At the call; the race detector reports unordered accesses.

@@ -17,14 +17,12 @@ use crate::tiny::{Tiny, bits};
 
 const FOLDER: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/open-mpi-5/installed");
 
-/// Whether Open MPI 5 is installed, for the calling test.
 fn has_open_mpi_5() -> bool {
     let found = Path::new(FOLDER).join("bin/mpirun").exists();
     Need::Mpi5.is_met((!found).then_some("there is no Open MPI 5 in the target folder"))
 }
 
 impl Tiny {
-    /// Starts ranks under Open MPI 5 in the background; their output goes to `out.log`.
     fn start_survivors(&self, ranks: &str, out: &str, settings: &[&str], more: &[&str]) -> Child {
         let path = env::var("PATH").unwrap_or_default();
         let mut command = self.command(out, &[&SHARED[..], settings].concat());
@@ -39,7 +37,6 @@ impl Tiny {
     }
 }
 
-/// How the surviving ranks continue.
 #[derive(Clone, Copy, PartialEq)]
 enum Goes {
     /// They repeat the step.

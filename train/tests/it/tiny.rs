@@ -31,7 +31,6 @@ const DESCRIPTION: &str = r#"{
 }
 "#;
 
-/// A model shape that Hugging Face knows.
 pub(crate) const GPT2: [&str; 2] = [
     r#"model={"preset":"gpt2","n_layer":1,"n_head":2,"n_embd":64,"n_positions":64,"vocab_size":264}"#,
     "train.lr=0.001",
@@ -63,7 +62,6 @@ impl Tiny {
         Self { folder }
     }
 
-    /// A folder with a finished run `run`.
     pub(crate) fn trained(settings: &[&str]) -> Self {
         let tiny = Self::new();
         tiny.run("run", settings);
@@ -78,7 +76,6 @@ impl Tiny {
         self.folder.path().join(path)
     }
 
-    /// Runs any verb.
     pub(crate) fn train(&self, arguments: &[&str]) -> Output {
         train(self.path(), arguments)
     }
@@ -97,14 +94,12 @@ impl Tiny {
         self.train(&training(out, settings))
     }
 
-    /// Trains in `out`; returns the summary.
     pub(crate) fn run(&self, out: &str, settings: &[&str]) -> Value {
         let output = self.attempt(out, settings);
         assert_success(&output);
         json(&output)
     }
 
-    /// Resumes the run `out` with its saved configuration; returns the summary.
     pub(crate) fn resume(&self, out: &str, settings: &[&str]) -> Value {
         let mut arguments = vec!["--resume", out, "--device", "cpu", "--json"];
         arguments.extend(settings.iter().flat_map(|setting| ["--set", setting]));
@@ -135,7 +130,6 @@ impl Tiny {
         assert_eq!(self.losses(&run), self.losses(&whole), "{settings:?}");
     }
 
-    /// Checks each byte of the checkpoints in `out`; returns their steps.
     pub(crate) fn whole_checkpoints(&self, out: &str) -> Vec<u64> {
         let output = self.train(&["inspect", out, "--json"]);
         assert_success(&output);

@@ -51,7 +51,6 @@ fn plain(mut rows: Vec<Vec<f32>>) -> Vec<f32> {
     rows.pop().unwrap_or_default()
 }
 
-/// One step: contributions, sum and vote.
 fn step_of_one(engine: &mut dyn Engine, rows: Vec<Vec<f32>>) -> exchange::Result<Vec<f32>> {
     let share = Share { count: rows.len() as u64, world: engine.world(), rank: engine.rank() };
     let len = rows.first().map_or(0, Vec::len);

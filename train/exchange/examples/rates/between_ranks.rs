@@ -9,7 +9,6 @@ use super::{Asked, Sample, gradient};
 /// The first turn connects; one bit has all residuals from the second on.
 const UNCOUNTED: usize = 2;
 
-/// Turns of calls that carry no gradient.
 const CALLS: usize = 200;
 
 pub fn measure(engine: impl Engine, asked: &Asked, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {

@@ -82,12 +82,10 @@ impl Asked {
     }
 }
 
-/// One repetition of one exchange.
 struct Sample {
     kind: &'static str,
     bytes: usize,
     turn: usize,
-    /// Bytes that a rank sends to others.
     sent: u64,
     seconds: f64,
 }

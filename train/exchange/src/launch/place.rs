@@ -105,7 +105,6 @@ mod tests {
     use super::*;
     use crate::engine::Alone;
 
-    /// From the output of `env`.
     fn of(lines: &str) -> Result<Option<Place>, LaunchError> {
         let pair = |line: &str| line.trim().split_once('=').map(|(name, value)| (name.into(), value.into()));
         place(&lines.split_whitespace().filter_map(pair).collect())

@@ -16,7 +16,6 @@ pub(super) const NAME: &str = "libmpi.so.40";
 /// Any thread may call, one at a time.
 const THREAD_SERIALIZED: c_int = 2;
 
-/// A communicator, request, type or error handler.
 pub(super) type Handle = *mut c_void;
 
 /// `MPI_Status` of Open MPI 4 and 5.
@@ -44,7 +43,6 @@ pub(super) struct Abort {
 unsafe impl Send for Abort {}
 
 impl Abort {
-    /// Ends all ranks, including stopped ones.
     pub(super) fn end_the_job(&self) -> ! {
         // A second thread: the abort may itself wait for a frozen rank.
         std::thread::spawn(|| {
@@ -61,7 +59,6 @@ impl Abort {
 /// Functions and handles. Never unloaded: MPI's threads and handlers point into it.
 pub(super) struct Library {
     _loaded: ManuallyDrop<Loaded>,
-    /// The library's name and version.
     pub(super) version: String,
     pub(super) rank: Asked,
     pub(super) size: Asked,
@@ -209,7 +206,6 @@ impl Library {
         Abort { call: self.abort, world: self.world }
     }
 
-    /// Makes calls on `communicator` return their errors instead of ending the process.
     pub(super) fn return_errors(&self, communicator: Handle) -> Result<()> {
         // SAFETY: both handles are alive.
         let code = unsafe { (self.set_errhandler)(communicator, self.errors_return) };
@@ -219,7 +215,6 @@ impl Library {
         Err(Error::Start { reason: format!("MPI_Comm_set_errhandler: {}", self.text(code)) })
     }
 
-    /// The library's message for an error code.
     pub(super) fn text(&self, code: c_int) -> String {
         // MPI_MAX_ERROR_STRING is 256.
         let (mut text, mut len) = ([0; 512], 0);

@@ -28,7 +28,6 @@ const NAP: Duration = Duration::from_micros(50);
 /// Time for other transfers to end after one has failed, without ULFM.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// A transfer in progress.
 struct Pending {
     request: Handle,
     peer: usize,
@@ -42,7 +41,6 @@ struct Pending {
 struct Phase {
     pending: Vec<Pending>,
     failed: Option<Error>,
-    /// Bytes of each received letter, by peer.
     lengths: Vec<usize>,
 }
 
@@ -128,7 +126,6 @@ impl Mpi {
         Ok(())
     }
 
-    /// Exchanges the parts that did not fit their letters.
     fn parts(&self, call: Call, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()> {
         let mut phase = Phase { lengths: vec![0; self.world], ..Phase::default() };
         for peer in self.others() {
@@ -188,7 +185,6 @@ impl Mpi {
         }
     }
 
-    /// Polls all transfers until none is pending.
     fn finish(&self, call: Call, phase: &mut Phase) -> Result<()> {
         let mut progress = Instant::now();
         while !phase.pending.is_empty() {
@@ -217,7 +213,6 @@ impl Mpi {
         phase.failed.take().map_or(Ok(()), Err)
     }
 
-    /// Whether the transfer has ended, with or without success.
     fn ended(&self, call: Call, phase: &mut Phase, pending: &mut Pending) -> bool {
         let (mut flag, mut status) = (0, Status::default());
         // SAFETY: the request was returned by a send or receive and has not ended.

@@ -33,7 +33,6 @@ pub(super) fn pack(values: &[f32], owed: &[f32], owing: &mut [f32], out: &mut Ve
     }
 }
 
-/// Reads as many elements as `out` has.
 pub(super) fn unpack(packed: &[u8], out: &mut [f32]) {
     let mut rest = packed;
     for block in out.chunks_mut(BLOCK) {

@@ -17,13 +17,10 @@ pub(super) struct Shared {
 pub(super) struct State {
     pub(super) alive: Vec<bool>,
     pub(super) broken: bool,
-    /// Transfers begun since the last `shrink`.
     pub(super) calls: Vec<u64>,
-    /// Letters by sender and receiver.
     pub(super) mail: BTreeMap<(usize, usize), VecDeque<Letter>>,
     members: Vec<usize>,
     votes: Vec<Option<(Call, bool)>>,
-    /// Number of completed votes.
     rounds: u64,
     /// Result of the last vote. The next vote ends only after every rank has read it.
     agreed: Result<Agreed>,
@@ -65,7 +62,6 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes all waiting ranks.
     pub(super) fn changed(&self) {
         self.signal.notify_all();
     }
@@ -114,7 +110,6 @@ impl Shared {
         }
     }
 
-    /// Votes, and waits for the votes of all living ranks.
     pub(super) fn agree(
         &self,
         call: Call,
@@ -147,7 +142,6 @@ impl Shared {
 }
 
 impl State {
-    /// Checks that a letter belongs to the receiver's call.
     fn expect(&self, call: Call, to: usize, peer: usize, letter: &Letter) -> Result<()> {
         let own = self.calls[to] - 1;
         if (letter.call, letter.number) == (call, own) {
@@ -157,7 +151,6 @@ impl State {
         Err(Error::OtherCall { peer, expected: format!("{call}, number {own}"), found })
     }
 
-    /// Living seats that have not voted.
     fn absent(&self) -> impl Iterator<Item = usize> {
         self.members.iter().copied().filter(|seat| self.alive[*seat] && self.votes[*seat].is_none())
     }

@@ -13,10 +13,8 @@ use crate::numbers::{bits, contribution, contributions};
 const STEPS: u64 = 3;
 const COUNT: u64 = 12;
 
-/// A longer program counts as hanging.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Fails instead of hanging.
 fn within_the_limit<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (tell, told) = mpsc::channel();
     thread::spawn(move || tell.send(work()));
@@ -38,10 +36,8 @@ fn faulty(mut engine: Threads, faults: &[Vec<(u64, Fault)>]) -> Threads {
 trait Program {
     fn exchange(&mut self, engine: &mut Threads, step: u64) -> Result<Vec<f32>, Error>;
 
-    /// Ends a step; `exchanged` is there if all ranks have it.
     fn settle(&mut self, _exchanged: Option<&[f32]>) {}
 
-    /// Continues with the living ranks, `fewer` than before or as many.
     fn shrunk(&mut self, _fewer: bool) {}
 }
 
@@ -72,7 +68,6 @@ fn train(mut engine: Threads, program: &mut dyn Program) -> Option<Vec<Committed
     Some(done)
 }
 
-/// Exact sums on every rank.
 struct Sums {
     seed: u64,
     len: usize,
@@ -135,7 +130,6 @@ impl Program for Compressed {
     }
 }
 
-/// Local steps, each followed by an outer one.
 struct Averaged {
     seed: u64,
     outer: Outer,
@@ -175,7 +169,6 @@ impl Program for Averaged {
 
 type Faults = Vec<Vec<(u64, Fault)>>;
 
-/// Faults of up to five ranks.
 fn faults() -> impl Strategy<Value = Faults> {
     prop::collection::vec(prop::collection::vec(fault(), 0..3), 1..=5)
 }
@@ -200,7 +193,6 @@ fn survived<P: Program>(
     Ok(first)
 }
 
-/// The sums of one process, by step.
 fn of_one(seed: u64, len: usize) -> Vec<Vec<u32>> {
     let alone = |step| {
         let own = contributions(&Alone, seed ^ step, COUNT, len);

@@ -11,7 +11,6 @@ use crate::ranks::{End, Installation, installations, report, scenario};
 const MICRO_BATCHES: u64 = 8;
 const LEN: usize = 20_011;
 
-/// A gradient whose sum shows its association.
 fn gradient(n: u64) -> Vec<f32> {
     (0..LEN).map(|at| ((at as f32 + 1.0) * (n as f32 + 0.7)).sin() * 10_f32.powi((at % 7) as i32)).collect()
 }

@@ -20,7 +20,6 @@ const LIMIT: Duration = Duration::from_mins(2);
 pub struct End {
     /// Whether every rank succeeded; `None` if the job had to be killed.
     pub success: Option<bool>,
-    /// Output of the ranks and of `mpirun`.
     pub printed: String,
 }
 
@@ -41,7 +40,6 @@ impl End {
 /// The folder into which `train/exchange/tests/install-open-mpi-5` unpacks release 5.
 const UNPACKED: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/open-mpi-5/installed");
 
-/// An installed Open MPI.
 pub struct Installation {
     mpirun: PathBuf,
     pub release: u32,
@@ -56,13 +54,11 @@ pub fn installations() -> Vec<Installation> {
 }
 
 impl Installation {
-    /// The one in PATH, any release.
     pub fn of_path() -> Result<Self, String> {
         let mpirun = launch::find_mpirun(&env::var_os("PATH").unwrap_or_default());
         mpirun.map_err(|error| error.to_string()).and_then(|mpirun| Self::at(mpirun, false))
     }
 
-    /// Release 5, if it was unpacked.
     pub fn unpacked() -> Result<Self, String> {
         let mpirun = PathBuf::from(UNPACKED).join("bin/mpirun");
         if !mpirun.is_file() {
@@ -79,7 +75,6 @@ impl Installation {
         Ok(found)
     }
 
-    /// `program` with the variables of this installation.
     fn command(&self, program: &OsStr) -> Command {
         let mut command = Command::new(program);
         if self.unpacked {

@@ -58,7 +58,6 @@ pub(super) fn read_manifest(folder: &Path) -> Result<Manifest, Fault> {
     Manifest::parse(&text).map_err(fault)
 }
 
-/// Compares every byte in `folder` with the manifest.
 pub(super) fn verify(folder: &Path) -> Result<Manifest, Fault> {
     let manifest = read_manifest(folder)?;
     let mut there = Tree::walk(folder)?.files;
@@ -140,7 +139,6 @@ fn each_file<F: Sync, T: Send, E: Send>(
 /// All files below a folder. Links are refused: their targets are not part of a checkpoint.
 #[derive(Default)]
 struct Tree {
-    /// By name relative to the folder, with `/`.
     files: BTreeMap<String, PathBuf>,
     /// Inner folders before outer ones.
     folders: Vec<PathBuf>,

@@ -69,7 +69,6 @@ impl Manifest {
         text
     }
 
-    /// Total bytes of all files but the manifest.
     pub(super) fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }

@@ -2,7 +2,6 @@
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Rule {
-    /// Latest saves that stay.
     pub(super) keep_last: usize,
     /// Multiples of this stay.
     pub(super) keep_every: Option<u64>,

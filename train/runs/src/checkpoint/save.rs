@@ -84,7 +84,6 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Removes a checkpoint; no interruption leaves a partly removed folder with a checkpoint's name.
     pub(super) fn discard(&self, path: &Path) -> Result<(), CheckpointError> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let aside = self.folder.join(format!("{name}{ASIDE}"));
@@ -128,7 +127,6 @@ impl Unsealed {
         Ok(Saved { path: self.checkpoints.path_of(self.step), bytes })
     }
 
-    /// Returns the total bytes of its files.
     fn put_in_place(&self) -> anyhow::Result<u64> {
         let Self { checkpoints, step, sequence } = self;
         let partial = checkpoints.partial_path_of(*step);

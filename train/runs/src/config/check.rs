@@ -40,7 +40,6 @@ pub(super) fn combinations(config: &Config) -> Vec<Combination> {
 
 struct Refusals(Vec<Combination>);
 
-/// A value as the file would have it.
 fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("names, numbers and paths that were read from JSON serialise")
 }

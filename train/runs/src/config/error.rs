@@ -77,7 +77,6 @@ impl fmt::Display for Combination {
     }
 }
 
-/// Problems, and the keys whose values they leave in doubt.
 #[derive(Debug, Default)]
 pub(super) struct Problems {
     found: Vec<Problem>,
@@ -101,7 +100,6 @@ impl Problems {
         self.found.push(Problem::Override { given: given.to_owned(), reason });
     }
 
-    /// Marks the value of `key` as unintended.
     pub(super) fn doubt(&mut self, key: &str) {
         self.in_doubt.push(key.to_owned());
     }

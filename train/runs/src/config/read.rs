@@ -92,7 +92,6 @@ impl Reader<'_> {
         serde_json::from_value(tree).expect("each of these values was read before")
     }
 
-    /// Puts `given` into section `name`'s `tree` at `pointer`, value by value.
     fn overlay<T: DeserializeOwned>(&mut self, name: &str, pointer: &str, tree: &mut Value, given: Value) {
         let path = format!("{name}{}", pointer.replace('/', "."));
         let place = tree.pointer(pointer).expect("only known keys are followed");

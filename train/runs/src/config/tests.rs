@@ -12,7 +12,6 @@ fn preset(name: &str, set: &[&str]) -> Config {
     Config::load(name, &set).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The error about `sections` together with a small model.
 fn refused(sections: &str) -> String {
     let model = r#""model": {"preset": "gpt2", "n_layer": 2}"#;
     let separator = if sections.is_empty() { "" } else { "," };

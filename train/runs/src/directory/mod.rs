@@ -155,7 +155,6 @@ impl RunDirectory {
         Self::resume_with(run, &saved, name, set, Some(checkpoint))
     }
 
-    /// Resumes with the configuration `name`, or else the saved one.
     fn resume_with(
         path: PathBuf,
         saved: &Path,

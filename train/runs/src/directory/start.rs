@@ -12,7 +12,6 @@ use super::RunDirectory;
 use crate::BadInput;
 use crate::checkpoint::{CONFIG, TOKENIZER};
 
-/// Folders that a start makes first.
 const PREPARED: [&str; 2] = [TOKENIZER, "data"];
 /// File with the results of a run, written when it ends.
 pub const SUMMARY: &str = "summary.json";

@@ -14,7 +14,6 @@ use super::super::gradients::{ANOTHER_FAILED, Sum, read};
 use crate::ranks::{Job, Ranks};
 
 pub(crate) struct Exact {
-    /// Each rank steps its own parameters and gets only their sums.
     shard: bool,
 }
 

@@ -16,7 +16,6 @@ use crate::ranks::{Job, Kept, Pairs, Ranks, SavedAt};
 type Buffers = BTreeMap<usize, exchange::OneBit>;
 
 pub(crate) struct OneBit {
-    /// First steps of the run with exact sums.
     warm_up: u64,
     /// Shared with the thread that sums.
     buffers: Arc<Mutex<Buffers>>,

@@ -27,9 +27,7 @@ use crate::ranks::{Kept, Pairs, Ranks, SavedAt};
 pub(crate) struct Periodic {
     settings: OuterStep,
     buffers: Vec<Outer>,
-    /// Momentum of a checkpoint, for parameters not begun yet.
     restored: VecDeque<Vec<f32>>,
-    /// The parameter that is stepped next.
     next: usize,
 }
 
@@ -78,7 +76,6 @@ impl Periodic {
         Ok((loss, if ranks.all(usable)? { norm } else { f32::NAN }))
     }
 
-    /// Remembers the weights that all ranks begin with.
     pub(super) fn start<B: AutodiffBackend>(&mut self, gpt: &Gpt<B>) -> anyhow::Result<()> {
         let mut start = Start { periodic: self, outcome: Ok(()) };
         gpt.visit(&mut start);
@@ -104,7 +101,6 @@ impl Periodic {
         (gpt, outcome.and_then(|()| self.end_outer_step()))
     }
 
-    /// Steps the next parameter, from all ranks' `weights`, into `weights`.
     fn step_next(&mut self, engine: &mut dyn Engine, weights: &mut [f32]) -> anyhow::Result<()> {
         let known = self.buffers.len();
         let buffer = self.buffers.get_mut(self.next);

@@ -17,7 +17,6 @@ use models::Gpt;
 use super::sum::Sum;
 use crate::ranks::{BackgroundSums, Job};
 
-/// Parameters whose sums are under way.
 pub(crate) struct OverlappedReduce<I: Backend> {
     pub(crate) sums: BackgroundSums,
     pub(crate) order: ReduceOrder,
@@ -29,17 +28,14 @@ pub(crate) struct OverlappedReduce<I: Backend> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ReduceOrder {
     pub(crate) ids: Vec<ParamId>,
-    /// Place of each parameter in the model.
     places: HashMap<ParamId, usize>,
     window: usize,
 }
 
-/// A parameter whose sum is under way.
 struct UnderWay<I: Backend> {
     id: ParamId,
     shape: Shape,
     device: I::Device,
-    /// Whether this rank gets the sum.
     returns: bool,
     bytes: u64,
     land: Land<I>,
@@ -79,7 +75,6 @@ fn ids(named: &[(String, ParamId, usize)]) -> Vec<ParamId> {
     named.iter().map(|(_, id, _)| *id).collect()
 }
 
-/// Names, ids and elements of parameters, in the model's order.
 #[derive(Default)]
 struct Named {
     path: Vec<String>,
@@ -117,7 +112,6 @@ impl<I: Backend> OverlappedReduce<I> {
         self.order.ids.get(self.next) == Some(&id)
     }
 
-    /// Whether all are submitted.
     pub(crate) fn are_out(&self) -> bool {
         self.next == self.order.ids.len()
     }
@@ -163,7 +157,6 @@ impl<I: Backend> Sum<'_, I> {
         Pairwise::of_sums(self.share, len, zeros).expect("as many as are held")
     }
 
-    /// Submits the remaining parameters and waits for all sums.
     pub(crate) fn submit_all(&mut self, gpt: &Gpt<Autodiff<I>>) {
         while self.reduce.as_ref().is_some_and(|reduce| !reduce.are_out()) {
             gpt.visit(&mut SubmitAll { sum: self });
@@ -183,7 +176,6 @@ impl<I: Backend> Sum<'_, I> {
     }
 }
 
-/// Puts a sum where the parameter is stepped.
 fn land<I: Backend, const D: usize>(
     sum: &mut Sum<'_, I>,
     id: ParamId,

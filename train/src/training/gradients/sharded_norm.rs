@@ -13,7 +13,6 @@ use super::sum::Sum;
 use crate::ranks::Ranks;
 
 impl<I: Backend> Sum<'_, I> {
-    /// The norm of all gradients as one vector, on every rank.
     pub(crate) fn sharded_norm(&mut self, gpt: &Gpt<Autodiff<I>>, ranks: &mut Ranks) -> anyhow::Result<f32> {
         let mut ids = Ids::default();
         gpt.visit(&mut ids);

@@ -23,7 +23,6 @@ pub(crate) struct Sum<'a, I: Backend> {
     pub(crate) host: Option<&'a mut HostPart>,
     /// The rank that steps each parameter, if ranks divide them.
     pub(crate) owners: &'a Owners,
-    /// Sums over ranks, if made during the backward pass.
     pub(crate) reduce: Option<OverlappedReduce<I>>,
     /// Bytes of gradients outside the host part: waiting, under way or complete.
     pub(crate) held: Held,
@@ -31,10 +30,8 @@ pub(crate) struct Sum<'a, I: Backend> {
     pub(crate) failure: Option<String>,
 }
 
-/// The micro-batch whose gradients arrive.
 #[derive(Default)]
 struct Current {
-    /// Earlier micro-batches of this process.
     added: u64,
     /// Rows that it names of an embedding by rows.
     named: Option<Arc<[u32]>>,
@@ -61,7 +58,6 @@ impl<'a, I: Backend> Sum<'a, I> {
         }
     }
 
-    /// Begins a micro-batch, which names these rows of the embedding.
     pub(crate) fn begin_micro_batch(&mut self, named: Option<Arc<[u32]>>) {
         self.current.named = named;
     }
@@ -99,18 +95,15 @@ impl<'a, I: Backend> Sum<'a, I> {
         self.share.world == 1 && self.ends()
     }
 
-    /// Whether the arriving micro-batch is this process's last one.
     fn ends(&self) -> bool {
         let range = self.share.range();
         self.current.added + 1 == range.end - range.start
     }
 
-    /// The host part, if it takes this parameter's gradients.
     pub(crate) fn host_of(&mut self, id: ParamId) -> Option<&mut HostPart> {
         self.host.as_deref_mut().filter(|host| host.has(id))
     }
 
-    /// Adds one parameter's gradient to the sums of its neighbours.
     fn add_one<const D: usize>(&mut self, id: ParamId, arrived: Tensor<I, D>) {
         let [before, after] =
             [self.current.added, self.current.added + 1].map(|added| self.share.held(added));
@@ -137,7 +130,6 @@ impl<'a, I: Backend> Sum<'a, I> {
         self.grads.register(id, sum);
     }
 
-    /// Takes this rank's sums of one parameter.
     pub(crate) fn take_rows<const D: usize>(&mut self, id: ParamId) -> anyhow::Result<Vec<Vec<f32>>> {
         match self.host_of(id) {
             Some(host) => Ok(host.leave(id)?),
@@ -145,7 +137,6 @@ impl<'a, I: Backend> Sum<'a, I> {
         }
     }
 
-    /// This rank's sums of one parameter, read from the device.
     fn rows_of<const D: usize>(&mut self, id: ParamId) -> anyhow::Result<Vec<Vec<f32>>> {
         let range = self.share.range();
         let parts = self.parts[..self.share.held(range.end - range.start)].iter_mut();
@@ -169,7 +160,6 @@ impl<'a, I: Backend> Sum<'a, I> {
 }
 
 impl<I: Backend> Sum<'_, I> {
-    /// The norm of all gradients as one vector, including those on the host.
     pub(crate) fn norm(&mut self, on_device: Option<f32>) -> anyhow::Result<f32> {
         match &mut self.host {
             None => Ok(on_device.unwrap_or_default()),
@@ -178,13 +168,11 @@ impl<I: Backend> Sum<'_, I> {
     }
 }
 
-/// Joins a norm on the device with squares on the host.
 pub(crate) fn together(on_device: Option<f32>, on_host: f64) -> f32 {
     let on_device = f64::from(on_device.unwrap_or_default());
     (on_device * on_device + on_host).sqrt() as f32
 }
 
-/// Bytes of gradients, and their peak.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     now: u64,

@@ -36,7 +36,6 @@ pub(super) struct Part<'a> {
     pub(super) directory: RunDirectory,
     /// The plan and the device's matmul FLOP/s, on rank 0 only.
     pub(super) planned: Option<(Plan, Option<f64>)>,
-    /// The device's counters before the run.
     pub(super) surveyed: Stats,
     pub(super) stop: Arc<AtomicBool>,
     pub(super) lost_ranks: LostRanks,
@@ -223,7 +222,6 @@ fn print_done(run: &Path, steps: u64, summary: Option<&String>) {
     }
 }
 
-/// Validation sequences, on rank 0 only.
 fn validation_windows(
     config: &Config,
     data: &Data,

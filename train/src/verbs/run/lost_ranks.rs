@@ -21,12 +21,10 @@ use crate::plan::{Machine, Plan};
 use crate::ranks::{Loss, Ranks};
 use crate::training::{Failed, computes_nothing};
 
-/// Losses that this process has seen.
 #[derive(Debug, Default)]
 pub(super) struct LostRanks {
     /// Whether the run has saved a checkpoint since these processes started; only rank 0 knows.
     saved: bool,
-    /// The last loss, until the restarted run has written it down.
     last: Option<Loss>,
 }
 
@@ -87,7 +85,6 @@ impl LostRanks {
         Ok(())
     }
 
-    /// Writes the last loss to the journal, after the start that followed it.
     pub(super) fn write_down(
         &mut self,
         step: u64,

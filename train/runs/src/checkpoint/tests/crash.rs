@@ -41,7 +41,6 @@ fn a_process_killed_at_any_moment_leaves_whole_checkpoints_only() {
     let module = module_path!().split_once("::").expect("a module of the crate").1;
     let mut in_the_middle = 0;
     for kill in 0..suite::size().pick(15, 60, 300) {
-        // The first kill always hits a save.
         let stopped = (kill == 0).then(|| run.path().join("stopped"));
         File::create(&promised).expect("a file");
         let mut child = Command::new(std::env::current_exe().expect("this test's own path"))
@@ -75,7 +74,6 @@ fn a_process_killed_at_any_moment_leaves_whole_checkpoints_only() {
     assert!(in_the_middle > 0, "no save was cut off");
 }
 
-/// Continues after the last saved step. Every step is saved twice.
 #[test]
 #[ignore = "is started and killed by another test"]
 fn saves_until_it_is_killed() {

@@ -40,7 +40,6 @@ impl Refusals {
         }
     }
 
-    /// Refuses settings under which one bit per element would save nothing.
     fn one_bit(&mut self, Config { ranks, train, memory, .. }: &Config) {
         if memory.shard {
             let text = "`memory.shard` sends whole weights in every step, so `ranks.exchange` = \"one_bit\" saves next to nothing; \
