@@ -85,6 +85,7 @@ impl Pretrained {
             self = self.add_chat_tokens()?;
         }
         if self.added > 0 && name == saved && !config.data.indexes.is_empty() {
+            // Indexes given by `--set` are kept.
             if !set.iter().any(|given| given.trim_start().starts_with("data.indexes")) {
                 config.data.indexes.clear();
                 self.drops_indexes = true;
