@@ -1,8 +1,8 @@
 //! Checks whether spilling changes a number on this GPU, and its cost. The target needs no compiler.
 //!
 //! ```sh
-//! |cargo xtask gpu-check          # builds this and says where to carry it
-//! |gpu_check --budgets 100%,50%,25% --json
+//! cargo xtask gpu-check          # builds this and says where to carry it
+//! gpu_check --budgets 100%,50%,25% --json
 //! ```
 //!
 //! Each program runs twice on the plain backend, which shows whether it is deterministic. Then it runs offloaded,
