@@ -40,7 +40,9 @@ pub struct Mpi {
     world: usize,
     piece: usize,
     calls: u64,
+    /// Whether a call has failed in this world.
     broken: bool,
+    /// Whether all ranks that were started are alive.
     whole: bool,
     waiting: Waiting,
 }

@@ -45,9 +45,11 @@ impl Part {
 pub(super) struct Demand {
     /// In the order in which they stay on the device.
     pub(super) parts: Vec<Part>,
+    /// Upper estimate of the largest single operation's bytes.
     pub(super) floor: u64,
     /// Bytes of an update that is one operation if the budget holds it; otherwise it is split.
     one_pass_update: u64,
+    /// Lower bound of the largest single operation's bytes.
     pub(super) least: u64,
     pub(super) placement: Placement,
     pub(super) exchanged: Exchanged,

@@ -67,8 +67,9 @@ pub(crate) struct Plan {
     ranks: RanksSection,
     /// Seconds of a rank's share of a step at the machine's matmul speed, without spilling.
     pub(crate) compute_seconds: Option<f64>,
+    /// Step time as a multiple of `compute_seconds` if arithmetic hides all copies.
     pub(crate) slowdown_hidden: Option<f64>,
-    /// Multiple of `compute_seconds` if each copy is waited for.
+    /// The same if each copy is waited for.
     pub(crate) slowdown_waiting: Option<f64>,
     /// Tokens per step above which arithmetic can hide this traffic.
     pub(crate) break_even_tokens: Option<u64>,

@@ -23,8 +23,9 @@ const TENSORS_PER_DECODING: u64 = 2;
 pub(super) struct Placement {
     pub(super) on_device: u64,
     with_two_moments: u64,
+    /// Parameters stepped on the host, in f32 on the device.
     pub(super) wide: u64,
-    /// Stepped on the host, in bf16 on the device.
+    /// The same, in bf16 on the device.
     pub(super) narrow: u64,
     /// Wide parameters of an embedding by rows.
     table: u64,

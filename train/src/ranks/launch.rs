@@ -144,6 +144,7 @@ pub(crate) fn launch(
 
 struct Restart {
     run: RunDirectory,
+    /// The step of its latest checkpoint before this command.
     before: Option<u64>,
 }
 

@@ -65,6 +65,7 @@ impl<E: Watched> Metered for Counted<E> {
 pub(crate) struct Spent {
     /// Bytes, calls and the time within them, background sums included.
     pub(crate) costs: Costs,
+    /// Time for which the training thread waited.
     pub(crate) stood: Duration,
 }
 

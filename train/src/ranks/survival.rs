@@ -43,6 +43,7 @@ impl Ranks {
         self.survives
     }
 
+    /// Remembers a failure.
     pub(super) fn heard<T, E>(&mut self, outcome: Result<T, E>) -> Result<T, E> {
         if outcome.is_err() {
             self.failed = Some(FailedCall::Other);
@@ -50,6 +51,7 @@ impl Ranks {
         outcome
     }
 
+    /// Remembers the failure of a vote.
     pub(super) fn agreed<T>(&mut self, outcome: exchange::Result<T>) -> exchange::Result<T> {
         if outcome.is_err() {
             self.failed = Some(FailedCall::Vote);
@@ -76,6 +78,7 @@ impl Ranks {
             (self.rank, self.world) = place;
             let alive = match self.gathered(&(own as u64).to_le_bytes()) {
                 Ok(alive) => alive,
+                // Another rank was lost meanwhile.
                 Err(_) if self.failed.is_some() => continue,
                 Err(error) => return Err(error),
             };

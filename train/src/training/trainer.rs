@@ -129,6 +129,7 @@ impl<I: Offloadable> Trainer<I> {
                 return Ok(ending);
             }
         }
+
         // A checkpoint of the last step was resumed.
         self.between_steps(Due::at_the_end(&self.session.config), events)?;
         Ok(Ending::Done)
