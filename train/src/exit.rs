@@ -36,6 +36,7 @@ impl Ending {
         }
     }
 
+    /// `None` after an error.
     pub(crate) fn from_exit_code(code: i32) -> Option<Self> {
         [Self::Done, Self::Interrupted, Self::Diverged]
             .into_iter()

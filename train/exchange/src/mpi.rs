@@ -70,6 +70,7 @@ impl Mpi {
         Ok(engine)
     }
 
+    /// A world of one until its place is found.
     fn over(library: Library, piece: usize) -> Self {
         Self {
             communicator: library.world,
@@ -104,6 +105,7 @@ impl Mpi {
     pub fn watchdog(&self, limit: Duration) -> Watchdog {
         let abort = self.library.abort();
         Watchdog::start(self.waiting(), limit, move |overdue| {
+            // One write, since `mpirun` mixes the output of ranks.
             _ = std::io::stderr().write_all(format!("error: {overdue}; ending this run\n").as_bytes());
             // `mpirun` of release 5 may hang if all ranks abort at once. The first call ends the others' processes.
             std::thread::sleep(Duration::from_millis(500) * overdue.rank.min(20) as u32);

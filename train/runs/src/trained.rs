@@ -51,6 +51,7 @@ impl Trained {
         let learned = Config::load(&saved, &[])?;
         let mut config = match name {
             Some(name) if from.is_some() => Config::load(name, set)?,
+            // A run found by its name uses its saved configuration.
             _ => Config::load(&saved, set)?,
         };
 

@@ -13,6 +13,7 @@ use crate::checkpoint::WEIGHTS;
 pub fn load<B: Backend>(folder: &Path, wanted: &GptConfig, device: &B::Device) -> anyhow::Result<Gpt<B>> {
     tables_fit(wanted)?;
     let path = folder.join(WEIGHTS);
+    // The compute type may differ from that in training.
     let stored = GptConfig { compute: wanted.compute, ..models::weights::native_config(&path)? };
     if stored != *wanted {
         return Err(BadInput(format!(

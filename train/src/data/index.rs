@@ -92,6 +92,7 @@ fn build_own(own: &IndexEntry, stop: &AtomicBool) -> anyhow::Result<()> {
     })
 }
 
+/// Also returns the number of pieces reused from an earlier build.
 pub(crate) fn build_index(build: &IndexBuild, stop: &AtomicBool) -> anyhow::Result<(IndexManifest, u64)> {
     let mut bar = StepBar::new();
     let mut reused = 0;

@@ -70,6 +70,7 @@ pub(super) struct Work {
 }
 
 impl Key {
+    /// `None` if the program's file cannot be found.
     pub(super) fn new(place: &Place, work: Work) -> Option<Self> {
         let is_named = |name: &str| VARIABLES.iter().any(|beginning| name.starts_with(beginning));
         let variables = env::vars_os().map(|(name, value)| [name, value]);

@@ -49,6 +49,7 @@ pub(crate) struct DescribedMachine {
     host_bytes: u64,
     link: Option<f64>,
     disk: Option<f64>,
+    /// FLOP/s of f32 factors, and of narrower ones.
     arithmetic: Option<[f64; 2]>,
 }
 

@@ -16,7 +16,9 @@ pub(crate) struct Machine {
     pub(crate) shares_host: bool,
     /// Speed of the link in one direction while the other is idle.
     pub(crate) link_bytes_per_second: Option<f64>,
+    /// Measured FLOP/s of a dense matmul on this device.
     pub(crate) flops_per_second: Option<f64>,
+    /// Free host memory per process.
     pub(crate) host_free: Option<u64>,
     pub(crate) host_budget: Option<u64>,
     /// 0 without a disk.

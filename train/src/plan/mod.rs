@@ -75,6 +75,7 @@ pub(crate) struct Plan {
     pub(crate) break_even_tokens: Option<u64>,
     /// First blocks stepped on the device while the optimizer is on the host.
     pub(crate) device_blocks: usize,
+    /// Includes waiting gradients and weights.
     pub(crate) optimizer_host_bytes: u64,
     /// Bytes of optimizer state on the disk; a few chunks at a time are in host memory.
     pub(crate) optimizer_disk_bytes: u64,
@@ -95,6 +96,7 @@ pub(crate) struct Plan {
     /// Includes the device's bytes if both are the same memory.
     pub(crate) host_bytes: u64,
     pub(crate) checkpoint_bytes: u64,
+    /// The most at once, including the one being written.
     pub(crate) checkpoints: u64,
     /// Upper limit; `None` without an index or for a text of unknown size.
     pub(crate) index_bytes: Option<u64>,

@@ -33,6 +33,7 @@ impl Scale {
         Self::exact(low - room, high + room)
     }
 
+    /// 0 at the low end, 1 at the high end.
     pub(super) fn place(&self, value: f64) -> f64 {
         let value = if self.logarithmic { value.log10() } else { value };
         (value - self.low) / (self.high - self.low)

@@ -99,6 +99,7 @@ impl<I: Backend> Learner<Autodiff<I>> {
         losses
     }
 
+    /// Returns the micro-batch's share of the loss.
     fn forward_backward(&self, batch: Batch<I>, options: &PassOptions, sum: &mut Sum<'_, I>) -> Tensor<I, 1> {
         let kernels = Lean(Chunks::default());
         let mut tape = TapeLock::hold();

@@ -101,6 +101,7 @@ impl<'r> ShardGather<'r> {
         (elements * size_of::<f32>()) as u64
     }
 
+    /// Fetches the rest, so that no other rank waits.
     pub(super) fn end(mut self) -> anyhow::Result<()> {
         while let Some(remote) = self.remote.get(self.next) {
             let key = remote.key.clone();
@@ -109,6 +110,7 @@ impl<'r> ShardGather<'r> {
         Ok(())
     }
 
+    /// Sends this rank's tensors in the order in which rank 0 fetches them.
     pub(super) fn send_shards<I: Managed, B: Backend>(
         self,
         optimizer: &Optimizer<I>,

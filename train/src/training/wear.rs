@@ -81,6 +81,7 @@ impl Wear {
     }
 }
 
+/// Bytes written according to the journal, and those of its last step.
 fn told_in(run: &Path) -> anyhow::Result<[u64; 2]> {
     let path = run.join(journal::FILE);
     let [mut written, mut step] = [0; 2];

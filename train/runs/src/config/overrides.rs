@@ -30,6 +30,7 @@ impl Overrides {
     }
 }
 
+/// Returns the outermost changed key.
 fn assign(given: &str, tree: &mut Map<String, Value>) -> Result<String, String> {
     let form = "write it as section.key=value";
     let (path, value) = given.split_once('=').ok_or(form)?;

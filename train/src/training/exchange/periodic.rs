@@ -27,6 +27,7 @@ use crate::ranks::{Kept, Pairs, Ranks, SavedAt};
 pub(crate) struct Periodic {
     settings: OuterStep,
     buffers: Vec<Outer>,
+    /// Momentum of a checkpoint, for parameters not begun yet.
     restored: VecDeque<Vec<f32>>,
     next: usize,
 }

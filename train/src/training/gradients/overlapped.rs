@@ -36,6 +36,7 @@ struct UnderWay<I: Backend> {
     id: ParamId,
     shape: Shape,
     device: I::Device,
+    /// Whether this rank gets the sum.
     returns: bool,
     bytes: u64,
     land: Land<I>,

@@ -222,6 +222,7 @@ fn print_done(run: &Path, steps: u64, summary: Option<&String>) {
     }
 }
 
+/// Only rank 0 evaluates.
 fn validation_windows(
     config: &Config,
     data: &Data,

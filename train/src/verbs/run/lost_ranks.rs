@@ -25,6 +25,7 @@ use crate::training::{Failed, computes_nothing};
 pub(super) struct LostRanks {
     /// Whether the run has saved a checkpoint since these processes started; only rank 0 knows.
     saved: bool,
+    /// Until the restarted run has written it down.
     last: Option<Loss>,
 }
 
