@@ -104,6 +104,7 @@ struct Training<'a> {
     args: &'a Args,
     directory: RunDirectory,
     ranks: Ranks,
+    /// Ranks of the plan, and those on this host.
     shared: [usize; 2],
     stop: Arc<AtomicBool>,
 }

@@ -151,6 +151,12 @@ impl Tiny {
         status.code()
     }
 
+    /// Waits for a run that must succeed; returns its digests.
+    pub(crate) fn bits_at_end(&self, child: &mut Child, out: &str) -> [String; 2] {
+        assert_eq!(self.ended(child, out), Some(0), "{}", self.log(out));
+        self.saved_bits(out)
+    }
+
     pub(crate) fn saved_bits(&self, out: &str) -> [String; 2] {
         let summary = fs::read(self.join(out).join("summary.json")).expect("it has ended");
         bits(&serde_json::from_slice(&summary).expect("JSON"))
@@ -503,8 +509,7 @@ fn a_run_with_repeatedly_killed_ranks_ends_with_the_bits_of_an_undisturbed_one()
         killed.extend(processes);
     }
 
-    assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.log("run"));
-    assert_eq!(tiny.saved_bits("run"), whole);
+    assert_eq!(tiny.bits_at_end(&mut child, "run"), whole);
     let restarts = tiny.log("run").matches("resumes from its last checkpoint").count();
     println!("{restarts} restarts");
     assert!(restarts > 0, "no rank was killed in time");
@@ -650,7 +655,7 @@ mod gate {
             tiny.start(command.args(on("2")).args(["--restarts", "1", "--rank-timeout", "15"]), "run");
         let frozen = tiny.processes("run")[0];
         signal(Signal::STOP, frozen);
-        assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.log("run"));
+        assert_eq!(tiny.bits_at_end(&mut child, "run"), whole);
 
         let said = tiny.log("run");
         for expected in ["rank 0 did not arrive", "resumes from its last checkpoint", "resuming after step "]
@@ -658,7 +663,6 @@ mod gate {
             assert!(said.contains(expected), "{expected} is missing in {said}");
         }
         assert!(!processes_in(tiny.path()).contains(&frozen), "it is still there");
-        assert_eq!(tiny.saved_bits("run"), whole);
     }
 
     /// Once it has saved; before, it restarts from the named checkpoint even if a later one exists.
