@@ -22,7 +22,7 @@ pub struct TextGenerator<'a, B: Backend> {
     pub sampling: Sampling,
     /// Maximum number of new tokens per text.
     pub max_new_tokens: usize,
-    /// Strings that end a text and are not part of it.
+    /// Strings that end a text and are cut off.
     pub stop: &'a [String],
     /// Indexed texts for a model with `longest_match`.
     pub lookup: Option<&'a dyn Lookup>,

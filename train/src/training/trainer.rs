@@ -197,7 +197,7 @@ impl<I: Offloadable> Trainer<I> {
         Ok(true)
     }
 
-    /// Evaluates, samples and saves what is due, on rank 0; the others send their part of a checkpoint.
+    /// Evaluates, samples and saves on rank 0; the others send their part of a checkpoint.
     fn between_steps(&mut self, due: Due, events: &mut Events<I>) -> anyhow::Result<()> {
         self.look_after_save();
         let is_done = due.ending == Some(Ending::Done);
