@@ -1,13 +1,12 @@
 //! The backend that all examples run on, by feature.
 
-/// CUDA with feature `cuda`, else Vulkan, Metal or WebGPU with `wgpu`, else the CPU, whose memory then stands in for a
-/// device's.
+/// CUDA.
 #[cfg(feature = "cuda")]
 pub type Inner = burn::backend::Cuda;
-/// See above.
+/// Vulkan, Metal or WebGPU.
 #[cfg(all(feature = "wgpu", not(feature = "cuda")))]
 pub type Inner = burn::backend::Wgpu;
-/// See above.
+/// The CPU, whose memory stands in for a device's.
 #[cfg(not(any(feature = "cuda", feature = "wgpu")))]
 pub type Inner = burn::backend::Flex;
 

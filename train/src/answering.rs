@@ -1,4 +1,4 @@
-//! Loads trained models for programs that answer many requests at once, such as the crate `serve`.
+//! Loads trained models for programs that answer many requests at once, such as `serve`.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl Default for Batching {
 impl Batching {
     /// An empty batch of `gpt`.
     pub fn batch<B: Backend>(self, gpt: &Gpt<B>, lookup: Option<Arc<dyn Lookup>>) -> Continuous<'_, B> {
-        // Room for one context per slot, for running and ended answers together.
+        // One context per slot, for running and ended answers together.
         let keep = self.slots.saturating_mul(gpt.config().n_positions);
         Continuous::new(gpt, self.prompt_piece, keep).looking_up(lookup)
     }
@@ -47,7 +47,7 @@ pub struct Loaded<'a> {
     pub stats: Box<dyn Fn() -> Stats + Send + Sync>,
 }
 
-/// A caller's use of a [`Loaded`] model. As a type parameter it would compile the model again for each caller.
+/// A caller's use of a [`Loaded`] model. A type parameter would compile the model again for each caller.
 pub type Use<'a> = Box<dyn FnOnce(Loaded<'_>) -> anyhow::Result<()> + 'a>;
 
 /// Loads a checkpoint's weights to `device` and calls `then` with the model.

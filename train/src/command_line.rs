@@ -87,6 +87,7 @@ pub fn main() -> ExitCode {
         Verb::Index(IndexVerb::Build(args)) => index::build(&args).map(done),
         Verb::Index(IndexVerb::Inspect(args)) => index::inspect(&args).map(done),
     };
+
     match done {
         Ok(ending) => ending.code(),
         Err(error) => {

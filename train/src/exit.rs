@@ -36,7 +36,7 @@ impl Ending {
         }
     }
 
-    /// The ending that another process of this program reports; `None` after an error.
+    /// `None` after an error.
     pub(crate) fn from_exit_code(code: i32) -> Option<Self> {
         [Self::Done, Self::Interrupted, Self::Diverged]
             .into_iter()
@@ -55,7 +55,6 @@ pub(crate) fn code_of(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(if is_bad_input(error) { 2 } else { 1 })
 }
 
-/// Whether the user can avoid the error with other input.
 pub(crate) fn is_bad_input(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.is::<BadInput>()
@@ -88,7 +87,7 @@ fn names_a_wrong_budget(error: &OffloadError) -> bool {
     )
 }
 
-/// Whether the index belongs to something else, as opposed to being damaged.
+/// Whether the index belongs to another text or program, rather than being damaged.
 fn is_the_wrong_one(problem: &IndexProblem) -> bool {
     matches!(
         problem,

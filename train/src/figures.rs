@@ -1,6 +1,5 @@
-//! Formatting of numbers for people.
+//! Formats numbers for people.
 
-/// A number with a comma every three digits.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -41,7 +40,6 @@ pub(crate) fn si(value: f64, unit: &str) -> String {
     format!("{value:.digits$} {prefix}{unit}")
 }
 
-/// The date in UTC, from seconds since 1970.
 pub(crate) fn date(seconds: u64) -> String {
     // Years start in March here, so a leap day is a year's last day. All eras of 400 years are equal.
     let days = seconds / 86_400 + 719_468;

@@ -9,7 +9,7 @@ use anyhow::Context;
 
 use crate::progress::terminal;
 
-/// Makes a write beyond the file size limit fail like any other write instead of killing the process.
+/// A write beyond the file size limit then fails instead of killing the process.
 #[cfg(unix)]
 pub(crate) fn survive_file_limits() {
     let seen = Arc::new(AtomicBool::new(false));
@@ -35,7 +35,7 @@ pub(crate) fn flag(said: &'static str) -> anyhow::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Sets `flag` also when the launcher of several processes forwards a request to stop.
+/// Sets `flag` also when the launcher forwards a request to stop.
 #[cfg(unix)]
 pub(crate) fn hear_launcher(flag: &Arc<AtomicBool>) -> anyhow::Result<()> {
     signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(flag))
@@ -49,8 +49,7 @@ pub(crate) fn hear_launcher(_: &Arc<AtomicBool>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A flag for ending a single answer. Unset, Ctrl-C sets it and so ends the answer. Set, between answers or after the
-/// first Ctrl-C, Ctrl-C ends the program as by default.
+/// A flag for ending a single answer. Ctrl-C sets it, or ends the program if it is set already (between answers).
 #[cfg(unix)]
 pub(crate) fn answer_flag() -> anyhow::Result<Arc<AtomicBool>> {
     use signal_hook::{consts::SIGINT, flag};
@@ -67,8 +66,8 @@ pub(crate) fn answer_flag() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(Arc::default())
 }
 
-/// Exits without cleanup, since other threads are still at work. Files are written aside and renamed, so none is left
-/// half written.
+/// Exits without cleanup, since other threads are at work. Files are renamed when complete, so none is left half
+/// written.
 #[cfg(unix)]
 fn end_at_once() -> ! {
     signal_hook::low_level::exit(1)

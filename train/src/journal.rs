@@ -26,7 +26,6 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Keeps the lines of an earlier part up to and including step `kept`.
     pub(crate) fn open(run: &Path, kept: u64) -> anyhow::Result<Self> {
         let path = run.join(FILE);
         let mut seconds = 0.0;
@@ -49,6 +48,7 @@ impl Journal {
             }
             OpenOptions::new().create(true).append(true).open(&path)
         };
+
         let file = attempt().with_context(|| format!("opening {}", path.display()))?;
         Ok(Self { path, file, seconds, torn: false })
     }
@@ -96,6 +96,7 @@ mod tests {
                 )
                 .expect("written");
         }
+
         fs::write(
             run.path().join(FILE),
             [fs::read(run.path().join(FILE)).unwrap(), b"{\"kind\":".to_vec()].concat(),
@@ -103,6 +104,7 @@ mod tests {
         .expect("torn");
         let mut journal = Journal::open(run.path(), 2).expect("a file");
         assert_eq!(journal.seconds().to_bits(), 15f64.to_bits());
+
         journal.write("step", &serde_json::json!({ "step": 3 })).expect("written");
         let text = fs::read_to_string(run.path().join(FILE)).expect("text");
         assert_eq!(

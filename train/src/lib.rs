@@ -1,6 +1,6 @@
-//! The trainer as a library: its command line, and [`answering`] for programs that serve trained models.
+//! The trainer's command line, and [`answering`] for programs that serve trained models.
 //!
-//! Both are compiled here for every runtime, so a program that calls them need not compile Burn again.
+//! Both are compiled here for every runtime, so callers need not compile Burn again.
 
 pub mod answering;
 mod command_line;

@@ -1,7 +1,7 @@
-//! The machine of a run: memory, disk, and measured speeds of link, arithmetic and disk.
+//! The machine of a run: memory, disk, and measured speeds.
 //!
-//! Measured speeds change predicted times only. Placements and refusals follow from bytes, so a busy machine changes no
-//! number (`measured_speeds_change_times_but_no_placement`).
+//! Speeds change predicted times only. Placements and refusals follow from bytes, so a busy machine changes no number
+//! (`measured_speeds_change_times_but_no_placement`).
 
 mod key;
 mod speed_cache;
@@ -26,15 +26,13 @@ use speed_cache::Speeds;
 
 pub(crate) use speed_cache::Measuring;
 
-/// Seconds of a measurement: long enough that one wait and the clock's resolution do not count.
+/// Seconds of a measurement; one wait and the clock's resolution are negligible.
 const MEASURED: f64 = 0.05;
-/// The most matmuls queued before the one wait.
 const QUEUED: f64 = 64.0;
-/// Measurements of each matrix size; the best one counts, since other programs disturb some.
+/// The best measurement of each size counts, since other programs disturb some.
 const ATTEMPTS: usize = 5;
 
-/// Asks the operating system and the device. Speeds are measured, or read from an earlier measurement. The run has
-/// `ranks` ranks, of which `ranks_here` are on this host.
+/// Asks the operating system and the device. Speeds are measured, or cached. Of `ranks`, `ranks_here` are on this host.
 pub(crate) fn survey<I: Offloadable>(
     device: &I::Device,
     place: &Place,
@@ -48,14 +46,16 @@ pub(crate) fn survey<I: Offloadable>(
         0 => disk_share(config, ranks_here)?,
         taken => taken,
     };
+
     let work = Work::new(place, config);
     let measure = || measured::<I>(device, place, config, &work);
     let (speeds, measurement) = if computes_nothing() {
-        // In a dry run a matmul computes nothing and takes no time.
+        // In a dry run a matmul takes no time.
         (Speeds::default(), None)
     } else {
         speed_cache::speeds(speed_cache::file().as_deref(), Key::new(place, work.clone()), measuring, measure)
     };
+
     Ok(Machine {
         device: place.name.clone(),
         device_total: place.memory.map(|memory| memory.total),
@@ -75,15 +75,15 @@ fn measured<I: Offloadable>(device: &I::Device, place: &Place, config: &Config, 
     let link_bytes_per_second =
         if place.shares_host { Some(host_copy()) } else { link::<Offload<I>>(device, work.copied) };
     let flops_per_second = arithmetic::<Offload<I>>(device, &work.sides, work.compute);
-    // A failed measurement gives no number. This takes its error from the device, so the run does not fail by it.
+    // Takes a failed measurement's error from the device, so that the run does not get it.
     let _failed = Offload::<I>::sync(device);
-    // The plan is compared with the run's own peaks, and the memory used here is free again.
+    // The plan is compared with the run's own peaks.
     trim::<I>(device);
     reset_peaks::<I>(device);
     Speeds { flops_per_second, link_bytes_per_second, disk_bytes_per_second: disk_speeds(config) }
 }
 
-/// The part of the machine that decides where a run's state is: budgets and ranks. It does not vary between calls.
+/// Budgets and ranks, which decide where a run's state is. They do not vary between calls.
 pub(crate) fn budgets<I: Offloadable>(device: &I::Device, place: &Place, ranks: usize) -> Machine {
     let tiers = stats::<I>(device);
     Machine {
@@ -96,7 +96,7 @@ pub(crate) fn budgets<I: Offloadable>(device: &I::Device, place: &Place, ranks: 
     }
 }
 
-/// Bytes written for a measurement: enough for the speed of large blocks, and too few to wear out a drive.
+/// Enough for the speed of large blocks, and too few to wear out a drive.
 const WRITTEN_ONCE: usize = 64 << 20;
 
 /// `None` without a disk or without room for the measurement.
@@ -105,7 +105,6 @@ fn disk_speeds(config: &Config) -> Option<[f64; 2]> {
     Some([speed.write, speed.read])
 }
 
-/// Disk bytes that each of the ranks on this host may take, before any has taken some.
 fn disk_share(config: &Config, ranks_here: usize) -> anyhow::Result<u64> {
     let Some((folder, part)) = config.memory.disk_part() else { return Ok(0) };
     let free =
@@ -126,13 +125,12 @@ fn disk_share(config: &Config, ranks_here: usize) -> anyhow::Result<u64> {
     Ok(all / ranks_here as u64)
 }
 
-/// Bytes that a program may write where `path` is or will be.
 fn free_disk(path: &Path) -> Option<u64> {
     let path = std::path::absolute(path).ok()?;
     path.ancestors().find(|folder| folder.exists()).and_then(|folder| free_bytes(folder).ok())
 }
 
-/// The best FLOP/s of matmuls over all `sides`, in the run's own type. Many are queued and waited for once.
+/// The best FLOP/s of matmuls over all `sides` in the run's type. Many are queued and waited for once.
 fn arithmetic<B: Backend>(device: &B::Device, sides: &[usize], compute: Compute) -> Option<f64> {
     let mut reached: Option<f64> = None;
     let mut smaller = None;
@@ -141,7 +139,7 @@ fn arithmetic<B: Backend>(device: &B::Device, sides: &[usize], compute: Compute)
         if expected > MEASURED {
             break;
         }
-        // The first matmul of a shape waits until its kernel is chosen and compiled.
+        // The first matmul of a shape waits for its kernel.
         let once = || products::<B>(device, side, compute, 1);
         let Some(seconds) = once().and_then(|_| once()) else { break };
         let queued = (MEASURED / seconds.max(1e-9)).clamp(1.0, QUEUED) as usize;
@@ -174,13 +172,13 @@ fn products<B: Backend>(device: &B::Device, side: usize, compute: Compute, count
     Some(begun.elapsed().as_secs_f64())
 }
 
-/// Bytes per second of a copy within host memory, larger than the CPU's caches. Blocks on the CPU move at this speed.
+/// Bytes per second of a copy within host memory, the speed of blocks on the CPU; larger than the caches.
 fn host_copy() -> f64 {
     const BYTES: usize = 64 << 20;
     let from = vec![1_u8; BYTES];
     let mut to = vec![0_u8; BYTES];
     let mut best = f64::INFINITY;
-    // The first copy includes page faults, which blocks that move repeatedly do not have.
+    // The first copy includes page faults.
     for _ in 0..3 {
         let begun = Instant::now();
         to.copy_from_slice(&from);

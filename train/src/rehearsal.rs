@@ -1,8 +1,7 @@
 //! A rehearsal: the memory requests of one step of a run, recorded in a dry run.
 //!
-//! The dry run is a separate process of this program, always on the CPU. It computes nothing, so any shape takes
-//! seconds to minutes and almost no memory. Memory follows from the shape alone, so the text is one that needs no
-//! preparation.
+//! The dry run is a process of this program on the CPU. It computes nothing, so any shape takes seconds to minutes and
+//! almost no memory. Memory follows from the shape alone, so any text will do.
 
 use std::io::Write;
 use std::path::Path;
@@ -17,7 +16,7 @@ use runs::config::{
 };
 use tempfile::TempDir;
 
-/// The first step creates the moments, and two more have to be equal.
+/// The first step creates the moments, and two more must be equal.
 const STEPS: u64 = 3;
 
 /// A vocabulary of bytes with the control tokens of conversations.
@@ -43,6 +42,7 @@ fn run_dry(folder: &TempDir, config: &Path, trace: &Path) -> anyhow::Result<()> 
     for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("OFFLOAD_")) {
         command.env_remove(name);
     }
+
     let output = command
         .args(["run", "--device", "cpu", "--config"])
         .arg(config)
@@ -50,7 +50,7 @@ fn run_dry(folder: &TempDir, config: &Path, trace: &Path) -> anyhow::Result<()> 
         .arg(folder.path().join("run"))
         .env("OFFLOAD_DRY_RUN", "1")
         .env("OFFLOAD_TRACE", trace)
-        // Fresh mapped memory costs nothing until it is touched; glibc's heap would clear its memory.
+        // Fresh mapped memory costs nothing until touched; glibc's heap would be cleared.
         .env("MALLOC_MMAP_THRESHOLD_", "65536")
         .stdin(Stdio::null())
         .output()
@@ -60,12 +60,12 @@ fn run_dry(folder: &TempDir, config: &Path, trace: &Path) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// `config` with a few steps of any text, without limits, evaluations, samples and checkpoints.
+/// `config` with a few steps, without limits, evaluations, samples and checkpoints.
 fn shortened(config: &Config, text: &Path) -> Config {
     let mut config = config.clone();
     config.train.steps = STEPS;
     config.train.schedule.warmup = 0;
-    // With an embedding by rows, other batches name more or fewer rows, and the steps would differ.
+    // With an embedding by rows, other batches name other numbers of rows.
     config.train.overfit_one_batch = true;
     config.ranks = RanksSection::default();
     config.eval = EvalSection { every: 0, sequences: Some(1), sample_every: 0, ..EvalSection::default() };
@@ -95,7 +95,7 @@ fn shortened(config: &Config, text: &Path) -> Config {
     config
 }
 
-/// Writes a text of two characters: one sequence for training and one for validation.
+/// A text of two characters: one sequence for training and one for validation.
 fn write_text(path: &Path, sequence: usize) -> std::io::Result<()> {
     let mut file = fs::File::create(path)?;
     file.write_all(&b"ab".repeat(2 * sequence + 2))

@@ -28,7 +28,7 @@ pub(crate) struct Summary {
     steps: u64,
     tokens: u64,
     seconds: f64,
-    /// Median over this process's steps without the first, which waits for kernels to be chosen and compiled.
+    /// Median over this process's steps without the first, which waits for kernels.
     step_ms_median: Option<f64>,
     tokens_per_second: Option<f64>,
     loss: Option<f32>,
@@ -40,17 +40,14 @@ pub(crate) struct Summary {
     peak_host_bytes: u64,
     bytes_out: u64,
     bytes_in: u64,
-    /// Bytes that the trainer itself reads from the device.
     bytes_read: u64,
-    /// Bytes that the trainer itself writes to the device.
     bytes_written: u64,
-    /// Bytes written to the disk, and read from it.
     bytes_to_disk: u64,
     bytes_from_disk: u64,
     /// Bytes over the link in this process's steps, including a host optimizer's.
     step_bytes_out: u64,
     step_bytes_in: u64,
-    /// Medians over this process's steps without the first: all bytes over the link, then those of spilled tensors.
+    /// Medians over the same steps: all bytes over the link, then those of spilled tensors.
     bytes_out_median: Option<u64>,
     bytes_in_median: Option<u64>,
     spilled_out_median: Option<u64>,
@@ -61,7 +58,7 @@ pub(crate) struct Summary {
     left_ahead: u64,
     brought_ahead: u64,
     brought_in_vain: u64,
-    /// Operations that matched the prediction from an earlier step, and times that they did not.
+    /// Operations that matched the prediction from an earlier step, and mismatches.
     foretold: u64,
     diverged: u64,
     stall_seconds: f64,
@@ -69,7 +66,6 @@ pub(crate) struct Summary {
     saves: u64,
     saves_waited_seconds: f64,
     largest_launch: u64,
-    /// The planned speed, per direction: measured by this or an earlier start.
     pub(crate) link_bytes_per_second: Option<f64>,
     device_budget: Option<u64>,
     pub(crate) quiz: Option<QuizScore>,
@@ -196,12 +192,15 @@ impl fmt::Display for Summary {
         if let Some(rate) = self.tokens_per_second {
             write!(f, ", {rate:.0} tokens/s")?;
         }
+
         if let (Some(loss), Some(val)) = (self.loss, self.val_loss) {
             write!(f, "\nloss {loss:.4}, validation loss {val:.4}")?;
         }
+
         if let Some(bits) = self.bits_per_byte {
             write!(f, ", {bits:.4} bits per byte")?;
         }
+
         let budget = self.device_budget.map_or("no budget".to_owned(), |budget| Bytes(budget).to_string());
         write!(
             f,
@@ -213,15 +212,18 @@ impl fmt::Display for Summary {
             Bytes(self.bytes_out),
             Bytes(self.bytes_in)
         )?;
+
         if self.bytes_to_disk > 0 {
             let (written, read) = (Bytes(self.bytes_to_disk), Bytes(self.bytes_from_disk));
             write!(f, "\n{written} were written to the disk and {read} read from it")?;
         }
+
         if self.saves > 0 {
             let (saves, waited) = (self.saves, duration(self.saves_waited_seconds));
             let plural = if saves == 1 { "" } else { "s" };
             write!(f, "\ntraining waited {waited} for {saves} checkpoint{plural}")?;
         }
+
         if let Some(quiz) = self.quiz {
             write!(f, "\n{quiz}")?;
         }
@@ -229,14 +231,13 @@ impl fmt::Display for Summary {
     }
 }
 
-/// The saved summary of a run that finished after `steps`; `None` if it did not.
 pub(crate) fn finished_summary(run: &Path, steps: u64) -> Option<String> {
     let text = fs::read_to_string(run.join(SUMMARY)).ok()?;
     let saved: serde_json::Value = serde_json::from_str(&text).ok()?;
     (saved["outcome"] == Ending::Done.name() && saved["steps"] == steps).then_some(text)
 }
 
-/// Digest over the bits of all parameters in the network's order, read one tensor at a time.
+/// Digest over the bits of all parameters in the network's order, read one by one.
 fn weights_digest<B: Backend>(learner: &Learner<B>) -> anyhow::Result<String> {
     let mut digest = WeightsDigest {
         sha: Sha256::new(),
@@ -258,9 +259,7 @@ const ROWS_AT_ONCE: usize = 1024;
 
 struct WeightsDigest {
     sha: Sha256,
-    /// Weights that are decoded for each use.
     on_demand: HashMap<ParamId, OnDemand>,
-    /// An embedding whose table is on the host.
     embedding: Option<(ParamId, RowsOnDemand)>,
     failure: Option<String>,
 }

@@ -5,12 +5,12 @@
 //! gpu_check --budgets 100%,50%,25% --json
 //! ```
 //!
-//! Each program runs twice on the plain backend, which shows whether it is deterministic. Then it runs offloaded:
-//! without a budget, where nothing may move, and under shares of its own peak. Each share runs with copies that overlap
-//! kernels, and with copies that are waited for ("in line"). Each run is a process of its own.
+//! Each program runs twice on the plain backend, which shows whether it is deterministic. Then it runs offloaded,
+//! without a budget and under shares of its own peak, with copies that overlap kernels and with copies "in line". Each
+//! run is a process of its own.
 //!
-//! Standard output is JSON lines; the last one holds the copy bandwidth. A part that failed or did not run leaves a
-//! line with the verdict `fail` and its error. The exit code is then 1.
+//! Standard output is JSON lines; the last one holds the copy bandwidth. A failed part leaves a line with the verdict
+//! `fail` and its error, and the exit code is 1.
 
 #[expect(dead_code, reason = "the tests of backend-offload use all of it")]
 #[path = "../../../backend-offload/tests/it/numbers.rs"]
@@ -45,7 +45,6 @@ fn main() -> Result<()> {
     }
 }
 
-/// Runs all programs at all budgets.
 fn check(budgets: &str) -> Result<()> {
     let shares: Vec<f64> = budgets.split(',').map(share).collect::<Result<_>>()?;
     let mut failed = false;
@@ -101,7 +100,7 @@ fn same(a: &Value, b: &Value, what: &str) -> bool {
     !a[what].is_null() && a[what] == b[what]
 }
 
-/// Prints the verdict on `run`, compared with `reference`. Bits must agree only on a deterministic backend.
+/// Prints the verdict on `run`. Bits must equal those of `reference` only on a deterministic backend.
 fn report(name: &str, budget: &str, run: &Value, reference: &Value, exact: bool, kept: bool) -> bool {
     let (losses, weights) = (same(run, reference, "losses"), same(run, reference, "weights"));
     let passed = run["error"].is_null() && kept && (!exact || (losses && weights));
@@ -144,12 +143,14 @@ fn run(program: &str, budget: &str) -> Result<()> {
         OffloadConfig::new().device_budget(budget.parse()?).max_bindings(16).install::<Inner>(&device)?;
         train::<Offload<Inner>>(program, &device)
     };
+
     let weights: Vec<&Vec<u32>> = run.weights.iter().map(|(_, bits)| bits).collect();
     let mut line = json!({
         "losses": format!("{:016x}", hash(&run.losses)),
         "weights": format!("{:016x}", hash(weights.into_iter().flatten())),
         "seconds_per_step": seconds,
     });
+
     if budget != "plain" {
         line["stats"] = counters();
     }
@@ -198,14 +199,16 @@ fn counters() -> Value {
 fn bandwidth() -> Result<()> {
     type B = Offload<Inner>;
     let device = Device::default();
-    // One operand and one result per kernel: fusion would otherwise join several additions.
+    // Fusion would join several additions.
     let config = OffloadConfig::new().device_budget(BANDWIDTH_BUDGET.parse()?).max_bindings(3);
     config.install::<Inner>(&device)?;
     let mut tensors: Vec<_> = (0..8).map(|n| Tensor::<B, 2>::full([8192, 8192], n as f32, &device)).collect();
+
     for _ in 0..3 {
         tensors = tensors.into_iter().map(|tensor| tensor + 1.0).collect();
         B::sync(&device)?;
     }
+
     let stats = stats::<Inner>(&device);
     ensure!(stats.bytes_out > 0 && stats.bytes_in > 0, "no tensor moved: {stats}");
     let (out, back) = (stats.bytes_out as f64, stats.bytes_in as f64);

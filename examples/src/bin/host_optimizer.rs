@@ -13,7 +13,7 @@ type B = Autodiff<Offload<Inner>>;
 
 fn main() -> anyhow::Result<()> {
     let device = Device::default();
-    // Enough for weight and gradient of one layer. AdamW on the device would hold ten such tensors during a step.
+    // Weight and gradient of one layer fit. AdamW on the device would hold ten such tensors.
     OffloadConfig::new().device_budget("16MiB".parse()?).install::<Inner>(&device)?;
     let mut optimizer =
         HostAdamWConfig::new().with_format(Format::Bf16Moments).init(host_memory::<Inner>(&device));

@@ -6,8 +6,7 @@
 //! cargo run -p examples --features vulkan --bin train_past_the_budget    # or cuda
 //! ```
 //!
-//! The cap is a device budget. "Nowhere to spill" is a host budget of 0: tensors have no place but the device, as on an
-//! ordinary backend. Each run is a process of its own, since a device is configured once per process.
+//! A host budget of 0 leaves no place to spill. Each run is a process of its own, since a device is configured once.
 
 use anyhow::{Context, bail};
 use backend_offload::{Offload, OffloadConfig, stats};
@@ -43,11 +42,13 @@ fn main() -> anyhow::Result<()> {
     if let [device, host] = &arguments[..] {
         return train(device, host);
     }
+
     let runs = [
         ("no cap", "unlimited", "unlimited"),
         ("cap, nowhere to spill", CAP, "0"),
         ("cap, spilling to the host", CAP, "unlimited"),
     ];
+
     for (title, device, host) in runs {
         println!("== {title}: device {device}, host {host}");
         let child = Command::new(std::env::current_exe()?).args([device, host]).output()?;
@@ -95,7 +96,7 @@ fn train(device_budget: &str, host_budget: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Numbers that are the same on every backend, unlike those of a random generator.
+/// The same numbers on every backend, unlike a random generator's.
 fn pattern<B: Backend>(shape: [usize; 2], seed: usize, device: &B::Device) -> Tensor<B, 2> {
     let value = |n: usize| ((n * 7919 + seed * 104_729) % 2003) as f32 / 1001.5 - 1.0;
     let values: Vec<f32> = (0..shape[0] * shape[1]).map(value).collect();

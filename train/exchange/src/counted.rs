@@ -1,11 +1,11 @@
-//! An engine with a meter: bytes sent and time spent in calls.
+//! An engine that counts its bytes and its time.
 
 use std::time::{Duration, Instant};
 
 use crate::engine::Engine;
 use crate::error::Result;
 
-/// Any engine, and what its calls have cost. Bytes are those of the callers, without the engine's own headers.
+/// Counts what calls of an engine cost. Bytes are the callers', without the engine's headers.
 #[derive(Debug, Clone, Default)]
 pub struct Counted<E> {
     inner: E,
@@ -19,14 +19,14 @@ pub struct Costs {
     pub sent: u64,
     /// Bytes received from other ranks.
     pub received: u64,
-    /// Collective calls, failed ones too.
+    /// Collective calls, including failed ones.
     pub calls: u64,
-    /// Time within calls: transfer, and waiting for other ranks.
+    /// Time within calls, including waits for other ranks.
     pub time: Duration,
 }
 
 impl<E: Engine> Counted<E> {
-    /// Counts from here on.
+    /// Starts at zero.
     pub fn new(inner: E) -> Self {
         Self { inner, costs: Costs::default() }
     }
@@ -49,7 +49,6 @@ impl<E: Engine> Counted<E> {
         result
     }
 
-    /// Bytes of all parts but this rank's own.
     fn of_others<P: AsRef<[u8]>>(&self, parts: &[P]) -> u64 {
         let others = parts.iter().enumerate().filter(|(peer, _)| *peer != self.inner.rank());
         others.map(|(_, part)| part.as_ref().len() as u64).sum()

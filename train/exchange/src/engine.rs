@@ -1,24 +1,24 @@
-//! The engine that connects ranks, as an exchange needs it: bytes in, bytes out, errors as values.
+//! The engine: carries bytes between ranks and returns errors as values.
 
 use crate::error::{Call, Error, Result};
 
 /// Connects the ranks of a run. Every method but `rank` and `world` is collective: all ranks make the same calls in the
 /// same order.
 ///
-/// After an error the buffers of the call are undefined, and this rank refuses every further call but `commit` and `shrink`. The
-/// other ranks get an error too, at the latest from their next `commit`.
+/// After an error the call's buffers are undefined, and this rank refuses all calls but `commit` and `shrink`. Other
+/// ranks get an error at the latest from their next `commit`.
 pub trait Engine: Send {
     /// This rank, below [`world`](Self::world).
     fn rank(&self) -> usize;
 
-    /// How many ranks there are.
+    /// Number of ranks.
     fn world(&self) -> usize;
 
-    /// Sends `send[r]` to rank `r` and fills `receive[r]` with the bytes of rank `r`. Parts may differ in size and be empty. A
-    /// rank has to expect as many bytes as the other sends.
+    /// Sends `send[r]` to rank `r` and fills `receive[r]` from rank `r`. Parts may differ in size and be empty; both
+    /// ranks must expect the same size.
     fn all_to_all(&mut self, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()>;
 
-    /// Sends `parts[rank]` to all ranks and fills every other part with the bytes of its rank.
+    /// Sends `parts[rank]` to all ranks and fills every other part from its rank.
     fn all_gather(&mut self, parts: &mut [&mut [u8]]) -> Result<()>;
 
     /// Returns once every rank has called it.
@@ -26,8 +26,8 @@ pub trait Engine: Send {
 
     /// Whether every rank says `ok`. All ranks that live get the same answer.
     ///
-    /// An error means that a rank is gone or that an earlier call has failed somewhere: call [`shrink`](Self::shrink)
-    /// and do the work again. An answer of `false` means that some rank said so and all are well.
+    /// An error means that a rank is gone or an earlier call failed: call [`shrink`](Self::shrink) and repeat the work.
+    /// `false` means that a rank said so and no call failed.
     fn commit(&mut self, ok: bool) -> Result<bool>;
 
     /// Whether [`shrink`](Self::shrink) is possible.
@@ -39,7 +39,7 @@ pub trait Engine: Send {
     fn shrink(&mut self) -> Result<()>;
 }
 
-/// A world of one: no thread, no library, nothing copied but what `all_to_all` sends to itself.
+/// A world of one: no thread and no library.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Alone;
 
@@ -73,12 +73,10 @@ impl Engine for Alone {
     }
 }
 
-/// Refuses a list that has not one part for each rank.
 pub(crate) fn count_parts(call: Call, world: usize, found: usize) -> Result<()> {
     if found == world { Ok(()) } else { Err(Error::Parts { call, world, found }) }
 }
 
-/// Checks both lists of an `all_to_all` and copies the part that a rank sends to itself.
 pub(crate) fn keep_own(rank: usize, world: usize, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()> {
     count_parts(Call::AllToAll, world, send.len())?;
     count_parts(Call::AllToAll, world, receive.len())?;
@@ -90,7 +88,6 @@ pub(crate) fn keep_own(rank: usize, world: usize, send: &[&[u8]], receive: &mut 
     Ok(())
 }
 
-/// Parts of an `all_gather` as sends and receives: the same bytes for all ranks, and a place for each rank's.
 pub(crate) fn gathered<'a>(rank: usize, parts: &'a mut [&mut [u8]]) -> (Vec<&'a [u8]>, Vec<&'a mut [u8]>) {
     let mut own: &[u8] = &[];
     let mut receive: Vec<&mut [u8]> = Vec::with_capacity(parts.len());

@@ -1,8 +1,8 @@
-//! The exact exchange: each rank sums its slice over all ranks in the order of the tree, then all gather the slices.
+//! The exact exchange: each rank sums its slice over all ranks, then all gather the slices.
 //!
-//! A sum of `b` bytes costs each of `n` ranks `2 (n - 1) / n × b` bytes sent where every rank has one row, which is what a
-//! ring costs too. Buffers are cut into pieces, so that the rows of other ranks take little memory and stay in cache;
-//! how they are cut changes no bit, because no element is ever added to another.
+//! With one row per rank, a sum of `b` bytes makes each of `n` ranks send `2 (n - 1) / n × b` bytes, as a ring does.
+//! Buffers travel in pieces, so rows of other ranks take little memory and stay in cache. Pieces change no bit, because
+//! no element is added to another.
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -11,19 +11,19 @@ use crate::share::{Share, even, places, range};
 
 /// A way to sum buffers over all ranks.
 pub trait Exchange {
-    /// The sum over all ranks' contributions, on every rank with the same bits.
+    /// Sums over all ranks; every rank gets the same bits.
     fn sum(&mut self, engine: &mut dyn Engine, own: Pairwise) -> Result<Vec<f32>>;
 
-    /// This rank's part of the sum. `parts` has the elements of each rank's part, in order.
+    /// Sums this rank's part. `parts` has the number of elements of each rank's part, in order.
     fn reduce_scatter(&mut self, engine: &mut dyn Engine, own: Pairwise, parts: &[usize])
     -> Result<Vec<f32>>;
 
-    /// Fills the other ranks' parts of `bytes`, exactly. `parts` has the bytes of each.
+    /// Fills the other ranks' parts of `bytes`, uncompressed. `parts` has the bytes of each.
     fn all_gather(&mut self, engine: &mut dyn Engine, bytes: &mut [u8], parts: &[usize]) -> Result<()> {
         all_gather(engine, bytes, parts)
     }
 
-    /// Ends a step after its `commit`. The exchange keeps its memory of the step, or drops it so that the step can be done again.
+    /// Ends a step after its `commit`. If it was not committed, the exchange forgets it, so that it can be repeated.
     fn settle(&mut self, committed: bool);
 }
 
@@ -40,16 +40,17 @@ impl Default for Exact {
 }
 
 impl Exact {
-    /// Exchanges at most this many elements with each rank at once. Changes memory and speed, never a bit.
+    /// Exchanges at most this many elements with each rank at once; changes memory and speed, never a bit.
     ///
     /// # Panics
-    /// Panics if a piece has no element.
+    ///
+    /// If `elements` is zero.
     pub fn in_pieces_of(elements: usize) -> Self {
         assert!(elements > 0, "a piece has at least one element");
         Self { piece: elements }
     }
 
-    /// The sum of numbers of any type, as [`Exchange::sum`]: losses, counts, squares of a norm.
+    /// Sums numbers of any type: losses, counts, squares of a norm.
     pub fn sum_of<T: Number>(self, engine: &mut dyn Engine, own: Pairwise<T>) -> Result<Vec<T>> {
         let (rank, world) = check_place(engine, &own)?;
         if world == 1 {
@@ -63,7 +64,7 @@ impl Exact {
         Ok(whole)
     }
 
-    /// This rank's part of the sum, and a buffer of the sum's length that is free.
+    /// This rank's part of the sum, and a free buffer of the sum's length.
     fn reduce<T: Number>(
         self,
         engine: &mut dyn Engine,
@@ -97,6 +98,7 @@ impl Exact {
             }
             add_rows(&mut received, width, &lists.concat(), &mut reduced);
         }
+
         let whole = if rows.is_empty() { vec![T::zeroed(); len] } else { rows.swap_remove(0) };
         Ok((reduced, whole))
     }
@@ -121,11 +123,11 @@ impl Exchange for Exact {
         Ok(self.reduce(engine, own, parts)?.0)
     }
 
-    /// There is nothing to keep: a sum depends on its own contributions alone.
+    /// Keeps nothing: a sum depends on its own contributions alone.
     fn settle(&mut self, _committed: bool) {}
 }
 
-/// Where row `level` of each rank goes; nowhere for ranks that have fewer.
+/// The places for row `level` of each rank; empty for ranks with fewer rows.
 fn one_row_of_each<'a, T: Number>(
     received: &'a mut [T],
     width: usize,
@@ -143,7 +145,7 @@ fn one_row_of_each<'a, T: Number>(
     receive
 }
 
-/// Appends the sum of rows of `width` elements, in the order of the tree; zeros where there is no row.
+/// Appends the sum of rows of `width` elements, in the order of the tree; zeros if there is no row.
 pub(crate) fn add_rows<T: Number>(rows: &mut [T], width: usize, order: &[Block], sum: &mut Vec<T>) {
     let mut add = |left: &mut usize, right: usize| {
         let (before, after) = rows.split_at_mut(right * width);
@@ -159,7 +161,6 @@ pub(crate) fn add_rows<T: Number>(rows: &mut [T], width: usize, order: &[Block],
     }
 }
 
-/// Fills the other ranks' parts of `bytes`, as [`Exchange::all_gather`].
 pub(crate) fn all_gather(engine: &mut dyn Engine, bytes: &mut [u8], parts: &[usize]) -> Result<()> {
     check_parts(parts, engine.world(), bytes.len())?;
     let mut rest = bytes;
@@ -172,7 +173,7 @@ pub(crate) fn all_gather(engine: &mut dyn Engine, bytes: &mut [u8], parts: &[usi
     engine.all_gather(&mut parts)
 }
 
-/// Rank and world of the engine, which must be those that the contributions are numbered for.
+/// Rank and world of the engine; they must match the numbering of the contributions.
 pub(crate) fn check_place<T: Number>(engine: &dyn Engine, own: &Pairwise<T>) -> Result<(usize, usize)> {
     let (expected, found) = ((own.share().rank, own.share().world), (engine.rank(), engine.world()));
     if expected == found {

@@ -1,4 +1,4 @@
-//! How ranks come to be: the place a launcher has given this process, and the command that launches several.
+//! How ranks start: the place that a launcher gives this process, and the command that launches several.
 
 mod command;
 mod place;
@@ -6,31 +6,20 @@ mod place;
 pub use command::{Command, Host, Job, find_mpirun, hosts, release};
 pub use place::{Place, place};
 
-/// Ranks that cannot be launched, or a launcher whose word makes no sense.
+/// Ranks cannot be launched, or a launcher's variables contradict each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "each message names its fields")]
 pub enum LaunchError {
     /// A variable of a launcher is not a number, or contradicts another.
     #[error("{variable}={value:?}, which the launcher has set, {reason}")]
-    Variable {
-        /// The variable.
-        variable: &'static str,
-        /// Its value; empty where it is missing.
-        value: String,
-        /// The fault in words, for the end of the message.
-        reason: String,
-    },
+    Variable { variable: &'static str, value: String, reason: String },
     /// The engine's world is not the one that was launched.
     #[error(
         "the launcher has started rank {} of {}, and MPI sees rank {} of {}: start with the `mpirun` of the same Open \
          MPI, or under Slurm with `srun --mpi=pmix`", launched.0, launched.1, found.0, found.1
     )]
-    OtherWorld {
-        /// Rank and world by the launcher's word.
-        launched: (usize, usize),
-        /// Rank and world by the engine's.
-        found: (usize, usize),
-    },
+    OtherWorld { launched: (usize, usize), found: (usize, usize) },
     /// There is no `mpirun`.
     #[error(
         "more than one rank needs `mpirun`, which is in no folder of PATH: install Open MPI, on Debian and Ubuntu \
@@ -39,28 +28,14 @@ pub enum LaunchError {
     NoMpirun,
     /// An `mpirun` of another MPI.
     #[error("this `mpirun` is not Open MPI's but says {found:?}: install Open MPI 4 or 5 (`openmpi-bin`)")]
-    NotOpenMpi {
-        /// The first line of its version.
-        found: String,
-    },
+    NotOpenMpi { found: String },
     /// Open MPI without user-level failure mitigation.
     #[error("ranks survive the loss of others only under Open MPI 5, and this `mpirun` is release {release}")]
-    NoUlfm {
-        /// Its major release.
-        release: u32,
-    },
+    NoUlfm { release: u32 },
     /// A list of hosts that cannot be read.
     #[error("{text:?} is no list of hosts: write `name:slots,name:slots`, each with 1 slot or more")]
-    Hosts {
-        /// The list.
-        text: String,
-    },
+    Hosts { text: String },
     /// Fewer slots than ranks, or no rank.
     #[error("{ranks} ranks cannot start on {slots} slots: one rank or more, and a slot for each")]
-    Slots {
-        /// Ranks wanted.
-        ranks: usize,
-        /// Slots of all hosts.
-        slots: usize,
-    },
+    Slots { ranks: usize, slots: usize },
 }

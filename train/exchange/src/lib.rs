@@ -1,4 +1,4 @@
-//! Sums over the ranks of a training run: exact, compressed, or periodic; over Open MPI, or within one process for tests.
+//! Sums over the ranks of a training run: exact, compressed, or periodic; over Open MPI, or in one process for tests.
 //!
 //! An [`Engine`] carries bytes between ranks. An [`Exchange`] makes sums of them. This crate sees slices and numbers,
 //! never a tensor, a model or a device (`ranks_exchange_bytes_without_burn_and_without_a_trainer`).
@@ -20,29 +20,28 @@
 //! assert_eq!(sums, [Ok(vec![6.0; 3]), Ok(vec![6.0; 3])]);
 //! ```
 //!
-//! # A step that can be done again
-//! Exchange, then [`commit`](Engine::commit), then change weights. An error of `commit` reaches every rank that lives:
-//! they [`shrink`](Engine::shrink) and do the step again with new shares. An exchange with a memory learns by
-//! [`Exchange::settle`] whether the step counts. A program that returns to a checkpoint after a failure may change
-//! weights without a vote.
+//! # A step that can be repeated
+//! Exchange, then [`commit`](Engine::commit), then change weights. An error of `commit` reaches every living rank:
+//! they [`shrink`](Engine::shrink) and repeat the step with new shares. [`Exchange::settle`] says whether a step
+//! counts. A program that returns to a checkpoint after a failure needs no vote.
 //!
 //! # Which exchange
 //!
-//! | | bytes a rank sends for `n` ranks and `b` bytes of gradients | result |
+//! | | bytes that each of `n` ranks sends for `b` bytes of gradients | result |
 //! |---|---|---|
 //! | [`Exact`] | `2 (n - 1) / n × b` each step | the bits of one rank, see [`Pairwise`] |
-//! | [`OneBit`] | a 30th of that, after a warm-up | close to exact over many steps; 8 bytes of memory for each element and 8 for each of its part |
-//! | [`Outer`] | as `Exact`, every so many steps | another algorithm: local steps and an outer optimizer |
+//! | [`OneBit`] | a 30th of that, after a warm-up | close to exact over many steps |
+//! | [`Outer`] | as `Exact`, every so many steps | local steps and an outer optimizer |
 //!
 //! # Promises
-//! - **The number of ranks changes no bit of an exact sum,** not even a number that is no power of two.
-//! - **No wrong sum and no endless wait for a rank that is gone.** A call returns an error, or a right result
-//!   (`survivors_of_any_faults_commit_the_sums_of_an_undisturbed_run`). A call that fails while all ranks live is refused
-//!   by their vote (`a_call_that_fails_where_all_live_is_refused_by_their_vote_and_they_go_on`). A frozen rank is noticed
-//!   by a [`Watchdog`], which names it.
+//! - **The number of ranks changes no bit of an exact sum.**
+//! - **No wrong sum and no endless wait for a lost rank**
+//!   (`survivors_of_any_faults_commit_the_sums_of_an_undisturbed_run`). If a call fails while all ranks live, their vote
+//!   refuses the step (`a_call_that_fails_where_all_live_is_refused_by_their_vote_and_they_go_on`). A [`Watchdog`] names
+//!   a frozen rank.
 //! - **Nothing is loaded or started before [`Mpi::open`].** A program without MPI runs with [`Alone`].
 //!
-//! Ranks have to be machines of the same byte order.
+//! All machines need the same byte order.
 
 mod counted;
 mod engine;

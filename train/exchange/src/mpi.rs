@@ -1,23 +1,20 @@
-//! The engine over Open MPI: messages between every two ranks, none of them blocking.
+//! The engine over Open MPI: non-blocking messages between every two ranks.
 //!
-//! A collective call of MPI's own does not name the ranks it waits for, and counts in 32 bits. Here each call posts one receive
-//! and one send for every other rank and asks for their ends in turn, so that errors and the watchdog name a rank, parts
-//! may have any size, and large ones go in pieces.
+//! MPI's own collective calls do not name the ranks they wait for, and count in 32 bits. Here each call posts one
+//! receive and one send per peer and polls them. Errors and the watchdog name ranks, and large parts travel in pieces.
 //!
-//! A call has two phases. First every rank sends every other a letter: number and kind of the call, length of the part,
-//! and the part itself where it is short. Letters lie in memory of the engine, and a letter that does not match is
-//! refused before any memory of the caller is used
-//! (`parts_of_another_size_than_expected_are_refused_before_any_memory_is_written`). Then the longer parts follow.
+//! A call has two phases. First each rank sends each other rank a letter: the call's number and kind, the part's
+//! length, and a short part itself. A letter that does not match is refused before any memory of the caller is written
+//! (`parts_of_another_size_than_expected_are_refused_before_any_memory_is_written`). Longer parts follow.
 //!
 //! A killed rank ends the job or is survived (`a_rank_that_is_killed_ends_the_job_or_is_survived_with_the_same_bits`).
 //!
 //! # Traps
-//! - **MPI uses the caller's memory until a transfer ends.** A call must not return while a transfer of these bytes is
-//!   pending. With ULFM revoking the communicator ends them all; without, the process is ended.
-//! - **After a failure MPI is not finalised,** nor during a panic: `MPI_Finalize` waits for every rank. `mpirun` notices
-//!   a process that ends without and ends the others.
-//! - A process waits in user code, so Open MPI's `mpi_yield_when_idle` does not reach it: it yields by itself, and
-//!   sleeps for moments once it has waited long.
+//! - **MPI uses the caller's memory until a transfer ends,** so no call may return before. With ULFM, revoking the
+//!   communicator ends all transfers; without, the process is ended.
+//! - **After a failure or a panic MPI is not finalised:** `MPI_Finalize` waits for every rank. `mpirun` notices the
+//!   missing call and ends the other ranks.
+//! - `mpi_yield_when_idle` does not reach a wait in user code, so waits yield by themselves and sleep after a while.
 
 mod library;
 mod transfer;
@@ -32,39 +29,38 @@ use crate::waiting::Waiting;
 use crate::watchdog::Watchdog;
 use library::{Handle, Library};
 
-/// Bytes of one message: far below the 2³¹ that MPI counts to.
+/// Bytes of one message; MPI counts to 2³¹.
 const PIECE: usize = 1 << 30;
 
-/// The ranks that `mpirun` or Slurm has started. One for each process: MPI starts once.
+/// The ranks that `mpirun` or Slurm has started. One per process: MPI starts once.
 pub struct Mpi {
     library: Library,
     communicator: Handle,
     rank: usize,
     world: usize,
     piece: usize,
-    /// Calls since the world was made or shrank.
     calls: u64,
-    /// A call has failed since then.
+    /// Whether a call has failed in this world.
     broken: bool,
     /// Whether all ranks that were started are alive.
     whole: bool,
     waiting: Waiting,
 }
 
-// SAFETY: handles are addresses of objects of the library's, which belong to no thread, and MPI was started for use by one
-// thread at a time.
+// SAFETY: handles are addresses in the library and belong to no thread. MPI was started for one thread at a time.
 unsafe impl Send for Mpi {}
 
 impl Mpi {
-    /// Loads `libmpi.so.40` and starts MPI. A process without a launcher is a world of one.
+    /// Loads `libmpi.so.40` and starts MPI. Without a launcher the process is a world of one.
     pub fn open() -> Result<Self> {
         Self::open_in_pieces_of(PIECE)
     }
 
-    /// As [`open`](Self::open), with messages of at most `piece` bytes (the default is 1 GiB). All ranks need the same.
+    /// As [`open`](Self::open), with messages of at most `piece` bytes (default 1 GiB), the same on all ranks.
     ///
     /// # Panics
-    /// With a piece of no bytes, or of more than MPI can count.
+    ///
+    /// If `piece` is zero or above MPI's largest count.
     pub fn open_in_pieces_of(piece: usize) -> Result<Self> {
         assert!((1..=c_int::MAX as usize).contains(&piece), "MPI counts from 1 to {}", c_int::MAX);
         let library = Library::load(library::NAME)?;
@@ -94,23 +90,24 @@ impl Mpi {
         &self.library.version
     }
 
-    /// The peers that this rank waits for at this moment.
+    /// The peers that this rank waits for.
     pub fn waiting(&self) -> Waiting {
         self.waiting.clone()
     }
 
-    /// Ends all ranks of the job when a call of this rank takes longer than `limit`. The message names the ranks that did
-    /// not arrive. To end this process alone is not enough: ranks that survive losses leave a frozen one behind.
+    /// Ends all ranks of the job when a call of this rank takes longer than `limit`, and names the missing ranks.
+    /// Ending this process alone is not enough: ranks that survive losses leave a frozen one behind.
     ///
     /// # Panics
-    /// Where the system starts no thread.
+    ///
+    /// If the system starts no thread.
     #[must_use = "the watchdog ends when it is dropped"]
     pub fn watchdog(&self, limit: Duration) -> Watchdog {
         let abort = self.library.abort();
         Watchdog::start(self.waiting(), limit, move |overdue| {
-            // Written at once, since `mpirun` mixes the output of all ranks.
+            // One write, since `mpirun` mixes the output of ranks.
             _ = std::io::stderr().write_all(format!("error: {overdue}; ending this run\n").as_bytes());
-            // Where all ranks call at once, `mpirun` of release 5 may hang. The first call ends the others' processes.
+            // `mpirun` of release 5 may hang if all ranks abort at once. The first call ends the others' processes.
             std::thread::sleep(Duration::from_millis(500) * overdue.rank.min(20) as u32);
             abort.end_the_job();
         })
@@ -132,14 +129,14 @@ impl Mpi {
         Ok(())
     }
 
-    /// Ends all ranks' calls on this communicator, if the library can. Local; a second call does nothing.
+    /// Ends all calls on this communicator on all ranks, if the library can. May be repeated.
     fn revoke(&self) -> bool {
         let Some(ulfm) = &self.library.ulfm else { return false };
         // SAFETY: the communicator is alive.
         unsafe { (ulfm.revoke)(self.communicator) == 0 }
     }
 
-    /// The vote of the ranks that live: whether all said `ok`, or that a call has failed on some rank.
+    /// The vote of the ranks that live: whether all said `ok`; an error if a call failed on some rank.
     fn agree(&mut self, agree: unsafe extern "C" fn(Handle, *mut c_int) -> c_int, ok: bool) -> Result<bool> {
         const WELL: c_int = 2;
         let mut flags = c_int::from(ok) | if self.broken { 0 } else { WELL };
@@ -153,7 +150,7 @@ impl Mpi {
         Err(Error::Broken { call: Call::Commit })
     }
 
-    /// Every rank's flag, by messages: names a rank that does not come.
+    /// Gathers every rank's flag by messages, so that a missing rank is named.
     fn ask_all(&mut self, ok: bool) -> Result<bool> {
         let flag = [u8::from(ok)];
         let send: Vec<&[u8]> = vec![&flag; self.world];
@@ -191,7 +188,7 @@ impl Engine for Mpi {
     }
 
     fn commit(&mut self, ok: bool) -> Result<bool> {
-        // Messages first: the vote below does not name the ranks that it waits for.
+        // The vote below does not name the ranks that it waits for; messages do.
         let asked = self.ask_all(ok);
         let Some(agree) = self.library.ulfm.as_ref().map(|ulfm| ulfm.agree) else { return asked };
         self.waiting.begin(Call::Commit, self.rank, std::iter::empty());
@@ -211,7 +208,7 @@ impl Engine for Mpi {
         self.revoke();
         self.waiting.begin(Call::Shrink, self.rank, std::iter::empty());
         let mut fewer = std::ptr::null_mut();
-        // SAFETY: writes the handle of a communicator. The old one is left as it is: to free it is a collective call.
+        // SAFETY: writes the handle of a communicator. The old one stays: freeing it is a collective call.
         let code = unsafe { shrink(self.communicator, &raw mut fewer) };
         self.waiting.end();
         if code != 0 {
@@ -231,7 +228,7 @@ impl Drop for Mpi {
             // SAFETY: started by `open`, ended once, and no transfer is pending.
             let code = unsafe { (self.library.finalize)() };
             if code != 0 {
-                // No other call is allowed any more, not even for the library's words.
+                // After it no call is allowed, not even for the library's message.
                 eprintln!("error: MPI_Finalize: error {code}");
             }
         }

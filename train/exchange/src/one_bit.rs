@@ -1,18 +1,17 @@
-//! One bit per element, with error feedback: for links that are slower than the step.
+//! One bit per element with error feedback, for links that are slower than the step.
 //!
-//! A rank adds its residual, the part not sent yet, to its gradient. It sends, for each block of [`BLOCK`] elements,
+//! A rank adds its residual, the part not sent yet, to its gradient. For each block of [`BLOCK`] elements it sends
 //! their mean magnitude and their signs. The error of these numbers is the next residual. The owner of a slice sums the
-//! parts it receives and sends the sum in the same form, with a residual of its own.
+//! received parts and sends the sum in the same form, with a residual of its own.
 //!
 //! # Exactness
-//! `residual = gradient + old residual − sent` is computed in f64 and rounded to f32 once. An f32 residual cannot
-//! hold every such number, so the identity `sent + residual = gradient + old residual` holds up to half a unit in the
-//! last place of the new residual, and exactly wherever that residual is an f32. Nothing else is lost.
+//! `residual = gradient + old residual − sent` is computed in f64 and rounded to f32 once. So `sent + residual =
+//! gradient + old residual` holds up to half a unit in the last place of the new residual.
 //!
 //! # Traps
-//! - A gradient that is not finite would stay in the residual for ever. Its block is sent as NaN, so that every rank sees
-//!   it and withholds the update, and the residual stays as it was.
-//! - A step that is done again must not find the residual of its first attempt: new residuals lie aside until
+//! - A value that is not finite would stay in the residual. Its block is sent as NaN, so every rank skips the update,
+//!   and the residual does not change.
+//! - A repeated step must not see the residual of its first attempt: new residuals wait for
 //!   [`settle`](crate::Exchange::settle).
 
 mod pack;
@@ -26,30 +25,26 @@ use crate::share::{even, places};
 pub use pack::BLOCK;
 use pack::{pack, packed_len, unpack};
 
-/// The compressed exchange of one buffer, whose residual belongs to it: make one for each buffer of a model.
+/// The compressed exchange of one buffer; make one for each buffer of a model, since it holds the residual.
 ///
-/// Sends at most a 30th of the bytes of [`Exact`] where a rank's part has 1024 elements or more. Keeps residuals of two
-/// f32 for each element and as many again for its part of the sum. A world of one sends nothing and is exact.
+/// Sends at most a 30th of the bytes of [`Exact`] if a rank's part has 1024 elements or more. Holds two f32 for each
+/// element and two for each of its part. A world of one sends nothing and is exact.
 #[derive(Debug, Clone)]
 pub struct OneBit {
     exact: Exact,
-    /// Steps that are still to be exact.
     warm_up: u64,
     len: usize,
     state: Option<State>,
 }
 
-/// Residuals at one place in the world.
 #[derive(Debug, Clone, PartialEq)]
 struct State {
     place: (usize, usize),
-    /// Residual of this rank's gradients.
     own: Feedback,
-    /// Residual of this rank's part of the sums.
     part: Feedback,
 }
 
-/// A residual: as of the last committed step, and aside as it will be if this step is committed.
+/// A residual: as of the last committed step, and the one that a commit of this step makes valid.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Feedback {
     settled: Vec<f32>,
@@ -59,11 +54,11 @@ struct Feedback {
 /// Residuals of one rank, for a checkpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Residuals {
-    /// Rank and world that they belong to.
+    /// Rank and world of the residuals.
     pub place: (usize, usize),
-    /// Residual of this rank's gradients, one number for each element of the buffer.
+    /// Residual of this rank's gradients, one number per element of the buffer.
     pub own: Vec<f32>,
-    /// Residual of this rank's part of the sums, one number for each element of the part.
+    /// Residual of this rank's part of the sums, one number per element of the part.
     pub part: Vec<f32>,
 }
 
@@ -72,7 +67,7 @@ impl Feedback {
         Self { settled: vec![0.0; len], aside: None }
     }
 
-    /// Packs `values` and the residual of elements `begin..`, and puts the next residual aside.
+    /// Packs `values` plus the residual of elements `begin..`; sets the next residual aside.
     fn pack(&mut self, begin: usize, values: &[f32], out: &mut Vec<u8>) {
         let settled = &self.settled;
         let aside = self.aside.get_or_insert_with(|| settled.clone());
@@ -89,34 +84,34 @@ impl Feedback {
 }
 
 impl OneBit {
-    /// An exchange for a buffer of `len` elements; the first `warm_up` committed steps are exact.
+    /// An exchange for a buffer of `len` elements. The first `warm_up` committed steps are exact.
     pub fn new(len: usize, warm_up: u64) -> Self {
         Self { exact: Exact::default(), warm_up, len, state: None }
     }
 
-    /// Bytes of `len` elements as they are sent.
+    /// Packed size of `len` elements.
     pub fn packed_bytes(len: usize) -> usize {
         packed_len(len)
     }
 
-    /// Committed steps that are still to be exact.
+    /// Exact steps left.
     pub fn warm_up(&self) -> u64 {
         self.warm_up
     }
 
-    /// This rank's residuals as of the last committed step; `None` before the first compressed one.
+    /// This rank's residuals as of the last committed step; `None` before the first compressed step.
     pub fn residuals(&self) -> Option<Residuals> {
         let State { place, own, part } = self.state.as_ref()?;
         Some(Residuals { place: *place, own: own.settled.clone(), part: part.settled.clone() })
     }
 
-    /// Numbers in both residuals, where there are any.
+    /// Length of both residuals, if they exist.
     pub fn owed(&self) -> Option<[usize; 2]> {
         let State { own, part, .. } = self.state.as_ref()?;
         Some([own.settled.len(), part.settled.len()])
     }
 
-    /// Goes on with residuals that were saved at the same place in the world.
+    /// Continues with residuals saved at the same place in the world.
     pub fn restore(&mut self, saved: Residuals) -> Result<()> {
         let Residuals { place: (rank, world), own, part } = saved;
         let wrong = |what, expected, found| Err(Error::Length { what, expected, found });
@@ -132,8 +127,8 @@ impl OneBit {
         Ok(())
     }
 
-    /// Forgets the residuals. Required after the world has changed: residuals belong to one split of the work, and summing
-    /// with those of another is refused.
+    /// Forgets the residuals. Required after the world has changed: summing with residuals of another division is
+    /// refused.
     pub fn drop_residuals(&mut self) {
         self.state = None;
     }
@@ -147,7 +142,7 @@ impl OneBit {
         };
         let state = self.state.get_or_insert_with(fresh);
         if state.place == place {
-            // A call after one that failed starts over.
+            // A call after a failed one starts over.
             state.own.settle(false);
             state.part.settle(false);
             return Ok(state);
@@ -155,7 +150,6 @@ impl OneBit {
         Err(Error::Place { what: "a residual of one-bit exchange", expected: state.place, found: place })
     }
 
-    /// Rank and world, once everything fits together.
     fn check(&self, engine: &dyn Engine, own: &Pairwise) -> Result<(usize, usize)> {
         if own.len() == self.len {
             return check_place(engine, own);
@@ -168,7 +162,6 @@ impl OneBit {
     }
 }
 
-/// Sends each rank its part of `row` and adds up what the others send for this rank's.
 fn reduce(
     engine: &mut dyn Engine,
     feedback: &mut Feedback,
@@ -181,21 +174,25 @@ fn reduce(
         feedback.pack(place.start, &row[place], &mut bytes);
         bytes
     };
+
     let send: Vec<Vec<u8>> = places(parts).into_iter().map(packed).collect();
     let width = parts[rank];
     let mut received = vec![0; packed_len(width) * parts.len()];
     let send: Vec<&[u8]> = send.iter().map(Vec::as_slice).collect();
+
     if width == 0 {
         let mut nothing: Vec<&mut [u8]> = parts.iter().map(|_| -> &mut [u8] { &mut [] }).collect();
         engine.all_to_all(&send, &mut nothing)?;
         return Ok(Vec::new());
     }
+
     let mut receive: Vec<&mut [u8]> = received.chunks_exact_mut(packed_len(width)).collect();
     engine.all_to_all(&send, &mut receive)?;
     let mut rows = vec![0.0; width * parts.len()];
     for (row, bytes) in rows.chunks_exact_mut(width).zip(received.chunks_exact(packed_len(width))) {
         unpack(bytes, row);
     }
+
     let order: Vec<Block> = (0..parts.len() as u64).map(|index| Block { level: 0, index }).collect();
     let mut sum = Vec::with_capacity(width);
     add_rows(&mut rows, width, &order, &mut sum);
@@ -208,6 +205,7 @@ impl Exchange for OneBit {
         if world == 1 || self.warm_up > 0 {
             return self.exact.sum(engine, own);
         }
+
         let mut row = own.fold()?;
         let parts = even(self.len, world);
         let state = self.state((rank, world))?;
@@ -224,7 +222,7 @@ impl Exchange for OneBit {
         Ok(row)
     }
 
-    /// The part is a sum of the numbers sent, and is not compressed again.
+    /// The part is not compressed again.
     fn reduce_scatter(
         &mut self,
         engine: &mut dyn Engine,
@@ -241,7 +239,7 @@ impl Exchange for OneBit {
         reduce(engine, &mut state.own, &row, parts, rank)
     }
 
-    /// Ends the warm-up by one step, or lets the residuals of the step count.
+    /// Counts a step of the warm-up, or commits the residuals.
     fn settle(&mut self, committed: bool) {
         if committed {
             self.warm_up = self.warm_up.saturating_sub(1);

@@ -1,15 +1,13 @@
-//! Sums in an order that depends on no world: pairwise, by the global number of each contribution.
+//! Pairwise sums in an order that no number of ranks changes.
 //!
-//! Floating-point sums depend on their association. Here it is fixed by the numbers of the contributions alone: 2k and
-//! 2k + 1 are added first, then neighbouring pairs, then pairs of pairs, as a binary counter carries; blocks left over
-//! at the end are added from the right. Contribution 6 of 7 is a block of one, so seven make
-//! `((0+1)+(2+3)) + ((4+5)+6)`.
+//! Floating-point sums depend on their association. Here the numbers of the contributions fix it: 2k and 2k + 1 are
+//! added first, then neighbouring pairs, then pairs of pairs, as a binary counter carries. Blocks left over at the end
+//! are added from the right: seven contributions make `((0+1)+(2+3)) + ((4+5)+6)`.
 //!
-//! A rank has a range of the numbers. Complete blocks within its range are summed where they are; blocks that reach
-//! beyond it stay apart until the ranks meet, and are then combined in the same tree. **The bits of the sum are
-//! therefore the same for every number of ranks** (`an_exact_sum_has_the_same_bits_in_every_world`). Most ranges are
-//! one block (a count and a world that are powers of two), and a rank then sends one row. A range that is cut elsewhere
-//! sends a row for each of its blocks, at most twice the binary digits of its length.
+//! A rank has a range of the numbers. It sums complete blocks within the range; partial blocks wait for the exchange
+//! and are combined in the same tree. **So the bits of the sum are the same for every number of ranks**
+//! (`an_exact_sum_has_the_same_bits_in_every_world`). If count and world are powers of two, a range is one block, and a
+//! rank sends one row. Otherwise it sends a row per block, at most twice the binary digits of the range's length.
 
 use std::ops::{Add, Range};
 
@@ -18,15 +16,15 @@ use bytemuck::Pod;
 use crate::error::{Error, Result};
 use crate::share::Share;
 
-/// A type that is summed over ranks.
+/// A type that ranks can sum.
 pub trait Number: Pod + Add<Output = Self> + Send + Sync {}
 
 impl Number for f32 {}
 impl Number for f64 {}
 impl Number for u64 {}
 
-/// The contributions of one rank to a sum, as they arrive. Holds one buffer for each block that is not complete: of `n`
-/// contributions at most as many as `n` has binary digits, or twice that where the rank's range begins within a block.
+/// One rank's contributions to a sum. Holds one buffer per incomplete block: for `n` contributions at most the binary
+/// digits of `n`, or twice that if the range begins within a block.
 #[derive(Debug, Clone)]
 pub struct Pairwise<T = f32> {
     share: Share,
@@ -43,7 +41,6 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// The block these two are the halves of.
     fn join(self, right: Self) -> Option<Self> {
         let halves =
             self.level == right.level && self.index.is_multiple_of(2) && right.index == self.index + 1;
@@ -51,7 +48,7 @@ impl Block {
     }
 }
 
-/// The blocks that [`Pairwise`] holds once it has a whole range.
+/// The blocks that [`Pairwise`] holds after a whole range.
 pub(crate) fn blocks(range: Range<u64>) -> Vec<Block> {
     let (mut begin, end) = (range.start, range.end);
     let mut blocks = Vec::new();
@@ -63,7 +60,7 @@ pub(crate) fn blocks(range: Range<u64>) -> Vec<Block> {
     blocks
 }
 
-/// Combines blocks that follow each other. `add` adds the second item to the first.
+/// Combines consecutive blocks. `add` adds the second item to the first.
 pub(crate) struct Tree<I> {
     stack: Vec<(Block, I)>,
 }
@@ -83,7 +80,6 @@ impl<I> Tree<I> {
         self.stack.push(top);
     }
 
-    /// Adds the blocks left over, from the right.
     pub(crate) fn finish(mut self, mut add: impl FnMut(&mut I, I)) -> Option<I> {
         let (_, mut sum) = self.stack.pop()?;
         while let Some((_, mut left)) = self.stack.pop() {
@@ -104,8 +100,7 @@ impl<T: Number> Pairwise<T> {
         Self { share, len, added: 0, blocks: Vec::new() }
     }
 
-    /// Sums that were made elsewhere in the same order: of each block that `share` ends with, as
-    /// [`Share::held`] counts them.
+    /// Wraps sums that were made elsewhere in the same order: one for each of the [`Share::held`] blocks.
     pub fn of_sums(share: Share, len: usize, sums: Vec<Vec<T>>) -> Result<Self> {
         let blocks = blocks(share.range());
         if let Some(found) = sums.iter().map(Vec::len).find(|found| *found != len) {
@@ -129,12 +124,12 @@ impl<T: Number> Pairwise<T> {
         self.len == 0
     }
 
-    /// The share whose contributions are added here.
+    /// The share of this rank.
     pub fn share(&self) -> Share {
         self.share
     }
 
-    /// Adds this rank's next contribution, in the order of their numbers. Returns a buffer that is free again.
+    /// Adds this rank's next contribution, in order of the numbers. Returns a buffer that became free.
     pub fn push(&mut self, values: Vec<T>) -> Result<Option<Vec<T>>> {
         if values.len() != self.len {
             return Err(Error::Length { what: "a contribution", expected: self.len, found: values.len() });
@@ -151,7 +146,6 @@ impl<T: Number> Pairwise<T> {
         Ok(free)
     }
 
-    /// Refuses a sum that lacks contributions.
     pub(crate) fn complete(&self) -> Result<()> {
         let Share { count, world, rank } = self.share;
         let range = self.share.range();
@@ -162,12 +156,11 @@ impl<T: Number> Pairwise<T> {
         Err(Error::Contributions { rank, world, count, expected, found })
     }
 
-    /// This rank's blocks as rows, in order.
     pub(crate) fn rows(self) -> Vec<Vec<T>> {
         self.blocks.into_iter().map(|(_, row)| row).collect()
     }
 
-    /// The sum of this rank's own contributions; zeros where it has none.
+    /// The sum of this rank's contributions; zeros if it has none.
     pub fn fold(self) -> Result<Vec<T>> {
         self.complete()?;
         let len = self.len;
@@ -234,7 +227,7 @@ mod tests {
         let sums = vec![vec![v(6) + v(7)], vec![(v(8) + v(9)) + (v(10) + v(11))]];
         assert_eq!((share.held(6), share.held(5), share.held(0)), (2, 3, 0));
         let there = Pairwise::of_sums(share, 1, sums.clone()).expect("two blocks");
-        // In order, too: which meets another rank's.
+        // The order matters, too: it decides which row is added to which.
         assert_eq!(there.rows(), here.rows());
         let text = Pairwise::of_sums(share, 2, sums.clone()).expect_err("one element").to_string();
         assert!(text.contains("a sum of contributions"), "{text}");

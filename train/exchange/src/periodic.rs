@@ -1,11 +1,10 @@
 //! Local steps with a periodic outer step (DiLoCo): for links that are slower than many steps.
 //!
-//! Every rank trains alone for `inner` steps. Then the ranks average their weights, and the way from the last outer
-//! weights to that average is taken as a gradient `Δ` of an outer step with Nesterov momentum:
-//! `v ← μ v + Δ`, `weights ← outer − rate × (Δ + μ v)`, with `Δ = outer − average`.
+//! Every rank trains alone for `inner` steps. Then the ranks average their weights. `Δ = outer − average` is the
+//! gradient of an outer step with Nesterov momentum: `v ← μ v + Δ`, `weights ← outer − rate × (Δ + μ v)`.
 //!
-//! It is computed as `average + (1 − rate) Δ − rate × μ × v`, which is the same and leaves the average itself, to the
-//! bit, at rate 1 and momentum 0.
+//! The code computes `average + (1 − rate) Δ − rate × μ × v`, which is equal and returns the average's exact bits at
+//! rate 1 and momentum 0.
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -13,12 +12,12 @@ use crate::exact::Exact;
 use crate::pairwise::Pairwise;
 use crate::share::Share;
 
-/// How often and how far the outer step goes.
+/// Interval and size of the outer step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OuterStep {
-    /// Local steps between two outer ones, at least 1.
+    /// Local steps per outer step, at least 1.
     pub inner: u64,
-    /// Learning rate of the outer step; 1 goes to the average. 0.7 is usual.
+    /// Learning rate of the outer step; 1 takes the average. 0.7 is usual.
     pub rate: f32,
     /// Nesterov momentum; 0 is a plain step. 0.9 is usual.
     pub momentum: f32,
@@ -31,7 +30,7 @@ impl OuterStep {
     }
 }
 
-/// The outer optimizer of one buffer of weights: two f32 for each.
+/// The outer optimizer of one buffer of weights: two f32 per weight.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outer {
     settings: OuterStep,
@@ -40,12 +39,12 @@ pub struct Outer {
 }
 
 impl Outer {
-    /// Starts from weights that are the same on all ranks.
+    /// Starts from weights that are equal on all ranks.
     pub fn new(settings: OuterStep, weights: &[f32]) -> Self {
         Self { settings, weights: weights.to_vec(), momentum: vec![0.0; weights.len()] }
     }
 
-    /// Goes on from saved outer weights and momentum.
+    /// Continues from saved outer weights and momentum.
     pub fn restore(settings: OuterStep, weights: Vec<f32>, momentum: Vec<f32>) -> Result<Self> {
         if weights.len() == momentum.len() {
             return Ok(Self { settings, weights, momentum });
@@ -53,12 +52,12 @@ impl Outer {
         Err(Error::Length { what: "an outer momentum", expected: weights.len(), found: momentum.len() })
     }
 
-    /// Outer weights and momentum, for a checkpoint. They are the same on all ranks.
+    /// Outer weights and momentum, for a checkpoint; equal on all ranks.
     pub fn state(&self) -> (&[f32], &[f32]) {
         (&self.weights, &self.momentum)
     }
 
-    /// The average of all ranks' weights. Changes nothing, so that it can be done again after a failure.
+    /// The average of all ranks' weights. Changes nothing, so it can be repeated after a failure.
     pub fn average(&self, engine: &mut dyn Engine, weights: &[f32]) -> Result<Vec<f32>> {
         self.check(weights.len())?;
         let (rank, world) = (engine.rank(), engine.world());
@@ -71,8 +70,8 @@ impl Outer {
         Ok(sum)
     }
 
-    /// Takes the outer step towards `average` and sets `weights` to its result. A program that averages again after a failure calls
-    /// it after a `commit`. One that returns to a checkpoint needs no vote.
+    /// Takes the outer step towards `average` and writes the result to `weights`. A program that repeats the average
+    /// after a failure calls it after a `commit`; one that returns to a checkpoint needs no vote.
     pub fn step(&mut self, average: &[f32], weights: &mut [f32]) -> Result<()> {
         self.check(average.len())?;
         self.check(weights.len())?;
@@ -108,7 +107,7 @@ mod tests {
 
     #[test]
     fn an_inner_count_of_one_and_a_plain_outer_step_are_averaging_to_the_bit() {
-        // Computed once: `powi` may round differently where the compiler knows its arguments.
+        // Computed once: `powi` may round constants differently.
         let weights = |rank: usize, n: usize| (n as f32 + 0.1) * 1.7_f32.powi(rank as i32) - 3.3;
         let weights: Vec<Vec<f32>> = (0..4).map(|rank| (0..9).map(|n| weights(rank, n)).collect()).collect();
         let ends = threads::on_each(4, |mut engine| {

@@ -1,4 +1,4 @@
-//! The division of work among ranks: micro-batches, slices of a buffer, whole parameters.
+//! Divides work among ranks: micro-batches, slices of a buffer, whole parameters.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use crate::pairwise::blocks;
 pub struct Share {
     /// Micro-batches of all ranks.
     pub count: u64,
-    /// Ranks that share them.
+    /// Number of ranks.
     pub world: usize,
     /// This rank.
     pub rank: usize,
@@ -22,20 +22,20 @@ impl Share {
         range(self.count, self.world, self.rank)
     }
 
-    /// How many sums of neighbours are held when the first `added` of this rank's micro-batches have been added pairwise.
+    /// Number of partial sums held after the first `added` micro-batches of this rank.
     pub fn held(&self, added: u64) -> usize {
         let begin = self.range().start;
         blocks(begin..begin + added).len()
     }
 }
 
-/// Which of `count` micro-batches `rank` computes: neighbours, in order, with at most one more than another rank's.
+/// The micro-batches of `rank`: consecutive numbers, with counts that differ by at most one between ranks.
 pub fn range(count: u64, world: usize, rank: usize) -> Range<u64> {
     let begin = |rank: usize| (u128::from(count) * rank as u128 / world as u128) as u64;
     begin(rank)..begin(rank + 1)
 }
 
-/// Elements of each rank's part when a buffer of `len` is dealt out evenly.
+/// Elements of each rank's part of an evenly divided buffer.
 pub fn even(len: usize, world: usize) -> Vec<usize> {
     (0..world)
         .map(|rank| range(len as u64, world, rank))
@@ -43,8 +43,8 @@ pub fn even(len: usize, world: usize) -> Vec<usize> {
         .collect()
 }
 
-/// The owner of each parameter, balanced by bytes: the largest goes first, always to the rank that has least. Ties go by
-/// index, so that every rank computes the same list.
+/// The owner of each parameter, balanced by bytes: largest first, to the rank with least. Ties go by index, so every
+/// rank computes the same list.
 pub fn shards(sizes: &[u64], world: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..sizes.len()).collect();
     order.sort_by_key(|index| Reverse(sizes[*index]));
@@ -58,7 +58,6 @@ pub fn shards(sizes: &[u64], world: usize) -> Vec<usize> {
     owners
 }
 
-/// Where each part of a buffer begins and ends.
 pub(crate) fn places(parts: &[usize]) -> Vec<Range<usize>> {
     let place = |end: &mut usize, part: &usize| {
         let begin = *end;

@@ -1,8 +1,8 @@
-//! Ranks as threads of one process: the engine for tests of whatever stands on an [`Engine`].
+//! Ranks as threads of one process: an engine for tests.
 //!
-//! It carries real bytes, loses ranks as a machine does and recovers as Open MPI does with ULFM: an error on one rank ends
-//! the calls of all, `commit` agrees on it, `shrink` goes on with who lives. A [`Fault`] at a chosen call makes that
-//! happen. A rank that is dropped counts as gone, so that no fault and no panic leaves another rank waiting.
+//! It carries real bytes, loses ranks as a machine does, and recovers as Open MPI with ULFM: an error on one rank ends
+//! the calls of all, `commit` agrees on it, and `shrink` continues with the survivors. A [`Fault`] causes this at a
+//! chosen call. A dropped rank counts as gone, so no fault or panic leaves another rank waiting.
 
 mod world;
 
@@ -19,7 +19,7 @@ use world::{Letter, Shared};
 #[derive(Debug)]
 pub struct Threads {
     shared: Arc<Shared>,
-    /// This rank's number in the world as it was made; ranks are numbered anew when a world shrinks.
+    /// This rank's number in the first world; `shrink` renumbers ranks, not seats.
     seat: usize,
     /// Seats of the present world, by rank.
     members: Vec<usize>,
@@ -27,28 +27,29 @@ pub struct Threads {
     calls: u64,
     faults: Vec<(u64, Fault)>,
     dead: bool,
-    /// Whether the present call fails here once the others have what they need.
+    /// Whether this call fails here after the others have their data.
     deaf: bool,
     waiting: Waiting,
 }
 
-/// Something that goes wrong at a call.
+/// A fault at a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The call fails on this rank, which lives on. `shrink` ignores it.
     Fail,
-    /// The call succeeds for the others, and fails here: what this rank was sent does not arrive. Votes ignore it.
+    /// The call succeeds for others and fails here: data for this rank is lost. Votes ignore it.
     Deaf,
-    /// The rank is gone from this call on: its own calls return errors, and others notice.
+    /// The rank is gone: its calls return errors, and others notice.
     Die,
     /// The call begins later.
     Delay(Duration),
 }
 
-/// The ranks of a new world, in order. Each is to be used by a thread of its own.
+/// The ranks of a new world, in order, each for a thread of its own.
 ///
 /// # Panics
-/// Without a rank.
+///
+/// If `ranks` is zero.
 pub fn world(ranks: usize) -> Vec<Threads> {
     assert!(ranks > 0, "a world has at least one rank");
     let shared = Arc::new(Shared::new(ranks));
@@ -69,7 +70,8 @@ pub fn world(ranks: usize) -> Vec<Threads> {
 /// Runs `work` on every rank of a new world at once and returns the results in order.
 ///
 /// # Panics
-/// As `work` does, and without a rank.
+///
+/// If `work` panics or `ranks` is zero.
 pub fn on_each<T: Send>(ranks: usize, work: impl Fn(Threads) -> T + Sync) -> Vec<T> {
     let work = &work;
     thread::scope(|scope| {
@@ -83,7 +85,7 @@ pub fn on_each<T: Send>(ranks: usize, work: impl Fn(Threads) -> T + Sync) -> Vec
 }
 
 impl Threads {
-    /// Has `fault` happen at this rank's call number `at`, counted from zero over calls of every kind.
+    /// Lets `fault` happen at this rank's call number `at`, counted from zero over all kinds.
     #[must_use]
     pub fn with_fault(mut self, at: u64, fault: Fault) -> Self {
         self.faults.push((at, fault));
@@ -100,13 +102,12 @@ impl Threads {
         self.waiting.clone()
     }
 
-    /// Lets this rank leave its world when the returned value is dropped, for callers that do not drop the engine.
+    /// This rank leaves its world when the returned value is dropped, for callers that keep the engine.
     #[must_use = "it leaves at once otherwise"]
     pub fn leave_later(&self) -> Leaving {
         Leaving { shared: Arc::clone(&self.shared), seat: self.seat }
     }
 
-    /// Counts the call and lets its fault happen.
     fn begin(&mut self, call: Call) -> Result<()> {
         let number = self.calls;
         self.calls += 1;
@@ -114,6 +115,7 @@ impl Threads {
         if self.dead {
             return Err(gone);
         }
+
         match self.faults.iter().find(|(at, _)| *at == number) {
             Some((_, Fault::Fail)) => {
                 self.shared.lock().broken = true;
@@ -141,7 +143,6 @@ impl Threads {
         drop(self.leave_later());
     }
 
-    /// Sends every other rank its part and takes theirs.
     fn transfer(&mut self, call: Call, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()> {
         self.waiting.begin(call, self.rank, 0..self.members.len());
         let deaf = std::mem::take(&mut self.deaf);
@@ -249,7 +250,7 @@ impl Engine for Threads {
     }
 }
 
-/// A rank's leave of its world: see [`Threads::leave_later`].
+/// Leaves the world when dropped: see [`Threads::leave_later`].
 #[derive(Debug)]
 pub struct Leaving {
     shared: Arc<Shared>,

@@ -1,4 +1,4 @@
-//! The peers that a rank waits for at this moment: written by its engine, read by the watchdog.
+//! The peers that a rank waits for: written by its engine, read by the watchdog.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::Call;
 
-/// A view of an engine's present call that another thread may hold.
+/// A view of an engine's present call, for another thread.
 #[derive(Debug, Clone, Default)]
 pub struct Waiting(Arc<Mutex<Option<Wait>>>);
 
@@ -18,17 +18,17 @@ struct Wait {
     missing: Vec<usize>,
 }
 
-/// A call that has lasted longer than it may, and the ranks whose data has not come.
+/// A call that has exceeded its limit, and the ranks whose data is missing.
 ///
-/// A rank that hangs in an earlier call is missing as well, so of several missing ranks one is at fault and others may
-/// wait for it. The rank that waits longest names only those at fault, and its limit passes first.
+/// A rank that hangs in an earlier call makes others late, too. The rank that waits longest names only those at fault,
+/// and its limit passes first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overdue {
     /// The call.
     pub call: Call,
     /// The rank that waits.
     pub rank: usize,
-    /// Ranks that have not arrived; empty where the engine cannot tell.
+    /// Ranks that have not arrived; empty if the engine cannot tell.
     pub missing: Vec<usize>,
     /// Time since the call began.
     pub waited: Duration,
@@ -67,7 +67,7 @@ impl Waiting {
         *self.lock() = Some(Wait { call, rank, since: Instant::now(), missing });
     }
 
-    /// The call's clock goes on, and these are the ranks that it waits for next.
+    /// Sets the awaited ranks; the call's clock runs on.
     pub(crate) fn wait_for(&self, peers: Vec<usize>) {
         if let Some(wait) = self.lock().as_mut() {
             wait.missing = peers;
@@ -84,7 +84,7 @@ impl Waiting {
         *self.lock() = None;
     }
 
-    /// Each change leaves the contents whole, so that a panic elsewhere does not matter here.
+    /// Every change leaves valid contents, so a poisoned lock is usable.
     fn lock(&self) -> MutexGuard<'_, Option<Wait>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

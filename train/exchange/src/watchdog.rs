@@ -1,10 +1,10 @@
-//! Notices a collective call that takes too long, and names the ranks that did not arrive
+//! Notices a collective call that takes too long and names the missing ranks
 //! (`a_frozen_rank_ends_the_job_and_is_named`).
 //!
-//! A frozen rank (a stopped process, a machine that swaps, a dead link) sends neither data nor an error, and all other
-//! ranks wait for ever. The call itself cannot give up: MPI may write into its buffers until it ends. Another thread
-//! can end the run: [`Mpi::watchdog`](crate::Mpi::watchdog). The launcher ends the frozen process, so a restart finds
-//! the run free (`a_frozen_rank_is_ended_and_the_run_restarts_to_the_bits_of_an_undisturbed_one`).
+//! A frozen rank (stopped process, swapping machine, dead link) sends neither data nor an error. The call cannot give
+//! up: MPI may write into its buffers until it ends. [`Mpi::watchdog`](crate::Mpi::watchdog) ends the run from another
+//! thread. The launcher ends the frozen process, so a restart finds the run free
+//! (`a_frozen_rank_is_ended_and_the_run_restarts_to_the_bits_of_an_undisturbed_one`).
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::waiting::{Overdue, Waiting};
 
-/// A thread that looks at the present call from time to time, until this is dropped.
+/// A thread that watches the present call until this is dropped.
 #[derive(Debug)]
 pub struct Watchdog {
     stop: Option<Sender<()>>,
@@ -20,11 +20,12 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Calls `expired` once, on the watchdog's thread, when a call has lasted for `limit`. The limit has to exceed the
-    /// time by which one rank's work may take longer than another's.
+    /// Calls `expired` once, on the watchdog's thread, when a call has lasted for `limit`. Choose a limit above the
+    /// difference of ranks' times for their own work.
     ///
     /// # Panics
-    /// Where the system starts no thread.
+    ///
+    /// If the system starts no thread.
     pub fn start(waiting: Waiting, limit: Duration, expired: impl FnOnce(Overdue) + Send + 'static) -> Self {
         let (stop, stopped) = mpsc::channel();
         let pause = (limit / 8).clamp(Duration::from_millis(5), Duration::from_secs(1));
@@ -44,7 +45,7 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic of `expired` has been printed by its own thread.
+            // The thread has printed a panic of `expired` itself.
             _ = thread.join();
         }
     }

@@ -1,6 +1,6 @@
 //! The error type for mistakes of the user.
 
-/// Input that cannot work, as opposed to a failure of the program. The text says how to correct it.
+/// Input that cannot work, with the correction; no failure of the program.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct BadInput(pub String);

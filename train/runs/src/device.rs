@@ -1,4 +1,4 @@
-//! Opening of a run's device. Only this file names backends; all other code is generic over them.
+//! Opens a run's device. Only this file names backends.
 
 use std::{fmt, num::NonZeroUsize, str::FromStr};
 
@@ -16,7 +16,7 @@ pub enum DeviceChoice {
     /// CUDA if it is usable, else the CPU.
     #[default]
     Auto,
-    /// An NVIDIA GPU by number; by default the number of this process among those on its host.
+    /// An NVIDIA GPU by number, by default this process's number on its host.
     Cuda(Option<usize>),
     /// The default device of the system's Vulkan driver.
     Vulkan,
@@ -31,11 +31,11 @@ pub struct Place {
     pub name: String,
     /// Runtime and total memory, equal on devices of one kind.
     pub kind: String,
-    /// Name of the hardware, if the driver reports it.
+    /// Name of the hardware, if reported.
     pub model: Option<String>,
-    /// Total and free device memory, if the runtime reports them.
+    /// Total and free device memory, if reported.
     pub memory: Option<DeviceMemory>,
-    /// Limit on bytes of tensors on the device, if there is one.
+    /// Limit on bytes of tensors on the device.
     pub budget: Option<u64>,
     /// Whether device memory is host memory.
     pub shares_host: bool,
@@ -46,7 +46,6 @@ pub struct Place {
 pub struct Setup {
     memory: MemorySection,
     tf32: bool,
-    /// Number of processes that share this host.
     processes: NonZeroUsize,
     /// Number of this process among them, from 0.
     process: usize,
@@ -64,7 +63,7 @@ impl From<&Config> for Setup {
 }
 
 impl Setup {
-    /// Settings for number `process`, from 0, of `processes` processes on this host.
+    /// Settings for process `process`, from 0, of `processes` on this host.
     #[must_use]
     pub fn among(mut self, process: usize, processes: usize) -> Self {
         self.process = process;
@@ -72,7 +71,7 @@ impl Setup {
         self
     }
 
-    /// Settings without the disk: a program that only reads weights reserves no space there.
+    /// Settings without the disk, for programs that only read weights.
     #[must_use]
     pub fn without_disk(mut self) -> Self {
         self.memory.disk = None;
@@ -112,7 +111,7 @@ fn cpu<W: Work>(setup: &Setup, work: W) -> anyhow::Result<W::Output> {
     open::<Flex, W>(&FlexDevice, probe::<Flex>(&FlexDevice)?, CPU, setup, work)
 }
 
-/// Machines with NVIDIA's driver but no compiler for kernels use the CPU, with a message.
+/// Falls back to the CPU, with a message, if NVIDIA's driver is there but no compiler for kernels.
 #[cfg(feature = "cuda")]
 fn auto<W: Work>(setup: &Setup, work: W) -> anyhow::Result<W::Output> {
     use burn::backend::{Cuda, cuda::CudaDevice};

@@ -1,9 +1,8 @@
-//! The indexed texts in which a model with `model.longest_match` finds matches of its own text.
+//! Indexed texts for models with `model.longest_match`: `data.indexes`, then the run's training text.
 //!
-//! They are `data.indexes` and then the run's own training text, whose index is in its data folder. A checkpoint stores
-//! digests of the texts. Resumed training needs the same texts (`listed_texts_are_looked_up_too_and_must_not_change`).
-//! Without them a model answers as if it found no matches, with a warning
-//! (`a_model_without_its_index_answers_with_a_warning`).
+//! A checkpoint stores digests of the texts. Resumed training needs the same texts
+//! (`listed_texts_are_looked_up_too_and_must_not_change`). Without them a model answers as if it found no matches, with
+//! a warning (`a_model_without_its_index_answers_with_a_warning`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +21,7 @@ use crate::config::{Config, DataSource, IndexEntry};
 #[derive(Debug, Clone)]
 pub struct Indexes(Arc<Corpora>);
 
-/// Identity of an indexed text, as a checkpoint stores it.
+/// Identity of an indexed text, stored in checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct IndexedText {
@@ -31,7 +30,6 @@ struct IndexedText {
 }
 
 impl IndexedText {
-    /// Reads the texts that a checkpoint was trained with.
     fn from_checkpoint(checkpoint: &Path) -> anyhow::Result<Vec<Self>> {
         let path = checkpoint.join(INDEXES);
         let read = || -> anyhow::Result<Vec<Self>> { Ok(serde_json::from_slice(&fs::read(&path)?)?) };
@@ -57,13 +55,13 @@ pub fn own_entry(config: &Config, data: &Path) -> IndexEntry {
 }
 
 impl Indexes {
-    /// Opens indexes, which are searched in this order.
+    /// Opens indexes, searched in this order.
     pub fn open(entries: &[IndexEntry]) -> Result<Self, tokenizer::Error> {
         let folders = entries.iter().map(|entry| (&entry.index, &entry.set));
         Ok(Self(Arc::new(Corpora::open(folders, Corpora::SHORTEST)?)))
     }
 
-    /// Finds the texts that a checkpoint was trained with among `candidates`, and opens them in their order.
+    /// Opens a checkpoint's texts, in its order, from `candidates`.
     pub fn from_checkpoint(checkpoint: &Path, candidates: &[IndexEntry]) -> anyhow::Result<Self> {
         let mut found = Vec::new();
         for text in IndexedText::from_checkpoint(checkpoint)? {

@@ -1,7 +1,5 @@
-//! Opening of runs on disk: configuration, directory, checkpoints, device, weights and vocabulary.
-//!
-//! Every program that opens a trained model uses this crate. It knows nothing of training, command lines or servers
-//! (`opening_a_trained_model_needs_no_trainer`).
+//! Runs on disk: configuration, directory, checkpoints, device, weights and vocabulary, without training, command lines
+//! or servers (`opening_a_trained_model_needs_no_trainer`).
 
 mod bad_input;
 pub mod checkpoint;

@@ -1,9 +1,8 @@
 //! Reuse of memory pages by tensors on the CPU.
 //!
-//! A training step allocates and frees the same sizes again and again. By default glibc unmaps large allocations when
-//! they are freed, and the system zeroes each page at its next use: a fifth of a step on the CPU. With all memory on
-//! its heap, glibc reuses freed pages. Budgets and counts do not change. The process keeps its tensors' peak memory and
-//! a few percent more, or a fifth more if threads have their own arenas.
+//! By default glibc unmaps large freed allocations, and the system zeroes their pages at the next use: a fifth of a
+//! training step. With all memory on its heap, glibc reuses freed pages. The process keeps its tensors' peak memory and
+//! a few percent more, or a fifth more with an arena per thread.
 //!
 //! A dry run touches no tensor memory. Fresh pages cost it nothing, but heap memory would be cleared.
 
@@ -26,8 +25,7 @@ pub(crate) fn keep_freed_pages() {
     }
 }
 
-/// Returns idle pages to the system, for example after the construction of a model. Pages that one thread freed serve
-/// no other, because threads have their own arenas.
+/// Returns idle pages to the system, for example after a model's construction.
 pub fn give_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     if KEPT.load(std::sync::atomic::Ordering::Relaxed) {

@@ -11,20 +11,18 @@ use crate::checkpoint::{CONFIG, TOKENIZER, Verified};
 use crate::config::{Config, DataSource};
 use crate::{BadInput, trained, weights};
 
-/// An enlarged vocabulary is a multiple of this, which suits the kernels of GPUs.
+/// GPU kernels prefer vocabularies that are multiples of this.
 const ROWS: usize = 64;
 
 /// A checkpoint from which another run starts.
 #[derive(Debug)]
 pub struct Pretrained {
     checkpoint: Verified,
-    /// The run that contains it, if any.
     run: Option<PathBuf>,
     model: GptConfig,
     tokenizer: Tokenizer,
-    /// Number of control tokens added to the vocabulary.
     added: u32,
-    /// Whether `data.indexes` are dropped, because they lack the added tokens.
+    /// Whether `data.indexes` are dropped: they lack the added tokens.
     drops_indexes: bool,
 }
 
@@ -46,8 +44,8 @@ impl Pretrained {
         Some(self.run.as_ref()?.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// Returns the configuration of a new run in `run`: the named one, or else this checkpoint's, but always with its
-    /// model and vocabulary. Adds chat control tokens if the run needs them.
+    /// The configuration of a new run in `run`: the named one, or else this checkpoint's, always with its model and
+    /// vocabulary. Adds chat control tokens if the run needs them.
     pub fn describe(
         mut self,
         run: &Path,
@@ -87,7 +85,7 @@ impl Pretrained {
             self = self.add_chat_tokens()?;
         }
         if self.added > 0 && name == saved && !config.data.indexes.is_empty() {
-            // The saved indexes lack the added tokens. Indexes given by `--set` are kept.
+            // Indexes given by `--set` are kept.
             if !set.iter().any(|given| given.trim_start().starts_with("data.indexes")) {
                 config.data.indexes.clear();
                 self.drops_indexes = true;
@@ -128,17 +126,20 @@ impl Pretrained {
                 self.added, wanted.vocab_size, self.model.vocab_size
             );
         }
+
         if self.drops_indexes {
             eprintln!(
                 "its `data.indexes` are left out: they were made without these tokens (`--set tokenizer.chat=false` keeps them)"
             );
         }
+
         let stored = GptConfig { compute: wanted.compute, ..self.model.clone() };
         let gpt = weights::load::<B>(&self.checkpoint.path, &stored, device)?;
         let gpt = gpt.with_vocabulary(wanted.vocab_size);
         if !wanted.longest_match {
             return Ok(gpt);
         }
+
         if !self.looks_up() {
             eprintln!("its model looks nothing up yet: what is found counts for nothing at first");
         }
@@ -156,7 +157,6 @@ impl Pretrained {
     }
 }
 
-/// Whether a `--set` argument changes a key that the weights determine.
 fn is_fixed(given: &str) -> bool {
     let key = given.split_once('=').map_or(given, |(key, _)| key).trim();
     let section = key.split('.').next().unwrap_or(key);

@@ -1,4 +1,4 @@
-//! Text generation with a trained model: in batches or streamed, up to an end token or a stop string.
+//! Generates text with a trained model, in batches or streamed, up to an end token or a stop string.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -9,7 +9,7 @@ use burn::tensor::backend::Backend;
 use models::{Completion, Gpt, Lookup, Overflow, Request, Sampling, Stop, generate};
 use tokenizer::Tokenizer;
 
-/// Texts continued in one batch. Larger batches take more memory and save no time.
+/// Texts per batch. Larger batches take more memory and save no time.
 pub const TEXTS_AT_ONCE: usize = 32;
 
 /// A model with its vocabulary and the settings of generation.
@@ -22,7 +22,7 @@ pub struct TextGenerator<'a, B: Backend> {
     pub sampling: Sampling,
     /// Maximum number of new tokens per text.
     pub max_new_tokens: usize,
-    /// Strings that end a text and are not part of it.
+    /// Strings that end a text and are cut off.
     pub stop: &'a [String],
     /// Indexed texts for a model with `longest_match`.
     pub lookup: Option<&'a dyn Lookup>,
@@ -50,6 +50,7 @@ impl<B: Backend> TextGenerator<'_, B> {
             lookup: self.lookup,
             ..Request::new(prompts, self.max_new_tokens)
         };
+
         let completions = generate(self.gpt, &request, |piece| {
             if piece.prompt == 0 { show(piece.tokens) } else { ControlFlow::Continue(()) }
         })?;
@@ -87,7 +88,7 @@ impl<B: Backend> TextGenerator<'_, B> {
         }
 
         let mut rest = stream.finish()?;
-        // A stop string may begin within a token, whose first bytes are not written yet.
+        // A stop string may begin within a token, whose first bytes wait.
         let whole = completions.first().and_then(|completion| completion.text.as_deref());
         if let Some(left) = whole.and_then(|whole| whole.strip_prefix(said.as_str())) {
             left.clone_into(&mut rest);
@@ -101,7 +102,7 @@ impl<B: Backend> TextGenerator<'_, B> {
         completion.text.clone().map_or_else(|| self.words(&completion.tokens), Ok)
     }
 
-    /// Decodes `ids`, but skips ids beyond the vocabulary, which a larger embedding can produce.
+    /// Decodes `ids` without ids beyond the vocabulary, which a larger embedding can produce.
     pub fn words(&self, ids: &[u32]) -> anyhow::Result<String> {
         let known: Vec<u32> = ids.iter().copied().filter(|id| *id < self.tokenizer.vocab_size()).collect();
         let bytes = self.tokenizer.decode_bytes(&known)?;
@@ -109,7 +110,7 @@ impl<B: Backend> TextGenerator<'_, B> {
     }
 }
 
-/// Ids of a text to continue, after the token that opens a document. Never empty.
+/// Ids of a text to continue, after the opening token. Never empty.
 pub fn opening(tokenizer: &Tokenizer, text: &str) -> anyhow::Result<Vec<u32>> {
     let mut ids: Vec<u32> = tokenizer.bos().into_iter().collect();
     ids.extend(tokenizer.encode(text)?);

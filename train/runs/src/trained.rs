@@ -13,7 +13,7 @@ use crate::directory::{is_checkpoint, latest, latest_named};
 use crate::weights;
 use crate::{Indexes, own_entry};
 
-/// Selects a checkpoint, by default the latest of the last run named after the default configuration.
+/// Selects a checkpoint; by default the latest of the last run with the default configuration.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Wanted<'a> {
     /// A run's directory or a checkpoint.
@@ -54,12 +54,14 @@ impl Trained {
             // A run found by its name uses its saved configuration.
             _ => Config::load(&saved, set)?,
         };
+
         config.resolve_paths()?;
         let tokenizer = Tokenizer::load(checkpoint.path.join(TOKENIZER))?;
         let text = |config: &Config| DataSection { indexes: Vec::new(), ..config.data.clone() };
         let same = text(&config) == text(&learned) && config.train.seed == learned.train.seed;
         let folder = run.map(|run| run.join("data"));
         let mut indexed = [&config, &learned].map(|config| config.data.indexes.clone()).concat();
+
         if let Some(folder) = &folder {
             // Configured shards may have moved since the training.
             indexed.extend([&config, &learned].map(|config| own_entry(config, folder)));
@@ -67,8 +69,7 @@ impl Trained {
         Ok(Self { data: folder.filter(|_| same), checkpoint, config, tokenizer, indexed })
     }
 
-    /// Opens the indexed texts of a model with `longest_match`. If any is missing, passes the reason to `warn` and
-    /// returns `None`.
+    /// Opens the indexed texts of a model with `longest_match`. If one is missing, passes the reason to `warn`.
     pub fn indexes(&self, warn: impl FnOnce(&str)) -> Option<Indexes> {
         if !self.config.model.longest_match {
             return None;
@@ -93,8 +94,7 @@ impl Trained {
     }
 }
 
-/// Finds and verifies the checkpoint at `path`, or one of the run at `path`, by default its latest. Also returns its
-/// run.
+/// Finds and verifies the checkpoint at `path`, or one of the run at `path`. Also returns its run.
 pub(crate) fn checkpoint(path: &Path, which: Option<Which>) -> anyhow::Result<(Option<PathBuf>, Verified)> {
     if is_checkpoint(path) {
         return Ok((Checkpoints::run_of(path), Checkpoints::open(path)?));

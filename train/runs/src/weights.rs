@@ -1,4 +1,4 @@
-//! Loading of a checkpoint's weights.
+//! Loads a checkpoint's weights.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use models::{Footprint, Gpt, GptConfig, weights::Layout};
 use crate::BadInput;
 use crate::checkpoint::WEIGHTS;
 
-/// Loads the verified weights in `folder`. Fails if they are not of the model `wanted`.
+/// Loads the verified weights in `folder`, which must be of the model `wanted`.
 pub fn load<B: Backend>(folder: &Path, wanted: &GptConfig, device: &B::Device) -> anyhow::Result<Gpt<B>> {
     tables_fit(wanted)?;
     let path = folder.join(WEIGHTS);
@@ -26,7 +26,7 @@ pub fn load<B: Backend>(folder: &Path, wanted: &GptConfig, device: &B::Device) -
     Ok(models::weights::load(wanted, &[&path], Layout::Native, device)?)
 }
 
-/// Fails if the rotary tables, whose size `n_positions` sets, exceed free host memory.
+/// Fails if the rotary tables, sized by `n_positions`, exceed free host memory.
 pub fn tables_fit(model: &GptConfig) -> anyhow::Result<()> {
     let tables = Footprint::of(model)?.rotary_bytes();
     match available_host_memory().filter(|free| *free < tables) {

@@ -29,7 +29,7 @@ pub(crate) struct Data {
     pub(crate) indexes: Option<Indexes>,
 }
 
-/// Makes the data that `run` lacks. A resumed run takes the tokenizer from its checkpoint, also in another directory.
+/// Makes the data that `run` lacks. A resumed run takes the tokenizer from its checkpoint.
 pub(crate) fn prepare(
     config: &Config,
     run: &Path,
@@ -41,6 +41,7 @@ pub(crate) fn prepare(
         Some(checkpoint) => Tokenizer::load(checkpoint.join(TOKENIZER))?,
         None => tokenizer(config, run, &folder, stop)?,
     };
+
     check_listed(config, &tokenizer)?;
     let mut data = Data::new(tokenizer, config, &folder, stop)?;
     if config.model.longest_match {
@@ -76,9 +77,11 @@ impl Data {
             ))
             .into());
         }
+
         if let (DataSource::Shards, Some(path)) = (config.data.source, &config.data.path) {
             return Ok(Self { tokenizer, shards: path.clone(), indexes: None });
         }
+
         let shards = own_shards(config, folder);
         cut(config, inputs(config, folder)?, &shards, &tokenizer, stop)?;
         Ok(Self { tokenizer, shards, indexes: None })
@@ -117,6 +120,7 @@ fn tokenizer(config: &Config, run: &Path, data: &Path, stop: &AtomicBool) -> any
     if Tokenizer::is_saved_in(&folder) {
         return Ok(Tokenizer::load(&folder)?);
     }
+
     let section = &config.tokenizer;
     let specials = specials(section);
     let tokenizer = match section.kind {
@@ -134,8 +138,9 @@ fn tokenizer(config: &Config, run: &Path, data: &Path, stop: &AtomicBool) -> any
             learn_bpe(&inputs(config, data)?, &training, stop)?
         }
     };
+
     tokenizer.save(&folder)?;
-    // Use the saved form from the start: it is the one that a resumed run loads.
+    // A resumed run loads the saved form, so use it from the start.
     Ok(Tokenizer::load(&folder)?)
 }
 
@@ -163,10 +168,12 @@ fn cut(
         SplitKind::Document => SplitRule::Document { val_fraction, seed: config.train.seed },
         SplitKind::Position => SplitRule::Position { val_fraction },
     };
+
     let on_bad_record = match config.data.on_bad_record {
         OnBadRecordKind::Skip => OnBadRecord::Skip,
         OnBadRecordKind::Fail => OnBadRecord::Fail,
     };
+
     let (out, shard_tokens) = (shards.to_owned(), Preparation::SHARD_TOKENS);
     let preparation = Preparation { inputs, out, split, shard_tokens, on_bad_record };
     let mut bar = InputBar::new();

@@ -1,4 +1,4 @@
-//! Building an index of longest matches.
+//! Builds an index of longest matches.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -12,15 +12,13 @@ use tokenizer::{IndexBuild, IndexManifest, IndexProgress, IndexStep, Split, Toke
 use super::corpus::Data;
 use crate::progress::StepBar;
 
-/// The most memory for building the index of a run's own text.
 const MEMORY: u64 = 1 << 30;
 
-/// Memory for building an index on a host with `free` bytes. It changes no byte of the index.
+/// Memory for the build on a host with `free` bytes; it changes no byte of the index.
 fn memory(free: Option<u64>) -> u64 {
     free.map_or(MEMORY, |free| (free / 4).min(MEMORY))
 }
 
-/// Refuses listed indexes that do not fit this vocabulary, before any data is prepared.
 pub(super) fn check_listed(config: &Config, tokenizer: &Tokenizer) -> anyhow::Result<()> {
     if config.data.indexes.is_empty() {
         return Ok(());
@@ -38,8 +36,7 @@ pub(super) fn check_listed(config: &Config, tokenizer: &Tokenizer) -> anyhow::Re
     Ok(())
 }
 
-/// Opens the listed indexes, then the run's own unless the list contains it. The run's own is built if it does not
-/// exist.
+/// Opens the listed indexes, then the run's own unless listed; builds it if needed.
 pub(super) fn indexes(
     data: &Data,
     config: &Config,
@@ -51,6 +48,7 @@ pub(super) fn indexes(
         let plan = Data::windows(config, false);
         TokenDataset::open(&data.shards, split, &data.tokenizer, plan)?.fingerprint()
     };
+
     let listed = (!entries.is_empty()).then(|| Indexes::open(&entries)).transpose()?;
     let is_listed = |split| -> anyhow::Result<bool> {
         Ok(match &listed {
@@ -58,12 +56,14 @@ pub(super) fn indexes(
             None => false,
         })
     };
+
     if is_listed(Split::Val)? {
         return Err(BadInput(
             "`data.indexes` lists the very text that the run is measured with; leave it out".to_owned(),
         )
         .into());
     }
+
     if !is_listed(Split::Train)? {
         let own = own_entry(config, folder);
         build_own(&own, stop)?;
@@ -92,7 +92,7 @@ fn build_own(own: &IndexEntry, stop: &AtomicBool) -> anyhow::Result<()> {
     })
 }
 
-/// Returns the manifest, and the number of pieces reused from an earlier build.
+/// Also returns the number of pieces reused from an earlier build.
 pub(crate) fn build_index(build: &IndexBuild, stop: &AtomicBool) -> anyhow::Result<(IndexManifest, u64)> {
     let mut bar = StepBar::new();
     let mut reused = 0;

@@ -1,7 +1,6 @@
 //! Reads ahead on a thread that touches host memory only.
 //!
-//! If that thread made tensors, the device would have a second stream, and an order of operations that varies between
-//! runs.
+//! Tensors made there would give the device a second stream, and a varying order of operations.
 
 use std::{
     marker::PhantomData,
@@ -42,7 +41,6 @@ where
         let (source, range) = (Arc::clone(&self.items), self.range.clone());
         thread::spawn(move || {
             for item in range.map_while(|index| source.get(index)) {
-                // The reader is gone and needs no more items.
                 if sender.send(item).is_err() {
                     return;
                 }

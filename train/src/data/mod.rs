@@ -1,4 +1,4 @@
-//! Sequences of tokens on the host, made from the configuration. This module knows no tensor and no device.
+//! Sequences of tokens on the host, without tensors or devices.
 
 mod corpus;
 mod index;

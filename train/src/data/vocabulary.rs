@@ -11,7 +11,6 @@ use tokenizer::{Body, BpeTraining, Corpus, Error, Format, Progress, Tokenizer};
 
 use crate::progress::InputBar;
 
-/// A tokenizer with one token for each of `specials` and each character in `inputs`.
 pub(crate) fn learn_characters(
     inputs: &[PathBuf],
     specials: &[&str],
@@ -35,8 +34,7 @@ pub(crate) fn learn_bpe(
     Ok(training.train(texts(&Corpus::find(inputs, false)?, training.document_chars, stop))?)
 }
 
-/// The texts of all documents. A plain file is one long document, so it is split into texts of `document_chars`
-/// characters, all of equal weight.
+/// The texts of all documents. A plain file is one long document, split into texts of `document_chars` characters.
 fn texts(
     corpus: &Corpus,
     document_chars: usize,

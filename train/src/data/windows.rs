@@ -1,4 +1,4 @@
-//! Sequences in the form that the network takes, addressed by their place in the run.
+//! Sequences in the network's form, addressed by their place in the run.
 //!
 //! A step's sequences follow from its number and the seed, so a resumed run gets the same ones
 //! (`an_interrupted_run_resumes_bit_for_bit`). Burn's `Dataset` has no errors: after a read error the data set ends
@@ -13,13 +13,12 @@ use tokenizer::{Cursor, Duplicates, Features, Fingerprint, Split, Targets, Token
 
 use super::corpus::Data;
 
-/// Sequences for one pass of the network, row after row.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct MicroBatch {
     pub(crate) rows: usize,
     pub(crate) inputs: Vec<i32>,
     pub(crate) targets: Vec<i32>,
-    /// The token after each input's longest match; the model's vocabulary size stands for no match.
+    /// The token after each input's longest match; the vocabulary size stands for no match.
     pub(crate) followers: Option<Vec<i32>>,
     /// One weight per target; `None` if all count.
     pub(crate) mask: Option<Vec<f32>>,
@@ -27,7 +26,7 @@ pub(crate) struct MicroBatch {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct StepData {
-    /// Number of the step, from 1.
+    /// From 1.
     pub(crate) step: u64,
     pub(crate) micro_batches: Vec<MicroBatch>,
 }
@@ -59,7 +58,6 @@ impl MicroBatch {
         }
     }
 
-    /// Share of targets that equal the looked-up follower.
     fn hits(&self) -> Option<f64> {
         let pairs = self.followers.as_ref()?.iter().zip(&self.targets);
         let hits = pairs.filter(|(follower, target)| follower == target).count();
@@ -79,7 +77,6 @@ impl StepData {
     }
 }
 
-/// At least 1.
 pub(crate) fn counted(micro_batches: &[MicroBatch]) -> f64 {
     micro_batches.iter().map(MicroBatch::counted).sum::<f64>().max(1.0)
 }
@@ -88,7 +85,6 @@ pub(crate) fn counted(micro_batches: &[MicroBatch]) -> f64 {
 struct Sequences {
     tokens: Arc<TokenDataset>,
     features: Option<Features<Arc<TokenDataset>>>,
-    /// The id that stands for no match.
     none: i32,
 }
 
@@ -120,7 +116,7 @@ impl Sequences {
     }
 }
 
-/// The training sequences of all steps. Item `n` is the data of step `n + 1`.
+/// The training sequences of all steps. Item `n` is step `n + 1`.
 #[derive(Debug)]
 pub(crate) struct TrainingWindows {
     sequences: Sequences,
@@ -132,7 +128,6 @@ pub(crate) struct TrainingWindows {
     failure: Failure,
 }
 
-/// The first error of a data set that ended early.
 #[derive(Debug, Default)]
 struct Failure(Mutex<Option<tokenizer::Error>>);
 
@@ -189,13 +184,11 @@ impl TrainingWindows {
         self.tokens().tokens()
     }
 
-    /// The same for the first step.
     pub(crate) fn hits(&self) -> Option<f64> {
         let hits: Vec<f64> = self.get(0)?.micro_batches.iter().filter_map(MicroBatch::hits).collect();
         (!hits.is_empty()).then(|| hits.iter().sum::<f64>() / hits.len() as f64)
     }
 
-    /// The error that ended the data set early, if any.
     pub(crate) fn failure(&self) -> Option<tokenizer::Error> {
         self.failure.take()
     }
@@ -231,13 +224,11 @@ impl Dataset<StepData> for TrainingWindows {
     }
 }
 
-/// The validation sequences in batches, in the same order each time.
 #[derive(Debug)]
 pub(crate) struct ValidationWindows {
     windows: Sequences,
     /// Documents that are copies of indexed ones; `None` without indexes.
     copies: Option<Duplicates>,
-    /// The followers of all sequences, looked up once for all evaluations.
     followers: Option<Vec<i32>>,
     pub(crate) sequences: u64,
     rows: usize,
@@ -245,8 +236,8 @@ pub(crate) struct ValidationWindows {
 }
 
 impl ValidationWindows {
-    /// Opens the first `limit` sequences of a fixed order, or all, and looks them up in `indexes`. That may take long,
-    /// and fails soon after `stop` is set.
+    /// Opens the first `limit` sequences of a fixed order, or all, and looks them up in `indexes`. That may take long;
+    /// it fails soon after `stop` is set.
     pub(crate) fn open(
         config: &Config,
         data: &Data,
@@ -254,9 +245,9 @@ impl ValidationWindows {
         limit: Option<u64>,
         stop: &AtomicBool,
     ) -> Result<Self, tokenizer::Error> {
-        // Shuffled with a fixed seed: the first sequences of a file can be unlike the rest.
+        // Shuffled with a fixed seed: the start of a file can be unlike the rest.
         let windows = Sequences::open(config, data, indexes, Split::Val, limit.is_some())?;
-        // Without a token that opens documents, the split counts as one document, and partial copies cannot be found.
+        // Without an opening token, the split counts as one document, and partial copies cannot be found.
         let divided = indexes.filter(|_| data.tokenizer.bos().is_some());
         let copies = divided.map(|indexes| indexes.corpora().duplicates_unless(&windows.tokens, stop));
         let sequences = limit.unwrap_or(u64::MAX).min(windows.tokens.windows());
@@ -267,7 +258,6 @@ impl ValidationWindows {
         Ok(Self { windows, copies, followers, sequences, rows, failure: Failure::default() })
     }
 
-    /// Share of the first batch's targets that equal the looked-up follower.
     pub(crate) fn hits(&self) -> Option<f64> {
         self.get(0)?.hits()
     }
@@ -276,14 +266,13 @@ impl ValidationWindows {
         self.copies.is_some()
     }
 
-    /// Batch `index` without the targets in copies of indexed documents; `None` if it has no such targets.
+    /// Batch `index` without targets in copies of indexed documents; `None` if none is left.
     pub(crate) fn without_copies(&self, index: usize, batch: &MicroBatch) -> Option<MicroBatch> {
         let copies = self.copies.as_ref().filter(|copies| copies.duplicate_positions > 0)?;
         let length = batch.targets.len() / batch.rows;
         let mut mask = batch.mask.clone().unwrap_or_else(|| vec![1.0; batch.targets.len()]);
         let mut any = false;
         for (cursor, mask) in self.cursors(index).zip(mask.chunks_mut(length)) {
-            // The target of an input is the token after it.
             let positions = self.windows.tokens.positions(cursor);
             for (position, weight) in positions.zip(mask) {
                 if *weight > 0.0 && copies.contains(position + 1) {
@@ -362,6 +351,7 @@ mod tests {
             ValidationWindows::open(&config, &data, data.indexes.as_ref(), None, &AtomicBool::new(false))
                 .expect("there are some");
         let (mut left_out, mut kept) = (Vec::new(), Vec::new());
+
         for (index, batch) in windows.iter().enumerate() {
             let fresh = windows.without_copies(index, &batch).unwrap_or_else(|| batch.clone());
             assert_eq!((&fresh.inputs, &fresh.followers), (&batch.inputs, &batch.followers));
@@ -375,6 +365,7 @@ mod tests {
                 if weight > 0.0 { &mut kept } else { &mut left_out }.push(*target as u32);
             }
         }
+
         let text = |ids: &[u32]| data.tokenizer.decode(ids).expect("known ids");
         assert_eq!(text(&left_out), "a river falls");
         assert!(text(&kept).contains("it sn") && !text(&kept).contains("river"), "{}", text(&kept));

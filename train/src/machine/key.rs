@@ -1,9 +1,7 @@
 //! The key of a measurement: the machine, program, device and work for which its speeds hold.
 //!
-//! A measurement holds only if its whole key is equal
-//! (`a_measurement_holds_for_its_own_machine_program_device_and_work`). Another machine, device, matrix size or build,
-//! with other kernels, has other speeds. The program is identified by the path, size and modification time of its file.
-//! A file that was written since, or restored from a backup, is another program.
+//! A measurement holds only for an equal key (`a_measurement_holds_for_its_own_machine_program_device_and_work`). The
+//! path, size and modification time of its file identify the program.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,12 +17,10 @@ use runs::threads;
 use serde::{Deserialize, Serialize};
 
 /// Sides of the measured square matrices, and bytes copied there and back, if memory allows. A small matmul cannot
-/// occupy a fast GPU, and a large one takes minutes on a slow device. So a larger side is tried only if the smaller one
-/// was fast.
+/// occupy a fast GPU; a larger side is tried only if the smaller was fast.
 const ON_A_GPU: (&[usize], usize) = (&[256, 1024, 4096], 64 << 20);
 const ON_THE_CPU: (&[usize], usize) = (&[384, 1024], 0);
 
-/// Prefixes of environment variables that change the measurement or its device.
 const VARIABLES: [&str; 6] = ["CUBECL_", "CUDA_", "MESA_", "OFFLOAD_", "VK_", "WGPU_"];
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,7 +66,6 @@ pub(super) struct Work {
     tf32: bool,
     pub(super) sides: Vec<usize>,
     pub(super) copied: usize,
-    /// The file system of the disk.
     pub(super) disk: Option<String>,
 }
 
@@ -107,7 +102,7 @@ impl Host {
     }
 }
 
-/// The first value of `name` in lines of names and values. Reads no further: the kernel asks each core for its line.
+/// The first value of `name` in lines of names and values. Stops there: the kernel asks each core for its line.
 fn value(table: impl BufRead, name: &str) -> Option<String> {
     table.lines().map_while(Result::ok).find_map(|line| {
         let (found, value) = line.split_once(':')?;
@@ -147,8 +142,7 @@ impl Work {
     }
 }
 
-/// Mount point and device number of the file system that `folder` is or will be on. Folders of one file system are
-/// equally fast.
+/// Mount point and device number of `folder`'s file system; the folder need not exist.
 #[cfg(unix)]
 fn file_system(folder: &Path) -> String {
     use std::os::unix::fs::MetadataExt;
@@ -169,7 +163,6 @@ fn file_system(folder: &Path) -> String {
 pub(super) mod tests {
     use super::*;
 
-    /// The key of a measurement on this machine, and keys that each differ from it in one part.
     pub(in crate::machine) fn keys() -> (Key, Vec<Key>) {
         let place = Place {
             name: "CUDA device 0".to_owned(),
@@ -231,6 +224,7 @@ pub(super) mod tests {
             let work = Work::new(&place, &config);
             (work.sides, work.copied)
         };
+
         assert_eq!(sides(None, true), (vec![384, 1024], 0));
         assert_eq!(sides(None, false), (vec![256, 1024, 4096], 64 << 20));
         assert_eq!(sides(Some(1 << 20), true), (vec![181], 0));

@@ -1,10 +1,8 @@
-//! A cache of measured speeds in the user's cache folder, with one entry per key. Machines that share the folder share
-//! the file.
+//! A cache of measured speeds in the user's cache folder, one entry per key.
 //!
 //! The file saves half a second of a start and decides nothing, so no problem with it ends a run
-//! (`an_unwritable_cache_ends_no_run`). An unreadable or foreign file counts as absent and is replaced
-//! (`an_unusable_cache_file_is_replaced`). It is written under a unique name, then renamed. If two processes write at
-//! once, the later file stays and may lack the other's entry, which is then measured again.
+//! (`an_unwritable_cache_ends_no_run`). An unusable file is replaced (`an_unusable_cache_file_is_replaced`). It is
+//! written under a unique name, then renamed. Of two concurrent writes the later stays, without the other's entry.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -19,10 +17,9 @@ use super::key::Key;
 use crate::figures::si;
 use crate::plan::Measurement;
 
-/// The most entries in the file; beyond that the oldest are dropped.
+/// The oldest entries are dropped beyond that.
 const MOST: usize = 256;
 
-/// The most bytes of a file that is read.
 const MOST_BYTES: u64 = 4 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +35,7 @@ pub(crate) enum Measuring {
 pub(super) struct Speeds {
     pub(super) flops_per_second: Option<f64>,
     pub(super) link_bytes_per_second: Option<f64>,
-    /// Speeds of writing to the disk and of reading from it.
+    /// Of writing to the disk and of reading from it.
     pub(super) disk_bytes_per_second: Option<[f64; 2]>,
 }
 
@@ -46,7 +43,7 @@ pub(super) struct Speeds {
 #[serde(deny_unknown_fields)]
 struct Entry {
     key: Key,
-    /// In seconds since 1970.
+    /// Seconds since 1970.
     measured: u64,
     speeds: Speeds,
 }
@@ -57,7 +54,7 @@ struct SpeedCache {
     entries: Vec<Entry>,
 }
 
-/// The file in the user's cache folder; `None` in unit tests.
+/// `None` in unit tests.
 pub(super) fn file() -> Option<PathBuf> {
     let named = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|folder| folder.is_absolute());
     let folder = named.or_else(dirs::cache_dir).filter(|_| !cfg!(test))?;
@@ -107,7 +104,6 @@ fn store(file: &Path, entry: Entry) -> io::Result<()> {
 }
 
 impl SpeedCache {
-    /// The file's contents; empty if it cannot be used.
     fn read(file: &Path) -> Self {
         let text = match regular::read_text(file, MOST_BYTES) {
             Ok(text) => text,
@@ -139,7 +135,6 @@ impl SpeedCache {
         let folder = file.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(folder)?;
         let text = serde_json::to_string_pretty(self)? + "\n";
-        // Under a name that no other process uses.
         let mut aside =
             tempfile::Builder::new().prefix("speeds").suffix(durable::ASIDE).tempfile_in(folder)?;
         aside.write_all(text.as_bytes())?;
@@ -216,10 +211,12 @@ mod tests {
             SpeedCache::default().with(entry).entry(&key).is_some()
         };
         assert!(used(SPEEDS));
+
         for speed in [None, Some(0.0), Some(-1.0), Some(f64::INFINITY)] {
             assert!(!used(Speeds { flops_per_second: speed, ..SPEEDS }), "{speed:?}");
             assert!(!used(Speeds { link_bytes_per_second: speed, ..SPEEDS }), "{speed:?}");
         }
+
         let mut above_a_disk = key.clone();
         above_a_disk.work.disk = Some("/".to_owned());
         let used = |disk| {
@@ -251,6 +248,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("below/speeds.json");
         let (_, keys) = keys();
+
         thread::scope(|scope| {
             for key in &keys {
                 scope.spawn(|| {

@@ -1,7 +1,7 @@
 //! Number of checkpoints on the disk at the worst moment of a run, including the one being written.
 //!
-//! A run saves at multiples of `checkpoint.every`, at evaluations whose loss is the lowest so far, and at its end.
-//! Which evaluations those are is unknown, so this counts the worst case.
+//! A run saves at multiples of `checkpoint.every`, at evaluations with the lowest loss so far, and at its end. Which
+//! evaluations those are is unknown, so this counts the worst case.
 
 use runs::config::Config;
 
@@ -27,7 +27,7 @@ struct Saves {
 }
 
 impl Saves {
-    /// Checkpoints kept if each evaluation is the best so far: the latest ones, and those kept for good.
+    /// Checkpoints kept if each evaluation is the best so far.
     fn with_latest_best(&self) -> u64 {
         let all = self.saved(self.before - 1);
         let latest = all.min(self.keep_last);
@@ -48,8 +48,7 @@ impl Saves {
     fn with_old_best(&self) -> Option<u64> {
         let all = multiples(self.before - 1, self.every);
         let older = all.checked_sub(self.keep_last)?;
-        // First of the latest saves. All of these are multiples of `checkpoint.every`, since no later evaluation was
-        // better.
+        // All latest saves are multiples of `checkpoint.every`, since no later evaluation was better.
         let first_of_latest = older.checked_add(1)?.checked_mul(self.every)?;
         let last = (first_of_latest - 1).checked_div(self.evaluated)? * self.evaluated;
         let stays_anyway = |step: u64| self.keep_every > 0 && step.is_multiple_of(self.keep_every);
@@ -59,13 +58,12 @@ impl Saves {
         Some(self.keep_last + self.for_good(first_of_latest - 1, best) + 1)
     }
 
-    /// Saves up to `step` if each evaluation is the best so far.
     fn saved(&self, step: u64) -> u64 {
         let both = multiples(step, lcm(self.every, self.evaluated));
         multiples(step, self.every) + multiples(step, self.evaluated) - both
     }
 
-    /// Saves kept for good: regular ones up to step `due`, and those made for their loss up to step `better`.
+    /// Saves kept for good: regular ones up to step `due`, best ones up to step `better`.
     fn for_good(&self, due: u64, better: u64) -> u64 {
         let of_due = lcm(self.every, self.keep_every);
         let of_better = lcm(self.evaluated, self.keep_every);
@@ -77,7 +75,7 @@ fn multiples(up_to: u64, period: u64) -> u64 {
     up_to.checked_div(period).unwrap_or(0)
 }
 
-/// The least common multiple; 0 if it is not below 2⁶⁴.
+/// The least common multiple; 0 from 2⁶⁴ on.
 fn lcm(a: u64, b: u64) -> u64 {
     let (mut x, mut y) = (a, b);
     while y > 0 {
@@ -102,7 +100,7 @@ mod tests {
         config
     }
 
-    /// Steps at which a run saves, each with whether it has the best loss; bit n of `better` says so for evaluation n.
+    /// Steps of saves, each with whether it has the best loss; bit n of `better` says so for evaluation n.
     fn saves(config: &Config, better: u64) -> Vec<(u64, bool)> {
         let due = |step: u64, every: u64| every > 0 && step.is_multiple_of(every);
         let steps = 1..config.train.steps;
@@ -114,7 +112,6 @@ mod tests {
         saves.chain([(config.train.steps, false)]).collect()
     }
 
-    /// The count by brute force over all courses of a run.
     fn counted(config: &Config) -> u64 {
         let rules = &config.checkpoint;
         let evaluations = multiples(config.train.steps - 1, config.eval.every);

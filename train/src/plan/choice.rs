@@ -1,8 +1,8 @@
 //! The place that `auto` chooses for the optimizer: the one where a step moves the fewest bytes over the link.
 //!
-//! That is the device if everything fits there. Otherwise it is the host, except for as many first blocks as the device
-//! has room for. The place changes the last digits of numbers. So it is chosen once, when a run begins, and saved in
-//! the run's configuration; later budgets do not change it.
+//! It is the device if everything fits there; else the host, except for as many first blocks as the device has room
+//! for. The place changes the last digits of numbers. So it is chosen once, when a run begins, and saved in the run's
+//! configuration.
 
 use models::Footprint;
 use runs::config::{Config, ExchangeKind, PlacementKind, StateKind};

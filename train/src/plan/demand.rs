@@ -1,17 +1,15 @@
 //! The memory that training holds and the bytes that spilling moves, independent of the machine.
 //!
-//! Two moments of a step decide. At the end of a micro-batch's forward pass all activations are alive. At the end of
-//! its backward pass, when parameters are stepped, all gradients are. At each moment, parts keep their place on the
-//! device in the order of their price, and the rest spills. A part's price is the number of times that each of its
-//! spilled bytes crosses the link in a step. With everything spilled and one micro-batch, that is 24 bytes in and 16
-//! out per parameter under `AdamW`. A weight leaves once a step, however often it comes back: its host copy stays valid
-//! until it is stepped.
+//! Two moments of a step decide: the end of a forward pass, when all activations are alive, and the end of a backward
+//! pass, when all gradients are. At each, parts stay on the device in the order of their price, and the rest spills. A
+//! part's price is the number of times that each spilled byte crosses the link in a step. With everything spilled and
+//! one micro-batch, that is 24 bytes in and 16 out per parameter under `AdamW`. A weight leaves once a step, however
+//! often it comes back: its host copy stays valid until it is stepped.
 //!
 //! A parameter that is stepped on the host has neither moments nor updates on the device. Its gradient leaves at once.
 //! Its weights come in once a step, or at each use if they have no room to stay.
 //!
-//! For weights, gradients and two moments alone, with half or a quarter on the device, this gives the bytes that
-//! furthest-next-use eviction moves in a simulation of the same step.
+//! For weights, gradients and two moments alone, this gives the bytes that furthest-next-use eviction moves.
 
 use exchange::{OneBit, Share};
 use models::{Chunks, Footprint};
@@ -45,47 +43,44 @@ impl Part {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Demand {
-    /// The part that spills last comes first.
+    /// In the order in which they stay on the device.
     pub(super) parts: Vec<Part>,
-    /// Upper estimate of the bytes of the largest single operation.
+    /// Upper estimate of the largest single operation's bytes.
     pub(super) floor: u64,
-    /// Bytes of an update that is one operation if the budget holds it; otherwise several smaller ones.
+    /// Bytes of an update that is one operation if the budget holds it; otherwise it is split.
     one_pass_update: u64,
-    /// Lower bound of the bytes of the largest single operation.
+    /// Lower bound of the largest single operation's bytes.
     pub(super) least: u64,
     pub(super) placement: Placement,
     pub(super) exchanged: Exchanged,
     rounds: u64,
 }
 
-/// Bytes that several ranks cost in one step: sent by one rank, and moved over its link for that.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Exchanged {
     pub(super) sent: u64,
     pub(super) link_in: u64,
     pub(super) link_out: u64,
-    /// Host memory outside the host budget: residuals, an outer optimizer's state, or gradients in flight.
+    /// Host memory outside the host budget: residuals, outer optimizer, or gradients in flight.
     pub(super) residuals: u64,
 }
 
 impl Exchanged {
-    /// `sums` is the number of sums of neighbouring micro-batches that a rank holds. An exact exchange has `window`
-    /// parameters in flight at once.
+    /// `sums` counts a rank's sums of neighbouring micro-batches; an exact exchange has `window` parameters in flight.
     fn new(config: &Config, placement: &Placement, ranks: usize, sums: u64, window: u64) -> Self {
         let others = ranks as u64 - 1;
         let share = |all: u64| all.div_ceil(ranks as u64);
         let on_device = placement.on_device * WIDE;
-        // Each rank adds up a share of every gradient and sends the sum to the others.
+        // Each rank sums a share of every gradient and sends the result to the others.
         let all = placement.on_device + placement.on_host();
         let (part, residuals) = match config.ranks.exchange {
-            // The sums, and their totals.
             ExchangeKind::Exact => (share(all * WIDE), (sums + 1) * WIDE * window),
-            // As if all parameters were one buffer. Each residual exists twice until its step is made.
+            // As if all parameters were one buffer. Each residual exists twice until its step ends.
             ExchangeKind::OneBit => {
                 (OneBit::packed_bytes(share(all) as usize) as u64, 2 * WIDE * (all + share(all)))
             }
             ExchangeKind::Rarely => {
-                // All weights once in `local_steps` steps. The last outer step's weights and momentum stay on the host.
+                // All weights once in `local_steps` steps. The outer weights and momentum stay on the host.
                 let each = |bytes: u64| bytes.div_ceil(config.ranks.local_steps);
                 return Self {
                     sent: each(2 * others * share(all * WIDE)),
@@ -101,7 +96,7 @@ impl Exchanged {
         if !config.memory.shard {
             return gradients;
         }
-        // New weights from a host cross the link on their way to the device, as they do without other ranks.
+        // New weights from a host cross the link anyway.
         let own = share(on_device);
         Self {
             // Each sum goes to one rank only.
@@ -113,14 +108,13 @@ impl Exchanged {
     }
 }
 
-/// Part name of the weights that come from the host in every step, even if everything has room.
+/// Weights that come from the host in every step, even if everything has room.
 const STREAMED: &str = "weights from the host";
 
 const LEAVING: &str = "gradients leaving";
 
 impl Demand {
-    /// The demand of any one of `ranks` ranks: the largest share of each part, since no rank has all largest shares.
-    /// `fused` devices fuse several operations into one kernel.
+    /// The largest share of each part over `ranks` ranks. `fused` devices fuse several operations into one kernel.
     pub(super) fn new(config: &Config, footprint: &Footprint, ranks: usize, fused: bool) -> Self {
         let train = &config.train;
         let rounds = train.accumulate.div_ceil(ranks) as u64;
@@ -150,7 +144,7 @@ impl Demand {
         let kept_narrow = if placement.tiles[0] { 0 } else { kept_narrow };
         let (coding, coding_temporaries) =
             (placement.coding_bytes(config, fused), placement.coding_temporaries(config));
-        // The loss is done when parameters are stepped.
+        // The loss is freed before parameters are stepped.
         let [passing, late] = [passing.max(loss), passing]
             .map(|bytes| bytes.saturating_add(placement.decoded_bytes(config)).max(coding_temporaries));
 
@@ -187,10 +181,10 @@ impl Demand {
         let named = placement.row_bytes();
         let accumulated = if rounds > 1 { gradients } else { 0 };
         let waiting = gradients.saturating_mul(sums.saturating_sub(1));
-        // Without recomputation a micro-batch's gradients all exist before they are added up.
+        // Without recomputation a micro-batch's gradients all exist before they are added.
         let apart = if train.recompute.is_none() { accumulated } else { 0 };
 
-        // Ranks that divide moments keep only the sums of the gradients they step.
+        // Ranks that divide moments keep only sums that they step.
         let summed =
             if config.memory.shard { gradients.div_ceil(ranks as u64).max(stepped) } else { gradients };
         let segment_blocks = train.recompute.map_or(0, |every| every.min(config.model.n_layer) as u64);
@@ -203,7 +197,7 @@ impl Demand {
             .max(scores.saturating_mul(score_tensors))
             .max(logits.saturating_mul(logit_tensors));
         let update_or_sum = updating.max(Operations::SUM_TENSORS * largest);
-        // The first weights are drawn and scaled in f32 on the device, however they cross the link later.
+        // First weights are drawn and scaled in f32 on the device.
         let drawn = 2 * WIDE * footprint.largest_tensor;
         // Ranks divide whole parameters, so one of them has the largest.
         let all = placement.device_state_bytes();
@@ -249,8 +243,8 @@ impl Demand {
         if self.one_pass_update <= budget { self.floor.max(self.one_pass_update) } else { self.floor }
     }
 
-    /// Bytes of one step that cross the link in and out even if everything has room: gradients for the host, the
-    /// weights made from them, and embedding rows. Subtracts `spilled` weights, which come in anyway.
+    /// Bytes of a step that cross the link in and out even if everything has room: gradients for the host, new weights,
+    /// embedding rows. Subtracts `spilled` weights, which come in anyway.
     pub(super) fn streamed(&self, spilled: &[u64]) -> [u64; 2] {
         let (weights, gradients) = (self.placement.weight_bytes(), self.placement.gradient_bytes());
         let away = self.weights_away(spilled);
@@ -262,12 +256,11 @@ impl Demand {
         self.placement.row_bytes().saturating_mul(self.rounds)
     }
 
-    /// Bytes of weights that steps read over the link. `streamed` bytes come in and have no host copy.
+    /// Bytes of weights that steps read over the link. `streamed` bytes have no host copy.
     pub(super) fn read(&self, config: &Config, ranks: usize, streamed: u64) -> u64 {
         self.placement.read_bytes(config, ranks).min(streamed.saturating_sub(self.named()))
     }
 
-    /// Bytes of each part that do not fit under `budget`, at the worse of both moments.
     pub(super) fn spilled(&self, budget: u64) -> Vec<u64> {
         let at_each = [0, 1].map(|moment| self.spilled_at(budget, moment));
         at_each[0].iter().zip(&at_each[1]).map(|(first, second)| *first.max(second)).collect()
@@ -283,9 +276,9 @@ impl Demand {
         parts.collect()
     }
 
-    /// Host bytes at the worst moment under `budget`, without copies of tensors on the device. While all activations
-    /// are alive, a single micro-batch's gradients are absent except for the first ones. When all have arrived,
-    /// activations are gone and the weights that steps read are on the host.
+    /// Peak host bytes under `budget`, without copies of tensors on the device. At the peak of activations, a single
+    /// micro-batch's gradients are mostly absent. When all have arrived, activations are gone and read weights are on
+    /// the host.
     pub(super) fn host_peak(&self, config: &Config, ranks: usize, budget: u64) -> u64 {
         let [forward, update] = [0, 1].map(|moment| self.spilled_at(budget, moment));
         let sum = |spilled: &[u64]| spilled.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
@@ -319,8 +312,7 @@ fn inputs_in_tiles(bytes: u64) -> u64 {
     super::placement::in_tiles(bytes / WIDE)
 }
 
-/// The most sums that a rank holds under `config`. With the rare exchange, each rank adds up its own as if it were
-/// alone.
+/// The most sums that a rank holds. With the rare exchange, each rank sums alone.
 fn sums_held(config: &Config, ranks: usize) -> u64 {
     let micro_batches = config.train.accumulate as u64;
     match config.ranks.exchange {
@@ -329,8 +321,8 @@ fn sums_held(config: &Config, ranks: usize) -> u64 {
     }
 }
 
-/// The most sums of neighbouring micro-batches that a rank holds at once. A single process adds up the remaining sums
-/// while the last micro-batch arrives.
+/// The most sums of neighbouring micro-batches at once. A single process folds the remaining sums while the last
+/// micro-batch arrives.
 pub(super) fn sums_of_gradients(micro_batches: u64, ranks: usize) -> u64 {
     if ranks == 1 {
         return partial_sums(micro_batches - 1);

@@ -11,11 +11,10 @@ use super::Machine;
 
 const GIB: u64 = 1 << 30;
 
-/// Shares of free memory that `auto` takes; the same as the library's on a real device.
+/// Shares of free memory that `auto` takes, as on a real device.
 const DEVICE_SHARE: Budget = Budget::Share(0.9);
 const HOST_SHARE: Budget = Budget::Share(0.8);
 
-/// A card by its data sheet; `link` is the rate that copies of large blocks reach.
 struct Card {
     name: &'static str,
     bytes: u64,
@@ -50,18 +49,18 @@ pub(crate) struct DescribedMachine {
     host_bytes: u64,
     link: Option<f64>,
     disk: Option<f64>,
-    /// FLOP/s of a matmul of f32 factors, and of narrower ones.
+    /// FLOP/s of f32 factors, and of narrower ones.
     arithmetic: Option<[f64; 2]>,
 }
 
 impl DescribedMachine {
-    /// The machine, idle, with the budgets of `config`.
     pub(crate) fn machine(&self, config: &Config) -> anyhow::Result<Machine> {
         let limit = |given: Option<Budget>, auto: Budget, free: u64| match given.unwrap_or(auto) {
             Budget::Bytes(bytes) => Some(bytes),
             Budget::Share(share) => Some((free as f64 * share) as u64),
             Budget::Unlimited => None,
         };
+
         let wide = usize::from(config.model.compute != Compute::F32);
         Ok(Machine {
             device: self.device.clone(),

@@ -1,4 +1,4 @@
-//! The machine in plain numbers: bytes, or per second. An unknown number is `None`; for a budget, `None` is no limit.
+//! The machine in plain numbers: bytes, or per second. `None` is unknown; for a budget, unlimited.
 
 use std::fmt;
 
@@ -18,16 +18,15 @@ pub(crate) struct Machine {
     pub(crate) link_bytes_per_second: Option<f64>,
     /// Measured FLOP/s of a dense matmul on this device.
     pub(crate) flops_per_second: Option<f64>,
-    /// Free host memory, divided by the processes that share it.
+    /// Free host memory per process.
     pub(crate) host_free: Option<u64>,
     pub(crate) host_budget: Option<u64>,
-    /// Bytes that may be used on the disk; 0 without a disk.
+    /// 0 without a disk.
     pub(crate) disk_budget: u64,
-    /// Speeds of writing blocks to the disk and of reading them.
+    /// Of writing blocks to the disk, and of reading them.
     pub(crate) disk_bytes_per_second: Option<[f64; 2]>,
-    /// The measurement of the speeds; `None` if they were described or not measured.
+    /// `None` if the speeds were described or not measured.
     pub(crate) measurement: Option<Measurement>,
-    /// Free space on the disk of the run directory.
     pub(crate) disk_free: Option<u64>,
     /// Other processes that share a step's micro-batches, each with an equal device.
     pub(crate) other_ranks: usize,
@@ -35,7 +34,7 @@ pub(crate) struct Machine {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct Measurement {
-    /// In seconds since 1970.
+    /// Seconds since 1970.
     pub(crate) at: u64,
     /// Measured by an earlier start of the program.
     pub(crate) kept: bool,
@@ -56,7 +55,7 @@ impl Machine {
         self.other_ranks + 1
     }
 
-    /// Whether the device fuses several operations into one kernel, as all but the CPU do.
+    /// Whether the device fuses operations, as all but the CPU do.
     pub(crate) fn fuses(&self) -> bool {
         !self.shares_host
     }

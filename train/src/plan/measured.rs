@@ -1,4 +1,4 @@
-//! Predictions compared with measurements after the run.
+//! Compares predictions with measurements after the run.
 
 use backend_offload::Bytes;
 use serde::Serialize;
@@ -10,14 +10,12 @@ use crate::figures::duration;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Measured {
     pub(crate) peak_device_bytes: u64,
-    /// Peak host memory of spilled tensors.
     pub(crate) peak_host_bytes: u64,
-    /// Medians, as are the next two.
+    /// Medians, as the next two.
     pub(crate) bytes_in_per_step: u64,
     pub(crate) bytes_out_per_step: u64,
     pub(crate) step_seconds: f64,
     pub(crate) largest_operation: u64,
-    /// `None` if no checkpoint was written.
     pub(crate) checkpoint_bytes: Option<u64>,
 }
 
@@ -33,6 +31,7 @@ impl Plan {
             };
             table.row([what, &Bytes(predicted).to_string(), &Bytes(measured).to_string(), &ratio]);
         };
+
         bytes("device", self.stays, measured.peak_device_bytes);
         bytes("host", self.host_tier_bytes, measured.peak_host_bytes);
         bytes("in per step", self.bytes_in_per_step, measured.bytes_in_per_step);
@@ -41,8 +40,9 @@ impl Plan {
         if let Some(checkpoint) = measured.checkpoint_bytes {
             bytes("checkpoint", self.checkpoint_bytes, checkpoint);
         }
+
         if let Some((fast, slow)) = self.step_seconds() {
-            // The measured step should lie between both predictions, so each has its ratio.
+            // The measured step should lie between both predictions.
             for (what, predicted) in [("step, copies hidden", fast), ("step, copies waited for", slow)] {
                 let ratio = format!("{:.2}", measured.step_seconds / predicted);
                 table.row([what, &duration(predicted), &duration(measured.step_seconds), &ratio]);

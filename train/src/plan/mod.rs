@@ -1,7 +1,7 @@
 //! The plan of a run, made before its first step from the configuration and a few numbers about the machine.
 //!
-//! Planning is a pure function and asks no device, so it also works for a machine that is only described. Predictions
-//! err on the side of more memory; a table after the run compares them with measurements.
+//! Planning asks no device, so it also works for a described machine. Predictions err on the side of more memory; a
+//! table after the run compares them with measurements.
 
 mod checkpoints;
 mod choice;
@@ -34,7 +34,7 @@ use replay::Replayed;
 use runs::config::{Amount, Config, RanksSection};
 use serde::Serialize;
 
-/// Memory, traffic and time that a run will take, and the reasons to refuse it on this machine.
+/// Memory, traffic and time of a run, and reasons to refuse it on this machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Plan {
     pub(crate) machine: Machine,
@@ -45,7 +45,7 @@ pub(crate) struct Plan {
     pub(crate) sequence: usize,
     pub(crate) tokens_per_step: u64,
     pub(crate) tokens: u64,
-    /// FLOPs of one step, recomputation included.
+    /// Includes recomputation.
     pub(crate) flops_per_step: f64,
     pub(crate) flops: f64,
     /// Parts of the memory; those that spill last come first.
@@ -54,15 +54,14 @@ pub(crate) struct Plan {
     pub(crate) working_set: u64,
     pub(crate) stays: u64,
     pub(crate) spills: u64,
-    /// Upper estimate of the bytes of the largest single operation, under any budget.
+    /// Upper estimate of the largest single operation's bytes, under any budget.
     pub(crate) floor: u64,
-    /// Estimate under the planned budget.
+    /// The same under the planned budget.
     pub(crate) largest_operation: u64,
     pub(crate) bytes_in_per_step: u64,
     pub(crate) bytes_out_per_step: u64,
     pub(crate) bytes_sent_per_step: u64,
-    /// Host memory outside every budget: residuals of a compressed exchange, an outer optimizer's state, or gradients
-    /// in flight.
+    /// Host memory outside every budget: residuals, an outer optimizer's state, or gradients in flight.
     pub(crate) residual_bytes: u64,
     #[serde(skip)]
     ranks: RanksSection,
@@ -70,46 +69,41 @@ pub(crate) struct Plan {
     pub(crate) compute_seconds: Option<f64>,
     /// Step time as a multiple of `compute_seconds` if arithmetic hides all copies.
     pub(crate) slowdown_hidden: Option<f64>,
-    /// Step time as a multiple of `compute_seconds` if each copy is waited for.
+    /// The same if each copy is waited for.
     pub(crate) slowdown_waiting: Option<f64>,
     /// Tokens per step above which arithmetic can hide this traffic.
     pub(crate) break_even_tokens: Option<u64>,
-    /// First blocks that are stepped on the device although the optimizer is on the host.
+    /// First blocks stepped on the device while the optimizer is on the host.
     pub(crate) device_blocks: usize,
-    /// Host bytes of an optimizer there, including gradients and weights that wait for its step.
+    /// Includes waiting gradients and weights.
     pub(crate) optimizer_host_bytes: u64,
-    /// Bytes of optimizer state on the disk. Of these only a few chunks at a time are in host memory.
+    /// Bytes of optimizer state on the disk; a few chunks at a time are in host memory.
     pub(crate) optimizer_disk_bytes: u64,
     #[serde(skip)]
     pub(crate) states_on_disk: StatesOnDisk,
-    /// Host bytes that the optimizer's step reads and writes.
     pub(crate) optimizer_step_bytes: u64,
-    /// Bytes of spilled tensors that do not fit on the host and spill to the disk.
+    /// Bytes of spilled tensors that the host has no room for.
     pub(crate) sinks: u64,
-    /// Bytes of a step written to the disk, for spilled tensors and optimizer state.
     pub(crate) disk_written_per_step: u64,
-    /// Bytes of a step read from the disk, for the same.
     pub(crate) disk_read_per_step: u64,
-    /// Seconds of a step for the disk's traffic; `None` if the disk's speed is unknown.
+    /// `None` if the disk's speed is unknown.
     pub(crate) disk_seconds: Option<f64>,
-    /// Bytes that the drive is rated for over its life, if configured.
     pub(crate) disk_endurance: Option<u64>,
-    /// Host bytes of optimizer and spilled tensors at the worst moment. The last gradients arrive after activations are
-    /// gone.
+    /// Peak host bytes of optimizer and spilled tensors. The last gradients arrive after activations are gone.
     pub(crate) host_least: u64,
     /// `host_least` plus host copies of tensors on the device, which can be dropped.
     pub(crate) host_tier_bytes: u64,
-    /// Bytes of host memory, including the device's if both are the same memory.
+    /// Includes the device's bytes if both are the same memory.
     pub(crate) host_bytes: u64,
     pub(crate) checkpoint_bytes: u64,
-    /// Most checkpoints at once, including the one being written.
+    /// The most at once, including the one being written.
     pub(crate) checkpoints: u64,
-    /// Upper limit of the training text's index; `None` without an index or for a text of unknown size.
+    /// Upper limit; `None` without an index or for a text of unknown size.
     pub(crate) index_bytes: Option<u64>,
     pub(crate) disk_bytes: u64,
     /// `None` before the shards exist.
     pub(crate) data: Option<Epoch>,
-    /// The replayed step, which then provides bytes and times per step; without it they are estimates.
+    /// The replayed step, if any; bytes and times are then its own, not estimates.
     pub(crate) replayed: Option<Replayed>,
     #[serde(skip)]
     looks_up: bool,
@@ -126,7 +120,7 @@ pub(crate) struct Epoch {
     pub(crate) tokens: u64,
 }
 
-/// Upper limit; a typical index takes about seven.
+/// Upper limit; about seven are usual.
 const INDEX_BYTES_PER_TOKEN: u64 = 8;
 
 impl Epoch {
@@ -135,7 +129,6 @@ impl Epoch {
     }
 }
 
-/// Tensors with the same lifetime and traffic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Held {
     pub(crate) what: &'static str,
@@ -147,13 +140,13 @@ pub(crate) struct Held {
 struct DiskTraffic {
     written: u64,
     read: u64,
-    /// `None` if bytes move at an unknown speed.
+    /// `None` if a speed is unknown.
     seconds: Option<f64>,
 }
 
 impl DiskTraffic {
-    /// Estimates the traffic. Tensors on the disk are assumed to move as often as other spilled ones, once to or from
-    /// the disk for each crossing of the link. A step reads and writes each byte of the optimizer's `states` once.
+    /// Estimates the traffic. Tensors on the disk cross its interface as often as others cross the link. A step reads
+    /// and writes each byte of the optimizer's `states` once.
     fn estimate(
         machine: &Machine,
         [sinks, states]: [u64; 2],
@@ -184,8 +177,8 @@ struct LowerTiers {
 }
 
 impl LowerTiers {
-    /// Splits `optimizer` and `spills` bytes over host and disk. `in_flight` bytes pass through the host on their way
-    /// to the disk. `pinned` bytes never go to the disk. `moved` bytes leave and return in a step.
+    /// Splits `optimizer` and `spills` bytes over host and disk. `in_flight` bytes pass through the host, `pinned`
+    /// bytes stay there, `moved` bytes leave and return in a step.
     fn divide(
         config: &Config,
         machine: &Machine,
@@ -207,15 +200,13 @@ impl LowerTiers {
     }
 }
 
-/// Bytes of weights that host steps read.
 struct WeightReads {
-    /// Read over the link.
+    /// Over the link.
     read: u64,
-    /// Host bytes of the read weights that are also on the device.
+    /// Host bytes of read weights that are also on the device.
     kept: u64,
-    /// Weights that are not on the device. They never go to the disk.
+    /// Weights absent from the device; they never go to the disk.
     pinned: u64,
-    /// Other host copies of weights that are on the device.
     copies: u64,
 }
 
@@ -225,7 +216,7 @@ impl WeightReads {
         // A weight that came back unchanged keeps its host copy.
         let weights = demand.parts.iter().zip(spilled).filter(|(part, _)| part.what.starts_with("weights"));
         let copies: u64 = weights.map(|(part, &spills)| spills.min(part.bytes() - spills)).sum();
-        // A host copy is read without the link. All weights are read before the first parameter is stepped.
+        // A host copy is read without the link. All weights are read before the first step of a parameter.
         let read = demand.read(config, ranks, streamed.saturating_sub(copies));
         let kept = demand.read(config, ranks, streamed);
         let pinned = demand.read(config, ranks, u64::MAX) - kept;
@@ -233,7 +224,7 @@ impl WeightReads {
     }
 }
 
-/// Host bytes at the worst moment; at most `all`.
+/// Peak host bytes; at most `all`.
 fn host_least(config: &Config, machine: &Machine, demand: &Demand, all: u64) -> u64 {
     // With a disk, the moment at which a block or state goes there is unknown.
     if machine.disk_budget > 0 {
@@ -242,7 +233,6 @@ fn host_least(config: &Config, machine: &Machine, demand: &Demand, all: u64) -> 
     demand.host_peak(config, machine.ranks(), machine.device_budget.unwrap_or(u64::MAX))
 }
 
-/// Bytes of each part that stay on the device, and that spill.
 fn held(parts: &[demand::Part], spilled: &[u64]) -> Vec<Held> {
     let parts = parts.iter().zip(spilled);
     parts
@@ -363,7 +353,6 @@ impl Plan {
         plan
     }
 
-    /// The plan with the data's size, which also gives the size of the index.
     pub(crate) fn over(mut self, data: Option<Epoch>) -> Self {
         self.data = data;
         self.index_bytes = data.filter(|_| self.looks_up).map(|data| INDEX_BYTES_PER_TOKEN * data.tokens);
@@ -373,12 +362,10 @@ impl Plan {
         self
     }
 
-    /// Reasons why the run cannot work on this machine, each with a remedy. Empty if it can.
     pub(crate) fn refusals(&self) -> &[String] {
         &self.refusals
     }
 
-    /// Seconds of one step: with all copies hidden, and with all copies waited for.
     pub(crate) fn step_seconds(&self) -> Option<(f64, f64)> {
         let seconds = self.compute_seconds?;
         Some((seconds * self.slowdown_hidden?, seconds * self.slowdown_waiting?))

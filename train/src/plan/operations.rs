@@ -1,10 +1,10 @@
-//! Number of tensors that one operation names, and number that are alive besides the tape meanwhile.
+//! Counts of tensors that one operation names, and that are alive besides the tape.
 //!
-//! The CPU runs operations one by one: two factors and a result, and one more for each intermediate. There AdamW is in
-//! place, in one pass if the budget holds all that it reads, otherwise in two. On CUDA and Vulkan, fusion makes one
-//! kernel of neighbouring operations. The kernel names all its inputs and outputs, and intermediates take no memory.
-//! `backend-offload` cuts at eight operands under any budget, so an update is one kernel and never covers two
-//! parameters. The counts come from recorded steps, and a test compares them with the records.
+//! The CPU runs operations one by one: two factors, a result, and one more per intermediate. AdamW is in place there,
+//! in one pass if the budget holds all operands, otherwise in two. On CUDA and Vulkan, fusion makes one kernel of
+//! neighbouring operations; it names all inputs and outputs, and intermediates take no memory. `backend-offload` cuts
+//! at eight operands, so an update is one kernel and never covers two parameters. A test compares the counts with
+//! recorded steps.
 
 use models::Activation;
 use runs::config::{Config, OptimizerKind};
@@ -26,7 +26,7 @@ impl Operations {
         Self { fused, activation: model.activation_function, caps_logits: model.logit_softcap.is_some() }
     }
 
-    /// Least number of tensors of the parameter's size that an operation of its update names.
+    /// Tensors of the parameter's size that an operation of its update names at least.
     pub(super) fn update_tensors(self, rule: OptimizerKind) -> u64 {
         match (self.fused, rule) {
             (false, _) => 3,
@@ -36,7 +36,7 @@ impl Operations {
         }
     }
 
-    /// Bytes that AdamW's one-pass update of `bytes` names, if the device has such a pass; otherwise 0.
+    /// Bytes that AdamW's one-pass update of `bytes` names; 0 if the device has no such pass.
     pub(super) fn one_pass_update(self, bytes: u64) -> u64 {
         if self.fused { 0 } else { 4 * bytes }
     }
@@ -50,7 +50,7 @@ impl Operations {
         }
     }
 
-    /// Least bytes that an operation of a table's update names. A table is an embedding or the head; AdamW steps it.
+    /// Bytes that an operation of a table's update names at least. A table is an embedding or the head; AdamW steps it.
     pub(super) fn table_update_bytes(self, bytes: u64) -> u64 {
         if self.is_by_rows(bytes) {
             4 * bytes + 3 * BLOCK
@@ -67,7 +67,6 @@ impl Operations {
         self.fused && bytes > BLOCK
     }
 
-    /// Tensors of the MLP's width that one operation names.
     pub(super) fn mlp_tensors(self) -> u64 {
         match (self.fused, self.activation) {
             // Gate, input and the result's gradient; two gradients.
@@ -76,7 +75,6 @@ impl Operations {
         }
     }
 
-    /// Tensors of the MLP's width that a block's backward pass makes from its tape.
     pub(super) fn block_temporaries(self) -> u64 {
         match (self.fused, self.activation) {
             (true, _) | (false, Activation::ReluSquared) => 2,
@@ -89,6 +87,6 @@ impl Operations {
         [3, if self.caps_logits { 3 } else { 2 }]
     }
 
-    /// Tensors of one parameter's size while two shares of its gradient are added.
+    /// Tensors of a parameter's size while two shares of its gradient are added.
     pub(super) const SUM_TENSORS: u64 = 3;
 }

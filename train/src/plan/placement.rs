@@ -1,4 +1,4 @@
-//! Counts of parameters by the place of their step, and the memory they take there.
+//! Counts of parameters by the place of their step, and their memory there.
 
 use models::tiles::{AT_ONCE, DECODED_AT_ONCE, TILE};
 use models::{Compute, Footprint};
@@ -15,7 +15,7 @@ const COUNT: u64 = 4;
 /// Steps in which each row of an embedding by rows catches up once.
 const TURNS: u64 = 64;
 
-/// f32 tensors that encoding into tiles allocates at once, and that decoding does.
+/// f32 tensors that encoding or decoding tiles allocates at once.
 const TENSORS_PER_CODING: u64 = 3;
 const TENSORS_PER_DECODING: u64 = 2;
 
@@ -23,21 +23,20 @@ const TENSORS_PER_DECODING: u64 = 2;
 pub(super) struct Placement {
     pub(super) on_device: u64,
     with_two_moments: u64,
-    /// Parameters stepped on the host and held in f32 on the device.
+    /// Parameters stepped on the host, in f32 on the device.
     pub(super) wide: u64,
-    /// Parameters stepped on the host and held in bf16 on the device.
+    /// The same, in bf16 on the device.
     pub(super) narrow: u64,
     /// Wide parameters of an embedding by rows.
     table: u64,
-    /// The most of the table's parameters that one micro-batch names, and that a step names.
+    /// The most of the table's parameters that a micro-batch names, and that a step names.
     rows: [u64; 2],
-    /// Whether the host optimizer keeps one velocity per parameter instead of two moments.
     velocity: bool,
     /// Parameters of the blocks' matrices that the host steps.
     matrices: u64,
-    /// Bytes of one of these in the type that the device computes with.
+    /// Bytes of each in the compute type.
     computed: u64,
-    /// Whether the weights of `matrices` come in tiles of eight bits, and whether their gradients leave in tiles.
+    /// Whether weights of `matrices`, and their gradients, cross the link in tiles.
     pub(super) tiles: [bool; 2],
 }
 
@@ -55,7 +54,7 @@ impl Matrix {
     }
 }
 
-/// Matrices of one block, and those outside of blocks except an embedding by rows.
+/// Matrices of one block, and matrices outside of blocks except an embedding by rows.
 pub(super) fn matrices_on_host(config: &Config) -> [Vec<Matrix>; 2] {
     let (model, narrow) = (&config.model, config.model.compute == Compute::Bf16);
     let block = model.block_matrices().into_iter().map(|sides| Matrix { sides, narrow });
@@ -65,7 +64,7 @@ pub(super) fn matrices_on_host(config: &Config) -> [Vec<Matrix>; 2] {
     [block.collect(), outer.collect()]
 }
 
-/// Bytes of `numbers` in tiles: each tile has 128 bytes and a scale of four.
+/// Bytes of `numbers` in tiles of 128 bytes with a four-byte scale.
 pub(super) fn in_tiles(numbers: u64) -> u64 {
     numbers + numbers / 32
 }
@@ -133,18 +132,18 @@ impl Placement {
         self.wide + self.narrow
     }
 
-    /// Bytes of the host-stepped parameters in the type that the device computes with, without an embedding by rows.
+    /// Bytes of host-stepped parameters in the compute type, without an embedding by rows.
     pub(super) fn computed_bytes(&self) -> u64 {
         (self.wide - self.table) * WIDE + self.narrow * NARROW
     }
 
-    /// Bytes on the device of the host-stepped parameters, without an embedding by rows.
+    /// Device bytes of host-stepped parameters, without an embedding by rows.
     pub(super) fn weight_bytes(&self) -> u64 {
         self.crossing(self.tiles[0])
     }
 
-    /// The most bytes of embedding rows that a micro-batch names, if the embedding comes by rows. Their gradients are
-    /// as large.
+    /// The most bytes of embedding rows that a micro-batch names, if the embedding comes by rows; also of their
+    /// gradients.
     pub(super) fn row_bytes(&self) -> u64 {
         self.rows[0] * WIDE
     }
@@ -153,7 +152,6 @@ impl Placement {
         self.crossing(self.tiles[1]) + self.row_bytes()
     }
 
-    /// Bytes of one micro-batch's gradients while they wait on the host.
     pub(super) fn single_gradient_bytes(&self) -> u64 {
         self.computed_bytes() + self.row_bytes()
     }
@@ -163,8 +161,8 @@ impl Placement {
         self.computed_bytes() - saved
     }
 
-    /// Bytes of the largest operation that encodes or decodes tiles. Fusing devices decode with one kernel. Others
-    /// decode a matrix in pieces and concatenate them.
+    /// Bytes of the largest operation on tiles. Fusing devices decode with one kernel; others decode a matrix in pieces
+    /// and concatenate them.
     pub(super) fn coding_bytes(&self, config: &Config, fused: bool) -> u64 {
         let numbers = self.largest_matrix(config);
         let in_pieces = |tensors: u64, most: usize| tensors * WIDE * numbers.min((most * TILE) as u64);
@@ -179,7 +177,7 @@ impl Placement {
         (if comes { decoding } else { 0 }).max(if leaves { encoding } else { 0 })
     }
 
-    /// Bytes alive besides a gradient being encoded, after smaller gradients have left, or besides tiles being decoded.
+    /// Bytes besides a gradient being encoded (after smaller ones left) or tiles being decoded.
     pub(super) fn coding_temporaries(&self, config: &Config) -> u64 {
         if self.tiles == [false; 2] {
             0
@@ -188,7 +186,6 @@ impl Placement {
         }
     }
 
-    /// In the types of the device's weights.
     pub(super) fn block_gradients(&self, blocks: usize, config: &Config, footprint: &Footprint) -> u64 {
         let matrices = footprint.hidden_matrices / config.model.n_layer as u64;
         let vectors = footprint.per_block - matrices;
@@ -196,7 +193,6 @@ impl Placement {
         each.saturating_mul(blocks as u64)
     }
 
-    /// Bytes of a matrix that is decoded for one use, and of its gradient.
     pub(super) fn decoded_bytes(&self, config: &Config) -> u64 {
         if self.tiles[0] { 2 * self.computed * self.largest_matrix(config) } else { 0 }
     }
@@ -216,14 +212,13 @@ impl Placement {
         (all * NARROW).max((rows * model.n_embd as u64).min(all) * WIDE)
     }
 
-    /// Numbers in the largest parameter that may be stepped on the host: an embedding table or a block's matrix.
+    /// Numbers in the largest parameter that the host may step: a table or a block's matrix.
     fn largest_on_host(&self, config: &Config) -> u64 {
         let rows = config.model.vocab_size.max(config.model.n_positions) as u64;
         self.on_host().min(largest_block_matrix(config).max(rows * config.model.n_embd as u64))
     }
 
-    /// Host bytes of the states and of the gradients that wait for their step. Ignores that the last block of numbers
-    /// with a common base ends with its tensor.
+    /// Host bytes of states and waiting gradients. Ignores that a tensor's last block of numbers may be short.
     pub(super) fn host_bytes(&self, config: &Config, ranks: usize) -> u64 {
         let format = format(config.memory.optimizer_state);
         let micro_batches = config.train.accumulate.div_ceil(ranks);
@@ -265,20 +260,19 @@ impl Placement {
     }
 }
 
-/// Number of ranks that divide the parameters; 1 if they do not.
+/// Ranks that divide the parameters; 1 if they do not.
 fn owners(config: &Config, ranks: usize) -> u64 {
     if config.memory.shard { ranks as u64 } else { 1 }
 }
 
 impl Placement {
-    /// Bytes of weights that a step reads to the host. They stay there until they are stepped.
+    /// Bytes of weights that a step reads to the host, where they wait for their step.
     pub(super) fn read_bytes(&self, config: &Config, ranks: usize) -> u64 {
         let read = config.memory.optimizer_state == StateKind::Compact;
         if read { (self.narrow * NARROW).div_ceil(owners(config, ranks)) } else { 0 }
     }
 
-    /// Bytes of the largest new weights that a host step allocates. New weights that replace read ones need no
-    /// allocation.
+    /// Bytes of the largest new weights that a host step allocates. Weights that replace read ones need none.
     pub(super) fn largest_new_weights(&self, config: &Config) -> u64 {
         if self.on_host() == 0 {
             return 0;

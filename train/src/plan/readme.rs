@@ -10,7 +10,7 @@ use super::table::span;
 use super::{DescribedMachine, Plan, placed};
 use crate::figures::{duration, grouped};
 
-/// Presets with more parameters are trained on 20 tokens per parameter instead of their own file.
+/// Larger presets are trained on 20 tokens per parameter instead of their own file.
 const LARGE: u64 = 100_000_000;
 const DAY: f64 = 86_400.0;
 
@@ -23,7 +23,6 @@ fn planned(preset: &str, on: &str, set: &[String]) -> Plan {
     plan
 }
 
-/// Cells of the rows below the line that begins with `head` in the README at `path`.
 fn rows(path: &str, head: &str) -> Vec<Vec<String>> {
     // `CARGO_MANIFEST_DIR` is that of the unit tests' package.
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path));
@@ -34,7 +33,7 @@ fn rows(path: &str, head: &str) -> Vec<Vec<String>> {
 }
 
 fn needs(preset: &str) -> Vec<String> {
-    // The text that some presets require does not matter here.
+    // Some presets require a text, which does not matter here.
     let text = "data.path=text.txt".to_owned();
     let own = Config::load(preset, &[]).or_else(|_| Config::load(preset, std::slice::from_ref(&text)));
     let own = own.unwrap_or_else(|error| panic!("{error}"));
@@ -77,7 +76,7 @@ fn the_readme_lists_every_preset_as_planned() {
     assert_eq!(shown(&found), shown(&expected), "the plan's rows:\n{}", shown(&expected));
 }
 
-/// Numbers of a cell, each with its count of decimals: `20.5 GiB` is 20.5 with 1.
+/// Numbers of a cell with their decimals: `20.5 GiB` is 20.5 with 1.
 fn numbers(cell: &str) -> Vec<(f64, i32)> {
     let words = cell.split([' ', '×']).filter(|word| word.starts_with(|first: char| first.is_ascii_digit()));
     let read = |word: &str| {

@@ -1,6 +1,6 @@
-//! Plans compared with recorded runs. `recorded.json` holds the commands that made them and the bytes they used.
+//! Plans compared with recorded runs; `recorded.json` has their commands and bytes.
 //!
-//! The runs had no limit. They ran on the CPU and on the stand-in for CUDA, which has CUDA's memory and kernels.
+//! They ran without a limit, on the CPU and on the stand-in for CUDA, which has CUDA's memory and kernels.
 
 use models::Footprint;
 use runs::config::Config;
@@ -11,10 +11,8 @@ use super::{Machine, Plan};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Records {
-    /// For repeating the runs.
     #[expect(dead_code, reason = "for readers")]
     command: Vec<String>,
-    /// Settings of all runs.
     all: Vec<String>,
     runs: Vec<Record>,
 }
@@ -40,6 +38,7 @@ fn plans_are_within_15_percent_of_recorded_runs_on_the_cpu_and_on_cuda() {
     let records: Records =
         serde_json::from_str(&std::fs::read_to_string(file).expect("it is there")).expect("records");
     let mut wrong = Vec::new();
+
     for Record { set, cpu, cuda } in records.runs {
         let config = Config::load("toy", &[&records.all[..], &set].concat()).expect("a valid configuration");
         let footprint = Footprint::of(&config.model).expect("it was checked");

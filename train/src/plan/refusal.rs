@@ -1,6 +1,4 @@
-//! Refusals: runs that cannot work on a machine, each with a remedy.
-//!
-//! A run is refused only if it cannot work with about the predicted working set; lesser risks become notes.
+//! Refuses runs that cannot work with about the predicted working set, each with a remedy. Lesser risks become notes.
 
 use backend_offload::Bytes;
 use models::{Compute, Footprint};
@@ -71,7 +69,7 @@ pub(super) fn refusals(plan: &Plan, demand: &Demand, config: &Config, footprint:
     refusals
 }
 
-/// Refuses an index of `bytes` that does not fit next to one checkpoint; `refusals` checks the checkpoint alone.
+/// Refuses an index that does not fit next to one checkpoint; `refusals` checks the checkpoint alone.
 pub(super) fn index_refusal(plan: &Plan, bytes: u64) -> Option<String> {
     let needed = plan.checkpoint_bytes.saturating_add(bytes);
     let free =
@@ -123,7 +121,6 @@ pub(super) fn notes(plan: &Plan) -> Vec<String> {
     notes
 }
 
-/// Changes that need less host memory, each with the remaining working set.
 fn remedies(plan: &Plan, config: &Config, footprint: &Footprint) -> Vec<String> {
     let mut changes = Vec::new();
     if config.train.micro_batch > 1 {

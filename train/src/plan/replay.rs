@@ -1,22 +1,20 @@
-//! The plan by replay: a recorded step under the planned budgets, moved by the same pager as the run.
+//! The plan by replay: a recorded step under the planned budgets, moved by the run's own pager.
 //!
-//! The step was recorded on the CPU, which does not fuse. A device that fuses has fewer tensors and moves somewhat
-//! less.
+//! The recording is the CPU's, which does not fuse. A device that fuses has fewer tensors and moves somewhat less.
 //!
-//! The pager does not move optimizer states on the disk: a step reads and writes each of their bytes once. They share
-//! the disk with blocks, which have priority. The program waits for new weights until their states have passed
+//! The pager does not move optimizer states on the disk: a step reads and writes each byte once. Blocks have priority
+//! there, and the program waits for new weights until their states have passed
 //! (`states_on_the_disk_are_among_the_replayed_bytes_and_times`).
 //!
 //! A run on the CPU moves the planned bytes of blocks within a percent
-//! (`a_replayed_plan_states_the_bytes_that_a_run_moves`). Results that the backend does not lay out in rows are an
-//! exception.
+//! (`a_replayed_plan_states_the_bytes_that_a_run_moves`), except for results that the backend does not lay out in rows.
 
 use pager::{Limit, Machine as Speeds, Policy, Recording, Replay, Stop};
 use serde::Serialize;
 
 use super::{DiskTraffic, Machine, Plan};
 
-/// Rounds until the pager knows the step and its evictions settle; blocks evicted before that return a few steps later.
+/// Rounds until the pager knows the step and its evictions settle.
 const ROUNDS: usize = 6;
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -25,9 +23,9 @@ pub(crate) struct Replayed {
     pub(crate) peak: u64,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
-    /// Bytes that the program reads from the device, mainly for an optimizer on the host.
+    /// Bytes read from the device, mainly for an optimizer on the host.
     pub(crate) bytes_read: u64,
-    /// Bytes written to the disk, for spilled tensors and optimizer state.
+    /// For spilled tensors and optimizer state.
     pub(crate) disk_written: u64,
     pub(crate) disk_read: u64,
     /// `None` if the speed of the link, of the arithmetic, or of a disk in use is unknown.
@@ -41,7 +39,6 @@ struct OptimizerBytes {
 }
 
 impl Replayed {
-    /// Replays `step` under the budgets of `machine`, next to an optimizer of these bytes.
     fn replay(step: &Recording, machine: &Machine, optimizer: OptimizerBytes) -> Result<Self, Stop> {
         let free = Replay::new(step, Limit::NONE, Policy::Planned).run(2)?;
         let peak = free.pager().ledger().resident_peak();
@@ -59,7 +56,7 @@ impl Replayed {
         let states = 2.0 * optimizer.on_disk as f64;
         let states_per_given = states / free.given_steps()[1].max(1) as f64;
         let speeds = speeds(machine).map(|speeds| Speeds { states: states_per_given, ..speeds });
-        // On the CPU the device's memory is the host's: copies run in line and nothing is prefetched.
+        // If the device's memory is the host's, copies run in line without prefetching.
         let ahead = speeds.filter(|_| !machine.shares_host);
         let played = match ahead {
             Some(speeds) => under().on(speeds).run(ROUNDS)?,
@@ -82,7 +79,7 @@ impl Replayed {
         let Some(speeds) = speeds.filter(|_| !sinks_at_unknown_speed) else { return Ok(untimed) };
         let seconds = match ahead {
             Some(_) => played.elapsed()[ROUNDS - 1].step,
-            // States use the disk whenever blocks do not.
+            // States use the disk while blocks do not.
             None => {
                 untimed.in_line(step, speeds).max(states / speeds.disk) + disk.total() as f64 / speeds.disk
             }
@@ -90,15 +87,13 @@ impl Replayed {
         Ok(Self { seconds: Some(seconds), ..untimed })
     }
 
-    /// Seconds of operations and copies, one after another.
     fn in_line(&self, step: &Recording, speeds: Speeds) -> f64 {
         let moved = (self.bytes_in + self.bytes_out + self.bytes_read) as f64;
         arithmetic(step, Speeds { states: 0.0, ..speeds }) + moved / speeds.link
     }
 }
 
-/// The replay's speeds; `None` without the link's or the arithmetic's. Device memory has no known speed and is never
-/// waited for.
+/// `None` without the link's or the arithmetic's speed. Device memory is never waited for.
 fn speeds(machine: &Machine) -> Option<Speeds> {
     let disk = machine.disk_bytes_per_second.map_or(f64::INFINITY, |[write, read]| write.min(read));
     let (link, flops) = (machine.link_bytes_per_second?, machine.flops_per_second?);
@@ -111,8 +106,8 @@ fn arithmetic(step: &Recording, speeds: Speeds) -> f64 {
 }
 
 impl Plan {
-    /// Replaces the estimated bytes and times by those of a replay of `step`, a recording of this run. Refuses the run
-    /// if the step cannot be replayed under the budgets.
+    /// Replaces estimated bytes and times by those of a replay of this run's recorded `step`. Refuses the run if the
+    /// budgets forbid the replay.
     pub(crate) fn by_replay(mut self, step: &Recording) -> Self {
         let optimizer =
             OptimizerBytes { on_host: self.optimizer_host_bytes, on_disk: self.optimizer_disk_bytes };
@@ -126,6 +121,7 @@ impl Plan {
                 return self;
             }
         };
+
         self.bytes_in_per_step = replayed.bytes_in;
         self.bytes_out_per_step = replayed.bytes_out + replayed.bytes_read;
         let disk = DiskTraffic::from_bytes(&self.machine, [replayed.disk_written, replayed.disk_read]);
@@ -255,7 +251,7 @@ mod tests {
             (sunk.bytes_out + states, sunk.bytes_in + states)
         );
 
-        // Nothing spills to the disk here. Compared with a host that holds all, only the states differ.
+        // Nothing spills to the disk here, so only the states differ.
         let fast = Machine {
             link_bytes_per_second: Some(25e9),
             flops_per_second: Some(80e12),

@@ -1,13 +1,11 @@
 //! Optimizer states that go to the disk because host memory cannot hold them.
 //!
 //! A state on the disk is read and written in every step, so as few go there as possible
-//! (`only_as_many_states_go_to_the_disk_as_needed`). None go if the host holds all of them, together with the bytes in
-//! flight to the disk. Otherwise whole blocks' matrices go, the last blocks first, until everything that spills has
-//! room. Heads and embeddings follow once all blocks are there. Vectors stay because they are small, and an embedding
-//! by rows because it is read row by row. Ranks that divide the states put all matrices that they own into their own
-//! file, or none (`ranks_that_divide_states_on_their_disks_have_the_bits_of_ranks_with_theirs_in_memory`). Numbers do
-//! not depend on the place (`states_on_the_disk_give_the_bits_of_states_in_memory_in_every_format`), so each resume may
-//! choose again.
+//! (`only_as_many_states_go_to_the_disk_as_needed`). Blocks' matrices go first, from the last block on, until the rest
+//! and the bytes in flight have room. Heads and embeddings follow. Vectors stay because they are small, and an
+//! embedding by rows because it is read by rows. Ranks that divide states put all their matrices into a file each, or
+//! none (`ranks_that_divide_states_on_their_disks_have_the_bits_of_ranks_with_theirs_in_memory`). The place changes no
+//! number (`states_on_the_disk_give_the_bits_of_states_in_memory_in_every_format`), so each resume may choose again.
 
 use host_optim::{DiskBytes, Format};
 use runs::config::{Config, OptimizerKind};
@@ -20,20 +18,16 @@ use crate::optimizer::format;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct StatesOnDisk {
     first_block: usize,
-    /// Whether matrices outside of transformer blocks are on the disk, too.
     others: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct StateBytes {
-    /// Host bytes, if they are in host memory.
     pub(super) in_memory: u64,
-    /// Disk bytes, if they are on the disk.
     pub(super) on_disk: u64,
-    /// Disk bytes of the largest one.
     largest: u64,
     disk: DiskBytes,
-    /// New weights that the first step holds while all gradients are there, wherever its state is.
+    /// New weights of the first step while all gradients are there.
     weights: u64,
 }
 
@@ -60,13 +54,13 @@ impl StateBytes {
         Self { in_memory, on_disk, disk: self.disk * count, ..self }
     }
 
-    /// The most that one of `ranks` owns. Ranks divide whole parameters, so one of them has the largest.
+    /// The most that one of `ranks` owns; one of them has the largest parameter.
     fn share(self, ranks: u64) -> Self {
         let on_disk = self.on_disk.div_ceil(ranks).max(self.largest);
         Self { in_memory: self.in_memory / ranks, on_disk, ..self }
     }
 
-    /// Host bytes that states on the disk still need: chunks in flight and new weights.
+    /// Host bytes for states on the disk: chunks in flight and new weights.
     pub(super) fn passing(self) -> u64 {
         self.disk.on_host().saturating_add(self.weights)
     }
@@ -82,14 +76,12 @@ impl StatesOnDisk {
         Self { first_block: 0, others: true }
     }
 
-    /// Whether a parameter's state goes to the disk, if the host steps it.
     pub(crate) fn contains(self, block: Option<usize>, dims: usize) -> bool {
         dims == 2 && block.map_or(self.others, |block| block >= self.first_block)
     }
 
     /// Chooses the states for the disk of `machine`; returns them and their bytes. The optimizer's `all` host bytes and
-    /// `spills` share the host's budget. Spilled tensors without room there need up to `in_flight` bytes on their way
-    /// to the disk.
+    /// `spills` share the host's budget. Spilled tensors without room need up to `in_flight` bytes.
     pub(super) fn choose(
         config: &Config,
         machine: &Machine,
@@ -123,7 +115,6 @@ impl StatesOnDisk {
         (Self { first_block: first, others: true }, in_blocks.plus(others).share(ranks))
     }
 
-    /// For one block, and for all other matrices.
     fn candidates(config: &Config) -> [StateBytes; 2] {
         let (state, velocity) =
             (format(config.memory.optimizer_state), config.train.optimizer == OptimizerKind::Sgd);

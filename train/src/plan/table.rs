@@ -8,7 +8,7 @@ use runs::config::ExchangeKind;
 use super::{Epoch, INDEX_BYTES_PER_TOKEN, Plan};
 use crate::figures::{duration, grouped, si};
 
-/// Rows of cells: the first column is left-aligned, the others right-aligned.
+/// Rows of cells; the first column is left-aligned.
 #[derive(Debug, Default)]
 pub(super) struct Table(Vec<Vec<String>>);
 
@@ -171,7 +171,6 @@ impl Plan {
         if self.replayed.is_some() { " (replayed)" } else { " (estimated)" }
     }
 
-    /// Bytes of an index on the disk next to checkpoints, if the model looks tokens up.
     fn index(&self) -> String {
         match self.index_bytes {
             Some(bytes) => format!(" and an index of at most {}", Bytes(bytes)),
@@ -219,6 +218,7 @@ impl Plan {
                 takes("outer weights and momentum"),
             ],
         };
+
         let text = format!(
             "{ranks}, each with at most {most} of {all} micro-batches; {sent} sent by each per step{after}, whose time is not \
              known here{beside}"

@@ -10,9 +10,7 @@ use super::*;
 mod on_host;
 
 const GIB: u64 = 1 << 30;
-/// Parameters of `gpt-1.5b.json`.
 const XL: u64 = 1_557_686_400;
-/// Parameters of `gpt-124m`.
 const SMALL: u64 = 124_475_904;
 /// Its vocabulary, padded to a multiple of 64.
 const WORDS: u64 = 50_304;
@@ -42,7 +40,7 @@ fn card(budget: u64) -> Machine {
     }
 }
 
-/// `gpt-7b` on a described machine, with 160 GiB of a disk unless `settings` say otherwise.
+/// `gpt-7b` on a described machine, by default with 160 GiB of a disk.
 fn seven_above_a_disk(machine: &str, settings: &[&str]) -> Plan {
     let settings = [&["memory.disk=/", "memory.disk_budget=160GiB"], settings].concat();
     let set: Vec<_> = settings.iter().map(|set| (*set).to_owned()).collect();
@@ -104,7 +102,7 @@ fn each_rank_holds_its_share_and_sends_it_to_the_others() {
     assert_eq!(state(&divided), state(&alone).div_ceil(4));
     // A gradient goes to its owner only, and the new weight comes from there.
     assert_eq!(divided.bytes_sent_per_step, 3 * XL + 3 * XL);
-    // With several micro-batches the sums of all parameters wait; with one each, only those that a rank owns.
+    // With several micro-batches the sums of all parameters wait; with one, only those that a rank owns.
     let gradients = |plan: &Plan| held(plan, "gradients").bytes;
     assert_eq!((gradients(&shared), gradients(&divided)), (4 * XL, 4 * XL));
     let once = plan("gpt-1.5b", &["train.accumulate=4", "memory.shard=true"], &four);
@@ -120,17 +118,19 @@ fn sharding_divides_a_host_optimizers_memory_over_the_ranks() {
         plan("gpt-1.5b", &[&set, more].concat(), &four)
     };
     let (whole, divided) = (of(&[]), of(&["memory.shard=true"]));
+
     // Master weights and two moments in f32, the sums, and the largest gradient on its way to a sum.
     let leaving = 4 * 50_304 * 1600;
     assert_eq!(whole.optimizer_host_bytes, 12 * XL + 4 * XL + leaving);
     assert_eq!(divided.optimizer_host_bytes, (12 * XL + 4 * XL) / 4 + leaving);
     assert_eq!(divided.optimizer_step_bytes, whole.optimizer_step_bytes.div_ceil(4));
     assert_eq!((whole.bytes_sent_per_step, divided.bytes_sent_per_step), (6 * XL, 3 * XL + 3 * XL));
+
     // A type of 2 bytes halves the weights sent, except tables and vectors.
     let narrow = of(&["memory.shard=true", "model.compute=bf16"]).bytes_sent_per_step;
     let wide = divided.bytes_sent_per_step;
     assert!(narrow < wide - XL && narrow > wide - 3 * XL / 2, "{narrow} {wide}");
-    // Tiles of eight bits halve them again.
+
     let tiles = of(&["memory.shard=true", "model.compute=bf16", "memory.stream=fp8"]).bytes_sent_per_step;
     assert!(tiles < narrow - XL / 2 && tiles > narrow - 3 * XL / 4, "{tiles} {narrow}");
 }
@@ -143,6 +143,7 @@ fn one_bit_ranks_send_under_a_thirtieth_and_keep_residuals() {
     let one_bit = plan("gpt-1.5b", &set, &four);
     assert!(one_bit.bytes_sent_per_step * 30 <= exact.bytes_sent_per_step, "{one_bit}");
     assert!(one_bit.bytes_sent_per_step * 32 > exact.bytes_sent_per_step, "{one_bit}");
+
     // The largest parameter is in flight, as a rank's sum and as the total.
     assert_eq!((exact.residual_bytes, one_bit.residual_bytes), (8 * 50_304 * 1600, 8 * XL + 2 * XL));
     assert_eq!(one_bit.host_bytes - one_bit.residual_bytes, exact.host_bytes - exact.residual_bytes);
@@ -152,6 +153,7 @@ fn one_bit_ranks_send_under_a_thirtieth_and_keep_residuals() {
             .contains("per step after 7 exact steps, whose time is not known here; residuals take"),
         "{one_bit}"
     );
+
     let alone = plan("gpt-1.5b", &set, &card(8 * GIB));
     assert_eq!((alone.bytes_sent_per_step, alone.residual_bytes), (0, 0));
     let little = Machine { host_free: Some(exact.host_bytes + GIB), ..four };
@@ -203,6 +205,7 @@ fn a_plan_needs_no_machine() {
     assert_eq!(held(&plan, "weights").bytes, 4 * XL);
     assert_eq!(held(&plan, "gradients").bytes, 4 * XL);
     assert_eq!(held(&plan, "optimizer state").bytes, 8 * XL);
+
     // One residual stream per block and token, since every block is recomputed.
     assert_eq!(held(&plan, "activations").bytes, 48 * 1600 * 4 * 8 * 1024);
     // The embedding's update takes less than this: two tensors of the MLP's width, one block's tape and its weights in
@@ -210,13 +213,15 @@ fn a_plan_needs_no_machine() {
     let block_tape = 2 * 4 * 1601 + (5 * 2 + 4) * 1600 + 25 * 4 + (4 + 2) * 6400 + 2 * 1600;
     let passing = (2 * 4 * 6400 + block_tape) * 8 * 1024 + 2 * (12 * 1600 * 1600 + 13 * 1600);
     assert_eq!(held(&plan, "working memory").bytes, passing);
-    // Four micro-batches leave two sums of neighbours.
+
     assert_eq!(held(&plan, "partial sums of gradients").bytes, 4 * XL);
     assert_eq!(plan.working_set, passing + 20 * XL + held(&plan, "activations").bytes);
+
     // The embedding and its gradient, two moments, and three blocks of rows.
     assert_eq!(plan.floor, 4 * WORDS * 1600 * 4 + 3 * (4 << 20));
     assert_eq!(plan.checkpoint_bytes, 12 * XL);
     assert_eq!((plan.checkpoints, plan.disk_bytes), (3, 36 * XL));
+
     // Six per parameter of blocks and head, eight for recomputed blocks, and attention over the whole square.
     let blocks = XL - (WORDS + 1024 + 2) * 1600;
     let attention = 2 * 2 * 48 * 1600 * 1024;
@@ -356,7 +361,7 @@ fn a_plan_says_whether_its_speeds_were_measured_just_now_or_kept() {
     assert!(!table(None).contains("\nspeeds "));
 }
 
-/// The optimizer's place changes the last digits of numbers, and measured speeds vary with the machine's load.
+/// The optimizer's place changes the last digits of numbers, and measured speeds vary with load.
 #[test]
 fn measured_speeds_change_times_but_no_placement() {
     let set = ["memory.optimizer=auto", "train.recompute=1", "memory.disk=/", "memory.disk_budget=160GiB"];
@@ -396,6 +401,7 @@ fn predictions_are_compared_with_measurements() {
         largest_operation: 2 * GIB,
         checkpoint_bytes: Some(12 * XL),
     };
+
     assert_snapshot!(plan("gpt-1.5b", &[], &card(8 * GIB)).compare(&measured), @r"
                              predicted   measured  ratio
     device                    8.00 GiB   8.00 GiB   1.00
@@ -468,7 +474,7 @@ fn huge_counts_do_not_crash_the_plan() {
 
 #[test]
 fn rotary_tables_are_held_and_refuse_a_context_that_no_machine_has() {
-    // Heads of 32: a cosine and a sine for each position and feature.
+    // Heads of 32: a cosine and a sine per position and feature.
     let toy = plan("toy", &[], &card(8 * GIB));
     let tables = |positions: u64| 2 * positions * 32 * 4;
     let config = Config::load("toy", &[]).expect("a preset");

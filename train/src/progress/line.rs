@@ -30,7 +30,7 @@ pub(crate) fn line(report: &Report) -> String {
     if report.disk_written > 0 || report.disk_read > 0 {
         parts.push(format!("disk {} out, {} in", Bytes(report.disk_written), Bytes(report.disk_read)));
     }
-    // After a skipped step the next one has no host update to wait for.
+    // A skipped step leaves no host update to wait for.
     if let (Some(step), Some(waited)) = (report.host_step_ms.filter(|ms| *ms > 0.0), report.host_step_wait_ms)
     {
         let waited = 100.0 * waited / report.ms.max(1e-9);

@@ -22,7 +22,7 @@ pub(crate) struct PlainRenderer {
 }
 
 impl PlainRenderer {
-    /// A renderer; without `prints` it is silent, as on ranks other than 0.
+    /// Silent unless `prints`, as on ranks other than 0.
     pub(crate) fn new(prints: bool) -> Self {
         Self { lines: None, prints }
     }
@@ -60,7 +60,7 @@ impl MetricsRenderer for PlainRenderer {
     }
 }
 
-/// Keeps Burn from writing its own files: the training thread writes `metrics.jsonl`, in step with checkpoints.
+/// Keeps Burn from writing its own files: the training thread writes `metrics.jsonl`.
 #[derive(Debug)]
 pub(crate) struct NoLogger;
 

@@ -18,63 +18,53 @@ pub(crate) struct Report {
     pub(crate) ms: f64,
     /// Time waiting for the step's data; part of `ms`.
     pub(crate) data_ms: f64,
-    /// Tokens trained on since step 1.
     pub(crate) tokens: u64,
     pub(crate) tokens_per_second: f64,
     /// Share of the highest FLOP/s measured on this device.
     pub(crate) mfu: Option<f64>,
-    /// Peak of this step.
     pub(crate) device_bytes: u64,
     pub(crate) device_budget: Option<u64>,
     /// Peak of this step: spilled tensors, and an optimizer on the host.
     pub(crate) host_bytes: u64,
-    /// Spilled bytes.
     pub(crate) bytes_out: u64,
     pub(crate) bytes_in: u64,
-    /// Bytes that the trainer itself read from the device: mainly gradients.
+    /// Bytes that the trainer itself read: mainly gradients.
     pub(crate) bytes_read: u64,
-    /// Bytes that the trainer itself wrote to the device: mainly weights.
+    /// Bytes that the trainer itself wrote: mainly weights.
     pub(crate) bytes_written: u64,
-    /// Whether gradients or weights are read, for an optimizer on the host or for other ranks.
+    /// Whether gradients or weights are read, for a host optimizer or other ranks.
     #[serde(skip)]
     pub(crate) gradients_leave: bool,
-    /// Bytes written to the disk: spilled tensors and optimizer states.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) disk_written: u64,
-    /// Bytes read from the disk.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) disk_read: u64,
-    /// Bytes that this process and earlier ones of the run have written to the disk.
+    /// Bytes that all processes of the run have written to the disk.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) drive_wear: u64,
     pub(crate) evictions: u64,
     pub(crate) restores: u64,
     pub(crate) stall_ms: f64,
-    /// Time of the host optimizer's steps that ended since the last report; they run during this step's forward pass.
-    /// Absent with the optimizer on the device.
+    /// Time of host updates that ended since the last report; they run during the forward pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) host_step_ms: Option<f64>,
-    /// Time that the program waited for them within this step.
+    /// Time waited for them within this step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) host_step_wait_ms: Option<f64>,
-    /// Bytes that this rank sent to others. Sums are exchanged during the backward pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_sent: Option<u64>,
-    /// Bytes that this rank received from others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_heard: Option<u64>,
-    /// Time in calls of the exchange.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_ms: Option<f64>,
     /// Time that the step waited for other ranks; part of `ms`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_stall_ms: Option<f64>,
-    /// Peak bytes of gradients outside the host optimizer on this rank: sums that wait, are in flight or complete.
+    /// Peak bytes of gradients outside the host optimizer on this rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gradients_held: Option<u64>,
     /// Since step 1, without interruptions.
     pub(crate) seconds: f64,
-    /// The error that left this report without numbers.
     #[serde(skip)]
     pub(crate) failure: Option<String>,
 }
@@ -99,7 +89,7 @@ impl Report {
     }
 
     /// Bytes in and out over the link. The trainer's own reads and writes count only if gradients are among them;
-    /// tokens and losses alone are negligible.
+    /// tokens and losses are negligible.
     pub(crate) fn over_the_link(&self) -> [u64; 2] {
         let own = if self.gradients_leave { [self.bytes_written, self.bytes_read] } else { [0; 2] };
         [self.bytes_in + own[0], self.bytes_out + own[1]]

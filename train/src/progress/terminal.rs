@@ -1,7 +1,7 @@
 //! Burn's terminal interface, with a working Ctrl-C.
 //!
-//! Burn's interface puts the terminal into raw mode, where Ctrl-C is only a key, and ignores that key. This module
-//! switches on the one flag that turns the key into a signal; everything else stays raw.
+//! In the raw mode of Burn's interface Ctrl-C is only a key, which it ignores. This module switches on the one flag
+//! that turns the key into a signal.
 
 #[cfg(unix)]
 use std::{io::Write, sync::OnceLock};
@@ -18,7 +18,6 @@ use burn_train::{
 #[cfg(unix)]
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
-/// Burn's renderer, which also keeps signals switched on.
 pub(crate) struct TerminalRenderer(TuiMetricsRendererWrapper);
 
 /// Takes over the terminal. A request to stop there raises `interrupter`.
@@ -45,7 +44,6 @@ fn remember() {}
 pub(crate) fn give_back() {
     if let Some(modes) = BEFORE.get() {
         print!("\x1b[?1049l\x1b[?25h");
-        // The process ends, so a failure cannot be reported.
         let _ = std::io::stdout().flush();
         let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, modes);
     }

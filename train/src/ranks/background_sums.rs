@@ -1,8 +1,7 @@
-//! Sums that a thread makes while the backward pass of their step goes on.
+//! Sums on a thread during the backward pass.
 //!
-//! The thread has the engine from the first sum of a step to the last, so the ranks make no other call meanwhile. It sums
-//! parameters in the order in which they are submitted, which has to be the same on all ranks. The training thread stands still
-//! only while it waits for a sum.
+//! The thread has the engine from the first sum of a step to the last, so the ranks make no other call meanwhile. It
+//! sums parameters in the order of submission, which must be equal on all ranks.
 //!
 //! A run that fails keeps the engine and never leaves MPI: other ranks would wait
 //! (`a_rank_that_fails_keeps_no_other_waiting`).
@@ -19,16 +18,13 @@ use exchange::{Engine, Pairwise};
 
 use super::{LEFT, Metered, Ranks};
 
-/// Sums under way.
 pub(crate) struct BackgroundSums {
     jobs: Sender<Job>,
     sums: Receiver<Option<Vec<f32>>>,
     thread: JoinHandle<Returned>,
-    /// Time for which sums were waited for.
     stood: Cell<Duration>,
 }
 
-/// One parameter's contributions.
 pub(crate) struct Job {
     pub(crate) own: Pairwise,
     /// The parameter's place in the model.
@@ -38,13 +34,13 @@ pub(crate) struct Job {
 }
 
 struct Returned {
-    /// Not left with a run that fails: see [`Ranks::end`].
+    /// A run that fails keeps it: see [`Ranks::end`].
     engine: ManuallyDrop<Box<dyn Metered>>,
     outcome: exchange::Result<()>,
 }
 
 impl Ranks {
-    /// Begins sums, each made by `sum`. Until they [end](Self::end_sums) the ranks can make no other call.
+    /// Begins sums, each made by `sum`. Until they [end](Self::end_sums) the ranks make no other call.
     pub(crate) fn begin_sums(
         &mut self,
         mut sum: impl FnMut(&mut dyn Engine, Job) -> exchange::Result<Vec<f32>> + Send + 'static,
@@ -70,12 +66,13 @@ impl Ranks {
             }
             Returned { engine, outcome }
         };
+
         let thread = thread::Builder::new().name("sums".to_owned()).spawn(summing);
         let thread = thread.context("starting a thread that sums gradients")?;
         Ok(BackgroundSums { jobs, sums, thread, stood: Cell::default() })
     }
 
-    /// Waits for all submitted sums. The error is that of the first one that failed.
+    /// Waits for all submitted sums. Returns the error of the first one that failed.
     pub(crate) fn end_sums(&mut self, sums: BackgroundSums) -> anyhow::Result<()> {
         let begun = Instant::now();
         drop(sums.jobs);
@@ -90,14 +87,13 @@ impl Ranks {
 }
 
 impl BackgroundSums {
-    /// Queues contributions, to be summed with those of other ranks.
     pub(crate) fn submit(&self, job: Job) {
-        // After a panic of the thread the send fails, and `end_sums` reports the panic.
+        // After a panic of the thread the send fails, and `end_sums` reports it.
         _ = self.jobs.send(job);
     }
 
-    /// Waits for the first sum that was submitted and not taken; `None` if it has failed, or one before it has. Ranks that do not own
-    /// the parameter get no numbers.
+    /// Waits for the first sum not taken yet; `None` if it or an earlier one failed. Ranks that do not own the
+    /// parameter get no numbers.
     pub(crate) fn take(&self) -> Option<Vec<f32>> {
         let begun = Instant::now();
         let sum = self.sums.recv().ok().flatten();
@@ -116,7 +112,6 @@ mod tests {
 
     const CALL: Duration = Duration::from_hours(1);
 
-    /// An engine whose meter says an hour for each call.
     struct Hours(Counted<Threads>);
 
     impl Watched for Hours {}
@@ -177,7 +172,7 @@ mod tests {
             ranks.end_sums(sums).expect("no fault");
             let spent = ranks.spent().expect("two ranks");
             assert!(spent.costs.calls > 2, "sums are calls, too");
-            // The wait for the sums counts as a moment, and their calls of an hour do not count.
+            // Only the wait for the sums counts, not their calls of an hour.
             assert!(spent.stood > CALL && spent.stood < 2 * CALL, "{:?}", spent.stood);
             assert!(ranks.all(true).expect("no fault"));
             assert_eq!(stood(&ranks), spent.stood + CALL);

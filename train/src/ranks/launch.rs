@@ -45,7 +45,7 @@ pub(crate) struct RankArgs {
 const PATIENCE: u64 = 1800;
 
 impl RankArgs {
-    /// The most ranks on one host; all `ranks` where no hosts were named.
+    /// The most ranks on one host; all `ranks` without named hosts.
     pub(crate) fn most_on_a_host(&self, ranks: usize) -> anyhow::Result<usize> {
         let Some(text) = &self.hosts else { return Ok(ranks) };
         let hosts = hosts(text).map_err(|error| BadInput(error.to_string()))?;
@@ -53,7 +53,6 @@ impl RankArgs {
         Ok(most.map_or(ranks, |most| most.min(ranks)))
     }
 
-    /// The options that were given, and their values.
     pub(crate) fn given(&self) -> impl Iterator<Item = (&'static str, String)> + use<> {
         let changed = |value: u64, usual: u64| (value != usual && value > 0).then(|| value.to_string());
         [
@@ -68,7 +67,6 @@ impl RankArgs {
     }
 }
 
-/// This process's place among those that a launcher has started.
 pub(super) fn found() -> anyhow::Result<Option<Place>> {
     let variables: BTreeMap<String, String> = env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -76,8 +74,8 @@ pub(super) fn found() -> anyhow::Result<Option<Place>> {
     Ok(place(&variables)?)
 }
 
-/// Starts this program once for each rank and waits for the run's end. `None` if this process trains itself: no ranks were asked for,
-/// or it is one of them. `find` names the run that a restart resumes.
+/// Starts this program once for each rank and waits for the run's end. `None` if this process trains itself: without
+/// ranks, or as one of them. `find` names the run that a restart resumes.
 pub(crate) fn launch(
     args: &RankArgs,
     find: impl FnOnce() -> anyhow::Result<RunDirectory>,
@@ -86,6 +84,7 @@ pub(crate) fn launch(
     if found()?.is_some() {
         return Ok(None);
     }
+
     let bad_input = |error: exchange::launch::LaunchError| BadInput(error.to_string());
     let mpirun = find_mpirun(&env::var_os("PATH").unwrap_or_default()).map_err(bad_input)?;
     let version = Command::new(&mpirun).arg("--version").output();
@@ -100,9 +99,11 @@ pub(crate) fn launch(
         root: is_root(),
         release,
     };
+
     let program = env::current_exe().context("finding this program")?;
     let mut arguments: Vec<OsString> = env::args_os().skip(1).collect();
     let mut restart = None;
+
     if args.restarts > 0 {
         let run = find()?;
         // A run that begins has its name from now on.
@@ -111,6 +112,7 @@ pub(crate) fn launch(
         }
         restart = Some(Restart::of(run)?);
     }
+
     let attendant = Attendant::new()?;
     for left in (0..=args.restarts).rev() {
         let command = job.command(mpirun.clone(), program.as_os_str(), &arguments).map_err(bad_input)?;
@@ -140,7 +142,6 @@ pub(crate) fn launch(
     unreachable!("the last restart has returned")
 }
 
-/// The restart of a run whose ranks have died.
 struct Restart {
     run: RunDirectory,
     /// The step of its latest checkpoint before this command.
@@ -156,7 +157,7 @@ impl Restart {
     fn arguments(&self, arguments: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
         let now = Checkpoints::in_run(&self.run.path).latest()?;
         if self.run.from.is_some() && now == self.before {
-            // Nothing was saved since it went on, perhaps from an earlier checkpoint than the latest.
+            // No save since the start, which may have resumed an earlier checkpoint.
             return Ok(arguments);
         }
         if self.run.pretrained.is_some() && now.is_none() {
@@ -187,8 +188,8 @@ fn with(arguments: Vec<OsString>, options: &[&str], added: &[&OsStr]) -> Vec<OsS
     left
 }
 
-/// Runs `mpirun` apart from the terminal, which would make it end the ranks within a second. The first wish to stop is passed
-/// on to them, who save a checkpoint; the second ends them.
+/// Runs `mpirun` apart from the terminal, which would make it end the ranks within a second. Passes the first request
+/// to stop on to the ranks, which save a checkpoint; the second ends them.
 #[cfg(unix)]
 struct Attendant {
     asked: Arc<AtomicBool>,
@@ -207,7 +208,7 @@ impl Attendant {
             }
             let signal = if again { Signal::TERM } else { Signal::USR1 };
             if let Some(process) = *process.lock().unwrap_or_else(PoisonError::into_inner) {
-                // It may have ended by itself.
+                // The process may have ended.
                 _ = kill_process(process, signal);
             }
         })
@@ -219,7 +220,7 @@ impl Attendant {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// `None` where the wish to stop came first.
+    /// `None` if the request to stop came first.
     fn run(&self, mpirun: &mut Command) -> std::io::Result<Option<ExitStatus>> {
         let process = || self.process.lock().unwrap_or_else(PoisonError::into_inner);
         let mut child = {

@@ -1,4 +1,4 @@
-//! Messages between ranks other than gradients: votes, rank 0's words, losses.
+//! Messages between ranks other than gradients: votes, rank 0's bytes, losses.
 
 use anyhow::{Context, bail, ensure};
 use exchange::{Engine, Exact, Exchange};
@@ -7,7 +7,7 @@ use runs::BadInput;
 use super::Ranks;
 use crate::exit::is_bad_input;
 
-/// How rank 0's work ended. All ranks end alike, because the launcher returns the code of the first to end.
+/// How rank 0's work ended. All ranks end alike: the launcher returns the code of the first to end.
 const SUCCEEDED: u8 = 0;
 const WAS_ASKED_WRONGLY: u8 = 1;
 const FAILED: u8 = 2;
@@ -19,14 +19,14 @@ impl Ranks {
         self.agreed(agreed).context("agreeing with the other ranks")
     }
 
-    /// Every rank's byte, in their order. All ranks that live get the same bytes, or all get an error.
+    /// Every rank's byte, in order. All living ranks get the same bytes, or all get an error.
     pub(crate) fn exchange_bytes(&mut self, own: u8) -> anyhow::Result<Vec<u8>> {
         let mut bytes = vec![0; self.world()];
         bytes[self.rank()] = own;
         let mut parts: Vec<&mut [u8]> = bytes.chunks_mut(1).collect();
         let gathered = self.engine()?.all_gather(&mut parts);
         self.heard(gathered).context("agreeing on what follows a step")?;
-        // A rank that has an error refuses its vote, and then all have one.
+        // A rank with an error votes no, and then all have one.
         ensure!(self.all(true)?, "another rank does not agree on what follows a step");
         Ok(bytes)
     }
@@ -78,7 +78,6 @@ impl Ranks {
         self.heard(gathered).with_context(|| format!("receiving from rank {rank}"))
     }
 
-    /// Runs a call on the engine and remembers its failure.
     pub(crate) fn call<T>(
         &mut self,
         call: impl FnOnce(&mut dyn Engine) -> anyhow::Result<T>,
@@ -94,7 +93,6 @@ impl Ranks {
         Ok(f32::from_le_bytes(bytes))
     }
 
-    /// Gathers the bytes of every rank, in their order.
     pub(crate) fn gathered(&mut self, own: &[u8]) -> anyhow::Result<Vec<Vec<u8>>> {
         let mut all = Vec::with_capacity(self.world());
         for rank in 0..self.world() {
@@ -108,7 +106,6 @@ impl Ranks {
         Ok(all)
     }
 
-    /// The losses of all micro-batches, in the order of their numbers.
     pub(crate) fn losses(&mut self, own: Vec<f32>, count: usize) -> anyhow::Result<Vec<f32>> {
         if self.is_alone() {
             return Ok(own);
@@ -124,7 +121,7 @@ impl Ranks {
         Ok(all)
     }
 
-    /// A number of each parameter, from the rank that owns it. `own` are this rank's, in the parameters' order.
+    /// A number of each parameter, from its owner. `own` are this rank's, in the parameters' order.
     pub(crate) fn of_owners(&mut self, own: &[f64], owners: &[usize]) -> anyhow::Result<Vec<f64>> {
         let counts: Vec<usize> =
             (0..self.world()).map(|rank| owners.iter().filter(|owner| **owner == rank).count()).collect();

@@ -1,10 +1,9 @@
 //! The ranks of a run: processes that share a step's micro-batches and then take the same step.
 //!
-//! This module knows processes and bytes, and no tensor. Rank 0 leads: it alone evaluates, samples, saves and prints. How ranks
-//! exchange gradients and weights is the business of `training/exchange.rs`.
+//! This module knows processes and bytes, and no tensor. Rank 0 alone evaluates, samples, saves and prints.
 //!
-//! At the end, ranks compare their weights (`ranks_that_end_with_other_weights_than_rank_0_are_an_error_of_all`). On a host
-//! with several GPUs each rank takes one (`each_rank_takes_its_own_gpu_and_ends_with_the_bits_of_one`).
+//! At the end, ranks compare their weights (`ranks_that_end_with_other_weights_than_rank_0_are_an_error_of_all`). On a
+//! host with several GPUs each rank takes one (`each_rank_takes_its_own_gpu_and_ends_with_the_bits_of_one`).
 
 mod background_sums;
 mod launch;
@@ -31,7 +30,6 @@ use survival::FailedCall;
 
 const LEFT: &str = "these ranks have been left";
 
-/// An engine with a watchdog, if it connects processes.
 trait Watched: Engine {
     fn watchdog(&self, _patience: Duration) -> Option<Watchdog> {
         None
@@ -47,7 +45,6 @@ impl Watched for exchange::Mpi {
     }
 }
 
-/// An engine with a meter.
 trait Metered: Watched {
     fn costs(&self) -> Costs;
 }
@@ -64,37 +61,32 @@ impl<E: Watched> Metered for Counted<E> {
     }
 }
 
-/// Costs of the other ranks so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
     /// Bytes, calls and the time within them, background sums included.
     pub(crate) costs: Costs,
-    /// Time for which the training thread stood still.
+    /// Time for which the training thread waited.
     pub(crate) stood: Duration,
 }
 
-/// This process among those of its run.
 pub(crate) struct Ranks {
     /// `None` after [`Ranks::end`], and while a thread makes sums.
     engine: ManuallyDrop<Option<Box<dyn Metered>>>,
     rank: usize,
     world: usize,
-    /// Whether the engine can continue without ranks that are gone.
     survives: bool,
-    /// The kind of call that has failed since the world was made or shrank.
     failed: Option<FailedCall>,
     /// Costs of the engine when this thread last had it.
     costs: Costs,
-    /// Time of calls in the background, and time for which training waited for them.
+    /// Time of background calls, and time for which training waited for them.
     in_background: Duration,
     waited: Duration,
-    /// Ranks on this host, which share its memory, and this one's number among them.
+    /// Ranks on this host, and this one's number among them.
     local: (usize, usize),
     watchdog: Option<Watchdog>,
 }
 
 impl Ranks {
-    /// A world of one.
     pub(crate) fn alone() -> Self {
         Self::over(Alone, (1, 0))
     }
@@ -115,8 +107,8 @@ impl Ranks {
         }
     }
 
-    /// Leaves the world at the end of a run. A process that fails must not: it would wait for the others, and they for it, until the
-    /// launcher ends them.
+    /// Leaves the world at the end of a run. A process that fails must not: it would wait for the others, and they for
+    /// it.
     pub(crate) fn end(mut self) {
         drop(self.engine.take());
     }
@@ -126,13 +118,11 @@ impl Ranks {
         Ok(engine)
     }
 
-    /// The ranks that a launcher has started, or a world of one.
     pub(crate) fn open() -> anyhow::Result<Self> {
         launch::found()?.map_or_else(|| Ok(Self::alone()), Self::over_mpi)
     }
 
-    /// From now on ends the run if one rank waits longer than this for another. Not used before step 1, as rank 0 may prepare data
-    /// for hours.
+    /// From now on a longer wait for another rank ends the run. Not before step 1: rank 0 may prepare data for hours.
     pub(crate) fn watch(&mut self, patience: Duration) {
         self.watchdog = self.engine.as_ref().and_then(|engine| engine.watchdog(patience));
     }
@@ -149,7 +139,7 @@ impl Ranks {
         anyhow::bail!("{} ranks were started, and this system's MPI is not known", place.world)
     }
 
-    /// Costs of the exchange with other ranks so far; `None` in a world of one.
+    /// `None` in a world of one.
     pub(crate) fn spent(&self) -> Option<Spent> {
         let costs = self.engine.as_ref().map_or(self.costs, |engine| engine.costs());
         let stood = costs.time.saturating_sub(self.in_background) + self.waited;
@@ -172,7 +162,6 @@ impl Ranks {
         self.rank() == 0
     }
 
-    /// Ranks on this host, and this one's number among them.
     pub(crate) fn local(&self) -> (usize, usize) {
         self.local
     }
@@ -190,22 +179,24 @@ impl Ranks {
                 directory.path.to_str().context("a path that is not UTF-8 cannot be sent to other ranks")?;
             Ok(path.as_bytes().to_owned())
         })?;
+
         if let Some(found) = found {
             return Ok(found);
         }
         let path = PathBuf::from(String::from_utf8(path).context("reading rank 0's directory")?);
+
         // A resumed run is found by its name; a new run is where rank 0 makes it.
         let mut directory = find(out).or_else(|_| find(Some(&path)))?;
         directory.path = path;
         Ok(directory)
     }
 
-    /// This rank's directory: the run's for rank 0, one within it for each other rank.
+    /// The run's directory for rank 0, one within it for each other rank.
     pub(crate) fn folder(&self, run: &Path) -> PathBuf {
         if self.leads() { run.to_owned() } else { run.join("ranks").join(self.rank().to_string()) }
     }
 
-    /// Refuses ranks with another kind of device or another version, because they would not end with the same numbers.
+    /// Refuses ranks with another kind of device or another version: their numbers would differ.
     pub(crate) fn must_be_alike(&mut self, device: &str) -> anyhow::Result<()> {
         let own = format!("{device} with version {}", env!("CARGO_PKG_VERSION"));
         let all = self.gathered(own.as_bytes())?;
@@ -228,7 +219,6 @@ impl Ranks {
         Ok(())
     }
 
-    /// This rank's share of so many micro-batches.
     pub(crate) fn share(&self, count: usize) -> Share {
         Share { count: count as u64, world: self.world(), rank: self.rank() }
     }
@@ -245,8 +235,8 @@ pub(crate) mod tests {
 
     impl Watched for Threads {}
 
-    /// Runs `work` on several ranks, each a thread that owns its `Ranks`, and returns their results. A rank leaves the world when
-    /// `work` returns or panics.
+    /// Runs `work` on several threads, each of which owns its `Ranks`. A rank leaves the world when `work` returns or
+    /// panics.
     pub(crate) fn on_each_with_its_own<T: Send>(
         world: usize,
         change: impl Fn(Threads) -> Threads + Sync,
@@ -258,13 +248,11 @@ pub(crate) mod tests {
         })
     }
 
-    /// Runs `work` on several ranks, each a thread, and returns their results. A rank that panics leaves the world, so that
-    /// no other waits for it.
+    /// Runs `work` on several threads. A rank that panics leaves the world, so that no other waits for it.
     pub(crate) fn on_each<T: Send>(world: usize, work: impl Fn(&mut Ranks) -> T + Sync) -> Vec<T> {
         on_each_of(world, |engine| engine, work)
     }
 
-    /// As [`on_each`], with engines changed by `change`.
     pub(crate) fn on_each_of<T: Send>(
         world: usize,
         change: impl Fn(Threads) -> Threads + Sync,

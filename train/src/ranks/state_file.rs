@@ -1,7 +1,7 @@
 //! A file of each rank's own numbers for a checkpoint: residuals of a one-bit exchange, or moments of local steps.
 //!
-//! The file names the step and the digest of losses of its checkpoint. A checkpoint is whole without it: if any rank's file is missing,
-//! damaged or of another number of ranks, all ranks begin without.
+//! It names the step and the digest of losses of its checkpoint, which is whole without it. If any rank's file is
+//! missing, damaged or of another number of ranks, all ranks begin without.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -15,21 +15,19 @@ use sha2::{Digest, Sha256};
 use super::Ranks;
 
 const FORMAT: u32 = 1;
-/// Newest files that stay: a rank may save before rank 0 has named the previous checkpoint.
+/// Files that stay: a rank may save before rank 0 has named the previous checkpoint.
 const NEWEST: usize = 2;
 const DIGEST: usize = 32;
 
 /// Two lists of numbers for each parameter; either may be empty.
 pub(crate) type Pair = [Vec<f32>; 2];
 
-/// The numbers that a file holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Kept {
-    /// Residuals of gradients and of sums.
     #[default]
     Residuals,
-    /// Both moments of a rank that steps on its own.
+    /// Both moments of a rank with its own steps.
     Moments,
     /// Momentum of outer steps, which rank 0 saves for all.
     OuterMomentum,
@@ -45,25 +43,22 @@ impl Kept {
     }
 }
 
-/// Pairs that are fetched one at a time, when they are written.
+/// Fetched one at a time, when they are written.
 pub(crate) struct Pairs<'a> {
     pub(crate) lengths: Vec<[usize; 2]>,
     pub(crate) fetch: Box<dyn Fn(usize) -> anyhow::Result<Pair> + 'a>,
 }
 
-/// The checkpoint that a file belongs to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SavedAt<'a> {
-    /// Steps taken.
     pub(crate) step: u64,
     /// Digest over the bits of all losses.
     pub(crate) losses: &'a str,
 }
 
-/// Rank and world.
 type Place = (usize, usize);
 
-/// The first line of a file; the numbers of all residuals follow it, and a digest of everything before.
+/// The first line of a file. The numbers follow it, then a digest of everything before.
 #[derive(Debug, Serialize, Deserialize)]
 struct Header {
     format: u32,
@@ -72,12 +67,10 @@ struct Header {
     losses: String,
     #[serde(default)]
     kept: Kept,
-    /// Numbers in the two lists of each parameter.
     lengths: Vec<[usize; 2]>,
 }
 
 impl Ranks {
-    /// Saves this rank's numbers with the checkpoint `at` in `run`.
     pub(crate) fn save_state(
         &self,
         run: &Path,
@@ -89,8 +82,8 @@ impl Ranks {
             .context("saving what this rank has of its own")
     }
 
-    /// The numbers that this rank saved with the checkpoint `at` in `run`, if every rank finds its own; otherwise the first reason
-    /// why one does not. Each rank may keep another kind of numbers.
+    /// The numbers that this rank saved with the checkpoint `at`, if every rank finds its own; else the first reason.
+    /// Each rank may keep another kind.
     pub(crate) fn load_state(
         &mut self,
         run: &Path,
@@ -107,7 +100,6 @@ impl Ranks {
     }
 }
 
-/// The file of one rank for the checkpoint of `step` in `run`.
 fn path_of(run: &Path, rank: usize, kept: Kept, step: u64) -> PathBuf {
     run.join("ranks").join(rank.to_string()).join(format!("{}{step:08}", kept.prefix()))
 }
@@ -156,7 +148,6 @@ fn remove_superfluous(run: &Path, folder: &Path, prefix: &str) -> io::Result<()>
     Ok(())
 }
 
-/// The pairs that were saved in `run`.
 fn load(run: &Path, place: Place, at: SavedAt<'_>, kept: Kept) -> anyhow::Result<Vec<Pair>> {
     let path = path_of(run, place.0, kept, at.step);
     let name = || format!("reading {}", path.display());

@@ -1,7 +1,7 @@
-//! Continuing with the ranks that live, if the engine can.
+//! Continues with the living ranks, if the engine can.
 //!
-//! A step ends with a vote before any weight changes. After a loss the survivors shrink and do the step again, all or none
-//! (`a_step_is_done_again_by_all_that_live_whichever_call_fails`). They end with the bits of an undisturbed run
+//! A step ends with a vote before any weight changes. After a loss the survivors shrink and repeat the step, all or
+//! none (`a_step_is_done_again_by_all_that_live_whichever_call_fails`). They end with the bits of an undisturbed run
 //! (`survivors_end_with_the_bits_of_an_undisturbed_run`).
 
 use std::fmt;
@@ -10,7 +10,6 @@ use anyhow::{Context, ensure};
 
 use super::Ranks;
 
-/// A call that has failed on this rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FailedCall {
     /// All living ranks know of the failure.
@@ -24,7 +23,7 @@ pub(super) enum FailedCall {
 pub(crate) struct Loss {
     /// Empty if a call has failed and all ranks live.
     pub(crate) gone: Vec<usize>,
-    /// Ranks before the loss.
+    /// Number of ranks before the loss.
     pub(crate) before: usize,
 }
 
@@ -39,7 +38,7 @@ impl fmt::Display for Loss {
 }
 
 impl Ranks {
-    /// Whether the others can continue when a rank is gone.
+    /// Whether the others can continue when a rank is lost.
     pub(crate) fn survive(&self) -> bool {
         self.survives
     }
@@ -60,12 +59,13 @@ impl Ranks {
         outcome
     }
 
-    /// Continues without ranks that are gone, after a call has failed. `None` if no call has, or if the engine cannot. The work of the
-    /// failed call has to be done again, from a state that all living ranks share.
+    /// Continues without lost ranks after a failed call. `None` if no call failed, or if the engine cannot. The work
+    /// must be repeated from a state that all living ranks share.
     pub(crate) fn drop_lost_ranks(&mut self) -> anyhow::Result<Option<Loss>> {
         if !self.survives {
             return Ok(None);
         }
+
         let (own, before) = (self.rank(), self.world());
         while let Some(failed) = self.failed.take() {
             let engine = self.engine()?;
@@ -78,7 +78,7 @@ impl Ranks {
             (self.rank, self.world) = place;
             let alive = match self.gathered(&(own as u64).to_le_bytes()) {
                 Ok(alive) => alive,
-                // Another rank is gone meanwhile.
+                // Another rank was lost meanwhile.
                 Err(_) if self.failed.is_some() => continue,
                 Err(error) => return Err(error),
             };

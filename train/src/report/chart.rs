@@ -31,7 +31,6 @@ pub(super) struct Curve {
     pub(super) points: Vec<Point>,
 }
 
-/// Classes of the style sheet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
     First,
@@ -43,7 +42,6 @@ pub(super) enum Look {
     Limit,
 }
 
-/// Steps to mark with a vertical line.
 #[derive(Debug, Clone)]
 pub(super) struct Marks {
     pub(super) name: &'static str,
@@ -84,9 +82,11 @@ impl fmt::Display for Chart {
         for curve in &self.curves {
             writeln!(f, "<span class=\"key {}\">{}</span>", curve.look.class(), Escaped(&curve.name))?;
         }
+
         for marks in self.marks.iter().filter(|marks| !marks.steps.is_empty()) {
             writeln!(f, "<span class=\"key {}\">{}</span>", marks.class, marks.name)?;
         }
+
         writeln!(f, "</figcaption>")?;
         write!(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\"")?;
         write!(f, " aria-label=\"{}\" data-x=\"{} {} {LEFT} {RIGHT}\"", self.title, steps.low, steps.high)?;
@@ -96,6 +96,7 @@ impl fmt::Display for Chart {
         for marks in &self.marks {
             draw_marks(f, marks, &steps)?;
         }
+
         for curve in &self.curves {
             draw(f, curve, &steps, &values)?;
         }

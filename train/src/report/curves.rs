@@ -4,7 +4,7 @@ use super::chart::{Chart, Curve, Look, Marks};
 use super::history::{History, Start, Update};
 use super::thinning::{Point, smooth};
 
-/// Larger values are not drawn: an axis that reached them would hide all others.
+/// Larger values are not drawn: their axis would hide all others.
 const LARGEST: f64 = 1e100;
 
 /// Smoothed curves have about this many independent points.
@@ -82,7 +82,7 @@ fn memory(steps: &[Update]) -> Chart {
     sizes("Memory", curves)
 }
 
-/// Bytes over the link, including weights and gradients of an optimizer that is `on_host`.
+/// Bytes over the link, including weights and gradients of an optimizer `on_host`.
 fn moved(steps: &[Update], on_host: bool) -> Chart {
     let with = |spilled: Option<u64>, own: Option<u64>| {
         if on_host { Some(spilled? + own.unwrap_or_default()) } else { spilled }
@@ -151,7 +151,7 @@ pub(super) fn unit(largest: f64) -> (&'static str, f64) {
     fits.unwrap_or(("bytes", 1.0))
 }
 
-/// The values, faint, and their moving average; only the values if there are few.
+/// The faint values and their moving average; only the values if there are few.
 fn smoothed(name: &str, points: Vec<Point>) -> Vec<Curve> {
     let span = points.len() / SMOOTHED;
     if span < 2 {

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::timeline::Timeline;
 use crate::journal;
 
-/// Records of a run, in order. Of steps repeated after an interruption only the last repetition counts.
+/// Records of a run, in order. Of repeated steps only the last repetition counts.
 #[derive(Debug, Default)]
 pub(super) struct History {
     pub(super) starts: Vec<Start>,
@@ -116,7 +116,6 @@ pub(super) struct Withheld {
 pub(super) struct Checkpoint {
     pub(super) step: u64,
     pub(super) bytes: Option<u64>,
-    /// Milliseconds that training waited for it.
     pub(super) waited_ms: Option<f64>,
     pub(super) error: Option<String>,
 }
@@ -128,7 +127,6 @@ pub(super) struct Quiz {
     pub(super) unseen_phrasings: Score,
 }
 
-/// A run that stopped early without an outside request.
 #[derive(Debug, Deserialize)]
 pub(super) struct Stopping {
     pub(super) step: u64,
@@ -142,7 +140,7 @@ pub(super) struct Score {
 }
 
 impl Start {
-    /// Whether the optimizer is on the host, so that the trainer's own reads and writes are gradients and weights.
+    /// Whether the trainer's own reads and writes are gradients and weights.
     pub(super) fn steps_on_host(&self) -> bool {
         self.optimizer_on.as_deref() == Some("host")
     }
@@ -158,7 +156,7 @@ impl History {
         while lines.read_until(b'\n', &mut line).with_context(reading)? > 0 {
             match serde_json::from_slice(&line) {
                 Ok(record) => history.add(record),
-                // A last line without a line end was cut off by an interruption.
+                // A last line without a line end was cut off.
                 Err(_) => history.unreadable += usize::from(line.ends_with(b"\n")),
             }
             line.clear();

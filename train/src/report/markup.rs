@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Text with markup characters escaped, for elements and attributes.
+/// Text with escaped markup characters.
 pub(super) struct Escaped<'t>(pub(super) &'t str);
 
 impl fmt::Display for Escaped<'_> {

@@ -1,7 +1,7 @@
 //! `report.html`: a run on one page, made from `metrics.jsonl` alone.
 //!
-//! The page loads nothing. Charts are drawn here as SVG, and a short script only shows the numbers under the pointer.
-//! Text that a model generated is escaped. The same lines give the same bytes.
+//! The page loads nothing; a short script only shows the numbers under the pointer. Generated text is escaped. The same
+//! lines give the same bytes.
 
 mod chart;
 mod curves;
@@ -23,7 +23,6 @@ use history::History;
 
 const FILE: &str = "report.html";
 
-/// Writes the page of the run directory `run`, replacing an earlier one.
 pub(crate) fn write(run: &Path) -> anyhow::Result<()> {
     let history = History::read(run)?;
     let name = run.canonicalize().ok().and_then(|run| Some(run.file_name()?.to_string_lossy().into_owned()));

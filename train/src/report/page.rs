@@ -10,7 +10,6 @@ use super::{tables, timeline};
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// The whole page. It is also well-formed XML: every element is closed.
 pub(super) fn render(name: &str, history: &History) -> String {
     let mut page = String::new();
     write(&mut page, name, history).expect("a string takes everything");
@@ -29,11 +28,13 @@ fn write(page: &mut String, name: &str, history: &History) -> fmt::Result {
     for (fact, value) in tables::facts(history) {
         writeln!(page, "<div><dt>{fact}</dt><dd>{}</dd></div>", Escaped(&value))?;
     }
+
     writeln!(page, "</dl>")?;
     let charts = charts(history);
     if charts.is_empty() {
         writeln!(page, "<p>No step has been taken yet.</p>")?;
     }
+
     writeln!(page, "<div class=\"charts\">")?;
     charts.iter().try_for_each(|chart| write!(page, "{chart}"))?;
     writeln!(page, "</div>")?;

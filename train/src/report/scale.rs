@@ -1,4 +1,4 @@
-//! Mapping from values to positions on an axis, and its round labels.
+//! Maps values to positions on an axis with round labels.
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Scale {
@@ -14,7 +14,6 @@ const SPIKE: f64 = 100.0;
 const TICKS: f64 = 5.0;
 
 impl Scale {
-    /// A linear axis from `low` to `high`.
     pub(super) fn exact(low: f64, high: f64) -> Self {
         let high = if high > low { high } else { low + 1.0 };
         Self { low, high, logarithmic: false }
@@ -34,7 +33,7 @@ impl Scale {
         Self::exact(low - room, high + room)
     }
 
-    /// Position of a value: 0 at the low end, 1 at the high end.
+    /// 0 at the low end, 1 at the high end.
     pub(super) fn place(&self, value: f64) -> f64 {
         let value = if self.logarithmic { value.log10() } else { value };
         (value - self.low) / (self.high - self.low)
@@ -69,13 +68,12 @@ fn round_stride(stride: f64) -> f64 {
 }
 
 fn multiples(low: f64, high: f64, stride: f64) -> impl Iterator<Item = f64> {
-    // Tolerates rounding, so that an end that is almost a multiple counts as one.
+    // Tolerates rounding at both ends.
     let (first, last) = ((low / stride - 1e-9).ceil(), (high / stride + 1e-9).floor());
     // Adding zero makes a negative zero positive.
     (0..=(last - first).max(0.0) as u32).map(move |at| (first + f64::from(at)) * stride + 0.0)
 }
 
-/// A unit that keeps labels short.
 struct Unit {
     size: f64,
     suffix: String,

@@ -10,7 +10,6 @@ use crate::figures::{duration, grouped};
 
 const ROWS: usize = 200;
 
-/// About this many bytes of sampled text are shown.
 const SAMPLED: usize = 300_000;
 
 const TEXT: usize = 2000;
@@ -101,6 +100,7 @@ pub(super) fn evals(page: &mut String, evals: &[Eval]) -> fmt::Result {
     if evals.is_empty() {
         return Ok(());
     }
+
     let best = evals.iter().rposition(|eval| eval.best);
     let stride = evals.len().div_ceil(ROWS);
     writeln!(page, "<h2>Evaluations</h2>")?;
@@ -126,12 +126,14 @@ pub(super) fn samples(page: &mut String, samples: &[Sample]) -> fmt::Result {
     if samples.is_empty() {
         return Ok(());
     }
+
     let steps: Vec<&[Sample]> = samples.chunk_by(|one, other| one.step == other.step).collect();
     let shown = |text: &str| text.len().min(4 * TEXT);
     let size: usize = samples.iter().map(|sample| 100 + shown(&sample.prompt) + shown(&sample.text)).sum();
     let stride = size.div_ceil(SAMPLED);
     writeln!(page, "<h2>Samples</h2>")?;
     thinned(page, stride)?;
+
     for (at, group) in steps.iter().enumerate().filter(|(at, _)| is_shown(*at, steps.len(), stride)) {
         let open = if at + 1 == steps.len() { " open=\"open\"" } else { "" };
         writeln!(page, "<details{open}><summary>Step {}</summary>", grouped(group[0].step))?;
@@ -155,11 +157,13 @@ pub(super) fn mishaps(page: &mut String, history: &History) -> fmt::Result {
     if mishaps.is_empty() && history.unreadable == 0 {
         return Ok(());
     }
+
     writeln!(page, "<h2>Failures and stops</h2>")?;
     if history.unreadable > 0 {
         let lines = if history.unreadable == 1 { "line is" } else { "lines are" };
         writeln!(page, "<p>{} {lines} unreadable in metrics.jsonl.</p>", grouped(history.unreadable as u64))?;
     }
+
     let stride = mishaps.len().div_ceil(ROWS);
     thinned(page, stride)?;
     writeln!(page, "<ul class=\"scroll\">")?;
@@ -171,7 +175,6 @@ pub(super) fn mishaps(page: &mut String, history: &History) -> fmt::Result {
     writeln!(page, "</ul>")
 }
 
-/// Selects every `stride`-th entry, counted from the last.
 fn is_shown(at: usize, all: usize, stride: usize) -> bool {
     (all - 1 - at).is_multiple_of(stride)
 }

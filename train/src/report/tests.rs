@@ -44,7 +44,6 @@ fn step(step: u64, steps: u64) -> Value {
         "bytes_in": 4 << 20, "disk_written": 1 << 20, "disk_read": 2 << 20, "ranks_sent": 7 << 20, "ranks_heard": 7 << 20, "ranks_ms": 3.0 * wave, "ranks_stall_ms": wave, "evictions": 12, "restores": 13, "stall_ms": 9.0 * wave, "seconds": step as f64 * 0.08})
 }
 
-/// A timeline of stretches of a millisecond, each with an operation that moved bytes.
 fn timeline(step: u64, stretches: u64) -> Value {
     let list = |value: fn(u64) -> u64| (1..=stretches).map(value).collect::<Vec<_>>();
     json!({"kind": "timeline", "step": step, "device_budget": 16 << 20, "operations": stretches,
@@ -52,7 +51,7 @@ fn timeline(step: u64, stretches: u64) -> Value {
         "bytes_in": list(|at| at * 2048), "waited_us": list(|_| 250)})
 }
 
-/// A run with all constructs of a page: a resume, a skipped step, a failed save and an early stop.
+/// A run with a resume, a skipped step, a failed save and an early stop.
 fn eventful() -> Vec<Value> {
     let mut records = vec![start(0)];
     records.extend((1..=80).map(|at| step(at, 300)));
@@ -85,7 +84,7 @@ fn eventful() -> Vec<Value> {
     records
 }
 
-/// Panics unless every element is closed in order, every attribute is quoted and every `&` begins an entity.
+/// Panics unless elements are closed in order, attributes quoted, and every `&` begins an entity.
 fn assert_well_formed(page: &str) {
     let mut rest = page.strip_prefix("<!DOCTYPE html>").expect("a document");
     let mut open = Vec::new();
@@ -173,6 +172,7 @@ fn a_watched_step_is_drawn_and_described_to_the_byte() {
     let figure = page.split_once("<figure class=\"timeline\"").expect("it is drawn").1;
     let drawn = figure.split_once("</figure>").expect("it ends").0;
     let text = text(drawn);
+
     for expected in [
         "10 operations in 10.0 ms. 110.00 KiB were copied to the device and 220.00 KiB to the host; 2.5 ms (25.0 %) were \
          spent waiting for copies. At most 15.00 MiB of 16.00 MiB were on the device.",
@@ -183,6 +183,7 @@ fn a_watched_step_is_drawn_and_described_to_the_byte() {
     ] {
         assert!(text.contains(expected), "{expected} is missing: {text}");
     }
+
     for named in ["aria-labelledby=\"step-drawn\"", "aria-describedby=\"step-told\""] {
         assert!(drawn.contains(named), "{named}");
     }
@@ -233,19 +234,23 @@ fn a_page_without_a_drawn_step_gives_the_reason() {
             .nth(1)
             .and_then(|rest| Some(rest.split_once("</p>")?.0.to_owned()))
     };
+
     let mut still = timeline(4, 3);
     (still["bytes_out"], still["bytes_in"]) = (json!([0, 0, 0]), json!([0, 0, 0]));
     let fits = said(&[start(0), step(4, 9), still]);
     assert_eq!(fits.as_deref(), Some("in step 4 nothing moved, as all it used had room."));
+
     let mut unlimited = start(0);
     unlimited["device_budget"] = Value::Null;
     let unlimited = said(&[unlimited, step(4, 9)]);
     assert_eq!(unlimited.as_deref(), Some("without a device budget nothing is ever moved."));
+
     let early = said(&[start(0), step(2, 9)]);
     assert_eq!(
         early.as_deref(),
         Some("none was watched, as a process watches its fourth step, or its last one if it takes fewer.")
     );
+
     let repeated = said(&[start(0), step(4, 9), timeline(4, 3), start(2), step(3, 9)]);
     assert_eq!(repeated, early, "the step that was watched is one that did not count");
     assert_eq!(said(&[start(0)]), None, "no step has been taken");
@@ -335,6 +340,7 @@ fn a_hundred_thousand_steps_stay_under_a_megabyte() {
     let mut lines = jsonl(&[start(0), timeline(4, 1025)]);
     let all = 100_000;
     let long = "the river rises and falls ".repeat(20);
+
     for at in 1..=all {
         writeln!(lines, "{}", step(at, all)).expect("a string takes everything");
         if at % 100 == 0 {
@@ -350,6 +356,7 @@ fn a_hundred_thousand_steps_stay_under_a_megabyte() {
     }
     let page = page(&lines);
     assert!(page.len() < 1_000_000, "{} bytes", page.len());
+
     for points in page.split(" points=\"").skip(1) {
         let count = points.split('"').next().unwrap_or("").split(' ').count();
         assert!((500..=2000).contains(&count), "{count} points");

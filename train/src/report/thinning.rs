@@ -1,8 +1,8 @@
-//! Thinning of curves that keeps their shape.
+//! Thins curves and keeps their shape.
 
 pub(super) type Point = (f64, f64);
 
-/// At most `limit` points. Keeps the lowest and highest point of each stretch, so that no spike is lost.
+/// At most `limit` points. Keeps the extremes of each stretch, so that no spike is lost.
 pub(super) fn thin(points: &[Point], limit: usize) -> Vec<Point> {
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return Vec::new() };
     if points.len() <= limit {

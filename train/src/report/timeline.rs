@@ -1,4 +1,4 @@
-//! One step from beginning to end: bytes on the device, and below them copies in each direction and waits.
+//! One step: bytes on the device, and below them copies in each direction and waits.
 
 use std::fmt::{self, Write};
 
@@ -126,6 +126,7 @@ impl Timeline {
         let (name, size) = unit(most);
         let scale = Scale::exact(0.0, most / size * 1.05);
         let y = |bytes: f64| BOTTOM - scale.place(bytes / size) * (BOTTOM - TOP);
+
         for (place, label) in scale.ticks() {
             let y = BOTTOM - place * (BOTTOM - TOP);
             write!(page, "<path class=\"grid\" d=\"M{LEFT} {y:.1}H{RIGHT}\"/>")?;
@@ -136,9 +137,11 @@ impl Timeline {
                 y + 4.0
             )?;
         }
+
         if let Some(budget) = self.device_budget {
             writeln!(page, "<path class=\"limit\" d=\"M{LEFT} {:.1}H{RIGHT}\"/>", y(budget as f64))?;
         }
+
         write!(page, "<path class=\"level first\" d=\"")?;
         for (n, ((from, until), resident)) in self.stretches().zip(&self.resident).enumerate() {
             let joined = if n == 0 { 'M' } else { 'L' };
@@ -150,7 +153,7 @@ impl Timeline {
     fn bands(&self, page: &mut String) -> fmt::Result {
         let [copied_in, copied_out, waited] =
             [&self.bytes_in, &self.bytes_out, &self.waited_us].map(|amounts| self.spread(amounts));
-        // Both directions have one scale; waits are drawn as a share of their part's time.
+        // Both directions share a scale; waits are a share of their part's time.
         let most = copied_in.iter().chain(&copied_out).copied().fold(f64::MIN_POSITIVE, f64::max);
         let long = self.micros() / PARTS as f64;
         for (n, ((name, class), (parts, full))) in
@@ -173,7 +176,6 @@ impl Timeline {
         Ok(())
     }
 
-    /// The amount in each part, spreading each stretch's amount evenly over its time.
     fn spread(&self, amounts: &[u64]) -> Vec<f64> {
         let mut parts = vec![0.0; PARTS];
         for ((from, until), amount) in self.stretches().zip(amounts) {
@@ -188,7 +190,7 @@ impl Timeline {
     }
 }
 
-/// The sum, saturating: a damaged journal may hold any numbers.
+/// Saturates: a damaged journal may hold any numbers.
 fn total(amounts: &[u64]) -> u64 {
     amounts.iter().copied().fold(0, u64::saturating_add)
 }

@@ -1,4 +1,4 @@
-//! The state of a run's first step, and whether the device computes at all.
+//! The state of a run's first step.
 
 use std::env;
 use std::path::Path;
@@ -20,11 +20,10 @@ pub(crate) fn computes_nothing() -> bool {
     env::var("OFFLOAD_DRY_RUN").is_ok_and(|value| value == "1")
 }
 
-/// The state a step begins with: weights, moments, and where the run stands.
 pub(crate) type State<I> = (Gpt<Tape<I>>, Optimizer<Offload<I>>, Progress);
 
-/// The state of the run's next step: from a checkpoint, or of a new run, with pretrained weights or fresh ones. Some states of a
-/// host optimizer may be on the disk.
+/// The state before the run's next step: from a checkpoint, or of a new run with pretrained or fresh weights. Some
+/// states of a host optimizer may be on the disk.
 pub(crate) fn first_state<I: Offloadable>(
     directory: &RunDirectory,
     device: &I::Device,
@@ -48,16 +47,17 @@ pub(crate) fn first_state<I: Offloadable>(
         }
         return Ok((optimizer.adopt(gpt, on_disk)?, optimizer, progress));
     }
+
     let gpt = match &directory.pretrained {
         Some(pretrained) => pretrained.weights(&config.model, device)?,
         None => fresh(config, computes_nothing(), device)?,
     };
+
     let mut optimizer = Optimizer::placed(config, device);
     optimizer.owners = owners(config, &gpt, ranks);
     Ok((optimizer.adopt(gpt, on_disk)?, optimizer, Progress::start(config.train.seed)))
 }
 
-/// Restores the exchange's state of a checkpoint, or says why the ranks begin without.
 fn restore_exchange(
     checkpoint: &Path,
     progress: &Progress,
@@ -75,7 +75,7 @@ fn restore_exchange(
     Ok(restored)
 }
 
-/// Fresh weights. A dry run gets zeros: no kernel reads weights, and billions of random ones take minutes.
+/// Fresh weights. A dry run gets zeros: no kernel reads weights, and drawing billions takes minutes.
 fn fresh<B: Backend>(
     config: &Config,
     computes_nothing: bool,
@@ -87,7 +87,6 @@ fn fresh<B: Backend>(
     Gpt::new(&config.model, config.train.seed, device)
 }
 
-/// The rank that steps each parameter.
 fn owners<I: Backend>(config: &Config, gpt: &Gpt<I>, ranks: &Ranks) -> Owners {
     if config.memory.shard { Owners::divided(gpt, ranks) } else { Owners::default() }
 }

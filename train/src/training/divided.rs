@@ -1,4 +1,4 @@
-//! Ranks that divide an optimizer on the host, compared with one process that has the whole: the same bits, a share of the memory.
+//! Ranks that divide a host optimizer have the bits of one process, with a share of the memory.
 
 use std::cell::RefCell;
 use std::fs;
@@ -54,13 +54,16 @@ impl<'r> Training<'r> {
             }
             None => (HostMemory::unlimited(), StatesOnDisk::none()),
         };
+
         if let Some(host) = &mut optimizer.host {
             host.take_memory_from(memory.clone());
         }
+
         let gpt = optimizer.adopt(gpt, on_disk).expect("there is room");
         if let Some(host) = &mut optimizer.host {
             host.number_shares_from(ranks.share(config.train.accumulate).range().start);
         }
+
         let exchange = Exchange::choose(&config.ranks, config.memory.shard, ranks);
         Self {
             config: config.clone(),
@@ -98,7 +101,6 @@ impl<'r> Training<'r> {
         exchange.sum(Pass { learner, data, host: host.as_mut(), owners, passes: passes.clone() }, ranks)
     }
 
-    /// The bits of loss and norm.
     fn step(mut self, step: u64) -> (Self, [u32; 2]) {
         let (grads, report) = self.gradients(&self.data(step)).expect("no failure");
         let settings = &self.config.train;
@@ -125,7 +127,6 @@ impl<'r> Training<'r> {
         (self, bits)
     }
 
-    /// Writes a checkpoint into `folder`, which is rank 0's to do.
     fn save(&mut self, folder: &Path) {
         let Self { config, learner, optimizer, ranks, .. } = self;
         let (gpt, divided) = (&learner.gpt, optimizer.owners.are_divided());
@@ -150,15 +151,11 @@ fn files(folder: &Path) -> Vec<Vec<u8>> {
     [WEIGHTS, MOMENTS, STATE].map(|file| fs::read(folder.join(file)).expect("it was saved")).into()
 }
 
-/// A run as every rank has seen it.
 struct Trained {
-    /// Bits of each step's loss and norm.
     steps: Vec<Vec<[u32; 2]>>,
-    /// Files of the checkpoints in the middle and at the end.
     saved: [Vec<Vec<u8>>; 2],
 }
 
-/// Some steps on one world, and as many after a resume on another.
 fn trained(settings: &[&str], worlds: [usize; 2], later: &[&str]) -> Trained {
     let [middle, end] = [(), ()].map(|()| tempfile::tempdir().expect("a folder"));
     let (first, second) = (config(settings), config(&[settings, later].concat()));
@@ -188,6 +185,7 @@ fn ranks_that_divide_the_hosts_optimizer_have_the_bits_of_one_that_has_all_of_it
         &["train.optimizer=sgd", "memory.optimizer_state=bf16", "model.tie_word_embeddings=true"],
         &["memory.stream=int8", "memory.gradients=int8", "train.optimizer=sgd", "memory.device_blocks=1"],
     ];
+
     for &settings in suite::first(3, &cases) {
         let settings = [&["train.accumulate=4"], settings].concat();
         let one = trained(&settings, [1, 1], &[]);
@@ -239,7 +237,6 @@ fn a_checkpoint_of_a_divided_optimizer_resumes_wherever_it_is_kept() {
     assert!(on_host.saved == moved.saved);
 }
 
-/// Elements of each parameter, in the model's order, and those that a step's gradients have.
 struct Sizes<'g> {
     gradients: &'g GradientsParams,
     all: Vec<u64>,
@@ -253,7 +250,6 @@ impl<'g> Sizes<'g> {
         sizes
     }
 
-    /// Elements that each of some ranks owns.
     fn owned(&self, world: usize) -> Vec<u64> {
         let mut owned = vec![0; world];
         for (size, owner) in self.all.iter().zip(exchange::shards(&self.all, world)) {
@@ -290,7 +286,7 @@ fn a_rank_takes_host_memory_for_what_it_owns_and_no_more() {
         let parameters: u64 = each[0].3.iter().sum();
         let largest = each[0].3.iter().max().expect("parameters");
         for (rank, (states, with_gradients, owned, _)) in each.iter().enumerate() {
-            // Master weights and two moments in f32, and then what they are stepped along.
+            // Master weights and two moments in f32, then with gradients.
             assert_eq!([*states, *with_gradients], [12 * owned, 16 * owned], "rank {rank} of {world}");
             assert!(*owned <= parameters / world as u64 + largest, "{owned} of {parameters}");
         }
@@ -311,6 +307,7 @@ fn a_rank_keeps_summed_gradients_of_what_it_owns_alone() {
             (4 * sizes.with_gradient, report.gradients_held.expect("four ranks"), 4 * owned)
         })
     };
+
     let whole = held(&settings);
     let all = whole[0].0;
     let divided = held(&[&settings[..], &["memory.shard=true"]].concat());
@@ -318,9 +315,11 @@ fn a_rank_keeps_summed_gradients_of_what_it_owns_alone() {
         assert_eq!(summed, owned, "rank {rank}");
     }
     assert_eq!(divided.iter().map(|(_, _, owned)| owned).sum::<u64>(), all);
-    // A rank also holds the largest parameter, of which a gradient comes while another is under way.
+
+    // A rank also holds the largest parameter while another is under way.
     let peaks: Vec<u64> = divided.iter().map(|(_, peak, _)| *peak).collect();
     assert_eq!(peaks, [46_272, 71_616, 46_368, 46_272]);
+
     let largest = 4 * 264 * 24;
     assert!(divided.iter().all(|(_, peak, owned)| *peak <= owned + 2 * largest), "{divided:?}");
     assert!(whole.iter().all(|(summed, peak, _)| *summed == all && *peak == all), "{whole:?}");
@@ -361,6 +360,7 @@ fn a_step_that_is_none_on_one_rank_is_withheld_by_all_owners_and_leaves_no_trace
             training.steps(1..3).1
         })
     };
+
     let expected = steps(&settings, 1, false);
     let divided = [&settings[..], &["memory.shard=true"]].concat();
     for settings in [&settings[..], &divided] {

@@ -1,4 +1,4 @@
-//! The work that follows a step: one decision, from the configuration and the progress of the run.
+//! The work that follows a step, from configuration and progress.
 
 use runs::config::Config;
 
@@ -11,7 +11,7 @@ pub(crate) struct Due {
     pub(crate) evaluate: bool,
     pub(crate) sample: bool,
     pub(crate) save: bool,
-    /// The run ends after that.
+    /// The run ends after the other work.
     pub(crate) ending: Option<Ending>,
 }
 
@@ -23,18 +23,21 @@ const ENDINGS: [(Option<Ending>, u8); 4] =
     [(None, 0), (Some(Ending::Done), 8), (Some(Ending::Interrupted), 16), (Some(Ending::Diverged), 24)];
 
 impl Due {
-    /// After the last step of `progress`, where all ranks have the same weights every `equal_every` steps. `stop`: this process has
-    /// been asked to. Work waits for the first step at or after its turn that ends with equal weights.
+    /// Work after the last step. Ranks have equal weights every `equal_every` steps; work waits for the first such step
+    /// at or after its turn. `stop`: this process was asked to end.
     pub(crate) fn after(config: &Config, progress: &Progress, equal_every: u64, stop: bool) -> Self {
         if diverged(config, progress.withheld) {
             return Self { save: true, ending: Some(Ending::Diverged), ..Self::default() };
         }
+
         if progress.step >= config.train.steps {
             return Self::at_the_end(config);
         }
+
         if !Self::can_follow(config, progress, equal_every) {
             return Self::default();
         }
+
         let before = progress.step.saturating_sub(equal_every);
         let in_turn = |every: u64| every > 0 && progress.step / every > before / every;
         let due = Self {
@@ -46,28 +49,26 @@ impl Due {
         if stop { due.with_stop() } else { due }
     }
 
-    /// After the last step of a run.
     pub(crate) fn at_the_end(config: &Config) -> Self {
         Self { evaluate: true, sample: true, save: config.checkpoint.last, ending: Some(Ending::Done) }
     }
 
-    /// Whether anything can follow the last step of `progress`: all ranks have the same weights.
+    /// Whether work can follow: all ranks have the same weights.
     pub(crate) fn can_follow(config: &Config, progress: &Progress, equal_every: u64) -> bool {
         let step = progress.step;
         step.is_multiple_of(equal_every) || Self::ends(config, step, progress.withheld)
     }
 
-    /// Whether the run ends after step `step`, with `withheld` withheld updates in a row.
+    /// Whether the run ends after `step`, with `withheld` skipped updates in a row.
     pub(crate) fn ends(config: &Config, step: u64, withheld: u64) -> bool {
         step >= config.train.steps || diverged(config, withheld)
     }
 
-    /// Whether the run ends because it was asked to.
     pub(crate) fn stops(self) -> bool {
         self.ending == Some(Ending::Interrupted)
     }
 
-    /// The same, and the end of a run that would go on.
+    /// Adds a stop, unless the run ends anyway.
     pub(crate) fn with_stop(self) -> Self {
         match self.ending {
             None => Self { save: true, ending: Some(Ending::Interrupted), ..self },
@@ -110,7 +111,6 @@ mod tests {
         Progress { step, ..Progress::default() }
     }
 
-    /// Steps after which each kind of work is due.
     fn steps(equal_every: u64) -> [Vec<u64>; 3] {
         let config = config(true);
         let due = |step: u64| Due::after(&config, &at(step), equal_every, false);

@@ -1,4 +1,4 @@
-//! The validation loss over fixed sequences. A model with lookups is reported with and without copies of training text
+//! The validation loss over fixed sequences. A model with lookups also gets it without copies of training text
 //! (`validation_is_reported_with_and_without_copies_of_training_text`).
 
 use std::fmt;
@@ -22,19 +22,17 @@ use super::{Learner, Session, Trainer};
 use crate::data::{MicroBatch, ValidationWindows, questions};
 use crate::progress::Validation;
 
-/// Batches validated before step 1, so that a lack of memory there does not wait for the first evaluation.
+/// Batches validated before step 1, so that a lack of memory shows early.
 const TRIAL_BATCHES: usize = 2;
 
-/// Results of one evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Evaluation {
-    /// Mean negative log-likelihood of the targets that count, in nats.
+    /// Mean negative log-likelihood of counted targets, in nats.
     pub(crate) loss: f64,
     pub(crate) perplexity: f64,
     /// `None` if no target stands for text.
     pub(crate) bits_per_byte: Option<f64>,
     pub(crate) sequences: u64,
-    /// Results without copies of indexed documents, where the model looks texts up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) without_copies: Option<Fresh>,
 }
@@ -42,7 +40,7 @@ pub(crate) struct Evaluation {
 /// Results without copies of indexed documents, whose next tokens the model looks up and does not learn.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Fresh {
-    /// `None` where all targets belong to copies.
+    /// `None` if all targets belong to copies.
     pub(crate) loss: Option<f64>,
     pub(crate) perplexity: Option<f64>,
     /// Targets in copies, and all that count.
@@ -74,7 +72,6 @@ impl fmt::Display for Fresh {
     }
 }
 
-/// Evaluates at most `batches` of `windows`, and calls `observe` for each.
 pub(crate) fn evaluate<B: Backend>(
     learner: &Learner<B>,
     windows: &ValidationWindows,
@@ -91,6 +88,7 @@ pub(crate) fn evaluate<B: Backend>(
             None => Ok(validation),
         }
     };
+
     for (index, micro_batch) in windows.iter().take(batches).enumerate() {
         sequences += micro_batch.rows as u64;
         text += bytes(tokenizer, micro_batch.counted_targets())?;
@@ -106,9 +104,11 @@ pub(crate) fn evaluate<B: Backend>(
         };
         fresh = (fresh.0 + part.sum, fresh.1 + part.counted);
     }
+
     if let Some(failure) = windows.failure() {
         return Err(failure.into());
     }
+
     ensure!(counted > 0.0, "no token of the validation data counts: it holds no answer to learn from");
     let loss = sum / counted;
     let bits_per_byte = (text > 0).then(|| sum / std::f64::consts::LN_2 / text as f64);
@@ -116,7 +116,7 @@ pub(crate) fn evaluate<B: Backend>(
     Ok(Evaluation { loss, perplexity: loss.exp(), bits_per_byte, sequences, without_copies })
 }
 
-/// Runs a short evaluation before step 1, so that its failures do not wait for the first real one.
+/// A short evaluation before step 1, so that its failures show early.
 pub(crate) fn trial<I: Offloadable>(model: &Learner<Tape<I>>, session: &Session) -> anyhow::Result<()> {
     let Session { config, data, validation, .. } = session;
     let inner = model.valid();
@@ -132,7 +132,7 @@ pub(crate) fn trial<I: Offloadable>(model: &Learner<Tape<I>>, session: &Session)
 }
 
 impl<I: Offloadable> Trainer<I> {
-    /// The loss, if it is the lowest so far.
+    /// Returns the loss if it is the lowest so far.
     pub(super) fn evaluate(&mut self, events: &mut Events<I>) -> anyhow::Result<Option<Best>> {
         self.optimizer.settle()?;
         let Session { data, validation, progress, .. } = &self.session;
@@ -144,6 +144,7 @@ impl<I: Offloadable> Trainer<I> {
             let item = TrainingItem::new(validation.clone(), items.clone(), items, Some(step as usize), None);
             events.process_valid(LearnerEvent::ProcessedItem(item));
         };
+
         let evaluation = evaluate(&self.model.valid(), validation, &data.tokenizer, usize::MAX, show)?;
         let better = progress.better(evaluation.loss);
         let bits = evaluation.bits_per_byte.map_or(String::new(), |bits| format!(" | {bits:.4} bits/byte"));
@@ -163,7 +164,6 @@ impl<I: Offloadable> Trainer<I> {
     }
 }
 
-/// Bytes of the text that `ids` stand for; control tokens stand for none.
 fn bytes(tokenizer: &Tokenizer, ids: impl Iterator<Item = u32>) -> Result<usize, tokenizer::Error> {
     let words: Vec<u32> = ids.filter(|id| !tokenizer.specials().contains(*id)).collect();
     Ok(tokenizer.decode_bytes(&words)?.len())
@@ -191,17 +191,19 @@ mod tests {
             "tokenizer": {"kind": "characters", "chat": false},
             "data": {"source": "text", "path": text, "split": "position", "val_fraction": 0.5},
         });
+
         let config = Config::from_text(&description.to_string(), "a tiny run", &[]).expect("valid");
         let data = data::prepare(&config, folder.path(), None, &AtomicBool::new(false)).expect("prepared");
         let windows = ValidationWindows::open(&config, &data, None, None, &AtomicBool::new(false))
             .expect("there are some");
         let mut gpt = Gpt::<Flex>::new(&config.model, 1, &FlexDevice).expect("valid");
-        // With a head of zeros each of the 16 ids is as likely as any other: four bits a target.
+
+        // A head of zeros makes 16 ids equally likely: four bits a target.
         gpt.wte = Param::from_tensor(gpt.wte.val().zeros_like());
         let learner = Learner::new(gpt, &config);
         let measured = evaluate(&learner, &windows, &data.tokenizer, usize::MAX, |_| {}).expect("measured");
         assert!((measured.loss - 16_f64.ln()).abs() < 1e-5, "{measured:?}");
-        // Every target is an é, which UTF-8 writes in two bytes.
+        // Every target is an é, two bytes in UTF-8.
         assert!((measured.bits_per_byte.expect("text") - 2.0).abs() < 1e-5, "{measured:?}");
     }
 }

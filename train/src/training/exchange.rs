@@ -1,4 +1,5 @@
-//! How the ranks of a run exchange gradients and weights: chosen once, when the run opens. Only this module asks which exchange it is.
+//! How ranks exchange gradients and weights, chosen once when the run opens. Only this module asks which exchange it
+//! is.
 
 mod alone;
 mod exact;
@@ -31,7 +32,6 @@ use exact::Exact;
 use one_bit::OneBit;
 use periodic::Periodic;
 
-/// The exchange of a run.
 pub(crate) enum Exchange {
     /// One process: nothing to exchange.
     Alone(Alone),
@@ -43,29 +43,24 @@ pub(crate) enum Exchange {
     Periodic(Periodic),
 }
 
-/// One step's work on this process.
 pub(crate) struct Pass<'a, I: Backend> {
     pub(crate) learner: &'a Learner<Autodiff<I>>,
     pub(crate) data: &'a StepData,
-    /// Takes the gradients of parameters that are stepped on the host.
     pub(crate) host: Option<&'a mut HostPart>,
     pub(crate) owners: &'a Owners,
     pub(crate) passes: Passes<I>,
 }
 
-/// Result of restoring per-rank state.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Restored {
-    /// The exchange has its whole state.
     All,
-    /// Moments of this rank, which the optimizer has yet to take.
     Moments(Vec<Pair>),
     /// Every rank begins without its state, for this reason.
     Dropped(String),
 }
 
 impl Exchange {
-    /// The exchange that a configuration asks for. `shard`: each rank steps its own parameters.
+    /// The configured exchange. `shard`: each rank steps its own parameters.
     pub(crate) fn choose(settings: &RanksSection, shard: bool, ranks: &Ranks) -> Self {
         if ranks.is_alone() {
             return Self::Alone(Alone);
@@ -77,7 +72,7 @@ impl Exchange {
         }
     }
 
-    /// Warns about ranks without a micro-batch. Local steps need one on every rank, so there it is an error.
+    /// Warns about ranks without a micro-batch; for local steps that is an error.
     pub(crate) fn check_shares(&self, micro_batches: usize, ranks: &Ranks) -> anyhow::Result<()> {
         let world = ranks.world();
         if world <= micro_batches {
@@ -98,7 +93,6 @@ impl Exchange {
         Ok(())
     }
 
-    /// Remembers the weights that all ranks begin with.
     pub(crate) fn start<B: AutodiffBackend>(&mut self, gpt: &Gpt<B>) -> anyhow::Result<()> {
         match self {
             Self::Periodic(periodic) => periodic.start(gpt),
@@ -106,8 +100,8 @@ impl Exchange {
         }
     }
 
-    /// Gradients of all micro-batches of all ranks; local steps sum their own alone. Returns those of parameters that this rank steps
-    /// on its device. Those that it steps on the host are there.
+    /// Sums gradients of all micro-batches over all ranks, or this rank's alone for local steps. Returns those that
+    /// this rank steps on its device; the host has the others.
     pub(crate) fn sum<I: Backend>(
         &mut self,
         Pass { learner, data, host, owners, passes }: Pass<'_, I>,
@@ -131,14 +125,14 @@ impl Exchange {
         let part = (divisor / data.counted()) as f32;
         let numbers = self.finish_sums(learner, losses, (part, all), &mut sum, ranks);
 
-        // Of two failures the first counts: the second follows from it.
+        // The first failure counts: the second follows from it.
         let numbers = sum.failure.take().map_or(numbers, |failure| Err(anyhow!(failure)));
         (report.loss, report.gnorm) = numbers?;
         report.gradients_held = (!ranks.is_alone()).then_some(sum.held.peak);
         Ok((sum.grads, report))
     }
 
-    /// Lets gradients of step `step`, counted from 1, leave for their sums as they come.
+    /// Lets gradients of step `step`, from 1, leave for their sums as they arrive.
     pub(super) fn begin_sums<I: Backend>(
         &mut self,
         learner: &Learner<Autodiff<I>>,
@@ -156,8 +150,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// Loss and gradient norm of the step, the same on all ranks but for the norm of local steps. Of its loss, which is over `count`
-    /// micro-batches of all ranks, this rank's targets are the share `part`.
+    /// Loss and norm of the step, equal on all ranks but for the norm of local steps. `part` is this rank's share of
+    /// the targets in `count` micro-batches of all ranks.
     pub(super) fn finish_sums<I: Backend>(
         &mut self,
         learner: &Learner<Autodiff<I>>,
@@ -174,15 +168,15 @@ impl Exchange {
         }
     }
 
-    /// Ends a step: `committed` if its update is made.
+    /// Ends a step; `committed` if its update is made.
     pub(crate) fn settle(&mut self, committed: bool) {
         if let Self::OneBit(one_bit) = self {
             one_bit.settle(committed);
         }
     }
 
-    /// The model with the same weights on all ranks, and whether weights were sent for that. Step `step` was the last one or a
-    /// multiple of the local steps, or nothing happens. After a failure the model is between two steps, and of no use.
+    /// Makes weights equal on all ranks if step `step` is the last one or a multiple of the local steps. Returns the
+    /// model and whether weights were sent. After a failure the model is unusable.
     pub(crate) fn synchronise<B: AutodiffBackend>(
         &mut self,
         gpt: Gpt<B>,
@@ -206,8 +200,8 @@ impl Exchange {
         }
     }
 
-    /// Decides the work after the last step: rank 0's decision, and an end if any rank was asked to `stop`. All ranks that live get the
-    /// same byte, or all get an error. No work follows between outer steps.
+    /// The work after the last step: rank 0's decision, and an end if any rank was asked to `stop`. All living ranks
+    /// get the same answer, or all get an error. No work follows between outer steps.
     pub(crate) fn agree(
         &self,
         config: &Config,
@@ -226,7 +220,7 @@ impl Exchange {
         Ok(if stops { rank_0.with_stop() } else { rank_0 })
     }
 
-    /// Rank 0's answer, on the ranks that save something of their own with a checkpoint. The others need none and keep `own`.
+    /// Rank 0's answer, on ranks that save state of their own. The others keep `own`.
     pub(crate) fn answer_of_rank_0(&self, own: bool, ranks: &mut Ranks) -> anyhow::Result<bool> {
         match self {
             Self::Alone(_) => Ok(own),
@@ -237,8 +231,8 @@ impl Exchange {
         }
     }
 
-    /// Continues without ranks that are gone if the others have all it takes to do the step again; `None` if they do not. Exact sums
-    /// are the same over any number of ranks; other exchanges, and shards, lose state with a rank.
+    /// Continues without lost ranks if the others can repeat the step, else `None`. Only exact sums can: other
+    /// exchanges, and shards, lose state with a rank.
     pub(crate) fn drop_lost_ranks(&mut self, ranks: &mut Ranks) -> anyhow::Result<Option<Loss>> {
         match self {
             Self::Exact(exact) if !exact.is_sharded() => {}
@@ -251,7 +245,6 @@ impl Exchange {
         Ok(loss)
     }
 
-    /// Saves this rank's state of the exchange with the checkpoint `at` in `run`, if there is any. `moments` are this rank's.
     pub(crate) fn save_state(
         &self,
         run: &Path,
@@ -266,7 +259,7 @@ impl Exchange {
         }
     }
 
-    /// Restores what [`save_state`](Self::save_state) saved, if every rank finds its own. Otherwise all begin without.
+    /// Restores what [`save_state`](Self::save_state) saved, if every rank finds its own; otherwise none does.
     pub(crate) fn restore_state(
         &mut self,
         run: &Path,

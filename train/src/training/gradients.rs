@@ -1,10 +1,10 @@
 //! A step's gradients: the sum over all micro-batches, as for one large batch.
 //!
-//! Gradients are added pairwise by the number of their micro-batch: 2k and 2k + 1 first, then neighbouring pairs, as a binary counter
-//! carries. So one process and several that share the micro-batches end with the same bits.
+//! Gradients are added pairwise by the number of their micro-batch, so any number of processes ends with the same bits
+//! (see [`exchange::Pairwise`]).
 //!
-//! One thread of a process walks a tape at a time (`ranks_have_the_bits_of_one_process_however_many_they_are`). After
-//! each walk Burn sweeps the tapes of all threads, and may drop another thread's gradients (Burn's issue 5573).
+//! One thread of a process walks a tape at a time (`ranks_have_the_bits_of_one_process_however_many_they_are`): after
+//! each walk Burn sweeps the tapes of all threads (Burn's issue 5573).
 
 mod overlapped;
 mod sharded_norm;
@@ -32,11 +32,10 @@ use crate::ranks::Ranks;
 pub(super) use overlapped::{OverlappedReduce, ReduceOrder};
 pub(super) use sum::Sum;
 
-/// Lock on building a tape and walking it back. After each walk Burn sweeps the tapes of all threads. The sweep also removes nodes
-/// that another thread is adding, and its gradients are then missing without an error.
+/// Lock on building a tape and walking it back. Burn's sweep after a walk also removes nodes that another thread is
+/// adding; its gradients are then missing without an error.
 static TAPE: Mutex<()> = Mutex::new(());
 
-/// The lock while it is held.
 struct TapeLock(Option<MutexGuard<'static, ()>>);
 
 impl TapeLock {
@@ -59,7 +58,7 @@ impl<I: Backend> TrainStep for Learner<Autodiff<I>> {
     type Input = StepData;
     type Output = Report;
 
-    /// The step of Burn's own training loop. Ours calls [`Exchange::sum`], with gradients on the host and other ranks.
+    /// The step of Burn's training loop. Ours calls [`Exchange::sum`].
     fn step(&self, data: StepData) -> TrainOutput<Report> {
         let (mut ranks, owners) = (Ranks::alone(), Owners::default());
         let mut exchange = Exchange::choose(&RanksSection::default(), false, &ranks);
@@ -73,8 +72,8 @@ impl<I: Backend> TrainStep for Learner<Autodiff<I>> {
 }
 
 impl<I: Backend> Learner<Autodiff<I>> {
-    /// Losses of this rank's micro-batches, each divided by `divisor` targets. `first` is the number of the first micro-batch. Adds
-    /// the gradients to `sum`.
+    /// Losses of this rank's micro-batches from number `first` on, each divided by `divisor` targets. Adds the
+    /// gradients to `sum`.
     pub(super) fn own_losses(
         &self,
         step: u64,
@@ -100,7 +99,7 @@ impl<I: Backend> Learner<Autodiff<I>> {
         losses
     }
 
-    /// Adds a micro-batch's gradients to `sum`; returns its share of the loss.
+    /// Returns the micro-batch's share of the loss.
     fn forward_backward(&self, batch: Batch<I>, options: &PassOptions, sum: &mut Sum<'_, I>) -> Tensor<I, 1> {
         let kernels = Lean(Chunks::default());
         let mut tape = TapeLock::hold();
@@ -121,7 +120,7 @@ impl<I: Backend> Learner<Autodiff<I>> {
         value
     }
 
-    /// This rank's losses and the norm of its gradients, for which the device is waited for once.
+    /// This rank's losses and norm, with one wait for the device.
     pub(super) fn own_numbers(
         &self,
         losses: Vec<Tensor<I, 1>>,

@@ -12,7 +12,6 @@ use runs::config::{Config, CrossingKind};
 use crate::data::MicroBatch;
 use crate::progress::Validation;
 
-/// The network, and how passes over it are made.
 #[derive(Module, Debug)]
 pub(crate) struct Learner<B: Backend> {
     pub(crate) gpt: Gpt<B>,
@@ -20,7 +19,6 @@ pub(crate) struct Learner<B: Backend> {
     pub(super) pass: Pass,
 }
 
-/// Settings that all passes share.
 #[derive(Debug, Clone)]
 pub(super) struct Pass {
     pub(super) seed: u64,
@@ -41,14 +39,12 @@ impl<B: Backend> Learner<B> {
         Self { gpt, pass }
     }
 
-    /// Replaces the network by the one that `change` returns, and returns the rest as well.
     pub(crate) fn map_gpt<T>(self, change: impl FnOnce(Gpt<B>) -> (Gpt<B>, T)) -> (Self, T) {
         let (gpt, more) = change(self.gpt);
         (Self { gpt, pass: self.pass }, more)
     }
 }
 
-/// The model of a trainer, which an update takes and gives back.
 pub(super) struct Model<B: Backend>(Option<Learner<B>>);
 
 const TAKEN: &str = "the loop has begun, and no update is under way";
@@ -74,7 +70,7 @@ impl<B: Backend> Deref for Model<B> {
 }
 
 impl<B: Backend> Model<B> {
-    /// Replaces the network by the one that `change` returns, in the same memory, and returns the rest.
+    /// Replaces the network by the one that `change` returns, in the same memory.
     pub(super) fn update<T>(&mut self, change: impl FnOnce(Gpt<B>) -> (Gpt<B>, T)) -> T {
         let (learner, more) = self.take().map_gpt(change);
         self.0 = Some(learner);
@@ -106,7 +102,7 @@ impl<B: Backend> InferenceStep for Learner<B> {
 }
 
 impl MicroBatch {
-    /// The micro-batch's tensors on `device`, with rows of the embedding if these are fetched on demand.
+    /// The micro-batch's tensors on `device`, with rows of the embedding if it comes by rows.
     pub(super) fn upload<B: Backend>(&self, rows: Option<&RowsOnDemand>, device: &B::Device) -> Batch<B> {
         let shape = [self.rows, self.inputs.len() / self.rows];
         let ids = |ids: &[i32]| Tensor::<B, 2, Int>::from_data(TensorData::new(ids.to_vec(), shape), device);

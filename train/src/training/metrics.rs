@@ -1,4 +1,4 @@
-//! Meters of a run and of its steps, and the report of a step made of them.
+//! Meters of a run and of its steps.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -19,20 +19,17 @@ use crate::optimizer::HostTimes;
 use crate::progress::Report;
 use crate::ranks::{Ranks, Spent};
 
-/// Measurements of a run in this process.
 pub(super) struct Metrics {
     pub(super) taken: Vec<Taken>,
     pub(super) peaks: Peaks,
-    /// The last one.
     pub(super) evaluation: Option<Evaluation>,
     /// Whether a step was faster than the matmuls measured before the run.
     is_outdone: bool,
     begun: Instant,
-    /// Seconds spent by earlier parts of the run.
     before: f64,
 }
 
-/// Peaks of the run. The device's own counters begin anew with every step.
+/// Peaks of the run. The device's own counters restart with every step.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Peaks {
     pub(crate) device: u64,
@@ -40,19 +37,16 @@ pub(crate) struct Peaks {
     pub(crate) largest_launch: u64,
 }
 
-/// Readings at the beginning of a step.
 pub(super) struct StepMeter {
     stats: Stats,
     watches: bool,
     begun: Instant,
     host_times: Option<HostTimes>,
-    /// Time waited for the step's data.
     waited: Duration,
     ranks: Option<Spent>,
 }
 
 impl Metrics {
-    /// For a run whose earlier parts took `before` seconds.
     pub(super) fn begin(before: f64) -> Self {
         Self {
             taken: Vec::new(),
@@ -81,7 +75,6 @@ impl StepMeter {
 }
 
 impl<I: Offloadable> Trainer<I> {
-    /// The step of this process whose timeline the report draws.
     pub(super) fn watched_step(&self) -> u64 {
         watching::watched(self.session.progress.step, self.session.steps())
     }
@@ -100,7 +93,6 @@ impl<I: Offloadable> Trainer<I> {
         StepMeter { stats, watches, begun, host_times, waited: Duration::ZERO, ranks: None }
     }
 
-    /// Completes the report of a step, writes it to the journal and shows it.
     pub(super) fn end_step(&mut self, meter: StepMeter, mut report: Report, events: &mut Events<I>) {
         report.time(meter.begun.elapsed(), meter.waited);
         report.host_step(meter.host_times.map(|times| times.take()));
@@ -118,7 +110,6 @@ impl<I: Offloadable> Trainer<I> {
         }
     }
 
-    /// Writes a step to the journal and shows it.
     pub(super) fn account(&mut self, mut report: Report, events: &mut Events<I>) {
         let (usable, seconds) = (report.is_usable(), report.ms / 1e3);
         let session = &mut self.session;
@@ -136,6 +127,7 @@ impl<I: Offloadable> Trainer<I> {
             session.speed.flops_per_second = Some(reached);
             self.outdone(report.step, shown, reached);
         }
+
         let session = &self.session;
         report.mfu = session.speed.flops_per_second.map(|possible| reached / possible);
         report.seconds = session.progress.seconds;
@@ -143,19 +135,21 @@ impl<I: Offloadable> Trainer<I> {
         self.tell("step", &report);
         self.spare_the_disk();
         self.session.progress.withheld = self.session.progress.withheld_after(usable);
+
         if !usable {
             let reason = "the loss or a gradient is not a finite number; the weights are as before";
             let (step, loss, gnorm) = (report.step, report.loss, report.gnorm);
             self.say(&format!("step {step}: loss {loss}, gradient norm {gnorm}: {reason}"));
             self.tell("withheld", &json!({ "step": step, "loss": loss, "gnorm": gnorm, "reason": reason }));
         }
+
         let items = Items::new(report.step as usize, report.steps as usize);
         let (step, lr) = (report.step as usize, report.lr);
         let item = TrainingItem::new(report, items.clone(), items, Some(step), Some(lr));
         events.process_train(LearnerEvent::ProcessedItem(item));
     }
 
-    /// Reports a step that was faster than all measured matmuls and all steps before.
+    /// Reports a step faster than all measured matmuls and all earlier steps.
     fn outdone(&mut self, step: u64, shown: f64, reached: f64) {
         self.tell("peak", &json!({ "step": step, "flops_per_second": reached, "before": shown }));
         if !std::mem::replace(&mut self.metrics.is_outdone, true) {
@@ -167,11 +161,10 @@ impl<I: Offloadable> Trainer<I> {
         }
     }
 
-    /// Stops a run whose next step would exceed the limit on disk writes.
     fn spare_the_disk(&mut self) {
         let counter = |run: &Self| stats::<I>(&run.device).bytes_to_disk;
         if self.session.wear.has_to_be_exact(counter(self)) {
-            // The next use of the weights reports an update that failed.
+            // The next use of the weights reports a failed update.
             _ = self.optimizer.settle();
         }
         let counter = counter(self);

@@ -1,4 +1,4 @@
-//! The model's samples during a run, and how many answers of the embedded corpus are right.
+//! A run's samples, and its score in the quiz of the embedded corpus.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -16,7 +16,6 @@ use tokenizer::{Message, Role};
 use super::Trainer;
 use crate::data::{Data, Question, questions};
 
-/// One text of a run's samples.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Sample {
     pub(crate) prompt: String,
@@ -30,12 +29,11 @@ pub(crate) struct Score {
     pub(crate) asked: usize,
 }
 
-/// How the held-out questions of the embedded corpus were answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct QuizScore {
-    /// Asked in forms that training knows, about subjects never asked in that form.
+    /// Known forms, about subjects never asked in that form.
     pub(crate) held_out: Score,
-    /// Asked in forms that training does not know.
+    /// Forms that training does not know.
     pub(crate) unseen_phrasings: Score,
 }
 
@@ -50,7 +48,6 @@ impl fmt::Display for QuizScore {
     }
 }
 
-/// The generator of a run's samples.
 pub(crate) fn speaker<'a, B: Backend>(
     gpt: &'a Gpt<B>,
     data: &'a Data,
@@ -77,7 +74,6 @@ fn speaking<'a, B: Backend>(
     }
 }
 
-/// The prompts of a run's configuration, as text and ids.
 pub(crate) fn prompts<B: Backend>(
     speaker: &TextGenerator<'_, B>,
     eval: &EvalSection,
@@ -93,7 +89,6 @@ pub(crate) fn prompts<B: Backend>(
     Ok(prompts)
 }
 
-/// The samples that a run's configuration asks for.
 pub(crate) fn samples<B: Backend>(
     speaker: &TextGenerator<'_, B>,
     eval: &EvalSection,
@@ -109,7 +104,7 @@ pub(crate) fn samples<B: Backend>(
     Ok(samples)
 }
 
-/// Asks `count` questions of either kind and takes the likeliest answer.
+/// Asks `count` questions of either kind, without randomness.
 pub(crate) fn quiz<B: Backend>(
     gpt: &Gpt<B>,
     data: &Data,
@@ -134,7 +129,6 @@ fn right<B: Backend>(speaker: &TextGenerator<'_, B>, questions: &[Question]) -> 
 }
 
 impl<I: Offloadable> Trainer<I> {
-    /// Shows and keeps the samples that the configuration asks for.
     pub(super) fn sample(&mut self) -> anyhow::Result<()> {
         self.optimizer.settle()?;
         let (step, eval) = (self.session.progress.step, &self.session.config.eval);
@@ -143,6 +137,7 @@ impl<I: Offloadable> Trainer<I> {
         let speaker = speaker(&inner.gpt, &self.session.data, eval, seed);
         let samples = samples(&speaker, eval)?;
         let mut text = String::new();
+
         for sample in &samples {
             self.say(&format!("  {} → {}", sample.prompt, sample.text));
             for part in [&sample.prompt, "\n", &sample.text, "\n\n"] {
@@ -152,6 +147,7 @@ impl<I: Offloadable> Trainer<I> {
             record["step"] = json!(step);
             self.tell("sample", &record);
         }
+
         if !samples.is_empty() {
             let folder = self.session.run.join("samples");
             let path = folder.join(format!("step-{step:08}.txt"));

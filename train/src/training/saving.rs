@@ -1,7 +1,7 @@
 //! Checkpoints of a run in progress.
 //!
 //! Training waits until a checkpoint's files are written, because its next step changes that memory. A thread then
-//! syncs, digests and names the files and removes superfluous checkpoints, while training continues
+//! syncs, digests and names the files and removes superfluous checkpoints
 //! (`training_continues_while_a_checkpoint_is_synced`). The next save, an evaluation and the end of the run wait for
 //! that thread.
 
@@ -22,17 +22,13 @@ use super::{Trainer, snapshot};
 use crate::figures::duration;
 use crate::ranks::SavedAt;
 
-/// Checkpoints that were saved here.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Saves {
     pub(crate) count: u64,
-    /// Time for which training stood still.
     pub(crate) waited: Duration,
-    /// Bytes of the last one.
     pub(crate) bytes: Option<u64>,
 }
 
-/// The checkpoints of a run, and the one on its way to the disk.
 pub(super) struct Saver {
     checkpoints: Checkpoints,
     sealing: Option<Sealing>,
@@ -45,14 +41,11 @@ impl Saver {
     }
 }
 
-/// A save whose files are written.
 struct Sealing {
     thread: JoinHandle<Sealed>,
     step: u64,
-    /// The best before it.
     best_before: Option<Best>,
     begun: Instant,
-    /// When training continued.
     written: Instant,
 }
 
@@ -60,9 +53,7 @@ struct Sealing {
 #[derive(Debug, Clone, Copy)]
 struct Course {
     begun: Instant,
-    /// When training continued.
     written: Instant,
-    /// When training needed the outcome.
     asked: Instant,
     ended: Instant,
 }
@@ -72,22 +63,20 @@ impl Course {
         self.ended - self.begun
     }
 
-    /// Time for which training stood still: the writing, and the rest of the work when training needed the outcome.
     fn waited(self) -> Duration {
         (self.written - self.begun) + self.ended.saturating_duration_since(self.asked)
     }
 }
 
-/// Outcome of a save.
 struct Sealed {
     saved: Result<Saved, CheckpointError>,
-    /// Whether the checkpoint was marked, and others removed for it.
     tidied: Result<(), CheckpointError>,
     ended: Instant,
 }
 
 impl<I: Offloadable> Trainer<I> {
-    /// Saves a checkpoint, as the best one if it is. If that fails, now or during later steps, the previous best remains.
+    /// Saves a checkpoint, as the best one if `better`. If that fails, now or during later steps, the previous best
+    /// remains.
     pub(super) fn save(&mut self, better: Option<Best>) -> anyhow::Result<()> {
         self.settle_save_or_say();
         let begun = Instant::now();
@@ -98,6 +87,7 @@ impl<I: Offloadable> Trainer<I> {
         if is_best {
             self.session.progress.best = better;
         }
+
         let sealing = self.write().and_then(|unsealed| {
             let (checkpoints, rule) = (self.saver.checkpoints.clone(), &self.session.config.checkpoint);
             let (keep_last, keep_every) = (rule.keep_last, rule.keep_every);
@@ -112,18 +102,19 @@ impl<I: Offloadable> Trainer<I> {
             let thread = thread.spawn(seal).context("starting a thread")?;
             Ok(Sealing { thread, step, best_before, begun, written: Instant::now() })
         });
+
         self.saver.sealing = Some(sealing.or_else(|error| self.no_checkpoint(step, best_before, error))?);
         self.save_own();
         Ok(())
     }
 
-    /// Writes the files of a checkpoint.
     fn write(&mut self) -> anyhow::Result<Unsealed> {
         let gather = if self.optimizer.owners.are_divided() {
             Some(RefCell::new(ShardGather::begin(&self.optimizer, &mut self.ranks)?))
         } else {
             None
         };
+
         let session = &self.session;
         let remote = gather.as_ref().map_or(0, |gather| gather.borrow().bytes());
         let bytes = self.optimizer.bytes() + remote + session.parameters * size_of::<f32>() as u64;
@@ -133,10 +124,12 @@ impl<I: Offloadable> Trainer<I> {
             snapshot::save(folder, gpt, &self.optimizer, gather.as_ref(), config, progress, tokenizer)?;
             session.data.indexes.as_ref().map_or(Ok(()), |indexes| indexes.save(folder))
         };
-        // The journal up to this step has to last as long as the checkpoint.
+
+        // The journal up to this step must last as long as the checkpoint.
         let synced = self.log.journal.sync();
         let written =
             synced.and_then(|()| Ok(self.saver.checkpoints.write(session.progress.step, bytes, write)?));
+
         // Even after a failure, no other rank may wait.
         if let Some(gather) = gather {
             gather.into_inner().end()?;
@@ -144,11 +137,11 @@ impl<I: Offloadable> Trainer<I> {
         written
     }
 
-    /// Waits for the checkpoint on its way to the disk, if there is one, and records its outcome.
     pub(super) fn settle_save(&mut self) -> anyhow::Result<()> {
         let Some(Sealing { thread, step, best_before, begun, written }) = self.saver.sealing.take() else {
             return Ok(());
         };
+
         let asked = Instant::now();
         let Sealed { saved, tidied, ended } = thread.join().unwrap_or_else(|panic| resume_unwind(panic));
         let course = Course { begun, written, asked, ended };
@@ -156,6 +149,7 @@ impl<I: Offloadable> Trainer<I> {
             Ok(saved) => saved,
             Err(error) => return self.no_checkpoint(step, best_before, error.into()),
         };
+
         self.saver.saves.count += 1;
         self.saver.saves.waited += course.waited();
         self.saver.saves.bytes = Some(saved.bytes);
@@ -178,7 +172,7 @@ impl<I: Offloadable> Trainer<I> {
         }
     }
 
-    /// Settles a save that has ended, and waits for none.
+    /// Settles a save that has ended; never waits.
     pub(super) fn look_after_save(&mut self) {
         if self.saver.sealing.as_ref().is_some_and(|sealing| sealing.thread.is_finished()) {
             self.settle_save_or_say();
@@ -196,9 +190,9 @@ impl<I: Offloadable> Trainer<I> {
         Err(error.context(format!("step {step}: no checkpoint was saved")))
     }
 
-    /// Saves this rank's state of the exchange with the checkpoint. A checkpoint is whole without that file.
+    /// Saves this rank's state of the exchange. A checkpoint is whole without that file.
     fn save_own(&self) {
-        // Rank 0's directory is the run's, and those of the others are two levels within it.
+        // Directories of the other ranks are two levels within rank 0's, which is the run's.
         let own = &self.session.run;
         let run = if self.ranks.leads() { Some(own.as_path()) } else { own.ancestors().nth(2) };
         let progress = &self.session.progress;
@@ -210,7 +204,7 @@ impl<I: Offloadable> Trainer<I> {
         }
     }
 
-    /// This rank's part of a save by rank 0: its state of the exchange, and its shard of the optimizer, which rank 0 saves.
+    /// This rank's part of rank 0's save: state of the exchange, and its shard of the optimizer.
     pub(super) fn send_own(&mut self) -> anyhow::Result<()> {
         self.save_own();
         if !self.optimizer.owners.are_divided() {
@@ -220,14 +214,14 @@ impl<I: Offloadable> Trainer<I> {
         ShardGather::begin(&self.optimizer, &mut self.ranks)?.send_shards(&self.optimizer, &self.model.gpt)
     }
 
-    /// As [`save`](Self::save) at the end of a run: the checkpoint exists, or an error says why not.
+    /// As [`save`](Self::save), but waits: the checkpoint exists, or an error says why not.
     pub(super) fn save_or_end(&mut self, better: Option<Best>) -> anyhow::Result<()> {
         let saved = self.save(better).and_then(|()| self.settle_save());
         saved.context("the run ends without a checkpoint of its last step")
     }
 
-    /// Marks the best checkpoint that the resumed one names. The run may have ended between a save and its mark, or resume from a
-    /// step before the best. In another directory there is nothing to mark.
+    /// Marks the best checkpoint that the resumed one names: the run may have ended before the mark, or resume from an
+    /// earlier step. In another directory there is none to mark.
     pub(crate) fn settle_best(&self) {
         let Some(best) = self.session.progress.best else { return };
         if self.saver.checkpoints.best().ok().flatten() == Some(best.step) {

@@ -16,10 +16,8 @@ use tokenizer::{Cursor, Fingerprint};
 use super::wear::Wear;
 use crate::data::{Data, TrainingWindows, ValidationWindows};
 
-/// Settings, data and position of a run.
 pub(crate) struct Session {
     pub(crate) config: Config,
-    /// The run directory.
     pub(crate) run: PathBuf,
     pub(crate) data: Data,
     pub(crate) training: Arc<TrainingWindows>,
@@ -32,12 +30,11 @@ pub(crate) struct Session {
     pub(crate) stop: Arc<AtomicBool>,
 }
 
-/// The device's arithmetic.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Speed {
-    /// Floating-point operations of one optimizer step, without those of recomputation.
+    /// FLOPs of one step, without recomputation.
     pub(crate) flops_per_step: f64,
-    /// The most FLOP/s this device has shown, in large products and in steps of the run.
+    /// The device's best FLOP/s, in large products and in steps of the run.
     pub(crate) flops_per_second: Option<f64>,
 }
 
@@ -45,24 +42,21 @@ pub(crate) struct Speed {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Progress {
-    /// Steps taken.
     pub(crate) step: u64,
-    /// Position in the stream of sequences.
     pub(crate) cursor: Cursor,
     /// Fingerprint of the training data; absent before step 1.
     pub(crate) data: Option<Fingerprint>,
-    /// Time spent in all, evaluations and checkpoints included. The journal keeps it, so that equal runs leave equal
+    /// Total time, evaluations and checkpoints included. Only the journal keeps it, so that equal runs leave equal
     /// checkpoints.
     #[serde(default, skip_serializing)]
     pub(crate) seconds: f64,
     pub(crate) best: Option<Best>,
-    /// Steps in a row whose update was withheld.
+    /// Skipped updates in a row.
     pub(crate) withheld: u64,
     /// A digest over the bits of all losses.
     pub(crate) losses: String,
 }
 
-/// The lowest validation loss.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Best {
     pub(crate) step: u64,
@@ -70,12 +64,10 @@ pub(crate) struct Best {
 }
 
 impl Progress {
-    /// The position before step 1.
     pub(crate) fn start(seed: u64) -> Self {
         Self { cursor: Cursor::start(seed), ..Self::default() }
     }
 
-    /// Takes a step into account.
     pub(crate) fn advance(&mut self, loss: f32, cursor: Cursor) {
         let mut digest = Sha256::new();
         digest.update(self.losses.as_bytes());
@@ -85,12 +77,10 @@ impl Progress {
         self.cursor = cursor;
     }
 
-    /// The count of withheld updates in a row after one more step.
     pub(crate) fn withheld_after(&self, usable: bool) -> u64 {
         if usable { 0 } else { self.withheld + 1 }
     }
 
-    /// `loss` as the lowest so far, if it is.
     pub(crate) fn better(&self, loss: f64) -> Option<Best> {
         let loss = loss as f32;
         let better = loss.is_finite() && self.best.is_none_or(|best| loss < best.loss);

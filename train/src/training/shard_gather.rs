@@ -1,9 +1,7 @@
-//! Parts of a checkpoint that other ranks keep: moments, and master weights if the device has fewer bits. Rank 0 fetches them one
-//! by one, in the order of the checkpoint's files.
+//! Fetches tensors of a checkpoint from other ranks: moments, and master weights if the device has fewer bits.
 //!
-//! Every rank takes part in every fetch, so rank 0 fetches all parts even if it fails to write them.
-//!
-//! A sharded checkpoint is whole, and resumes with any placement
+//! Rank 0 fetches them in the order of the checkpoint's files. Every rank takes part in every fetch, so rank 0 fetches
+//! all of them even if it fails to write them. A sharded checkpoint is whole and resumes with any placement
 //! (`a_checkpoint_of_a_divided_optimizer_resumes_wherever_it_is_kept`).
 
 use std::collections::BTreeMap;
@@ -21,14 +19,12 @@ use super::snapshot::{Own, PARTS};
 /// Tensors to fetch, and how many have been fetched.
 pub(crate) struct ShardGather<'r> {
     ranks: &'r mut Ranks,
-    /// Master weights in the order of their names, then moments in that of theirs.
+    /// Master weights by name, then moments by name.
     remote: Vec<RemoteTensor>,
     next: usize,
-    /// Steps that each parameter of the model has taken.
     pub(super) times: BTreeMap<String, usize>,
 }
 
-/// One tensor of a parameter.
 #[derive(Debug, Clone)]
 pub(super) struct RemoteTensor {
     pub(super) key: String,
@@ -41,12 +37,11 @@ pub(super) struct RemoteTensor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
     Masters,
-    /// The first or the second.
     Moment(usize),
 }
 
 impl<'r> ShardGather<'r> {
-    /// The same list on every rank.
+    /// Builds the list, equal on every rank.
     pub(super) fn begin<I: Managed>(optimizer: &Optimizer<I>, ranks: &'r mut Ranks) -> anyhow::Result<Self> {
         let own = serde_json::to_vec(&times(optimizer)?)?;
         let mut times = BTreeMap::new();
@@ -55,6 +50,7 @@ impl<'r> ShardGather<'r> {
                 serde_json::from_slice(&theirs).context("reading another rank's steps")?;
             times.extend(theirs);
         }
+
         let (mut remote, mut moments) = (Vec::new(), Vec::new());
         for name in times.keys() {
             let owned = optimizer.owners.get(name).with_context(|| format!("`{name}` is no parameter"))?;
@@ -74,23 +70,22 @@ impl<'r> ShardGather<'r> {
                 moments.push(of(format!("{name}.{word}"), What::Moment(part)));
             }
         }
+
         moments.sort_by(|one, other| one.key.cmp(&other.key));
         remote.extend(moments);
         remote.retain(|remote| remote.owner != 0);
         Ok(Self { ranks, remote, next: 0, times })
     }
 
-    /// Moments that other ranks keep, in order.
     pub(super) fn moments(&self) -> Vec<RemoteTensor> {
         self.remote.iter().filter(|remote| remote.what != What::Masters).cloned().collect()
     }
 
-    /// Whether another rank has the master weights of this parameter.
     pub(super) fn has_masters_of(&self, parameter: &str) -> bool {
         self.remote.iter().any(|remote| remote.what == What::Masters && remote.parameter == parameter)
     }
 
-    /// The numbers of the next tensor, which has to be `key`.
+    /// The numbers of the next tensor, which must be `key`.
     pub(super) fn fetch(&mut self, key: &str) -> anyhow::Result<Vec<f32>> {
         let remote = self.remote.get(self.next).filter(|remote| remote.key == key);
         let remote = remote.with_context(|| format!("`{key}` is asked for out of turn"))?;
@@ -100,7 +95,6 @@ impl<'r> ShardGather<'r> {
         Ok(numbers)
     }
 
-    /// Bytes of the moments that other ranks keep.
     pub(super) fn bytes(&self) -> u64 {
         let elements =
             self.moments().iter().map(|remote| remote.shape.iter().product::<usize>()).sum::<usize>();
@@ -116,7 +110,7 @@ impl<'r> ShardGather<'r> {
         Ok(())
     }
 
-    /// Sends this rank's tensors to rank 0, in the order in which it fetches them.
+    /// Sends this rank's tensors in the order in which rank 0 fetches them.
     pub(super) fn send_shards<I: Managed, B: Backend>(
         self,
         optimizer: &Optimizer<I>,
@@ -140,7 +134,6 @@ impl<'r> ShardGather<'r> {
     }
 }
 
-/// Steps that the parameters of this process have taken.
 fn times<I: Managed>(optimizer: &Optimizer<I>) -> anyhow::Result<BTreeMap<String, usize>> {
     let on_device = optimizer.moments.iter().map(|(name, moments)| (name.clone(), moments.time));
     let on_host = optimizer.host.as_ref().map(HostPart::by_name).transpose()?.unwrap_or_default();

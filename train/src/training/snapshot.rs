@@ -1,7 +1,7 @@
 //! A run's state on disk: weights, moments, position.
 //!
-//! Tensors are fetched one at a time, when they are written, so a spilled state is saved with one tensor of extra host
-//! memory. Nothing random is saved: everything drawn follows from the seed and the step.
+//! Tensors are fetched one at a time, so saving a spilled state takes one tensor of extra host memory. Randomness
+//! follows from seed and step and is not saved.
 //!
 //! A checkpoint reads from the device only weights that the host lacks
 //! (`a_checkpoint_reads_from_the_device_only_what_the_host_lacks`). Files are untrusted
@@ -47,11 +47,10 @@ struct State {
     format: u32,
     optimizer: OptimizerKind,
     progress: Progress,
-    /// Steps each parameter has taken.
     times: BTreeMap<String, usize>,
 }
 
-/// Writes everything a resumed run needs into `folder`. `gather` fetches moments that other ranks keep.
+/// Writes a checkpoint into `folder`. `gather` fetches tensors of other ranks.
 pub(crate) fn save<I: Backend, B: Backend>(
     folder: &Path,
     gpt: &Gpt<B>,
@@ -67,11 +66,13 @@ pub(crate) fn save<I: Backend, B: Backend>(
         let whole = table.whole();
         on_host.insert(whole.name(), whole);
     }
+
     let fetched = move |key: &str, shape: &[usize]| {
         let fetched = gather.map(|gather| gather.borrow_mut().fetch(key)).expect("another rank keeps it");
         let numbers = fetched.map_err(|error| unread(key, &format!("{error:#}")))?;
         Ok(TensorData::new(numbers, shape.to_vec()))
     };
+
     let complete = |name: &str, shape: &[usize], read: weights::Read<'_>| match on_host.get(name) {
         Some(state) if !state.reads_weights() => {
             let masters = state.own_masters().map_err(|error| unread(name, &error))?;
@@ -81,6 +82,7 @@ pub(crate) fn save<I: Backend, B: Backend>(
         None if gather.is_some_and(|gather| gather.borrow().has_masters_of(name)) => fetched(name, shape),
         None => read(),
     };
+
     weights::save_completed(gpt, &folder.join(WEIGHTS), complete)?;
     let mut moments = BTreeMap::new();
     for (name, kept) in &optimizer.moments {
@@ -94,11 +96,13 @@ pub(crate) fn save<I: Backend, B: Backend>(
             }
         }
     }
+
     for remote in gather.iter().flat_map(|gather| gather.borrow().moments()) {
         let (key, shape) = (remote.key.clone(), remote.shape.clone());
         let fetch: Fetch<'_> = Box::new(move || fetched(&key, &shape));
         moments.insert(remote.key, Outgoing { shape: remote.shape, fetch });
     }
+
     gpt.visit(&mut HostMoments { on_host: &on_host, path: Vec::new(), moments: &mut moments });
     weights::write_tensors(&folder.join(MOMENTS), &moments, Stored::F32)
         .context("saving the optimizer's moments")?;
@@ -114,21 +118,20 @@ pub(crate) fn save<I: Backend, B: Backend>(
             .chain(on_host.values().map(|state| (state.name().to_owned(), state.time() as usize)))
             .collect(),
     };
+
     fs::write(folder.join(STATE), serde_json::to_vec_pretty(&state)?).context("writing the state")?;
     fs::write(folder.join(CONFIG), config.to_json()).context("writing the configuration")?;
     tokenizer.save(folder.join(TOKENIZER))?;
     Ok(())
 }
 
-/// Checks that `folder` holds the tensors of its configuration and optimizer: names, shapes and types. Reads no number; the bytes
-/// were checked before.
+/// Checks names, shapes and types of the tensors in `folder`, without reading numbers.
 pub(crate) fn check(folder: &Path) -> anyhow::Result<()> {
     let config = Config::load(&folder.join(CONFIG).to_string_lossy(), &[])?;
     weights::check_native::<Flex>(&config.model, &folder.join(WEIGHTS), &FlexDevice)?;
     check_moments(&State::read(folder)?, folder, &TensorFile::open(&folder.join(MOMENTS))?)
 }
 
-/// Checks that `moments` belong to the weights in the same folder.
 fn check_moments(state: &State, folder: &Path, moments: &TensorFile) -> anyhow::Result<()> {
     let weights = TensorFile::open(&folder.join(WEIGHTS))?;
     let mut expected = 0;
@@ -149,6 +152,7 @@ fn check_moments(state: &State, folder: &Path, moments: &TensorFile) -> anyhow::
             expected += 1;
         }
     }
+
     let found = moments.count();
     ensure!(found == expected, "{MOMENTS} holds {found} tensors and {STATE} accounts for {expected}");
     Ok(())
@@ -186,12 +190,14 @@ pub(crate) fn restore<I: Managed>(
         ))
         .into());
     }
+
     let mut optimizer = Optimizer::placed(config, device);
     optimizer.owners = owners;
     let stored = TensorFile::open(&folder.join(MOMENTS))?;
     check_moments(&state, folder, &stored)
         .with_context(|| format!("the checkpoint {} cannot be resumed", folder.display()))?;
     let mut on_host = HashMap::new();
+
     for (name, time) in state.times {
         if !optimizer.owners.has(&name) {
             if let Some(host) = &mut optimizer.host {
@@ -211,13 +217,13 @@ pub(crate) fn restore<I: Managed>(
         let first = tensor(&first)?;
         optimizer.moments.insert(name, Moments { time, first, second });
     }
+
     if let Some(host) = &mut optimizer.host {
         host.restored = Some(Restored { stored, times: on_host });
     }
     Ok((state.progress, optimizer))
 }
 
-/// Finds the moments on the host, in the shapes of their parameters.
 struct HostMoments<'m, 'o> {
     on_host: &'o HashMap<&'m str, &'m HostState>,
     path: Vec<String>,
@@ -249,7 +255,6 @@ impl<B: Backend> ModuleVisitor<B> for HostMoments<'_, '_> {
     }
 }
 
-/// One moment of a parameter that is stepped on the device.
 pub(super) fn moment_on_device<I: Backend>(
     optimizer: &Optimizer<I>,
     parameter: &str,
@@ -261,7 +266,6 @@ pub(super) fn moment_on_device<I: Backend>(
     Ok(read::<I>(parameter, tensor)?.iter::<f32>().collect())
 }
 
-/// The moments that this rank has on its device, in the order of their parameters' names.
 pub(super) fn moments<I: Managed>(optimizer: &Optimizer<I>) -> Pairs<'_> {
     let names: Vec<&String> = optimizer.moments.keys().collect();
     let lengths: Vec<[usize; 2]> = optimizer.moments.values().map(Moments::lengths).collect();
@@ -276,7 +280,7 @@ pub(super) fn moments<I: Managed>(optimizer: &Optimizer<I>) -> Pairs<'_> {
     Pairs { lengths, fetch: Box::new(fetch) }
 }
 
-/// States and moments that this process keeps, read one at a time.
+/// States and moments of this process, read one at a time.
 pub(super) struct Own<'o, I: Backend> {
     optimizer: &'o Optimizer<I>,
     on_host: HashMap<&'o str, &'o HostState>,
@@ -288,7 +292,6 @@ impl<'o, I: Backend> Own<'o, I> {
         Ok(Self { optimizer, on_host })
     }
 
-    /// One moment of a parameter.
     pub(super) fn moment(&self, parameter: &str, part: usize) -> anyhow::Result<Vec<f32>> {
         if let Some(state) = self.on_host.get(parameter) {
             return Ok([HostState::first_moments, HostState::second_moments][part](state)?);
@@ -296,7 +299,6 @@ impl<'o, I: Backend> Own<'o, I> {
         moment_on_device(self.optimizer, parameter, part)
     }
 
-    /// The master weights of a parameter that is stepped on the host.
     pub(super) fn masters<B: Backend>(&self, gpt: &Gpt<B>, parameter: &str) -> anyhow::Result<Vec<f32>> {
         let state = self.on_host.get(parameter);
         let state = state.with_context(|| format!("the master weights of `{parameter}` are not here"))?;
@@ -310,7 +312,6 @@ impl<'o, I: Backend> Own<'o, I> {
     }
 }
 
-/// Reads one parameter's weights from the device.
 struct Named<'n> {
     parameter: &'n str,
     path: Vec<String>,

@@ -1,7 +1,8 @@
 //! The loop, as a strategy of Burn's training.
 //!
-//! Burn's own loop counts epochs, clones the model to step it and returns no errors. Ours runs inside Burn for its metrics, renderers
-//! and interrupter. The trainer takes the model out of Burn's learner and keeps the loop's result until Burn has returned.
+//! Burn's loop counts epochs, clones the model to step it and returns no errors. Ours runs inside Burn for its metrics,
+//! renderers and interrupter. The trainer takes the model out of Burn's learner and keeps the result until Burn has
+//! returned.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,10 +25,9 @@ use crate::journal::Journal;
 use crate::progress::{Lines, NoLogger, PlainRenderer, terminal, train_scalars, valid_loss};
 use crate::ranks::Ranks;
 
-/// The backend that is trained on.
 pub(crate) type Tape<I> = Autodiff<Offload<I>>;
 
-/// Burn's learner wants an optimizer and a schedule by type. These two hold nothing and are dropped unused.
+/// Burn's learner wants an optimizer and a schedule by type. These are empty and dropped unused.
 pub(super) type Components<I> = LearningComponentsMarker<
     Tape<I>,
     ConstantLr,
@@ -35,17 +35,12 @@ pub(super) type Components<I> = LearningComponentsMarker<
     OptimizerAdaptor<Sgd<Offload<I>>, Learner<Tape<I>>, Tape<I>>,
 >;
 
-/// Where a step's numbers are sent.
 pub(super) type Events<I> = SupervisedTrainingEventProcessor<Components<I>>;
 
-/// How progress is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Display {
-    /// A line per step.
     Plain,
-    /// Burn's terminal interface.
     Terminal,
-    /// No display.
     Silent,
 }
 
@@ -56,13 +51,9 @@ pub(crate) struct Outcome<I: Offloadable> {
     pub(crate) ranks: Ranks,
     pub(crate) journal: Journal,
     pub(crate) ending: Ending,
-    /// The last evaluation.
     pub(crate) evaluation: Option<Evaluation>,
-    /// Every step taken here.
     pub(crate) taken: Vec<Taken>,
-    /// The most that was held here.
     pub(crate) peaks: Peaks,
-    /// Checkpoints that were saved here.
     pub(crate) saves: Saves,
 }
 
@@ -75,13 +66,11 @@ pub(crate) struct Failed {
 }
 
 impl<I: Offloadable> Outcome<I> {
-    /// The rest of a run that has failed after its last step.
     pub(crate) fn failed(self, error: anyhow::Error) -> Box<Failed> {
         Box::new(Failed { error, ranks: self.ranks, saved: self.saves.bytes.is_some() })
     }
 }
 
-/// Loss, time and traffic of a step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Taken {
     pub(crate) loss: f32,
@@ -89,12 +78,11 @@ pub(crate) struct Taken {
     /// Over the link.
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
-    /// Bytes of spilled tensors alone.
     pub(crate) spilled_in: u64,
     pub(crate) spilled_out: u64,
 }
 
-/// Burn shares a strategy; the one thread that trains holds the run from its first step to its last.
+/// Burn shares a strategy; the one training thread holds the run throughout.
 struct Strategy<I: Offloadable>(Mutex<Trainer<I>>);
 
 /// Trains `learner` under Burn's metrics and the chosen display. After a failure, no memory of the learner is held.
@@ -120,6 +108,7 @@ pub(crate) fn launch<I: Offloadable>(
     for scalar in train_scalars() {
         training = training.metric_train_numeric(scalar);
     }
+
     let training = match display {
         Display::Plain => training.renderer(PlainRenderer::new(true)),
         Display::Silent => training.renderer(PlainRenderer::new(false)),
@@ -127,7 +116,8 @@ pub(crate) fn launch<I: Offloadable>(
     };
     let unused = SgdConfig::new().init();
     let trained = training.launch(burn_train::Learner::new(learner, unused, ConstantLr::new(0.0)));
-    // The terminal is the user's again before anything else is printed.
+
+    // Returns the terminal to the user before anything else is printed.
     drop(trained.renderer);
     let trainer = Arc::into_inner(strategy).expect("Burn lets go of what it has returned from").0;
     let mut trainer = trainer.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -138,6 +128,7 @@ pub(crate) fn launch<I: Offloadable>(
         Ok(ending) => ending,
         Err(error) => return Err(Box::new(Failed { error, ranks, saved: saves.bytes.is_some() })),
     };
+
     Ok(Outcome {
         learner: trained.model,
         session: trainer.session,
@@ -162,7 +153,7 @@ impl<I: Offloadable> SupervisedLearningStrategy<Components<I>> for Strategy<I> {
     ) -> (Learner<Tape<I>>, Events<I>) {
         let mut trainer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         trainer.model = learner.model().into();
-        // The only other holder of the weights: they are stepped in place of the old ones.
+        // Now the trainer alone holds the weights and steps them in place.
         drop(learner);
         let mut events = components.event_processor;
         let ending = trainer.train(train.as_ref(), &mut events, &components.interrupter);

@@ -1,8 +1,7 @@
 //! The training loop. One step: forward and backward, norm, update; then whatever is due.
 //!
-//! Memory failures surface where a result is read. So the loss and the norm of gradients are read before the update is
-//! made. A loss or gradient that is not finite never reaches a weight
-//! (`a_diverged_run_skips_updates_and_stops_with_finite_weights`).
+//! Memory failures surface where a result is read, so loss and norm are read before the update. NaN or infinity never
+//! reaches a weight (`a_diverged_run_skips_updates_and_stops_with_finite_weights`).
 
 use anyhow::{Context, anyhow};
 use backend_offload::{Offload, Offloadable};
@@ -28,7 +27,6 @@ use crate::optimizer::{Optimizer, Stride, rate_share};
 use crate::progress::Report;
 use crate::ranks::Ranks;
 
-/// A run in progress.
 pub(crate) struct Trainer<I: Offloadable> {
     /// Burn hands the model over when the loop begins.
     pub(super) model: Model<Tape<I>>,
@@ -40,11 +38,9 @@ pub(crate) struct Trainer<I: Offloadable> {
     pub(crate) device: I::Device,
     pub(super) saver: Saver,
     pub(super) metrics: Metrics,
-    /// Set when the loop has ended.
     pub(super) ending: Option<anyhow::Result<Ending>>,
 }
 
-/// The journal of a run, and its display.
 pub(super) struct Log {
     pub(super) journal: Journal,
     pub(super) display: Display,
@@ -71,11 +67,12 @@ impl<I: Offloadable> Trainer<I> {
             device,
             ending: None,
         };
+
         trainer.number_shares();
         trainer
     }
 
-    /// Numbers the shares of gradients on the host from this rank's first micro-batch.
+    /// Numbers the host's shares of gradients from this rank's first micro-batch.
     fn number_shares(&mut self) {
         if let Some(host) = &mut self.optimizer.host {
             let share = self.ranks.share(self.session.config.train.accumulate);
@@ -83,7 +80,6 @@ impl<I: Offloadable> Trainer<I> {
         }
     }
 
-    /// Trains until the last step, a stop or a failure.
     pub(super) fn train(
         &mut self,
         loader: &dyn DataLoader<Tape<I>, StepData>,
@@ -99,14 +95,14 @@ impl<I: Offloadable> Trainer<I> {
             meter.data_arrived(&self.ranks);
             let step = data.step;
 
-            // Forward and backward of this rank's micro-batches. Gradients are summed over all ranks.
+            // Forward and backward; gradients are summed over all ranks.
             let (gradients, mut report) = self.gradients(&data)?;
 
             let train = &self.session.config.train;
             let share = rate_share(&train.schedule, step, train.steps);
             report.lr = train.lr * share;
             self.exchange.settle(report.is_usable());
-            // All ranks see the same loss and norm: NaN or infinity on one of them skips the step on all.
+            // All ranks see the same loss and norm: NaN or infinity on one skips the step on all.
             if report.is_usable() {
                 let stride = Stride::clipped(share, f64::from(report.gnorm), train.grad_clip);
                 self.update(gradients, stride)
@@ -115,31 +111,32 @@ impl<I: Offloadable> Trainer<I> {
                 self.optimizer.withhold();
             }
 
-            // After local steps: the outer step, if it is due. After others: nothing.
+            // After local steps, the outer step, if it is due.
             let Session { config, progress, .. } = &self.session;
             let at = (step, Due::ends(config, step, progress.withheld_after(report.is_usable())));
             let sent = self.model.update(|gpt| self.exchange.synchronise(gpt, at, &mut self.ranks));
             report.gradients_leave |= sent.with_context(|| format!("the outer step after step {step}"))?;
 
-            // A failed update surfaces here, before any later step uses its weights.
+            // A failed update surfaces before any later step uses its weights.
             Offload::<I>::sync(&self.device)
                 .map_err(|error| anyhow!("the update of step {step} could not run: {error}"))?;
             self.end_step(meter, report, events);
 
-            // One decision of rank 0, the same on all ranks.
+            // Rank 0 decides for all ranks.
             let due = self.agree(interrupter)?;
             self.between_steps(due, events)?;
             if let Some(ending) = due.ending {
                 return Ok(ending);
             }
         }
+
         // A checkpoint of the last step was resumed.
         self.between_steps(Due::at_the_end(&self.session.config), events)?;
         Ok(Ending::Done)
     }
 
-    /// Gradients of all micro-batches, summed over ranks in one fixed order. If ranks are lost and the others can do without them,
-    /// these compute the step again.
+    /// Gradients of all micro-batches, summed over ranks in one fixed order. If ranks are lost and the others can do
+    /// without them, these repeat the step.
     fn gradients(&mut self, data: &StepData) -> anyhow::Result<(GradientsParams, Report)> {
         loop {
             let Optimizer { host, owners, passes, .. } = &mut self.optimizer;
@@ -157,7 +154,7 @@ impl<I: Offloadable> Trainer<I> {
         }
     }
 
-    /// One step of the parameters that this process steps, and the weights that other ranks have stepped.
+    /// Steps this process's parameters and takes the weights that other ranks have stepped.
     fn update(&mut self, gradients: GradientsParams, stride: Stride) -> anyhow::Result<()> {
         let optimizer = &mut self.optimizer;
         self.model.update(|gpt| optimizer.step(gpt, gradients, stride))?;
@@ -169,7 +166,7 @@ impl<I: Offloadable> Trainer<I> {
         failure.map_or_else(|| anyhow!("the training data ended early"), Into::into)
     }
 
-    /// Agrees on the work after the last step. Ranks that live agree again without lost ones.
+    /// Agrees on the work after the last step, again if ranks are lost.
     fn agree(&mut self, interrupter: &Interrupter) -> anyhow::Result<Due> {
         let stop = self.session.should_stop() || interrupter.should_stop();
         loop {
@@ -185,10 +182,10 @@ impl<I: Offloadable> Trainer<I> {
         }
     }
 
-    /// Continues without ranks that are gone, if the others can do the step again with what they have; whether they do.
+    /// Continues without lost ranks; returns whether the others can repeat the step.
     fn drop_lost_ranks(&mut self) -> anyhow::Result<bool> {
         let Some(loss) = self.exchange.drop_lost_ranks(&mut self.ranks)? else { return Ok(false) };
-        // States that are being stepped return first: they would keep their old number.
+        // States under way return first: they would keep their old number.
         self.optimizer.settle()?;
         self.number_shares();
 
@@ -200,7 +197,7 @@ impl<I: Offloadable> Trainer<I> {
         Ok(true)
     }
 
-    /// Evaluates, samples and saves where that is due. Rank 0 does all but for what the others have of a checkpoint.
+    /// Evaluates, samples and saves on rank 0; the others send their part of a checkpoint.
     fn between_steps(&mut self, due: Due, events: &mut Events<I>) -> anyhow::Result<()> {
         self.look_after_save();
         let is_done = due.ending == Some(Ending::Done);
@@ -239,7 +236,7 @@ impl<I: Offloadable> Trainer<I> {
         if ends {
             return self.save_or_end(better);
         }
-        // An update that failed ends the run; a disk that is full does not.
+        // A failed update ends the run; a full disk does not.
         self.optimizer.settle()?;
         if let Err(error) = self.save(better) {
             self.say(&format!("{error:#}; training continues"));
@@ -247,14 +244,14 @@ impl<I: Offloadable> Trainer<I> {
         Ok(())
     }
 
-    /// A line in the journal. A disk that is full does not end the run.
+    /// Writes a line to the journal. A full disk does not end the run.
     pub(super) fn tell<T: Serialize>(&mut self, kind: &str, record: &T) {
         if let Err(error) = self.log.journal.write(kind, record) {
             self.say(&format!("{error:#}; training continues"));
         }
     }
 
-    /// Prints between the lines of steps. The terminal interface owns the whole screen, so there only the journal has it.
+    /// Prints between the lines of steps. Under the terminal interface only the journal has it.
     pub(super) fn say(&self, text: &str) {
         if self.log.display == Display::Plain {
             eprintln!("{text}");

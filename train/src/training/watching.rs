@@ -1,4 +1,4 @@
-//! The timeline of one early step, which the report draws.
+//! The timeline of one early step, for the report.
 
 use std::time::Duration;
 
@@ -7,43 +7,41 @@ use serde::Serialize;
 
 use crate::progress::Report;
 
-/// Steps of a process before the watched one: by then kernels are chosen, and the pager knows a repeated step.
+/// Steps before the watched one: by then kernels are chosen, and the pager knows the step.
 const BEFORE: u64 = 3;
 
-/// The step that is watched by a process that goes on after step `taken` of `steps`.
+/// The step to watch for a process that continues after step `taken` of `steps`.
 pub(super) fn watched(taken: u64, steps: u64) -> u64 {
     (taken + BEFORE + 1).min(steps)
 }
 
-/// A step of a device with a budget, in stretches one after another.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Timeline {
     step: u64,
     device_budget: Option<u64>,
     operations: u64,
-    /// Ends of the stretches, from the beginning of the step.
+    /// Ends of the stretches, from the step's beginning.
     until_us: Vec<u64>,
-    /// The most bytes on the device.
     resident: Vec<u64>,
-    /// Bytes over the link, with what the trainer itself reads and writes where gradients are among it.
+    /// Bytes over the link, including the trainer's own reads and writes for gradients.
     bytes_out: Vec<u64>,
     bytes_in: Vec<u64>,
-    /// Waiting for copies.
     waited_us: Vec<u64>,
 }
 
 impl Timeline {
-    /// The stretches of the step that `report` is about.
     pub(super) fn of(report: &Report, stretches: &[Stretch]) -> Self {
         let own = u64::from(report.gradients_leave);
         let list = |value: &dyn Fn(&Stretch) -> u64| stretches.iter().map(value).collect();
         let mut waited = Duration::ZERO;
-        // Whole microseconds of the sum, so that no part of one is lost at each stretch.
+
+        // Rounds the sum, so that no fraction is lost per stretch.
         let micros = |stretch: &Stretch| {
             let before = waited.as_micros();
             waited += stretch.waited;
             (waited.as_micros() - before) as u64
         };
+
         let waited_us = stretches.iter().map(micros).collect();
         Self {
             step: report.step,

@@ -1,9 +1,9 @@
 //! Bytes that a run has written to the disk below host memory, and the limit on them.
 //!
-//! A drive wears out whichever process writes, so the count goes on when the run does. It is kept by the journal: equal runs leave
-//! equal checkpoints, and steps that are lost and taken again count twice, as they were written twice. Each rank counts its own.
+//! The count spans all processes of a run and is kept by the journal: equal runs leave equal checkpoints, and repeated
+//! steps count twice. Each rank counts its own.
 //!
-//! A run takes no step that would exceed its limit, judged by the step before and the bytes of states on the disk
+//! A run takes no step that would exceed its limit, judged by the step before and the states on the disk
 //! (`a_run_takes_all_steps_under_its_limit_and_none_that_goes_above_it`).
 
 use std::fs::File;
@@ -16,33 +16,32 @@ use serde_json::Value;
 
 use crate::journal;
 
-/// Count and limit of one process. Callers pass the counter of its device, in bytes since the process began.
+/// Count and limit of one process. Callers pass its device's counter, in bytes since the process began.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wear {
     limit: Option<u64>,
-    /// Bytes written before the run was opened here, and the counter then.
+    /// Bytes written before this process, and the counter then.
     earlier: u64,
     counted: u64,
-    /// Bytes of the optimizer's states on the disk. Opening the run writes them once, and so does each update.
+    /// Bytes of optimizer states on the disk. Opening the run writes them once, and so does each update.
     states: u64,
-    /// Bytes written when the last step had ended, and since the one before.
+    /// Bytes written at the end of the last step, and since the one before.
     written: u64,
     step: u64,
 }
 
 impl Wear {
-    /// The count of a run with its journal in `run`, before states of so many bytes are placed on the disk.
+    /// The count of a run with its journal in `run`, before `states` bytes are placed on the disk.
     pub(crate) fn open(run: &Path, limit: Option<u64>, counter: u64, states: u64) -> anyhow::Result<Self> {
         let [written, step] = told_in(run)?;
         Ok(Self { limit, earlier: written, counted: counter, states, written, step })
     }
 
-    /// Bytes that the run has written in all.
     pub(crate) fn written(&self, counter: u64) -> u64 {
         self.earlier + (counter - self.counted)
     }
 
-    /// Reason not to begin: placing the states and one step would be too much.
+    /// Reason not to begin: placing the states and one step would exceed the limit.
     pub(crate) fn refusal(&self) -> Option<String> {
         let step = self.step.max(self.states);
         let limit = self.limit.filter(|limit| self.written + self.states + step > *limit)?;
@@ -61,15 +60,15 @@ impl Wear {
         self.written = self.written(counter);
     }
 
-    /// Whether to wait for the update under way, because its bytes may exceed the limit. True often enough to measure a whole step
-    /// before that.
+    /// Whether to wait for the update under way, because its bytes may exceed the limit. True early enough to measure a
+    /// whole step before.
     pub(crate) fn has_to_be_exact(&self, counter: u64) -> bool {
         let written = self.written(counter);
         let step = written - self.written + self.states;
         self.limit.is_some_and(|limit| written + 4 * step > limit)
     }
 
-    /// Takes a step into account. Reason to stop, if another one like it would be too much.
+    /// Takes a step into account. Reason to stop, if another one like it would exceed the limit.
     pub(crate) fn step(&mut self, counter: u64) -> Option<String> {
         let written = self.written(counter);
         (self.step, self.written) = (written - self.written, written);
@@ -82,7 +81,7 @@ impl Wear {
     }
 }
 
-/// Bytes that a run has written according to its journal, and those of its last step.
+/// Bytes written according to the journal, and those of its last step.
 fn told_in(run: &Path) -> anyhow::Result<[u64; 2]> {
     let path = run.join(journal::FILE);
     let [mut written, mut step] = [0; 2];
@@ -96,6 +95,7 @@ fn told_in(run: &Path) -> anyhow::Result<[u64; 2]> {
         }
         Ok(())
     };
+
     match read() {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(error).with_context(|| format!("reading {}", path.display()))
@@ -114,10 +114,9 @@ mod tests {
         Wear::open(run, Some(limit), 7, states).expect("no journal, or one that can be read")
     }
 
-    /// Takes steps that write `blocks` and the states, which are written after the step that they are of, until one would be too
-    /// much; how many, and the bytes in all.
+    /// Takes steps that write `blocks` and, after each step, its states, until one would be too much; returns their
+    /// number and bytes.
     fn steps_until_it_stops(mut wear: Wear, [blocks, states]: [u64; 2], late: u64) -> (u64, u64) {
-        // The counter, and bytes of the update under way.
         let (mut counter, mut under_way) = (7 + states, 0);
         wear.begin(counter);
         for step in 1.. {

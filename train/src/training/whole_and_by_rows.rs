@@ -1,4 +1,4 @@
-//! An embedding that comes by rows, compared with the same embedding that comes as a whole: the same bits.
+//! An embedding by rows has the bits of the same embedding as a whole.
 
 use std::fs;
 
@@ -35,7 +35,7 @@ pub(super) fn config(settings: &[&str]) -> Config {
     Config::from_text(text, "a tiny run", &settings).expect("valid")
 }
 
-/// Rows of other tokens in every step, a few of them in many.
+/// Other rows in every step, a few of them in many.
 pub(super) fn micro_batch(step: u64, n: u64) -> MicroBatch {
     let token = |at: u64| {
         let drawn = (step * 31 + n * 17 + at).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -65,7 +65,6 @@ impl Training {
         Self::begin(config, by_rows, Optimizer::placed(config, &FlexDevice), gpt)
     }
 
-    /// The bits of loss and norm.
     fn step(mut self, step: u64, is_withheld: bool) -> (Self, [u32; 2]) {
         let count = self.config.train.accumulate as u64;
         let data = StepData { step, micro_batches: (0..count).map(|n| micro_batch(step, n)).collect() };
@@ -76,6 +75,7 @@ impl Training {
         let mut exchange = Exchange::choose(&RanksSection::default(), false, &ranks);
         let pass = Pass { learner: &self.learner, data: &data, host, owners: &owners, passes };
         let (grads, report) = exchange.sum(pass, &mut ranks).expect("no failure");
+
         if is_withheld {
             self.optimizer.withhold();
         } else {
@@ -117,16 +117,13 @@ fn files(folder: &TempDir) -> Vec<Vec<u8>> {
     [WEIGHTS, MOMENTS, STATE].map(|file| fs::read(folder.path().join(file)).expect("it was saved")).into()
 }
 
-/// Outcome of a run.
 struct Trained {
-    /// Bits of each step's loss and norm.
     steps: Vec<[u32; 2]>,
     evaluation: u64,
-    /// Files of the checkpoints in the middle and at the end.
     saved: [Vec<Vec<u8>>; 2],
 }
 
-/// 24 steps, one of them withheld, with an evaluation and a resume among them.
+/// 24 steps with a skipped one, an evaluation and a resume.
 fn trained(settings: &[&str], by_rows: bool) -> Trained {
     let config = config(settings);
     let mut training = Training::new(&config, by_rows);
@@ -159,6 +156,7 @@ fn an_embedding_that_comes_by_rows_ends_with_the_bits_of_one_that_comes_as_a_who
         &["train.optimizer=sgd", "train.accumulate=2", bf16],
         &["train.optimizer=muon", "train.accumulate=2", "model.embd_pdrop=0.2"],
     ];
+
     for &settings in suite::first(3, &cases) {
         let [whole, by_rows] = [false, true].map(|by_rows| trained(settings, by_rows));
         assert_eq!(by_rows.steps, whole.steps, "{settings:?}");

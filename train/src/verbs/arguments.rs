@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 
+use burn::tensor::backend::Backend;
 use clap::builder::RangedU64ValueParser;
-use models::Sampling;
+use models::{Gpt, Lookup, Sampling};
 use runs::checkpoint::Which;
 use runs::config::MOST_NEW_TOKENS;
 use runs::device::DeviceChoice;
-use runs::{Trained, Wanted};
+use runs::{TextGenerator, Trained, Wanted};
+use tokenizer::Tokenizer;
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct ConfigArgs {
@@ -69,14 +71,24 @@ pub(crate) struct SamplingArgs {
     seed: u64,
     /// Stop string: the text ends before it; may be repeated.
     #[arg(long, value_name = "TEXT")]
-    pub(crate) stop: Vec<String>,
+    stop: Vec<String>,
     /// New tokens at most.
     #[arg(long, default_value_t = 128, value_parser = RangedU64ValueParser::<usize>::new().range(..=MOST_NEW_TOKENS))]
-    pub(crate) max_new_tokens: usize,
+    max_new_tokens: usize,
 }
 
 impl SamplingArgs {
-    pub(crate) fn sampling(&self) -> Sampling {
+    pub(crate) fn generator<'a, B: Backend>(
+        &'a self,
+        gpt: &'a Gpt<B>,
+        tokenizer: &'a Tokenizer,
+        lookup: Option<&'a dyn Lookup>,
+    ) -> TextGenerator<'a, B> {
+        let (sampling, max_new_tokens) = (self.sampling(), self.max_new_tokens);
+        TextGenerator { gpt, tokenizer, sampling, max_new_tokens, stop: &self.stop, lookup }
+    }
+
+    fn sampling(&self) -> Sampling {
         Sampling {
             temperature: self.temperature,
             top_k: self.top_k,

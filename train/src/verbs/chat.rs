@@ -49,14 +49,7 @@ impl Work for Conversation<'_> {
         let gpt = trained.for_inference::<Offload<I>>(device)?;
         let indexes = trained.indexes(|warning| eprintln!("{warning}"));
         let lookup = indexes.as_ref().map(|indexes| indexes as &dyn Lookup);
-        let speaker = TextGenerator {
-            gpt: &gpt,
-            tokenizer: &trained.tokenizer,
-            sampling: args.sampling.sampling(),
-            max_new_tokens: args.sampling.max_new_tokens,
-            stop: &args.sampling.stop,
-            lookup,
-        };
+        let speaker = args.sampling.generator(&gpt, &trained.tokenizer, lookup);
 
         let mut out = std::io::stdout();
         let mut history = History::new(args.system.as_deref());
@@ -97,7 +90,6 @@ impl Work for Conversation<'_> {
 /// The part of a conversation that still fits, instructions first.
 struct History {
     messages: Vec<Message>,
-    /// First messages that are never forgotten.
     kept: usize,
 }
 
@@ -107,8 +99,8 @@ impl History {
         Self { kept: messages.len(), messages }
     }
 
-    /// Prints an answer until `silenced` is set, and adds both to the history. A question that cannot be answered is
-    /// dropped.
+    /// Prints an answer until `silenced` is set, and adds question and answer to the history. Drops a question that
+    /// cannot be answered.
     fn answer<B: Backend>(
         &mut self,
         question: &str,

@@ -41,7 +41,7 @@ impl Work for Evaluating {
         let indexes = self.trained.indexes(|warning| eprintln!("{warning}"));
         let Trained { data, checkpoint, config, tokenizer, .. } = self.trained;
         let folder = data.unwrap_or_else(|| temporary.path().to_owned());
-        // Never set: the first signal ends the process, which leaves nothing half done.
+        // Never set: the first signal ends the process.
         let never = AtomicBool::new(false);
         let data = Data { indexes, ..Data::new(tokenizer, &config, &folder, &never)? };
         let looked_up = data.indexes.as_ref();

@@ -72,15 +72,18 @@ impl Work for Exporting<'_> {
             Type::Bf16 => Stored::Bf16,
             Type::F16 => Stored::F16,
         };
+
         if args.layout == Names::HuggingFace {
-            // First, so that a shape that cannot be expressed leaves no empty folder.
+            // First, so that a refused shape leaves no empty folder.
             weights::config_to_hugging_face(gpt.config()).map_err(|error| BadInput(error.to_string()))?;
         }
+
         std::fs::create_dir_all(&args.out).with_context(|| format!("making {}", args.out.display()))?;
         match args.layout {
             Names::HuggingFace => weights::save_pretrained(&gpt, &args.out, stored)?,
             Names::Native => weights::save(&gpt, &args.out.join(WEIGHTS), Layout::Native, stored)?,
         }
+
         trained.tokenizer.save(&args.out)?;
         if args.layout == Names::HuggingFace {
             describe_control_tokens(&args.out, &trained.tokenizer)?;
@@ -90,7 +93,7 @@ impl Work for Exporting<'_> {
     }
 }
 
-/// Writes the ids that open a text and end an answer into the files where `transformers` looks for them.
+/// Writes the ids that open a text and end an answer into the files that `transformers` reads.
 fn describe_control_tokens(folder: &Path, tokenizer: &Tokenizer) -> anyhow::Result<()> {
     let (bos, eos) = (tokenizer.bos(), tokenizer.eos());
     let mut description = Description::read(folder.join("config.json"))?;
@@ -114,8 +117,7 @@ fn describe_control_tokens(folder: &Path, tokenizer: &Tokenizer) -> anyhow::Resu
     words.write()
 }
 
-/// A post-processor that opens each text with the token `text`, as this trainer does. Chat templates open conversations
-/// themselves.
+/// A post-processor that opens each text with the token `text`. Chat templates open conversations themselves.
 fn opening_with(text: &str, id: u32) -> Value {
     let token = json!({ "SpecialToken": { "id": text, "type_id": 0 } });
     let sequence = |name: &str| json!({ "Sequence": { "id": name, "type_id": 0 } });

@@ -76,6 +76,7 @@ pub(crate) fn build(args: &Build) -> anyhow::Result<()> {
     let Budget::Bytes(memory) = args.memory else {
         return Err(BadInput("--memory is a number of bytes, such as 512MiB".to_owned()).into());
     };
+
     let build = IndexBuild {
         set: args.set.clone(),
         split: args.split.into(),
@@ -84,6 +85,7 @@ pub(crate) fn build(args: &Build) -> anyhow::Result<()> {
         chunk_tokens: None,
         threads: args.threads.map_or_else(cores, NonZeroUsize::get),
     };
+
     let stop = interrupt::flag("stopping; the same command resumes")?;
     let (manifest, reused) = build_index(&build, &stop)?;
     if reused > 0 {

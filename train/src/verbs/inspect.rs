@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     } else {
         return Err(neither(path).into());
     };
-    // Loaded after the checksum check, so that a flipped bit is reported as damage and not as a wrong key.
+    // After the checksums, so that a flipped bit is damage and not a wrong key.
     let config = Config::load(&path.join(CONFIG).to_string_lossy(), &[])?;
     let parameters = Footprint::of(&config.model)?.parameters;
     let damaged = checkpoints.iter().filter(|(_, verified)| verified.is_err()).count();
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The checkpoint `path`, if its bytes are undamaged and it has the tensors that a resume needs.
+/// The checkpoint `path`, if undamaged and with the tensors that a resume needs.
 fn whole(path: &Path) -> anyhow::Result<Verified> {
     let verified = Checkpoints::open(path)?;
     training::check(path).with_context(|| format!("the checkpoint {} cannot be used", path.display()))?;

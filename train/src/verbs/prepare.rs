@@ -83,6 +83,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         last = progress;
         bar.set(progress);
     });
+
     bar.clear();
     match outcome? {
         Outcome::AlreadyThere(manifest) => {

@@ -77,17 +77,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Ending> {
     if args.tui && !(stdin().is_terminal() && stdout().is_terminal()) {
         return Err(BadInput("--tui needs a terminal; leave it out for plain lines".to_owned()).into());
     }
+
     if !args.dry_run
         && let Some(ended) = ranks::launch(&args.ranks, || args.find(args.out.as_deref()))?
     {
         return Ok(ended);
     }
+
     let stop = interrupt::flag("stopping after this step")?;
     let ranks = Ranks::open()?;
     interrupt::hear_launcher(&stop)?;
     if args.tui && !ranks.is_alone() {
         return Err(BadInput("--tui is for one process; leave it out for plain lines".to_owned()).into());
     }
+
     let training = Training::find(args, ranks, stop)?;
     let (place, shared) = (training.ranks.local().1, training.shared[1]);
     let mut setup = Setup::from(&training.directory.config).among(place, shared);
@@ -125,18 +128,22 @@ impl Work for Training<'_> {
             planned = Some(make_plan::<I>(args, &mut directory, device, place, shared)?);
             Ok(directory.config.to_json().into_bytes())
         })?;
+
         if args.dry_run {
             ranks.end();
             return Ok(Ending::Done);
         }
+
         if !ranks.leads() {
             let text = String::from_utf8(config).context("reading rank 0's configuration")?;
             directory.config = Config::from_text(&text, "rank 0's configuration", &[])?;
         }
-        // Measuring the machine moves bytes, too, and a varying number of them.
+
+        // Measuring the machine moves bytes, too.
         let surveyed = stats::<I>(device);
         let lost_ranks = LostRanks::default();
         let mut part = Part { args, directory, planned, surveyed, stop, lost_ranks };
+
         loop {
             match part.attempt::<I>(ranks, device, place) {
                 Ok(ending) => return Ok(ending),
@@ -146,8 +153,7 @@ impl Work for Training<'_> {
     }
 }
 
-/// Ranks of the run, and those on this host. A dry run is a single process and plans for the ranks that would be
-/// started.
+/// Ranks of the run, and those on this host. A dry run is a single process that plans for all ranks.
 fn sharing(args: &Args, ranks: &Ranks) -> anyhow::Result<[usize; 2]> {
     Ok(match args.ranks.ranks {
         Some(asked) if args.dry_run => [asked, args.ranks.most_on_a_host(asked)?],
@@ -167,13 +173,15 @@ fn make_plan<I: Offloadable>(
     let RunDirectory { config, path, .. } = &*directory;
     let machine = survey::<I>(device, place, config, path, shared, Measuring::IfUnknown)?;
     directory.config = plan::placed(&directory.config, &footprint, &machine);
-    // With weights from another run comes its vocabulary, which is not loaded yet.
+
+    // With another run's weights comes its vocabulary, which is not loaded yet.
     let data = if directory.pretrained.is_none() { epoch(&directory.config)? } else { None };
     let plan = Plan::new(&directory.config, &footprint, &machine).over(data);
     eprintln!("{plan}");
     if args.dry_run && args.json {
         println!("{}", serde_json::to_string_pretty(&plan)?);
     }
+
     match refuse(&plan) {
         Err(reasons) if computes_nothing() => eprintln!("{reasons:#}\nnothing is computed, so it goes on"),
         refusal => refusal?,
@@ -190,7 +198,6 @@ pub(super) fn refuse(plan: &Plan) -> anyhow::Result<()> {
     Err(BadInput(format!("this run cannot work here:\n  {}", refusals.join("\n  "))).into())
 }
 
-/// The command that resumes an interrupted run, quoted for a shell.
 fn resume_command(run: &Path, device: DeviceChoice, ranks: &RankArgs) -> String {
     let device = (device != DeviceChoice::default()).then(|| ("--device", device.to_string()));
     let run = ("--resume", run.display().to_string());

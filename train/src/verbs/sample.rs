@@ -21,7 +21,6 @@ use super::{CheckpointArgs, SamplingArgs};
 
 const MOST_TEXTS: u64 = 100_000;
 
-/// The most bytes of a prompt's file.
 const MOST_PROMPT_BYTES: u64 = 16 << 20;
 
 #[derive(Debug, clap::Args)]
@@ -63,22 +62,14 @@ impl Work for SampleTexts<'_> {
         let gpt = trained.for_inference::<Offload<I>>(device)?;
         let indexes = trained.indexes(|warning| eprintln!("{warning}"));
         let lookup = indexes.as_ref().map(|indexes| indexes as &dyn Lookup);
-        let base = args.sampling.sampling();
-        let speaker = |sampling| TextGenerator {
-            gpt: &gpt,
-            tokenizer: &trained.tokenizer,
-            sampling,
-            max_new_tokens: args.sampling.max_new_tokens,
-            stop: &args.sampling.stop,
-            lookup,
-        };
+        let speaker = args.sampling.generator(&gpt, &trained.tokenizer, lookup);
 
         let mut prompts = Vec::new();
         let begin =
             if args.prompt.is_empty() && args.question.is_empty() { &[String::new()][..] } else { &[] };
         for text in args.prompt.iter().chain(begin) {
             let text = prompt(text)?;
-            prompts.push(Prompt { ids: speaker(base).opening(&text)?, text, between: "" });
+            prompts.push(Prompt { ids: speaker.opening(&text)?, text, between: "" });
         }
         for question in &args.question {
             let message = Message::new(Role::User, question.clone());
@@ -89,12 +80,13 @@ impl Work for SampleTexts<'_> {
         let texts: Vec<&Prompt> =
             prompts.iter().flat_map(|prompt| iter::repeat_n(prompt, args.count)).collect();
         if let ([only], false) = (texts.as_slice(), args.json) {
-            return stream_one(&speaker(base), only);
+            return stream_one(&speaker, only);
         }
 
         for (n, texts) in texts.chunks(TEXTS_AT_ONCE).enumerate() {
-            let speaker = speaker(Sampling { seed: base.seed.wrapping_add(n as u64), ..base });
-            together(&speaker, texts, args.json)?;
+            let sampling =
+                Sampling { seed: speaker.sampling.seed.wrapping_add(n as u64), ..speaker.sampling };
+            together(&TextGenerator { sampling, ..speaker }, texts, args.json)?;
         }
         Ok(())
     }

@@ -66,6 +66,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             learn_bpe(&args.input, &training, &stop)?
         }
     };
+
     tokenizer.save(&args.out)?;
     println!("{}: {} of {} ids", args.out.display(), tokenizer.kind(), tokenizer.vocab_size());
     if args.kind == Kind::Bpe && (tokenizer.vocab_size() as usize) < args.vocab_size {
@@ -74,7 +75,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Shards are useless without their tokenizer, so an existing one is not replaced.
+/// An existing tokenizer stays: shards are useless without it.
 fn refuse_to_overwrite(out: &Path) -> anyhow::Result<()> {
     let there = out.join("tokenizer.json");
     if there.exists() {

@@ -1,4 +1,4 @@
-//! Memory budgets: they change no number, and an impossible one gives a plain error.
+//! Memory budgets change no number, and an impossible one gives a plain error.
 
 use crate::program::{assert_code, last_words, stderr};
 use crate::tiny::{TIGHT, Tiny, bits};
@@ -17,6 +17,7 @@ fn a_tight_budget_changes_no_bit_of_any_loss_or_weight() {
         &["train.optimizer=sgd", "train.recompute=1"],
     ];
     let tiny = Tiny::new();
+
     for (n, settings) in suite::first(3, &cases).iter().enumerate() {
         let unlimited = tiny.run(&format!("unlimited-{n}"), settings);
         let tight = tiny.run(&format!("tight-{n}"), &[*settings, &[TIGHT]].concat());
@@ -63,7 +64,7 @@ fn a_budget_below_one_operation_ends_with_its_sizes() {
     assert!(!tiny.join("run/summary.json").exists());
 }
 
-/// A trained model, since the plan of a run would refuse these budgets first; see `plan`.
+/// A trained model, since a run's plan would refuse these budgets first.
 #[test]
 fn a_full_host_ends_with_its_sizes() {
     let tiny = Tiny::trained(&[]);

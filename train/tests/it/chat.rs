@@ -30,7 +30,6 @@ fn questions_from_a_pipe_are_answered_line_by_line() {
 
 #[test]
 fn clear_forgets_and_quit_ends() {
-    // Trained long enough that earlier turns matter.
     let tiny = Tiny::trained(&["train.steps=100", "train.lr=0.01"]);
     let alone = &answers(&talk(&tiny, "What is 2 plus 2?\n"))[0];
     let after = |first: &str| answers(&talk(&tiny, &format!("{first}\nWhat is 2 plus 2?\n")))[1].clone();
@@ -69,6 +68,7 @@ fn instructions_precede_each_conversation() {
     let with_instructions = |system: &str, lines: &str| {
         answers(&train_with_input(tiny.path(), &[&GREEDY[..], &["--system", system]].concat(), lines))
     };
+
     let alone = answers(&talk(&tiny, question));
     let system =
         (0..30).map(|n| format!("Count to {n}.")).find(|system| with_instructions(system, question) != alone);
@@ -77,6 +77,7 @@ fn instructions_precede_each_conversation() {
     let lines = format!("{question}/clear\n{question}What day comes after Monday?\n{}", question.repeat(4));
     let said = with_instructions(&system, &lines);
     assert_eq!((said.len(), &said[0], &said[1]), (7, answer, answer), "they stay when the rest is forgotten");
+
     let long =
         train_with_input(tiny.path(), &[&GREEDY[..], &["--system", &"Wait. ".repeat(20)]].concat(), question);
     assert_code(&long, 2);

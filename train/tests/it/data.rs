@@ -1,4 +1,4 @@
-//! The user's own data: shards of other programs, and chat records of which one is bad.
+//! The user's own data: shards of other programs, and chat records with a bad one.
 
 use std::fs;
 

@@ -24,16 +24,19 @@ fn a_failed_save_leaves_training_and_earlier_checkpoints_intact() {
     // In blocks of 512 or 1024 bytes; both are less than the weights.
     let output = shell(&tiny, &format!("ulimit -f 600; exec {PROGRAM} {MORE} --set checkpoint.every=2"));
     assert_code(&output, 1);
+
     let said = stderr(&output);
     for step in [4, 6] {
         let message = format!("step {step}: no checkpoint was saved: saving step {step} as run/checkpoints/");
         assert!(said.contains(&message), "{message:?} is not in\n{said}");
     }
+
     assert!(said.contains("; training continues"), "{said}");
     assert!(said.contains("make room or keep fewer checkpoints"), "{said}");
     let end = "train: the run ends without a checkpoint of its last step: step 6: ";
     assert!(last_words(&output, tiny.path()).starts_with(end), "{said}");
     assert_eq!(tiny.records("run", "step").len(), 6);
+
     let failed: Vec<_> =
         tiny.records("run", "checkpoint").into_iter().filter(|record| record["error"].is_string()).collect();
     assert_eq!(failed.len(), 2);
@@ -50,16 +53,19 @@ fn a_full_disk_leaves_training_and_earlier_checkpoints_intact() {
     if !can_mount(tiny.path(), mount) {
         return;
     }
-    // A checkpoint is 3 MiB: two fit, the third does not. The file system ends with its process.
+
+    // A checkpoint is 3 MiB: two fit, the third does not.
     let begin = format!("{PROGRAM} {FRESH} --set train.steps=3 2>/dev/null || exit 90");
     let go_on = format!("{PROGRAM} {MORE} --set checkpoint.every=1 --set checkpoint.keep_last=9; code=$?");
     let check = format!("{PROGRAM} inspect run > inspected");
     let script = format!("{mount}; {begin}; {go_on}; {check}; exit $code");
     let output = with_own_mounts(tiny.path(), &script).output().expect("a shell");
     assert_code(&output, 1);
+
     let said = stderr(&output);
     assert!(said.contains("step 5: no checkpoint was saved: saving step 5 in "), "{said}");
     assert!(said.contains("Nothing was written; make room"), "{said}");
+
     let end = "train: the run ends without a checkpoint of its last step: step 6: ";
     assert!(last_words(&output, tiny.path()).starts_with(end), "{said}");
     let inspected = fs::read_to_string(tiny.join("inspected")).expect("reading");

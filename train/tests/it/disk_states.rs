@@ -1,4 +1,4 @@
-//! States of a host optimizer on the disk: the same numbers, and the bytes that the plan predicts.
+//! States of a host optimizer on the disk: the same numbers, and the planned bytes.
 
 use std::fs;
 use std::process::Output;
@@ -17,7 +17,6 @@ const NARROW: &str = "model.compute=bf16";
 const DISK: [&str; 2] = ["memory.disk=drive", "memory.disk_budget=64MiB"];
 const STEPS: u64 = 4;
 
-/// Parameters of the matrices of one block, and of the largest matrix.
 const BLOCK: u64 = 4 * 128 * 128 + 2 * 128 * 512;
 const LARGEST: u64 = 128 * 512;
 
@@ -34,7 +33,7 @@ fn plan(tiny: &Tiny, settings: &[&str]) -> Value {
 }
 
 /// A host budget for all states but one block's, with `bytes` per parameter, and for two of the three chunks in flight.
-/// So a second block has to go to the disk to make room for the third chunk.
+/// So a second block goes to the disk to make room for the third chunk.
 pub(crate) fn short(tiny: &Tiny, settings: &[&str], bytes: u64) -> String {
     let all = number(&plan(tiny, settings)["optimizer_host_bytes"]);
     format!("memory.host_budget={}B", all - bytes * BLOCK + 2 * (bytes * LARGEST + 4096))
@@ -52,6 +51,7 @@ fn states_on_the_disk_give_the_bits_of_states_in_memory_in_every_format() {
     ];
     let tiny = Tiny::new();
     fs::create_dir(tiny.join("drive")).expect("a folder");
+
     for (n, &(bytes, settings)) in suite::first(2, &cases).iter().enumerate() {
         let settings = [settings, &[HOST, TWO]].concat();
         let host = short(&tiny, &settings, bytes);
@@ -67,10 +67,10 @@ fn states_on_the_disk_give_the_bits_of_states_in_memory_in_every_format() {
         assert_success(&output);
         let summary = json(&output);
         assert_eq!(bits(&summary), bits(&roomy), "{settings:?}");
-        // Each state is written once before the first step, and read once for the checkpoint.
+        // Each state is written before the first step, and read for the checkpoint.
         let (written, read) = (number(&summary["bytes_to_disk"]), number(&summary["bytes_from_disk"]));
         assert_eq!(written, (1 + STEPS) * state, "{settings:?}");
-        // For 8-bit moments the checkpoint also reads the bases of both, and masters for the first tiles.
+        // 8-bit moments add the bases of both, and masters for the first tiles.
         let bases = if bytes == 4 { 12 * 4096 } else { 0 };
         let tiles = if settings.contains(&"memory.stream=int8") { 2 * 4 * BLOCK } else { 0 };
         assert_eq!(read, (STEPS + 1) * state + bases + tiles, "{settings:?}");
@@ -93,19 +93,22 @@ fn a_host_budget_below_the_f32_state_trains_and_is_respected() {
     let settings = [HOST, TWO];
     let all = plan(&tiny, &settings);
     let (own, parameters) = (number(&all["optimizer_host_bytes"]), number(&all["parameters"]));
+
     // Room for new weights and three of the largest matrices in flight, and for no block's state.
     let budget = own - 2 * 12 * BLOCK + (3 * 12 + 4) * LARGEST + 3 * 4096;
     assert!(budget < 12 * parameters, "{budget} of {parameters} parameters");
+
     let host = format!("memory.host_budget={budget}B");
     let refused = tiny.attempt("refused", &[&settings[..], &[&host]].concat());
     assert_code(&refused, 2);
     assert!(stderr(&refused).contains("of host memory are needed"), "{}", stderr(&refused));
+
     let roomy = tiny.run("roomy", &settings);
     let summary = tiny.run("below", &[&settings[..], &[&host], &DISK].concat());
     assert_eq!(bits(&summary), bits(&roomy));
     assert!(number(&summary["peak_host_bytes"]) <= budget, "{summary:#}");
     assert_eq!(number(&summary["bytes_to_disk"]), (1 + STEPS) * 2 * 12 * BLOCK);
-    // Tensors that also spill to the disk change no bit either.
+
     let tight = tiny.run("tight", &[&settings[..], &[&host, TIGHT], &DISK].concat());
     assert_eq!(bits(&tight), bits(&roomy));
 }
@@ -180,7 +183,7 @@ fn a_resumed_run_counts_earlier_writes_and_takes_no_step_above_its_limit() {
     assert_eq!(bits(&tiny.resume("run", &["memory.max_disk_writes=null"])), whole);
 }
 
-/// The run's file on the disk. It has no name and is found among the process's open files.
+/// The run's unnamed file on the disk, found among the process's open files.
 fn file_of(process: u32, folder: &str) -> Option<fs::File> {
     let open = fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten();
     let is_it = |file: &fs::DirEntry| {
@@ -237,7 +240,7 @@ fn corrupted_disk_bytes_end_the_run_and_leave_whole_checkpoints() {
 mod gate {
     use super::*;
 
-    /// Each rank keeps the states of its own matrices in a file of its own, in the same folder.
+    /// Each rank keeps the states of its own matrices in a file in the same folder.
     #[test]
     #[ignore = "gate: starts ranks seven times"]
     fn sharded_states_on_the_disk_have_the_bits_of_one_process_and_leave_no_files() {
@@ -250,7 +253,7 @@ mod gate {
         let names = || fs::read_dir(&drive).expect("a folder").count();
         let settings = [&SHARED[..], &[HOST, "model.n_layer=4"]].concat();
         let divided = [&settings[..], &["memory.shard=true"]].concat();
-        // The memory of two ranks, reduced by less than their chunks in flight.
+        // The memory of two ranks, less than their chunks in flight.
         let roomy = number(&tiny.planned_on_two(&divided)["optimizer_host_bytes"]);
         let host = format!("memory.host_budget={}B", 2 * (roomy - (1 << 20)));
         let below = [&divided[..], &[&host], &DISK].concat();

@@ -29,26 +29,28 @@ fn a_quarter_of_the_host_memory_and_a_disk_give_the_same_bits() {
     let refused = tiny.attempt("refused", &[&SETTINGS[..], &[&host]].concat());
     assert_code(&refused, 2);
     assert!(last_words(&refused, tiny.path()).contains("of host memory are needed"), "{}", stderr(&refused));
+
     let output = tiny.attempt("run", &[&SETTINGS[..], &[&host], &DISK].concat());
     assert_success(&output);
     let summary = json(&output);
     assert_eq!(bits(&summary), whole);
+
     let said = stderr(&output);
     for part in ["disk tier", "| disk ", "were written to the disk"] {
         assert!(said.contains(part), "{part:?} is not in {said}");
     }
+
     let number = |value: &serde_json::Value| value.as_u64().expect("a number");
     let steps = tiny.records("run", "step");
     let in_steps: u64 = steps.iter().map(|step| number(&step["disk_written"])).sum();
     assert!(in_steps > 0 && in_steps <= number(&summary["bytes_to_disk"]));
     assert_eq!(fs::read_dir(tiny.join("drive")).expect("a folder").count(), 0);
-    // Resumes with enough memory and no disk.
+
     let settings = ["train.steps=8", "memory.host_budget=auto", "memory.disk=null"];
     let resumed = bits(&tiny.resume("run", &settings));
     assert_eq!(bits(&tiny.resume("roomy", &["train.steps=8"])), resumed);
 }
 
-/// The optimizer's host memory never goes to the disk: spilled tensors make room for it.
 #[test]
 fn tensors_go_to_the_disk_to_make_room_for_a_host_optimizer() {
     let tiny = Tiny::new();
@@ -105,7 +107,7 @@ fn an_absent_or_small_disk_is_an_error_before_the_first_step() {
     }
 }
 
-/// A plan takes no space: it must also work while its run uses the disk.
+/// It must also work while its run uses the disk.
 #[test]
 fn a_plan_counts_a_disk_without_writing_to_it() {
     let tiny = Tiny::new();
@@ -119,19 +121,21 @@ fn a_plan_counts_a_disk_without_writing_to_it() {
     };
     let here = plan("memory.disk_budget=90%", &["--device", "cpu"]);
     assert_success(&here);
+
     let number = |value: &serde_json::Value| value.as_u64().expect("a number");
     let taken = number(&json(&here)["machine"]["disk_budget"]);
     assert!(taken > free / 2 && number(&json(&here)["sinks"]) > 0, "{taken} of {free}");
+
     let most = format!("memory.disk_budget={}B", free * 2);
     let above = plan(&most, &["--device", "cpu"]);
     assert_code(&above, 2);
     assert!(stderr(&above).contains("are free at drive"), "{}", stderr(&above));
+
     let elsewhere = plan("memory.disk_budget=90%", &["--on", "1GiB,1GiB"]);
     assert_code(&elsewhere, 2);
     assert!(stderr(&elsewhere).contains("give it in bytes"), "{}", stderr(&elsewhere));
 }
 
-/// The file has no name, so the system frees its space with the process.
 #[test]
 fn a_killed_run_leaves_nothing_on_the_disk() {
     let tiny = Tiny::new();
@@ -165,8 +169,8 @@ fn run_on_a_small_disk(command: &Command, mib: u32, script: &str) -> Option<Outp
     Some(shell.output().expect("it starts"))
 }
 
-/// Kills a run in the middle of its steps. Prints the free blocks on its disk before, during and after it, and the
-/// number of names left there. Waits, since the kernel may have to end a transfer.
+/// Kills a run amid its steps. Prints the free blocks on its disk before, during and after, and the number of names
+/// left. Waits, since the kernel may have to end a transfer.
 const KILLED: &str = "free() { stat -f -c %f drive; }; \
     before=$(free); \
     \"$@\" >/dev/null 2>said & run=$!; \
@@ -218,9 +222,11 @@ fn a_full_disk_is_refused_at_the_start_and_one_that_fills_up_later_does_no_harm(
     let refused = tiny.command("refused", &settings("memory.disk_budget=64MiB"));
     let Some(refused) = run_on_a_small_disk(&refused, 24, "exec \"$@\"") else { return };
     assert_code(&refused, 1);
+
     let error = last_words(&refused, tiny.path());
     assert!(error.contains("taking 64.00 MiB on the disk at DIR/drive failed"), "{error}");
     assert!(!tiny.join("refused").exists());
+
     let fill = "\"$@\" & run=$!; \
                 until grep -q disk_written run/metrics.jsonl; do sleep 0.01; done; \
                 head -c 32M /dev/zero > drive/filler && exit 99; \

@@ -22,13 +22,16 @@ fn a_diverged_run_skips_updates_and_stops_with_finite_weights() {
     let output = tiny.attempt("run", &ABSURD);
     assert_code(&output, 4);
     assert_eq!(json(&output)["outcome"], "diverged");
+
     let withheld = tiny.records("run", "withheld");
     let steps: Vec<_> = withheld.iter().map(|record| record["step"].as_u64().expect("a step")).collect();
     assert_eq!(steps, [2, 3, 4]);
+
     for step in steps {
         let named = format!("step {step}: loss ");
         assert!(stderr(&output).contains(&named), "{named:?} is not in\n{}", stderr(&output));
     }
+
     assert_eq!(tiny.whole_checkpoints("run"), [4]);
     let bytes = fs::read(tiny.join("run/checkpoints/step-00000004/model.safetensors")).expect("reading");
     for (name, tensor) in SafeTensors::deserialize(&bytes).expect("tensors").tensors() {

@@ -68,7 +68,7 @@ fn a_diverging_step_is_skipped_although_tiles_cannot_hold_nan() {
     tiny.whole_checkpoints("run");
 }
 
-/// Matrices of a thousand tiles and more, so that scales and rounding of sizes are negligible.
+/// A thousand tiles and more, so that scales and rounding are negligible.
 const WIDE: [&str; 10] = [
     HOST,
     NARROW,
@@ -82,12 +82,11 @@ const WIDE: [&str; 10] = [
     "eval.questions=[]",
 ];
 const MATRICES: u64 = 6 * 12 * 512 * 512;
-/// Parameters of the embedding, and of the head, in bf16.
 const EMBEDDING: u64 = 264 * 512;
 /// The most bytes of embedding rows that a step of fifteen tokens names.
 const ROWS: u64 = 4 * 15 * 512;
 
-/// 33/32 bytes of gradient out, and as much of weights in for each of the forward and the backward pass.
+/// 33/32 bytes of gradient out, and as much of weights in for each pass.
 #[test]
 fn a_step_moves_little_more_than_three_bytes_per_parameter() {
     let tiny = Tiny::new();

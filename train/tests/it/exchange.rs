@@ -15,7 +15,6 @@ fn loss(tiny: &Tiny, out: &str) -> Value {
     json(&output)["loss"].clone()
 }
 
-/// Splits a published folder's weights into two files and an index.
 fn divide(published: &Path) {
     let whole = published.join("model.safetensors");
     let bytes = fs::read(&whole).expect("reading");
@@ -39,7 +38,7 @@ fn an_exported_model_comes_back_with_the_same_loss_and_learns_on() {
         serde_json::from_slice(&fs::read(tiny.join("published/config.json")).expect("reading"))
             .expect("JSON");
     assert_eq!((&described["model_type"], &described["n_embd"]), (&"gpt2".into(), &64.into()));
-    // After the 256 bytes come the control tokens: the last ends an answer, the first begins a document.
+    // Control tokens follow the 256 bytes: the last ends an answer, the first begins a document.
     assert_eq!((&described["bos_token_id"], &described["eos_token_id"]), (&256.into(), &260.into()));
     let generation = fs::read(tiny.join("published/generation_config.json")).expect("reading");
     let generation: Value = serde_json::from_slice(&generation).expect("JSON");
@@ -85,7 +84,6 @@ fn the_native_layout_exports_and_imports_any_shape() {
     let half = SafeTensors::deserialize(&half).expect("tensors");
     assert!(half.tensors().iter().all(|(_, tensor)| tensor.dtype() == Dtype::BF16));
 
-    // Imports a shape again that Hugging Face has no name for.
     let import = ["import", "--config", "tiny.json", "--from"];
     for (from, out) in [("same", "again"), ("half", "rounded"), ("run/checkpoints/step-00000004", "taken")] {
         assert_success(&tiny.train(&[&import[..], &[from, "--out", out]].concat()));

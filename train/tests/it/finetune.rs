@@ -1,4 +1,4 @@
-//! `train --from`: a new run that begins with another run's weights and vocabulary.
+//! `train --from`: a new run begins with another run's weights and vocabulary.
 
 use std::fmt::Write;
 use std::fs;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::program::{assert_code, assert_success, json, last_words, stderr, stdout, write_text};
 use crate::tiny::Tiny;
 
-/// A run with a shape that Hugging Face knows, and exactly one id for each byte.
+/// A shape that Hugging Face knows, and exactly one id for each byte.
 const BASE: [&str; 5] = [
     r#"model={"preset":"gpt2","n_layer":1,"n_head":2,"n_embd":64,"n_positions":64,"vocab_size":256}"#,
     "tokenizer.chat=false",
@@ -54,7 +54,7 @@ fn answer(tiny: &Tiny, run: &str) -> String {
     stdout(&output)
 }
 
-/// A run `tuned` of a model pretrained on text and then trained on conversations.
+/// A run `tuned`: pretrained on text, then trained on conversations.
 pub(crate) fn assistant() -> (Tiny, Output) {
     let tiny = pretrained();
     write_conversations(&tiny);
@@ -77,7 +77,6 @@ fn a_pretrained_model_is_trained_on_conversations_and_exported() {
     let began = &tiny.records("tuned", "start")[0]["began_with"];
     assert!(began.as_str().expect("a path").contains("base/checkpoints/step-00000004"), "{began}");
 
-    // The new run needs no file of the old one.
     fs::remove_dir_all(tiny.join("base")).expect("removing");
     assert_eq!(tiny.resume("tuned", &["train.steps=7"])["steps"], 7);
 
@@ -141,20 +140,23 @@ fn a_plain_model_can_gain_an_index_but_not_lose_one() {
         assert_success(&output);
         (stderr(&output), tiny.losses(out))
     };
+
     let (_, plain) = begun("plain", &[]);
     let (said, looking) = begun("looking", &["model.longest_match=true", "model.match_pdrop=0.0"]);
     assert!(said.contains("what is found counts for nothing at first"), "{said}");
     assert!(!said.contains("looked other texts up"), "{said}");
     assert_eq!(looking[0].to_bits(), plain[0].to_bits(), "the table is of zeros");
     assert_ne!(looking[2].to_bits(), plain[2].to_bits(), "and learns");
-    // A model with a table resumes and keeps it.
+
     let on = |out, settings: &[&str]| {
         let fixed = ["--from", "looking", "--out", out, "--device", "cpu", "--set", "train.steps=1"];
         tiny.train(&[&fixed[..], settings].concat())
     };
+
     assert_success(&on("on", &[]));
     let without = on("without", &["--set", "model.longest_match=false"]);
     assert_code(&without, 2);
+
     let said = last_words(&without, tiny.path());
     assert!(said.contains("which cannot be taken from it"), "{said}");
     assert!(!tiny.join("without").exists());

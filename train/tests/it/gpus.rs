@@ -1,4 +1,4 @@
-//! Several GPUs in one host, played by the stand-in for the CUDA driver: one rank on each.
+//! Several GPUs in one host, played by the stand-in for CUDA: one rank on each.
 
 use std::fs;
 use std::process::Command;
@@ -17,6 +17,7 @@ mod gate {
         if !has_mpi() {
             return;
         }
+
         let Some(installation) = installation() else { return };
         let tiny = Tiny::new();
         fs::write(tiny.join("cubecl.toml"), "[autotune]\ncache = \"local\"\nlevel = \"minimal\"\n")
@@ -31,6 +32,7 @@ mod gate {
             assert_success(&output);
             bits(&json(&output))
         };
+
         assert_eq!(trained("2"), trained("1"));
         let devices = ["1", "2", "2/ranks/1"].map(|run| tiny.records(run, "start")[0]["device"].clone());
         assert_eq!(devices, ["CUDA device 0", "CUDA device 0", "CUDA device 1"]);

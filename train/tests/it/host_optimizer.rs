@@ -1,5 +1,4 @@
-//! The optimizer on the host: equal bits on the device if both round alike, the same bits under each budget, and
-//! resumes.
+//! The optimizer on the host: the device's bits if both round alike, the same bits under each budget, and resumes.
 
 use std::fs;
 
@@ -10,7 +9,7 @@ use crate::tiny::{TIGHT, Tiny, bits};
 
 const HOST: &str = "memory.optimizer=host";
 const AUTO: &str = "memory.optimizer=auto";
-/// The host sums the norm in another order, so clipping would differ in the last digit.
+/// The host sums the norm in another order, so clipping would change last digits.
 const UNCLIPPED: &str = "train.grad_clip=null";
 const TWO: &str = "model.n_layer=2";
 const NARROW: &str = "model.compute=bf16";
@@ -204,7 +203,7 @@ fn a_diverging_step_is_skipped_on_the_host_too() {
     tiny.whole_checkpoints("run");
 }
 
-/// Each matrix is large enough to be moved, and no activation is.
+/// Matrices are large enough to be moved, and no activation is.
 const WIDE: [&str; 8] = [
     HOST,
     NARROW,
@@ -220,8 +219,7 @@ const EMBEDDING: u64 = 264 * 256;
 const ROWS: u64 = 4 * 15 * 256;
 const NARROWEST: &str = "memory.device_budget=1800KiB";
 
-/// Two bytes of gradient out, and two bytes of weight in for each of the forward and the backward pass. Of the
-/// embedding, only named rows cross the link.
+/// Two bytes of gradient out, and two of weight in for each pass. Of the embedding, only named rows cross the link.
 #[test]
 fn a_step_moves_each_gradient_out_once_and_each_weight_in_twice() {
     let tiny = Tiny::new();
@@ -230,6 +228,7 @@ fn a_step_moves_each_gradient_out_once_and_each_weight_in_twice() {
     let parameters = tight["parameters"].as_u64().expect("a number");
     let streamed = 2 * (parameters - EMBEDDING);
     let out_at_most = streamed + ROWS + 4096;
+
     for step in &tiny.records("tight", "step")[1..] {
         let bytes = |key: &str| step[key].as_u64().expect("a number");
         let (out, back) =
@@ -240,6 +239,7 @@ fn a_step_moves_each_gradient_out_once_and_each_weight_in_twice() {
     }
     let roomy = tiny.run("roomy", &settings);
     assert_eq!(bits(&roomy), bits(&tight));
+
     // The first step's weights come from no update.
     for step in &tiny.records("roomy", "step")[1..] {
         let bytes = |key: &str| step[key].as_u64().expect("a number");
@@ -248,7 +248,7 @@ fn a_step_moves_each_gradient_out_once_and_each_weight_in_twice() {
     }
 }
 
-/// The embedding's table never crosses the link: only rows do, with four bytes a number each way.
+/// Rows cross with four bytes a number each way.
 #[test]
 fn only_the_embedding_rows_that_a_batch_names_cross_the_link() {
     let tiny = Tiny::new();
@@ -262,6 +262,7 @@ fn only_the_embedding_rows_that_a_batch_names_cross_the_link() {
         [bytes("bytes_written"), bytes("bytes_read")]
     };
     let row = 4 * 256;
+
     for (n, (more, in_a_step)) in [(&[][..], 1), (&["train.accumulate=3"], 3)].into_iter().enumerate() {
         let [two, five] =
             ["ab", "abcde"].map(|letters| moved(&format!("{n}-{}", letters.len()), letters, more));
@@ -271,7 +272,7 @@ fn only_the_embedding_rows_that_a_batch_names_cross_the_link() {
     }
 }
 
-/// Batches name different numbers of rows, which are moved and planned as blocks of their own.
+/// Batches name different numbers of rows, which are blocks of their own.
 #[test]
 fn a_step_is_predicted_although_its_batch_names_other_rows() {
     let tiny = Tiny::new();
@@ -294,10 +295,11 @@ fn a_step_is_predicted_although_its_batch_names_other_rows() {
         [number("diverged"), number("foretold")]
     });
     println!("{few:?} {many:?}");
-    // A step has about forty operations. The end of an update on another thread may move one operation in the first
-    // steps.
+
+    // A step has about forty operations. The end of an update on another thread may move one of them.
     assert!(many[0].abs_diff(few[0]) <= 3, "six more steps are six times what the ones before were");
     assert!(many[1] > few[1], "operations are foretold");
+
     let rows = |steps: &str| -> Vec<u64> {
         tiny.records(steps, "step")
             .iter()
@@ -307,11 +309,11 @@ fn a_step_is_predicted_although_its_batch_names_other_rows() {
     assert!(rows("10").windows(2).any(|pair| pair[0] != pair[1]), "as many rows in each: {:?}", rows("10"));
 }
 
-/// Device bytes besides the host-stepped weights: the gradients of a block until they have left, activations, and
-/// embedding rows. The narrowest budget shows that it is no more.
+/// Device bytes besides the host-stepped weights: a block's gradients until they have left, activations, embedding
+/// rows. The narrowest budget shows that it is no more.
 const WORKING: u64 = 1800 << 10;
 
-/// Bytes per parameter on both tiers together: the device's weights, the state, and a waiting gradient.
+/// On both tiers together: the device's weights, the state, and a waiting gradient.
 #[test]
 fn each_format_holds_its_stated_bytes_per_parameter() {
     let tiny = Tiny::new();
@@ -348,7 +350,7 @@ fn each_format_holds_its_stated_bytes_per_parameter() {
 /// Host memory that no plan counts, such as the numbers of a batch.
 const SMALL_THINGS: u64 = 8 << 10;
 
-/// The plan does not count droppable copies; under a budget of the counted bytes they are dropped.
+/// Under a budget of the planned bytes, droppable copies are dropped.
 #[test]
 fn a_run_fits_in_the_host_memory_that_its_plan_counts() {
     let tiny = Tiny::new();
@@ -375,6 +377,7 @@ fn a_run_fits_in_the_host_memory_that_its_plan_counts() {
         ("compact", roomy),
         ("f32", many),
     ];
+
     for &(format, tokens) in &cases[..suite::size().pick(1, 4, 8)] {
         let state = format!("memory.optimizer_state={format}");
         let settings = [&WIDE[..], &[&state], tokens].concat();
@@ -395,8 +398,8 @@ fn a_run_fits_in_the_host_memory_that_its_plan_counts() {
 mod gate {
     use super::*;
 
-    /// With clipping, last digits differ and drift apart. Narrow states round more, and with bf16 the device has no f32
-    /// of a matrix.
+    /// With clipping, last digits drift apart. Narrow states round more, and with bf16 the device has no f32 of a
+    /// matrix.
     #[test]
     #[ignore = "gate: compares learning over 200 steps"]
     fn over_200_steps_host_losses_stay_near_the_devices_by_format() {
@@ -408,7 +411,8 @@ mod gate {
             "train.micro_batch=1",
             "eval.questions=[]",
         ];
-        // Settings of the host run only, and the largest allowed difference of losses. The embedding comes by rows.
+
+        // Settings of the host run only, and the largest allowed difference of losses.
         let wide: [(&[&str], f64); 2] = [(&[], 1e-4), (&["memory.device_blocks=1"], 1e-4)];
         let narrow: [(&[&str], f64); 2] =
             [(&["memory.optimizer_state=compact"], 5e-2), (&["memory.optimizer_state=bf16"], 2e-2)];

@@ -41,10 +41,12 @@ fn a_truncated_file_is_named_and_the_earlier_checkpoint_offered() {
         stdout(&output)
     );
     assert!(last_words(&output, tiny.path()).contains("1 of 2 checkpoints are damaged"));
+
     let resumed = tiny.train(&["--resume", "run", "--set", "train.steps=6", "--device", "cpu"]);
     assert_code(&resumed, 1);
     let said = last_words(&resumed, tiny.path());
     assert!(said.contains("run/checkpoints/step-00000002 is whole"), "{said}");
+
     let way_out = ["--resume", "run/checkpoints/step-00000002", "--device", "cpu"];
     assert_success(&tiny.train(&way_out));
     assert_success(&inspect(&tiny));

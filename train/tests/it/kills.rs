@@ -21,7 +21,7 @@ const ON_HOST: [&str; 5] = [
     "model.compute=bf16",
 ];
 
-/// A small random number generator with the same numbers on each machine.
+/// A random number generator with the same numbers on each machine.
 struct Numbers(u64);
 
 impl Numbers {
@@ -33,7 +33,7 @@ impl Numbers {
 
 /// A kill comes at most this many steps after a start.
 const STEPS_BETWEEN: u64 = 8;
-/// Additional delay of a kill, so that kills hit each part of a step, or of a start.
+/// Additional delay, so that kills hit each part of a step, or of a start.
 const MICROSECONDS: u64 = 6_000;
 
 fn begin_or_resume(tiny: &Tiny, settings: &[&str]) -> Command {
@@ -60,6 +60,7 @@ fn kill_repeatedly(settings: &[&str], usual: u64) {
     let whole = tiny.run("whole", settings);
     let mut numbers = Numbers(seed);
     let (mut finished, mut saved) = (0, 0);
+
     for kill in 1..=kills {
         // Kills depend on steps, not on the machine's speed. The first comes after a save.
         let steps = if kill == 1 { STEPS_BETWEEN } else { numbers.below(STEPS_BETWEEN) };
@@ -100,13 +101,16 @@ fn kill_repeatedly(settings: &[&str], usual: u64) {
             fs::remove_dir_all(tiny.join("run")).expect("removing");
         }
     }
+
     println!(
         "{kills} kills, {saved} of them beside a checkpoint; {finished} runs reached their end between them"
     );
     assert!(saved > 0, "no kill came after a save");
+
     let last = begin_or_resume(&tiny, settings).output().expect("the program starts");
     assert_success(&last);
     assert_eq!(bits(&json(&last)), bits(&whole));
+
     let left = fs::read_dir(tiny.join("run/checkpoints")).expect("reading").flatten();
     let partial: Vec<_> = left.filter(|entry| entry.path().extension().is_some()).collect();
     assert!(partial.is_empty(), "{partial:?} is left over");

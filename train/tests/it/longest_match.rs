@@ -10,7 +10,7 @@ use crate::tiny::{TIGHT, Tiny, bits};
 
 const LOOKS_UP: &str = "model.longest_match=true";
 
-/// Documents whose last four, in the validation part, are copies of earlier ones.
+/// The last four documents, for validation, are copies of earlier ones.
 fn with_copies(tiny: &Tiny) {
     let document = |n: usize| format!("the {n}. river rises, the {}. river falls", n * 7 % 31);
     let order = (0..90).chain([3, 100, 101, 8, 102, 103, 21, 104, 105, 5]);
@@ -65,14 +65,16 @@ fn validation_is_reported_with_and_without_copies_of_training_text() {
     let summary = tiny.run("run", &COPIES);
     let evaluated = measured(&tiny, &[]);
     assert_eq!(evaluated["loss"], summary["val_loss"]);
+
     let fresh = &evaluated["without_copies"];
     let number = |value: &Value| value.as_f64().expect("a number");
     let (copied, targets) = (number(&fresh["copied_targets"]), number(&fresh["targets"]));
+
     // Four documents of 41 to 43 tokens; the split may cut the first.
     assert!((100.0..=4.0 * 43.0).contains(&copied) && targets > copied, "{evaluated}");
-    // The rest of the text has its own loss, from which the perplexity is computed.
     assert_ne!(fresh["loss"], evaluated["loss"]);
     assert!((number(&fresh["perplexity"]).ln() - number(&fresh["loss"])).abs() < 1e-9, "{evaluated}");
+
     let output = tiny.train(&["eval", "--from", "run", "--device", "cpu"]);
     assert!(stdout(&output).contains("% in copies of indexed documents: loss"), "{}", stdout(&output));
     let evaluated = tiny.records("run", "eval").pop().expect("one at the end");
@@ -86,24 +88,26 @@ fn a_run_indexes_its_shards_and_refuses_files_of_other_programs() {
     let tiny = Tiny::new();
     with_copies(&tiny);
     assert_success(&tiny.train(&["prepare", "--input", "in.jsonl", "--tokenizer", "bytes", "--out", "set"]));
+
     let shards = [LOOKS_UP, "data.source=shards", "data.align=anywhere", "eval.questions=[]"];
     let run = |out: &str, path: &'static str| {
         tiny.attempt(out, &[&shards[..], &[path, "tokenizer.chat=false", "tokenizer.kind=bytes"]].concat())
     };
     assert_success(&run("run", "data.path=set"));
     assert!(tiny.join("run/data/index/index.json").exists() && !tiny.join("set/index").exists());
+
     fs::create_dir(tiny.join("foreign")).expect("making");
     let ids: Vec<u8> = (0..4000_u16).flat_map(|at| (at % 250).to_le_bytes()).collect();
     for name in ["train", "val"] {
         fs::write(tiny.join(&format!("foreign/{name}.bin")), &ids).expect("writing");
     }
+
     let foreign = run("other", "data.path=foreign");
     assert_code(&foreign, 2);
     let said = last_words(&foreign, tiny.path());
     assert!(said.contains("`model.longest_match` indexes shards that `train prepare` made"), "{said}");
 }
 
-/// A run that has learned to trust its index, and one prompt.
 fn trusting() -> (Tiny, [&'static str; 6]) {
     let tiny = Tiny::new();
     with_copies(&tiny);
@@ -140,7 +144,6 @@ fn a_moved_index_is_found_at_its_configured_path() {
     fs::rename(tiny.join("run/data/index"), tiny.join("elsewhere")).expect("moving");
     let listed = r#"data.indexes=[{"index": "elsewhere", "set": "run/data/shards"}]"#;
     assert_eq!(measured(&tiny, &[listed])["loss"], loss);
-    // A checkpoint outside of any run.
     let checkpoint = fs::read_dir(tiny.join("run/checkpoints")).expect("listing").flatten();
     let mut checkpoint = checkpoint.filter(|entry| entry.path().is_dir());
     fs::rename(checkpoint.next().expect("one at the end").path(), tiny.join("alone")).expect("moving");
@@ -156,20 +159,24 @@ fn the_training_text_is_not_indexed_twice_and_the_validation_text_is_refused() {
     let tiny = Tiny::new();
     with_copies(&tiny);
     assert_success(&tiny.train(&["prepare", "--input", "in.jsonl", "--tokenizer", "bytes", "--out", "set"]));
+
     for split in ["train", "val"] {
         let index = ["index", "build", "--set", "set", "--split", split, "--out", split];
         assert_success(&tiny.train(&index));
     }
+
     let shards =
         [LOOKS_UP, "data.source=shards", "data.path=set", "data.align=anywhere", "eval.questions=[]"];
     let run = |out: &str, index: &str| {
         let listed = format!(r#"data.indexes=[{{"index": "{index}", "set": "set"}}]"#);
         tiny.attempt(out, &[&shards[..], &["tokenizer.chat=false", &listed]].concat())
     };
+
     let once = run("once", "train");
     assert_success(&once);
     assert!(!tiny.join("once/data/index").exists());
     assert!(stderr(&once).contains("the looked-up token is the next one for"), "{}", stderr(&once));
+
     let own = tiny.run("own", &[&shards[..], &["tokenizer.chat=false"]].concat());
     assert_eq!(bits(&json(&once)), bits(&own));
     let refused = run("refused", "val");
@@ -180,7 +187,6 @@ fn the_training_text_is_not_indexed_twice_and_the_validation_text_is_refused() {
 
 #[test]
 fn listed_texts_are_looked_up_too_and_must_not_change() {
-    // Other texts are made with this run's tokenizer and conversations.
     let tiny = Tiny::trained(&["train.steps=1"]);
     let conversations = fs::read_to_string(tiny.join("run/data/dialogues.jsonl")).expect("reading");
     let lines: Vec<_> = conversations.split_inclusive('\n').collect();
@@ -192,19 +198,23 @@ fn listed_texts_are_looked_up_too_and_must_not_change() {
         assert_success(&tiny.train(&prepare));
         assert_success(&tiny.train(&["index", "build", "--set", &set, "--out", &index]));
     }
+
     let listed = |name: &str| format!(r#"data.indexes=[{{"index": "{name}-index", "set": "{name}-set"}}]"#);
     let useless = tiny.attempt("useless", &[&listed("one")]);
     assert_code(&useless, 2);
     assert!(stderr(&useless).contains("`data.indexes` does nothing with `model.longest_match` = false"));
+
     let settings = [LOOKS_UP, "train.steps=3", "checkpoint.every=1"];
     let alone = tiny.run("alone", &settings);
     let with = tiny.run("with", &[&settings[..], &[&listed("one")]].concat());
     assert_ne!(bits(&with)[0], bits(&alone)[0], "the listed text is searched");
+
     let resume = |more: &str| {
         tiny.train(&["--resume", "with", "--device", "cpu", "--set", "train.steps=4", "--set", more])
     };
     let other = resume(&listed("two"));
     assert_code(&other, 2);
+
     let said = last_words(&other, tiny.path());
     assert!(said.contains("are not those that the model was trained with"), "{said}");
     fs::rename(tiny.join("one-index"), tiny.join("moved-index")).expect("moving");

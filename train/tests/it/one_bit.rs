@@ -10,7 +10,7 @@ use crate::tiny::{Tiny, bits};
 
 const ONE_BIT: [&str; 2] = ["ranks.exchange=one_bit", "ranks.warm_up=2"];
 
-/// Bytes of `numbers` in packed form: a bit each, and a scale for every 2048.
+/// Packed size: a bit each, and a scale for every 2048.
 fn packed(numbers: u64) -> u64 {
     numbers.div_ceil(8) + 4 * numbers.div_ceil(2048)
 }
@@ -21,20 +21,24 @@ fn one_bit_after_exact_steps_sends_at_most_a_thirtieth_of_the_gradients() {
     if !has_mpi() {
         return;
     }
+
     let tiny = Tiny::new();
     let settings = [&SHARED[..], &ONE_BIT].concat();
     let output = tiny.attempt_on("2", "run", &settings);
     assert_success(&output);
+
     let gradients = 4 * json(&output)["parameters"].as_u64().expect("a number");
     let planned = tiny.planned_on_two(&settings);
     let planned = planned["bytes_sent_per_step"].as_u64().expect("a number");
     let file = fs::read(tiny.join("run/checkpoints/step-00000004/model.safetensors")).expect("reading");
     let tensors = SafeTensors::deserialize(&file).expect("a whole file");
     let numbers = tensors.iter().map(|(_, tensor)| tensor.shape().iter().product::<usize>() as u64);
+
     // Each rank sends one half to be summed, and the sum of the other half.
     let compressed: u64 = numbers.map(|all| packed(all / 2) + packed(all.div_ceil(2))).sum();
     assert!(30 * compressed <= gradients, "{compressed} of {gradients}");
     assert!(compressed.abs_diff(planned) * 100 <= planned, "{compressed} bytes, {planned} planned");
+
     for journal in ["run", "run/ranks/1"] {
         let sent = tiny.records(journal, "step").into_iter().map(|step| step["ranks_sent"].as_u64());
         let sent = sent.collect::<Option<Vec<_>>>().expect("every step tells");
@@ -55,12 +59,11 @@ fn a_run_without_the_keys_and_an_exact_start_have_the_bits_of_one_process() {
     let tiny = Tiny::new();
     let one = bits(&tiny.run("one", &SHARED));
     assert_eq!(tiny.run_on("2", "exact", &[&SHARED[..], &["ranks.exchange=exact"]].concat()), one);
-    // One process sends nothing, so nothing is compressed.
     assert_eq!(bits(&tiny.run("alone", &[&SHARED[..], &ONE_BIT].concat())), one);
     let compressed = tiny.run_on("2", "run", &[&SHARED[..], &ONE_BIT].concat());
     assert_ne!(compressed, one, "nothing was compressed");
     let (exact, other) = (tiny.losses("one"), tiny.losses("run"));
-    // The third step is the first inexact one, and its loss is that of the weights before it.
+    // The third step is the first inexact one; its loss is that of the weights before it.
     assert_eq!(exact[..3], other[..3]);
     assert_ne!(exact[3].to_bits(), other[3].to_bits());
 }
@@ -70,6 +73,7 @@ fn a_run_resumes_with_its_residuals_to_the_bits_of_an_uninterrupted_one() {
     if !has_mpi() {
         return;
     }
+
     let tiny = Tiny::new();
     let cases: [&[&str]; 2] = [&[], &["memory.optimizer=host", "train.accumulate=6"]];
     for (n, more) in suite::first(1, &cases).iter().enumerate() {
@@ -126,7 +130,7 @@ fn a_diverging_step_is_skipped_by_all_ranks_and_leaves_no_nan_in_residuals() {
     for rank in 0..2 {
         let saved =
             fs::read(tiny.join(&format!("run/ranks/{rank}/residuals-{step:08}"))).expect("saved, too");
-        // A line describes the content; a digest follows it.
+        // A line describes the content; a digest follows.
         let begin = saved.iter().position(|byte| *byte == b'\n').expect("a line") + 1;
         let numbers = saved[begin..saved.len() - 32].chunks_exact(4);
         let owed: Vec<f32> =

@@ -18,6 +18,7 @@ fn a_panic_in_an_update_ends_the_run_with_one_error_and_the_last_checkpoint_resu
         ("f32", 1, &[1, 2, 3], "train: the last update could not run"),
         ("compact", 2, &[2], "train: the last update could not run"),
     ];
+
     for (state, every, saved, expected) in suite::first(1, &cases) {
         let [format, every, keep] = [
             format!("memory.optimizer_state={state}"),

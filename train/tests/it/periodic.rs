@@ -8,7 +8,6 @@ use crate::tiny::{TIGHT, Tiny, bits};
 
 const RARELY: [&str; 2] = ["ranks.exchange=rarely", "ranks.local_steps=3"];
 
-/// Bytes of a step's losses and votes.
 const FEW: u64 = 256;
 
 #[test]
@@ -16,18 +15,21 @@ fn weights_are_sent_after_every_third_step_and_gradients_never() {
     if !has_mpi() {
         return;
     }
+
     let tiny = Tiny::new();
     let settings = [&SHARED[..], &RARELY, &["train.steps=7"]].concat();
     let output = tiny.attempt_on("2", "run", &settings);
     assert_success(&output);
+
     let weights = 4 * json(&output)["parameters"].as_u64().expect("a number");
     let planned = tiny.planned_on_two(&settings);
     assert_eq!(planned["bytes_sent_per_step"], weights.div_ceil(3));
     assert_eq!(planned["residual_bytes"], 2 * weights);
+
     for journal in ["run", "run/ranks/1"] {
         for step in tiny.records(journal, "step") {
             let [at, sent] = ["step", "ranks_sent"].map(|key| step[key].as_u64().expect("a number"));
-            // The last step ends with an outer step, so that all ranks end with equal weights.
+            // The last step ends with an outer step.
             let least = if [3, 6, 7].contains(&at) { weights } else { 0 };
             assert!((least..least + FEW).contains(&sent), "{journal}, step {at}: {sent} of {weights}");
         }
@@ -72,6 +74,7 @@ fn a_run_resumes_with_each_ranks_moments_to_the_bits_of_an_uninterrupted_one() {
     if !has_mpi() {
         return;
     }
+
     let tiny = Tiny::new();
     let settings = [&SHARED[..], &RARELY].concat();
     let whole = tiny.run_on("2", "whole", &[&settings[..], &["train.steps=10"]].concat());
@@ -80,6 +83,7 @@ fn a_run_resumes_with_each_ranks_moments_to_the_bits_of_an_uninterrupted_one() {
     let (resumed, said) = tiny.resume_with_log("2", "run", &["train.steps=10"]);
     assert!(!said.contains("without momentum"), "{said}");
     assert_eq!(bits(&resumed), whole);
+
     let lost = "run/checkpoints/step-00000006";
     for (missing, rank) in [("1/moments-00000006", "rank 1"), ("0/outer-momentum-00000006", "rank 0")] {
         let path = tiny.join("run/ranks").join(missing);
@@ -94,12 +98,12 @@ fn a_run_resumes_with_each_ranks_moments_to_the_bits_of_an_uninterrupted_one() {
     }
     let (again, _) = tiny.resume_with_log("2", lost, &["train.steps=10"]);
     assert_eq!(bits(&again), whole);
-    // One process has no other to exchange with and continues with the moments of rank 0.
+
+    // One process continues with the moments of rank 0.
     let (_, said) = tiny.resume_with_log("1", lost, &["train.steps=7"]);
     assert!(!said.contains("momentum"), "{said}");
 }
 
-/// The run ends after step 3, before the first outer step is due.
 #[test]
 fn a_run_that_diverges_in_local_steps_ends_with_common_weights() {
     if has_mpi() {

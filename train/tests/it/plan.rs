@@ -5,7 +5,6 @@ use std::process::Output;
 use crate::program::{assert_code, assert_success, json, last_words, stderr, stdout};
 use crate::tiny::Tiny;
 
-/// Shapes whose tensors are large enough to be counted.
 pub(crate) const SHAPES: [&[&str]; 3] = [
     // As many tokens as features: with fewer, Burn's kernel that selects rows reads past the tokens, as the stand-in
     // for CUDA finds.
@@ -20,7 +19,7 @@ pub(crate) const SHAPES: [&[&str]; 3] = [
     &["train.optimizer=muon", "model.n_embd=256", "train.accumulate=2", "train.steps=2"],
 ];
 
-/// The device's peak and the largest operation that a run reports are within 15 % of its plan.
+/// The device's peak and the largest operation are within 15 % of the plan.
 pub(crate) fn assert_as_planned(output: &Output, settings: &[&str]) {
     assert_success(output);
     let said = stderr(output);
@@ -83,6 +82,7 @@ fn a_replayed_plan_states_the_bytes_that_a_run_moves() {
         (&["train.optimizer=muon", deep], &["2MiB", "4MiB", "unlimited"]),
         (&[adamw, wide, deep, host, "train.recompute=1"], &["2MiB", "4MiB"]),
     ];
+
     for (n, (shape, budgets)) in suite::first(1, &cases).iter().enumerate() {
         for budget in *budgets {
             let limit = format!("memory.device_budget={budget}");
@@ -96,7 +96,7 @@ fn a_replayed_plan_states_the_bytes_that_a_run_moves() {
             let run = tiny.run(&format!("run-{n}-{budget}"), &settings);
             let ran = |figure: &str| run[figure].as_u64().expect("a number");
             let moved = [planned("bytes_in"), planned("bytes_out")];
-            // A step begins with the blocks that the one before left on the device, so some steps move one block more.
+            // Blocks that the step before left on the device make some steps move one block more.
             let run_moved = [ran("spilled_in_median"), ran("spilled_out_median")];
             let are_close =
                 moved.iter().zip(run_moved).all(|(one, other)| one.abs_diff(other) * 100 <= other);
@@ -115,7 +115,6 @@ fn a_replayed_plan_states_the_bytes_that_a_run_moves() {
 fn a_step_with_an_embedding_by_rows_is_replayed() {
     let tiny = Tiny::new();
     let asked = ["plan", "--replay", "--config", "tiny.json", "--on", "64MiB,1GiB", "--json"];
-    // Rows of this width are large enough to be counted.
     let settings =
         ["model.n_embd=1024", "memory.optimizer=host", "train.optimizer=adamw", "memory.device_budget=auto"];
     let set: Vec<&str> = settings.iter().flat_map(|setting| ["--set", *setting]).collect();
@@ -175,6 +174,7 @@ fn a_run_that_cannot_work_is_refused_before_it_begins() {
             assert!(said.contains(part), "{part:?} is not in {said}");
         }
     }
+
     assert!(!tiny.join("runs").exists());
     let output = tiny.attempt("run", &["memory.device_budget=1MiB", "memory.host_budget=256KiB"]);
     assert_code(&output, 2);
@@ -190,15 +190,18 @@ fn a_described_machine_is_planned_for_without_opening_a_device() {
     };
     let output = asked("rtx-4090,128GiB");
     assert_success(&output);
+
     let said = stdout(&output);
     for part in
         ["on a card like rtx-4090 (data sheet, not measured)", "21.60 GiB, 24.00 GiB free", "25.0 GB/s"]
     {
         assert!(said.contains(part), "{part:?} is not in\n{said}");
     }
+
     let small = asked("6GiB,8GiB,12GB/s,10TFLOP/s");
     assert_code(&small, 2);
     assert!(last_words(&small, tiny.path()).contains("of host memory are needed"));
+
     let unknown = asked("rtx-1,8GiB");
     assert_code(&unknown, 2);
     assert!(last_words(&unknown, tiny.path()).contains("rtx-4090"));

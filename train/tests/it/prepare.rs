@@ -14,14 +14,17 @@ fn one_command_turns_text_into_shards() {
         ["prepare", "--input", "in.txt", "--tokenizer", "bytes", "--out", "set", "--split", "position"];
     let output = train(folder.path(), &arguments);
     assert_success(&output);
+
     let manifest = Manifest::read(folder.path().join("set")).expect("the set is there");
     let bytes = fs::metadata(folder.path().join("in.txt")).expect("it is there").len();
     assert_eq!(manifest.train.tokens + manifest.val.tokens, bytes);
+
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
         said.contains(&format!("train: {} tokens, 1 documents, 1 shards", manifest.train.tokens)),
         "{said}"
     );
+
     // All tokens but the first are targets; those that fill no window of 1024 are left out.
     let tokens = manifest.train.tokens;
     let seen = (tokens - 1) / 1024 * 1024;
@@ -32,6 +35,7 @@ fn one_command_turns_text_into_shards() {
         tokens % 1000
     );
     assert!(said.contains(&share), "{share:?} is not in {said}");
+
     let again = train(folder.path(), &arguments);
     assert_success(&again);
     assert!(String::from_utf8_lossy(&again.stdout).contains("holds this set already"));
@@ -99,6 +103,7 @@ mod unix {
             assert!(begun.elapsed() < LIMIT, "it writes nothing");
             thread::sleep(Duration::from_millis(5));
         }
+
         crate::ranks::signal(rustix::process::Signal::INT, child.id());
         let status = child.wait().expect("it ends");
         assert_eq!(status.code(), Some(3));

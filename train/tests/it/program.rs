@@ -1,4 +1,4 @@
-//! Running the program and reading its output.
+//! Runs the program and reads its output.
 
 use std::{ffi::OsStr, fs, path::Path, process::Output, time::Duration};
 
@@ -8,8 +8,7 @@ use suite::Need;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_train");
 
-/// The cache folder of all tests, so that only one start measures the machine and the user's own folder stays
-/// untouched.
+/// One cache folder for all tests: one start measures the machine, and the user's folder stays untouched.
 pub(crate) const CACHE: (&str, &str) = ("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
 
 /// A program that takes longer counts as hanging.
@@ -68,14 +67,13 @@ pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Standard output, which must be one JSON value.
 pub(crate) fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
         panic!("{error} in {}\nbeside\n{}", stdout(output), stderr(output));
     })
 }
 
-/// A shell in `folder` that runs `script` and may mount file systems; they are private to it and end with it.
+/// A shell in `folder` that runs `script` and may mount private file systems.
 #[cfg(unix)]
 pub(crate) fn with_own_mounts(folder: &Path, script: &str) -> std::process::Command {
     let mut shell = std::process::Command::new("unshare");
@@ -83,7 +81,6 @@ pub(crate) fn with_own_mounts(folder: &Path, script: &str) -> std::process::Comm
     shell
 }
 
-/// Whether `mount` works there, for the calling test.
 #[cfg(unix)]
 pub(crate) fn can_mount(folder: &Path, mount: &str) -> bool {
     let can = with_own_mounts(folder, mount).status().is_ok_and(|status| status.success());

@@ -20,12 +20,10 @@ use crate::tiny::{TIGHT, Tiny, bits};
 /// Four micro-batches, some without targets that count.
 pub(crate) const SHARED: [&str; 2] = ["train.accumulate=4", "train.micro_batch=1"];
 
-/// Arguments for `ranks` ranks that use only the loopback interface.
 pub(crate) fn on(ranks: &str) -> [&str; 4] {
     ["--ranks", ranks, "--interface", "lo"]
 }
 
-/// Whether Open MPI is installed, for the calling test.
 pub(crate) fn has_mpi() -> bool {
     Need::Mpi.found(release()).is_some()
 }
@@ -37,7 +35,6 @@ fn losses_end_runs() -> bool {
     Need::Mpi.found(release().and_then(survived)).is_some()
 }
 
-/// The release of Open MPI whose `mpirun` is in PATH.
 fn release() -> Result<u32, String> {
     let version = Command::new("mpirun").arg("--version").output().map_err(|_| "there is no mpirun")?;
     exchange::launch::release(&String::from_utf8_lossy(&version.stdout)).map_err(|error| error.to_string())
@@ -48,14 +45,13 @@ impl Tiny {
         self.train_on_ranks(&[&begin(out, ranks)[..], &set(settings)].concat())
     }
 
-    /// Like [`train`](Self::train), for a command that starts ranks.
     pub(crate) fn train_on_ranks(&self, arguments: &[&str]) -> Output {
         self.run_to_end(Command::new(PROGRAM).args(arguments))
     }
 
-    /// Runs a command that starts ranks in this folder; if it hangs, fails with its output.
+    /// Runs a command that starts ranks in this folder; a hanging one fails with its output.
     pub(crate) fn run_to_end(&self, command: &mut Command) -> Output {
-        // Files, because a pipe stays open until each process that inherited it has ended.
+        // Files, because a pipe stays open until every heir process has ended.
         let mut printed = [(), ()].map(|()| tempfile::tempfile().expect("a file"));
         let [stdout, stderr] = printed.each_ref().map(|file| file.try_clone().expect("the file once more"));
         command.current_dir(self.path()).envs([CACHE]);
@@ -89,7 +85,6 @@ impl Tiny {
             let losses = self.losses(run);
             losses[losses.len() - 10..].iter().sum::<f64>() / 10.0
         };
-        // The exact sum has the bits of one process.
         self.run("exact", &settings);
         self.run_on("2", "other", &[&settings[..], exchange].concat());
         let (first, exact, other) = (self.losses("exact")[0], last("exact"), last("other"));
@@ -111,7 +106,6 @@ impl Tiny {
         bits(&self.resume_with_log(ranks, out, settings).0)
     }
 
-    /// Resumes a run; returns its summary and standard error.
     pub(crate) fn resume_with_log(&self, ranks: &str, out: &str, settings: &[&str]) -> (Value, String) {
         let begin = ["--resume", out, "--device", "cpu", "--json"];
         let output = self.train_on_ranks(&[&begin[..], &on(ranks), &set(settings)].concat());
@@ -124,7 +118,6 @@ impl Tiny {
         self.start(self.command(out, &settings).args(on(ranks)).args(more), out)
     }
 
-    /// Starts a command in the background; its output goes to `out.log`.
     pub(crate) fn start(&self, command: &mut Command, out: &str) -> Child {
         let log = fs::File::create(self.join(&format!("{out}.log"))).expect("a file");
         command.envs([CACHE]).stdout(Stdio::null()).stderr(log).spawn().expect("the program starts")
@@ -145,7 +138,6 @@ impl Tiny {
         self.ranks()
     }
 
-    /// Waits for a condition; after the limit, fails with the run's output.
     pub(crate) fn wait_until(&self, out: &str, mut holds: impl FnMut() -> bool, otherwise: &str) {
         let begun = Instant::now();
         while !holds() {
@@ -154,19 +146,22 @@ impl Tiny {
         }
     }
 
-    /// The exit code of a run in the background.
     pub(crate) fn ended(&self, child: &mut Child, out: &str) -> Option<i32> {
         let status = wait_for_end(child).unwrap_or_else(|| panic!("{HANGS}: {}", self.log(out)));
         status.code()
     }
 
-    /// The digests of a run in the background.
+    /// Waits for a run that must succeed; returns its digests.
+    pub(crate) fn bits_at_end(&self, child: &mut Child, out: &str) -> [String; 2] {
+        assert_eq!(self.ended(child, out), Some(0), "{}", self.log(out));
+        self.saved_bits(out)
+    }
+
     pub(crate) fn saved_bits(&self, out: &str) -> [String; 2] {
         let summary = fs::read(self.join(out).join("summary.json")).expect("it has ended");
         bits(&serde_json::from_slice(&summary).expect("JSON"))
     }
 
-    /// The process ids of ranks that a launcher has started here, in order of their ranks.
     pub(crate) fn ranks(&self) -> Vec<u32> {
         let rank_of = |id: u32| {
             let own = fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
@@ -195,7 +190,7 @@ pub(crate) fn set<'a>(settings: &[&'a str]) -> Vec<&'a str> {
 
 const HANGS: &str = "it hangs, and is ended";
 
-/// Waits for a process; `None` after the limit. Dropping the folder ends the processes in it.
+/// `None` after the limit. Dropping the folder ends the processes in it.
 fn wait_for_end(child: &mut Child) -> Option<ExitStatus> {
     let begun = Instant::now();
     loop {
@@ -211,7 +206,6 @@ pub(crate) fn signal(name: Signal, process: u32) {
     assert!(try_signal(name, process), "process {process} is gone");
 }
 
-/// Sends a signal to a process that may have ended; returns whether it was alive.
 pub(crate) fn try_signal(name: Signal, process: u32) -> bool {
     Pid::from_raw(process as i32).is_some_and(|process| kill_process(process, name).is_ok())
 }
@@ -221,6 +215,7 @@ fn ranks_end_with_the_bits_of_one_process() {
     if !has_mpi() {
         return;
     }
+
     // In the gate, only the first of these worlds, and for the first case both.
     let cases: [(&[&str], &[&str]); 8] = [
         (&["train.optimizer=adamw", TIGHT], &["2", "4"]),
@@ -242,6 +237,7 @@ fn ranks_end_with_the_bits_of_one_process() {
         ),
     ];
     let tiny = Tiny::new();
+
     for (n, (settings, worlds)) in suite::first(2, &cases).iter().enumerate() {
         let settings = [&SHARED, *settings].concat();
         let one = tiny.run(&format!("one-{n}"), &settings);
@@ -266,7 +262,7 @@ fn ranks_end_with_the_bits_of_one_process() {
     assert_eq!(own.lines().filter(|line| line.starts_with(r#"{"kind":"step""#)).count(), 4);
 }
 
-/// A user's own `mpirun` command, with the variables that `--ranks` and `--interface` set.
+/// A user's own `mpirun` command, with the variables of `--ranks` and `--interface`.
 #[test]
 fn ranks_under_a_plain_mpirun_have_the_bits_of_one_process() {
     if !has_mpi() {
@@ -294,9 +290,11 @@ fn each_rank_sends_as_many_bytes_as_the_gradients_have() {
     if !has_mpi() {
         return;
     }
+
     let tiny = Tiny::new();
     let output = tiny.attempt_on("2", "run", &SHARED);
     assert_success(&output);
+
     let gradients = 4 * json(&output)["parameters"].as_u64().expect("a number");
     let planned = tiny.planned_on_two(&SHARED);
     let alike = ["plan", "--config", "tiny.json", "--device", "cpu", "--ranks", "2", "--json"];
@@ -306,6 +304,7 @@ fn each_rank_sends_as_many_bytes_as_the_gradients_have() {
         (&planned["bytes_sent_per_step"], &planned["machine"]["other_ranks"]),
         (&gradients.into(), &1.into())
     );
+
     for journal in ["run", "run/ranks/1"] {
         let steps = tiny.records(journal, "step");
         assert!(!steps.is_empty(), "{journal} has no journal");
@@ -314,6 +313,7 @@ fn each_rank_sends_as_many_bytes_as_the_gradients_have() {
             assert!((gradients..gradients + 256).contains(&sent), "{sent} bytes, not {gradients}");
         }
     }
+
     assert!(
         tiny.attempt("alone", &[]).status.success()
             && tiny.records("alone", "step")[0].get("ranks_sent").is_none()
@@ -354,16 +354,18 @@ fn sharded_moments_change_no_bit_and_take_a_share_of_the_bytes() {
     if !has_mpi() {
         return;
     }
+
     let tiny = Tiny::new();
     let saving = ["memory.shard=true", "checkpoint.every=2"];
     let moments = |run: &str| tiny.records(run, "moments")[0]["bytes"].as_u64().expect("a number");
+
     for (n, optimizer) in suite::first(1, &["adamw", "muon"]).iter().enumerate() {
         let optimizer = format!("train.optimizer={optimizer}");
         let settings = [&SHARED[..], &[&optimizer, TIGHT, "model.n_layer=2"]].concat();
         let whole = tiny.run(&format!("whole-{n}"), &[&settings[..], &["train.steps=6"]].concat());
         let run = format!("run-{n}");
         let four = tiny.run_on("4", &run, &[&settings[..], &saving].concat());
-        // Rank 0 alone decides after an evaluation that there is a checkpoint to save.
+        // Rank 0 alone decides after an evaluation that a save is due.
         let often = [&settings[..], &saving, &["eval.every=1", "checkpoint.every=0"]].concat();
         assert_eq!(tiny.run_on("2", &format!("often-{n}"), &often), four);
         let each: Vec<_> =
@@ -385,12 +387,14 @@ fn sharded_host_states_change_no_bit_and_take_a_share_of_the_bytes() {
     if !has_mpi() {
         return;
     }
+
     let tiny = Tiny::new();
     let cases: [(&str, &[&str]); 3] = [
         ("f32", &["train.recompute=1", TIGHT]),
         ("bf16", &["model.compute=bf16", "train.optimizer=muon"]),
         ("compact", &["model.compute=bf16", TIGHT]),
     ];
+
     for (n, (state, more)) in suite::first(1, &cases).iter().enumerate() {
         let state = format!("memory.optimizer_state={state}");
         let settings = [&SHARED[..], &["memory.optimizer=host", &state], *more].concat();
@@ -405,7 +409,6 @@ fn sharded_host_states_change_no_bit_and_take_a_share_of_the_bytes() {
         let parameters = whole["parameters"].as_u64().expect("a number");
         if n == 0 {
             assert_eq!(each.iter().sum::<u64>(), 12 * parameters, "{each:?}");
-            // Embedding and head are one matrix each, as large as a whole share.
             assert!(each.iter().all(|bytes| bytes * 3 < 12 * parameters), "{each:?}");
         }
         tiny.resume_on("2", &run, &["train.steps=4"]);
@@ -420,6 +423,7 @@ fn a_sharded_gradient_goes_to_its_owner_only_and_the_weight_comes_back() {
         return;
     }
     let tiny = Tiny::new();
+
     for place in ["memory.optimizer=device", "memory.optimizer=host"] {
         let settings = [&SHARED[..], &["memory.shard=true", place]].concat();
         let output = tiny.attempt_on("2", place, &settings);
@@ -467,11 +471,13 @@ fn a_run_with_repeatedly_killed_ranks_ends_with_the_bits_of_an_undisturbed_one()
     if !losses_end_runs() {
         return;
     }
+
     let setting = |name, usual: u64| env::var(name).map_or(usual, |text| text.parse().expect("a number"));
     let (kills, mut seed) =
         (setting("TRAIN_RANK_KILLS", suite::size().pick(1, 2, 50)), setting("TRAIN_KILLS_SEED", 1));
     let tiny = Tiny::new();
-    // Many more steps than the last kill waits for, so that it comes before the run's end.
+
+    // The last kill must come before the run's end.
     let steps = format!("train.steps={}", 40 * kills + 200);
     let settings = [&SHARED[..], &[&steps, "checkpoint.every=2"]].concat();
     let whole = bits(&tiny.run("whole", &settings));
@@ -480,9 +486,9 @@ fn a_run_with_repeatedly_killed_ranks_ends_with_the_bits_of_an_undisturbed_one()
     let mut child = tiny.start(command.args(on("2")).args(["--restarts", &restarts]), "run");
     tiny.processes("run");
     let mut killed = Vec::new();
+
     for kill in 1..=kills {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // Kills depend on steps, not on the machine's speed.
         let step = 40 * (kill - 1) + 4 + (seed >> 33) % 30;
         let mut processes = Vec::new();
         tiny.wait_until(
@@ -498,13 +504,12 @@ fn a_run_with_repeatedly_killed_ranks_ends_with_the_bits_of_an_undisturbed_one()
         let rank = (seed >> 60) as usize % 2;
         if let Some(process) = processes.get(rank) {
             println!("kill {kill} of {kills}: rank {rank} after step {}", tiny.steps_taken("run"));
-            // The process may have ended.
             try_signal(Signal::KILL, *process);
         }
         killed.extend(processes);
     }
-    assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.log("run"));
-    assert_eq!(tiny.saved_bits("run"), whole);
+
+    assert_eq!(tiny.bits_at_end(&mut child, "run"), whole);
     let restarts = tiny.log("run").matches("resumes from its last checkpoint").count();
     println!("{restarts} restarts");
     assert!(restarts > 0, "no rank was killed in time");
@@ -546,6 +551,7 @@ fn sigint_to_the_launcher_stops_all_ranks_with_a_checkpoint() {
         return;
     }
     let tiny = Tiny::new();
+
     for ranks in suite::first(1, &["2", "1"]) {
         let run = format!("of-{ranks}");
         let mut child = tiny.start_on(ranks, &run, &["--rank-timeout", "900"]);
@@ -598,15 +604,18 @@ fn mpi_is_loaded_only_in_launched_processes() {
     if !has_mpi() {
         return;
     }
+
     let tiny = Tiny::new();
     let loads = |process: u32| {
         let maps = fs::read_to_string(format!("/proc/{process}/maps")).expect("it runs");
         maps.contains("libmpi.so")
     };
+
     let mut alone = tiny.command("alone", &[&SHARED[..], &["train.steps=4000"]].concat());
     let mut alone = tiny.start(&mut alone, "alone");
     tiny.wait_until("alone", || tiny.steps_taken("alone") > 0, "no step was taken");
     assert!(!loads(alone.id()));
+
     alone.kill().expect("it runs");
     alone.wait().expect("it has ended");
     let mut launched = tiny.start_on("1", "launched", &[]);
@@ -637,6 +646,7 @@ mod gate {
         if !has_mpi() {
             return;
         }
+
         let tiny = Tiny::new();
         let settings = [&SHARED[..], &["train.steps=300", "checkpoint.every=5"]].concat();
         let whole = bits(&tiny.run("whole", &settings));
@@ -645,23 +655,24 @@ mod gate {
             tiny.start(command.args(on("2")).args(["--restarts", "1", "--rank-timeout", "15"]), "run");
         let frozen = tiny.processes("run")[0];
         signal(Signal::STOP, frozen);
-        assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.log("run"));
+        assert_eq!(tiny.bits_at_end(&mut child, "run"), whole);
+
         let said = tiny.log("run");
         for expected in ["rank 0 did not arrive", "resumes from its last checkpoint", "resuming after step "]
         {
             assert!(said.contains(expected), "{expected} is missing in {said}");
         }
         assert!(!processes_in(tiny.path()).contains(&frozen), "it is still there");
-        assert_eq!(tiny.saved_bits("run"), whole);
     }
 
-    /// This holds once it has saved; before, it restarts from the named checkpoint even if a later one exists.
+    /// Once it has saved; before, it restarts from the named checkpoint even if a later one exists.
     #[test]
     #[ignore = "gate: restarts a run of many steps"]
     fn a_run_resumed_from_a_named_checkpoint_restarts_from_its_own() {
         if !losses_end_runs() {
             return;
         }
+
         let tiny = Tiny::new();
         let steps = "train.steps=400";
         let whole = bits(&tiny.run("whole", &[&SHARED[..], &[steps]].concat()));
@@ -671,7 +682,8 @@ mod gate {
         command.args(["--resume", "run/checkpoints/step-00000010", "--device", "cpu"]).args(on("2"));
         command.args(["--restarts", "2"]).args(set(&[steps, "checkpoint.every=150"]));
         let mut child = tiny.start(&mut command, "run");
-        // The first run has starts at step 0 and 10, and saves long after its next step.
+
+        // The first run starts at steps 0 and 10, and saves long after its next step.
         let begun = |starts| tiny.journal("run").matches(r#"{"kind":"start""#).count() == starts;
         tiny.wait_until(
             "run",
@@ -685,6 +697,7 @@ mod gate {
         let code = tiny.ended(&mut child, "run");
         let said = tiny.log("run");
         assert_eq!(code, Some(0), "{said}");
+
         let begun: Vec<_> =
             said.lines().filter_map(|line| line.strip_prefix("resuming after step ")).collect();
         assert_eq!(begun.len(), 3, "{said}");

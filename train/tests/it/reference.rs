@@ -1,8 +1,7 @@
 //! Exported models in the reference library: `transformers` continues a conversation as `train sample` does.
 //!
-//! The weights follow a formula, so the library's recorded answer is compared on each machine. If Python has the
-//! library, it is also asked: about these weights, and about a model pretrained, trained on conversations and published
-//! here.
+//! The weights follow a formula, so the recorded answer holds on each machine. If Python has the library, it is asked
+//! too: about these weights, and about a model pretrained, trained and published here.
 
 use std::{env, f64::consts::TAU, fs, path::Path, process::Command};
 
@@ -45,7 +44,7 @@ fn publish(folder: &Path) {
     let mut at = 0.0_f64;
     let mut number = |name: &str| {
         at += 1.0;
-        // Squares times the golden ratio: they look random and are the same everywhere.
+        // Squares times the golden ratio look random and are the same everywhere.
         let drawn = ((at * at * 0.618_033_988_749_895).fract() * TAU).sin();
         let value = match name {
             name if name.contains("ln_") && name.ends_with("weight") => 1.0 + 0.2 * drawn,
@@ -55,6 +54,7 @@ fn publish(folder: &Path) {
         };
         (value as f32).to_le_bytes()
     };
+
     let bytes: Vec<Vec<u8>> = shapes
         .iter()
         .map(|(name, shape)| (0..shape.iter().product()).flat_map(|_| number(name)).collect())
@@ -62,6 +62,7 @@ fn publish(folder: &Path) {
     let tensors = shapes.iter().zip(&bytes).map(|((name, shape), bytes)| {
         (name.as_str(), TensorView::new(Dtype::F32, shape.clone(), bytes).expect("its bytes"))
     });
+
     fs::create_dir(folder).expect("making");
     let format = [("format".to_owned(), "pt".to_owned())].into();
     serialize_to_file(tensors, Some(format), &folder.join("model.safetensors")).expect("written");
@@ -72,7 +73,6 @@ fn publish(folder: &Path) {
     fs::write(folder.join("config.json"), config.to_string()).expect("written");
 }
 
-/// This program's answer, from a run's latest checkpoint.
 fn answer(tiny: &Tiny, run: &str) -> String {
     let asked = ["sample", "--from", run, "--question", QUESTION, "--temperature", "0", "--json"];
     let output =
@@ -82,7 +82,7 @@ fn answer(tiny: &Tiny, run: &str) -> String {
     said["text"].as_str().expect("a text").to_owned()
 }
 
-/// The reference library's answer for an exported folder; `None` if Python lacks the library.
+/// `None` if Python lacks the library.
 fn reference(folder: &Path) -> Option<Value> {
     let python = env::var("REFERENCE_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let has = Command::new(&python).args(["-c", "import torch, transformers"]).output();
@@ -99,7 +99,7 @@ fn reference(folder: &Path) -> Option<Value> {
 
 /// A folder with the known weights, `imported` and `published` again.
 fn known() -> Tiny {
-    // A run with the same vocabulary: bytes and the control tokens of conversations.
+    // The same vocabulary: bytes and the control tokens of conversations.
     let tiny = Tiny::trained(&[]);
     publish(&tiny.join("known"));
     let import = ["import", "--from", "known", "--tokenizer", "run/tokenizer", "--out", "imported"];

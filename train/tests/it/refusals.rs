@@ -6,7 +6,6 @@ use std::time::Duration;
 use crate::program::{assert_code, last_words};
 use crate::tiny::{GPT2, Tiny};
 
-/// The error that `arguments` give.
 fn refused(tiny: &Tiny, arguments: &[&str]) -> String {
     let output = tiny.train(arguments);
     assert_code(&output, 2);
@@ -41,13 +40,15 @@ fn configurations_that_cannot_work_are_refused_with_the_reason() {
         insta::assert_snapshot!(name, refused(&tiny, arguments));
     }
     assert!(!tiny.join("run").exists(), "nothing is made for a run that is refused");
-    // Its data were prepared before the tokenizer turned out to lack a question's characters.
+
+    // The data exist before the tokenizer turns out to lack a question's characters.
     fs::write(tiny.join("in.txt"), "words without a question mark. ".repeat(100)).expect("writing");
     let text = set(&[
         r#"data={"source":"text","path":"in.txt","split":"position","val_fraction":0.2}"#,
         "tokenizer.kind=characters",
     ]);
     insta::assert_snapshot!("question_beyond_the_alphabet", refused(&tiny, &text));
+
     assert!(!tiny.join("run").exists(), "a start that failed leaves no run behind");
     let corrected = [&text[..], &["--set", "eval.questions=[]"]].concat();
     crate::program::assert_success(&tiny.train(&corrected));
@@ -135,6 +136,7 @@ fn broken_published_folders_are_refused_and_leave_nothing() {
         assert!(!tiny.join("imported").exists(), "nothing is made of what cannot be read");
         last_words(&output, tiny.path())
     };
+
     let import = ["import", "--from", "published", "--out", "imported", "--config", "tiny.json"];
     let (weights, config) = (tiny.join("published/model.safetensors"), tiny.join("published/config.json"));
     let described = fs::read_to_string(&config).expect("reading");
@@ -169,6 +171,7 @@ fn endless_files_are_refused_wherever_a_file_is_given() {
     let fifo = tiny.join("fifo");
     let made = std::process::Command::new("mkfifo").arg(&fifo).status().expect("mkfifo runs");
     assert!(made.success());
+
     fs::create_dir(tiny.join("published")).expect("making");
     std::os::unix::fs::symlink(&fifo, tiny.join("published/config.json")).expect("linking");
     fs::write(tiny.join("large"), "").expect("writing");
@@ -185,6 +188,7 @@ fn endless_files_are_refused_wherever_a_file_is_given() {
         &["sample", "--from", "run", "--device", "cpu", "--prompt", "FILE:fifo"],
         &["sample", "--from", "run", "--device", "cpu", "--prompt", "FILE:large"],
     ];
+
     for arguments in cases {
         let mut command = assert_cmd::Command::new(crate::program::PROGRAM);
         // A program that reads such a file never ends, or fills the memory.

@@ -76,7 +76,7 @@ fn a_finished_run_can_be_given_more_steps() {
     let whole = tiny.run("whole", &["train.steps=6"]);
     tiny.run("run", &["train.steps=4"]);
     assert_eq!(bits(&tiny.resume("run", &["train.steps=6"])), bits(&whole));
-    // A finished run prints its summary again, and writes it again if it was stopped before it could.
+    // A finished run prints its summary again, and writes it if it is missing.
     assert_eq!(bits(&tiny.resume("run", &["train.steps=6"])), bits(&whole));
     fs::remove_file(tiny.join("run/summary.json")).expect("removing");
     let finished = tiny.resume("run", &["train.steps=6"]);
@@ -104,6 +104,7 @@ fn a_run_resumes_with_another_batch_division_and_prints_each_change() {
         "memory.device_budget=3MiB",
     ]);
     assert_success(&output);
+
     let said = stderr(&output);
     for change in [
         "changed `memory.device_budget` from \"unlimited\" to \"3MiB\"",
@@ -113,10 +114,12 @@ fn a_run_resumes_with_another_batch_division_and_prints_each_change() {
     ] {
         assert!(said.contains(change), "{change} is not in {said}");
     }
+
     let other = Tiny::new();
     other.run("run", &["train.steps=3", "train.micro_batch=4", "train.accumulate=1"]);
     let (divided, whole) = (tiny.losses("run"), other.losses("run"));
     assert_eq!((divided.len(), whole.len()), (3, 3));
+
     for (step, (divided, whole)) in divided.iter().zip(&whole).enumerate() {
         assert!((divided - whole).abs() < 1e-3, "step {step}: the same sequences give {divided} and {whole}");
     }

@@ -52,6 +52,7 @@ fn training_continues_while_a_checkpoint_is_synced() {
     let tiny = Tiny::new();
     let output = tiny.attempt("run", &["checkpoint.every=2", "checkpoint.keep_last=9"]);
     assert_success(&output);
+
     let (summary, said) = (json(&output), stderr(&output));
     let metrics = fs::read_to_string(tiny.join("run/metrics.jsonl")).expect("reading");
     let records: Vec<Value> =
@@ -60,16 +61,19 @@ fn training_continues_while_a_checkpoint_is_synced() {
         let found = records.iter().position(|record| record["kind"] == kind && record["step"] == step);
         found.unwrap_or_else(|| panic!("no {kind} of step {step} in\n{metrics}"))
     };
+
     assert!(at("checkpoint", 2) > at("step", 3), "{metrics}");
     assert!(at("checkpoint", 4) > at("step", 4), "{metrics}");
     let [first, last] = [2, 4].map(|step| {
         assert!(said.contains(&format!("step {step}: saved ")), "{said}");
         ["waited_ms", "ms"].map(|key| records[at("checkpoint", step)][key].as_f64().expect("milliseconds"))
     });
+
     assert!(first[0] > 0.0 && first[0] < first[1], "the rest is done beside the next step: {metrics}");
     let waited = summary["saves_waited_seconds"].as_f64().expect("seconds");
     assert!((waited * 1e3 - first[0] - last[0]).abs() < 1e-3, "{waited} s in all: {metrics}");
     assert_eq!(summary["saves"], 2);
+
     let report = fs::read_to_string(tiny.join("run/report.html")).expect("reading");
     assert!(report.contains("Waited for checkpoints"), "the report tells of it");
     assert_eq!(tiny.whole_checkpoints("run"), [4, 2]);

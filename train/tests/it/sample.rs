@@ -53,10 +53,12 @@ fn each_prompt_and_question_is_answered_as_often_as_asked() {
     ];
     let said = records(&tiny, &[&asked[..], &["--temperature", "2"]].concat());
     let prompts: Vec<_> = said.iter().map(|record| record["prompt"].as_str().expect("a prompt")).collect();
+
     assert_eq!(
         prompts,
         ["What is", "What is", "The river", "The river", "What is 3 plus 4?", "What is 3 plus 4?"]
     );
+
     for record in &said {
         let tokens = record["tokens"].as_u64().expect("a number");
         assert!(tokens <= 6 && record["finish"].is_string(), "{record}");

@@ -8,7 +8,6 @@ use std::{
 use crate::program::{assert_code, json, stderr};
 use crate::tiny::{Tiny, bits};
 
-/// A running program whose standard error is read as it comes.
 pub(crate) struct Running {
     child: Child,
     said: BufReader<ChildStderr>,
@@ -23,7 +22,6 @@ impl Running {
         Self { child, said, heard: String::new() }
     }
 
-    /// Reads up to a line that begins with `words`.
     pub(crate) fn wait_for(&mut self, words: &str) {
         loop {
             let before = self.heard.len();
@@ -35,7 +33,6 @@ impl Running {
         }
     }
 
-    /// Sends several signals directly one after the other.
     pub(crate) fn signal(&self, names: &str) {
         let kills: Vec<_> =
             names.split(' ').map(|name| format!("kill -{name} {}", self.child.id())).collect();
@@ -51,7 +48,7 @@ impl Running {
     }
 }
 
-/// Enough steps that a signal comes long before their end.
+/// A signal comes long before their end.
 const LONG: &str = "train.steps=5000";
 
 #[test]
@@ -80,7 +77,7 @@ fn either_signal_ends_the_run_with_a_checkpoint() {
 #[test]
 fn a_second_signal_ends_at_once_and_leaves_the_earlier_checkpoint_whole() {
     let tiny = Tiny::new();
-    // Long steps, so that the second signal arrives before the step after the first has ended.
+    // Long steps, so that the second signal arrives before the next step has ended.
     let settings = ["train.micro_batch=64", "train.sequence=64", "checkpoint.every=1", "train.steps=200"];
     let mut running = Running::start(tiny.command("run", &settings));
     running.wait_for("step 00003/");
@@ -123,6 +120,7 @@ fn a_signal_while_validation_text_is_looked_up_ends_the_run_at_once() {
     running.signal("INT");
     let output = running.end();
     assert_code(&output, 3);
+
     let said = stderr(&output);
     assert!(said.contains("train: interrupted") && !said.contains("\ndata: "), "{said}");
     assert!(!tiny.join("run/metrics.jsonl").exists(), "nothing was begun that could be resumed");

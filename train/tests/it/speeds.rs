@@ -15,7 +15,6 @@ use crate::tiny::Tiny;
 /// A speed that no test measures.
 const PLANTED: f64 = 123e9;
 
-/// A user with an empty cache folder.
 struct User {
     tiny: Tiny,
     program: PathBuf,
@@ -34,7 +33,6 @@ impl User {
         self.cache().join("spillway/speeds.json")
     }
 
-    /// The program with `arguments`, not started.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(arguments).args(["--config", "tiny.json", "--device", "cpu"]);
@@ -46,7 +44,6 @@ impl User {
         self.command(arguments).output().expect("the program starts")
     }
 
-    /// A plan's matmul FLOP/s, and whether they came from the cache.
     fn planned(&self) -> (f64, bool) {
         let output = self.start(&["plan", "--json"]);
         assert_success(&output);
@@ -110,6 +107,7 @@ fn another_program_file_measures_again() {
     let copied = Command::new("cp").arg(PROGRAM).arg(&user.program).status();
     assert!(copied.expect("cp runs").success());
     assert_measured(user.planned(), "a first start");
+
     let written = fs::metadata(&user.program).and_then(|file| file.modified()).expect("a time");
     let second = Duration::from_secs(1);
     for (moment, when) in [(written + second, "later"), (written - second, "earlier")] {
@@ -118,7 +116,6 @@ fn another_program_file_measures_again() {
         let file = File::open(&user.program).expect("the program");
         file.set_modified(moment).expect("its owner may");
         assert_measured(user.planned(), when);
-        // The copy's own measurement is then the first entry.
         let mut kept = user.kept();
         kept["entries"].as_array_mut().expect("a list").reverse();
         fs::write(user.file(), kept.to_string()).expect("writing");
@@ -177,7 +174,6 @@ fn plan_measure_replaces_cached_speeds_and_prints_the_measured_ones() {
 #[test]
 fn an_unwritable_cache_ends_no_run() {
     let user = User::new();
-    // A file in place of the folder.
     fs::write(user.cache(), "").expect("writing");
     let output = user.start(&["run", "--out", "run"]);
     assert_success(&output);

@@ -1,4 +1,4 @@
-//! The trainer on CUDA, on the stand-in for its driver, which `cargo xtask stand-in` builds and locates.
+//! The trainer on CUDA, on the stand-in for its driver, built by `cargo xtask stand-in`.
 
 use std::{
     collections::HashSet,
@@ -15,8 +15,8 @@ use crate::plan::{SHAPES, assert_as_planned};
 use crate::program::{CACHE, PROGRAM, assert_success, json};
 use crate::tiny::{Tiny, bits};
 
-/// The folder that plays a CUDA installation, for the calling test. `cargo xtask test` builds it and passes its path;
-/// otherwise the first test of the process builds it.
+/// The folder that plays a CUDA installation. `cargo xtask test` passes its path; otherwise the process's first test
+/// builds it.
 pub(crate) fn installation() -> Option<&'static Path> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
@@ -38,7 +38,6 @@ pub(crate) fn installation() -> Option<&'static Path> {
     Need::StandIn.found(built.as_deref())
 }
 
-/// The order in which queued work runs.
 #[derive(Clone, Copy)]
 enum Order {
     /// At the call; the race detector reports unordered accesses.
@@ -59,7 +58,7 @@ impl fmt::Display for Order {
     }
 }
 
-/// Eager and one seed; in the gate also lazy; in the full suite as many seeds as `SPILLWAY_SEEDS` says.
+/// Eager and one seed; in the gate also lazy; in the full suite `SPILLWAY_SEEDS` seeds.
 fn orders() -> impl Iterator<Item = Order> {
     let seeds = match suite::size() {
         Size::Quick | Size::Gate => 1,
@@ -71,8 +70,7 @@ fn orders() -> impl Iterator<Item = Order> {
     [Order::Eager].into_iter().chain(lazy).chain((1..=seeds).map(Order::Random))
 }
 
-/// The folder that plays a CUDA installation, and one for runs. Autotune's timings of a CPU thus stay out of a real
-/// GPU's cache.
+/// The folder that plays a CUDA installation, and one for runs. Autotune's timings thus stay out of a real GPU's cache.
 struct StandIn {
     installation: &'static Path,
     tiny: Tiny,
@@ -88,7 +86,6 @@ impl StandIn {
         Some(Self { installation, tiny })
     }
 
-    /// A command that trains in `out`, not started.
     fn command(&self, out: &str, order: Order, settings: &[&str]) -> Command {
         let Self { installation, tiny } = self;
         let [mode, seed] = match order {
@@ -96,6 +93,7 @@ impl StandIn {
             Order::Lazy => ["lazy".to_owned(), String::new()],
             Order::Random(seed) => ["random".to_owned(), seed.to_string()],
         };
+
         let mut command = Command::new(PROGRAM);
         command
             .args(["--config", "tiny.json", "--device", "cuda", "--json", "--out", out])
@@ -113,12 +111,11 @@ impl StandIn {
         command
     }
 
-    /// Trains in `out`; fails on findings.
     fn train(&self, out: &str, order: Order, settings: &[&str]) -> Output {
         self.output_and_report(out, self.command(out, order, settings)).0
     }
 
-    /// Runs a command and fails on findings; returns the program's output and the stand-in's report.
+    /// Fails on findings; returns the program's output and the stand-in's report.
     fn output_and_report(&self, out: &str, mut command: Command) -> (Output, Value) {
         let output = command.output().expect("the program starts");
         assert_success(&output);
@@ -128,7 +125,7 @@ impl StandIn {
         (output, report)
     }
 
-    /// Under a budget below its working set, a run has the bits of an unlimited one, in each order of queued work.
+    /// A run under a budget below its working set has the bits of an unlimited one, in each order of queued work.
     fn assert_spills_to_the_same_bits(&self, name: &str, budget: &str, settings: &[&str]) {
         let settings = [settings, &["train.steps=3", "eval.questions=[]"]].concat();
         let roomy = json(&self.train(&format!("{name}-roomy"), Order::Lazy, &settings));
@@ -146,7 +143,7 @@ impl StandIn {
     }
 }
 
-/// Number of large reads in the stand-in's trace; fails if one is on a stream that runs kernels.
+/// Large reads in the stand-in's trace; fails if one is on a stream that runs kernels.
 fn overlapped_reads(trace: &Path) -> u64 {
     let text = fs::read_to_string(trace).expect("a trace");
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
@@ -214,6 +211,7 @@ mod gate {
             let (output, report) = stand_in.output_and_report(out, command);
             (bits(&json(&output)), report["simulated_ms"].as_f64().expect("milliseconds"))
         };
+
         // The first run tunes kernels, so its time is not compared.
         let (tuned, _) = run("tuned", "1");
         let (beside, overlapped) = run("beside", "1");
@@ -223,7 +221,7 @@ mod gate {
         assert!(overlapped < serial, "{overlapped} ms, in line {serial} ms");
     }
 
-    /// The records next to the plan's source cover more shapes; this test covers the program's own output.
+    /// The records next to the plan cover more shapes; this covers the program's own output.
     #[test]
     #[ignore = "gate: trains for minutes"]
     fn a_run_on_cuda_uses_the_memory_of_its_plan() {
@@ -253,6 +251,7 @@ mod gate {
         };
         let roomy = trained("roomy", &[]);
         assert!(roomy["largest_launch"].as_u64() <= Some(45 << 20), "{roomy:#}");
+
         let tight = trained("tight", &["memory.device_budget=46MiB"]);
         assert!(tight["evictions"].as_u64() > Some(0), "{tight:#}");
         assert!(tight["peak_device_bytes"].as_u64() <= Some(46 << 20), "{tight:#}");

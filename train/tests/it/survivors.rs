@@ -1,5 +1,5 @@
-//! Ranks that are killed under Open MPI 5. The others repeat the step, or restart from their checkpoint, and end with
-//! the bits of an undisturbed run.
+//! Ranks killed under Open MPI 5: the others repeat the step, or restart from their checkpoint, and end with the bits
+//! of an undisturbed run.
 //!
 //! `train/exchange/tests/install-open-mpi-5` installs it where these tests look.
 
@@ -17,14 +17,12 @@ use crate::tiny::{Tiny, bits};
 
 const FOLDER: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/open-mpi-5/installed");
 
-/// Whether Open MPI 5 is installed, for the calling test.
 fn has_open_mpi_5() -> bool {
     let found = Path::new(FOLDER).join("bin/mpirun").exists();
     Need::Mpi5.is_met((!found).then_some("there is no Open MPI 5 in the target folder"))
 }
 
 impl Tiny {
-    /// Starts ranks in the background under Open MPI 5; their output goes to `out.log`.
     fn start_survivors(&self, ranks: &str, out: &str, settings: &[&str], more: &[&str]) -> Child {
         let path = env::var("PATH").unwrap_or_default();
         let mut command = self.command(out, &[&SHARED[..], settings].concat());
@@ -39,7 +37,6 @@ impl Tiny {
     }
 }
 
-/// How the surviving ranks continue.
 #[derive(Clone, Copy, PartialEq)]
 enum Goes {
     /// They repeat the step.
@@ -50,7 +47,7 @@ enum Goes {
     AsResumed,
 }
 
-/// Enough steps that a kill after at most 32 of them comes long before the end.
+/// A kill after at most 32 steps comes long before the end.
 const STEPS: &str = "train.steps=200";
 
 const KINDS: [(Goes, &[&str]); 4] = [
@@ -66,20 +63,20 @@ fn survivors_end_with_the_bits_of_an_undisturbed_run() {
     if !has_open_mpi_5() {
         return;
     }
+
     let setting = |name, usual: u64| env::var(name).map_or(usual, |text| text.parse().expect("a number"));
     let (kills, mut seed) =
         (setting("TRAIN_SURVIVED_KILLS", suite::size().pick(1, 3, 50)), setting("TRAIN_KILLS_SEED", 1));
     let tiny = Tiny::new();
+
     for kill in 0..kills {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // Each kind of run loses each rank in turn.
         let (kind, turn) = (kill as usize % KINDS.len(), kill as usize / KINDS.len());
         let (goes, settings) = KINDS[kind];
         let (rank, step) = (1 + (kind + turn) % 2, 3 + (seed >> 33) % 30);
         let run = format!("run-{kill}");
         let settings = [&[STEPS], settings].concat();
         let mut child = tiny.start_survivors("3", &run, &settings, &[]);
-        // Kills depend on steps, not on the machine's speed.
         tiny.wait_for_step(&run, step);
         let ranks = tiny.ranks();
         println!(
@@ -88,7 +85,7 @@ fn survivors_end_with_the_bits_of_an_undisturbed_run() {
             tiny.steps_taken(&run)
         );
         signal(Signal::KILL, ranks[rank]);
-        assert_eq!(tiny.ended(&mut child, &run), Some(0), "{}", tiny.log(&run));
+        let found = tiny.bits_at_end(&mut child, &run);
         let lost = &tiny.records(&run, "lost")[0];
         assert_eq!((&lost["ranks"], &lost["gone"]), (&json!(2), &json!([rank])), "{lost}");
         let from = lost["step"].as_u64().expect("a step");
@@ -103,7 +100,7 @@ fn survivors_end_with_the_bits_of_an_undisturbed_run() {
             _ if turn == 0 => bits(&tiny.run(&format!("whole-{kind}"), &[&SHARED[..], &settings].concat())),
             _ => tiny.saved_bits(&format!("whole-{kind}")),
         };
-        assert_eq!(tiny.saved_bits(&run), expected, "kill {}", kill + 1);
+        assert_eq!(found, expected, "kill {}", kill + 1);
     }
 }
 
@@ -113,12 +110,11 @@ impl Tiny {
         if step > 0 {
             let until = format!("train.steps={step}");
             let mut child = self.start_survivors("3", out, &[settings, &[&until]].concat(), &[]);
-            assert_eq!(self.ended(&mut child, out), Some(0), "{}", self.log(out));
+            self.bits_at_end(&mut child, out);
         }
         let resume: &[&str] = if step > 0 { &["--resume", "auto"] } else { &[] };
         let mut child = self.start_survivors("2", out, settings, resume);
-        assert_eq!(self.ended(&mut child, out), Some(0), "{}", self.log(out));
-        self.saved_bits(out)
+        self.bits_at_end(&mut child, out)
     }
 }
 
@@ -127,6 +123,7 @@ fn the_last_of_several_lost_ranks_ends_with_the_bits_of_one_process() {
     if !has_open_mpi_5() {
         return;
     }
+
     let tiny = Tiny::new();
     let settings = [STEPS, "checkpoint.every=0"];
     let whole = bits(&tiny.run("whole", &[&SHARED[..], &settings].concat()));
@@ -137,12 +134,11 @@ fn the_last_of_several_lost_ranks_ends_with_the_bits_of_one_process() {
     tiny.wait_until("run", || tiny.journal("run").contains(r#"{"kind":"lost""#), "no rank noticed the loss");
     tiny.wait_for_step("run", tiny.steps_taken("run") + 5);
     signal(Signal::KILL, ranks[2]);
-    assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.log("run"));
+    assert_eq!(tiny.bits_at_end(&mut child, "run"), whole);
+
     let lost = tiny.records("run", "lost");
     let found: Vec<_> = lost.iter().map(|lost| (&lost["before"], &lost["gone"], &lost["ranks"])).collect();
-    // Surviving ranks are renumbered.
     assert_eq!(found, [(&json!(3), &json!([1]), &json!(2)), (&json!(2), &json!([1]), &json!(1))]);
-    assert_eq!(tiny.saved_bits("run"), whole);
 }
 
 #[test]
@@ -155,10 +151,9 @@ fn without_rank_0_the_run_ends_and_is_restarted_from_its_checkpoint() {
     let whole = bits(&tiny.run("whole", &[&SHARED[..], &settings].concat()));
     let mut child = tiny.start_survivors("3", "run", &settings, &["--restarts", "1"]);
     signal(Signal::KILL, tiny.processes("run")[0]);
-    assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.log("run"));
+    assert_eq!(tiny.bits_at_end(&mut child, "run"), whole);
     let said = tiny.log("run");
     assert!(said.contains("rank 0 is gone") && said.contains("resumes from its last checkpoint"), "{said}");
-    assert_eq!(tiny.saved_bits("run"), whole);
 }
 
 mod gate {
@@ -171,6 +166,7 @@ mod gate {
         if !has_open_mpi_5() {
             return;
         }
+
         let tiny = Tiny::new();
         let settings = [STEPS, "checkpoint.every=5"];
         let whole = bits(&tiny.run("whole", &[&SHARED[..], &settings].concat()));
@@ -178,9 +174,10 @@ mod gate {
             tiny.start_survivors("3", "run", &settings, &["--restarts", "1", "--rank-timeout", "15"]);
         let frozen = tiny.processes("run")[1];
         signal(Signal::STOP, frozen);
-        assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.log("run"));
+        assert_eq!(tiny.bits_at_end(&mut child, "run"), whole);
+
         let said = tiny.log("run");
-        // If another rank waits for the frozen one, both are missing. Within the library's own vote the missing rank is
+        // If another rank waits for the frozen one, both are missing. Within the library's vote the missing rank is
         // unknown.
         let missing = ["rank 1 did not arrive", "ranks [0, 1] did not arrive", "ranks [1, 2] did not arrive"];
         let names_it = missing.iter().any(|words| said.contains(words));
@@ -188,6 +185,5 @@ mod gate {
         assert!(said.contains("resumes from its last checkpoint"), "{said}");
         assert!(tiny.records("run", "lost").is_empty(), "{said}");
         assert!(!processes_in(tiny.path()).contains(&frozen), "it is still there");
-        assert_eq!(tiny.saved_bits("run"), whole);
     }
 }

@@ -10,7 +10,6 @@ fn page(tiny: &Tiny, out: &str) -> String {
     fs::read_to_string(tiny.join(out).join("report.html")).expect("a report")
 }
 
-/// Bytes in and out by the journal's timeline.
 fn copied(timeline: &Value) -> [u64; 2] {
     ["bytes_in", "bytes_out"].map(|key| {
         let parts = timeline[key].as_array().expect("a list");

@@ -31,7 +31,6 @@ const DESCRIPTION: &str = r#"{
 }
 "#;
 
-/// A model shape that Hugging Face knows.
 pub(crate) const GPT2: [&str; 2] = [
     r#"model={"preset":"gpt2","n_layer":1,"n_head":2,"n_embd":64,"n_positions":64,"vocab_size":264}"#,
     "train.lr=0.001",
@@ -40,12 +39,11 @@ pub(crate) const GPT2: [&str; 2] = [
 /// A quarter of the working set.
 pub(crate) const TIGHT: &str = "memory.device_budget=1MiB";
 
-/// A folder with `tiny.json`, for runs.
 pub(crate) struct Tiny {
     folder: TempDir,
 }
 
-/// Ends all processes in the folder, so that a failed test leaves no ranks that wait for each other.
+/// A failed test then leaves no ranks that wait for each other.
 #[cfg(target_os = "linux")]
 impl Drop for Tiny {
     fn drop(&mut self) {
@@ -64,7 +62,6 @@ impl Tiny {
         Self { folder }
     }
 
-    /// A folder with a finished run `run`.
     pub(crate) fn trained(settings: &[&str]) -> Self {
         let tiny = Self::new();
         tiny.run("run", settings);
@@ -79,12 +76,10 @@ impl Tiny {
         self.folder.path().join(path)
     }
 
-    /// Runs any verb.
     pub(crate) fn train(&self, arguments: &[&str]) -> Output {
         train(self.path(), arguments)
     }
 
-    /// A command that trains in `out`, not started.
     pub(crate) fn command(&self, out: &str, settings: &[&str]) -> Command {
         let mut command = Command::new(PROGRAM);
         command.args(training(out, settings)).current_dir(self.path()).envs([CACHE]);
@@ -95,19 +90,16 @@ impl Tiny {
         fs::read_to_string(self.join(out).join("metrics.jsonl")).unwrap_or_default()
     }
 
-    /// Trains in `out`, with any outcome.
     pub(crate) fn attempt(&self, out: &str, settings: &[&str]) -> Output {
         self.train(&training(out, settings))
     }
 
-    /// Trains in `out`; returns the summary.
     pub(crate) fn run(&self, out: &str, settings: &[&str]) -> Value {
         let output = self.attempt(out, settings);
         assert_success(&output);
         json(&output)
     }
 
-    /// Resumes the run `out` with its saved configuration; returns the summary.
     pub(crate) fn resume(&self, out: &str, settings: &[&str]) -> Value {
         let mut arguments = vec!["--resume", out, "--device", "cpu", "--json"];
         arguments.extend(settings.iter().flat_map(|setting| ["--set", setting]));
@@ -138,7 +130,6 @@ impl Tiny {
         assert_eq!(self.losses(&run), self.losses(&whole), "{settings:?}");
     }
 
-    /// Checks each byte of the checkpoints in `out`; returns their steps.
     pub(crate) fn whole_checkpoints(&self, out: &str) -> Vec<u64> {
         let output = self.train(&["inspect", out, "--json"]);
         assert_success(&output);
@@ -148,7 +139,6 @@ impl Tiny {
         checkpoints.iter().map(|checkpoint| checkpoint["step"].as_u64().expect("a step")).collect()
     }
 
-    /// The records of one kind in the run's `metrics.jsonl`.
     pub(crate) fn records(&self, out: &str, kind: &str) -> Vec<Value> {
         let text = fs::read_to_string(self.join(out).join("metrics.jsonl")).expect("reading");
         let records =

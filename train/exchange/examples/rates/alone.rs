@@ -1,4 +1,4 @@
-//! A world of one compared with a plain sum of the same contributions: the same additions, written as loops.
+//! A world of one, compared with a plain sum of the same contributions.
 
 use std::{error::Error, io::Write, time::Instant};
 
@@ -6,13 +6,12 @@ use exchange::{Engine, Exact, Exchange, Pairwise, Share};
 
 use super::{Asked, Sample, gradient};
 
-/// Micro-batches of a step.
 const COUNT: usize = 4;
 
-/// A sum of rows, which gives each row's memory back once it is added. The sum itself is dropped after the clock has stopped.
+/// Sums rows and frees each once it is added. The caller drops the sum after the clock has stopped.
 type Sum = fn(&mut dyn Engine, Vec<Vec<f32>>) -> exchange::Result<Vec<f32>>;
 
-/// The plain sum is there twice: how far it is from itself is the noise.
+/// The plain sum stands twice: its distance from itself is the noise.
 const SUMS: [(&str, Sum); 3] = [
     ("plain", |_, rows| Ok(plain(rows))),
     ("alone", step_of_one),
@@ -23,7 +22,6 @@ pub fn measure(mut engine: impl Engine, asked: &Asked, out: &mut dyn Write) -> R
     for &bytes in &asked.sizes {
         let row = gradient(bytes);
         for turn in 0..asked.turns_of(bytes * COUNT) {
-            // The order rotates from turn to turn.
             for at in 0..SUMS.len() {
                 let (kind, sum) = SUMS[(turn + at) % SUMS.len()];
                 let rows = vec![row.clone(); COUNT];
@@ -53,7 +51,6 @@ fn plain(mut rows: Vec<Vec<f32>>) -> Vec<f32> {
     rows.pop().unwrap_or_default()
 }
 
-/// All that a step asks of the crate: contributions, their sum, and the vote.
 fn step_of_one(engine: &mut dyn Engine, rows: Vec<Vec<f32>>) -> exchange::Result<Vec<f32>> {
     let share = Share { count: rows.len() as u64, world: engine.world(), rank: engine.rank() };
     let len = rows.first().map_or(0, Vec::len);

@@ -1,4 +1,4 @@
-//! Exchanges between ranks: each begins at a barrier and has taken as long as the slowest rank says.
+//! Times exchanges between ranks: from a barrier to the end of the slowest rank.
 
 use std::{error::Error, io::Write, time::Instant};
 
@@ -6,10 +6,9 @@ use exchange::{Counted, Engine, Exact, Exchange, OneBit, Pairwise, Share, even};
 
 use super::{Asked, Sample, gradient};
 
-/// The first turn connects, and one bit has all its residuals from the second on.
+/// The first turn connects; one bit has all residuals from the second on.
 const UNCOUNTED: usize = 2;
 
-/// Turns of calls that carry no gradient.
 const CALLS: usize = 200;
 
 pub fn measure(engine: impl Engine, asked: &Asked, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
@@ -17,6 +16,7 @@ pub fn measure(engine: impl Engine, asked: &Asked, out: &mut dyn Write) -> Resul
     let calls = CALLS.min(asked.turns);
     meter.take("barrier", 0, calls, || Ok(()), |engine, ()| engine.barrier())?;
     meter.take("commit", 0, calls, || Ok(()), |engine, ()| engine.commit(true))?;
+
     for &bytes in &asked.sizes {
         let turns = asked.turns_of(bytes);
         let whole = gradient(bytes);
@@ -51,8 +51,7 @@ struct Meter<'a, E> {
 }
 
 impl<E: Engine> Meter<'_, E> {
-    /// `prepare` and dropping the result are not timed; the first turns, which connect and touch memory, are not
-    /// counted.
+    /// Times `exchange`, but neither `prepare`, nor dropping the result, nor the first turns.
     fn take<P, R>(
         &mut self,
         kind: &'static str,
@@ -74,6 +73,7 @@ impl<E: Engine> Meter<'_, E> {
                 own.push((seconds, self.engine.costs().sent - before));
             }
         }
+
         for (turn, (seconds, sent)) in own.into_iter().enumerate() {
             let seconds = self.largest(seconds)?;
             if self.engine.rank() == 0 {

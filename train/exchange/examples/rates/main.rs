@@ -1,8 +1,8 @@
-//! Measures how long exchanges take: the program that `cargo xtask bench-scale` starts.
+//! Measures exchanges: the program that `cargo xtask bench-scale` starts.
 //!
-//! `rates BYTES,BYTES… TURNS`: gradients of these sizes, each exchange repeated `TURNS` times at most. Under `mpirun` it
-//! measures the exchanges between the ranks, and rank 0 prints; started by itself it compares a world of one with a
-//! plain sum. It prints lines of `sample,kind,bytes,turn,sent,seconds` and one of `engine,version`.
+//! `rates BYTES,BYTES… TURNS` repeats each exchange of gradients of these sizes at most `TURNS` times. Under `mpirun`
+//! it measures between ranks; by itself it compares a world of one with a plain sum. It prints lines of
+//! `sample,kind,bytes,turn,sent,seconds` and one of `engine,version`.
 
 mod alone;
 mod between_ranks;
@@ -15,14 +15,13 @@ use std::{
 
 use exchange::{Alone, launch};
 
-/// Long after the longest exchange: a rank that hangs ends the job.
+/// A rank that hangs for longer ends the job.
 #[cfg(unix)]
 const LIMIT: std::time::Duration = std::time::Duration::from_mins(2);
 
-/// Fewer turns for larger gradients: about as many bytes for each size.
+/// About as many bytes for each size: larger gradients get fewer turns.
 const BYTES_OF_A_SIZE: usize = 1 << 30;
 
-/// Enough for a median, whatever the size.
 const FEWEST: usize = 5;
 
 fn main() -> ExitCode {
@@ -61,7 +60,7 @@ fn between(_: &Asked, _: &mut dyn Write) -> Result<(), Box<dyn Error>> {
 }
 
 struct Asked {
-    /// Bytes of gradients, each a whole number of f32.
+    /// Bytes of gradients, whole numbers of f32.
     sizes: Vec<usize>,
     turns: usize,
 }
@@ -83,13 +82,10 @@ impl Asked {
     }
 }
 
-/// One repetition of one exchange.
 struct Sample {
     kind: &'static str,
-    /// The gradient's.
     bytes: usize,
     turn: usize,
-    /// Bytes that a rank sends to others.
     sent: u64,
     seconds: f64,
 }
@@ -101,7 +97,7 @@ impl Sample {
     }
 }
 
-/// A gradient without two equal neighbours, so that no pack is a special case.
+/// A gradient without two equal neighbours, so no pack is a special case.
 fn gradient(bytes: usize) -> Vec<f32> {
     (0..bytes / size_of::<f32>()).map(|at| (at % 8191) as f32 * 0.25 - 1000.0).collect()
 }

@@ -1,4 +1,4 @@
-//! The command line that starts several ranks by `mpirun`: a pure function of the request and of the machine.
+//! The `mpirun` command line, as a pure function of request and machine.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -14,27 +14,27 @@ pub struct Host {
     pub slots: usize,
 }
 
-/// Ranks to be started, and the machine they are started from.
+/// A request for ranks, and the machine that starts them.
 #[derive(Debug, Clone)]
 pub struct Job {
     /// Ranks to start.
     pub ranks: usize,
-    /// Where; empty for this machine alone.
+    /// Hosts; empty for this machine alone.
     pub hosts: Vec<Host>,
-    /// The one network interface to use, by name. Needed where hosts have several: MPI's traffic is neither
-    /// encrypted nor authenticated and belongs in a private network.
+    /// The network interface to use, needed if hosts have several. Choose a private network: MPI neither encrypts nor
+    /// authenticates.
     pub interface: Option<String>,
-    /// Whether ranks survive the loss of others, which needs Open MPI 5.
+    /// Whether ranks survive the loss of others; needs Open MPI 5.
     pub survive: bool,
     /// Cores of this machine.
     pub cores: usize,
-    /// Whether the user is root, which `mpirun` refuses without two variables.
+    /// Whether the user is root; `mpirun` then needs two variables.
     pub root: bool,
     /// Major release of Open MPI, from [`release`].
     pub release: u32,
 }
 
-/// A program with its arguments, and variables to set for it.
+/// A program, its arguments, and variables to set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
     /// The program.
@@ -46,7 +46,7 @@ pub struct Command {
 }
 
 impl Job {
-    /// The command that starts `program` with `arguments` once for each rank.
+    /// Builds the command that starts `program` once for each rank.
     pub fn command(
         &self,
         mpirun: PathBuf,
@@ -59,17 +59,21 @@ impl Job {
         if self.ranks == 0 || self.ranks > slots {
             return Err(LaunchError::Slots { ranks: self.ranks, slots });
         }
+
         if self.survive && self.release < 5 {
             return Err(LaunchError::NoUlfm { release: self.release });
         }
+
         let list: Vec<String> = hosts.iter().map(|host| format!("{}:{}", host.name, host.slots)).collect();
         let mut words: Vec<String> =
             vec!["-n".into(), self.ranks.to_string(), "--host".into(), list.join(",")];
-        // A rank computes with many threads; by default it would get one core.
+
+        // By default `mpirun` binds a rank to one core.
         words.extend(["--bind-to", "none"].map(String::from));
         let mut set = |kind: &str, parameter: &str, value: &str| {
             words.extend([kind, parameter, value].map(String::from));
         };
+
         if let Some(interface) = &self.interface {
             set("--mca", "btl_tcp_if_include", interface);
             if self.release < 5 {
@@ -79,12 +83,15 @@ impl Job {
                 set("--prtemca", "prte_if_include", interface);
             }
         }
+
         if hosts.iter().any(|host| host.slots > self.cores) {
             set("--mca", "mpi_yield_when_idle", "1");
         }
+
         if self.survive {
             words.extend(["--with-ft", "ulfm"].map(String::from));
         }
+
         let mut all: Vec<OsString> = words.into_iter().map(OsString::from).collect();
         all.push(program.to_owned());
         all.extend_from_slice(arguments);
@@ -101,7 +108,7 @@ pub fn hosts(text: &str) -> Result<Vec<Host>, LaunchError> {
             Some((name, slots)) => (name, slots.parse().ok()?),
             None => (entry.trim(), 1),
         };
-        // A name that begins with a dash would be an option.
+        // A leading dash would make the name an option.
         let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
         let well = !name.is_empty() && !name.starts_with('-') && name.chars().all(plain) && slots > 0;
         well.then(|| Host { name: name.into(), slots })
@@ -109,13 +116,13 @@ pub fn hosts(text: &str) -> Result<Vec<Host>, LaunchError> {
     text.split(',').map(host).collect::<Option<_>>().ok_or_else(|| LaunchError::Hosts { text: text.into() })
 }
 
-/// `mpirun` in the folders of `path`, which is the value of `PATH`.
+/// Finds `mpirun` in the folders of `path`, a value of `PATH`.
 pub fn find_mpirun(path: &OsStr) -> Result<PathBuf, LaunchError> {
     let candidates = std::env::split_paths(path).map(|folder| folder.join("mpirun"));
     candidates.into_iter().find(|file| file.is_file()).ok_or(LaunchError::NoMpirun)
 }
 
-/// Major release of Open MPI, from what `mpirun --version` prints.
+/// Major release of Open MPI, from the output of `mpirun --version`.
 pub fn release(printed: &str) -> Result<u32, LaunchError> {
     let number = |line: &str| {
         let (_, version) = line.split_once("(Open MPI)")?;

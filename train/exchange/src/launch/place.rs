@@ -1,4 +1,4 @@
-//! The place of this process among those that were launched, from the launcher's variables.
+//! This process's place among the launched ranks, from the launcher's variables.
 
 use std::collections::BTreeMap;
 
@@ -6,33 +6,32 @@ use crate::engine::Engine;
 
 use super::LaunchError;
 
-/// Where this process is among its ranks and on its host.
+/// The place of this process among all ranks and on its host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// This rank, below `world`.
     pub rank: usize,
-    /// Ranks there are.
+    /// Number of ranks.
     pub world: usize,
-    /// Number among the ranks of this host: which of its GPUs to take.
+    /// Number among the ranks of this host; chooses the GPU.
     pub local_rank: usize,
-    /// Ranks on this host, which share its memory.
+    /// Ranks on this host.
     pub local_world: usize,
 }
 
 impl Place {
-    /// Fails if the engine sees another world than the launcher, as it does where a process was started by a launcher
-    /// that its MPI does not know: each rank would then train alone.
+    /// Fails if the engine's world is not the launcher's: each rank would train alone. It happens under a launcher that
+    /// MPI does not know.
     pub fn agrees_with(&self, engine: &dyn Engine) -> Result<(), LaunchError> {
         let (launched, found) = ((self.rank, self.world), (engine.rank(), engine.world()));
         if launched == found { Ok(()) } else { Err(LaunchError::OtherWorld { launched, found }) }
     }
 }
 
-/// The place that a launcher has given in these variables; `None` if none has launched several processes.
+/// Reads the place from the launcher's variables; `None` if no launcher started several processes.
 ///
-/// `mpirun` counts before Slurm, because it may run within a job. Slurm's `SLURM_NTASKS` and `SLURM_PROCID` are set in the
-/// script of a job as well, which runs once whatever they say. So Slurm counts only where `SLURM_STEP_NUM_TASKS`, set by
-/// `srun` for each of its processes, is above 1.
+/// `mpirun` goes before Slurm, because it may run within a job. A job's script has `SLURM_NTASKS` and `SLURM_PROCID`
+/// too but runs once. So Slurm counts only if `SLURM_STEP_NUM_TASKS`, which `srun` sets, is above 1.
 pub fn place(variables: &BTreeMap<String, String>) -> Result<Option<Place>, LaunchError> {
     let read = Variables(variables);
     if variables.contains_key("OMPI_COMM_WORLD_SIZE") {
@@ -56,7 +55,7 @@ impl Variables<'_> {
     }
 
     fn slurm(&self, world: usize) -> Result<Place, LaunchError> {
-        // Its own number for a process, unless PMIx, which MPI asks, has numbered them.
+        // PMIx, which MPI asks, may number processes otherwise than Slurm.
         let variable = if self.0.contains_key("PMIX_RANK") { "PMIX_RANK" } else { "SLURM_PROCID" };
         let rank = self.below(variable, world)?;
         let local_world = self.tasks_of_node()?;
@@ -106,7 +105,6 @@ mod tests {
     use super::*;
     use crate::engine::Alone;
 
-    /// From lines of `NAME=value`, as `env` prints them.
     fn of(lines: &str) -> Result<Option<Place>, LaunchError> {
         let pair = |line: &str| line.trim().split_once('=').map(|(name, value)| (name.into(), value.into()));
         place(&lines.split_whitespace().filter_map(pair).collect())

@@ -1,7 +1,7 @@
-//! Open MPI's library as it is found when a program asks for it, as the CUDA driver is: no headers, no C compiler.
+//! Open MPI's library, loaded when a program asks for it: no headers, no C compiler.
 //!
-//! Open MPI 4 and 5 share one binary interface, `libmpi.so.40`, in which handles are addresses of symbols. MPICH's
-//! handles are numbers; a call with one library's handles into the other ends the process, so it is refused by name.
+//! Open MPI 4 and 5 share one binary interface, `libmpi.so.40`, whose handles are addresses of symbols. MPICH's handles
+//! are numbers, and mixing them ends the process, so it is refused by name.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
@@ -11,13 +11,11 @@ use libloading::os::unix::{Library as Loaded, RTLD_GLOBAL, RTLD_NOW, Symbol};
 
 use crate::error::{Error, Result};
 
-/// The one interface that this module speaks.
 pub(super) const NAME: &str = "libmpi.so.40";
 
-/// Present levels of thread support: one thread at a time, whichever it is.
+/// Any thread may call, one at a time.
 const THREAD_SERIALIZED: c_int = 2;
 
-/// A communicator, request, type or error handler.
 pub(super) type Handle = *mut c_void;
 
 /// `MPI_Status` of Open MPI 4 and 5.
@@ -41,28 +39,26 @@ pub(super) struct Abort {
     world: Handle,
 }
 
-// SAFETY: the handle is an address of the library's, which belongs to no thread.
+// SAFETY: the handle is an address in the library and belongs to no thread.
 unsafe impl Send for Abort {}
 
 impl Abort {
-    /// Ends all ranks, those that are stopped too.
     pub(super) fn end_the_job(&self) -> ! {
-        // What waits for a frozen rank once must not wait for it twice.
+        // A second thread: the abort may itself wait for a frozen rank.
         std::thread::spawn(|| {
             std::thread::sleep(Duration::from_secs(10));
             std::process::abort();
         });
-        // SAFETY: the world's communicator is alive as long as the process. The engine's own thread may be within MPI,
-        // which the level of thread support rules out for calls that return; this one does not.
+        // SAFETY: the world's communicator lives as long as the process. The engine's thread may be within MPI, which
+        // the thread level forbids for calls that return; this one does not.
         unsafe { (self.call)(self.world, 1) };
         std::process::abort();
     }
 }
 
-/// Functions and handles. It is never unloaded: MPI leaves threads and handlers behind that point into it.
+/// Functions and handles. Never unloaded: MPI's threads and handlers point into it.
 pub(super) struct Library {
     _loaded: ManuallyDrop<Loaded>,
-    /// The library's own name and version.
     pub(super) version: String,
     pub(super) rank: Asked,
     pub(super) size: Asked,
@@ -77,7 +73,7 @@ pub(super) struct Library {
     error_string: unsafe extern "C" fn(c_int, *mut c_char, *mut c_int) -> c_int,
     initialized: unsafe extern "C" fn(*mut c_int) -> c_int,
     init_thread: unsafe extern "C" fn(*mut c_int, *mut c_void, c_int, *mut c_int) -> c_int,
-    /// User-level failure mitigation: from Open MPI 5 on, where the launcher has switched it on.
+    /// User-level failure mitigation, if Open MPI is 5 or later and the launcher has switched it on.
     pub(super) ulfm: Option<Ulfm>,
     pub(super) world: Handle,
     pub(super) byte: Handle,
@@ -91,18 +87,18 @@ pub(super) struct Ulfm {
     pub(super) agree: Asked,
 }
 
-/// Whether the launcher has switched survival on, as `mpirun --with-ft ulfm` does. Otherwise the functions are there all
-/// the same, and `MPIX_Comm_shrink` does not return.
+/// Whether the launcher has switched survival on (`mpirun --with-ft ulfm`). Otherwise the functions exist, but
+/// `MPIX_Comm_shrink` does not return.
 fn survival_is_on() -> bool {
     let value = std::env::var("OMPI_MCA_mpi_ft_enable").unwrap_or_default();
     ["1", "true", "yes", "enabled"].contains(&value.to_ascii_lowercase().as_str())
 }
 
 impl Library {
-    /// Loads the library and checks that it is Open MPI. Starts nothing.
+    /// Loads the library and checks that it is Open MPI; starts nothing.
     pub(super) fn load(name: &str) -> Result<Self> {
-        // SAFETY: loading runs constructors of Open MPI, which touch nothing of this program. Global, because its plugins
-        // look for its symbols.
+        // SAFETY: constructors of Open MPI touch nothing of this program. Global, because its plugins look for its
+        // symbols.
         let loaded = unsafe { Loaded::open(Some(name), RTLD_NOW | RTLD_GLOBAL) };
         let loaded =
             loaded.map_err(|error| Error::Missing { name: name.into(), reason: error.to_string() })?;
@@ -115,16 +111,16 @@ impl Library {
     }
 
     fn bind(loaded: Loaded, name: &str) -> std::result::Result<Self, libloading::Error> {
-        /// The address of an object, which is a handle.
         fn handle(loaded: &Loaded, symbol: &[u8]) -> std::result::Result<Handle, libloading::Error> {
-            // SAFETY: the symbol is only taken the address of.
+            // SAFETY: only the symbol's address is taken.
             let symbol: Symbol<*mut c_void> = unsafe { loaded.get(symbol) }?;
             Ok(symbol.into_raw())
         }
-        // A handle is looked for first: functions of the same names exist in every MPI.
+
+        // A handle first: every MPI has functions of these names.
         let world = handle(&loaded, b"ompi_mpi_comm_world")?;
-        // SAFETY: every type above is that of the function's declaration in Open MPI's `mpi.h`, and stays callable
-        // because the library is never unloaded.
+        // SAFETY: every type above is that of the function's declaration in Open MPI's `mpi.h`. The library is never
+        // unloaded, so functions stay callable.
         unsafe {
             let version: Symbol<unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int> =
                 loaded.get(b"MPI_Get_library_version")?;
@@ -177,7 +173,7 @@ impl Library {
         Err(Error::NotOpenMpi { name: name.into(), found: self.version })
     }
 
-    /// Starts MPI in this process. Once: MPI cannot be started again after it has ended.
+    /// Starts MPI, once per process: it cannot start again after its end.
     pub(super) fn start(&self) -> Result<()> {
         let (mut started, mut provided) = (0, 0);
         // SAFETY: allowed at any time; writes one integer.
@@ -185,10 +181,12 @@ impl Library {
         if code != 0 {
             return Err(Error::Start { reason: format!("MPI_Initialized: {}", self.text(code)) });
         }
+
         if started != 0 {
             return Err(Error::Start { reason: "it has been started before, and can be only once".into() });
         }
-        // SAFETY: called once. Null stands for arguments that the program does not hand over.
+
+        // SAFETY: called once; null stands for absent arguments.
         let code = unsafe {
             (self.init_thread)(
                 std::ptr::null_mut(),
@@ -208,7 +206,6 @@ impl Library {
         Abort { call: self.abort, world: self.world }
     }
 
-    /// Has calls on `communicator` return their errors. Without this they end the process.
     pub(super) fn return_errors(&self, communicator: Handle) -> Result<()> {
         // SAFETY: both handles are alive.
         let code = unsafe { (self.set_errhandler)(communicator, self.errors_return) };
@@ -218,7 +215,6 @@ impl Library {
         Err(Error::Start { reason: format!("MPI_Comm_set_errhandler: {}", self.text(code)) })
     }
 
-    /// The library's words for an error code.
     pub(super) fn text(&self, code: c_int) -> String {
         // MPI_MAX_ERROR_STRING is 256.
         let (mut text, mut len) = ([0; 512], 0);
@@ -227,11 +223,11 @@ impl Library {
         if unknown {
             return format!("error {code}");
         }
-        // SAFETY: zeroed before, so that it ends with zero even if nothing was written.
+        // SAFETY: zeroed before, so it ends with zero even if nothing was written.
         unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned()
     }
 
-    /// The class of an error code, which unlike the code is the same in every call; `None` where the library knows none.
+    /// The class of an error code, the same in every call; `None` for unknown codes.
     pub(super) fn class(&self, code: c_int) -> Option<c_int> {
         let mut class = 0;
         // SAFETY: writes one integer.

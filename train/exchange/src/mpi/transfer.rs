@@ -11,7 +11,7 @@ use super::library::{Handle, Status};
 const LETTER: c_int = 1;
 const PART: c_int = 2;
 
-/// Number of the call, its kind, and the length of the part.
+/// Bytes of the call's number, its kind, and the part's length.
 const HEAD: usize = 24;
 
 /// Parts up to this length travel within their letter.
@@ -21,28 +21,26 @@ const SHORT: usize = 4096;
 const PROC_FAILED: c_int = 75;
 const REVOKED: c_int = 77;
 
-/// Time without any progress after which a waiting rank sleeps between looks, and how long.
+/// After this time without progress a waiting rank sleeps between polls.
 const PATIENT: Duration = Duration::from_millis(5);
 const NAP: Duration = Duration::from_micros(50);
 
-/// Time that other transfers have to end by themselves after one has failed, where nothing can end them.
+/// Time for other transfers to end after one has failed, without ULFM.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// A transfer in progress.
 struct Pending {
     request: Handle,
     peer: usize,
     receives: bool,
-    /// Bytes a receive must bring; none where the sender decides.
+    /// Bytes that a receive must bring; `None` if the sender decides.
     bytes: Option<usize>,
 }
 
-/// Transfers of one phase. They borrow memory that must stay where it is until [`Mpi::finish`] returns.
+/// Transfers of one phase. Their borrowed memory must stay in place until [`Mpi::finish`] returns.
 #[derive(Default)]
 struct Phase {
     pending: Vec<Pending>,
     failed: Option<Error>,
-    /// Bytes of each letter received, by peer.
     lengths: Vec<usize>,
 }
 
@@ -63,7 +61,7 @@ fn letter(call: Call, calls: u64, part: &[u8]) -> Vec<u8> {
 }
 
 impl Mpi {
-    /// Sends every other rank its part and receives theirs. Returns when no transfer is pending.
+    /// Exchanges parts with every other rank. Returns when no transfer is pending.
     pub(super) fn transfer(&mut self, call: Call, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()> {
         if self.broken {
             return Err(Error::Broken { call });
@@ -89,7 +87,6 @@ impl Mpi {
         (0..self.world).filter(move |peer| *peer != rank)
     }
 
-    /// Exchanges letters with every other rank.
     fn letters(&self, call: Call, send: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
         let mut received = vec![vec![0; HEAD + SHORT]; self.world];
         let letters: Vec<Vec<u8>> = send.iter().map(|part| letter(call, self.calls, part)).collect();
@@ -129,7 +126,6 @@ impl Mpi {
         Ok(())
     }
 
-    /// Exchanges the parts that did not fit their letters.
     fn parts(&self, call: Call, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()> {
         let mut phase = Phase { lengths: vec![0; self.world], ..Phase::default() };
         for peer in self.others() {
@@ -144,6 +140,7 @@ impl Mpi {
                 pieces.for_each(|piece| self.post_send(call, &mut phase, (peer, PART), piece));
             }
         }
+
         let senders = phase.pending.iter().map(|pending| pending.peer);
         let mut senders: Vec<usize> = senders.collect();
         senders.dedup();
@@ -151,7 +148,7 @@ impl Mpi {
         self.finish(call, &mut phase)
     }
 
-    /// `to` is the peer and the kind of message. The piece is written to until [`finish`](Self::finish) returns.
+    /// Receives a message of the given peer and kind. The piece is written until [`finish`](Self::finish) returns.
     fn post_receive(
         &self,
         call: Call,
@@ -162,7 +159,7 @@ impl Mpi {
     ) {
         let mut request = std::ptr::null_mut();
         let (at, count, byte) = (piece.as_mut_ptr().cast(), piece.len() as c_int, self.library.byte);
-        // SAFETY: the piece stays where it is until `finish` returns, which each phase calls before it ends.
+        // SAFETY: the piece stays in place until `finish` returns, which each phase calls before it ends.
         let code = unsafe {
             (self.library.receive)(at, count, byte, peer as c_int, tag, self.communicator, &raw mut request)
         };
@@ -188,7 +185,6 @@ impl Mpi {
         }
     }
 
-    /// Asks for the ends of all transfers until none is pending.
     fn finish(&self, call: Call, phase: &mut Phase) -> Result<()> {
         let mut progress = Instant::now();
         while !phase.pending.is_empty() {
@@ -204,7 +200,7 @@ impl Mpi {
                 && self.library.ulfm.is_none()
                 && progress.elapsed() > GRACE
             {
-                // Nothing but ULFM ends a transfer from here, and its memory must not be handed back.
+                // Only ULFM ends a pending transfer, and its memory must not be handed back.
                 eprintln!("error: {error}; transfers are pending that {} cannot end", self.version());
                 std::process::abort();
             }
@@ -217,7 +213,6 @@ impl Mpi {
         phase.failed.take().map_or(Ok(()), Err)
     }
 
-    /// Whether the transfer is over, well or not.
     fn ended(&self, call: Call, phase: &mut Phase, pending: &mut Pending) -> bool {
         let (mut flag, mut status) = (0, Status::default());
         // SAFETY: the request was returned by a send or receive and has not ended.
@@ -226,9 +221,11 @@ impl Mpi {
             self.fail(phase, self.error(call, pending.peer, code));
             return true;
         }
+
         if flag == 0 {
             return false;
         }
+
         if pending.receives {
             let mut count = 0;
             // SAFETY: the status was filled by the call above.
@@ -252,7 +249,7 @@ impl Mpi {
         true
     }
 
-    /// Keeps the first error of a phase and has the other transfers end.
+    /// Keeps the first error of a phase and ends the other transfers.
     fn fail(&self, phase: &mut Phase, error: Error) {
         if phase.failed.is_none() {
             self.revoke();

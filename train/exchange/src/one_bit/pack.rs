@@ -1,14 +1,13 @@
-//! Signs and scales: how a block of numbers becomes a bit each.
+//! Packs a block of numbers into one scale and a sign bit each.
 
-/// Elements that share a scale: 4 bytes of scale for 256 bytes of signs.
+/// Elements that share a scale: 4 bytes of scale per 256 bytes of signs.
 pub const BLOCK: usize = 2048;
 
-/// Bytes of `len` packed elements.
 pub(super) fn packed_len(len: usize) -> usize {
     len.div_ceil(BLOCK) * size_of::<f32>() + len / BLOCK * (BLOCK / 8) + (len % BLOCK).div_ceil(8)
 }
 
-/// Appends the packed sum of `values` and `owed`, and writes what this leaves owing.
+/// Appends the packed sum of `values` and `owed`, and writes the remainder to `owing`.
 pub(super) fn pack(values: &[f32], owed: &[f32], owing: &mut [f32], out: &mut Vec<u8>) {
     let blocks = values.chunks(BLOCK).zip(owed.chunks(BLOCK)).zip(owing.chunks_mut(BLOCK));
     let mut sums = [0.0_f64; BLOCK];
@@ -34,7 +33,6 @@ pub(super) fn pack(values: &[f32], owed: &[f32], owing: &mut [f32], out: &mut Ve
     }
 }
 
-/// Reads as many elements as `out` has.
 pub(super) fn unpack(packed: &[u8], out: &mut [f32]) {
     let mut rest = packed;
     for block in out.chunks_mut(BLOCK) {
@@ -78,7 +76,7 @@ mod tests {
 
     #[test]
     fn sent_and_residual_are_the_gradient_and_the_old_residual_exactly_where_f32_holds_them() {
-        // Multiples of 2^-8 whose mean magnitude is one as well.
+        // Multiples of 2^-8 with mean magnitude one.
         let values: Vec<f32> = (0..4096).map(|n| ((n * 37 % 512) as f32 - 256.0) / 256.0).collect();
         let owed: Vec<f32> = (0..4096).map(|n| ((n * 11 % 64) as f32 - 32.0) / 256.0).collect();
         let mut owing = vec![0.0; 4096];

@@ -1,4 +1,4 @@
-//! State shared by ranks in one process: which are alive, messages on their way, and the vote in progress.
+//! State shared by the threads of a world: living ranks, messages, and the vote in progress.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,21 +12,17 @@ pub(super) struct Shared {
     signal: Condvar,
 }
 
-/// Everything is indexed by seat, which is a rank's number in the world as it was made.
+/// State of a world, indexed by seat: a rank's number in the first world.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) alive: Vec<bool>,
-    /// A call has failed since the last `shrink`.
     pub(super) broken: bool,
-    /// Transfers begun since the last `shrink`.
     pub(super) calls: Vec<u64>,
-    /// Letters by sender and receiver.
     pub(super) mail: BTreeMap<(usize, usize), VecDeque<Letter>>,
     members: Vec<usize>,
     votes: Vec<Option<(Call, bool)>>,
-    /// Votes that are over.
     rounds: u64,
-    /// Result of the last vote. The next cannot end before every rank has read it.
+    /// Result of the last vote. The next vote ends only after every rank has read it.
     agreed: Result<Agreed>,
 }
 
@@ -37,7 +33,7 @@ pub(super) struct Letter {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Result of a vote, the same on all ranks that are alive.
+/// Result of a vote, the same on all living ranks.
 #[derive(Debug, Clone)]
 pub(super) struct Agreed {
     pub(super) ok: bool,
@@ -61,12 +57,11 @@ impl Shared {
         Self { state: Mutex::new(state), signal: Condvar::new() }
     }
 
-    /// A rank that panics holds no lock while it runs foreign code, so the state behind a poisoned lock is whole.
+    /// Ranks hold no lock while they run foreign code, so the state behind a poisoned lock is intact.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes all waiting ranks.
     pub(super) fn changed(&self) {
         self.signal.notify_all();
     }
@@ -75,8 +70,8 @@ impl Shared {
         self.signal.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next letter from one of the `missing` peers, given by rank and seat, which is then missing no more. Waits
-    /// until there is one, or one cannot come any more.
+    /// The next letter from one of the `missing` peers (rank and seat), and removes that peer. Waits until a letter
+    /// comes, or none can come.
     pub(super) fn take(
         &self,
         call: Call,
@@ -115,7 +110,6 @@ impl Shared {
         }
     }
 
-    /// Votes, and waits until every rank that lives has done so.
     pub(super) fn agree(
         &self,
         call: Call,
@@ -128,7 +122,8 @@ impl Shared {
         waiting.begin(call, rank(seat).expect("a member"), 0..members.len());
         let mut state = self.lock();
         state.votes[seat] = Some((call, ok));
-        // Another rank may wait for a letter that this rank will not send any more.
+
+        // Another rank may wait for a letter that will not come.
         self.changed();
         let round = state.rounds;
         while state.rounds == round {
@@ -147,7 +142,6 @@ impl Shared {
 }
 
 impl State {
-    /// Refuses a letter of another call than the receiver makes.
     fn expect(&self, call: Call, to: usize, peer: usize, letter: &Letter) -> Result<()> {
         let own = self.calls[to] - 1;
         if (letter.call, letter.number) == (call, own) {
@@ -157,7 +151,6 @@ impl State {
         Err(Error::OtherCall { peer, expected: format!("{call}, number {own}"), found })
     }
 
-    /// Seats that live and have not voted.
     fn absent(&self) -> impl Iterator<Item = usize> {
         self.members.iter().copied().filter(|seat| self.alive[*seat] && self.votes[*seat].is_none())
     }
@@ -174,6 +167,7 @@ impl State {
         } else {
             Ok(Agreed { ok: votes.iter().all(|(_, ok)| *ok), whole, members: members.clone() })
         };
+
         if differs.is_none() && votes.first().is_some_and(|(call, _)| *call == Call::Shrink) {
             self.members = members;
             self.broken = false;

@@ -1,4 +1,4 @@
-//! Random faults at every call: never a wrong sum, never a hang.
+//! Random faults at every call give neither a wrong sum nor a hang.
 
 use std::sync::mpsc;
 use std::thread;
@@ -13,17 +13,14 @@ use crate::numbers::{bits, contribution, contributions};
 const STEPS: u64 = 3;
 const COUNT: u64 = 12;
 
-/// A program that takes longer hangs.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Fails instead of hanging: a test that waits for ever reports nothing.
 fn within_the_limit<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (tell, told) = mpsc::channel();
     thread::spawn(move || tell.send(work()));
     told.recv_timeout(LIMIT).expect("the program ends within its limit and does not panic")
 }
 
-/// One fault a rank may meet.
 fn fault() -> impl Strategy<Value = (u64, Fault)> {
     let delay = (1..4_u64).prop_map(|ms| Fault::Delay(Duration::from_millis(ms)));
     (0..30_u64, prop_oneof![Just(Fault::Fail), Just(Fault::Deaf), Just(Fault::Die), delay])
@@ -36,22 +33,19 @@ fn faulty(mut engine: Threads, faults: &[Vec<(u64, Fault)>]) -> Threads {
     engine
 }
 
-/// The exchange of a trainer in each of its steps.
 trait Program {
     fn exchange(&mut self, engine: &mut Threads, step: u64) -> Result<Vec<f32>, Error>;
 
-    /// Ends a step, with the exchanged numbers if all ranks have them.
     fn settle(&mut self, _exchanged: Option<&[f32]>) {}
 
-    /// Goes on with the ranks that live, `fewer` than before or as many.
     fn shrunk(&mut self, _fewer: bool) {}
 }
 
-/// One committed step: the ranks that there were, and the bits that they have exchanged.
+/// One committed step: the number of ranks and the exchanged bits.
 type Committed = (usize, Vec<u32>);
 
-/// Steps of a trainer: exchange, commit, and after a failure shrink and do the step again. Returns the committed steps, or
-/// none once this rank is gone.
+/// A trainer's steps: exchange, commit; after a failure shrink and repeat. Returns the committed steps, or `None` if
+/// this rank is gone.
 fn train(mut engine: Threads, program: &mut dyn Program) -> Option<Vec<Committed>> {
     let mut done = Vec::new();
     while (done.len() as u64) < STEPS {
@@ -74,7 +68,6 @@ fn train(mut engine: Threads, program: &mut dyn Program) -> Option<Vec<Committed
     Some(done)
 }
 
-/// Exact sums of everything on every rank.
 struct Sums {
     seed: u64,
     len: usize,
@@ -88,7 +81,7 @@ impl Program for Sums {
     }
 }
 
-/// Exact sums of what each rank owns, which all ranks gather.
+/// Each rank sums the part that it owns; all gather the parts.
 struct Divided(Sums);
 
 impl Program for Divided {
@@ -137,7 +130,6 @@ impl Program for Compressed {
     }
 }
 
-/// Local steps, each followed by an outer one.
 struct Averaged {
     seed: u64,
     outer: Outer,
@@ -149,7 +141,6 @@ impl Averaged {
         Self { seed, outer: Outer::new(settings, &vec![0.5; len]) }
     }
 
-    /// The weights to which rank `rank` has come from the outer ones.
     fn weights(&self, step: u64, rank: usize) -> Vec<f32> {
         let outer = self.outer.state().0;
         let local = contribution(self.seed ^ step, rank as u64, outer.len());
@@ -178,12 +169,11 @@ impl Program for Averaged {
 
 type Faults = Vec<Vec<(u64, Fault)>>;
 
-/// Faults of up to five ranks.
 fn faults() -> impl Strategy<Value = Faults> {
     prop::collection::vec(prop::collection::vec(fault(), 0..3), 1..=5)
 }
 
-/// The committed steps of ranks that live through `faults`: the same on all of them.
+/// The committed steps of ranks that survive `faults`, equal on all of them.
 fn survived<P: Program>(
     faults: Faults,
     program: impl Fn() -> P + Send + Sync + 'static,
@@ -203,7 +193,6 @@ fn survived<P: Program>(
     Ok(first)
 }
 
-/// The sums of one process, by step.
 fn of_one(seed: u64, len: usize) -> Vec<Vec<u32>> {
     let alone = |step| {
         let own = contributions(&Alone, seed ^ step, COUNT, len);
@@ -233,7 +222,7 @@ proptest! {
         prop_assert!(found.is_none_or(|sums| sums == of_one(seed, len)));
     }
 
-    /// As many undisturbed ranks begin where the survivors had to drop their residuals.
+    /// A new world of as many ranks starts where the survivors had to drop their residuals.
     #[test]
     fn survivors_of_any_faults_go_on_with_one_bit_as_so_many_ranks_would(
         seed: u64, len in 0..40_usize, faults in faults(),
@@ -274,7 +263,7 @@ proptest! {
 
 #[test]
 fn a_fault_at_any_one_call_of_any_exchange_ends_with_an_error_or_the_right_result_on_every_rank() {
-    /// Runs every exchange once and stops at the first error: the sums so far, that error, and the calls made.
+    /// Runs every exchange once until the first error; returns the sums, the error, and the number of calls.
     fn attempt(mut engine: Threads) -> (Vec<Vec<u32>>, Option<Error>, u64) {
         let mut done = Vec::new();
         let mut all = || -> Result<(), Error> {
@@ -292,9 +281,11 @@ fn a_fault_at_any_one_call_of_any_exchange_ends_with_an_error_or_the_right_resul
             engine.commit(true)?;
             Ok(())
         };
+
         let error = all().err();
         (done, error, engine.calls())
     }
+
     for world in [2, 3] {
         let undisturbed = threads::on_each(world, attempt);
         assert!(undisturbed.iter().all(|(done, error, _)| done.len() == 4 && error.is_none()));

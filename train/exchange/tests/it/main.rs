@@ -1,4 +1,4 @@
-//! The crate through its public face: in one process under faults, and over the MPI that is installed.
+//! The public interface: in one process under faults, and over each installed MPI.
 
 mod faults;
 mod numbers;

@@ -6,7 +6,7 @@ use exchange::threads::{self, Threads};
 use exchange::{Alone, Counted, Engine, Exact, Exchange, OneBit, Pairwise, Share, even, shards};
 use proptest::prelude::*;
 
-/// A contribution whose sum shows its association; of any magnitude, from the seed alone.
+/// A contribution of any magnitude, from the seed alone, whose sum shows its association.
 pub fn contribution(seed: u64, n: u64, len: usize) -> Vec<f32> {
     let mut state = seed ^ (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut next = || {
@@ -17,7 +17,6 @@ pub fn contribution(seed: u64, n: u64, len: usize) -> Vec<f32> {
     (0..len).map(|_| next()).collect()
 }
 
-/// All of a rank's contributions.
 pub fn contributions(engine: &dyn Engine, seed: u64, count: u64, len: usize) -> Pairwise {
     let share = Share { count, world: engine.world(), rank: engine.rank() };
     let mut own = Pairwise::new(share, len);
@@ -84,7 +83,7 @@ proptest! {
         prop_assert!(most.zip(least).is_some_and(|(most, least)| most - least <= largest), "{:?}", loads);
     }
 
-    /// Each rank's own identity, and through it that of the whole: nothing is lost between ranks.
+    /// The identity holds for each rank and so for the whole: no value is lost between ranks.
     #[test]
     fn sent_and_residuals_are_the_gradients_over_many_steps(seed: u64, len in 1..5000_usize, world in 2..=4_usize) {
         const STEPS: u64 = 4;
@@ -101,6 +100,7 @@ proptest! {
             (sent, owed.own, owed.part)
         });
         let parts: Vec<f32> = ends.iter().flat_map(|(_, _, part)| part.clone()).collect();
+
         for at in 0..len {
             let given = |step: u64| (0..world as u64).map(move |n| f64::from(contribution(seed ^ step, n, len)[at]));
             prop_assert!(ends.iter().all(|end| end.0[at].to_bits() == ends[0].0[at].to_bits()));
@@ -109,7 +109,7 @@ proptest! {
             }
             let (given, magnitude) = (0..STEPS).flat_map(given).fold((0.0, 0.0), |(sum, size), x| (sum + x, size + x.abs()));
             let owed: f64 = ends.iter().map(|(_, own, _)| f64::from(own[at])).sum::<f64>() + f64::from(parts[at]);
-            // One rounding of f32 for each residual and step, of numbers that a block's largest bounds.
+            // One f32 rounding per residual and step, bounded by a block's largest number.
             let bound = (magnitude + 1e9) * f64::from(f32::EPSILON) * 4.0;
             prop_assert!((ends[0].0[at] + owed - given).abs() <= bound, "{at}: {} {owed} {given}", ends[0].0[at]);
         }

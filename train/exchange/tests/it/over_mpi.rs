@@ -1,4 +1,4 @@
-//! Over every Open MPI that is here: the same bits as in one process, whatever the pieces, and an end to every job.
+//! Every installed Open MPI gives the bits of one process, for any pieces, and every job ends.
 
 use std::time::Duration;
 
@@ -11,7 +11,6 @@ use crate::ranks::{End, Installation, installations, report, scenario};
 const MICRO_BATCHES: u64 = 8;
 const LEN: usize = 20_011;
 
-/// A gradient whose sum shows its association.
 fn gradient(n: u64) -> Vec<f32> {
     (0..LEN).map(|at| ((at as f32 + 1.0) * (n as f32 + 0.7)).sin() * 10_f32.powi((at % 7) as i32)).collect()
 }
@@ -52,6 +51,7 @@ fn runs_the_scenario_it_was_started_for() {
     let Some(scenario) = scenario() else { return };
     let mut engine = Mpi::open_in_pieces_of(5000).expect("MPI starts");
     let rank = engine.rank();
+
     match scenario.as_str() {
         "sums" => {
             let exact = exact_digest(&mut engine);
@@ -71,7 +71,7 @@ fn runs_the_scenario_it_was_started_for() {
             }
             let end = engine.all_gather(parts);
             report(&format!("{rank} {}", end.expect_err("sizes differ")));
-            // The other rank waits for a part that does not come; this one ends.
+            // The other rank waits for a missing part; this rank ends.
         }
         "failed call" => {
             let parts: &mut [&mut [u8]] = &mut [&mut [0; 6000], &mut [1; 7000]];
@@ -98,11 +98,11 @@ fn runs_the_scenario_it_was_started_for() {
             report(&format!("{} of {}: {sum:x}", engine.rank(), engine.world()));
         }
         "frozen" => {
-            // Longer than a loaded machine keeps a rank from a call.
+            // Longer than a loaded machine delays a rank.
             let _watchdog = engine.watchdog(Duration::from_secs(5));
             engine.barrier().expect("all are here");
             if rank == 1 {
-                // `mpirun` may continue it for a moment before it ends it.
+                // `mpirun` may continue the process for a moment before it ends it.
                 end_by(Signal::STOP);
                 return;
             }
@@ -116,7 +116,7 @@ fn runs_the_scenario_it_was_started_for() {
     }
 }
 
-/// A signal reaches its own process a moment later; nothing may happen in between.
+/// A signal to oneself arrives a moment later; no code may run in between.
 fn end_by(signal: Signal) {
     kill_process(getpid(), signal).expect("sent");
     std::thread::sleep(Duration::from_secs(1));
@@ -137,7 +137,7 @@ fn two_and_four_ranks_over_mpi_sum_to_the_bits_of_one() {
         for ranks in [2, 4] {
             let end = mpi.run(ranks, "sums");
             succeeded(&end);
-            // Threads are the reference for what depends on the world.
+            // Threads are the reference for results that depend on the world.
             let one_bit = threads::on_each(ranks, |mut engine| one_bit_digest(&mut engine));
             let expected: Vec<_> = one_bit
                 .iter()
@@ -151,28 +151,32 @@ fn two_and_four_ranks_over_mpi_sum_to_the_bits_of_one() {
 
 #[test]
 fn a_namespace_with_nothing_but_loopback_is_enough() {
-    // Release 5 does not start where there is loopback alone.
+    // Release 5 does not start with loopback alone.
     let of_path = Installation::of_path();
     let release_4 = of_path.and_then(|mpi| {
         if mpi.release < 5 { Ok(mpi) } else { Err("release 4 of Open MPI is needed".to_owned()) }
     });
     let Some(mpi) = Need::Mpi.found(release_4) else { return };
-    // A user who is not root needs a namespace of users, too.
+
+    // Without root, a user namespace is needed too.
     let namespace =
         if rustix::process::geteuid().is_root() { "--net" } else { "--user --map-root-user --net" };
     let mut front: Vec<&str> = ["unshare"].into_iter().chain(namespace.split(' ')).collect();
-    // Over TCP, which takes loopback only where it is named: memory would do without.
+
+    // TCP instead of shared memory; it takes loopback only by name.
     front.extend(["env", "OMPI_MCA_pml=ob1", "OMPI_MCA_btl=self,tcp"]);
     front.extend(["sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]);
     let possible = std::process::Command::new(front[0]).args(&front[1..]).arg("true").output();
     let refused = possible.map(|output| {
         (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned())
     });
+
     if let Some(why) = refused.unwrap_or_else(|error| Some(error.to_string())) {
         let needs = "it needs `unshare` and `ip` (packages util-linux and iproute2) and the right to make a namespace";
         Need::Namespace.is_met(Some(&format!("{needs}: {why}")));
         return;
     }
+
     let end = mpi.run_within(2, "sums", &front, false);
     succeeded(&end);
     assert_eq!(end.reports().len(), 2, "{}", end.printed);
@@ -202,7 +206,7 @@ fn parts_of_another_size_than_expected_are_refused_before_any_memory_is_written(
     }
 }
 
-/// Release 4 ends the job, as where sizes differ.
+/// Release 4 ends the job, as for unequal sizes.
 #[test]
 fn a_call_that_fails_where_all_live_is_refused_by_their_vote_and_they_go_on() {
     let Some(mpi) = Need::Mpi5.found(Installation::unpacked()) else { return };

@@ -1,5 +1,5 @@
-//! Runs parts of tests under `mpirun`, in processes that start this very binary again, with nothing but loopback
-//! between them and a limit on their time.
+//! Runs test scenarios under `mpirun`, in processes that start this test binary again, over loopback and with a time
+//! limit.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -16,17 +16,15 @@ use suite::Need;
 const SCENARIO: &str = "EXCHANGE_TEST_SCENARIO";
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// How a job has ended.
 #[derive(Debug)]
 pub struct End {
-    /// Whether every rank ended well; none if the job had to be killed.
+    /// Whether every rank succeeded; `None` if the job had to be killed.
     pub success: Option<bool>,
-    /// Output of the ranks and of `mpirun`.
     pub printed: String,
 }
 
 impl End {
-    /// Reports of the ranks, sorted, since they arrive in any order.
+    /// Reports of the ranks, sorted, since their order varies.
     pub fn reports(&self) -> Vec<&str> {
         let mut reports: Vec<_> = self
             .printed
@@ -39,31 +37,28 @@ impl End {
     }
 }
 
-/// Where `train/exchange/tests/install-open-mpi-5` unpacks release 5.
+/// The folder into which `train/exchange/tests/install-open-mpi-5` unpacks release 5.
 const UNPACKED: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/open-mpi-5/installed");
 
-/// An Open MPI that is here.
 pub struct Installation {
     mpirun: PathBuf,
     pub release: u32,
-    /// Whether it lies where no program looks by itself.
+    /// Whether it lies outside the search path.
     unpacked: bool,
 }
 
-/// Every Open MPI that is here, for the calling test: that of PATH, and release 5 where it was unpacked.
+/// Every installed Open MPI: the one in PATH, and release 5 if it was unpacked.
 pub fn installations() -> Vec<Installation> {
     let here = [Need::Mpi.found(Installation::of_path()), Need::Mpi5.found(Installation::unpacked())];
     here.into_iter().flatten().collect()
 }
 
 impl Installation {
-    /// The one of PATH, of whatever release.
     pub fn of_path() -> Result<Self, String> {
         let mpirun = launch::find_mpirun(&env::var_os("PATH").unwrap_or_default());
         mpirun.map_err(|error| error.to_string()).and_then(|mpirun| Self::at(mpirun, false))
     }
 
-    /// Release 5, where it was unpacked.
     pub fn unpacked() -> Result<Self, String> {
         let mpirun = PathBuf::from(UNPACKED).join("bin/mpirun");
         if !mpirun.is_file() {
@@ -80,7 +75,6 @@ impl Installation {
         Ok(found)
     }
 
-    /// `program` with the variables that it needs to find this installation.
     fn command(&self, program: &OsStr) -> Command {
         let mut command = Command::new(program);
         if self.unpacked {
@@ -91,29 +85,29 @@ impl Installation {
         command
     }
 
-    /// Runs a scenario on `ranks` ranks, started as the crate says.
     pub fn run(&self, ranks: usize, scenario: &str) -> End {
         self.run_within(ranks, scenario, &[], self.release >= 5)
     }
 
-    /// As [`run`](Self::run), without what lets ranks survive the loss of others.
+    /// As [`run`](Self::run), without survival of lost ranks.
     pub fn run_mortal(&self, ranks: usize, scenario: &str) -> End {
         self.run_within(ranks, scenario, &[], false)
     }
 
-    /// As [`run`](Self::run), with a command in front that takes `mpirun` and its arguments.
+    /// As [`run`](Self::run), with `front` before `mpirun` and its arguments.
     pub fn run_within(&self, ranks: usize, scenario: &str, front: &[&str], survive: bool) -> End {
         let job = launch::Job {
             ranks,
             hosts: Vec::new(),
             interface: Some("lo".into()),
             survive,
-            // As few as there may be: ranks must not starve each other.
+            // The fewest: ranks must not starve each other.
             cores: 1,
-            // Whatever stands in front may make a root of anybody.
+            // The command in front may change the user to root.
             root: rustix::process::geteuid().is_root() || !front.is_empty(),
             release: self.release,
         };
+
         let binary = env::current_exe().expect("this test's own path");
         let arguments =
             ["over_mpi::runs_the_scenario_it_was_started_for", "--exact", "--ignored", "--nocapture"];
@@ -121,7 +115,8 @@ impl Installation {
         let launch::Command { program, arguments, environment } = command.expect("a command");
         let front: Vec<OsString> = front.iter().map(Into::into).chain([program.into_os_string()]).collect();
         let folder = tempfile::tempdir().expect("a folder");
-        // A file, because a pipe stays open as long as any process that has inherited it.
+
+        // A file, because a pipe stays open while any heir process lives.
         let printed = folder.path().join("printed");
         let file = File::create(&printed).expect("a file");
         let mut child = self
@@ -142,23 +137,24 @@ impl Installation {
             std::thread::sleep(Duration::from_millis(10));
             status = child.try_wait().expect("a child to wait for");
         }
+
         if status.is_none() {
-            // `mpirun` and its ranks: they are a group of their own.
+            // `mpirun` and its ranks form a process group.
             let group = rustix::process::Pid::from_child(&child);
             rustix::process::kill_process_group(group, rustix::process::Signal::KILL).expect("killed");
         }
+
         child.wait().expect("a child that has ended or was killed");
         let printed = String::from_utf8_lossy(&std::fs::read(printed).expect("printed")).into_owned();
         End { success: status.map(|status| status.success()), printed }
     }
 }
 
-/// The scenario this process was started for.
 pub fn scenario() -> Option<String> {
     env::var(SCENARIO).ok()
 }
 
-/// Reports to the parent in one write, so that lines of several ranks do not mix.
+/// Reports to the parent in one write, so that lines of ranks do not mix.
 pub fn report(text: &str) {
     std::io::stdout().write_all(format!("\nreport> {text}\n").as_bytes()).expect("standard output");
 }

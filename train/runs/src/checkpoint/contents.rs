@@ -1,4 +1,4 @@
-//! Verification of a checkpoint's files. They are read in pieces, so memory does not grow with the model.
+//! Verifies a checkpoint's files in pieces, so memory does not grow with the model.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,6 @@ use tokenizer::Fingerprint;
 use super::error::Damage;
 use super::manifest::{self, Entry, Manifest};
 
-/// Bytes of a file in memory at a time.
 pub(super) const PIECE: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -31,7 +30,6 @@ impl Fault {
     }
 }
 
-/// Syncs everything in `folder` and returns the manifest's entries.
 pub(super) fn sync_and_list(folder: &Path) -> anyhow::Result<Vec<Entry>> {
     use anyhow::Context;
     let tree = Tree::walk(folder).map_err(|fault| anyhow::anyhow!("{} {}", fault.file, fault.damage))?;
@@ -60,13 +58,12 @@ pub(super) fn read_manifest(folder: &Path) -> Result<Manifest, Fault> {
     Manifest::parse(&text).map_err(fault)
 }
 
-/// Compares every byte in `folder` with the manifest.
 pub(super) fn verify(folder: &Path) -> Result<Manifest, Fault> {
     let manifest = read_manifest(folder)?;
     let mut there = Tree::walk(folder)?.files;
     there.remove(manifest::FILE);
 
-    // Names and sizes come first, because they are cheap to check.
+    // Names and sizes first: they are cheap to check.
     let mut listed = Vec::with_capacity(manifest.files.len());
     for entry in &manifest.files {
         let fault = |damage| Fault::new(&entry.name, damage);
@@ -116,15 +113,15 @@ fn digest(mut file: File) -> io::Result<Fingerprint> {
 
 const PARALLEL_FILES: usize = 4;
 
-/// Runs `work` for every file, several in parallel: one core hashes far slower than a disk reads. Returns the first
-/// failure in the order of the files.
+/// Runs `work` for every file, several in parallel, because one core hashes slower than a disk reads. Returns the first
+/// failure in the files' order.
 fn each_file<F: Sync, T: Send, E: Send>(
     files: &[F],
     work: impl Fn(&F) -> Result<T, E> + Sync,
 ) -> Result<Vec<T>, E> {
     let mut done = Vec::with_capacity(files.len());
     for files in files.chunks(PARALLEL_FILES) {
-        // Every thread ends before a failure is returned, so that none reads an abandoned folder.
+        // All threads end before a failure is returned, so none reads an abandoned folder.
         let results: Vec<_> = thread::scope(|scope| {
             let threads: Vec<_> = files.iter().map(|file| scope.spawn(|| work(file))).collect();
             threads
@@ -139,12 +136,11 @@ fn each_file<F: Sync, T: Send, E: Send>(
     Ok(done)
 }
 
-/// All files below a folder. Links are refused, because their targets are not part of a checkpoint.
+/// All files below a folder. Links are refused: their targets are not part of a checkpoint.
 #[derive(Default)]
 struct Tree {
-    /// Files by name relative to the folder, with `/`.
     files: BTreeMap<String, PathBuf>,
-    /// Folders, inner ones before outer ones.
+    /// Inner folders before outer ones.
     folders: Vec<PathBuf>,
 }
 
@@ -173,6 +169,7 @@ impl Tree {
                 return Err(Fault::new(name, Damage::NotAFile));
             }
         }
+
         self.folders.push(folder.to_owned());
         Ok(())
     }

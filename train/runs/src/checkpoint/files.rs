@@ -1,4 +1,4 @@
-//! The names of a checkpoint's files. The store verifies their bytes and interprets none of them.
+//! Names of a checkpoint's files.
 
 /// The weights, in the layout of this project's own models.
 pub const WEIGHTS: &str = "model.safetensors";

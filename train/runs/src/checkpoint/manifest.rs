@@ -1,6 +1,6 @@
-//! `manifest.json`: the files of a checkpoint with their checksums, and a digest over the manifest.
+//! `manifest.json`: a checkpoint's files with checksums, and a digest over the manifest.
 //!
-//! A manifest must be byte for byte as this program writes it. So every changed byte is detected, even a space.
+//! It must be byte for byte as this program writes it, so every changed byte is detected.
 
 use serde::{Deserialize, Serialize};
 use tokenizer::Fingerprint;
@@ -9,7 +9,7 @@ use super::error::Damage;
 
 pub(super) const FILE: &str = "manifest.json";
 const VERSION: u32 = 1;
-/// Size limit of a manifest. A checkpoint has a dozen files, and one more for each rank.
+/// A checkpoint has a dozen files, and one more per rank.
 pub(super) const MAX_BYTES: u64 = 16 << 20;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -19,7 +19,6 @@ pub(super) struct Manifest {
     pub(super) step: u64,
     /// Number of the save within its run. A run resumed at an earlier step saves lower steps later.
     pub(super) sequence: u64,
-    /// Files, in the order of their names.
     pub(super) files: Vec<Entry>,
     /// Digest over all fields above.
     seal: Fingerprint,
@@ -45,16 +44,19 @@ impl Manifest {
         struct Version {
             version: u32,
         }
+
         let unreadable = |error: serde_json::Error| Damage::NotAManifest { reason: error.to_string() };
         let Version { version } = serde_json::from_slice(text).map_err(unreadable)?;
         if version != VERSION {
             return Err(Damage::Version { found: version, read: VERSION });
         }
+
         let manifest: Self = serde_json::from_slice(text).map_err(unreadable)?;
         let expected = seal(version, manifest.step, manifest.sequence, &manifest.files);
         if manifest.seal != expected {
             return Err(Damage::Checksum { expected: manifest.seal, found: expected });
         }
+
         if manifest.to_text().as_bytes() != text {
             return Err(Damage::NotAManifest { reason: "it is not spelled as it was written".to_owned() });
         }
@@ -67,7 +69,6 @@ impl Manifest {
         text
     }
 
-    /// The bytes of all files but the manifest.
     pub(super) fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }

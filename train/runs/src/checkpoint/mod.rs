@@ -1,28 +1,25 @@
-//! Checkpoints as folders: whole or absent, and verified to the last bit before use
+//! Checkpoints as folders of files with checksums: whole or absent, and verified to the last bit before use
 //! (`any_flipped_bit_is_found_and_named`).
-//!
-//! This store knows nothing of tensors: a checkpoint is a folder of files with checksums.
 //!
 //! # Crash safety
 //!
-//! A save is a sequence of steps, each durable before the next begins:
+//! Each step of a save is durable before the next begins:
 //!
 //! 1. Sync files and folders in `step-00000250.partial`, then write its manifest.
 //! 2. Write the pointer as `latest.partial`.
 //! 3. Rename the folder to `step-00000250`.
 //! 4. Rename the pointer to `latest`.
 //!
-//! Readers ignore `.partial` names, and the next save removes them. So a save that ends before step 3 did not happen.
-//! After step 3 the checkpoint counts, although `latest` names an older one: manifests number the saves of a run, and a
-//! whole checkpoint with a higher number than the pointer's wins. Only steps 1 and 2 need space on the disk
+//! Readers ignore `.partial` names, and the next save removes them: a save that ends before step 3 did not happen.
+//! Manifests number the saves of a run. After step 3 the whole checkpoint with the highest number counts, although
+//! `latest` names an older one. Only steps 1 and 2 need disk space
 //! (`a_disk_that_fills_up_anywhere_in_a_save_leaves_the_store_as_it_was`).
 //!
-//! An existing checkpoint of the same step is first renamed to `step-00000250.replaced`. It counts until its
-//! replacement is in place, and is then removed. Removal begins with a rename to `.partial`, so no partly removed
-//! folder looks damaged.
+//! An existing checkpoint of the same step is renamed to `step-00000250.replaced` and counts until its replacement is
+//! in place. Removal begins with a rename to `.partial`, so no partly removed folder looks damaged.
 //!
-//! One process at a time saves in a run directory, one checkpoint at a time. The caller waits for the files only; the
-//! rest can run on another thread (`a_checkpoint_exists_once_it_is_sealed_on_any_thread`).
+//! One process saves in a run directory, one checkpoint at a time. The caller waits for the files only; the rest can
+//! run on another thread (`a_checkpoint_exists_once_it_is_sealed_on_any_thread`).
 
 mod contents;
 mod error;
@@ -51,7 +48,6 @@ const LATEST: &str = "latest";
 const BEST: &str = "best";
 const PREFIX: &str = "step-";
 const REPLACED: &str = ".replaced";
-/// Size limit of a pointer, which holds one name.
 const POINTER_BYTES: u64 = 4 << 10;
 
 /// The checkpoints of a run.
@@ -63,7 +59,7 @@ pub struct Checkpoints {
 /// Selects a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
-    /// The checkpoint saved last, whatever its step.
+    /// The last save, whatever its step.
     Latest,
     /// The checkpoint marked as best.
     Best,
@@ -91,7 +87,6 @@ pub struct Verified {
     pub bytes: u64,
 }
 
-/// A folder with a checkpoint's name.
 #[derive(Debug)]
 struct Candidate {
     step: u64,
@@ -133,9 +128,7 @@ impl Checkpoints {
         verify(path).map_err(|fault| siblings.damaged(path, fault))
     }
 
-    /// Finds a checkpoint and verifies all its bytes.
-    ///
-    /// A damaged checkpoint is not replaced by another: the error names the latest whole one.
+    /// Finds a checkpoint and verifies all its bytes. For a damaged one, the error names the latest whole one.
     pub fn find(&self, which: Which) -> Result<Verified, CheckpointError> {
         match which {
             Which::Latest => self.find_latest(),
@@ -214,7 +207,7 @@ impl Checkpoints {
         }
     }
 
-    /// All candidates, the latest save first. Those without a readable manifest come last.
+    /// The latest save first; those without a readable manifest last.
     fn candidates(&self) -> Result<Vec<Candidate>, CheckpointError> {
         let mut candidates = Vec::new();
         for name in self.names()? {
@@ -235,7 +228,7 @@ impl Checkpoints {
         Ok(candidates)
     }
 
-    /// Names of everything in the folder; none if there is no folder.
+    /// Names in the folder; none if there is no folder.
     fn names(&self) -> Result<Vec<String>, CheckpointError> {
         let read = || -> io::Result<Vec<String>> {
             let entries = match fs::read_dir(&self.folder) {

@@ -1,17 +1,16 @@
-//! The rule by which checkpoints are removed. It sees only their steps.
+//! The rule by which checkpoints are removed.
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Rule {
-    /// Number of latest saves that stay.
     pub(super) keep_last: usize,
-    /// Checkpoints of steps that are multiples of this stay.
+    /// Multiples of this stay.
     pub(super) keep_every: Option<u64>,
-    /// Steps of the pointers `latest` and `best`, which stay.
+    /// Steps of `latest` and `best`, which stay.
     pub(super) pointed: [Option<u64>; 2],
 }
 
 impl Rule {
-    /// Selects the checkpoints to remove from `steps`, the latest save first. The latest save always stays.
+    /// Selects the steps to remove. `steps` has the latest save first, which always stays.
     pub(super) fn removable(&self, steps: &[u64]) -> Vec<u64> {
         let older = steps.iter().copied().skip(self.keep_last.max(1));
         let stays = |step: u64| {

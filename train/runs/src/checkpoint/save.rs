@@ -1,4 +1,4 @@
-//! Saving and removing of checkpoints.
+//! Saves and removes checkpoints.
 
 use std::{
     fs, io,
@@ -13,7 +13,7 @@ use super::{
     BEST, CheckpointError, Checkpoints, LATEST, PREFIX, REPLACED, Saved, contents, name_of, pointer_text,
 };
 
-/// A checkpoint whose files are all written. It exists only once it is sealed.
+/// A written checkpoint, which exists only once it is sealed.
 #[derive(Debug)]
 #[must_use]
 pub struct Unsealed {
@@ -23,9 +23,8 @@ pub struct Unsealed {
 }
 
 impl Checkpoints {
-    /// Saves the files that `write` puts into its folder, about `expected_bytes` in total.
-    ///
-    /// A failed save leaves existing checkpoints unchanged.
+    /// Saves the files that `write` puts into its folder, about `expected_bytes` in total. A failed save changes no
+    /// existing checkpoint.
     pub fn save(
         &self,
         step: u64,
@@ -35,8 +34,7 @@ impl Checkpoints {
         self.write(step, expected_bytes, write)?.seal()
     }
 
-    /// Runs the part of [`save`](Self::save) that needs the data. The rest is [`Unsealed::seal`], on any thread. Until
-    /// it returns, the caller must not save or prune in this run.
+    /// Writes the files. [`Unsealed::seal`] completes the save, on any thread; until then, neither save nor prune.
     pub fn write(
         &self,
         step: u64,
@@ -51,6 +49,7 @@ impl Checkpoints {
             let folder = self.folder.clone();
             return Err(CheckpointError::NoSpace { step, folder, needed: expected_bytes, free });
         }
+
         let partial = self.partial_path_of(step);
         let sequence =
             self.candidates()?.iter().filter_map(|candidate| candidate.sequence).max().unwrap_or(0) + 1;
@@ -85,7 +84,6 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Removes a checkpoint. Interrupted, it leaves no partly removed folder with a checkpoint's name.
     pub(super) fn discard(&self, path: &Path) -> Result<(), CheckpointError> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let aside = self.folder.join(format!("{name}{ASIDE}"));
@@ -124,7 +122,7 @@ impl Unsealed {
     /// Makes the files durable, writes the manifest and gives the folder its name.
     pub fn seal(self) -> Result<Saved, CheckpointError> {
         let bytes = self.or_remove(self.put_in_place())?;
-        // The save has succeeded. The next save removes a replaced checkpoint that is left.
+        // The save has succeeded; the next one removes leftovers.
         let _ = self.checkpoints.clear_leftovers();
         Ok(Saved { path: self.checkpoints.path_of(self.step), bytes })
     }
@@ -145,7 +143,7 @@ impl Unsealed {
 
     fn or_remove<T>(&self, done: anyhow::Result<T>) -> Result<T, CheckpointError> {
         done.map_err(|cause| {
-            // The first failure is reported, not one of the cleanup.
+            // The first failure is reported, not the cleanup's.
             let _ = fs::remove_dir_all(self.checkpoints.partial_path_of(self.step));
             self.checkpoints.saving(self.step)(cause)
         })

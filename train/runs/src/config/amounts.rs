@@ -1,4 +1,4 @@
-//! Amounts of memory in a configuration: parsed once, and saved as they were written.
+//! Amounts of memory in a configuration, saved as they were written.
 
 use std::str::FromStr;
 
@@ -13,7 +13,7 @@ pub struct Amount<T> {
 }
 
 impl<T: Copy> Amount<T> {
-    /// The value that the text stands for.
+    /// The value of the text.
     pub fn value(&self) -> T {
         self.value
     }
@@ -21,7 +21,7 @@ impl<T: Copy> Amount<T> {
 
 /// A type that an amount's text can be parsed into.
 pub trait Meaning: Sized {
-    /// Parses `text`. The error says which form to write.
+    /// Parses `text`. The error names the right form.
     fn read(text: &str) -> Result<Self, String>;
 }
 
@@ -49,7 +49,7 @@ fn budget(text: &str) -> Result<Budget, String> {
     text.parse().map_err(|error: BudgetError| error.to_string())
 }
 
-/// A tier's budget. `auto` is `None`: the environment and the device decide.
+/// `auto` is `None`: the environment and the device decide.
 impl Meaning for Option<Budget> {
     fn read(text: &str) -> Result<Self, String> {
         match text {
@@ -59,7 +59,7 @@ impl Meaning for Option<Budget> {
     }
 }
 
-/// Part of a disk. It is finite, because a run reserves it at its start.
+/// Part of a disk, reserved when a run starts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum DiskPart {
     /// Number of bytes.

@@ -1,6 +1,6 @@
-//! Checks of a configuration for values that are out of range or incompatible.
+//! Checks a configuration for values that are out of range or incompatible, without opening a file.
 //!
-//! Each refusal names the keys, their values and the way out. No check opens a file.
+//! Each refusal names the keys, their values and the way out.
 
 mod ranks;
 
@@ -16,7 +16,7 @@ use super::{
     StreamKind, TokenizerKind, TrainSection,
 };
 
-/// Limits on the conversations and questions of the embedded corpus, which are made in memory.
+/// The embedded corpus is made in memory.
 const MAX_DIALOGUES: usize = 1_000_000;
 const MAX_QUESTIONS: usize = 100_000;
 
@@ -40,7 +40,6 @@ pub(super) fn combinations(config: &Config) -> Vec<Combination> {
 
 struct Refusals(Vec<Combination>);
 
-/// A value as it is written in the file.
 fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("names, numbers and paths that were read from JSON serialise")
 }
@@ -98,10 +97,12 @@ impl Refusals {
                 ),
             );
         }
+
         let (micro_batch, accumulate, sequence) = (train.micro_batch, train.accumulate, config.sequence());
         let tokens =
             micro_batch.checked_mul(accumulate).and_then(|sequences| sequences.checked_mul(sequence));
-        // The tokens of all steps together must fit too.
+
+        // The tokens of all steps must fit, too.
         if tokens.and_then(|tokens| (tokens as u64).checked_mul(train.steps)).is_none() {
             self.add(
                 &["train.micro_batch", "train.accumulate", "train.sequence", "train.steps"],
@@ -157,7 +158,7 @@ impl Refusals {
         }
     }
 
-    /// Refuses numbers that f32, in which parameters are stepped, rounds to 0, 1 or infinity.
+    /// Refuses numbers that round to 0, 1 or infinity in f32, the type of parameters.
     fn f32_rounding(&mut self, train: &TrainSection) {
         for (key, value) in [
             ("train.lr", train.lr),
@@ -209,6 +210,7 @@ impl Refusals {
                 ),
             );
         }
+
         let share = 0.0..=1.0;
         for (key, value) in
             [("train.schedule.decay", schedule.decay), ("train.schedule.floor", schedule.floor)]
@@ -353,7 +355,6 @@ impl Refusals {
         }
     }
 
-    /// Refuses eight-bit transfers without an optimizer on the host.
     fn eight_bit_transfers(&mut self, memory: &MemorySection, train: &TrainSection) {
         let of_weights = memory.stream != StreamKind::Computed;
         let used = [

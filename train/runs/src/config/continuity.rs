@@ -1,4 +1,4 @@
-//! Comparison of two configurations of one run, and resolution of their paths.
+//! Compares two configurations of one run, and resolves their paths.
 
 use std::fmt;
 use std::path::Path;
@@ -29,7 +29,7 @@ impl fmt::Display for Change {
 pub struct Changes {
     /// Changes with which the run resumes.
     pub allowed: Vec<Change>,
-    /// Changes on which weights, moments or the order of data depend.
+    /// Changes that would alter weights, moments or the order of data.
     pub refused: Vec<Change>,
 }
 
@@ -58,7 +58,7 @@ impl Config {
         let (ours, theirs) = (&self.train, &before.train);
         let (section, _) = key.split_once('.').unwrap_or((key, ""));
         match key {
-            // Weights are stored in f32. Data and indexes are compared by digest elsewhere, so they may move.
+            // Weights are stored in f32. Data and indexes are compared by digest, so they may move.
             "model.compute" | "data.path" | "data.indexes" | "data.on_bad_record" => true,
             "train.micro_batch" | "train.accumulate" => {
                 !begun || ours.micro_batch * ours.accumulate == theirs.micro_batch * theirs.accumulate

@@ -1,4 +1,4 @@
-//! Errors in a configuration, collected and then reported together.
+//! Errors in a configuration, reported together.
 
 use std::fmt;
 use std::io;
@@ -66,7 +66,7 @@ impl fmt::Display for Source {
 /// Values that are incompatible or out of range.
 #[derive(Debug)]
 pub struct Combination {
-    /// The keys whose values it depends on.
+    /// Keys whose values it depends on.
     pub(super) keys: Vec<&'static str>,
     pub(super) text: String,
 }
@@ -77,7 +77,6 @@ impl fmt::Display for Combination {
     }
 }
 
-/// Problems found so far, and the keys whose values are in doubt because of them.
 #[derive(Debug, Default)]
 pub(super) struct Problems {
     found: Vec<Problem>,
@@ -85,7 +84,6 @@ pub(super) struct Problems {
 }
 
 impl Problems {
-    /// `nearest` is the full path of the probably intended key.
     pub(super) fn unknown_key(&mut self, path: String, nearest: String, overrides: &Overrides) {
         let source_note = overrides.source(&path);
         self.in_doubt.push(nearest.clone());
@@ -102,7 +100,6 @@ impl Problems {
         self.found.push(Problem::Override { given: given.to_owned(), reason });
     }
 
-    /// Marks the value of `key` as not the intended one.
     pub(super) fn doubt(&mut self, key: &str) {
         self.in_doubt.push(key.to_owned());
     }
@@ -111,7 +108,6 @@ impl Problems {
         self.found.push(Problem::Model(error));
     }
 
-    /// Adds the combinations whose values are not in doubt.
     pub(super) fn add_combinations(&mut self, combinations: Vec<Combination>) {
         let doubtful = |key: &str| {
             let within = |doubt: &String| {

@@ -1,4 +1,4 @@
-//! Hostile configurations are refused, or read into values that equal their own JSON. None panics.
+//! Hostile configurations are refused, or equal their own JSON after reading. None panics.
 
 use proptest::{prelude::*, sample::Index};
 use serde_json::Value;

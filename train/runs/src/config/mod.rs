@@ -1,8 +1,8 @@
 //! The configuration of a run: eight sections of one JSON file.
 //!
 //! Every key but the model's sizes has a default. A run directory keeps the complete configuration, which reproduces
-//! the run (`the_saved_configuration_alone_reproduces_the_run_bit_for_bit`). Reading is strict and reports all problems
-//! at once: an ignored misspelt key would cost hours. This module opens no device, tokenizer or data set.
+//! the run (`the_saved_configuration_alone_reproduces_the_run_bit_for_bit`). Reading is strict, since an ignored
+//! misspelt key would cost hours, and reports all problems at once. It opens no device, tokenizer or data set.
 
 mod amounts;
 mod check;
@@ -35,7 +35,6 @@ use models::GptConfig;
 use overrides::Overrides;
 use serde::Serialize;
 
-/// Size limit of a configuration file.
 const MAX_BYTES: u64 = 4 << 20;
 
 /// The configuration of one run.
@@ -60,11 +59,11 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads the file `name`, or else the preset of that name (`toy` or `toy.json`), and applies `set`, each of which
-    /// is `section.key=value`.
+    /// Reads the file `name`, or else the preset of that name (`toy` or `toy.json`), and applies `set`
+    /// (`section.key=value`).
     pub fn load(name: &str, set: &[String]) -> Result<Self, ConfigError> {
         let path = Path::new(name);
-        // A folder with the name of a preset does not hide it.
+        // A folder does not hide a preset of the same name.
         if path.exists() && !path.is_dir() {
             let text = regular::read_text(path, MAX_BYTES)
                 .map_err(|unread| ConfigError::Unreadable { path: path.to_owned(), source: unread.into() })?;
@@ -77,7 +76,7 @@ impl Config {
         }
     }
 
-    /// Reads a configuration from `text`, which errors call `origin`.
+    /// Reads `text`, which errors call `origin`.
     pub fn from_text(text: &str, origin: &str, set: &[String]) -> Result<Self, ConfigError> {
         let mut tree = syntax::parse(text)
             .map_err(|source| ConfigError::Syntax { origin: origin.to_owned(), source })?;
@@ -88,7 +87,7 @@ impl Config {
         problems.none_or(origin).map(|()| config)
     }
 
-    /// The whole configuration as JSON, defaults filled in. Reading it gives an equal configuration.
+    /// The complete configuration as JSON. Reading it gives an equal one.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("numbers, texts and lists always serialise") + "\n"
     }
@@ -98,7 +97,7 @@ impl Config {
         self.train.sequence.unwrap_or(self.model.n_positions)
     }
 
-    /// Number of quiz questions; none unless the run uses the embedded corpus.
+    /// Number of quiz questions; 0 unless the run uses the embedded corpus.
     pub fn quiz(&self) -> usize {
         if self.data.source == DataSource::Dialogues { self.eval.quiz } else { 0 }
     }

@@ -1,4 +1,4 @@
-//! `--set section.key=value`: applied before the tree is read, and so checked like the file.
+//! `--set section.key=value`, applied before the tree is read, so checked like the file.
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,7 @@ use super::error::{Problems, Source};
 pub(super) struct Overrides(Vec<String>);
 
 impl Overrides {
-    /// Applies each of `set` to the sections in `tree`. A value that is not JSON is text.
+    /// Applies `set` to `tree`. A value that is not JSON is text.
     pub(super) fn apply(set: &[String], tree: &mut Map<String, Value>, problems: &mut Problems) -> Self {
         let mut overrides = Self::default();
         for given in set {
@@ -21,7 +21,6 @@ impl Overrides {
         overrides
     }
 
-    /// Source of the value at `path`.
     pub(super) fn source(&self, path: &str) -> Source {
         let covers = |made: &String| {
             path.strip_prefix(made.as_str())
@@ -31,7 +30,7 @@ impl Overrides {
     }
 }
 
-/// Returns the outermost key that it added or changed.
+/// Returns the outermost changed key.
 fn assign(given: &str, tree: &mut Map<String, Value>) -> Result<String, String> {
     let form = "write it as section.key=value";
     let (path, value) = given.split_once('=').ok_or(form)?;
@@ -39,6 +38,7 @@ fn assign(given: &str, tree: &mut Map<String, Value>) -> Result<String, String> 
     if keys.contains(&"") {
         return Err(form.to_owned());
     }
+
     let mut section = tree;
     let mut made = None;
     for (depth, key) in keys.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The configurations that are embedded in the binary.
+//! The configurations embedded in the binary.
 
 /// File name and text of each preset.
 pub fn presets() -> impl Iterator<Item = (&'static str, &'static str)> {

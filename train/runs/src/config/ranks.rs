@@ -1,9 +1,9 @@
-//! The section `ranks`: how the processes of one run sum their gradients.
+//! The section `ranks`: how the processes of a run sum gradients.
 
 use serde::de::{Error, IntoDeserializer};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The exchange between the processes of a run. One process exchanges nothing and ignores this section.
+/// The exchange between the processes of a run; ignored by a single process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RanksSection {
@@ -12,7 +12,7 @@ pub struct RanksSection {
     pub exchange: ExchangeKind,
     /// Number of first steps with exact sums (`one_bit`).
     pub warm_up: u64,
-    /// Steps that each process takes on its own before all average their weights (`rarely`).
+    /// Steps between averages of all processes' weights (`rarely`).
     pub local_steps: u64,
     /// Rate of the outer step from the last common weights to the average; 1 takes the average (`rarely`).
     pub outer_rate: f64,
@@ -26,13 +26,13 @@ pub struct RanksSection {
 pub enum ExchangeKind {
     /// In f32, bit-identical to one process.
     Exact,
-    /// A sign per element and a scale per 2048, with error feedback: a 31st of the bytes, other numbers.
+    /// A sign per element and a scale per 2048, with error feedback: a 31st of the bytes.
     OneBit,
-    /// No gradients: every process steps alone, and all average their weights every `local_steps` steps.
+    /// No gradients: processes step alone and average their weights every `local_steps` steps.
     Rarely,
 }
 
-/// Reads the name of an exchange. A name that earlier versions knew is refused with its replacement.
+/// Reads the name of an exchange. A name of earlier versions is refused with its replacement.
 fn exchange<'de, D: Deserializer<'de>>(value: D) -> Result<ExchangeKind, D::Error> {
     let name = String::deserialize(value)?;
     if name == "late" {

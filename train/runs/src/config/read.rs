@@ -1,7 +1,7 @@
-//! Strict reading of a JSON tree into a [`Config`], without a hand-written list of keys.
+//! Strict reading of a JSON tree into a [`Config`].
 //!
-//! The serialised defaults are the list. Each given value is put into them separately, so one wrong type does not hide
-//! the next. Later checks see the valid values, and defaults for the others.
+//! The serialised defaults are the list of keys. Each given value is put into them separately, so one wrong type does
+//! not hide the next. Later checks see the valid values, and defaults for the others.
 
 use models::GptConfig;
 use models::presets;
@@ -16,7 +16,7 @@ use super::{
     TrainSection,
 };
 
-/// Reads the configuration `given`. A default replaces each wrong value, which is added to `problems`.
+/// Reads `given`. A default replaces each wrong value, which is added to `problems`.
 pub(super) fn config(given: Map<String, Value>, overrides: &Overrides, problems: &mut Problems) -> Config {
     let mut reader = Reader { known: known_keys(), given, overrides, problems };
     let config = Config {
@@ -35,7 +35,7 @@ pub(super) fn config(given: Map<String, Value>, overrides: &Overrides, problems:
     config
 }
 
-/// Model for checks of other sections if the given one is unreadable.
+/// Lets other sections be checked if the model is unreadable.
 fn placeholder_model() -> GptConfig {
     presets::preset("gpt2").expect("a preset of this name")
 }
@@ -49,6 +49,7 @@ fn known_keys() -> Vec<String> {
             keys.push(path);
         }
     }
+
     let defaults = Config {
         model: placeholder_model(),
         tokenizer: TokenizerSection::default(),
@@ -61,6 +62,7 @@ fn known_keys() -> Vec<String> {
     };
     let mut keys = Vec::new();
     walk(&tree_of(&defaults), "", &mut keys);
+
     // On a tie, `optimizer` means `train.optimizer` rather than `memory.optimizer`.
     keys.sort_by_key(|key| key.starts_with("memory."));
     keys
@@ -76,7 +78,6 @@ fn joined(section: &str, key: &str) -> String {
 
 struct Reader<'r> {
     known: Vec<String>,
-    /// Sections not yet read.
     given: Map<String, Value>,
     overrides: &'r Overrides,
     problems: &'r mut Problems,
@@ -91,7 +92,6 @@ impl Reader<'_> {
         serde_json::from_value(tree).expect("each of these values was read before")
     }
 
-    /// Puts `given` into section `name`'s `tree` at `pointer`, value by value.
     fn overlay<T: DeserializeOwned>(&mut self, name: &str, pointer: &str, tree: &mut Value, given: Value) {
         let path = format!("{name}{}", pointer.replace('/', "."));
         let place = tree.pointer(pointer).expect("only known keys are followed");
@@ -168,7 +168,7 @@ impl Reader<'_> {
         self.problems.unknown_key(path, meant, self.overrides);
     }
 
-    /// Finds the known key with the most similar name; on a tie, one of this section. So `train.dialogues` means
+    /// The known key with the most similar name; on a tie, one of this section. So `train.dialogues` means
     /// `data.dialogues`. A key of this section that differs only in underscores always wins.
     fn meant(&self, section: &str, key: &str) -> String {
         let sibling = |known: &&String| **known == joined(section, last(known));

@@ -1,4 +1,4 @@
-//! The sections' keys, types and defaults. The model's own section is [`models::GptConfig`].
+//! Keys, types and defaults of the sections. The model's section is [`models::GptConfig`].
 
 use std::path::{Path, PathBuf};
 
@@ -141,17 +141,17 @@ pub struct TrainSection {
     pub grad_clip: Option<f64>,
     /// The learning rate over the steps.
     pub schedule: ScheduleSection,
-    /// Number of blocks that the backward pass recomputes at a time; `null` keeps all activations.
+    /// Blocks that the backward pass recomputes at a time; `null` keeps all activations.
     pub recompute: Option<usize>,
-    /// Whether a GPU may round the factors of f32 products to TF32, which is Burn's default.
+    /// Whether a GPU may round factors of f32 products to TF32, Burn's default.
     pub tf32: bool,
     /// Weight of the squared log-partition in the loss.
     pub z_loss: f64,
     /// Seed of initial weights, the order of sequences and dropout.
     pub seed: u64,
-    /// Whether every step sees the first batch, to check that the model can learn.
+    /// Whether every step sees the first batch, to check that the model learns.
     pub overfit_one_batch: bool,
-    /// Consecutive steps with NaN or infinity as loss or gradient norm that end the run.
+    /// Consecutive skipped steps (NaN or infinity as loss or norm) that end the run.
     pub bad_steps: u64,
 }
 
@@ -199,7 +199,7 @@ pub enum ScheduleKind {
 pub struct EvalSection {
     /// Steps between evaluations; 0 for none but the last.
     pub every: u64,
-    /// Validation sequences per evaluation, always the same ones; `null` takes all.
+    /// Validation sequences per evaluation, always the same; `null` takes all.
     pub sequences: Option<u64>,
     /// Steps between samples; 0 for none but the last.
     pub sample_every: u64,
@@ -237,22 +237,21 @@ pub struct CheckpointSection {
 pub struct MemorySection {
     /// Budget of device memory: bytes (`"6GiB"`), a share (`"80%"`), `"unlimited"` or `"auto"`.
     pub device_budget: Amount<Option<Budget>>,
-    /// Budget of host memory, in the same forms, for spilled tensors and an optimizer on the host.
+    /// Budget of host memory for spilled tensors and an optimizer on the host.
     pub host_budget: Amount<Option<Budget>>,
-    /// Folder for spilled tensors and optimizer states that exceed the host budget; `null` uses no disk.
+    /// Folder for tensors and optimizer states beyond the host budget; `null` uses no disk.
     pub disk: Option<PathBuf>,
     /// Disk space reserved when a run begins: bytes, or a share of the free space.
     pub disk_budget: Amount<DiskPart>,
-    /// Limit on bytes that a run writes to the disk (`"20TiB"`), because drives wear out. Before a step would exceed
-    /// it, the run ends with a checkpoint.
+    /// Limit on bytes written to the disk (`"20TiB"`). Before a step would exceed it, the run ends with a checkpoint.
     pub max_disk_writes: Option<Amount<u64>>,
-    /// Rated endurance of the drive (`"600TB"`), from which the plan computes its lifetime.
+    /// Rated endurance of the drive (`"600TB"`), for the plan's estimate of its lifetime.
     pub disk_endurance: Option<Amount<u64>>,
     /// Place where `adamw` and `sgd` keep state and compute steps. Results differ in their last digits.
     pub optimizer: PlacementKind,
-    /// Whether ranks shard the moments: each steps its share of the parameters and sends out the weights.
+    /// Whether ranks shard the moments: each steps its share of the parameters and sends the weights.
     pub shard: bool,
-    /// Number of first blocks whose parameters are still stepped on the device (`host`).
+    /// First blocks whose parameters are stepped on the device (`host`).
     pub device_blocks: usize,
     /// Form of each parameter's state on the host (`host`).
     pub optimizer_state: StateKind,
@@ -284,7 +283,7 @@ pub enum StateKind {
     F32,
     /// 8 bytes per parameter, with moments of 16 bits; 6 for `sgd`.
     Bf16,
-    /// 4 bytes per parameter: moments of 8 bits, and the bits that complete bf16 matrices to f32. Not for `sgd`.
+    /// 4 bytes per parameter: 8-bit moments, and the bits that complete bf16 matrices to f32. Not for `sgd`.
     Compact,
 }
 
@@ -294,9 +293,9 @@ pub enum StateKind {
 pub enum StreamKind {
     /// The compute type.
     Computed,
-    /// An 8-bit integer per parameter, and a scale for each 128 of them.
+    /// An 8-bit integer per parameter, and a scale per 128.
     Int8,
-    /// An 8-bit float (e4m3) per parameter, and a scale for each 128 of them.
+    /// An 8-bit float (e4m3) per parameter, and a scale per 128.
     Fp8,
 }
 
@@ -306,7 +305,7 @@ pub enum StreamKind {
 pub enum CrossingKind {
     /// The type they are computed in.
     Computed,
-    /// An 8-bit integer each, randomly rounded for gradients, and a scale for each 128 of them.
+    /// An 8-bit integer per number, rounded randomly for gradients, and a scale per 128.
     Int8,
 }
 

@@ -1,4 +1,4 @@
-//! JSON parsing that refuses duplicate keys, of which `serde_json` silently keeps the last.
+//! Parses JSON and refuses duplicate keys, of which `serde_json` silently keeps the last.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Tests of configurations: accepted values, error messages, and the presets.
+//! Configurations: accepted values, error messages, presets.
 
 use std::fs;
 
@@ -12,7 +12,6 @@ fn preset(name: &str, set: &[&str]) -> Config {
     Config::load(name, &set).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The error about `sections` together with a small model.
 fn refused(sections: &str) -> String {
     let model = r#""model": {"preset": "gpt2", "n_layer": 2}"#;
     let separator = if sections.is_empty() { "" } else { "," };
@@ -36,6 +35,7 @@ fn every_preset_has_the_parameters_it_is_named_for() {
         ("llama-18b.json", 18_337_019_904),
     ];
     assert!(presets().map(|(name, _)| name).eq(expected.map(|(name, _)| name)));
+
     for (name, parameters) in expected {
         let set: &[&str] = if name.starts_with("shakespeare") { &["data.path=input.txt"] } else { &[] };
         let config = preset(name, set);
@@ -91,6 +91,7 @@ fn everything_wrong_is_reported_at_once() {
         "lr": 0.1,
         "optimiser": {}
     }"#;
+
     assert_snapshot!(refused_text(text, &[]), @r#"
     run.json has 13 problems:
       unknown key `model.n_layers`; the nearest known key is `model.n_layer`
@@ -201,6 +202,7 @@ fn numbers_outside_their_range_are_refused() {
       `eval.temperature` = -1 must be at least 0 (0 takes the likeliest)
       `data.val_fraction` = 1 must be above 0 and below 1
     "#);
+
     // Other optimizers ignore the same rate.
     preset("gpt-124m", &["train.matrix_lr=0"]);
 }
@@ -210,6 +212,7 @@ fn one_bit_is_refused_where_it_would_save_nothing() {
     let set = |more: &str| {
         format!(r#""train": {{"steps": 200}}, "ranks": {{"exchange": "one_bit", "warm_up": 200}}{more}"#)
     };
+
     assert_snapshot!(refused(&set(r#", "memory": {"shard": true}"#)), @r#"
     run.json has 2 problems:
       `memory.shard` sends whole weights in every step, so `ranks.exchange` = "one_bit" saves next to nothing; set `memory.shard` to false, or `ranks.exchange` to "exact"
@@ -220,6 +223,7 @@ fn one_bit_is_refused_where_it_would_save_nothing() {
       `ranks.exchange`: unknown value `two_bits`, expected one of `exact`, `one_bit`, `rarely`
       unknown key `ranks.warmup`; the nearest known key is `ranks.warm_up`
     ");
+
     let fine = preset("toy", &["ranks.exchange=one_bit", "ranks.warm_up=0"]);
     assert_eq!(
         fine.ranks,
@@ -329,7 +333,7 @@ fn conversations_need_their_control_tokens() {
 
 #[test]
 fn a_value_in_doubt_causes_no_further_errors() {
-    // A default `source` would make `path` seem superfluous; an ignored typo would make it seem missing.
+    // A default `source` would make `path` look superfluous; an ignored typo would make it look missing.
     assert_snapshot!(refused(r#""data": {"source": "txt", "path": "a.txt"}"#), @r"
     run.json has 1 problem:
       `data.source`: unknown value `txt`, expected one of `dialogues`, `text`, `shards`
@@ -366,6 +370,7 @@ fn numbers_that_f32_rounds_to_nothing_are_refused_by_their_keys() {
       `train.betas` = 0.999999999 must be below 1 in f32 too, which rounds it up; 0.9999999 is the most
       `train.momentum` = 0.99999999999 must be below 1 in f32 too, which rounds it up; 0.9999999 is the most
     ");
+
     preset("toy", &["train.epsilon=1e-37", "train.betas=[0.9999999, 0]", "train.weight_decay=0"]);
     let said = refused(r#""train": {"lr": 1e-4, "weight_decay": 1e-4}"#);
     assert!(

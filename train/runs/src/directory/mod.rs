@@ -1,6 +1,6 @@
-//! The run directory, and the decision whether a run starts or resumes in it.
+//! The run directory, and whether a run starts or resumes in it.
 //!
-//! A resumed run uses the configuration it saved, or one that is given again. A difference is printed or refused.
+//! A resumed run uses its saved configuration, or one given again, whose differences are printed or refused.
 
 mod names;
 mod start;
@@ -24,7 +24,7 @@ pub enum Resume {
     From(PathBuf),
 }
 
-/// The checkpoint that a run begins with, at most one. Without one, weights are random.
+/// The checkpoint that a run begins with. Without one, weights are random.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Beginning<'a> {
     /// The run to resume.
@@ -55,7 +55,7 @@ impl From<&str> for Resume {
 }
 
 impl RunDirectory {
-    /// Finds or describes the run, without writing anything. `name` is the given configuration.
+    /// Finds or describes the run and writes nothing. `name` is the given configuration.
     pub fn find(
         name: Option<&str>,
         set: &[String],
@@ -103,7 +103,8 @@ impl RunDirectory {
             None => (None, Config::load(name.unwrap_or(DEFAULT), set)?),
         };
         config.resolve_paths()?;
-        // Checked before the directory is made, which would block the corrected command.
+
+        // Checked before the directory exists, which would block the corrected command.
         let is_expected = |key: &str| pretrained.is_none() || key != "tokenizer.path";
         if let Some((key, dead)) = config.dead_paths().into_iter().find(|(key, _)| is_expected(key)) {
             return Err(BadInput(format!("`{key}` leads nowhere: there is no {}", dead.display())).into());
@@ -154,7 +155,6 @@ impl RunDirectory {
         Self::resume_with(run, &saved, name, set, Some(checkpoint))
     }
 
-    /// Resumes a run with the configuration `name`, or else with the saved one.
     fn resume_with(
         path: PathBuf,
         saved: &Path,
@@ -165,7 +165,7 @@ impl RunDirectory {
         let mut config = Config::load(name.unwrap_or(&saved.to_string_lossy()), set)?;
         config.resolve_paths()?;
 
-        // The checkpoint's own configuration counts: a user may have edited that of the run.
+        // The checkpoint's configuration counts: a user may have edited the run's.
         let learned = from.as_ref().map_or_else(|| saved.to_owned(), |from| from.path.join(CONFIG));
         let before = Config::load(&learned.to_string_lossy(), &[])?;
         let begun = from.as_ref().is_none_or(|from| from.step > 0);

@@ -1,4 +1,4 @@
-//! The start of a run: locks its directory, writes its configuration last, and restores the directory on failure.
+//! The start of a run: locks its directory, writes its configuration last, and undoes its work on failure.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -12,20 +12,19 @@ use super::RunDirectory;
 use crate::BadInput;
 use crate::checkpoint::{CONFIG, TOKENIZER};
 
-/// Folders that a start makes before the directory is a run.
 const PREPARED: [&str; 2] = [TOKENIZER, "data"];
 /// File with the results of a run, written when it ends.
 pub const SUMMARY: &str = "summary.json";
 const LOCK: &str = "lock";
 
-/// A run directory in preparation. [`commit`](Self::commit) makes it a run; dropping it before restores the directory.
+/// A run directory in preparation. [`commit`](Self::commit) makes it a run; dropping it undoes the start.
 #[derive(Debug)]
 pub struct Start<'r> {
     directory: &'r RunDirectory,
     lock: Option<File>,
     /// Whether the directory held no run before.
     fresh: bool,
-    /// Folders that the start made, innermost first.
+    /// Folders made by this start, innermost first.
     made: Vec<PathBuf>,
 }
 
@@ -74,7 +73,6 @@ impl RunDirectory {
     }
 }
 
-/// Removes `path` if it exists.
 fn clear(path: &Path, remove: fn(&Path) -> io::Result<()>) -> anyhow::Result<()> {
     match remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -92,7 +90,7 @@ impl Start<'_> {
         durable::write(&path, config.to_json().as_bytes())
             .with_context(|| format!("writing {}", path.display()))?;
         self.fresh = false;
-        // The results of an earlier part of a resumed run.
+        // Results of the earlier part of a resumed run.
         clear(&run.join(SUMMARY), |path| fs::remove_file(path))?;
         Ok(Lock(self.lock.take()))
     }
@@ -146,7 +144,6 @@ mod tests {
         assert!(!folder.path().join("runs").exists());
         run.start().expect("nothing is in the way").commit().expect("written");
         assert!(path.join(CONFIG).exists());
-        // A later start that fails leaves the run unchanged.
         prepare(&path);
         drop(run.start().expect("it is not locked"));
         assert!(path.join(CONFIG).exists() && path.join("data/part").exists());

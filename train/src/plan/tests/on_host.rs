@@ -101,7 +101,6 @@ fn states_beyond_host_memory_go_to_the_disk_with_their_time_and_wear() {
     assert!(refused.contains("of the optimizer's state have no room in host memory, and"), "{refused}");
 }
 
-/// States go only until the rest has room, and none go if spilled tensors can use the disk instead.
 #[test]
 fn only_as_many_states_go_to_the_disk_as_needed() {
     let settings = ["memory.optimizer=host", "train.accumulate=1"];
@@ -112,7 +111,7 @@ fn only_as_many_states_go_to_the_disk_as_needed() {
     };
     let all = plan("gpt-1.5b", &settings, &host(96.0));
     assert_eq!((all.optimizer_disk_bytes, all.spills), (0, 0), "{all}");
-    // 12 bytes for each number of its matrices.
+
     let block = 12 * 12 * 1600 * 1600;
     let mut before = 0;
     for missing in 1..=40 {
@@ -132,8 +131,7 @@ fn only_as_many_states_go_to_the_disk_as_needed() {
     assert!(before > 0);
 }
 
-/// A compact state lacks the upper half of each weight. So its step reads all weights into memory that never goes to
-/// the disk.
+/// A compact state lacks the upper half of each weight, so its step reads all weights into pinned memory.
 #[test]
 fn weights_that_steps_read_never_go_to_the_disk() {
     let settings = |state| {
@@ -141,12 +139,14 @@ fn weights_that_steps_read_never_go_to_the_disk() {
         let one = ["memory.optimizer=host", "train.accumulate=1", "train.micro_batch=1", "train.sequence=64"];
         [&one[..], &["model.tie_word_embeddings=false", of_state]].concat()
     };
+
     let host = |gib: u64| Machine {
         host_budget: Some(gib * GIB),
         host_free: Some(64 * GIB),
         disk_budget: 100 * GIB,
         ..card(5 * GIB / 4)
     };
+
     // 2.9 GiB of weights and 3 GiB of gradients, both in bf16, and embedding rows.
     for (gib, state, fits) in [(8, 1, true), (5, 1, false), (5, 0, true)] {
         let plan = plan("gpt-1.5b", &settings(state), &host(gib));
@@ -210,7 +210,7 @@ fn eight_bits_move_33_bytes_per_32_elements_each_way() {
     let matrices = 12 * 1600 * 1600 * 48;
     let streamed = matrices * 33 / 32 + 4 * (XL - matrices);
     assert_eq!((roomy.bytes_in_per_step, roomy.bytes_out_per_step), (streamed, streamed));
-    // A gradient waits on the host in the type it was computed in.
+    // A gradient waits on the host in its computed type.
     assert_eq!(roomy.optimizer_host_bytes, 12 * XL + 2 * matrices + 4 * (XL - matrices));
     let tight = |set: &[&str]| {
         let plan = plan("gpt-7b", set, &large(8 * GIB, 128 * GIB));
@@ -242,7 +242,6 @@ fn auto_puts_the_optimizer_where_the_fewest_bytes_move() {
     let some = choose(&["train.recompute=1"], &card(20 * GIB));
     assert_eq!(some.optimizer, PlacementKind::Host);
     assert!((1..48).contains(&some.device_blocks), "{some:?}");
-    // Ranks can divide a host optimizer, too.
     let four = Machine { other_ranks: 3, ..card(8 * GIB) };
     let shared = choose(&["train.recompute=1", "train.accumulate=4", "memory.shard=true"], &four);
     assert!(shared.shard && shared.optimizer == PlacementKind::Host, "{shared:?}");

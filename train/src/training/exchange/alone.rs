@@ -9,7 +9,7 @@ use super::super::gradients::Sum;
 pub(crate) struct Alone;
 
 impl Alone {
-    /// Loss and norm, for which the device is waited for once.
+    /// Loss and norm, with one wait for the device.
     pub(super) fn numbers<I: Backend>(
         learner: &Learner<Autodiff<I>>,
         losses: Vec<Tensor<I, 1>>,

@@ -1,5 +1,5 @@
-//! Sums of gradients in f32, to the bits of one process (`ranks_end_with_the_bits_of_one_process`). Each is made while the
-//! rest of the backward pass goes on.
+//! Sums of gradients in f32, to the bits of one process (`ranks_end_with_the_bits_of_one_process`), made during the
+//! backward pass.
 //!
 //! With owners, a sum goes to its owner only (`a_rank_keeps_summed_gradients_of_what_it_owns_alone`). All ranks clip by
 //! rank 0's norm (`all_ranks_take_the_norm_of_rank_0_though_their_own_differs`).
@@ -14,7 +14,6 @@ use super::super::gradients::{ANOTHER_FAILED, Sum, read};
 use crate::ranks::{Job, Ranks};
 
 pub(crate) struct Exact {
-    /// Each rank steps its own parameters, and gets the sums of these alone.
     shard: bool,
 }
 
@@ -27,7 +26,7 @@ impl Exact {
         self.shard
     }
 
-    /// Loss and norm. If ranks can do a step again, all that live have its sums, or none has.
+    /// Loss and norm. If ranks can repeat a step, all living ranks have its sums, or none has.
     pub(super) fn numbers<I: Backend>(
         &self,
         learner: &Learner<Autodiff<I>>,
@@ -43,7 +42,7 @@ impl Exact {
     }
 }
 
-/// The sum of one parameter's contributions. Ranks that do not own the parameter get no numbers.
+/// The sum of one parameter; empty for ranks that do not own it.
 pub(super) fn reduce(engine: &mut dyn Engine, Job { own, owner, .. }: Job) -> exchange::Result<Vec<f32>> {
     let Some(owner) = owner else { return exchange::Exact::default().sum(engine, own) };
     let mut parts = vec![0; engine.world()];
@@ -51,7 +50,7 @@ pub(super) fn reduce(engine: &mut dyn Engine, Job { own, owner, .. }: Job) -> ex
     exchange::Exact::default().reduce_scatter(engine, own, &parts)
 }
 
-/// Loss and norm once all sums are made. A failed rank still joins every sum, with zeros, so that the others do not hang.
+/// Loss and norm after all sums. A failed rank joins every sum with zeros, so that no other hangs.
 pub(super) fn numbers<I: Backend>(
     learner: &Learner<Autodiff<I>>,
     losses: Vec<Tensor<I, 1>>,
@@ -79,7 +78,7 @@ pub(super) fn numbers<I: Backend>(
         let norm = sum.norms.take_global(&learner.gpt).map(|norm| read(vec![norm])).transpose()?;
         sum.norm(norm.map(|norm| norm[0]))?
     };
-    // Devices add squares up in different orders, so all ranks clip by rank 0's norm.
+    // Devices add squares in different orders, so all ranks clip by rank 0's norm.
     let norm = ranks.number(norm)?;
     Ok((losses.iter().sum(), norm))
 }

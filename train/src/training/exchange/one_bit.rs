@@ -1,7 +1,7 @@
-//! Sums of gradients with one bit per element, with residuals for each parameter.
+//! Sums of gradients with one bit per element and residuals for each parameter.
 //!
-//! A skipped step leaves residuals as they were. Each rank saves its own for the step and digest of the checkpoint. All
-//! ranks restore theirs, or none does (`residuals_that_do_not_fit_the_ranks_are_dropped_with_a_note`).
+//! Each rank saves its residuals for the step and digest of the checkpoint. All ranks restore theirs, or none does
+//! (`residuals_that_do_not_fit_the_ranks_are_dropped_with_a_note`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,11 +12,10 @@ use exchange::{Engine, Exchange as _, Residuals};
 use super::{Restored, exact};
 use crate::ranks::{Job, Kept, Pairs, Ranks, SavedAt};
 
-/// By a parameter's place in the model, so that saved residuals do not depend on the order of sums.
+/// By place in the model, so that saved residuals do not depend on the order of sums.
 type Buffers = BTreeMap<usize, exchange::OneBit>;
 
 pub(crate) struct OneBit {
-    /// First steps of the run whose sums are exact.
     warm_up: u64,
     /// Shared with the thread that sums.
     buffers: Arc<Mutex<Buffers>>,
@@ -31,7 +30,7 @@ impl OneBit {
         Self { warm_up, buffers: Arc::default() }
     }
 
-    /// The sum of one parameter in step `step`, counted from 1. Residuals of a step that was never settled are forgotten.
+    /// Begins the sums of step `step`, from 1. Residuals of an unsettled step are forgotten.
     pub(super) fn begin(
         &mut self,
         step: u64,
@@ -49,7 +48,7 @@ impl OneBit {
         }
     }
 
-    /// Ends a step. A skipped update leaves residuals as they were.
+    /// Ends a step. A skipped update leaves residuals unchanged.
     pub(super) fn settle(&mut self, committed: bool) {
         lock(&self.buffers).values_mut().for_each(|buffer| buffer.settle(committed));
     }
@@ -77,6 +76,7 @@ impl OneBit {
         if at.step <= self.warm_up {
             return Ok(Restored::All);
         }
+
         let saved = match ranks.load_state(run, at, Kept::Residuals)? {
             Ok(saved) => saved,
             Err(reason) => {
@@ -84,6 +84,7 @@ impl OneBit {
                 return Ok(Restored::Dropped(format!("{lost}: {reason}")));
             }
         };
+
         let place = (ranks.rank(), ranks.world());
         let restored = saved.into_iter().enumerate().map(|(n, [own, part])| {
             let mut buffer = exchange::OneBit::new(own.len(), 0);

@@ -1,8 +1,7 @@
-//! Local steps, and an outer step every so many of them that leads all ranks to the same weights.
+//! Local steps, and every so many of them an outer step to equal weights on all ranks.
 //!
-//! Evaluation, save, stop and end follow an outer step, when all weights are equal
-//! (`a_run_evaluates_and_saves_only_common_weights`). Moments are each rank's own
-//! (`a_run_resumes_with_each_ranks_moments_to_the_bits_of_an_uninterrupted_one`).
+//! Evaluation, save, stop and end follow an outer step (`a_run_evaluates_and_saves_only_common_weights`). Each rank has
+//! its own moments (`a_run_resumes_with_each_ranks_moments_to_the_bits_of_an_uninterrupted_one`).
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -24,13 +23,12 @@ use super::Restored;
 use crate::optimizer::numbers;
 use crate::ranks::{Kept, Pairs, Ranks, SavedAt};
 
-/// The outer optimizer of each parameter, in the model's order. They are the same on all ranks.
+/// The outer optimizer of each parameter, in the model's order; equal on all ranks.
 pub(crate) struct Periodic {
     settings: OuterStep,
     buffers: Vec<Outer>,
-    /// Momentum of a checkpoint, for parameters that have not begun yet.
+    /// Momentum of a checkpoint, for parameters not begun yet.
     restored: VecDeque<Vec<f32>>,
-    /// The parameter that is stepped next.
     next: usize,
 }
 
@@ -48,18 +46,17 @@ impl Periodic {
         self.settings.inner
     }
 
-    /// Whether an outer step follows step `step`, counted from 1.
+    /// Whether an outer step follows step `step`, from 1.
     pub(super) fn outer_step_is_due(&self, step: u64) -> bool {
         step.is_multiple_of(self.settings.inner)
     }
 
-    /// Micro-batches of a rank that sums its own alone.
     pub(super) fn share(micro_batches: usize) -> Share {
         Share { count: micro_batches as u64, world: 1, rank: 0 }
     }
 
-    /// The loss of all `count` micro-batches, each at its rank's own weights, and the norm of this rank's gradients. This rank has the
-    /// share `part` of the loss. NaN or infinity on one rank makes every rank's norm NaN.
+    /// The loss of all `count` micro-batches, each at its rank's weights, and the norm of this rank's gradients. `part`
+    /// is this rank's share of the targets. NaN or infinity on one rank makes every norm NaN.
     pub(super) fn numbers<I: Backend>(
         learner: &Learner<Autodiff<I>>,
         losses: Vec<Tensor<I, 1>>,
@@ -80,7 +77,6 @@ impl Periodic {
         Ok((loss, if ranks.all(usable)? { norm } else { f32::NAN }))
     }
 
-    /// Remembers the weights that all ranks begin with.
     pub(super) fn start<B: AutodiffBackend>(&mut self, gpt: &Gpt<B>) -> anyhow::Result<()> {
         let mut start = Start { periodic: self, outcome: Ok(()) };
         gpt.visit(&mut start);
@@ -94,7 +90,7 @@ impl Periodic {
         Ok(())
     }
 
-    /// The model after an outer step. After a failure it is between two steps, and of no use.
+    /// The model after an outer step; unusable after a failure.
     pub(super) fn outer_step<B: AutodiffBackend>(
         &mut self,
         gpt: Gpt<B>,
@@ -106,7 +102,6 @@ impl Periodic {
         (gpt, outcome.and_then(|()| self.end_outer_step()))
     }
 
-    /// Steps the next parameter from this rank's `weights` and those of the others, into `weights`.
     fn step_next(&mut self, engine: &mut dyn Engine, weights: &mut [f32]) -> anyhow::Result<()> {
         let known = self.buffers.len();
         let buffer = self.buffers.get_mut(self.next);
@@ -123,7 +118,7 @@ impl Periodic {
         Ok(())
     }
 
-    /// Rank 0 saves the momentum of outer steps for all ranks, and every other rank its own `moments`.
+    /// Rank 0 saves the outer momentum, every other rank its own `moments`.
     pub(super) fn save_state(
         &self,
         run: &Path,
@@ -154,9 +149,11 @@ impl Periodic {
                 return Ok(Restored::Dropped(format!("{lost}: {reason}")));
             }
         };
+
         let count = ranks.broadcast(&(saved.len() as u64).to_le_bytes())?;
         let count = u64::from_le_bytes(count.try_into().map_err(|_| anyhow!("rank 0 announces no number"))?);
         let mut momentum = Vec::new();
+
         for n in 0..count as usize {
             let own = saved.get(n).filter(|_| ranks.leads()).map_or(&[] as &[f32], |[momentum, _]| momentum);
             let of_rank_0 = ranks.broadcast(bytemuck::cast_slice(own))?;
@@ -193,12 +190,14 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Average<'_> {
         if self.outcome.is_err() {
             return Param::from_mapped_value(id, weight, mapper);
         }
+
         let (shape, device) = (weight.shape(), weight.device());
         let stepped = numbers(weight.clone().inner()).and_then(|mut weights| {
             let stepped = self.ranks.call(|engine| self.periodic.step_next(engine, &mut weights));
             stepped.context("averaging weights over the ranks")?;
             Ok(weights)
         });
+
         let weight = match stepped {
             Ok(weights) => {
                 drop(weight);

@@ -1,11 +1,9 @@
 //! Sums of gradients over the ranks during the backward pass.
 //!
-//! All ranks submit parameters in one order, that of the backward pass
-//! (`gradients_leave_in_turn_while_the_pass_goes_on`). A rank submits a parameter once the gradient of its last
-//! micro-batch has arrived. Parameters that the pass leaves over follow after it, and all parameters of a rank without
-//! a micro-batch. The model alone decides how many elements are under way and when a sum is waited for, so no clock
-//! changes the order. A rank that fails still takes part, so that no other waits
-//! (`a_rank_that_fails_keeps_no_other_waiting`).
+//! All ranks submit parameters in the order of the backward pass (`gradients_leave_in_turn_while_the_pass_goes_on`),
+//! once the gradient of the last micro-batch has arrived. Leftover parameters follow, and all parameters of a rank
+//! without a micro-batch. The model alone decides how many elements are under way and when a sum is waited for, so no
+//! clock changes the order. A failed rank still takes part (`a_rank_that_fails_keeps_no_other_waiting`).
 
 use std::collections::{HashMap, VecDeque};
 
@@ -19,7 +17,6 @@ use models::Gpt;
 use super::sum::Sum;
 use crate::ranks::{BackgroundSums, Job};
 
-/// Parameters whose sums are under way.
 pub(crate) struct OverlappedReduce<I: Backend> {
     pub(crate) sums: BackgroundSums,
     pub(crate) order: ReduceOrder,
@@ -27,21 +24,19 @@ pub(crate) struct OverlappedReduce<I: Backend> {
     under_way: VecDeque<UnderWay<I>>,
 }
 
-/// The order in which parameters are submitted, and the most elements that are under way at once.
+/// The order of submission, and the most elements under way at once.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ReduceOrder {
     pub(crate) ids: Vec<ParamId>,
-    /// The place of each in the model.
     places: HashMap<ParamId, usize>,
     window: usize,
 }
 
-/// A parameter whose sum has not come back yet.
 struct UnderWay<I: Backend> {
     id: ParamId,
     shape: Shape,
     device: I::Device,
-    /// Whether the sum is for this rank, too.
+    /// Whether this rank gets the sum.
     returns: bool,
     bytes: u64,
     land: Land<I>,
@@ -50,8 +45,8 @@ struct UnderWay<I: Backend> {
 type Land<I> = fn(&mut Sum<'_, I>, ParamId, Vec<f32>, Shape, &<I as BackendTypes>::Device);
 
 impl ReduceOrder {
-    /// The order of a backward pass that recomputes segments of `every` blocks: the head, then segments from the last to the first, the
-    /// embeddings with the first. Without recomputation all arrive at once, in the model's order.
+    /// The order of a backward pass that recomputes segments of `every` blocks: the head, then segments from the last
+    /// to the first, embeddings with the first. Without recomputation, the model's order.
     pub(crate) fn of_pass<B: Backend>(gpt: &Gpt<B>, every: Option<usize>) -> Self {
         let named = Named::of(gpt);
         let largest = named.iter().map(|(_, _, len)| *len).max().unwrap_or_default();
@@ -61,10 +56,12 @@ impl ReduceOrder {
             let block = name.strip_prefix("blocks.")?.split('.').next()?.parse::<usize>().ok()?;
             Some(block / every.max(1))
         };
+
         let is_head = |name: &str| name.starts_with("final_norm") || name.starts_with("lm_head");
         let mut in_turn = named.clone();
         in_turn.sort_by_key(|(name, ..)| (!is_head(name), std::cmp::Reverse(segment(name).unwrap_or(0))));
         let mut segments = HashMap::<usize, usize>::new();
+
         for (name, _, len) in &named {
             if let Some(segment) = segment(name) {
                 *segments.entry(segment).or_default() += len;
@@ -79,7 +76,6 @@ fn ids(named: &[(String, ParamId, usize)]) -> Vec<ParamId> {
     named.iter().map(|(_, id, _)| *id).collect()
 }
 
-/// Names, ids and elements of parameters, in the model's order.
 #[derive(Default)]
 struct Named {
     path: Vec<String>,
@@ -113,12 +109,10 @@ impl<I: Backend> OverlappedReduce<I> {
         Self { sums, order, next: 0, under_way: VecDeque::new() }
     }
 
-    /// Whether this parameter is the next to submit.
     fn is_next(&self, id: ParamId) -> bool {
         self.order.ids.get(self.next) == Some(&id)
     }
 
-    /// Whether all are submitted.
     pub(crate) fn are_out(&self) -> bool {
         self.next == self.order.ids.len()
     }
@@ -131,11 +125,12 @@ impl<I: Backend> OverlappedReduce<I> {
 }
 
 impl<I: Backend> Sum<'_, I> {
-    /// Submits a parameter whose gradients of this rank have all arrived, if it is the next one.
+    /// Submits a parameter whose gradients of this rank are complete, if it is the next one.
     pub(crate) fn submit<const D: usize>(&mut self, id: ParamId, shape: Shape, device: I::Device) {
         if self.reduce.as_ref().is_none_or(|reduce| !reduce.is_next(id)) {
             return;
         }
+
         let len = shape.num_elements();
         self.land_until(len);
         let own = self.take_rows::<D>(id).and_then(|own| Ok(Pairwise::of_sums(self.share, len, own)?));
@@ -143,6 +138,7 @@ impl<I: Backend> Sum<'_, I> {
             self.failure.get_or_insert(format!("{error:#}"));
             self.nothing(len)
         });
+
         let range = self.share.range();
         let bytes = (size_of::<f32>() * len * self.share.held(range.end - range.start)) as u64;
         self.held.add(bytes);
@@ -155,14 +151,13 @@ impl<I: Backend> Sum<'_, I> {
         reduce.under_way.push_back(UnderWay { id, shape, device, returns, bytes, land: land::<I, D> });
     }
 
-    /// Zeros from a failed rank, so that no other rank waits. The vote reports the failure.
+    /// Zeros from a failed rank. The vote reports the failure.
     fn nothing(&self, len: usize) -> Pairwise {
         let range = self.share.range();
         let zeros = vec![vec![0.0; len]; self.share.held(range.end - range.start)];
         Pairwise::of_sums(self.share, len, zeros).expect("as many as are held")
     }
 
-    /// Submits the remaining parameters and waits for all sums.
     pub(crate) fn submit_all(&mut self, gpt: &Gpt<Autodiff<I>>) {
         while self.reduce.as_ref().is_some_and(|reduce| !reduce.are_out()) {
             gpt.visit(&mut SubmitAll { sum: self });
@@ -182,7 +177,6 @@ impl<I: Backend> Sum<'_, I> {
     }
 }
 
-/// Puts a sum where the parameter is stepped.
 fn land<I: Backend, const D: usize>(
     sum: &mut Sum<'_, I>,
     id: ParamId,

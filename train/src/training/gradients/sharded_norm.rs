@@ -1,4 +1,5 @@
-//! The norm of sharded gradients: each owner squares its own, and the squares are added in the model's order, as in one process.
+//! The norm of sharded gradients: owners square their own, and squares are added in the model's order, as in one
+//! process.
 
 use std::collections::HashMap;
 
@@ -12,7 +13,6 @@ use super::sum::Sum;
 use crate::ranks::Ranks;
 
 impl<I: Backend> Sum<'_, I> {
-    /// The norm of all gradients as one vector, on every rank.
     pub(crate) fn sharded_norm(&mut self, gpt: &Gpt<Autodiff<I>>, ranks: &mut Ranks) -> anyhow::Result<f32> {
         let mut ids = Ids::default();
         gpt.visit(&mut ids);
@@ -22,6 +22,7 @@ impl<I: Backend> Sum<'_, I> {
         let own: Vec<f64> = owned.map(|(id, _)| squares.remove(id).unwrap_or_default()).collect();
         let all = ids.0.iter().zip(ranks.of_owners(&own, &owners)?);
         let (mut on_device, mut on_host) = (Vec::new(), 0.0);
+
         for (id, squares) in all {
             if self.host_of(*id).is_some() {
                 on_host += squares;
@@ -29,6 +30,7 @@ impl<I: Backend> Sum<'_, I> {
                 on_device.push(squares as f32);
             }
         }
+
         let device = gpt.wte.lazy_device();
         let norm = (!on_device.is_empty()).then(|| {
             let of_each = [on_device.len()];
@@ -38,7 +40,7 @@ impl<I: Backend> Sum<'_, I> {
         Ok(self.host.as_ref().map_or(norm.unwrap_or_default(), |_| super::sum::together(norm, on_host)))
     }
 
-    /// The squares of this rank's gradients, each exactly as it was added up.
+    /// The squares of this rank's gradients, each in the order of its sum.
     fn own_squares(&mut self, gpt: &Gpt<Autodiff<I>>) -> anyhow::Result<HashMap<ParamId, f64>> {
         let (ids, of_each): (Vec<_>, Vec<_>) = self.norms.take_each(gpt).into_iter().unzip();
         let read = if of_each.is_empty() { Vec::new() } else { read(of_each)? };

@@ -12,32 +12,28 @@ use models::Gpt;
 use super::overlapped::OverlappedReduce;
 use crate::optimizer::{HostPart, Owners, Passes, SquaredNorms, numbers};
 
-/// The sum over micro-batches, of which each brings every parameter once.
+/// The sum over micro-batches, each of which brings every parameter once.
 pub(crate) struct Sum<'a, I: Backend> {
     pub(crate) share: Share,
-    /// Sums of neighbouring micro-batches, the earlier ones first.
+    /// Sums of neighbouring micro-batches, earlier ones first.
     parts: Vec<GradientsParams>,
-    /// Complete gradients of parameters that are stepped on the device, and their norms.
+    /// Complete gradients of parameters stepped on the device, and their norms.
     pub(crate) grads: GradientsParams,
     pub(crate) norms: SquaredNorms<I>,
     pub(crate) host: Option<&'a mut HostPart>,
-    /// Rank that steps each parameter, if ranks divide them.
+    /// The rank that steps each parameter, if ranks divide them.
     pub(crate) owners: &'a Owners,
-    /// Sums over ranks, if they are made during the backward pass.
     pub(crate) reduce: Option<OverlappedReduce<I>>,
     /// Bytes of gradients outside the host part: waiting, under way or complete.
     pub(crate) held: Held,
     current: Current,
-    /// The first failure on this rank.
     pub(crate) failure: Option<String>,
 }
 
-/// The micro-batch whose gradients arrive.
 #[derive(Default)]
 struct Current {
-    /// Micro-batches of this process before it.
     added: u64,
-    /// Rows of the embedding that it names, if the embedding comes by rows.
+    /// Rows that it names of an embedding by rows.
     named: Option<Arc<[u32]>>,
 }
 
@@ -62,7 +58,6 @@ impl<'a, I: Backend> Sum<'a, I> {
         }
     }
 
-    /// Gradients of a micro-batch follow, which names these rows of the embedding.
     pub(crate) fn begin_micro_batch(&mut self, named: Option<Arc<[u32]>>) {
         self.current.named = named;
     }
@@ -77,7 +72,7 @@ impl<'a, I: Backend> Sum<'a, I> {
         gpt.visit(&mut Arrival { arrived: &mut arrived, sum: self });
     }
 
-    /// Waits for the last update. Its failure is the first one, so that no later failure hides it.
+    /// Waits for the last update. Its failure counts as the first one.
     pub(crate) fn settle(&mut self) {
         if let Some(host) = &mut self.host
             && let Err(error) = host.settle()
@@ -95,28 +90,25 @@ impl<'a, I: Backend> Sum<'a, I> {
         }
     }
 
-    /// Whether no other micro-batch's gradients are added to those that arrive now.
+    /// Whether this parameter's sum ends with the arriving micro-batch.
     fn is_last(&self) -> bool {
         self.share.world == 1 && self.ends()
     }
 
-    /// Whether the micro-batch whose gradients arrive now is the last one of this process.
     fn ends(&self) -> bool {
         let range = self.share.range();
         self.current.added + 1 == range.end - range.start
     }
 
-    /// The host part, if it takes this parameter's gradients.
     pub(crate) fn host_of(&mut self, id: ParamId) -> Option<&mut HostPart> {
         self.host.as_deref_mut().filter(|host| host.has(id))
     }
 
-    /// Adds one parameter's gradient of this micro-batch to the sums of its neighbours.
     fn add_one<const D: usize>(&mut self, id: ParamId, arrived: Tensor<I, D>) {
         let [before, after] =
             [self.current.added, self.current.added + 1].map(|added| self.share.held(added));
         let is_last = self.is_last();
-        // The sums left over at the end are added from the right.
+        // Sums left over at the end are added from the right.
         let place = if is_last { 0 } else { after - 1 };
         let bytes = bytes_of(&arrived);
         let left = (place..before).rev().map(|part| self.parts[part].remove::<I, D>(id));
@@ -138,7 +130,6 @@ impl<'a, I: Backend> Sum<'a, I> {
         self.grads.register(id, sum);
     }
 
-    /// Takes this rank's sums of neighbours of one parameter.
     pub(crate) fn take_rows<const D: usize>(&mut self, id: ParamId) -> anyhow::Result<Vec<Vec<f32>>> {
         match self.host_of(id) {
             Some(host) => Ok(host.leave(id)?),
@@ -146,7 +137,6 @@ impl<'a, I: Backend> Sum<'a, I> {
         }
     }
 
-    /// This rank's sums of neighbours of one parameter, read from the device.
     fn rows_of<const D: usize>(&mut self, id: ParamId) -> anyhow::Result<Vec<Vec<f32>>> {
         let range = self.share.range();
         let parts = self.parts[..self.share.held(range.end - range.start)].iter_mut();
@@ -170,7 +160,6 @@ impl<'a, I: Backend> Sum<'a, I> {
 }
 
 impl<I: Backend> Sum<'_, I> {
-    /// The norm of all gradients, those on the host included, as one vector.
     pub(crate) fn norm(&mut self, on_device: Option<f32>) -> anyhow::Result<f32> {
         match &mut self.host {
             None => Ok(on_device.unwrap_or_default()),
@@ -179,13 +168,11 @@ impl<I: Backend> Sum<'_, I> {
     }
 }
 
-/// A norm on the device and squares on the host as one norm.
 pub(crate) fn together(on_device: Option<f32>, on_host: f64) -> f32 {
     let on_device = f64::from(on_device.unwrap_or_default());
     (on_device * on_device + on_host).sqrt() as f32
 }
 
-/// Bytes of gradients, and the most of them at once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     now: u64,

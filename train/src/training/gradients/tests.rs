@@ -16,7 +16,7 @@ fn data(micro_batches: i32) -> StepData {
         inputs: vec![first, 1, 2, 3],
         targets: vec![1, 2, 3, first],
         followers: Some(vec![2, 264, first, 264]),
-        // Unequal counts of targets: one in two here, and all of them there.
+        // Unequal counts of targets: one in two here, all in the others.
         mask: (first % 2 == 0).then(|| vec![1.0, 0.0, 1.0, 0.0]),
     };
     StepData { step: 1, micro_batches: (5..5 + micro_batches).map(micro_batch).collect() }
@@ -92,6 +92,7 @@ fn ranks_that_step_apart_have_the_gradients_of_their_own_micro_batches() {
         let (grads, report) = sum.expect("no failure");
         (report.failure, report.loss, report.gnorm.to_bits(), values_of(&learner.gpt, &grads))
     });
+
     let mut loss = 0.0;
     for (rank, (failure, of_all, norm, values)) in each.iter().enumerate() {
         let range = Share { count: 5, world: 2, rank }.range();
@@ -107,8 +108,8 @@ fn ranks_that_step_apart_have_the_gradients_of_their_own_micro_batches() {
     assert!((loss - f64::from(each[0].1)).abs() < 1e-6, "{loss} {}", each[0].1);
 }
 
-/// The last of four micro-batches, which is rank 1's, has weights of its targets that are too large: its loss is finite and the
-/// squares of its gradients are not, or neither is a number.
+/// The last of four micro-batches, on rank 1, has too large weights of its targets: its squares are infinite, or also
+/// its loss is.
 #[test]
 fn nan_or_infinity_on_one_rank_skips_the_step_on_all_and_leaves_no_trace() {
     let kinds = [
@@ -117,6 +118,7 @@ fn nan_or_infinity_on_one_rank_skips_the_step_on_all_and_leaves_no_trace() {
         (ExchangeKind::OneBit, false),
         (ExchangeKind::Rarely, false),
     ];
+
     for ((exchange, divided), too_large) in kinds.into_iter().flat_map(|kind| [(kind, 1e30), (kind, 3e38)]) {
         let settings = RanksSection { exchange, warm_up: 0, ..RanksSection::default() };
         let of_steps = |first_is_bad: bool| {
@@ -169,7 +171,7 @@ fn gradients_leave_in_turn_while_the_pass_goes_on() {
     }
 }
 
-/// Where devices add squares up in other orders, ranks must not clip by factors of their own.
+/// Devices add squares in different orders; ranks must not clip by different factors.
 #[test]
 fn all_ranks_take_the_norm_of_rank_0_though_their_own_differs() {
     let norms = on_each(2, |ranks| {
@@ -201,10 +203,12 @@ fn a_step_is_done_again_by_all_that_live_whichever_call_fails() {
         assert_eq!(sum.expect("no failure").1.failure, None);
         ranks.spent().expect("three ranks").costs.calls
     });
-    // Behind the sums: a vote, losses, the norm, a vote.
+
+    // After the sums: a vote, losses, the norm, a vote.
     let votes = [4, 1].map(|before_end| calls[1] - before_end);
-    // Some of all, and each of the last, which only some ranks may miss.
+    // Some calls of all, and each of the last, which only some ranks may miss.
     let some = || (0..calls[1]).filter(|at| at % 7 == 0 || at + 6 > calls[1]);
+
     for fault in [Fault::Die, Fault::Deaf] {
         for at in some() {
             let fails = |engine: Threads| {
@@ -219,7 +223,7 @@ fn a_step_is_done_again_by_all_that_live_whichever_call_fails() {
                         let values = values_of(&learner.gpt, &grads);
                         return Some((times, (report.loss.to_bits(), report.gnorm.to_bits(), values)));
                     }
-                    // A dead one cannot.
+                    // A dead rank cannot continue.
                     if !ranks.drop_lost_ranks().is_ok_and(|loss| loss.is_some()) {
                         return None;
                     }
@@ -228,7 +232,7 @@ fn a_step_is_done_again_by_all_that_live_whichever_call_fails() {
             });
             let times = ends[0].as_ref().expect("it lives").0;
             assert_eq!(ends[1].is_none(), fault == Fault::Die, "{fault:?} at call {at}");
-            // Votes all hear or none.
+            // All ranks hear a vote, or none does.
             let heard = fault == Fault::Deaf && votes.contains(&at);
             assert_eq!(times, if heard { 1 } else { 2 }, "{fault:?} at call {at} of {}", calls[1]);
             for (rank, end) in ends.iter().enumerate().filter_map(|(rank, end)| Some((rank, end.as_ref()?))) {

@@ -1,4 +1,4 @@
-//! Checkpoints that are sealed and still not those of a run.
+//! Sealed checkpoints that are not those of a run.
 
 use burn::backend::Autodiff;
 use burn::module::Module;
@@ -35,7 +35,7 @@ fn write(folder: &Path, config: &Config) -> anyhow::Result<()> {
     )
 }
 
-/// A sealed checkpoint whose moments are `change` of what they were; what resuming and inspecting it say.
+/// What resuming and inspecting say about a sealed checkpoint whose moments underwent `change`.
 fn refused(change: impl Fn(&mut Vec<(String, TensorView<'_>)>)) -> [String; 2] {
     let run = tempfile::tempdir().expect("a folder");
     let config = config();
@@ -163,7 +163,7 @@ fn no_state_however_written_brings_resuming_or_inspecting_down() {
     ];
     proptest!(|(of in 0..2_usize, at in any::<Index>(), removed in 0..24_usize, put in put)| {
         let whole = &texts[of];
-        // Only the first bytes change: the moments' numbers behind them cannot be malformed.
+        // Only the first bytes change: the numbers behind them cannot be malformed.
         let at = at.index(whole.len().min(400));
         let changed = [&whole[..at], put.as_bytes(), &whole[(at + removed).min(whole.len())..]].concat();
         let path = [&state, &moments][of];

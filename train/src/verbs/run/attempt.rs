@@ -34,9 +34,8 @@ use crate::{machine, report};
 pub(super) struct Part<'a> {
     pub(super) args: &'a Args,
     pub(super) directory: RunDirectory,
-    /// The plan and the device's matmul FLOP/s; only rank 0 has them.
+    /// The plan and the device's matmul FLOP/s, on rank 0 only.
     pub(super) planned: Option<(Plan, Option<f64>)>,
-    /// The device's counters before the run.
     pub(super) surveyed: Stats,
     pub(super) stop: Arc<AtomicBool>,
     pub(super) lost_ranks: LostRanks,
@@ -85,7 +84,7 @@ impl Part<'_> {
         Ok(outcome.ending)
     }
 
-    /// Makes the run ready for its next step; `None` if it has taken all.
+    /// Prepares the next step; `None` if the run has taken all.
     fn open<I: Offloadable>(
         &mut self,
         ranks: &mut Ranks,
@@ -100,7 +99,7 @@ impl Part<'_> {
         exchange.check_shares(config.train.accumulate, ranks)?;
         let checkpoint = directory.from.as_ref();
         if let Some(done) = checkpoint.filter(|checkpoint| checkpoint.step >= config.train.steps) {
-            // A run stopped after its last checkpoint still has to write its summary.
+            // A run stopped after its last checkpoint still lacks its summary.
             if let Some(summary) = summary::finished_summary(&run, done.step) {
                 if ranks.leads() {
                     print_done(&run, done.step, args.json.then_some(&summary));
@@ -120,7 +119,7 @@ impl Part<'_> {
             data = Some(prepare()?);
             Ok(Vec::new())
         })?;
-        // The other ranks find the data that rank 0 has prepared.
+        // Other ranks find the data that rank 0 has prepared.
         let data = data.map_or_else(prepare, Ok)?;
         let training = Arc::new(TrainingWindows::open(&config, &data)?);
         let validation = validation_windows(&config, &data, ranks, stop)?;
@@ -134,7 +133,7 @@ impl Part<'_> {
         let wear = open_wear::<I>(&config, &run, device, plan.optimizer_disk_bytes, ranks)?;
         let (gpt, optimizer, mut progress) =
             first_state::<I>(directory, device, (&mut *ranks, &mut exchange), plan.states_on_disk)?;
-        // Free the memory that only building the model needed.
+        // Frees memory that only building the model needed.
         trim::<I>(device);
         runs::pages::give_back();
         same_data(&mut progress, &training)?;
@@ -170,7 +169,7 @@ impl Part<'_> {
         Ok(Some(Opened { learner, optimizer, exchange, session, journal, lock }))
     }
 
-    /// Concludes a run after checking that all ranks have equal weights: quiz, summary and report, written and printed.
+    /// Checks that all ranks have equal weights, then concludes the run: quiz, summary and report.
     fn conclude<I: Offloadable>(
         &self,
         outcome: &mut Outcome<I>,
@@ -223,7 +222,7 @@ fn print_done(run: &Path, steps: u64, summary: Option<&String>) {
     }
 }
 
-/// Validation sequences. Only rank 0 evaluates, so only rank 0 looks the text up.
+/// Only rank 0 evaluates.
 fn validation_windows(
     config: &Config,
     data: &Data,
@@ -263,6 +262,7 @@ fn describe(training: &TrainingWindows, validation: &ValidationWindows, data: &D
         validation.sequences,
         data.tokenizer.vocab_size()
     );
+
     if let (Some(training), Some(measured)) = (training.hits(), validation.hits()) {
         let copies = if validation.know_copies() {
             ""
@@ -278,8 +278,8 @@ fn describe(training: &TrainingWindows, validation: &ValidationWindows, data: &D
     }
 }
 
-/// Opens the count and limit of bytes written to the disk, before the optimizer's states are placed there. Fails on all
-/// ranks if one of them may not take a step.
+/// Opens the count and limit of disk writes before the optimizer's states are placed there. Fails on all ranks if one
+/// may not take a step.
 fn open_wear<I: Offloadable>(
     config: &Config,
     run: &Path,
@@ -355,6 +355,7 @@ fn quiz<B: Backend>(
         }
         return Ok(None);
     }
+
     let score = training::quiz(&learner.gpt, data, config.quiz(), config.eval.max_new_tokens)?;
     let mut record = json!(score);
     record["step"] = json!(session.progress.step);

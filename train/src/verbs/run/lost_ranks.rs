@@ -1,5 +1,5 @@
-//! Recovery from lost ranks whose state no other rank has: the surviving processes restart from the last checkpoint, as
-//! if they had been started to resume it (`ranks_with_own_state_restart_as_if_started_to_resume`).
+//! Recovery from lost ranks whose state no other rank has: the survivors restart from the last checkpoint, as if
+//! started to resume it (`ranks_with_own_state_restart_as_if_started_to_resume`).
 //!
 //! Each restart has fewer ranks, so restarts end. Only rank 0 saves; without it the run ends
 //! (`a_run_ends_if_rank_0_is_lost_or_a_call_fails_without_a_loss`).
@@ -21,18 +21,17 @@ use crate::plan::{Machine, Plan};
 use crate::ranks::{Loss, Ranks};
 use crate::training::{Failed, computes_nothing};
 
-/// Losses of ranks that this process has seen.
 #[derive(Debug, Default)]
 pub(super) struct LostRanks {
     /// Whether the run has saved a checkpoint since these processes started; only rank 0 knows.
     saved: bool,
-    /// The last loss, until the restarted run has written it down.
+    /// Until the restarted run has written it down.
     last: Option<Loss>,
 }
 
 impl LostRanks {
-    /// Returns the surviving ranks if the run failed because others are lost; otherwise its error. The run's memory
-    /// must be free already.
+    /// Returns the surviving ranks if others are lost; otherwise the run's error. The run's memory must be free
+    /// already.
     pub(super) fn survive<I: Offloadable>(
         &mut self,
         failed: Failed,
@@ -41,17 +40,17 @@ impl LostRanks {
         let Failed { error, mut ranks, saved } = failed;
         self.saved |= saved;
         let loss = ranks.drop_lost_ranks().map_err(|other| other.context(format!("{error:#}")))?;
-        // A failure without a lost rank would only repeat.
+        // Without a lost rank the failure would only repeat.
         let Some(loss) = loss.filter(|loss| !loss.gone.is_empty()) else { return Err(error) };
         self.last = Some(loss);
-        // Take pending errors from the device; their operations no longer matter.
+        // Takes pending errors from the device; their operations no longer matter.
         _ = Offload::<I>::sync(device);
         trim::<I>(device);
         reset_peaks::<I>(device);
         Ok(ranks)
     }
 
-    /// Makes `directory` begin with the last checkpoint of the surviving ranks, or with the start of the run.
+    /// Makes `directory` begin with the survivors' last checkpoint, or with the start of the run.
     pub(super) fn restart_from_checkpoint(
         &self,
         directory: &mut RunDirectory,
@@ -87,7 +86,6 @@ impl LostRanks {
         Ok(())
     }
 
-    /// Writes the last loss to the journal, after the line of the start that followed it.
     pub(super) fn write_down(
         &mut self,
         step: u64,
@@ -100,7 +98,7 @@ impl LostRanks {
     }
 }
 
-/// The plan of the same run on fewer ranks. Its refusals are not bad input, since the run had begun.
+/// The plan on fewer ranks. Its refusals are not bad input, since the run had begun.
 fn plan_for(ranks: usize, config: &Config, plan: &Plan) -> anyhow::Result<Plan> {
     let machine = Machine { other_ranks: ranks - 1, ..plan.machine.clone() };
     let plan = Plan::new(config, &Footprint::of(&config.model)?, &machine).over(plan.data);

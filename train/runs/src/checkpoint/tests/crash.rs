@@ -11,13 +11,13 @@ use std::{
 use super::*;
 
 const STORE: &str = "SPILLWAY_TEST_STORE";
-/// If set, the process stops in the middle of its second save and waits to be killed.
+/// Makes the process stop amid its second save and wait to be killed.
 const STOPS: &str = "SPILLWAY_TEST_STOPS";
 
-/// Enough that making, renaming and removing them take about the same time.
+/// Enough that making, renaming and removing them take similar time.
 const SMALL_FILES: u64 = 40;
 
-/// Makes a folder in memory if possible: on a disk, syncing would take most of the time and every kill would hit it.
+/// In memory if possible: on a disk, syncing takes most of the time, and every kill would hit it.
 fn run_directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder")
 }
@@ -41,7 +41,6 @@ fn a_process_killed_at_any_moment_leaves_whole_checkpoints_only() {
     let module = module_path!().split_once("::").expect("a module of the crate").1;
     let mut in_the_middle = 0;
     for kill in 0..suite::size().pick(15, 60, 300) {
-        // The first kill always hits a save.
         let stopped = (kill == 0).then(|| run.path().join("stopped"));
         File::create(&promised).expect("a file");
         let mut child = Command::new(std::env::current_exe().expect("this test's own path"))
@@ -57,7 +56,6 @@ fn a_process_killed_at_any_moment_leaves_whole_checkpoints_only() {
             assert!(child.try_wait().expect("a child").is_none(), "it ended by itself");
             thread::sleep(Duration::from_millis(1));
         }
-        // Kills are spread over several saves.
         thread::sleep(Duration::from_micros(kill * 7919 % 20_000));
         child.kill().expect("it runs");
         child.wait().expect("it ended");
@@ -76,7 +74,6 @@ fn a_process_killed_at_any_moment_leaves_whole_checkpoints_only() {
     assert!(in_the_middle > 0, "no save was cut off");
 }
 
-/// Continues after the last step that was saved. Every step is saved twice.
 #[test]
 #[ignore = "is started and killed by another test"]
 fn saves_until_it_is_killed() {

@@ -1,4 +1,4 @@
-//! Failed saves leave earlier checkpoints unchanged, and nothing else.
+//! Failed saves leave earlier checkpoints unchanged, and no other file.
 
 use suite::Need;
 
@@ -108,7 +108,6 @@ mod full_disk {
         Checkpoints::in_run(Path::new(&std::env::var_os(STORE).expect("the parent names it")))
     }
 
-    /// Runs the ignored test `name` of this module from a shell that first does `preparation`.
     fn in_a_shell(shell: &mut Command, preparation: &str, name: &str, run: &Path) -> Output {
         let module = module_path!().split_once("::").expect("a module of the crate").1;
         let script = format!("{preparation} && exec \"$0\" {module}::{name} --exact --ignored --nocapture");
@@ -125,7 +124,7 @@ mod full_disk {
     #[test]
     fn a_limit_on_file_sizes_leaves_the_store_as_it_was() {
         let run = tempfile::tempdir().expect("a folder");
-        // The limit counts blocks of 512 or 1024 bytes. Without the trap its signal would end the process.
+        // Blocks of 512 or 1024 bytes. Without the trap the signal would end the process.
         let limit = "trap '' XFSZ; ulimit -f 1000";
         assert_passed(&in_a_shell(&mut Command::new("sh"), limit, "saves_under_a_limit", run.path()));
     }
@@ -166,6 +165,7 @@ mod full_disk {
         checkpoints.save(1, 0, write).expect("it fits");
         let page = rustix::fs::statvfs(&run).expect("a file system").f_frsize;
         let mut errors = Vec::new();
+
         for pages_left in 0.. {
             let mut ballast = fs::File::create(run.join("ballast")).expect("a file");
             while ballast.write_all(&[1; 64]).is_ok() {}
@@ -178,6 +178,7 @@ mod full_disk {
             assert_eq!(names(&checkpoints.folder), ["latest", "step-00000001"]);
             assert_eq!(checkpoints.find(Which::Latest).expect("it is whole").step, 1);
         }
+
         let during = ["No space", "writing its manifest: No space", "writing the pointer to it: No space"];
         assert_eq!(errors.len(), during.len(), "{errors:?}");
         assert!(errors.iter().zip(during).all(|(error, during)| error.contains(during)), "{errors:?}");

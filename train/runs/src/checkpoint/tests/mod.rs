@@ -10,7 +10,6 @@ use anyhow::Context;
 
 use super::*;
 
-/// Names and sizes of files, one of them larger than a piece.
 const FILES: [(&str, usize); 3] =
     [("model", contents::PIECE + 1000), ("state", 300), ("tokenizer/vocabulary", 40)];
 

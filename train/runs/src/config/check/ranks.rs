@@ -26,11 +26,13 @@ impl Refusals {
             ranks.outer_momentum,
             "at least 0 and below 1",
         );
+
         if memory.shard {
             let text = "`memory.shard` divides the moments of one optimizer, and with `ranks.exchange` = \"rarely\" every process has \
                         its own; set `memory.shard` to false, or `ranks.exchange` to \"exact\"";
             self.add(&["ranks.exchange", "memory.shard"], text.to_owned());
         }
+
         if memory.optimizer == PlacementKind::Host {
             let text = "`memory.optimizer` = \"host\" keeps weights where `ranks.exchange` = \"rarely\" does not average them; set \
                         `memory.optimizer` to \"device\", or `ranks.exchange` to \"exact\"";
@@ -38,7 +40,6 @@ impl Refusals {
         }
     }
 
-    /// Refuses settings under which one bit per element would save nothing.
     fn one_bit(&mut self, Config { ranks, train, memory, .. }: &Config) {
         if memory.shard {
             let text = "`memory.shard` sends whole weights in every step, so `ranks.exchange` = \"one_bit\" saves next to nothing; \

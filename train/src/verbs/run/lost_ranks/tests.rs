@@ -48,8 +48,7 @@ impl Runs {
         self.0.path().join(name).to_str().expect("UTF-8").to_owned()
     }
 
-    /// The ending of each of `world` ranks. `fault` is a rank, the number of one of its calls, and the fault of that
-    /// call.
+    /// The ending of each of `world` ranks. `fault` is a rank, the number of one of its calls, and that call's fault.
     fn ends(
         world: usize,
         (arguments, settings): (&[&str], &[&str]),
@@ -66,6 +65,7 @@ impl Runs {
             budget: None,
             shares_host: true,
         };
+
         on_each_with_its_own(
             world,
             |engine| match fault {
@@ -111,7 +111,7 @@ impl Runs {
         .collect()
     }
 
-    /// Kills rank 1 of 3 at its call `at`; returns the step that the others restarted from.
+    /// Kills rank 1 of 3 at its call `at`; returns the step of the restart.
     fn survived(&self, out: &str, settings: &[&str], at: u64) -> u64 {
         let ends = self.begin(3, out, settings, Some((1, at, Fault::Die)));
         assert!(ends[1].is_err(), "it is gone");
@@ -170,7 +170,7 @@ fn a_run_ends_if_rank_0_is_lost_or_a_call_fails_without_a_loss() {
     }
 }
 
-/// Sums that the host received before the failed call are dropped there.
+/// Sums that the host received before the failed call are dropped.
 #[test]
 fn a_repeated_step_of_a_host_optimizer_has_the_bits_of_an_undisturbed_one() {
     let runs = Runs::new();
