@@ -106,9 +106,9 @@ async fn guard(State(server): State<Arc<Server>>, request: Request<Body>, next: 
     let line = format!("{id} {method} {route} {} {:.1} ms", status.as_u16(), time.as_secs_f64() * 1e3);
     // Monitors and open pages ask for these every few seconds.
     if route == KEYLESS || route == "/metrics" {
-        tracing::debug!("{line}")
+        tracing::debug!("{line}");
     } else {
-        tracing::info!("{line}")
+        tracing::info!("{line}");
     }
     let id = HeaderValue::from_str(&id).expect("hexadecimal digits");
     response.headers_mut().insert(REQUEST_ID, id);

@@ -22,7 +22,7 @@ pub(crate) struct Scheduler<'a> {
     vocabulary: &'a dyn Vocabulary,
     queue: &'a Queue,
     metrics: &'a Metrics,
-    counters: &'a Counters,
+    counters: Counters,
     active: BTreeMap<Key, Sequence<'a>>,
     next: u64,
 }
@@ -33,7 +33,7 @@ impl<'a> Scheduler<'a> {
         vocabulary: &'a dyn Vocabulary,
         queue: &'a Queue,
         metrics: &'a Metrics,
-        counters: &'a Counters,
+        counters: Counters,
     ) -> Self {
         Self { engine, vocabulary, queue, metrics, counters, active: BTreeMap::new(), next: 0 }
     }

@@ -101,6 +101,7 @@ impl Web {
     }
 
     /// Ends the process at the next termination signal, while answers finish.
+    #[expect(clippy::disallowed_methods, reason = "the user asked twice not to wait for destructors")]
     pub(crate) fn end_at_next_signal(&self) {
         self.runtime.spawn(async {
             if signal().await.is_ok() {

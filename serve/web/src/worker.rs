@@ -41,7 +41,7 @@ impl InferenceWorker {
     ) {
         let ready = Arc::new(Ready { model, vocabulary });
         self.status.send_replace(Status::Ready(Arc::clone(&ready)));
-        Scheduler::new(engine, &*ready.vocabulary, &self.queue, &self.metrics, &counters).run();
+        Scheduler::new(engine, &*ready.vocabulary, &self.queue, &self.metrics, counters).run();
     }
 }
 
