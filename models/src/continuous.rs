@@ -91,9 +91,12 @@ impl<'m, B: Backend> Continuous<'m, B> {
         Self { lookup, ..self }
     }
 
-    /// Adds a sequence under an unused key. Returns how many tokens of its prompt were already read.
+    /// Adds a sequence; an occupied key is an error. Returns how many tokens of its prompt were already read.
     pub fn join(&mut self, key: u64, wanted: Continuation) -> Result<usize, GenerateError> {
         let Continuation { prompt, sampling, row, alternatives } = wanted;
+        if self.rows.contains_key(&key) {
+            return Err(GenerateError::KeyInUse { key });
+        }
         sampling.validate()?;
         let (vocab_size, window) = (self.model.config().vocab_size, self.model.config().n_positions);
         if prompt.is_empty() {

@@ -124,6 +124,12 @@ pub enum GenerateError {
         /// `n_positions`.
         window: usize,
     },
+    /// A sequence joined a batch under the key of another one.
+    #[error("another sequence runs under the key {key}")]
+    KeyInUse {
+        /// The key.
+        key: u64,
+    },
     /// Logits could not be fetched from the device.
     #[error("could not read what the model computed: {reason}")]
     Unread {

@@ -61,10 +61,22 @@ impl<B: Backend> Sequence<B> {
         self.capacity
     }
 
-    /// A sequence that has read only the first `len` tokens. The two share memory until one of them reads on.
+    /// A sequence that has read only the first `len` tokens, with room for no more of the source's positions than
+    /// these need. Sequences of equal room share memory until one of them reads on.
     #[must_use]
     pub fn beginning(&self, len: usize) -> Self {
-        Self { tokens: self.tokens[..len].to_vec(), ..self.clone() }
+        let capacity = len.next_multiple_of(GROWTH).min(self.capacity);
+        let cut = |cache: &Option<Tensor<B, 4>>| {
+            let cache = cache.clone();
+            if capacity == self.capacity { cache } else { cache.map(|cache| cache.slice_dim(2, 0..capacity)) }
+        };
+        let layer = |layer: &Layer<B>| Layer { keys: cut(&layer.keys), values: cut(&layer.values) };
+        Self {
+            tokens: self.tokens[..len].to_vec(),
+            layers: self.layers.iter().map(layer).collect(),
+            capacity,
+            window: self.window,
+        }
     }
 
     fn check(&self, more: usize) -> Result<(), DecoderFull> {

@@ -17,6 +17,9 @@ struct Args {
     /// none, the toy model is trained first.
     #[arg(long, value_name = "PATH")]
     from: Option<PathBuf>,
+    /// Name of the model for clients; by default the name of its run's folder.
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    alias: Option<String>,
     /// The checkpoint with the lowest validation loss instead of the latest.
     #[arg(long, conflicts_with = "step")]
     best: bool,
@@ -66,7 +69,14 @@ fn run(args: Args) -> anyhow::Result<()> {
     }
     let which = if args.best { Some(Which::Best) } else { args.step.map(Which::Step) };
     let batching = Batching { slots: args.slots.max(1), prompt_piece: args.prompt_piece.max(1) };
-    let options = ServeOptions { from: args.from, which, set: args.set, device: args.device, batching };
+    let options = ServeOptions {
+        from: args.from,
+        alias: args.alias,
+        which,
+        set: args.set,
+        device: args.device,
+        batching,
+    };
     web::run(settings, move |worker| serve::serve(worker, options))
 }
 

@@ -23,6 +23,8 @@ const RUNS: &str = "runs";
 pub struct ServeOptions {
     /// A run's directory or a checkpoint; `None` is the newest run.
     pub from: Option<PathBuf>,
+    /// Name of the model for clients; `None` is the folder's name.
+    pub alias: Option<String>,
     /// One of the run's checkpoints; `None` is the latest.
     pub which: Option<Which>,
     /// Changes to the run's configuration.
@@ -35,9 +37,9 @@ pub struct ServeOptions {
 
 /// Loads the model, or trains the toy if there is none, and answers until the server ends.
 pub fn serve(worker: InferenceWorker, options: ServeOptions) -> anyhow::Result<()> {
-    let ServeOptions { from, which, set, device, batching } = options;
-    let trained =
-        || newest_run(Path::new(RUNS)).filter(|run| run != Path::new(toy::RUN) || !toy::is_unfinished(run));
+    let ServeOptions { from, alias, which, set, device, batching } = options;
+    let complete = |run: &Path| run != Path::new(toy::RUN) || !toy::is_unfinished(run);
+    let trained = || newest_run(Path::new(RUNS), complete);
     let from = match from.or_else(trained) {
         Some(from) => from,
         None => match toy::train(&worker)? {
@@ -56,7 +58,7 @@ pub fn serve(worker: InferenceWorker, options: ServeOptions) -> anyhow::Result<(
     let created = written.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
 
     let answer = Box::new(move |Loaded { batch, tokenizer, config, device, stats }: Loaded<'_>| {
-        let id = name_of(&from);
+        let id = alias.unwrap_or_else(|| name_of(&from));
         tracing::info!("{} answers on {device}, as `{id}`", checkpoint.display());
         let model = Model { id, created, context: config.n_positions, vocabulary: config.vocab_size };
         answer(worker, batch, batching.slots, tokenizer, model, counters(stats));

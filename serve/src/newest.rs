@@ -6,8 +6,9 @@ use std::time::SystemTime;
 
 use runs::checkpoint::Checkpoints;
 
-pub(crate) fn newest_run(folder: &Path) -> Option<PathBuf> {
-    let runs = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+/// The newest run in `folder` that is `wanted`.
+pub(crate) fn newest_run(folder: &Path, wanted: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+    let runs = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).filter(|run| wanted(run));
     let dated = runs.filter_map(|run| Some((saved(&run)?, run)));
     dated.max().map(|(_, run)| run)
 }
@@ -25,9 +26,9 @@ mod tests {
     fn the_run_with_the_newest_checkpoint_is_found() {
         let folder = tempfile::tempdir().unwrap();
         let runs = folder.path();
-        assert_eq!(newest_run(&runs.join("nowhere")), None);
+        assert_eq!(newest_run(&runs.join("nowhere"), |_| true), None);
         fs::create_dir(runs.join("empty")).unwrap();
-        assert_eq!(newest_run(runs), None);
+        assert_eq!(newest_run(runs, |_| true), None);
         let day = |n: u64| SystemTime::UNIX_EPOCH + std::time::Duration::from_hours(24 * n);
         for (name, steps) in
             [("older", [(2, 9)].as_slice()), ("newer", &[(1, 5), (2, 10)]), ("oldest", &[(7, 3)])]
@@ -38,6 +39,8 @@ mod tests {
                 fs::File::open(saving.path).unwrap().set_modified(day(*saved)).unwrap();
             }
         }
-        assert_eq!(newest_run(runs), Some(runs.join("newer")));
+        assert_eq!(newest_run(runs, |_| true), Some(runs.join("newer")));
+        let finished = newest_run(runs, |run| !run.ends_with("newer"));
+        assert_eq!(finished, Some(runs.join("older")), "an unfinished run does not hide a finished one");
     }
 }

@@ -43,7 +43,10 @@ pub(crate) fn train(worker: &InferenceWorker) -> anyhow::Result<Option<PathBuf>>
         },
     );
     // Without `--config` the toy starts, or resumes as it was configured.
-    let status = run_and_show(Command::new(&trainer).args(["--out", RUN, "--resume", "auto"]), worker)?;
+    let status = run_and_show(
+        Command::new(&trainer).args(["--out", RUN, "--resume", "auto"]).env_remove(web::KEY_VARIABLE),
+        worker,
+    )?;
     let Some(status) = status else { return Ok(None) };
     // Ctrl-C reaches both programs, and the trainer may end first.
     if status.code() == Some(INTERRUPTED) {

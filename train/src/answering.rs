@@ -67,7 +67,7 @@ impl Work for Loading<'_> {
 
     fn on<I: Offloadable>(self, device: &I::Device, place: &Place) -> anyhow::Result<()> {
         let Self { trained, batching, then } = self;
-        let gpt = trained.weights::<Offload<I>>(device)?;
+        let gpt = trained.for_inference::<Offload<I>>(device)?;
         let indexes = trained.indexes(|warning| tracing::warn!("{warning}"));
         let lookup = indexes.map(|indexes| Arc::new(indexes) as Arc<dyn Lookup>);
         let mut batch = batching.batch(&gpt, lookup);

@@ -143,6 +143,31 @@ fn kept_caches_stay_within_their_bound() {
 }
 
 #[test]
+fn a_short_prompt_does_not_inherit_the_room_of_a_long_one() {
+    let config = GptConfig { n_positions: 512, ..shrunk("nanochat") };
+    let model = Gpt::<Flex>::new(&config, 5, &DEVICE).expect("valid");
+    // The caches grow by 64 positions: 320 for the long prompt and 64 for the short one.
+    let mut batch = Continuous::new(&model, 512, 384);
+    let long = [3; 300];
+    for (key, prompt) in [(1, &long[..]), (2, &[3, 3, 5])] {
+        batch.join(key, wanted(prompt, Sampling::greedy())).expect("it fits");
+        batch.step().expect("it fits");
+        batch.leave(key);
+    }
+    assert_eq!(batch.join(3, wanted(&long, Sampling::greedy())).expect("it fits"), 299, "both are kept");
+}
+
+#[test]
+fn a_sequence_never_replaces_another_one() {
+    let model = Gpt::<Flex>::new(&shrunk("gpt2"), 5, &DEVICE).expect("valid");
+    let mut batch = Continuous::new(&model, 64, 0);
+    batch.join(1, wanted(&[1, 2], Sampling::greedy())).expect("it fits");
+    let refused = batch.join(1, wanted(&[3], Sampling::greedy())).expect_err("the key is taken");
+    assert!(refused.to_string().contains("key 1"), "{refused}");
+    assert_eq!(batch.len(), 1);
+}
+
+#[test]
 fn a_long_prompt_does_not_stall_other_sequences() {
     let model = Gpt::<Flex>::new(&shrunk("gpt2"), 5, &DEVICE).expect("valid");
     let mut batch = Continuous::new(&model, 4, 0);

@@ -3,7 +3,8 @@
 
 use std::net::IpAddr;
 
-use axum::http::{HeaderMap, HeaderValue, header, uri::Authority};
+use anyhow::{Context, bail};
+use axum::http::{HeaderMap, HeaderValue, Uri, header, uri::Authority};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -16,6 +17,8 @@ pub(crate) struct Access {
     pub(crate) key: Option<ApiKey>,
     /// Host names besides `localhost` and the connection's local address.
     pub(crate) hosts: Vec<String>,
+    /// Whether the server listens on all addresses, which clients then may write as `0.0.0.0`.
+    pub(crate) everywhere: bool,
     /// Origins allowed by CORS.
     pub(crate) origins: Vec<HeaderValue>,
 }
@@ -96,15 +99,71 @@ impl Access {
         let host = authority.host().to_ascii_lowercase();
         let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         match address {
-            Ok(address) => address.to_canonical() == local.to_canonical() || self.hosts.contains(&host),
+            Ok(address) => {
+                address.to_canonical() == local.to_canonical()
+                    || self.everywhere && address.is_unspecified()
+                    || self.hosts.contains(&host)
+            }
             Err(_) => host == "localhost" || self.hosts.contains(&host),
         }
     }
 }
 
+/// Parses a host name or address as it stands in a `Host` header, without scheme, port and path.
+pub(crate) fn parse_host(text: &str) -> anyhow::Result<String> {
+    let host = text.parse::<Authority>().ok().filter(|host| host.host() == text && !text.contains('@'));
+    let Some(_) = host.filter(|_| !text.contains('*')) else {
+        bail!("`{text}` is no host name; write one without scheme and port, such as box.lan");
+    };
+    Ok(text.to_ascii_lowercase())
+}
+
+/// Parses an origin as browsers send it: a scheme and a host, perhaps a port, no path.
+pub(crate) fn parse_origin(text: &str) -> anyhow::Result<HeaderValue> {
+    let origin = text.parse::<Uri>().ok().filter(|uri| {
+        let scheme = uri.scheme_str().unwrap_or_default();
+        let authority = uri.authority().map(Authority::as_str).unwrap_or_default();
+        format!("{scheme}://{authority}") == text
+            && !text.contains(['@', '*'])
+            && text == text.to_ascii_lowercase()
+    });
+    if origin.is_none() {
+        bail!("`{text}` is no origin; write one as https://example.org, in lower case and without a path");
+    }
+    HeaderValue::from_str(text).with_context(|| format!("`{text}` is no origin"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hosts_and_origins_that_never_match_are_refused() {
+        for host in ["box.lan", "Box", "10.0.0.1", "[::1]"] {
+            assert_eq!(parse_host(host).unwrap(), host.to_ascii_lowercase());
+        }
+        for host in ["box.lan:8080", "https://box", "*", "*.lan", "", "a b", "me@box", "box/"] {
+            assert!(parse_host(host).is_err(), "{host}");
+        }
+        for origin in ["https://example.org", "http://localhost:3000"] {
+            assert_eq!(parse_origin(origin).unwrap(), origin);
+        }
+        for origin in
+            ["https://x/", "https://x/a", "example.org", "*", "https://*.org", "HTTPS://X", "", "null"]
+        {
+            assert!(parse_origin(origin).is_err(), "{origin}");
+        }
+    }
+
+    #[test]
+    fn the_unspecified_address_is_accepted_where_the_server_listens_on_all() {
+        for everywhere in [true, false] {
+            let access = Access { everywhere, ..Access::default() };
+            let host = header(header::HOST, "0.0.0.0:8080");
+            let accepted = access.is_for_this_server(&host, None, "127.0.0.1".parse().unwrap());
+            assert_eq!(accepted, everywhere);
+        }
+    }
 
     const KEY: &str = "0123456789abcdef";
 

@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::builder::RangedU64ValueParser;
@@ -11,7 +12,8 @@ use crate::access::ApiKey;
 use crate::limits::Limits;
 use crate::web::Settings;
 
-const KEY_VARIABLE: &str = "SPILLWAY_API_KEY";
+/// Environment variable with the API key.
+pub const KEY_VARIABLE: &str = "SPILLWAY_API_KEY";
 
 /// Command-line options of a server.
 #[derive(Debug, Clone, clap::Args)]
@@ -37,9 +39,13 @@ pub struct ServerArgs {
     /// Maximum number of tokens of an answer.
     #[arg(long, default_value_t = Limits::default().tokens, value_parser = at_least_one())]
     max_tokens: usize,
-    /// Maximum number of connections; beyond it, the one idle for longest is closed.
+    /// Maximum number of connections. One more closes the connection idle for longest, or is closed itself if all have
+    /// requests.
     #[arg(long, default_value_t = Limits::default().connections, value_parser = at_least_one())]
     max_connections: usize,
+    /// Seconds until a connection without a request is closed; more than a proxy keeps its own.
+    #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().idle_time.as_secs() as usize, value_parser = at_least_one())]
+    idle_time: usize,
 }
 
 fn at_least_one() -> RangedU64ValueParser<usize> {
@@ -69,6 +75,7 @@ impl ServerArgs {
                 queue: self.queue,
                 tokens: self.max_tokens,
                 connections: self.max_connections,
+                idle_time: Duration::from_secs(self.idle_time as u64),
                 ..Limits::default()
             },
         })

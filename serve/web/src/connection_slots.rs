@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 #[derive(Debug)]
 pub(crate) struct ConnectionSlots {
@@ -35,6 +36,7 @@ impl ConnectionSlots {
             slots: Arc::clone(self),
             close: Arc::default(),
             idle_since: Mutex::new(None),
+            head_begun: Mutex::new(None),
             has_request: AtomicBool::new(false),
             has_unsent: AtomicBool::new(false),
             _permit: permit,
@@ -53,16 +55,37 @@ pub(crate) struct Slot {
     slots: Arc<ConnectionSlots>,
     close: Arc<Notify>,
     idle_since: Mutex<Option<u64>>,
+    /// Arrival of the first byte of an incomplete head.
+    head_begun: Mutex<Option<Instant>>,
     has_request: AtomicBool,
     has_unsent: AtomicBool,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Slot {
-    /// Marks the connection as busy until the guard is dropped. Called when a request's head is complete.
-    pub(crate) fn request(self: &Arc<Self>) -> RequestGuard {
+    /// Marks the connection as busy until the guard is dropped. Called when a request's head is complete. `None` if
+    /// the connection was chosen to make room; its request must not run.
+    pub(crate) fn request(self: &Arc<Self>) -> Option<RequestGuard> {
+        *self.head_begun.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let mut since = self.idle_since.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(number) = *since {
+            self.slots.idle().remove(&number)?;
+            *since = None;
+        }
         self.has_request.store(true, Ordering::Release);
-        RequestGuard(Arc::clone(self))
+        Some(RequestGuard(Arc::clone(self)))
+    }
+
+    /// Records that bytes arrived, which begin a head unless a request is running.
+    pub(crate) fn note_read(&self) {
+        if !self.has_request.load(Ordering::Acquire) {
+            let mut begun = self.head_begun.lock().unwrap_or_else(PoisonError::into_inner);
+            begun.get_or_insert_with(Instant::now);
+        }
+    }
+
+    pub(crate) fn head_begun(&self) -> Option<Instant> {
+        *self.head_begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records whether bytes of an answer wait for the client to read.
@@ -147,6 +170,17 @@ mod tests {
         drop(second);
         let (_newcomer, dismissed) = newcomer.await.expect("its slot is free");
         assert!(dismissed);
+    }
+
+    #[tokio::test]
+    async fn a_connection_chosen_to_make_room_gets_no_request() {
+        let slots = ConnectionSlots::new(1);
+        let slot = take_free(&slots).await;
+        let mut newcomer = Box::pin(slots.take());
+        assert!(poll!(newcomer.as_mut()).is_pending());
+        assert!(slot.request().is_none(), "it is about to be closed");
+        drop(slot);
+        assert!(newcomer.await.is_some());
     }
 
     #[tokio::test]

@@ -160,7 +160,7 @@ pub struct Counter {
     pub value: f64,
 }
 
-/// Reads the current counters.
+/// Reads the current counters. Called on the inference thread only, so it may wait for the device.
 pub type Counters = Box<dyn Fn() -> Vec<Counter> + Send + Sync>;
 
 impl fmt::Display for Role {

@@ -51,7 +51,7 @@ mod web;
 mod worker;
 
 pub use access::{ApiKey, BadKey};
-pub use args::ServerArgs;
+pub use args::{KEY_VARIABLE, ServerArgs};
 pub use echo::{Echo, EchoArgs};
 pub use engine::{
     Counter, Counters, Decoder, EncodeError, Engine, EngineError, Key, Likelihood, Message, Model, Role,

@@ -10,7 +10,9 @@ use std::time::Duration;
 pub struct Limits {
     /// Open connections. One more displaces the one idle for longest, or is closed if all have requests.
     pub connections: usize,
-    /// Time until a request's head is complete, idle time included.
+    /// Time until a connection without a request is closed.
+    pub idle_time: Duration,
+    /// Time from the first byte of a request's head to its last.
     pub head_time: Duration,
     /// Time until a request's body is complete.
     pub body_time: Duration,
@@ -46,6 +48,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 1024,
+            idle_time: Duration::from_secs(75),
             head_time: Duration::from_secs(15),
             body_time: Duration::from_secs(30),
             write_time: Duration::from_secs(30),

@@ -83,27 +83,44 @@ fn connect(
     let asked = Arc::clone(&slot);
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(LocalIp(local.ip()));
-        let (guard, answer) = (asked.request(), router.clone().oneshot(request.map(Body::new)));
-        async move { answer.await.map(|answer| answer.map(|body| AnswerBody { body, _guard: guard })) }
+        let guard = asked.request();
+        let answer = router.clone().oneshot(request.map(Body::new));
+        async move {
+            // Without an answer hyper closes the connection, and the client may send its request again.
+            let guard = guard.ok_or_else(|| io::Error::other("the connection is being closed"))?;
+            let Ok(answer) = answer.await;
+            Ok::<_, io::Error>(answer.map(|body| AnswerBody { body, _guard: guard }))
+        }
     });
 
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.head_time)
+        .header_read_timeout(limits.idle_time)
         .max_buf_size(limits.head_bytes)
         .max_headers(limits.head_lines)
         .serve_connection(TokioIo::new(monitored), service);
     let connection = graceful.watch(connection);
 
     let counted = OpenConnection::new(Arc::clone(metrics));
+    let head_time = limits.head_time;
     tokio::spawn(async move {
         let (mut connection, mut displaced) = (pin!(connection), pin!(slot.displaced()));
+        let mut head_timer = pin!(tokio::time::sleep(head_time));
         poll_fn(|cx| {
             // A broken connection is no error of the server.
             if connection.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(());
             }
             slot.update_idle();
+            if let Some(begun) = slot.head_begun() {
+                let deadline = begun + head_time;
+                if head_timer.deadline() != deadline {
+                    head_timer.as_mut().reset(deadline);
+                }
+                if head_timer.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(());
+                }
+            }
             displaced.as_mut().poll(cx)
         })
         .await;

@@ -83,6 +83,8 @@ impl Histogram {
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     requests: Mutex<BTreeMap<(String, u16), u64>>,
+    /// The engine's counters, as the inference thread published them last.
+    engine: Mutex<Vec<Counter>>,
     pub(crate) request_time: Histogram,
     /// Time from arrival to a slot in the engine.
     pub(crate) queued: Histogram,
@@ -109,7 +111,11 @@ impl Metrics {
         self.request_time.observe(time);
     }
 
-    pub(crate) fn page(&self, waiting: usize, engine: &[Counter]) -> String {
+    pub(crate) fn publish(&self, counters: Vec<Counter>) {
+        *self.engine.lock().unwrap_or_else(PoisonError::into_inner) = counters;
+    }
+
+    pub(crate) fn page(&self, waiting: usize) -> String {
         let mut out = String::new();
         write_head(&mut out, "requests_total", "Requests answered, by route and status.", "counter");
         for ((route, status), count) in &*self.requests.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -151,7 +157,9 @@ impl Metrics {
         self.request_time.write(&mut out, "request_seconds", "From a request's head to its answer's head.");
         self.queued.write(&mut out, "queue_seconds", "From a request to a place in the engine.");
         self.first_token.write(&mut out, "first_token_seconds", "From a request to its first token.");
-        for Counter { name, help, total, value } in engine {
+        for Counter { name, help, total, value } in
+            &*self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+        {
             write_single(&mut out, name, help, if *total { "counter" } else { "gauge" }, *value);
         }
         out

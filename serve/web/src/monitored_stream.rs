@@ -1,4 +1,4 @@
-//! A connection's stream that reports to its slot whether the last write is pending
+//! A connection's stream that reports to its slot when bytes arrive and whether the last write is pending
 //! (`a_reader_that_takes_nothing_is_disconnected_and_frees_its_place`).
 
 use std::io::{self, IoSlice};
@@ -27,7 +27,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for MonitoredStream<S> {
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, into)
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, into);
+        if into.filled().len() > before {
+            self.slot.note_read();
+        }
+        read
     }
 }
 

@@ -1,5 +1,7 @@
 //! A server as a complete program.
 
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
 use tracing_subscriber::EnvFilter;
 
 use crate::web::{Settings, Web};
@@ -20,8 +22,31 @@ pub fn run(
     work: impl FnOnce(InferenceWorker) -> anyhow::Result<()> + Send + 'static,
 ) -> anyhow::Result<()> {
     let mut server = Web::start(settings, work)?;
-    println!("http://{}", server.address());
+    for address in reachable(server.address()) {
+        println!("http://{address}");
+    }
     server.wait()?;
-    eprintln!("ending; answers under way may finish");
+    server.end_at_next_signal();
+    eprintln!("ending; answers under way may finish, and a second signal ends at once");
     server.stop()
+}
+
+/// Addresses that clients can use. All addresses of a machine are named by loopback and the one of its default route.
+fn reachable(listening: SocketAddr) -> Vec<String> {
+    let (ip, port) = (listening.ip(), listening.port());
+    if !ip.is_unspecified() {
+        return vec![listening.to_string()];
+    }
+    let lan = route_address(ip).filter(|address| !address.is_loopback() && !address.is_unspecified());
+    let lan = lan.map(|address| SocketAddr::new(address, port).to_string());
+    [format!("localhost:{port}")].into_iter().chain(lan).collect()
+}
+
+/// Address from which this machine would send to another network. Connecting a UDP socket sends nothing.
+fn route_address(unspecified: IpAddr) -> Option<IpAddr> {
+    // Addresses that are reserved for documentation.
+    let elsewhere = if unspecified.is_ipv4() { "192.0.2.1:9" } else { "[2001:db8::1]:9" };
+    let socket = UdpSocket::bind((unspecified, 0)).ok()?;
+    socket.connect(elsewhere).ok()?;
+    Some(socket.local_addr().ok()?.ip())
 }

@@ -3,9 +3,10 @@
 //! Only this middleware checks names and the key; no route checks for itself
 //! (`every_route_but_health_checks_the_key_first`).
 
+use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::{MatchedPath, State};
@@ -15,7 +16,7 @@ use axum::response::IntoResponse;
 use axum::routing::{MethodRouter, get, post};
 use axum::{Router, extract::DefaultBodyLimit};
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::cors::CorsLayer;
+use tower_http::cors::{AllowHeaders, CorsLayer};
 
 use crate::error::ApiError;
 use crate::state::Server;
@@ -23,6 +24,9 @@ use crate::{api, page};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LocalIp(pub(crate) IpAddr);
+
+/// Names an answer in its head and in the log.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 type Route = (Method, &'static str, MethodRouter<Arc<Server>>);
 
@@ -69,7 +73,10 @@ fn cors(server: &Server) -> CorsLayer {
     CorsLayer::new()
         .allow_origin(server.access.origins.clone())
         .allow_methods([Method::GET, Method::POST])
-        .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE])
+        // Clients add headers of their own: OpenAI's JavaScript package sends `x-stainless-*`.
+        .allow_headers(AllowHeaders::mirror_request())
+        .expose_headers([header::RETRY_AFTER, REQUEST_ID])
+        .max_age(Duration::from_mins(10))
 }
 
 /// Checks host and key of every request, and adds headers, metrics and a log line without text of clients.
@@ -95,7 +102,16 @@ async fn guard(State(server): State<Arc<Server>>, request: Request<Body>, next: 
     let (status, time) = (response.status(), started.elapsed());
     server.metrics.request(route, status, time);
     let method = if is_known_method(&method) { method.as_str() } else { "other" };
-    tracing::info!("{method} {route} {} {:.1} ms", status.as_u16(), time.as_secs_f64() * 1e3);
+    let id = format!("{:016x}", RandomState::new().hash_one(0_u8));
+    let line = format!("{id} {method} {route} {} {:.1} ms", status.as_u16(), time.as_secs_f64() * 1e3);
+    // Monitors and open pages ask for these every few seconds.
+    if route == KEYLESS || route == "/metrics" {
+        tracing::debug!("{line}");
+    } else {
+        tracing::info!("{line}");
+    }
+    let id = HeaderValue::from_str(&id).expect("hexadecimal digits");
+    response.headers_mut().insert(REQUEST_ID, id);
     response
 }
 

@@ -6,18 +6,23 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
 
-use crate::engine::{Engine, EngineError, Key, Vocabulary};
+use crate::engine::{Counters, Engine, EngineError, Key, Vocabulary};
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::queue::{Event, Job, Next, Queue};
 use crate::sequence::Sequence;
+
+/// Least time between two readings of the engine's counters while it answers.
+const PUBLISH_EVERY: Duration = Duration::from_millis(250);
 
 pub(crate) struct Scheduler<'a> {
     engine: &'a mut dyn Engine,
     vocabulary: &'a dyn Vocabulary,
     queue: &'a Queue,
     metrics: &'a Metrics,
+    counters: Counters,
     active: BTreeMap<Key, Sequence<'a>>,
     next: u64,
 }
@@ -28,18 +33,26 @@ impl<'a> Scheduler<'a> {
         vocabulary: &'a dyn Vocabulary,
         queue: &'a Queue,
         metrics: &'a Metrics,
+        counters: Counters,
     ) -> Self {
-        Self { engine, vocabulary, queue, metrics, active: BTreeMap::new(), next: 0 }
+        Self { engine, vocabulary, queue, metrics, counters, active: BTreeMap::new(), next: 0 }
     }
 
     /// Runs until the queue is closed and empty and every sequence has ended.
     pub(crate) fn run(mut self) {
+        self.metrics.publish((self.counters)());
+        let mut published = Instant::now();
         while self.admit() {
             self.metrics.active.set(self.active.len());
             if !self.active.is_empty() {
                 self.step();
             }
             self.drop_abandoned();
+            // `/metrics` shows what is published here, so that no request waits for the device.
+            if self.active.is_empty() || published.elapsed() >= PUBLISH_EVERY {
+                self.metrics.publish((self.counters)());
+                published = Instant::now();
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::access::Access;
-use crate::engine::{Counters, Model, Vocabulary};
+use crate::engine::{Model, Vocabulary};
 use crate::error::ApiError;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
@@ -30,7 +30,6 @@ pub(crate) enum Status {
 pub(crate) struct Ready {
     pub(crate) model: Model,
     pub(crate) vocabulary: Arc<dyn Vocabulary>,
-    pub(crate) counters: Counters,
 }
 
 impl Server {

@@ -6,13 +6,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use axum::http::HeaderValue;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{oneshot, watch};
 use tokio::task;
 
-use crate::access::{Access, ApiKey};
+use crate::access::{Access, ApiKey, parse_host, parse_origin};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
@@ -61,12 +60,9 @@ impl Web {
                  --api-key-file, or into the environment as SPILLWAY_API_KEY"
             );
         }
-        let hosts = hosts.into_iter().map(|host| host.to_ascii_lowercase()).collect();
-        let origins = origins.iter().map(|origin| {
-            let value = HeaderValue::from_str(origin).ok().filter(|_| origin.contains("://"));
-            value.with_context(|| format!("`{origin}` is no origin; write one as https://example.org"))
-        });
-        let access = Access { key, hosts, origins: origins.collect::<anyhow::Result<_>>()? };
+        let hosts = hosts.iter().map(|host| parse_host(host)).collect::<anyhow::Result<_>>()?;
+        let origins = origins.iter().map(|origin| parse_origin(origin)).collect::<anyhow::Result<_>>()?;
+        let access = Access { key, hosts, everywhere: host.is_unspecified(), origins };
         let runtime =
             Builder::new_multi_thread().worker_threads(2).max_blocking_threads(4).enable_all().build();
         let runtime = runtime.context("starting the server's threads")?;
@@ -102,6 +98,16 @@ impl Web {
     /// Address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Ends the process at the next termination signal, while answers finish.
+    #[expect(clippy::disallowed_methods, reason = "the user asked twice not to wait for destructors")]
+    pub(crate) fn end_at_next_signal(&self) {
+        self.runtime.spawn(async {
+            if signal().await.is_ok() {
+                std::process::exit(130);
+            }
+        });
     }
 
     /// Waits for a termination signal or the end of the inference thread.

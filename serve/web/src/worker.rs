@@ -39,9 +39,9 @@ impl InferenceWorker {
         counters: Counters,
         engine: &mut dyn Engine,
     ) {
-        let ready = Arc::new(Ready { model, vocabulary, counters });
+        let ready = Arc::new(Ready { model, vocabulary });
         self.status.send_replace(Status::Ready(Arc::clone(&ready)));
-        Scheduler::new(engine, &*ready.vocabulary, &self.queue, &self.metrics).run();
+        Scheduler::new(engine, &*ready.vocabulary, &self.queue, &self.metrics, counters).run();
     }
 }
 

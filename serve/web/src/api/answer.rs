@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
-use axum::http::Response;
+use axum::http::{HeaderName, HeaderValue, Response};
 use axum::response::IntoResponse;
 use axum::response::sse::{self, Sse};
 use serde_json::{Value, json};
@@ -18,6 +18,9 @@ use crate::engine::{EncodeError, Sampling, SequenceRequest, Vocabulary};
 use crate::error::{ApiError, json_body};
 use crate::queue::{Event, EventSender, FinishReason, Job, Piece};
 use crate::state::{Ready, Server};
+
+/// Longest time that the head of a stream waits for its first event.
+const HEAD_WAIT: Duration = Duration::from_secs(5);
 
 pub(super) struct Question {
     pub(super) prompt: Vec<u32>,
@@ -31,7 +34,7 @@ pub(super) trait Dialect: Send + 'static {
     fn objects(&self) -> (&'static str, &'static str);
     /// First piece of a streamed choice, before any text.
     fn opening(&self, index: usize) -> Option<Value>;
-    /// Next piece of a streamed choice, `offset` bytes into its text.
+    /// Next piece of a streamed choice, `offset` characters into its text.
     fn piece(&self, index: usize, piece: &Piece, offset: usize, vocabulary: &dyn Vocabulary) -> Value;
     fn end(&self, index: usize, finish: FinishReason) -> Value;
     fn whole(&self, index: usize, whole: &Piece, finish: FinishReason, vocabulary: &dyn Vocabulary) -> Value;
@@ -90,7 +93,7 @@ pub(super) async fn answer<D: Dialect>(
         }
     }
 
-    let count = jobs.len();
+    let (count, choices) = (jobs.len(), parameters.choices as usize);
     if count > server.limits.queue {
         let message = format!("{count} answers are more than the {} that may wait", server.limits.queue);
         return Err(ApiError::bad(message));
@@ -100,7 +103,7 @@ pub(super) async fn answer<D: Dialect>(
     // The channel closes when the last sequence is dropped.
     drop(events);
     let vocabulary = Arc::clone(&ready.vocabulary);
-    let answer = Answer { receiver, count, usage, envelope, dialect, vocabulary };
+    let answer = Answer { receiver, count, choices, usage, envelope, dialect, vocabulary };
     if parameters.stream { answer.streamed(parameters.usage).await } else { answer.whole().await }
 }
 
@@ -126,6 +129,8 @@ impl Usage {
 struct Answer<D> {
     receiver: UnboundedReceiver<(usize, Event)>,
     count: usize,
+    /// Choices per prompt.
+    choices: usize,
     usage: Usage,
     envelope: Envelope,
     dialect: D,
@@ -133,20 +138,18 @@ struct Answer<D> {
 }
 
 impl<D: Dialect> Answer<D> {
-    /// Returns the next piece, end or failure, and updates the usage.
+    /// Returns the next event and updates the usage.
     async fn event(&mut self) -> (usize, Event) {
-        loop {
-            match self.receiver.recv().await {
-                Some((_, Event::Begun { cached })) => self.usage.cached += cached,
-                Some((index, event)) => {
-                    if let Event::Finished { made, .. } = event {
-                        self.usage.made += made;
-                    }
-                    return (index, event);
-                }
-                None => return (0, Event::Failed(ApiError::unavailable("the server is shutting down"))),
-            }
+        let Some((index, event)) = self.receiver.recv().await else {
+            return (0, Event::Failed(ApiError::unavailable("the server is shutting down")));
+        };
+        match event {
+            // A prompt counts once, however many choices answer it.
+            Event::Begun { cached } if index.is_multiple_of(self.choices) => self.usage.cached += cached,
+            Event::Finished { made, .. } => self.usage.made += made,
+            _ => {}
         }
+        (index, event)
     }
 
     async fn whole(mut self) -> Result<Response<Body>, ApiError> {
@@ -172,10 +175,11 @@ impl<D: Dialect> Answer<D> {
         Ok(json_body(&body).into_response())
     }
 
-    /// Waits for the first event, so that an early failure becomes an HTTP status.
+    /// Waits up to [`HEAD_WAIT`] for a slot, so that an early failure becomes an HTTP status. Later the head leaves
+    /// without one, since proxies give up on an answer without a head.
     async fn streamed(mut self, usage: bool) -> Result<Response<Body>, ApiError> {
-        let (index, first) = self.event().await;
-        if let Event::Failed(error) = first {
+        let first = tokio::time::timeout(HEAD_WAIT, self.event()).await.ok();
+        if let Some((_, Event::Failed(error))) = first {
             return Err(error);
         }
         let mut streaming = Streaming {
@@ -185,10 +189,14 @@ impl<D: Dialect> Answer<D> {
             usage,
             frames: VecDeque::new(),
         };
-        streaming.take(index, first);
+        if let Some((index, first)) = first {
+            streaming.take(index, first);
+        }
         let frames = futures_util::stream::unfold(streaming, Streaming::next);
         let keep_alive = sse::KeepAlive::default();
-        Ok(Sse::new(frames).keep_alive(keep_alive).into_response())
+        // nginx would collect an answer before it passes it on.
+        let unbuffered = [(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"))];
+        Ok((unbuffered, Sse::new(frames).keep_alive(keep_alive)).into_response())
     }
 }
 
@@ -196,7 +204,7 @@ struct Streaming<D> {
     answer: Answer<D>,
     /// Choices that have not ended.
     open: usize,
-    /// Bytes of text sent per choice; `None` before its first piece.
+    /// Characters of text sent per choice; `None` before its first piece.
     offsets: Vec<Option<usize>>,
     usage: bool,
     frames: VecDeque<sse::Event>,
@@ -214,10 +222,12 @@ impl<D: Dialect> Streaming<D> {
 
     fn take(&mut self, index: usize, event: Event) {
         match event {
-            Event::Begun { .. } => {}
+            Event::Begun { .. } => {
+                self.begin(index);
+            }
             Event::Piece(piece) => {
                 let offset = self.begin(index);
-                self.offsets[index] = Some(offset + piece.text.len());
+                self.offsets[index] = Some(offset + piece.text.chars().count());
                 let choice = self.answer.dialect.piece(index, &piece, offset, &*self.answer.vocabulary);
                 self.frame(&[choice]);
             }
@@ -240,7 +250,7 @@ impl<D: Dialect> Streaming<D> {
         }
     }
 
-    /// Opens a choice if necessary. Returns the bytes of text sent.
+    /// Opens a choice if necessary. Returns the characters of text sent.
     fn begin(&mut self, index: usize) -> usize {
         if self.offsets[index].is_none()
             && let Some(opening) = self.answer.dialect.opening(index)

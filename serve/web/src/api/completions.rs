@@ -131,7 +131,8 @@ impl Text {
         let mut offsets = Vec::with_capacity(tokens.len());
         for (token, _) in tokens {
             offsets.push(offset);
-            offset += vocabulary.bytes(*token).len();
+            // A character counts where it begins, since its bytes may belong to several tokens.
+            offset += vocabulary.bytes(*token).iter().filter(|byte| **byte & 0xc0 != 0x80).count();
         }
         let top = tokens.iter().map(|(_, likelihood)| {
             let named = likelihood.alternatives.iter().map(|(token, logprob)| (name(*token), json!(logprob)));

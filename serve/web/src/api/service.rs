@@ -49,11 +49,7 @@ fn model_json(model: &Model) -> Value {
 }
 
 pub(crate) async fn metrics(State(server): State<Arc<Server>>) -> Response<Body> {
-    let counters = match server.status() {
-        Status::Ready(ready) => (ready.counters)(),
-        Status::Loading(_) | Status::Ended => Vec::new(),
-    };
-    let page = server.metrics.page(server.queue.len(), &counters);
+    let page = server.metrics.page(server.queue.len());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response()
 }
 

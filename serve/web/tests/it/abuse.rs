@@ -29,7 +29,7 @@ fn until_closed(mut stream: TcpStream) -> Vec<u8> {
 
 #[test]
 fn connections_without_a_request_are_closed() {
-    let server = echo(short_heads());
+    let server = echo(Limits { idle_time: SHORT, ..Limits::default() });
     let idle: Vec<TcpStream> = (0..20).map(|_| server.connect()).collect();
     still_answers(&server);
     for stream in idle {
@@ -48,13 +48,25 @@ fn an_unfinished_head_times_out() {
 
 #[test]
 fn an_idle_kept_connection_is_closed() {
-    let server = echo(short_heads());
+    let server = echo(Limits { idle_time: SHORT, ..Limits::default() });
     let closed_after_an_answer = (0..100).any(|_| {
         let mut stream = server.connect();
         stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
         until_closed(stream).starts_with(b"HTTP/1.1 200")
     });
     assert!(closed_after_an_answer);
+}
+
+#[test]
+fn an_idle_connection_outlives_the_time_for_a_head() {
+    let server = echo(short_heads());
+    let mut stream = server.connect();
+    let head = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    for _ in 0..2 {
+        std::thread::sleep(2 * SHORT);
+        stream.write_all(head).unwrap();
+        assert_eq!(Answer::read_measured(&mut stream).status, 200);
+    }
 }
 
 #[test]
@@ -165,7 +177,7 @@ fn ten_thousand_connections_stay_within_the_limit_and_are_freed() {
 
 /// Limits whose timeout closes no idle connection during a test.
 fn limits_without_timeouts(connections: usize) -> Limits {
-    Limits { connections, head_time: 2 * TIMEOUT, ..Limits::default() }
+    Limits { connections, idle_time: 2 * TIMEOUT, ..Limits::default() }
 }
 
 #[test]

@@ -82,6 +82,7 @@ fn every_answer_has_the_security_headers() {
     for (method, path) in ROUTES.into_iter().chain([("GET", "/nowhere"), ("PUT", "/")]) {
         let head = ask(&server, method, path, "").head;
         for line in [
+            "x-request-id: ",
             "x-content-type-options: nosniff",
             "content-security-policy: default-src 'none'",
             "cache-control: no-store",
@@ -130,6 +131,11 @@ fn other_origins_are_allowed_only_by_name() {
     });
     let allowed = ask(&open, "OPTIONS", "/v1/completions", &preflight);
     assert!(allowed.head.contains(&format!("access-control-allow-origin: {origin}")), "{}", allowed.head);
+    // OpenAI's JavaScript package adds headers of its own.
+    let more = format!("{preflight}Access-Control-Request-Headers: authorization,x-stainless-lang\r\n");
+    let allowed = ask(&open, "OPTIONS", "/v1/completions", &more).head;
+    assert!(allowed.contains("access-control-allow-headers: authorization,x-stainless-lang"), "{allowed}");
+    assert!(allowed.contains("access-control-max-age: 600"), "{allowed}");
     let other = preflight.replace("pages", "evil");
     assert!(!ask(&open, "OPTIONS", "/v1/completions", &other).head.contains("access-control-allow-origin"));
     assert_eq!(ask(&open, "GET", "/v1/models", &format!("Origin: {origin}\r\n")).status, 401);

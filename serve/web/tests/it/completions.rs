@@ -1,6 +1,6 @@
 //! `/v1/completions` over the echo.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use web::{Echo, Limits, Sampling, SequenceRequest};
 
 use super::client::{TestServer, settings};
@@ -49,14 +49,17 @@ fn prompts_may_be_tokens_that_the_model_knows() {
 fn a_stream_carries_texts_and_log_probabilities_with_offsets() {
     let server = TestServer::echo(Echo::default());
     let body = json!({ "prompt": "abc", "stream": true, "logprobs": 1 });
+    let offsets = |chunks: &[Value]| -> Vec<u64> {
+        let choices = chunks.iter().map(|chunk| &chunk["choices"][0]);
+        choices.filter_map(|choice| choice["logprobs"]["text_offset"][0].as_u64()).collect()
+    };
     let chunks = server.post_json(PATH, &body).chunks();
     let texts: String = chunks.iter().filter_map(|chunk| chunk["choices"][0]["text"].as_str()).collect();
     assert_eq!(texts, "abc");
-    let offsets: Vec<_> = chunks
-        .iter()
-        .filter_map(|chunk| chunk["choices"][0]["logprobs"]["text_offset"][0].as_u64())
-        .collect();
-    assert_eq!(offsets, [0, 1, 2]);
+    assert_eq!(offsets(&chunks), [0, 1, 2]);
+    let wide = json!({ "prompt": "äb", "stream": true, "logprobs": 1 });
+    let wide = server.post_json(PATH, &wide).chunks();
+    assert_eq!(offsets(&wide), [0, 0, 1], "characters, and the first has two bytes");
     assert!(chunks[0]["choices"][0]["logprobs"]["top_logprobs"][0]["a"].is_f64());
 }
 
@@ -84,7 +87,10 @@ fn parameters_reach_the_engine_and_cached_tokens_are_reported() {
         )
         .json();
 
-    assert_eq!(body["usage"]["prompt_tokens_details"]["cached_tokens"], 6);
+    assert_eq!(
+        body["usage"]["prompt_tokens_details"]["cached_tokens"], 3,
+        "of 4, although two choices read it"
+    );
     for choice in 0..2 {
         let sampling = Sampling {
             temperature: 0.5,

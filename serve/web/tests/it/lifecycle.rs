@@ -115,13 +115,40 @@ fn more_choices_than_the_queue_holds_are_a_400() {
 }
 
 #[test]
+fn the_head_and_role_of_a_stream_leave_before_its_first_token() {
+    let (server, steps) = stepped(1, Limits::default());
+    let mut stream = server.connect();
+    let body = json!({ "messages": [{ "role": "user", "content": "a" }], "max_tokens": 1, "stream": true });
+    stream.write_all(post_request("/v1/chat/completions", &body.to_string()).as_bytes()).unwrap();
+    let mut begun = Vec::new();
+    while !String::from_utf8_lossy(&begun).contains("\"role\":\"assistant\"") {
+        let mut some = [0; 1024];
+        let count = stream.read(&mut some).unwrap();
+        assert!(count > 0, "the stream ended");
+        begun.extend_from_slice(&some[..count]);
+    }
+    let head = String::from_utf8_lossy(&begun).to_ascii_lowercase();
+    assert!(head.contains("\r\nx-accel-buffering: no"), "{head}");
+    steps.one();
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("[DONE]"), "{rest}");
+}
+
+#[test]
 fn a_panic_in_inference_is_a_500_and_the_server_lives() {
     let server = TestServer::echo(Echo { fail_every: Some(2), ..Echo::default() });
     for stream in [false, true] {
         let body = json!({ "prompt": "a secret", "stream": stream });
         assert_eq!(server.post_json("/v1/completions", &body).status, 200);
         let failed = server.post_json("/v1/completions", &body);
-        assert_eq!((failed.status, failed.error("type").as_str()), (500, "server_error"));
+        if stream {
+            // The head of a stream leaves as soon as its sequence has a slot.
+            let last = failed.events().pop().unwrap_or_default();
+            assert!(failed.status == 200 && last.contains("\"server_error\""), "{last}");
+        } else {
+            assert_eq!((failed.status, failed.error("type").as_str()), (500, "server_error"));
+        }
         assert!(!failed.text().contains("secret"), "{}", failed.text());
     }
     assert_eq!(server.post_json("/v1/completions", &json!({ "prompt": "a" })).status, 200);

@@ -66,6 +66,35 @@ fn a_terminated_program_completes_its_streams_and_logs_no_text() {
     assert!(!log.contains("secret"), "{log}");
 }
 
+#[cfg(unix)]
+#[test]
+fn a_second_signal_ends_the_program_while_an_answer_runs() {
+    let mut child = program(&["--echo-delay-ms", "1000"]).spawn().unwrap();
+    let address = address(&mut child);
+    let mut streaming = TcpStream::connect(&address).unwrap();
+    let body = r#"{"prompt": "twenty seconds of it", "max_tokens": 20, "stream": true}"#;
+    streaming.write_all(post_request("/v1/completions", body).as_bytes()).unwrap();
+    streaming.peek(&mut [0; 1]).unwrap();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(said.any(|line| line.unwrap().starts_with("ending;")), "the first signal is heard");
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "it did not wait for the answer");
+}
+
+#[test]
+fn a_server_on_all_addresses_prints_one_that_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("key");
+    std::fs::write(&file, "0123456789abcdef").unwrap();
+    let arguments = ["--host", "0.0.0.0", "--api-key-file", file.to_str().unwrap()];
+    let mut child = program(&arguments).spawn().unwrap();
+    let address = address(&mut child);
+    assert!(address.starts_with("localhost:"), "{address}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 #[test]
 fn a_key_comes_from_a_file_and_a_bad_one_is_refused_without_being_shown() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,11 +1,13 @@
 //! The routes for models, health, metrics and tokenization.
 
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use serde_json::json;
-use web::{Echo, Limits};
+use web::{Counter, Echo, Limits, Model};
 
 use super::client::{TestServer, settings};
+use super::engines::{LetterVocabulary, RecordingEngine};
 
 #[test]
 fn the_model_is_listed_and_found_by_its_name() {
@@ -61,6 +63,22 @@ fn metrics_count_requests_tokens_and_times() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
     }
+}
+
+#[test]
+fn only_the_inference_thread_reads_the_engines_counters() {
+    let (read, reads) = channel();
+    let server = TestServer::start(settings(Limits::default()), move |worker| {
+        let counters = Box::new(move || {
+            read.send(std::thread::current().name().map(str::to_owned)).unwrap();
+            vec![Counter { name: "spilled", help: "Spilled bytes.", total: false, value: 7.0 }]
+        });
+        let model = Model { id: "counted".into(), created: 1, context: 64, vocabulary: 256 };
+        worker.answer(model, Arc::new(LetterVocabulary), counters, &mut RecordingEngine::new().0);
+    });
+    while !server.get("/metrics").text().contains("spillway_spilled 7") {}
+    drop(server);
+    assert!(reads.iter().all(|name| name.as_deref() == Some("inference")));
 }
 
 #[test]
