@@ -14,7 +14,6 @@ mod limits;
 mod max_params;
 mod peer;
 mod plot;
-mod readme_table;
 mod record;
 mod simulation;
 mod suite;
@@ -38,7 +37,6 @@ use simulation::{Rates, Simulation};
 use suite::{Crossing, Optimizer, Place, Turns};
 
 pub(crate) use peer::{CARRIED as CARRIED_PEER, SCRIPT as PEER};
-pub(crate) use readme_table::fault as readme_fault;
 pub(crate) use suite::Model;
 pub(crate) use trainer::{Timed, Trainer, unlimited_arguments};
 
@@ -136,7 +134,7 @@ fn flops_per_second(text: &str) -> Result<f64, String> {
 impl BenchVram {
     pub(crate) fn run(self) -> Result<()> {
         if let Some(record) = &self.readme {
-            return readme_table::rewrite(record);
+            return xtask::readme_table::rewrite(record);
         }
 
         if let Some(traces) = &self.simulate {
