@@ -6,12 +6,14 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
-use crate::{
+use xtask::{
     invocation::Invocation,
+    workspace::{self, Workspace},
+};
+
+use crate::{
     test::Test,
     times::{Times, minutes},
-    workspace,
-    workspace::Workspace,
 };
 
 #[derive(Args)]

@@ -8,8 +8,10 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
+/// A program with its arguments and changes to its environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Invocation {
+#[must_use]
+pub struct Invocation {
     environment: Vec<(&'static str, String)>,
     withheld: &'static [&'static str],
     program: String,
@@ -17,35 +19,41 @@ pub(crate) struct Invocation {
 }
 
 impl Invocation {
-    pub(crate) fn new(program: impl Into<String>) -> Self {
+    /// A program without arguments.
+    pub fn new(program: impl Into<String>) -> Self {
         Self { environment: Vec::new(), withheld: &[], program: program.into(), arguments: Vec::new() }
     }
 
-    pub(crate) fn cargo(line: &str) -> Self {
+    /// Cargo, with arguments separated by blanks.
+    pub fn cargo(line: &str) -> Self {
         Self::new("cargo").arguments(line.split_whitespace())
     }
 
-    pub(crate) fn arguments<S: Into<String>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
+    /// Adds arguments.
+    pub fn arguments<S: Into<String>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
         self.arguments.extend(arguments.into_iter().map(Into::into));
         self
     }
 
-    pub(crate) fn environment(mut self, name: &'static str, value: impl Into<String>) -> Self {
+    /// Sets a variable for the program.
+    pub fn environment(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.environment.push((name, value.into()));
         self
     }
 
-    pub(crate) fn argv(&self) -> Vec<String> {
+    /// The program and its arguments.
+    pub fn argv(&self) -> Vec<String> {
         [&self.program].into_iter().chain(&self.arguments).cloned().collect()
     }
 
     /// Hides variables of our own environment from the program.
-    pub(crate) fn withhold(mut self, names: &'static [&'static str]) -> Self {
+    pub fn withhold(mut self, names: &'static [&'static str]) -> Self {
         self.withheld = names;
         self
     }
 
-    pub(crate) fn run(&self, directory: &Path) -> Result<()> {
+    /// Shows the command, then runs it in `directory`.
+    pub fn run(&self, directory: &Path) -> Result<()> {
         println!("$ {self}");
         let status =
             self.command(directory).status().with_context(|| format!("`{self}` could not be started"))?;
@@ -56,7 +64,7 @@ impl Invocation {
     }
 
     /// Runs without showing the command, and returns standard output; standard error reaches the terminal.
-    pub(crate) fn output(&self, directory: &Path) -> Result<String> {
+    pub fn output(&self, directory: &Path) -> Result<String> {
         let output = self
             .command(directory)
             .stderr(Stdio::inherit())
@@ -69,7 +77,8 @@ impl Invocation {
             .with_context(|| format!("`{self}` printed something that is not UTF-8"))
     }
 
-    pub(crate) fn command(&self, directory: &Path) -> Command {
+    /// The command for `std::process`.
+    pub fn command(&self, directory: &Path) -> Command {
         let mut command = Command::new(&self.program);
         let environment = self.environment.iter().map(|(name, value)| (name, value));
         command.args(&self.arguments).envs(environment).current_dir(directory);

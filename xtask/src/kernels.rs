@@ -14,7 +14,10 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::{invocation::Invocation, workspace, workspace::Workspace};
+use xtask::{
+    invocation::Invocation,
+    workspace::{self, Workspace},
+};
 
 use toolkit::{Release, Toolkit};
 use verdicts::{Compiler, Verdicts};

@@ -3,24 +3,19 @@
 //! This program builds in seconds: it depends neither on Burn nor on a crate that does
 //! (`developer_commands_build_without_burn`).
 
-mod bench_scale;
-mod bench_vram;
 mod ci;
-mod gpu_check;
 mod instructions;
-mod invocation;
 mod kernels;
-mod process;
-mod records;
+mod measurements;
 mod stand_in;
 mod test;
 mod tidy;
 mod times;
-mod workspace;
 
 use std::process::ExitCode;
 
 use clap::Parser;
+use measurements::Measurement;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Developer commands of this repository")]
@@ -32,11 +27,11 @@ enum Command {
     /// Check the house rules that no compiler checks
     Tidy,
     /// Check on a CUDA machine that spilling changes no number, and record its cost; takes at most eight minutes there
-    GpuCheck(gpu_check::GpuCheck),
+    GpuCheck(Measurement),
     /// Measure the cost of device budgets, and record it
-    BenchVram(Box<bench_vram::BenchVram>),
+    BenchVram(Measurement),
     /// Measure exchanges between ranks on this machine, simulate more ranks, and record both
-    BenchScale(bench_scale::BenchScale),
+    BenchScale(Measurement),
     /// Count the pager's instructions with callgrind, and compare them with the committed table
     Instructions(instructions::Instructions),
     /// Run a program on a CUDA driver that needs no GPU
@@ -50,17 +45,17 @@ fn main() -> ExitCode {
         Command::Ci(ci) => ci.run(),
         Command::Test(test) => test.run(),
         Command::Tidy => tidy::run(),
-        Command::GpuCheck(gpu_check) => gpu_check.run(),
-        Command::BenchVram(bench_vram) => bench_vram.run(),
-        Command::BenchScale(bench_scale) => bench_scale.run(),
+        Command::GpuCheck(measurement) => return measured(measurement.run("gpu-check")),
+        Command::BenchVram(measurement) => return measured(measurement.run("bench-vram")),
+        Command::BenchScale(measurement) => return measured(measurement.run("bench-scale")),
         Command::Instructions(instructions) => instructions.run(),
         Command::StandIn(stand_in) => stand_in.run(),
         Command::Kernels(kernels) => kernels.run(),
     };
-    if let Err(error) = outcome {
-        // Causes on one line and no backtrace, whatever RUST_BACKTRACE says: these errors are not bugs of ours.
-        eprintln!("error: {error:#}");
-        return ExitCode::FAILURE;
-    }
-    ExitCode::SUCCESS
+    xtask::exit_code(outcome)
+}
+
+/// The program has reported its own errors.
+fn measured(ended: anyhow::Result<ExitCode>) -> ExitCode {
+    ended.unwrap_or_else(|error| xtask::exit_code(Err(error)))
 }

@@ -13,7 +13,10 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::{invocation::Invocation, workspace, workspace::Workspace};
+use xtask::{
+    invocation::Invocation,
+    workspace::{self, Workspace},
+};
 
 #[derive(Args, Default)]
 pub(crate) struct StandIn {

@@ -17,10 +17,11 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use suite::Size;
 
+use xtask::workspace::{self, Workspace};
+
 use crate::{
     stand_in,
     times::{Times, minutes},
-    workspace::{self, Workspace},
 };
 use binary::{Binary, Ran, Selection};
 use missing::Missing;

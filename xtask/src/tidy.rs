@@ -11,7 +11,10 @@ use std::{collections::BTreeMap, fmt, fs, io};
 
 use anyhow::{Context, Result, bail};
 
-use crate::{invocation::Invocation, workspace, workspace::Workspace};
+use xtask::{
+    invocation::Invocation,
+    workspace::{self, Workspace},
+};
 
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {

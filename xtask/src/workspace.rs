@@ -7,35 +7,45 @@ use serde_json::Value;
 
 use crate::invocation::Invocation;
 
-pub(crate) struct Workspace {
-    pub(crate) members: Vec<Member>,
-    pub(crate) target: PathBuf,
+/// Members, and the folder of builds.
+pub struct Workspace {
+    /// All members.
+    pub members: Vec<Member>,
+    /// Cargo's folder for builds.
+    pub target: PathBuf,
 }
 
+/// A package of the workspace.
 #[derive(Debug, Default)]
-pub(crate) struct Member {
-    pub(crate) name: String,
+pub struct Member {
+    /// The package's name.
+    pub name: String,
     /// Relative to the repository's root.
-    pub(crate) manifest: String,
-    pub(crate) features: Vec<String>,
-    pub(crate) dependencies: Vec<Dependency>,
+    pub manifest: String,
+    /// Names of its features.
+    pub features: Vec<String>,
+    /// Its dependencies, on members and others.
+    pub dependencies: Vec<Dependency>,
     /// True if examples in its documentation are tests.
-    pub(crate) tests_documentation: bool,
+    pub tests_documentation: bool,
 }
 
+/// A dependency of a member.
 #[derive(Debug)]
-pub(crate) struct Dependency {
-    pub(crate) name: String,
+pub struct Dependency {
+    /// The package's name.
+    pub name: String,
     /// Used only by the crate's tests and benches.
-    pub(crate) dev: bool,
+    pub dev: bool,
 }
 
-pub(crate) fn root() -> &'static Path {
+/// The repository's root.
+pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a member below the root")
 }
 
 /// The checked-out commit, with `-dirty` if tracked files differ from it.
-pub(crate) fn commit() -> Result<String> {
+pub fn commit() -> Result<String> {
     let described = Invocation::new("git")
         .arguments(["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"])
         .output(root())?;
@@ -43,12 +53,14 @@ pub(crate) fn commit() -> Result<String> {
 }
 
 impl Workspace {
-    pub(crate) fn read() -> Result<Self> {
+    /// Asks cargo for the workspace that holds this program's source.
+    pub fn read() -> Result<Self> {
         let metadata = Invocation::cargo("metadata --no-deps --format-version 1").output(root())?;
         Self::parse(&metadata, root())
     }
 
-    pub(crate) fn member(&self, name: &str) -> Result<&Member> {
+    /// Finds a member by its name.
+    pub fn member(&self, name: &str) -> Result<&Member> {
         self.members
             .iter()
             .find(|member| member.name == name)

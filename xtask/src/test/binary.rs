@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result};
 use suite::Size;
 
-use crate::invocation::Invocation;
+use xtask::invocation::Invocation;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Binary {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use suite::Size;
 
 use super::binary::{Binary, Ran, watch};
-use crate::{invocation::Invocation, workspace};
+use xtask::{invocation::Invocation, workspace};
 
 /// All targets except those with `test = false`; examples are not part of the suite.
 const TARGETS: &str = "--tests";

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 
 use super::{File, Finding};
-use crate::{invocation::Invocation, workspace};
+use xtask::{invocation::Invocation, workspace};
 
 const PINS: &str = "xtask/pins/Cargo.toml";
 
@@ -19,8 +19,12 @@ const PINS: &str = "xtask/pins/Cargo.toml";
 const FIRST: &str = "build --release --package train";
 
 /// Later commands, which reuse its build.
-const LATER: [&str; 3] =
-    ["test --release --no-run", "build --release --package serve", "build --release --package xtask"];
+const LATER: [&str; 4] = [
+    "test --release --no-run",
+    "build --release --package serve",
+    "build --release --package xtask",
+    "build --release --package bench",
+];
 
 #[derive(Deserialize)]
 struct Graph {

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use crate::bench_vram;
+use xtask::readme_table;
 
 use super::{File, Finding, Tree};
 
@@ -134,7 +134,7 @@ fn names_root_folder(line: &str, name: &str) -> bool {
 }
 
 pub(super) fn measured_table(file: &File, tree: &Tree) -> Option<Finding> {
-    let fault = bench_vram::readme_fault(file.text, |path| tree.get(path).map(String::as_str));
+    let fault = readme_table::fault(file.text, |path| tree.get(path).map(String::as_str));
     fault.map(|(line, reason)| file.finding(line, "bench-vram", reason))
 }
 

@@ -1,6 +1,6 @@
 //! Rules for manifests: dependencies between members, and inherited lints.
 
-use crate::workspace::{Dependency, Member};
+use xtask::workspace::{Dependency, Member};
 
 use super::{File, Finding};
 
@@ -13,7 +13,7 @@ struct Arrows {
 
 /// Dependencies that each member may have on others. An unlisted member is a finding: its dependencies are decided when
 /// it is made.
-const ARROWS: [Arrows; 20] = [
+const ARROWS: [Arrows; 21] = [
     Arrows { from: "pager", to: &[], tests_to: &[] },
     Arrows { from: "backend-offload", to: &["pager"], tests_to: &[] },
     Arrows { from: "host-optim", to: &["backend-offload"], tests_to: &[] },
@@ -65,7 +65,8 @@ const ARROWS: [Arrows; 20] = [
         to: &["backend-offload", "host-optim", "models", "tokenizer", "train"],
         tests_to: &[],
     },
-    Arrows { from: "xtask", to: &["exchange", "pager", "suite"], tests_to: &[] },
+    Arrows { from: "xtask", to: &["suite"], tests_to: &[] },
+    Arrows { from: "bench", to: &["exchange", "pager", "xtask"], tests_to: &[] },
     // Manifests and variables only; they depend on no other member.
     Arrows { from: "pins", to: &[], tests_to: &[] },
     Arrows { from: "suite", to: &[], tests_to: &[] },
@@ -78,7 +79,7 @@ const EVERYWHERE: [&str; 1] = ["pins"];
 const IN_TESTS: [&str; 1] = ["suite"];
 
 /// Members that must build in seconds, without Burn or CubeCL.
-const WITHOUT_BURN: [&str; 3] = ["exchange", "web", "xtask"];
+const WITHOUT_BURN: [&str; 4] = ["bench", "exchange", "web", "xtask"];
 
 pub(super) fn arrows(members: &[Member]) -> Vec<Finding> {
     members.iter().flat_map(|member| member_findings(member, members)).collect()
@@ -163,7 +164,7 @@ mod tests {
             assert!(refused("pager", other, false) && refused("pager", other, true), "{other}");
         }
         assert!(!refused("backend-offload", "pager", false));
-        assert!(!refused("xtask", "pager", false));
+        assert!(!refused("bench", "pager", false));
         assert!(!refused("train", "pager", false));
         assert!(refused("models", "pager", true) && refused("runs", "pager", false));
     }
@@ -181,7 +182,7 @@ mod tests {
         for other in ["burn", "burn-ir", "cubecl-core", "backend-offload", "models", "runs", "train"] {
             assert!(refused("exchange", other, false) && refused("exchange", other, true), "{other}");
         }
-        assert!(!refused("xtask", "exchange", false));
+        assert!(!refused("bench", "exchange", false));
         assert!(!refused("train", "exchange", false) && !refused("exchange", "libloading", false));
         assert!(refused("models", "exchange", false) && refused("backend-offload", "exchange", true));
     }
@@ -236,7 +237,7 @@ mod tests {
     #[test]
     fn developer_commands_build_without_burn() {
         for other in ["burn", "burn-ir", "cubecl-core", "models"] {
-            assert!(refused("xtask", other, false), "{other}");
+            assert!(refused("xtask", other, false) && refused("bench", other, false), "{other}");
         }
         assert!(!refused("xtask", "clap", false));
     }

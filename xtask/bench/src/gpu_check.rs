@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
-use crate::{invocation::Invocation, workspace};
+use xtask::{invocation::Invocation, workspace};
 
 #[derive(Args)]
 pub(crate) struct GpuCheck {

@@ -13,8 +13,9 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use xtask::invocation::Invocation;
+
 use crate::{
-    invocation::Invocation,
     process::{self, Ended},
     records::{self, csv, machine::Machine},
 };

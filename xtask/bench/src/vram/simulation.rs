@@ -10,11 +10,9 @@ use std::{
 use anyhow::{Context, Result, anyhow};
 use pager::{Elapsed, Limit, Machine, Pace, Policy, Recording, Replay, bound};
 
-use crate::{
-    invocation::Invocation,
-    records::{self, bytes::Bytes, csv},
-    workspace,
-};
+use xtask::{invocation::Invocation, workspace};
+
+use crate::records::{self, bytes::Bytes, csv};
 
 use super::{
     budget::Budget,

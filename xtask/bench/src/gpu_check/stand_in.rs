@@ -37,7 +37,7 @@ pub(super) fn withheld_from_the_build(ours: impl Fn(&str) -> Option<OsString>) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workspace;
+    use xtask::workspace;
 
     fn run_on(gpu: &str) -> Run {
         let header = format!(

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-/// Lists the fields once, for the struct, its columns and their parser.
+/// Lists the fields once, for the struct and its columns.
 macro_rules! summary {
     ($($(#[$attribute:meta])* $field:ident: $kind:ty,)*) => {
         /// Ignores other keys of the JSON.
@@ -17,14 +17,6 @@ macro_rules! summary {
 
             pub(super) fn to_columns(&self) -> Vec<String> {
                 vec![$(self.$field.to_column()),*]
-            }
-
-            pub(super) fn from_columns<'a>(text: impl Fn(&str) -> Result<&'a str>) -> Result<Self> {
-                Ok(Self { $($field: match text(stringify!($field)) {
-                    Ok(text) => Column::from_column(text)
-                        .with_context(|| format!("column `{}`", stringify!($field)))?,
-                    Err(absent) => Column::if_absent().ok_or(absent)?,
-                },)* })
             }
         }
     };
@@ -119,24 +111,14 @@ impl Summary {
     }
 }
 
-/// A value in a record's table, which reads back with the same bits.
-trait Column: Sized {
+/// A value in a record's table; a number's text has all its bits.
+trait Column {
     fn to_column(&self) -> String;
-    fn from_column(text: &str) -> Result<Self>;
-
-    /// The value if an older record lacks the column; `None` if every record has it.
-    fn if_absent() -> Option<Self> {
-        None
-    }
 }
 
 impl Column for String {
     fn to_column(&self) -> String {
         self.clone()
-    }
-
-    fn from_column(text: &str) -> Result<Self> {
-        Ok(text.to_owned())
     }
 }
 
@@ -144,47 +126,17 @@ impl Column for u64 {
     fn to_column(&self) -> String {
         self.to_string()
     }
-
-    fn from_column(text: &str) -> Result<Self> {
-        text.parse().with_context(|| format!("`{text}` is no whole number"))
-    }
 }
 
 impl Column for f64 {
     fn to_column(&self) -> String {
         self.to_string()
     }
-
-    fn from_column(text: &str) -> Result<Self> {
-        text.parse().with_context(|| format!("`{text}` is no number"))
-    }
 }
 
-impl Column for Option<f64> {
+impl<T: Column> Column for Option<T> {
     fn to_column(&self) -> String {
-        self.map(|number| number.to_column()).unwrap_or_default()
-    }
-
-    fn from_column(text: &str) -> Result<Self> {
-        if text.is_empty() { Ok(None) } else { f64::from_column(text).map(Some) }
-    }
-
-    fn if_absent() -> Option<Self> {
-        Some(None)
-    }
-}
-
-impl Column for Option<u64> {
-    fn to_column(&self) -> String {
-        self.map(|number| number.to_column()).unwrap_or_default()
-    }
-
-    fn from_column(text: &str) -> Result<Self> {
-        if text.is_empty() { Ok(None) } else { u64::from_column(text).map(Some) }
-    }
-
-    fn if_absent() -> Option<Self> {
-        Some(None)
+        self.as_ref().map(Column::to_column).unwrap_or_default()
     }
 }
 

@@ -14,7 +14,6 @@ mod limits;
 mod max_params;
 mod peer;
 mod plot;
-mod readme_table;
 mod record;
 mod simulation;
 mod suite;
@@ -38,27 +37,40 @@ use simulation::{Rates, Simulation};
 use suite::{Crossing, Optimizer, Place, Turns};
 
 pub(crate) use peer::{CARRIED as CARRIED_PEER, SCRIPT as PEER};
-pub(crate) use readme_table::fault as readme_fault;
 pub(crate) use suite::Model;
 pub(crate) use trainer::{Timed, Trainer, unlimited_arguments};
 
 #[derive(Args)]
 pub(crate) struct BenchVram {
-    /// A preset or a file; may be repeated. By default a suite that takes this machine ten minutes
-    #[arg(long = "config", value_name = "NAME")]
-    configs: Vec<String>,
-    /// Bytes, or shares of the peak without a limit
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = BUDGETS)]
-    budgets: Vec<Budget>,
-    /// Steps per cell; the speed is that of the median step, without the first
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
-    steps: Option<u64>,
+    #[command(flatten)]
+    trained: Trained,
+    #[command(flatten)]
+    memory: Memory,
     /// The record's folder; by default `benchmarks/runs/<date>-<device>`
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// auto, cpu, vulkan, cuda or cuda:N
-    #[arg(long, default_value = "auto")]
-    device: String,
+    #[command(flatten)]
+    process: TrainerOptions,
+    #[command(flatten)]
+    search: Search,
+    #[command(flatten)]
+    comparison: PeerOptions,
+    #[command(flatten)]
+    simulated: Simulated,
+    /// Measure nothing: put this record's table into README.md
+    #[arg(long, value_name = "RECORD", exclusive = true)]
+    readme: Option<PathBuf>,
+}
+
+/// Models, and the settings that each runs with.
+#[derive(Args)]
+struct Trained {
+    /// A preset or a file; may be repeated. By default a suite that takes this machine ten minutes
+    #[arg(long = "config", value_name = "NAME")]
+    configs: Vec<String>,
+    /// Steps per cell; the speed is that of the median step, without the first
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
+    steps: Option<u64>,
     /// Where the optimizer runs, each in turn; by default as each configuration says
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     optimizer: Vec<Optimizer>,
@@ -66,6 +78,17 @@ pub(crate) struct BenchVram {
     /// configuration says
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "optimizer")]
     crossing: Vec<Crossing>,
+    /// A further change to every configuration; may be repeated
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    settings: Vec<String>,
+}
+
+/// Budgets of the cells.
+#[derive(Args)]
+struct Memory {
+    /// Bytes, or shares of the peak without a limit
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = BUDGETS)]
+    budgets: Vec<Budget>,
     /// Host memory for spilled tensors of cells with a device budget; with `--simulate`, an unlimited disk lies below
     /// it
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["max_params", "peer"])]
@@ -73,9 +96,14 @@ pub(crate) struct BenchVram {
     /// A folder on the disk that cells with a device budget spill to when `--host-budget` is used up
     #[arg(long, value_name = "DIR", conflicts_with_all = ["max_params", "peer", "simulate"])]
     disk: Option<PathBuf>,
-    /// A further change to every configuration; may be repeated
-    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
-    settings: Vec<String>,
+}
+
+/// The trainer, its device and its time.
+#[derive(Args)]
+struct TrainerOptions {
+    /// auto, cpu, vulkan, cuda or cuda:N
+    #[arg(long, default_value = "auto")]
+    device: String,
     /// A trainer that is already built; the record then cannot name its commit
     #[arg(long, value_name = "PATH")]
     train: Option<PathBuf>,
@@ -85,12 +113,22 @@ pub(crate) struct BenchVram {
     /// Skip cells that have not begun after this many minutes
     #[arg(long, value_name = "N", default_value_t = 10)]
     minutes: u64,
+}
+
+/// The search for the deepest model.
+#[derive(Args)]
+struct Search {
     /// Find the deepest model that trains in `--budget`, without spilling and with it
     #[arg(long, requires = "budget", conflicts_with_all = ["budgets", "steps", "out"])]
     max_params: bool,
     /// Device memory for `--max-params`, in bytes
     #[arg(long, value_name = "BYTES", requires = "max_params")]
     budget: Option<Budget>,
+}
+
+/// The other framework.
+#[derive(Args)]
+struct PeerOptions {
     /// Compare with the same models in another framework, in turn: on the CPU only the speed, unrecorded; on a GPU
     /// everything, under the same caps of device memory
     #[arg(long, value_name = "NAME", conflicts_with = "max_params")]
@@ -98,6 +136,11 @@ pub(crate) struct BenchVram {
     /// The Python that runs the peer
     #[arg(long, value_name = "PATH", default_value = "python3", requires = "peer")]
     python: String,
+}
+
+/// Recorded steps, and the machine that they are replayed on.
+#[derive(Args)]
+struct Simulated {
     /// Measure nothing: replay recorded steps (`OFFLOAD_TRACE`) under the budgets with the real pager; by default those
     /// in `backend-offload/pager/traces`
     #[arg(long, value_name = "TRACE", num_args = 0.., conflicts_with_all = ["configs", "max_params", "steps", "train", "peer"])]
@@ -122,9 +165,6 @@ pub(crate) struct BenchVram {
     /// Write the step that `--simulate` found in a longer recording to this file
     #[arg(long, value_name = "FILE", requires = "simulate")]
     keep: Option<PathBuf>,
-    /// Measure nothing: put this record's table into README.md
-    #[arg(long, value_name = "RECORD", exclusive = true)]
-    readme: Option<PathBuf>,
 }
 
 fn flops_per_second(text: &str) -> Result<f64, String> {
@@ -136,10 +176,10 @@ fn flops_per_second(text: &str) -> Result<f64, String> {
 impl BenchVram {
     pub(crate) fn run(self) -> Result<()> {
         if let Some(record) = &self.readme {
-            return readme_table::rewrite(record);
+            return xtask::readme_table::rewrite(record);
         }
 
-        if let Some(traces) = &self.simulate {
+        if let Some(traces) = &self.simulated.simulate {
             let rate = |rate: Option<Budget>| match rate {
                 Some(Budget::Bytes(bytes)) => Ok(Some(bytes)),
                 Some(_) => bail!(
@@ -147,15 +187,17 @@ impl BenchVram {
                 ),
                 None => Ok(None),
             };
-            let (link, memory) = (rate(self.link)?, rate(self.memory)?);
-            let (host, disk) = (rate(self.host_step)?, rate(self.disk_speed)?);
-            let (keep, out, budgets) = (self.keep.as_deref(), self.out.as_deref(), self.budgets.as_slice());
-            let rates = Rates { link, memory, flops: self.flops, host, disk };
-            return Simulation { traces, budgets, host_budget: self.host_budget, rates, keep, out }.run();
+            let (link, memory) = (rate(self.simulated.link)?, rate(self.simulated.memory)?);
+            let (host, disk) = (rate(self.simulated.host_step)?, rate(self.simulated.disk_speed)?);
+            let (keep, out, budgets) =
+                (self.simulated.keep.as_deref(), self.out.as_deref(), self.memory.budgets.as_slice());
+            let rates = Rates { link, memory, flops: self.simulated.flops, host, disk };
+            return Simulation { traces, budgets, host_budget: self.memory.host_budget, rates, keep, out }
+                .run();
         }
 
         let machine = Machine::probe();
-        let place = Place::choose(&self.device, &machine);
+        let place = Place::choose(&self.process.device, &machine);
         println!("{}; device {}", machine.evidence, place.device);
         if !place.has_gpu && place.device == "cpu" {
             println!(
@@ -163,24 +205,30 @@ impl BenchVram {
             );
         }
 
-        if let Some(peer::Peer::Pytorch) = self.peer {
+        if let Some(peer::Peer::Pytorch) = self.comparison.peer {
             return self.compare_with_pytorch(&machine, &place);
         }
 
-        let models = suite::models(&self.configs, self.steps, self.turns(), &self.settings, &place);
-        if let Some(budget) = self.budget {
+        let models = suite::models(
+            &self.trained.configs,
+            self.trained.steps,
+            self.turns(),
+            &self.trained.settings,
+            &place,
+        );
+        if let Some(budget) = self.search.budget {
             let Budget::Bytes(budget) = budget else { bail!("--max-params needs a --budget in bytes: 8GiB") };
             let model = models.first().context("there is no model")?;
-            let trainer = Trainer::get(self.train.as_deref(), &place.device)?;
+            let trainer = Trainer::get(self.process.train.as_deref(), &place.device)?;
             return max_params::run(&trainer, model, budget, &self.limits());
         }
 
         let limited = self.host_and_disk_settings()?;
-        let planned = sweep::cell_count(&models, &self.budgets);
-        let trainer =
-            Trainer::get(self.train.as_deref(), &place.device)?.with_energy(open_energy_counter(&place));
+        let planned = sweep::cell_count(&models, &self.memory.budgets);
+        let trainer = Trainer::get(self.process.train.as_deref(), &place.device)?
+            .with_energy(open_energy_counter(&place));
         let record = Record::begin(self.out.as_deref(), &machine, &place, &models, &trainer.origin, planned)?;
-        let cells = sweep::run(&trainer, &models, &self.budgets, &limited, &self.limits(), |cells| {
+        let cells = sweep::run(&trainer, &models, &self.memory.budgets, &limited, &self.limits(), |cells| {
             record.write(cells)
         })?;
 
@@ -197,15 +245,15 @@ impl BenchVram {
     }
 
     fn turns(&self) -> Turns<'_> {
-        Turns { optimizers: &self.optimizer, crossings: &self.crossing }
+        Turns { optimizers: &self.trained.optimizer, crossings: &self.trained.crossing }
     }
 
     fn host_and_disk_settings(&self) -> Result<Vec<String>> {
-        let host = self.host_budget.map(|budget| match budget {
+        let host = self.memory.host_budget.map(|budget| match budget {
             Budget::Bytes(bytes) => Ok(format!("memory.host_budget={bytes}B")),
             _ => bail!("a --host-budget has bytes: 16GiB"),
         });
-        let disk = self.disk.as_deref().map(|folder| {
+        let disk = self.memory.disk.as_deref().map(|folder| {
             let folder = folder
                 .canonicalize()
                 .with_context(|| format!("--disk {} leads nowhere", folder.display()))?;
@@ -215,41 +263,49 @@ impl BenchVram {
     }
 
     fn compare_with_pytorch(&self, machine: &Machine, place: &Place) -> Result<()> {
-        let steps = self.steps.unwrap_or(PEER_STEPS);
+        let steps = self.trained.steps.unwrap_or(PEER_STEPS);
         if place.device.starts_with("cuda") {
             return self.compare_with_capped_pytorch(machine, place, steps);
         }
-        let budgets = self.budgets.iter().map(Budget::to_string).collect::<Vec<_>>().join(",");
+        let budgets = self.memory.budgets.iter().map(Budget::to_string).collect::<Vec<_>>().join(",");
         if self.out.is_some() || budgets != BUDGETS {
             bail!(
                 "--peer has --budgets and --out on a GPU alone: on the CPU it compares speeds and records nothing"
             );
         }
-        let models = suite::models(&self.configs, Some(steps), self.turns(), &self.settings, place);
+        let models =
+            suite::models(&self.trained.configs, Some(steps), self.turns(), &self.trained.settings, place);
         peer::check(&models, place)?;
-        let twin = peer::Twin::pytorch(&self.python, &place.device, steps)?;
-        let trainer = Trainer::get(self.train.as_deref(), &place.device)?;
+        let twin = peer::Twin::pytorch(&self.comparison.python, &place.device, steps)?;
+        let trainer = Trainer::get(self.process.train.as_deref(), &place.device)?;
         println!("{}", peer::run(&twin, &trainer, &models, &self.limits())?);
         Ok(())
     }
 
     fn compare_with_capped_pytorch(&self, machine: &Machine, place: &Place, steps: u64) -> Result<()> {
-        let configs = if self.configs.is_empty() { capped::default_models() } else { self.configs.clone() };
-        let settings = [capped::settings(&configs)?, self.settings.clone()].concat();
+        let configs = if self.trained.configs.is_empty() {
+            capped::default_models()
+        } else {
+            self.trained.configs.clone()
+        };
+        let settings = [capped::settings(&configs)?, self.trained.settings.clone()].concat();
         let models = suite::models(&configs, Some(steps), self.turns(), &settings, place);
-        let twin = peer::Twin::pytorch(&self.python, &place.device, steps)?;
-        let trainer = Trainer::get(self.train.as_deref(), &place.device)?;
+        let twin = peer::Twin::pytorch(&self.comparison.python, &place.device, steps)?;
+        let trainer = Trainer::get(self.process.train.as_deref(), &place.device)?;
         let record =
             capped::Comparison::begin(self.out.as_deref(), machine, place, &twin.name, &trainer.origin)?;
         let (script, device, limits) = (&twin.program, place.device.as_str(), &self.limits());
         let capped = capped::Capped { script, steps: twin.steps, device, trainer: &trainer, limits };
-        capped.run(&models, &self.budgets, |rows| record.write(rows))?;
+        capped.run(&models, &self.memory.budgets, |rows| record.write(rows))?;
         println!("recorded in {}", record.folder.display());
         Ok(())
     }
 
     fn limits(&self) -> Limits {
-        Limits::begin(Duration::from_secs(self.seconds_per_cell), Duration::from_secs(60 * self.minutes))
+        Limits::begin(
+            Duration::from_secs(self.process.seconds_per_cell),
+            Duration::from_secs(60 * self.process.minutes),
+        )
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{invocation::Invocation, workspace};
+use xtask::{invocation::Invocation, workspace};
 
 pub(crate) fn runs() -> PathBuf {
     workspace::root().join("benchmarks/runs")

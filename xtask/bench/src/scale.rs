@@ -53,6 +53,13 @@ pub(crate) struct BenchScale {
     /// Measure and record nothing: simulate from this record, with the options below
     #[arg(long, value_name = "RECORD", conflicts_with_all = ["sizes", "ranks", "turns", "out", "train"])]
     from: Option<PathBuf>,
+    #[command(flatten)]
+    simulated: Simulated,
+}
+
+/// The simulated step and network.
+#[derive(Args)]
+struct Simulated {
     /// Simulated: seconds that one rank computes per step. By default about GPT-2 124M, half a million tokens, 40
     /// TFLOP/s
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
@@ -79,7 +86,7 @@ const FILES: [&str; 3] = [SAMPLES, "plot.svg", "README.md"];
 
 impl BenchScale {
     pub(crate) fn run(self) -> Result<()> {
-        let (step, network) = self.simulated()?;
+        let (step, network) = self.simulated.step_and_network()?;
         if let Some(record) = &self.from {
             let findings = Findings::from_samples(&read(record)?, step, network);
             println!("{}", findings.simulation());
@@ -128,8 +135,10 @@ impl BenchScale {
         println!("\n{}\nrecorded in {}", findings.measurements(), folder.display());
         Ok(())
     }
+}
 
-    fn simulated(&self) -> Result<(Step, Network)> {
+impl Simulated {
+    fn step_and_network(&self) -> Result<(Step, Network)> {
         ensure!(self.compute > 0.0, "a step computes for some time: --compute 10");
         ensure!(self.latency >= 0.0, "no message arrives before it is sent: --latency 100");
         let step = Step { compute: self.compute, gradient: self.gradient.0, every: self.every };

@@ -6,8 +6,6 @@ use anyhow::{Context, Result, ensure};
 
 use crate::workspace;
 
-use super::{cell, table};
-
 const OPENS: &str = "<!-- bench-vram: ";
 const CLOSES: &str = "<!-- /bench-vram -->";
 const TO_WRITE: &str = "give it these two lines: `<!-- bench-vram: RECORD -->` and `<!-- /bench-vram -->`";
@@ -37,13 +35,16 @@ impl<'a> Page<'a> {
     }
 }
 
-fn render(record: &str, csv: &str) -> Result<String> {
-    let cells = cell::from_csv(csv).with_context(|| format!("{record}/cells.csv"))?;
-    let table = table::markdown(&cells);
+/// The README's text between its markers, from the record's own page: its first table.
+fn render(record: &str, page: &str) -> Result<String> {
+    let rows = page.lines().skip_while(|line| !line.starts_with("| Model |"));
+    let table: String = rows.take_while(|line| line.starts_with('|')).flat_map(|row| [row, "\n"]).collect();
+    ensure!(!table.is_empty(), "{record}/README.md has no table of budgets");
     Ok(format!("\n{table}\n[Command, machine, caveats and raw data]({record}/README.md).\n\n"))
 }
 
-pub(super) fn rewrite(record: &Path) -> Result<()> {
+/// Puts the table of the record in this folder into README.md.
+pub fn rewrite(record: &Path) -> Result<()> {
     let root = workspace::root().canonicalize()?;
     let folder =
         record.canonicalize().with_context(|| format!("there is no record at {}", record.display()))?;
@@ -51,27 +52,27 @@ pub(super) fn rewrite(record: &Path) -> Result<()> {
         format!("{} lies outside the repository, where readers cannot see it", record.display())
     })?;
     let name = name.to_string_lossy().replace('\\', "/");
-    let csv = fs::read_to_string(folder.join("cells.csv"))
-        .with_context(|| format!("{} holds no cells.csv", record.display()))?;
+    let measured = fs::read_to_string(folder.join("README.md"))
+        .with_context(|| format!("{} holds no README.md", record.display()))?;
     let path = root.join("README.md");
     let text = fs::read_to_string(&path).context("README.md is unreadable")?;
     let page = Page::split(&text).context("README.md")?;
     let page = page.with_context(|| format!("README.md has no place for the table; {TO_WRITE}"))?;
-    fs::write(&path, page.with_table(&name, &render(&name, &csv)?))
+    fs::write(&path, page.with_table(&name, &render(&name, &measured)?))
         .context("README.md could not be written")?;
     println!("README.md shows {name}");
     Ok(())
 }
 
 /// The line and the reason if a table differs from its record. `read` finds a file relative to the root.
-pub(crate) fn fault<'a>(text: &str, read: impl Fn(&str) -> Option<&'a str>) -> Option<(usize, String)> {
+pub fn fault<'a>(text: &str, read: impl Fn(&str) -> Option<&'a str>) -> Option<(usize, String)> {
     let line = text.lines().position(|line| line.contains(OPENS))? + 1;
     let check = || {
         let page = Page::split(text)?.context("the table is cut off")?;
-        let csv = read(&format!("{}/cells.csv", page.record));
-        let csv = csv.with_context(|| format!("`{}` holds no cells.csv", page.record))?;
+        let measured = read(&format!("{}/README.md", page.record));
+        let measured = measured.with_context(|| format!("`{}` holds no README.md", page.record))?;
         let again = format!("run `cargo xtask bench-vram --readme {}`", page.record);
-        ensure!(page.table == render(page.record, csv)?, "the table differs from its record; {again}");
+        ensure!(page.table == render(page.record, measured)?, "the table differs from its record; {again}");
         Ok(())
     };
     check().err().map(|error: anyhow::Error| (line, format!("{error:#}")))
@@ -79,32 +80,38 @@ pub(crate) fn fault<'a>(text: &str, read: impl Fn(&str) -> Option<&'a str>) -> O
 
 #[cfg(test)]
 mod tests {
-    use super::{super::cell::tests::three, *};
+    use super::*;
 
     const EMPTY: &str = "# Title\n\n<!-- bench-vram: none -->\n<!-- /bench-vram -->\n\nMore.\n";
 
-    fn csv() -> String {
-        cell::to_csv(&three())
-    }
+    const RECORD: &str = "\
+# Device budgets
+
+| Model | Device budget | Of unlimited |
+|---|---|---|
+| toy (1.2M) | 50% = 19.1 MiB | 0.72 |
+
+| Model | Device budget | Out per step |
+|---|---|---|
+";
 
     fn filled() -> String {
-        let table = render("runs/a", &csv()).unwrap();
+        let table = render("runs/a", RECORD).unwrap();
         Page::split(EMPTY).unwrap().unwrap().with_table("runs/a", &table)
     }
 
     fn fault_of(text: &str) -> Option<(usize, String)> {
-        let csv = csv();
-        fault(text, |path| (path == "runs/a/cells.csv").then_some(csv.as_str()))
+        fault(text, |path| (path == "runs/a/README.md").then_some(RECORD))
     }
 
     #[test]
     fn only_text_between_the_markers_is_rewritten() {
         let filled = filled();
         assert!(filled.starts_with("# Title\n\n<!-- bench-vram: runs/a -->\n\n| Model |"), "{filled}");
-        assert!(filled.contains("| toy (1.2M) | 50% = 19.1 MiB | yes |"), "{filled}");
+        assert!(filled.contains("| toy (1.2M) | 50% = 19.1 MiB | 0.72 |\n\n[Command"), "{filled}");
         assert!(filled.ends_with("](runs/a/README.md).\n\n<!-- /bench-vram -->\n\nMore.\n"), "{filled}");
         let page = Page::split(&filled).unwrap().unwrap();
-        assert_eq!(page.with_table("runs/a", &render("runs/a", &csv()).unwrap()), filled);
+        assert_eq!(page.with_table("runs/a", &render("runs/a", RECORD).unwrap()), filled);
     }
 
     #[test]
@@ -123,7 +130,7 @@ mod tests {
     #[test]
     fn a_table_without_its_record_or_its_end_is_found() {
         let fault = |text: &str| fault_of(text).unwrap().1;
-        assert!(fault(&filled().replace("runs/a -->", "runs/b -->")).contains("`runs/b` holds no cells.csv"));
+        assert!(fault(&filled().replace("runs/a -->", "runs/b -->")).contains("`runs/b` holds no README.md"));
         assert!(fault(&filled().replace(CLOSES, "")).contains("does not follow the table"));
         assert!(fault(&(filled() + &filled())).contains("two tables"));
     }

@@ -4,10 +4,9 @@ use std::{path::Path, time::Duration};
 
 use anyhow::{Result, ensure};
 
-use crate::{
-    bench_vram::{Model, Timed, Trainer, unlimited_arguments},
-    invocation::Invocation,
-};
+use xtask::invocation::Invocation;
+
+use crate::vram::{Model, Timed, Trainer, unlimited_arguments};
 
 use super::{
     cell::STEPS,

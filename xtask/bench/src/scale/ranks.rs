@@ -12,12 +12,12 @@ use std::{
 use anyhow::{Context, Result, bail};
 use exchange::launch::{self, Job};
 
-use crate::{
+use xtask::{
     invocation::Invocation,
-    process,
-    records::bytes::Bytes,
     workspace::{self, Workspace},
 };
+
+use crate::{process, records::bytes::Bytes};
 
 use super::sample::{self, Link, Sample};
 

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Error, Result, bail, ensure};
 use serde::Deserialize;
 
-use crate::{invocation::Invocation, workspace};
+use xtask::{invocation::Invocation, workspace};
 
 use super::{
     limits::Limits,

@@ -11,11 +11,12 @@ use anyhow::{Context, Result, bail};
 use pager::Recording;
 use serde_json::Value;
 
-use crate::{
+use xtask::{
     invocation::Invocation,
-    process::{self, Ended},
     workspace::{self, Workspace},
 };
+
+use crate::process::{self, Ended};
 
 use super::{
     budget::Limit,

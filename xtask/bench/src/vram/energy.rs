@@ -123,7 +123,7 @@ pub(super) mod tests {
     use std::{fs, path::PathBuf};
 
     use super::*;
-    use crate::invocation::Invocation;
+    use xtask::invocation::Invocation;
 
     /// A stand-in for NVML with `GPUS` GPUs. Each reading adds a joule and creates the file `READ`.
     const LIBRARY: &str = r#"

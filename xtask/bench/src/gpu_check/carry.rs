@@ -9,12 +9,9 @@ use std::{
 use anyhow::{Context, Result};
 
 use super::stand_in;
-use crate::{
-    bench_vram::{CARRIED_PEER, PEER},
-    invocation::Invocation,
-    workspace,
-    workspace::Workspace,
-};
+use xtask::{invocation::Invocation, workspace, workspace::Workspace};
+
+use crate::vram::{CARRIED_PEER, PEER};
 
 const BINARY: &str = "gpu_check";
 const TRAINER: &str = "train";

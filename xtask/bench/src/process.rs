@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::invocation::Invocation;
+use xtask::invocation::Invocation;
 
 pub(crate) struct Ended {
     /// `None` if the process was stopped at the limit.

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, thread};
 
-use crate::invocation::Invocation;
+use xtask::invocation::Invocation;
 
 use super::bytes::Bytes;
 

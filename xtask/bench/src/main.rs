@@ -1,0 +1,32 @@
+//! The measuring commands of `cargo xtask`, in a program of their own: `cargo xtask test` and the gate's other steps
+//! compile none of it.
+
+mod gpu_check;
+mod process;
+mod records;
+mod scale;
+mod vram;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Measurements of this repository")]
+enum Command {
+    /// Check on a CUDA machine that spilling changes no number, and record its cost; takes at most eight minutes there
+    GpuCheck(gpu_check::GpuCheck),
+    /// Measure the cost of device budgets, and record it
+    BenchVram(Box<vram::BenchVram>),
+    /// Measure exchanges between ranks on this machine, simulate more ranks, and record both
+    BenchScale(scale::BenchScale),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Command::parse() {
+        Command::GpuCheck(gpu_check) => gpu_check.run(),
+        Command::BenchVram(bench_vram) => bench_vram.run(),
+        Command::BenchScale(bench_scale) => bench_scale.run(),
+    };
+    xtask::exit_code(outcome)
+}
