@@ -14,7 +14,7 @@
 //! disk, too: it reads and writes them in the time that blocks leave, and new contents are there once their states have
 //! passed (`states_on_the_disk_pass_in_the_time_that_blocks_leave_and_are_waited_for_with_their_contents`).
 
-use crate::block::{BlockId, Token};
+use pager::{BlockId, Token};
 use std::collections::{HashMap, VecDeque};
 
 /// The speeds that a replay goes by, in bytes per second where nothing else is said. An operation takes the longer of the

@@ -4,14 +4,11 @@
 //! once, and a replay counts the bytes that the decisions cost, whatever the link. [`on`](Replay::on) a machine moves
 //! take time and run in parallel with operations. A recording made without a budget is replayed under any.
 
-use crate::block::{Block, BlockId, Place};
-use crate::limit::Limit;
-use crate::pager::Pager;
-use crate::policy::Policy;
-use crate::recording::{Event, Recording};
-use crate::steps::Step;
 use crate::timeline::{Elapsed, Machine, StepTimeline, Timeline};
-use crate::{Fault, Link, Outcome, Oversized, Rooms, Shortage, Stop, Tier};
+use pager::{
+    Block, BlockId, Event, Fault, Limit, Link, Outcome, Oversized, Pager, Place, Policy, Recording, Rooms,
+    Shortage, Step, Stop, Tier,
+};
 
 /// Bytes moved in one step of a program.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
