@@ -7,11 +7,13 @@
 mod bound;
 mod pace;
 mod replay;
+mod step_bytes;
 #[cfg(test)]
 mod tests;
 mod timeline;
 
 pub use bound::{bound, disk_bound};
 pub use pace::Pace;
-pub use replay::{Moved, Replay};
+pub use replay::Replay;
+pub use step_bytes::Moved;
 pub use timeline::{Elapsed, Machine, StepTimeline};
