@@ -117,8 +117,9 @@ fn structured(
         "layer_types" | "no_rope_layers" if value.is_null() || *value == json!([]) => Some(()),
         "layer_types" => {
             blocks_with(value, "full_attention", "sliding_attention").and_then(|found| match found {
+                Blocks::All if !has_windows => Some(()),
                 Blocks::All => {
-                    kept.insert("window".to_owned(), Value::Null);
+                    kept.insert("full_attention_every".to_owned(), json!(1));
                     Some(())
                 }
                 Blocks::LastOf(_) | Blocks::None if !has_windows => None,
@@ -133,6 +134,10 @@ fn structured(
             })
         }
         "sliding_window_pattern" if has_windows => {
+            // Later files list the blocks as well.
+            if value.is_null() || !published["layer_types"].is_null() {
+                return Some(Some(()));
+            }
             kept.insert("full_attention_every".to_owned(), value.clone());
             Some(())
         }

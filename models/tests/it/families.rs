@@ -239,6 +239,19 @@ fn parameters_of_every_family_are_counted() {
 }
 
 #[test]
+fn a_window_that_hides_nothing_is_none() {
+    let window = |key: &str, value: Value| {
+        let mut golden = Golden::read("mistral-window");
+        golden.config[key] = value;
+        weights::pretrained_config(golden.published().path()).expect("described").window
+    };
+    assert_eq!(window("sliding_window", json!(5)), Some(5));
+    assert_eq!(window("sliding_window", json!(40)), None);
+    assert_eq!(window("sliding_window", Value::Null), None);
+    assert_eq!(window("layer_types", json!(["full_attention", "full_attention"])), None);
+}
+
+#[test]
 fn keys_that_change_no_network_are_ignored_by_name_and_others_are_refused() {
     let read = |key: &str, value: Value, family: &str| {
         let mut golden = Golden::read(family);
