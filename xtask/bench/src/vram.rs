@@ -57,7 +57,7 @@ pub(crate) struct BenchVram {
     comparison: PeerOptions,
     #[command(flatten)]
     simulated: Simulated,
-    /// Measure nothing: put this record's table into README.md
+    /// Measure nothing: put this record's table into docs/guide/what-fits.md
     #[arg(long, value_name = "RECORD", exclusive = true)]
     readme: Option<PathBuf>,
 }
