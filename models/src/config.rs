@@ -34,7 +34,7 @@ pub enum Positions {
 pub enum NormPlacement {
     /// `x + f(norm(x))`.
     Before,
-    /// `x + norm(f(x))`: OLMo 2.
+    /// `x + norm(f(x))`: `OLMo` 2.
     After,
     /// `x + norm(f(norm(x)))`: Gemma 2 and 3.
     Both,

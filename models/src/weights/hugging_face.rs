@@ -57,7 +57,9 @@ fn from_value(published: &Value) -> Result<Published, ConfigError> {
                 return Err(unsupported(key, value));
             }
         } else if let Some(understood) = structured(family, key, value, published, &mut kept) {
-            understood.ok_or_else(|| unsupported(key, value))?;
+            if !understood {
+                return Err(unsupported(key, value));
+            }
         } else if !REFUSED.contains(&key.as_str()) {
             ignored.push(key.clone());
         } else if !value.is_null() && *value != json!(false) {
@@ -101,18 +103,18 @@ fn setting(family: &Family, ours: &str, value: &Value) -> Option<Value> {
     })
 }
 
-/// Reads a key whose value is a table or a list. `None` if the key is none of them, `Some(None)` if its value is not
-/// supported.
+/// Reads a key whose value is a table or a list. `None` if the key is none of them, `Some(false)` if its value is
+/// not supported.
 fn structured(
     family: &Family,
     key: &str,
     value: &Value,
     published: &Value,
     kept: &mut Map<String, Value>,
-) -> Option<Option<()>> {
+) -> Option<bool> {
     let rotates = family.model_type != "gpt2";
     let has_windows = family.settings().any(|(_, ours)| ours == "window");
-    Some(match key {
+    let understood = match key {
         "rope_scaling" | "rope_parameters" if rotates => rope(value, published, kept),
         "layer_types" | "no_rope_layers" if value.is_null() || *value == json!([]) => Some(()),
         "layer_types" => {
@@ -136,7 +138,7 @@ fn structured(
         "sliding_window_pattern" if has_windows => {
             // Later files list the blocks as well.
             if value.is_null() || !published["layer_types"].is_null() {
-                return Some(Some(()));
+                return Some(true);
             }
             kept.insert("full_attention_every".to_owned(), value.clone());
             Some(())
@@ -145,17 +147,17 @@ fn structured(
             kept.insert("unrotated_every".to_owned(), value.clone());
             Some(())
         }
-        "no_rope_layers" if family.model_type == "smollm3" => blocks_with(value, 0, 1).and_then(|found| {
+        "no_rope_layers" if family.model_type == "smollm3" => blocks_with(value, 0, 1).map(|found| {
             let every = match found {
                 Blocks::All => json!(1),
                 Blocks::LastOf(every) => json!(every),
                 Blocks::None => Value::Null,
             };
             kept.insert("unrotated_every".to_owned(), every);
-            Some(())
         }),
         _ => return None,
-    })
+    };
+    Some(understood.is_some())
 }
 
 /// The blocks of which a list says one of two things.
