@@ -13,6 +13,7 @@ use crate::error::ConfigError;
 use crate::footprint::Footprint;
 use crate::precision::Compute;
 use crate::presets;
+use crate::rotary::{RopeScaling, Rotation};
 
 /// Keys that a description without a preset must set.
 pub const REQUIRED_KEYS: [&str; 5] = ["n_layer", "n_head", "n_embd", "n_positions", "vocab_size"];
@@ -25,6 +26,18 @@ pub enum Positions {
     Learned,
     /// Queries and keys rotated by an angle that grows with the position (`RoPE`, Llama's half-split layout).
     Rope,
+}
+
+/// Position of a sub-layer's norms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NormPlacement {
+    /// `x + f(norm(x))`.
+    Before,
+    /// `x + norm(f(x))`: OLMo 2.
+    After,
+    /// `x + norm(f(norm(x)))`: Gemma 2 and 3.
+    Both,
 }
 
 /// The normalisation before each sub-layer and the head.
@@ -49,6 +62,9 @@ pub enum Activation {
     /// `silu(gate) * up`: three matrices instead of two.
     #[serde(rename = "silu", alias = "swiglu")]
     SwiGlu,
+    /// `gelu(gate) * up`, GELU by the tanh formula: three matrices instead of two.
+    #[serde(rename = "geglu")]
+    GeGlu,
     /// `max(x, 0)²`.
     #[serde(rename = "relu2")]
     ReluSquared,
@@ -77,6 +93,8 @@ pub struct GptConfig {
     pub n_head: usize,
     /// Key and value heads; `None` means as many as query heads.
     pub n_kv_head: Option<usize>,
+    /// Features per head; `None` means `n_embd / n_head`.
+    pub head_dim: Option<usize>,
     /// Width of the residual stream.
     pub n_embd: usize,
     /// Width of the MLP; `None` means `4 * n_embd`.
@@ -89,8 +107,24 @@ pub struct GptConfig {
     pub positions: Positions,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
+    /// Stretching of rotary positions.
+    pub rope_scaling: Option<RopeScaling>,
+    /// Base of the rotary frequencies in blocks with a window; `None` means `rope_theta` with its scaling.
+    pub rope_local_theta: Option<f64>,
+    /// Share of a head's features that rotate: the first ones.
+    pub rope_share: f64,
+    /// The last of every `n` blocks does not rotate.
+    pub unrotated_every: Option<usize>,
+    /// Positions that a query sees, its own included; `None` means all earlier ones.
+    pub window: Option<usize>,
+    /// The last of every `n` blocks has no window.
+    pub full_attention_every: Option<usize>,
     /// Kind of normalisation.
     pub norm: NormKind,
+    /// Position of the norms of attention and MLP.
+    pub norm_placement: NormPlacement,
+    /// Whether attention and MLP read the same residual stream.
+    pub parallel_residual: bool,
     /// Whether norms have a trained scale.
     pub norm_weights: bool,
     /// Whether norms have a trained offset.
@@ -99,12 +133,20 @@ pub struct GptConfig {
     pub layer_norm_epsilon: f64,
     /// Whether each head's queries and keys are normalised.
     pub qk_norm: bool,
+    /// Whether that norm spans all heads.
+    pub qk_norm_across_heads: bool,
+    /// Factor on the embedding.
+    pub embedding_scale: Option<f64>,
+    /// Factor on attention scores; `None` means `1 / sqrt(head width)`.
+    pub attention_scale: Option<f64>,
     /// Whether the embedding is normalised before the first block.
     pub embedding_norm: bool,
     /// Non-linearity of the MLP.
     pub activation_function: Activation,
-    /// Whether the four attention projections have offsets.
+    /// Whether the attention projections have offsets.
     pub attention_bias: bool,
+    /// Whether attention's output projection has an offset; `None` means as `attention_bias`.
+    pub attention_output_bias: Option<bool>,
     /// Whether the MLP projections have offsets.
     pub mlp_bias: bool,
     /// Whether the head is the embedding.
@@ -212,7 +254,37 @@ impl GptConfig {
 
     /// Features per head.
     pub fn head_dim(&self) -> usize {
-        self.n_embd / self.n_head
+        self.head_dim.unwrap_or(self.n_embd / self.n_head)
+    }
+
+    /// Features of a head that rotate.
+    pub fn rotated_dim(&self) -> usize {
+        (self.head_dim() as f64 * self.rope_share) as usize
+    }
+
+    /// Whether attention's output projection has an offset, resolved.
+    pub fn has_output_bias(&self) -> bool {
+        self.attention_output_bias.unwrap_or(self.attention_bias)
+    }
+
+    /// Whether the MLP multiplies by a gate.
+    pub fn has_gate(&self) -> bool {
+        matches!(self.activation_function, Activation::SwiGlu | Activation::GeGlu)
+    }
+
+    /// The window of block `layer`.
+    pub(crate) fn window_of(&self, layer: usize) -> Option<usize> {
+        self.window.filter(|_| !is_last_of(layer, self.full_attention_every))
+    }
+
+    pub(crate) fn rotation_of(&self, layer: usize) -> Rotation {
+        if self.positions != Positions::Rope || is_last_of(layer, self.unrotated_every) {
+            Rotation::None
+        } else if self.rope_local_theta.is_some() && self.window_of(layer).is_some() {
+            Rotation::Local
+        } else {
+            Rotation::Global
+        }
     }
 
     /// Width of the MLP, resolved.
@@ -222,9 +294,10 @@ impl GptConfig {
 
     /// Shapes of a block's matrices.
     pub fn block_matrices(&self) -> Vec<[usize; 2]> {
-        let (width, kv, inner) = (self.n_embd, self.kv_heads() * self.head_dim(), self.inner());
-        let mlp = if self.activation_function == Activation::SwiGlu { 3 } else { 2 };
-        let attention = [[width, width], [width, kv], [width, kv], [width, width]];
+        let (width, inner) = (self.n_embd, self.inner());
+        let [heads, kv] = [self.n_head, self.kv_heads()].map(|heads| heads * self.head_dim());
+        let mlp = if self.has_gate() { 3 } else { 2 };
+        let attention = [[width, heads], [width, kv], [width, kv], [heads, width]];
         attention.into_iter().chain(std::iter::repeat_n([width, inner], mlp)).collect()
     }
 
@@ -250,6 +323,10 @@ impl GptConfig {
             ("n_layer", self.n_layer),
             ("n_head", self.n_head),
             ("n_kv_head", self.n_kv_head.unwrap_or(1)),
+            ("head_dim", self.head_dim.unwrap_or(1)),
+            ("window", self.window.unwrap_or(1)),
+            ("full_attention_every", self.full_attention_every.unwrap_or(1)),
+            ("unrotated_every", self.unrotated_every.unwrap_or(1)),
             ("n_embd", self.n_embd),
             ("n_inner", self.n_inner.unwrap_or(1)),
             ("n_positions", self.n_positions),
@@ -259,10 +336,18 @@ impl GptConfig {
         let mut wrong: Vec<_> = zeros.map(|(key, _)| ConfigError::Zero { key }).collect();
 
         if wrong.is_empty() {
-            wrong.extend(divides("n_embd", self.n_embd, "n_head", self.n_head));
+            if self.head_dim.is_none() {
+                wrong.extend(divides("n_embd", self.n_embd, "n_head", self.n_head));
+            }
             wrong.extend(divides("n_head", self.n_head, "n_kv_head", self.kv_heads()));
-            let head_dim = self.head_dim();
-            if wrong.is_empty() && self.positions == Positions::Rope && !head_dim.is_multiple_of(2) {
+            let shared = (0.0..=1.0).contains(&self.rope_share);
+            if !shared {
+                let (key, value) = ("rope_share", self.rope_share);
+                wrong.push(ConfigError::OutOfRange { key, value, expected: "in [0, 1]" });
+            }
+            let head_dim = self.rotated_dim();
+            let rotates = self.positions == Positions::Rope;
+            if wrong.is_empty() && rotates && (head_dim == 0 || !head_dim.is_multiple_of(2)) {
                 wrong.push(ConfigError::OddHeadWidth { head_dim });
             }
         }
@@ -276,6 +361,10 @@ impl GptConfig {
             ("initializer_range", Some(self.initializer_range)),
             ("logit_softcap", self.logit_softcap),
             ("attention_softcap", self.attention_softcap),
+            ("rope_local_theta", self.rope_local_theta),
+            ("embedding_scale", self.embedding_scale),
+            ("attention_scale", self.attention_scale),
+            ("rope_scaling", self.rope_scaling.map(RopeScaling::weakest)),
         ] {
             let bad = value.filter(|value| !positive(*value));
             wrong.extend(bad.map(|value| ConfigError::OutOfRange { key, value, expected: above_zero }));
@@ -299,6 +388,10 @@ impl GptConfig {
         }
         wrong
     }
+}
+
+fn is_last_of(layer: usize, every: Option<usize>) -> bool {
+    every.is_some_and(|every| (layer + 1).is_multiple_of(every))
 }
 
 fn divides(key: &'static str, value: usize, by: &'static str, divisor: usize) -> Option<ConfigError> {

@@ -14,8 +14,8 @@ use crate::attention;
 use crate::gpt::Gpt;
 use crate::input::Input;
 use crate::kernels::Plain;
-use crate::layers::PositionIds;
 use crate::lookup::{Stretch, upload};
+use crate::rotary::PositionIds;
 
 /// More tokens than the cache, or the model, has positions for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]

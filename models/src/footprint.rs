@@ -6,7 +6,7 @@
 //! Activation bytes are the tape's, per token, after a forward pass under [`Lean`](crate::Lean). They count the tensors
 //! that each operation saves, and a test finds at most 9 % of live bytes missing.
 
-use crate::config::{Activation, GptConfig, Positions};
+use crate::config::{Activation, GptConfig, NormPlacement, Positions};
 use crate::error::ConfigError;
 use crate::kernels::Chunks;
 use crate::precision::Compute;
@@ -28,6 +28,8 @@ pub struct Footprint {
     pub rotary: u64,
     layers: u64,
     heads: u64,
+    /// Features of all heads.
+    attention_width: u64,
     width: u64,
     vocabulary: u64,
     block_activations: u64,
@@ -62,19 +64,22 @@ impl Footprint {
             Some(inner) => inner as u64,
             None => width.checked_mul(4)?,
         };
-        let up_matrices = if config.activation_function == Activation::SwiGlu { 2 } else { 1 };
-        let square = width.checked_mul(width)?;
+        let up_matrices = if config.has_gate() { 2 } else { 1 };
+        let heads = (config.n_head as u64).checked_mul(config.head_dim() as u64)?;
+        let square = width.checked_mul(heads)?;
         let attention = square.checked_add(width.checked_mul(kv)?)?.checked_mul(2)?;
         let mlp = width.checked_mul(inner)?.checked_mul(up_matrices + 1)?;
         let matrices = attention.checked_add(mlp)?;
 
         let offsets = |on: bool, count: u64| if on { count } else { 0 };
         let vectors_per_norm = u64::from(config.norm_weights) + u64::from(config.norm_bias);
-        let head_norms = offsets(config.qk_norm, 2 * config.head_dim() as u64 * vectors_per_norm);
+        let normed = if config.qk_norm_across_heads { heads + kv } else { 2 * config.head_dim() as u64 };
+        let head_norms = offsets(config.qk_norm, normed * vectors_per_norm);
         let per_block = matrices
-            .checked_add(offsets(config.attention_bias, 2 * (width + kv)))?
+            .checked_add(offsets(config.attention_bias, heads + 2 * kv))?
+            .checked_add(offsets(config.has_output_bias(), width))?
             .checked_add(offsets(config.mlp_bias, up_matrices.checked_mul(inner)?.checked_add(width)?))?
-            .checked_add(2 * vectors_per_norm * width + head_norms)?;
+            .checked_add(norms_per_block(config) * vectors_per_norm * width + head_norms)?;
 
         let blocks = per_block.checked_mul(config.n_layer as u64)?;
         let vocabulary = (config.vocab_size as u64).checked_mul(width)?;
@@ -90,7 +95,9 @@ impl Footprint {
             .checked_add(offsets(!config.tie_word_embeddings, vocabulary))?
             .checked_add(followers)?
             .checked_add(outer_norms)?;
-        let rotary = (config.n_positions as u64).checked_mul(config.head_dim() as u64)?.checked_mul(2)?;
+        let tables = 2 * (1 + u64::from(config.rope_local_theta.is_some()));
+        let rotary =
+            (config.n_positions as u64).checked_mul(config.rotated_dim() as u64)?.checked_mul(tables)?;
         // Weights, gradients and two moments must be addressable together; rotary tables are the other large tensors.
         isize::try_from(parameters.checked_add(positions)?.checked_mul(4 * WIDE)?).ok()?;
 
@@ -103,6 +110,7 @@ impl Footprint {
             largest_tensor: vocabulary.max(followers).max(width.checked_mul(inner)?).max(square).max(learned),
             layers: config.n_layer as u64,
             heads: config.n_head as u64,
+            attention_width: heads,
             width,
             vocabulary: config.vocab_size as u64,
             compute: config.compute,
@@ -135,7 +143,7 @@ impl Footprint {
     /// parameter, and twelve per layer, feature and position. Attention counts the full square, as is customary, though
     /// the causal half is skipped. Recomputation adds one forward pass of the blocks.
     pub fn flops_per_token(&self, time: usize, recompute: bool) -> f64 {
-        let attention = 2.0 * (2 * self.layers * self.width) as f64 * time as f64;
+        let attention = 2.0 * (2 * self.layers * self.attention_width) as f64 * time as f64;
         let forward = 2.0 * self.multiplied as f64 + attention;
         let again = 2.0 * (self.per_block * self.layers) as f64 + attention;
         3.0 * forward + if recompute { again } else { 0.0 }
@@ -198,21 +206,24 @@ fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {
     // A norm's node keeps its result. Without a trained scale or a cast behind it, the next operation keeps the same
     // tensor: a product, or attention if no rotation lies between.
     let own_result = config.norm_weights || config.norm_bias || config.compute != Compute::F32;
-    let norms = 2 * norm_activations(if own_result { width } else { 0 }, 1);
+    let norms = norms_per_block(config) * norm_activations(if own_result { width } else { 0 }, 1);
+    let heads = (config.n_head * config.head_dim()) as u64;
     let head_norms = if config.qk_norm {
         let own_result = own_result || config.positions == Positions::Rope;
-        let rows = (config.n_head + config.kv_heads()) as u64;
-        norm_activations(if own_result { width + kv } else { 0 }, rows)
+        let rows = if config.qk_norm_across_heads { 2 } else { (config.n_head + config.kv_heads()) as u64 };
+        norm_activations(if own_result { heads + kv } else { 0 }, rows)
     } else {
         0
     };
     // Projections share one narrow input. Attention keeps q, k, v, its output and the log-sum-exp. The output
     // projection keeps its narrow input.
     let attention =
-        2 * width * narrow + (width + 2 * kv) * narrow + width * WIDE + config.n_head as u64 * WIDE;
+        (width + heads) * narrow + (heads + 2 * kv) * narrow + heads * WIDE + config.n_head as u64 * WIDE;
     let activation = match config.activation_function {
         Activation::GeluTanh | Activation::GeluErf | Activation::ReluSquared => WIDE,
         Activation::SwiGlu => 2 * WIDE,
+        // The gate, its GELU and the other factor.
+        Activation::GeGlu => 3 * WIDE,
     };
     let mlp = (activation + narrow).checked_mul(inner)?.checked_add(width * narrow)?;
     let dropped = if config.resid_pdrop > 0.0 { 2 * width * MASK } else { 0 };
@@ -227,6 +238,10 @@ fn outer_activations(config: &GptConfig) -> u64 {
     let dropped = if config.embd_pdrop > 0.0 { width * MASK } else { 0 };
     let ids = TOKEN * (1 + u64::from(config.longest_match));
     norms + width * WIDE + dropped + ids
+}
+
+fn norms_per_block(config: &GptConfig) -> u64 {
+    if config.norm_placement == NormPlacement::Both { 4 } else { 2 }
 }
 
 fn norm_activations(features: u64, rows: u64) -> u64 {

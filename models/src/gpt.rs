@@ -11,17 +11,19 @@ use burn::module::{Module, Param, ParamId};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Int, Tensor, module::embedding};
 
-use crate::attention::{AttentionOptions, soft_cap};
+use crate::attention::soft_cap;
+use crate::block::Block;
 use crate::config::{GptConfig, Positions};
 use crate::dropout::{DropoutKey, Place, dropout};
 use crate::error::ConfigError;
 use crate::init::{Filler, Role};
 use crate::input::Input;
 use crate::kernels::Kernels;
-use crate::layers::{Angles, Linear, Mlp, Norm, PositionIds, Rotary};
+use crate::layers::Norm;
 use crate::loss::{LossOptions, Targets};
 use crate::on_demand::OnDemand;
 use crate::precision::Compute;
+use crate::rotary::{PassAngles, PositionIds, Rotary};
 use crate::rows::RowsOnDemand;
 
 /// A decoder-only transformer.
@@ -37,6 +39,8 @@ pub struct Gpt<B: Backend> {
     pub embedding_norm: Option<Norm<B>>,
     /// Rotary tables, for rotary positions. Constants, not parameters.
     pub(crate) rotary: Option<Rotary<B>>,
+    /// Rotary tables of blocks with a window, if they have their own.
+    pub(crate) local_rotary: Option<Rotary<B>>,
     /// The blocks, first to last.
     pub blocks: Vec<Block<B>>,
     /// Norm before the head.
@@ -50,44 +54,6 @@ pub struct Gpt<B: Backend> {
     rows_on_demand: Option<RowsOnDemand>,
     #[module(skip)]
     pub(crate) config: GptConfig,
-}
-
-/// `x + attention(norm(x))`, then `x + mlp(norm(x))`.
-#[derive(Module, Debug)]
-pub struct Block<B: Backend> {
-    /// Norm before attention.
-    pub attention_norm: Norm<B>,
-    /// Mixes positions.
-    pub attention: Attention<B>,
-    /// Norm before the MLP.
-    pub mlp_norm: Norm<B>,
-    /// Mixes features.
-    pub mlp: Mlp<B>,
-    #[module(skip)]
-    layer: usize,
-    #[module(skip)]
-    residual_dropout: f64,
-}
-
-/// Projections around attention.
-#[derive(Module, Debug)]
-pub struct Attention<B: Backend> {
-    /// `[E, H · W]`.
-    pub query: Linear<B>,
-    /// `[E, KV heads · W]`.
-    pub key: Linear<B>,
-    /// `[E, KV heads · W]`.
-    pub value: Linear<B>,
-    /// `[H · W, E]`.
-    pub output: Linear<B>,
-    /// Per-head norm of queries.
-    pub query_norm: Option<Norm<B>>,
-    /// Per-head norm of keys.
-    pub key_norm: Option<Norm<B>>,
-    #[module(skip)]
-    head_dim: usize,
-    #[module(skip)]
-    options: AttentionOptions,
 }
 
 /// One batch of training or evaluation.
@@ -194,7 +160,10 @@ impl<B: Backend> Gpt<B> {
 
     pub(crate) fn with_rotary_tables(mut self, device: &B::Device) -> Self {
         let rotary = self.config.positions == Positions::Rope;
-        self.rotary = rotary.then(|| Rotary::new(&self.config, device));
+        let GptConfig { rope_theta, rope_scaling, .. } = self.config;
+        self.rotary = rotary.then(|| Rotary::new(&self.config, rope_theta, rope_scaling, device));
+        let local = self.config.rope_local_theta.filter(|_| rotary);
+        self.local_rotary = local.map(|theta| Rotary::new(&self.config, theta, None, device));
         self
     }
 
@@ -210,6 +179,7 @@ impl<B: Backend> Gpt<B> {
                 .then(|| filler.matrix("followers", Role::Follower, [config.vocab_size + 1, width])),
             embedding_norm: config.embedding_norm.then(|| Norm::new(&mut filler, width)),
             rotary: None,
+            local_rotary: None,
             blocks: (0..config.n_layer).map(|layer| Block::new(&mut filler, layer)).collect(),
             final_norm: Norm::new(&mut filler, width),
             lm_head: (!config.tie_word_embeddings)
@@ -249,6 +219,7 @@ impl<B: Backend> Gpt<B> {
             followers: self.followers.clone(),
             embedding_norm: self.embedding_norm.clone(),
             rotary: self.rotary.clone(),
+            local_rotary: self.local_rotary.clone(),
             blocks: self.blocks[blocks].to_vec(),
             final_norm: self.final_norm.clone(),
             lm_head: None,
@@ -289,6 +260,9 @@ impl<B: Backend> Gpt<B> {
 
         let table = rows.map_or_else(|| self.wte.val(), |rows| rows.table);
         let mut x = embedding(table, tokens);
+        if let Some(scale) = self.config.embedding_scale {
+            x = x.mul_scalar(scale);
+        }
         if let Some(wpe) = &self.wpe {
             let wpe = wpe.val();
             x = x + match positions {
@@ -322,8 +296,9 @@ impl<B: Backend> Gpt<B> {
         })
     }
 
-    pub(crate) fn angles(&self, positions: &PositionIds<B>) -> Option<Angles<B>> {
-        self.rotary.as_ref().map(|rotary| rotary.at(positions))
+    pub(crate) fn angles(&self, positions: &PositionIds<B>) -> Option<PassAngles<B>> {
+        let local = self.local_rotary.as_ref().map(|rotary| rotary.at(positions));
+        self.rotary.as_ref().map(|rotary| PassAngles { global: rotary.at(positions), local })
     }
 
     /// Logits `[B · T, V]` of the residual stream.
@@ -361,119 +336,5 @@ impl<B: Backend> Gpt<B> {
     fn head(&self) -> Tensor<B, 2> {
         let tied = || self.narrow_head.clone().unwrap_or_else(|| self.wte.val());
         self.lm_head.as_ref().map_or_else(tied, Param::val)
-    }
-}
-
-impl<B: Backend> Block<B> {
-    fn new(filler: &mut Filler<B>, layer: usize) -> Self {
-        let width = filler.config.n_embd;
-        Self {
-            attention_norm: Norm::new(filler, width),
-            attention: Attention::new(filler, layer),
-            mlp_norm: Norm::new(filler, width),
-            mlp: Mlp::new(filler, &format!("blocks.{layer}.mlp")),
-            layer,
-            residual_dropout: filler.config.resid_pdrop,
-        }
-    }
-
-    fn narrowed(self) -> Self {
-        Self { attention: self.attention.narrowed(), mlp: self.mlp.narrowed(), ..self }
-    }
-
-    fn projections(&self) -> impl Iterator<Item = &Linear<B>> {
-        let Attention { query, key, value, output, .. } = &self.attention;
-        let Mlp { gate, up, down, .. } = &self.mlp;
-        [query, key, value, output, up, down].into_iter().chain(gate)
-    }
-
-    fn projections_mut(&mut self) -> impl Iterator<Item = &mut Linear<B>> {
-        let Attention { query, key, value, output, .. } = &mut self.attention;
-        let Mlp { gate, up, down, .. } = &mut self.mlp;
-        [query, key, value, output, up, down].into_iter().chain(gate)
-    }
-
-    pub(crate) fn forward<K: Kernels<B>>(
-        &self,
-        x: Tensor<B, 3>,
-        angles: Option<&Angles<B>>,
-        key: Option<DropoutKey>,
-        kernels: &K,
-        attend: impl FnOnce(Tensor<B, 4>, Tensor<B, 4>, Tensor<B, 4>, &AttentionOptions) -> Tensor<B, 4>,
-    ) -> Tensor<B, 3> {
-        let drop = |added, place| dropout(added, self.residual_dropout, key, place);
-        let seen = self.attention_norm.forward(x.clone(), kernels);
-        let mixed = self.attention.forward(seen, angles, kernels, attend);
-        let x = x + drop(mixed, Place::Attention(self.layer));
-        let mixed = self.mlp.forward(self.mlp_norm.forward(x.clone(), kernels), kernels);
-        x + drop(mixed, Place::Mlp(self.layer))
-    }
-}
-
-impl<B: Backend> Attention<B> {
-    fn new(filler: &mut Filler<B>, layer: usize) -> Self {
-        let config = filler.config;
-        let (width, head_dim) = (config.n_embd, config.head_dim());
-        let mut linear = |part: &str, role, shape| {
-            let name = format!("blocks.{layer}.attention.{part}");
-            Linear::new(filler, &name, role, shape, config.attention_bias)
-        };
-        Self {
-            query: linear("query", Role::Hidden, [width, config.n_head * head_dim]),
-            key: linear("key", Role::Hidden, [width, config.kv_heads() * head_dim]),
-            value: linear("value", Role::Hidden, [width, config.kv_heads() * head_dim]),
-            output: linear("output", Role::Residual, [config.n_head * head_dim, width]),
-            query_norm: config.qk_norm.then(|| Norm::new(filler, head_dim)),
-            key_norm: config.qk_norm.then(|| Norm::new(filler, head_dim)),
-            head_dim,
-            options: AttentionOptions {
-                scale: 1.0 / (head_dim as f64).sqrt(),
-                soft_cap: config.attention_softcap,
-                compute: config.compute,
-            },
-        }
-    }
-
-    fn narrowed(self) -> Self {
-        Self {
-            query: self.query.narrowed(),
-            key: self.key.narrowed(),
-            value: self.value.narrowed(),
-            output: self.output.narrowed(),
-            ..self
-        }
-    }
-
-    fn forward<K: Kernels<B>>(
-        &self,
-        x: Tensor<B, 3>,
-        angles: Option<&Angles<B>>,
-        kernels: &K,
-        attend: impl FnOnce(Tensor<B, 4>, Tensor<B, 4>, Tensor<B, 4>, &AttentionOptions) -> Tensor<B, 4>,
-    ) -> Tensor<B, 3> {
-        let [batch, time, _] = x.dims();
-        let norm_and_rotate = |heads: Tensor<B, 4>, norm: Option<&Norm<B>>| {
-            let heads = match norm {
-                Some(norm) => norm.forward(heads, kernels),
-                None => heads,
-            };
-            match angles {
-                Some(angles) => angles.rotate(heads),
-                None => heads,
-            }
-        };
-        let q = norm_and_rotate(self.heads(&self.query, x.clone(), kernels), self.query_norm.as_ref());
-        let k = norm_and_rotate(self.heads(&self.key, x.clone(), kernels), self.key_norm.as_ref());
-        let v = self.heads(&self.value, x, kernels);
-        let [q, k, v] = [q, k, v].map(|tensor| self.options.compute.narrow(tensor));
-        let mixed = attend(q, k, v, &self.options).swap_dims(1, 2);
-        self.output.forward(mixed.reshape([batch, time, self.output.weight.dims()[0]]), kernels)
-    }
-
-    /// `[B, T, E]` to `[B, heads, T, W]`.
-    fn heads<K: Kernels<B>>(&self, projection: &Linear<B>, x: Tensor<B, 3>, kernels: &K) -> Tensor<B, 4> {
-        let [batch, time, _] = x.dims();
-        let heads = projection.weight.dims()[1] / self.head_dim;
-        projection.forward(x, kernels).reshape([batch, time, heads, self.head_dim]).swap_dims(1, 2)
     }
 }

@@ -1,7 +1,7 @@
-//! The parts of a block: projections, norms, the MLP, rotary positions.
+//! The parts of a block: projections, norms, the MLP.
 
 use burn::module::{Module, Param};
-use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
+use burn::tensor::{Tensor, backend::Backend};
 
 use crate::activation::Pointwise;
 use crate::config::{Activation, GptConfig, NormKind};
@@ -95,7 +95,7 @@ impl<B: Backend> Norm<B> {
 /// The feed-forward half of a block.
 #[derive(Module, Debug)]
 pub struct Mlp<B: Backend> {
-    /// Gate projection, only with [`Activation::SwiGlu`].
+    /// Gate projection, if the activation has one.
     pub gate: Option<Linear<B>>,
     /// Residual width to inner width.
     pub up: Linear<B>,
@@ -109,7 +109,9 @@ impl<B: Backend> Mlp<B> {
     pub(crate) fn new(filler: &mut Filler<B>, name: &str) -> Self {
         let (outer, inner, bias) = (filler.config.n_embd, filler.config.inner(), filler.config.mlp_bias);
         let activation = filler.config.activation_function;
-        let gate = (activation == Activation::SwiGlu)
+        let gate = filler
+            .config
+            .has_gate()
             .then(|| Linear::new(filler, &format!("{name}.gate"), Role::Hidden, [outer, inner], bias));
         Self {
             gate,
@@ -131,73 +133,13 @@ impl<B: Backend> Mlp<B> {
             (Activation::GeluErf, _) => kernels.pointwise(up, Pointwise::GeluErf),
             (Activation::ReluSquared, _) => kernels.pointwise(up, Pointwise::ReluSquared),
             (Activation::SwiGlu, Some(gate)) => kernels.swiglu(gate.forward(x, kernels), up),
-            (Activation::SwiGlu, None) => unreachable!("an Mlp with SwiGLU is only built with its gate"),
+            (Activation::GeGlu, Some(gate)) => {
+                kernels.pointwise(gate.forward(x, kernels), Pointwise::GeluTanh) * up
+            }
+            (Activation::SwiGlu | Activation::GeGlu, None) => {
+                unreachable!("a gated Mlp is built with its gate")
+            }
         };
         self.down.forward(inner, kernels)
     }
-}
-
-/// Cosines and sines of every position, `[n_positions, head width]`; both halves of the width are equal.
-#[derive(Module, Debug)]
-pub struct Rotary<B: Backend> {
-    cos: Tensor<B, 2>,
-    sin: Tensor<B, 2>,
-}
-
-/// The rows of [`Rotary`] for a pass's positions, `[1 or batch, 1, time, head width]`.
-#[derive(Debug, Clone)]
-pub(crate) struct Angles<B: Backend> {
-    cos: Tensor<B, 4>,
-    sin: Tensor<B, 4>,
-}
-
-impl<B: Backend> Rotary<B> {
-    pub(crate) fn new(config: &GptConfig, device: &B::Device) -> Self {
-        let width = config.head_dim();
-        let table = |turn: fn(f64) -> f64| {
-            let angles = (0..config.n_positions).flat_map(|position| {
-                (0..width).map(move |feature| {
-                    let pair = (feature % (width / 2)) as f64;
-                    turn(position as f64 * config.rope_theta.powf(-2.0 * pair / width as f64)) as f32
-                })
-            });
-            Tensor::from_data(TensorData::new(angles.collect(), [config.n_positions, width]), device)
-        };
-        Self { cos: table(f64::cos), sin: table(f64::sin) }
-    }
-
-    pub(crate) fn at(&self, positions: &PositionIds<B>) -> Angles<B> {
-        let width = self.cos.dims()[1];
-        let rows = |table: &Tensor<B, 2>| match positions {
-            PositionIds::From { first, time } => {
-                table.clone().slice_dim(0, *first..first + time).reshape([1, 1, *time, width])
-            }
-            PositionIds::PerRow(ids) => {
-                let [batch, time] = ids.dims();
-                table.clone().select(0, ids.clone().reshape([batch * time])).reshape([batch, 1, time, width])
-            }
-        };
-        Angles { cos: rows(&self.cos), sin: rows(&self.sin) }
-    }
-}
-
-impl<B: Backend> Angles<B> {
-    /// Rotates feature `i` with feature `i + width / 2`, Llama's layout.
-    pub(crate) fn rotate(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
-        let half = x.dims()[3] / 2;
-        let first = x.clone().slice_dim(3, 0..half);
-        let second = x.clone().slice_dim(3, half..2 * half);
-        let dtype = x.dtype();
-        x * self.cos.clone().cast(dtype)
-            + Tensor::cat(vec![second.neg(), first], 3) * self.sin.clone().cast(dtype)
-    }
-}
-
-/// Positions of a pass's tokens in their sequences.
-#[derive(Debug, Clone)]
-pub(crate) enum PositionIds<B: Backend> {
-    /// Consecutive positions, equal for every row.
-    From { first: usize, time: usize },
-    /// A position for each token, `[batch, time]`.
-    PerRow(Tensor<B, 2, Int>),
 }

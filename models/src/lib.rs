@@ -39,6 +39,7 @@
 
 pub mod activation;
 pub mod attention;
+mod block;
 mod config;
 mod continuing;
 mod continuous;
@@ -61,6 +62,7 @@ pub mod presets;
 pub mod ragged;
 pub mod random;
 pub mod recompute;
+mod rotary;
 pub mod rows;
 mod sample;
 mod stop;
@@ -69,18 +71,22 @@ pub mod tiles;
 mod vocabulary;
 pub mod weights;
 
-pub use config::{Activation, Family, GptConfig, NormKind, Positions, REQUIRED_KEYS, nearest_key};
+pub use block::{Attention, Block};
+pub use config::{
+    Activation, Family, GptConfig, NormKind, NormPlacement, Positions, REQUIRED_KEYS, nearest_key,
+};
 pub use continuing::Continuing;
 pub use continuous::{Chosen, Continuation, Continuous, Likelihood};
 pub use decode::{Decoder, DecoderFull};
 pub use error::ConfigError;
 pub use footprint::Footprint;
 pub use generate::{Completion, Finish, GenerateError, Overflow, Piece, Request, generate};
-pub use gpt::{Attention, Batch, Block, Gpt, PassOptions};
+pub use gpt::{Batch, Gpt, PassOptions};
 pub use input::Input;
 pub use kernels::{Chunks, Kernels, Lean, Plain};
 pub use lookup::{Lookup, Matching, Stretch};
 pub use on_demand::OnDemand;
 pub use precision::Compute;
+pub use rotary::{RopeScaling, Rotary};
 pub use sample::{Sampling, SamplingError};
 pub use stop::Stop;

@@ -1,6 +1,6 @@
 //! Shapes of known models, by name.
 
-use crate::config::{Activation, Family, GptConfig, NormKind, Positions};
+use crate::config::{Activation, Family, GptConfig, NormKind, NormPlacement, Positions};
 use crate::error::ConfigError;
 use crate::precision::Compute;
 
@@ -53,20 +53,33 @@ pub(crate) fn gpt2() -> GptConfig {
         n_layer: 12,
         n_head: 12,
         n_kv_head: None,
+        head_dim: None,
         n_embd: 768,
         n_inner: None,
         n_positions: 1024,
         vocab_size: 50257,
         positions: Positions::Learned,
         rope_theta: 10_000.0,
+        rope_scaling: None,
+        rope_local_theta: None,
+        rope_share: 1.0,
+        unrotated_every: None,
+        window: None,
+        full_attention_every: None,
         norm: NormKind::LayerNorm,
+        norm_placement: NormPlacement::Before,
+        parallel_residual: false,
         norm_weights: true,
         norm_bias: true,
         layer_norm_epsilon: 1e-5,
         qk_norm: false,
+        qk_norm_across_heads: false,
+        embedding_scale: None,
+        attention_scale: None,
         embedding_norm: false,
         activation_function: Activation::GeluTanh,
         attention_bias: true,
+        attention_output_bias: None,
         mlp_bias: true,
         tie_word_embeddings: true,
         longest_match: false,

@@ -11,8 +11,8 @@ use crate::attention;
 use crate::decode::{DecoderFull, PROMPT_CHUNK, append};
 use crate::gpt::Gpt;
 use crate::kernels::Plain;
-use crate::layers::PositionIds;
 use crate::lookup::{Stretch, upload};
+use crate::rotary::PositionIds;
 
 /// Positions by which a cache grows.
 const GROWTH: usize = 64;

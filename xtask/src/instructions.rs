@@ -37,7 +37,7 @@ const WORK: [&str; 12] = [
     "gpt-124m 50 ahead",
 ];
 
-const TABLE: &str = "backend-offload/pager/instructions.csv";
+const TABLE: &str = "backend-offload/pager/replay/instructions.csv";
 const EXAMPLE: &str = "instructions";
 
 /// Tolerated difference of a count, in percent.
@@ -65,7 +65,7 @@ impl Instructions {
 
         let target = Workspace::read()?.target.join(EXAMPLE);
         // One codegen unit, since inlining must not depend on how the compiler divides its work.
-        Invocation::cargo("build --quiet --release --package pager --example")
+        Invocation::cargo("build --quiet --release --package pager-replay --example")
             .arguments([EXAMPLE, "--target-dir", &target.to_string_lossy()])
             .environment("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
             .run(workspace::root())?;

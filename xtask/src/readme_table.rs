@@ -1,4 +1,4 @@
-//! The README's table of measurements, generated from the record that the page names.
+//! The guide's table of measurements, generated from the record that the page names.
 
 use std::{fs, path::Path};
 
@@ -6,6 +6,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::workspace;
 
+/// The page with the table.
+pub const PAGE: &str = "docs/guide/what-fits.md";
 const OPENS: &str = "<!-- bench-vram: ";
 const CLOSES: &str = "<!-- /bench-vram -->";
 const TO_WRITE: &str = "give it these two lines: `<!-- bench-vram: RECORD -->` and `<!-- /bench-vram -->`";
@@ -40,10 +42,10 @@ fn render(record: &str, page: &str) -> Result<String> {
     let rows = page.lines().skip_while(|line| !line.starts_with("| Model |"));
     let table: String = rows.take_while(|line| line.starts_with('|')).flat_map(|row| [row, "\n"]).collect();
     ensure!(!table.is_empty(), "{record}/README.md has no table of budgets");
-    Ok(format!("\n{table}\n[Command, machine, caveats and raw data]({record}/README.md).\n\n"))
+    Ok(format!("\n{table}\n[Command, machine, caveats and raw data](../../{record}/README.md).\n\n"))
 }
 
-/// Puts the table of the record in this folder into README.md.
+/// Puts the table of the record in this folder into [`PAGE`].
 pub fn rewrite(record: &Path) -> Result<()> {
     let root = workspace::root().canonicalize()?;
     let folder =
@@ -54,13 +56,13 @@ pub fn rewrite(record: &Path) -> Result<()> {
     let name = name.to_string_lossy().replace('\\', "/");
     let measured = fs::read_to_string(folder.join("README.md"))
         .with_context(|| format!("{} holds no README.md", record.display()))?;
-    let path = root.join("README.md");
-    let text = fs::read_to_string(&path).context("README.md is unreadable")?;
-    let page = Page::split(&text).context("README.md")?;
-    let page = page.with_context(|| format!("README.md has no place for the table; {TO_WRITE}"))?;
+    let path = root.join(PAGE);
+    let text = fs::read_to_string(&path).with_context(|| format!("{PAGE} is unreadable"))?;
+    let page = Page::split(&text).context(PAGE)?;
+    let page = page.with_context(|| format!("{PAGE} has no place for the table; {TO_WRITE}"))?;
     fs::write(&path, page.with_table(&name, &render(&name, &measured)?))
-        .context("README.md could not be written")?;
-    println!("README.md shows {name}");
+        .with_context(|| format!("{PAGE} could not be written"))?;
+    println!("{PAGE} shows {name}");
     Ok(())
 }
 
@@ -109,7 +111,10 @@ mod tests {
         let filled = filled();
         assert!(filled.starts_with("# Title\n\n<!-- bench-vram: runs/a -->\n\n| Model |"), "{filled}");
         assert!(filled.contains("| toy (1.2M) | 50% = 19.1 MiB | 0.72 |\n\n[Command"), "{filled}");
-        assert!(filled.ends_with("](runs/a/README.md).\n\n<!-- /bench-vram -->\n\nMore.\n"), "{filled}");
+        assert!(
+            filled.ends_with("](../../runs/a/README.md).\n\n<!-- /bench-vram -->\n\nMore.\n"),
+            "{filled}"
+        );
         let page = Page::split(&filled).unwrap().unwrap();
         assert_eq!(page.with_table("runs/a", &render("runs/a", RECORD).unwrap()), filled);
     }

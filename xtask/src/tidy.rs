@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 
 use xtask::{
     invocation::Invocation,
+    readme_table,
     workspace::{self, Workspace},
 };
 
@@ -84,7 +85,7 @@ fn findings() -> Result<Vec<Finding>> {
         if file.path == "ARCHITECTURE.md" {
             findings.extend(invariants::named_tests(&file, &tests));
         }
-        if file.path == "README.md" {
+        if file.path == readme_table::PAGE {
             findings.extend(documents::measured_table(&file, &tree));
         }
         if file.path.starts_with("train/runs/configs/") && file.has_extension("json") {

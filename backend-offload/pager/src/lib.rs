@@ -31,7 +31,6 @@
 
 mod block;
 mod blocks;
-mod bound;
 mod copies;
 mod counters;
 mod eviction;
@@ -46,7 +45,6 @@ mod listeners;
 mod load_ahead;
 mod memory_profile;
 mod outcome;
-mod pace;
 mod pager;
 mod policy;
 mod prefetch;
@@ -58,32 +56,26 @@ mod request;
 mod room;
 mod rooms;
 mod schedule;
-mod simulate;
 mod step;
 mod steps;
 #[cfg(test)]
 mod tests;
-mod timeline;
 mod view;
 mod write_ahead;
 
 pub use block::{Arena, Block, BlockId, Place, Preference, Tier, Token};
-pub use bound::{bound, disk_bound};
 pub use copies::TierSet;
 pub use counters::Counters;
 pub use fault::{Fault, Shortage, Stop};
 pub use ledger::Ledger;
 pub use limit::Limit;
 pub use outcome::Outcome;
-pub use pace::Pace;
 pub use pager::Pager;
 pub use policy::Policy;
 pub use prefetch::Link;
 pub use recording::{BadRecording, Event, Operand, Recorder, Recording};
 pub use rooms::Rooms;
-pub use simulate::{Moved, Replay};
 pub use steps::Step;
-pub use timeline::{Elapsed, Machine, StepTimeline};
 
 /// The fate of an operation whose own operands are larger than the device budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,7 +1,7 @@
 //! Recordings: everything a program asked of a pager, without what the pager answered.
 //!
 //! A recording is made by the pager itself ([`Pager::record`](crate::Pager::record)), so whatever drives it can be
-//! replayed later under any budget ([`simulate`](crate::simulate)). Blocks are numbered in the order of their births.
+//! replayed later under any budget, by the crate `pager-replay`. Blocks are numbered in the order of their births.
 //!
 //! One step that repeats for ever is a recording, too ([`Recording::step`]): blocks that it finds alive are born at its
 //! beginning and lie in the host tier, and blocks that it leaves alive take their places.

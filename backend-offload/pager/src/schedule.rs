@@ -89,6 +89,27 @@ impl SimulatedBlock {
 /// Numbers a simulated block.
 type Number = u32;
 
+/// When simulated blocks are used next and freed. Entries of an earlier generation are stale.
+#[derive(Debug, Default)]
+struct Calendar {
+    /// The operation, the operand, the block and its generation.
+    uses: BinaryHeap<Reverse<(u64, usize, Number, u32)>>,
+    /// The operation before which the block is freed.
+    ends: BinaryHeap<Reverse<(u64, Number, u32)>>,
+}
+
+/// Moves that the simulation made and the program has still to make.
+#[derive(Debug, Default)]
+struct Moves {
+    /// Blocks to leave after an operation that has not run yet, by that.
+    later: BinaryHeap<Reverse<(u64, Leave)>>,
+    /// Blocks that can leave, the one for the next operation first.
+    ready: BinaryHeap<Reverse<Leave>>,
+    returns: VecDeque<Return>,
+    /// Bytes of all returns from the beginning on.
+    returned: u64,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     /// The operation that was played last.
@@ -96,18 +117,10 @@ pub(crate) struct Schedule {
     period: u64,
     simulated: Vec<SimulatedBlock>,
     unused: Vec<Number>,
-    /// When blocks are used next: the operation, the operand, the block and its generation.
-    uses: BinaryHeap<Reverse<(u64, usize, Number, u32)>>,
-    /// Before which operation blocks are freed.
-    ends: BinaryHeap<Reverse<(u64, Number, u32)>>,
+    calendar: Calendar,
     order: EvictionOrder,
     resident: u64,
-    returned: u64,
-    /// Blocks to leave after an operation that has not run yet, by that.
-    later: BinaryHeap<Reverse<(u64, Leave)>>,
-    /// Blocks that can leave, the one for the next operation first.
-    ready: BinaryHeap<Reverse<Leave>>,
-    returns: VecDeque<Return>,
+    moves: Moves,
     /// Bytes on the device after each operation, less all that came back until then, if blocks leave as early as they can.
     profile: MemoryProfile,
     operands: Vec<Option<Number>>,
@@ -177,10 +190,10 @@ impl Schedule {
         let generation = block.generation;
         match due {
             Some(Due { operation, ends: true, .. }) => {
-                self.ends.push(Reverse((operation, number, generation)));
+                self.calendar.ends.push(Reverse((operation, number, generation)));
             }
             Some(Due { operation, operand, .. }) => {
-                self.uses.push(Reverse((operation, operand, number, generation)));
+                self.calendar.uses.push(Reverse((operation, operand, number, generation)));
             }
             None => {}
         }
@@ -202,10 +215,10 @@ impl Schedule {
         self.release(now);
         let mut operands = std::mem::take(&mut self.operands);
         operands.clear();
-        while let Some(Reverse((operation, operand, number, generation))) = self.uses.peek().copied()
+        while let Some(Reverse((operation, operand, number, generation))) = self.calendar.uses.peek().copied()
             && operation <= now
         {
-            self.uses.pop();
+            self.calendar.uses.pop();
             if operation == now && self.simulated[number as usize].generation == generation {
                 operands.resize(operands.len().max(operand + 1), None);
                 operands[operand] = Some(number);
@@ -253,15 +266,15 @@ impl Schedule {
     }
 
     fn level(&self) -> i64 {
-        self.resident as i64 - self.returned as i64
+        self.resident as i64 - self.moves.returned as i64
     }
 
     /// Frees the blocks that the program lets go of before an operation.
     fn release(&mut self, now: u64) {
-        while let Some(Reverse((operation, number, generation))) = self.ends.peek().copied()
+        while let Some(Reverse((operation, number, generation))) = self.calendar.ends.peek().copied()
             && operation <= now
         {
-            self.ends.pop();
+            self.calendar.ends.pop();
             let block = &mut self.simulated[number as usize];
             if block.generation == generation
                 && block.presence != Presence::Ended
@@ -284,8 +297,12 @@ impl Schedule {
         self.resident += block.bytes;
         self.simulated[number as usize].presence = Presence::OnDevice;
         if block.contents != Contents::Nothing && block.name != Name::Operand(u64::MAX, 0) {
-            self.returned += block.bytes;
-            self.returns.push_back(Return { by: self.upto, name: block.name, until: self.returned });
+            self.moves.returned += block.bytes;
+            self.moves.returns.push_back(Return {
+                by: self.upto,
+                name: block.name,
+                until: self.moves.returned,
+            });
         }
     }
 
@@ -325,38 +342,38 @@ impl Schedule {
         let (after, bytes) = (block.used, block.bytes);
         let kept = by.saturating_sub(self.profile.kept());
         self.profile.add((after + 1).max(kept)..by, -(bytes as i64));
-        self.later.push(Reverse((after, Leave { by, after, name: block.name })));
+        self.moves.later.push(Reverse((after, Leave { by, after, name: block.name })));
     }
 
     // ---- what to do -----------------------------------------------------------------------------------
 
     /// The block that leaves first of those that can.
     pub fn first_leave(&mut self, now: u64) -> Option<Leave> {
-        while let Some(Reverse((_, leave))) = self.later.peek().filter(|next| next.0.0 < now).copied() {
-            self.later.pop();
-            self.ready.push(Reverse(leave));
+        while let Some(Reverse((_, leave))) = self.moves.later.peek().filter(|next| next.0.0 < now).copied() {
+            self.moves.later.pop();
+            self.moves.ready.push(Reverse(leave));
         }
-        self.ready.peek().map(|first| first.0)
+        self.moves.ready.peek().map(|first| first.0)
     }
 
     /// It left, or never will.
     pub fn leave_done(&mut self) {
-        self.ready.pop();
+        self.moves.ready.pop();
     }
 
     /// The block that comes back first, and the most bytes in use until then, with those that come back before.
     pub fn first_return(&mut self, now: u64) -> Option<(Return, i64)> {
-        while self.returns.front().is_some_and(|first| first.by <= now) {
-            self.returns.pop_front();
+        while self.moves.returns.front().is_some_and(|first| first.by <= now) {
+            self.moves.returns.pop_front();
         }
-        let first = *self.returns.front()?;
+        let first = *self.moves.returns.front()?;
         let highest = self.profile.highest(now..first.by)?;
         Some((first, highest + first.until as i64))
     }
 
     /// It is on its way, or not to come.
     pub fn return_done(&mut self) {
-        self.returns.pop_front();
+        self.moves.returns.pop_front();
     }
 }
 

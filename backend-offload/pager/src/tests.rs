@@ -3,13 +3,9 @@
 
 use super::*;
 
-mod bounds;
-mod decisions;
-mod disk_bounds;
 mod host_room;
 mod planning;
 mod raising_ahead;
-mod recordings;
 mod sinking;
 mod sinking_ahead;
 mod sweep;

@@ -50,7 +50,7 @@ impl<I: Backend> Saved<I, 4, 3> for SavedAttention<I> {
     fn gradients(self, grad: Tensor<I, 4>) -> [Tensor<I, 4>; 3] {
         let shape = Shape::new(&self.q, &self.k);
         let compute = self.options.compute;
-        let band = Band::new(shape, self.chunk_size, &self.q.device());
+        let band = Band::new(shape, self.chunk_size, self.options.window, &self.q.device());
         let mut dq = Vec::new();
         let keys = self.k.dims()[2];
         let (mut dk, mut dv) = (None, None);

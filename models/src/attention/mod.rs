@@ -27,6 +27,8 @@ pub struct AttentionOptions {
     pub scale: f64,
     /// `c * tanh(score / c)` before the softmax.
     pub soft_cap: Option<f64>,
+    /// Positions that a query sees, its own included; `None` means all earlier ones.
+    pub window: Option<usize>,
     /// Type of the four matrix products.
     pub compute: Compute,
 }
@@ -61,20 +63,39 @@ struct Chunk {
     shift: usize,
 }
 
-/// The mask of future keys for all chunks of a call. Earlier chunks use columns further right.
-struct Band<B: Backend>(Option<Tensor<B, 2, Bool>>);
+/// The mask of future keys, and of keys before the window, for all chunks of a call. Earlier chunks use columns further
+/// right.
+struct Band<B: Backend> {
+    mask: Option<Tensor<B, 2, Bool>>,
+    /// Whether some key lies before a query's window.
+    has_window: bool,
+}
 
 impl<B: Backend> Band<B> {
-    fn new(shape: Shape, chunk_size: usize, device: &B::Device) -> Self {
+    fn new(shape: Shape, chunk_size: usize, window: Option<usize>, device: &B::Device) -> Self {
         let rows = chunk_size.clamp(1, shape.time);
         let first = shape.past + (shape.time - 1) / rows * rows;
-        // A lone query is the last position and sees every key.
-        Self((shape.time > 1).then(|| Tensor::tril_mask([rows, first + rows], first as i64, device)))
+        let window = window.filter(|window| *window < shape.past + shape.time);
+        // Without a window, a lone query is the last position and sees every key.
+        let mask = (shape.time > 1 || window.is_some()).then(|| {
+            let sides = [rows, first + rows];
+            let future = Tensor::tril_mask(sides, first as i64, device);
+            match window {
+                Some(window) => {
+                    future.bool_or(Tensor::triu_mask(sides, first as i64 - window as i64 + 1, device))
+                }
+                None => future,
+            }
+        });
+        Self { mask, has_window: window.is_some() }
     }
 
     fn at(&self, chunk: &Chunk) -> Option<Tensor<B, 2, Bool>> {
         let (rows, columns) = (chunk.queries.len(), chunk.shift..chunk.shift + chunk.prefix);
-        self.0.as_ref().filter(|_| rows > 1).map(|band| band.clone().slice([0..rows, columns]))
+        self.mask
+            .as_ref()
+            .filter(|_| rows > 1 || self.has_window)
+            .map(|band| band.clone().slice([0..rows, columns]))
     }
 }
 
@@ -126,7 +147,7 @@ pub(crate) fn forward<B: Backend>(
     first_key: Option<&Tensor<B, 1, Int>>,
 ) -> Attended<B> {
     let shape = Shape::new(q, k);
-    let band = Band::new(shape, chunk_size, &q.device());
+    let band = Band::new(shape, chunk_size, options.window, &q.device());
     let mut outputs = Vec::new();
     let mut log_sums = Vec::new();
     for chunk in shape.chunks(chunk_size) {
@@ -190,8 +211,8 @@ fn mask<B: Backend>(
     let full = [batch, kv_heads, heads / kv_heads, len, chunk.prefix];
     let stacked = scores.dims();
     let mut scores: Tensor<B, 5> = scores.reshape(full);
-    if let Some(future) = band.at(chunk) {
-        scores = scores.mask_fill(future.reshape([1, 1, 1, len, chunk.prefix]).expand(full), MASKED);
+    if let Some(hidden) = band.at(chunk) {
+        scores = scores.mask_fill(hidden.reshape([1, 1, 1, len, chunk.prefix]).expand(full), MASKED);
     }
     if let Some(first_key) = first_key {
         let keys = Tensor::<B, 1, Int>::arange(0..chunk.prefix as i64, &device).reshape([1, chunk.prefix]);

@@ -13,7 +13,7 @@ use durable::regular;
 use serde::Deserialize;
 
 use super::{
-    IndexProblem, Layout, Stored, WeightsError, config_from_hugging_face, config_to_hugging_face, load,
+    IndexProblem, Layout, Published, Stored, WeightsError, config_to_hugging_face, hugging_face, load,
     native_config, save,
 };
 use crate::config::GptConfig;
@@ -43,19 +43,28 @@ pub fn pretrained_config(directory: &Path) -> Result<GptConfig, WeightsError> {
     config_and_layout(directory).map(|(config, _)| config)
 }
 
-/// Native weights describe themselves, so `config.json` is ignored.
+/// Keys of a published `config.json` that are ignored, as no known family reads them.
+pub fn ignored_keys(directory: &Path) -> Result<Vec<String>, WeightsError> {
+    described(directory).map(|(published, _)| published.ignored)
+}
+
 fn config_and_layout(directory: &Path) -> Result<(GptConfig, Layout), WeightsError> {
+    described(directory).map(|(published, layout)| (published.config, layout))
+}
+
+/// Native weights describe themselves, so `config.json` is ignored.
+fn described(directory: &Path) -> Result<(Published, Layout), WeightsError> {
     let whole = directory.join(WHOLE);
     if whole.exists() {
         match native_config(&whole) {
             Err(WeightsError::NoDescription { .. }) => {}
-            native => return Ok((native?, Layout::Native)),
+            native => return Ok((Published { config: native?, ignored: Vec::new() }, Layout::Native)),
         }
     }
     let path = directory.join(DESCRIPTION);
     let text = read(&path, DESCRIPTION_BYTES)?;
-    let config = config_from_hugging_face(&text).map_err(WeightsError::config(&path))?;
-    Ok((config, Layout::HuggingFace))
+    let published = hugging_face::read(&text).map_err(WeightsError::config(&path))?;
+    Ok((published, Layout::HuggingFace))
 }
 
 /// Writes `config.json` and `model.safetensors` into an existing directory.

@@ -2,7 +2,7 @@
 //!
 //! [`Layout::Native`] stores every parameter under its own name, and the model's description in the file's metadata:
 //! nothing is lost and any preset fits. [`Layout::HuggingFace`] writes the tensors that `transformers` expects of a
-//! GPT-2 or a Llama, and refuses other models.
+//! family in `families.rs`, and refuses other models.
 //!
 //! Files are read through a memory map, one tensor at a time, and converted to f32. Before any tensor is read or
 //! allocated, one report names all missing, extra and reshaped tensors. NaN and infinity are refused in both
@@ -12,6 +12,7 @@
 //! crash leaves the old file whole.
 
 mod directory;
+mod families;
 mod hugging_face;
 mod names;
 mod report;
@@ -23,8 +24,8 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use crate::error::ConfigError;
-pub use directory::{load_pretrained, pretrained_config, save_pretrained};
-pub use hugging_face::{config_from_hugging_face, config_to_hugging_face};
+pub use directory::{ignored_keys, load_pretrained, pretrained_config, save_pretrained};
+pub use hugging_face::{Published, config_from_hugging_face, config_to_hugging_face};
 pub use report::Report;
 pub use store::{Read, check_native, load, load_native, native_config, save, save_completed};
 pub use tensors::{Fetch, Outgoing, Stored, TensorFile, write_tensors};
@@ -124,13 +125,15 @@ pub enum WeightsError {
         /// The problem in it.
         problem: IndexProblem,
     },
-    /// The network has a feature that GPT-2 and Llama lack.
+    /// The network has a feature that no published family has in this combination.
     #[error(
-        "the model is neither a GPT-2 nor a Llama in Hugging Face's sense, because {reason}; use the native layout"
+        "the model fits no family of Hugging Face's, the nearest is {nearest}: {reason}; use the native layout"
     )]
     NotExpressible {
+        /// The `model_type` of the family that was tried.
+        nearest: &'static str,
         /// The first feature that does not fit.
-        reason: &'static str,
+        reason: String,
     },
 }
 

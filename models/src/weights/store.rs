@@ -7,7 +7,7 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{DType, Tensor, TensorData, backend::Backend};
 use safetensors::tensor::TensorView;
 
-use super::names::{Arrangement, file_tensor, is_not_a_parameter};
+use super::names::{Arrangement, Naming, is_not_a_parameter};
 use super::tensors::{self, Fetch, Outgoing, Stored, TensorFile, float_type};
 use super::{Layout, Report, WeightsError};
 use crate::config::GptConfig;
@@ -76,7 +76,8 @@ pub fn load<B: Backend>(
     let files = paths.iter().map(|path| TensorFile::open(path)).collect::<Result<Vec<_>, _>>()?;
     let views = views(&files, layout)?;
     let model = outline::<B>(config, path, &views, layout, device)?;
-    let mut fill = Fill { path: Vec::new(), config, layout, views: &views, device, error: None };
+    let naming = Naming::new(config, layout)?;
+    let mut fill = Fill { path: Vec::new(), naming, views: &views, device, error: None };
     let model = model.map(&mut fill);
     fill.error.map_or(Ok(model.with_rotary_tables(device)), Err)
 }
@@ -124,9 +125,10 @@ fn outline<B: Backend>(
     let mut outline = Outline::default();
     model.visit(&mut outline);
 
+    let naming = Naming::new(config, layout)?;
     let mut wanted = BTreeMap::new();
     for (ours, shape) in outline.found {
-        let (theirs, arrangement) = file_tensor(&ours, config, layout)?;
+        let (theirs, arrangement) = naming.tensor(&ours);
         wanted.insert(theirs, arrangement.shape(&shape));
     }
     let found = views.iter().map(|(name, view)| (name.clone(), view.shape().to_vec())).collect();
@@ -145,13 +147,14 @@ fn outgoing<'m, B: Backend>(
     layout: Layout,
     complete: impl Fn(&str, &[usize], Read<'_>) -> Result<TensorData, WeightsError> + Clone + 'm,
 ) -> Result<BTreeMap<String, Outgoing<'m>>, WeightsError> {
+    let naming = Naming::new(&model.config, layout)?;
     let mut parts: BTreeMap<String, (Arrangement, Vec<Outgoing<'m>>)> = BTreeMap::new();
     for (ours, Outgoing { shape, fetch }) in parameters(model) {
-        let (theirs, arrangement) = file_tensor(&ours, &model.config, layout)?;
+        let (theirs, arrangement) = naming.tensor(&ours);
         let (complete, own) = (complete.clone(), shape.clone());
         let fetch: Fetch<'m> = Box::new(move || complete(&ours, &own, &*fetch));
         let (_, parts) = parts.entry(theirs).or_insert((arrangement, Vec::new()));
-        if let Arrangement::Third(index) = arrangement {
+        if let Some(index) = arrangement.third() {
             assert_eq!(index, parts.len(), "thirds are visited in order");
         }
         parts.push(Outgoing { shape, fetch });
@@ -175,6 +178,19 @@ fn arranged(arrangement: Arrangement, mut parts: Vec<Outgoing<'_>>) -> Outgoing<
             let rows = thirds[0].len() / columns;
             let row = |row: usize| thirds.iter().flat_map(move |third| &third[row * columns..][..columns]);
             Ok(TensorData::new((0..rows).flat_map(row).copied().collect::<Vec<f32>>(), sides.clone()))
+        }),
+        Arrangement::ThirdOfHeads { head_dim, .. } => Box::new(move || {
+            let inputs = sides.get(1).copied().unwrap_or(1);
+            let turned = |part| Ok::<_, WeightsError>(transposed(&numbers(part)?, inputs));
+            let thirds = parts.iter().map(turned).collect::<Result<Vec<_>, _>>()?;
+            let rows = head_dim * inputs;
+            let heads = thirds[0].len() / rows;
+            let head = |head: usize| thirds.iter().flat_map(move |third| &third[head * rows..][..rows]);
+            Ok(TensorData::new((0..heads).flat_map(head).copied().collect::<Vec<f32>>(), sides.clone()))
+        }),
+        Arrangement::LessOne => Box::new(move || {
+            let less = numbers(&parts[0])?.into_iter().map(|scale| scale - 1.0).collect::<Vec<f32>>();
+            Ok(TensorData::new(less, sides.clone()))
         }),
     };
     Outgoing { shape, fetch }
@@ -246,8 +262,7 @@ impl<B: Backend> ModuleVisitor<B> for Outline {
 
 struct Fill<'a, B: Backend> {
     path: Vec<String>,
-    config: &'a GptConfig,
-    layout: Layout,
+    naming: Naming,
     views: &'a BTreeMap<String, TensorView<'a>>,
     device: &'a B::Device,
     error: Option<WeightsError>,
@@ -255,7 +270,7 @@ struct Fill<'a, B: Backend> {
 
 impl<B: Backend> Fill<'_, B> {
     fn values(&self, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
-        let (name, arrangement) = file_tensor(&self.path.join("."), self.config, self.layout)?;
+        let (name, arrangement) = self.naming.tensor(&self.path.join("."));
         let view = &self.views[&name];
         let values = floats(tensors::numbers(&name, view)?);
         Ok(match arrangement {
@@ -269,6 +284,13 @@ impl<B: Backend> Fill<'_, B> {
                     .copied()
                     .collect()
             }
+            Arrangement::ThirdOfHeads { index, head_dim } => {
+                let outputs = shape.last().copied().expect("no parameter is a scalar");
+                let rows = head_dim * shape.iter().product::<usize>() / outputs;
+                let own = values.chunks(3 * rows).flat_map(|head| &head[index * rows..][..rows]);
+                transposed(&own.copied().collect::<Vec<_>>(), outputs)
+            }
+            Arrangement::LessOne => values.into_iter().map(|less| less + 1.0).collect(),
         })
     }
 }

@@ -37,8 +37,8 @@ fn check<const D: usize>(inputs: &[Tensor<Tape, D>], scalar: impl Fn(&[Tensor<Ta
 
 #[test]
 fn attention_backward_agrees_with_finite_differences() {
-    for soft_cap in [None, Some(1.5)] {
-        let options = AttentionOptions { scale: 0.5, soft_cap, compute: Compute::F32 };
+    for (soft_cap, window) in [(None, None), (Some(1.5), None), (None, Some(2)), (Some(1.5), Some(3))] {
+        let options = AttentionOptions { scale: 0.5, soft_cap, window, compute: Compute::F32 };
         let inputs = [([1, 4, 5, 3], 1), ([1, 2, 5, 3], 2), ([1, 2, 5, 3], 3)]
             .map(|(shape, seed)| normal::<Tape, 4>(shape, seed, DType::F64));
         let weights = normal::<Tape, 4>([1, 4, 5, 3], 4, DType::F64);

@@ -67,7 +67,8 @@ fn forward_passes_have_the_same_bits_with_a_tape_and_without() {
     fn results<B: Backend, K: Kernels<B>>(kernels: &K) -> Vec<Vec<f64>> {
         let [gate, up] =
             [1, 2].map(|seed| normal::<B, 3>([2, 9, 50], seed, DType::F32).mul_scalar(4.0).require_grad());
-        let options = AttentionOptions { scale: 0.3, soft_cap: Some(3.0), compute: Compute::F32 };
+        let options =
+            AttentionOptions { scale: 0.3, soft_cap: Some(3.0), window: None, compute: Compute::F32 };
         let q = up.clone().reshape([2, 9, 5, 10]).swap_dims(1, 2);
         let mut results = vec![kernels.swiglu(gate.clone(), up.clone())];
         for function in [Pointwise::GeluTanh, Pointwise::GeluErf, Pointwise::ReluSquared] {
@@ -87,7 +88,7 @@ fn forward_passes_have_the_same_bits_with_a_tape_and_without() {
 
 #[test]
 fn grouped_heads_equal_repeated_keys_and_values() {
-    let options = AttentionOptions { scale: 0.3, soft_cap: None, compute: Compute::F32 };
+    let options = AttentionOptions { scale: 0.3, soft_cap: None, window: None, compute: Compute::F32 };
     let q = normal::<Tape, 4>([2, 6, 9, 8], 1, DType::F32);
     let k = normal::<Tape, 4>([2, 2, 9, 8], 2, DType::F32);
     let v = normal::<Tape, 4>([2, 2, 9, 8], 3, DType::F32);
@@ -100,7 +101,7 @@ fn grouped_heads_equal_repeated_keys_and_values() {
 
 #[test]
 fn a_query_never_sees_a_later_key() {
-    let options = AttentionOptions { scale: 0.3, soft_cap: Some(3.0), compute: Compute::F32 };
+    let options = AttentionOptions { scale: 0.3, soft_cap: Some(3.0), window: None, compute: Compute::F32 };
     let q = normal::<Tape, 4>([1, 2, 10, 4], 1, DType::F32);
     let k = normal::<Tape, 4>([1, 2, 10, 4], 2, DType::F32);
     let later = normal::<Tape, 4>([1, 2, 3, 4], 9, DType::F32);

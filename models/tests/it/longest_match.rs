@@ -258,5 +258,5 @@ fn the_follower_table_is_saved_in_the_native_layout_only() {
     assert_eq!(table(&again), table(&model));
     let error = weights::save_pretrained(&model, directory.path(), weights::Stored::F32);
     let error = error.expect_err("no class of transformers has it").to_string();
-    assert!(error.contains("it reads the longest matches of its text"), "{error}");
+    assert!(error.contains("it lacks `longest_match` = true"), "{error}");
 }

@@ -6,6 +6,7 @@ mod continuous;
 mod counting;
 mod decoding;
 mod dropout;
+mod families;
 mod fixtures;
 mod footprint;
 mod gradients;

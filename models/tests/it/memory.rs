@@ -15,7 +15,7 @@ use crate::counting::bytes;
 use crate::fixtures::{Cpu, Tape, batch, model, normal, shrunk, tokens, unusual};
 
 fn attention_peak<K: Kernels<Tape>>(time: usize, kernels: &K) -> usize {
-    let options = AttentionOptions { scale: 0.1, soft_cap: None, compute: Compute::F32 };
+    let options = AttentionOptions { scale: 0.1, soft_cap: None, window: None, compute: Compute::F32 };
     let [q, k, v] =
         [1, 2, 3].map(|seed| normal::<Tape, 4>([1, 2, time, 16], seed, DType::F32).require_grad());
     let (peak, _) = bytes(|| kernels.attention(q.clone(), k.clone(), v.clone(), &options).sum().backward());

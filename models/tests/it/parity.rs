@@ -72,7 +72,10 @@ fn logits_match_pytorch() {
 }
 
 /// A file with the gradients of `model`, under Hugging Face names and in their shapes.
-fn gradients_as_hugging_face(model: &Gpt<Tape>, grads: GradientsParams) -> tempfile::NamedTempFile {
+pub(crate) fn gradients_as_hugging_face(
+    model: &Gpt<Tape>,
+    grads: GradientsParams,
+) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     // A plain gradient-descent step with rate -1 from zero turns parameters into their gradients.
     let zero = burn::module::Module::<Tape>::map(model.clone(), &mut Zero);

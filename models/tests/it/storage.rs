@@ -206,9 +206,15 @@ fn a_file_cut_short_or_absent_or_foreign_is_refused() {
 }
 
 #[test]
-fn a_model_that_is_neither_gpt2_nor_llama_has_no_hugging_face_layout() {
+fn a_model_of_no_published_family_has_no_hugging_face_layout() {
     let path = tempfile::NamedTempFile::new().expect("a temporary file");
-    for (config, reason) in [(shrunk("nanochat"), "caps its logits"), (unusual(), "caps its logits")] {
+    let capped = GptConfig { logit_softcap: Some(9.0), ..shrunk("llama-1.1b") };
+    let cases = [
+        (shrunk("nanochat"), "`hidden_act` = \"relu2\""),
+        (unusual(), "`hidden_act` = \"gelu\""),
+        (capped, "it lacks `logit_softcap` = 9.0"),
+    ];
+    for (config, reason) in cases {
         let error = weights::save(&model(&config), path.path(), Layout::HuggingFace, Stored::F32)
             .expect_err("refused");
         assert!(error.to_string().contains(reason), "{error}");
@@ -228,10 +234,10 @@ fn published_settings_that_change_the_network_are_refused() {
         published(r#""rope_scaling": null, "head_dim": 16, "attention_dropout": 0.1, "torch_dtype": "bf16""#);
     assert_eq!(accepted.expect("a plain Llama").n_embd, 64);
     let refused = [
-        (r#""rope_scaling": {"type": "linear", "factor": 2.0}"#, "`rope_scaling`"),
-        (r#""head_dim": 32"#, "`head_dim` = 32"),
+        (r#""rope_scaling": {"type": "dynamic", "factor": 2.0}"#, "`rope_scaling`"),
+        (r#""head_dim": 31"#, "even head width"),
         (r#""rope_parameters": {"rope_theta": 1e4, "rope_type": "llama3"}"#, "`rope_parameters`"),
-        (r#""sliding_window": 4096"#, "unknown model key `sliding_window`"),
+        (r#""sliding_window": 4096"#, "`sliding_window` = 4096"),
     ];
     for (extra, expected) in refused {
         let message = published(extra).expect_err("another network").to_string();

@@ -70,7 +70,7 @@ impl Operations {
     pub(super) fn mlp_tensors(self) -> u64 {
         match (self.fused, self.activation) {
             // Gate, input and the result's gradient; two gradients.
-            (true, Activation::SwiGlu) => 5,
+            (true, Activation::SwiGlu | Activation::GeGlu) => 5,
             _ => 3,
         }
     }
@@ -78,7 +78,7 @@ impl Operations {
     pub(super) fn block_temporaries(self) -> u64 {
         match (self.fused, self.activation) {
             (true, _) | (false, Activation::ReluSquared) => 2,
-            (false, Activation::GeluTanh | Activation::GeluErf | Activation::SwiGlu) => 4,
+            (false, Activation::GeluTanh | Activation::GeluErf | Activation::SwiGlu | Activation::GeGlu) => 4,
         }
     }
 

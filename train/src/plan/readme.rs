@@ -1,4 +1,4 @@
-//! Compares the READMEs' tables of planned numbers with the plan.
+//! Compares the tables of planned numbers in README, `train/README.md` and the guide with the plan.
 
 use std::fs;
 use std::path::Path;
@@ -26,7 +26,7 @@ fn planned(preset: &str, on: &str, set: &[String]) -> Plan {
 fn rows(path: &str, head: &str) -> Vec<Vec<String>> {
     // `CARGO_MANIFEST_DIR` is that of the unit tests' package.
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path));
-    let text = text.expect("a README");
+    let text = text.expect("a page");
     let rows = text.lines().skip_while(|line| !line.starts_with(head)).skip(2);
     let rows = rows.take_while(|line| line.starts_with('|'));
     rows.map(|row| row.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect()).collect()
@@ -106,9 +106,9 @@ fn settings(optimizer: &str, above_a_disk: bool) -> Vec<String> {
 }
 
 #[test]
-fn the_readmes_memory_table_matches_the_plan() {
+fn the_guides_memory_table_matches_the_plan() {
     let mut wrong = Vec::new();
-    let mut rows = rows("../README.md", "| Preset | Card and host memory |");
+    let mut rows = rows("../docs/guide/what-fits.md", "| Preset | Card and host memory |");
     rows.retain(|row| !row[0].starts_with("**measured**"));
     assert!(rows.len() > 5, "{rows:?}");
     for row in rows {
@@ -145,4 +145,37 @@ fn the_readmes_memory_table_matches_the_plan() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// At most three digits.
+fn short(number: f64) -> String {
+    let digits = if number < 10.0 { 1 } else { 0 };
+    format!("{number:.digits$}")
+}
+
+#[test]
+fn the_first_pages_table_matches_the_plan() {
+    let host = ["memory.optimizer=host", "memory.optimizer_state=bf16"].map(str::to_owned);
+    let expected = [
+        ("gpt-350m", "RTX 4060, 8 GB", "rtx-4060,32GiB", &[][..]),
+        ("gpt-1.5b", "RTX 4060, 8 GB", "rtx-4060,32GiB", &host[..]),
+        ("gpt-7b", "RTX 4060, 8 GB", "rtx-4060,128GiB", &[]),
+        ("gpt-7b", "RTX 4090, 24 GB", "rtx-4090,128GiB", &[]),
+    ]
+    .map(|(preset, card, on, set)| {
+        let plan = planned(preset, on, set);
+        let config = Config::load(preset, set).unwrap_or_else(|error| panic!("{error}"));
+        let billions = Footprint::of(&config.model).expect("it was checked").parameters as f64 / 1e9;
+        let digits = if billions < 1.0 { 2 } else { 1 };
+        let (fast, slow) = plan.step_seconds().expect("the card is known");
+        let slowdown = [plan.slowdown_hidden, plan.slowdown_waiting].map(|times| times.expect("speeds"));
+        [
+            format!("{billions:.digits$} B"),
+            card.to_owned(),
+            format!("{} GiB", short(plan.host_bytes as f64 / f64::from(1 << 30))),
+            span(fast, slow, short),
+            format!("{}×", span(slowdown[0], slowdown[1], |times| format!("{times:.1}"))),
+        ]
+    });
+    assert_eq!(rows("../README.md", "| Model | Card | RAM taken |"), expected);
 }

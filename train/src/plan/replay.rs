@@ -9,7 +9,8 @@
 //! A run on the CPU moves the planned bytes of blocks within a percent
 //! (`a_replayed_plan_states_the_bytes_that_a_run_moves`), except for results that the backend does not lay out in rows.
 
-use pager::{Limit, Machine as Speeds, Policy, Recording, Replay, Stop};
+use pager::{Limit, Policy, Recording, Stop};
+use pager_replay::{Machine as Speeds, Replay};
 use serde::Serialize;
 
 use super::{DiskTraffic, Machine, Plan};
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
 
     fn toy() -> Recording {
-        let bytes = include_bytes!("../../../backend-offload/pager/traces/toy.trace");
+        let bytes = include_bytes!("../../../backend-offload/pager/replay/traces/toy.trace");
         Recording::from_bytes(bytes).expect("a recording")
     }
 
@@ -181,7 +182,7 @@ mod tests {
         assert_eq!((plan.bytes_in_per_step, plan.bytes_out_per_step), (0, 0));
         assert!(plan.replayed.is_some_and(|replayed| replayed.seconds.is_some()), "{plan}");
         // The toy's recording has no counts of floating-point operations.
-        let bytes = include_bytes!("../../../backend-offload/pager/traces/gpt-124m-16k.trace");
+        let bytes = include_bytes!("../../../backend-offload/pager/replay/traces/gpt-124m-16k.trace");
         let step = Recording::from_bytes(bytes).expect("a recording");
         let replayed = Replayed::replay(&step, &machine, OptimizerBytes::default()).expect("it fits");
         assert_eq!((replayed.bytes_in, replayed.bytes_out), (0, 0));
@@ -213,7 +214,7 @@ mod tests {
     }
 
     fn with_host_optimizer(machine: &Machine) -> (Plan, Recording) {
-        let bytes = include_bytes!("../../../backend-offload/pager/traces/streamed.trace");
+        let bytes = include_bytes!("../../../backend-offload/pager/replay/traces/streamed.trace");
         let step = Recording::from_bytes(bytes).expect("a recording");
         let settings = [
             "memory.optimizer=host",

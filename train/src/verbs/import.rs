@@ -57,6 +57,10 @@ impl Work for Importing<'_> {
         let source = &args.tokenizer.clone().unwrap_or_else(|| tokenizer_folder(&args.from));
         let tokenizer = Tokenizer::load(source).map_err(|error| unusable(&error))?;
         let model = weights::pretrained_config(&args.from).map_err(|error| unusable(&error))?;
+        let ignored = weights::ignored_keys(&args.from).map_err(|error| unusable(&error))?;
+        if !ignored.is_empty() {
+            println!("ignored in config.json, as the network does not depend on it: {}", ignored.join(", "));
+        }
         runs::weights::tables_fit(&model)?;
         let gpt =
             weights::load_pretrained::<Offload<I>>(&args.from, device).map_err(|error| unusable(&error))?;

@@ -57,7 +57,7 @@ pub(crate) struct BenchVram {
     comparison: PeerOptions,
     #[command(flatten)]
     simulated: Simulated,
-    /// Measure nothing: put this record's table into README.md
+    /// Measure nothing: put this record's table into docs/guide/what-fits.md
     #[arg(long, value_name = "RECORD", exclusive = true)]
     readme: Option<PathBuf>,
 }
@@ -142,7 +142,7 @@ struct PeerOptions {
 #[derive(Args)]
 struct Simulated {
     /// Measure nothing: replay recorded steps (`OFFLOAD_TRACE`) under the budgets with the real pager; by default those
-    /// in `backend-offload/pager/traces`
+    /// in `backend-offload/pager/replay/traces`
     #[arg(long, value_name = "TRACE", num_args = 0.., conflicts_with_all = ["configs", "max_params", "steps", "train", "peer"])]
     simulate: Option<Vec<PathBuf>>,
     /// Bytes per second of the link in `--simulate`: 25GB

@@ -1,5 +1,5 @@
 //! Rules for text that no compiler checks: links resolve, no file names folders of one machine, configurations are JSON
-//! objects, and the README's measurements match their record.
+//! objects, and the guide's measurements match their record.
 
 use std::{collections::BTreeMap, path::Path};
 

@@ -13,14 +13,15 @@ struct Arrows {
 
 /// Dependencies that each member may have on others. An unlisted member is a finding: its dependencies are decided when
 /// it is made.
-const ARROWS: [Arrows; 21] = [
+const ARROWS: [Arrows; 22] = [
     Arrows { from: "pager", to: &[], tests_to: &[] },
+    Arrows { from: "pager-replay", to: &["pager"], tests_to: &[] },
     Arrows { from: "backend-offload", to: &["pager"], tests_to: &[] },
     Arrows { from: "host-optim", to: &["backend-offload"], tests_to: &[] },
     // No member may link it: programs load it at run time, in place of the driver.
     Arrows { from: "stand-in", to: &[], tests_to: &[] },
     // Tests of `backend-offload`, which must not know its users: on the stand-in and the CPU, and on Vulkan.
-    Arrows { from: "offload-tests", to: &[], tests_to: &["backend-offload", "pager"] },
+    Arrows { from: "offload-tests", to: &[], tests_to: &["backend-offload", "pager", "pager-replay"] },
     Arrows { from: "on-vulkan", to: &[], tests_to: &["backend-offload", "host-optim", "pager"] },
     Arrows { from: "durable", to: &[], tests_to: &[] },
     Arrows { from: "models", to: &["durable"], tests_to: &["backend-offload", "tokenizer"] },
@@ -30,7 +31,17 @@ const ARROWS: [Arrows; 21] = [
     Arrows {
         from: "train",
         // Plans replay recordings, which belong to the pager and to no device.
-        to: &["backend-offload", "durable", "exchange", "host-optim", "models", "pager", "runs", "tokenizer"],
+        to: &[
+            "backend-offload",
+            "durable",
+            "exchange",
+            "host-optim",
+            "models",
+            "pager",
+            "pager-replay",
+            "runs",
+            "tokenizer",
+        ],
         tests_to: &[],
     },
     // The code of `train`, compiled for its unit tests.
@@ -44,6 +55,7 @@ const ARROWS: [Arrows; 21] = [
             "host-optim",
             "models",
             "pager",
+            "pager-replay",
             "runs",
             "tokenizer",
         ],
@@ -66,7 +78,7 @@ const ARROWS: [Arrows; 21] = [
         tests_to: &[],
     },
     Arrows { from: "xtask", to: &["suite"], tests_to: &[] },
-    Arrows { from: "bench", to: &["exchange", "pager", "xtask"], tests_to: &[] },
+    Arrows { from: "bench", to: &["exchange", "pager", "pager-replay", "xtask"], tests_to: &[] },
     // Manifests and variables only; they depend on no other member.
     Arrows { from: "pins", to: &[], tests_to: &[] },
     Arrows { from: "suite", to: &[], tests_to: &[] },
@@ -132,6 +144,7 @@ mod tests {
         };
         let ours = [
             "pager",
+            "pager-replay",
             "backend-offload",
             "durable",
             "exchange",
@@ -160,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_pager_depends_on_no_crate_and_runs_in_simulations() {
-        for other in ["backend-offload", "models", "tokenizer", "train"] {
+        for other in ["backend-offload", "models", "pager-replay", "tokenizer", "train"] {
             assert!(refused("pager", other, false) && refused("pager", other, true), "{other}");
         }
         assert!(!refused("backend-offload", "pager", false));

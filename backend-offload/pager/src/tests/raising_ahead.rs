@@ -1,6 +1,5 @@
 //! Blocks that come back from the disk before an operation needs them.
 
-use super::planning::{Dice, Script};
 use super::sweep::{BLOCKS, DISK, HOST, Sweep};
 use super::*;
 
@@ -42,7 +41,7 @@ fn swept(policy: Policy, ahead: bool) -> Sweep {
 #[test]
 fn what_is_raised_came_before_it_was_needed() {
     let [in_time, ahead] = [false, true].map(|ahead| swept(Policy::Planned, ahead));
-    let [in_time_waited, ahead_waited] = [&in_time, &ahead].map(|sweep| sweep.waited_for.bytes_in);
+    let [in_time_waited, ahead_waited] = [&in_time, &ahead].map(|sweep| sweep.waited_for.loaded);
     assert!(in_time_waited > 3 * 10 * BLOCKS as u64, "{in_time_waited}");
     assert_eq!(ahead_waited, 0, "one block can be raised beside every operation");
     let [in_time, ahead] = [in_time, ahead].map(|sweep| sweep.pager.counters());
@@ -113,33 +112,4 @@ fn a_block_is_under_way_until_it_is_given_up_changed_or_dropped() {
     sweep.pager.started(Step::LoadAhead { block: other }).expect("it is on the disk");
     sweep.pager.remove(other).expect("it lives");
     assert_eq!(sweep.pager.loading(), None);
-}
-
-#[test]
-fn no_replay_is_refused_for_what_it_raises_ahead() {
-    const MIB: u64 = 1 << 20;
-    let machine = Machine { disk: 1e9, link: 10e9, memory: 1e9, ..Machine::INSTANT };
-    let mut raised = 0;
-    for seed in 0..100 {
-        let mut dice = Dice(seed);
-        let mut script = Script::default();
-        let blocks: Vec<_> = (0..6).map(|_| script.born((50 + dice.below(70)) * MIB)).collect();
-        let order: Vec<_> = (0..10).map(|_| blocks[dice.below(6) as usize]).collect();
-        for block in &blocks {
-            script.operate(&[], &[*block]);
-        }
-        for _ in 0..8 {
-            for block in &order {
-                script.operate(&[*block], &[]);
-            }
-            script.step();
-        }
-        let host = (120 + dice.below(110)) * MIB;
-        let replay =
-            || Replay::new(&script.recording, Limit::bytes(130 * MIB), Policy::Planned).above_a_disk(host);
-        replay().run(1).expect("it has room");
-        let played = replay().on(machine).run(1).expect("and has when blocks are raised ahead");
-        raised += played.pager().counters().raised_ahead;
-    }
-    assert!(raised > 0);
 }

@@ -19,7 +19,7 @@ fn swept(policy: Policy, host: u64, disk: u64, ahead: bool) -> Sweep {
 #[test]
 fn what_sinks_was_written_before_it_had_to() {
     let [in_time, ahead] = [false, true].map(|ahead| swept(Policy::Planned, 120, 1000, ahead));
-    let [in_time_waited, ahead_waited] = [&in_time, &ahead].map(|sweep| sweep.waited_for.bytes_out);
+    let [in_time_waited, ahead_waited] = [&in_time, &ahead].map(|sweep| sweep.waited_for.written);
     assert!(in_time_waited > 4 * 10 * BLOCKS as u64, "{in_time_waited}");
     assert_eq!(ahead_waited, 0, "one block can be written beside every operation");
     let [in_time, ahead] = [in_time, ahead].map(|sweep| sweep.pager.counters());

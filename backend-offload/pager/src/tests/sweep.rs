@@ -14,15 +14,22 @@ pub(super) struct Sweep {
     pub blocks: Vec<BlockId>,
     host: u64,
     disk: u64,
-    /// Bytes that operations had to wait for since the first two rounds: raised as those that came in, written as those that went out.
-    pub waited_for: Moved,
+    /// Since the first two rounds.
+    pub waited_for: Waited,
+}
+
+/// Bytes that operations waited for.
+#[derive(Default)]
+pub(super) struct Waited {
+    pub loaded: u64,
+    pub written: u64,
 }
 
 impl Sweep {
     pub fn new(policy: Policy, host: u64, disk: u64) -> Self {
         let mut pager = Pager::new(Limit::bytes(20), policy, Oversized::Refuse);
         let blocks = (0..BLOCKS).map(|_| pager.insert(10, Arena(0))).collect();
-        Self { pager, blocks, host, disk, waited_for: Moved::default() }
+        Self { pager, blocks, host, disk, waited_for: Waited::default() }
     }
 
     pub fn rooms(&self) -> Rooms {
@@ -43,8 +50,8 @@ impl Sweep {
             }
         }
         let after = self.pager.counters();
-        self.waited_for.bytes_in += after.bytes_from_disk - before.bytes_from_disk;
-        self.waited_for.bytes_out += after.bytes_to_disk - before.bytes_to_disk;
+        self.waited_for.loaded += after.bytes_from_disk - before.bytes_from_disk;
+        self.waited_for.written += after.bytes_to_disk - before.bytes_to_disk;
     }
 
     /// Sweeps `ROUNDS` times, and calls `after` after each operation.
@@ -57,7 +64,7 @@ impl Sweep {
             }
             self.pager.mark_step();
             if round == 1 {
-                self.waited_for = Moved::default();
+                self.waited_for = Waited::default();
             }
         }
         self

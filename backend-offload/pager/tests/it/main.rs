@@ -1,8 +1,3 @@
-//! Promises of the pager on recorded training steps.
+//! Promises of the pager.
 
-mod ahead;
 mod allocations;
-mod disk;
-mod pace;
-mod steps;
-mod streamed;

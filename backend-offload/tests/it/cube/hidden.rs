@@ -8,7 +8,8 @@ use super::Machine;
 use crate::child::Child;
 use crate::folders;
 use crate::stand_in::{Steps, Work, run_and_watch};
-use pager::{Elapsed, Event, Limit, Pace, Policy, Recording, Replay, bound};
+use pager::{Event, Limit, Policy, Recording};
+use pager_replay::{Elapsed, Machine as Speeds, Pace, Replay, bound};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -118,7 +119,7 @@ fn dropped_at_once(mut whole: Recording) -> Recording {
     whole
 }
 
-fn replayed(whole: &Recording, budget: u64, machine: pager::Machine, least: f64) -> f64 {
+fn replayed(whole: &Recording, budget: u64, machine: Speeds, least: f64) -> f64 {
     let replay = Replay::new(whole, Limit::bytes(budget), Policy::Planned).on(machine);
     let replay = replay.run(1).expect("every operation fits");
     let settled = &replay.elapsed()[STEPS - SETTLED..STEPS];
@@ -151,8 +152,7 @@ fn hides_its_copies(test: &str, program: &str) {
     for budget in [peak / 2, peak / 4, largest + largest / 20] {
         let moved = bound(&whole, budget, 1)[STEPS - SETTLED];
         let link = 2.0 * moved.bytes_in.max(moved.bytes_out) as f64 / kernels;
-        let speeds =
-            pager::Machine { link, flops: operations(&whole) as f64 / kernels, ..pager::Machine::INSTANT };
+        let speeds = Speeds { link, flops: operations(&whole) as f64 / kernels, ..Speeds::INSTANT };
         let least = Pace::of(&whole, speeds).least(budget);
         let tight = training(&machine, program).with("budget", budget);
         let (report, steps) = run_and_watch(tight.environment("STAND_IN_BANDWIDTH", link), SETTLED);

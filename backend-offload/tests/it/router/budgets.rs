@@ -169,7 +169,8 @@ fn a_recording_replays_to_the_bytes_that_were_moved() {
         let bytes = std::fs::read(&file).expect("a recording");
         std::fs::remove_file(&file).expect("it was there");
         let recording = pager::Recording::from_bytes(&bytes).expect("a recording");
-        let replay = pager::Replay::new(&recording, pager::Limit::bytes(budget), pager::Policy::Planned);
+        let replay =
+            pager_replay::Replay::new(&recording, pager::Limit::bytes(budget), pager::Policy::Planned);
         let counters = replay.run(1).expect("it ran once").pager().counters();
         assert_eq!(counters.bytes_in, run.number("bytes in"), "{share} %");
         assert_eq!(counters.bytes_out, run.number("bytes out"), "{share} %");

@@ -1,6 +1,6 @@
 //! Bytes that replayed steps move to and from a disk below the host, compared with the lower bound.
 
-use pager::disk_bound;
+use pager_replay::disk_bound;
 
 use crate::records::bytes::Bytes;
 

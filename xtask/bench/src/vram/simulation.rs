@@ -8,7 +8,8 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow};
-use pager::{Elapsed, Limit, Machine, Pace, Policy, Recording, Replay, bound};
+use pager::{Limit, Policy, Recording};
+use pager_replay::{Elapsed, Machine, Pace, Replay, bound};
 
 use xtask::{invocation::Invocation, workspace};
 
@@ -220,9 +221,9 @@ host together in the place of the device; it reads or writes one block at a time
 of what sinks without having been written before, and for what is raised without having come before (`--disk-speed`).
 ";
 
-/// Traces committed with the pager, smallest first.
+/// Traces committed with the replay, smallest first.
 fn committed() -> Result<Vec<PathBuf>> {
-    let folder = workspace::root().join("backend-offload/pager/traces");
+    let folder = workspace::root().join("backend-offload/pager/replay/traces");
     let entries = fs::read_dir(&folder).with_context(|| format!("{} cannot be read", folder.display()))?;
     let paths: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     let mut traces: Vec<(u64, PathBuf)> = paths

@@ -3,7 +3,7 @@
 use std::io::{self, Write as _};
 
 use anyhow::Result;
-use pager::bound;
+use pager_replay::bound;
 
 use crate::records::bytes::Bytes;
 
@@ -168,7 +168,7 @@ mod tests {
 
     /// The same trainer, with a step of the toy as its recording.
     fn recorded() -> String {
-        let trace = xtask::workspace::root().join("backend-offload/pager/traces/toy.trace");
+        let trace = xtask::workspace::root().join("backend-offload/pager/replay/traces/toy.trace");
         format!(
             "[ -z \"$OFFLOAD_TRACE\" ] || cp '{}' \"$OFFLOAD_TRACE\"\n{}",
             trace.display(),
@@ -182,7 +182,7 @@ mod tests {
         let least = |cell: &Cell| cell.summary().and_then(|run| Some((run.least_in?, run.least_out?)));
         let found: Vec<_> = cells.iter().map(least).collect();
         let [None, Some(more), Some(less), None] = found[..] else { panic!("{found:?}") };
-        let step = xtask::workspace::root().join("backend-offload/pager/traces/toy.trace");
+        let step = xtask::workspace::root().join("backend-offload/pager/replay/traces/toy.trace");
         let step = super::super::simulation::read(&step).unwrap();
         let bound = bound(&step, 20_000_000, ROUNDS)[ROUNDS - 1];
         assert_eq!(less, (bound.bytes_in, bound.bytes_out));

@@ -1,7 +1,7 @@
 //! One step as a picture: bytes on the device, and below them when copies run in each direction and when the program
 //! waits.
 
-use pager::StepTimeline;
+use pager_replay::StepTimeline;
 
 use crate::records::{
     bytes::Bytes,

@@ -1,7 +1,8 @@
 //! Work of the pager whose instructions `cargo xtask instructions` counts. One piece runs within [`metered`], and its number of
 //! operations is printed.
 
-use pager::{Arena, BlockId, Limit, Machine, Oversized, Pager, Policy, Recording, Replay, Step};
+use pager::{Arena, BlockId, Limit, Oversized, Pager, Policy, Recording, Step};
+use pager_replay::{Machine, Replay};
 use std::hint::black_box;
 use std::path::Path;
 

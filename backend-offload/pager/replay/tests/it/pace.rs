@@ -3,7 +3,8 @@
 //! `PAGER_WRITE_GOLDEN=1` writes the tables anew.
 
 use crate::steps::{ROUNDS, assert_first_on_record, moved, recorded};
-use pager::{Elapsed, Limit, Machine, Pace, Policy, Recording, Replay, bound};
+use pager::{Limit, Policy, Recording};
+use pager_replay::{Elapsed, Machine, Pace, Replay, bound};
 use std::fmt::Write;
 
 /// Memory as fast as a card's of 80 TFLOP/s. The CPU's program, which fuses nothing, waits for it much longer than a GPU's would.

@@ -2,7 +2,8 @@
 //!
 //! `PAGER_WRITE_GOLDEN=1` writes the table of bytes anew.
 
-use pager::{Event, Limit, Moved, Policy, Recording, Replay, bound};
+use pager::{Event, Limit, Policy, Recording};
+use pager_replay::{Moved, Replay, bound};
 use std::fmt::Write;
 use std::path::PathBuf;
 

@@ -19,8 +19,8 @@
 //! Above a disk, recorded steps move at most a sixth more than the bound, those of 7 billion parameters at most 3 %
 //! (`what_sinks_and_is_raised_are_the_very_bytes_on_record`).
 
-use crate::recording::{Event, Recording};
-use crate::simulate::Moved;
+use crate::step_bytes::Moved;
+use pager::{Event, Recording};
 use std::collections::BTreeSet;
 use std::ops::Range;
 

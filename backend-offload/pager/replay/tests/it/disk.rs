@@ -3,7 +3,8 @@
 //! `PAGER_WRITE_GOLDEN=1` writes the table anew.
 
 use crate::steps::{ROUNDS, assert_on_record, recorded};
-use pager::{Limit, Machine, Pace, Policy, Replay, disk_bound};
+use pager::{Limit, Policy};
+use pager_replay::{Machine, Pace, Replay, disk_bound};
 use std::fmt::Write;
 
 /// Percent of the peak on the device and on the host, and bytes to and from the disk over the least that could move, in

@@ -3,7 +3,8 @@
 //! `PAGER_WRITE_GOLDEN=1` writes the table of bytes anew.
 
 use crate::steps::{ROUNDS, assert_on_record, moved, recorded};
-use pager::{Moved, Policy, bound};
+use pager::Policy;
+use pager_replay::{Moved, bound};
 use std::fmt::Write;
 
 const SHARES: [u64; 3] = [100, 75, 50];

@@ -14,8 +14,8 @@
 //! the numbers.
 
 use crate::bound::{Program, bound, disk_bound};
-use crate::recording::{Event, Recording};
 use crate::timeline::Machine;
+use pager::{Event, Recording};
 use std::collections::BTreeSet;
 
 /// Stretches begin and end at any operation of a step that has no more than this.

@@ -3,7 +3,8 @@
 //! `PAGER_WRITE_GOLDEN=1` writes the table anew.
 
 use crate::steps::{assert_on_record, recorded};
-use pager::{Elapsed, Limit, Machine, Moved, Policy, Recording, Replay, bound};
+use pager::{Limit, Policy, Recording};
+use pager_replay::{Elapsed, Machine, Moved, Replay, bound};
 use std::fmt::Write;
 
 const ROUNDS: usize = 6;

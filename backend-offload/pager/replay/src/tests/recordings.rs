@@ -1,6 +1,6 @@
 //! Recordings of a program's requests, and one step that stands for all.
 
-use super::planning::{Script, peak, replay, training};
+use super::planning::{Dice, Script, peak, replay, training};
 use super::*;
 
 /// The recording of a pager to which a recording is played.
@@ -224,4 +224,33 @@ fn contents_made_on_the_host_come_one_after_another_from_the_steps_beginning() {
     let steps: Vec<f64> =
         slower.run(1).expect("it fits").elapsed().iter().map(|elapsed| elapsed.step).collect();
     assert_eq!(steps, [200.0, 1000.0]);
+}
+
+#[test]
+fn no_replay_is_refused_for_what_it_raises_ahead() {
+    const MIB: u64 = 1 << 20;
+    let machine = Machine { disk: 1e9, link: 10e9, memory: 1e9, ..Machine::INSTANT };
+    let mut raised = 0;
+    for seed in 0..100 {
+        let mut dice = Dice(seed);
+        let mut script = Script::default();
+        let blocks: Vec<_> = (0..6).map(|_| script.born((50 + dice.below(70)) * MIB)).collect();
+        let order: Vec<_> = (0..10).map(|_| blocks[dice.below(6) as usize]).collect();
+        for block in &blocks {
+            script.operate(&[], &[*block]);
+        }
+        for _ in 0..8 {
+            for block in &order {
+                script.operate(&[*block], &[]);
+            }
+            script.step();
+        }
+        let host = (120 + dice.below(110)) * MIB;
+        let replay =
+            || Replay::new(&script.recording, Limit::bytes(130 * MIB), Policy::Planned).above_a_disk(host);
+        replay().run(1).expect("it has room");
+        let played = replay().on(machine).run(1).expect("and has when blocks are raised ahead");
+        raised += played.pager().counters().raised_ahead;
+    }
+    assert!(raised > 0);
 }

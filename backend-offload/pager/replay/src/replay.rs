@@ -4,30 +4,12 @@
 //! once, and a replay counts the bytes that the decisions cost, whatever the link. [`on`](Replay::on) a machine moves
 //! take time and run in parallel with operations. A recording made without a budget is replayed under any.
 
-use crate::block::{Block, BlockId, Place};
-use crate::limit::Limit;
-use crate::pager::Pager;
-use crate::policy::Policy;
-use crate::recording::{Event, Recording};
-use crate::steps::Step;
+use crate::step_bytes::{Moved, StepBytes};
 use crate::timeline::{Elapsed, Machine, StepTimeline, Timeline};
-use crate::{Fault, Link, Outcome, Oversized, Rooms, Shortage, Stop, Tier};
-
-/// Bytes moved in one step of a program.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Moved {
-    /// Onto the device.
-    pub bytes_in: u64,
-    /// Off the device.
-    pub bytes_out: u64,
-}
-
-impl Moved {
-    /// Both directions together.
-    pub fn total(self) -> u64 {
-        self.bytes_in + self.bytes_out
-    }
-}
+use pager::{
+    Block, BlockId, Event, Fault, Limit, Link, Outcome, Oversized, Pager, Place, Policy, Recording, Rooms,
+    Shortage, Step, Stop, Tier,
+};
 
 /// A pager that plays a recording.
 #[derive(Debug)]
@@ -37,26 +19,23 @@ pub struct Replay<'r> {
     /// The blocks alive, by their numbers in the recording.
     blocks: Vec<Option<BlockId>>,
     operands: Vec<BlockId>,
-    moved: Vec<Moved>,
-    before: Moved,
+    bytes: StepBytes,
     /// Capacity of a host above a disk.
     host: Limit,
-    raised_and_sunk: Vec<Moved>,
-    disk_before: Moved,
-    /// Bytes that the program read off the device in each step, and in the one under way.
-    read: Vec<u64>,
-    reads: u64,
-    /// Bytes that the program made in host memory in each step, and in the one under way.
-    given: Vec<u64>,
-    gives: u64,
     timeline: Option<Timeline>,
-    /// The block that is being written ahead, and its bytes that have not begun to pass.
-    writing: Option<(BlockId, u64)>,
-    /// Bytes that have not begun to pass, of the block that is being loaded ahead.
-    raising: u64,
+    pending: Pending,
     /// Decisions, line by line.
     #[cfg(test)]
     pub(crate) decisions: String,
+}
+
+/// Bytes of moves ahead that have not begun to pass.
+#[derive(Debug, Default)]
+struct Pending {
+    /// The block that is being written ahead, and its bytes.
+    writing: Option<(BlockId, u64)>,
+    /// Of the block that is being loaded ahead.
+    loading: u64,
 }
 
 impl<'r> Replay<'r> {
@@ -67,18 +46,10 @@ impl<'r> Replay<'r> {
             pager: Pager::new(budget, policy, Oversized::Refuse),
             blocks: Vec::new(),
             operands: Vec::new(),
-            moved: Vec::new(),
-            before: Moved::default(),
+            bytes: StepBytes::default(),
             host: Limit::NONE,
-            raised_and_sunk: Vec::new(),
-            disk_before: Moved::default(),
-            read: Vec::new(),
-            reads: 0,
-            given: Vec::new(),
-            gives: 0,
             timeline: None,
-            writing: None,
-            raising: 0,
+            pending: Pending::default(),
             #[cfg(test)]
             decisions: String::new(),
         }
@@ -129,22 +100,22 @@ impl<'r> Replay<'r> {
 
     /// Bytes moved in each step; the last one is what came after the last marked step, if anything did.
     pub fn steps(&self) -> &[Moved] {
-        &self.moved
+        &self.bytes.device.steps
     }
 
-    /// Bytes of each step that were raised from the disk, as those that came in, and that were written to it.
+    /// Bytes of each step that were loaded from disk (in) and written to it (out).
     pub fn disk_steps(&self) -> &[Moved] {
-        &self.raised_and_sunk
+        &self.bytes.disk.steps
     }
 
     /// Bytes that the program read off the device in each step, without those that the pager moved.
     pub fn read_steps(&self) -> &[u64] {
-        &self.read
+        &self.bytes.read.steps
     }
 
     /// Bytes of the contents that the program made in host memory in each step.
     pub fn given_steps(&self) -> &[u64] {
-        &self.given
+        &self.bytes.given.steps
     }
 
     /// The time each step took; empty without a machine.
@@ -206,7 +177,7 @@ impl<'r> Replay<'r> {
                 self.operate(flops)?;
                 for (operand, block) in operands.iter().zip(&self.operands) {
                     if operand.written {
-                        self.writing.take_if(|(id, _)| id == block);
+                        self.pending.writing.take_if(|(id, _)| id == block);
                         self.pager.wrote(*block)?;
                     }
                 }
@@ -222,8 +193,8 @@ impl<'r> Replay<'r> {
                 let block = self.blocks[block].ok_or(unknown())?;
                 let bytes = self.pager.get(block).map_or(0, |block| block.bytes);
                 self.make_host_room(bytes)?;
-                self.gives += bytes;
-                self.writing.take_if(|(id, _)| *id == block);
+                self.bytes.given.add(bytes);
+                self.pending.writing.take_if(|(id, _)| *id == block);
                 if let Some(timeline) = self.timeline.as_mut() {
                     timeline.is_given(bytes);
                 }
@@ -240,7 +211,7 @@ impl<'r> Replay<'r> {
                 let block = self.blocks[block].ok_or(unknown())?;
                 let place = self.pager.get(block).map(Block::place);
                 if matches!(place, Some(Place::Device { clean: None })) {
-                    self.reads += bytes;
+                    self.bytes.read.add(bytes);
                     if let Some(timeline) = &mut self.timeline {
                         timeline.reads(bytes);
                     }
@@ -248,21 +219,7 @@ impl<'r> Replay<'r> {
             }
             Event::Step => {
                 self.pager.mark_step();
-                let counters = self.pager.counters();
-                let now = Moved { bytes_in: counters.bytes_in, bytes_out: counters.bytes_out };
-                self.moved.push(Moved {
-                    bytes_in: now.bytes_in - self.before.bytes_in,
-                    bytes_out: now.bytes_out - self.before.bytes_out,
-                });
-                self.before = now;
-                let disk = Moved { bytes_in: counters.bytes_from_disk, bytes_out: counters.bytes_to_disk };
-                self.raised_and_sunk.push(Moved {
-                    bytes_in: disk.bytes_in - self.disk_before.bytes_in,
-                    bytes_out: disk.bytes_out - self.disk_before.bytes_out,
-                });
-                self.disk_before = disk;
-                self.read.push(std::mem::take(&mut self.reads));
-                self.given.push(std::mem::take(&mut self.gives));
+                self.bytes.end_step(&self.pager.counters());
                 if let Some(timeline) = &mut self.timeline {
                     timeline.ends_step();
                 }
@@ -272,7 +229,7 @@ impl<'r> Replay<'r> {
         Ok(())
     }
 
-    /// Lets blocks sink for so many bytes of the program's own on a host above a disk.
+    /// Spills blocks until `bytes` of the program's own have room on a host above a disk.
     fn make_host_room(&mut self, bytes: u64) -> Result<(), Stop> {
         if self.host == Limit::NONE {
             return Ok(());
@@ -283,13 +240,13 @@ impl<'r> Replay<'r> {
             match self.pager.steps_to_host_room(bytes, rooms) {
                 Ok(steps) if steps.is_empty() => return Ok(()),
                 Ok(steps) => steps.into_iter().try_for_each(|step| self.take(step))?,
-                Err(stop) => self.give_up_raising(stop)?,
+                Err(stop) => self.give_up_loading(stop)?,
             }
         }
     }
 
     /// Gives up the load under way: its host memory may be the room that is missing.
-    fn give_up_raising(&mut self, stop: Stop) -> Result<(), Stop> {
+    fn give_up_loading(&mut self, stop: Stop) -> Result<(), Stop> {
         match stop {
             Stop::Shortage(Shortage::TierFull { .. }) if let Some((token, _)) = self.pager.loading() => {
                 self.pager.ended(token, false)?;
@@ -311,7 +268,7 @@ impl<'r> Replay<'r> {
                     self.note("for", step);
                     self.take(step)?;
                 }
-                Err(stop) => self.give_up_raising(stop)?,
+                Err(stop) => self.give_up_loading(stop)?,
             }
         }
     }
@@ -328,8 +285,8 @@ impl<'r> Replay<'r> {
             self.note("beside", step);
             self.take(step)?;
         }
-        self.raise_above()?;
-        self.write_below()?;
+        self.load_ahead()?;
+        self.write_ahead()?;
         let bytes = self.operands.iter().filter_map(|id| self.pager.get(*id)).map(|block| block.bytes).sum();
         if let Some(timeline) = &mut self.timeline {
             timeline.operates(flops, bytes, self.pager.ledger().resident());
@@ -337,8 +294,8 @@ impl<'r> Replay<'r> {
         Ok(())
     }
 
-    /// Writes blocks that are to sink, as far as there are buffers.
-    fn write_below(&mut self) -> Result<(), Stop> {
+    /// Writes blocks that will be spilled, as far as there are buffers.
+    fn write_ahead(&mut self) -> Result<(), Stop> {
         if self.host == Limit::NONE {
             return Ok(());
         }
@@ -346,21 +303,21 @@ impl<'r> Replay<'r> {
             let rooms = self.rooms();
             let Some(step) = self.pager.prefetch(Link::ToDisk, &|| rooms) else { return Ok(()) };
             let Step::WriteAhead { block } = step else { return Ok(()) };
-            let bytes = self.bytes(block)?;
+            let bytes = self.size(block)?;
             let Some(timeline) = &mut self.timeline else { return Ok(()) };
-            let begun = self.writing.take_if(|(id, _)| *id == block);
+            let begun = self.pending.writing.take_if(|(id, _)| *id == block);
             let left = begun.map_or(bytes, |(_, left)| left);
-            let begins = timeline.writes_beside(left);
+            let begins = timeline.writes_ahead(left);
             if begins < left {
-                self.writing = Some((block, left - begins));
+                self.pending.writing = Some((block, left - begins));
                 return Ok(());
             }
             self.complete(step)?;
         }
     }
 
-    /// Raises blocks that are needed soon, as far as there are buffers.
-    fn raise_above(&mut self) -> Result<(), Stop> {
+    /// Loads blocks that are needed soon, as far as there are buffers.
+    fn load_ahead(&mut self) -> Result<(), Stop> {
         if self.host == Limit::NONE {
             return Ok(());
         }
@@ -372,16 +329,16 @@ impl<'r> Replay<'r> {
                 continue;
             };
             if self.pager.loading().is_none() {
-                let bytes = self.bytes(block)?;
+                let bytes = self.size(block)?;
                 if !rooms.host.allows(bytes) {
                     return Ok(());
                 }
                 self.pager.started(step)?;
-                self.raising = bytes;
+                self.pending.loading = bytes;
             }
             let Some(timeline) = &mut self.timeline else { return Ok(()) };
-            self.raising -= timeline.raises_beside(self.raising);
-            if self.raising > 0 || !timeline.has_risen() {
+            self.pending.loading -= timeline.loads_ahead(self.pending.loading);
+            if self.pending.loading > 0 || !timeline.has_loaded() {
                 return Ok(());
             }
             self.complete(step)?;
@@ -396,23 +353,23 @@ impl<'r> Replay<'r> {
             Step::DropCopy { .. } | Step::WriteAhead { .. } => _ = self.complete(step)?,
             Step::Spill { block } => {
                 let outcome = self.complete(step)?;
-                let begun = self.writing.take_if(|(id, _)| *id == block);
+                let begun = self.pending.writing.take_if(|(id, _)| *id == block);
                 if let Outcome::Spilled { bytes, written: true, .. } = outcome
                     && let Some(timeline) = &mut self.timeline
                 {
-                    timeline.sinks(begun.map_or(bytes, |(_, left)| left));
+                    timeline.spills(begun.map_or(bytes, |(_, left)| left));
                 }
             }
             Step::Load { block } | Step::LoadAhead { block } => {
                 let is_under_way = self.pager.loading().is_some_and(|(_, loading)| loading == block);
-                let left = if is_under_way { self.raising } else { self.bytes(block)? };
+                let left = if is_under_way { self.pending.loading } else { self.size(block)? };
                 self.complete(step)?;
                 if let Some(timeline) = &mut self.timeline {
-                    timeline.raises(left);
+                    timeline.loads(left);
                 }
             }
             Step::Evict { block, copy } => {
-                let bytes = self.bytes(block)?;
+                let bytes = self.size(block)?;
                 match &mut self.timeline {
                     Some(timeline) if copy.is_some() => {
                         timeline.starts_out(self.pager.started(step)?, bytes);
@@ -421,7 +378,7 @@ impl<'r> Replay<'r> {
                 }
             }
             Step::Bring { block, from } => {
-                let bytes = self.bytes(block)?;
+                let bytes = self.size(block)?;
                 self.complete(step)?;
                 if let Some(timeline) = self.timeline.as_mut().filter(|_| from.is_some()) {
                     timeline.starts_back(block, bytes);
@@ -436,7 +393,7 @@ impl<'r> Replay<'r> {
         Ok(())
     }
 
-    fn bytes(&self, block: BlockId) -> Result<u64, Fault> {
+    fn size(&self, block: BlockId) -> Result<u64, Fault> {
         self.pager.get(block).map(|block| block.bytes).ok_or(Fault::UnknownBlock(block))
     }
 

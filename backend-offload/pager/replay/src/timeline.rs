@@ -14,7 +14,7 @@
 //! disk, too: it reads and writes them in the time that blocks leave, and new contents are there once their states have
 //! passed (`states_on_the_disk_pass_in_the_time_that_blocks_leave_and_are_waited_for_with_their_contents`).
 
-use crate::block::{BlockId, Token};
+use pager::{BlockId, Token};
 use std::collections::{HashMap, VecDeque};
 
 /// The speeds that a replay goes by, in bytes per second where nothing else is said. An operation takes the longer of the
@@ -48,7 +48,7 @@ impl Machine {
     };
 }
 
-/// Bytes that are still on their way to the disk when a block has sunk, at most: six buffers.
+/// Bytes that are still on their way to the disk when a block is spilled, at most: six buffers.
 const BEHIND: f64 = 6.0 * (4 << 20) as f64;
 
 /// How long one step of a program took, in seconds.
@@ -95,21 +95,33 @@ impl StepTimeline {
 pub(crate) struct Timeline {
     machine: Machine,
     now: f64,
-    out_free: f64,
-    back_free: f64,
-    host_free: f64,
-    disk_free: f64,
+    free: Free,
     /// Copies off the device that have not landed, in the order in which they do.
     leaving: VecDeque<(Token, f64)>,
     arrivals: HashMap<BlockId, f64>,
     /// The time at which the bytes that a load ahead has begun to read are there.
-    risen: f64,
-    step: Elapsed,
-    step_began: f64,
+    loaded: f64,
+    step: OpenStep,
     pub steps: Vec<Elapsed>,
-    under_way: StepTimeline,
     /// The latest step that has ended.
     pub latest: StepTimeline,
+}
+
+/// Times at which the engines have done all that was queued.
+#[derive(Debug, Default)]
+struct Free {
+    out: f64,
+    back: f64,
+    host: f64,
+    disk: f64,
+}
+
+/// The step under way.
+#[derive(Debug, Default)]
+struct OpenStep {
+    began: f64,
+    elapsed: Elapsed,
+    timeline: StepTimeline,
 }
 
 impl Timeline {
@@ -117,97 +129,92 @@ impl Timeline {
         Self {
             machine,
             now: 0.0,
-            out_free: 0.0,
-            back_free: 0.0,
-            host_free: 0.0,
-            disk_free: 0.0,
+            free: Free::default(),
             leaving: VecDeque::new(),
             arrivals: HashMap::new(),
-            risen: 0.0,
-            step: Elapsed::default(),
-            step_began: 0.0,
+            loaded: 0.0,
+            step: OpenStep::default(),
             steps: Vec::new(),
-            under_way: StepTimeline::default(),
             latest: StepTimeline::default(),
         }
     }
 
     pub fn starts_out(&mut self, token: Token, bytes: u64) {
         let takes = bytes as f64 / self.machine.link;
-        let begins = self.out_free.max(self.now);
-        self.out_free = begins + takes;
-        self.under_way.out.push((begins, self.out_free));
-        self.step.out += takes;
-        self.leaving.push_back((token, self.out_free));
+        let begins = self.free.out.max(self.now);
+        self.free.out = begins + takes;
+        self.step.timeline.out.push((begins, self.free.out));
+        self.step.elapsed.out += takes;
+        self.leaving.push_back((token, self.free.out));
     }
 
     pub fn starts_back(&mut self, block: BlockId, bytes: u64) {
         let takes = bytes as f64 / self.machine.link;
-        let begins = self.back_free.max(self.now);
-        self.back_free = begins + takes;
-        self.under_way.back.push((begins, self.back_free));
-        self.step.back += takes;
-        self.arrivals.insert(block, self.back_free);
+        let begins = self.free.back.max(self.now);
+        self.free.back = begins + takes;
+        self.step.timeline.back.push((begins, self.free.back));
+        self.step.elapsed.back += takes;
+        self.arrivals.insert(block, self.free.back);
     }
 
     /// The program begins, whatever was made before.
     pub fn begins(&mut self) {
-        (self.host_free, self.disk_free, self.risen, self.now) = (0.0, 0.0, 0.0, 0.0);
-        (self.step.host, self.step.disk) = (0.0, 0.0);
-        self.under_way.waited.clear();
+        (self.free.host, self.free.disk, self.loaded, self.now) = (0.0, 0.0, 0.0, 0.0);
+        (self.step.elapsed.host, self.step.elapsed.disk) = (0.0, 0.0);
+        self.step.timeline.waited.clear();
     }
 
     /// The program reads so many bytes off the device, and waits for them.
     pub fn reads(&mut self, bytes: u64) {
         let takes = bytes as f64 / self.machine.link;
-        let begins = self.out_free.max(self.now);
-        self.out_free = begins + takes;
-        self.under_way.out.push((begins, self.out_free));
-        self.step.out += takes;
-        self.wait_until(self.out_free);
+        let begins = self.free.out.max(self.now);
+        self.free.out = begins + takes;
+        self.step.timeline.out.push((begins, self.free.out));
+        self.step.elapsed.out += takes;
+        self.wait_until(self.free.out);
     }
 
     /// The program comes to contents that the host makes, and waits for them.
     pub fn is_given(&mut self, bytes: u64) {
         let takes = bytes as f64 / self.machine.host;
-        self.host_free = self.host_free.max(self.step_began) + takes;
-        self.step.host += takes;
-        self.wait_until(self.host_free);
+        self.free.host = self.free.host.max(self.step.began) + takes;
+        self.step.elapsed.host += takes;
+        self.wait_until(self.free.host);
         let passes = bytes as f64 * self.machine.states / self.machine.disk;
         if passes > 0.0 {
             // Since the step began the disk was busy with blocks, or with these states and those before them.
-            self.step.disk += passes;
-            self.wait_until(self.step_began + self.step.disk);
+            self.step.elapsed.disk += passes;
+            self.wait_until(self.step.began + self.step.elapsed.disk);
         }
     }
 
-    /// So many bytes sink to the disk, and the program waits for most of them.
-    pub fn sinks(&mut self, bytes: u64) {
+    /// `bytes` are spilled to disk. The program waits for most of them.
+    pub fn spills(&mut self, bytes: u64) {
         self.moves_on_disk(bytes);
-        self.wait_until(self.disk_free - BEHIND / self.machine.disk);
+        self.wait_until(self.free.disk - BEHIND / self.machine.disk);
     }
 
     /// Begins to write as many of the bytes as there are buffers for. The program does not wait.
-    pub fn writes_beside(&mut self, bytes: u64) -> u64 {
-        self.begins_beside(bytes)
+    pub fn writes_ahead(&mut self, bytes: u64) -> u64 {
+        self.begins_ahead(bytes)
     }
 
     /// Begins to read as many of the bytes as there are buffers for. The program does not wait.
-    pub fn raises_beside(&mut self, bytes: u64) -> u64 {
-        let begins = self.begins_beside(bytes);
+    pub fn loads_ahead(&mut self, bytes: u64) -> u64 {
+        let begins = self.begins_ahead(bytes);
         if begins > 0 {
-            self.risen = self.disk_free;
+            self.loaded = self.free.disk;
         }
         begins
     }
 
     /// Whether all bytes that a load ahead has begun to read are there.
-    pub fn has_risen(&self) -> bool {
-        self.risen <= self.now
+    pub fn has_loaded(&self) -> bool {
+        self.loaded <= self.now
     }
 
-    fn begins_beside(&mut self, bytes: u64) -> u64 {
-        let busy = self.disk_free - self.now;
+    fn begins_ahead(&mut self, bytes: u64) -> u64 {
+        let busy = self.free.disk - self.now;
         let free = if busy > 0.0 { BEHIND - busy * self.machine.disk } else { BEHIND };
         let begins = bytes.min(free.max(0.0) as u64);
         self.moves_on_disk(begins);
@@ -215,15 +222,15 @@ impl Timeline {
     }
 
     /// The program waits for so many bytes from the disk; for none, it waits for those that a load ahead has begun to read.
-    pub fn raises(&mut self, bytes: u64) {
+    pub fn loads(&mut self, bytes: u64) {
         self.moves_on_disk(bytes);
-        self.wait_until(if bytes > 0 { self.disk_free } else { self.risen });
+        self.wait_until(if bytes > 0 { self.free.disk } else { self.loaded });
     }
 
     fn moves_on_disk(&mut self, bytes: u64) {
         let takes = bytes as f64 / self.machine.disk;
-        self.disk_free = self.disk_free.max(self.now) + takes;
-        self.step.disk += takes;
+        self.free.disk = self.free.disk.max(self.now) + takes;
+        self.step.elapsed.disk += takes;
     }
 
     /// A copy off the device that has landed by now.
@@ -240,7 +247,7 @@ impl Timeline {
 
     fn wait_until(&mut self, end: f64) {
         if end > self.now {
-            self.under_way.waited.push((self.now, end));
+            self.step.timeline.waited.push((self.now, end));
             self.now = end;
         }
     }
@@ -256,16 +263,18 @@ impl Timeline {
 
     /// An operation runs over so many `bytes` of operands, while as many are `resident`.
     pub fn operates(&mut self, flops: u64, bytes: u64, resident: u64) {
-        self.under_way.resident.push((self.now, resident));
+        self.step.timeline.resident.push((self.now, resident));
         let takes = (flops as f64 / self.machine.flops).max(bytes as f64 / self.machine.memory);
         self.now += takes;
-        self.step.arithmetic += takes;
+        self.step.elapsed.arithmetic += takes;
     }
 
     pub fn ends_step(&mut self) {
-        self.latest = std::mem::take(&mut self.under_way);
-        self.latest.begin_at(self.step_began);
-        self.step.step = self.now - std::mem::replace(&mut self.step_began, self.now);
-        self.steps.push(std::mem::take(&mut self.step));
+        let next = OpenStep { began: self.now, ..OpenStep::default() };
+        let OpenStep { began, mut elapsed, timeline } = std::mem::replace(&mut self.step, next);
+        elapsed.step = self.now - began;
+        self.steps.push(elapsed);
+        self.latest = timeline;
+        self.latest.begin_at(began);
     }
 }

@@ -1,0 +1,19 @@
+//! Replays recorded programs under budgets, and bounds what any pager could do.
+//!
+//! - [`Replay`] plays a [`Recording`](pager::Recording) with the pager that runs for real. On a [`Machine`], moves take
+//!   time.
+//! - [`bound`](bound()) and [`disk_bound`] return the bytes that must move at least, and [`Pace`] the time of a step.
+
+mod bound;
+mod pace;
+mod replay;
+mod step_bytes;
+#[cfg(test)]
+mod tests;
+mod timeline;
+
+pub use bound::{bound, disk_bound};
+pub use pace::Pace;
+pub use replay::Replay;
+pub use step_bytes::Moved;
+pub use timeline::{Elapsed, Machine, StepTimeline};

@@ -1,0 +1,10 @@
+//! Promises of the planned policy on small programs, and of the tools that measure it.
+
+use crate::{Machine, Moved, Pace, Replay, bound, disk_bound};
+use pager::{Arena, BadRecording, BlockId, Event, Limit, Operand, Policy, Recording, Step, Tier};
+
+mod bounds;
+mod decisions;
+mod disk_bounds;
+mod planning;
+mod recordings;

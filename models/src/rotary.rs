@@ -1,0 +1,175 @@
+//! Rotary positions: tables of angles, their stretching, and the rotation of queries and keys.
+
+use std::f64::consts::TAU;
+
+use burn::module::Module;
+use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
+use serde::{Deserialize, Serialize};
+
+use crate::config::GptConfig;
+
+/// Stretching of rotary positions beyond the length of pretraining.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "rope_type", rename_all = "lowercase")]
+pub enum RopeScaling {
+    /// Divides every frequency by `factor`.
+    Linear {
+        /// Ratio of the new length to the old.
+        factor: f64,
+    },
+    /// Divides low frequencies by `factor`, keeps high ones, and blends those between: Llama 3.1.
+    Llama3 {
+        /// Ratio of the new length to the old.
+        factor: f64,
+        /// Frequencies that turn less often than this in the original length are low.
+        low_freq_factor: f64,
+        /// Frequencies that turn more often than this in the original length are high.
+        high_freq_factor: f64,
+        /// Length of pretraining, in positions.
+        original_max_position_embeddings: usize,
+    },
+}
+
+impl RopeScaling {
+    /// A number that is finite and above 0 only if all settings are, and the blend is not empty.
+    pub(crate) fn weakest(self) -> f64 {
+        match self {
+            Self::Linear { factor } => factor,
+            Self::Llama3 {
+                factor,
+                low_freq_factor: low,
+                high_freq_factor: high,
+                original_max_position_embeddings,
+            } => {
+                let sizes = [factor, low, high - low, original_max_position_embeddings as f64];
+                sizes.into_iter().reduce(|a, b| if a > 0.0 && a.is_finite() { b } else { a }).unwrap_or(0.0)
+            }
+        }
+    }
+
+    /// The stretched form of a `frequency`, in radians per position.
+    pub(crate) fn stretched(self, frequency: f64) -> f64 {
+        match self {
+            Self::Linear { factor } => frequency / factor,
+            Self::Llama3 {
+                factor,
+                low_freq_factor: low,
+                high_freq_factor: high,
+                original_max_position_embeddings,
+            } => {
+                let turns = original_max_position_embeddings as f64 * frequency / TAU;
+                let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+                (1.0 - kept) * frequency / factor + kept * frequency
+            }
+        }
+    }
+}
+
+/// Rotation of one block's queries and keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rotation {
+    None,
+    /// By `rope_theta` and `rope_scaling`.
+    Global,
+    /// By `rope_local_theta`.
+    Local,
+}
+
+/// Cosines and sines of every position, `[n_positions, rotated width]`; both halves of the width are equal.
+#[derive(Module, Debug)]
+pub struct Rotary<B: Backend> {
+    cos: Tensor<B, 2>,
+    sin: Tensor<B, 2>,
+}
+
+/// The rows of [`Rotary`] for a pass's positions, `[1 or batch, 1, time, rotated width]`.
+#[derive(Debug, Clone)]
+pub(crate) struct Angles<B: Backend> {
+    cos: Tensor<B, 4>,
+    sin: Tensor<B, 4>,
+}
+
+impl<B: Backend> Rotary<B> {
+    /// Tables of the base `theta`, stretched by `scaling`.
+    pub(crate) fn new(
+        config: &GptConfig,
+        theta: f64,
+        scaling: Option<RopeScaling>,
+        device: &B::Device,
+    ) -> Self {
+        let width = config.rotated_dim();
+        let table = |turn: fn(f64) -> f64| {
+            let angles = (0..config.n_positions).flat_map(|position| {
+                (0..width).map(move |feature| {
+                    let pair = (feature % (width / 2)) as f64;
+                    let frequency = theta.powf(-2.0 * pair / width as f64);
+                    let frequency = scaling.map_or(frequency, |scaling| scaling.stretched(frequency));
+                    turn(position as f64 * frequency) as f32
+                })
+            });
+            Tensor::from_data(TensorData::new(angles.collect(), [config.n_positions, width]), device)
+        };
+        Self { cos: table(f64::cos), sin: table(f64::sin) }
+    }
+
+    pub(crate) fn at(&self, positions: &PositionIds<B>) -> Angles<B> {
+        let width = self.cos.dims()[1];
+        let rows = |table: &Tensor<B, 2>| match positions {
+            PositionIds::From { first, time } => {
+                table.clone().slice_dim(0, *first..first + time).reshape([1, 1, *time, width])
+            }
+            PositionIds::PerRow(ids) => {
+                let [batch, time] = ids.dims();
+                table.clone().select(0, ids.clone().reshape([batch * time])).reshape([batch, 1, time, width])
+            }
+        };
+        Angles { cos: rows(&self.cos), sin: rows(&self.sin) }
+    }
+}
+
+impl<B: Backend> Angles<B> {
+    /// Rotates feature `i` with feature `i + width / 2`, Llama's layout. Features beyond the rotated width stay.
+    pub(crate) fn rotate(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
+        let (rotated, all) = (self.cos.dims()[3], x.dims()[3]);
+        if rotated == all {
+            return self.rotate_all(x);
+        }
+        let rest = x.clone().slice_dim(3, rotated..all);
+        Tensor::cat(vec![self.rotate_all(x.slice_dim(3, 0..rotated)), rest], 3)
+    }
+
+    fn rotate_all(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
+        let half = x.dims()[3] / 2;
+        let first = x.clone().slice_dim(3, 0..half);
+        let second = x.clone().slice_dim(3, half..2 * half);
+        let dtype = x.dtype();
+        x * self.cos.clone().cast(dtype)
+            + Tensor::cat(vec![second.neg(), first], 3) * self.sin.clone().cast(dtype)
+    }
+}
+
+/// The angles of a pass, for blocks of each kind.
+#[derive(Debug, Clone)]
+pub(crate) struct PassAngles<B: Backend> {
+    pub(crate) global: Angles<B>,
+    pub(crate) local: Option<Angles<B>>,
+}
+
+impl<B: Backend> PassAngles<B> {
+    pub(crate) fn of(&self, rotation: Rotation) -> Option<&Angles<B>> {
+        match rotation {
+            Rotation::None => None,
+            Rotation::Global => Some(&self.global),
+            Rotation::Local => self.local.as_ref(),
+        }
+    }
+}
+
+/// Positions of a pass's tokens in their sequences.
+#[derive(Debug, Clone)]
+pub(crate) enum PositionIds<B: Backend> {
+    /// Consecutive positions, equal for every row.
+    From { first: usize, time: usize },
+    /// A position for each token, `[batch, time]`.
+    PerRow(Tensor<B, 2, Int>),
+}
