@@ -120,10 +120,10 @@ pub use backend::{
 pub use backend::{events, runtime_peaks};
 pub use bytes::{Budget, BudgetError, Bytes};
 pub use config::OffloadConfig;
-#[cfg(feature = "cuda")]
-pub use cubecl::cuda_driver_found;
 #[cfg(feature = "cube")]
 pub use cubecl::{CubeDoor, InnerRuntime, OffloadRuntime};
+#[cfg(feature = "cuda")]
+pub use cubecl::{CudaInstallation, CudaLibrary, CudaPart, cuda_capabilities, cuda_driver_found};
 pub use disk_memory::{DiskMemory, DiskPieces, PageBuffer};
 pub use error::{Holder, OffloadError, Situation};
 #[cfg(any(test, feature = "test-util"))]

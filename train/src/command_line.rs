@@ -3,14 +3,15 @@
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 
 use crate::exit::{self, Ending};
 use crate::interrupt;
 use crate::verbs::{
-    chat, eval, export, import, index, inspect, plan as planning, prepare, run, sample, tokenizer_train,
+    chat, completions, doctor, eval, examples, export, import, index, inspect, plan as planning, prepare,
+    run, sample, tokenizer_train,
 };
 
 /// Train language models bigger than your GPU.
@@ -18,7 +19,7 @@ use crate::verbs::{
 /// Without a verb it trains: `train --config gpt-124m.json`. Exit codes: 0 done, 2 bad input, 3 interrupted with a
 /// checkpoint saved, 4 diverged, 1 anything else.
 #[derive(Debug, Parser)]
-#[command(version, args_conflicts_with_subcommands = true)]
+#[command(version, args_conflicts_with_subcommands = true, after_help = examples::RUN)]
 struct Cli {
     #[command(flatten)]
     run: run::Args,
@@ -29,14 +30,18 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Train, or resume a run.
+    #[command(after_help = examples::RUN)]
     Run(run::Args),
     /// Print what a run would need and take.
+    #[command(after_help = examples::PLAN)]
     Plan(planning::Args),
     /// Evaluate a checkpoint on the validation data.
     Eval(eval::Args),
     /// Continue a text.
+    #[command(after_help = examples::SAMPLE)]
     Sample(sample::Args),
     /// Talk with a model.
+    #[command(after_help = examples::CHAT)]
     Chat(chat::Args),
     /// Begin a run with published weights.
     Import(import::Args),
@@ -44,6 +49,12 @@ enum Verb {
     Export(export::Args),
     /// Print what a run directory or a checkpoint holds, and whether it is undamaged.
     Inspect(inspect::Args),
+    /// Check this machine: CUDA, memory, disks, Open MPI, and the remedy for each lack.
+    #[command(after_help = examples::DOCTOR)]
+    Doctor(doctor::Args),
+    /// Print a script that completes this command line in a shell.
+    #[command(after_help = examples::COMPLETIONS)]
+    Completions(completions::Args),
     /// Turn text into token shards that training reads at any position.
     Prepare(prepare::Args),
     /// Make a tokenizer.
@@ -82,6 +93,11 @@ pub fn main() -> ExitCode {
         Verb::Import(args) => import::run(&args).map(done),
         Verb::Export(args) => export::run(&args).map(done),
         Verb::Inspect(args) => inspect::run(&args).map(done),
+        Verb::Doctor(args) => doctor::run(&args).map(done),
+        Verb::Completions(args) => {
+            completions::run(&args, Cli::command());
+            Ok(Ending::Done)
+        }
         Verb::Prepare(args) => prepare::run(&args).map(done),
         Verb::Tokenizer(TokenizerVerb::Train(args)) => tokenizer_train::run(&args).map(done),
         Verb::Index(IndexVerb::Build(args)) => index::build(&args).map(done),
@@ -107,4 +123,36 @@ fn logging() {
 
 fn done((): ()) -> Ending {
     Ending::Done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_example_of_the_help_is_a_command_that_the_program_accepts() {
+        let texts = [
+            examples::RUN,
+            examples::PLAN,
+            examples::SAMPLE,
+            examples::CHAT,
+            examples::DOCTOR,
+            examples::COMPLETIONS,
+        ];
+        let mut accepted = 0;
+        for line in texts.iter().flat_map(|text| text.lines()).filter_map(|line| line.strip_prefix("  train"))
+        {
+            // Two spaces, or a redirection, end the command; its quoted texts are one word each.
+            let command = line.split("  ").next().unwrap_or_default().split('>').next().unwrap_or_default();
+            let quoted = command.split('\'').enumerate();
+            let words = quoted.flat_map(|(n, part)| match n % 2 {
+                0 => part.split_whitespace().collect(),
+                _ => vec![part],
+            });
+            let parsed = Cli::try_parse_from(["train"].into_iter().chain(words));
+            assert!(parsed.is_ok(), "train{command}: {}", parsed.unwrap_err());
+            accepted += 1;
+        }
+        assert!(accepted >= 13, "{accepted}");
+    }
 }

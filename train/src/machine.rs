@@ -24,7 +24,7 @@ use crate::training::computes_nothing;
 use key::{Key, Work};
 use speed_cache::Speeds;
 
-pub(crate) use speed_cache::Measuring;
+pub(crate) use speed_cache::{Measuring, cache_folder};
 
 /// Seconds of a measurement; one wait and the clock's resolution are negligible.
 const MEASURED: f64 = 0.05;

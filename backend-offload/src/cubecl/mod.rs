@@ -63,6 +63,6 @@ mod wgpu;
 
 pub use adapter::CubeDoor;
 #[cfg(feature = "cuda")]
-pub use cuda::cuda_driver_found;
+pub use cuda::{CudaInstallation, CudaLibrary, CudaPart, cuda_capabilities, cuda_driver_found};
 pub use inner::InnerRuntime;
 pub use runtime::OffloadRuntime;

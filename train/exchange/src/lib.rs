@@ -63,7 +63,7 @@ pub use engine::{Alone, Engine};
 pub use error::{Call, Error, Result};
 pub use exact::{Exact, Exchange};
 #[cfg(unix)]
-pub use mpi::Mpi;
+pub use mpi::{Mpi, open_mpi_version};
 pub use one_bit::{BLOCK, OneBit, Residuals};
 pub use pairwise::{Number, Pairwise};
 pub use periodic::{Outer, OuterStep};

@@ -50,6 +50,11 @@ pub struct Mpi {
 // SAFETY: handles are addresses in the library and belong to no thread. MPI was started for one thread at a time.
 unsafe impl Send for Mpi {}
 
+/// Name and version of the Open MPI library that [`Mpi::open`] would load. Starts nothing.
+pub fn open_mpi_version() -> Result<String> {
+    Library::load(library::NAME).map(|library| library.version)
+}
+
 impl Mpi {
     /// Loads `libmpi.so.40` and starts MPI. Without a launcher the process is a world of one.
     pub fn open() -> Result<Self> {

@@ -3,7 +3,9 @@
 use std::{fmt, num::NonZeroUsize, str::FromStr};
 
 use anyhow::{Context, bail};
-use backend_offload::{Bytes, DeviceFacts, DeviceMemory, OffloadConfig, Offloadable, probe, stats};
+use backend_offload::{
+    Bytes, DeviceFacts, DeviceMemory, OffloadConfig, OffloadError, Offloadable, probe, stats,
+};
 use burn::backend::{Flex, flex::FlexDevice};
 
 use crate::BadInput;
@@ -111,26 +113,54 @@ fn cpu<W: Work>(setup: &Setup, work: W) -> anyhow::Result<W::Output> {
     open::<Flex, W>(&FlexDevice, probe::<Flex>(&FlexDevice)?, CPU, setup, work)
 }
 
-/// Falls back to the CPU, with a message, if NVIDIA's driver is there but no compiler for kernels.
+/// The device that [`DeviceChoice::Auto`] opens.
+#[derive(Debug)]
+pub enum Automatic {
+    /// The NVIDIA GPU with the number of this process.
+    Cuda(DeviceFacts),
+    /// The CPU. With a reason if this machine has NVIDIA's driver.
+    Cpu(Option<OffloadError>),
+}
+
+/// Decides for process number `process` of this host. Opens no device.
 #[cfg(feature = "cuda")]
-fn auto<W: Work>(setup: &Setup, work: W) -> anyhow::Result<W::Output> {
-    use burn::backend::{Cuda, cuda::CudaDevice};
+pub fn automatic(process: usize) -> Automatic {
     if !backend_offload::cuda_driver_found() {
-        return cpu(setup, work);
+        return Automatic::Cpu(None);
     }
-    let device = CudaDevice::new(setup.process);
-    match probe::<Cuda>(&device) {
-        Ok(facts) => open::<Cuda, W>(&device, facts, "CUDA", setup, work),
-        Err(error) => {
-            eprintln!("working on the CPU, because {error}");
+    cuda_facts(process).map_or_else(|error| Automatic::Cpu(Some(error)), Automatic::Cuda)
+}
+
+/// Decides for process number `process` of this host. Opens no device.
+#[cfg(not(feature = "cuda"))]
+pub fn automatic(_: usize) -> Automatic {
+    Automatic::Cpu(None)
+}
+
+/// Facts about an NVIDIA GPU, or the part that it lacks.
+#[cfg(feature = "cuda")]
+pub fn cuda_facts(index: usize) -> Result<DeviceFacts, OffloadError> {
+    use burn::backend::{Cuda, cuda::CudaDevice};
+    probe::<Cuda>(&CudaDevice::new(index))
+}
+
+/// Falls back to the CPU, with a message, if NVIDIA's driver is there but no compiler for kernels.
+fn auto<W: Work>(setup: &Setup, work: W) -> anyhow::Result<W::Output> {
+    match automatic(setup.process) {
+        #[cfg(feature = "cuda")]
+        Automatic::Cuda(facts) => {
+            use burn::backend::{Cuda, cuda::CudaDevice};
+            open::<Cuda, W>(&CudaDevice::new(setup.process), facts, "CUDA", setup, work)
+        }
+        #[cfg(not(feature = "cuda"))]
+        Automatic::Cuda(_) => cpu(setup, work),
+        Automatic::Cpu(reason) => {
+            if let Some(error) = reason {
+                eprintln!("working on the CPU, because {error}");
+            }
             cpu(setup, work)
         }
     }
-}
-
-#[cfg(not(feature = "cuda"))]
-fn auto<W: Work>(setup: &Setup, work: W) -> anyhow::Result<W::Output> {
-    cpu(setup, work)
 }
 
 #[cfg(feature = "cuda")]

@@ -56,9 +56,13 @@ struct SpeedCache {
 
 /// `None` in unit tests.
 pub(super) fn file() -> Option<PathBuf> {
+    cache_folder().filter(|_| !cfg!(test)).map(|folder| folder.join("speeds.json"))
+}
+
+/// This program's folder in the user's cache folder.
+pub(crate) fn cache_folder() -> Option<PathBuf> {
     let named = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|folder| folder.is_absolute());
-    let folder = named.or_else(dirs::cache_dir).filter(|_| !cfg!(test))?;
-    Some(folder.join("spillway").join("speeds.json"))
+    Some(named.or_else(dirs::cache_dir)?.join("spillway"))
 }
 
 /// The speeds for `key` from `file`. Without an entry, or if `measuring` asks for it, calls `measure` and stores the

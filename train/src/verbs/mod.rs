@@ -2,7 +2,10 @@
 
 mod arguments;
 pub(crate) mod chat;
+pub(crate) mod completions;
+pub(crate) mod doctor;
 pub(crate) mod eval;
+pub(crate) mod examples;
 pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod index;

@@ -34,6 +34,8 @@ mod disk;
 mod disk_states;
 #[cfg(target_os = "linux")]
 mod disk_tier;
+#[cfg(all(target_os = "linux", feature = "cuda"))]
+mod doctor;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod gpus;
 #[cfg(unix)]

@@ -1,6 +1,7 @@
 //! CUDA: required components, free memory, and page-locked host memory.
 
 mod copies;
+mod installation;
 mod pool;
 
 use super::failures::Address;
@@ -23,6 +24,8 @@ use pager::Limit;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Once;
+
+pub use installation::{CudaInstallation, CudaLibrary, CudaPart, cuda_capabilities};
 
 /// The smallest buffer the pool makes.
 const MARKER_BYTES: u64 = 32;
@@ -102,14 +105,14 @@ impl InnerRuntime for CudaRuntime {
 
     fn facts(device: &CudaDevice) -> Result<DeviceFacts, OffloadError> {
         let name = format!("CUDA device {}", device.index);
-        let root = cubecl_cuda::install::cuda_path();
-        require_libraries(&name, root.as_deref())?;
+        let installation = CudaInstallation::find();
+        require_parts(&name, &installation)?;
         let found = found(device.index).map_err(|error| OffloadError::MissingRuntime {
             device: name.clone(),
             missing: format!("the driver does not open it ({error})"),
             remedy: "check that `nvidia-smi` lists it and that no other process holds it exclusively",
         })?;
-        let lacking = root.filter(|_| found.tensor_cores).and_then(|root| without_tensor_cores(&root));
+        let lacking = installation.root().filter(|_| found.tensor_cores).and_then(without_tensor_cores);
         if let Some(lacking) = &lacking {
             static SAID: Once = Once::new();
             SAID.call_once(|| tracing::warn!(target: crate::journal::TARGET, "{name}: {lacking}"));
@@ -135,39 +138,23 @@ pub fn cuda_driver_found() -> bool {
     unsafe { sys::is_culib_present() }
 }
 
-/// Checks the libraries without which CubeCL panics at the first kernel, on a thread of its own.
-fn require_libraries(device: &str, root: Option<&Path>) -> Result<(), OffloadError> {
-    let missing = |missing: &str, remedy| {
-        Err(OffloadError::MissingRuntime { device: device.to_owned(), missing: missing.to_owned(), remedy })
-    };
-    if !cuda_driver_found() {
-        return missing(
-            "the driver library libcuda is not found",
-            "install the NVIDIA driver, or add its folder to LD_LIBRARY_PATH",
-        );
-    }
-    // SAFETY: loads the library if it is there and calls nothing in it.
-    if !unsafe { cudarc::nvrtc::sys::is_culib_present() } {
-        return missing(
-            "the run-time compiler libnvrtc is not found",
-            "install CUDA's NVRTC (package cuda-nvrtc), or add its folder to LD_LIBRARY_PATH",
-        );
-    }
-    if !root.is_some_and(|root| root.join("include/cuda_runtime.h").exists()) {
-        return missing(
-            "the CUDA headers (cuda_runtime.h) are not found",
-            "install them (package cuda-cudart-dev) and set CUDA_PATH to the folder that has include/",
-        );
-    }
-    Ok(())
+/// Checks the parts without which CubeCL panics at the first kernel, on a thread of its own.
+fn require_parts(device: &str, installation: &CudaInstallation) -> Result<(), OffloadError> {
+    installation.missing().map_or(Ok(()), |part| {
+        Err(OffloadError::MissingRuntime {
+            device: device.to_owned(),
+            missing: part.missing().to_owned(),
+            remedy: part.remedy(),
+        })
+    })
 }
 
 /// The missing headers of tensor-core kernels below `root`. Kernels that need them fail to compile, and autotune skips
 /// them silently.
 fn without_tensor_cores(root: &Path) -> Option<String> {
     let needed = [
-        ("include/mma.h", "cuda-cudart-dev"),
-        ("include/crt/mma.h", "cuda-crt, in older versions cuda-nvcc"),
+        ("include/mma.h", "cuda-cudart-dev-12-8"),
+        ("include/crt/mma.h", "cuda-crt-12-8, in older releases cuda-nvcc"),
     ];
     let missing: Vec<_> = needed
         .into_iter()

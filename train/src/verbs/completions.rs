@@ -1,0 +1,14 @@
+//! `train completions`: a script that completes verbs and options in a shell.
+
+use std::io;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// bash, zsh, fish, elvish or powershell.
+    shell: clap_complete::Shell,
+}
+
+/// Prints the script for `command`.
+pub(crate) fn run(args: &Args, mut command: clap::Command) {
+    clap_complete::generate(args.shell, &mut command, "train", &mut io::stdout());
+}

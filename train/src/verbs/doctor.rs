@@ -1,0 +1,123 @@
+//! `train doctor`: what this machine has for training, what it lacks, and the remedy for each lack.
+//!
+//! The device comes from the function that starts a run, so the two never disagree
+//! (`doctor_names_the_device_and_the_reason_of_a_start`).
+
+mod cuda;
+mod disk;
+mod memory;
+mod mpi;
+
+use std::path::Path;
+
+use anyhow::Context;
+use runs::device::{self, Automatic};
+use serde::Serialize;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Print the findings as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Fine,
+    /// Absent or small; training starts without it.
+    Note,
+    /// Training on a GPU, or any training, needs it.
+    Missing,
+}
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    subject: &'static str,
+    verdict: Verdict,
+    found: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<String>,
+}
+
+impl Finding {
+    fn fine(subject: &'static str, found: impl Into<String>) -> Self {
+        Self { subject, verdict: Verdict::Fine, found: found.into(), remedy: None }
+    }
+
+    fn note(subject: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { subject, verdict: Verdict::Note, found: found.into(), remedy: Some(remedy.into()) }
+    }
+
+    fn missing(subject: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Missing, ..Self::note(subject, found, remedy) }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    findings: Vec<Finding>,
+    device: String,
+    conclusion: String,
+}
+
+/// Fails if training cannot start, on the CPU either.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let (device, conclusion) = conclusion();
+    let mut findings = cuda::findings();
+    findings.extend(memory::findings(Path::new("/")));
+    let disks = disk::findings();
+    let blocked = disks.iter().find(|finding| finding.verdict == Verdict::Missing);
+    let blocked = blocked.map(|finding| finding.found.clone());
+    findings.extend(disks);
+    findings.push(mpi::finding());
+
+    let report = Report { findings, device, conclusion };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report).context("describing the findings")?);
+    } else {
+        print!("{}", report.text());
+    }
+    blocked.map_or(Ok(()), |found| Err(anyhow::anyhow!("training cannot start here: {found}")))
+}
+
+impl Report {
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for Finding { subject, verdict, found, remedy } in &self.findings {
+            let verdict = match verdict {
+                Verdict::Fine => "fine",
+                Verdict::Note => "note",
+                Verdict::Missing => "missing",
+            };
+            let remedy = remedy.as_ref().map(|remedy| format!("; {remedy}")).unwrap_or_default();
+            text += &format!("{verdict:<8} {subject:<18} {found}{remedy}\n");
+        }
+        text + "\n" + &self.conclusion + "\n"
+    }
+}
+
+/// The device of `train` without `--device`, and one sentence with the reason.
+fn conclusion() -> (String, String) {
+    match device::automatic(0) {
+        Automatic::Cuda(facts) => {
+            let model = facts.model.map(|model| format!(" ({model})")).unwrap_or_default();
+            let said = format!(
+                "`train` would use {}{model}, because driver, NVRTC and headers are complete.",
+                facts.name
+            );
+            (facts.name, said)
+        }
+        Automatic::Cpu(Some(error)) => {
+            ("the CPU".to_owned(), format!("`train` would use the CPU, because {error}."))
+        }
+        Automatic::Cpu(None) if cfg!(feature = "cuda") => {
+            let said = "`train` would use the CPU, because this machine has no NVIDIA driver.";
+            ("the CPU".to_owned(), said.to_owned())
+        }
+        Automatic::Cpu(None) => {
+            let said = "`train` would use the CPU, because it was built without the feature `cuda`.";
+            ("the CPU".to_owned(), said.to_owned())
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Findings about host memory: RAM, the control group's cap, WSL2's cap, and the limit of page-locked memory.
+
+use std::fs;
+use std::path::Path;
+
+use backend_offload::{Bytes, available_host_memory};
+
+use super::Finding;
+
+/// `root` is `/`; tests give a folder with files of their own.
+pub(super) fn findings(root: &Path) -> Vec<Finding> {
+    let mut findings = vec![ram(root)];
+    findings.extend(cgroup(root));
+    findings.extend(page_locked(root));
+    findings
+}
+
+fn ram(root: &Path) -> Finding {
+    let total = read(root, "proc/meminfo").and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok()
+    });
+    let Some(total) = total.map(|kib| Bytes(kib * 1024)) else {
+        return Finding::note("RAM", "the system does not report its memory", "set `memory.host_budget`");
+    };
+    let available = available_host_memory().map(|free| format!(", {} available", Bytes(free)));
+    let found = format!("{total}{}", available.unwrap_or_default());
+    if is_wsl(root) {
+        return Finding::note(
+            "RAM",
+            found + " under WSL2, which by default gives Linux half of Windows' memory",
+            "for more, set `memory=` under `[wsl2]` in %UserProfile%\\.wslconfig and run `wsl --shutdown`",
+        );
+    }
+    Finding::fine("RAM", found)
+}
+
+/// Microsoft's kernels name their maker in their release.
+fn is_wsl(root: &Path) -> bool {
+    read(root, "proc/sys/kernel/osrelease")
+        .is_some_and(|release| release.to_lowercase().contains("microsoft"))
+}
+
+/// The tightest limit of the process's control group and of those above it; `None` without a limit.
+fn cgroup(root: &Path) -> Option<Finding> {
+    let groups = read(root, "proc/self/cgroup")?;
+    let limits = groups.lines().flat_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
+        let path = path.trim_start_matches('/');
+        let files: Vec<String> = if controllers.is_empty() {
+            let above = Path::new(path).ancestors();
+            above.map(|group| format!("sys/fs/cgroup/{}/memory.max", group.display())).collect()
+        } else if controllers.split(',').any(|name| name == "memory") {
+            vec![format!("sys/fs/cgroup/memory/{path}/memory.limit_in_bytes")]
+        } else {
+            Vec::new()
+        };
+        files.into_iter().filter_map(|file| read(root, &file)?.trim().parse::<u64>().ok())
+    });
+    // Version 1 writes a number near 2⁶³ if there is no limit.
+    let limit = limits.min().filter(|limit| *limit < 1 << 60)?;
+    Some(Finding::note(
+        "control group",
+        format!("limits this process to {}", Bytes(limit)),
+        "for more, start the container with a higher limit (`docker run --memory`)",
+    ))
+}
+
+/// NVIDIA's driver and `io_uring` pin memory. Linux counts the latter against this limit.
+fn page_locked(root: &Path) -> Option<Finding> {
+    let limits = read(root, "proc/self/limits")?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
+    let limit = line.split_whitespace().next()?;
+    Some(match limit.parse::<u64>() {
+        Err(_) => Finding::fine("page-locked memory", limit),
+        Ok(bytes) if bytes >= 1 << 26 => Finding::fine("page-locked memory", Bytes(bytes).to_string()),
+        Ok(bytes) => Finding::note(
+            "page-locked memory",
+            format!("limited to {}", Bytes(bytes)),
+            "if copies are refused, raise `memlock` in /etc/security/limits.conf, or `docker run --ulimit memlock=-1`",
+        ),
+    })
+}
+
+fn read(root: &Path, file: &str) -> Option<String> {
+    fs::read_to_string(root.join(file)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::doctor::Verdict;
+
+    /// A folder with these files.
+    fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("a folder");
+        for (file, text) in files {
+            let file = root.path().join(file);
+            fs::create_dir_all(file.parent().expect("below the root")).expect("making");
+            fs::write(file, text).expect("writing");
+        }
+        root
+    }
+
+    #[test]
+    fn the_tightest_limit_of_the_groups_above_counts() {
+        let root = machine(&[
+            ("proc/self/cgroup", "0::/a/b\n"),
+            ("sys/fs/cgroup/a/b/memory.max", "max\n"),
+            ("sys/fs/cgroup/a/memory.max", "4294967296\n"),
+            ("sys/fs/cgroup/memory.max", "8589934592\n"),
+        ]);
+        let finding = cgroup(root.path()).expect("a limit");
+        assert_eq!(finding.found, "limits this process to 4.00 GiB");
+    }
+
+    #[test]
+    fn without_a_limit_of_either_version_nothing_is_reported() {
+        let unlimited = [
+            ("proc/self/cgroup", "5:cpu,memory:/a\n0::/a\n"),
+            ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "9223372036854771712\n"),
+            ("sys/fs/cgroup/a/memory.max", "max\n"),
+        ];
+        assert!(cgroup(machine(&unlimited).path()).is_none());
+    }
+
+    #[test]
+    fn wsl2_is_recognised_by_its_kernel_and_its_cap_is_explained() {
+        let memory = ("proc/meminfo", "MemTotal: 8388608 kB\n");
+        let wsl = machine(&[memory, ("proc/sys/kernel/osrelease", "5.15.153.1-microsoft-standard-WSL2\n")]);
+        let finding = ram(wsl.path());
+        assert_eq!(finding.verdict, Verdict::Note);
+        assert!(finding.found.starts_with("8.00 GiB"), "{}", finding.found);
+        assert!(finding.remedy.is_some_and(|remedy| remedy.contains(".wslconfig")));
+        let plain = machine(&[memory, ("proc/sys/kernel/osrelease", "6.8.0-45-generic\n")]);
+        assert_eq!(ram(plain.path()).verdict, Verdict::Fine);
+    }
+
+    #[test]
+    fn a_low_limit_of_page_locked_memory_is_noted() {
+        let verdict = |limit: &str| {
+            let limits =
+                format!("Max locked memory         {limit}              {limit}              bytes\n");
+            page_locked(machine(&[("proc/self/limits", &limits)]).path()).expect("a limit").verdict
+        };
+        assert_eq!(verdict("65536"), Verdict::Note);
+        assert_eq!(verdict("unlimited"), Verdict::Fine);
+        assert_eq!(verdict("8589934592"), Verdict::Fine);
+    }
+}

@@ -1,0 +1,32 @@
+//! The finding about Open MPI: its launcher and its library.
+
+use std::env;
+use std::process::Command;
+
+use exchange::launch::{find_mpirun, release};
+
+use super::Finding;
+
+const SUBJECT: &str = "Open MPI";
+const REMEDY: &str = "only several processes need it: `apt-get install openmpi-bin libopenmpi3` (`libopenmpi40` on \
+                      recent releases)";
+
+/// Never missing: one process needs no MPI.
+pub(super) fn finding() -> Finding {
+    let launcher = find_mpirun(&env::var_os("PATH").unwrap_or_default()).and_then(|mpirun| {
+        let printed = Command::new(mpirun).arg("--version").output();
+        release(
+            &printed.map(|printed| String::from_utf8_lossy(&printed.stdout).into_owned()).unwrap_or_default(),
+        )
+    });
+    if launcher.is_err() {
+        return Finding::note(SUBJECT, "no `mpirun` of Open MPI is in PATH", REMEDY);
+    }
+    #[cfg(unix)]
+    return match exchange::open_mpi_version() {
+        Ok(version) => Finding::fine(SUBJECT, version),
+        Err(_) => Finding::note(SUBJECT, "`mpirun` is found, but the library libmpi.so.40 is not", REMEDY),
+    };
+    #[cfg(not(unix))]
+    Finding::note(SUBJECT, "several processes run on Linux only", REMEDY)
+}
