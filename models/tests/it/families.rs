@@ -49,7 +49,7 @@ const FAMILIES: [&str; 12] = [
     "gemma3",
 ];
 
-/// Numbers in [-1, 1) that follow from a name: FNV-1a, then SplitMix64.
+/// Numbers in [-1, 1) that follow from a name: FNV-1a, then `SplitMix64`.
 fn uniform(name: &str) -> impl Iterator<Item = f64> {
     let seed = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |seed, byte| {
         (seed ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -95,15 +95,15 @@ impl Golden {
         weights::load_pretrained(self.published().path(), &DEVICE).expect("a published folder loads")
     }
 
-    fn ids(&self, tokens: &[i32]) -> Tensor<Cpu, 2, Int> {
+    fn ids(tokens: &[i32]) -> Tensor<Cpu, 2, Int> {
         Tensor::from_data(TensorData::new(tokens.to_vec(), [1, tokens.len()]), &DEVICE)
     }
 
     fn batch(&self) -> Batch<Cpu> {
         let last = self.tokens.len() - 1;
         Batch {
-            inputs: self.ids(&self.tokens[..last]).into(),
-            targets: self.ids(&self.tokens[1..]),
+            inputs: Self::ids(&self.tokens[..last]).into(),
+            targets: Self::ids(&self.tokens[1..]),
             mask: None,
         }
     }
@@ -202,7 +202,7 @@ fn decoding_of_every_family_with_the_cache_equals_the_full_forward() {
         let vocabulary = model.config().vocab_size;
         let mut decoder = Decoder::new(&model, golden.tokens.len());
         for (at, token) in golden.tokens.iter().enumerate().take(golden.tokens.len() - 1) {
-            let logits = decoder.feed(golden.ids(&[*token])).expect("it fits");
+            let logits = decoder.feed(Golden::ids(&[*token])).expect("it fits");
             let apart = farthest(&numbers(&logits), &golden.logits[at * vocabulary..][..vocabulary]);
             assert!(apart <= 1e-4, "{family}: token {at}, logits {apart:.1e} apart");
         }

@@ -149,7 +149,7 @@ fn the_guides_memory_table_matches_the_plan() {
 
 /// At most three digits.
 fn short(number: f64) -> String {
-    let digits = if number < 10.0 { 1 } else { 0 };
+    let digits = usize::from(number < 10.0);
     format!("{number:.digits$}")
 }
 

@@ -8,6 +8,7 @@ mod disk;
 mod memory;
 mod mpi;
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Context;
@@ -91,7 +92,7 @@ impl Report {
                 Verdict::Missing => "missing",
             };
             let remedy = remedy.as_ref().map(|remedy| format!("; {remedy}")).unwrap_or_default();
-            text += &format!("{verdict:<8} {subject:<18} {found}{remedy}\n");
+            _ = writeln!(text, "{verdict:<8} {subject:<18} {found}{remedy}");
         }
         text + "\n" + &self.conclusion + "\n"
     }
