@@ -16,7 +16,7 @@ Examples:
 pub(crate) const SAMPLE: &str = "\
 Examples:
   train sample --from runs/toy
-  train sample --from runs/toy -p 'The day after Monday' --temperature 0.7";
+  train sample --from runs/toy --prompt 'The day after Monday' --temperature 0.7";
 
 pub(crate) const CHAT: &str = "\
 Examples:

@@ -12,6 +12,8 @@ fn command(tiny: &Tiny, libraries: &Path, root: &Path, arguments: &[&str]) -> Co
     let mut command = Command::new(PROGRAM);
     command.args(arguments).current_dir(tiny.path()).envs([CACHE]);
     command.env("LD_LIBRARY_PATH", libraries).env("CUDA_PATH", root).env("CUDA_HOME", root);
+    // The stand-in keeps compiled kernels there.
+    command.env("STAND_IN_CACHE", tiny.join("kernels"));
     command
 }
 
