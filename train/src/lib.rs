@@ -11,6 +11,7 @@ mod interrupt;
 mod journal;
 mod machine;
 mod optimizer;
+mod parameters;
 mod plan;
 mod progress;
 mod ranks;

@@ -15,6 +15,7 @@ mod kernels;
 mod longest_match;
 mod memory;
 mod on_demand;
+mod parameters;
 mod parity;
 mod published;
 mod recompute;

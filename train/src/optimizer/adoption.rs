@@ -15,10 +15,10 @@ use models::weights::TensorFile;
 use models::{Gpt, OnDemand};
 use runs::BadInput;
 
-use super::host::{block_of, is_narrow};
 use super::rows::Table;
 use super::streamed::{on_demand, placeholder};
 use super::{HostPart, Owners};
+use crate::parameters::Home;
 use crate::plan::StatesOnDisk;
 use crate::training::PARTS;
 
@@ -28,6 +28,8 @@ pub(crate) struct Restored {
     pub(crate) stored: TensorFile,
     /// Steps taken by each parameter that this rank steps.
     pub(crate) times: HashMap<String, usize>,
+    /// Steps taken by parameters that other ranks step.
+    pub(crate) other_times: HashMap<String, usize>,
 }
 
 impl Restored {
@@ -71,8 +73,9 @@ impl HostPart {
     }
 
     fn memory_for(&self, name: &str, dims: usize, on_disk: StatesOnDisk) -> StateMemory {
-        let by_rows = self.by_rows && name == "wte";
-        let disk = self.memory.disk().filter(|_| !by_rows && on_disk.contains(block_of(name), dims));
+        let by_rows = self.settings.parameters.home(name) == Some(Home::HostRows);
+        let block = self.settings.parameters.block(name);
+        let disk = self.memory.disk().filter(|_| !by_rows && on_disk.contains(block, dims));
         disk.as_ref().map_or_else(|| (&self.memory).into(), StateMemory::from)
     }
 
@@ -84,8 +87,8 @@ impl HostPart {
     ) -> anyhow::Result<(HostState, Tensor<I, D>)> {
         let memory = self.memory_for(name, D, on_disk);
         // Tiles are encoded from the f32 masters; weights in bf16 would round them first.
-        let in_tiles = self.crossing.code(name, D).is_some();
-        let narrow = !in_tiles && is_narrow(self.config.model.compute, name, D);
+        let form = self.settings.parameters.form(name);
+        let narrow = form.narrow && form.code.is_none();
         let has_velocity = self.keeps_velocity();
 
         let restored = match &mut self.restored {
@@ -93,7 +96,7 @@ impl HostPart {
             None => None,
         };
         if restored.is_none() && !narrow && !has_velocity {
-            return Ok((HostState::from_tensor(memory, name, self.format, &weights)?, weights));
+            return Ok((HostState::from_tensor(memory, name, self.settings.format, &weights)?, weights));
         }
 
         let masters: Vec<f32> = if self.memory.computes_nothing() {
@@ -108,7 +111,7 @@ impl HostPart {
         });
         let saved = Saved { time: time as u32, weights: masters, moments };
         let kind = if narrow { DType::BF16 } else { DType::F32 };
-        Ok(HostState::restore_tensor(memory, name, self.format, &saved, weights, kind)?)
+        Ok(HostState::restore_tensor(memory, name, self.settings.format, &saved, weights, kind)?)
     }
 }
 
@@ -130,8 +133,10 @@ impl Adopt<'_> {
         state: HostState,
         weights: Tensor<I, D>,
     ) -> Result<(HostState, Tensor<I, D>), HostOptimError> {
-        let crossing = self.part.crossing;
-        let Some(code) = crossing.code(state.name(), D) else { return Ok((state, weights)) };
+        let crossing = self.part.settings.crossing;
+        let Some(code) = self.part.settings.parameters.form(state.name()).code else {
+            return Ok((state, weights));
+        };
         let (shape, device) = (weights.shape(), weights.device());
         drop(weights);
         let tiles = state.tiles::<I>(code, &device)?;
@@ -147,7 +152,7 @@ impl Adopt<'_> {
         weights: Tensor<I, D>,
     ) -> anyhow::Result<Tensor<I, D>> {
         self.part.receive_gradients_only(id, name, weights.shape().num_elements())?;
-        if !self.part.completes(name, D) {
+        if !self.part.completes(name) {
             return Ok(weights);
         }
         // The device's weights are made from a state, as the owner makes them.
@@ -174,7 +179,7 @@ impl Adopt<'_> {
         state: HostState,
         weights: Tensor<I, D>,
     ) -> Result<Tensor<I, D>, HostOptimError> {
-        if self.part.by_rows && state.name() == "wte" {
+        if self.part.settings.parameters.home(state.name()) == Some(Home::HostRows) {
             return self.by_rows(id, state, &weights);
         }
         let (state, weights) = self.in_tiles(id, state, weights)?;
@@ -194,7 +199,7 @@ impl<B: AutodiffBackend<InnerBackend: Managed>> ModuleMapper<B> for Adopt<'_> {
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let name = self.path.join(".");
-        if self.failure.is_some() || !self.part.takes(&name, D) {
+        if self.failure.is_some() || !self.part.takes(&name) {
             return param;
         }
         let (id, weights, mapper) = param.consume();

@@ -28,41 +28,57 @@ use burn::tensor::{DType, FloatDType, Tensor, TensorData, backend::Backend};
 use host_optim::{
     AdamW, Arrivals, Arriving, Format, HostOptimError, HostState, Incoming, Sgd, Update, Updated, Updates,
 };
-use models::Compute;
 use runs::config::{Config, OptimizerKind, PlacementKind, StateKind, TrainSection};
 
 use super::adoption::Restored;
-use super::rows::{Table, embedding_by_rows};
+use super::rows::Table;
 use super::streamed::Crossing;
 use super::times::HostTimes;
-use super::{Rule, Stride, decay, rule};
+use super::{Stride, decay};
+use crate::parameters::{Home, Parameters};
 
 #[derive(Debug)]
 pub(crate) struct HostPart {
     pub(super) memory: HostMemory,
-    pub(super) format: Format,
-    pub(super) config: Config,
-    pub(super) crossing: Crossing,
+    pub(crate) settings: Settings,
     /// States at rest: those being stepped and those receiving a gradient are absent.
     pub(super) states: HashMap<ParamId, HostState>,
     /// The embedding, if it reaches the device by rows.
     pub(super) table: Option<Table>,
-    pub(crate) by_rows: bool,
-    /// `None` before the first gradient.
-    arrivals: Option<Arrivals>,
-    arriving: HashMap<ParamId, Arriving>,
-    stepping: Option<Stepping>,
+    receiving: Receiving,
+    steps: Steps,
     pub(crate) times: HostTimes,
-    /// Why an update failed. The weights and states that it lost exist nowhere else.
-    failure: Option<String>,
     /// The parameters in the model's order, which fixes the order of sums.
     pub(super) order: Vec<ParamId>,
     /// Weights being stepped here that other ranks wait for.
     to_broadcast: HashMap<ParamId, Updated<Arc<TensorData>>>,
     /// A checkpoint's moments, until [`adopt`](Self::adopt) takes them.
     pub(crate) restored: Option<Restored>,
-    /// Step counts of other ranks' parameters from a checkpoint, until [`adopt`](Self::adopt) takes them.
-    pub(crate) other_owners_times: HashMap<String, usize>,
+}
+
+/// Decisions of the configuration, taken when a run opens.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(super) train: TrainSection,
+    pub(super) format: Format,
+    pub(super) crossing: Crossing,
+    pub(crate) parameters: Parameters,
+}
+
+/// Gradients on their way to the host.
+#[derive(Debug, Default)]
+struct Receiving {
+    /// `None` before the first gradient.
+    arrivals: Option<Arrivals>,
+    states: HashMap<ParamId, Arriving>,
+}
+
+/// Updates in the background.
+#[derive(Debug, Default)]
+struct Steps {
+    under_way: Option<Stepping>,
+    /// Why an update failed. The weights and states that it lost exist nowhere else.
+    failure: Option<String>,
 }
 
 /// Parameters whose step has begun and not been waited for.
@@ -88,54 +104,39 @@ pub(super) fn adamw(settings: &TrainSection, decay: f64) -> AdamW {
     }
 }
 
-pub(super) fn block_of(name: &str) -> Option<usize> {
-    name.strip_prefix("blocks.").and_then(|rest| rest.split('.').next()?.parse().ok())
-}
-
-pub(crate) fn is_on_host(config: &Config, name: &str, dims: usize) -> bool {
-    let stays = block_of(name).is_some_and(|block| block < config.memory.device_blocks);
-    !stays && rule(config.train.optimizer, name, dims) != Rule::Muon
-}
-
-/// Whether the device holds this parameter in bf16 while the host keeps it in f32.
-pub(super) fn is_narrow(compute: Compute, name: &str, dims: usize) -> bool {
-    compute == Compute::Bf16 && dims == 2 && (name.starts_with("blocks.") || name == "lm_head")
-}
-
 impl HostPart {
     /// `None` if the whole optimizer is on the device.
     pub(crate) fn new<B: Managed>(config: &Config, device: &B::Device) -> Option<Self> {
         (config.memory.optimizer == PlacementKind::Host).then(|| Self {
             memory: host_memory::<B>(device),
-            format: format(config.memory.optimizer_state),
-            crossing: Crossing::new(config),
-            config: config.clone(),
+            settings: Settings {
+                train: config.train.clone(),
+                format: format(config.memory.optimizer_state),
+                crossing: Crossing::new(config),
+                parameters: Parameters::new(config),
+            },
             states: HashMap::new(),
             table: None,
-            by_rows: embedding_by_rows(config),
-            arrivals: None,
-            arriving: HashMap::new(),
-            stepping: None,
+            receiving: Receiving::default(),
+            steps: Steps::default(),
             times: HostTimes::default(),
-            failure: None,
             order: Vec::new(),
             to_broadcast: HashMap::new(),
             restored: None,
-            other_owners_times: HashMap::new(),
         })
     }
 
     /// Whether parameters keep a velocity (SGD) instead of AdamW's two moments.
     pub(super) fn keeps_velocity(&self) -> bool {
-        self.config.train.optimizer == OptimizerKind::Sgd
+        self.settings.train.optimizer == OptimizerKind::Sgd
     }
 
-    pub(crate) fn takes(&self, name: &str, dims: usize) -> bool {
-        is_on_host(&self.config, name, dims)
+    pub(crate) fn takes(&self, name: &str) -> bool {
+        self.settings.parameters.home(name) != Some(Home::Device)
     }
 
     pub(crate) fn has(&self, id: ParamId) -> bool {
-        self.is_table(id) || self.states.contains_key(&id) || self.arriving.contains_key(&id)
+        self.is_table(id) || self.states.contains_key(&id) || self.receiving.states.contains_key(&id)
     }
 
     /// Begins to read a micro-batch's gradient in the background. `is_last` marks the last micro-batch of the step.
@@ -146,26 +147,28 @@ impl HostPart {
         weights: DType,
         is_last: bool,
     ) -> Result<(), HostOptimError> {
-        let crossing = self.crossing;
-        let Some(state) = self.state(id)? else { return Ok(()) };
-        let share = if crossing.gradient_leaves_in_tiles(state.name(), D) {
-            crossing.read(state, gradient)?
+        if self.state(id)?.is_none() {
+            return Ok(());
+        }
+        let state = &self.states[&id];
+        let share = if self.settings.parameters.form(state.name()).gradients_in_tiles {
+            self.settings.crossing.read(state, gradient)?
         } else {
             // Cast to the weights' type. The extra bits carry no information: the matmul already rounded them.
             let narrows = weights == DType::BF16 && gradient.dtype() != weights;
             let gradient = if narrows { gradient.cast(FloatDType::BF16) } else { gradient };
             Incoming::begin(state.name(), gradient)?
         };
-        let arrivals = self.arrivals.take().map_or_else(Arrivals::begin, Ok)?;
+        let arrivals = self.receiving.arrivals.take().map_or_else(Arrivals::begin, Ok)?;
         let state = self.states.remove(&id).expect("it is here");
-        self.arriving.insert(id, arrivals.take_in(state, share, is_last));
-        self.arrivals = Some(arrivals);
+        self.receiving.states.insert(id, arrivals.take_in(state, share, is_last));
+        self.receiving.arrivals = Some(arrivals);
         Ok(())
     }
 
     /// A parameter's state, after waiting for the gradient it is receiving. A failure to receive it is reported once.
     pub(super) fn state(&mut self, id: ParamId) -> Result<Option<&mut HostState>, HostOptimError> {
-        if let Some(arriving) = self.arriving.remove(&id) {
+        if let Some(arriving) = self.receiving.states.remove(&id) {
             let (state, outcome) = arriving.wait()?;
             self.states.insert(id, state);
             outcome?;
@@ -224,7 +227,7 @@ impl HostPart {
         dims: usize,
         stride: Stride,
     ) -> (host_optim::Rule, host_optim::Stride) {
-        let settings = &self.config.train;
+        let settings = &self.settings.train;
         let decay = decay(settings, dims);
         let rule = if self.keeps_velocity() {
             Sgd { momentum: settings.momentum as f32, weight_decay: decay }.into()
@@ -235,22 +238,22 @@ impl HostPart {
     }
 
     pub(super) fn begin(&mut self, prepared: Vec<(ParamId, Update)>) -> Result<(), HostOptimError> {
-        assert!(self.stepping.is_none(), "the last update was waited for before gradients arrived");
+        assert!(self.steps.under_way.is_none(), "the last update was waited for before gradients arrived");
         let (parameters, updates) = prepared.into_iter().unzip();
-        self.stepping = Some(Stepping { parameters, updates: self.begin_updates(updates)? });
+        self.steps.under_way = Some(Stepping { parameters, updates: self.begin_updates(updates)? });
         Ok(())
     }
 
     /// Waits until all parameters are stepped. After a failure the model and this part are unusable, and each later
     /// call fails, too.
     pub(crate) fn settle(&mut self) -> anyhow::Result<()> {
-        if let Some(Stepping { parameters, updates }) = self.stepping.take() {
+        if let Some(Stepping { parameters, updates }) = self.steps.under_way.take() {
             match self.times.time_wait(|| updates.finish()) {
                 Ok(states) => self.states.extend(parameters.into_iter().zip(states)),
-                Err(failure) => self.failure = Some(failure.to_string()),
+                Err(failure) => self.steps.failure = Some(failure.to_string()),
             }
         }
-        match &self.failure {
+        match &self.steps.failure {
             Some(failure) => Err(anyhow!("the last update could not run: {failure}")),
             None => Ok(()),
         }
@@ -270,9 +273,9 @@ impl HostPart {
     /// States of the parameters that this rank steps, by name, without the table. Fails before [`settle`](Self::settle)
     /// and [`gather`](Self::gather): states on other threads would be missing.
     pub(crate) fn by_name(&self) -> anyhow::Result<HashMap<&str, &HostState>> {
-        ensure!(self.stepping.is_none(), "parameters that are being stepped have no state to save");
-        ensure!(self.arriving.is_empty(), "parameters that take a gradient in have no state to save");
-        ensure!(self.failure.is_none(), "the last update could not run, so there is nothing to save");
+        ensure!(self.steps.under_way.is_none(), "parameters that are being stepped have no state to save");
+        ensure!(self.receiving.states.is_empty(), "parameters that take a gradient in have no state to save");
+        ensure!(self.steps.failure.is_none(), "the last update could not run, so there is nothing to save");
         let own = self.states.values().filter(|state| !state.is_elsewhere());
         Ok(own.map(|state| (state.name(), state)).collect())
     }
@@ -304,7 +307,7 @@ mod tests {
         let (id, other) = (gpt.wte.id, gpt.wpe.as_ref().expect("positions are learned").id);
         let rows = |rows: usize, value: f32| Tensor::<Offload<Flex>, 2>::full([rows, 8], value, &FlexDevice);
         part.arrive(id, rows(264, 1.0), DType::F32, false).expect("it can be read");
-        assert!(part.arriving.contains_key(&id) && part.has(id), "no call has waited for it");
+        assert!(part.receiving.states.contains_key(&id) && part.has(id), "no call has waited for it");
         assert!(part.by_name().is_err(), "it is not to be saved without this parameter");
         part.arrive(id, rows(264, 2.0), DType::F32, true).expect("the first was taken in");
         part.arrive(other, rows(4, 2.0), DType::F32, true).expect("it can be read");

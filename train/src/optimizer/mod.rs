@@ -27,7 +27,6 @@ pub(crate) use norm::SquaredNorms;
 pub(crate) use numbers::numbers;
 pub(crate) use owners::Owners;
 pub(crate) use passes::Passes;
-pub(crate) use rows::embedding_by_rows;
 pub(crate) use schedule::rate_share;
 pub(crate) use streamed::check_eight_bits;
 pub(crate) use tables::BLOCK_BYTES;
@@ -44,7 +43,7 @@ use burn::tensor::{
     backend::{AutodiffBackend, Backend},
 };
 use host_optim::{HostOptimError, Update};
-use models::{Compute, Gpt, OnDemand};
+use models::{Compute, Gpt, OnDemand, ParameterInfo};
 use runs::config::{Config, OptimizerKind, TrainSection};
 
 use crate::plan::StatesOnDisk;
@@ -260,6 +259,11 @@ fn rule(kind: OptimizerKind, name: &str, dims: usize) -> Rule {
     }
 }
 
+/// Whether the host has no rule for a parameter, so that the device steps it.
+pub(crate) fn steps_on_device_only(kind: OptimizerKind, parameter: &ParameterInfo) -> bool {
+    rule(kind, &parameter.name, parameter.shape.len()) == Rule::Muon
+}
+
 /// Whether the optimizer keeps two moments of a parameter instead of one.
 pub(crate) fn keeps_second_moment(kind: OptimizerKind, name: &str, dims: usize) -> bool {
     rule(kind, name, dims) == Rule::AdamW
@@ -378,7 +382,7 @@ impl<B: AutodiffBackend<InnerBackend = I>, I: Managed> ModuleMapper<B> for Stepp
                 self.prepare_to_broadcast(id, weight.clone().inner());
                 return Param::from_mapped_value(id, weight, mapper);
             }
-            if host.comes_in_tiles(id, D) {
+            if host.comes_in_tiles(id) {
                 self.step_in_tiles(id, weight.shape(), &weight.clone().inner().device());
                 return Param::from_mapped_value(id, weight, mapper);
             }

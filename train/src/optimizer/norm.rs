@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{ParamId, list_param_ids};
 use burn::tensor::{
     Tensor,
     backend::{AutodiffBackend, Backend},
@@ -50,19 +50,7 @@ impl<I: Backend> SquaredNorms<I> {
         &mut self,
         model: &Gpt<B>,
     ) -> Vec<(ParamId, Tensor<I, 1>)> {
-        let mut in_order = InOrder { squares: std::mem::take(&mut self.squares), of_each: Vec::new() };
-        model.visit(&mut in_order);
-        in_order.of_each
-    }
-}
-
-struct InOrder<I: Backend> {
-    squares: HashMap<ParamId, Tensor<I, 1>>,
-    of_each: Vec<(ParamId, Tensor<I, 1>)>,
-}
-
-impl<B: AutodiffBackend<InnerBackend = I>, I: Backend> ModuleVisitor<B> for InOrder<I> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        self.of_each.extend(self.squares.remove_entry(&param.id));
+        let mut squares = std::mem::take(&mut self.squares);
+        list_param_ids(model).iter().filter_map(|id| squares.remove_entry(id)).collect()
     }
 }

@@ -133,7 +133,7 @@ impl Gather<'_> {
             return Ok(Tensor::from_data(TensorData::new(numbers, shape), &device));
         };
 
-        let code = host.crossing.code(name, D);
+        let code = host.settings.parameters.form(name).code;
         let mut weights = if owns {
             host.stepped(id).context("a parameter without a gradient takes no step")?
         } else {

@@ -16,15 +16,8 @@ use burn::module::ParamId;
 use burn::tensor::{Tensor, TensorPrimitive, backend::Backend};
 use host_optim::{HostOptimError, HostRows, HostState, Update, Updates, read};
 use models::rows::RowsOnDemand;
-use runs::config::{Config, PlacementKind};
 
 use super::{HostPart, Stride};
-
-pub(crate) fn embedding_by_rows(config: &Config) -> bool {
-    let memory = &config.memory;
-    // With shards, other ranks have no rows to look up, and the owner does not know which rows they read.
-    memory.optimizer == PlacementKind::Host && !config.model.tie_word_embeddings && !memory.shard
-}
 
 /// The embedding on the host, shared with the model, which reads its rows.
 #[derive(Debug, Clone)]

@@ -15,11 +15,9 @@ use runs::config::{Config, CrossingKind, StreamKind};
 
 use super::{HostPart, Stride};
 
-/// How matrices cross the link. Without a code, weights cross in the type the device computes with.
+/// How tiles are decoded on the device, and how gradients are rounded into tiles.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Crossing {
-    weights: Option<Code>,
-    gradients: bool,
     /// Type that weights are decoded to.
     pub(super) kind: DType,
     seed: u64,
@@ -28,12 +26,6 @@ pub(super) struct Crossing {
 impl Crossing {
     pub(super) fn new(config: &Config) -> Self {
         Self {
-            weights: match config.memory.stream {
-                StreamKind::Computed => None,
-                StreamKind::Int8 => Some(Code::Int8),
-                StreamKind::Fp8 => Some(Code::Fp8),
-            },
-            gradients: config.memory.gradients == CrossingKind::Int8,
             kind: match config.model.compute {
                 Compute::F32 => DType::F32,
                 Compute::Bf16 => DType::BF16,
@@ -41,14 +33,6 @@ impl Crossing {
             },
             seed: config.train.seed,
         }
-    }
-
-    pub(super) fn code(self, name: &str, dims: usize) -> Option<Code> {
-        self.weights.filter(|_| is_projection(name, dims))
-    }
-
-    pub(super) fn gradient_leaves_in_tiles(self, name: &str, dims: usize) -> bool {
-        self.gradients && is_projection(name, dims)
     }
 
     pub(super) fn read<I: Backend, const D: usize>(
@@ -84,11 +68,6 @@ fn check_bytes(config: &Config, device_has_them: bool) -> Result<(), BadInput> {
         ))),
         _ => Ok(()),
     }
-}
-
-/// Whether eight bits apply. Vectors are small, and a lookup of a few rows would decode the whole table.
-fn is_projection(name: &str, dims: usize) -> bool {
-    dims == 2 && name.starts_with("blocks.")
 }
 
 /// A tensor of NaN with the shape of weights that are decoded or gathered for each use.
@@ -131,15 +110,15 @@ impl HostPart {
     ) -> Result<(Update, OnDemand), HostOptimError> {
         let (rule, stride) = self.rule_and_stride(2, stride);
         let state = self.states.remove(&id).expect("it is due");
-        let code = self.crossing.weights.expect("its weights come in tiles");
+        let code = self.settings.parameters.form(state.name()).code.expect("its weights come in tiles");
         let (update, updated) = state.begin_tiles::<I>(rule, stride, code, device)?;
         let times = self.times.clone();
         let waited = move || times.add_wait(updated.wait_timed());
-        Ok((update, on_demand::<I>(self.crossing, code, shape, waited)))
+        Ok((update, on_demand::<I>(self.settings.crossing, code, shape, waited)))
     }
 
-    pub(super) fn comes_in_tiles(&self, id: ParamId, dims: usize) -> bool {
-        self.states.get(&id).is_some_and(|state| self.crossing.code(state.name(), dims).is_some())
+    pub(super) fn comes_in_tiles(&self, id: ParamId) -> bool {
+        self.states.get(&id).is_some_and(|state| self.settings.parameters.form(state.name()).code.is_some())
     }
 }
 

@@ -139,7 +139,7 @@ impl Demand {
             }
         };
 
-        let placement = Placement::new(config, footprint);
+        let placement = Placement::new(config);
         // Weights decoded for each use leave no copy.
         let kept_narrow = if placement.tiles[0] { 0 } else { kept_narrow };
         let (coding, coding_temporaries) =

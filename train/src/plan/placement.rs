@@ -1,11 +1,12 @@
 //! Counts of parameters by the place of their step, and their memory there.
 
 use models::tiles::{AT_ONCE, DECODED_AT_ONCE, TILE};
-use models::{Compute, Footprint};
+use models::{Compute, Footprint, ParameterInfo};
 use runs::config::{Config, CrossingKind, ExchangeKind, OptimizerKind, PlacementKind, StateKind, StreamKind};
 
 use super::demand::partial_sums;
-use crate::optimizer::{embedding_by_rows, format};
+use crate::optimizer::{format, keeps_second_moment};
+use crate::parameters::{Form, Home, home};
 
 const WIDE: u64 = 4;
 const NARROW: u64 = 2;
@@ -56,12 +57,16 @@ impl Matrix {
 
 /// Matrices of one block, and matrices outside of blocks except an embedding by rows.
 pub(super) fn matrices_on_host(config: &Config) -> [Vec<Matrix>; 2] {
-    let (model, narrow) = (&config.model, config.model.compute == Compute::Bf16);
-    let block = model.block_matrices().into_iter().map(|sides| Matrix { sides, narrow });
-    let outer = model.outer_matrices().into_iter();
-    let outer = outer.filter(|(name, _)| *name != "wte" || !embedding_by_rows(config));
-    let outer = outer.map(|(name, sides)| Matrix { sides, narrow: narrow && name == "lm_head" });
-    [block.collect(), outer.collect()]
+    let matrices = config.model.parameters().into_iter().filter(ParameterInfo::is_matrix);
+    let (block, outer): (Vec<_>, Vec<_>) = matrices
+        .filter(|matrix| matrix.block().is_none_or(|block| block == 0))
+        .partition(|matrix| matrix.block().is_some());
+    let matrix = |matrix: &ParameterInfo| Matrix {
+        sides: [matrix.shape[0], matrix.shape[1]],
+        narrow: Form::new(config, matrix).narrow,
+    };
+    let outer = outer.iter().filter(|matrix| home(config, matrix) != Home::HostRows);
+    [block.iter().map(matrix).collect(), outer.map(matrix).collect()]
 }
 
 /// Bytes of `numbers` in tiles of 128 bytes with a four-byte scale.
@@ -70,45 +75,44 @@ pub(super) fn in_tiles(numbers: u64) -> u64 {
 }
 
 pub(super) fn largest_block_matrix(config: &Config) -> u64 {
-    let model = &config.model;
-    (model.n_embd * model.inner().max(model.n_embd)) as u64
+    let matrices = config.model.block_matrices().into_iter();
+    matrices.map(|[rows, columns]| (rows * columns) as u64).max().unwrap_or_default()
 }
 
 impl Placement {
-    pub(super) fn new(config: &Config, footprint: &Footprint) -> Self {
-        let (all, matrices) = (footprint.parameters, footprint.hidden_matrices);
-        let velocity = config.train.optimizer == OptimizerKind::Sgd;
-        let muons = if config.train.optimizer == OptimizerKind::Muon { matrices } else { 0 };
-        if config.memory.optimizer != PlacementKind::Host {
-            let with_two_moments = if velocity { 0 } else { all - muons };
-            return Self { on_device: all, with_two_moments, ..Self::default() };
+    pub(super) fn new(config: &Config) -> Self {
+        let mut placement = Self::default();
+        for parameter in config.model.parameters() {
+            let len = parameter.elements();
+            match home(config, &parameter) {
+                Home::Device => {
+                    placement.on_device += len;
+                    if keeps_second_moment(config.train.optimizer, &parameter.name, parameter.shape.len()) {
+                        placement.with_two_moments += len;
+                    }
+                }
+                Home::HostRows => {
+                    placement.wide += len;
+                    placement.table += len;
+                }
+                Home::Host(form) => {
+                    *if form.narrow { &mut placement.narrow } else { &mut placement.wide } += len;
+                    placement.matrices += if parameter.is_projection() { len } else { 0 };
+                }
+            }
         }
 
-        let (blocks, layers) = (config.memory.device_blocks as u64, config.model.n_layer as u64);
-        let (kept, kept_matrices) = (blocks * footprint.per_block, blocks * (matrices / layers));
-        let without_muon = if muons > 0 { kept - kept_matrices } else { kept };
-        let with_two_moments = if velocity { 0 } else { without_muon };
-        let on_device = muons + without_muon;
-        let head = if config.model.tie_word_embeddings {
-            0
-        } else {
-            config.model.vocab_size as u64 * config.model.n_embd as u64
-        };
-
-        let matrices = matrices - kept_matrices.max(muons);
-        let (narrow, computed) = match config.model.compute {
-            Compute::Bf16 => (matrices + head, NARROW),
-            Compute::F32 | Compute::F16 => (0, WIDE),
-        };
-
         let memory = &config.memory;
-        let tiles = [memory.stream != StreamKind::Computed, memory.gradients != CrossingKind::Computed];
-        let wide = all - on_device - narrow;
-        // An embedding by rows is as large as the head.
-        let table = if embedding_by_rows(config) { head } else { 0 };
-        let tokens = (config.train.micro_batch * config.sequence() * config.model.n_embd) as u64;
-        let rows = [1, config.train.accumulate as u64].map(|each| table.min(tokens.saturating_mul(each)));
-        Self { on_device, with_two_moments, wide, narrow, table, rows, velocity, matrices, computed, tiles }
+        if memory.optimizer == PlacementKind::Host {
+            let tokens = (config.train.micro_batch * config.sequence() * config.model.n_embd) as u64;
+            placement.rows = [1, config.train.accumulate as u64]
+                .map(|each| placement.table.min(tokens.saturating_mul(each)));
+            placement.velocity = config.train.optimizer == OptimizerKind::Sgd;
+            placement.computed = if config.model.compute == Compute::Bf16 { NARROW } else { WIDE };
+            placement.tiles =
+                [memory.stream != StreamKind::Computed, memory.gradients != CrossingKind::Computed];
+        }
+        placement
     }
 
     pub(super) fn device_state_bytes(&self) -> u64 {

@@ -8,12 +8,14 @@
 //! number (`states_on_the_disk_give_the_bits_of_states_in_memory_in_every_format`), so each resume may choose again.
 
 use host_optim::{DiskBytes, Format};
+use models::ParameterInfo;
 use runs::config::{Config, OptimizerKind};
 use serde::Serialize;
 
 use super::Machine;
 use super::placement::{Matrix, matrices_on_host};
 use crate::optimizer::format;
+use crate::parameters::{Home, home};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct StatesOnDisk {
@@ -99,9 +101,11 @@ impl StatesOnDisk {
 
         let model = &config.model;
         let [per_block, others] = Self::candidates(config);
-        // Muon steps the blocks' matrices on the device.
-        let steps_blocks = config.train.optimizer != OptimizerKind::Muon;
-        let first = if steps_blocks { config.memory.device_blocks } else { model.n_layer };
+        let parameters = model.parameters();
+        let on_host = parameters.iter().filter(|parameter| {
+            parameter.is_projection() && matches!(home(config, parameter), Home::Host(_))
+        });
+        let first = on_host.filter_map(ParameterInfo::block).min().unwrap_or(model.n_layer);
         let blocks = (model.n_layer - first) as u64;
         let missing = all.saturating_add(per_block.passing()).saturating_add(spills).saturating_sub(host);
         let count = missing.div_ceil(per_block.in_memory).max(1);

@@ -62,7 +62,7 @@ impl<'r> ShardGather<'r> {
                 owner: owned.rank,
                 shape: owned.shape.to_vec(),
             };
-            if optimizer.host.as_ref().is_some_and(|host| host.completes(name, dims)) {
+            if optimizer.host.as_ref().is_some_and(|host| host.completes(name)) {
                 remote.push(of(name.clone(), What::Masters));
             }
             let second = keeps_second_moment(optimizer.kind(), name, dims);

@@ -196,19 +196,15 @@ pub(crate) fn restore<I: Managed>(
     let stored = TensorFile::open(&folder.join(MOMENTS))?;
     check_moments(&state, folder, &stored)
         .with_context(|| format!("the checkpoint {} cannot be resumed", folder.display()))?;
-    let mut on_host = HashMap::new();
-
+    let (mut on_host, mut other_times) = (HashMap::new(), HashMap::new());
     for (name, time) in state.times {
         if !optimizer.owners.has(&name) {
-            if let Some(host) = &mut optimizer.host {
-                host.other_owners_times.insert(name, time);
-            }
+            other_times.insert(name, time);
             continue;
         }
         let [first, second] = PARTS.map(|part| format!("{name}.{part}"));
         let numbers = |part: &str| stored.numbers(part).map_err(|error| BadInput(error.to_string()));
-        let dims = stored.info(&first).map_or(0, |info| info.shape.len());
-        if optimizer.host.as_ref().is_some_and(|host| host.takes(&name, dims)) {
+        if optimizer.host.as_ref().is_some_and(|host| host.takes(&name)) {
             on_host.insert(name, time);
             continue;
         }
@@ -219,7 +215,7 @@ pub(crate) fn restore<I: Managed>(
     }
 
     if let Some(host) = &mut optimizer.host {
-        host.restored = Some(Restored { stored, times: on_host });
+        host.restored = Some(Restored { stored, times: on_host, other_times });
     }
     Ok((state.progress, optimizer))
 }

@@ -54,7 +54,10 @@ struct Training {
 
 impl Training {
     fn begin(config: &Config, by_rows: bool, mut optimizer: Optimizer<Device>, gpt: Gpt<Tape>) -> Self {
-        optimizer.host.as_mut().expect("it is on the host").by_rows = by_rows;
+        if !by_rows {
+            let host = optimizer.host.as_mut().expect("it is on the host");
+            host.settings.parameters.bring_embedding_as_a_whole();
+        }
         let gpt = optimizer.adopt(gpt, StatesOnDisk::none()).expect("there is room");
         assert_eq!(gpt.rows_on_demand().is_some(), by_rows);
         Self { config: config.clone(), learner: Learner::new(gpt, config), optimizer }

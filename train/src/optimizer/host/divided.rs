@@ -14,7 +14,7 @@ use host_optim::{Code, HostOptimError, HostState, Update, Values, tile_bytes, ti
 use models::OnDemand;
 
 use super::super::streamed::{on_demand, placeholder};
-use super::{HostPart, Stride, is_narrow};
+use super::{HostPart, Stride};
 
 impl HostPart {
     /// Receives only gradients: another rank steps the parameter, of `len` elements, on its host.
@@ -24,8 +24,9 @@ impl HostPart {
         name: &str,
         len: usize,
     ) -> Result<(), HostOptimError> {
-        let time = self.other_owners_times.remove(name).unwrap_or_default() as u32;
-        self.states.insert(id, HostState::for_gradients(&self.memory, name, len, time)?);
+        let time = self.restored.as_mut().and_then(|restored| restored.other_times.remove(name));
+        self.states
+            .insert(id, HostState::for_gradients(&self.memory, name, len, time.unwrap_or_default() as u32)?);
         Ok(())
     }
 
@@ -81,7 +82,7 @@ impl HostPart {
     ) -> Result<Update, HostOptimError> {
         let (rule, stride) = self.rule_and_stride(D, stride);
         let state = self.states.remove(&id).expect("it is due");
-        let (update, updated) = match self.crossing.code(state.name(), D) {
+        let (update, updated) = match self.settings.parameters.form(state.name()).code {
             Some(code) => state.begin_tile_data(rule, stride, code)?,
             None => state.begin_data(rule, stride, weights)?,
         };
@@ -96,8 +97,8 @@ impl HostPart {
         weights: &Tensor<I, D>,
     ) -> Option<OnDemand> {
         let state = self.states.get(&id)?;
-        self.crossing.code(state.name(), D)?;
-        let (kind, shape, device) = (self.crossing.kind, weights.shape(), weights.device());
+        self.settings.parameters.form(state.name()).code?;
+        let (kind, shape, device) = (self.settings.crossing.kind, weights.shape(), weights.device());
         Some(OnDemand::new(move || placeholder::<I, 2>(kind, shape.clone(), &device)))
     }
 
@@ -126,7 +127,7 @@ impl HostPart {
         device: &I::Device,
     ) -> OnDemand {
         let tiles = self.memory.first(|| tile_tensors::<I>(&weights.bytes, shape.num_elements(), device));
-        on_demand::<I>(self.crossing, code, shape, move || tiles.clone())
+        on_demand::<I>(self.settings.crossing, code, shape, move || tiles.clone())
     }
 
     /// Puts stepped weights on the device, or on the host first if tensors spill.
@@ -140,9 +141,9 @@ impl HostPart {
     }
 
     /// Whether only the owner's host has the full precision of this parameter.
-    pub(crate) fn completes(&self, name: &str, dims: usize) -> bool {
-        let narrow = is_narrow(self.config.model.compute, name, dims);
-        self.takes(name, dims) && (narrow || self.crossing.code(name, dims).is_some())
+    pub(crate) fn completes(&self, name: &str) -> bool {
+        let form = self.settings.parameters.form(name);
+        form.narrow || form.code.is_some()
     }
 
     pub(crate) fn host_bytes(&self) -> u64 {

@@ -12,7 +12,7 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::backend::{Backend, BackendTypes};
 use burn::tensor::{Shape, Tensor};
 use exchange::Pairwise;
-use models::Gpt;
+use models::{Gpt, ParameterInfo, Part};
 
 use super::sum::Sum;
 use crate::ranks::{BackgroundSums, Job};
@@ -48,59 +48,27 @@ impl ReduceOrder {
     /// The order of a backward pass that recomputes segments of `every` blocks: the head, then segments from the last
     /// to the first, embeddings with the first. Without recomputation, the model's order.
     pub(crate) fn of_pass<B: Backend>(gpt: &Gpt<B>, every: Option<usize>) -> Self {
-        let named = Named::of(gpt);
-        let largest = named.iter().map(|(_, _, len)| *len).max().unwrap_or_default();
-        let places = ids(&named).into_iter().zip(0..).collect();
-        let Some(every) = every else { return Self { ids: ids(&named), places, window: largest } };
-        let segment = |name: &str| {
-            let block = name.strip_prefix("blocks.")?.split('.').next()?.parse::<usize>().ok()?;
-            Some(block / every.max(1))
-        };
+        let ids = burn::module::list_param_ids(gpt);
+        let parameters = gpt.config().parameters();
+        let elements = |parameter: &ParameterInfo| parameter.elements() as usize;
+        let largest = parameters.iter().map(elements).max().unwrap_or_default();
+        let places = ids.iter().copied().zip(0..).collect();
+        let Some(every) = every else { return Self { ids, places, window: largest } };
 
-        let is_head = |name: &str| name.starts_with("final_norm") || name.starts_with("lm_head");
-        let mut in_turn = named.clone();
-        in_turn.sort_by_key(|(name, ..)| (!is_head(name), std::cmp::Reverse(segment(name).unwrap_or(0))));
+        let segment = |parameter: &ParameterInfo| Some(parameter.block()? / every.max(1));
+        let is_head = |parameter: &ParameterInfo| matches!(parameter.part, Part::FinalNorm | Part::Head);
+        let mut in_turn: Vec<_> = ids.into_iter().zip(&parameters).collect();
+        in_turn.sort_by_key(|(_, parameter)| {
+            (!is_head(parameter), std::cmp::Reverse(segment(parameter).unwrap_or(0)))
+        });
         let mut segments = HashMap::<usize, usize>::new();
-
-        for (name, _, len) in &named {
-            if let Some(segment) = segment(name) {
-                *segments.entry(segment).or_default() += len;
+        for parameter in &parameters {
+            if let Some(segment) = segment(parameter) {
+                *segments.entry(segment).or_default() += elements(parameter);
             }
         }
         let window = segments.into_values().max().unwrap_or_default().max(largest);
-        Self { ids: ids(&in_turn), places, window }
-    }
-}
-
-fn ids(named: &[(String, ParamId, usize)]) -> Vec<ParamId> {
-    named.iter().map(|(_, id, _)| *id).collect()
-}
-
-#[derive(Default)]
-struct Named {
-    path: Vec<String>,
-    found: Vec<(String, ParamId, usize)>,
-}
-
-impl Named {
-    fn of<B: Backend>(gpt: &Gpt<B>) -> Vec<(String, ParamId, usize)> {
-        let mut named = Self::default();
-        gpt.visit(&mut named);
-        named.found
-    }
-}
-
-impl<B: Backend> ModuleVisitor<B> for Named {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        self.found.push((self.path.join("."), param.id, param.lazy_shape().num_elements()));
+        Self { ids: in_turn.into_iter().map(|(id, _)| id).collect(), places, window }
     }
 }
 

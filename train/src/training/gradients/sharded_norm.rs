@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use burn::backend::Autodiff;
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{ParamId, list_param_ids};
 use burn::tensor::{Tensor, TensorData, backend::Backend};
 use models::Gpt;
 
@@ -14,13 +14,12 @@ use crate::ranks::Ranks;
 
 impl<I: Backend> Sum<'_, I> {
     pub(crate) fn sharded_norm(&mut self, gpt: &Gpt<Autodiff<I>>, ranks: &mut Ranks) -> anyhow::Result<f32> {
-        let mut ids = Ids::default();
-        gpt.visit(&mut ids);
+        let ids = list_param_ids(gpt);
         let mut squares = self.own_squares(gpt)?;
-        let owners: Vec<usize> = ids.0.iter().map(|id| self.owners.owner(*id).unwrap_or_default()).collect();
-        let owned = ids.0.iter().zip(&owners).filter(|(_, owner)| **owner == ranks.rank());
+        let owners: Vec<usize> = ids.iter().map(|id| self.owners.owner(*id).unwrap_or_default()).collect();
+        let owned = ids.iter().zip(&owners).filter(|(_, owner)| **owner == ranks.rank());
         let own: Vec<f64> = owned.map(|(id, _)| squares.remove(id).unwrap_or_default()).collect();
-        let all = ids.0.iter().zip(ranks.of_owners(&own, &owners)?);
+        let all = ids.iter().zip(ranks.of_owners(&own, &owners)?);
         let (mut on_device, mut on_host) = (Vec::new(), 0.0);
 
         for (id, squares) in all {
@@ -49,14 +48,5 @@ impl<I: Backend> Sum<'_, I> {
             squares.extend(host.squares_of_each()?);
         }
         Ok(squares)
-    }
-}
-
-#[derive(Default)]
-struct Ids(Vec<ParamId>);
-
-impl<B: Backend> ModuleVisitor<B> for Ids {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        self.0.push(param.id);
     }
 }

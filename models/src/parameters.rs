@@ -1,0 +1,157 @@
+//! A model's parameters, listed before the model exists
+//! (`parameters_are_listed_in_the_order_and_shapes_of_the_model`).
+
+use crate::config::{GptConfig, NormPlacement, Positions};
+
+/// A part of the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The table of tokens, which is also the head if they are tied.
+    Tokens,
+    /// The table of learned positions.
+    Positions,
+    /// The table of followers.
+    Followers,
+    /// The norm behind the tables.
+    EmbeddingNorm,
+    /// A transformer block, counted from 0.
+    Block(usize),
+    /// The norm before the head.
+    FinalNorm,
+    /// A head that is not tied to the tokens.
+    Head,
+}
+
+/// One parameter: its name, its part of the network and its shape.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParameterInfo {
+    /// Path of the parameter's field, as in a checkpoint.
+    pub name: String,
+    /// The part that the parameter belongs to.
+    pub part: Part,
+    /// A vector's length, or both sides of a matrix.
+    pub shape: Vec<usize>,
+}
+
+impl ParameterInfo {
+    /// Whether the parameter has two dimensions.
+    pub fn is_matrix(&self) -> bool {
+        self.shape.len() == 2
+    }
+
+    /// Whether the parameter is a matrix of a block: a projection between hidden features.
+    pub fn is_projection(&self) -> bool {
+        self.is_matrix() && self.block().is_some()
+    }
+
+    /// The block that the parameter belongs to.
+    pub fn block(&self) -> Option<usize> {
+        match self.part {
+            Part::Block(block) => Some(block),
+            _ => None,
+        }
+    }
+
+    /// How many numbers the parameter has.
+    pub fn elements(&self) -> u64 {
+        self.shape.iter().fold(1, |product, side| product.saturating_mul(*side as u64))
+    }
+}
+
+impl GptConfig {
+    /// All parameters, in the order in which the model's fields are visited.
+    pub fn parameters(&self) -> Vec<ParameterInfo> {
+        let mut list = List { config: self, part: Part::Tokens, found: Vec::new() };
+        let (words, width) = (self.vocab_size, self.n_embd);
+
+        list.add("wte".to_owned(), &[words, width]);
+        if self.positions == Positions::Learned {
+            list.at(Part::Positions).add("wpe".to_owned(), &[self.n_positions, width]);
+        }
+        if self.longest_match {
+            list.at(Part::Followers).add("followers".to_owned(), &[words + 1, width]);
+        }
+        if self.embedding_norm {
+            list.at(Part::EmbeddingNorm).norm("embedding_norm", width);
+        }
+        for block in 0..self.n_layer {
+            list.at(Part::Block(block)).block(&format!("blocks.{block}"));
+        }
+        list.at(Part::FinalNorm).norm("final_norm", width);
+        if !self.tie_word_embeddings {
+            list.at(Part::Head).add("lm_head".to_owned(), &[words, width]);
+        }
+        list.found
+    }
+}
+
+struct List<'c> {
+    config: &'c GptConfig,
+    part: Part,
+    found: Vec<ParameterInfo>,
+}
+
+impl List<'_> {
+    fn at(&mut self, part: Part) -> &mut Self {
+        self.part = part;
+        self
+    }
+
+    fn add(&mut self, name: String, shape: &[usize]) {
+        self.found.push(ParameterInfo { name, part: self.part, shape: shape.to_vec() });
+    }
+
+    fn norm(&mut self, name: &str, width: usize) {
+        if self.config.norm_weights {
+            self.add(format!("{name}.weight"), &[width]);
+        }
+        if self.config.norm_bias {
+            self.add(format!("{name}.bias"), &[width]);
+        }
+    }
+
+    fn linear(&mut self, name: &str, shape: [usize; 2], bias: bool) {
+        self.add(format!("{name}.weight"), &shape);
+        if bias {
+            self.add(format!("{name}.bias"), &shape[1..]);
+        }
+    }
+
+    fn block(&mut self, name: &str) {
+        let config = self.config;
+        let (width, inner, head) = (config.n_embd, config.inner(), config.head_dim());
+        let (queries, keys) = (config.n_head * head, config.kv_heads() * head);
+
+        let [before, after] =
+            [NormPlacement::After, NormPlacement::Before].map(|lacking| config.norm_placement != lacking);
+        let normed = |width| if config.qk_norm_across_heads { width } else { head };
+
+        if before {
+            self.norm(&format!("{name}.attention_norm"), width);
+        }
+        let attention = format!("{name}.attention");
+        self.linear(&format!("{attention}.query"), [width, queries], config.attention_bias);
+        self.linear(&format!("{attention}.key"), [width, keys], config.attention_bias);
+        self.linear(&format!("{attention}.value"), [width, keys], config.attention_bias);
+        self.linear(&format!("{attention}.output"), [queries, width], config.has_output_bias());
+        if config.qk_norm {
+            self.norm(&format!("{attention}.query_norm"), normed(queries));
+            self.norm(&format!("{attention}.key_norm"), normed(keys));
+        }
+        if after {
+            self.norm(&format!("{name}.attention_out_norm"), width);
+        }
+
+        if before {
+            self.norm(&format!("{name}.mlp_norm"), width);
+        }
+        if config.has_gate() {
+            self.linear(&format!("{name}.mlp.gate"), [width, inner], config.mlp_bias);
+        }
+        self.linear(&format!("{name}.mlp.up"), [width, inner], config.mlp_bias);
+        self.linear(&format!("{name}.mlp.down"), [inner, width], config.mlp_bias);
+        if after {
+            self.norm(&format!("{name}.mlp_out_norm"), width);
+        }
+    }
+}
