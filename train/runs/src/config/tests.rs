@@ -95,7 +95,7 @@ fn everything_wrong_is_reported_at_once() {
     assert_snapshot!(refused_text(text, &[]), @r#"
     run.json has 13 problems:
       unknown key `model.n_layers`; the nearest known key is `model.n_layer`
-      `model.activation_function`: unknown value `gelu_old`, expected one of `gelu_new`, `gelu_pytorch_tanh`, `gelu`, `silu`, `swiglu`, `relu2`
+      `model.activation_function`: unknown value `gelu_old`, expected one of `gelu_new`, `gelu_pytorch_tanh`, `gelu`, `silu`, `swiglu`, `geglu`, `relu2`
       `model.n_embd`: found string "wide", expected a whole number
       `tokenizer.kind`: unknown value `words`, expected one of `bpe`, `characters`, `bytes`, `file`
       unknown key `tokenizer.vocabsize`; the nearest known key is `tokenizer.vocab_size`
