@@ -23,7 +23,7 @@ use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::module::{AutodiffModule, Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{
-    DType, Shape, Tensor,
+    DType, Int, Shape, Tensor,
     backend::{AutodiffBackend, Backend},
 };
 
@@ -48,46 +48,152 @@ where
     C: CheckpointStrategy,
     F: FnMut(Gpt<Autodiff<I, C>>, GradientsParams) -> Gpt<Autodiff<I, C>>,
 {
-    let segments = segments(model.config().n_layer, every);
-    let inputs = batch.inputs.clone();
-    let Batch { targets, mask, .. } = Batch::<Autodiff<I, C>>::from_inner(batch);
-    let (mut kept, hidden) = forward(&model, &segments, &inputs, options, Plain(kernels.0));
+    let group = vec![(batch, *options)];
+    let (model, mut losses) =
+        sweep_together(model, group, kernels, every, |model, _, gradients| on_segment(model, gradients));
+    (model, losses.pop().expect("one batch has one loss"))
+}
 
-    let hidden = leaf::<I, C>(hidden);
-    let loss = model.head_loss(hidden.clone(), targets, mask, options, &kernels);
-    let value = loss.clone().inner();
-    let mut grads = loss.backward();
-    let mut upstream = input_gradient(&hidden, &mut grads);
-    let mut ready = GradientsParams::from_grads(grads, &model);
+/// As [`sweep`], for a group of batches: all of them pass a segment before the next segment's weights are used, in the
+/// forward pass and in the backward pass. Each weight is requested as often as for one batch.
+///
+/// `on_segment` also gets the batch's place in the group; a segment's batches come in order. Parameters may be stepped
+/// after the last one. A batch has the bits that it has alone. The inputs of all segments of all batches are kept.
+pub fn sweep_together<I, C, F>(
+    mut model: Gpt<Autodiff<I, C>>,
+    group: Vec<(Batch<I>, PassOptions)>,
+    kernels: Lean,
+    every: usize,
+    mut on_segment: F,
+) -> (Gpt<Autodiff<I, C>>, Vec<Tensor<I, 1>>)
+where
+    I: Backend,
+    C: CheckpointStrategy,
+    F: FnMut(Gpt<Autodiff<I, C>>, usize, GradientsParams) -> Gpt<Autodiff<I, C>>,
+{
+    let segments = segments(model.config().n_layer, every);
     let embedding = model.wte.id;
-    let mut from_head = ready.remove::<I, 2>(embedding);
-    let mut model = on_segment(model, ready);
+    let mut passes = forward(&model, &segments, group, Plain(kernels.0));
+
+    for (place, pass) in passes.iter_mut().enumerate() {
+        let gradients = pass.backward_head(&model, kernels);
+        let mut ready = GradientsParams::from_grads(gradients, &model);
+        pass.from_head = ready.remove::<I, 2>(embedding);
+        model = on_segment(model, place, ready);
+    }
 
     for segment in segments.into_iter().rev() {
-        let input = kept.pop().map(|kept| leaf::<I, C>(kept.restore()));
+        for (place, pass) in passes.iter_mut().enumerate() {
+            let ready = pass.backward_segment(&model, segment.clone(), kernels);
+            model = on_segment(model, place, ready);
+        }
+    }
+    let losses = passes.into_iter().map(|pass| pass.loss.expect("the head has computed it")).collect();
+    (model, losses)
+}
+
+/// One batch on its way through the network and back.
+struct BatchPass<I: Backend> {
+    inputs: Input<I>,
+    /// Until the head has read them: ids, and the weight of each.
+    targets: Option<(Tensor<I, 2, Int>, Option<Tensor<I, 2>>)>,
+    options: PassOptions,
+    /// Inputs of every segment but the first, which starts from tokens.
+    kept: Vec<SegmentInput<I>>,
+    /// The residual stream in the forward pass; its gradient in the backward pass. Absent while a segment runs.
+    stream: Option<Tensor<I, 3>>,
+    loss: Option<Tensor<I, 1>>,
+    /// The head's gradient of a tied embedding.
+    from_head: Option<Tensor<I, 2>>,
+}
+
+/// The forward passes of all batches, segment by segment, up to the head.
+fn forward<I: Backend, C: CheckpointStrategy>(
+    model: &Gpt<Autodiff<I, C>>,
+    segments: &[Range<usize>],
+    group: Vec<(Batch<I>, PassOptions)>,
+    kernels: Plain,
+) -> Vec<BatchPass<I>> {
+    let embedding = model.part(0..0).valid();
+    let begin = |(Batch { inputs, targets, mask }, options): (Batch<I>, PassOptions)| BatchPass {
+        stream: Some(embedding.embed(inputs.clone(), options.dropout, &kernels)),
+        inputs,
+        targets: Some((targets, mask)),
+        options,
+        kept: Vec::with_capacity(segments.len()),
+        loss: None,
+        from_head: None,
+    };
+    let mut passes: Vec<_> = group.into_iter().map(begin).collect();
+
+    for segment in segments {
+        let part = model.part(segment.clone()).valid();
+        for pass in &mut passes {
+            let input = pass.take_stream();
+            if segment.start > 0 {
+                pass.kept.push(SegmentInput::new(input.clone(), pass.options.inputs_in_tiles));
+            }
+            pass.stream = Some(part.run_blocks(0..segment.len(), input, pass.options.dropout, &kernels));
+        }
+    }
+    passes
+}
+
+impl<I: Backend> BatchPass<I> {
+    fn take_stream(&mut self) -> Tensor<I, 3> {
+        self.stream.take().expect("no segment is running")
+    }
+
+    /// Computes the loss, and the gradients of head and stream.
+    fn backward_head<C: CheckpointStrategy>(
+        &mut self,
+        model: &Gpt<Autodiff<I, C>>,
+        kernels: Lean,
+    ) -> <Autodiff<I, C> as AutodiffBackend>::Gradients {
+        let (targets, mask) = self.targets.take().expect("the head runs once");
+        let (targets, mask) = (Tensor::from_inner(targets), mask.map(Tensor::from_inner));
+        let hidden = leaf::<I, C>(self.take_stream());
+        let loss = model.head_loss(hidden.clone(), targets, mask, &self.options, &kernels);
+        self.loss = Some(loss.clone().inner());
+        let mut gradients = loss.backward();
+        self.stream = Some(input_gradient(&hidden, &mut gradients));
+        gradients
+    }
+
+    /// Runs a segment again and back; returns its complete gradients.
+    fn backward_segment<C: CheckpointStrategy>(
+        &mut self,
+        model: &Gpt<Autodiff<I, C>>,
+        segment: Range<usize>,
+        kernels: Lean,
+    ) -> GradientsParams {
+        let input = self.kept.pop().map(|kept| leaf::<I, C>(kept.restore()));
         let mut named_rows = None;
         let x = if let Some(leaf) = &input {
             leaf.clone()
         } else {
-            let inputs = Input::from_inner(inputs.clone());
+            let inputs = Input::from_inner(self.inputs.clone());
             named_rows.clone_from(&inputs.rows);
-            model.embed(inputs, options.dropout, &kernels)
+            model.embed(inputs, self.options.dropout, &kernels)
         };
-        let y = model.run_blocks(segment, x, options.dropout, &kernels);
-        let mut grads = (y * Tensor::from_inner(upstream.clone())).sum().backward();
+        let y = model.run_blocks(segment, x, self.options.dropout, &kernels);
+        let upstream = self.take_stream();
+        let mut gradients = (y * Tensor::from_inner(upstream.clone())).sum().backward();
         if let Some(leaf) = &input {
-            upstream = input_gradient(leaf, &mut grads);
+            self.stream = Some(input_gradient(leaf, &mut gradients));
         }
-        let mut ready = rows::gradients(grads, &model, embedding, named_rows.as_ref());
+        drop(upstream);
+
+        let embedding = model.wte.id;
+        let mut ready = rows::gradients(gradients, model, embedding, named_rows.as_ref());
         if input.is_none()
-            && let Some(from_head) = from_head.take()
+            && let Some(from_head) = self.from_head.take()
         {
             let from_input = ready.remove::<I, 2>(embedding).expect("the first segment reads the embedding");
             ready.register(embedding, from_input + from_head);
         }
-        model = on_segment(model, ready);
+        ready
     }
-    (model, value)
 }
 
 /// Collects the gradients of a [`sweep`]: returns the loss, shape `[1]`, and every parameter's gradient.
@@ -104,26 +210,6 @@ pub fn loss_and_gradients<I: Backend, C: CheckpointStrategy>(
         model
     });
     (loss, all)
-}
-
-/// Inputs of every segment but the first, which starts from tokens, and the last hidden states.
-fn forward<I: Backend, C: CheckpointStrategy>(
-    model: &Gpt<Autodiff<I, C>>,
-    segments: &[Range<usize>],
-    inputs: &Input<I>,
-    options: &PassOptions,
-    kernels: Plain,
-) -> (Vec<SegmentInput<I>>, Tensor<I, 3>) {
-    let mut kept = Vec::with_capacity(segments.len());
-    let mut x = model.part(0..0).valid().embed(inputs.clone(), options.dropout, &kernels);
-    for segment in segments {
-        if segment.start > 0 {
-            kept.push(SegmentInput::new(x.clone(), options.inputs_in_tiles));
-        }
-        let part = model.part(segment.clone()).valid();
-        x = part.run_blocks(0..segment.len(), x, options.dropout, &kernels);
-    }
-    (kept, x)
 }
 
 /// A segment's input, kept until the segment runs again.

@@ -26,7 +26,7 @@ impl PartialSum {
         }
     }
 
-    /// Adds the following shares. A single share keeps its type; sums are in f32.
+    /// Adds the following sum of as many shares. A single share keeps its type; sums are in f32.
     fn add(&mut self, memory: &HostMemory, name: &str, more: Values<'_>) -> Result<(), OffloadError> {
         let computes = !memory.computes_nothing();
         self.level += 1;
@@ -66,31 +66,37 @@ impl Gradient {
         self.next
     }
 
+    /// Receives the sum of the next `1 << level` shares. Panics unless the first one's number is a multiple of their
+    /// count.
     pub(crate) fn arrive(
         &mut self,
         memory: &HostMemory,
         name: &str,
-        share: Values<'_>,
+        sum: Values<'_>,
+        level: u32,
     ) -> Result<(), OffloadError> {
-        let neighbour =
-            self.partial_sums.last_mut().filter(|left| left.level == 0 && !self.next.is_multiple_of(2));
+        let (first, count) = (self.next, 1 << level);
+        assert!(first.is_multiple_of(count), "a sum of {count} gradients of {name} begins at number {first}");
+        let is_right = |level: u32| !(first >> level).is_multiple_of(2);
+
+        let neighbour = self.partial_sums.last_mut().filter(|left| left.level == level && is_right(level));
         if let Some(left) = neighbour {
-            left.add(memory, name, share)?;
+            left.add(memory, name, sum)?;
         } else {
-            let mut buffer = memory.take(share.bytes().len(), format_args!("the gradient of {name}"))?;
+            let mut buffer = memory.take(sum.bytes().len(), format_args!("the gradient of {name}"))?;
             if !memory.computes_nothing() {
-                copy(&mut buffer, share.bytes());
+                copy(&mut buffer, sum.bytes());
             }
-            self.partial_sums.push(PartialSum { level: 0, buffer, is_narrow: share.is_narrow() });
+            self.partial_sums.push(PartialSum { level, buffer, is_narrow: sum.is_narrow() });
         }
         while let [.., left, right] = &mut self.partial_sums[..]
             && left.level == right.level
-            && !(self.next >> right.level).is_multiple_of(2)
+            && is_right(right.level)
         {
             left.add(memory, name, right.values())?;
             self.partial_sums.pop();
         }
-        self.next += 1;
+        self.next += count;
         Ok(())
     }
 
@@ -118,5 +124,52 @@ impl Gradient {
 
     pub(crate) fn squares(&self) -> f64 {
         self.whole().squares()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(share: u64) -> Vec<f32> {
+        (0..5).map(|n| ((share * 5 + n) as f32 * 0.618_034).fract() + 1e-4 * share as f32).collect()
+    }
+
+    /// The sum of shares `range`, added pairwise.
+    fn sum(range: std::ops::Range<u64>) -> Vec<f32> {
+        if range.end - range.start == 1 {
+            return numbers(range.start);
+        }
+        let middle = range.start.midpoint(range.end);
+        let halves = [sum(range.start..middle), sum(middle..range.end)];
+        halves[0].iter().zip(&halves[1]).map(|(left, right)| left + right).collect()
+    }
+
+    #[test]
+    fn sums_of_neighbouring_shares_arrive_like_their_shares() {
+        let memory = HostMemory::unlimited();
+        // The first share's number, and the level of each arrival.
+        for (first, levels) in [(0, vec![3]), (0, vec![1, 1, 2]), (3, vec![0, 2, 1]), (4, vec![2, 0])] {
+            let (mut alone, mut together) = (Gradient::new(first), Gradient::new(first));
+            for level in levels {
+                let begin = together.next();
+                let end = begin + (1 << level);
+                for share in begin..end {
+                    alone.arrive(&memory, "w", Values::F32(&numbers(share)), 0).expect("memory");
+                }
+                together.arrive(&memory, "w", Values::F32(&sum(begin..end)), level).expect("memory");
+                let bytes = |gradient: &Gradient| -> Vec<Vec<u8>> {
+                    gradient.partial_sums().map(|values| values.bytes().to_vec()).collect()
+                };
+                assert_eq!(bytes(&together), bytes(&alone), "{end} shares from {first}");
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a sum of 2 gradients of w begins at number 3")]
+    fn a_sum_across_two_pairs_is_refused() {
+        let memory = HostMemory::unlimited();
+        _ = Gradient::new(3).arrive(&memory, "w", Values::F32(&[1.0]), 1);
     }
 }

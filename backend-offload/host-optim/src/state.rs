@@ -98,10 +98,16 @@ impl HostState {
 
     /// Receives a gradient, or its next share. After an error, earlier shares are lost.
     pub fn arrive(&mut self, share: Values<'_>) -> Result<(), HostOptimError> {
-        check_len(&self.name, "the gradient", self.len, share.len())?;
+        self.arrive_sum(share, 0)
+    }
+
+    /// Receives the sum of the next `1 << level` shares, added pairwise. Panics unless the first one's number is a
+    /// multiple of their count.
+    pub fn arrive_sum(&mut self, sum: Values<'_>, level: u32) -> Result<(), HostOptimError> {
+        check_len(&self.name, "the gradient", self.len, sum.len())?;
         self.squares = None;
         let mut gradient = self.gradient.take().unwrap_or_else(|| Gradient::new(self.first_share));
-        gradient.arrive(&self.memory, &self.name, share)?;
+        gradient.arrive(&self.memory, &self.name, sum, level)?;
         self.gradient = Some(gradient);
         Ok(())
     }

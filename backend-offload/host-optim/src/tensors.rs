@@ -24,7 +24,11 @@ use crate::tiles::{Code, TILE, decode, tile_bytes, tiles};
 
 /// A gradient, or a share of one, in transfer from the device.
 #[derive(Debug)]
-pub struct Incoming(Form);
+pub struct Incoming {
+    form: Form,
+    /// The sum of `1 << level` shares.
+    level: u32,
+}
 
 #[derive(Debug)]
 enum Form {
@@ -39,7 +43,14 @@ impl Incoming {
         name: &str,
         share: Tensor<B, D>,
     ) -> Result<Self, HostOptimError> {
-        Ok(Self(Form::Numbers(Reading::begin(name, share)?)))
+        Ok(Self { form: Form::Numbers(Reading::begin(name, share)?), level: 0 })
+    }
+
+    /// The same transfer, of a sum of `1 << level` neighbouring shares in f32. The first one's number must be a multiple
+    /// of their count.
+    #[must_use]
+    pub fn at_level(self, level: u32) -> Self {
+        Self { level, ..self }
     }
 
     /// As [`begin`](Self::begin), for a gradient encoded as `Int8` tiles. It waits for its step as f32, or as bf16 if
@@ -50,7 +61,8 @@ impl Incoming {
         narrow: bool,
     ) -> Result<Self, HostOptimError> {
         let codes = Reading::begin(name, codes)?;
-        Ok(Self(Form::Tiles { codes, scales: Reading::begin(name, scales)?, narrow }))
+        let scales = Reading::begin(name, scales)?;
+        Ok(Self { form: Form::Tiles { codes, scales, narrow }, level: 0 })
     }
 }
 
@@ -142,12 +154,12 @@ impl HostState {
 
     /// Waits for the transfer of a gradient or a further share, and receives it.
     pub fn take_in(&mut self, share: Incoming) -> Result<(), HostOptimError> {
-        match share.0 {
+        match share.form {
             Form::Numbers(reading) => {
                 let data = reading.wait()?;
                 let data = if data.dtype == DType::BF16 { data } else { data.convert_dtype(DType::F32) };
-                let share = values(self.name(), &data)?;
-                self.arrive(share)
+                let numbers = values(self.name(), &data)?;
+                self.arrive_sum(numbers, share.level)
             }
             Form::Tiles { codes, scales, narrow } => self.arrive_tiles(codes.wait()?, scales.wait()?, narrow),
         }

@@ -1,16 +1,18 @@
 //! Recomputation changes memory, not numbers.
 
-use burn::module::{Module, ModuleMapper, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use models::dropout::DropoutKey;
-use models::{Batch, Chunks, Compute, GptConfig, Lean, PassOptions, recompute};
+use models::{Batch, Chunks, Compute, Gpt, GptConfig, Lean, PassOptions, recompute};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use crate::alone::is_alone;
 use crate::counting::live;
-use crate::fixtures::{Cpu, Tape, assert_gradients_agree, batch, distance, model, numbers, shrunk, unusual};
+use crate::fixtures::{
+    Cpu, Tape, assert_gradients_agree, batch, distance, model, named_values, numbers, shrunk, unusual,
+};
 
 const KERNELS: Lean = Lean(Chunks::of(4, 5));
 
@@ -92,6 +94,39 @@ fn each_parameter_is_handed_out_once_from_the_head_down() {
 }
 
 #[test]
+fn batches_that_pass_segments_together_have_the_bits_they_have_alone() {
+    for (preset, every) in [("gpt2", 1), ("llama-1.1b", 2)] {
+        let config = GptConfig { resid_pdrop: 0.2, ..shrunk(preset) };
+        let model = model(&config);
+        let options = |micro_batch| PassOptions {
+            dropout: Some(DropoutKey { seed: 1, step: 1, micro_batch }),
+            ..PassOptions::default()
+        };
+        let group: [(Batch<Cpu>, _); 3] =
+            [9, 10, 11].map(|time| (batch(&config, 2, time), options(time as u64)));
+        let alone = group.clone().map(|(batch, options)| {
+            let (loss, gradients) = recompute::loss_and_gradients(&model, batch, &options, KERNELS, every);
+            (loss.into_data(), named_values(&model, Some(&gradients)))
+        });
+
+        let mut gradients = [(); 3].map(|()| GradientsParams::new());
+        let mut places = Vec::new();
+        let collect = |model: Gpt<Tape>, place: usize, mut ready: GradientsParams| {
+            places.push(place);
+            model.visit(&mut Collect { from: &mut ready, to: &mut gradients[place] });
+            model
+        };
+        let (_, losses) = recompute::sweep_together(model.clone(), group.into(), KERNELS, every, collect);
+        let segments = config.n_layer.div_ceil(every);
+        assert_eq!(places, [0, 1, 2].repeat(1 + segments), "all batches pass a segment before the next one");
+        for ((loss, alone), (again, together)) in alone.into_iter().zip(losses.into_iter().zip(&gradients)) {
+            assert_eq!(loss, again.into_data(), "{preset}");
+            assert!(alone == named_values(&model, Some(together)), "{preset}: the gradients differ");
+        }
+    }
+}
+
+#[test]
 fn stepping_a_segment_early_changes_no_other_gradient() {
     use burn::optim::{AdamWConfig, Optimizer};
     let config = shrunk("llama-1.1b");
@@ -104,8 +139,21 @@ fn stepping_a_segment_early_changes_no_other_gradient() {
     let (stepped, _) = recompute::sweep(model, batch(&config, 2, 9), &options, KERNELS, 1, |model, ready| {
         early.step(1e-2, model, ready)
     });
-    let values = |model| crate::fixtures::named_values(model, None);
+    let values = |model| named_values(model, None);
     assert_eq!(values(&stepped), values(&expected));
+}
+
+struct Collect<'a> {
+    from: &'a mut GradientsParams,
+    to: &'a mut GradientsParams,
+}
+
+impl ModuleVisitor<Tape> for Collect<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Tape, D>>) {
+        if let Some(gradient) = self.from.remove::<Cpu, D>(param.id) {
+            self.to.register(param.id, gradient);
+        }
+    }
 }
 
 /// Records the thread's live bytes when each parameter is first used.

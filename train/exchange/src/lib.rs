@@ -67,6 +67,6 @@ pub use mpi::{Mpi, open_mpi_version};
 pub use one_bit::{BLOCK, OneBit, Residuals};
 pub use pairwise::{Number, Pairwise};
 pub use periodic::{Outer, OuterStep};
-pub use share::{Share, even, range, shards};
+pub use share::{Share, even, groups, range, shards};
 pub use waiting::{Overdue, Waiting};
 pub use watchdog::Watchdog;

@@ -35,6 +35,20 @@ pub fn range(count: u64, world: usize, rank: usize) -> Range<u64> {
     begin(rank)..begin(rank + 1)
 }
 
+/// Splits `count` micro-batches into groups of at most `most`. Each group is a power of two, and divides both numbers of
+/// its first micro-batch, which begin at `starts`: so its sum is one of the pairwise sums.
+pub fn groups(starts: [u64; 2], count: usize, most: usize) -> Vec<Range<usize>> {
+    let mut groups = Vec::new();
+    let mut begin = 0;
+    while begin < count {
+        let aligned = starts.map(|start| (start + begin as u64).trailing_zeros());
+        let level = most.min(count - begin).ilog2().min(aligned[0]).min(aligned[1]);
+        groups.push(begin..begin + (1 << level));
+        begin += 1 << level;
+    }
+    groups
+}
+
 /// Elements of each rank's part of an evenly divided buffer.
 pub fn even(len: usize, world: usize) -> Vec<usize> {
     (0..world)
@@ -70,6 +84,18 @@ pub(crate) fn places(parts: &[usize]) -> Vec<Range<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_are_powers_of_two_at_multiples_of_their_size() {
+        let singles = |count: usize| (0..count).map(|n| n..n + 1).collect::<Vec<_>>();
+        assert_eq!(groups([0, 0], 8, 1), singles(8));
+        assert_eq!(groups([0, 0], 8, 8), [0..8]);
+        assert_eq!(groups([0, 0], 7, 4), [0..4, 4..6, 6..7]);
+        assert_eq!(groups([3, 3], 5, 16), [0..1, 1..5]);
+        assert_eq!(groups([3, 0], 2, 16), singles(2));
+        assert_eq!(groups([2, 0], 3, 16), [0..2, 2..3]);
+        assert_eq!(groups([0, 0], 0, 4), singles(0));
+    }
 
     #[test]
     fn every_micro_batch_has_one_rank_and_uneven_counts_differ_by_one() {

@@ -104,6 +104,12 @@ pub(super) fn adamw(settings: &TrainSection, decay: f64) -> AdamW {
     }
 }
 
+/// The gradient in the weights' type. More bits carry no information: the product that made it rounded them.
+pub(crate) fn narrowed<I: Backend, const D: usize>(gradient: Tensor<I, D>, weights: DType) -> Tensor<I, D> {
+    let narrows = weights == DType::BF16 && gradient.dtype() != weights;
+    if narrows { gradient.cast(FloatDType::BF16) } else { gradient }
+}
+
 impl HostPart {
     /// `None` if the whole optimizer is on the device.
     pub(crate) fn new<B: Managed>(config: &Config, device: &B::Device) -> Option<Self> {
@@ -154,16 +160,36 @@ impl HostPart {
         let share = if self.settings.parameters.form(state.name()).gradients_in_tiles {
             self.settings.crossing.read(state, gradient)?
         } else {
-            // Cast to the weights' type. The extra bits carry no information: the matmul already rounded them.
-            let narrows = weights == DType::BF16 && gradient.dtype() != weights;
-            let gradient = if narrows { gradient.cast(FloatDType::BF16) } else { gradient };
-            Incoming::begin(state.name(), gradient)?
+            Incoming::begin(state.name(), narrowed(gradient, weights))?
         };
+        self.receive(id, share, is_last)
+    }
+
+    /// As [`arrive`](Self::arrive), for the sum of `1 << level` micro-batches.
+    pub(crate) fn arrive_sum<I: Backend, const D: usize>(
+        &mut self,
+        id: ParamId,
+        sum: Tensor<I, D>,
+        level: u32,
+        is_last: bool,
+    ) -> Result<(), HostOptimError> {
+        let Some(state) = self.state(id)? else { return Ok(()) };
+        let share = Incoming::begin(state.name(), sum)?.at_level(level);
+        self.receive(id, share, is_last)
+    }
+
+    fn receive(&mut self, id: ParamId, share: Incoming, is_last: bool) -> Result<(), HostOptimError> {
         let arrivals = self.receiving.arrivals.take().map_or_else(Arrivals::begin, Ok)?;
         let state = self.states.remove(&id).expect("it is here");
         self.receiving.states.insert(id, arrivals.take_in(state, share, is_last));
         self.receiving.arrivals = Some(arrivals);
         Ok(())
+    }
+
+    /// Whether the gradient arrives in tiles of eight bits.
+    pub(crate) fn receives_tiles(&mut self, id: ParamId) -> Result<bool, HostOptimError> {
+        let name = self.state(id)?.map(|state| state.name().to_owned());
+        Ok(name.is_some_and(|name| self.settings.parameters.form(&name).gradients_in_tiles))
     }
 
     /// A parameter's state, after waiting for the gradient it is receiving. A failure to receive it is reported once.

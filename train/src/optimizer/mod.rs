@@ -21,7 +21,7 @@ pub(crate) mod tests;
 mod times;
 
 pub(crate) use adoption::Restored;
-pub(crate) use host::{HostPart, format};
+pub(crate) use host::{HostPart, format, narrowed};
 pub(crate) use moments::Moments;
 pub(crate) use norm::SquaredNorms;
 pub(crate) use numbers::numbers;

@@ -6,12 +6,15 @@
 //! one micro-batch, that is 24 bytes in and 16 out per parameter under `AdamW`. A weight leaves once a step, however
 //! often it comes back: its host copy stays valid until it is stepped.
 //!
+//! Micro-batches that pass segments together count as one round of weights and gradients. The inputs of all of them are
+//! kept.
+//!
 //! A parameter that is stepped on the host has neither moments nor updates on the device. Its gradient leaves at once.
 //! Its weights come in once a step, or at each use if they have no room to stay.
 //!
 //! For weights, gradients and two moments alone, this gives the bytes that furthest-next-use eviction moves.
 
-use exchange::{OneBit, Share};
+use exchange::{OneBit, Share, groups};
 use models::{Chunks, Footprint};
 use runs::config::{Config, CrossingKind, ExchangeKind, OptimizerKind};
 
@@ -53,7 +56,27 @@ pub(super) struct Demand {
     pub(super) least: u64,
     pub(super) placement: Placement,
     pub(super) exchanged: Exchanged,
-    rounds: u64,
+    passes: Passes,
+}
+
+/// A rank's micro-batches in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Passes {
+    pub(super) micro_batches: u64,
+    /// Groups that pass each segment together.
+    pub(super) groups: u64,
+    /// Micro-batches of the largest group.
+    pub(super) together: u64,
+}
+
+impl Passes {
+    pub(super) fn new(config: &Config, ranks: usize) -> Self {
+        let micro_batches = config.train.accumulate.div_ceil(ranks);
+        let most = config.train.together.count().unwrap_or(1);
+        let groups = groups([0, 0], micro_batches, most);
+        let together = groups.first().map_or(1, |group| group.len() as u64);
+        Self { micro_batches: micro_batches as u64, groups: groups.len() as u64, together }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -117,7 +140,8 @@ impl Demand {
     /// The largest share of each part over `ranks` ranks. `fused` devices fuse several operations into one kernel.
     pub(super) fn new(config: &Config, footprint: &Footprint, ranks: usize, fused: bool) -> Self {
         let train = &config.train;
-        let rounds = train.accumulate.div_ceil(ranks) as u64;
+        let passes = Passes::new(config, ranks);
+        let Passes { groups, together, .. } = passes;
         let (batch, sequence) = (train.micro_batch, config.sequence());
         let for_tokens = |each: u64| (batch as u64).saturating_mul(sequence as u64).saturating_mul(each);
         let hidden = for_tokens(config.model.inner() as u64 * WIDE);
@@ -135,6 +159,11 @@ impl Demand {
                 let in_tiles = config.memory.activations != CrossingKind::Computed;
                 let temporaries = hidden.saturating_mul(operations.block_temporaries()).max(attention);
                 let kept = if in_tiles { inputs_in_tiles(inputs) } else { inputs };
+                // Others wait with their residual stream and, for a tied embedding, the head's gradient.
+                let stream = for_tokens(config.model.n_embd as u64 * WIDE);
+                let tied = if config.model.tie_word_embeddings { footprint.largest_tensor * WIDE } else { 0 };
+                let waiting = (together - 1).saturating_mul(stream.saturating_add(tied));
+                let kept = kept.saturating_mul(together).saturating_add(waiting);
                 (kept, 0, temporaries.saturating_add(segment).saturating_add(narrow))
             }
         };
@@ -175,12 +204,15 @@ impl Demand {
             Some(every) => {
                 let segment = placement.block_gradients(every, config, footprint);
                 let embeddings = if config.model.longest_match { 2 * largest } else { largest };
-                computed.min(segment.saturating_add(embeddings))
+                let one = computed.min(segment.saturating_add(embeddings));
+                // A group's sums are in f32.
+                let sums = u64::from(together.ilog2()) * (WIDE / placement.computed.clamp(1, WIDE));
+                one.saturating_add(one.saturating_mul(sums))
             }
         };
-        let named = placement.row_bytes();
-        let accumulated = if rounds > 1 { gradients } else { 0 };
-        let waiting = gradients.saturating_mul(sums.saturating_sub(1));
+        let named = placement.row_bytes() * together;
+        let accumulated = if passes.micro_batches > 1 { gradients } else { 0 };
+        let waiting = gradients.saturating_mul(sums_between(config, ranks, passes).saturating_sub(1));
         // Without recomputation a micro-batch's gradients all exist before they are added.
         let apart = if train.recompute.is_none() { accumulated } else { 0 };
 
@@ -205,17 +237,17 @@ impl Demand {
 
         let part = |what, at, returns, leaves| Part { what, at, returns, leaves };
         let parts = vec![
-            part("working memory", [passing, late.max(stepping)], rounds, rounds),
-            part("rotary tables", [footprint.rotary_bytes(); 2], rounds, 0),
-            part("weights", [placement.on_device * WIDE; 2], 2 * rounds + 1, 1),
-            part(STREAMED, [streamed; 2], 2 * rounds, 0),
-            part("rows of the embedding", [named, 0], rounds, 0),
+            part("working memory", [passing, late.max(stepping)], groups, groups),
+            part("rotary tables", [footprint.rotary_bytes(); 2], groups, 0),
+            part("weights", [placement.on_device * WIDE; 2], 2 * groups + 1, 1),
+            part(STREAMED, [streamed; 2], 2 * groups, 0),
+            part("rows of the embedding", [named, 0], groups, 0),
             part(LEAVING, [0, leaving.saturating_add(named)], 1, 1),
-            part("gradients", [accumulated, summed], rounds, rounds),
+            part("gradients", [accumulated, summed], groups, groups),
             part("partial sums of gradients", [waiting, waiting.min(apart)], 1, 1),
-            part("a micro-batch's gradients", [0, apart], rounds - 1, rounds - 1),
-            part("activations", [kept, 0], rounds, rounds),
-            part("narrow copies of weights", [kept_narrow, 0], rounds, rounds),
+            part("a micro-batch's gradients", [0, apart], groups - 1, groups - 1),
+            part("activations", [kept, 0], groups, groups),
+            part("narrow copies of weights", [kept_narrow, 0], groups, groups),
             part("optimizer state", [state; 2], 1, 1),
         ];
         Self {
@@ -224,7 +256,7 @@ impl Demand {
             one_pass_update,
             least: largest.max(hidden).saturating_mul(2),
             placement,
-            rounds,
+            passes,
             exchanged: if ranks > 1 {
                 Exchanged::new(config, &placement, ranks, sums, window)
             } else {
@@ -246,14 +278,14 @@ impl Demand {
     /// Bytes of a step that cross the link in and out even if everything has room: gradients for the host, new weights,
     /// embedding rows. Subtracts `spilled` weights, which come in anyway.
     pub(super) fn streamed(&self, spilled: &[u64]) -> [u64; 2] {
-        let (weights, gradients) = (self.placement.weight_bytes(), self.placement.gradient_bytes());
+        let weights = self.placement.weight_bytes();
         let away = self.weights_away(spilled);
         let weights = (weights - away.min(weights)).saturating_add(self.named());
-        [weights, gradients.saturating_mul(self.rounds)]
+        [weights, self.placement.gradients_crossing(self.passes)]
     }
 
     fn named(&self) -> u64 {
-        self.placement.row_bytes().saturating_mul(self.rounds)
+        self.placement.row_bytes().saturating_mul(self.passes.micro_batches)
     }
 
     /// Bytes of weights that steps read over the link. `streamed` bytes have no host copy.
@@ -319,6 +351,14 @@ fn sums_held(config: &Config, ranks: usize) -> u64 {
         ExchangeKind::Rarely => sums_of_gradients(micro_batches.div_ceil(ranks as u64), 1),
         _ => sums_of_gradients(micro_batches, ranks),
     }
+}
+
+/// The most sums that a rank holds between two groups.
+fn sums_between(config: &Config, ranks: usize, passes: Passes) -> u64 {
+    if ranks == 1 && passes.together > 1 {
+        return sums_of_gradients(passes.groups, 1);
+    }
+    sums_held(config, ranks)
 }
 
 /// The most sums of neighbouring micro-batches at once. A single process folds the remaining sums while the last

@@ -21,6 +21,7 @@ mod sinking;
 mod table;
 #[cfg(test)]
 mod tests;
+mod together;
 
 pub(crate) use choice::placed;
 pub(crate) use described_machine::DescribedMachine;
@@ -31,7 +32,7 @@ pub(crate) use sinking::StatesOnDisk;
 use demand::{Demand, state_bytes};
 use models::Footprint;
 use replay::Replayed;
-use runs::config::{Amount, Config, RanksSection};
+use runs::config::{Amount, Config, RanksSection, Together};
 use serde::Serialize;
 
 /// Memory, traffic and time of a run, and reasons to refuse it on this machine.
@@ -42,6 +43,8 @@ pub(crate) struct Plan {
     pub(crate) steps: u64,
     pub(crate) micro_batch: usize,
     pub(crate) accumulate: usize,
+    /// Micro-batches that pass each recomputed segment together.
+    pub(crate) together: usize,
     pub(crate) sequence: usize,
     pub(crate) tokens_per_step: u64,
     pub(crate) tokens: u64,
@@ -244,7 +247,15 @@ fn held(parts: &[demand::Part], spilled: &[u64]) -> Vec<Held> {
 }
 
 impl Plan {
+    /// The plan with as many micro-batches together as memory has room for, if the configuration leaves it open.
     pub(crate) fn new(config: &Config, footprint: &Footprint, machine: &Machine) -> Self {
+        match config.train.together {
+            Together::Auto => together::chosen(config, footprint, machine),
+            Together::Count(_) => Self::with_count(config, footprint, machine),
+        }
+    }
+
+    fn with_count(config: &Config, footprint: &Footprint, machine: &Machine) -> Self {
         let ranks = machine.ranks();
         let demand = Demand::new(config, footprint, ranks, machine.fuses());
         let budget = machine.device_budget.unwrap_or(u64::MAX);
@@ -305,6 +316,7 @@ impl Plan {
             steps: train.steps,
             micro_batch: train.micro_batch,
             accumulate: train.accumulate,
+            together: train.together.count().unwrap_or(1),
             sequence: config.sequence(),
             tokens_per_step,
             tokens: tokens_per_step * train.steps,

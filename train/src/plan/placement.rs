@@ -4,7 +4,7 @@ use models::tiles::{AT_ONCE, DECODED_AT_ONCE, TILE};
 use models::{Compute, Footprint, ParameterInfo};
 use runs::config::{Config, CrossingKind, ExchangeKind, OptimizerKind, PlacementKind, StateKind, StreamKind};
 
-use super::demand::partial_sums;
+use super::demand::{Passes, partial_sums};
 use crate::optimizer::{format, keeps_second_moment};
 use crate::parameters::{Form, Home, home};
 
@@ -36,7 +36,7 @@ pub(super) struct Placement {
     /// Parameters of the blocks' matrices that the host steps.
     matrices: u64,
     /// Bytes of each in the compute type.
-    computed: u64,
+    pub(super) computed: u64,
     /// Whether weights of `matrices`, and their gradients, cross the link in tiles.
     pub(super) tiles: [bool; 2],
 }
@@ -152,8 +152,18 @@ impl Placement {
         self.rows[0] * WIDE
     }
 
-    pub(super) fn gradient_bytes(&self) -> u64 {
-        self.crossing(self.tiles[1]) + self.row_bytes()
+    /// Bytes of gradients that cross the link in a step. A group's sum crosses once, in f32; rows and tiles cross for
+    /// each micro-batch.
+    pub(super) fn gradients_crossing(&self, passes: Passes) -> u64 {
+        let Passes { micro_batches, groups, together } = passes;
+        let rows = self.row_bytes().saturating_mul(micro_batches);
+        if together == 1 {
+            return rows.saturating_add(self.crossing(self.tiles[1]).saturating_mul(micro_batches));
+        }
+        let in_tiles = if self.tiles[1] { self.matrices } else { 0 };
+        let summed = (self.on_host() - self.table - in_tiles) * WIDE;
+        let tiles = self::in_tiles(in_tiles).saturating_mul(micro_batches);
+        rows.saturating_add(summed.saturating_mul(groups)).saturating_add(tiles)
     }
 
     pub(super) fn single_gradient_bytes(&self) -> u64 {
@@ -225,19 +235,25 @@ impl Placement {
     /// Host bytes of states and waiting gradients. Ignores that a tensor's last block of numbers may be short.
     pub(super) fn host_bytes(&self, config: &Config, ranks: usize) -> u64 {
         let format = format(config.memory.optimizer_state);
-        let micro_batches = config.train.accumulate.div_ceil(ranks);
-        let waiting = partial_sums(micro_batches as u64);
+        let Passes { micro_batches, groups, together } = Passes::new(config, ranks);
+        // Gradients in tiles arrive one by one; others as sums of a group.
+        let arrivals = if self.tiles[1] { micro_batches } else { groups };
+        let waiting = partial_sums(arrivals);
         let largest = self.largest_on_host(config);
         // A single gradient has its weight's type; a sum is in f32. With ranks, the last micro-batch's gradients leave
         // one by one.
         let leaves = ranks > 1 && config.ranks.exchange == ExchangeKind::Exact;
-        let single = match micro_batches {
+        let is_sum = together > 1 && arrivals == groups;
+        let single = match arrivals {
             1 if leaves => WIDE * largest,
-            _ if waiting > 1 || micro_batches == 1 => self.single_gradient_bytes(),
+            _ if is_sum && (waiting > 1 || arrivals == 1) => {
+                (self.on_host() - self.table) * WIDE + self.row_bytes()
+            }
+            _ if waiting > 1 || arrivals == 1 => self.single_gradient_bytes(),
             _ => 0,
         };
 
-        let own_sums = if micro_batches > 1 { waiting.saturating_sub(1).max(1) } else { 0 };
+        let own_sums = if arrivals > 1 { waiting.saturating_sub(1).max(1) } else { 0 };
         // The sum over ranks is a whole table, not rows.
         let summed_rows = if ranks > 1 { self.table } else { self.rows[1] };
         let sum = (self.on_host() - self.table + summed_rows) * WIDE;

@@ -75,6 +75,10 @@ impl Plan {
             bytes.map(|bytes| format!(", {} {name}", Bytes(bytes))).unwrap_or_default()
         };
 
+        let together = match self.together {
+            1 => String::new(),
+            count => format!(", {count} micro-batches together"),
+        };
         let sequences = if self.accumulate > 1 {
             format!("{} × {}", self.accumulate, self.micro_batch)
         } else {
@@ -83,7 +87,7 @@ impl Plan {
         let mut lines = vec![(
             "tokens",
             format!(
-                "{} per step ({sequences} sequences of {}), {} in {} steps",
+                "{} per step ({sequences} sequences of {}{together}), {} in {} steps",
                 grouped(self.tokens_per_step),
                 grouped(self.sequence as u64),
                 grouped(self.tokens),

@@ -8,6 +8,7 @@ use runs::config::{PlacementKind, StateKind};
 use super::*;
 
 mod on_host;
+mod together;
 
 const GIB: u64 = 1 << 30;
 const XL: u64 = 1_557_686_400;
@@ -275,7 +276,7 @@ fn without_recomputation_a_micro_batch_has_gradients_of_its_own() {
     let whole = plan("gpt-124m", &["train.recompute=null", "train.accumulate=2"], &card(GIB));
     assert_eq!(held(&whole, "a micro-batch's gradients").bytes, 4 * SMALL);
     assert!(held(&whole, "narrow copies of weights").bytes > 0, "the tape holds them");
-    let again = plan("gpt-124m", &["train.accumulate=2"], &card(GIB));
+    let again = plan("gpt-124m", &["train.accumulate=2", "train.together=1"], &card(GIB));
     assert!(again.held.iter().all(|held| held.what != "a micro-batch's gradients"));
     assert!(again.working_set < whole.working_set / 2);
 }
@@ -308,24 +309,23 @@ fn checkpoints_are_counted_as_they_are_kept() {
 fn the_table_lists_memory_traffic_and_time() {
     assert_snapshot!(plan("gpt-1.5b", &[], &card(8 * GIB)), @r"
     1,557,686,400 parameters on a card
-                                   bytes     stays      moves
-    working memory              1.03 GiB  1.03 GiB        0 B
-    weights                     5.80 GiB  5.80 GiB        0 B
-    gradients                   5.80 GiB  1.16 GiB   4.64 GiB
-    partial sums of gradients   5.80 GiB       0 B   5.80 GiB
-    activations                 2.34 GiB       0 B   2.34 GiB
-    optimizer state            11.61 GiB       0 B  11.61 GiB
-    at the worst moment        32.39 GiB  8.00 GiB  24.39 GiB
+                                 bytes     stays      moves
+    working memory        1.03 GiB  1.03 GiB        0 B
+    weights               5.80 GiB  5.80 GiB        0 B
+    gradients             5.80 GiB  1.16 GiB   4.64 GiB
+    activations          10.42 GiB       0 B  10.42 GiB
+    optimizer state      11.61 GiB       0 B  11.61 GiB
+    at the worst moment  34.67 GiB  8.00 GiB  26.67 GiB
 
-    tokens          32,768 per step (4 × 8 sequences of 1,024), 16,384,000 in 500 steps
+    tokens          32,768 per step (4 × 8 sequences of 1,024, 4 micro-batches together), 16,384,000 in 500 steps
     arithmetic      444 TFLOP per step, 222 PFLOP in all, at 80.0 TFLOP/s
     optimizer       on the device
     device budget   8.00 GiB, 23.00 GiB free, 24.00 GiB in all
     its floor       about 1.21 GiB, the largest operation; a smaller budget may not work
-    link            45.34 GiB in and 45.34 GiB out per step, at 25.0 GB/s (estimated)
-    slowdown        1.0× (copies behind arithmetic) to 1.7× (copies waited for)
-    time            at best 5.5 s to 9.4 s per step, 47 min to 79 min in all (estimated)
-    host memory     24.39 GiB, 120.00 GiB free
+    link            26.67 GiB in and 26.67 GiB out per step, at 25.0 GB/s (estimated)
+    slowdown        1.0× (copies behind arithmetic) to 1.4× (copies waited for)
+    time            at best 5.5 s to 7.8 s per step, 47 min to 65 min in all (estimated)
+    host memory     26.67 GiB, 120.00 GiB free
     disk            52.23 GiB for 3 checkpoints of 17.41 GiB, 500.00 GiB free
     ");
     let unmeasured = Machine { device: "the CPU".to_owned(), ..Machine::default() };
@@ -405,13 +405,13 @@ fn predictions_are_compared_with_measurements() {
     assert_snapshot!(plan("gpt-1.5b", &[], &card(8 * GIB)).compare(&measured), @r"
                              predicted   measured  ratio
     device                    8.00 GiB   8.00 GiB   1.00
-    host                     24.39 GiB  21.00 GiB   0.86
-    in per step              45.34 GiB  40.00 GiB   0.88
-    out per step             45.34 GiB  44.00 GiB   0.97
+    host                     26.67 GiB  21.00 GiB   0.79
+    in per step              26.67 GiB  40.00 GiB   1.50
+    out per step             26.67 GiB  44.00 GiB   1.65
     largest operation         1.21 GiB   2.00 GiB   1.65
     checkpoint               17.41 GiB  17.41 GiB   1.00
     step, copies hidden          5.5 s      8.0 s   1.44
-    step, copies waited for      9.4 s      8.0 s   0.85
+    step, copies waited for      7.8 s      8.0 s   1.02
     ");
 }
 
@@ -503,13 +503,16 @@ proptest! {
         recompute in prop::option::of(1..13_usize),
         optimizer in prop::sample::select(vec!["adamw", "muon", "sgd"]),
         preset in prop::sample::select(vec!["toy", "gpt-124m", "gpt-1.5b"]),
+        together in prop::sample::select(vec![1, 2, 8]),
     ) {
+        let together = if recompute.is_some() { together } else { 1 };
         let recompute = recompute.map_or("null".to_owned(), |every| every.to_string());
         let set = [
             format!("train.micro_batch={micro_batch}"),
             format!("train.accumulate={accumulate}"),
             format!("train.recompute={recompute}"),
             format!("train.optimizer={optimizer}"),
+            format!("train.together={together}"),
         ];
         let set = set.each_ref().map(String::as_str);
         let (less, more) = (budgets.0.min(budgets.1), budgets.0.max(budgets.1));

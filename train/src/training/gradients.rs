@@ -19,8 +19,9 @@ use burn::backend::Autodiff;
 use burn::optim::GradientsParams;
 use burn::tensor::{Tensor, backend::Backend};
 use burn_train::{TrainOutput, TrainStep};
+use exchange::groups;
 use models::dropout::DropoutKey;
-use models::{Batch, Chunks, Lean, PassOptions, recompute, rows};
+use models::{Batch, Chunks, Gpt, Lean, PassOptions, recompute, rows};
 use runs::config::RanksSection;
 
 use super::exchange::Pass;
@@ -83,41 +84,53 @@ impl<I: Backend> Learner<Autodiff<I>> {
     ) -> Vec<Tensor<I, 1>> {
         let device = self.gpt.wte.lazy_device();
         let mut losses = Vec::new();
-        for (n, micro_batch) in (first..).zip(own) {
-            let key = DropoutKey { seed: self.pass.seed, step, micro_batch: n };
-            let options = PassOptions {
-                dropout: Some(key),
-                z_loss: self.pass.z_loss,
-                divisor: Some(divisor),
-                inputs_in_tiles: self.pass.inputs_in_tiles,
+        for places in groups([first, sum.share.range().start], own.len(), self.pass.together) {
+            let begin = |place: usize| {
+                let key = DropoutKey { seed: self.pass.seed, step, micro_batch: first + place as u64 };
+                let options = PassOptions {
+                    dropout: Some(key),
+                    z_loss: self.pass.z_loss,
+                    divisor: Some(divisor),
+                    inputs_in_tiles: self.pass.inputs_in_tiles,
+                };
+                (own[place].upload::<I>(self.gpt.rows_on_demand(), &device), options)
             };
-            let batch = micro_batch.upload::<I>(self.gpt.rows_on_demand(), &device);
-            sum.begin_micro_batch(batch.inputs.rows.as_ref().map(|rows| Arc::clone(&rows.ids)));
-            losses.push(self.forward_backward(batch, &options, sum));
-            sum.end_micro_batch();
+            let group: Vec<_> = places.map(begin).collect();
+            let named =
+                |(batch, _): &(Batch<I>, _)| batch.inputs.rows.as_ref().map(|rows| Arc::clone(&rows.ids));
+            sum.begin_group(group.iter().map(named).collect());
+            losses.extend(self.forward_backward(group, sum));
+            sum.end_group();
         }
         losses
     }
 
-    /// Returns the micro-batch's share of the loss.
-    fn forward_backward(&self, batch: Batch<I>, options: &PassOptions, sum: &mut Sum<'_, I>) -> Tensor<I, 1> {
+    /// Returns each micro-batch's share of the loss.
+    fn forward_backward(
+        &self,
+        group: Vec<(Batch<I>, PassOptions)>,
+        sum: &mut Sum<'_, I>,
+    ) -> Vec<Tensor<I, 1>> {
         let kernels = Lean(Chunks::default());
         let mut tape = TapeLock::hold();
         if let Some(every) = self.pass.recompute {
-            let (_, loss) =
-                recompute::sweep(self.gpt.clone(), batch, options, kernels, every, |gpt, segment| {
-                    tape.without(|| sum.add(&gpt, segment));
-                    gpt
-                });
-            return loss;
+            let add = |gpt: Gpt<Autodiff<I>>, place, segment| {
+                tape.without(|| sum.add(&gpt, place, segment));
+                gpt
+            };
+            return recompute::sweep_together(self.gpt.clone(), group, kernels, every, add).1;
         }
-        let batch = Batch::from_inner(batch);
-        let named = batch.inputs.rows.clone();
-        let loss = self.gpt.loss(batch, options, &kernels);
-        let value = loss.clone().inner();
-        let arrived = rows::gradients(loss.backward(), &self.gpt, self.gpt.wte.id, named.as_ref());
-        tape.without(|| sum.add(&self.gpt, arrived));
-        value
+
+        let whole = |(place, (batch, options)): (usize, (Batch<I>, PassOptions))| {
+            let batch = Batch::from_inner(batch);
+            let named = batch.inputs.rows.clone();
+            let loss = self.gpt.loss(batch, &options, &kernels);
+            let value = loss.clone().inner();
+            let arrived = rows::gradients(loss.backward(), &self.gpt, self.gpt.wte.id, named.as_ref());
+            tape.without(|| sum.add(&self.gpt, place, arrived));
+            value
+        };
+        group.into_iter().enumerate().map(whole).collect()
     }
 
     /// This rank's losses and norm, with one wait for the device.

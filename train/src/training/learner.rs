@@ -23,6 +23,8 @@ pub(crate) struct Learner<B: Backend> {
 pub(super) struct Pass {
     pub(super) seed: u64,
     pub(super) recompute: Option<usize>,
+    /// Micro-batches that pass each recomputed segment together.
+    pub(super) together: usize,
     pub(super) z_loss: f64,
     pub(super) inputs_in_tiles: bool,
 }
@@ -33,10 +35,18 @@ impl<B: Backend> Learner<B> {
         let pass = Pass {
             seed: train.seed,
             recompute: train.recompute,
+            together: train.together.count().unwrap_or(1),
             z_loss: train.z_loss,
             inputs_in_tiles: config.memory.activations != CrossingKind::Computed,
         };
         Self { gpt, pass }
+    }
+
+    /// Lets `count` micro-batches pass each recomputed segment together.
+    #[must_use]
+    pub(crate) fn together(mut self, count: usize) -> Self {
+        self.pass.together = count;
+        self
     }
 
     pub(crate) fn map_gpt<T>(self, change: impl FnOnce(Gpt<B>) -> (Gpt<B>, T)) -> (Self, T) {

@@ -15,6 +15,8 @@ mod session;
 mod shard_gather;
 mod snapshot;
 mod strategy;
+#[cfg(test)]
+mod together;
 mod trainer;
 mod watching;
 mod wear;

@@ -120,14 +120,15 @@ fn files(folder: &TempDir) -> Vec<Vec<u8>> {
     [WEIGHTS, MOMENTS, STATE].map(|file| fs::read(folder.path().join(file)).expect("it was saved")).into()
 }
 
-struct Trained {
-    steps: Vec<[u32; 2]>,
-    evaluation: u64,
-    saved: [Vec<Vec<u8>>; 2],
+pub(super) struct Trained {
+    pub(super) steps: Vec<[u32; 2]>,
+    pub(super) evaluation: u64,
+    /// Files of checkpoints in the middle and at the end: weights, moments, state.
+    pub(super) saved: [Vec<Vec<u8>>; 2],
 }
 
 /// 24 steps with a skipped one, an evaluation and a resume.
-fn trained(settings: &[&str], by_rows: bool) -> Trained {
+pub(super) fn trained(settings: &[&str], by_rows: bool) -> Trained {
     let config = config(settings);
     let mut training = Training::new(&config, by_rows);
     let (mut steps, mut evaluation, mut middle) = (Vec::new(), 0, Vec::new());

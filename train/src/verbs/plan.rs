@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use backend_offload::Offloadable;
 use models::Footprint;
-use runs::config::Config;
+use runs::config::{Config, Together};
 use runs::device::{self, DeviceChoice, Place, Setup, Work};
 use runs::directory::DEFAULT;
 
@@ -80,7 +80,9 @@ fn show(config: &Config, machine: &Machine, replay: bool, json: bool) -> anyhow:
     let config = placed(config, &footprint, machine);
     let mut plan = Plan::new(&config, &footprint, machine).over(epoch(&config)?);
     if replay {
-        plan = plan.by_replay(&rehearsal::recorded(&config)?);
+        let mut rehearsed = config.clone();
+        rehearsed.train.together = Together::Count(plan.together);
+        plan = plan.by_replay(&rehearsal::recorded(&rehearsed)?);
     }
     if json {
         println!("{}", serde_json::to_string_pretty(&plan).context("describing the plan")?);

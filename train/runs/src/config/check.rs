@@ -384,6 +384,13 @@ impl Refusals {
             self.add(&["memory.activations", "train.recompute"], text);
         }
 
+        if let Some(count) = train.together.count().filter(|count| *count > 1 && train.recompute.is_none()) {
+            let text = format!(
+                "`train.together` = {count} is for blocks that run twice, and `train.recompute` = null runs none; set that to 1"
+            );
+            self.add(&["train.together", "train.recompute"], text);
+        }
+
         if of_weights && memory.optimizer_state == StateKind::Compact {
             let text = format!(
                 "`memory.stream` = {} needs master weights on the host, and `memory.optimizer_state` = \"compact\" keeps only what \

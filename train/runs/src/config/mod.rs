@@ -18,6 +18,7 @@ mod sections;
 mod syntax;
 #[cfg(test)]
 mod tests;
+mod together;
 
 pub use amounts::{Amount, DiskPart, Meaning};
 pub use check::MOST_NEW_TOKENS;
@@ -26,6 +27,7 @@ pub use error::ConfigError;
 pub use presets::presets;
 pub use ranks::{ExchangeKind, RanksSection};
 pub use sections::*;
+pub use together::Together;
 
 use std::path::Path;
 

@@ -6,6 +6,7 @@ use backend_offload::Budget;
 use serde::{Deserialize, Serialize};
 
 use super::amounts::{Amount, DiskPart, Meaning};
+use super::together::Together;
 
 /// The vocabulary.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -143,6 +144,9 @@ pub struct TrainSection {
     pub schedule: ScheduleSection,
     /// Blocks that the backward pass recomputes at a time; `null` keeps all activations.
     pub recompute: Option<usize>,
+    /// Micro-batches that pass each recomputed segment before the next one's weights come: a power of two, or `auto`.
+    /// Changes no number.
+    pub together: Together,
     /// Whether a GPU may round factors of f32 products to TF32, Burn's default.
     pub tf32: bool,
     /// Weight of the squared log-partition in the loss.
@@ -348,6 +352,7 @@ impl Default for TrainSection {
             grad_clip: Some(1.0),
             schedule: ScheduleSection::default(),
             recompute: None,
+            together: Together::Auto,
             tf32: true,
             z_loss: 0.0,
             seed: 1337,

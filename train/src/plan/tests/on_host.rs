@@ -213,7 +213,7 @@ fn eight_bits_move_33_bytes_per_32_elements_each_way() {
     // A gradient waits on the host in its computed type.
     assert_eq!(roomy.optimizer_host_bytes, 12 * XL + 2 * matrices + 4 * (XL - matrices));
     let tight = |set: &[&str]| {
-        let plan = plan("gpt-7b", set, &large(8 * GIB, 128 * GIB));
+        let plan = plan("gpt-7b", &[set, &["train.together=1"]].concat(), &large(8 * GIB, 128 * GIB));
         assert_eq!(plan.refusals(), [""; 0], "{plan}");
         (plan.bytes_in_per_step + plan.bytes_out_per_step, plan.break_even_tokens)
     };

@@ -1,22 +1,23 @@
 //! The sum of a step's gradients as they arrive from the backward pass.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use burn::backend::Autodiff;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{Shape, Tensor, TensorData, backend::Backend};
+use burn::tensor::{DType, FloatDType, Shape, Tensor, TensorData, backend::Backend};
 use exchange::Share;
+use host_optim::HostOptimError;
 use models::Gpt;
 
 use super::overlapped::OverlappedReduce;
-use crate::optimizer::{HostPart, Owners, Passes, SquaredNorms, numbers};
+use crate::optimizer::{HostPart, Owners, Passes, SquaredNorms, narrowed, numbers};
 
 /// The sum over micro-batches, each of which brings every parameter once.
 pub(crate) struct Sum<'a, I: Backend> {
     pub(crate) share: Share,
-    /// Sums of neighbouring micro-batches, earlier ones first.
-    parts: Vec<GradientsParams>,
+    parts: PartialSums,
     /// Complete gradients of parameters stepped on the device, and their norms.
     pub(crate) grads: GradientsParams,
     pub(crate) norms: SquaredNorms<I>,
@@ -26,15 +27,43 @@ pub(crate) struct Sum<'a, I: Backend> {
     pub(crate) reduce: Option<OverlappedReduce<I>>,
     /// Bytes of gradients outside the host part: waiting, under way or complete.
     pub(crate) held: Held,
-    current: Current,
+    group: Group,
     pub(crate) failure: Option<String>,
 }
 
+/// Micro-batches that pass each segment together.
 #[derive(Default)]
-struct Current {
-    added: u64,
-    /// Rows that it names of an embedding by rows.
-    named: Option<Arc<[u32]>>,
+struct Group {
+    /// Micro-batches of earlier groups.
+    before: u64,
+    /// Rows that each micro-batch names of an embedding by rows.
+    named: Vec<Option<Arc<[u32]>>>,
+    /// Sums for the host, until the group's last micro-batch.
+    parts: PartialSums,
+}
+
+/// Sums of neighbouring micro-batches by place, earlier ones first.
+#[derive(Default)]
+struct PartialSums(Vec<GradientsParams>);
+
+impl PartialSums {
+    /// Adds `arrived` to the sums at `places`, the last one first, and removes these.
+    fn fold<I: Backend, const D: usize>(
+        &mut self,
+        id: ParamId,
+        places: Range<usize>,
+        arrived: Tensor<I, D>,
+    ) -> Tensor<I, D> {
+        let left = places.rev().map(|place| self.0[place].remove::<I, D>(id));
+        left.fold(arrived, |sum, left| left.expect("each micro-batch has every gradient") + sum)
+    }
+
+    fn put<I: Backend, const D: usize>(&mut self, id: ParamId, place: usize, sum: Tensor<I, D>) {
+        while self.0.len() <= place {
+            self.0.push(GradientsParams::new());
+        }
+        self.0[place].register(id, sum);
+    }
 }
 
 impl<'a, I: Backend> Sum<'a, I> {
@@ -46,30 +75,32 @@ impl<'a, I: Backend> Sum<'a, I> {
     ) -> Self {
         Self {
             share,
-            parts: Vec::new(),
+            parts: PartialSums::default(),
             grads: GradientsParams::new(),
             norms: SquaredNorms::new(passes),
             host,
             owners,
             reduce: None,
             held: Held::default(),
-            current: Current::default(),
+            group: Group::default(),
             failure: None,
         }
     }
 
-    pub(crate) fn begin_micro_batch(&mut self, named: Option<Arc<[u32]>>) {
-        self.current.named = named;
+    /// Begins a group with one micro-batch for each entry of `named`.
+    pub(crate) fn begin_group(&mut self, named: Vec<Option<Arc<[u32]>>>) {
+        self.group.named = named;
     }
 
-    pub(crate) fn end_micro_batch(&mut self) {
-        self.current.added += 1;
+    pub(crate) fn end_group(&mut self) {
+        self.group.before += self.group.named.len() as u64;
     }
 
-    pub(crate) fn add(&mut self, gpt: &Gpt<Autodiff<I>>, mut arrived: GradientsParams) {
+    /// Adds a segment's gradients of the micro-batch at `place` in its group.
+    pub(crate) fn add(&mut self, gpt: &Gpt<Autodiff<I>>, place: usize, mut arrived: GradientsParams) {
         // Every weight has been used by now.
         self.settle();
-        gpt.visit(&mut Arrival { arrived: &mut arrived, sum: self });
+        gpt.visit(&mut Arrival { place, arrived: &mut arrived, sum: self });
     }
 
     /// Waits for the last update. Its failure counts as the first one.
@@ -90,38 +121,68 @@ impl<'a, I: Backend> Sum<'a, I> {
         }
     }
 
-    /// Whether this parameter's sum ends with the arriving micro-batch.
-    fn is_last(&self) -> bool {
-        self.share.world == 1 && self.ends()
+    /// Whether a parameter's sum ends with the micro-batch at `place`.
+    fn is_last(&self, place: usize) -> bool {
+        self.share.world == 1 && self.ends(place)
     }
 
-    fn ends(&self) -> bool {
+    fn ends(&self, place: usize) -> bool {
         let range = self.share.range();
-        self.current.added + 1 == range.end - range.start
+        self.group.before + place as u64 + 1 == range.end - range.start
     }
 
     pub(crate) fn host_of(&mut self, id: ParamId) -> Option<&mut HostPart> {
         self.host.as_deref_mut().filter(|host| host.has(id))
     }
 
-    fn add_one<const D: usize>(&mut self, id: ParamId, arrived: Tensor<I, D>) {
-        let [before, after] =
-            [self.current.added, self.current.added + 1].map(|added| self.share.held(added));
-        let is_last = self.is_last();
+    fn add_one<const D: usize>(&mut self, id: ParamId, place: usize, arrived: Tensor<I, D>) {
+        let added = self.group.before + place as u64;
+        let [before, after] = [added, added + 1].map(|added| self.share.held(added));
+        let is_last = self.is_last(place);
         // Sums left over at the end are added from the right.
         let place = if is_last { 0 } else { after - 1 };
         let bytes = bytes_of(&arrived);
-        let left = (place..before).rev().map(|part| self.parts[part].remove::<I, D>(id));
-        let sum = left.fold(arrived, |sum, left| left.expect("each micro-batch has every gradient") + sum);
+        let sum = self.parts.fold(id, place..before, arrived);
         self.held.remove(bytes * before.saturating_sub(place) as u64);
         if is_last {
             return self.complete(id, sum);
         }
-        if self.parts.len() == place {
-            self.parts.push(GradientsParams::new());
-        }
-        self.parts[place].register(id, sum);
+        self.parts.put(id, place, sum);
         self.held.add(bytes);
+    }
+
+    /// Sums a group's gradients on the device, and sends the sum to the host once. Gradients in tiles go alone: each
+    /// has random bits of its own.
+    fn arrive_on_host<const D: usize>(
+        &mut self,
+        id: ParamId,
+        place: usize,
+        arrived: Tensor<I, D>,
+        weights: DType,
+    ) -> Result<(), HostOptimError> {
+        let is_last = self.is_last(place);
+        let count = self.group.named.len();
+        let host = self.host.as_deref_mut().expect("the host has this parameter");
+        if let Some(rows) = self.group.named[place].as_ref().filter(|_| host.is_table(id)) {
+            return host.arrive_rows(rows, arrived);
+        }
+        if count == 1 || host.receives_tiles(id)? {
+            return host.arrive(id, arrived, weights, is_last);
+        }
+
+        let arrived = narrowed(arrived, weights).cast(FloatDType::F32);
+        let [before, after] = [place, place + 1].map(|added| added.count_ones() as usize);
+        let is_whole = place + 1 == count;
+        let first = if is_whole { 0 } else { after - 1 };
+        let bytes = bytes_of(&arrived);
+        let sum = self.group.parts.fold(id, first..before, arrived);
+        self.held.remove(bytes * before.saturating_sub(first) as u64);
+        if is_whole {
+            return host.arrive_sum(id, sum, count.ilog2(), is_last);
+        }
+        self.group.parts.put(id, first, sum);
+        self.held.add(bytes);
+        Ok(())
     }
 
     fn complete<const D: usize>(&mut self, id: ParamId, sum: Tensor<I, D>) {
@@ -139,7 +200,7 @@ impl<'a, I: Backend> Sum<'a, I> {
 
     fn rows_of<const D: usize>(&mut self, id: ParamId) -> anyhow::Result<Vec<Vec<f32>>> {
         let range = self.share.range();
-        let parts = self.parts[..self.share.held(range.end - range.start)].iter_mut();
+        let parts = self.parts.0[..self.share.held(range.end - range.start)].iter_mut();
         let own = parts.map(|part| {
             let part = part.remove::<I, D>(id).expect("each micro-batch has every gradient");
             self.held.remove(bytes_of(&part));
@@ -195,6 +256,7 @@ fn bytes_of<I: Backend, const D: usize>(gradient: &Tensor<I, D>) -> u64 {
 }
 
 struct Arrival<'a, 's, I: Backend> {
+    place: usize,
     arrived: &'a mut GradientsParams,
     sum: &'a mut Sum<'s, I>,
 }
@@ -202,19 +264,13 @@ struct Arrival<'a, 's, I: Backend> {
 impl<I: Backend> ModuleVisitor<Autodiff<I>> for Arrival<'_, '_, I> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Autodiff<I>, D>>) {
         let Some(arrived) = self.arrived.remove::<I, D>(param.id) else { return };
-        let is_last = self.sum.is_last();
-        if let Some(host) = self.sum.host.as_mut().filter(|host| host.has(param.id)) {
-            if self.sum.failure.is_none() {
-                let taken = match &self.sum.current.named {
-                    Some(rows) if host.is_table(param.id) => host.arrive_rows(rows, arrived),
-                    _ => host.arrive(param.id, arrived, param.val().dtype(), is_last),
-                };
-                self.sum.failure = taken.err().map(|error| error.to_string());
-            }
-        } else {
-            self.sum.add_one(param.id, arrived);
+        if self.sum.host_of(param.id).is_none() {
+            self.sum.add_one(param.id, self.place, arrived);
+        } else if self.sum.failure.is_none() {
+            let taken = self.sum.arrive_on_host(param.id, self.place, arrived, param.val().dtype());
+            self.sum.failure = taken.err().map(|error| error.to_string());
         }
-        if self.sum.ends() {
+        if self.sum.ends(self.place) {
             self.sum.submit::<D>(param.id, param.lazy_shape(), param.lazy_device());
         }
     }

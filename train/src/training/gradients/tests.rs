@@ -82,6 +82,32 @@ fn ranks_have_the_bits_of_one_process_however_many_they_are() {
 }
 
 #[test]
+fn micro_batches_that_pass_segments_together_have_the_bits_of_one_after_another() {
+    let of_group = |together: usize, count: i32, exchange, world: usize| {
+        let settings = RanksSection { exchange, ..RanksSection::default() };
+        on_each(world, |ranks| {
+            let mut learner = learner_with_dropout("1", 0.25);
+            learner.pass.together = together;
+            let mut by = Exchange::choose(&settings, false, ranks);
+            let sum = gradients(&learner, &data(count), &Owners::default(), &mut by, ranks);
+            let (grads, report) = sum.expect("no failure");
+            (report.loss.to_bits(), report.gnorm.to_bits(), values_of(&learner.gpt, &grads))
+        })
+    };
+    for count in [5, 8] {
+        for (exchange, worlds) in [(ExchangeKind::Exact, vec![1, 2, 3]), (ExchangeKind::Rarely, vec![2])] {
+            for world in worlds {
+                let alone = of_group(1, count, exchange, world);
+                for together in [2, 4, 8] {
+                    let same = of_group(together, count, exchange, world) == alone;
+                    assert!(same, "{count} over {world}, {exchange:?}, {together} together");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn ranks_that_step_apart_have_the_gradients_of_their_own_micro_batches() {
     let whole = data(5);
     let settings = RanksSection { exchange: ExchangeKind::Rarely, ..RanksSection::default() };

@@ -153,7 +153,7 @@ impl Part<'_> {
             wear,
             stop: Arc::clone(stop),
         };
-        let learner = Learner::new(gpt, &session.config);
+        let learner = Learner::new(gpt, &session.config).together(plan.together);
         let mut lock = None;
         ranks.led(|| {
             training::trial::<I>(&learner, &session)?;

@@ -1,0 +1,42 @@
+//! The number of micro-batches that pass each segment together.
+
+use super::*;
+
+const SIXTEEN: [&str; 3] = ["memory.optimizer=host", "train.accumulate=16", "train.micro_batch=2"];
+
+fn chosen(set: &[&str], machine: &Machine) -> Plan {
+    plan("gpt-7b", &[&SIXTEEN[..], set].concat(), machine)
+}
+
+#[test]
+fn all_micro_batches_pass_together_if_the_host_has_room_for_their_inputs() {
+    let roomy = Machine { host_free: Some(400 * GIB), host_budget: Some(360 * GIB), ..card(8 * GIB) };
+    let plan = chosen(&[], &roomy);
+    assert_eq!(plan.together, 16);
+    assert!(plan.to_string().contains("16 micro-batches together"), "{plan}");
+    let alone = chosen(&["train.together=1"], &roomy);
+    let moved = |plan: &Plan| plan.bytes_in_per_step + plan.bytes_out_per_step;
+    assert!(moved(&plan) < moved(&alone) / 3, "{} for {}", moved(&plan), moved(&alone));
+    assert!(plan.host_bytes > alone.host_bytes, "the inputs of all are kept");
+}
+
+#[test]
+fn a_smaller_host_gets_a_smaller_group_and_no_refusal() {
+    let alone = chosen(&["train.together=1"], &card(8 * GIB));
+    let groups = [0, 4, 8, 160].map(|more| {
+        let host = alone.host_bytes + more * GIB;
+        let machine = Machine { host_free: Some(host + GIB), host_budget: Some(host), ..card(8 * GIB) };
+        let plan = chosen(&[], &machine);
+        assert_eq!(plan.refusals(), [""; 0], "{plan}");
+        plan.together
+    });
+    assert!(groups.is_sorted() && groups[0] < groups[3], "{groups:?}");
+}
+
+#[test]
+fn micro_batches_pass_alone_if_nothing_spills_or_all_activations_are_kept() {
+    let unlimited = Machine { device_budget: None, ..card(0) };
+    let toy = |set: &[&str]| plan("toy", &[&["train.accumulate=8"], set].concat(), &unlimited).together;
+    assert_eq!(toy(&["train.recompute=1"]), 1);
+    assert_eq!(plan("toy", &["train.accumulate=8", "train.recompute=null"], &card(16 << 20)).together, 1);
+}
