@@ -234,8 +234,8 @@ pub enum Error {
     },
     /// A split is empty.
     #[error(
-        "the {split} split got none of the {documents} document(s); choose another --val-fraction, or cut by \
-         place with `--split position`"
+        "the {split} split got none of the {documents} document(s); add documents, choose another validation share, \
+         or split by position"
     )]
     EmptySplit {
         /// Name of the split.

@@ -50,6 +50,21 @@ fn every_document_is_in_exactly_one_split_and_complete() {
 }
 
 #[test]
+fn two_documents_are_enough_for_both_splits() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let input = folder.path().join("in.jsonl");
+    for (count, share) in (2..8).flat_map(|count| [(count, 0.01), (count, 0.99)]) {
+        let out = folder.path().join(format!("set-{count}-{share}"));
+        write_documents(&input, count);
+        let manifest = written(&preparation(&input, &out, by_document(share)), &SMALL);
+        let smaller = manifest.train.documents.min(manifest.val.documents);
+        assert_eq!((smaller, manifest.train.documents + manifest.val.documents), (1, count as u64));
+    }
+    let out = folder.path().join("none");
+    assert_eq!(written(&preparation(&input, &out, by_document(0.0)), &SMALL).val.documents, 0);
+}
+
+#[test]
 fn copies_of_a_document_stay_in_one_split() {
     let folder = tempfile::tempdir().expect("a folder");
     let (input, out) = (folder.path().join("in.jsonl"), folder.path().join("set"));

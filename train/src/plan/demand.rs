@@ -131,6 +131,25 @@ impl Exchanged {
     }
 }
 
+/// Sums of one segment's gradients, in f32, while its micro-batches arrive.
+struct GroupSums {
+    bytes: u64,
+    /// Times a step that each spilled byte comes back: each micro-batch reads one of the sums.
+    moves: u64,
+}
+
+impl GroupSums {
+    fn new(config: &Config, footprint: &Footprint, passes: Passes) -> Self {
+        let held = u64::from(passes.together.ilog2());
+        let layers = config.model.n_layer;
+        let blocks = config.train.recompute.unwrap_or(layers).clamp(1, layers);
+        let segment = (footprint.per_block * WIDE).saturating_mul(blocks as u64);
+        let segments = layers.div_ceil(blocks) as u64;
+        let moves = passes.micro_batches.saturating_mul(segments) / held.max(1);
+        Self { bytes: segment.saturating_mul(held), moves }
+    }
+}
+
 /// Weights that come from the host in every step, even if everything has room.
 const STREAMED: &str = "weights from the host";
 
@@ -204,12 +223,10 @@ impl Demand {
             Some(every) => {
                 let segment = placement.block_gradients(every, config, footprint);
                 let embeddings = if config.model.longest_match { 2 * largest } else { largest };
-                let one = computed.min(segment.saturating_add(embeddings));
-                // A group's sums are in f32.
-                let sums = u64::from(together.ilog2()) * (WIDE / placement.computed.clamp(1, WIDE));
-                one.saturating_add(one.saturating_mul(sums))
+                computed.min(segment.saturating_add(embeddings))
             }
         };
+        let group_sums = GroupSums::new(config, footprint, passes);
         let named = placement.row_bytes() * together;
         let accumulated = if passes.micro_batches > 1 { gradients } else { 0 };
         let waiting = gradients.saturating_mul(sums_between(config, ranks, passes).saturating_sub(1));
@@ -239,6 +256,7 @@ impl Demand {
         let parts = vec![
             part("working memory", [passing, late.max(stepping)], groups, groups),
             part("rotary tables", [footprint.rotary_bytes(); 2], groups, 0),
+            part("a group's sums of gradients", [0, group_sums.bytes], group_sums.moves, group_sums.moves),
             part("weights", [placement.on_device * WIDE; 2], 2 * groups + 1, 1),
             part(STREAMED, [streamed; 2], 2 * groups, 0),
             part("rows of the embedding", [named, 0], groups, 0),

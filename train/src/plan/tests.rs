@@ -309,22 +309,23 @@ fn checkpoints_are_counted_as_they_are_kept() {
 fn the_table_lists_memory_traffic_and_time() {
     assert_snapshot!(plan("gpt-1.5b", &[], &card(8 * GIB)), @r"
     1,557,686,400 parameters on a card
-                                 bytes     stays      moves
-    working memory        1.03 GiB  1.03 GiB        0 B
-    weights               5.80 GiB  5.80 GiB        0 B
-    gradients             5.80 GiB  1.16 GiB   4.64 GiB
-    activations          10.42 GiB       0 B  10.42 GiB
-    optimizer state      11.61 GiB       0 B  11.61 GiB
-    at the worst moment  34.67 GiB  8.00 GiB  26.67 GiB
+                                      bytes       stays      moves
+    working memory                 1.03 GiB    1.03 GiB        0 B
+    a group's sums of gradients  234.53 MiB  234.53 MiB        0 B
+    weights                        5.80 GiB    5.80 GiB        0 B
+    gradients                      5.80 GiB  955.89 MiB   4.87 GiB
+    activations                   10.42 GiB         0 B  10.42 GiB
+    optimizer state               11.61 GiB         0 B  11.61 GiB
+    at the worst moment           34.67 GiB    8.00 GiB  26.67 GiB
 
     tokens          32,768 per step (4 × 8 sequences of 1,024, 4 micro-batches together), 16,384,000 in 500 steps
     arithmetic      444 TFLOP per step, 222 PFLOP in all, at 80.0 TFLOP/s
     optimizer       on the device
     device budget   8.00 GiB, 23.00 GiB free, 24.00 GiB in all
     its floor       about 1.21 GiB, the largest operation; a smaller budget may not work
-    link            26.67 GiB in and 26.67 GiB out per step, at 25.0 GB/s (estimated)
+    link            26.90 GiB in and 26.90 GiB out per step, at 25.0 GB/s (estimated)
     slowdown        1.0× (copies behind arithmetic) to 1.4× (copies waited for)
-    time            at best 5.5 s to 7.8 s per step, 47 min to 65 min in all (estimated)
+    time            at best 5.5 s to 7.9 s per step, 47 min to 66 min in all (estimated)
     host memory     26.67 GiB, 120.00 GiB free
     disk            52.23 GiB for 3 checkpoints of 17.41 GiB, 500.00 GiB free
     ");
@@ -406,12 +407,12 @@ fn predictions_are_compared_with_measurements() {
                              predicted   measured  ratio
     device                    8.00 GiB   8.00 GiB   1.00
     host                     26.67 GiB  21.00 GiB   0.79
-    in per step              26.67 GiB  40.00 GiB   1.50
-    out per step             26.67 GiB  44.00 GiB   1.65
+    in per step              26.90 GiB  40.00 GiB   1.49
+    out per step             26.90 GiB  44.00 GiB   1.64
     largest operation         1.21 GiB   2.00 GiB   1.65
     checkpoint               17.41 GiB  17.41 GiB   1.00
     step, copies hidden          5.5 s      8.0 s   1.44
-    step, copies waited for      7.8 s      8.0 s   1.02
+    step, copies waited for      7.9 s      8.0 s   1.02
     ");
 }
 

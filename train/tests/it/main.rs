@@ -23,6 +23,7 @@ mod run;
 mod sample;
 mod timeline;
 mod tiny;
+mod together;
 mod tokenizer_train;
 mod toy;
 

@@ -24,12 +24,15 @@ pub(super) struct Batch {
     parts: Vec<Part>,
     bad: Vec<Error>,
     bytes: usize,
+    is_last: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct EncodedPart {
     pub(super) split: Split,
     pub(super) begins: bool,
+    /// Random bits of a document's first part; the smallest go to validation.
+    drawn: u64,
     /// Tokens in the shard's format, which takes a quarter to a half of the memory of ids.
     pub(super) tokens: Vec<u8>,
     pub(super) trained: Option<Vec<bool>>,
@@ -56,10 +59,15 @@ pub(super) struct Encoder<'a> {
     current: Split,
     chats: Option<bool>,
     documents: u64,
+    in_validation: u64,
     bad: BadRecords,
 }
 
 impl Batch {
+    pub(super) fn last(self) -> Self {
+        Self { is_last: true, ..self }
+    }
+
     pub(super) fn push(&mut self, part: Part) {
         self.bytes += part.body.len();
         self.parts.push(part);
@@ -83,7 +91,8 @@ impl<'a> Encoder<'a> {
         on_bad_record: OnBadRecord,
     ) -> Self {
         let (current, bad) = (Split::Train, BadRecords::default());
-        Self { tokenizer, corpus, rule, cut, on_bad_record, current, chats: None, documents: 0, bad }
+        let (chats, documents, in_validation) = (None, 0, 0);
+        Self { tokenizer, corpus, rule, cut, on_bad_record, current, chats, documents, in_validation, bad }
     }
 
     pub(super) fn holds_chats(&self) -> bool {
@@ -92,6 +101,7 @@ impl<'a> Encoder<'a> {
 
     pub(super) fn encode(&mut self, batch: Batch) -> Result<EncodedBatch, Error> {
         self.check(&batch)?;
+        let is_last = batch.is_last;
         batch.bad.into_iter().try_for_each(|error| self.skip_record(error))?;
         let position = batch.parts.last().map_or(0, |part| part.position + part.body.len() as u64);
         let jobs: Vec<Part> = batch.parts.into_iter().flat_map(split_long).collect();
@@ -114,11 +124,41 @@ impl<'a> Encoder<'a> {
         }
         let documents = parts.iter().filter(|part| part.begins).count() as u64;
         self.documents += documents;
+        self.in_validation +=
+            parts.iter().filter(|part| part.begins && part.split == Split::Val).count() as u64;
+        if is_last {
+            self.fill_empty_split(&mut parts);
+        }
         self.bad.check_early(self.documents)?;
         let bytes = parts.iter().map(|part| part.bytes).sum();
         let width = self.content().bytes();
         let tokens = parts.iter().map(|part| part.tokens.len() as u64 / width).sum();
         Ok(EncodedBatch { parts, documents, bytes, tokens, position })
+    }
+
+    /// Moves one document, with its copies, into a split that got none: in a small corpus chance may leave one empty.
+    fn fill_empty_split(&mut self, parts: &mut [EncodedPart]) {
+        let SplitRule::Document { val_fraction, .. } = self.rule else { return };
+        let drawn = || parts.iter().filter(|part| part.begins).map(|part| part.drawn);
+        let (Some(least), Some(most)) = (drawn().min(), drawn().max()) else { return };
+        let (moved, split) = match self.in_validation {
+            0 if val_fraction > 0.0 => (least, Split::Val),
+            all if all == self.documents => (most, Split::Train),
+            _ => return,
+        };
+        if least == most {
+            return;
+        }
+
+        let mut moves = false;
+        for part in parts {
+            if part.begins {
+                moves = part.drawn == moved;
+            }
+            if moves {
+                part.split = split;
+            }
+        }
     }
 
     pub(super) fn finish(self) -> Result<BadRecords, Error> {
@@ -158,20 +198,26 @@ impl<'a> Encoder<'a> {
         // The template writes its own.
         let bos = self.tokenizer.bos().filter(|_| part.begins && trained.is_none());
         let tokens = self.content().encode(bos, &ids);
-        let split = if part.begins { self.split_of(part) } else { Split::Train };
-        Ok(EncodedPart { split, begins: part.begins, tokens, trained, bytes })
+        let drawn = self.draw(part);
+        let split = if part.begins { self.split_of(part, drawn) } else { Split::Train };
+        Ok(EncodedPart { split, begins: part.begins, drawn, tokens, trained, bytes })
     }
 
     fn content(&self) -> Content {
         Content::for_vocabulary(self.tokenizer.vocab_size())
     }
 
-    fn split_of(&self, part: &Part) -> Split {
+    /// 53 random bits of a document's first part.
+    fn draw(&self, part: &Part) -> u64 {
+        match self.rule {
+            SplitRule::Document { seed, .. } if part.begins => hash(&part.body, seed) >> 11,
+            _ => 0,
+        }
+    }
+
+    fn split_of(&self, part: &Part, drawn: u64) -> Split {
         let measured = match self.rule {
-            SplitRule::Document { val_fraction, seed } => {
-                let drawn = hash(&part.body, seed) >> 11;
-                (drawn as f64) < val_fraction * (1u64 << 53) as f64
-            }
+            SplitRule::Document { val_fraction, .. } => (drawn as f64) < val_fraction * (1u64 << 53) as f64,
             SplitRule::Position { .. } => self.cut.is_some_and(|cut| part.position >= cut),
         };
         if measured { Split::Val } else { Split::Train }

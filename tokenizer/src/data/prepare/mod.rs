@@ -243,7 +243,7 @@ fn read(parts: impl Iterator<Item = Result<Part, Error>>, to_encoder: &SyncSende
             return;
         }
     }
-    let _ = to_encoder.send(Ok(batch));
+    let _ = to_encoder.send(Ok(batch.last()));
 }
 
 type Splits = (crate::data::shard::SplitEntry, crate::data::shard::SplitEntry);

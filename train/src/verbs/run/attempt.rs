@@ -153,7 +153,8 @@ impl Part<'_> {
             wear,
             stop: Arc::clone(stop),
         };
-        let learner = Learner::new(gpt, &session.config).together(plan.together);
+        let together = planned.as_ref().map_or(plan.together, |(planned, _)| planned.together);
+        let learner = Learner::new(gpt, &session.config).together(together);
         let mut lock = None;
         ranks.led(|| {
             training::trial::<I>(&learner, &session)?;
