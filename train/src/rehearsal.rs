@@ -64,7 +64,8 @@ fn run_dry(folder: &TempDir, config: &Path, trace: &Path) -> anyhow::Result<()> 
 fn shortened(config: &Config, text: &Path) -> Config {
     let mut config = config.clone();
     config.train.steps = STEPS;
-    config.train.schedule.warmup = 0;
+    config.train.schedule.warmup = 0.into();
+    (config.train.epochs, config.train.tokens) = (None, None);
     // With an embedding by rows, other batches name other numbers of rows.
     config.train.overfit_one_batch = true;
     config.ranks = RanksSection::default();

@@ -12,6 +12,7 @@ mod pretrained;
 mod text_generator;
 pub mod threads;
 mod trained;
+mod tuning;
 pub mod weights;
 
 pub use bad_input::BadInput;

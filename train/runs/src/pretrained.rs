@@ -9,7 +9,7 @@ use tokenizer::Tokenizer;
 
 use crate::checkpoint::{CONFIG, TOKENIZER, Verified};
 use crate::config::{Config, DataSource};
-use crate::{BadInput, trained, weights};
+use crate::{BadInput, trained, tuning, weights};
 
 /// GPU kernels prefer vocabularies that are multiples of this.
 const ROWS: usize = 64;
@@ -24,6 +24,8 @@ pub struct Pretrained {
     added: u32,
     /// Whether `data.indexes` are dropped: they lack the added tokens.
     drops_indexes: bool,
+    /// Settings of the new run that nobody gave.
+    defaults: Option<String>,
 }
 
 /// Keys of `model` and `tokenizer` that the weights do not determine.
@@ -36,7 +38,15 @@ impl Pretrained {
         let (run, checkpoint) = trained::checkpoint(path, None)?;
         let tokenizer = Tokenizer::load(checkpoint.path.join(TOKENIZER))?;
         let saved = Config::load(&checkpoint.path.join(CONFIG).to_string_lossy(), &[])?;
-        Ok(Self { checkpoint, run, model: saved.model, tokenizer, added: 0, drops_indexes: false })
+        Ok(Self {
+            checkpoint,
+            run,
+            model: saved.model,
+            tokenizer,
+            added: 0,
+            drops_indexes: false,
+            defaults: None,
+        })
     }
 
     /// Name of its run, which a new run takes by default.
@@ -44,8 +54,8 @@ impl Pretrained {
         Some(self.run.as_ref()?.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// The configuration of a new run in `run`: the named one, or else this checkpoint's, always with its model and
-    /// vocabulary. Adds chat control tokens if the run needs them.
+    /// The configuration of a new run in `run`: the named one, or else this checkpoint's with [`tuning`]'s schedule,
+    /// always with its model and vocabulary. Adds chat control tokens if the run needs them.
     pub fn describe(
         mut self,
         run: &Path,
@@ -63,13 +73,18 @@ impl Pretrained {
         }
 
         let saved = self.checkpoint.path.join(CONFIG).to_string_lossy().into_owned();
-        let name = name.unwrap_or(&saved);
         let vocabulary = std::path::absolute(run.join(TOKENIZER))?;
-        let given = [
+        let mut given = vec![
             format!("model={}", self.model.to_value()),
             "tokenizer.kind=file".to_owned(),
             format!("tokenizer.path={}", serde_json::json!(vocabulary)),
         ];
+        if name.is_none() {
+            let defaults = tuning::defaults(&self.model, set)?;
+            self.defaults = Some(tuning::described(&defaults));
+            given.extend(defaults);
+        }
+        let name = name.unwrap_or(&saved);
 
         let mut config = Config::load(name, &[&given, set].concat())?;
         if self.model.longest_match && !config.model.longest_match {
@@ -120,6 +135,9 @@ impl Pretrained {
     pub fn weights<B: Backend>(&self, wanted: &GptConfig, device: &B::Device) -> anyhow::Result<Gpt<B>> {
         let (path, step) = (self.checkpoint.path.display(), self.checkpoint.step);
         eprintln!("beginning with the weights of step {step} in {path}");
+        if let Some(defaults) = &self.defaults {
+            eprintln!("{defaults}");
+        }
         if self.added > 0 {
             eprintln!(
                 "added {} control tokens of conversations to its vocabulary; the model knows {} tokens instead of {}",

@@ -164,6 +164,10 @@ impl TrainingWindows {
         })
     }
 
+    pub(crate) fn set_steps(&mut self, steps: u64) {
+        self.steps = steps;
+    }
+
     pub(crate) fn fingerprint(&self) -> Result<Fingerprint, tokenizer::Error> {
         self.tokens().fingerprint()
     }

@@ -361,7 +361,7 @@ impl Plan {
             notes: Vec::new(),
         };
         plan.refusals = refusal::refusals(&plan, &demand, config, footprint);
-        plan.notes = refusal::notes(&plan);
+        plan.notes = refusal::notes(&plan, train);
         plan
     }
 

@@ -2,7 +2,7 @@
 
 use backend_offload::Bytes;
 use models::{Compute, Footprint};
-use runs::config::{Config, OptimizerKind, PlacementKind, StateKind, StreamKind};
+use runs::config::{Config, OptimizerKind, PlacementKind, StateKind, StreamKind, TrainSection};
 
 use super::Plan;
 use super::demand::Demand;
@@ -83,9 +83,23 @@ pub(super) fn index_refusal(plan: &Plan, bytes: u64) -> Option<String> {
     ))
 }
 
-pub(super) fn notes(plan: &Plan) -> Vec<String> {
+pub(super) fn notes(plan: &Plan, train: &TrainSection) -> Vec<String> {
     let machine = &plan.machine;
     let mut notes = Vec::new();
+    let warmup = train.schedule.warmup;
+    if warmup.is_cut(train.steps) {
+        notes.push(format!(
+            "`train.schedule.warmup` = {warmup} is no less than the {} steps of this run, so a tenth of them warms up: {}",
+            train.steps,
+            warmup.in_run(train.steps)
+        ));
+    }
+    if let Some(epochs) = train.epochs {
+        notes.push(format!(
+            "`train.epochs` = {epochs}: the number of steps follows from the text when it is prepared; {} are assumed here",
+            train.steps
+        ));
+    }
     if machine.device_budget.is_some_and(|budget| budget < plan.floor && budget < plan.working_set) {
         notes.push(format!(
             "the budget is below the floor, about {}: an operation may be refused, depending on how the device fuses",

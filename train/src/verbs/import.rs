@@ -82,11 +82,11 @@ impl Work for Importing<'_> {
             training::save(folder, &gpt, &optimizer, None, &config, &progress, &tokenizer)
         })?;
         // Committed last: an interrupted import leaves no run and is repeated.
-        let _lock = start.commit()?;
+        let _lock = start.commit(&config)?;
         let out = args.out.display();
         println!(
-            "{out}: {} parameters. Try them by `train sample --from {out}`, go on by `train --resume {out} --set \
-             data.source=text --set data.path=TEXT`",
+            "{out}: {} parameters. Try them by `train sample --from {out}`, tune them by `train --from {out} --set \
+             data.path=TEXT`",
             gpt.num_params()
         );
         Ok(())

@@ -20,6 +20,9 @@ use super::{
 const MAX_DIALOGUES: usize = 1_000_000;
 const MAX_QUESTIONS: usize = 100_000;
 
+/// Tokens of all steps, far above every text.
+const MOST_TOKENS: u64 = 1 << 60;
+
 /// Limit on the tokens of one continuation.
 pub const MOST_NEW_TOKENS: u64 = 1_000_000;
 
@@ -70,6 +73,7 @@ impl Refusals {
         for (key, count) in [
             ("train.sequence", train.sequence.map(|tokens| tokens as u64)),
             ("train.recompute", train.recompute.map(|blocks| blocks as u64)),
+            ("train.tokens", train.tokens),
             ("eval.sequences", eval.sequences),
             ("eval.top_k", eval.top_k.map(|tokens| tokens as u64)),
             ("checkpoint.keep_every", checkpoint.keep_every),
@@ -198,17 +202,17 @@ impl Refusals {
     }
 
     fn schedule(&mut self, Config { train, .. }: &Config) {
-        let (schedule, steps) = (&train.schedule, train.steps);
-        if steps > 0 && schedule.warmup >= steps {
-            self.add(
-                &["train.schedule.warmup", "train.steps"],
-                format!(
-                    "`train.schedule.warmup` = {} leaves no step at the full rate: `train.steps` = {steps}; set \
-                     `train.schedule.warmup` to at most {}, or raise `train.steps`",
-                    schedule.warmup,
-                    steps - 1
-                ),
-            );
+        let schedule = &train.schedule;
+        if train.epochs.is_some() && train.tokens.is_some() {
+            let text =
+                "`train.epochs` and `train.tokens` both give the length of the run; set one of them to null";
+            self.add(&["train.epochs", "train.tokens"], text.to_owned());
+        }
+        if let Some(tokens) = train.tokens {
+            self.unless(tokens <= MOST_TOKENS, "train.tokens", tokens, &format!("at most {MOST_TOKENS}"));
+        }
+        if let Some(epochs) = train.epochs {
+            self.unless(epochs > 0.0 && epochs <= 1e6, "train.epochs", epochs, "above 0 and at most 1000000");
         }
 
         let share = 0.0..=1.0;

@@ -19,6 +19,7 @@ mod syntax;
 #[cfg(test)]
 mod tests;
 mod together;
+mod warm_up;
 
 pub use amounts::{Amount, DiskPart, Meaning};
 pub use check::MOST_NEW_TOKENS;
@@ -28,6 +29,7 @@ pub use presets::presets;
 pub use ranks::{ExchangeKind, RanksSection};
 pub use sections::*;
 pub use together::Together;
+pub use warm_up::WarmUp;
 
 use std::path::Path;
 
@@ -86,7 +88,24 @@ impl Config {
         let overrides = Overrides::apply(set, &mut tree, &mut problems);
         let config = read::config(tree, &overrides, &mut problems);
         problems.add_combinations(check::combinations(&config));
-        problems.none_or(origin).map(|()| config)
+        problems.none_or(origin).map(|()| config.with_length())
+    }
+
+    /// Replaces `train.steps` by the steps that `train.tokens` takes.
+    fn with_length(mut self) -> Self {
+        if let Some(tokens) = self.train.tokens {
+            self.train.steps = tokens.div_ceil(self.tokens_per_step()).max(1);
+        }
+        self
+    }
+
+    /// Replaces `train.steps` by the steps that `train.epochs` take over `sequences`.
+    pub fn set_sequences(&mut self, sequences: u64) {
+        if let Some(epochs) = self.train.epochs {
+            let per_step = (self.train.micro_batch * self.train.accumulate) as f64;
+            let most = u64::MAX / self.tokens_per_step();
+            self.train.steps = ((epochs * sequences as f64 / per_step).ceil() as u64).clamp(1, most);
+        }
     }
 
     /// The complete configuration as JSON. Reading it gives an equal one.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::amounts::{Amount, DiskPart, Meaning};
 use super::together::Together;
+use super::warm_up::WarmUp;
 
 /// The vocabulary.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -116,8 +117,12 @@ pub enum OnBadRecordKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainSection {
-    /// Optimizer steps.
+    /// Optimizer steps, unless `epochs` or `tokens` gives the length.
     pub steps: u64,
+    /// Passes over the training text; the number of steps follows when the text is prepared.
+    pub epochs: Option<f64>,
+    /// Tokens of all steps.
+    pub tokens: Option<u64>,
     /// Sequences that pass through the network at once.
     pub micro_batch: usize,
     /// Micro-batches per optimizer step.
@@ -177,8 +182,8 @@ pub enum OptimizerKind {
 pub struct ScheduleSection {
     /// The shape of the decay.
     pub kind: ScheduleKind,
-    /// Steps from zero to the peak.
-    pub warmup: u64,
+    /// Steps from zero to the peak, or their share of all steps. A run shorter than this count warms up for a tenth.
+    pub warmup: WarmUp,
     /// Share of the steps that the final decay takes (`linear`).
     pub decay: f64,
     /// Final learning rate, as a share of the peak.
@@ -339,6 +344,8 @@ impl Default for TrainSection {
     fn default() -> Self {
         Self {
             steps: 1000,
+            epochs: None,
+            tokens: None,
             micro_batch: 8,
             accumulate: 1,
             sequence: None,
@@ -364,7 +371,7 @@ impl Default for TrainSection {
 
 impl Default for ScheduleSection {
     fn default() -> Self {
-        Self { kind: ScheduleKind::Cosine, warmup: 100, decay: 0.65, floor: 0.1 }
+        Self { kind: ScheduleKind::Cosine, warmup: WarmUp::Steps(100), decay: 0.65, floor: 0.1 }
     }
 }
 

@@ -345,12 +345,29 @@ fn a_value_in_doubt_causes_no_further_errors() {
 }
 
 #[test]
-fn a_warm_up_leaves_a_step_at_the_full_rate() {
-    assert_snapshot!(refused(r#""train": {"steps": 5, "schedule": {"warmup": 5}}"#), @r"
+fn a_short_run_is_no_reason_to_refuse_its_warm_up() {
+    preset("toy", &["train.steps=5", "train.schedule.warmup=100"]);
+    preset("toy", &["train.steps=5", "train.schedule.warmup=0.03"]);
+    assert_snapshot!(refused(r#""train": {"schedule": {"warmup": 1.5}}"#), @"
     run.json has 1 problem:
-      `train.schedule.warmup` = 5 leaves no step at the full rate: `train.steps` = 5; set `train.schedule.warmup` to at most 4, or raise `train.steps`
+      `train.schedule.warmup`: found floating point `1.5`, expected a number of steps, or a share between 0 and 1
     ");
-    preset("toy", &["train.steps=5", "train.schedule.warmup=4"]);
+}
+
+#[test]
+fn the_length_is_given_in_steps_tokens_or_epochs() {
+    assert_eq!(preset("toy", &["train.tokens=10000"]).train.steps, 10, "1,024 tokens a step");
+    let mut epochs = preset("toy", &["train.epochs=1.5"]);
+    epochs.set_sequences(100);
+    assert_eq!(epochs.train.steps, 10, "16 sequences a step");
+    assert_snapshot!(refused(r#""train": {"epochs": 1, "tokens": 5}"#), @"
+    run.json has 1 problem:
+      `train.epochs` and `train.tokens` both give the length of the run; set one of them to null
+    ");
+    assert_snapshot!(refused(r#""train": {"epochs": 0}"#), @"
+    run.json has 1 problem:
+      `train.epochs` = 0 must be above 0 and at most 1000000
+    ");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use anyhow::Context;
 use super::RunDirectory;
 use crate::BadInput;
 use crate::checkpoint::{CONFIG, TOKENIZER};
+use crate::config::Config;
 
 const PREPARED: [&str; 2] = [TOKENIZER, "data"];
 /// File with the results of a run, written when it ends.
@@ -84,8 +85,8 @@ fn clear(path: &Path, remove: fn(&Path) -> io::Result<()>) -> anyhow::Result<()>
 
 impl Start<'_> {
     /// Writes the complete configuration, which makes the directory a run.
-    pub fn commit(mut self) -> anyhow::Result<Lock> {
-        let RunDirectory { path: run, config, .. } = self.directory;
+    pub fn commit(mut self, config: &Config) -> anyhow::Result<Lock> {
+        let run = &self.directory.path;
         let path = run.join(CONFIG);
         durable::write(&path, config.to_json().as_bytes())
             .with_context(|| format!("writing {}", path.display()))?;
@@ -142,7 +143,7 @@ mod tests {
         assert!(!path.join(CONFIG).exists(), "it is no run yet");
         drop(start);
         assert!(!folder.path().join("runs").exists());
-        run.start().expect("nothing is in the way").commit().expect("written");
+        run.start().expect("nothing is in the way").commit(&run.config).expect("written");
         assert!(path.join(CONFIG).exists());
         prepare(&path);
         drop(run.start().expect("it is not locked"));

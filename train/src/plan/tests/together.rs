@@ -24,9 +24,9 @@ fn all_micro_batches_pass_together_if_the_host_has_room_for_their_inputs() {
 
 #[test]
 fn a_smaller_host_gets_a_smaller_group_and_no_refusal() {
-    let large = "train.micro_batch=16";
+    let large = "train.micro_batch=8";
     let host =
-        |gib: u64| Machine { host_free: Some(1000 * GIB), host_budget: Some(gib * GIB), ..card(8 * GIB) };
+        |gib: u64| Machine { host_free: Some(1000 * GIB), host_budget: Some(gib * GIB), ..card(20 * GIB) };
     let least = chosen(&[large, "train.together=1"], &host(900)).host_bytes.div_ceil(GIB);
     let groups = [0, 60, 200].map(|more| {
         let plan = chosen(&[large], &host(least + more));

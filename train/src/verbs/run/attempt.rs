@@ -93,12 +93,14 @@ impl Part<'_> {
     ) -> anyhow::Result<Option<Opened<I>>> {
         self.lost_ranks.restart_from_checkpoint(&mut self.directory, &mut self.planned, ranks)?;
         let (args, directory, planned, stop) = (self.args, &self.directory, &self.planned, &self.stop);
-        let (run, config) = (directory.path.clone(), directory.config.clone());
+        let (run, mut config) = (directory.path.clone(), directory.config.clone());
         let footprint = Footprint::of(&config.model)?;
         let mut exchange = Exchange::choose(&config.ranks, config.memory.shard, ranks);
         exchange.check_shares(config.train.accumulate, ranks)?;
         let checkpoint = directory.from.as_ref();
-        if let Some(done) = checkpoint.filter(|checkpoint| checkpoint.step >= config.train.steps) {
+        // The steps of epochs are known when the data is.
+        let is_done = |step: u64| step >= config.train.steps && config.train.epochs.is_none();
+        if let Some(done) = checkpoint.filter(|checkpoint| is_done(checkpoint.step)) {
             // A run stopped after its last checkpoint still lacks its summary.
             if let Some(summary) = summary::finished_summary(&run, done.step) {
                 if ranks.leads() {
@@ -121,10 +123,13 @@ impl Part<'_> {
         })?;
         // Other ranks find the data that rank 0 has prepared.
         let data = data.map_or_else(prepare, Ok)?;
-        let training = Arc::new(TrainingWindows::open(&config, &data)?);
+        let mut training = TrainingWindows::open(&config, &data)?;
+        config.set_sequences(training.sequences());
+        training.set_steps(config.train.steps);
+        let training = Arc::new(training);
         let validation = validation_windows(&config, &data, ranks, stop)?;
         if ranks.leads() {
-            describe(&training, &validation, &data);
+            describe(&config, &training, &validation, &data);
             warn_of_other_texts(directory, &data);
         }
 
@@ -159,7 +164,7 @@ impl Part<'_> {
         ranks.led(|| {
             training::trial::<I>(&learner, &session)?;
             // From here on the run exists on disk and can be resumed.
-            lock = start.take().map(Start::commit).transpose()?;
+            lock = start.take().map(|start| start.commit(&session.config)).transpose()?;
             Ok(Vec::new())
         })?;
         ranks.watch(Duration::from_secs(args.ranks.rank_timeout));
@@ -252,7 +257,7 @@ fn warn_of_other_texts(directory: &RunDirectory, data: &Data) {
     }
 }
 
-fn describe(training: &TrainingWindows, validation: &ValidationWindows, data: &Data) {
+fn describe(config: &Config, training: &TrainingWindows, validation: &ValidationWindows, data: &Data) {
     let targets = training.targets();
     eprintln!(
         "data: {} training sequences per epoch with {:.1} % of {} counted targets, {} to validate with; \
@@ -263,6 +268,9 @@ fn describe(training: &TrainingWindows, validation: &ValidationWindows, data: &D
         validation.sequences,
         data.tokenizer.vocab_size()
     );
+    let (steps, per_step) = (config.train.steps, config.train.micro_batch * config.train.accumulate);
+    let passes = (steps * per_step as u64) as f64 / training.sequences().max(1) as f64;
+    eprintln!("{steps} steps of {per_step} sequences: {passes:.1} passes over the training text");
 
     if let (Some(training), Some(measured)) = (training.hits(), validation.hits()) {
         let copies = if validation.know_copies() {

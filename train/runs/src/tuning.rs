@@ -1,0 +1,88 @@
+//! Defaults of a run that begins with trained weights. Those of pretraining would destroy what the weights know.
+
+use models::{Footprint, GptConfig};
+use serde_json::{Map, Value, json};
+
+/// The most tokens of a sequence. Conversations are seldom longer, and memory grows with the length.
+const SEQUENCE: usize = 2048;
+
+/// Sequences of a step, one after another: the plan lets them pass together.
+const SEQUENCES: usize = 16;
+
+const EPOCHS: f64 = 3.0;
+const WARM_UP: f64 = 0.03;
+const WEIGHT_DECAY: f64 = 0.01;
+
+/// Peak learning rates by the most parameters. For 7 and 8 billion, recipes of torchtune and of Hugging Face's alignment
+/// handbook use 2e-5; smaller models need and bear more.
+const RATES: [(u64, f64); 4] =
+    [(20_000_000, 5e-4), (200_000_000, 1e-4), (2_000_000_000, 5e-5), (10_000_000_000, 2e-5)];
+const LEAST_RATE: f64 = 1e-5;
+
+fn rate(parameters: u64) -> f64 {
+    RATES.iter().find(|(most, _)| parameters <= *most).map_or(LEAST_RATE, |(_, rate)| *rate)
+}
+
+/// Settings of a run with the weights of `model`, as of `--set`, but for sections that `set` replaces and for what
+/// follows from it: a text is read by documents, and a length in steps or tokens replaces epochs.
+pub(crate) fn defaults(model: &GptConfig, set: &[String]) -> anyhow::Result<Vec<String>> {
+    let gives =
+        |key: &str| set.iter().any(|given| given.split_once('=').is_some_and(|(name, _)| name.trim() == key));
+    let mut train = Map::new();
+    let mut put = |key: &str, value: Value| train.insert(key.to_owned(), value);
+    put("lr", json!(rate(Footprint::of(model)?.parameters)));
+    put("weight_decay", json!(WEIGHT_DECAY));
+    put("betas", json!([0.9, 0.999]));
+    put("schedule", json!({ "warmup": WARM_UP }));
+    put("sequence", json!(model.n_positions.min(SEQUENCE)));
+    put("micro_batch", json!(1));
+    put("accumulate", json!(SEQUENCES));
+    put("recompute", json!(1));
+    if !gives("train.steps") && !gives("train.tokens") {
+        put("epochs", json!(EPOCHS));
+    }
+
+    let mut settings = vec![format!("train={}", Value::Object(train))];
+    if gives("data.path") && !gives("data.source") {
+        settings
+            .extend(["data.source=text", "data.align=document", "data.split=document"].map(str::to_owned));
+    }
+    Ok(settings)
+}
+
+/// One line that lists `defaults`.
+pub(crate) fn described(defaults: &[String]) -> String {
+    let keys = |setting: &String| {
+        let (section, value) = setting.split_once('=')?;
+        let values: Map<String, Value> = serde_json::from_str(value).ok()?;
+        Some(values.iter().map(|(key, value)| format!("{section}.{key}={value}")).collect::<Vec<_>>())
+    };
+    let each = defaults.iter().flat_map(|setting| keys(setting).unwrap_or_else(|| vec![setting.clone()]));
+    format!("defaults for tuning, to change by --set: {}", each.collect::<Vec<_>>().join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn larger_models_are_tuned_at_lower_rates() {
+        let rates = [1_000_000, 124_000_000, 1_100_000_000, 8_000_000_000, 70_000_000_000].map(rate);
+        assert_eq!(rates, [5e-4, 1e-4, 5e-5, 2e-5, 1e-5]);
+    }
+
+    #[test]
+    fn a_length_or_a_source_that_is_given_replaces_the_default() {
+        let model = models::presets::preset("gpt2").expect("a preset");
+        let settings = |set: &[&str]| {
+            let set: Vec<String> = set.iter().map(|set| (*set).to_owned()).collect();
+            described(&defaults(&model, &set).expect("valid"))
+        };
+        let plain = settings(&[]);
+        assert!(plain.contains("train.epochs=3.0") && plain.contains("train.lr=0.0001"), "{plain}");
+        assert!(plain.contains("train.sequence=1024") && !plain.contains("data."), "{plain}");
+        assert!(!settings(&["train.steps=5"]).contains("epochs"));
+        assert!(settings(&["data.path=x.jsonl"]).contains("data.source=text"));
+        assert!(!settings(&["data.path=x", "data.source=shards"]).contains("data."));
+    }
+}
