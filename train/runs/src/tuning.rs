@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 const SEQUENCE: usize = 2048;
 
 /// Sequences of a step, one after another: the plan lets them pass together.
-const SEQUENCES: usize = 16;
+const SEQUENCES: usize = 4;
 
 const EPOCHS: f64 = 3.0;
 const WARM_UP: f64 = 0.03;

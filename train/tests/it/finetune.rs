@@ -87,6 +87,60 @@ fn a_pretrained_model_is_trained_on_conversations_and_exported() {
     assert_eq!(answer(&tiny, "back"), answered);
 }
 
+/// The guide's recipe, with a model that was published a moment ago and ten conversations.
+#[test]
+fn two_commands_tune_a_published_model_on_ten_conversations() {
+    let tiny = Tiny::new();
+    write_text(&tiny.join("book.txt"), 400);
+    let llama = r#"model={"preset":"llama-160m","n_layer":2,"n_head":2,"n_embd":64,"n_inner":128,"n_positions":256,"vocab_size":256}"#;
+    tiny.run("base", &[&[llama], &BASE[1..]].concat());
+    assert_success(&tiny.train(&["export", "--from", "base", "--out", "published", "--device", "cpu"]));
+    let lines = (0..10).map(|n| {
+        let turns =
+            [("user", format!("What is the code of door {n}?")), ("assistant", "It is BLUE.".to_owned())];
+        let messages = turns.map(|(role, content)| serde_json::json!({ "role": role, "content": content }));
+        format!("{}\n", serde_json::json!({ "messages": messages }))
+    });
+    fs::write(tiny.join("chat.jsonl"), lines.collect::<String>()).expect("writing");
+
+    assert_success(&tiny.train(&["import", "--from", "published", "--out", "imported"]));
+    let tune = ["--from", "imported", "--device", "cpu", "--set", "data.path=chat.jsonl", "--out"];
+    let output = tiny.train(&[&tune[..], &["default"]].concat());
+    assert_success(&output);
+    let said = stderr(&output);
+    for part in ["defaults for tuning", "train.lr=0.0005", "train.epochs=3", "passes over the training text"]
+    {
+        assert!(said.contains(part), "{part:?} is not in {said}");
+    }
+
+    let more = ["mine", "--set", "train.steps=60", "--set", "train.lr=0.003"];
+    assert_success(&tiny.train(&[&tune[..], &more].concat()));
+    let asked = ["sample", "--from", "mine", "--question", "What is the code of door 3?"];
+    let output = tiny.train(&[&asked[..], &["--temperature", "0", "--device", "cpu"]].concat());
+    assert_success(&output);
+    assert!(stdout(&output).contains("It is BLUE."), "{}", stdout(&output));
+}
+
+#[test]
+fn epochs_become_steps_once_the_text_is_prepared_and_resume() {
+    let tiny = pretrained();
+    let output =
+        tiny.train(&begin("more", &["train.epochs=0.1", "train.micro_batch=1", "train.accumulate=1"]));
+    assert_success(&output);
+    let steps = json(&output)["steps"].as_u64().expect("a number");
+    let sequences = steps as f64 / 0.1;
+    assert!(
+        stderr(&output).contains("0.1 passes over the training text") && steps > 1,
+        "{}",
+        stderr(&output)
+    );
+    let saved = fs::read(tiny.join("more/config.json")).expect("reading");
+    let saved: Value = serde_json::from_slice(&saved).expect("JSON");
+    assert_eq!(saved["train"]["steps"], steps);
+    let longer = tiny.resume("more", &["train.epochs=0.2"])["steps"].as_u64().expect("a number");
+    assert!((longer as f64 - 0.2 * sequences).abs() <= 2.0, "{longer} of {sequences}");
+}
+
 #[test]
 fn a_new_run_begins_with_the_old_runs_weights() {
     let tiny = pretrained();

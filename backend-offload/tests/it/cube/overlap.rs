@@ -37,6 +37,22 @@ mod gate {
     }
 }
 
+#[test]
+fn copies_overlap_although_a_threads_first_call_creates_no_tensor() {
+    let test = "copies_overlap_although_a_threads_first_call_creates_no_tensor";
+    let Some(machine) = Machine::eager(test) else { return };
+    let train = || machine.child("cube/train").with("program", "mlp").with("steps", 6);
+    let unlimited = machine.run(train());
+    let budget = unlimited.number("device peak") / 2;
+    for first in [None, Some("synchronise first")] {
+        let child = train().with("budget", budget);
+        let child = first.iter().fold(child, |child, name| child.with(name, 1));
+        let report = machine.run(child);
+        assert_eq!(report.text("fingerprint"), unlimited.text("fingerprint"));
+        assert!(report.number("brought ahead") > 0, "{first:?}: nothing came ahead");
+    }
+}
+
 fn reads(machine: &Machine) -> Child {
     let child = machine.child("cube/reads").with("budget", "unlimited");
     child.environment("STAND_IN_KERNEL_US", 40).environment("STAND_IN_BANDWIDTH", "4e9")

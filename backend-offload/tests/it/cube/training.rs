@@ -7,6 +7,7 @@ use crate::programs::after_each_step;
 use crate::programs::{Size, program};
 use backend_offload::{Budget, reset_peaks, set_device_budget, stats};
 use burn::backend::Autodiff;
+use burn::tensor::backend::Backend;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -35,6 +36,9 @@ fn train<T: Target>(parameters: &Facts) -> Facts {
     if parameters.find("marked").is_some() {
         let device = device.clone();
         after_each_step(move || backend_offload::mark_step::<Plain<T>>(&device));
+    }
+    if parameters.find("synchronise first").is_some() {
+        <Spilling<T> as Backend>::sync(&device).expect("nothing is under way");
     }
     let program = program::<Autodiff<Spilling<T>>>(parameters.text("program"));
     let size = parameters.find("size").map_or(Size::Usual, |name| name.parse().expect("a size"));

@@ -11,7 +11,7 @@ use burn_train::Interrupter;
 use models::Footprint;
 use runs::config::{Amount, Config, PlacementKind};
 use runs::device::Place;
-use runs::directory::{Lock, RunDirectory, Start};
+use runs::directory::{Lock, RunDirectory};
 use runs::{BadInput, Pretrained};
 use serde_json::json;
 
