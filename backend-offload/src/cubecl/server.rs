@@ -231,6 +231,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
     }
 
     fn staging(&mut self, sizes: &[usize], stream: StreamId) -> Result<Vec<Bytes>, ServerError> {
+        self.enter(stream);
         self.device.inner.staging(sizes, stream)
     }
 
@@ -257,6 +258,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
     }
 
     fn sync(&mut self, stream: StreamId) -> DynFut<Result<(), ServerError>> {
+        self.enter(stream);
         // After a sync the caller's work has ended, even if it failed.
         self.finish_copies();
         let done = self.device.inner.sync(stream);
@@ -292,12 +294,14 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
     }
 
     fn flush(&mut self, stream: StreamId) -> Result<(), ServerError> {
+        self.enter(stream);
         self.device.profile.candidate_begins();
         let flushed = self.device.inner.flush(stream);
         self.device.errors_at_sync(stream, flushed)
     }
 
     fn memory_usage(&mut self, stream: StreamId) -> Result<MemoryUsage, ServerError> {
+        self.enter(stream);
         self.sweep();
         self.device.inner.memory_usage(stream)
     }
@@ -309,6 +313,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
     }
 
     fn start_profile(&mut self, stream: StreamId) -> Result<ProfilingToken, ServerError> {
+        self.enter(stream);
         self.begin_sample(stream)
     }
 

@@ -16,7 +16,7 @@ use pager::BlockId;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl<R: InnerRuntime> OffloadServer<R> {
-    /// Called before all work on a stream.
+    /// Called before every call that may create a stream in the runtime: its own stream is found by being new.
     pub(in crate::cubecl) fn enter(&mut self, stream: StreamId) {
         if self.device.enter(stream) {
             self.paging.look_ahead();

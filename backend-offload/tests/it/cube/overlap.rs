@@ -43,7 +43,7 @@ fn copies_overlap_although_a_threads_first_call_creates_no_tensor() {
     let Some(machine) = Machine::eager(test) else { return };
     let train = || machine.child("cube/train").with("program", "mlp").with("steps", 6);
     let unlimited = machine.run(train());
-    let budget = unlimited.number("device peak") / 2;
+    let budget = unlimited.number("device peak") * 3 / 4;
     for first in [None, Some("synchronise first")] {
         let child = train().with("budget", budget);
         let child = first.iter().fold(child, |child, name| child.with(name, 1));
