@@ -44,7 +44,9 @@ pub(crate) fn train(worker: &InferenceWorker) -> anyhow::Result<Option<PathBuf>>
     );
     // Without `--config` the toy starts, or resumes as it was configured.
     let status = run_and_show(
-        Command::new(&trainer).args(["--out", RUN, "--resume", "auto"]).env_remove(web::KEY_VARIABLE),
+        Command::new(&trainer)
+            .args(["--out", RUN, "--resume", "auto", "--log-every", "1"])
+            .env_remove(web::KEY_VARIABLE),
         worker,
     )?;
     let Some(status) = status else { return Ok(None) };

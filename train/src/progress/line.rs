@@ -48,6 +48,23 @@ pub(crate) fn line(report: &Report) -> String {
     parts.join(" | ")
 }
 
+/// A bar and the numbers that change most, within eighty characters.
+pub(crate) fn short_line(report: &Report) -> String {
+    const WIDTH: u64 = 16;
+    let full = (report.step.min(report.steps) * WIDTH / report.steps.max(1)) as usize;
+    let bar = "█".repeat(full) + &"░".repeat(WIDTH as usize - full);
+    let mut parts = vec![
+        format!("{bar} {}/{}", report.step, report.steps),
+        format!("loss {:.3}", report.loss),
+        format!("{} tok/s", thousands(report.tokens_per_second)),
+    ];
+    if report.over_the_link().iter().sum::<u64>() > 0 {
+        parts.push(format!("stall {:.0}%", 100.0 * report.stall_ms / report.ms.max(1e-9)));
+    }
+    parts.push(format!("eta {}", clock(remaining(report))));
+    parts.join(" | ")
+}
+
 fn remaining(report: &Report) -> f64 {
     report.seconds / report.step.max(1) as f64 * report.steps.saturating_sub(report.step) as f64
 }
@@ -125,6 +142,14 @@ mod tests {
             ..report()
         };
         insta::assert_snapshot!(line(&report), @"step 00120/05000 (2.4%) | loss 4.8312 | lr 1.9e-2 | gnorm 0.71 | 812 ms | 40.3k tok/s | mfu 38.1% | device 5.80 GiB/6.00 GiB | host 21.40 GiB | moved 3.10 GiB | stall 4% | eta 1h06m");
+    }
+
+    #[test]
+    fn the_changing_line_fits_a_narrow_terminal() {
+        let spilling = Report { bytes_in: 2 << 30, stall_ms: 32.5, ..report() };
+        insta::assert_snapshot!(short_line(&spilling), @"░░░░░░░░░░░░░░░░ 120/5000 | loss 4.831 | 40.3k tok/s | stall 4% | eta 1h06m");
+        let long = Report { step: 123_456, steps: 123_456, loss: 10.0, ms: 1.0, stall_ms: 1.0, ..spilling };
+        assert!(short_line(&long).chars().count() <= 80, "{}", short_line(&long));
     }
 
     #[test]

@@ -7,8 +7,8 @@ use burn_train::metric::{
     SerializedEntry,
 };
 
-use super::line;
 use super::{Report, Validation};
+use super::{line, short_line};
 
 #[derive(Clone)]
 pub(crate) struct Scalar<T> {
@@ -76,11 +76,20 @@ impl<T> Numeric for Scalar<T> {
     }
 }
 
+/// A step's line. The serialised entry has the step, the steps of the run and the short line.
 #[derive(Debug, Clone)]
 pub(crate) struct Lines;
 
 impl Lines {
     pub(crate) const NAME: &str = "Step";
+
+    /// Step, steps and short line of a serialised entry.
+    pub(crate) fn parse(entry: &str) -> Option<([u64; 2], &str)> {
+        let mut parts = entry.splitn(3, ' ');
+        let mut number = || parts.next()?.parse().ok();
+        let steps = [number()?, number()?];
+        Some((steps, parts.next()?))
+    }
 }
 
 impl Metric for Lines {
@@ -91,7 +100,8 @@ impl Metric for Lines {
     }
 
     fn update(&mut self, report: &Report, _metadata: &MetricMetadata) -> SerializedEntry {
-        SerializedEntry::new(line(report), report.step.to_string())
+        let short = format!("{} {} {}", report.step, report.steps, short_line(report));
+        SerializedEntry::new(line(report), short)
     }
 
     fn clear(&mut self) {}

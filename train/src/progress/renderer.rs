@@ -1,4 +1,4 @@
-//! Plain lines on standard error, behind Burn's renderer interface.
+//! Lines on standard error, behind Burn's renderer interface.
 
 use burn_train::{
     logger::MetricLogger,
@@ -12,28 +12,30 @@ use burn_train::{
     },
 };
 
-use super::Lines;
+use super::{Lines, StepLines};
 
-/// Prints the line of each step, and no summary at the end.
+/// Prints the lines of steps, and no summary at the end.
 #[derive(Debug)]
 pub(crate) struct PlainRenderer {
-    lines: Option<MetricId>,
-    prints: bool,
+    metric: Option<MetricId>,
+    lines: Option<StepLines>,
 }
 
 impl PlainRenderer {
-    /// Silent unless `prints`, as on ranks other than 0.
-    pub(crate) fn new(prints: bool) -> Self {
-        Self { lines: None, prints }
+    /// Silent without `lines`, as on ranks other than 0.
+    pub(crate) fn new(lines: Option<StepLines>) -> Self {
+        Self { metric: None, lines }
     }
 }
 
 impl MetricsRendererTraining for PlainRenderer {
     fn update_train(&mut self, state: MetricState) {
         if let MetricState::Generic(entry) = state
-            && Some(&entry.metric_id) == self.lines.as_ref()
+            && Some(&entry.metric_id) == self.metric.as_ref()
+            && let Some(lines) = &mut self.lines
+            && let Some((steps, short)) = Lines::parse(&entry.serialized_entry.serialized)
         {
-            eprintln!("{}", entry.serialized_entry.formatted);
+            lines.show(steps, &entry.serialized_entry.formatted, short);
         }
     }
 
@@ -54,8 +56,8 @@ impl MetricsRenderer for PlainRenderer {
     fn manual_close(&mut self) {}
 
     fn register_metric(&mut self, definition: MetricDefinition) {
-        if self.prints && definition.name == Lines::NAME {
-            self.lines = Some(definition.metric_id);
+        if *definition.name == *Lines::NAME {
+            self.metric = Some(definition.metric_id);
         }
     }
 }

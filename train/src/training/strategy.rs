@@ -4,6 +4,7 @@
 //! renderers and interrupter. The trainer takes the model out of Burn's learner and keeps the result until Burn has
 //! returned.
 
+use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use backend_offload::{Offload, Offloadable, stats};
@@ -22,7 +23,7 @@ use super::{Learner, Peaks, Session, Trainer};
 use crate::data::StepLoader;
 use crate::exit::Ending;
 use crate::journal::Journal;
-use crate::progress::{Lines, NoLogger, PlainRenderer, terminal, train_scalars, valid_loss};
+use crate::progress::{Lines, NoLogger, PlainRenderer, StepLines, terminal, train_scalars, valid_loss};
 use crate::ranks::Ranks;
 
 pub(crate) type Tape<I> = Autodiff<Offload<I>>;
@@ -39,7 +40,10 @@ pub(super) type Events<I> = SupervisedTrainingEventProcessor<Components<I>>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Display {
-    Plain,
+    /// Lines, every so many steps.
+    Plain {
+        every: Option<NonZeroU64>,
+    },
     Terminal,
     Silent,
 }
@@ -110,8 +114,8 @@ pub(crate) fn launch<I: Offloadable>(
     }
 
     let training = match display {
-        Display::Plain => training.renderer(PlainRenderer::new(true)),
-        Display::Silent => training.renderer(PlainRenderer::new(false)),
+        Display::Plain { every } => training.renderer(PlainRenderer::new(Some(StepLines::new(every)))),
+        Display::Silent => training.renderer(PlainRenderer::new(None)),
         Display::Terminal => training.renderer(terminal::take_over(interrupter)),
     };
     let unused = SgdConfig::new().init();

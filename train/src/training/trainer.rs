@@ -24,7 +24,7 @@ use crate::data::StepData;
 use crate::exit::Ending;
 use crate::journal::Journal;
 use crate::optimizer::{Optimizer, Stride, rate_share};
-use crate::progress::Report;
+use crate::progress::{Report, clear};
 use crate::ranks::Ranks;
 
 pub(crate) struct Trainer<I: Offloadable> {
@@ -253,8 +253,8 @@ impl<I: Offloadable> Trainer<I> {
 
     /// Prints between the lines of steps. Under the terminal interface only the journal has it.
     pub(super) fn say(&self, text: &str) {
-        if self.log.display == Display::Plain {
-            eprintln!("{text}");
+        if matches!(self.log.display, Display::Plain { .. }) {
+            eprintln!("{}{text}", clear());
         }
     }
 }

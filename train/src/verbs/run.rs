@@ -4,6 +4,7 @@ mod attempt;
 mod lost_ranks;
 
 use std::io::{IsTerminal, stdin, stdout};
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -49,9 +50,12 @@ pub(crate) struct Args {
     /// Print the summary (or the plan, with --dry-run) as JSON on standard output, and nothing else there.
     #[arg(long)]
     json: bool,
-    /// Burn's terminal interface instead of a line per step.
+    /// Burn's terminal interface instead of lines.
     #[arg(long, conflicts_with = "json")]
     tui: bool,
+    /// Print a line after every N steps; by default every ten seconds.
+    #[arg(long, value_name = "N")]
+    log_every: Option<NonZeroU64>,
     /// Print the plan and stop.
     #[arg(long)]
     dry_run: bool,

@@ -152,7 +152,7 @@ impl Tiny {
 }
 
 fn training<'a>(out: &'a str, settings: &[&'a str]) -> Vec<&'a str> {
-    let begin = ["--config", "tiny.json", "--device", "cpu", "--json", "--out", out];
+    let begin = ["--config", "tiny.json", "--device", "cpu", "--json", "--log-every", "1", "--out", out];
     begin.into_iter().chain(settings.iter().flat_map(|setting| ["--set", setting])).collect()
 }
 

@@ -95,7 +95,11 @@ fn micro_batches_that_pass_segments_together_have_the_bits_of_one_after_another(
         })
     };
     for count in [5, 8] {
-        for (exchange, worlds) in [(ExchangeKind::Exact, vec![1, 2, 3]), (ExchangeKind::Rarely, vec![2])] {
+        for (exchange, worlds) in [
+            (ExchangeKind::Exact, vec![1, 2, 3]),
+            (ExchangeKind::OneBit, vec![2]),
+            (ExchangeKind::Rarely, vec![2]),
+        ] {
             for world in worlds {
                 let alone = of_group(1, count, exchange, world);
                 for together in [2, 4, 8] {

@@ -69,7 +69,7 @@ impl Part<'_> {
         let Opened { learner, optimizer, exchange, session, journal, lock } = opened;
         let display = match (ranks.leads(), self.args.tui) {
             (false, _) => Display::Silent,
-            (true, false) => Display::Plain,
+            (true, false) => Display::Plain { every: self.args.log_every },
             (true, true) => Display::Terminal,
         };
 

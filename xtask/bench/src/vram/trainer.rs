@@ -183,7 +183,8 @@ pub(super) fn shown(model: &Model, device: &str) -> String {
 fn arguments(model: &Model, device: &str, budget: &str, further: &[String], run: &str) -> Vec<String> {
     let settings = model.settings.iter().chain(further).cloned();
     let settings = settings.chain([format!("memory.device_budget={budget}")]);
-    let fixed = ["run", "--config", &model.config, "--device", device, "--out", run, "--json"];
+    let fixed =
+        ["run", "--config", &model.config, "--device", device, "--out", run, "--json", "--log-every", "1"];
     fixed
         .map(str::to_owned)
         .into_iter()
