@@ -1,28 +1,33 @@
 //! Growing a trained model: more tokens, or followers of longest matches.
 
+use std::ops::Range;
+
 use burn::module::Param;
 use burn::tensor::{Tensor, backend::Backend};
 
 use crate::gpt::Gpt;
 
 impl<B: Backend> Gpt<B> {
-    /// The same model with `vocab_size` tokens. Known tokens keep their ids. New ones start as the mean of the known,
-    /// in embeddings and head, so that they are neither likely nor unlikely.
+    /// The same model with the new tokens `new` and `rows` rows in embeddings and head. Tokens below `new` keep their
+    /// ids and rows. New ones start as the mean of these, so that they are neither likely nor unlikely: also where the
+    /// table has rows for them that no text has trained.
     ///
     /// # Panics
-    /// If the model has more tokens than that, or was narrowed for inference.
+    /// If the model has more rows than that, fewer than `new` begins at, or was narrowed for inference.
     #[must_use]
-    pub fn with_vocabulary(mut self, vocab_size: usize) -> Self {
+    pub fn with_vocabulary(mut self, new: Range<usize>, rows: usize) -> Self {
         let known = self.config.vocab_size;
         assert!(self.narrow_head.is_none(), "a model narrowed for inference keeps its vocabulary");
-        assert!(vocab_size >= known, "a vocabulary of {known} does not shrink to {vocab_size}");
-        if vocab_size > known {
-            let more = vocab_size - known;
-            self.wte = widened(self.wte, known, more);
-            self.lm_head = self.lm_head.map(|head| widened(head, known, more));
-            self.followers = self.followers.map(|table| widened(table, known, more));
-            self.config.vocab_size = vocab_size;
+        assert!(rows >= known.max(new.end), "a vocabulary of {known} with {new:?} does not fit {rows} rows");
+        assert!(new.start <= known, "tokens from {} on leave a gap after {known} rows", new.start);
+        if new.is_empty() && rows == known {
+            return self;
         }
+        let renewed = |table| renewed(table, &new, known, rows);
+        self.wte = renewed(self.wte);
+        self.lm_head = self.lm_head.map(renewed);
+        self.followers = self.followers.map(renewed);
+        self.config.vocab_size = rows;
         self
     }
 
@@ -45,15 +50,28 @@ impl<B: Backend> Gpt<B> {
     }
 }
 
-/// Inserts `more` rows after the first `known`. A row for no match stays last.
-fn widened<B: Backend>(rows: Param<Tensor<B, 2>>, known: usize, more: usize) -> Param<Tensor<B, 2>> {
-    rows.map(|rows| {
+/// Makes the rows of `new`, and those between the first `known` and `wanted`, the mean of the rows before `new`. A row
+/// for no match stays last.
+fn renewed<B: Backend>(
+    table: Param<Tensor<B, 2>>,
+    new: &Range<usize>,
+    known: usize,
+    wanted: usize,
+) -> Param<Tensor<B, 2>> {
+    table.map(|rows| {
         let all = rows.dims()[0];
-        let tokens = rows.clone().slice_dim(0, 0..known);
-        let mean = tokens.clone().mean_dim(0).repeat_dim(0, more);
-        let mut parts = vec![tokens, mean];
-        if all > known {
-            parts.push(rows.slice_dim(0, known..all));
+        let trained = rows.clone().slice_dim(0, 0..new.start);
+        let mean = trained.clone().mean_dim(0);
+        let kept = new.end.max(new.start).min(known)..known;
+        let appended = wanted - known.max(new.end);
+        let mut parts = vec![trained];
+        for (more, old) in [(new.len(), kept), (appended, known..all)] {
+            if more > 0 {
+                parts.push(mean.clone().repeat_dim(0, more));
+            }
+            if !old.is_empty() {
+                parts.push(rows.clone().slice_dim(0, old));
+            }
         }
         // The new matrix is the leaf that learns, without a history.
         Tensor::cat(parts, 0).detach().require_grad()

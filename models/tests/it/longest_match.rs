@@ -241,7 +241,7 @@ fn a_wider_vocabulary_keeps_every_follower_and_the_row_for_none() {
     let model = learned(&looking_up("llama-1.1b"));
     let tokens = [3, 1, 4, 1, 5];
     let before = from_scratch(&model, &tokens, Some(&[2, 60, 61, 0, 61]));
-    let wider = model.with_vocabulary(64);
+    let wider = model.with_vocabulary(61..64, 64);
     let after = from_scratch(&wider, &tokens, Some(&[2, 60, 64, 0, 64]));
     assert_eq!(before[..], after[..61]);
     assert_eq!(wider.followers.as_ref().expect("it looks up").dims(), [65, 32]);

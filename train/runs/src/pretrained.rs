@@ -153,7 +153,9 @@ impl Pretrained {
 
         let stored = GptConfig { compute: wanted.compute, ..self.model.clone() };
         let gpt = weights::load::<B>(&self.checkpoint.path, &stored, device)?;
-        let gpt = gpt.with_vocabulary(wanted.vocab_size);
+        let tokens = self.tokenizer.vocab_size() as usize;
+        let known = (tokens - self.added as usize).min(self.model.vocab_size);
+        let gpt = gpt.with_vocabulary(known..tokens, wanted.vocab_size);
         if !wanted.longest_match {
             return Ok(gpt);
         }

@@ -11,7 +11,7 @@ use runs::BadInput;
 use runs::TextGenerator;
 use runs::Trained;
 use runs::device::{self, Place, Setup, Work};
-use tokenizer::{Message, Role};
+use tokenizer::{Message, Role, Tokenizer};
 
 use super::{CheckpointArgs, SamplingArgs};
 use crate::interrupt;
@@ -99,6 +99,29 @@ impl History {
         Self { kept: messages.len(), messages }
     }
 
+    /// Ids of the conversation. Forgets the oldest questions, with their answers, until `answer` tokens have room after
+    /// them, or half of the window. The last question alone needs room for one token.
+    fn prompt(&mut self, tokenizer: &Tokenizer, window: usize, answer: usize) -> anyhow::Result<Vec<u32>> {
+        let room = answer.min(window / 2);
+        loop {
+            let ids = tokenizer.encode_prompt(&self.messages)?;
+            let is_last = self.messages.len() < self.kept + 3;
+            if ids.len() + room <= window || is_last && ids.len() < window {
+                return Ok(ids);
+            }
+            if is_last {
+                self.messages.truncate(self.kept);
+                let instructions = if self.kept > 0 { ", instructions included," } else { "" };
+                bail!(BadInput(format!(
+                    "the question has {} tokens{instructions} and the model reads {window} at once, answer included; \
+                     ask shorter",
+                    ids.len()
+                )));
+            }
+            self.messages.drain(self.kept..self.kept + 2);
+        }
+    }
+
     /// Prints an answer until `silenced` is set, and adds question and answer to the history. Drops a question that
     /// cannot be answered.
     fn answer<B: Backend>(
@@ -109,24 +132,11 @@ impl History {
         silenced: &AtomicBool,
     ) -> anyhow::Result<()> {
         self.messages.push(Message::new(Role::User, question));
-
         let window = speaker.gpt.config().n_positions;
-        let ids = loop {
-            let ids = speaker.tokenizer.encode_prompt(&self.messages)?;
-            if ids.len() <= window {
-                break ids;
-            }
-            if self.messages.len() < self.kept + 3 {
-                self.messages.truncate(self.kept);
-                let instructions = if self.kept > 0 { ", instructions included," } else { "" };
-                bail!(BadInput(format!(
-                    "the question has {} tokens{instructions} and the model reads {window} at once; ask shorter",
-                    ids.len()
-                )));
-            }
-            // The oldest question and its answer are forgotten first.
-            self.messages.drain(self.kept..self.kept + 2);
-        };
+        let ids = self.prompt(speaker.tokenizer, window, speaker.max_new_tokens)?;
+        // The answer ends with the window: sliding would drop the instructions and the question.
+        let speaker =
+            &TextGenerator { max_new_tokens: speaker.max_new_tokens.min(window - ids.len()), ..*speaker };
 
         silenced.store(false, Ordering::Relaxed);
         let said = speaker.stream_to(&[ids], out, silenced);
@@ -140,5 +150,34 @@ impl History {
             self.messages.push(Message::new(Role::Assistant, said));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokenizer::CHAT_SPECIALS;
+
+    use super::*;
+
+    #[test]
+    fn old_questions_leave_room_for_an_answer_and_instructions_stay() {
+        let tokenizer = Tokenizer::bytes(&CHAT_SPECIALS);
+        let mut history = History::new(Some("Be kind."));
+        let instructions = tokenizer.encode_prompt(&history.messages).expect("encoded").len();
+        for (role, text) in [(Role::User, "one?"), (Role::Assistant, "1"), (Role::User, "two?")] {
+            history.messages.push(Message::new(role, text));
+        }
+        let all = tokenizer.encode_prompt(&history.messages).expect("encoded").len();
+
+        let whole = history.prompt(&tokenizer, all + 20, 20).expect("there is room").len();
+        assert_eq!((whole, history.messages.len()), (all, 4));
+        let shorter = history.prompt(&tokenizer, all + 19, 20).expect("there is room").len();
+        assert!(shorter < all && history.messages.len() == 2, "the first question is forgotten");
+        assert!(shorter > instructions && history.messages[0].role == Role::System);
+        let tight = history.prompt(&tokenizer, shorter + 1, 20).expect("room for one token").len();
+        assert_eq!(tight, shorter, "half of the window is not free, but the last question is answered");
+        let refused = history.prompt(&tokenizer, shorter, 20).expect_err("no room").to_string();
+        assert!(refused.contains("instructions included"), "{refused}");
+        assert_eq!(history.messages.len(), 1, "a refused question is forgotten");
     }
 }
