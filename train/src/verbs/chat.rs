@@ -163,7 +163,6 @@ mod tests {
     fn old_questions_leave_room_for_an_answer_and_instructions_stay() {
         let tokenizer = Tokenizer::bytes(&CHAT_SPECIALS);
         let mut history = History::new(Some("Be kind."));
-        let instructions = tokenizer.encode_prompt(&history.messages).expect("encoded").len();
         for (role, text) in [(Role::User, "one?"), (Role::Assistant, "1"), (Role::User, "two?")] {
             history.messages.push(Message::new(role, text));
         }
@@ -173,7 +172,7 @@ mod tests {
         assert_eq!((whole, history.messages.len()), (all, 4));
         let shorter = history.prompt(&tokenizer, all + 19, 20).expect("there is room").len();
         assert!(shorter < all && history.messages.len() == 2, "the first question is forgotten");
-        assert!(shorter > instructions && history.messages[0].role == Role::System);
+        assert!(history.messages[0].role == Role::System, "instructions stay");
         let tight = history.prompt(&tokenizer, shorter + 1, 20).expect("room for one token").len();
         assert_eq!(tight, shorter, "half of the window is not free, but the last question is answered");
         let refused = history.prompt(&tokenizer, shorter, 20).expect_err("no room").to_string();
