@@ -95,8 +95,8 @@ where
 /// One batch on its way through the network and back.
 struct BatchPass<I: Backend> {
     inputs: Input<I>,
-    /// Until the head has read them: ids, and the weight of each.
-    targets: Option<(Tensor<I, 2, Int>, Option<Tensor<I, 2>>)>,
+    /// Until the head has read them.
+    targets: Option<HeadTargets<I>>,
     options: PassOptions,
     /// Inputs of every segment but the first, which starts from tokens.
     kept: Vec<SegmentInput<I>>,
@@ -105,6 +105,12 @@ struct BatchPass<I: Backend> {
     loss: Option<Tensor<I, 1>>,
     /// The head's gradient of a tied embedding.
     from_head: Option<Tensor<I, 2>>,
+}
+
+/// Ids to predict, and the weight of each.
+struct HeadTargets<I: Backend> {
+    ids: Tensor<I, 2, Int>,
+    mask: Option<Tensor<I, 2>>,
 }
 
 /// The forward passes of all batches, segment by segment, up to the head.
@@ -118,7 +124,7 @@ fn forward<I: Backend, C: CheckpointStrategy>(
     let begin = |(Batch { inputs, targets, mask }, options): (Batch<I>, PassOptions)| BatchPass {
         stream: Some(embedding.embed(inputs.clone(), options.dropout, &kernels)),
         inputs,
-        targets: Some((targets, mask)),
+        targets: Some(HeadTargets { ids: targets, mask }),
         options,
         kept: Vec::with_capacity(segments.len()),
         loss: None,
@@ -150,8 +156,8 @@ impl<I: Backend> BatchPass<I> {
         model: &Gpt<Autodiff<I, C>>,
         kernels: Lean,
     ) -> <Autodiff<I, C> as AutodiffBackend>::Gradients {
-        let (targets, mask) = self.targets.take().expect("the head runs once");
-        let (targets, mask) = (Tensor::from_inner(targets), mask.map(Tensor::from_inner));
+        let HeadTargets { ids, mask } = self.targets.take().expect("the head runs once");
+        let (targets, mask) = (Tensor::from_inner(ids), mask.map(Tensor::from_inner));
         let hidden = leaf::<I, C>(self.take_stream());
         let loss = model.head_loss(hidden.clone(), targets, mask, &self.options, &kernels);
         self.loss = Some(loss.clone().inner());

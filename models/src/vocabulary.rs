@@ -23,10 +23,9 @@ impl<B: Backend> Gpt<B> {
         if new.is_empty() && rows == known {
             return self;
         }
-        let renewed = |table| renewed(table, &new, known, rows);
-        self.wte = renewed(self.wte);
-        self.lm_head = self.lm_head.map(renewed);
-        self.followers = self.followers.map(renewed);
+        self.wte = renewed(self.wte, &new, known, rows);
+        self.lm_head = self.lm_head.map(|head| renewed(head, &new, known, rows));
+        self.followers = self.followers.map(|table| renewed(table, &new, known, rows));
         self.config.vocab_size = rows;
         self
     }

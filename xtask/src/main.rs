@@ -32,6 +32,8 @@ enum Command {
     BenchVram(Measurement),
     /// Measure exchanges between ranks on this machine, simulate more ranks, and record both
     BenchScale(Measurement),
+    /// Draw the README's picture from two runs of the toy, or check it
+    Picture(Measurement),
     /// Count the pager's instructions with callgrind, and compare them with the committed table
     Instructions(instructions::Instructions),
     /// Run a program on a CUDA driver that needs no GPU
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Command::GpuCheck(measurement) => return measured(measurement.run("gpu-check")),
         Command::BenchVram(measurement) => return measured(measurement.run("bench-vram")),
         Command::BenchScale(measurement) => return measured(measurement.run("bench-scale")),
+        Command::Picture(measurement) => return measured(measurement.run("picture")),
         Command::Instructions(instructions) => instructions.run(),
         Command::StandIn(stand_in) => stand_in.run(),
         Command::Kernels(kernels) => kernels.run(),

@@ -2,6 +2,7 @@
 //! compile none of it.
 
 mod gpu_check;
+mod picture;
 mod process;
 mod records;
 mod scale;
@@ -20,6 +21,8 @@ enum Command {
     BenchVram(Box<vram::BenchVram>),
     /// Measure exchanges between ranks on this machine, simulate more ranks, and record both
     BenchScale(scale::BenchScale),
+    /// Draw the README's picture from two runs of the toy
+    Picture(picture::Picture),
 }
 
 fn main() -> ExitCode {
@@ -27,6 +30,7 @@ fn main() -> ExitCode {
         Command::GpuCheck(gpu_check) => gpu_check.run(),
         Command::BenchVram(bench_vram) => bench_vram.run(),
         Command::BenchScale(bench_scale) => bench_scale.run(),
+        Command::Picture(picture) => picture.run(),
     };
     xtask::exit_code(outcome)
 }
