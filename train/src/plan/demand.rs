@@ -150,6 +150,36 @@ impl GroupSums {
     }
 }
 
+/// Bytes of the largest update on the device.
+struct UpdateBytes {
+    /// Named by one of its operations.
+    named: u64,
+    temporaries: u64,
+    /// Named by an update in one operation.
+    one_pass: u64,
+}
+
+impl UpdateBytes {
+    /// `stepped` bytes is the largest parameter that the device steps.
+    fn new(config: &Config, placement: &Placement, operations: Operations, stepped: u64) -> Self {
+        let rule = config.train.optimizer;
+        // SGD steps all parameters in one way. Muon and AdamW step tables differently from the matrices of blocks.
+        let block_bytes = stepped.min(WIDE * largest_block_matrix(config));
+        let (by_rule, table) = match rule {
+            OptimizerKind::AdamW | OptimizerKind::Muon if stepped > block_bytes => (block_bytes, stepped),
+            OptimizerKind::AdamW | OptimizerKind::Sgd => (stepped, 0),
+            OptimizerKind::Muon => (stepped, placement.largest_table_on_device(config)),
+        };
+        let by_adamw = if rule == OptimizerKind::AdamW { by_rule.max(table) } else { table };
+        Self {
+            named: (operations.update_tensors(rule) * by_rule).max(operations.table_update_bytes(table)),
+            temporaries: (operations.update_temporaries(rule) * by_rule)
+                .max(operations.table_update_temporaries(table)),
+            one_pass: operations.one_pass_update(by_adamw),
+        }
+    }
+}
+
 /// Weights that come from the host in every step, even if everything has room.
 const STREAMED: &str = "weights from the host";
 
@@ -199,19 +229,7 @@ impl Demand {
         let sums = sums_held(config, ranks);
         let largest = placement.largest_tensor(config, footprint);
         let stepped = placement.largest_on_device(config, footprint);
-        let rule = train.optimizer;
-        // SGD steps all parameters in one way. Muon and AdamW step tables differently from the matrices of blocks.
-        let block_bytes = stepped.min(WIDE * largest_block_matrix(config));
-        let (by_rule, table) = match rule {
-            OptimizerKind::AdamW | OptimizerKind::Muon if stepped > block_bytes => (block_bytes, stepped),
-            OptimizerKind::AdamW | OptimizerKind::Sgd => (stepped, 0),
-            OptimizerKind::Muon => (stepped, placement.largest_table_on_device(config)),
-        };
-        let stepping =
-            (operations.update_temporaries(rule) * by_rule).max(operations.table_update_temporaries(table));
-        let updating = (operations.update_tensors(rule) * by_rule).max(operations.table_update_bytes(table));
-        let stepped_by_adamw = if rule == OptimizerKind::AdamW { by_rule.max(table) } else { table };
-        let one_pass_update = operations.one_pass_update(stepped_by_adamw);
+        let updates = UpdateBytes::new(config, &placement, operations, stepped);
 
         let gradients = placement.on_device * WIDE;
         let streamed = placement.weight_bytes();
@@ -245,7 +263,7 @@ impl Demand {
             .saturating_mul(operations.mlp_tensors())
             .max(scores.saturating_mul(score_tensors))
             .max(logits.saturating_mul(logit_tensors));
-        let update_or_sum = updating.max(Operations::SUM_TENSORS * largest);
+        let update_or_sum = updates.named.max(Operations::SUM_TENSORS * largest);
         // First weights are drawn and scaled in f32 on the device.
         let drawn = 2 * WIDE * footprint.largest_tensor;
         // Ranks divide whole parameters, so one of them has the largest.
@@ -254,7 +272,7 @@ impl Demand {
 
         let part = |what, at, returns, leaves| Part { what, at, returns, leaves };
         let parts = vec![
-            part("working memory", [passing, late.max(stepping)], groups, groups),
+            part("working memory", [passing, late.max(updates.temporaries)], groups, groups),
             part("rotary tables", [footprint.rotary_bytes(); 2], groups, 0),
             part("a group's sums of gradients", [0, group_sums.bytes], group_sums.moves, group_sums.moves),
             part("weights", [placement.on_device * WIDE; 2], 2 * groups + 1, 1),
@@ -271,7 +289,7 @@ impl Demand {
         Self {
             parts: parts.into_iter().filter(|part| part.bytes() > 0).collect(),
             floor: update_or_sum.max(in_pass).max(coding).max(drawn),
-            one_pass_update,
+            one_pass_update: updates.one_pass,
             least: largest.max(hidden).saturating_mul(2),
             placement,
             passes,
