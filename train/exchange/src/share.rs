@@ -87,14 +87,19 @@ mod tests {
 
     #[test]
     fn groups_are_powers_of_two_at_multiples_of_their_size() {
-        let singles = |count: usize| (0..count).map(|n| n..n + 1).collect::<Vec<_>>();
-        assert_eq!(groups([0, 0], 8, 1), singles(8));
-        assert_eq!(groups([0, 0], 8, 8), [0..8]);
-        assert_eq!(groups([0, 0], 7, 4), [0..4, 4..6, 6..7]);
-        assert_eq!(groups([3, 3], 5, 16), [0..1, 1..5]);
-        assert_eq!(groups([3, 0], 2, 16), singles(2));
-        assert_eq!(groups([2, 0], 3, 16), [0..2, 2..3]);
-        assert_eq!(groups([0, 0], 0, 4), singles(0));
+        let sizes = |starts, count, most| -> Vec<usize> {
+            let groups = groups(starts, count, most);
+            let ends = groups.windows(2).all(|pair| pair[0].end == pair[1].start);
+            assert!(ends && groups.last().map_or(0, |last| last.end) == count, "{groups:?}");
+            groups.iter().map(ExactSizeIterator::len).collect()
+        };
+        assert_eq!(sizes([0, 0], 8, 1), [1; 8]);
+        assert_eq!(sizes([0, 0], 8, 8), [8]);
+        assert_eq!(sizes([0, 0], 7, 4), [4, 2, 1]);
+        assert_eq!(sizes([3, 3], 5, 16), [1, 4]);
+        assert_eq!(sizes([3, 0], 2, 16), [1, 1]);
+        assert_eq!(sizes([2, 0], 3, 16), [2, 1]);
+        assert_eq!(sizes([0, 0], 0, 4), [0; 0]);
     }
 
     #[test]
