@@ -11,8 +11,8 @@ use crate::kernels::Kernels;
 use crate::layers::{Linear, Mlp, Norm};
 use crate::rotary::{Angles, PassAngles, Rotation};
 
-/// `x + attention(norm(x))`, then `x + mlp(norm(x))`, with norms where `norm_placement` says. With
-/// `parallel_residual`, both are added to the same `x`.
+/// `x + attention(norm(x))`, then `x + mlp(norm(x))`. `norm_placement` moves the norms; `parallel_residual` adds both
+/// to the same `x`.
 #[derive(Module, Debug)]
 pub struct Block<B: Backend> {
     /// Norm before attention.
@@ -35,7 +35,7 @@ pub struct Block<B: Backend> {
     residual_dropout: f64,
 }
 
-/// Projections around attention.
+/// Attention with its projections.
 #[derive(Module, Debug)]
 pub struct Attention<B: Backend> {
     /// `[E, H · W]`.
@@ -46,7 +46,7 @@ pub struct Attention<B: Backend> {
     pub value: Linear<B>,
     /// `[H · W, E]`.
     pub output: Linear<B>,
-    /// Norm of queries, of each head or across heads.
+    /// Norm of queries, per head or across heads.
     pub query_norm: Option<Norm<B>>,
     /// Norm of keys, likewise.
     pub key_norm: Option<Norm<B>>,
@@ -123,12 +123,14 @@ impl<B: Backend> Attention<B> {
     fn new(filler: &mut Filler<B>, layer: usize) -> Self {
         let config = filler.config;
         let (width, head_dim) = (config.n_embd, config.head_dim());
+
         let mut linear = |part: &str, role, shape| {
             let name = format!("blocks.{layer}.attention.{part}");
             let offset = if part == "output" { config.has_output_bias() } else { config.attention_bias };
             Linear::new(filler, &name, role, shape, offset)
         };
         let normed = |heads| if config.qk_norm_across_heads { heads * head_dim } else { head_dim };
+
         Self {
             query: linear("query", Role::Hidden, [width, config.n_head * head_dim]),
             key: linear("key", Role::Hidden, [width, config.kv_heads() * head_dim]),

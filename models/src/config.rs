@@ -1,10 +1,10 @@
 //! A model's shape under Hugging Face names, parsed strictly.
 //!
-//! A misspelt key is the cheapest way to waste a training run, so nothing is ignored. Llama's names are aliases.
-//! Unknown keys are refused with the nearest known name. Sizes are checked, with overflow, before any tensor exists.
+//! Nothing is ignored: unknown keys are refused with the nearest known name, since a misspelt key wastes a training
+//! run. Llama's names are aliases. Sizes are checked, with overflow, before any tensor exists.
 //!
-//! A description may change a few keys of a preset: `{"preset": "gpt2", "n_layer": 4}`. Without a preset it must give
-//! [`REQUIRED_KEYS`], and other keys default to GPT-2.
+//! `{"preset": "gpt2", "n_layer": 4}` changes a preset. Without a preset, [`REQUIRED_KEYS`] are required and other keys
+//! default to GPT-2.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -15,7 +15,7 @@ use crate::precision::Compute;
 use crate::presets;
 use crate::rotary::{RopeScaling, Rotation};
 
-/// Keys that a description without a preset must set.
+/// Required keys of a description without a preset.
 pub const REQUIRED_KEYS: [&str; 5] = ["n_layer", "n_head", "n_embd", "n_positions", "vocab_size"];
 
 /// How token positions enter the network.
@@ -24,7 +24,7 @@ pub const REQUIRED_KEYS: [&str; 5] = ["n_layer", "n_head", "n_embd", "n_position
 pub enum Positions {
     /// A trained vector per position, added to the token's.
     Learned,
-    /// Queries and keys rotated by an angle that grows with the position (`RoPE`, Llama's half-split layout).
+    /// Queries and keys rotated by an angle that grows with position (`RoPE`, Llama's half-split layout).
     Rope,
 }
 
@@ -40,7 +40,7 @@ pub enum NormPlacement {
     Both,
 }
 
-/// The normalisation before each sub-layer and the head.
+/// The norm before each sub-layer and the head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NormKind {
@@ -50,7 +50,7 @@ pub enum NormKind {
     RmsNorm,
 }
 
-/// The non-linearity of the MLP, under its Hugging Face name.
+/// The MLP's non-linearity, under its Hugging Face name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Activation {
     /// GELU by the tanh formula, as in GPT-2.
@@ -70,7 +70,7 @@ pub enum Activation {
     ReluSquared,
 }
 
-/// Column of the table in [`crate::init`] that fills a fresh model.
+/// The table column in [`crate::init`] that fills a fresh model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
@@ -82,7 +82,7 @@ pub enum Family {
     Nanochat,
 }
 
-/// The configuration of a network, under Hugging Face names.
+/// A network's configuration, under Hugging Face names.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent yes or no of a published format")]
@@ -109,13 +109,13 @@ pub struct GptConfig {
     pub rope_theta: f64,
     /// Stretching of rotary positions.
     pub rope_scaling: Option<RopeScaling>,
-    /// Base of the rotary frequencies in blocks with a window; `None` means `rope_theta` with its scaling.
+    /// Base of the rotary frequencies in blocks with a window; `None` means `rope_theta` and `rope_scaling`.
     pub rope_local_theta: Option<f64>,
-    /// Share of a head's features that rotate: the first ones.
+    /// Share of a head's features that rotate, from the first.
     pub rope_share: f64,
     /// The last of every `n` blocks does not rotate.
     pub unrotated_every: Option<usize>,
-    /// Positions that a query sees, its own included; `None` means all earlier ones.
+    /// Visible positions, a query's own included; `None` means all earlier ones.
     pub window: Option<usize>,
     /// The last of every `n` blocks has no window.
     pub full_attention_every: Option<usize>,
@@ -151,7 +151,7 @@ pub struct GptConfig {
     pub mlp_bias: bool,
     /// Whether the head is the embedding.
     pub tie_word_embeddings: bool,
-    /// Whether the model reads each token's follower: the next token after the longest earlier match of the text.
+    /// Whether the model reads each token's follower: the token after the longest earlier match of the text.
     pub longest_match: bool,
     /// `c * tanh(logit / c)` on the output logits.
     pub logit_softcap: Option<f64>,
@@ -159,23 +159,22 @@ pub struct GptConfig {
     pub attention_softcap: Option<f64>,
     /// Dropout after the embedding.
     pub embd_pdrop: f64,
-    /// Dropout on what each sub-layer adds to the residual stream.
+    /// Dropout on each sub-layer's output.
     pub resid_pdrop: f64,
     /// Share of matches that training hides, with `longest_match`.
     pub match_pdrop: f64,
     /// Dropout on attention weights; only 0 is accepted.
     pub attn_pdrop: f64,
-    /// Initialisation table of a fresh model.
+    /// Initialisation table.
     pub init: Family,
-    /// Standard deviation of normal weights, if the table uses it.
+    /// Standard deviation of normal weights, where the table uses it.
     pub initializer_range: f64,
     /// Whether projections onto the residual stream start smaller by `sqrt(2 * n_layer)`.
     pub scale_residual_init: bool,
-    /// Type in which matrix products are computed.
+    /// Type of matrix products.
     pub compute: Compute,
 }
 
-/// Accepted aliases: names of Llama and related families.
 const ALIASES: &[(&str, &str)] = &[
     ("num_hidden_layers", "n_layer"),
     ("num_attention_heads", "n_head"),
@@ -198,7 +197,7 @@ impl GptConfig {
         Self::from_value(serde_json::from_str(text).map_err(ConfigError::Syntax)?)
     }
 
-    /// Parses and checks a JSON value, such as a section of a larger file. Reports all problems at once.
+    /// Parses and checks a JSON value, such as a section of a larger file. Reports all problems.
     pub fn from_value(value: Value) -> Result<Self, ConfigError> {
         let (mut given, mut wrong) = canonical_keys(object(value)?);
         let understood = wrong.len();
@@ -272,7 +271,6 @@ impl GptConfig {
         matches!(self.activation_function, Activation::SwiGlu | Activation::GeGlu)
     }
 
-    /// The window of block `layer`.
     pub(crate) fn window_of(&self, layer: usize) -> Option<usize> {
         self.window.filter(|_| !is_last_of(layer, self.full_attention_every))
     }
@@ -313,7 +311,7 @@ impl GptConfig {
         all.into_iter().filter(|(.., has)| *has).map(|(name, rows, _)| (name, [rows, width])).collect()
     }
 
-    /// Checks that sizes fit together and the model's bytes fit an address, without allocating.
+    /// Checks that sizes fit together and bytes fit an address. Allocates nothing.
     pub fn validate(&self) -> Result<(), ConfigError> {
         ConfigError::gather(self.problems())
     }
@@ -352,7 +350,7 @@ impl GptConfig {
             }
         }
 
-        // The network computes in f32, where values outside this range become 0 or infinity.
+        // The network computes in f32: values outside become 0 or infinity.
         let positive = |value: f64| value > 0.0 && (value as f32).is_normal();
         let above_zero = "a finite number above 0, from 1.2e-38 to 3.4e38";
         for (key, value) in [
@@ -416,12 +414,12 @@ fn object(value: Value) -> Result<Map<String, Value>, ConfigError> {
     Err(ConfigError::NotAnObject { found })
 }
 
-/// Keys under canonical names, and errors for the others.
 fn canonical_keys(given: Map<String, Value>) -> (Map<String, Value>, Vec<ConfigError>) {
     let settings = presets::gpt2().to_value();
     let settings = settings.as_object().expect("a struct serialises to an object");
     let known = |key: &str| key == "preset" || settings.contains_key(key);
     let (mut renamed, mut wrong) = (Map::new(), Vec::new());
+
     for (key, value) in given {
         let canonical = match ALIASES.iter().find(|(alias, _)| *alias == key) {
             Some((_, canonical)) => (*canonical).to_owned(),
@@ -438,6 +436,7 @@ fn canonical_keys(given: Map<String, Value>) -> (Map<String, Value>, Vec<ConfigE
             wrong.push(ConfigError::SetTwice { key, canonical });
         }
     }
+
     (renamed, wrong)
 }
 

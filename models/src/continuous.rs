@@ -1,10 +1,9 @@
 //! Continuous batching: sequences join and leave, and every step gives each its next token.
 //!
-//! A sequence's tokens depend neither on the others nor on when it joined
-//! (`a_continuous_batch_gives_each_request_the_tokens_of_generate`). Random numbers are keyed by seed and row, as in
-//! [`crate::generate()`], and attention sees only the sequence's own keys. Long prompts are read in pieces while other
-//! sequences continue. Keys and values of ended sequences are kept for a while: a prompt with the same beginning reads
-//! only the rest.
+//! A sequence's tokens depend neither on others nor on the time of joining
+//! (`a_continuous_batch_gives_each_request_the_tokens_of_generate`): random numbers are keyed by seed and row, and
+//! attention sees only the sequence's own keys. Long prompts are read in pieces while other sequences continue. Caches
+//! of ended sequences are kept: a prompt with the same beginning reads only the rest.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -18,16 +17,16 @@ use crate::ragged::{self, Sequence, Turn};
 use crate::random::{Random, combine};
 use crate::sample::Sampling;
 
-/// A sequence to continue until it leaves.
+/// A sequence to continue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Continuation {
     /// The tokens to continue, at least one.
     pub prompt: Vec<u32>,
     /// How tokens are chosen.
     pub sampling: Sampling,
-    /// Separates sequences of one seed: row `n` draws like prompt `n` of one [`crate::Request`].
+    /// Separates sequences of one seed: row `n` draws like prompt `n` of a [`crate::Request`].
     pub row: u64,
-    /// How many of the most likely tokens to report with each choice; `None` leaves likelihoods out.
+    /// Number of most likely tokens to report with each choice; `None` omits likelihoods.
     pub alternatives: Option<usize>,
 }
 
@@ -40,7 +39,7 @@ pub struct Chosen {
     pub likelihood: Option<Likelihood>,
 }
 
-/// Natural logarithms of the model's probabilities, before temperature and filters.
+/// Natural-log probabilities, before temperature and filters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Likelihood {
     /// Log-probability of the chosen token.
@@ -54,12 +53,12 @@ pub struct Likelihood {
 pub struct Continuous<'m, B: Backend> {
     model: &'m Gpt<B>,
     lookup: Option<Arc<dyn Lookup>>,
-    /// Most prompt tokens per step.
+    /// Prompt tokens per step, at most.
     piece: usize,
-    /// Most positions of ended sequences to keep.
+    /// Kept positions of ended sequences, at most.
     keep: usize,
     rows: BTreeMap<u64, Row<B>>,
-    /// Ended sequences, the last used at the end.
+    /// Ended sequences, the most recently used last.
     kept: VecDeque<Sequence<B>>,
 }
 
@@ -79,25 +78,26 @@ impl<B: Backend> Row<B> {
 }
 
 impl<'m, B: Backend> Continuous<'m, B> {
-    /// An empty batch. A step reads at most `piece` prompt tokens. Ended sequences keep at most `keep` positions in
-    /// memory.
+    /// An empty batch. A step reads at most `piece` prompt tokens; ended sequences keep at most `keep` positions.
     pub fn new(model: &'m Gpt<B>, piece: usize, keep: usize) -> Self {
         Self { model, lookup: None, piece: piece.max(1), keep, rows: BTreeMap::new(), kept: VecDeque::new() }
     }
 
-    /// Sets the texts in which a model with `longest_match` looks up its tokens.
+    /// Sets the texts where a model with `longest_match` looks up its tokens.
     #[must_use]
     pub fn looking_up(self, lookup: Option<Arc<dyn Lookup>>) -> Self {
         Self { lookup, ..self }
     }
 
-    /// Adds a sequence; an occupied key is an error. Returns how many tokens of its prompt were already read.
+    /// Adds a sequence and returns how many prompt tokens were already read. An occupied key is an error.
     pub fn join(&mut self, key: u64, wanted: Continuation) -> Result<usize, GenerateError> {
         let Continuation { prompt, sampling, row, alternatives } = wanted;
+
         if self.rows.contains_key(&key) {
             return Err(GenerateError::KeyInUse { key });
         }
         sampling.validate()?;
+
         let (vocab_size, window) = (self.model.config().vocab_size, self.model.config().n_positions);
         if prompt.is_empty() {
             return Err(GenerateError::EmptyPrompt { index: 0 });
@@ -108,6 +108,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         if prompt.len() > window {
             return Err(GenerateError::WindowTooSmall { index: 0, prompt: prompt.len(), wanted: 1, window });
         }
+
         let sequence = self.with_known_prefix(&prompt);
         let known = sequence.tokens().len();
         let random = Random::new(combine(&[sampling.seed, row]));
@@ -116,8 +117,8 @@ impl<'m, B: Backend> Continuous<'m, B> {
         Ok(known)
     }
 
-    /// A sequence that has read as much of `prompt` as any sequence here. The last token is always read again, since
-    /// its logits were not kept.
+    /// A sequence that has read the longest known beginning of `prompt`. The last token is always read again: its
+    /// logits were not kept.
     fn with_known_prefix(&mut self, prompt: &[u32]) -> Sequence<B> {
         let common = |sequence: &Sequence<B>| {
             let alike = sequence.tokens().iter().zip(prompt).take_while(|(a, b)| a == b).count();
@@ -139,7 +140,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         }
     }
 
-    /// Removes a sequence and keeps its cache for later ones. Ignores an unknown key.
+    /// Removes a sequence and keeps its cache. Ignores an unknown key.
     pub fn leave(&mut self, key: u64) {
         let Some(Row { sequence, .. }) = self.rows.remove(&key) else { return };
         if sequence.tokens().is_empty() {
@@ -163,7 +164,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         self.rows.is_empty()
     }
 
-    /// Runs the model once. Returns the next token of every sequence whose prompt is read, in the order of keys.
+    /// Runs the model once. Returns the next token of every sequence whose prompt is read, ordered by key.
     pub fn step(&mut self) -> Result<Vec<(u64, Chosen)>, GenerateError> {
         let mut left = self.piece;
         let mut turns = Vec::with_capacity(self.rows.len());
@@ -171,7 +172,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         for (key, row) in &mut self.rows {
             let first = row.sequence.tokens().len();
             let unread = row.text.tokens().len() - first;
-            // A single token is a decoding step or the end of a prompt, and never waits.
+            // A single token is a decoding step or a prompt's end, and never waits.
             let count = if unread == 1 { 1 } else { unread.min(left) };
             if unread > 1 {
                 left -= count;
@@ -205,7 +206,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         Ok(tokens)
     }
 
-    /// Drops all sequences, kept ones too.
+    /// Drops all sequences, ended ones too.
     pub fn clear(&mut self) {
         self.rows.clear();
         self.kept.clear();

@@ -1,8 +1,7 @@
 //! The non-linearities of the MLP: forward passes for every backend, with derivatives in `lean.rs`.
 //!
-//! They use primitive operations. Backends fuse their own activations in inference but not under autodiff, so a
-//! recomputed block would differ in the last bits. On `CubeCL` backends GELU has an exact forward, but a truncated tanh
-//! backward.
+//! Primitive operations only. Backends fuse their own activations in inference but not under autodiff, so a recomputed
+//! block would differ in the last bits. On `CubeCL`, GELU's own backward pass uses a truncated tanh.
 
 mod lean;
 

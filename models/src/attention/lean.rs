@@ -1,17 +1,15 @@
 //! Attention as one tape node.
 //!
-//! Recorded by autodiff, every chunk of [`super::forward`] would leave its scores and weights on the tape: T×T numbers
-//! per head again. This node saves q, k, v, the output O and each query's log-sum-exp. Its backward pass rebuilds a
-//! chunk's weights as `P = exp(S - lse)`:
+//! Under autodiff, every chunk of [`super::forward`] would leave T×T numbers per head on the tape. This node saves q,
+//! k, v, the output O and each query's log-sum-exp. Its backward pass rebuilds a chunk's weights as `P = exp(S - lse)`:
 //!
 //! ```text
 //! dV = Pᵀ dO          dP = dO Vᵀ         δ = rowsum(dO ∘ O)
 //! dS = P ∘ (dP - δ)   dQ = scale · dS K   dK = scale · dSᵀ Q
 //! ```
 //!
-//! δ replaces the sum over keys in softmax's derivative, which is why O is kept. A masked score gives P = 0 exactly, so
-//! the mask needs no gradient. The soft-cap's derivative uses the score before masking, where it is finite. dK and dV
-//! of a chunk cover its prefix and are added to the first rows of two accumulators.
+//! δ replaces the sum over keys in softmax's derivative, so O is kept. A masked score gives P = 0 exactly and needs no
+//! mask gradient. The soft-cap's derivative uses the finite score before masking.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -46,7 +44,6 @@ pub(crate) fn lean<I: Backend, C: CheckpointStrategy>(
 }
 
 impl<I: Backend> Saved<I, 4, 3> for SavedAttention<I> {
-    /// Gradients of q, k and v, in their type.
     fn gradients(self, grad: Tensor<I, 4>) -> [Tensor<I, 4>; 3] {
         let shape = Shape::new(&self.q, &self.k);
         let compute = self.options.compute;
@@ -61,7 +58,7 @@ impl<I: Backend> Saved<I, 4, 3> for SavedAttention<I> {
             let d_output = compute.narrow(d_output);
 
             let capped = scores(shape, &chunk, &self.q, &self.k, &self.options);
-            // Only the cap's derivative reads the scores again: without a cap nothing keeps them.
+            // Only the cap's derivative reads the scores again.
             let kept = self.options.soft_cap.map(|cap| (cap, capped.clone()));
             let weights = (mask(shape, &chunk, &band, capped, None) - rows(&self.log_sum_exp)).exp();
             let v = shape.prefix(&self.v, chunk.prefix);
@@ -85,7 +82,7 @@ impl<I: Backend> Saved<I, 4, 3> for SavedAttention<I> {
     }
 }
 
-/// Adds `part` to the first of the `keys`. Without a total, `part` padded with zeros becomes the total.
+/// Adds `part` to the first of `keys` rows. A missing total starts as `part` padded with zeros.
 fn added_to_prefix<I: Backend>(total: Option<Tensor<I, 4>>, part: Tensor<I, 4>, keys: usize) -> Tensor<I, 4> {
     let [batch, heads, prefix, width] = part.dims();
     let Some(total) = total else {

@@ -1,15 +1,15 @@
 //! Causal attention in query chunks over the causal prefix.
 //!
-//! A chunk of `c` queries from position `s` on sees only keys `0..s + c`. Its scores are `[batch, heads, c, s + c]`:
-//! memory grows with T, not with T², and half of the T×T work is skipped.
+//! A chunk of `c` queries from position `s` sees only keys `0..s + c`. Scores are `[batch, heads, c, s + c]`, so memory
+//! grows with T, not T², and half of the T×T work is skipped.
 //!
-//! Grouped queries need no copies of K and V. Heads that share a key head are consecutive, so a reshape stacks their
-//! queries: `[batch, kv_heads, group · c, width]`.
+//! Grouped queries need no copies of K and V: a reshape stacks the queries of heads that share a key head, `[batch,
+//! kv_heads, group · c, width]`.
 //!
 //! Burn's own attention has no grouped queries. With a soft-cap, a scale or a bias, or by autotune's choice, it builds
-//! the T×T scores that this module avoids.
+//! the T×T scores.
 //!
-//! `forward` serves inference and the plain path; `lean.rs` adds the backward pass.
+//! `forward` serves inference and [`crate::Plain`]; `lean.rs` adds the backward pass.
 
 mod lean;
 
@@ -20,28 +20,26 @@ use burn::tensor::{Bool, Int, Tensor, backend::Backend};
 use crate::precision::Compute;
 pub(crate) use lean::lean;
 
-/// Settings of attention other than chunk sizes.
+/// Settings of attention, without chunk sizes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionOptions {
     /// Factor on the scores, usually `1 / sqrt(width)`.
     pub scale: f64,
     /// `c * tanh(score / c)` before the softmax.
     pub soft_cap: Option<f64>,
-    /// Positions that a query sees, its own included; `None` means all earlier ones.
+    /// Visible positions, the query's own included; `None` means all earlier ones.
     pub window: Option<usize>,
     /// Type of the four matrix products.
     pub compute: Compute,
 }
 
-/// Far below any score, yet finite: a padded query that sees no key gets garbage instead of NaN, and garbage times a
-/// zero weight stays zero.
+/// Finite: a padded query that sees no key gives garbage instead of NaN, and garbage times a zero weight is zero.
 const MASKED: f64 = -1e30;
 
-/// The result of attention and the statistics its backward pass needs.
 pub(crate) struct Attended<B: Backend> {
     /// `[batch, heads, time, width]`, wide.
     pub(crate) output: Tensor<B, 4>,
-    /// Logarithm of each query's softmax denominator, `[batch, heads, time, 1]`, wide.
+    /// Log of each query's softmax denominator, `[batch, heads, time, 1]`, wide.
     pub(crate) log_sum_exp: Tensor<B, 4>,
 }
 
@@ -51,7 +49,7 @@ struct Shape {
     heads: usize,
     kv_heads: usize,
     time: usize,
-    /// Positions before the first query: keys already in a cache.
+    /// Keys in the cache before the first query.
     past: usize,
 }
 
@@ -63,11 +61,10 @@ struct Chunk {
     shift: usize,
 }
 
-/// The mask of future keys, and of keys before the window, for all chunks of a call. Earlier chunks use columns further
+/// The mask of future keys, and of keys before the window, shared by all chunks. Earlier chunks use columns further
 /// right.
 struct Band<B: Backend> {
     mask: Option<Tensor<B, 2, Bool>>,
-    /// Whether some key lies before a query's window.
     has_window: bool,
 }
 
@@ -76,7 +73,7 @@ impl<B: Backend> Band<B> {
         let rows = chunk_size.clamp(1, shape.time);
         let first = shape.past + (shape.time - 1) / rows * rows;
         let window = window.filter(|window| *window < shape.past + shape.time);
-        // Without a window, a lone query is the last position and sees every key.
+        // Without a window, a lone query sees every key.
         let mask = (shape.time > 1 || window.is_some()).then(|| {
             let sides = [rows, first + rows];
             let future = Tensor::tril_mask(sides, first as i64, device);
@@ -121,7 +118,6 @@ impl Shape {
         by_head.reshape([self.batch, self.kv_heads, self.heads / self.kv_heads * chunk, features])
     }
 
-    /// The inverse of [`Shape::stacked`].
     fn by_head<B: Backend>(self, stacked: Tensor<B, 4>) -> Tensor<B, 4> {
         let [_, _, rows, features] = stacked.dims();
         stacked.reshape([self.batch, self.heads, rows * self.kv_heads / self.heads, features])
@@ -136,8 +132,8 @@ impl Shape {
     }
 }
 
-/// Attention that keeps only [`Attended`]. `q`, `k` and `v` are narrow. `first_key`, one per batch row, hides earlier
-/// keys: the padding of shorter prompts.
+/// Attention that keeps only [`Attended`]. `q`, `k` and `v` are narrow. `first_key`, one per batch row, hides the
+/// padding of shorter prompts.
 pub(crate) fn forward<B: Backend>(
     q: &Tensor<B, 4>,
     k: &Tensor<B, 4>,
@@ -164,7 +160,7 @@ pub(crate) fn forward<B: Backend>(
     Attended { output: joined(outputs), log_sum_exp: joined(log_sums) }
 }
 
-/// Scaled and capped but unmasked scores: `[batch, kv_heads, group · chunk, prefix]`, wide.
+/// Scaled, capped, unmasked scores: `[batch, kv_heads, group · chunk, prefix]`, wide.
 fn scores<B: Backend>(
     shape: Shape,
     chunk: &Chunk,
