@@ -1,11 +1,8 @@
 //! Decoding one token at a time over a cache of keys and values.
 //!
-//! The cache is allocated once, for the longest sequence. A step appends while it holds the only reference, so that a
-//! backend can write in place. The CPU backend of Burn 0.21 always copies in `slice_assign`, one tensor of one layer at
-//! a time.
-//!
-//! Prompts are padded on the left, so that all rows end in the same column. Positions count from a row's own first
-//! token, and attention does not see the padding.
+//! The cache is allocated once. A step appends while it holds the only reference, so a backend can write in place; Burn
+//! 0.21's CPU backend copies in `slice_assign`, one tensor of one layer at a time. Prompts are padded on the left and
+//! positions count from a row's first own token.
 
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 use thiserror::Error;
@@ -17,22 +14,22 @@ use crate::kernels::Plain;
 use crate::lookup::{Stretch, upload};
 use crate::rotary::PositionIds;
 
-/// More tokens than the cache, or the model, has positions for.
+/// More tokens than the cache, or the model, has positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("{asked} more tokens after {read} do not fit a decoder for {capacity}")]
 pub struct DecoderFull {
-    /// Tokens to be read.
+    /// Tokens to read.
     pub asked: usize,
-    /// Tokens read before.
+    /// Tokens already read.
     pub read: usize,
-    /// Tokens it can hold.
+    /// Positions in all.
     pub capacity: usize,
 }
 
 /// Queries computed at once while a prompt is read.
 pub(crate) const PROMPT_CHUNK: usize = 128;
 
-/// A model and the cache of the sequences it has read.
+/// A model with the cache of the sequences it has read.
 #[derive(Debug)]
 pub struct Decoder<'a, B: Backend> {
     model: &'a Gpt<B>,
@@ -42,7 +39,7 @@ pub struct Decoder<'a, B: Backend> {
     padding: Option<Padding<B>>,
 }
 
-/// Keys and values of one block, `[batch, kv_heads, capacity, width]`; absent before the first token.
+/// `[batch, kv_heads, capacity, width]`, absent before the first token.
 #[derive(Debug)]
 struct Layer<B: Backend> {
     keys: Option<Tensor<B, 4>>,
@@ -56,14 +53,15 @@ struct Padding<B: Backend> {
 }
 
 impl<'a, B: Backend> Decoder<'a, B> {
-    /// A decoder for sequences of up to `capacity` tokens, at most the model's `n_positions`.
+    /// A decoder for up to `capacity` tokens, at most `n_positions`.
     pub fn new(model: &'a Gpt<B>, capacity: usize) -> Self {
         let layers = model.blocks.iter().map(|_| Layer { keys: None, values: None }).collect();
         let capacity = capacity.min(model.config().n_positions);
         Self { model, layers, capacity, len: 0, padding: None }
     }
 
-    /// A decoder that has read `prompts`, padded to one length, and the logits `[batch, vocabulary]` after each.
+    /// A decoder that has read `prompts`, padded to one length. Also returns the logits `[batch, vocabulary]` after
+    /// each.
     pub fn with_prompts(
         model: &'a Gpt<B>,
         prompts: &[Stretch<'_>],
@@ -98,7 +96,7 @@ impl<'a, B: Backend> Decoder<'a, B> {
         self.len == self.capacity
     }
 
-    /// Reads the next tokens `[batch, time]` and returns the logits `[batch, vocabulary]` after the last.
+    /// Reads the next tokens `[batch, time]`. Returns the logits `[batch, vocabulary]` after the last.
     pub fn feed(&mut self, input: impl Into<Input<B>>) -> Result<Tensor<B, 2>, DecoderFull> {
         let input = input.into();
         let [batch, time] = input.tokens.dims();
@@ -139,7 +137,7 @@ impl<'a, B: Backend> Decoder<'a, B> {
     }
 }
 
-/// Writes `new` after the first `len` positions of the cache, grown to `capacity` first. Returns all positions up to
+/// Writes `new` after the first `len` cached positions, growing the cache to `capacity`. Returns all positions up to
 /// the end of `new`.
 pub(crate) fn append<B: Backend>(
     cache: &mut Option<Tensor<B, 4>>,
@@ -149,7 +147,7 @@ pub(crate) fn append<B: Backend>(
 ) -> Tensor<B, 4> {
     let [rows, heads, time, width] = new.dims();
     let empty = |positions| Tensor::zeros([rows, heads, positions, width], (&new.device(), new.dtype()));
-    // Taken out, so that the write holds the only reference.
+    // The write must hold the only reference.
     let old = match cache.take() {
         None => empty(capacity),
         Some(old) if old.dims()[2] < capacity => {

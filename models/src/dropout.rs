@@ -1,25 +1,24 @@
 //! Reproducible dropout, on the device.
 //!
-//! A recomputed block must drop the features of its first pass, on another backend (the inner one) and in another
-//! order. `nn::Dropout` cannot: it draws from the backend's process-wide generator and does nothing without autodiff.
-//! Here a key of seed, step, micro-batch and place decides the mask.
+//! A recomputed block must drop the features of its first pass, on the inner backend and in another order.
+//! `nn::Dropout` draws from the backend's process-wide generator and does nothing without autodiff. Here a key of seed,
+//! step, micro-batch and place decides the mask.
 //!
-//! The host draws an odd factor m and an offset a per row and a number p per column, none per feature. The device
-//! computes the rest in a few kernels:
+//! The host draws an odd factor m and an offset a per row, and a number p per column. The device computes:
 //!
 //! ```text
 //! dropped  ⇔  (p · m + a) mod 2¹⁶ < rate · 2¹⁶          p, m < 2¹⁵, a < 2¹⁶
 //! ```
 //!
-//! No number reaches 2³¹, since overflow differs between backends. The remainder is a mask of bits, exact everywhere;
-//! CubeCL's own remainder of integers this large is not. So every backend drops the same features. Any two features of
-//! a row, or of two rows, are dropped independently.
+//! No number reaches 2³¹, where backends overflow differently. The remainder is a mask of bits: CubeCL's own remainder
+//! is inexact for integers this large. So every backend drops the same features, and any two features are dropped
+//! independently.
 
 use burn::tensor::{Bool, ElementConversion, Int, Tensor, TensorData, backend::Backend};
 
 use crate::random::{Random, combine};
 
-/// Names the random bits of one forward pass. Equal keys drop the same features.
+/// Names the random bits of a forward pass; equal keys drop the same features.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DropoutKey {
     /// The run's seed.
@@ -43,7 +42,6 @@ pub enum Place {
     Followers,
 }
 
-/// The numbers a mask is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MaskNumbers {
     /// p of each column; distinct for up to 2¹⁵ columns.
@@ -70,7 +68,6 @@ impl DropoutKey {
         combine(&[self.seed, self.step, self.micro_batch, place])
     }
 
-    /// The numbers for a matrix of `rows` by `columns` features.
     pub fn numbers(self, place: Place, rows: usize, columns: usize, rate: f64) -> MaskNumbers {
         let mut random = Random::new(self.at(place));
         let columns = without_repetition(&mut random, columns);
@@ -84,7 +81,6 @@ impl DropoutKey {
     }
 }
 
-/// Numbers below 2¹⁵, each once before any repeats.
 fn without_repetition(random: &mut Random, count: usize) -> Vec<i32> {
     let mut deck: Vec<i32> = (0..COLUMNS as i32).collect();
     let draw = |at: usize| {
@@ -97,7 +93,7 @@ fn without_repetition(random: &mut Random, count: usize) -> Vec<i32> {
 }
 
 impl MaskNumbers {
-    /// The mask of dropped features, `[rows, columns]`.
+    /// Dropped features, `[rows, columns]`.
     pub fn mask<B: Backend>(self, device: &B::Device) -> Tensor<B, 2, Bool> {
         let Self { columns, factors, offsets, threshold } = self;
         let row = |numbers: Vec<i32>| {
@@ -113,8 +109,8 @@ impl MaskNumbers {
     }
 }
 
-/// Zeroes each element with probability `rate` and scales the rest to keep the mean. Without a key, or at rate 0,
-/// returns `x` itself.
+/// Zeroes each element with probability `rate` and scales the rest to keep the mean. Returns `x` itself without a key
+/// or at rate 0.
 pub fn dropout<B: Backend, const D: usize>(
     x: Tensor<B, D>,
     rate: f64,

@@ -11,7 +11,7 @@ pub enum ConfigError {
     /// The JSON is not an object.
     #[error("the model configuration must be a JSON object, found {found}")]
     NotAnObject {
-        /// The kind of JSON value found instead.
+        /// The value's JSON kind.
         found: &'static str,
     },
     /// An unknown key.
@@ -22,12 +22,12 @@ pub enum ConfigError {
         /// The known key with the smallest edit distance.
         nearest: String,
     },
-    /// One setting under two names, for example `n_embd` and `hidden_size`.
+    /// One setting under two names, such as `n_embd` and `hidden_size`.
     #[error("`{key}` sets `{canonical}`, which is already set under another name; keep one of the two")]
     SetTwice {
-        /// The second spelling.
+        /// The second name.
         key: String,
-        /// The setting that both name.
+        /// The setting.
         canonical: String,
     },
     /// A required size is missing.
@@ -35,7 +35,7 @@ pub enum ConfigError {
     Missing {
         /// The setting.
         key: &'static str,
-        /// All required sizes, comma separated.
+        /// All required sizes.
         required: String,
     },
     /// A value of the wrong type.
@@ -43,15 +43,15 @@ pub enum ConfigError {
     Value {
         /// Path of the value.
         path: String,
-        /// The parser's message, with the expected type.
+        /// The parser's message.
         reason: String,
     },
     /// An unknown preset.
     #[error("no model preset `{name}`; the presets are {known}")]
     UnknownPreset {
-        /// The given name.
+        /// The name.
         name: String,
-        /// All known names, comma separated.
+        /// All known names.
         known: String,
     },
     /// A size of zero.
@@ -63,18 +63,18 @@ pub enum ConfigError {
     /// A size that is not a multiple of another.
     #[error("`{key}` = {value} is not divisible by `{by}` = {divisor}; the nearest multiple is {nearest}")]
     NotDivisible {
-        /// The setting that should be a multiple.
+        /// The setting.
         key: &'static str,
         /// Its value.
         value: usize,
-        /// The setting that should divide it.
+        /// The setting that should divide `key`.
         by: &'static str,
         /// Its value.
         divisor: usize,
         /// A multiple of `divisor` close to `value`.
         nearest: usize,
     },
-    /// An odd head width; rotary positions rotate pairs of features.
+    /// An odd head width: rotary positions rotate pairs.
     #[error("rotary positions need an even head width, but `n_embd` / `n_head` = {head_dim}")]
     OddHeadWidth {
         /// Features per head.
@@ -90,13 +90,13 @@ pub enum ConfigError {
         /// The accepted range, in words.
         expected: &'static str,
     },
-    /// Dropout on attention weights would need the T×T matrix this crate never builds.
+    /// Dropout on attention weights needs a T×T matrix, which never exists here.
     #[error(
         "`attn_pdrop` = {value}: dropout on attention weights is not supported, since attention never holds them; \
          set it to 0 and use `resid_pdrop`"
     )]
     AttentionDropout {
-        /// The given rate.
+        /// The rate.
         value: f64,
     },
     /// Sizes whose products do not fit the address space.
@@ -109,14 +109,14 @@ pub enum ConfigError {
         n_layer: usize,
         /// Width.
         n_embd: usize,
-        /// MLP width, 0 if it follows from `n_embd`.
+        /// MLP width, or 0 if derived from `n_embd`.
         n_inner: usize,
         /// Context length.
         n_positions: usize,
         /// Vocabulary size.
         vocab_size: usize,
     },
-    /// A published configuration uses a mechanism that this network lacks.
+    /// A published setting that this network lacks.
     #[error("`{key}` = {value} in the published configuration asks for something this network does not do")]
     Unsupported {
         /// The key in the published file.
@@ -130,7 +130,6 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// One error for all of `wrong`, or `Ok` for none.
     pub(crate) fn gather(mut wrong: Vec<Self>) -> Result<(), Self> {
         match (wrong.pop(), wrong.is_empty()) {
             (None, _) => Ok(()),

@@ -1,10 +1,9 @@
 //! The cost of a model before it exists: parameters, bytes and floating-point operations.
 //!
-//! All figures follow from the configuration in integer arithmetic that reports overflow. So a trainer can plan with
-//! them, and a mistyped size fails here instead of in an allocator.
+//! Integer arithmetic that reports overflow: a mistyped size fails here instead of in an allocator.
 //!
-//! Activation bytes are the tape's, per token, after a forward pass under [`Lean`](crate::Lean). They count the tensors
-//! that each operation saves, and a test finds at most 9 % of live bytes missing.
+//! Activation bytes are the tape's, per token, after a forward pass under [`Lean`](crate::Lean). They count each
+//! operation's saved tensors; a test finds at most 9 % of live bytes missing.
 
 use crate::config::{Activation, GptConfig, NormPlacement, Positions};
 use crate::error::ConfigError;
@@ -14,21 +13,20 @@ use crate::precision::Compute;
 /// Sizes of one model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Footprint {
-    /// Trained numbers, a tied head counted once.
+    /// Trained numbers; a tied head counts once.
     pub parameters: u64,
-    /// Parameters that multiply each token: blocks and head, without embedding tables.
+    /// Parameters that multiply each token: blocks and head.
     pub multiplied: u64,
     /// Parameters of one block.
     pub per_block: u64,
-    /// Parameters in the matrices of all blocks, without norms and offsets: those that Muon steps.
+    /// Parameters in the blocks' matrices, which Muon steps.
     pub hidden_matrices: u64,
-    /// Parameters of the largest tensor: the least that any optimizer step must hold.
+    /// Parameters of the largest tensor: the minimum of an optimizer step.
     pub largest_tensor: u64,
-    /// Numbers in the two rotary tables, which are not parameters; 0 for learned positions.
+    /// Numbers in the rotary tables, which are not parameters.
     pub rotary: u64,
     layers: u64,
     heads: u64,
-    /// Features of all heads.
     attention_width: u64,
     width: u64,
     vocabulary: u64,
@@ -40,13 +38,12 @@ pub struct Footprint {
 const WIDE: u64 = 4;
 
 impl Footprint {
-    /// Sizes of the model that `config` describes, after validating it.
+    /// Sizes of the model `config`, after validating it.
     pub fn of(config: &GptConfig) -> Result<Self, ConfigError> {
         config.validate()?;
         Self::from_validated(config)
     }
 
-    /// Sizes of a validated configuration; fails only if products overflow.
     pub(crate) fn from_validated(config: &GptConfig) -> Result<Self, ConfigError> {
         Self::without_overflow(config).ok_or(ConfigError::TooLarge {
             n_layer: config.n_layer,
@@ -86,7 +83,7 @@ impl Footprint {
         let positions = (config.n_positions as u64).checked_mul(width)?;
         let outer_norms = width * vectors_per_norm * (1 + u64::from(config.embedding_norm));
         let learned = offsets(config.positions == Positions::Learned, positions);
-        // One more row than tokens, for no match.
+        // One row stands for no match.
         let followers = offsets(config.longest_match, vocabulary.checked_add(width)?);
 
         let parameters = blocks
@@ -98,7 +95,7 @@ impl Footprint {
         let tables = 2 * (1 + u64::from(config.rope_local_theta.is_some()));
         let rotary =
             (config.n_positions as u64).checked_mul(config.rotated_dim() as u64)?.checked_mul(tables)?;
-        // Weights, gradients and two moments must be addressable together; rotary tables are the other large tensors.
+        // Weights, gradients and two moments must be addressable together.
         isize::try_from(parameters.checked_add(positions)?.checked_mul(4 * WIDE)?).ok()?;
 
         Some(Self {
@@ -139,9 +136,9 @@ impl Footprint {
         self.rotary * WIDE
     }
 
-    /// Floating-point operations of forward and backward per token at sequence length `time`: six per multiplied
-    /// parameter, and twelve per layer, feature and position. Attention counts the full square, as is customary, though
-    /// the causal half is skipped. Recomputation adds one forward pass of the blocks.
+    /// Floating-point operations of forward and backward per token at length `time`: six per multiplied parameter,
+    /// twelve per layer, feature and position. Attention counts the full square, as is customary. Recomputation adds
+    /// the blocks' forward pass.
     pub fn flops_per_token(&self, time: usize, recompute: bool) -> f64 {
         let attention = 2.0 * (2 * self.layers * self.attention_width) as f64 * time as f64;
         let forward = 2.0 * self.multiplied as f64 + attention;
@@ -149,8 +146,8 @@ impl Footprint {
         3.0 * forward + if recompute { again } else { 0.0 }
     }
 
-    /// Bytes of narrow weight copies on the tape under mixed precision, for any batch: of all products, or of one
-    /// segment of `n` blocks. 0 in f32.
+    /// Bytes of narrow weight copies on the tape under mixed precision: of all products, or of one segment of `n`
+    /// blocks. 0 in f32.
     pub fn narrow_weight_bytes(&self, checkpoint_every: Option<usize>) -> u64 {
         let matrices = self.multiplied - self.vocabulary * self.width;
         match (self.compute, checkpoint_every) {
@@ -160,7 +157,7 @@ impl Footprint {
         }
     }
 
-    /// Most working bytes of a chunk of attention, and of the loss, on top of everything else.
+    /// Most working bytes of a chunk of attention, and of the loss.
     pub fn working_bytes(&self, batch: usize, time: usize, chunks: Chunks) -> [u64; 2] {
         self.chunk_bytes(batch, time, chunks).map(|bytes| bytes.saturating_mul(TENSORS_PER_CHUNK))
     }
@@ -178,8 +175,8 @@ impl Footprint {
         (every.max(1) as u64).min(self.layers)
     }
 
-    /// Tape bytes per token after the forward pass. With recomputation every `n` blocks: each segment's input, and the
-    /// tape of one segment.
+    /// Tape bytes per token after the forward pass. Recomputation every `n` blocks keeps each segment's input and one
+    /// segment's tape.
     pub fn activation_bytes_per_token(&self, checkpoint_every: Option<usize>) -> u64 {
         match checkpoint_every {
             None => self.layers * self.block_activations + self.outer_activations,
@@ -190,24 +187,26 @@ impl Footprint {
         }
     }
 
-    /// The share of [`Self::activation_bytes_per_token`] for the recomputed segment's tape.
+    /// The recomputed segment's share of [`Self::activation_bytes_per_token`].
     pub fn segment_bytes_per_token(&self, every: usize) -> u64 {
         self.segment(every) * self.block_activations
     }
 }
 
-/// Score or logit tensors that live at once in a chunk's backward step.
+/// Live score or logit tensors in a chunk's backward step.
 const TENSORS_PER_CHUNK: u64 = 4;
 
 /// Tape bytes of one block per token.
 fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {
     let width = config.n_embd as u64;
     let narrow = config.compute.bytes();
-    // A norm's node keeps its result. Without a trained scale or a cast behind it, the next operation keeps the same
-    // tensor: a product, or attention if no rotation lies between.
+
+    // A norm keeps its result. Without a scale or cast behind it, the next product keeps the same tensor, and so does
+    // attention without rotation.
     let own_result = config.norm_weights || config.norm_bias || config.compute != Compute::F32;
     let norms = norms_per_block(config) * norm_activations(if own_result { width } else { 0 }, 1);
     let heads = (config.n_head * config.head_dim()) as u64;
+
     let head_norms = if config.qk_norm {
         let own_result = own_result || config.positions == Positions::Rope;
         let rows = if config.qk_norm_across_heads { 2 } else { (config.n_head + config.kv_heads()) as u64 };
@@ -215,23 +214,25 @@ fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {
     } else {
         0
     };
-    // Projections share one narrow input. Attention keeps q, k, v, its output and the log-sum-exp. The output
-    // projection keeps its narrow input.
+
+    // Projections share a narrow input. Attention keeps q, k, v, its output and the log-sum-exp; the output projection
+    // its narrow input.
     let attention =
         (width + heads) * narrow + (heads + 2 * kv) * narrow + heads * WIDE + config.n_head as u64 * WIDE;
+
     let activation = match config.activation_function {
         Activation::GeluTanh | Activation::GeluErf | Activation::ReluSquared => WIDE,
         Activation::SwiGlu => 2 * WIDE,
         // The gate, its GELU and the other factor.
         Activation::GeGlu => 3 * WIDE,
     };
+
     let mlp = (activation + narrow).checked_mul(inner)?.checked_add(width * narrow)?;
     let dropped = if config.resid_pdrop > 0.0 { 2 * width * MASK } else { 0 };
     mlp.checked_add(norms + head_norms + attention + dropped)
 }
 
-/// Tape bytes outside the blocks per token: norms, the gradient that the loss keeps instead of its input, and token
-/// ids.
+/// Tape bytes outside the blocks per token: norms, the loss's precomputed gradient, and token ids.
 fn outer_activations(config: &GptConfig) -> u64 {
     let width = config.n_embd as u64;
     let norms = (1 + u64::from(config.embedding_norm)) * norm_activations(width, 1);
@@ -248,7 +249,6 @@ fn norm_activations(features: u64, rows: u64) -> u64 {
     (features + rows) * WIDE
 }
 
-/// Dropout keeps one boolean per feature.
+/// A boolean per feature, for dropout.
 const MASK: u64 = 1;
-/// An embedding keeps its ids.
 const TOKEN: u64 = 4;

@@ -1,4 +1,4 @@
-//! Text generation from prompts: batched, streamed, and stoppable between any two tokens.
+//! Text generation: batched, streamed, and stoppable between any two tokens.
 
 use std::ops::ControlFlow;
 
@@ -12,10 +12,10 @@ use crate::random::{Random, combine};
 use crate::sample::{Sampling, SamplingError};
 use crate::stop::Stop;
 
-/// Behaviour of a sequence that reaches `n_positions`.
+/// A sequence at `n_positions`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overflow {
-    /// Refuses requests that could exceed the window, before they start.
+    /// Refuses requests that could exceed the window.
     #[default]
     Refuse,
     /// Drops the older half of the window and reads the rest again.
@@ -31,13 +31,13 @@ pub struct Request<'a> {
     pub max_new_tokens: usize,
     /// How tokens are chosen.
     pub sampling: Sampling,
-    /// Tokens that end a completion and are excluded from it.
+    /// Tokens that end a completion, which excludes them.
     pub end_tokens: &'a [u32],
-    /// Texts that end a completion and are excluded from it.
+    /// Texts that end a completion, which excludes them.
     pub stop: Option<Stop<'a>>,
-    /// Behaviour at the end of the context window.
+    /// What happens at the end of the window.
     pub overflow: Overflow,
-    /// Texts in which a model with `longest_match` looks up its tokens; other models ignore it.
+    /// Texts where a model with `longest_match` looks up its tokens.
     pub lookup: Option<&'a dyn Lookup>,
 }
 
@@ -72,15 +72,15 @@ pub enum Finish {
 /// The continuation of one prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Completion {
-    /// New tokens that end before the end token or stop string.
+    /// New tokens, without end token or stop string.
     pub tokens: Vec<u32>,
-    /// Text before the stop string, which may cut a token; `None` if the request has no decoder.
+    /// Text before the stop string, which may cut a token; `None` without a decoder.
     pub text: Option<String>,
     /// Why the completion ended.
     pub finish: Finish,
 }
 
-/// Final tokens, streamed as they come.
+/// Tokens that are final, streamed as they come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece<'a> {
     /// Index of the prompt.
@@ -92,20 +92,20 @@ pub struct Piece<'a> {
 /// A request that cannot be served.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum GenerateError {
-    /// A prompt without tokens gives the model nothing to continue.
+    /// A prompt without tokens.
     #[error("prompt {index} is empty; begin it with the model's start token")]
     EmptyPrompt {
         /// Index of the prompt.
         index: usize,
     },
-    /// A token the model has no embedding for.
+    /// A token without an embedding.
     #[error("prompt {index} holds token {token}, but the model knows {vocab_size}; is this its tokenizer?")]
     UnknownToken {
         /// Index of the prompt.
         index: usize,
         /// The token.
         token: u32,
-        /// The model's vocabulary.
+        /// The model's vocabulary size.
         vocab_size: usize,
     },
     /// More tokens than positions.
@@ -124,7 +124,7 @@ pub enum GenerateError {
         /// `n_positions`.
         window: usize,
     },
-    /// A sequence joined a batch under the key of another one.
+    /// A key that another sequence of the batch has.
     #[error("another sequence runs under the key {key}")]
     KeyInUse {
         /// The key.
@@ -139,12 +139,12 @@ pub enum GenerateError {
     /// An invalid sampling setting.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
-    /// More tokens than the cache holds; checks before the first token rule it out.
+    /// More tokens than the cache holds; ruled out before the first token.
     #[error(transparent)]
     DecoderFull(#[from] DecoderFull),
 }
 
-/// Continues every prompt. `on_piece` receives tokens as soon as they are final and may cancel the whole request.
+/// Continues every prompt. `on_piece` receives final tokens at once and may cancel the whole request.
 pub fn generate<B: Backend>(
     model: &Gpt<B>,
     request: &Request<'_>,
@@ -168,7 +168,7 @@ pub fn generate<B: Backend>(
             }
             other => {
                 let keep = if other.is_none() { window } else { (window / 2).max(1) };
-                // Free the full cache before allocating the next one.
+                // Free the full cache before allocating another.
                 *other = None;
                 let longest = rows.iter().map(|row| row.text.tokens().len().min(keep)).max().unwrap_or(0);
                 let capacity = window.min(longest.saturating_add(request.max_new_tokens));
@@ -198,6 +198,7 @@ pub fn generate<B: Backend>(
 fn check<B: Backend>(model: &Gpt<B>, request: &Request<'_>) -> Result<(), GenerateError> {
     request.sampling.validate()?;
     let (vocab_size, window) = (model.config().vocab_size, model.config().n_positions);
+
     for (index, prompt) in request.prompts.iter().enumerate() {
         if prompt.is_empty() {
             return Err(GenerateError::EmptyPrompt { index });
@@ -219,7 +220,6 @@ fn check<B: Backend>(model: &Gpt<B>, request: &Request<'_>) -> Result<(), Genera
     Ok(())
 }
 
-/// Reads the last `keep` tokens of every row into an empty cache.
 fn read<'a, B: Backend>(
     model: &'a Gpt<B>,
     rows: &[Row],
@@ -234,7 +234,6 @@ fn read<'a, B: Backend>(
 struct Row {
     text: Text,
     prompt: usize,
-    /// New tokens that were streamed, and those that may be.
     shown: usize,
     safe: usize,
     stopped_at: Option<usize>,
@@ -259,7 +258,7 @@ impl Row {
         &self.text.tokens()[self.prompt..]
     }
 
-    /// A finished row reads its last token again, so that the batch stays one matrix. The result is ignored.
+    /// A finished row reads its last token again to keep the batch one matrix; the result is ignored.
     fn last(&self) -> Stretch<'_> {
         self.text.from(self.text.tokens().len() - 1)
     }

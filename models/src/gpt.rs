@@ -1,8 +1,8 @@
 //! The network, top to bottom: embedding, a stack of blocks, a norm, a head.
 //!
 //! Shapes: B batch, T time, E `n_embd`, H heads, W head width, V vocabulary. The residual stream is `[B, T, E]` in the
-//! parameters' type throughout. [`crate::Kernels`] computes attention and the loss. Nothing here knows where tensors
-//! live or how a model is trained.
+//! parameters' type. [`crate::Kernels`] computes attention and the loss. Nothing here knows where tensors live or how a
+//! model is trained.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -29,34 +29,34 @@ use crate::rows::RowsOnDemand;
 /// A decoder-only transformer.
 #[derive(Module, Debug)]
 pub struct Gpt<B: Backend> {
-    /// Token embedding `[V, E]`; also the head if `lm_head` is `None`.
+    /// Token embedding `[V, E]`, also the head if `lm_head` is `None`.
     pub wte: Param<Tensor<B, 2>>,
     /// Learned position embedding `[n_positions, E]`.
     pub wpe: Option<Param<Tensor<B, 2>>>,
-    /// Embedding of followers `[V + 1, E]`, with `longest_match`; the last row stands for no match.
+    /// Embedding of followers `[V + 1, E]`; the last row stands for no match.
     pub followers: Option<Param<Tensor<B, 2>>>,
-    /// Norm of the embedding, if configured.
+    /// Norm of the embedding.
     pub embedding_norm: Option<Norm<B>>,
-    /// Rotary tables, for rotary positions. Constants, not parameters.
+    /// Constants, not parameters; absent for learned positions.
     pub(crate) rotary: Option<Rotary<B>>,
-    /// Rotary tables of blocks with a window, if they have their own.
+    /// Tables of blocks with a window, if they differ.
     pub(crate) local_rotary: Option<Rotary<B>>,
     /// The blocks, first to last.
     pub blocks: Vec<Block<B>>,
     /// Norm before the head.
     pub final_norm: Norm<B>,
-    /// Head `[V, E]`, unless it is tied.
+    /// Head `[V, E]`, unless tied.
     pub lm_head: Option<Param<Tensor<B, 2>>>,
-    /// A tied head in the compute type, made by [`Gpt::narrowed`]. Derived, not a parameter.
+    /// A tied head in the compute type, made by [`Gpt::narrowed`].
     pub(crate) narrow_head: Option<Tensor<B, 2>>,
-    /// Fetches the embedding's rows for each use; `wte` then only names the parameter.
+    /// With it, `wte` only names the parameter.
     #[module(skip)]
     rows_on_demand: Option<RowsOnDemand>,
     #[module(skip)]
     pub(crate) config: GptConfig,
 }
 
-/// One batch of training or evaluation.
+/// A batch of training or evaluation.
 #[derive(Debug, Clone)]
 pub struct Batch<B: Backend> {
     /// Tokens to read.
@@ -78,43 +78,40 @@ impl<B: AutodiffBackend> Batch<B> {
     }
 }
 
-/// Settings of one pass over a batch.
+/// Settings of a pass over a batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PassOptions {
-    /// Random bits for dropout; `None` turns dropout off.
+    /// `None` turns dropout off.
     pub dropout: Option<DropoutKey>,
     /// See [`LossOptions::z_loss`].
     pub z_loss: f64,
     /// See [`LossOptions::divisor`].
     pub divisor: Option<f64>,
-    /// Keeps the inputs of recomputed segments in 8-bit tiles, a quarter of the bytes. The loss stays the same.
-    /// Gradients move, as these inputs are off by up to 1/254 of the largest number in their tile.
+    /// Keeps the inputs of recomputed segments in 8-bit tiles, a quarter of the bytes. The loss is unchanged; gradients
+    /// move, as inputs are off by up to 1/254 of a tile's largest number.
     pub inputs_in_tiles: bool,
 }
 
 impl<B: Backend> Gpt<B> {
-    /// A fresh model, its weights drawn from `seed` (see [`crate::init`]). An invalid configuration allocates nothing.
+    /// A fresh model drawn from `seed` (see [`crate::init`]). An invalid configuration allocates nothing.
     pub fn new(config: &GptConfig, seed: u64, device: &B::Device) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self::filled(Filler { config, seed: Some(seed), device }).with_rotary_tables(device))
     }
 
-    /// A model of zeros, each parameter allocated at its first use. For programs that measure a model's steps and
-    /// compute nothing.
+    /// A model of zeros, each parameter allocated at first use, for programs that measure steps without computing.
     pub fn zeroed(config: &GptConfig, device: &B::Device) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self::blank(config, device).with_rotary_tables(device))
     }
 
-    /// A model to fill from a file: parameters are allocated at first use, and rotary tables are missing. The
-    /// configuration has been validated.
+    /// A model to fill from a file: parameters allocated at first use, no rotary tables. `config` has been validated.
     pub(crate) fn blank(config: &GptConfig, device: &B::Device) -> Self {
         Self::filled(Filler { config, seed: None, device })
     }
 
-    /// Casts the factors of matrix products to `compute` once, for inference. Results are equal bit for bit. The
-    /// embedding and vectors stay wide; a tied head gets a narrow copy. Each wide matrix is released before the next is
-    /// cast.
+    /// Casts the factors of matrix products to `compute` once, for inference, with equal results bit for bit. Embedding
+    /// and vectors stay wide; a tied head gets a narrow copy. A wide matrix is released before the next is cast.
     #[must_use]
     pub fn narrowed(mut self) -> Self {
         let compute = self.config.compute;
@@ -129,7 +126,7 @@ impl<B: Backend> Gpt<B> {
         self
     }
 
-    /// Makes weights of block projections for each use, if `weights` returns a source for their parameter.
+    /// Makes weights of block projections for each use, where `weights` returns a source.
     #[must_use]
     pub fn with_weights_on_demand(mut self, mut weights: impl FnMut(ParamId) -> Option<OnDemand>) -> Self {
         for projection in self.blocks.iter_mut().flat_map(Block::projections_mut) {
@@ -138,7 +135,7 @@ impl<B: Backend> Gpt<B> {
         self
     }
 
-    /// Projections whose weights are made for each use, by parameter.
+    /// Projections with weights on demand.
     pub fn on_demand(&self) -> HashMap<ParamId, OnDemand> {
         let projections = self.blocks.iter().flat_map(Block::projections);
         projections
@@ -146,14 +143,14 @@ impl<B: Backend> Gpt<B> {
             .collect()
     }
 
-    /// Lets inputs bring their embedding rows, fetched through `rows`. The head must not be tied.
+    /// Lets inputs bring embedding rows fetched through `rows`. The head must not be tied.
     #[must_use]
     pub fn with_rows_on_demand(mut self, rows: Option<RowsOnDemand>) -> Self {
         self.rows_on_demand = rows.or(self.rows_on_demand);
         self
     }
 
-    /// How embedding rows are fetched, if they are.
+    /// How embedding rows are fetched.
     pub fn rows_on_demand(&self) -> Option<&RowsOnDemand> {
         self.rows_on_demand.as_ref()
     }
@@ -190,12 +187,11 @@ impl<B: Backend> Gpt<B> {
         }
     }
 
-    /// The configuration of this model.
     pub fn config(&self) -> &GptConfig {
         &self.config
     }
 
-    /// Logits `[B, T, V]` of every position. Panics, like [`Gpt::loss`], if T exceeds `n_positions`.
+    /// Logits `[B, T, V]`. Panics, like [`Gpt::loss`], if T exceeds `n_positions`.
     pub fn forward<K: Kernels<B>>(&self, input: impl Into<Input<B>>, kernels: &K) -> Tensor<B, 3> {
         let input = input.into();
         let [batch, time] = input.tokens.dims();
@@ -204,14 +200,14 @@ impl<B: Backend> Gpt<B> {
         self.logits(x, kernels).reshape([batch, time, self.config.vocab_size])
     }
 
-    /// Mean loss over the batch's targets, shape `[1]`. Logits exist one chunk at a time.
+    /// Mean loss over the targets, `[1]`. Logits exist one chunk at a time.
     pub fn loss<K: Kernels<B>>(&self, batch: Batch<B>, options: &PassOptions, kernels: &K) -> Tensor<B, 1> {
         let x = self.embed(batch.inputs, options.dropout, kernels);
         let x = self.run_blocks(0..self.blocks.len(), x, options.dropout, kernels);
         self.head_loss(x, batch.targets, batch.mask, options, kernels)
     }
 
-    /// The model with only `blocks` and no head of its own. Does not wait for weights of other blocks.
+    /// The model with only `blocks` and no head. Does not wait for weights of other blocks.
     pub(crate) fn part(&self, blocks: Range<usize>) -> Self {
         Self {
             wte: self.wte.clone(),
@@ -301,7 +297,7 @@ impl<B: Backend> Gpt<B> {
         self.rotary.as_ref().map(|rotary| PassAngles { global: rotary.at(positions), local })
     }
 
-    /// Logits `[B · T, V]` of the residual stream.
+    /// `[B · T, V]`.
     pub(crate) fn logits<K: Kernels<B>>(&self, x: Tensor<B, 3>, kernels: &K) -> Tensor<B, 2> {
         let x = self.config.compute.narrow(self.normed_rows(x, kernels));
         let head = self.config.compute.narrow(self.head());

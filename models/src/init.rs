@@ -10,9 +10,8 @@
 //! | norm scales, all offsets | 1, 0 | 1, 0 | 1, 0 |
 //! | embedding of followers | 0 | 0 | 0 |
 //!
-//! r is `initializer_range`. `scale_residual_init` turns the division by √(2 `n_layer`) on or off for the first two
-//! families. Each tensor is drawn on the host from the seed and its name, so it depends on no backend and no other
-//! tensor.
+//! r is `initializer_range`; `scale_residual_init` turns the division by √(2 `n_layer`) on or off. Each tensor is drawn
+//! on the host from the seed and its name, so it depends on no backend and no other tensor.
 
 use burn::module::{Param, ParamId};
 use burn::tensor::{Tensor, TensorData, backend::Backend};
@@ -32,19 +31,18 @@ pub(crate) enum Role {
 
 pub(crate) struct Filler<'a, B: Backend> {
     pub(crate) config: &'a GptConfig,
-    /// Without a seed each parameter is zero, and allocated at its first use.
+    /// `None`: zeros, allocated at first use.
     pub(crate) seed: Option<u64>,
     pub(crate) device: &'a B::Device,
 }
 
 impl GptConfig {
-    /// Standard deviation of an `[inputs, outputs]` matrix by the table above.
     pub(crate) fn deviation(&self, role: Role, [inputs, outputs]: [usize; 2]) -> f64 {
         let range = self.initializer_range;
         match (self.init, role) {
             (Family::Nanochat, Role::Embedding) => 1.0,
             (Family::Nanochat, Role::Head) => 0.001,
-            // A table of zeros starts as a model without followers.
+            // Zeros start as a model without followers.
             (_, Role::Follower) | (Family::Nanochat, Role::Residual) => 0.0,
             (Family::Nanochat, Role::Hidden) => {
                 (outputs as f64 / inputs as f64).sqrt().min(1.0) / (inputs as f64).sqrt()
@@ -54,15 +52,14 @@ impl GptConfig {
         }
     }
 
-    /// Standard deviation of the head's first weights. The loss of an untrained model is about
-    /// `ln(vocab_size) + deviation² · n_embd / 2`.
+    /// Standard deviation of the head's first weights. An untrained model's loss is about `ln(vocab_size) + deviation²
+    /// · n_embd / 2`.
     pub fn head_deviation(&self) -> f64 {
         let role = if self.tie_word_embeddings { Role::Embedding } else { Role::Head };
         self.deviation(role, [self.n_embd, self.vocab_size])
     }
 }
 
-/// The next `count` normal numbers of `random`, drawn in parallel.
 fn normals(random: &Random, count: usize, deviation: f64) -> Vec<f32> {
     const PIECE: usize = 1 << 14;
     let mut values = vec![0.0; count];

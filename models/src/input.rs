@@ -6,15 +6,14 @@ use burn::tensor::{Int, Tensor};
 use crate::dropout::{DropoutKey, Place};
 use crate::rows::NamedRows;
 
-/// Sequences of tokens, with followers for a model with `longest_match`.
+/// Sequences of tokens, with followers for `longest_match`.
 #[derive(Debug, Clone)]
 pub struct Input<B: Backend> {
     /// `[B, T]`.
     pub tokens: Tensor<B, 2, Int>,
-    /// Each token's follower, `[B, T]`, or `vocab_size` for no match. `None` means no token has a match. Models without
-    /// `longest_match` ignore it.
+    /// Each token's follower, `[B, T]`, or `vocab_size` for no match. `None` matches nothing.
     pub followers: Option<Tensor<B, 2, Int>>,
-    /// The embedding's rows for this input, if fetched on demand; tokens are then indices into them.
+    /// Embedding rows, if fetched on demand; `tokens` are then indices into them.
     pub rows: Option<NamedRows<B>>,
 }
 
@@ -36,8 +35,7 @@ impl<B: AutodiffBackend> Input<B> {
 }
 
 impl<B: Backend> Input<B> {
-    /// Replaces a share `rate` of followers by `none`, so that the model learns to do without. Without a key nothing
-    /// changes.
+    /// Replaces a share `rate` of followers by `none`, so that the model learns to do without.
     pub(crate) fn drop_followers(self, rate: f64, key: Option<DropoutKey>, none: usize) -> Self {
         let Some(key) = key.filter(|_| rate > 0.0) else { return self };
         let dropped = |followers: Tensor<B, 2, Int>| {

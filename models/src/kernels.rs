@@ -1,9 +1,8 @@
 //! The operations that decide a GPT's training memory, behind one small value.
 //!
-//! [`Plain`] uses ordinary tensor operations, on any backend. Without a tape it never builds a T×T matrix or all
-//! logits; under autodiff the tape keeps every result. [`Lean`] exists only for `Autodiff`: the same forward passes,
-//! bit for bit, as single tape nodes with hand-written backward passes. Each `lean.rs` names the tensors that its node
-//! keeps.
+//! [`Plain`] uses ordinary tensor operations and never builds a T×T matrix or all logits, but under autodiff the tape
+//! keeps every result. [`Lean`] runs the same forward passes, bit for bit, as single nodes of `Autodiff` with
+//! hand-written backward passes. Each `lean.rs` names the tensors that its node keeps.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -17,11 +16,10 @@ use crate::norm;
 use crate::on_demand::{self, OnDemand};
 use crate::precision::Compute;
 
-/// Operations whose tape would be too large, as the network calls them.
+/// Operations whose tape would be too large.
 pub trait Kernels<B: Backend>: Clone + std::fmt::Debug + Send + Sync {
-    /// Causal attention. `q` is `[batch, heads, time, width]`. `k` and `v` may have fewer heads, each serving a run of
-    /// consecutive query heads. They may have more positions; the queries are then the last. All three have the type
-    /// `options.compute`; the result is wide.
+    /// Causal attention, wide, of factors in `options.compute`. `q` is `[batch, heads, time, width]`. `k` and `v` may
+    /// have fewer heads, each for a run of consecutive query heads, and more positions; the queries are then the last.
     fn attention(
         &self,
         q: Tensor<B, 4>,
@@ -30,8 +28,8 @@ pub trait Kernels<B: Backend>: Clone + std::fmt::Debug + Send + Sync {
         options: &AttentionOptions,
     ) -> Tensor<B, 4>;
 
-    /// Mean negative log-likelihood of the targets under `softmax(hidden · headᵀ)`. `hidden` is `[tokens, width]`,
-    /// `head` is `[vocabulary, width]`.
+    /// Mean negative log-likelihood under `softmax(hidden · headᵀ)`: `hidden` is `[tokens, width]`, `head` is
+    /// `[vocabulary, width]`.
     fn loss(
         &self,
         hidden: Tensor<B, 2>,
@@ -40,16 +38,16 @@ pub trait Kernels<B: Backend>: Clone + std::fmt::Debug + Send + Sync {
         options: &LossOptions,
     ) -> Tensor<B, 1>;
 
-    /// Scales rows of the last dimension to unit variance or mean square, to which `epsilon` is added first.
+    /// Scales the last dimension to unit variance or mean square, to which `epsilon` is added.
     fn normalise<const D: usize>(&self, x: Tensor<B, D>, kind: NormKind, epsilon: f64) -> Tensor<B, D>;
 
-    /// Applies `function` to each feature.
+    /// Applies `function` elementwise.
     fn pointwise(&self, x: Tensor<B, 3>, function: Pointwise) -> Tensor<B, 3>;
 
     /// `gate · sigmoid(gate) · up`.
     fn swiglu(&self, gate: Tensor<B, 3>, up: Tensor<B, 3>) -> Tensor<B, 3>;
 
-    /// `x · weights`, wide, with weights made for this use. `leaf` receives their gradient.
+    /// `x · weights`, wide, with weights made for this use; `leaf` receives their gradient.
     fn product(
         &self,
         x: Tensor<B, 2>,
@@ -59,8 +57,8 @@ pub trait Kernels<B: Backend>: Clone + std::fmt::Debug + Send + Sync {
     ) -> Tensor<B, 2>;
 }
 
-/// How much is computed at once. Chunk sizes change rounding, so they follow from the batch's shape and never from a
-/// memory budget: a budget changes no number.
+/// How much is computed at once. Chunk sizes change rounding, so they follow from the batch's shape, never from a
+/// memory budget.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Chunks {
     queries: Option<usize>,
@@ -71,19 +69,18 @@ impl Chunks {
     /// One chunk for everything.
     pub const WHOLE: Self = Self::of(usize::MAX, usize::MAX);
 
-    /// Fixed sizes: query positions per step of attention, and tokens per step of the loss.
+    /// Query positions per step of attention, and tokens per step of the loss.
     pub const fn of(queries: usize, tokens: usize) -> Self {
         Self { queries: Some(queries), tokens: Some(tokens) }
     }
 
-    /// Query positions per step of attention. The largest score tensor is `batch × heads × queries × time`.
+    /// Query positions per step. The largest score tensor is `batch × heads × queries × time`.
     pub fn queries(self, time: usize) -> usize {
         self.queries.unwrap_or(QUERIES).clamp(1, time.max(1))
     }
 
-    /// Tokens per step of the loss. The largest logit tensor is `tokens × vocabulary`. Each step adds to the head's
-    /// whole gradient, so few steps are better. Above a minimum, logits take no more than the MLP's activations, four
-    /// times the residual stream.
+    /// Tokens per step; the largest logit tensor is `tokens × vocabulary`. Each step adds to the head's whole gradient,
+    /// so few are better. Above a minimum, logits take no more than the MLP's activations.
     pub fn tokens(self, all: usize, width: usize, vocabulary: usize) -> usize {
         let by_shape = || (4 * width).saturating_mul(all) / vocabulary.max(1);
         self.tokens.unwrap_or_else(|| by_shape().max(LEAST_TOKENS)).clamp(1, all.max(1))
@@ -102,7 +99,7 @@ const LEAST_TOKENS: usize = 512;
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Plain(pub Chunks);
 
-/// Hand-written backward passes that save little, on `Autodiff` over any backend.
+/// Hand-written backward passes that save little, for `Autodiff`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Lean(pub Chunks);
 

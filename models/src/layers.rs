@@ -10,14 +10,14 @@ use crate::kernels::Kernels;
 use crate::on_demand::OnDemand;
 use crate::precision::Compute;
 
-/// `x · weight + bias`, the product in the configured type.
+/// `x · weight + bias`, the product in the compute type.
 #[derive(Module, Debug)]
 pub struct Linear<B: Backend> {
     /// `[inputs, outputs]`.
     pub weight: Param<Tensor<B, 2>>,
     /// `[outputs]`.
     pub bias: Option<Param<Tensor<B, 1>>>,
-    /// Makes the weights for each use; `weight` is then only their place on the tape.
+    /// With it, `weight` only receives the gradient.
     #[module(skip)]
     pub(crate) on_demand: Option<OnDemand>,
     #[module(skip)]
@@ -37,7 +37,7 @@ impl<B: Backend> Linear<B> {
 
     pub(crate) fn forward<K: Kernels<B>>(&self, x: Tensor<B, 3>, kernels: &K) -> Tensor<B, 3> {
         let [batch, time, inputs] = x.dims();
-        // A batched product would give the weight one gradient per batch row, to be summed later.
+        // A batched product would give the weight one gradient per batch row.
         let x = self.compute.narrow(x.reshape([batch * time, inputs]));
         let y = match &self.on_demand {
             Some(weights) => kernels.product(x, self.weight.val(), weights, self.compute),
@@ -55,9 +55,9 @@ impl<B: Backend> Linear<B> {
 /// `LayerNorm` or `RMSNorm` over the last dimension.
 #[derive(Module, Debug)]
 pub struct Norm<B: Backend> {
-    /// Scale, if configured.
+    /// Scale.
     pub weight: Option<Param<Tensor<B, 1>>>,
-    /// Offset, if configured.
+    /// Offset.
     pub bias: Option<Param<Tensor<B, 1>>>,
     #[module(skip)]
     kind: NormKind,
@@ -95,7 +95,7 @@ impl<B: Backend> Norm<B> {
 /// The feed-forward half of a block.
 #[derive(Module, Debug)]
 pub struct Mlp<B: Backend> {
-    /// Gate projection, if the activation has one.
+    /// Gate projection, for gated activations.
     pub gate: Option<Linear<B>>,
     /// Residual width to inner width.
     pub up: Linear<B>,

@@ -1,9 +1,8 @@
 //! The GPT family: a network that trains in little memory, samples fast, and matches the references number for number.
 //!
-//! [`Gpt`] is the network; read `gpt.rs` first. A forward pass takes [`Kernels`]: [`Plain`] on any backend, [`Lean`]
-//! under autodiff. There [`attention`], [`loss`], [`activation`], norms and [`recompute`] avoid the memory that Burn
-//! 0.21 wastes in training. The crate knows nothing of offloading, training loops, tokenizers, or files other than
-//! weights (`models_depend_on_spilling_only_in_tests`).
+//! Read `gpt.rs` first: [`Gpt`] takes [`Kernels`], [`Plain`] on any backend or [`Lean`] under autodiff. With [`Lean`]
+//! and [`recompute`], training avoids the memory that Burn 0.21 wastes. The crate knows nothing of offloading, training
+//! loops, tokenizers, or files other than weights (`models_depend_on_spilling_only_in_tests`).
 //!
 //! ```
 //! use std::ops::ControlFlow;

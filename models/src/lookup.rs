@@ -1,8 +1,7 @@
 //! Lookup of followers: the token after the longest earlier match of the text up to each token.
 //!
-//! The caller implements [`Lookup`] and decides which texts are searched; this crate sees only ids. Without a lookup,
-//! every token counts as unmatched, like the dropped followers in training. Decoding looks up the same followers as a
-//! full pass (`decoding_with_matches_equals_a_full_forward_pass`).
+//! The caller implements [`Lookup`] and decides which texts are searched. Without a lookup, every token counts as
+//! unmatched. Decoding looks up the followers of a full pass (`decoding_with_matches_equals_a_full_forward_pass`).
 
 use std::fmt::Debug;
 use std::iter::repeat_n;
@@ -12,16 +11,16 @@ use burn::tensor::{Tensor, TensorData, backend::Backend};
 use crate::gpt::Gpt;
 use crate::input::Input;
 
-/// Texts in which a model looks up followers.
+/// Texts that are searched for followers.
 pub trait Lookup: Debug + Send + Sync {
-    /// Begins a text of which nothing was read.
+    /// Begins an empty text.
     fn begin(&self) -> Box<dyn Matching>;
 }
 
-/// A text as far as it was read.
+/// A text as far as it has been read.
 pub trait Matching: Debug + Send {
-    /// Reads the next token. Returns the token that followed the longest match of the text up to it. Must depend on the
-    /// text alone.
+    /// Reads the next token. Returns the token that followed the longest match of the text so far, which must depend on
+    /// the text alone.
     fn follower_after(&mut self, token: u32) -> Option<u32>;
 }
 
@@ -30,7 +29,7 @@ pub trait Matching: Debug + Send {
 pub struct Stretch<'a> {
     /// The tokens.
     pub tokens: &'a [u32],
-    /// One follower per token, the vocabulary size for no match; `None` without a lookup.
+    /// One follower per token, or the vocabulary size; `None` without a lookup.
     pub followers: Option<&'a [u32]>,
 }
 
@@ -40,10 +39,9 @@ impl<'a> From<&'a [u32]> for Stretch<'a> {
     }
 }
 
-/// A number of padding tokens, hidden from attention, and the stretch after them.
+/// Padding tokens, hidden from attention, before a stretch.
 pub(crate) type Padded<'a> = (usize, Stretch<'a>);
 
-/// Uploads stretches one after another, in rows of `shape`, as the model reads them.
 pub(crate) fn upload<B: Backend>(model: &Gpt<B>, stretches: &[Padded<'_>], shape: [usize; 2]) -> Input<B> {
     let device = model.wte.device();
     let none = model.config().vocab_size as i32;
@@ -66,7 +64,6 @@ pub(crate) fn upload<B: Backend>(model: &Gpt<B>, stretches: &[Padded<'_>], shape
 #[derive(Debug)]
 pub(crate) struct Text {
     tokens: Vec<u32>,
-    /// Followers of the first tokens; empty without a lookup.
     followers: Vec<u32>,
     matching: Option<Box<dyn Matching>>,
     none: u32,
@@ -83,7 +80,6 @@ impl Text {
         self.tokens.push(token);
     }
 
-    /// Looks up the followers of all tokens before `end`.
     pub(crate) fn look_up_to(&mut self, end: usize) {
         let Some(matching) = &mut self.matching else { return };
         for token in &self.tokens[self.followers.len().min(end)..end] {
@@ -96,12 +92,12 @@ impl Text {
         &self.tokens
     }
 
-    /// The text from token `first` on; its followers must have been looked up.
+    /// The followers must have been looked up.
     pub(crate) fn from(&self, first: usize) -> Stretch<'_> {
         self.part(first, self.tokens.len())
     }
 
-    /// The tokens `first..end`; their followers must have been looked up.
+    /// The followers must have been looked up.
     pub(crate) fn part(&self, first: usize, end: usize) -> Stretch<'_> {
         let followers = self.matching.is_some().then(|| &self.followers[first..end]);
         Stretch { tokens: &self.tokens[first..end], followers }

@@ -1,8 +1,7 @@
 //! Weights made anew for each use, from a smaller form.
 //!
-//! The matrix exists only during a use: a forward pass makes and frees it, and the backward pass makes it again, so
-//! both see the same numbers (`on_demand_weights_give_the_bits_of_stored_weights`). Its parameter keeps a name and a
-//! place on the tape, and no numbers.
+//! The matrix exists only during a use: the backward pass makes the same numbers again
+//! (`on_demand_weights_give_the_bits_of_stored_weights`). Its parameter is a name and a place on the tape.
 
 use std::any::Any;
 use std::fmt;
@@ -15,10 +14,8 @@ use burn::tensor::{Tensor, backend::Backend};
 use crate::precision::Compute;
 use crate::tape::{Saved, node};
 
-/// Makes the weights of a projection, in its compute type.
-///
-/// These weights always belong to the backend below the tape, while a module's fields move between both. So this type
-/// omits the backend, and [`OnDemand::weights`] names it.
+/// Makes a projection's weights, in its compute type, on the backend below the tape. A module's fields move between
+/// both backends, so only [`OnDemand::weights`] names it.
 #[derive(Clone)]
 pub struct OnDemand(Arc<dyn Any + Send + Sync>);
 
@@ -30,7 +27,10 @@ impl OnDemand {
         Self(Arc::new(Make::<I>(Box::new(make))))
     }
 
-    /// Makes the weights. Panics on any backend but that of [`OnDemand::new`].
+    /// Makes the weights.
+    ///
+    /// # Panics
+    /// On any backend but that of [`OnDemand::new`].
     pub fn weights<I: Backend>(&self) -> Tensor<I, 2> {
         let make = self.0.downcast_ref::<Make<I>>();
         let make = make.expect("weights on demand are made below the tape: train with `Lean` kernels");
@@ -44,7 +44,7 @@ impl fmt::Debug for OnDemand {
     }
 }
 
-/// `x · weights` as one tape node. `leaf` receives the gradient of the weights; its numbers are not read.
+/// `x · weights` as one tape node. `leaf` receives the gradient; its numbers are not read.
 pub(crate) fn product<I: Backend, C: CheckpointStrategy>(
     x: Tensor<Autodiff<I, C>, 2>,
     leaf: Tensor<Autodiff<I, C>, 2>,

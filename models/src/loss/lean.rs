@@ -1,9 +1,8 @@
 //! Cross-entropy as one tape node.
 //!
-//! The gradient of a token's logits, `softmax - onehot`, is known as soon as the logits are. So the forward pass
-//! computes the gradients of hidden states and head, chunk by chunk, and the backward pass only scales them. That takes
-//! three products per chunk; rebuilding logits from a saved log-sum-exp would take four. The saved tensors,
-//! `[tokens, width]` and `[vocabulary, width]`, are gradients that the tape would hold one step later anyway.
+//! A logit's gradient, `softmax - onehot`, is known with the logits. So the forward pass computes the gradients of
+//! hidden states and head by chunks, and the backward pass scales them: three products per chunk instead of the four
+//! that rebuilt logits need. The tape would hold both gradients one step later anyway.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
@@ -59,13 +58,13 @@ fn loss_and_gradients<I: Backend>(
     let head_narrow = compute.narrow(head.clone());
     let mut total = weight.zeros_like();
     let mut d_hidden = Vec::new();
-    // Starts without zeros: the head's gradient is the largest tensor here.
+    // No zeros: the head's gradient is the largest tensor here.
     let mut d_head: Option<Tensor<I, 2>> = None;
     for rows in chunks(hidden.dims()[0], chunk_size) {
         let (ids, mask) = targets.rows(rows.clone());
         let hidden = compute.narrow(hidden.clone().slice_dim(0, rows));
         let logits = logits(hidden.clone(), head_narrow.clone(), options);
-        // Only the cap's derivative reads the logits again: without a cap nothing keeps them.
+        // Only the cap's derivative reads the logits again.
         let capped = options.soft_cap.map(|cap| (cap, logits.clone()));
         let TokenLoss { mut loss, log_sum, exponentials, total: sum } =
             token_loss(logits, ids.clone(), options);

@@ -1,9 +1,8 @@
 //! Cross-entropy over a large vocabulary, in chunks of tokens.
 //!
-//! Logits are the largest tensor of a small GPT: 8 × 1,024 tokens over 50,257 words are 1.6 GB in f32. Ordinary code
-//! holds them, their log-softmax and the gradient of both. Here a chunk of tokens computes its logits, adds its share
-//! of the loss, and frees them. `lean.rs` does so as one tape node; under autodiff, the tape of `plain` keeps all
-//! chunks.
+//! Logits are the largest tensor of a small GPT: 8 × 1,024 tokens over 50,257 words are 1.6 GB in f32, and ordinary
+//! code holds three such tensors. Here a chunk of tokens computes its logits, adds its share of the loss, and frees
+//! them. Under autodiff only `lean.rs` keeps it so.
 
 mod lean;
 
@@ -15,12 +14,11 @@ use crate::attention::soft_cap;
 use crate::precision::Compute;
 pub(crate) use lean::lean;
 
-/// The token to predict at each position.
 #[derive(Debug, Clone)]
 pub struct Targets<B: Backend> {
-    /// The token to predict, one per row of the hidden states.
+    /// One per row of the hidden states.
     pub ids: Tensor<B, 1, Int>,
-    /// Weight of each token in the loss; 0 for tokens that do not count, such as prompts and padding.
+    /// Weight of each token; 0 for prompts and padding.
     pub mask: Option<Tensor<B, 1>>,
 }
 
@@ -29,25 +27,23 @@ pub struct Targets<B: Backend> {
 pub struct LossOptions {
     /// `c * tanh(logit / c)` on the logits.
     pub soft_cap: Option<f64>,
-    /// Weight of the squared log-partition function, which keeps logits from drifting; 0 turns it off.
+    /// Weight of the squared log-partition function, against drifting logits.
     pub z_loss: f64,
-    /// Divisor of the sum over tokens; `None` means the sum of the mask. Micro-batches that add up to one batch give
-    /// the whole batch's count.
+    /// Divisor of the sum; `None` means the mask's sum. Micro-batches give the whole batch's count.
     pub divisor: Option<f64>,
-    /// Type of the head's product.
+    /// Type of the product with the head.
     pub compute: Compute,
 }
 
-/// The capped logits of some rows, wide.
 fn logits<B: Backend>(hidden: Tensor<B, 2>, head: Tensor<B, 2>, options: &LossOptions) -> Tensor<B, 2> {
     soft_cap(options.compute.product(hidden, head.transpose()), options.soft_cap)
 }
 
-/// Loss and softmax terms of some rows of logits, `[rows, 1]` except `exponentials`.
+/// Terms of some rows, `[rows, 1]` except `exponentials`.
 struct TokenLoss<B: Backend> {
     loss: Tensor<B, 2>,
     log_sum: Tensor<B, 2>,
-    /// `exp(logit - highest)`, shaped like the logits, and their sum.
+    /// `exp(logit - highest)`, and their sum.
     exponentials: Tensor<B, 2>,
     total: Tensor<B, 2>,
 }
@@ -76,7 +72,7 @@ impl<B: Backend> Targets<B> {
         (ids, self.mask.clone().map(|mask| mask.slice_dim(0, rows).reshape(column)))
     }
 
-    /// One over the divisor, shape `[1]`, in the type of `like`. An all-zero mask gives loss 0, not NaN.
+    /// `[1]`, in the type of `like`. An all-zero mask gives loss 0, not NaN.
     fn weight(&self, options: &LossOptions, like: &Tensor<B, 2>) -> Tensor<B, 1> {
         let one = Tensor::<B, 1>::ones([1], &like.device()).cast(like.dtype());
         match (options.divisor, self.mask.clone()) {

@@ -6,8 +6,7 @@
 //! dx = (g - mean(g) - y · mean(g ∘ y)) / s        RMSNorm: the same without μ and mean(g)
 //! ```
 //!
-//! The node keeps y and one number per row. It keeps y rather than x because y is on the tape anyway: the trained scale
-//! that follows, or else the next product, keeps it for its own gradient.
+//! The node keeps y and one number per row. y is on the tape anyway: the scale or product that follows keeps it.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;

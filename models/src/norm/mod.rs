@@ -1,6 +1,4 @@
-//! `LayerNorm` and `RMSNorm` without their trained scale and offset.
-//!
-//! Written in primitives, for the same reason as activations.
+//! `LayerNorm` and `RMSNorm` without trained scale and offset, in primitives like the activations.
 
 mod lean;
 
@@ -9,10 +7,9 @@ use burn::tensor::{Tensor, backend::Backend};
 use crate::config::NormKind;
 pub(crate) use lean::lean;
 
-/// Normalised rows and their divisors.
 pub(crate) struct Normalised<B: Backend, const D: usize> {
     pub(crate) rows: Tensor<B, D>,
-    /// One per row: the last dimension is 1.
+    /// The last dimension is 1.
     pub(crate) deviation: Tensor<B, D>,
 }
 
