@@ -1,35 +1,34 @@
-//! A model's parameters, listed before the model exists
-//! (`parameters_are_listed_in_the_order_and_shapes_of_the_model`).
+//! The parameters of a model that does not exist yet (`parameters_are_listed_in_the_order_and_shapes_of_the_model`).
 
 use crate::config::{GptConfig, NormPlacement, Positions};
 
 /// A part of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// The table of tokens, which is also the head if they are tied.
+    /// Token table, also a tied head.
     Tokens,
-    /// The table of learned positions.
+    /// Table of learned positions.
     Positions,
-    /// The table of followers.
+    /// Table of followers.
     Followers,
-    /// The norm behind the tables.
+    /// Norm after the tables.
     EmbeddingNorm,
-    /// A transformer block, counted from 0.
+    /// A block, counted from 0.
     Block(usize),
-    /// The norm before the head.
+    /// Norm before the head.
     FinalNorm,
-    /// A head that is not tied to the tokens.
+    /// An untied head.
     Head,
 }
 
-/// One parameter: its name, its part of the network and its shape.
+/// A parameter before the model exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParameterInfo {
-    /// Path of the parameter's field, as in a checkpoint.
+    /// Path of its field, as in a checkpoint.
     pub name: String,
-    /// The part that the parameter belongs to.
+    /// Its part of the network.
     pub part: Part,
-    /// A vector's length, or both sides of a matrix.
+    /// One or two dimensions.
     pub shape: Vec<usize>,
 }
 
@@ -39,12 +38,12 @@ impl ParameterInfo {
         self.shape.len() == 2
     }
 
-    /// Whether the parameter is a matrix of a block: a projection between hidden features.
+    /// Whether it is a matrix of a block.
     pub fn is_projection(&self) -> bool {
         self.is_matrix() && self.block().is_some()
     }
 
-    /// The block that the parameter belongs to.
+    /// Its block, if any.
     pub fn block(&self) -> Option<usize> {
         match self.part {
             Part::Block(block) => Some(block),
@@ -52,14 +51,14 @@ impl ParameterInfo {
         }
     }
 
-    /// How many numbers the parameter has.
+    /// Number of elements.
     pub fn elements(&self) -> u64 {
         self.shape.iter().fold(1, |product, side| product.saturating_mul(*side as u64))
     }
 }
 
 impl GptConfig {
-    /// All parameters, in the order in which the model's fields are visited.
+    /// All parameters, in the order of the model's fields.
     pub fn parameters(&self) -> Vec<ParameterInfo> {
         let mut list = List { config: self, part: Part::Tokens, found: Vec::new() };
         let (words, width) = (self.vocab_size, self.n_embd);

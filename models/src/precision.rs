@@ -1,27 +1,26 @@
 //! Mixed precision by hand: matrix products in a narrow type, everything else in the parameters' own.
 //!
-//! Burn has no autocast. Both factors are cast where they meet; parameters, residual stream, norms, softmax, logits and
-//! loss stay wide. Gradients are wide too, as the gradient of a cast is a cast. [`Compute::F32`] records no cast:
-//! results equal the plain path bit for bit, and an f64 model stays in f64.
+//! Burn has no autocast. Both factors are cast where they meet, and gradients are wide, since a cast's gradient is a
+//! cast. [`Compute::F32`] records no cast: bits equal the plain path, and an f64 model stays in f64.
 
 use burn::tensor::{FloatDType, Tensor, backend::Backend};
 use serde::{Deserialize, Serialize};
 
-/// The type matrix products are computed in.
+/// The type of matrix products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compute {
-    /// The parameters' own type; nothing is cast.
+    /// The parameters' own type, without casts.
     #[default]
     F32,
-    /// Eight exponent bits: f32's range, about three decimal digits.
+    /// f32's range, about three decimal digits.
     Bf16,
-    /// Five exponent bits: gradients below 6e-8 vanish, so scale the loss in training.
+    /// Finer, but gradients below 6e-8 vanish: scale the loss in training.
     F16,
 }
 
 impl Compute {
-    /// Bytes per number of a product's factor.
+    /// Bytes per number of a factor.
     pub fn bytes(self) -> u64 {
         match self {
             Self::F32 => 4,
@@ -37,7 +36,6 @@ impl Compute {
         }
     }
 
-    /// The product of two narrow factors, wide.
     pub(crate) fn product<B: Backend, const D: usize>(
         self,
         left: Tensor<B, D>,

@@ -4,7 +4,7 @@ use crate::config::{Activation, Family, GptConfig, NormKind, NormPlacement, Posi
 use crate::error::ConfigError;
 use crate::precision::Compute;
 
-/// Every preset's name.
+/// Names of all presets.
 pub const PRESETS: [&str; 9] = [
     "gpt2",
     "gpt2-medium",

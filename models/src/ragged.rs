@@ -1,9 +1,8 @@
 //! Several sequences in one pass, each with its own cache and length.
 //!
-//! All tokens to read form a single row, so every projection is one product and reads its weights once for all
-//! sequences. Reading weights is the cost of decoding, above all if they come from the host. Only attention handles
-//! sequences one by one. Nothing is padded or shared, so sequences join and leave between passes. One may read part of
-//! its prompt while others read a token.
+//! All tokens to read form one row, so a projection reads its weights, the main cost of decoding, once for all
+//! sequences. Only attention handles sequences one by one. Nothing is padded: sequences join and leave between passes,
+//! and one may read part of its prompt while others read a token.
 
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 
@@ -14,21 +13,20 @@ use crate::kernels::Plain;
 use crate::lookup::{Stretch, upload};
 use crate::rotary::PositionIds;
 
-/// Positions by which a cache grows.
+/// Positions added to a full cache.
 const GROWTH: usize = 64;
 
-/// A sequence with the keys and values of the tokens it has read.
+/// A sequence with the cache of its tokens.
 #[derive(Debug, Clone)]
 pub struct Sequence<B: Backend> {
     tokens: Vec<u32>,
     layers: Vec<Layer<B>>,
-    /// Positions allocated in the caches.
+    /// Allocated positions.
     capacity: usize,
-    /// The model's `n_positions`.
     window: usize,
 }
 
-/// Keys and values of one block, `[1, kv_heads, capacity, width]`; absent before the first token.
+/// `[1, kv_heads, capacity, width]`, absent before the first token.
 #[derive(Debug, Clone)]
 struct Layer<B: Backend> {
     keys: Option<Tensor<B, 4>>,
@@ -56,13 +54,12 @@ impl<B: Backend> Sequence<B> {
         &self.tokens
     }
 
-    /// Positions for which it holds memory.
+    /// Allocated positions.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// A sequence that has read only the first `len` tokens, with room for no more of the source's positions than
-    /// these need. Sequences of equal room share memory until one of them reads on.
+    /// A sequence of the first `len` tokens, with room for few more. Memory is shared until either reads on.
     #[must_use]
     pub fn beginning(&self, len: usize) -> Self {
         let capacity = len.next_multiple_of(GROWTH).min(self.capacity);
@@ -95,8 +92,8 @@ impl<B: Backend> Sequence<B> {
     }
 }
 
-/// Reads each sequence's next tokens. Returns the logits `[turns, vocabulary]` after the last token of each. If one
-/// sequence lacks positions, none is read.
+/// Reads each sequence's next tokens. Returns the logits `[turns, vocabulary]` after each last token. If one sequence
+/// lacks positions, none is read.
 pub fn read<B: Backend>(model: &Gpt<B>, turns: &mut [Turn<'_, B>]) -> Result<Tensor<B, 2>, DecoderFull> {
     turns.iter().try_for_each(|turn| turn.sequence.check(turn.next.tokens.len()))?;
     let places = turns.iter().flat_map(|turn| {

@@ -1,8 +1,7 @@
 //! Random numbers that depend on a key alone, not on backend, thread or time.
 //!
-//! A backend's own generator is one process-wide state: threads disturb each other, and bits differ between backends.
-//! So weights, dropout masks and sampled tokens are drawn on the host, each from a key that names its purpose.
-//! `SplitMix64` is small enough to be written down once and never change.
+//! A backend's generator is one process-wide state: threads disturb each other, and bits differ between backends. So
+//! weights, dropout masks and sampled tokens are drawn on the host, by `SplitMix64`, from keys that name their purpose.
 
 /// A stream of random numbers fixed by its key.
 #[derive(Debug, Clone)]
@@ -11,12 +10,12 @@ pub struct Random {
 }
 
 impl Random {
-    /// A stream for `key`; equal keys give equal streams.
+    /// Equal keys give equal streams.
     pub fn new(key: u64) -> Self {
         Self { state: mix(key) }
     }
 
-    /// A stream for `name` under `seed`, independent of other draws.
+    /// A stream for `name` under `seed`.
     pub fn named(seed: u64, name: &str) -> Self {
         let folded = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -24,7 +23,7 @@ impl Random {
         Self::new(combine(&[seed, folded]))
     }
 
-    /// The stream after `count` more draws of [`bits`](Self::bits); [`normal`](Self::normal) draws two.
+    /// The stream after `count` draws of [`bits`](Self::bits); [`normal`](Self::normal) draws two.
     #[must_use]
     pub fn after(&self, count: u64) -> Self {
         Self { state: self.state.wrapping_add(count.wrapping_mul(GOLDEN)) }
@@ -41,7 +40,7 @@ impl Random {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Normal with mean 0 and variance 1.
+    /// Mean 0, variance 1.
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.uniform()).cos()
@@ -56,7 +55,7 @@ fn mix(mut bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// One key from several, sensitive to their order.
+/// One key from several; their order matters.
 pub fn combine(parts: &[u64]) -> u64 {
     parts.iter().fold(GOLDEN, |key, part| mix(key.wrapping_mul(3).wrapping_add(*part).wrapping_add(GOLDEN)))
 }

@@ -1,20 +1,17 @@
 //! Training without keeping the blocks' activations, driven from outside the tape.
 //!
-//! Burn 0.21 has no checkpointing of user functions. A custom node cannot add it: `backward` inside a backward step
-//! deadlocks on the graph's lock. So this module walks the model itself. The forward pass runs on the inner backend,
-//! without a tape, and keeps the input of each segment of `every` blocks. Then, from the head down, each segment runs
-//! again under autodiff from a leaf, and `backward` is called on `sum(y · g)`. The leaf's gradient is the `g` of the
-//! segment below.
+//! Burn 0.21 has no checkpointing of user functions, and `backward` inside a custom node's backward step deadlocks on
+//! the graph's lock. So this module walks the model from outside the tape. The forward pass runs on the inner backend
+//! and keeps the input of each segment of `every` blocks. Then, from the head down, each segment runs again under
+//! autodiff from a leaf, and `backward` is called on `sum(y · g)`. The leaf's gradient is the `g` of the segment below.
 //!
-//! Both runs execute the same operations on the same inner backend in the same chunks, and dropout draws from a key. So
-//! the second reproduces the first.
+//! Both runs execute the same operations in the same chunks, and dropout draws from a key, so they are equal.
 //!
-//! Weights are requested one segment at a time, when the forward pass reaches them: they may still be on their way
+//! Weights are requested when the forward pass reaches their segment: they may still be loading
 //! (`a_blocks_weights_are_first_used_when_the_pass_reaches_it`).
 //!
-//! Each segment's gradients are handed out as soon as they exist, every parameter once: a tied embedding's share from
-//! the head waits for that of the input. The callback may step these parameters at once, since no later segment reads
-//! them.
+//! Each segment's gradients are handed out at once, every parameter once: a tied embedding's share from the head waits
+//! for the input's. The callback may step these parameters, since no later segment reads them.
 
 use std::ops::Range;
 
@@ -33,8 +30,8 @@ use crate::kernels::{Lean, Plain};
 use crate::rows;
 use crate::tiles::{Code, Rounding, Tiles};
 
-/// Runs forward and backward, recomputing `every` blocks at a time. Calls `on_segment` with each segment's gradients,
-/// from the head down. Returns the model from the last call, and the loss, shape `[1]`.
+/// Runs forward and backward, recomputing `every` blocks at a time. `on_segment` gets each segment's gradients, from
+/// the head down. Returns the model of the last call, and the loss, shape `[1]`.
 pub fn sweep<I, C, F>(
     model: Gpt<Autodiff<I, C>>,
     batch: Batch<I>,
@@ -54,11 +51,12 @@ where
     (model, losses.pop().expect("one batch has one loss"))
 }
 
-/// As [`sweep`], for a group of batches: all of them pass a segment before the next segment's weights are used, in the
-/// forward pass and in the backward pass. Each weight is requested as often as for one batch.
+/// As [`sweep`], for a group of batches. All pass a segment, forward and backward, before the next segment's weights
+/// are used, so each weight is requested as often as for one batch. Each batch has the bits that it has alone; the
+/// inputs of all segments of all batches are kept.
 ///
-/// `on_segment` also gets the batch's place in the group; a segment's batches come in order. Parameters may be stepped
-/// after the last one. A batch has the bits that it has alone. The inputs of all segments of all batches are kept.
+/// `on_segment` also gets the batch's index. A segment's batches come in order, and its parameters may be stepped after
+/// the last.
 pub fn sweep_together<I, C, F>(
     mut model: Gpt<Autodiff<I, C>>,
     group: Vec<(Batch<I>, PassOptions)>,
@@ -92,28 +90,25 @@ where
     (model, losses)
 }
 
-/// One batch on its way through the network and back.
 struct BatchPass<I: Backend> {
     inputs: Input<I>,
-    /// Until the head has read them.
+    /// Taken by the head.
     targets: Option<HeadTargets<I>>,
     options: PassOptions,
-    /// Inputs of every segment but the first, which starts from tokens.
+    /// Inputs of all segments but the first, which starts from tokens.
     kept: Vec<SegmentInput<I>>,
-    /// The residual stream in the forward pass; its gradient in the backward pass. Absent while a segment runs.
+    /// The residual stream forward, its gradient backward. Absent while a segment runs.
     stream: Option<Tensor<I, 3>>,
     loss: Option<Tensor<I, 1>>,
-    /// The head's gradient of a tied embedding.
+    /// A tied embedding's gradient from the head.
     from_head: Option<Tensor<I, 2>>,
 }
 
-/// Ids to predict, and the weight of each.
 struct HeadTargets<I: Backend> {
     ids: Tensor<I, 2, Int>,
     mask: Option<Tensor<I, 2>>,
 }
 
-/// The forward passes of all batches, segment by segment, up to the head.
 fn forward<I: Backend, C: CheckpointStrategy>(
     model: &Gpt<Autodiff<I, C>>,
     segments: &[Range<usize>],
@@ -150,7 +145,6 @@ impl<I: Backend> BatchPass<I> {
         self.stream.take().expect("no segment is running")
     }
 
-    /// Computes the loss, and the gradients of head and stream.
     fn backward_head<C: CheckpointStrategy>(
         &mut self,
         model: &Gpt<Autodiff<I, C>>,
@@ -166,7 +160,6 @@ impl<I: Backend> BatchPass<I> {
         gradients
     }
 
-    /// Runs a segment again and back; returns its complete gradients.
     fn backward_segment<C: CheckpointStrategy>(
         &mut self,
         model: &Gpt<Autodiff<I, C>>,
@@ -202,7 +195,7 @@ impl<I: Backend> BatchPass<I> {
     }
 }
 
-/// Collects the gradients of a [`sweep`]: returns the loss, shape `[1]`, and every parameter's gradient.
+/// As [`sweep`]: returns the loss, shape `[1]`, and every parameter's gradient.
 pub fn loss_and_gradients<I: Backend, C: CheckpointStrategy>(
     model: &Gpt<Autodiff<I, C>>,
     batch: Batch<I>,
@@ -218,7 +211,6 @@ pub fn loss_and_gradients<I: Backend, C: CheckpointStrategy>(
     (loss, all)
 }
 
-/// A segment's input, kept until the segment runs again.
 enum SegmentInput<I: Backend> {
     Exact(Tensor<I, 3>),
     InTiles { tiles: Tiles<I>, shape: Shape, kind: DType },

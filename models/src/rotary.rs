@@ -8,22 +8,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::GptConfig;
 
-/// Stretching of rotary positions beyond the length of pretraining.
+/// Stretching of rotary positions beyond the pretraining length.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "rope_type", rename_all = "lowercase")]
 pub enum RopeScaling {
-    /// Divides every frequency by `factor`.
+    /// Divides every frequency.
     Linear {
-        /// Ratio of the new length to the old.
+        /// New length over old.
         factor: f64,
     },
-    /// Divides low frequencies by `factor`, keeps high ones, and blends those between: Llama 3.1.
+    /// Llama 3.1: divides low frequencies by `factor`, keeps high ones, and blends between.
     Llama3 {
-        /// Ratio of the new length to the old.
+        /// New length over old.
         factor: f64,
-        /// Frequencies that turn less often than this in the original length are low.
+        /// Fewer turns than this in the original length are low.
         low_freq_factor: f64,
-        /// Frequencies that turn more often than this in the original length are high.
+        /// More turns than this in the original length are high.
         high_freq_factor: f64,
         /// Length of pretraining, in positions.
         original_max_position_embeddings: usize,
@@ -31,7 +31,7 @@ pub enum RopeScaling {
 }
 
 impl RopeScaling {
-    /// A number that is finite and above 0 only if all settings are, and the blend is not empty.
+    /// Finite and above 0 only if all settings are, and the blend is not empty.
     pub(crate) fn weakest(self) -> f64 {
         match self {
             Self::Linear { factor } => factor,
@@ -47,7 +47,7 @@ impl RopeScaling {
         }
     }
 
-    /// The stretched form of a `frequency`, in radians per position.
+    /// Stretches a `frequency` in radians per position.
     pub(crate) fn stretched(self, frequency: f64) -> f64 {
         match self {
             Self::Linear { factor } => frequency / factor,
@@ -65,7 +65,6 @@ impl RopeScaling {
     }
 }
 
-/// Rotation of one block's queries and keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rotation {
     None,
@@ -75,14 +74,14 @@ pub(crate) enum Rotation {
     Local,
 }
 
-/// Cosines and sines of every position, `[n_positions, rotated width]`; both halves of the width are equal.
+/// `[n_positions, rotated width]`; both halves of the width are equal.
 #[derive(Module, Debug)]
 pub struct Rotary<B: Backend> {
     cos: Tensor<B, 2>,
     sin: Tensor<B, 2>,
 }
 
-/// The rows of [`Rotary`] for a pass's positions, `[1 or batch, 1, time, rotated width]`.
+/// Rows of [`Rotary`] for a pass, `[1 or batch, 1, time, rotated width]`.
 #[derive(Debug, Clone)]
 pub(crate) struct Angles<B: Backend> {
     cos: Tensor<B, 4>,
@@ -90,7 +89,6 @@ pub(crate) struct Angles<B: Backend> {
 }
 
 impl<B: Backend> Rotary<B> {
-    /// Tables of the base `theta`, stretched by `scaling`.
     pub(crate) fn new(
         config: &GptConfig,
         theta: f64,
@@ -128,7 +126,7 @@ impl<B: Backend> Rotary<B> {
 }
 
 impl<B: Backend> Angles<B> {
-    /// Rotates feature `i` with feature `i + width / 2`, Llama's layout. Features beyond the rotated width stay.
+    /// Rotates feature `i` with `i + width / 2`, Llama's layout. Features beyond the rotated width stay.
     pub(crate) fn rotate(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
         let (rotated, all) = (self.cos.dims()[3], x.dims()[3]);
         if rotated == all {
@@ -148,7 +146,6 @@ impl<B: Backend> Angles<B> {
     }
 }
 
-/// The angles of a pass, for blocks of each kind.
 #[derive(Debug, Clone)]
 pub(crate) struct PassAngles<B: Backend> {
     pub(crate) global: Angles<B>,
@@ -165,11 +162,10 @@ impl<B: Backend> PassAngles<B> {
     }
 }
 
-/// Positions of a pass's tokens in their sequences.
 #[derive(Debug, Clone)]
 pub(crate) enum PositionIds<B: Backend> {
-    /// Consecutive positions, equal for every row.
+    /// Equal for every row.
     From { first: usize, time: usize },
-    /// A position for each token, `[batch, time]`.
+    /// `[batch, time]`.
     PerRow(Tensor<B, 2, Int>),
 }

@@ -1,8 +1,7 @@
 //! An embedding whose table is not on the device: each use fetches the rows that its tokens name.
 //!
-//! A batch names few rows of a large vocabulary, each of them often. The rows go to the device once, in the order of
-//! their ids, and tokens become indices into them. Only these rows have a gradient, added up in the order of a whole
-//! table.
+//! A batch names few rows of a large vocabulary, each often. The rows go to the device once, ordered by id, and tokens
+//! become indices into them. Only these rows have a gradient, added up in the order of a whole table.
 
 use std::any::Any;
 use std::fmt;
@@ -17,11 +16,11 @@ use burn::tensor::{Int, Tensor, TensorData};
 
 use crate::input::Input;
 
-/// Fetches rows of an embedding. The embedding's parameter keeps a name and a shape, and no numbers.
+/// Fetches embedding rows. The embedding's parameter is a name and a shape.
 #[derive(Clone)]
 pub struct RowsOnDemand {
     numbers: Arc<Numbers>,
-    /// [`Upload`] on the backend below the tape. The type omits the backend because a module's fields move there too.
+    /// [`Upload`] below the tape. The type omits the backend, as a module's fields move to others.
     upload: Arc<dyn Any + Send + Sync>,
 }
 
@@ -30,8 +29,8 @@ type Numbers = dyn Fn(&[u32]) -> Vec<f32> + Send + Sync;
 struct Upload<I: Backend>(Box<dyn Fn(TensorData) -> Tensor<I, 2> + Send + Sync>);
 
 impl RowsOnDemand {
-    /// Rows whose `numbers` are in host memory, one after another, and which `upload` puts on `I`, the backend below
-    /// the tape. Rows are requested in order, each once.
+    /// Rows from `numbers` in host memory, which `upload` puts on `I`, the backend below the tape. Rows are requested
+    /// in order, each once.
     pub fn new<I: Backend>(
         numbers: impl Fn(&[u32]) -> Vec<f32> + Send + Sync + 'static,
         upload: impl Fn(TensorData) -> Tensor<I, 2> + Send + Sync + 'static,
@@ -39,12 +38,12 @@ impl RowsOnDemand {
         Self { numbers: Arc::new(numbers), upload: Arc::new(Upload::<I>(Box::new(upload))) }
     }
 
-    /// The numbers of `rows`, which are in order and distinct. Uses no device.
+    /// The numbers of `rows`, distinct and in order. Uses no device.
     pub fn numbers(&self, rows: &[u32]) -> Vec<f32> {
         (self.numbers)(rows)
     }
 
-    /// The rows on their device. Panics on any backend but that of [`RowsOnDemand::new`].
+    /// Panics on any backend but that of [`RowsOnDemand::new`].
     fn fetch<I: Backend>(&self, rows: &[u32]) -> Tensor<I, 2> {
         let upload = self.upload.downcast_ref::<Upload<I>>();
         let upload = upload.expect("rows are fetched below the tape");
@@ -60,17 +59,17 @@ impl fmt::Debug for RowsOnDemand {
     }
 }
 
-/// The rows of an embedding that an input names.
+/// The embedding rows that an input names.
 #[derive(Debug, Clone)]
 pub struct NamedRows<B: Backend> {
-    /// Ids of the rows, in order, each once.
+    /// Row ids, in order, each once.
     pub ids: Arc<[u32]>,
     /// `[rows, E]`.
     pub table: Tensor<B, 2>,
 }
 
 impl<B: Backend> Input<B> {
-    /// Sequences of `tokens` in rows of `shape`, with their embedding rows if these are fetched on demand.
+    /// Sequences of `tokens` in rows of `shape`, with embedding rows if these are fetched on demand.
     pub fn of_tokens(
         tokens: Vec<i32>,
         shape: [usize; 2],
@@ -86,14 +85,13 @@ impl<B: Backend> Input<B> {
 }
 
 impl<B: AutodiffBackend> NamedRows<B> {
-    /// The same rows as a leaf of the tape.
+    /// The same rows as a leaf.
     pub(crate) fn from_inner(rows: NamedRows<B::InnerBackend>) -> Self {
         Self { ids: rows.ids, table: Tensor::from_inner(rows.table).require_grad() }
     }
 }
 
-/// The gradients of the model's parameters after a backward pass. If the input brought `rows`, their gradient stands
-/// for that of `embedding`.
+/// Gradients of the model's parameters after a backward pass. The gradient of `rows` replaces that of `embedding`.
 pub fn gradients<I: Backend, C: CheckpointStrategy>(
     mut walk: <Autodiff<I, C> as AutodiffBackend>::Gradients,
     model: &crate::Gpt<Autodiff<I, C>>,
@@ -108,7 +106,6 @@ pub fn gradients<I: Backend, C: CheckpointStrategy>(
     gradients
 }
 
-/// The distinct ids among `tokens`, in order, and each token's index among them.
 fn distinct_ids(tokens: &[i32]) -> (Vec<u32>, Vec<i32>) {
     let mut ids = tokens.to_vec();
     ids.sort_unstable();

@@ -4,20 +4,20 @@ use thiserror::Error;
 
 use crate::random::Random;
 
-/// How the next token is chosen. The default is plain sampling from the model's distribution.
+/// Choice of the next token; by default plain sampling.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
     /// Divides the logits; 0 always takes the most likely token.
     pub temperature: f64,
-    /// Only the `k` most likely tokens.
+    /// The `k` most likely tokens.
     pub top_k: Option<usize>,
-    /// Only the most likely tokens that together reach this probability.
+    /// The most likely tokens that together reach this probability.
     pub top_p: Option<f64>,
-    /// Only tokens at least this likely relative to the most likely one.
+    /// Tokens at least this likely relative to the most likely.
     pub min_p: Option<f64>,
     /// Divides the positive and multiplies the negative logits of tokens already in the sequence.
     pub repetition_penalty: Option<f64>,
-    /// Fixes the random choices.
+    /// Seed of the choices.
     pub seed: u64,
 }
 
@@ -40,7 +40,7 @@ pub struct SamplingError {
 }
 
 impl Sampling {
-    /// Always the most likely token.
+    /// The most likely token.
     pub fn greedy() -> Self {
         Self { temperature: 0.0, ..Self::default() }
     }
@@ -62,7 +62,7 @@ impl Sampling {
         Ok(())
     }
 
-    /// Chooses the token after `history`. Filters apply in the order of the fields.
+    /// Chooses the token after `history`. Filters apply in field order.
     pub fn choose(&self, logits: &[f32], history: &[u32], random: &mut Random) -> u32 {
         let mut logits: Vec<f64> = logits.iter().map(|logit| f64::from(*logit)).collect();
         self.penalise(&mut logits, history);
@@ -93,7 +93,7 @@ impl Sampling {
             weights.truncate(kept.map_or(weights.len(), |last| last + 1));
         }
         if let Some(min_p) = self.min_p {
-            // The most likely token has weight 1 and always stays.
+            // The most likely token has weight 1.
             weights.truncate(weights.partition_point(|weight| *weight >= min_p));
         }
 

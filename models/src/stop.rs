@@ -1,12 +1,12 @@
 //! Stop strings over a stream of tokens.
 //!
-//! A stop string may begin and end inside tokens. A token is held back while the text could still become a stop string,
-//! so no part of one reaches the caller.
+//! A stop string may begin and end inside tokens. A token is held back while the text could become a stop string, so
+//! the caller sees no part of one.
 
-/// Strings that end a completion, and the decoder of its tokens.
+/// Strings that end a completion, with the decoder of tokens.
 #[derive(Clone, Copy)]
 pub struct Stop<'a> {
-    /// Any of these ends the completion and is cut off.
+    /// Any of them ends the completion and is cut off.
     pub strings: &'a [String],
     /// Decodes tokens to text.
     pub decode: &'a dyn Fn(&[u32]) -> String,
@@ -18,17 +18,16 @@ impl std::fmt::Debug for Stop<'_> {
     }
 }
 
-/// How much of a completion may be shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Verdict {
-    /// Tokens that end before any complete or possible stop string.
+    /// Tokens before any complete or possible stop string.
     pub(crate) safe: usize,
-    /// Bytes of text before a complete stop string.
+    /// Bytes before a complete stop string.
     pub(crate) stopped_at: Option<usize>,
 }
 
 impl Stop<'_> {
-    /// Judges everything generated so far, of which the first `shown` tokens are known to be safe.
+    /// Judges all generated tokens; the first `shown` are known to be safe.
     pub(crate) fn judge(&self, tokens: &[u32], shown: usize) -> Verdict {
         let text = (self.decode)(tokens);
         let strings = self.strings.iter().filter(|string| !string.is_empty());
@@ -42,7 +41,7 @@ impl Stop<'_> {
     }
 }
 
-/// Bytes at the end of `text` that could be the beginning of `string`.
+/// Bytes at the end of `text` that could begin `string`.
 fn partial_match(text: &str, string: &str) -> usize {
     let mut prefixes = string.char_indices().map(|(at, _)| at).filter(|at| *at > 0);
     prefixes.rfind(|at| text.ends_with(&string[..*at])).unwrap_or(0)

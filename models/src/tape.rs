@@ -1,7 +1,6 @@
 //! Tape nodes with hand-written backward passes.
 //!
-//! A node's forward pass runs on the inner backend, so the tape records nothing from it. Only the tensors in [`Saved`]
-//! live until the backward pass.
+//! The forward pass runs on the inner backend, unrecorded; only the tensors in [`Saved`] live until the backward pass.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -12,11 +11,10 @@ use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::tensor::{Tensor, TensorPrimitive, backend::Backend};
 
-/// Tensors that a node keeps for its backward pass. Inputs and output have equally many dimensions.
+/// Tensors kept for a backward pass. Inputs and output have equally many dimensions.
 pub(crate) trait Saved<I: Backend, const D: usize, const N: usize>:
     Clone + Debug + Send + 'static
 {
-    /// Gradients of the inputs, in order, from the output's gradient.
     fn gradients(self, grad: Tensor<I, D>) -> [Tensor<I, D>; N];
 }
 

@@ -1,7 +1,6 @@
-//! 8-bit tensors on the device: tiles of 128 numbers with a scale each, the format that crosses the link.
+//! 8-bit tensors on the device: tiles of 128 numbers with a scale each.
 //!
-//! A byte's code stands for a small number, which the tile's scale multiplies. The host has its own implementation;
-//! tests compare the two. A tile with NaN or infinity decodes to NaN
+//! The host has its own implementation; tests compare the two. A tile with NaN or infinity decodes to NaN
 //! (`zeros_stay_zero_and_nan_or_infinity_makes_its_tile_nan`).
 
 use std::ops::Range;
@@ -18,23 +17,23 @@ pub const TILE: usize = 128;
 
 const TOP: f32 = 127.0;
 
-/// Number system of the codes, before the scale multiplies them.
+/// Number system of the codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
     /// An integer from -127 to 127.
     Int8,
-    /// An e4m3 float: four bits of exponent, three of mantissa, up to 448.
+    /// An e4m3 float: four exponent bits, three of mantissa, up to 448.
     Fp8,
 }
 
-/// How a number is rounded to an integer code.
+/// Rounding to an integer code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rounding {
-    /// To the nearest integer.
+    /// To the nearest.
     Nearest,
-    /// To one of the two neighbours at random, unbiased. The random bits follow from the key alone.
+    /// To a neighbour at random, unbiased; the bits follow from the key.
     Random {
-        /// Identifies the rounded tensor.
+        /// Key of the tensor.
         key: u64,
     },
 }
@@ -48,7 +47,7 @@ impl Rounding {
     }
 }
 
-/// A tensor in tiles, the last one padded.
+/// A tensor in tiles, the last padded.
 #[derive(Debug, Clone)]
 pub struct Tiles<B: Backend> {
     /// One byte per number, `[tiles, 128]`.
@@ -58,7 +57,7 @@ pub struct Tiles<B: Backend> {
 }
 
 impl<B: Backend> Tiles<B> {
-    /// The numbers in the given shape and type.
+    /// The numbers, in the given shape and type.
     pub fn decode<const D: usize>(&self, code: Code, shape: impl Into<Shape>, kind: DType) -> Tensor<B, D> {
         let shape = shape.into();
         let len = shape.num_elements();
@@ -82,12 +81,12 @@ impl<B: Backend> Tiles<B> {
         shares * self.scales
     }
 
-    /// Integer codes of `tensor`. NaN or infinity makes its tile's scale NaN.
+    /// NaN or infinity makes its tile's scale NaN.
     pub fn encode<const D: usize>(tensor: Tensor<B, D>, rounding: Rounding) -> Self {
         let len = tensor.shape().num_elements();
         let flat: Tensor<B, 1> = tensor.reshape([len]);
         let parts: Vec<_> = ranges(len, AT_ONCE * TILE).map(|range| part(flat.clone(), range)).collect();
-        // Frees the flat copy before the parts are encoded.
+        // Free the copy before encoding the parts.
         drop(flat);
         let pieces = (0..).zip(parts).map(|(n, part)| {
             let Self { codes, scales } = Self::encoded(part, rounding.for_part(n));
@@ -105,7 +104,7 @@ impl<B: Backend> Tiles<B> {
         let rest = tiles * TILE - len;
         let filled = if rest == 0 { numbers } else { Tensor::cat(vec![numbers, zeros(rest)], 0) };
         let numbers = filled.reshape([tiles, TILE]);
-        // Some backends' row maximum ignores NaN; the sum of the numbers times zero does not.
+        // Some backends' row maximum ignores NaN.
         let unusable = numbers.clone().mul_scalar(0.0).sum_dim(1);
         let scales = numbers.clone().abs().max_dim(1).div_scalar(TOP);
         let tiny = scales.clone().lower_elem(f32::MIN_POSITIVE);
@@ -121,11 +120,10 @@ impl<B: Backend> Tiles<B> {
     }
 }
 
-/// Tiles encoded at once. Each operation holds three tensors of four bytes a number, for which a whole matrix may lack
-/// room. Only the random bits of rounding depend on it.
+/// Tiles encoded at once, by operations that hold three tensors of four bytes a number. Affects the random bits of
+/// rounding.
 pub const AT_ONCE: usize = 1 << 15;
-/// Tiles decoded at once. Every number is decoded alone, so no bit depends on it. A budget with room for a matrix has
-/// room to decode it.
+/// Tiles decoded at once: little beside the decoded matrix. Affects no bit.
 pub const DECODED_AT_ONCE: usize = 1 << 11;
 
 fn ranges(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
@@ -143,13 +141,13 @@ fn joined<B: Backend, K: BasicOps<B>>(mut pieces: Vec<Tensor<B, 2, K>>) -> Tenso
     if pieces.len() == 1 { pieces.remove(0) } else { Tensor::cat(pieces, 0) }
 }
 
-/// Integers as f32. Burn's router cannot cast between integer types, so this avoids it.
+/// Integers as f32. Burn's router cannot cast between integer types.
 fn wide<B: Backend>(codes: Tensor<B, 2, Int>) -> Tensor<B, 2> {
     let codes = B::int_into_float(codes.into_primitive(), FloatDType::F32);
     Tensor::from_primitive(TensorPrimitive::Float(codes))
 }
 
-/// Values of e4m3 codes by table lookup. Computing them from bit fields takes five times as many passes.
+/// e4m3 by table lookup: bit fields take five times as many passes.
 fn fp8_values<B: Backend>(codes: Tensor<B, 2, Int>) -> Tensor<B, 2> {
     let (device, shape) = (codes.device(), codes.shape());
     let table = (i8::MIN..=i8::MAX).map(|code| fp8_value(code as u8)).collect();
@@ -160,7 +158,6 @@ fn fp8_values<B: Backend>(codes: Tensor<B, 2, Int>) -> Tensor<B, 2> {
     table.select(0, places).reshape(shape)
 }
 
-/// Value of sign, four exponent bits and three mantissa bits. No operation rounds.
 fn fp8_value(code: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
     // A subnormal number has no leading one.
@@ -168,19 +165,19 @@ fn fp8_value(code: u8) -> f32 {
     (if code < 128 { magnitude } else { -magnitude }) / 512.0
 }
 
-/// Number of results of [`thresholds`] before scaling.
+/// Results of [`thresholds`] before scaling.
 const RESULTS: i32 = 1 << 16;
 /// Tiles per group of [`thresholds`].
 const GROUP: usize = 256;
 
-/// Uniform random numbers between 0 and 1 for `[tiles, 128]` elements:
+/// Uniform in (0, 1), `[tiles, 128]`:
 ///
 /// ```text
 /// ((p · m + a) mod 2¹⁶ + ½) / 2¹⁶          p, m < 2¹⁵, a < 2¹⁶, m odd
 /// ```
 ///
-/// The host draws p for each column. Each tile's m and a are the sum of a draw for its group and one for its place in
-/// the group. So little crosses the link, and every backend makes the same numbers.
+/// The host draws p per column. A tile's m and a are the sum of a draw for its group and one for its place in the
+/// group. Little crosses the link, and all backends get the same numbers.
 fn thresholds<B: Backend>(tiles: usize, key: u64, device: &B::Device) -> Tensor<B, 2> {
     let mut random = Random::new(key);
     let mut draw = |count: usize, below: u64| -> Vec<i32> {
@@ -238,7 +235,7 @@ mod tests {
         let errors = sums.iter().zip(&numbers).map(|(sum, number)| sum / rounds as f32 - number);
         let largest = errors.clone().fold(0.0, |most: f32, error| most.max(error.abs()));
         let mean = errors.sum::<f32>() / numbers.len() as f32;
-        // Five standard deviations. A rounding has at most half a step of 1/127, the mean of 400 a twentieth as much.
+        // Five standard deviations: a rounding's is at most half a step of 1/127, and the mean of 400 has a twentieth.
         assert!(largest < 5.0 / 127.0 / 40.0 && mean.abs() < 1e-4, "{largest} and {mean}");
     }
 

@@ -8,12 +8,11 @@ use burn::tensor::{Tensor, backend::Backend};
 use crate::gpt::Gpt;
 
 impl<B: Backend> Gpt<B> {
-    /// The same model with the new tokens `new` and `rows` rows in embeddings and head. Tokens below `new` keep their
-    /// ids and rows. New ones start as the mean of these, so that they are neither likely nor unlikely: also where the
-    /// table has rows for them that no text has trained.
+    /// The same model with new tokens `new`, and `rows` rows in embeddings and head. Tokens below `new` keep their
+    /// rows. New rows, also untrained ones that the table has, start as the mean of these: neither likely nor unlikely.
     ///
     /// # Panics
-    /// If the model has more rows than that, fewer than `new` begins at, or was narrowed for inference.
+    /// If the model has more than `rows` rows or fewer than `new.start`, or was narrowed for inference.
     #[must_use]
     pub fn with_vocabulary(mut self, new: Range<usize>, rows: usize) -> Self {
         let known = self.config.vocab_size;
@@ -30,8 +29,8 @@ impl<B: Backend> Gpt<B> {
         self
     }
 
-    /// The same model with `longest_match`, a share `match_pdrop` of its matches hidden in training. A new table starts
-    /// as zeros, so results stay the same until it has learned.
+    /// The same model with `longest_match`; training hides a share `match_pdrop` of matches. A table of zeros leaves
+    /// results unchanged until it has learned.
     ///
     /// # Panics
     /// If the model was narrowed for inference.
@@ -49,8 +48,8 @@ impl<B: Backend> Gpt<B> {
     }
 }
 
-/// Makes the rows of `new`, and those between the first `known` and `wanted`, the mean of the rows before `new`. A row
-/// for no match stays last.
+/// Sets the rows of `new`, and those from `known` to `wanted`, to the mean of the rows before `new`. A row for no match
+/// stays last.
 fn renewed<B: Backend>(
     table: Param<Tensor<B, 2>>,
     new: &Range<usize>,
@@ -72,7 +71,7 @@ fn renewed<B: Backend>(
                 parts.push(rows.clone().slice_dim(0, old));
             }
         }
-        // The new matrix is the leaf that learns, without a history.
+        // A leaf without history.
         Tensor::cat(parts, 0).detach().require_grad()
     })
 }

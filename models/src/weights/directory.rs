@@ -1,8 +1,7 @@
-//! Directories of weights: those of `transformers`, with `config.json` and whole or sharded weights, or one native file
-//! that describes itself.
+//! Directories of weights: those of `transformers`, whole or sharded, and native files that describe themselves.
 //!
-//! Directories are untrusted. Only regular files are opened, and files read whole have a size limit. An index of shards
-//! names only files of its own folder (`an_index_opens_files_of_its_own_folder_and_no_others`).
+//! Directories are untrusted: only regular files are opened, files read whole have a size limit, and an index names
+//! only files of its own folder (`an_index_opens_files_of_its_own_folder_and_no_others`).
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -24,10 +23,10 @@ const INDEX: &str = "model.safetensors.index.json";
 const DESCRIPTION: &str = "config.json";
 
 const DESCRIPTION_BYTES: u64 = 1 << 20;
-/// Indexes of models with 256 experts a block take 9 MB.
+/// 256 experts per block take 9 MB.
 const INDEX_BYTES: u64 = 32 << 20;
 
-/// Loads a model and its configuration from a directory of either layout.
+/// Loads a model from a directory of either layout.
 pub fn load_pretrained<B: Backend>(directory: &Path, device: &B::Device) -> Result<Gpt<B>, WeightsError> {
     let (config, layout) = config_and_layout(directory)?;
     let files = match layout {
@@ -38,12 +37,12 @@ pub fn load_pretrained<B: Backend>(directory: &Path, device: &B::Device) -> Resu
     load(&config, &files, layout, device)
 }
 
-/// The configuration of the model in a directory. Reads no tensor.
+/// The configuration in a directory. Reads no tensor.
 pub fn pretrained_config(directory: &Path) -> Result<GptConfig, WeightsError> {
     config_and_layout(directory).map(|(config, _)| config)
 }
 
-/// Keys of a published `config.json` that are ignored, as no known family reads them.
+/// Keys of a published `config.json` that no known family reads.
 pub fn ignored_keys(directory: &Path) -> Result<Vec<String>, WeightsError> {
     described(directory).map(|(published, _)| published.ignored)
 }
@@ -52,7 +51,7 @@ fn config_and_layout(directory: &Path) -> Result<(GptConfig, Layout), WeightsErr
     described(directory).map(|(published, layout)| (published.config, layout))
 }
 
-/// Native weights describe themselves, so `config.json` is ignored.
+/// Native weights describe themselves: `config.json` is ignored.
 fn described(directory: &Path) -> Result<(Published, Layout), WeightsError> {
     let whole = directory.join(WHOLE);
     if whole.exists() {
@@ -83,7 +82,6 @@ fn read(path: &Path, limit: u64) -> Result<String, WeightsError> {
     regular::read_text(path, limit).map_err(|error| WeightsError::file("read", path)(error.into()))
 }
 
-/// `model.safetensors`, or the shards its index lists.
 fn weight_files(directory: &Path) -> Result<Vec<PathBuf>, WeightsError> {
     let path = directory.join(INDEX);
     if !path.exists() {
@@ -94,7 +92,6 @@ fn weight_files(directory: &Path) -> Result<Vec<PathBuf>, WeightsError> {
     Ok(names.into_iter().map(|name| directory.join(name)).collect())
 }
 
-/// The distinct files in an index of shards.
 fn shards(index: &str) -> Result<Vec<String>, IndexProblem> {
     #[derive(Deserialize)]
     struct Index {

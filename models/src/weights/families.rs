@@ -1,33 +1,29 @@
 //! The table of published families: switches and keys of each `model_type`.
 //!
-//! A family with a known kind of network takes one row here. Names of its weights are in `names.rs`, chosen by switches.
+//! A family with a known kind of network takes one row here; switches choose the names of its weights in `names.rs`.
 
 use serde_json::{Map, Value, json};
 
-/// A published family.
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) model_type: &'static str,
     /// The class of `transformers`.
     pub(super) class: &'static str,
-    /// Published keys and our settings.
+    /// Published keys and ours.
     pub(super) settings: &'static [&'static [(&'static str, &'static str)]],
-    /// Our settings that the family fixes, and defaults of absent keys.
+    /// Settings that the family fixes, and defaults of absent keys.
     pub(super) switches: fn() -> Value,
 }
 
 impl Family {
-    /// The family of a `model_type`.
     pub(super) fn named(model_type: &str) -> Option<&'static Self> {
         FAMILIES.iter().find(|family| family.model_type == model_type)
     }
 
-    /// Published keys and our settings.
     pub(super) fn settings(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         self.settings.iter().copied().flatten().copied()
     }
 
-    /// Our settings for absent keys.
     pub(super) fn switches(&self) -> Map<String, Value> {
         match (self.switches)() {
             Value::Object(switches) => switches,
@@ -195,8 +191,8 @@ fn with(mut switches: Value, more: Value) -> Value {
     switches
 }
 
-/// Published keys that do not affect the network: bookkeeping, special tokens, generation defaults, other heads.
-/// Dropout inside attention and of families without it here is read by training only.
+/// Published keys without effect on the network: bookkeeping, special tokens, generation defaults, other heads. Dropout
+/// inside attention is read by training only.
 pub(super) const INERT: &[&str] = &[
     "architectures",
     "attention_dropout",
@@ -230,7 +226,7 @@ pub(super) const INERT: &[&str] = &[
     "use_cache",
 ];
 
-/// Keys that do not affect the network at one value. Other values are refused.
+/// Keys without effect at one value; other values are refused.
 pub(super) fn neutral_value(key: &str) -> Option<Value> {
     Some(match key {
         "scale_attn_weights" => json!(true),
@@ -245,7 +241,7 @@ pub(super) fn neutral_value(key: &str) -> Option<Value> {
     })
 }
 
-/// Keys that change the network wherever a family reads them. A family without them accepts them as null or false.
+/// Keys that change the network in some family. A family without them accepts null or false.
 pub(super) const REFUSED: &[&str] = &[
     "attention_bias",
     "attention_multiplier",

@@ -1,10 +1,10 @@
 //! The `config.json` of `transformers`, read and written.
 //!
-//! Keys are of four kinds: settings of the family, keys without effect on the network, keys without effect at one
-//! value, and keys that are refused. A key of no list is ignored and reported: the family's class does not read it.
-//! A published description is read or refused by name (`no_published_description_causes_a_panic_or_an_invalid_model`).
+//! A key is a setting of the family, has no effect, has no effect at one value, or is refused. Any other key is ignored
+//! and reported, as the family's class does not read it. A description is read or refused by name
+//! (`no_published_description_causes_a_panic_or_an_invalid_model`).
 //!
-//! A model can be written if the description that we would write reads back as the same network.
+//! A model is writable if its description reads back as the same network.
 
 use serde_json::{Map, Value, json};
 
@@ -19,11 +19,11 @@ use crate::rotary::RopeScaling;
 pub struct Published {
     /// The network.
     pub config: GptConfig,
-    /// Unknown keys, assumed not to affect the network.
+    /// Keys assumed not to affect the network.
     pub ignored: Vec<String>,
 }
 
-/// The configuration in a published `config.json`. Refuses keys that change the network in an unsupported way.
+/// Reads a published `config.json`. Refuses keys that change the network in an unsupported way.
 pub fn config_from_hugging_face(text: &str) -> Result<GptConfig, ConfigError> {
     read(text).map(|published| published.config)
 }
@@ -78,7 +78,6 @@ fn from_value(published: &Value) -> Result<Published, ConfigError> {
     Ok(Published { config, ignored })
 }
 
-/// Whether the family's class reads another key in place of this one.
 fn is_superseded(family: &Family, key: &str) -> bool {
     match family.model_type {
         "qwen2" | "qwen3" | "smollm3" => key == "sliding_window",
@@ -87,7 +86,7 @@ fn is_superseded(family: &Family, key: &str) -> bool {
     }
 }
 
-/// Our value of the setting `ours`; `None` if the network lacks it.
+/// `None` if the network lacks the value.
 fn setting(family: &Family, ours: &str, value: &Value) -> Option<Value> {
     Some(match (ours, value.as_str()) {
         ("activation_function", Some(name)) => match (family.model_type, name) {
@@ -103,8 +102,7 @@ fn setting(family: &Family, ours: &str, value: &Value) -> Option<Value> {
     })
 }
 
-/// Reads a key whose value is a table or a list. `None` if the key is none of them, `Some(false)` if its value is
-/// not supported.
+/// Reads a table or list. `None` for any other key, `Some(false)` for an unsupported value.
 fn structured(
     family: &Family,
     key: &str,
@@ -114,6 +112,7 @@ fn structured(
 ) -> Option<bool> {
     let rotates = family.model_type != "gpt2";
     let has_windows = family.settings().any(|(_, ours)| ours == "window");
+
     let understood = match key {
         "rope_scaling" | "rope_parameters" if rotates => rope(value, published, kept),
         "layer_types" | "no_rope_layers" if value.is_null() || *value == json!([]) => Some(()),
@@ -157,10 +156,10 @@ fn structured(
         }),
         _ => return None,
     };
+
     Some(understood.is_some())
 }
 
-/// The blocks of which a list says one of two things.
 enum Blocks {
     All,
     None,
@@ -168,7 +167,7 @@ enum Blocks {
     LastOf(usize),
 }
 
-/// The blocks that a list marks with `mark`, all others with `other`. `None` for a list without such a rule.
+/// Blocks marked `mark`, all others `other`; `None` without such a rule.
 fn blocks_with(list: &Value, mark: impl Into<Value>, other: impl Into<Value>) -> Option<Blocks> {
     let (mark, other) = (mark.into(), other.into());
     let list = list.as_array()?;
@@ -182,7 +181,7 @@ fn blocks_with(list: &Value, mark: impl Into<Value>, other: impl Into<Value>) ->
     regular.then_some(found)
 }
 
-/// Reads `rope_scaling`, or `rope_parameters` of later versions. `None` for a stretching that the network lacks.
+/// Reads `rope_scaling`, or the later `rope_parameters`. `None` for an unknown stretching.
 fn rope(value: &Value, published: &Value, kept: &mut Map<String, Value>) -> Option<()> {
     if value.is_null() {
         return Some(());
@@ -220,7 +219,6 @@ fn rope(value: &Value, published: &Value, kept: &mut Map<String, Value>) -> Opti
     Some(())
 }
 
-/// The same network with each setting in its simplest form.
 fn simplest(mut config: GptConfig) -> GptConfig {
     if config.n_embd.is_multiple_of(config.n_head) && config.head_dim() == config.n_embd / config.n_head {
         config.head_dim = None;
@@ -228,16 +226,19 @@ fn simplest(mut config: GptConfig) -> GptConfig {
     if config.attention_output_bias == Some(config.attention_bias) {
         config.attention_output_bias = None;
     }
+
     let beyond = |every: &usize| *every <= config.n_layer;
     config.unrotated_every = config.unrotated_every.filter(beyond);
     config.full_attention_every = config.full_attention_every.filter(beyond);
     if config.full_attention_every == Some(1) {
         config.window = None;
     }
-    // A window as long as the sequence hides nothing, but may choose other rotary tables.
+
+    // A window as long as the sequence may still choose other rotary tables.
     if config.rope_local_theta.is_none() {
         config.window = config.window.filter(|window| *window < config.n_positions);
     }
+
     if config.window.is_none() {
         config.full_attention_every = None;
         config.rope_local_theta = None;
@@ -261,7 +262,7 @@ fn family_of(config: &GptConfig) -> &'static Family {
     Family::named(model_type).expect("each name is a row of the table")
 }
 
-/// The published `config.json` of a model.
+/// A model's published `config.json`.
 pub fn config_to_hugging_face(config: &GptConfig) -> Result<Value, WeightsError> {
     expressible(config)?;
     Ok(description(config))
@@ -270,6 +271,7 @@ pub fn config_to_hugging_face(config: &GptConfig) -> Result<Value, WeightsError>
 fn description(config: &GptConfig) -> Value {
     let family = family_of(config);
     let own = config.to_value();
+
     let mut published = Map::new();
     for (key, ours) in family.settings() {
         let value = match ours {
@@ -287,10 +289,11 @@ fn description(config: &GptConfig) -> Value {
         };
         published.insert(key.to_owned(), value);
     }
+
     published.insert("model_type".to_owned(), json!(family.model_type));
     published.insert("architectures".to_owned(), json!([family.class]));
     if family.model_type == "gpt2" {
-        // GPT-2's default special tokens exist only in its own vocabulary.
+        // The default special tokens exist only in GPT-2's vocabulary.
         let special = if config.vocab_size > 50256 { json!(50256) } else { Value::Null };
         published.insert("bos_token_id".to_owned(), special.clone());
         published.insert("eos_token_id".to_owned(), special);
@@ -298,6 +301,7 @@ fn description(config: &GptConfig) -> Value {
     } else {
         describe_rotation(config, family, &mut published);
     }
+
     if family.settings().any(|(_, ours)| ours == "window") {
         let kind =
             |layer| if config.window_of(layer).is_some() { "sliding_attention" } else { "full_attention" };
@@ -318,7 +322,6 @@ fn describe_rotation(config: &GptConfig, family: &Family, published: &mut Map<St
         parameters = json!({ "full_attention": parameters, "sliding_attention": local });
     }
     published.insert("rope_parameters".to_owned(), parameters);
-    // Earlier versions read this key.
     published.extend(scaling.map(|scaling| ("rope_scaling".to_owned(), scaling)));
     if family.model_type == "smollm3" {
         let every = config.unrotated_every.unwrap_or(usize::MAX);
@@ -327,11 +330,11 @@ fn describe_rotation(config: &GptConfig, family: &Family, published: &mut Map<St
     }
 }
 
-/// Settings of training and of fresh weights, which a published description need not keep.
+/// Settings that a published description need not keep.
 const NOT_OF_THE_NETWORK: [&str; 6] =
     ["attn_pdrop", "compute", "init", "initializer_range", "match_pdrop", "scale_residual_init"];
 
-/// Fails unless a model class of `transformers` computes the same network.
+/// Fails unless a class of `transformers` computes the same network.
 pub(super) fn expressible(config: &GptConfig) -> Result<(), WeightsError> {
     let family = family_of(config);
     let refused = |reason: String| WeightsError::NotExpressible { nearest: family.model_type, reason };
@@ -346,7 +349,7 @@ pub(super) fn expressible(config: &GptConfig) -> Result<(), WeightsError> {
     }
 }
 
-/// Settings in a form that is equal for equal networks.
+/// Equal for equal networks.
 fn comparable(config: &GptConfig) -> Value {
     let mut config = simplest(config.clone());
     config.n_kv_head = Some(config.kv_heads());

@@ -1,15 +1,14 @@
 //! Weights in and out, as safetensors.
 //!
-//! [`Layout::Native`] stores every parameter under its own name, and the model's description in the file's metadata:
-//! nothing is lost and any preset fits. [`Layout::HuggingFace`] writes the tensors that `transformers` expects of a
-//! family in `families.rs`, and refuses other models.
+//! [`Layout::Native`] stores every parameter under its own name, with the description in the metadata, for any model.
+//! [`Layout::HuggingFace`] writes the tensors of a family in `families.rs` and refuses other models.
 //!
-//! Files are read through a memory map, one tensor at a time, and converted to f32. Before any tensor is read or
-//! allocated, one report names all missing, extra and reshaped tensors. NaN and infinity are refused in both
-//! directions. No bytes cause a panic (`no_bytes_in_a_weights_file_cause_a_panic`).
+//! Tensors are read one at a time through a memory map and converted to f32. Before, one report names all missing,
+//! extra and reshaped tensors. NaN and infinity are refused in both directions. No bytes cause a panic
+//! (`no_bytes_in_a_weights_file_cause_a_panic`).
 //!
-//! A file is written aside and renamed at the end. A model may overwrite the mapped file it was loaded from, and a
-//! crash leaves the old file whole.
+//! A file is written aside and renamed, so a model may overwrite the mapped file it came from, and a crash leaves the
+//! old file.
 
 mod directory;
 mod families;
@@ -30,12 +29,12 @@ pub use report::Report;
 pub use store::{Read, check_native, load, load_native, native_config, save, save_completed};
 pub use tensors::{Fetch, Outgoing, Stored, TensorFile, write_tensors};
 
-/// How tensors are named and laid out in a file.
+/// Names and layout of tensors in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
-    /// This crate's own names and shapes.
+    /// This crate's own.
     Native,
-    /// The names and orientations of `transformers`.
+    /// Those of `transformers`.
     HuggingFace,
 }
 
@@ -45,11 +44,11 @@ pub enum WeightsError {
     /// The file could not be opened, read, written or renamed.
     #[error("could not {attempt} `{}`: {source}", path.display())]
     File {
-        /// The attempted action, such as "read".
+        /// Such as "read".
         attempt: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: std::io::Error,
     },
     /// A tensor's values could not be fetched.
@@ -57,10 +56,10 @@ pub enum WeightsError {
     Unread {
         /// The tensor.
         name: String,
-        /// The message of the device, or of another holder of the tensor.
+        /// The message of the device, or of the tensor's other holder.
         reason: String,
     },
-    /// The file is not safetensors, or is cut short.
+    /// Not safetensors, or cut short.
     #[error("`{}` is not a complete safetensors file: {source}", path.display())]
     Format {
         /// The file.
@@ -71,7 +70,7 @@ pub enum WeightsError {
     /// The tensors are not those of the model.
     #[error("the tensors in `{}` are not those of the model:\n{report}", path.display())]
     Mismatch {
-        /// The file, or the first of several.
+        /// The file, or the first.
         path: PathBuf,
         /// All differences.
         report: Report,
@@ -89,48 +88,48 @@ pub enum WeightsError {
     NotFinite {
         /// The tensor.
         name: String,
-        /// The first such number in the tensor.
+        /// The first such number.
         value: f32,
     },
-    /// The description has more blocks than the file has tensors.
+    /// More blocks than tensors.
     #[error("the model has {blocks} blocks, but `{}` holds {tensors} tensors in all", path.display())]
     Blocks {
-        /// The file, or the first of several.
+        /// The file, or the first.
         path: PathBuf,
         /// `n_layer`.
         blocks: usize,
         /// Tensors in all files.
         tensors: usize,
     },
-    /// The file does not describe its model.
+    /// A native file without a description.
     #[error("`{}` holds no model description, so it was not written in the native layout; load it with a \
              configuration", path.display())]
     NoDescription {
         /// The file.
         path: PathBuf,
     },
-    /// The model's description is invalid.
+    /// An invalid description.
     #[error("the model description in `{}` cannot be used: {source}", path.display())]
     Config {
         /// The file.
         path: PathBuf,
-        /// The error in the configuration.
+        /// The cause.
         source: ConfigError,
     },
-    /// The index of shards cannot be used.
+    /// An unusable index of shards.
     #[error("the index of weights `{}` cannot be used: {problem}", path.display())]
     Index {
         /// The index.
         path: PathBuf,
-        /// The problem in it.
+        /// Its fault.
         problem: IndexProblem,
     },
-    /// The network has a feature that no published family has in this combination.
+    /// A network that no published family has.
     #[error(
         "the model fits no family of Hugging Face's, the nearest is {nearest}: {reason}; use the native layout"
     )]
     NotExpressible {
-        /// The `model_type` of the family that was tried.
+        /// The family that was tried, by `model_type`.
         nearest: &'static str,
         /// The first feature that does not fit.
         reason: String,
@@ -146,7 +145,7 @@ pub enum IndexProblem {
     /// It names no file.
     #[error("it names no file")]
     Empty,
-    /// It names something other than a file in its own folder.
+    /// It names a file outside its folder.
     #[error("it names `{0}`, which is no file of its own folder")]
     OutsideFolder(String),
 }

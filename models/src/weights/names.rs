@@ -1,8 +1,8 @@
 //! The tensor of a file that stores each parameter, and its arrangement there.
 //!
-//! Parameters are `[inputs, outputs]`. Most published projections are `[outputs, inputs]`; GPT-2's are not, but one
-//! tensor holds its three attention projections side by side. GPT-NeoX stores them by head. Gemma stores a norm's scale
-//! less one. All use this crate's half-split order of rotary heads.
+//! Parameters are `[inputs, outputs]`; most published projections are transposed. GPT-2's are not, but one tensor holds
+//! its three attention projections side by side. GPT-NeoX stores them by head, and Gemma a norm's scale less one. All
+//! use this crate's half-split rotary order.
 
 use super::{Layout, WeightsError, hugging_face};
 use crate::config::{GptConfig, NormKind, NormPlacement, Positions};
@@ -10,20 +10,20 @@ use crate::config::{GptConfig, NormKind, NormPlacement, Positions};
 /// How a tensor stores a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrangement {
-    /// As it is.
     Plain,
-    /// Rows and columns exchanged.
     Transposed,
     /// In the `index`-th third of the last dimension.
     Third(usize),
-    /// Rows and columns exchanged, in the `index`-th third of each head's rows.
-    ThirdOfHeads { index: usize, head_dim: usize },
+    ThirdOfHeads {
+        index: usize,
+        head_dim: usize,
+    },
     /// Each number less one.
     LessOne,
 }
 
 impl Arrangement {
-    /// The shape of the tensor that stores a parameter of this shape.
+    /// The stored shape of a parameter.
     pub(crate) fn shape(self, parameter: &[usize]) -> Vec<usize> {
         let mut shape = parameter.to_vec();
         match self {
@@ -38,7 +38,6 @@ impl Arrangement {
         shape
     }
 
-    /// The index of a parameter that shares its tensor with two others.
     pub(crate) fn third(self) -> Option<usize> {
         match self {
             Self::Third(index) | Self::ThirdOfHeads { index, .. } => Some(index),
@@ -58,15 +57,13 @@ enum Part {
     HeadThird(usize),
 }
 
-/// A module of a block, its published name, and its kind.
+/// Module, published name, kind.
 type Row = (&'static str, &'static str, Part);
 
-/// Published names of one kind of network.
 #[derive(Debug)]
 struct Names {
-    /// Parameters outside the blocks.
     outer: &'static [(&'static str, &'static str)],
-    /// Before a block's number.
+    /// Prefix of a block's number.
     block: &'static str,
     parts: &'static [&'static [Row]],
     /// Whether norms store their scale less one.
@@ -172,16 +169,15 @@ const NEOX: Names = Names {
     less_one: false,
 };
 
-/// Names and arrangements of one model's tensors in one layout.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Naming {
-    /// `None` for our own names.
+    /// `None` for native names.
     published: Option<&'static Names>,
     head_dim: usize,
 }
 
 impl Naming {
-    /// The naming of the model `config`. Fails if the layout cannot hold it.
+    /// Fails if the layout cannot hold the model.
     pub(crate) fn new(config: &GptConfig, layout: Layout) -> Result<Self, WeightsError> {
         let published = match layout {
             Layout::Native => None,
@@ -193,7 +189,6 @@ impl Naming {
         Ok(Self { published, head_dim: config.head_dim() })
     }
 
-    /// The file's tensor for the parameter `ours`.
     pub(crate) fn tensor(self, ours: &str) -> (String, Arrangement) {
         let Some(names) = self.published else { return (ours.to_owned(), Arrangement::Plain) };
         let norm = if names.less_one { Arrangement::LessOne } else { Arrangement::Plain };
@@ -229,7 +224,7 @@ fn names(config: &GptConfig) -> &'static Names {
     }
 }
 
-/// Whether a published tensor is no parameter: an attention mask, a rotary table, or a tied head.
+/// Whether a published tensor is an attention mask, a rotary table, or a tied head.
 pub(crate) fn is_not_a_parameter(name: &str, tied: bool) -> bool {
     [".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", "rotary_emb.inv_freq"]
         .iter()

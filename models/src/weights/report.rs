@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Every difference, not only the first.
+/// All differences.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// Tensors that only the model has.
     pub missing: Vec<String>,
     /// Tensors that only the file has.
     pub extra: Vec<String>,
-    /// Tensors of another shape: name, expected, found.
+    /// Name, expected shape, found shape.
     pub reshaped: Vec<(String, Vec<usize>, Vec<usize>)>,
 }
 

@@ -15,7 +15,7 @@ use crate::gpt::Gpt;
 
 const DESCRIPTION: &str = "model";
 
-/// Saves a model. An existing file at `path` is replaced once the new one is on disk.
+/// Saves a model, replacing a file at `path` once the new one is on disk.
 pub fn save<B: Backend>(
     model: &Gpt<B>,
     path: &Path,
@@ -25,16 +25,15 @@ pub fn save<B: Backend>(
     let tensors = outgoing(model, layout, |_: &str, _: &[usize], read: Read<'_>| read())?;
     let note = match layout {
         Layout::Native => description_note(model),
-        // `transformers` requires this note before it reads a file.
+        // Required by `transformers`.
         Layout::HuggingFace => ("format", "pt".to_owned()),
     };
     durable::write_with(path, |temporary| tensors::write(temporary, &tensors, stored, Some(note)))
         .map_err(|error| error.at(path))
 }
 
-/// Saves a model natively in f32, with the values that `complete` returns for each parameter. `complete` gets name,
-/// shape and a reader of the model's own weights, which may be less precise than the trained ones. The file is not
-/// synced: it is for a folder that is renamed once complete.
+/// Saves a native f32 file with the values from `complete`, which gets name, shape and a reader of the model's own,
+/// perhaps less precise, weights. Not synced: for a folder that is renamed once complete.
 pub fn save_completed<B: Backend>(
     model: &Gpt<B>,
     path: &Path,
@@ -51,7 +50,7 @@ fn description_note<B: Backend>(model: &Gpt<B>) -> (&'static str, String) {
     (DESCRIPTION, model.config.to_value().to_string())
 }
 
-/// Loads a model and its configuration from a native file.
+/// Loads a model from a native file.
 pub fn load_native<B: Backend>(path: &Path, device: &B::Device) -> Result<Gpt<B>, WeightsError> {
     load(&native_config(path)?, &[path], Layout::Native, device)
 }
@@ -82,7 +81,7 @@ pub fn load<B: Backend>(
     fill.error.map_or(Ok(model.with_rotary_tables(device)), Err)
 }
 
-/// Checks that a native file has the tensors of the model `config` describes: names, shapes and types. Reads no values.
+/// Checks names, shapes and types of a native file's tensors. Reads no values.
 pub fn check_native<B: Backend>(
     config: &GptConfig,
     path: &Path,
@@ -107,7 +106,7 @@ fn views(files: &[TensorFile], layout: Layout) -> Result<BTreeMap<String, Tensor
     Ok(views)
 }
 
-/// The unallocated model of `config`, after checking that `views` holds its tensors.
+/// The unallocated model, if `views` holds its tensors.
 fn outline<B: Backend>(
     config: &GptConfig,
     path: &Path,
@@ -115,8 +114,7 @@ fn outline<B: Backend>(
     layout: Layout,
     device: &B::Device,
 ) -> Result<Gpt<B>, WeightsError> {
-    // Every block has tensors, so more blocks than tensors cannot match. A list of the missing ones would take as much
-    // memory as the description asks for.
+    // Every block has tensors. Listing all missing ones would take memory without bound.
     let (blocks, tensors) = (config.n_layer, views.len());
     if blocks > tensors {
         return Err(WeightsError::Blocks { path: path.to_owned(), blocks, tensors });
@@ -166,6 +164,7 @@ fn arranged(arrangement: Arrangement, mut parts: Vec<Outgoing<'_>>) -> Outgoing<
     let shape = arrangement.shape(&parts[0].shape);
     let sides = shape.clone();
     let numbers = |part: &Outgoing<'_>| Ok::<_, WeightsError>(floats((part.fetch)()?));
+
     let fetch: Fetch<'_> = match arrangement {
         Arrangement::Plain => parts.remove(0).fetch,
         Arrangement::Transposed => Box::new(move || {
@@ -193,6 +192,7 @@ fn arranged(arrangement: Arrangement, mut parts: Vec<Outgoing<'_>>) -> Outgoing<
             Ok(TensorData::new(less, sides.clone()))
         }),
     };
+
     Outgoing { shape, fetch }
 }
 
@@ -205,7 +205,7 @@ fn transposed(values: &[f32], columns_out: usize) -> Vec<f32> {
     (0..columns_in).flat_map(|column| values.iter().skip(column).step_by(columns_in)).copied().collect()
 }
 
-/// Every parameter's dotted name, shape and deferred values, in the struct's order.
+/// Name, shape and deferred values, in field order.
 fn parameters<B: Backend>(model: &Gpt<B>) -> Vec<(String, Outgoing<'static>)> {
     let mut collect = Collect { path: Vec::new(), found: Vec::new() };
     model.visit(&mut collect);
@@ -239,7 +239,7 @@ impl<B: Backend> ModuleVisitor<B> for Collect {
     }
 }
 
-/// Every parameter's dotted name and shape. Allocates no parameter.
+/// Allocates no parameter.
 #[derive(Default)]
 struct Outline {
     path: Vec<String>,
@@ -273,6 +273,7 @@ impl<B: Backend> Fill<'_, B> {
         let (name, arrangement) = self.naming.tensor(&self.path.join("."));
         let view = &self.views[&name];
         let values = floats(tensors::numbers(&name, view)?);
+
         Ok(match arrangement {
             Arrangement::Plain => values,
             Arrangement::Transposed => transposed(&values, shape[1]),

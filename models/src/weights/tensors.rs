@@ -1,5 +1,5 @@
-//! Safetensors files: written one tensor at a time, each fetched at its turn, and read by name from a memory map. For
-//! weights and a trainer's other tensors.
+//! Safetensors files: written one tensor at a time, read by name from a memory map. For weights and a trainer's other
+//! tensors.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -13,10 +13,9 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo, TensorView};
 
 use super::WeightsError;
 
-/// Limit of the format.
 const MOST_HEADER_BYTES: u64 = 100_000_000;
 
-/// The type in which numbers are written.
+/// The type of stored numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Stored {
     /// Four bytes, lossless.
@@ -24,7 +23,7 @@ pub enum Stored {
     F32,
     /// Two bytes, f32's range.
     Bf16,
-    /// Two bytes, finer, but nothing above 65,504.
+    /// Two bytes, finer, up to 65,504.
     F16,
 }
 
@@ -38,19 +37,19 @@ impl Stored {
     }
 }
 
-/// Fetches the numbers of a tensor.
+/// Fetches a tensor's numbers.
 pub type Fetch<'w> = Box<dyn Fn() -> Result<TensorData, WeightsError> + 'w>;
 
 /// A tensor to write.
 pub struct Outgoing<'w> {
     /// Dimensions in the file.
     pub shape: Vec<usize>,
-    /// Fetches the numbers when the file reaches this tensor.
+    /// Called when the file reaches this tensor.
     pub fetch: Fetch<'w>,
 }
 
-/// Writes `tensors` to `path`, replacing its file. Does not sync, and a failure leaves a partial file: for a folder
-/// that is renamed once complete.
+/// Writes `tensors` to `path`. Not synced, and a failure leaves a partial file: for a folder that is renamed once
+/// complete.
 pub fn write_tensors(
     path: &Path,
     tensors: &BTreeMap<String, Outgoing<'_>>,
@@ -79,8 +78,8 @@ impl From<io::Error> for WriteError {
     }
 }
 
-/// [`write_tensors`] with a note in the header. Only one note: they are written in hash-map order, and equal models
-/// make equal files.
+/// [`write_tensors`] with one note in the header: several would be written in hash-map order, and equal models make
+/// equal files.
 pub(super) fn write(
     path: &Path,
     tensors: &BTreeMap<String, Outgoing<'_>>,
@@ -88,20 +87,24 @@ pub(super) fn write(
     note: Option<(&str, String)>,
 ) -> Result<(), WriteError> {
     let (dtype, burn_dtype) = stored.types();
+
     let mut end = 0;
     let infos = tensors.iter().map(|(name, tensor)| {
         let begin = end;
         end += tensor.shape.iter().product::<usize>() * dtype.bitsize() / 8;
         (name.clone(), TensorInfo { dtype, shape: tensor.shape.clone(), data_offsets: (begin, end) })
     });
+
     let notes = note.map(|(key, text)| HashMap::from([(key.to_owned(), text)]));
     let header = Metadata::new(notes, infos.collect()).expect("each tensor begins where the one before ends");
     let mut header = serde_json::to_vec(&header).expect("names and numbers are JSON");
-    // Readers map numbers in place, so they must be aligned.
+    // Readers map numbers in place: align them.
     header.resize(header.len().next_multiple_of(8), b' ');
+
     let mut file = File::create(path)?;
     file.write_all(&(header.len() as u64).to_le_bytes())?;
     file.write_all(&header)?;
+
     for (name, tensor) in tensors {
         let numbers = (tensor.fetch)().and_then(|numbers| finite(name, numbers));
         let numbers = numbers.map_err(WriteError::Tensor)?.convert_dtype(burn_dtype);
@@ -110,7 +113,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// A file of tensors, open for reading.
+/// An open file of tensors.
 #[derive(Debug)]
 pub struct TensorFile {
     path: PathBuf,
@@ -121,29 +124,29 @@ pub struct TensorFile {
 }
 
 impl TensorFile {
-    /// Opens a file that is complete by its own header. Reads no numbers.
+    /// Opens a file that is complete by its header. Reads no numbers.
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
         let file = durable::regular::open(path)
             .map_err(|error| WeightsError::file("open weights in", path)(error.into()))?;
-        // SAFETY: the map is read-only and private to this value. Our writers rename new files over old ones and never
-        // change them in place. We cannot prevent a foreign process from truncating the file.
+        // SAFETY: the map is read-only and private. Our writers rename files and never change them in place; a foreign
+        // process that truncates the file cannot be prevented.
         let map = unsafe { Mmap::map(&file) }.map_err(WeightsError::file("map weights in", path))?;
         let (begin, header) =
             header(&map).map_err(|source| WeightsError::Format { path: path.to_owned(), source })?;
         Ok(Self { path: path.to_owned(), map, header, begin })
     }
 
-    /// Type and shape of the tensor `name`, if present.
+    /// Type and shape of tensor `name`.
     pub fn info(&self, name: &str) -> Option<&TensorInfo> {
         self.header.info(name)
     }
 
-    /// Tensors in the file.
+    /// Number of tensors.
     pub fn count(&self) -> usize {
         self.header.offset_keys().len()
     }
 
-    /// The numbers of the tensor `name`, as f32. Fails if it is missing or holds NaN or infinity.
+    /// The numbers of tensor `name` as f32. Fails if it is missing or holds NaN or infinity.
     pub fn numbers(&self, name: &str) -> Result<TensorData, WeightsError> {
         let missing = || SafeTensorError::TensorNotFound(name.to_owned());
         let view = self.info(name).ok_or_else(missing).and_then(|info| self.view(info));
@@ -167,8 +170,7 @@ impl TensorFile {
     }
 }
 
-/// The header and the offset of the first tensor. `SafeTensors::read_metadata` adds sizes without checking for
-/// overflow.
+/// `SafeTensors::read_metadata` adds sizes without checking overflow.
 fn header(file: &[u8]) -> Result<(usize, Metadata), SafeTensorError> {
     let (length, rest) = file.split_first_chunk().ok_or(SafeTensorError::HeaderTooSmall)?;
     let length = u64::from_le_bytes(*length);
@@ -185,7 +187,6 @@ fn header(file: &[u8]) -> Result<(usize, Metadata), SafeTensorError> {
     Ok((file.len() - tensors.len(), header))
 }
 
-/// The numbers as f32. Fails on NaN and infinity.
 pub(super) fn numbers(name: &str, view: &TensorView<'_>) -> Result<TensorData, WeightsError> {
     let dtype = float_type(name, view.dtype())?;
     let data = TensorData::from_bytes_vec(view.data().to_vec(), view.shape().to_vec(), dtype);
