@@ -1,8 +1,7 @@
-//! Peak live bytes of one forward and backward pass, with each memory measure on and off:
-//! `cargo bench -p models --bench peak_memory -- [T [BATCH]] [lean]`. `lean` skips runs with a measure off.
+//! Peak live bytes of a forward and backward pass, with each memory measure on and off: `cargo bench -p models --bench
+//! peak_memory -- [T [BATCH]] [lean]`; `lean` skips the runs with a measure off.
 //!
-//! The shape is GPT-2 124M on the CPU backend, on one thread. The allocator counts bytes above the level at the start:
-//! gradients, but not weights.
+//! GPT-2 124M on one thread of the CPU backend. Bytes exclude the weights.
 
 #[path = "../tests/it/counting.rs"]
 mod counting;
@@ -23,7 +22,7 @@ use models::{
 
 type Tape = Autodiff<Flex>;
 
-/// Plain or lean attention, loss, and element-wise rest (activations and norms).
+/// Plain or lean attention, loss, and the rest.
 #[derive(Debug, Clone, Copy)]
 struct Mixed {
     lean_attention: bool,

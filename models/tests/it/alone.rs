@@ -1,16 +1,15 @@
-//! Memory tests, each in a process of its own.
+//! Memory tests, each in its own process.
 
 use std::env;
 use std::process::Command;
 use std::thread;
 
-/// Set in a process that runs one test.
 const ALONE: &str = "MODELS_TEST_ALONE";
 
-/// Whether this process runs only the calling test. If not, runs that test in a child process, and the caller returns.
-/// Otherwise tests would free each other's memory: each backward pass of Burn sweeps the tapes of all threads.
+/// Whether this process runs only the calling test. Otherwise runs that test in a child process, and the caller
+/// returns: each backward pass of Burn sweeps the tapes of all threads, so tests would free each other's memory.
 pub(crate) fn is_alone() -> bool {
-    // A run with one test thread has no name for it, and runs one test at a time.
+    // A run with one test thread has no name for it.
     let name = thread::current().name().filter(|name| *name != "main").map(str::to_owned);
     let (None, Some(name)) = (env::var_os(ALONE), name) else { return true };
     let run = Command::new(env::current_exe().expect("this test's own path"))

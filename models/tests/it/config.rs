@@ -10,7 +10,6 @@ fn refused(json: &str) -> String {
     GptConfig::from_json(json).expect_err("this description must be refused").to_string()
 }
 
-/// A complete small description with one more entry.
 fn with(entry: &str) -> String {
     format!(r#"{{"n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 4, "vocab_size": 5, {entry}}}"#)
 }

@@ -25,11 +25,10 @@ fn wanted(prompt: &[u32], sampling: Sampling) -> Continuation {
     Continuation { prompt: prompt.to_vec(), sampling, row: 0, alternatives: None }
 }
 
-/// A request of a random program.
 struct RandomRequest {
     prompt: Vec<u32>,
     count: usize,
-    /// Tokens after which the request leaves.
+    /// Tokens after which it leaves.
     patience: usize,
     sampling: Sampling,
     arrival: usize,
@@ -37,7 +36,7 @@ struct RandomRequest {
 
 fn random_request(random: &mut Random, config: &GptConfig) -> RandomRequest {
     let below = |random: &mut Random, limit: usize| (random.bits() % limit as u64) as usize;
-    // Few distinct beginnings, so that many prompts share one.
+    // Many prompts share a beginning.
     let shared = below(random, 3) as u32;
     let length = 1 + below(random, 14);
     let first = below(random, length + 1);
@@ -50,7 +49,6 @@ fn random_request(random: &mut Random, config: &GptConfig) -> RandomRequest {
         1 => Sampling { repetition_penalty: Some(1.3), ..Sampling::greedy() },
         _ => Sampling::greedy(),
     };
-    // One in four leaves early.
     let patience = if below(random, 4) == 0 { below(random, count) } else { count };
     RandomRequest { prompt, count, patience, sampling, arrival: below(random, 30) }
 }
@@ -133,7 +131,7 @@ fn kept_caches_stay_within_their_bound() {
         batch.step().expect("it fits");
         batch.leave(key);
     }
-    // Room for two caches of 64 positions: the last two.
+    // Room for two caches of 64 positions.
     let known: Vec<usize> = (0..4)
         .map(|key| {
             batch.join(10 + key, wanted(&[key as u32 + 1, 7, 7], Sampling::greedy())).expect("it fits")
@@ -146,7 +144,7 @@ fn kept_caches_stay_within_their_bound() {
 fn a_short_prompt_does_not_inherit_the_room_of_a_long_one() {
     let config = GptConfig { n_positions: 512, ..shrunk("nanochat") };
     let model = Gpt::<Flex>::new(&config, 5, &DEVICE).expect("valid");
-    // The caches grow by 64 positions: 320 for the long prompt and 64 for the short one.
+    // Caches grow by 64 positions: 320 and 64.
     let mut batch = Continuous::new(&model, 512, 384);
     let long = [3; 300];
     for (key, prompt) in [(1, &long[..]), (2, &[3, 3, 5])] {

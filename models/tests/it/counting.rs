@@ -1,6 +1,6 @@
 //! An allocator that counts the live bytes of each thread.
 //!
-//! Counting per thread isolates parallel tests: the CPU backend allocates tensors on the thread that requests them.
+//! Parallel tests stay apart: the CPU backend allocates on the thread that requests a tensor.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -18,12 +18,11 @@ fn count(bytes: isize) {
         live.get()
     });
     if let Ok(live) = counted {
-        // The peak lives exactly as long as the live count.
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live)));
     }
 }
 
-// SAFETY: every call is passed on unchanged to the system allocator; counting allocates nothing.
+// SAFETY: every call goes unchanged to the system allocator; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
@@ -41,9 +40,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Bytes above the level at the start: the peak during `work`, and those that its result holds. `work` runs on a thread
-/// of its own, once before it is measured. Otherwise matrix kernels would share work with other threads, and each
-/// thread keeps a scratch buffer from its first use.
+/// Bytes above the level at the start: the peak during `work`, and those of its result. `work` has a thread of its own
+/// and runs once before: matrix kernels share work among threads, and each thread keeps a scratch buffer.
 pub(crate) fn bytes<T>(work: impl Fn() -> T + Send + Sync) -> (usize, usize) {
     let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a thread can be started");
     alone.install(|| {
@@ -57,7 +55,6 @@ pub(crate) fn bytes<T>(work: impl Fn() -> T + Send + Sync) -> (usize, usize) {
     })
 }
 
-/// Bytes that this thread has allocated and not freed.
 pub(crate) fn live() -> isize {
     LIVE.get()
 }

@@ -56,7 +56,7 @@ fn masks_on_the_device_match_the_formula() {
     }
 }
 
-/// The bits are committed, since resumed runs would diverge if they changed.
+/// Committed bits: resumed runs would diverge if they changed.
 #[test]
 fn a_key_drops_the_committed_features() {
     let mask = KEY.numbers(Place::Attention(1), 2, 32, 0.5).mask::<Cpu>(&DEVICE).into_data();
@@ -78,10 +78,12 @@ fn features_are_dropped_independently_of_their_neighbours() {
             (count as f64 - total as f64 * chance).abs() / (total as f64 * chance * (1.0 - chance)).sqrt();
         assert!(off < 6.0, "{what}: {count} of {total} at {chance}, {off:.1} deviations off");
     };
+
     for line in 0..rows {
         check("a row", (0..columns).filter(|column| at(line, *column)).count(), columns, rate);
         check("a column", (0..rows).filter(|row| at(*row, line)).count(), rows, rate);
     }
+
     for apart in [1, 2, 3, 64, 200] {
         for line in 0..rows - apart {
             let rows_both = (0..columns).filter(|column| at(line, *column) && at(line + apart, *column));

@@ -1,6 +1,5 @@
-//! Each published family against the reference library, from goldens that `goldens/families.py` wrote.
-//!
-//! Weights follow from the names of tensors, so no golden holds them.
+//! Published families against the reference library, from goldens of `goldens/families.py`. Weights follow from the
+//! names of tensors.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -49,7 +48,7 @@ const FAMILIES: [&str; 12] = [
     "gemma3",
 ];
 
-/// Numbers in [-1, 1) that follow from a name: FNV-1a, then `SplitMix64`.
+/// FNV-1a of a name, then `SplitMix64`, in [-1, 1).
 fn uniform(name: &str) -> impl Iterator<Item = f64> {
     let seed = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |seed, byte| {
         (seed ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -69,7 +68,6 @@ impl Golden {
         serde_json::from_str(&text).expect("a golden is JSON")
     }
 
-    /// The folder as it would be published.
     fn published(&self) -> TempDir {
         let less_one = self.config["model_type"].as_str().expect("a name").starts_with("gemma");
         let bytes = self.tensors.iter().map(|(name, shape)| {
@@ -134,10 +132,11 @@ fn check_signal(golden: &Golden, model: &Gpt<Tape>, loss: f64, grads: GradientsP
         "{what}: loss {loss}, expected {}",
         golden.loss
     );
+
     let file = gradients_as_hugging_face(model, grads);
     let bytes = fs::read(file.path()).expect("just written");
     let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
-    // Exported as `0 - step`, so a norm stored less one is one too low.
+    // Exported as `0 - step`: a norm stored less one is one too low.
     let less_one = golden.config["model_type"].as_str().expect("a name").starts_with("gemma");
     for (name, [norm, along]) in &golden.gradients {
         let view = file.tensor(name).expect("every parameter has a gradient");
@@ -147,6 +146,7 @@ fn check_signal(golden: &Golden, model: &Gpt<Tape>, loss: f64, grads: GradientsP
             .chunks(4)
             .map(|bytes| f64::from(f32::from_le_bytes(bytes.try_into().expect("four bytes"))) + shift);
         let values: Vec<f64> = values.collect();
+
         let ours = values.iter().map(|value| value * value).sum::<f64>().sqrt();
         let dot: f64 = values.iter().zip(uniform(&format!("direction.{name}"))).map(|(a, b)| a * b).sum();
         let allowed = 1e-4 * norm.max(1e-2);
@@ -259,6 +259,7 @@ fn keys_that_change_no_network_are_ignored_by_name_and_others_are_refused() {
         let folder = golden.published();
         weights::ignored_keys(folder.path()).map_err(|error| error.to_string())
     };
+
     let ignored = [
         ("is_llama_config", json!(true), vec!["is_llama_config"]),
         ("transformers.js_config", json!({ "dtype": "q4" }), vec!["transformers.js_config"]),
@@ -269,6 +270,7 @@ fn keys_that_change_no_network_are_ignored_by_name_and_others_are_refused() {
     for (key, value, expected) in ignored {
         assert_eq!(read(key, value, "llama-3.2").expect("harmless"), expected, "{key}");
     }
+
     let yarn = json!({ "rope_type": "yarn", "factor": 4.0 });
     let refused = [
         ("rope_interleaved", json!(true), "llama-3.2"),
@@ -279,6 +281,7 @@ fn keys_that_change_no_network_are_ignored_by_name_and_others_are_refused() {
         ("hidden_act", json!("relu"), "mistral"),
         ("model_type", json!("phi3"), "mistral"),
     ];
+
     for (key, value, family) in refused {
         let said = read(key, value, family).expect_err(key);
         assert!(said.contains(&format!("`{key}` = ")), "{said}");

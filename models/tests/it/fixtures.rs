@@ -14,7 +14,7 @@ pub(crate) type Tape = Autodiff<Flex>;
 
 pub(crate) const DEVICE: FlexDevice = FlexDevice;
 
-/// A preset shrunk to a size that a test can train, with its special features.
+/// A preset shrunk to a trainable size, with its special features.
 pub(crate) fn shrunk(preset: &str) -> GptConfig {
     let full = presets::preset(preset).expect("a preset");
     let small = GptConfig {
@@ -31,8 +31,7 @@ pub(crate) fn shrunk(preset: &str) -> GptConfig {
     small
 }
 
-/// A combination of features that no preset has: grouped heads, both soft-caps, norms with weights around queries and
-/// keys, erf GELU, longest matches, and offsets without a tied head.
+/// Features that no preset combines.
 pub(crate) fn unusual() -> GptConfig {
     GptConfig {
         attention_softcap: Some(5.0),
@@ -68,7 +67,6 @@ pub(crate) fn batch<B: Backend>(config: &GptConfig, rows: usize, time: usize) ->
     Batch {
         inputs: Input {
             tokens: tokens(rows, time, config.vocab_size, 1),
-            // The last id means no match.
             followers: config.longest_match.then(|| tokens(rows, time, config.vocab_size + 1, 3)),
             rows: None,
         },
@@ -77,7 +75,6 @@ pub(crate) fn batch<B: Backend>(config: &GptConfig, rows: usize, time: usize) ->
     }
 }
 
-/// Normal numbers in f32 or f64.
 pub(crate) fn normal<B: Backend, const D: usize>(
     shape: [usize; D],
     seed: u64,
@@ -101,7 +98,6 @@ pub(crate) fn distance(a: &[f64], b: &[f64]) -> f64 {
     if apart == 0.0 { 0.0 } else { apart / norm(&mut b.iter().copied()) }
 }
 
-/// Name and values of every parameter, or of its gradient.
 pub(crate) fn named_values<M: AutodiffModule<Tape>>(
     module: &M,
     grads: Option<&GradientsParams>,
@@ -147,7 +143,7 @@ pub(crate) fn assert_gradients_agree(
 ) {
     assert_eq!(a.len(), b.len(), "the two sets hold different parameters");
     for ((name, a), (_, b)) in named_values(model, Some(a)).iter().zip(&named_values(model, Some(b))) {
-        // A constant added to all keys does not change attention, so the key offset's gradient is pure rounding.
+        // A constant on all keys does not change attention: the key offset's gradient is rounding.
         let rounding_only = name.ends_with("key.bias") && b.iter().all(|g| g.abs() < 1e-6);
         let apart = if rounding_only { 0.0 } else { distance(a, b) };
         assert!(

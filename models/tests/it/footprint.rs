@@ -48,7 +48,6 @@ fn listed_matrices_have_the_models_shapes() {
         let listed: Vec<_> =
             config.outer_matrices().into_iter().map(|(name, sides)| (name.to_owned(), sides)).collect();
         assert_eq!(outer, listed, "{config:?}");
-        // Orientation does not matter to the count.
         let sorted = |sides: [usize; 2]| [sides[0].min(sides[1]), sides[0].max(sides[1])];
         let mut listed: Vec<_> =
             (0..config.n_layer).flat_map(|_| config.block_matrices()).map(sorted).collect();
@@ -108,6 +107,5 @@ fn state_is_four_numbers_per_parameter() {
 #[test]
 fn rotary_tables_are_a_cosine_and_a_sine_per_position_and_feature_of_a_head() {
     assert_eq!(footprint("gpt2").rotary_bytes(), 0);
-    // 4096 positions, heads 128 wide.
     assert_eq!(footprint("llama-2-7b").rotary_bytes(), 2 * 4096 * 128 * 4);
 }

@@ -11,7 +11,7 @@ use crate::fixtures::{DEVICE, Tape, normal, numbers};
 
 const STEP: f64 = 1e-5;
 
-/// Compares the gradient of `sum(f(x) · weights)` with central differences in every coordinate of every input.
+/// Compares the gradient of `sum(f(x) · weights)` with central differences in every coordinate.
 fn check<const D: usize>(inputs: &[Tensor<Tape, D>], scalar: impl Fn(&[Tensor<Tape, D>]) -> Tensor<Tape, 1>) {
     let leaves: Vec<_> = inputs.iter().map(|input| input.clone().require_grad()).collect();
     let grads = scalar(&leaves).backward();
@@ -85,7 +85,6 @@ fn backward_passes_of_activations_agree_with_finite_differences() {
 
 #[test]
 fn backward_passes_of_norms_agree_with_finite_differences() {
-    // Rows off centre, so that the mean matters.
     let x = normal::<Tape, 3>([2, 3, 5], 1, DType::F64).mul_scalar(3.0).add_scalar(1.0);
     let weights = normal::<Tape, 3>([2, 3, 5], 2, DType::F64);
     for kind in [NormKind::LayerNorm, NormKind::RmsNorm] {

@@ -1,4 +1,4 @@
-//! Broken or malicious weight directories: an error, never a panic, a hang or unbounded memory.
+//! Malicious weight directories: an error, never a panic, a hang or unbounded memory.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,6 @@ const DESCRIPTION: &str = "config.json";
 const INDEX: &str = "model.safetensors.index.json";
 const WEIGHTS: &str = "model.safetensors";
 
-/// A directory `published` inside a temporary one.
 fn published() -> (TempDir, std::path::PathBuf) {
     let around = tempfile::tempdir().expect("a folder");
     let directory = around.path().join("published");
@@ -27,7 +26,7 @@ fn load(directory: &Path) -> Result<GptConfig, WeightsError> {
     weights::load_pretrained::<Cpu>(directory, &DEVICE).map(|gpt: Gpt<Cpu>| gpt.config().clone())
 }
 
-/// An index that lists `name` for every tensor of the file `weights`.
+/// An index that lists `name` for every tensor of `weights`.
 fn index_of(weights: &Path, name: &str) -> String {
     let bytes = fs::read(weights).expect("reads");
     let file = safetensors::SafeTensors::deserialize(&bytes).expect("a safetensors file");
@@ -110,7 +109,7 @@ fn fifos_devices_and_folders_are_refused_wherever_a_file_is_read() {
             std::thread::spawn(move || {
                 _ = sender.send(load(&reading).map_err(|error| error.to_string()));
             });
-            // A program that reads here blocks forever.
+            // A pipe that is read blocks forever.
             let refused =
                 receiver.recv_timeout(Duration::from_mins(2)).expect("an answer within two minutes");
             let refused = refused.expect_err("no regular file");
@@ -158,12 +157,10 @@ const VALUES: [&str; 14] = [
     "\"\\u0000\"",
 ];
 
-/// `bytes` with `removed` bytes at `at` replaced by `put`.
 fn changed(bytes: &[u8], at: usize, removed: usize, put: &[u8]) -> Vec<u8> {
     [&bytes[..at], put, &bytes[(at + removed).min(bytes.len())..]].concat()
 }
 
-/// Bytes to insert: JSON-like text, one of [`VALUES`], or random bytes.
 fn part() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         "[-0-9eE.,:{}\\[\\]\"a-zA-Z_/\\\\]{0,12}".prop_map(String::into_bytes),
@@ -185,13 +182,14 @@ fn no_bytes_in_a_weights_file_cause_a_panic() {
     proptest!(|(native in any::<bool>(), at in any::<Index>(), removed in 0..24_usize, put in part(), length in length, only in only)| {
         let whole = &wholes[usize::from(!native)];
         let header = u64::from_le_bytes(whole[..8].try_into().expect("eight bytes"));
-        // Changes the header: all but a few bytes of a file are numbers.
+        // Changes the header: most other bytes are numbers.
         let mut bytes = changed(whole, at.index(header as usize + 16), removed, &put);
-        // Adjusts the header's length, so that its new content is parsed.
+        // Its length covers the change, so that it is parsed.
         let length = length.unwrap_or((header + put.len() as u64).saturating_sub(removed as u64));
         if bytes.len() > 8 {
             bytes[..8].copy_from_slice(&length.to_le_bytes());
         }
+
         fs::write(&path, only.unwrap_or(bytes)).expect("writes");
         let _read_or_refused = (load(&directory), weights::load_native::<Cpu>(&path, &DEVICE));
         if let Ok(file) = TensorFile::open(&path) {

@@ -1,4 +1,4 @@
-//! Lean operations compute the same as plain Burn, at any chunk size.
+//! Lean operations compute the same as plain ones, at any chunk size.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::BalancedCheckpointing;
@@ -14,7 +14,7 @@ use crate::fixtures::{
     unusual,
 };
 
-/// Compares gradients on one model, since parameter ids differ between models.
+/// One model, since parameter ids differ between models.
 fn assert_same_training_signal<A: Kernels<Tape>, B: Kernels<Tape>>(
     config: &GptConfig,
     a: &A,
@@ -153,7 +153,7 @@ fn a_narrowed_model_gives_the_same_bits() {
 #[test]
 fn chunks_follow_from_the_shape_alone() {
     let chunks = Chunks::default();
-    // GPT-2 at 1, 8 and 16 rows of 1,024 tokens: as many logits as MLP activations.
+    // GPT-2 at 1, 8 and 16 rows of 1,024 tokens.
     let tokens = |rows: usize| chunks.tokens(rows * 1024, 768, 50_257);
     assert_eq!([1, 8, 16].map(tokens), [512, 512, 16 * 1024 * 4 * 768 / 50_257]);
     assert_eq!(chunks.tokens(1024, 128, 512), 1024, "a small vocabulary is taken in one step");

@@ -15,7 +15,7 @@ use models::{
 
 use crate::fixtures::{Cpu, DEVICE, batch, model, normal, numbers, shrunk};
 
-/// A lookup by the last three tokens, which at times finds nothing or an unknown id.
+/// A lookup by the last three tokens that sometimes finds nothing, or an unknown id.
 #[derive(Debug)]
 struct Guesses;
 
@@ -45,7 +45,6 @@ fn looking_up(preset: &str) -> GptConfig {
     GptConfig { longest_match: true, ..shrunk(preset) }
 }
 
-/// A model with a random follower table.
 fn learned(config: &GptConfig) -> Gpt<Cpu> {
     let mut model = Gpt::<Cpu>::new(config, 5, &DEVICE).expect("valid");
     let table = normal([config.vocab_size + 1, config.n_embd], 9, burn::tensor::DType::F32);
@@ -53,7 +52,7 @@ fn learned(config: &GptConfig) -> Gpt<Cpu> {
     model
 }
 
-/// Followers that [`Guesses`] finds, and 61 for none or an unknown one.
+/// Followers from [`Guesses`], 61 for none or an unknown one.
 fn looked_up(tokens: &[u32]) -> Vec<u32> {
     let mut text = Guesses.begin();
     tokens.iter().map(|token| text.follower_after(*token).filter(|id| *id < 61).unwrap_or(61)).collect()
@@ -64,7 +63,6 @@ fn ids(ids: &[u32]) -> Tensor<Cpu, 2, Int> {
     Tensor::from_data(TensorData::new(data, [1, ids.len()]), &DEVICE)
 }
 
-/// Logits after the last token, from one full forward pass.
 fn from_scratch(model: &Gpt<Cpu>, tokens: &[u32], followers: Option<&[u32]>) -> Vec<f64> {
     let input = Input { tokens: ids(tokens), followers: followers.map(ids), rows: None };
     let logits = model.forward(input, &Plain::default());
@@ -87,7 +85,6 @@ fn greedy(
     answers.into_iter().map(|answer| answer.tokens).collect()
 }
 
-/// Greedy decoding by a full forward pass over the window for each token.
 fn greedy_from_scratch(model: &Gpt<Cpu>, prompt: &[u32], count: usize, looks_up: bool) -> Vec<u32> {
     let window = model.config().n_positions;
     let (mut text, mut first) = (prompt.to_vec(), 0);
@@ -95,7 +92,7 @@ fn greedy_from_scratch(model: &Gpt<Cpu>, prompt: &[u32], count: usize, looks_up:
         if text.len() - first > window {
             first = text.len() - window / 2;
         }
-        // The match is that of the whole text, including tokens outside the window.
+        // The match is that of the whole text, also outside the window.
         let followers = looked_up(&text);
         let logits = from_scratch(model, &text[first..], looks_up.then_some(&followers[first..]));
         let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]).then(b.cmp(a)));
@@ -141,7 +138,7 @@ fn a_follower_changes_no_earlier_logits() {
 fn decoding_with_matches_equals_a_full_forward_pass() {
     for preset in ["gpt2", "llama-1.1b", "nanochat"] {
         let model = learned(&looking_up(preset));
-        // A batch within the window of 24; single prompts beyond it, so that it slides.
+        // A batch within the window of 24; single prompts that slide it.
         for (count, together) in [(7, true), (33, false)] {
             let anew = |looks_up| -> Vec<_> {
                 let each = prompts().into_iter();
@@ -166,7 +163,7 @@ fn each_sequence_of_a_continuous_batch_looks_up_its_own_text() {
     for (piece, keep) in [(1, 0), (3, 1000), (64, 200)] {
         let mut batch = Continuous::new(&model, piece, keep).looking_up(Some(Arc::new(Guesses)));
         let mut prompts = prompts();
-        // Begins like another prompt, so that its cache is reused.
+        // Its cache is reused.
         prompts.push([&prompts[0][..5], &[8, 8]].concat());
         let mut answers = vec![Vec::new(); prompts.len()];
         let mut reused = 0;

@@ -1,4 +1,4 @@
-//! Integration tests of this crate, in one binary.
+//! Integration tests, in one binary.
 
 mod alone;
 mod config;

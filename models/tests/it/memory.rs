@@ -60,10 +60,11 @@ fn activations_and_norms_keep_one_tensor_each() {
     let dims = [2, 64, 128];
     let [one, other] = [1, 2].map(|seed| normal::<Tape, 3>(dims, seed, DType::F32).require_grad());
     let size = dims.iter().product::<usize>() * 4;
-    // Counts the output and tensors that only the tape holds, as the inputs are made inside.
+    // Inputs made inside count only if the tape holds them.
     let held = |work: &(dyn Fn([Tensor<Tape, 3>; 2]) -> Tensor<Tape, 3> + Sync)| {
         bytes(|| work([&one, &other].map(|leaf| leaf.clone().mul_scalar(2.0)))).1 as f64 / size as f64
     };
+
     let lean = Lean::default();
     for function in [Pointwise::GeluTanh, Pointwise::GeluErf, Pointwise::ReluSquared] {
         let tensors = held(&|[x, _]| lean.pointwise(x, function));
@@ -72,8 +73,10 @@ fn activations_and_norms_keep_one_tensor_each() {
             "{function:?}: {tensors} tensors held, input and output allowed"
         );
     }
+
     let tensors = held(&|[gate, up]| lean.swiglu(gate, up));
     assert!((3.0..3.1).contains(&tensors), "{tensors} tensors held, two inputs and the output allowed");
+
     for kind in [NormKind::LayerNorm, NormKind::RmsNorm] {
         let tensors = held(&|[x, _]| lean.normalise(x, kind, 1e-5));
         assert!((1.0..1.1).contains(&tensors), "{kind:?}: {tensors} tensors held, the output alone allowed");
@@ -137,12 +140,12 @@ fn the_footprint_predicts_the_bytes_on_the_tape() {
         let held = |rows| bytes(|| model.loss(batch(&config, rows, 64), &options, &kernels)).1;
         let footprint = Footprint::of(&config).expect("small");
 
-        // Only bytes that grow with the batch count: nodes, narrow weights and the head's gradient do not.
+        // Not nodes, narrow weights and the head's gradient.
         let more = (held(8) - held(4)) as u64;
         let predicted = footprint.activation_bytes_per_token(None) * 4 * 64;
         let ratio = more as f64 / predicted as f64;
         assert!(
-            // The prediction is low for a reason not yet found: see docs/LOG.md.
+            // Low for an unknown reason: see docs/LOG.md.
             (0.97..1.09).contains(&ratio),
             "four more rows hold {more} bytes, {predicted} predicted ({ratio:.4}), for {config:?}"
         );
@@ -160,6 +163,7 @@ fn the_footprint_bounds_the_bytes_of_a_chunk() {
     for (config, chunks) in [(wide_vocabulary, Chunks::of(4, 64)), (long, Chunks::of(256, 4))] {
         let model = model(&config);
         let time = config.n_positions;
+
         let step = |chunks| {
             let work = || {
                 let loss = model.loss(batch(&config, 1, time), &PassOptions::default(), &Lean(chunks));
@@ -167,6 +171,7 @@ fn the_footprint_bounds_the_bytes_of_a_chunk() {
             };
             bytes(work).0
         };
+
         let bare = step(Chunks::of(1, 1));
         let taken = step(chunks).saturating_sub(bare) as u64;
         let [attention, loss] = Footprint::of(&config).expect("small").working_bytes(1, time, chunks);
@@ -243,7 +248,7 @@ fn a_decoding_step_allocates_no_second_cache() {
     let decoder = Mutex::new(Decoder::new(&model, 4096));
     let step = || decoder.lock().expect("one thread").feed(tokens(1, 1, 60, 1)).expect("it fits");
     let (peak, held) = bytes(step);
-    // The cache is six such tensors. The CPU backend copies the one it writes and drops the old one.
+    // The cache is six such tensors; the CPU backend copies the one it writes.
     let keys_of_one_layer = 4096 * 32 * 4;
     assert!(
         peak < keys_of_one_layer * 3 / 2,

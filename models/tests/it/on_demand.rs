@@ -13,7 +13,7 @@ use crate::fixtures::{Cpu, Tape, batch, model, named_values, numbers, shrunk, to
 
 const KERNELS: Lean = Lean(Chunks::of(4, 5));
 
-/// The model with its blocks' matrices made on demand, and a counter of how often.
+/// The model with its blocks' matrices on demand, and how often they were made.
 fn on_demand(model: Gpt<Tape>, compute: Compute) -> (Gpt<Tape>, Arc<AtomicUsize>) {
     let mut out = TakeOut { path: Vec::new(), taken: HashMap::new() };
     let model = model.map(&mut out);
@@ -63,7 +63,7 @@ fn bits(values: &[f64]) -> Vec<u64> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Compares values, not types: the gradient of on-demand bf16 weights stays bf16.
+/// As values: the gradient of on-demand bf16 weights stays bf16.
 fn gradients(model: &Gpt<Tape>, grads: &GradientsParams) -> Vec<(String, Vec<u64>)> {
     named_values(model, Some(grads)).into_iter().map(|(name, values)| (name, bits(&values))).collect()
 }

@@ -1,4 +1,4 @@
-//! Parity with `PyTorch` and `transformers`, from goldens that `goldens/generate.py` wrote.
+//! Parity with `PyTorch` and `transformers`, from goldens of `goldens/generate.py`.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -71,13 +71,13 @@ fn logits_match_pytorch() {
     }
 }
 
-/// A file with the gradients of `model`, under Hugging Face names and in their shapes.
+/// The gradients under Hugging Face names and in their shapes.
 pub(crate) fn gradients_as_hugging_face(
     model: &Gpt<Tape>,
     grads: GradientsParams,
 ) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
-    // A plain gradient-descent step with rate -1 from zero turns parameters into their gradients.
+    // Gradient descent with rate -1 from zero turns parameters into gradients.
     let zero = burn::module::Module::<Tape>::map(model.clone(), &mut Zero);
     let mut descent = burn::optim::SgdConfig::new().init::<Tape, Gpt<Tape>>();
     let as_weights = descent.step(-1.0, zero, grads);
@@ -140,7 +140,7 @@ fn loss_and_every_gradient_match_pytorch() {
     }
 }
 
-/// Weight decay applies to matrices only, as in the generator's parameter groups.
+/// Weight decay applies to matrices only, as in the generator.
 struct Select {
     matrices: bool,
     ids: Vec<burn::module::ParamId>,
@@ -162,12 +162,14 @@ fn ten_adamw_steps_match_pytorch() {
         let mut decayed = adamw.clone().with_weight_decay(0.1).init::<Tape, Gpt<Tape>>();
         let mut others = adamw.with_weight_decay(0.0).init::<Tape, Gpt<Tape>>();
         let mut worst = 0.0_f64;
+
         for expected in golden.floats("losses") {
             let loss =
                 model.loss(Batch::from_inner(golden.batch()), &PassOptions::default(), &Lean::default());
             let value = numbers(&loss)[0];
             worst = worst.max((value - expected).abs());
             assert!(worst <= 1e-4, "loss {value}, PyTorch has {expected}");
+
             let mut grads = loss.backward();
             for (matrices, optimizer) in [(true, &mut decayed), (false, &mut others)] {
                 let mut select = Select { matrices, ids: Vec::new() };

@@ -1,4 +1,4 @@
-//! The published GPT-2, if `GPT2_DIR` names a folder with its `config.json` and `model.safetensors`.
+//! The published GPT-2, if `GPT2_DIR` names its folder.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -9,7 +9,7 @@ use suite::Need;
 
 use crate::fixtures::{Cpu, DEVICE, numbers};
 
-/// "The dog" and the greedy continuation of the 124M model.
+/// "The dog" and GPT-2 124M's greedy continuation.
 const THE_DOG: [u32; 20] = [
     464, 3290, 373, 1043, 287, 257, 2214, 1474, 262, 16246, 286, 2688, 290, 2688, 27262, 13, 198, 198, 464,
     3290,
@@ -36,8 +36,7 @@ mod full {
         };
         let batch = Batch { inputs: ids(0..19).into(), targets: ids(1..20), mask: None };
         let perplexity = numbers(&model.loss(batch, &PassOptions::default(), &Plain::default()))[0].exp();
-        // No figure is published for this text. Greedy text is likely by construction; one misplaced tensor gives more
-        // than 100.
+        // Greedy text is likely by construction; one misplaced tensor gives more than 100.
         assert!((1.0..15.0).contains(&perplexity), "perplexity {perplexity:.2} on its own greedy text");
     }
 }

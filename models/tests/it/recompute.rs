@@ -156,7 +156,7 @@ impl ModuleVisitor<Tape> for Collect<'_> {
     }
 }
 
-/// Records the thread's live bytes when each parameter is first used.
+/// Live bytes of the thread at each parameter's first use.
 struct RecordUses {
     path: Vec<String>,
     uses: Arc<Mutex<Vec<(String, isize)>>>,
@@ -187,6 +187,7 @@ fn a_blocks_weights_are_first_used_when_the_pass_reaches_it() {
     if !is_alone() {
         return;
     }
+
     let (config, rows, time) = (GptConfig { n_layer: 4, ..shrunk("gpt2") }, 4, 11);
     let uses = Arc::new(Mutex::new(Vec::new()));
     let model = model(&config).map(&mut RecordUses { path: Vec::new(), uses: Arc::clone(&uses) });
@@ -197,13 +198,14 @@ fn a_blocks_weights_are_first_used_when_the_pass_reaches_it() {
         KERNELS,
         1,
     );
+
     assert!(numbers(&loss)[0].is_finite());
     let uses = uses.lock().expect("no panic");
     let first = |block: usize| {
         let prefix = format!("blocks.{block}.");
         uses.iter().find(|(name, _)| name.starts_with(&prefix)).expect("every block is used").1
     };
-    // Each earlier segment has left its input. If a pass requested all weights at once, there would be none.
+    // Earlier segments have left their inputs; a pass that requested all weights at once would have none.
     let input = (rows * time * config.n_embd * size_of::<f32>()) as isize;
     for block in 1..config.n_layer {
         assert!(first(block) - first(0) >= block as isize * input, "block {block}: {uses:?}");

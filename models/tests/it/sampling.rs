@@ -8,7 +8,6 @@ use models::{Finish, GenerateError, Gpt, GptConfig, Overflow, Piece, Request, Sa
 
 use crate::fixtures::{Cpu, DEVICE, shrunk};
 
-/// Relative frequencies of the tokens over many draws.
 fn frequencies(logits: &[f32], sampling: &Sampling, history: &[u32]) -> Vec<f64> {
     sampling.validate().expect("valid settings");
     let mut random = Random::new(1);
@@ -26,7 +25,6 @@ fn assert_near(found: &[f64], expected: &[f64]) {
     );
 }
 
-/// Logarithms of 0.1, 0.4, 0.2 and 0.3.
 fn tenths() -> [f32; 4] {
     [0.1_f32, 0.4, 0.2, 0.3].map(f32::ln)
 }
@@ -152,7 +150,7 @@ fn an_end_token_ends_its_row_alone() {
     }
 }
 
-/// Two letters per token, so that stop strings may begin and end inside tokens.
+/// Two letters per token: stop strings may begin and end inside.
 fn letters(tokens: &[u32]) -> String {
     tokens
         .iter()
@@ -212,7 +210,7 @@ fn past_the_context_window_generation_refuses_or_slides() {
 
     let slid = run(&model, &Request { overflow: Overflow::Slide, ..request(&prompts, 40) });
     assert_eq!(slid.iter().map(|c| c.tokens.len()).collect::<Vec<_>>(), [40, 40]);
-    // After 24 positions are read, the last 12 tokens are read again from position 0.
+    // After 24 positions, the last 12 tokens are read again from position 0.
     let mut window: Vec<u32> = [&prompts[0][..], &slid[0].tokens[..5]].concat()[13..].to_vec();
     for token in &slid[0].tokens[5..10] {
         let next = run(&model, &request(std::slice::from_ref(&window), 1));

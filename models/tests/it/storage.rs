@@ -50,7 +50,7 @@ fn hugging_face_directories_come_back_bit_for_bit() {
     }
 }
 
-/// Published tables are padded. Pretraining pushes rows without a token down, so that a new token there would never come.
+/// Pretraining pushes rows without a token down: a new token there would never be sampled.
 #[test]
 fn new_tokens_in_padding_begin_as_the_mean_of_the_real_ones() {
     let config = shrunk("llama-1.1b");
@@ -82,10 +82,12 @@ fn new_tokens_begin_as_the_mean_of_the_known_ones_and_learn() {
         let model = model(&config);
         let before = values(&model);
         let (known, width) = (config.vocab_size, config.n_embd);
+
         let wider = model.with_vocabulary(known..known + 3, known + 3);
         assert_eq!(wider.config().vocab_size, known + 3);
         let after = values(&wider);
         assert_eq!(after.len(), before.len());
+
         for ((name, after), (_, before)) in after.iter().zip(&before) {
             let (old, new) = after.split_at(before.len());
             assert_eq!(old, before, "{name}");
@@ -97,6 +99,7 @@ fn new_tokens_begin_as_the_mean_of_the_known_ones_and_learn() {
                 assert!((value - mean).abs() < 1e-6, "{name}: {value} instead of {mean}");
             }
         }
+
         assert!(wider.wte.val().is_require_grad());
         let tokens = Tensor::<Tape, 2, Int>::from_data([[known as i64 + 2, 0]], &DEVICE);
         let logits = wider.forward(tokens, &Lean(Chunks::WHOLE));
@@ -115,7 +118,7 @@ fn a_directory_with_native_weights_needs_no_config_json() {
         assert_eq!(weights::pretrained_config(directory.path()).expect("described"), config);
         let again: Gpt<Tape> = weights::load_pretrained(directory.path(), &DEVICE).expect("loads");
         assert_eq!(values(&again), values(&model));
-        // A checkpoint stores its run's description under this name.
+        // A checkpoint's own file.
         std::fs::write(directory.path().join("config.json"), r#"{"model": {}}"#).expect("written");
     }
 }
@@ -282,7 +285,7 @@ fn equal_models_make_equal_files() {
             std::fs::read(&path).expect("reads")
         };
         let first = saved();
-        // Two entries in hash order would agree sixteen times in a row once in 65,536 runs.
+        // Two entries in hash order would agree once in 65,536 runs.
         assert!((0..16).all(|_| saved() == first), "{layout:?}");
     }
 }

@@ -48,7 +48,7 @@ fn micro_batches_add_up_to_one_batch() {
     let config = shrunk("llama-1.1b");
     let model = model(&config);
     let mut whole = batch::<Tape>(&config, 4, 10);
-    // A different number of targets in each row.
+    // Targets differ in number by row.
     let index = Tensor::<Tape, 1, Int>::arange(0..40, &DEVICE);
     let mask = (index.clone() * index).remainder_scalar(7).greater_elem(1).float().reshape([4, 10]);
     whole.mask = Some(mask.clone());
