@@ -11,9 +11,11 @@ use crate::config::{GptConfig, NormKind, NormPlacement, Positions};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrangement {
     Plain,
+    /// Rows and columns exchanged.
     Transposed,
     /// In the `index`-th third of the last dimension.
     Third(usize),
+    /// Transposed, in the `index`-th third of each head's rows.
     ThirdOfHeads {
         index: usize,
         head_dim: usize,
