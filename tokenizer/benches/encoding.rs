@@ -1,11 +1,8 @@
 //! Speed of encoding.
 //!
-//! Criterion times each subject alone. A shared machine changes speed from minute to minute, so ratios are measured
-//! apart: both sides alternate many times, and the median ratio is printed. A word on the command line selects ratios
-//! and groups by name.
-//!
-//! Ratios by processor time are printed too, since other programs do not affect them: two threads on free cores halve
-//! the time by the clock at equal processor time.
+//! A shared machine changes speed from minute to minute. So ratios are measured apart from Criterion: both sides
+//! alternate, and the median ratio is printed, also by processor time, which other programs do not affect. A word on
+//! the command line selects ratios and groups by name.
 //!
 //! The text is the file named by `TINYSHAKESPEARE`, or generated dialogues.
 
@@ -38,7 +35,7 @@ impl Subject {
         };
         let documents = documents(&text);
         let folder = tempfile::tempdir().expect("a folder");
-        // Trains merges of this letter, which make a long run hard to encode.
+        // Merges of this letter make a long run hard to encode.
         let run = "a".repeat(DOCUMENT_BYTES);
         let training = documents.iter().chain(std::iter::repeat_n(&run, 3)).map(|text| Ok(text.clone()));
         let training: Vec<_> = training.collect();
@@ -151,14 +148,14 @@ fn prepare(tokenizer: &Tokenizer, input: &Path, out: &Path) {
     fs::remove_dir_all(out).expect("removing the set");
 }
 
-/// Seconds by the clock, and of all threads' processor time (0 where unknown).
+/// Seconds by the clock, and of all threads' processor time.
 fn timed(work: &impl Fn()) -> (f64, f64) {
     let (begun, before) = (Instant::now(), processor_seconds());
     work();
     (begun.elapsed().as_secs_f64(), processor_seconds() - before)
 }
 
-/// From `/proc`, in hundredths of a second; 0 on other systems.
+/// Hundredths of a second; 0 where unknown.
 fn processor_seconds() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let behind_name = stat.rsplit(')').next().unwrap_or_default();
@@ -166,23 +163,26 @@ fn processor_seconds() -> f64 {
     ticks.sum::<f64>() / 100.0
 }
 
-/// Prints the speed of `subject` over `baseline`: median and quartiles of paired rounds.
 fn ratio(name: &str, megabytes: f64, baseline: impl Fn(), subject: impl Fn()) {
     let wanted = env::args().skip(1).find(|word| !word.starts_with('-'));
     if wanted.is_some_and(|word| !name.contains(&word)) {
         return;
     }
+
     baseline();
     subject();
+
     let (mut rounds, mut processor) = (Vec::new(), (0.0, 0.0));
     for _ in 0..ROUNDS {
         let ((before, before_busy), (after, after_busy)) = (timed(&baseline), timed(&subject));
         rounds.push((before, after));
         processor = (processor.0 + before_busy, processor.1 + after_busy);
     }
+
     rounds.sort_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
     let at = |share: usize| rounds[ROUNDS * share / 4].0 / rounds[ROUNDS * share / 4].1;
     let (before, after) = rounds[ROUNDS / 2];
+
     println!(
         "ratio  {name}: {:.2} (quartiles {:.2} to {:.2}), by processor time {:.2}; {:.1} to {:.1} MB/s",
         at(2),

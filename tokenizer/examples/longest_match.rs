@@ -1,12 +1,11 @@
-//! Measures the index of longest matches at a size of your choice: the cost of building, and the speed of look-ups.
+//! Measures the index of longest matches: the cost of building, and the speed of look-ups.
 //!
 //! ```sh
 //! cargo run --release -p tokenizer --example longest_match -- FOLDER [TOKENS] [MEMORY]
 //! ```
 //!
-//! Writes seeded text into FOLDER (Zipf frequencies, half of all tokens drawn by the previous one, repeated passages,
-//! some as whole documents). Prepares it as a set with a hundredth for validation and indexes it in MEMORY bytes. An
-//! existing set is reused; the index is built again. Prints lines of CSV.
+//! Writes seeded text into FOLDER (Zipf frequencies, repeated passages, some as whole documents), prepares a set with a
+//! hundredth for validation, and indexes it in MEMORY bytes. Reuses a set but not an index. Prints CSV.
 
 use std::{
     collections::BTreeSet,
@@ -26,10 +25,9 @@ use tokenizer::{
 };
 
 const SEED: u64 = 1;
-/// One id per character.
 const WORDS: u32 = 20_000;
 const FIRST_WORD: u32 = 0x4E00;
-/// Tokens that repeated passages are taken from.
+/// Source tokens of repeated passages.
 const MEMORABLE: usize = 1 << 22;
 const LOOK_UPS: usize = 200_000;
 
@@ -110,7 +108,6 @@ fn report_build(build: &IndexBuild) -> Done {
     Ok(())
 }
 
-/// Prints peak resident memory with mapped files, and the resident parts that are anonymous and mapped.
 fn print_memory(when: &str) {
     let Ok(status) = fs::read_to_string("/proc/self/status") else { return };
     for name in ["VmHWM", "RssAnon", "RssFile"] {
@@ -171,7 +168,6 @@ fn word(number: u32) -> char {
     char::from_u32(FIRST_WORD + number).unwrap_or('?')
 }
 
-/// Seeded numbers, each by mixing a counter.
 struct Numbers(u64);
 
 impl Numbers {
@@ -180,7 +176,7 @@ impl Numbers {
         mix(self.0)
     }
 
-    /// A number below `limit`, small ones more often (Zipf's law).
+    /// Below `limit`, by Zipf's law.
     fn zipf(&mut self, limit: u32) -> u32 {
         let share = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
         (f64::from(limit).powf(share) as u32).clamp(1, limit) - 1
@@ -217,7 +213,7 @@ fn write_text(path: &Path, tokens: u64) -> Done {
     Ok(file.flush()?)
 }
 
-/// Up to `most` earlier tokens, from one of few positions, so that passages repeat.
+/// Up to `most` earlier tokens; few starts, so that passages repeat.
 fn passage(numbers: &mut Numbers, memory: &[u32], most: u64) -> Vec<u32> {
     let length = numbers.below(most).min(memory.len() as u64) as usize + 1;
     let from = numbers.below((memory.len() / 1000).max(1) as u64) as usize * 1000;

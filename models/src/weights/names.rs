@@ -10,16 +10,14 @@ use crate::config::{GptConfig, NormKind, NormPlacement, Positions};
 /// How a tensor stores a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrangement {
+    /// As it is.
     Plain,
     /// Rows and columns exchanged.
     Transposed,
     /// In the `index`-th third of the last dimension.
     Third(usize),
     /// Transposed, in the `index`-th third of each head's rows.
-    ThirdOfHeads {
-        index: usize,
-        head_dim: usize,
-    },
+    ThirdOfHeads { index: usize, head_dim: usize },
     /// Each number less one.
     LessOne,
 }

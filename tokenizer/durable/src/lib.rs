@@ -1,5 +1,4 @@
-//! Files that are complete or absent: written under another name, synced, then renamed. [`regular`] reads regular files
-//! only.
+//! Files that are complete or absent: written under another name, synced, then renamed.
 
 pub mod regular;
 
@@ -10,10 +9,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Suffix of files and folders that are not complete.
+/// Suffix of incomplete files and folders.
 pub const ASIDE: &str = ".partial";
 
-/// The name of `path` until it is complete.
+/// The name of the incomplete `path`.
 pub fn aside(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(ASIDE);
@@ -25,8 +24,7 @@ pub fn write(path: &Path, contents: &[u8]) -> io::Result<()> {
     Aside::write(path, contents)?.commit()
 }
 
-/// Replaces `path` with the file that `fill` writes to the path it gets. On failure, `path` is unchanged and the
-/// partial file is removed.
+/// Replaces `path` with the file that `fill` writes. On failure, `path` is unchanged and the partial file is removed.
 pub fn write_with<E: From<io::Error>>(
     path: &Path,
     fill: impl FnOnce(&Path) -> Result<(), E>,
@@ -34,13 +32,12 @@ pub fn write_with<E: From<io::Error>>(
     Aside::write_with(path, fill)?.commit().map_err(E::from)
 }
 
-/// Syncs the file at [`aside`]`(path)` and renames it to `path`. On failure, removes that file and leaves `path`
-/// unchanged.
+/// Syncs [`aside`]`(path)` and renames it to `path`. On failure, removes that file and leaves `path` unchanged.
 pub fn complete(path: &Path) -> io::Result<()> {
     Aside::new(path).synced()?.commit()
 }
 
-/// A complete, synced file without its final name. Dropping it removes the file.
+/// A complete, synced file without its final name; dropping removes it.
 #[derive(Debug)]
 pub struct Aside {
     aside: PathBuf,
@@ -85,7 +82,7 @@ impl Drop for Aside {
     }
 }
 
-/// Renames a synced file or folder and makes the rename durable.
+/// Renames a synced file or folder, durably.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
     match to.parent() {
@@ -100,7 +97,7 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Does nothing: this system cannot open folders to sync them.
+/// Does nothing: this system cannot sync folders.
 #[cfg(not(unix))]
 #[expect(clippy::unnecessary_wraps, reason = "systems that can sync folders can fail to")]
 pub fn sync_folder(_: &Path) -> io::Result<()> {
@@ -114,7 +111,7 @@ pub fn free_bytes(folder: &Path) -> io::Result<u64> {
     Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
-/// Unknown on this system: a full disk fails the write.
+/// Unknown on this system.
 #[cfg(not(unix))]
 #[expect(clippy::unnecessary_wraps, reason = "systems that can tell can fail to")]
 pub fn free_bytes(_: &Path) -> io::Result<u64> {
@@ -150,7 +147,6 @@ mod tests {
         fs::write(aside(&path), b"words").expect("written");
         complete(&path).expect("it is there");
         assert_eq!(fs::read(&path).expect("there"), b"words");
-        // A folder has the name already.
         let taken = folder.path().join("taken");
         fs::create_dir_all(taken.join("below")).expect("made");
         fs::write(aside(&taken), b"words").expect("written");

@@ -1,6 +1,5 @@
-//! Reads regular files only: reading a FIFO could wait forever for a writer, and a device need not end.
-//!
-//! Files that are read whole have a limit on their size (`endless_files_are_refused_wherever_a_file_is_given`).
+//! Reads regular files only: a FIFO could wait forever, and a device need not end. Files read whole have a size limit
+//! (`endless_files_are_refused_wherever_a_file_is_given`).
 
 use std::{
     error, fmt,
@@ -9,18 +8,18 @@ use std::{
     path::Path,
 };
 
-/// Why a file was not read. Converts into an [`io::Error`] that carries it.
+/// Why a file was not read. Converts into an [`io::Error`].
 #[derive(Debug)]
 pub enum Unread {
     /// The system's error.
     System(io::Error),
-    /// The path is a folder, a FIFO, a socket or a device.
+    /// A folder, a FIFO, a socket or a device.
     NotAFile,
-    /// The file exceeds the caller's limit.
+    /// More than the caller's limit.
     TooLarge {
-        /// Bytes of the file.
+        /// Size of the file.
         bytes: u64,
-        /// The most that is read.
+        /// The limit.
         limit: u64,
     },
 }
@@ -55,7 +54,7 @@ impl From<Unread> for io::Error {
     }
 }
 
-/// Opens `path` for reading. Follows links.
+/// Opens `path`, following links.
 pub fn open(path: &Path) -> Result<File, Unread> {
     if !fs::metadata(path)?.is_file() {
         return Err(Unread::NotAFile);
@@ -63,7 +62,7 @@ pub fn open(path: &Path) -> Result<File, Unread> {
     Ok(File::open(path)?)
 }
 
-/// Reads a whole file of at most `limit` bytes. Does not trust its stated size.
+/// Reads a file of at most `limit` bytes, whatever its stated size.
 pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Unread> {
     let file = open(path)?;
     let bytes = file.metadata()?.len();
@@ -78,7 +77,7 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Unread> {
     Ok(contents)
 }
 
-/// Reads a whole UTF-8 file of at most `limit` bytes.
+/// Reads a UTF-8 file of at most `limit` bytes.
 pub fn read_text(path: &Path, limit: u64) -> Result<String, Unread> {
     String::from_utf8(read(path, limit)?)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()).into())
@@ -97,7 +96,7 @@ mod tests {
         let refused = read(&path, 4).expect_err("a byte too many");
         assert!(matches!(refused, Unread::TooLarge { bytes: 5, limit: 4 }), "{refused}");
         assert_eq!(io::Error::from(refused).kind(), io::ErrorKind::FileTooLarge);
-        // A sparse file, larger than any memory.
+        // A sparse file, larger than memory.
         File::options().write(true).open(&path).and_then(|file| file.set_len(200 << 30)).expect("set");
         assert!(matches!(read(&path, 4), Err(Unread::TooLarge { bytes, .. }) if bytes == 200 << 30));
         fs::write(&path, [0xFF]).expect("written");

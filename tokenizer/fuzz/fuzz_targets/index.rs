@@ -1,5 +1,4 @@
-//! Overwrites any place of each index file with any bytes. The first input byte selects the file, the next two the
-//! place.
+//! Overwrites index files. The first input byte selects the file, the next two the place.
 #![no_main]
 
 use std::{

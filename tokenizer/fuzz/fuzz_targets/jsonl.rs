@@ -1,4 +1,4 @@
-//! Any bytes as JSON lines, read completely and encoded.
+//! Any bytes as JSON lines.
 #![no_main]
 
 use std::{fs, sync::LazyLock};
@@ -35,9 +35,9 @@ fuzz_target!(|bytes: &[u8]| {
             },
             Ok(Body::Bytes(_)) => panic!("JSON lines hold no bytes"),
             Err(Error::Line { line, .. }) => assert!(line >= 1),
-            // The bytes may be a compressed file without text, or a truncated one.
+            // A compressed file without text, or truncated.
             Err(Error::NotUtf8 { .. } | Error::Read { .. }) => {}
-            // The contents decide the format, not the name.
+            // Contents decide the format, not the name.
             Err(Error::Parquet { .. }) => assert!(bytes.starts_with(b"PAR1")),
             Err(error) => panic!("{error}"),
         }

@@ -1,4 +1,4 @@
-//! Any bytes as a shard with a header, as a headerless one, and as a manifest.
+//! Any bytes as a shard, a headerless shard, and a manifest.
 #![no_main]
 
 use std::fs;

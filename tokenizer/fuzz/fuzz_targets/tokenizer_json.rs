@@ -1,4 +1,4 @@
-//! Any bytes as `tokenizer.json`; a tokenizer built from them has to keep its promises.
+//! Any bytes as `tokenizer.json`; the tokenizer must keep its promises.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

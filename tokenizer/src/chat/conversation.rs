@@ -1,8 +1,7 @@
-//! Conversations to token ids, with a mask of the tokens a model is trained on.
+//! Conversations to token ids, with a mask of trained tokens.
 //!
-//! The template is rendered with placeholders instead of message contents. Control tokens count only in the text that
-//! the template renders around them. Contents are encoded as ordinary text, so writing `<|assistant_start|>` into a
-//! message has no effect.
+//! The template is rendered with placeholders for message contents. Control tokens count only in the text that it
+//! renders around them: a message with `<|assistant_start|>` is ordinary text.
 
 use minijinja::{Environment, Value, context, syntax::SyntaxConfig};
 use serde::{Deserialize, Serialize};
@@ -19,7 +18,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Instructions for the whole conversation; only as its first message.
+    /// Instructions, only as the first message.
     System,
     /// The person.
     User,
@@ -43,7 +42,7 @@ impl Role {
     }
 }
 
-/// One message of a conversation.
+/// A message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Message {
@@ -60,12 +59,12 @@ impl Message {
     }
 }
 
-/// An encoded conversation; both lists have the same length.
+/// An encoded conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChatIds {
     /// The tokens.
     pub ids: Vec<u32>,
-    /// `true` for the assistant's text and the control token that ends it.
+    /// For each id: `true` for the assistant's text and the control token that ends it.
     pub trained: Vec<bool>,
 }
 
@@ -76,31 +75,31 @@ pub enum ChatProblem {
     /// The tokenizer has no template.
     #[error("the tokenizer has no chat template; train one with `train tokenizer train`, which writes one")]
     NoTemplate,
-    /// No message has the required role.
+    /// A required role is missing.
     #[error("the conversation has no {0} message; at least one is needed")]
     Missing(&'static str),
     /// A message is empty.
     #[error("message {at}, the {role}'s, is empty; leave the message out, or say something")]
     Empty {
-        /// Number of the message, from 1.
+        /// From 1.
         at: usize,
         /// Role of the message.
         role: Role,
     },
-    /// Turns are out of order.
+    /// Turns out of order.
     #[error(
         "message {at} is the {role}'s where the {expected}'s is expected: an optional system message first, then \
          user and assistant in turn"
     )]
     OutOfTurn {
-        /// Number of the message, from 1.
+        /// From 1.
         at: usize,
         /// Role of the message.
         role: Role,
         /// The expected role.
         expected: Role,
     },
-    /// The prompt ends with an assistant message.
+    /// The prompt ends with an answer.
     #[error("a prompt ends with the user's message, this one ends with the assistant's")]
     NothingToAnswer,
     /// The template failed or exceeded its steps.
@@ -109,10 +108,10 @@ pub enum ChatProblem {
     /// The template left out a message.
     #[error("the chat template leaves out message {at}; its text would be lost")]
     LeftOut {
-        /// Number of the message, from 1.
+        /// From 1.
         at: usize,
     },
-    /// The template uses a construct beyond the supported subset.
+    /// The template uses an unsupported construct.
     #[error(
         "the chat template uses `{0}`; it may use for, if, names, texts and comparisons only, like the one \
              `train tokenizer train` writes"
@@ -124,7 +123,6 @@ pub enum ChatProblem {
 }
 
 impl ChatProblem {
-    /// Whether the messages are at fault, not the template.
     pub(crate) fn is_about_messages(&self) -> bool {
         matches!(self, Self::Missing(_) | Self::Empty { .. } | Self::OutOfTurn { .. } | Self::LeftOut { .. })
     }
@@ -133,10 +131,9 @@ impl ChatProblem {
 /// Private-use characters around a message's number in the rendered text.
 const OPEN: char = '\u{F0000}';
 const CLOSE: char = '\u{F0001}';
-/// Steps a template may take per message, plus once for the rest. The template of this crate needs about 30.
+/// Steps of a template per message, plus once; this crate's needs about 30.
 const FUEL: u64 = 200;
-/// The only allowed statements. Without assignments, macros and repetition, the template's length and fuel bound the
-/// rendered text.
+/// Without assignments, macros and repetition, length and fuel bound the rendered text.
 const STATEMENTS: [&str; 6] = ["for", "endfor", "if", "elif", "else", "endif"];
 
 #[derive(Clone, Debug)]
@@ -157,8 +154,7 @@ impl ChatTemplate {
         Self { source, bos, eos }
     }
 
-    /// Checks the source text instead of the parsed template, so that quotes cannot hide a statement. Templates that
-    /// quote `{%` or `*` are refused too.
+    /// Checks the source text: quotes cannot hide a statement. Templates that quote `{%` or `*` are refused too.
     fn check(&self) -> Result<(), ChatProblem> {
         if self.source.contains([OPEN, CLOSE]) {
             return Err(ChatProblem::Marks);
@@ -179,7 +175,7 @@ impl ChatTemplate {
     fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, ChatProblem> {
         self.check()?;
         let mut environment = Environment::empty();
-        // The settings of Hugging Face's renderer.
+        // As Hugging Face's renderer.
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
         environment.set_syntax(syntax);
         environment.set_fuel(Some(FUEL * (messages.len() as u64 + 1)));
@@ -234,7 +230,7 @@ fn check_turns(messages: &[Message]) -> Result<(), ChatProblem> {
 }
 
 impl Tokenizer {
-    /// Encodes a finished conversation, for training.
+    /// Encodes a finished conversation.
     pub fn encode_chat(&self, messages: &[Message]) -> Result<ChatIds, Error> {
         check_turns(messages)?;
         if messages.iter().all(|message| message.role != Role::Assistant) {
@@ -243,7 +239,7 @@ impl Tokenizer {
         self.encode_turns(messages, false)
     }
 
-    /// Encodes a conversation up to the point where the assistant answers, for generation.
+    /// Encodes a conversation for the assistant to answer.
     pub fn encode_prompt(&self, messages: &[Message]) -> Result<Vec<u32>, Error> {
         check_turns(messages)?;
         if messages.last().is_some_and(|last| last.role == Role::Assistant) {
@@ -273,7 +269,7 @@ impl Tokenizer {
     }
 }
 
-/// Joins adjacent text before encoding it, since merges may span a message and the template's text.
+/// Joins adjacent text before encoding: merges may span a message and the template.
 struct TurnEncoder<'t> {
     tokenizer: &'t Tokenizer,
     text: String,

@@ -1,13 +1,13 @@
-//! Topics of the dialogues. `{0}` and `{1}` in a question are replaced by drawn words.
+//! Topics of the dialogues. `{0}` and `{1}` in a question stand for drawn words.
 
 use super::Draws;
 
 pub(super) struct Topic {
     pub(super) training: &'static [&'static str],
     pub(super) held_out: &'static [&'static str],
-    /// Relative frequency in training, about the square root of the number of the topic's questions.
+    /// Frequency in training, about the square root of the number of questions.
     pub(super) share: usize,
-    /// The words for a question, and its answer.
+    /// Words of a question, and its answer.
     pub(super) draw: fn(&mut Draws) -> (Vec<String>, String),
 }
 

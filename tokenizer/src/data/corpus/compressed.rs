@@ -1,4 +1,4 @@
-//! Decompresses input while reading: gzip with any number of members, Zstandard with any number of frames.
+//! Input decompressed while reading: any number of gzip members or Zstandard frames.
 
 use std::{
     fs::File,
@@ -44,7 +44,7 @@ pub(super) fn open(path: &Path, compression: Option<Compression>) -> Result<Box<
     })
 }
 
-/// The decompressed size, by reading everything: the size that a compressed file states is not reliable.
+/// The decompressed size, by reading everything: stated sizes are unreliable.
 pub(super) fn measure(path: &Path, compression: Compression) -> Result<u64, Error> {
     io::copy(&mut open(path, Some(compression))?, &mut io::sink()).map_err(Error::read(path))
 }
@@ -60,7 +60,7 @@ impl ZstdFrames {
         Self { source, decoder: FrameDecoder::new(), in_frame: false }
     }
 
-    /// Skips frames without data. Returns `false` at the end of the file.
+    /// `false` at the end of the file.
     fn begin_frame(&mut self) -> io::Result<bool> {
         loop {
             if self.source.fill_buf()?.is_empty() {

@@ -1,4 +1,4 @@
-//! Detects a file's format by its beginning, or by its name if the beginning is ambiguous.
+//! Detects a file's format by its beginning, or else its name.
 
 use std::{io::Read, path::Path};
 
@@ -17,13 +17,13 @@ pub enum Format {
     Text,
     /// Any bytes, one document.
     Bytes,
-    /// One JSON object per line: `text`, `messages`, `conversations`, or `prompt` with `completion`.
+    /// A JSON object per line: `text`, `messages`, `conversations`, or `prompt` with `completion`.
     JsonLines,
-    /// Apache Parquet with a column `text`.
+    /// Apache Parquet with column `text`.
     Parquet,
 }
 
-/// Enough for the first line of almost any JSON-lines file.
+/// The first line of almost any JSON-lines file.
 const SAMPLE_BYTES: u64 = 64 << 10;
 
 pub(super) fn format(path: &Path, plain_bytes: bool) -> Result<(Format, Option<Compression>), Error> {
@@ -54,7 +54,7 @@ fn sample(path: &Path, compression: Option<Compression>) -> Result<Vec<u8>, Erro
     Ok(sample)
 }
 
-/// `ShareGPT` files are often one array of records, which would otherwise train as text.
+/// Often `ShareGPT` files, which would train as text.
 fn begins_with_array_of_records(sample: &[u8]) -> bool {
     let inside = without_mark(sample).strip_prefix(b"[").unwrap_or_default().trim_ascii_start();
     inside.starts_with(b"{")
@@ -68,7 +68,7 @@ fn without_mark(sample: &[u8]) -> &[u8] {
     sample.strip_prefix("\u{feff}".as_bytes()).unwrap_or(sample).trim_ascii_start()
 }
 
-/// If the first line exceeds the sample, its first key decides.
+/// The first key decides if the line exceeds the sample.
 fn begins_with_document(sample: &[u8]) -> bool {
     let sample = without_mark(sample);
     let line = sample.split(|byte| *byte == b'\n').next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Files to documents, streamed: memory holds only a few parts of documents at a time.
+//! Files to documents, streamed a few parts at a time.
 
 mod compressed;
 mod detect;
@@ -18,10 +18,10 @@ pub use detect::Format;
 
 use crate::{chat::conversation::Message, error::Error, regular};
 
-/// Long documents are read in parts of about this many bytes.
+/// Size of the parts of a long document.
 pub(crate) const PART_BYTES: usize = 64 << 10;
 
-/// The files of an input with their formats, sorted by name.
+/// Input files with their formats, sorted by name.
 #[derive(Clone, Debug)]
 pub struct Corpus {
     files: Vec<CorpusFile>,
@@ -30,45 +30,44 @@ pub struct Corpus {
 /// A file of the corpus.
 #[derive(Clone, Debug)]
 pub struct CorpusFile {
-    /// Path of the file.
+    /// Location.
     pub path: PathBuf,
-    /// Path within the input folder with `/` between, or the file's own name.
+    /// Path within the input folder, with `/`, or the file name.
     pub name: String,
-    /// Bytes of the contents, decompressed.
+    /// Decompressed size.
     pub bytes: u64,
     /// Format of the contents.
     pub format: Format,
-    /// Compression of the file; `None` for a plain file.
+    /// `None` for a plain file.
     pub compression: Option<Compression>,
 }
 
 /// A document, or a part of a long one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Index of the file in the corpus.
+    /// Number of the file.
     pub file: usize,
-    /// Number of the document within the file, from 1.
+    /// Number within the file, from 1.
     pub document: u64,
     /// Whether this is the document's first part.
     pub begins: bool,
-    /// Bytes of the corpus before the part, over all files.
+    /// Bytes of all files before the part.
     pub position: u64,
     /// The contents.
     pub body: Body,
 }
 
-/// The contents of a [`Part`].
+/// Contents of a [`Part`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// Text.
     Text(String),
-    /// Any bytes, for the byte tokenizer.
+    /// For the byte tokenizer.
     Bytes(Vec<u8>),
-    /// A conversation, never divided.
+    /// Never divided.
     Chat(Vec<Message>),
 }
 
-/// A part before the file's index and start are added.
 pub(crate) struct FilePart {
     document: u64,
     begins: bool,
@@ -82,7 +81,7 @@ pub(crate) trait ReadParts {
     fn read_part(&mut self) -> Result<Option<FilePart>, Error>;
 }
 
-/// An error is the last item unless it concerns a single record.
+/// An error is last unless it concerns one record.
 enum FileParts {
     Reading(Box<dyn ReadParts + Send>),
     Failed(Error),
@@ -112,8 +111,8 @@ impl Iterator for FileParts {
 }
 
 impl Corpus {
-    /// Finds the files under `inputs`, in all subfolders. Hidden and empty files are skipped. With `plain_bytes`, files
-    /// that are neither JSON lines nor Parquet need not be UTF-8.
+    /// Finds the files under `inputs`, without hidden and empty ones. With `plain_bytes`, files other than JSON lines
+    /// and Parquet need not be UTF-8.
     pub fn find(inputs: &[PathBuf], plain_bytes: bool) -> Result<Self, Error> {
         let mut files = Vec::new();
         for input in inputs {
@@ -132,18 +131,18 @@ impl Corpus {
         Ok(Self { files })
     }
 
-    /// The files in reading order.
+    /// In reading order.
     pub fn files(&self) -> &[CorpusFile] {
         &self.files
     }
 
-    /// Bytes of all files, decompressed.
+    /// Decompressed size of all files.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
     /// Reads all files in order. An error [about one record](Error::is_bad_record) is followed by the next record; any
-    /// other ends its file. A plain file is one document; a second one begins at position `cut` of the corpus.
+    /// other ends its file. A plain file is one document; a second begins at corpus position `cut`.
     pub fn parts(&self, cut: Option<u64>) -> impl Iterator<Item = Result<Part, Error>> + Send {
         let mut before = 0;
         self.files.iter().enumerate().flat_map(move |(file, entry)| {
@@ -197,7 +196,7 @@ impl Body {
     }
 }
 
-/// Does not follow links to folders, since they may form a cycle.
+/// Links to folders are not followed: they may form a cycle.
 fn search(root: &Path, folder: &Path, plain_bytes: bool, files: &mut Vec<CorpusFile>) -> Result<(), Error> {
     for entry in fs::read_dir(folder).map_err(Error::read(folder))? {
         let entry = entry.map_err(Error::read(folder))?;

@@ -1,4 +1,4 @@
-//! The column `text` of a Parquet file, one document per row. Rows without text are skipped.
+//! Column `text` of a Parquet file, one document per row; rows without text are skipped.
 
 use std::{
     fs::File,
@@ -74,7 +74,7 @@ impl ParquetText {
         Ok(true)
     }
 
-    /// Estimated from rows: compressed bytes have no position per row.
+    /// Estimated: compressed bytes have no position per row.
     fn bytes_read(&self) -> u64 {
         let rows = self.metadata.file_metadata().num_rows().max(1) as u64;
         let share = (self.document - 1).min(rows) as f64 / rows as f64;

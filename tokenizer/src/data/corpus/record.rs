@@ -1,11 +1,11 @@
-//! One record of a JSON-lines file: a text, or a conversation in one of the common layouts.
+//! A record of a JSON-lines file: a text, or a conversation in a common layout.
 
 use serde::Deserialize;
 
 use super::Body;
 use crate::chat::conversation::{Message, Role};
 
-/// The fields that identify a record. Others, such as an id or a source, are ignored.
+/// Other fields are ignored.
 #[derive(Deserialize)]
 struct Record {
     text: Option<String>,
@@ -13,11 +13,11 @@ struct Record {
     conversations: Option<Vec<Turn>>,
     prompt: Option<String>,
     completion: Option<String>,
-    /// The system message of `conversations` or of a prompt.
+    /// For `conversations` or a prompt.
     system: Option<String>,
 }
 
-/// `role` and `content` as in chat APIs, or `from` and `value` as in `ShareGPT`.
+/// As in chat APIs, or as in `ShareGPT`.
 #[derive(Deserialize)]
 struct Turn {
     #[serde(alias = "from")]
@@ -26,10 +26,10 @@ struct Turn {
     content: String,
 }
 
-/// A record has one of these fields, or both of the last two.
+/// One of these fields, or both of the last two.
 pub(super) const KEYS: [&str; 5] = ["text", "messages", "conversations", "prompt", "completion"];
 
-/// Parses a line. The error is the reason.
+/// The error is the reason.
 pub(super) fn parse(line: &[u8]) -> Result<Body, String> {
     let record: Record = serde_json::from_slice(line).map_err(|error| reason(&error))?;
     let Record { text, messages, conversations, prompt, completion, system } = record;
@@ -76,7 +76,7 @@ fn role(name: &str) -> Result<Role, String> {
     }
 }
 
-/// Drops the line number, which is always 1, and keeps the column.
+/// Drops the line number, always 1.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rsplit_once(" at line 1 column ") {

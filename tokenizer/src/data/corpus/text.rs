@@ -1,7 +1,7 @@
 //! Plain files: one document each, read in parts.
 //!
-//! Parts of text end where every known split pattern ends a piece, so encoding them gives the ids of the whole. If
-//! [`LONGEST_PART`] bytes have no such place, the part ends at any character.
+//! Parts end where every split pattern ends a piece, so they encode as the whole text would. After [`LONGEST_PART`]
+//! bytes without such a place, a part ends at any character.
 
 use std::{
     io::Read,
@@ -13,7 +13,6 @@ use crate::{encode::split::safe_cut, error::Error};
 
 const LONGEST_PART: usize = 8 << 20;
 
-/// A file as bytes, divided at `cut`.
 struct FileBytes {
     path: PathBuf,
     file: Box<dyn Read + Send>,
@@ -40,7 +39,7 @@ impl FileBytes {
         Ok(())
     }
 
-    /// Pending bytes before the cut, and whether `pending` reaches it.
+    /// Pending bytes before the cut, and whether they reach it.
     fn before_cut(&self) -> (usize, bool) {
         match self.cut.map(|cut| (cut - self.position) as usize) {
             Some(cut) if cut <= self.pending.len() => (cut, true),
@@ -86,7 +85,7 @@ impl TextParts {
         Self(FileBytes::new(path, contents, cut))
     }
 
-    /// `pending` without a last character that is incomplete.
+    /// Without an incomplete last character.
     fn valid_prefix(&self) -> Result<&str, Error> {
         let pending = &self.0.pending;
         std::str::from_utf8(pending).or_else(|error| {
@@ -108,13 +107,15 @@ impl ReadParts for TextParts {
             if self.0.pending.is_empty() {
                 return Ok(None);
             }
+
             let text = self.valid_prefix()?;
             let (mut end, reaches_cut) = self.0.before_cut();
             end = text.ceil_char_boundary(end.min(text.len()));
-            // A cut within the last character waits for the rest of the character.
+            // A cut within the last character waits for the rest.
             let at_cut = reaches_cut && self.0.before_cut().0 <= end;
             let whole = at_cut || self.0.ended;
             let end = if whole { Some(end) } else { safe_cut(&text[..end], end) };
+
             let forced = (wanted >= LONGEST_PART).then_some(text.len());
             if let Some(end) = end.or(forced) {
                 let later = self.0.pending.split_off(end);

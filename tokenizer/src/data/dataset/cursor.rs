@@ -2,20 +2,20 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A position in the endless stream of windows, as checkpoints store it.
+/// A position in the endless stream of windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cursor {
-    /// Complete passes over all windows.
+    /// Complete passes.
     pub epoch: u64,
     /// Windows read in this epoch.
     pub index: u64,
-    /// Seeds the order of shuffled epochs.
+    /// Order of shuffled epochs.
     pub seed: u64,
 }
 
 impl Cursor {
-    /// The first window of the first epoch.
+    /// The first window.
     pub fn start(seed: u64) -> Self {
         Self { epoch: 0, index: 0, seed }
     }
