@@ -1,4 +1,4 @@
-//! From text files to training windows: documents, shards, and windows of shards.
+//! From text files to training windows.
 
 pub(crate) mod corpus;
 pub(crate) mod dataset;

@@ -1,5 +1,5 @@
-//! GPT-2's printable alphabet: every byte as one visible character, so that JSON can hold byte-level tokens. Printable
-//! bytes stand for themselves; the other 68 map to U+0100 and up.
+//! GPT-2's printable alphabet, so that JSON can hold byte-level tokens. Printable bytes stand for themselves; the other
+//! 68 map to U+0100 and up.
 
 const fn prints(byte: u8) -> bool {
     matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF)
@@ -44,7 +44,7 @@ pub(crate) fn spell(bytes: &[u8]) -> String {
     bytes.iter().map(|&byte| char_of(byte)).collect()
 }
 
-/// The bytes of a spelled token; `None` if a character is outside the alphabet.
+/// `None` for a character outside the alphabet.
 pub(crate) fn unspell(token: &str) -> Option<Box<[u8]>> {
     token.chars().map(|c| BYTES.get(c as usize).copied().flatten()).collect()
 }

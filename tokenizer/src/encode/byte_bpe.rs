@@ -1,8 +1,7 @@
 //! Byte-level BPE: encodes any bytes, and decodes to the same bytes.
 //!
-//! The pattern cuts text into pieces, and merging starts from each piece's bytes. Short pieces repeat, so every worker
-//! caches the ids of pieces it has seen. Idle workers wait in a pool, grouped by the thread that used them: a cache
-//! that moves between cores is slower than none.
+//! The pattern cuts text into pieces, which merge from bytes. Short pieces repeat, so workers cache their ids. Idle
+//! workers wait in lists by thread: a cache that moves between cores is slower than none.
 
 use std::{
     collections::HashMap,
@@ -18,12 +17,12 @@ use crate::encode::{
     split::{Pattern, SplitCache, Splitter},
 };
 
-/// Longer pieces are rare, and caching them costs more memory than it saves time.
+/// Longer pieces are rare and cost memory.
 const CACHED_PIECE_BYTES: usize = 32;
-/// Limits one worker's cache to a few megabytes.
+/// A few megabytes per worker.
 const CACHED_PIECES: usize = 1 << 16;
 
-/// Further threads share lists, which only costs speed.
+/// Further threads share lists.
 const WORKER_LISTS: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +38,7 @@ pub(crate) struct ByteBpe {
     tokens: Vec<Option<Box<[u8]>>>,
     byte_ids: Box<[u32; 256]>,
     merges: MergeTable,
-    /// Llama 3's `ignore_merges`: a piece that is a token gets its id, whatever the merges say.
+    /// Llama 3's `ignore_merges`: a piece that is a token needs no merges.
     whole_pieces: Option<Pieces<u32>>,
     workers: [Mutex<Vec<Worker>>; WORKER_LISTS],
 }
@@ -105,7 +104,7 @@ impl ByteBpe {
         out
     }
 
-    /// Each run of bytes outside UTF-8 is a piece.
+    /// A run of bytes outside UTF-8 is a piece.
     pub(crate) fn encode_bytes(&self, bytes: &[u8]) -> Vec<u32> {
         let mut out = Vec::with_capacity(bytes.len() / 3);
         self.with_worker(|worker| {
@@ -170,7 +169,7 @@ impl ByteBpe {
         }
     }
 
-    /// The current thread's idle workers. A worker is pushed only after its work, so a panic leaves the pool usable.
+    /// A worker returns only after its work, so a panic leaves the pool usable.
     fn idle_workers(&self) -> MutexGuard<'_, Vec<Worker>> {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         thread_local! {

@@ -1,4 +1,4 @@
-//! One token per character of a fixed alphabet, as in character-level toy runs.
+//! One token per character of a fixed alphabet.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,6 @@ pub(crate) struct Characters {
     ids: HashMap<char, u32, ahash::RandomState>,
 }
 
-/// A character outside the alphabet, and its byte position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnknownCharacter {
     pub(crate) character: char,

@@ -1,7 +1,7 @@
 //! Chooses the encoder for a checked definition.
 //!
-//! Byte-level BPE over a known pattern runs on this crate's encoder; raw bytes and plain characters need none. Hugging
-//! Face's code runs the rest of the BPE family.
+//! Byte-level BPE over a known pattern, raw bytes and characters run here, the rest of the BPE family on Hugging Face's
+//! code.
 
 use std::collections::HashSet;
 
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// Ids of control tokens are in none of the tables.
+/// Control tokens are in none of the tables.
 #[derive(Debug)]
 pub(crate) enum Kind {
     Bytes,
@@ -37,13 +37,16 @@ impl Kind {
         component::check_normalizer(definition.normalizer.as_ref())?;
         component::check_decoder(definition.decoder.as_ref())?;
         let pre_tokenizer = component::check_pre_tokenizer(definition.pre_tokenizer.as_ref())?;
+
         if let Some(dropout) = definition.model.dropout.filter(|dropout| *dropout != 0.0) {
             return Err(Problem::Dropout(dropout));
         }
+
         let rules = definition.merge_rules()?;
         if let Some((at, token)) = first_forged(&rules, specials) {
             return Err(Problem::MergeMakesControlToken { at, token });
         }
+
         if is_plain(definition) {
             if let PreTokenizer::ByteLevel(pattern) = pre_tokenizer
                 && let Some(kind) = byte_level(pattern, definition, &rules, specials)?
@@ -54,6 +57,7 @@ impl Kind {
                 return Ok(Self::Characters(characters));
             }
         }
+
         Pipeline::new(definition).map(|pipeline| Self::Pipeline(Box::new(pipeline)))
     }
 }
@@ -74,7 +78,7 @@ fn is_plain(definition: &Definition) -> bool {
         && definition.added_tokens.iter().all(|token| token.special)
 }
 
-/// `None` if a token is not spelled in bytes or a byte has no token: Hugging Face's code then decides.
+/// `None` if a token has no spelling in bytes, or a byte no token: Hugging Face's code decides.
 fn byte_level(
     pattern: Pattern,
     definition: &Definition,

@@ -1,17 +1,15 @@
-//! Byte-pair merging of one piece: the best-ranked adjacent pair first, the leftmost on a tie.
+//! Byte-pair merging of a piece: the best-ranked adjacent pair first, the leftmost on a tie.
 //!
-//! A heap holds candidate pairs over a doubly linked list of symbols. A piece of n symbols costs O(n log n), even if it
-//! is a megabyte of one letter.
+//! A heap of candidates over a linked list of symbols: n symbols cost O(n log n), even in a megabyte of one letter.
 
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap},
 };
 
-/// No neighbour, or no symbol. Ids are far below it.
+/// No neighbour, or no symbol.
 const NONE: u32 = u32::MAX;
 
-/// Merges of adjacent token ids, by rank.
 #[derive(Debug, Default)]
 pub(crate) struct MergeTable {
     ranks: HashMap<u64, u32, ahash::RandomState>,
@@ -19,7 +17,7 @@ pub(crate) struct MergeTable {
 }
 
 impl MergeTable {
-    /// Adds a merge with the lowest rank. Returns `false` for a repeated pair: readers disagree on its rank.
+    /// Returns `false` for a repeated pair: readers disagree on its rank.
     #[must_use]
     pub(crate) fn push(&mut self, left: u32, right: u32, result: u32) -> bool {
         self.results.push(result);
@@ -37,7 +35,7 @@ fn join(high: u32, low: u32) -> u64 {
 
 #[derive(Clone, Copy, Debug)]
 struct Symbol {
-    /// [`NONE`] after merging into the symbol on its left.
+    /// [`NONE`] after merging into its left neighbour.
     id: u32,
     previous: u32,
     next: u32,
@@ -46,12 +44,12 @@ struct Symbol {
 #[derive(Debug, Default)]
 pub(crate) struct Merger {
     symbols: Vec<Symbol>,
-    /// Rank and position of the left symbol, joined.
+    /// Rank, then position of the left symbol.
     candidates: BinaryHeap<Reverse<u64>>,
 }
 
 impl Merger {
-    /// Appends the merged form of `ids` to `out`. `ids` has fewer than [`u32::MAX`] items.
+    /// Appends the merged `ids`, fewer than [`u32::MAX`], to `out`.
     pub(crate) fn merge(&mut self, ids: impl Iterator<Item = u32>, table: &MergeTable, out: &mut Vec<u32>) {
         self.symbols.clear();
         self.candidates.clear();
@@ -86,8 +84,8 @@ impl Merger {
             return;
         }
         let right = self.symbols[left.next as usize];
-        // A candidate is stale if its pair is gone. The check compares results instead of ranks, as Hugging Face's
-        // implementation does: a candidate stays valid if another pair with the same result replaced its own.
+        // Stale if the pair is gone. Compares results, not ranks, as Hugging Face does: another pair with the same
+        // result may have replaced its own.
         if table.rank(left.id, right.id).is_none_or(|rank| table.results[rank as usize] != result) {
             return;
         }

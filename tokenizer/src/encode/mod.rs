@@ -1,4 +1,4 @@
-//! Text to ids and back: four kinds of tokenizer behind one type, and training of vocabularies.
+//! Text to ids and back, and training of vocabularies.
 
 mod alphabet;
 pub(crate) mod byte_bpe;

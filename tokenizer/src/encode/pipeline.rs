@@ -1,5 +1,5 @@
-//! The rest of the BPE family, run by Hugging Face's code: normalizers, prefix spaces, byte fallback. Definitions are
-//! checked before.
+//! The rest of the BPE family on Hugging Face's code, for checked definitions: normalizers, prefix spaces, byte
+//! fallback.
 
 use crate::{
     encode::special::SpecialTokens,
@@ -10,9 +10,9 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Pipeline {
     tokenizer: hf::Tokenizer,
-    /// The id for characters outside the vocabulary; it may be a control token.
+    /// For characters outside the vocabulary; may be a control token.
     unknown: Option<u32>,
-    /// The longest text, in bytes, that cannot grow beyond [`limits::NORMALIZED_BYTES`].
+    /// Longest text, in bytes, that stays within [`limits::NORMALIZED_BYTES`].
     longest: usize,
 }
 

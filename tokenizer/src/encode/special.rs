@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The control tokens of a conversation, in the order of their ids in vocabularies trained here.
+/// Control tokens of conversations, by id in vocabularies trained here.
 pub const CHAT_SPECIALS: [&str; 5] =
     ["<|bos|>", "<|user_start|>", "<|user_end|>", "<|assistant_start|>", "<|assistant_end|>"];
 
@@ -15,7 +15,7 @@ pub struct SpecialToken {
     pub id: u32,
 }
 
-/// The control tokens of one vocabulary.
+/// Control tokens of a vocabulary.
 #[derive(Clone, Debug, Default)]
 pub struct SpecialTokens(Vec<SpecialToken>);
 
@@ -36,7 +36,7 @@ impl SpecialTokens {
         Self(tokens.map(|(text, id)| SpecialToken { text: (*text).to_owned(), id }).collect())
     }
 
-    /// All control tokens, sorted by id.
+    /// Sorted by id.
     pub fn iter(&self) -> impl Iterator<Item = &SpecialToken> {
         self.0.iter()
     }
@@ -46,32 +46,35 @@ impl SpecialTokens {
         self.0.binary_search_by_key(&id, |token| token.id).is_ok()
     }
 
-    /// The id of the control token spelled `text`.
+    /// Id of the control token `text`.
     pub fn id(&self, text: &str) -> Option<u32> {
         self.0.iter().find(|token| token.text == text).map(|token| token.id)
     }
 
-    /// The spelling of control token `id`.
+    /// Spelling of control token `id`.
     pub fn text(&self, id: u32) -> Option<&str> {
         let at = self.0.binary_search_by_key(&id, |token| token.id).ok()?;
         Some(&self.0[at].text)
     }
 
-    /// Cuts at control tokens, the longest one if several match.
+    /// Cuts at control tokens; the longest wins.
     pub(crate) fn segments<'t>(&self, text: &'t str) -> Vec<Segment<'t>> {
         let mut segments = Vec::new();
         let (mut start, mut at) = (0, 0);
         while at < text.len() {
             let rest = &text.as_bytes()[at..];
+
             let longest = self
                 .0
                 .iter()
                 .filter(|token| rest.starts_with(token.text.as_bytes()))
                 .max_by_key(|token| token.text.len());
+
             let Some(token) = longest else {
                 at += 1;
                 continue;
             };
+
             if start < at {
                 segments.push(Segment::Text(&text[start..at]));
             }

@@ -1,9 +1,8 @@
 //! Cuts text into the pieces within which merges happen.
 //!
-//! Only known patterns are run, and none as written: all end in `\s+(?!\S)|\s+`, whose look-ahead needs a backtracking
-//! engine, which gives up on a megabyte of blanks. Without its look-ahead, the pattern becomes a DFA, and a run of
-//! blanks before a word gives back its last blank. Each search is anchored at the end of the previous piece, since the
-//! alternatives of a pattern together match any character. Time is linear in the text.
+//! Known patterns only. All end in `\s+(?!\S)|\s+`, whose look-ahead needs backtracking, which gives up on a megabyte
+//! of blanks. Without it, the pattern becomes a DFA, and a run of blanks before a word gives back its last. Each search
+//! is anchored at the previous piece's end, since the alternatives match any character. Time is linear.
 
 use regex_automata::{
     Anchored, Input,
@@ -11,20 +10,20 @@ use regex_automata::{
     nfa::thompson,
 };
 
-/// A split pattern this crate knows.
+/// A known split pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pattern {
     /// The whole text is one piece.
     Whole,
-    /// GPT-2's; Hugging Face files select it with `ByteLevel { use_regex: true }`.
+    /// GPT-2's, in Hugging Face files `ByteLevel { use_regex: true }`.
     Gpt2,
-    /// GPT-4's form with groups of at most two digits: the default for training.
+    /// GPT-4's, but at most two digits together: the default for training.
     Digits2,
-    /// GPT-4's (`cl100k`) and Llama 3's: groups of at most three digits.
+    /// GPT-4's (`cl100k`) and Llama 3's: at most three digits together.
     Digits3,
     /// Qwen's: every digit alone.
     Digits1,
-    /// GPT-4o's (`o200k`): pieces also break where case changes from lower to upper.
+    /// GPT-4o's (`o200k`): also breaks between lower and upper case.
     CaseAware,
 }
 
@@ -32,7 +31,7 @@ const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]
 const DIGITS2: &str = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const CASE_AWARE: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// The known spellings of each pattern in files. Saving writes the first.
+/// Known spellings; saving writes the first.
 const SPELLINGS: &[(Pattern, &str)] = &[
     (Pattern::Gpt2, GPT2),
     (Pattern::Digits2, DIGITS2),
@@ -62,7 +61,7 @@ impl Pattern {
         SPELLINGS.iter().find(|(_, spelling)| *spelling == regex).map(|(pattern, _)| *pattern)
     }
 
-    /// The regular expression that other programs run for this pattern; `None` for [`Pattern::Whole`].
+    /// The regular expression of other programs; `None` for [`Pattern::Whole`].
     pub fn regex(self) -> Option<&'static str> {
         SPELLINGS.iter().find(|(pattern, _)| *pattern == self).map(|(_, spelling)| *spelling)
     }
@@ -82,7 +81,7 @@ impl Splitter {
             let linear = regex.replacen(LOOK_AHEAD, "", 1).replace("?+", "?").replace("++", "+");
             DFA::builder()
                 .thompson(thompson::Config::new().shrink(false))
-                // The tables of Unicode letters need about 1 MB; the rest avoids clearing the cache.
+                // Unicode letters need about 1 MB; more avoids clearing the cache.
                 .configure(DFA::config().cache_capacity(4 << 20).skip_cache_capacity_check(true))
                 .build(&linear)
                 .expect("the list holds patterns that compile")
@@ -98,7 +97,7 @@ impl Splitter {
         self.dfa.as_ref().map(DFA::create_cache)
     }
 
-    /// Calls `piece` with each piece of `text`, in order.
+    /// Calls `piece` with each piece in order.
     pub(crate) fn split<'t>(&self, text: &'t str, cache: &mut SplitCache, mut piece: impl FnMut(&'t str)) {
         let (Some(dfa), Some(cache)) = (&self.dfa, cache) else {
             if !text.is_empty() {
@@ -118,7 +117,7 @@ impl Splitter {
         }
     }
 
-    /// Emulates `\s+(?!\S)` before `\s+`: a run of blanks before a word gives up its last one.
+    /// `\s+(?!\S)` before `\s+`: a run of blanks before a word gives up its last.
     fn hand_back_blank(&self, text: &str, start: usize, end: usize) -> usize {
         let bytes = text.as_bytes();
         if end == text.len() || (bytes[end - 1].is_ascii() && !matches!(bytes[end - 1], b'\t'..=b'\r' | b' '))
@@ -127,7 +126,7 @@ impl Splitter {
         }
         let run = &text[start..end];
         let Some(last) = run.chars().next_back() else { return end };
-        // All patterns but GPT-2's match runs that end in a line break with a separate alternative.
+        // In all patterns but GPT-2's, a separate alternative matches a final line break.
         let line_break = matches!(last, '\r' | '\n') && self.pattern != Pattern::Gpt2;
         if line_break || last.len_utf8() == run.len() || !run.chars().all(char::is_whitespace) {
             return end;
@@ -136,9 +135,8 @@ impl Splitter {
     }
 }
 
-/// The largest position up to `limit` at which a cut changes no piece of any known pattern. It is either between an
-/// ASCII letter and a blank, or after a single line break between two visible characters. No pattern looks back. A
-/// slash after the line break is excluded, since one pattern joins both.
+/// The largest position up to `limit` where a cut changes no piece of any pattern: between an ASCII letter and a blank,
+/// or after a single line break between visible characters. No pattern looks back. One joins a line break and a slash.
 pub(crate) fn safe_cut(text: &str, limit: usize) -> Option<usize> {
     let bytes = text.as_bytes();
     let end = limit.min(bytes.len().checked_sub(1)?);

@@ -1,31 +1,30 @@
-//! Decoding token by token, to show text during generation.
+//! Decoding token by token.
 
 use crate::{
     encode::{kind::Kind, tokenizer::Tokenizer},
     error::Error,
 };
 
-/// Turns ids into text as they arrive; bytes are held back until they complete a character.
-///
-/// The results of [`push`](Self::push) and [`finish`](Self::finish), joined, equal [`Tokenizer::decode`] of all ids.
+/// Turns ids into text as they arrive. Bytes wait until they complete a character. All results of [`push`](Self::push)
+/// and [`finish`](Self::finish) join to [`Tokenizer::decode`] of the ids.
 #[derive(Debug)]
 pub struct DecodeStream<'t> {
     tokenizer: &'t Tokenizer,
     pending: Vec<u8>,
-    /// All ids so far, if a token's text depends on its neighbours.
+    /// All ids so far, if neighbours affect a token's text.
     context: Vec<u32>,
     shown: usize,
 }
 
 impl Tokenizer {
-    /// A stream for the ids of one text.
+    /// A stream for one text.
     pub fn decode_stream(&self) -> DecodeStream<'_> {
         DecodeStream { tokenizer: self, pending: Vec::new(), context: Vec::new(), shown: 0 }
     }
 }
 
 impl DecodeStream<'_> {
-    /// The text that `id` completes, possibly empty.
+    /// The text that `id` completes.
     pub fn push(&mut self, id: u32) -> Result<String, Error> {
         if matches!(self.tokenizer.kind, Kind::Pipeline(_)) {
             return self.push_in_context(id);
@@ -34,7 +33,7 @@ impl DecodeStream<'_> {
         Ok(take_complete(&mut self.pending))
     }
 
-    /// The text still held back: U+FFFD for an incomplete character, or nothing.
+    /// The remaining text: U+FFFD for an incomplete character.
     pub fn finish(mut self) -> Result<String, Error> {
         if !self.context.is_empty() {
             let text = self.tokenizer.decode(&self.context)?;
@@ -45,8 +44,8 @@ impl DecodeStream<'_> {
         Ok(rest)
     }
 
-    /// Decodes all ids again and returns the added text, except a last character that may be incomplete. Quadratic, but
-    /// a reply is short.
+    /// Decodes all ids again and returns the added text without an incomplete last character. Quadratic, but replies
+    /// are short.
     fn push_in_context(&mut self, id: u32) -> Result<String, Error> {
         self.context.push(id);
         let text = self.tokenizer.decode(&self.context)?;
@@ -57,7 +56,7 @@ impl DecodeStream<'_> {
     }
 }
 
-/// Removes and returns the longest prefix that later bytes cannot change.
+/// Removes the longest prefix that later bytes cannot change.
 fn take_complete(pending: &mut Vec<u8>) -> String {
     let mut text = String::new();
     let mut taken = 0;

@@ -25,8 +25,8 @@ use crate::{
 
 /// Turns text into token ids and back.
 ///
-/// [`encode`](Self::encode) never turns text into a control token; these come from the chat template or by name.
-/// Encoding is deterministic and takes `&self`, so threads can share a tokenizer.
+/// [`encode`](Self::encode) never gives a control token; these come from the chat template or by name. Encoding is
+/// deterministic, and threads can share a tokenizer.
 ///
 /// ```
 /// let tokenizer = tokenizer::Tokenizer::bytes(&tokenizer::CHAT_SPECIALS);
@@ -71,18 +71,20 @@ impl Tokenizer {
         let specials = SpecialTokens::after(definition.model.vocab.0.len() as u32, specials);
         definition.added_tokens = specials.iter().map(AddedToken::from).collect();
         let config = Config::for_specials(&specials);
-        // Checked like a file from outside, since `specials` come from the caller.
+        // Checked like a foreign file: `specials` are the caller's.
         let json = definition.to_json();
         Self::new(&Definition::parse(&json)?, json, config)
     }
 
-    /// `json` is the source of `definition`; [`save`](Self::save) writes it unchanged.
+    /// `json`, the source of `definition`, is saved unchanged.
     pub(crate) fn new(definition: &Definition, json: Vec<u8>, config: Config) -> Result<Self, Problem> {
         let specials = SpecialTokens::from(definition);
         let kind = Kind::new(definition, &specials)?;
+
         let ids = definition.model.vocab.0.iter().map(|(_, id)| *id);
         let size =
             ids.chain(definition.added_tokens.iter().map(|token| token.id)).max().map_or(0, |last| last + 1);
+
         let first_of = |named: Option<&str>, usual: [&str; 2]| {
             named.into_iter().chain(usual).find_map(|text| specials.id(text))
         };
@@ -94,6 +96,7 @@ impl Tokenizer {
             config.eos_token.as_ref().map(crate::format::config::Token::text),
             ["<|assistant_end|>", "<|endoftext|>"],
         );
+
         let chat = config.chat_template.as_ref().and_then(crate::format::config::Template::default_text).map(
             |template| {
                 let text =
@@ -101,12 +104,12 @@ impl Tokenizer {
                 ChatTemplate::new(template.to_owned(), text(bos), text(eos))
             },
         );
+
         let fingerprint = Fingerprint::of(&json);
         Ok(Self { kind, specials, size, bos, eos, json, fingerprint, config, chat })
     }
 
-    /// Adds the control tokens and the template of conversations. Missing control tokens get ids after the last one. A
-    /// tokenizer that has a chat template is returned unchanged.
+    /// Adds the chat template, and missing control tokens after the last id. Does nothing with a template.
     pub fn with_chat(self) -> Result<Self, Problem> {
         if self.chat.is_some() {
             return Ok(self);
@@ -122,7 +125,7 @@ impl Tokenizer {
         Self::new(&definition, json, config)
     }
 
-    /// All ids are below this; some may be unused.
+    /// All ids are below; some may be unused.
     pub fn vocab_size(&self) -> u32 {
         self.size
     }
@@ -132,17 +135,17 @@ impl Tokenizer {
         &self.specials
     }
 
-    /// The control token that opens every document, if any.
+    /// The control token that opens documents.
     pub fn bos(&self) -> Option<u32> {
         self.bos
     }
 
-    /// The control token that ends generation, if any.
+    /// The control token that ends generation.
     pub fn eos(&self) -> Option<u32> {
         self.eos
     }
 
-    /// SHA-256 of `tokenizer.json`; shards carry its first bytes.
+    /// Digest of `tokenizer.json`; shards carry its first bytes.
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
@@ -157,7 +160,7 @@ impl Tokenizer {
         }
     }
 
-    /// The pattern that cuts text before merging; `None` if this crate does not cut it.
+    /// The pattern that cuts text here.
     pub fn pattern(&self) -> Option<Pattern> {
         match &self.kind {
             Kind::ByteBpe(bpe) => Some(bpe.pattern()),
@@ -165,13 +168,13 @@ impl Tokenizer {
         }
     }
 
-    /// Whether [`Preparation`](crate::Preparation) accepts files that are not UTF-8: only with raw bytes. Byte-level
-    /// BPE could encode them, but such a file is nearly always in the wrong encoding or folder.
+    /// Whether [`Preparation`](crate::Preparation) accepts files that are not UTF-8. Byte-level BPE could encode them,
+    /// but such a file is nearly always a mistake.
     pub fn takes_any_file(&self) -> bool {
         matches!(self.kind, Kind::Bytes)
     }
 
-    /// The ids of `text`, without control tokens.
+    /// Ids without control tokens.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
         if text.len() > limits::TEXT_BYTES {
             return Err(Error::TextTooLong { bytes: text.len(), limit: limits::TEXT_BYTES });
@@ -186,7 +189,7 @@ impl Tokenizer {
         }
     }
 
-    /// The ids of `bytes`. Bytes outside UTF-8 need raw bytes or byte-level BPE.
+    /// Bytes outside UTF-8 need raw bytes or byte-level BPE.
     pub fn encode_bytes(&self, bytes: &[u8]) -> Result<Vec<u32>, Error> {
         match (std::str::from_utf8(bytes), &self.kind) {
             (Ok(text), _) => self.encode(text),
@@ -199,12 +202,12 @@ impl Tokenizer {
         }
     }
 
-    /// [`encode`](Self::encode) for many texts, on all threads of the current pool.
+    /// [`encode`](Self::encode) for many texts, on the current thread pool.
     pub fn encode_batch<S: AsRef<str> + Sync>(&self, texts: &[S]) -> Result<Vec<Vec<u32>>, Error> {
         texts.par_iter().with_max_len(1).map(|text| self.encode(text.as_ref())).collect()
     }
 
-    /// Encodes a trusted text, such as a template, in which control tokens count. Not for users' text.
+    /// For trusted text such as a template: control tokens count.
     pub fn encode_with_specials(&self, text: &str) -> Result<Vec<u32>, Error> {
         let mut ids = Vec::new();
         for segment in self.specials.segments(text) {
@@ -216,7 +219,7 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The bytes of `ids`. Control tokens have none.
+    /// Bytes of `ids`; control tokens have none.
     pub fn decode_bytes(&self, ids: &[u32]) -> Result<Vec<u8>, Error> {
         let mut bytes = Vec::with_capacity(ids.len() * 4);
         if let Kind::Pipeline(pipeline) = &self.kind {
@@ -231,14 +234,14 @@ impl Tokenizer {
         Ok(bytes)
     }
 
-    /// [`decode_bytes`](Self::decode_bytes) as text, with U+FFFD for invalid UTF-8.
+    /// [`decode_bytes`](Self::decode_bytes) with U+FFFD for invalid UTF-8.
     pub fn decode(&self, ids: &[u32]) -> Result<String, Error> {
         let bytes = self.decode_bytes(ids)?;
         Ok(String::from_utf8(bytes)
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
 
-    /// Appends one token's bytes. Not for [`Kind::Pipeline`], whose tokens have none of their own.
+    /// Appends a token's bytes. Not for [`Kind::Pipeline`], where neighbours matter.
     pub(crate) fn push_token(&self, id: u32, bytes: &mut Vec<u8>) -> Result<(), Error> {
         let token = match &self.kind {
             _ if self.specials.contains(id) => return Ok(()),
@@ -258,12 +261,12 @@ impl Tokenizer {
         Error::UnknownId { id, vocabulary: self.size }
     }
 
-    /// Whether [`save`](Self::save) completed in `folder`: the file that it writes second exists.
+    /// Whether [`save`](Self::save) completed: its second file exists.
     pub fn is_saved_in(folder: impl AsRef<Path>) -> bool {
         folder.as_ref().join("tokenizer_config.json").exists()
     }
 
-    /// Writes `tokenizer.json` and `tokenizer_config.json` into `folder`, each completely or not at all.
+    /// Writes `tokenizer.json` and `tokenizer_config.json`, each completely or not at all.
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<(), Error> {
         let folder = folder.as_ref();
         std::fs::create_dir_all(folder).map_err(Error::write(folder))?;
@@ -292,7 +295,6 @@ impl From<&SpecialToken> for AddedToken {
     }
 }
 
-/// The definition of every tokenizer this crate makes.
 pub(crate) fn byte_level_definition(
     pattern: Pattern,
     vocabulary: Vec<(String, u32)>,

@@ -1,7 +1,7 @@
-//! Trains a byte-level BPE vocabulary.
+//! Training of byte-level BPE vocabularies.
 //!
-//! Hugging Face's trainer counts pieces and learns merges; the encoder's splitter cuts the text. Counts are sums, and
-//! ids break ties, so the result depends neither on the number of threads nor on the order of documents.
+//! Hugging Face's trainer learns merges from pieces that the encoder's splitter cuts. Counts are sums, and ids break
+//! ties, so threads and document order do not matter.
 
 use std::sync::{
     Mutex, PoisonError,
@@ -29,20 +29,20 @@ use crate::{
     permutation::mix,
 };
 
-/// A byte-level BPE vocabulary to train.
+/// A vocabulary to train.
 #[derive(Clone, Debug)]
 pub struct BpeTraining {
-    /// Ids in the vocabulary, control tokens included. Text with few repetitions gives fewer.
+    /// Ids, control tokens included. Text with few repetitions gives fewer.
     pub vocab_size: usize,
-    /// Control tokens; their ids follow the learned ones.
+    /// Their ids follow the learned ones.
     pub specials: Vec<String>,
-    /// The pattern that cuts text before merging.
+    /// Cuts text before merging.
     pub pattern: Pattern,
-    /// Characters read of each document, so that no document dominates.
+    /// Characters read per document, so that none dominates.
     pub document_chars: usize,
-    /// Share of documents to read, chosen by `seed`.
+    /// Share of documents to read.
     pub sample: f64,
-    /// Bytes of text after which no further document is read.
+    /// No further document is read after so much text.
     pub max_bytes: u64,
     /// Chooses the sample.
     pub seed: u64,
@@ -58,7 +58,7 @@ impl Default for BpeTraining {
             pattern: Pattern::Digits2,
             document_chars: 10_000,
             sample: 1.0,
-            // With more text, a pair's count could overflow the trainer's 32 bits.
+            // More text could overflow the trainer's 32-bit counts.
             max_bytes: 2_000_000_000,
             seed: 0,
             progress: false,
@@ -66,7 +66,6 @@ impl Default for BpeTraining {
     }
 }
 
-/// The fields that Hugging Face's types only serialise.
 #[derive(Deserialize)]
 struct Learned {
     vocab: Vocabulary,
@@ -74,7 +73,7 @@ struct Learned {
 }
 
 impl BpeTraining {
-    /// Learns a vocabulary from `documents`, up to `max_bytes`.
+    /// Learns from `documents`, up to `max_bytes`.
     pub fn train<I>(&self, documents: I) -> Result<Tokenizer, Error>
     where
         I: IntoIterator<Item = Result<String, Error>>,

@@ -1,5 +1,5 @@
-//! Shards of other programs: llm.c's and nanoGPT's `.bin` files, found by name. The caller's tokenizer gives the
-//! vocabulary and the token that opens a document, since the files name neither.
+//! Shards of other programs: llm.c's and nanoGPT's `.bin` files, found by name. They name no tokenizer: the caller's
+//! gives vocabulary and opening token.
 
 use std::{
     fs::{self, File},
@@ -17,13 +17,12 @@ use crate::{
     regular,
 };
 
-/// Ids of each file that are checked on opening.
+/// Ids per file that are checked on opening.
 const CHECKED_IDS: u64 = 1 << 20;
-/// Bytes of each file that enter its fingerprint.
+/// Bytes per file that enter its fingerprint.
 const SAMPLED_BYTES: u64 = 1 << 20;
 
-/// The `.bin` files of `folder` with the word `train` or `val` in their names, sorted by name. `None` if the folder
-/// holds no `.bin` file of either split.
+/// The `.bin` files of `folder` with `train` or `val` in their names, sorted. `None` without files of either split.
 pub(super) fn find(folder: &Path, split: Split) -> Result<Option<Vec<PathBuf>>, Error> {
     let mut of_either = false;
     let mut files = Vec::new();
@@ -48,8 +47,7 @@ fn split_named(path: &Path) -> Option<Split> {
     })
 }
 
-/// The format of the file at `path`. Refuses a shard of this crate without its manifest, since its loss mask would be
-/// lost.
+/// Refuses a shard of this crate without its manifest: its loss mask would be lost.
 pub(super) fn format(path: &Path) -> Result<ShardFormat, Error> {
     let mut beginning = Vec::new();
     let file = regular::open(path)?;
@@ -63,12 +61,12 @@ pub(super) fn format(path: &Path) -> Result<ShardFormat, Error> {
     }
 }
 
-/// Fails if one of the first ids is beyond the vocabulary, before a run reaches it.
+/// Finds ids beyond the vocabulary before a run reaches them.
 pub(super) fn check_vocabulary(shard: &ShardMap) -> Result<(), Error> {
     shard.read(0, CHECKED_IDS.min(shard.tokens()) as usize).map(|_| ())
 }
 
-/// Identifies files without a manifest by size and beginning.
+/// Identifies files without a manifest.
 pub(super) fn fingerprint<'p>(files: impl Iterator<Item = &'p Path>) -> Result<Fingerprint, Error> {
     let mut digest = Sha256::new();
     for path in files {

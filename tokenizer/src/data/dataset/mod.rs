@@ -1,7 +1,7 @@
-//! Reads shards for training: windows of tokens at any position, in an order that a cursor resumes.
+//! Shards for training: windows of tokens at any position, in an order that a cursor resumes.
 //!
-//! The window at a position depends only on the files, the plan and the cursor's seed. Workers that share positions
-//! therefore read one common stream, and resuming means reading the next position.
+//! A window depends only on files, plan, position and seed. So workers that share positions read one stream, and
+//! resuming means reading the next position.
 
 mod cursor;
 mod foreign;
@@ -30,25 +30,25 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Split {
-    /// Text to train on.
+    /// Training text.
     Train,
-    /// Text to validate with.
+    /// Validation text.
     Val,
 }
 
-/// A training sequence: tokens, and the token after each.
+/// A training sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Tokens, as many as the plan's length.
+    /// As many tokens as the plan's length.
     pub x: Vec<u32>,
     /// The token after each of `x`.
     pub y: Vec<u32>,
-    /// `true` for targets that count towards the loss; `None` if all do. Targets do not count if the loss mask excludes
-    /// them, if an earlier window predicts them, or if they are padding.
+    /// `true` for targets of the loss; `None` if all count. Excluded are targets outside the loss mask, targets of an
+    /// earlier window, and padding.
     pub mask: Option<Vec<bool>>,
 }
 
-/// The format of files without a manifest.
+/// Files without a manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShardFormat {
     /// llm.c's `.bin`, with a header.
@@ -86,10 +86,10 @@ impl Split {
 
 impl TokenDataset {
     /// Opens one split of the set in `folder`, which must hold ids of `tokenizer`. Checks sizes, headers and marks of
-    /// all files; ids are checked when they are read. [`verify`](Self::verify) reads everything.
+    /// all files; ids are checked when read, and [`verify`](Self::verify) reads everything.
     ///
-    /// A folder without a manifest may hold llm.c's or nanoGPT's `.bin` files, with the split in their names. They do
-    /// not name their tokenizer: the caller must pass the right one. Its [`bos`](Tokenizer::bos) opens documents.
+    /// Without a manifest, the folder may hold llm.c's or nanoGPT's `.bin` files, with the split in their names. The
+    /// caller must pass their tokenizer, whose [`bos`](Tokenizer::bos) opens documents.
     pub fn open(
         folder: impl AsRef<Path>,
         split: Split,
@@ -142,8 +142,7 @@ impl TokenDataset {
         Ok(dataset)
     }
 
-    /// Opens shards of other programs, whose ids must be below `vocab_size`. Windows can begin with documents only if
-    /// `bos` is given.
+    /// Opens shards of other programs, with ids below `vocab_size`. Windows can begin with documents only given `bos`.
     pub fn from_files(
         files: &[PathBuf],
         format: ShardFormat,
@@ -182,7 +181,7 @@ impl TokenDataset {
         self.shards.iter().map(|shard| shard.tokens.tokens()).sum()
     }
 
-    /// Counted targets of the split and of one epoch.
+    /// Counted targets.
     pub fn targets(&self) -> Targets {
         self.windows.targets()
     }
@@ -192,7 +191,7 @@ impl TokenDataset {
         self.manifest.as_ref().map(|(_, manifest, _)| manifest)
     }
 
-    /// Identifies the tokens: by the manifest's checksums, or else by the files' sizes and beginnings.
+    /// Identifies the tokens by the manifest's checksums, or else by sizes and beginnings.
     pub fn fingerprint(&self) -> Result<Fingerprint, Error> {
         match &self.manifest {
             Some((_, manifest, split)) => Ok(split.entry(manifest).fingerprint()),
@@ -200,8 +199,7 @@ impl TokenDataset {
         }
     }
 
-    /// Positions of the tokens of the window at `cursor`, over all shards of the split. Fewer than the plan's length if
-    /// the window is padded.
+    /// Token positions of the window at `cursor` within the split; fewer than the plan's length if padded.
     pub fn positions(&self, cursor: Cursor) -> Range<u64> {
         let WindowStart { shard, from, .. } = self.place(cursor);
         let before: u64 = self.shards[..shard].iter().map(|shard| shard.tokens.tokens()).sum();
@@ -248,7 +246,7 @@ impl TokenDataset {
         self.windows.place(if self.plan.shuffle { permuted() } else { index })
     }
 
-    /// The next position; in the next epoch after the last window.
+    /// The next position; after the last window, in the next epoch.
     pub fn after(&self, cursor: Cursor) -> Cursor {
         self.skip(cursor, 1)
     }
@@ -260,12 +258,12 @@ impl TokenDataset {
         Cursor { epoch: cursor.epoch + (place / windows) as u64, index: (place % windows) as u64, ..cursor }
     }
 
-    /// The endless stream of windows from `cursor` on, with their positions.
+    /// All windows from `cursor` on, endlessly, with their positions.
     pub fn stream(&self, cursor: Cursor) -> impl Iterator<Item = Result<(Cursor, Window), Error>> {
         self.share(cursor, 0, 1)
     }
 
-    /// Every `workers`-th window of the stream from `cursor` on, starting with number `worker`.
+    /// Every `workers`-th window from `cursor` on, starting with number `worker`.
     pub fn share(
         &self,
         cursor: Cursor,
@@ -277,7 +275,7 @@ impl TokenDataset {
         places.map(|place| Ok((place, self.window(place)?)))
     }
 
-    /// Reads every byte of the split: compares checksums if there is a manifest, and all ids with the vocabulary.
+    /// Reads every byte of the split: compares any checksums, and all ids with the vocabulary.
     pub fn verify(&self) -> Result<(), Error> {
         let entries = self.manifest.as_ref().map(|(_, manifest, split)| &split.entry(manifest).shards);
         for (at, Shard { tokens, mask }) in self.shards.iter().enumerate() {

@@ -1,55 +1,52 @@
 //! The window table: the beginnings of all windows, so that every counted target counts exactly once.
 //!
 //! A window spans consecutive tokens of one shard; neighbours may overlap. A target counts in the first window that
-//! predicts it and is masked in later ones. A window that a document or shard cannot fill is moved back or padded, not
-//! dropped.
+//! predicts it. A window that no document or shard fills is moved back or padded, not dropped.
 
 use crate::{
     data::shard::{MaskMap, ShardMap, ShardProblem},
     error::Error,
 };
 
-/// Length, beginnings and order of windows.
+/// Windows of a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowPlan {
     /// Tokens in `x`, from 1 to 16777216.
     pub length: usize,
     /// Where windows may begin.
     pub align: Align,
-    /// Shuffles every epoch by the cursor's seed; otherwise windows follow the order of the files.
+    /// By the cursor's seed, in every epoch; otherwise in file order.
     pub shuffle: bool,
 }
 
 /// Where windows may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
-    /// Back to back. Without a loss mask, a shard's last tokens are left out if they do not fill a window.
+    /// Back to back. Without a loss mask, a shard's incomplete last window is left out.
     Anywhere,
-    /// At the token that opens a document. Only a document longer than a window has windows that begin within it; the
-    /// last of these ends with the document. A document cut by a window's end opens the next window. With a loss mask,
-    /// a window within a document begins half a window before the next counted target: answers are predicted with their
-    /// questions.
+    /// At the token that opens a document. Only documents longer than a window have windows inside, the last of which
+    /// ends with the document. A document cut by a window's end opens the next window. With a loss mask, inner windows
+    /// begin half a window before the next counted target, so that answers follow their questions.
     Document,
 }
 
-/// Counted targets of a split: the tokens that its loss mask marks, or all tokens without one.
+/// Targets that count: all tokens, or those in the loss mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Targets {
-    /// Counted targets in the files.
+    /// In the files.
     pub counted: u64,
-    /// Counted targets in the windows of one epoch, each once. A shard's first token is never predicted, and a shard's
-    /// last tokens may fill no window.
+    /// In an epoch's windows. A shard's first token is never predicted, and its last tokens may fill no window.
     pub seen: u64,
 }
 
 impl Targets {
-    /// The share of the counted targets that one epoch trains on.
+    /// Share of counted targets that an epoch trains on.
     pub fn share(self) -> f64 {
         if self.counted == 0 { 0.0 } else { self.seen as f64 / self.counted as f64 }
     }
 }
 
-/// The longest window. A window longer than its shard is padded, so its length costs memory.
+/// Windows are padded to their length, which costs memory.
 const LONGEST: usize = 1 << 24;
 
 #[derive(Debug)]
@@ -62,7 +59,7 @@ pub(super) struct Shard {
 pub(super) struct WindowStart {
     pub(super) shard: usize,
     pub(super) from: u64,
-    /// The first position that no earlier window predicts; targets before it are masked.
+    /// Targets before it were predicted by an earlier window.
     pub(super) fresh: u64,
 }
 
@@ -75,14 +72,13 @@ pub(super) struct WindowTable {
 
 #[derive(Debug)]
 enum WindowStarts {
-    /// Back to back. `firsts` holds the index of each shard's first window.
+    /// `firsts`: index of each shard's first window.
     Even { firsts: Vec<u64>, len: u64 },
-    /// Shard and first token of each window, in the files' order.
+    /// Shard and first token, in file order.
     Listed(Vec<(u32, u64)>),
 }
 
 impl Shard {
-    /// The first counted position from `from` on.
     fn next_counted(&self, from: u64) -> Option<u64> {
         match &self.mask {
             Some(mask) => mask.next_marked(from),
@@ -194,8 +190,7 @@ fn listed(shards: &[Shard], bos: Option<u32>, length: u64, align: Align) -> Resu
     Ok(WindowStarts::Listed(places))
 }
 
-/// Calls `add` with the first token of every window of `shard`, in order. `documents` are the positions of opening
-/// tokens.
+/// Calls `add` with the first token of each window, in order. `documents` are positions of opening tokens.
 fn list(
     shard: &Shard,
     documents: impl Iterator<Item = u64>,
@@ -209,11 +204,13 @@ fn list(
     // A shard may begin within a document.
     let mut document = 0;
     let mut predicted = 0;
+
     while let Some(target) = shard.next_counted(predicted + 1) {
         while let Some(next) = documents.next_if(|next| *next < target) {
             document = next;
         }
-        // The next document's opening token is the last target of this one.
+
+        // The next opening token is this document's last target.
         let end = documents.peek().copied().unwrap_or(last);
         let from = match align {
             Align::Anywhere => {

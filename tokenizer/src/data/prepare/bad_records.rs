@@ -1,38 +1,35 @@
-//! Records that cannot be used: counted, reported and skipped, unless there are too many.
+//! Unusable records: counted, reported and skipped, unless there are too many.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// How to handle a record that cannot be used.
+/// Treatment of unusable records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnBadRecord {
-    /// Skips the record, unless more than a tenth of all records are bad. A single bad record is always skipped if any
-    /// other is clean.
+    /// Skips them, up to a tenth of all records. A single one is always skipped if any other record is clean.
     #[default]
     Skip,
     /// Ends the preparation.
     Fail,
 }
 
-/// The records that were skipped.
+/// Skipped records.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BadRecords {
-    /// The number of records.
+    /// Their number.
     pub count: u64,
     /// The first ten: file, line or document, and reason.
     pub first: Vec<String>,
 }
 
 const DESCRIBED: usize = 10;
-/// At most one record in this many may be bad.
 const RECORDS_PER_BAD: u64 = 10;
-/// Records after which too large a bad share ends the work early.
+/// Records after which the bad share may end the work.
 const EARLY_CHECK_RECORDS: u64 = 1000;
 
 impl BadRecords {
-    /// Whether every record was used.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -44,7 +41,7 @@ impl BadRecords {
         }
     }
 
-    /// Fails early if too many of the first records are bad, even if later ones are clean.
+    /// Fails if too many of the first records are bad.
     pub(super) fn check_early(&self, clean: u64) -> Result<(), Error> {
         if self.count + clean < EARLY_CHECK_RECORDS { Ok(()) } else { self.check(clean) }
     }

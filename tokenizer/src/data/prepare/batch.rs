@@ -14,7 +14,7 @@ use crate::{
     permutation::mix,
 };
 
-/// Large enough that threads seldom wait for each other at a batch's end.
+/// Threads seldom wait for each other at a batch's end.
 const BATCH_BYTES: usize = 4 << 20;
 /// Bounds a batch of very short documents.
 const BATCH_PARTS: usize = 1 << 14;
@@ -31,9 +31,9 @@ pub(super) struct Batch {
 pub(super) struct EncodedPart {
     pub(super) split: Split,
     pub(super) begins: bool,
-    /// Random bits of a document's first part; the smallest go to validation.
+    /// Random bits; the smallest go to validation.
     drawn: u64,
-    /// Tokens in the shard's format, which takes a quarter to a half of the memory of ids.
+    /// In the shard's format: a quarter to half the memory of ids.
     pub(super) tokens: Vec<u8>,
     pub(super) trained: Option<Vec<bool>>,
     pub(super) bytes: u64,
@@ -48,7 +48,7 @@ pub(super) struct EncodedBatch {
     pub(super) position: u64,
 }
 
-/// Encodes batches and assigns parts to splits. A document's later parts follow its first.
+/// Encodes batches and assigns documents to splits.
 #[derive(Debug)]
 pub(super) struct Encoder<'a> {
     tokenizer: &'a Tokenizer,
@@ -104,9 +104,11 @@ impl<'a> Encoder<'a> {
         let is_last = batch.is_last;
         batch.bad.into_iter().try_for_each(|error| self.skip_record(error))?;
         let position = batch.parts.last().map_or(0, |part| part.position + part.body.len() as u64);
+
         let jobs: Vec<Part> = batch.parts.into_iter().flat_map(split_long).collect();
         let encoder = &*self;
         let encoded: Vec<_> = jobs.into_par_iter().map(|part| encoder.encode_part(&part)).collect();
+
         let mut parts = Vec::with_capacity(encoded.len());
         for part in encoded {
             let mut part = match part {
@@ -122,6 +124,7 @@ impl<'a> Encoder<'a> {
             part.split = self.current;
             parts.push(part);
         }
+
         let documents = parts.iter().filter(|part| part.begins).count() as u64;
         self.documents += documents;
         self.in_validation +=
@@ -129,6 +132,7 @@ impl<'a> Encoder<'a> {
         if is_last {
             self.fill_empty_split(&mut parts);
         }
+
         self.bad.check_early(self.documents)?;
         let bytes = parts.iter().map(|part| part.bytes).sum();
         let width = self.content().bytes();
@@ -136,7 +140,7 @@ impl<'a> Encoder<'a> {
         Ok(EncodedBatch { parts, documents, bytes, tokens, position })
     }
 
-    /// Moves one document, with its copies, into a split that got none: in a small corpus chance may leave one empty.
+    /// Moves a document and its copies into a split that chance left empty.
     fn fill_empty_split(&mut self, parts: &mut [EncodedPart]) {
         let SplitRule::Document { val_fraction, .. } = self.rule else { return };
         let drawn = || parts.iter().filter(|part| part.begins).map(|part| part.drawn);
@@ -207,7 +211,6 @@ impl<'a> Encoder<'a> {
         Content::for_vocabulary(self.tokenizer.vocab_size())
     }
 
-    /// 53 random bits of a document's first part.
     fn draw(&self, part: &Part) -> u64 {
         match self.rule {
             SplitRule::Document { seed, .. } if part.begins => hash(&part.body, seed) >> 11,
@@ -229,7 +232,7 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// Divides long documents of JSON lines and Parquet, so that several threads encode one.
+/// Lets several threads encode a long document of JSON lines or Parquet.
 fn split_long(part: Part) -> impl Iterator<Item = Part> {
     let mut rest = Some(part);
     std::iter::from_fn(move || {
@@ -245,7 +248,7 @@ fn split_long(part: Part) -> impl Iterator<Item = Part> {
     })
 }
 
-/// A hash of a document's text, or of a long file's first part.
+/// Of a document's text, or of a long file's first part.
 fn hash(body: &Body, seed: u64) -> u64 {
     match body {
         Body::Text(text) => hash_bytes(seed, text.as_bytes()),
@@ -256,7 +259,7 @@ fn hash(body: &Body, seed: u64) -> u64 {
     }
 }
 
-/// Hashes four words at a time with separate states: a single state would wait for its multiplication at every word.
+/// Four states take a word each: a single state would wait for its multiplication.
 fn hash_bytes(seed: u64, bytes: &[u8]) -> u64 {
     let take = |state: u64, word: [u8; 8]| {
         (state.rotate_left(23) ^ u64::from_le_bytes(word)).wrapping_mul(0x9E37_79B9_7F4A_7C15)

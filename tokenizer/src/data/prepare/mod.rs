@@ -1,7 +1,7 @@
 //! Text to shards in one pass and constant memory.
 //!
-//! Three stages run at once, a few batches apart: a thread reads documents, the thread pool encodes them, a thread
-//! writes shards. Batches keep their order, so the result depends neither on the number of threads nor on their speed.
+//! A thread reads documents, the thread pool encodes them, a thread writes shards, a few batches apart. Batches keep
+//! their order, so the result does not depend on threads or speed.
 
 mod bad_records;
 mod batch;
@@ -33,28 +33,28 @@ use crate::{
 /// A set to prepare.
 #[derive(Clone, Debug)]
 pub struct Preparation {
-    /// Files and folders of text, read in this order.
+    /// Files and folders of text, in reading order.
     pub inputs: Vec<PathBuf>,
-    /// The folder that becomes the set.
+    /// Folder of the set.
     pub out: PathBuf,
-    /// The rule that divides documents between the splits.
+    /// Division of documents between the splits.
     pub split: SplitRule,
-    /// The most tokens in one shard.
+    /// Most tokens per shard.
     pub shard_tokens: u64,
-    /// How to handle a record that cannot be used.
+    /// Treatment of unusable records.
     pub on_bad_record: OnBadRecord,
 }
 
 /// Progress of a preparation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Documents encoded.
+    /// Encoded documents.
     pub documents: u64,
-    /// Bytes of text encoded.
+    /// Encoded bytes of text.
     pub bytes: u64,
-    /// Tokens encoded.
+    /// Encoded tokens.
     pub tokens: u64,
-    /// Bytes of the input read, out of [`Progress::input_bytes`].
+    /// Read bytes of the input, out of [`Progress::input_bytes`].
     pub position: u64,
     /// Bytes of the input.
     pub input_bytes: u64,
@@ -65,19 +65,19 @@ pub struct Progress {
 pub enum Outcome {
     /// The set was written.
     Written(Manifest),
-    /// The folder already held this set.
+    /// The folder held this set.
     AlreadyThere(Manifest),
 }
 
-/// Batches that wait between two stages. Bounds memory, with one more batch per stage.
+/// Batches between two stages; each stage holds another.
 const QUEUED_BATCHES: usize = 4;
 
 impl Preparation {
-    /// A hundred million tokens: 200 MB of 16-bit ids.
+    /// 200 MB of 16-bit ids.
     pub const SHARD_TOKENS: u64 = 100_000_000;
 
-    /// Reads all inputs and writes the set. Leaves no set if it fails or stops soon after `stop` is set. `observe` is
-    /// called after every batch.
+    /// Reads all inputs and writes the set, or no set if it fails or `stop` is set. `observe` is called after every
+    /// batch.
     pub fn run(
         &self,
         tokenizer: &Tokenizer,
@@ -109,7 +109,6 @@ impl Preparation {
         Ok(())
     }
 
-    /// The part of the manifest that is known before reading text.
     fn plan(&self, tokenizer: &Tokenizer, corpus: &Corpus) -> Manifest {
         let inputs = corpus.files().iter();
         Manifest {
@@ -156,7 +155,7 @@ impl Preparation {
             let mut progress = Progress { input_bytes: corpus.bytes(), ..Progress::default() };
             let mut encoder = Encoder::new(tokenizer, corpus, split, cut, self.on_bad_record);
             let encoding = || {
-                // The closure owns the channels, so leaving it early also ends the other stages.
+                // Owned, so leaving early ends the other stages too.
                 let to_writer: SyncSender<EncodedBatch> = to_writer;
                 let batches: Receiver<Result<Batch, Error>> = batches;
                 for batch in batches {
@@ -169,7 +168,7 @@ impl Preparation {
                     progress.tokens += encoded.tokens;
                     progress.position = encoded.position;
                     if to_writer.send(encoded).is_err() {
-                        // The writer has failed and reports the error.
+                        // The writer reports its error.
                         break;
                     }
                     observe(progress);
@@ -188,7 +187,6 @@ impl Preparation {
         })
     }
 
-    /// A single document is divided by position.
     fn rule(&self, corpus: &Corpus) -> SplitRule {
         match (self.split, corpus.files()) {
             (SplitRule::Document { val_fraction, .. }, [file])
@@ -215,7 +213,6 @@ impl Preparation {
     }
 }
 
-/// The position at which validation text begins, for [`SplitRule::Position`].
 fn cut(split: SplitRule, corpus: &Corpus) -> Option<u64> {
     match split {
         SplitRule::Position { val_fraction } => Some((corpus.bytes() as f64 * (1.0 - val_fraction)) as u64),
@@ -233,7 +230,6 @@ fn read(parts: impl Iterator<Item = Result<Part, Error>>, to_encoder: &SyncSende
                 continue;
             }
             Err(error) => {
-                // The receiver is gone if encoding has failed.
                 let _ = to_encoder.send(Err(error));
                 return;
             }

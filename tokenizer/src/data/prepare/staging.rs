@@ -1,7 +1,5 @@
-//! A set is built in a separate folder and gets its name in one step.
-//!
-//! The folder `OUT.partial` is filled, synced, then renamed to `OUT`. A lock in it shows whether its run is still
-//! alive; the next run clears the files of a dead one.
+//! A set is built in `OUT.partial`, synced, then renamed to `OUT`. A lock there shows whether its run is alive; the
+//! next run clears the files of a dead one.
 
 use std::{
     fs::{self, File},
@@ -18,20 +16,21 @@ use crate::{
 
 const LOCK: &str = "prepare.lock";
 
-/// The folder under construction. Removed if dropped before [`Staging::publish`].
+/// Removed if dropped before [`Staging::publish`].
 pub(super) struct Staging {
     out: PathBuf,
     folder: PathBuf,
     lock: Option<File>,
 }
 
-/// The manifest of an equal set in `out`; `None` if the folder is absent or empty. Fails if it holds anything else.
+/// The manifest of an equal set in `out`; `None` for an absent or empty folder. Anything else is an error.
 pub(super) fn existing(
     out: &Path,
     plan: &Manifest,
     on_bad_record: OnBadRecord,
 ) -> Result<Option<Manifest>, Error> {
     let occupied = |reason: String| Err(Error::Occupied { path: out.to_owned(), reason });
+
     let mut entries = match fs::read_dir(out) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -40,11 +39,13 @@ pub(super) fn existing(
     if entries.next().is_none() {
         return Ok(None);
     }
+
     if !out.join(MANIFEST).exists() {
         return occupied(
             "the folder holds files but no set of shards; choose another --out, or empty it".to_owned(),
         );
     }
+
     let manifest = Manifest::read(out)?;
     match difference(&manifest, plan, on_bad_record) {
         None => Ok(Some(manifest)),
@@ -96,7 +97,6 @@ impl Staging {
         Ok(())
     }
 
-    /// Writes the manifest last, then renames the folder.
     pub(super) fn publish(mut self, manifest: &Manifest) -> Result<(), Error> {
         let path = self.folder.join(MANIFEST);
         durable::write(&path, &manifest.to_json()).map_err(Error::write(&path))?;
@@ -112,7 +112,7 @@ impl Staging {
 impl Drop for Staging {
     fn drop(&mut self) {
         if self.lock.is_some() {
-            // A remaining folder does no harm: it has no manifest and not the set's name.
+            // A remaining folder is harmless: it has no manifest and another name.
             let _ = fs::remove_dir_all(&self.folder);
         }
     }

@@ -1,5 +1,5 @@
-//! A shard's header: 1024 bytes, 256 little-endian 32-bit integers. Other programs read the first three: magic,
-//! version, number of tokens. The next two hold the first bytes of the tokenizer's fingerprint, or zeros.
+//! A shard's header: 256 little-endian 32-bit integers. Other programs read magic, version and number of tokens. The
+//! next two are the first bytes of the tokenizer's fingerprint, or zeros.
 
 use super::ShardProblem;
 
@@ -9,7 +9,7 @@ pub(crate) enum Content {
     Narrow,
     /// 32-bit ids, as in llm.c's Llama 3 shards.
     Wide,
-    /// One byte per token: 1 if it is a training target.
+    /// A byte per token: 1 for training targets.
     Mask,
 }
 
@@ -36,7 +36,7 @@ impl Content {
         }
     }
 
-    /// The bytes of `first`, if any, and `ids`. All ids are within the vocabulary.
+    /// The bytes of any `first` and `ids`, all within the vocabulary.
     pub(crate) fn encode(self, first: Option<u32>, ids: &[u32]) -> Vec<u8> {
         fn all<const N: usize>(first: Option<u32>, ids: &[u32], encode: impl Fn(u32) -> [u8; N]) -> Vec<u8> {
             let mut bytes = Vec::with_capacity((first.iter().len() + ids.len()) * N);
@@ -60,7 +60,7 @@ impl Content {
 pub(crate) struct Header {
     pub(crate) content: Content,
     pub(crate) tokens: u32,
-    /// First bytes of the tokenizer's fingerprint; zeros if unknown.
+    /// Zeros if unknown.
     pub(crate) tokenizer: [u8; 8],
 }
 
@@ -72,7 +72,7 @@ pub(crate) enum Origin {
 
 impl Header {
     pub(crate) const BYTES: usize = 1024;
-    /// The count is a signed 32-bit integer.
+    /// The field is signed.
     pub(crate) const MAX_TOKENS: u64 = i32::MAX as u64;
 
     pub(crate) fn to_bytes(self) -> [u8; Self::BYTES] {
@@ -85,7 +85,6 @@ impl Header {
         bytes
     }
 
-    /// `None` unless `bytes` begin like a shard with a header.
     pub(crate) fn origin(bytes: &[u8]) -> Option<Origin> {
         let magic = i32::from_le_bytes(*bytes.first_chunk()?);
         let known = [Content::Narrow, Content::Wide].map(|content| content.magic_and_version().0);
@@ -93,10 +92,11 @@ impl Header {
         known.contains(&magic).then_some(if marked { Origin::Prepared } else { Origin::OtherProgram })
     }
 
-    /// Parses the header at the start of `bytes`, of a file of `found` bytes.
+    /// `bytes` begin a file of `found` bytes.
     pub(crate) fn parse(bytes: &[u8], found: u64, mask: bool) -> Result<Self, ShardProblem> {
         let bytes = bytes.get(..Self::BYTES).ok_or(ShardProblem::NoHeader { found })?;
         let word = |at: usize| i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+
         let (known, expected): (&[Content], _) = if mask {
             (&[Content::Mask], "20261121 (a loss mask)")
         } else {
@@ -104,13 +104,16 @@ impl Header {
         };
         let content = known.iter().copied().find(|content| content.magic_and_version().0 == word(0));
         let content = content.ok_or(ShardProblem::Magic { found: word(0), expected })?;
+
         let version = content.magic_and_version().1;
         if word(4) != version {
             return Err(ShardProblem::Version { found: word(4), expected: version });
         }
+
         let tokens = word(8) as u32;
         let mut tokenizer = [0; 8];
         tokenizer.copy_from_slice(&bytes[12..20]);
+
         let expected = Self::BYTES as u64 + u64::from(tokens) * content.bytes();
         if u64::from(tokens) > Self::MAX_TOKENS || expected != found {
             return Err(ShardProblem::Size { tokens: tokens.into(), expected, found });

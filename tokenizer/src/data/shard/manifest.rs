@@ -1,4 +1,4 @@
-//! `manifest.json`: the contents of a set of shards. It is written last, so a folder that has one is complete.
+//! `manifest.json`: the contents of a set of shards. Written last: its folder is complete.
 
 use std::{
     io::ErrorKind,
@@ -11,46 +11,45 @@ use sha2::{Digest, Sha256};
 use super::ShardProblem;
 use crate::{data::prepare::BadRecords, error::Error, fingerprint::Fingerprint, regular};
 
-/// Name of the manifest in a set's folder.
+/// Name of the manifest.
 pub const MANIFEST: &str = "manifest.json";
 
-/// A manifest of thousands of shards is far smaller.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// The manifest of a set. It does not depend on the time or place of preparation.
+/// A set's manifest, independent of time and place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// Version of the manifest's format.
+    /// Format version.
     pub format: u32,
-    /// The tokenizer of the shards' ids.
+    /// Tokenizer of the ids.
     pub tokenizer: TokenizerEntry,
-    /// The input files.
+    /// Input files.
     pub inputs: Vec<Input>,
-    /// How documents were divided between the splits.
+    /// Division of documents between the splits.
     pub split: SplitRule,
-    /// The most tokens of a shard.
+    /// Most tokens per shard.
     pub shard_tokens: u64,
     /// Whether the shards have loss masks.
     pub loss_mask: bool,
-    /// The training split.
+    /// Training split.
     pub train: SplitEntry,
-    /// The validation split.
+    /// Validation split.
     pub val: SplitEntry,
-    /// Records that were left out.
+    /// Records left out.
     #[serde(default, skip_serializing_if = "BadRecords::is_empty")]
     pub bad_records: BadRecords,
 }
 
-/// The tokenizer of a set.
+/// A set's tokenizer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenizerEntry {
-    /// SHA-256 of its `tokenizer.json`; the set's folder holds a copy.
+    /// Digest of its `tokenizer.json`; the set holds a copy.
     pub sha256: Fingerprint,
-    /// The number of ids; all ids are below it.
+    /// All ids are below.
     pub vocab_size: u32,
-    /// The id that opens every document, if any.
+    /// The id that opens documents.
     pub bos: Option<u32>,
 }
 
@@ -58,27 +57,27 @@ pub struct TokenizerEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Input {
-    /// Path within the input folder, or the file's own name.
+    /// Path within the input folder, or the file name.
     pub name: String,
     /// Bytes of the contents.
     pub bytes: u64,
 }
 
-/// The rule that divides documents between the splits.
+/// Division of documents between the splits.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "lowercase", tag = "by")]
 pub enum SplitRule {
-    /// By a hash of each document's text, so that copies stay together. An input of a single document is divided by
+    /// By a hash of each document's text, so that copies stay together. A single document is divided by
     /// [`Position`](Self::Position).
     Document {
-        /// The share for validation.
+        /// Share for validation.
         val_fraction: f64,
         /// Seeds the hash.
         seed: u64,
     },
-    /// The end of the input is for validation.
+    /// The end of the input validates.
     Position {
-        /// The share of the input's bytes.
+        /// Share of the bytes.
         val_fraction: f64,
     },
 }
@@ -89,9 +88,9 @@ pub enum SplitRule {
 pub struct SplitEntry {
     /// Tokens in all shards.
     pub tokens: u64,
-    /// Documents that begin in the split.
+    /// Documents that begin here.
     pub documents: u64,
-    /// Bytes of the tokens' text.
+    /// Bytes of text.
     pub bytes: u64,
     /// The shards in order.
     pub shards: Vec<ShardEntry>,
@@ -105,9 +104,9 @@ pub struct ShardEntry {
     pub file: String,
     /// The number of tokens.
     pub tokens: u64,
-    /// Documents that begin in the shard.
+    /// Documents that begin here.
     pub documents: u64,
-    /// SHA-256 of the contents after the header.
+    /// Digest of the contents after the header.
     pub sha256: Fingerprint,
     /// The shard's loss mask.
     pub mask: Option<MaskEntry>,
@@ -117,9 +116,9 @@ pub struct ShardEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MaskEntry {
-    /// File name in the set's folder.
+    /// File name in the set.
     pub file: String,
-    /// SHA-256 of the contents after the header.
+    /// Digest of the contents after the header.
     pub sha256: Fingerprint,
 }
 
@@ -133,7 +132,6 @@ impl SplitRule {
 }
 
 impl SplitEntry {
-    /// Identifies the tokens of all shards.
     pub(crate) fn fingerprint(&self) -> Fingerprint {
         let mut digest = Sha256::new();
         self.shards.iter().for_each(|shard| digest.update(shard.sha256.to_string()));
@@ -142,10 +140,10 @@ impl SplitEntry {
 }
 
 impl Manifest {
-    /// The version that this crate writes.
+    /// The version written here.
     pub const FORMAT: u32 = 1;
 
-    /// Reads the manifest of the set in `folder`.
+    /// Reads the manifest in `folder`.
     pub fn read(folder: impl AsRef<Path>) -> Result<Self, Error> {
         let folder = folder.as_ref();
         let path = folder.join(MANIFEST);

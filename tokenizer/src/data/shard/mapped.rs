@@ -1,4 +1,4 @@
-//! A memory-mapped shard: the system reads only the pages in use.
+//! A memory-mapped shard.
 
 use std::{
     ops::Range,
@@ -29,7 +29,7 @@ pub(crate) struct MaskMap {
     map: Mmap,
 }
 
-/// Refuses files below `least` bytes, since empty files cannot be mapped.
+/// Files below `least` bytes are refused, since empty ones cannot be mapped.
 fn map(path: &Path, least: u64, refusal: impl FnOnce(u64) -> ShardProblem) -> Result<Mmap, Error> {
     let check = |found| if found < least { Err(Error::shard(path, refusal(found))) } else { Ok(()) };
     regular::map(path, check)
@@ -40,7 +40,7 @@ fn no_header(found: u64) -> ShardProblem {
 }
 
 impl ShardMap {
-    /// Opens a shard with a header. Zeros for `tokenizer`, here or in the file, match any tokenizer.
+    /// Zeros for `tokenizer`, here or in the file, match any.
     pub(crate) fn open(path: &Path, vocabulary: u32, tokenizer: [u8; 8]) -> Result<Self, Error> {
         let map = map(path, Header::BYTES as u64, no_header)?;
         let header =
@@ -54,7 +54,6 @@ impl ShardMap {
         Ok(Self { path: path.to_owned(), map, start: Header::BYTES, content, tokens, vocabulary })
     }
 
-    /// Opens the shard of `entry` in the set in `folder`.
     pub(crate) fn open_entry(folder: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self, Error> {
         let path = folder.join(&entry.file);
         let tokenizer = &manifest.tokenizer;
@@ -66,7 +65,7 @@ impl ShardMap {
         Ok(shard)
     }
 
-    /// Opens nanoGPT's format: 16-bit ids without a header.
+    /// nanoGPT's format: 16-bit ids without a header.
     pub(crate) fn open_headerless(path: &Path, vocabulary: u32) -> Result<Self, Error> {
         let map = map(path, 2, |found| ShardProblem::NotPairs { found })?;
         let found = map.len() as u64;
@@ -99,7 +98,7 @@ impl ShardMap {
         })
     }
 
-    /// Reads ids. Fails for an id beyond the vocabulary.
+    /// Fails for an id beyond the vocabulary.
     pub(crate) fn read(&self, from: u64, count: usize) -> Result<Vec<u32>, Error> {
         let ids: Vec<u32> = self.ids(from, count).collect();
         match ids.iter().position(|id| *id >= self.vocabulary) {
@@ -111,7 +110,7 @@ impl ShardMap {
         }
     }
 
-    /// The id at `at`, even if beyond the vocabulary.
+    /// May be beyond the vocabulary.
     pub(crate) fn get(&self, at: u64) -> Option<u32> {
         let bytes = self.content.bytes() as usize;
         let from = usize::try_from(at).ok()?.checked_mul(bytes)?;
@@ -122,8 +121,7 @@ impl ShardMap {
         }
     }
 
-    /// Fills `ids` with the ids up to position `at`, the last first, even if beyond the vocabulary. Returns their
-    /// number.
+    /// Fills `ids` with those up to `at`, the last first; they may be beyond the vocabulary. Returns their number.
     pub(crate) fn read_backwards(&self, at: u64, ids: &mut [u32]) -> usize {
         let end = if at < self.tokens { at as usize + 1 } else { 0 };
         let count = ids.len().min(end);
@@ -144,7 +142,7 @@ impl ShardMap {
         self.ids(0, self.tokens as usize).zip(0..).filter_map(move |(found, at)| (found == id).then_some(at))
     }
 
-    /// Reads every byte: compares the checksum, and all ids with the vocabulary.
+    /// Compares the checksum, and all ids with the vocabulary.
     pub(crate) fn verify(&self, expected: Option<Fingerprint>) -> Result<(), Error> {
         verify(&self.path, self.payload(), expected)?;
         for from in (0..self.tokens).step_by(STRIDE as usize) {
@@ -154,7 +152,7 @@ impl ShardMap {
     }
 }
 
-/// The ids at `positions` of the concatenated `shards`, up to their end.
+/// Ids at `positions` of the concatenated `shards`, up to their end.
 pub(crate) fn read_across<'s>(
     shards: impl Iterator<Item = &'s ShardMap>,
     positions: Range<u64>,

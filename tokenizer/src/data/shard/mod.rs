@@ -1,7 +1,7 @@
-//! Token shards: the files between preparing text and training.
+//! Token shards, between preparing text and training.
 //!
-//! A shard has llm.c's `.bin` format: a header of 256 32-bit integers, then the token ids. A manifest describes a set
-//! of shards. Each shard of conversations has a loss mask, a file of the same format with one byte per token.
+//! A shard has llm.c's `.bin` format: a header of 256 32-bit integers, then ids. A manifest describes a set. Each shard
+//! of conversations has a loss mask in the same format, a byte per token.
 
 mod header;
 mod manifest;
@@ -15,7 +15,7 @@ pub(crate) use writer::SplitWriter;
 
 use crate::fingerprint::Fingerprint;
 
-/// Why a shard or manifest is refused: the expected and the found value.
+/// Why a shard or manifest is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShardProblem {
@@ -25,7 +25,7 @@ pub enum ShardProblem {
         /// Bytes of the file.
         found: u64,
     },
-    /// The file is another program's.
+    /// Another program's file.
     #[error("begins with the number {found}; expected {expected}")]
     Magic {
         /// The first integer.
@@ -33,7 +33,7 @@ pub enum ShardProblem {
         /// The expected value.
         expected: &'static str,
     },
-    /// The shard has another format version.
+    /// Another format version.
     #[error("is of version {found}; expected {expected}")]
     Version {
         /// The second integer.
@@ -41,7 +41,7 @@ pub enum ShardProblem {
         /// The expected value.
         expected: i32,
     },
-    /// The file's size does not match its header.
+    /// A size that contradicts the header.
     #[error(
         "is truncated or overwritten: its header announces {tokens} tokens, hence {expected} bytes, but it has {found}"
     )]
@@ -53,50 +53,50 @@ pub enum ShardProblem {
         /// Bytes of the file.
         found: u64,
     },
-    /// A headerless file is empty or ends in half a token.
+    /// An empty headerless file, or half a token at its end.
     #[error("has {found} bytes; a headerless file of 16-bit tokens has an even number above 0")]
     NotPairs {
         /// Bytes of the file.
         found: u64,
     },
-    /// The number of tokens differs from the manifest's.
+    /// Another number of tokens than the manifest's.
     #[error("holds {found} tokens; the manifest states {expected}")]
     Tokens {
-        /// The value in the manifest.
+        /// In the manifest.
         expected: u64,
-        /// The value in the header.
+        /// In the header.
         found: u64,
     },
-    /// The set has another tokenizer, by its full digest.
+    /// Another tokenizer, by its digest.
     #[error(
         "was made with the tokenizer {found}; expected {expected}. Prepare the text again with this tokenizer, or \
          load the one in the set's folder"
     )]
     Tokenizer {
-        /// The tokenizer in use.
+        /// Tokenizer in use.
         expected: Fingerprint,
-        /// The tokenizer in the manifest.
+        /// Tokenizer in the manifest.
         found: Fingerprint,
     },
-    /// The shard has another tokenizer, by the mark in its header.
+    /// Another tokenizer, by the mark in the header.
     #[error("carries the tokenizer mark {found}; expected {expected}. It belongs to another set")]
     TokenizerMark {
-        /// The mark of the manifest's tokenizer.
+        /// Mark of the manifest's tokenizer.
         expected: String,
-        /// The mark in the header.
+        /// Mark in the header.
         found: String,
     },
-    /// An id is beyond the vocabulary.
+    /// An id beyond the vocabulary.
     #[error("has token id {id} at position {at}; expected ids below {vocabulary}")]
     TokenId {
         /// The id.
         id: u32,
         /// Position in the shard.
         at: u64,
-        /// The number of ids.
+        /// Number of ids.
         vocabulary: u32,
     },
-    /// A mask byte is neither 0 nor 1.
+    /// A mask byte other than 0 and 1.
     #[error("has the byte {value} at position {at}; a loss mask holds 0 and 1")]
     MaskByte {
         /// The byte.
@@ -104,45 +104,45 @@ pub enum ShardProblem {
         /// Position in the mask.
         at: u64,
     },
-    /// The tokens have changed since they were written.
+    /// Tokens changed since they were written.
     #[error("has changed since it was written: its tokens' SHA-256 is {found}; expected {expected}")]
     Checksum {
-        /// The digest in the manifest.
+        /// Digest in the manifest.
         expected: Fingerprint,
-        /// The computed digest.
+        /// Computed digest.
         found: Fingerprint,
     },
-    /// The manifest does not parse.
+    /// A manifest that does not parse.
     #[error("does not parse: {0}")]
     Json(#[from] serde_json::Error),
-    /// The manifest has another format version.
+    /// A manifest of another format version.
     #[error("is a manifest of format {found}; expected {}", Manifest::FORMAT)]
     Format {
         /// The version found.
         found: u32,
     },
-    /// The manifest names a file outside its folder.
+    /// A file outside the manifest's folder.
     #[error("names the file {0:?}; expected a name without folders")]
     FileName(String),
-    /// The split has no shards.
+    /// A split without shards.
     #[error("has no shards in its {0} split")]
     NoShards(&'static str),
-    /// Every shard is shorter than a window.
+    /// Shards shorter than a window.
     #[error(
         "holds no window of {length} tokens and the one that follows; the longest shard has {longest} tokens"
     )]
     NoWindow {
         /// Tokens of a window.
         length: usize,
-        /// Tokens in the longest shard.
+        /// In the longest shard.
         longest: u64,
     },
-    /// The loss mask marks no token.
+    /// A loss mask without a marked token.
     #[error(
         "holds no target that counts: its loss mask marks no token, in this shard or any other of the split"
     )]
     NoTarget,
-    /// Windows have to begin with documents, but no token opens one.
+    /// Windows by document, where no token opens one.
     #[error(
         "cannot be read by document: its tokenizer has no token that opens one. Read it in order or shuffled"
     )]

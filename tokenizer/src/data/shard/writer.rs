@@ -11,11 +11,10 @@ use sha2::{Digest, Sha256};
 use super::{Content, Header, MaskEntry, ShardEntry, SplitEntry};
 use crate::{error::Error, fingerprint::Fingerprint};
 
-/// Bytes to hash and write at once: few enough to stay in the core's cache.
+/// Hashed and written at once, in the core's cache.
 const BUFFER: usize = 1 << 18;
 
-/// Bytes between syncs. The last sync of a shard blocks all later work; earlier ones overlap with encoding and leave
-/// little for the last.
+/// Bytes between syncs. A shard's last sync blocks later work; earlier ones overlap with encoding.
 const SYNC_INTERVAL: usize = 8 << 20;
 
 #[derive(Debug)]
@@ -37,7 +36,7 @@ struct OpenShard {
     documents: u64,
 }
 
-/// A file whose header is written last, with the final count.
+/// The header is written last, with the final count.
 #[derive(Debug)]
 struct Payload {
     path: PathBuf,
@@ -64,8 +63,7 @@ impl SplitWriter {
         self.begins = true;
     }
 
-    /// Appends tokens (see [`Content::encode`]) and starts another shard when one is full. `bytes` is the length of
-    /// their text.
+    /// Appends tokens (see [`Content::encode`]) of `bytes` bytes of text; starts another shard when one is full.
     pub(crate) fn push(
         &mut self,
         mut tokens: &[u8],
