@@ -42,6 +42,7 @@ pub enum Place {
     Followers,
 }
 
+/// The numbers of a mask.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MaskNumbers {
     /// p of each column; distinct for up to 2¹⁵ columns.
@@ -68,6 +69,7 @@ impl DropoutKey {
         combine(&[self.seed, self.step, self.micro_batch, place])
     }
 
+    /// Draws the numbers of a mask.
     pub fn numbers(self, place: Place, rows: usize, columns: usize, rate: f64) -> MaskNumbers {
         let mut random = Random::new(self.at(place));
         let columns = without_repetition(&mut random, columns);

@@ -187,6 +187,7 @@ impl<B: Backend> Gpt<B> {
         }
     }
 
+    /// The configuration.
     pub fn config(&self) -> &GptConfig {
         &self.config
     }

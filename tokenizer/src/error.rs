@@ -1,4 +1,4 @@
-//! The error type of this crate: the attempt, the file, and the remedy.
+//! The error type of this crate.
 
 use std::{io, path::PathBuf};
 
@@ -10,7 +10,7 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The system failed to read.
+    /// Reading failed.
     #[error("reading {}: {cause}{}", path.display(), remedy(cause))]
     Read {
         /// The file or folder.
@@ -18,7 +18,7 @@ pub enum Error {
         /// The system's error.
         cause: io::Error,
     },
-    /// The system failed to write.
+    /// Writing failed.
     #[error(
         "writing {}: {cause}; nothing that looks complete was left behind{}",
         path.display(),
@@ -30,17 +30,17 @@ pub enum Error {
         /// The system's error.
         cause: io::Error,
     },
-    /// A tokenizer file exceeds [`crate::limits`].
+    /// A tokenizer file beyond [`crate::limits`].
     #[error("{} has {bytes} bytes, a file of its kind may have {limit}", path.display())]
     FileTooLarge {
         /// The file.
         path: PathBuf,
         /// Bytes of the file.
         bytes: u64,
-        /// The most that is read.
+        /// The limit.
         limit: u64,
     },
-    /// The folder holds no tokenizer.
+    /// A folder without a tokenizer.
     #[error(
         "{} holds no tokenizer: looked for tokenizer.json, then for vocab.json with merges.txt. Train one with \
          `train tokenizer train`, or use `bytes`",
@@ -50,15 +50,15 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
     },
-    /// A tokenizer file is refused.
+    /// A refused tokenizer file.
     #[error("{}: {problem}", path.display())]
     Tokenizer {
         /// The file.
         path: PathBuf,
-        /// The problem in the file.
+        /// Its fault.
         problem: Problem,
     },
-    /// The vocabulary is smaller than the bytes and control tokens it must hold.
+    /// A vocabulary too small for bytes and control tokens.
     #[error(
         "a vocabulary of {asked} is too small: 256 bytes and {specials} control tokens need at least {}",
         256 + specials
@@ -66,10 +66,10 @@ pub enum Error {
     VocabularyTooSmall {
         /// The requested size.
         asked: usize,
-        /// The number of control tokens.
+        /// Control tokens.
         specials: usize,
     },
-    /// Training was given no text.
+    /// Training without text.
     #[error(
         "the corpus is empty: none of its {documents} document(s) has text. Check what --input points at"
     )]
@@ -77,10 +77,10 @@ pub enum Error {
         /// The number of documents.
         documents: u64,
     },
-    /// Hugging Face's trainer failed.
+    /// From Hugging Face's trainer.
     #[error("training the tokenizer: {0}")]
     Training(String),
-    /// A character-level tokenizer does not know a character.
+    /// A character outside the alphabet.
     #[error(
         "character {character:?} at byte {at} is not in the tokenizer's alphabet; train one on this text, or use \
          a byte-level tokenizer, which takes anything"
@@ -88,36 +88,36 @@ pub enum Error {
     OutsideAlphabet {
         /// The character.
         character: char,
-        /// Its byte position in the text.
+        /// Its byte position.
         at: usize,
     },
-    /// No token has the id.
+    /// An id without a token.
     #[error("token id {id} does not exist; the vocabulary has {vocabulary} ids. Is it another tokenizer's?")]
     UnknownId {
         /// The id.
         id: u32,
-        /// The number of ids.
+        /// Number of ids.
         vocabulary: u32,
     },
-    /// The text is too long for 32-bit positions.
+    /// A text too long for 32-bit positions.
     #[error(
         "a text of {bytes} bytes is too long to encode in one call, the limit is {limit}; encode it in parts"
     )]
     TextTooLong {
         /// Bytes of the text.
         bytes: usize,
-        /// The most that is accepted.
+        /// The limit.
         limit: usize,
     },
-    /// A tokenizer of text was given bytes that are not UTF-8.
+    /// Bytes that are not UTF-8, for a tokenizer of text.
     #[error(
         "the bytes are not UTF-8 from byte {at} on, and this tokenizer reads text only; use a byte-level one"
     )]
     BytesNotText {
-        /// Position of the first invalid byte.
+        /// The first invalid byte.
         at: usize,
     },
-    /// Hugging Face's encoder failed.
+    /// From Hugging Face's encoder.
     #[error("encoding {bytes} bytes of text: {reason}")]
     Encoding {
         /// Bytes of the text.
@@ -125,15 +125,15 @@ pub enum Error {
         /// The encoder's message.
         reason: String,
     },
-    /// Hugging Face's decoder failed.
+    /// From Hugging Face's decoder.
     #[error("decoding {ids} ids: {reason}")]
     Decoding {
-        /// The number of ids.
+        /// Number of ids.
         ids: usize,
         /// The decoder's message.
         reason: String,
     },
-    /// The tokenizer would turn text into a control token.
+    /// Text that the tokenizer would turn into a control token.
     #[error(
         "the text contains `{token}`, which this tokenizer turns into a control token; remove it from the text"
     )]
@@ -141,10 +141,10 @@ pub enum Error {
         /// The control token.
         token: String,
     },
-    /// A conversation cannot be encoded.
+    /// A conversation that cannot be encoded.
     #[error(transparent)]
     Chat(#[from] ChatProblem),
-    /// A text file is not UTF-8.
+    /// A text file that is not UTF-8.
     #[error(
         "{} is not UTF-8: byte {at} cannot be read as text. Convert the file, or take it as plain bytes with \
          `--tokenizer bytes`",
@@ -153,10 +153,10 @@ pub enum Error {
     NotUtf8 {
         /// The file.
         path: PathBuf,
-        /// Position of the first invalid byte.
+        /// The first invalid byte.
         at: u64,
     },
-    /// A line of a JSON-lines file is malformed.
+    /// A malformed line of a JSON-lines file.
     #[error(
         "{} line {line}: {reason}. Each line is a JSON object with `text`, `messages`, `conversations`, or `prompt` \
          and `completion`",
@@ -165,20 +165,20 @@ pub enum Error {
     Line {
         /// The file.
         path: PathBuf,
-        /// Number of the line, from 1.
+        /// From 1.
         line: u64,
         /// The reason.
         reason: String,
     },
-    /// A Parquet file cannot be used.
+    /// An unusable Parquet file.
     #[error("{}: {reason}", path.display())]
     Parquet {
         /// The file.
         path: PathBuf,
-        /// The reason and the remedy.
+        /// Reason and remedy.
         reason: String,
     },
-    /// The file is one JSON array instead of lines.
+    /// One JSON array instead of lines.
     #[error(
         "{} is a JSON array of records; expected one record per line. Convert it with `jq -c '.[]' FILE > FILE.jsonl`",
         path.display()
@@ -187,36 +187,36 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// Too many records cannot be used.
+    /// Too many unusable records.
     #[error(
         "{bad} of {records} records cannot be used, more than one in ten; the first: {first}. Correct the input, or \
          check that it is what it should be"
     )]
     BadRecords {
-        /// Records that cannot be used.
+        /// Unusable records.
         bad: u64,
         /// Records read.
         records: u64,
-        /// The first bad record: file, line or document, and reason.
+        /// The first one's location and reason.
         first: String,
     },
-    /// The path is a folder, FIFO, socket or device.
+    /// A folder, FIFO, socket or device.
     #[error("{} is not a regular file but a folder, FIFO, socket or device; give the file itself", path.display())]
     NotAFile {
         /// The path.
         path: PathBuf,
     },
-    /// A document cannot be encoded.
+    /// A document that cannot be encoded.
     #[error("{} document {document}: {problem}", path.display())]
     Document {
         /// The file.
         path: PathBuf,
-        /// Number of the document within the file, from 1.
+        /// Number within the file, from 1.
         document: u64,
         /// The reason.
         problem: Box<Error>,
     },
-    /// An input mixes text and conversations.
+    /// Text and conversations in one input.
     #[error(
         "{} holds conversations but earlier input held text (or the reverse); a set has a loss mask or has none. \
          Prepare them into two sets",
@@ -226,42 +226,42 @@ pub enum Error {
         /// The first file of the other sort.
         path: PathBuf,
     },
-    /// The input holds no files.
+    /// An input without files.
     #[error("{} holds no files to read (hidden files and empty ones do not count)", path.display())]
     NoInput {
         /// The folder.
         path: PathBuf,
     },
-    /// A split is empty.
+    /// An empty split.
     #[error(
         "the {split} split got none of the {documents} document(s); add documents, choose another validation share, \
          or split by position"
     )]
     EmptySplit {
-        /// Name of the split.
+        /// Its name.
         split: &'static str,
         /// Documents in the corpus.
         documents: u64,
     },
-    /// An option is out of range.
+    /// An option out of range.
     #[error("{option} {value}: {expected}")]
     Option {
-        /// Name of the option.
+        /// Its name.
         option: &'static str,
-        /// The given value.
+        /// Its value.
         value: String,
-        /// The accepted values.
+        /// Accepted values.
         expected: &'static str,
     },
-    /// The output folder holds something else.
+    /// An output folder with other contents.
     #[error("{}: {reason}", path.display())]
     Occupied {
         /// The folder.
         path: PathBuf,
-        /// The folder's contents and the remedy.
+        /// Contents and remedy.
         reason: String,
     },
-    /// The folder holds no finished set.
+    /// A folder without a finished set.
     #[error(
         "{} holds no set of shards: it has no manifest.json. Make one with `train prepare`, or name llm.c's or \
          nanoGPT's files `train….bin` and `val….bin`",
@@ -271,20 +271,20 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
     },
-    /// A shard or manifest is refused.
+    /// A refused shard or manifest.
     #[error("{} {problem}", path.display())]
     Shard {
         /// The file.
         path: PathBuf,
-        /// The problem in the file.
+        /// Its fault.
         problem: ShardProblem,
     },
-    /// An index of longest matches is refused.
+    /// A refused index of longest matches.
     #[error("{} {problem}", path.display())]
     Index {
         /// The file.
         path: PathBuf,
-        /// The problem in the file.
+        /// Its fault.
         problem: IndexProblem,
     },
     /// Stopped on request.
@@ -304,7 +304,7 @@ fn remedy(cause: &io::Error) -> &'static str {
 }
 
 impl Error {
-    /// Whether the error is about one record of the input, so that reading can continue after it.
+    /// Whether the error is about one record: reading can continue.
     pub fn is_bad_record(&self) -> bool {
         match self {
             Self::Line { .. } => true,

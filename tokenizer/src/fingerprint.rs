@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// A SHA-256 digest, written as 64 hexadecimal digits.
+/// Written as 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Fingerprint([u8; 32]);
@@ -16,7 +16,7 @@ impl Fingerprint {
         Self::finish(Sha256::new_with_prefix(bytes))
     }
 
-    /// The digest of the bytes given to `digest`.
+    /// The digest of everything given to `digest`.
     pub fn finish(digest: Sha256) -> Self {
         Self(digest.finalize().into())
     }
@@ -29,7 +29,7 @@ impl Fingerprint {
         self.0
     }
 
-    /// The first bytes, for shard headers.
+    /// For shard headers.
     pub(crate) fn short(self) -> [u8; 8] {
         let mut short = [0; 8];
         short.copy_from_slice(&self.0[..8]);
@@ -49,7 +49,7 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// A text that is not 64 lower-case hexadecimal digits.
+/// Not 64 lower-case hexadecimal digits.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a SHA-256 digest has 64 lower-case hexadecimal digits, `{0}` has not")]
 pub struct NotADigest(String);

@@ -1,15 +1,13 @@
 //! Text to tokens, and tokens to training data, without Python.
 //!
-//! - [`Tokenizer`] encodes text to ids and back: byte-level BPE, raw bytes or characters. [`BpeTraining`] trains one;
-//!   [`Tokenizer::load`] reads Hugging Face's `tokenizer.json` or GPT-2's two files; [`Tokenizer::save`] writes files
-//!   that Python's `transformers` loads.
-//! - [`Tokenizer::encode_chat`] and [`Tokenizer::encode_prompt`] encode conversations. [`DecodeStream`] shows text
-//!   during generation.
-//! - [`Preparation`] turns folders of text into memory-mapped shards; [`TokenDataset`] reads windows of them at any
-//!   position.
-//! - [`IndexBuild`] indexes a split. [`Corpora`] finds the longest earlier occurrence of a context and the token that
-//!   followed there: a second input for a model.
-//! - [`dialogues`] generates a corpus without a download.
+//! - [`Tokenizer`] encodes text and decodes ids: byte-level BPE, raw bytes or characters. [`BpeTraining`] trains one;
+//!   [`Tokenizer::load`] reads Hugging Face's `tokenizer.json` or GPT-2's files; [`Tokenizer::save`] writes files for
+//!   `transformers`.
+//! - [`Tokenizer::encode_chat`] and [`Tokenizer::encode_prompt`] encode conversations. [`DecodeStream`] decodes during
+//!   generation.
+//! - [`Preparation`] turns text into memory-mapped shards; [`TokenDataset`] reads windows of them.
+//! - [`IndexBuild`] indexes a split. [`Corpora`] finds the longest earlier occurrence of a context and its follower.
+//! - [`dialogues`] generates a corpus.
 //!
 //! ```
 //! use tokenizer::{BpeTraining, DecodeStream, Tokenizer};
@@ -30,21 +28,19 @@
 //!
 //! # Promises
 //!
-//! - **Equal input gives equal bytes.** Vocabularies, shards and windows depend neither on the number of threads nor on
-//!   timing, and seeds mean the same on every machine.
-//! - **Text never becomes a control token.** Ids of [`SpecialTokens`] come from a chat template or are asked for by
-//!   name.
-//! - **Files are not trusted.** [`limits`] bounds their cost. A regular expression of a file is run only if it is a
+//! - **Equal input gives equal bytes.** Vocabularies, shards and windows depend neither on threads nor on timing, and
+//!   seeds mean the same on every machine.
+//! - **Text never becomes a control token.** Ids of [`SpecialTokens`] come from a chat template or by name.
+//! - **Files are not trusted.** [`limits`] bounds their cost. A file's regular expression runs only if it is a
 //!   [`Pattern`].
 //! - **A file is complete or absent**, even if its writing was interrupted.
 //! - The crate knows no models, devices or tensors.
 //!
 //! # Two encoders
 //!
-//! Byte-level BPE over a known pattern runs on this crate's encoder; that is nearly every vocabulary published since
-//! GPT-2. It gives the ids of Hugging Face's `tokenizers`, several times faster: a DFA instead of backtracking, no
-//! offsets, and no cache shared by threads. Hugging Face's code trains vocabularies and runs the rest of the BPE
-//! family: normalizers, prefix spaces, byte fallback.
+//! Byte-level BPE over a known pattern, nearly every vocabulary since GPT-2, runs on this crate's encoder. Its ids
+//! equal those of Hugging Face's `tokenizers`, several times faster: a DFA, no offsets, and no cache shared by threads.
+//! Hugging Face's code trains vocabularies and runs the rest of the BPE family.
 
 mod chat;
 mod data;

@@ -1,4 +1,4 @@
-//! Locks that show whether the program that writes a folder is still running.
+//! Locks that show whether a folder's writer is running.
 
 use std::{
     fs::{File, TryLockError},
@@ -7,8 +7,8 @@ use std::{
 
 use crate::error::Error;
 
-/// Locks the file at `path` until the returned file is dropped. Fails with [`Error::Occupied`] and `reason` if another
-/// program holds the lock.
+/// Locks `path` until the file is dropped. Fails with [`Error::Occupied`] and `reason` if another program holds the
+/// lock.
 pub(crate) fn exclusive(path: &Path, reason: &str) -> Result<File, Error> {
     let lock = File::create(path).map_err(Error::write(path))?;
     match lock.try_lock() {

@@ -1,4 +1,4 @@
-//! Opens, maps and reads regular files, with this crate's error.
+//! Regular files, with this crate's error.
 
 use std::{fs::File, path::Path};
 
@@ -7,7 +7,7 @@ use memmap2::Mmap;
 
 use crate::error::Error;
 
-/// Opens `path` for reading, following links. Fails if it is not a regular file.
+/// Opens `path`, following links.
 pub(crate) fn open(path: &Path) -> Result<File, Error> {
     regular::open(path).map_err(unread(path))
 }
@@ -16,12 +16,12 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
     regular::read(path, limit).map_err(unread(path))
 }
 
-/// Maps `path` unless `check` refuses its size. `check` has to refuse 0 bytes, since an empty file cannot be mapped.
+/// Maps `path` unless `check` refuses its size; it must refuse 0, since empty files cannot be mapped.
 pub(crate) fn map(path: &Path, check: impl FnOnce(u64) -> Result<(), Error>) -> Result<Mmap, Error> {
     let file = open(path)?;
     check(file.metadata().map_err(Error::read(path))?.len())?;
-    // SAFETY: this crate's files are renamed into place and never changed. A program that truncates a file while it is
-    // mapped ends this process with SIGBUS; no API that reads through a mapping can exclude that.
+    // SAFETY: this crate's files are renamed into place and never changed. A foreign truncation ends the process with
+    // SIGBUS, which no mapping can exclude.
     unsafe { Mmap::map(&file) }.map_err(Error::read(path))
 }
 

@@ -14,6 +14,7 @@ use crate::attention::soft_cap;
 use crate::precision::Compute;
 pub(crate) use lean::lean;
 
+/// The tokens to predict.
 #[derive(Debug, Clone)]
 pub struct Targets<B: Backend> {
     /// One per row of the hidden states.

@@ -1,7 +1,7 @@
-//! Checks the normalizers, pre-tokenizers and decoders of a file.
+//! Checks normalizers, pre-tokenizers and decoders, and runs nothing.
 //!
 //! A component passes if its type is known, its literals are short and [`crate::encode::split`] knows its regular
-//! expression. Nothing is run here.
+//! expression.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// Whether this crate's encoder can run a pre-tokenizer.
+/// Whether this crate's encoder can run it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PreTokenizer {
     /// Byte-level after exactly this pattern.
@@ -23,7 +23,7 @@ pub(crate) enum PreTokenizer {
 
 struct Component {
     name: &'static str,
-    /// The field with the steps of a `Sequence`.
+    /// The steps of a `Sequence`.
     steps: &'static str,
     known: &'static [&'static str],
 }
@@ -48,7 +48,7 @@ pub(crate) fn check_normalizer(component: Option<&Value>) -> Result<(), Problem>
     NORMALIZER.steps_of(component).map(|_| ())
 }
 
-/// The most bytes that one byte of text becomes before merging.
+/// Most bytes that a byte of text becomes before merging.
 pub(crate) fn growth(normalizer: Option<&Value>, pre_tokenizer: Option<&Value>) -> Result<f64, Problem> {
     Ok(growth::factor(&NORMALIZER.steps_of(normalizer)?)
         * growth::factor(&PRE_TOKENIZER.steps_of(pre_tokenizer)?))
@@ -77,8 +77,8 @@ fn byte_level(step: &Value) -> Option<PreTokenizer> {
     Some(PreTokenizer::ByteLevel(if flag("use_regex", true)? { Pattern::Gpt2 } else { Pattern::Whole }))
 }
 
-/// Known patterns match everything, so inverting a `Split` or dropping its gaps changes nothing; only the plain form is
-/// accepted.
+/// Known patterns match everything, so inverting a `Split` or dropping its gaps would change nothing: only the plain
+/// form is accepted.
 fn isolating_split(step: &Value) -> Option<Pattern> {
     let isolated = step.get("behavior")?.as_str()? == "Isolated";
     let inverted = step.get("invert").and_then(Value::as_bool).unwrap_or(false);

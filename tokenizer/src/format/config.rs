@@ -1,11 +1,11 @@
-//! `tokenizer_config.json`: the control tokens that open and close a text, and the chat template.
+//! `tokenizer_config.json`: opening and closing tokens, and the chat template.
 
 use serde::{Deserialize, Serialize};
 
 use crate::encode::special::SpecialTokens;
 
-/// The template for tokenizers that have all [`crate::CHAT_SPECIALS`]. System text opens the first user turn: a small
-/// model need not learn another control token.
+/// For tokenizers with all [`crate::CHAT_SPECIALS`]. System text opens the first user turn, which saves a control
+/// token.
 pub(crate) const CHAT_TEMPLATE: &str = "\
 {{- bos_token -}}
 {%- for message in messages -%}
@@ -21,7 +21,7 @@ pub(crate) const CHAT_TEMPLATE: &str = "\
 {%- if add_generation_prompt -%}{{- '<|assistant_start|>' -}}{%- endif -%}
 ";
 
-/// The fields in use; other programs' fields are ignored.
+/// Other programs' fields are ignored.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Config {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,7 +36,7 @@ pub(crate) struct Config {
     pub(crate) chat_template: Option<Template>,
 }
 
-/// A token's text, or the object of older files.
+/// A text, or the object of older files.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Token {
@@ -44,7 +44,7 @@ pub(crate) enum Token {
     Added { content: String },
 }
 
-/// One template, or several by name, of which `default` counts.
+/// One template, or several by name; `default` counts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Template {
@@ -78,7 +78,7 @@ impl Template {
 }
 
 impl Config {
-    /// The configuration for a tokenizer of this crate. It has the chat template only if its control tokens exist.
+    /// The chat template is present only with its control tokens.
     pub(crate) fn for_specials(specials: &SpecialTokens) -> Self {
         let chat = crate::CHAT_SPECIALS.iter().all(|text| specials.id(text).is_some());
         let token = |text: &str| specials.id(text).map(|_| Token::Text(text.to_owned()));

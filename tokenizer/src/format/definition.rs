@@ -1,7 +1,6 @@
-//! `tokenizer.json`: parsed within limits and checked; written so that the same tokenizer always gives the same bytes.
+//! `tokenizer.json`: parsed within limits and checked; equal tokenizers are written as equal bytes.
 //!
-//! The checks here hold for every kind: sizes, ids, and that each merge joins two known tokens into a third.
-//! `encode/kind.rs` chooses the encoder.
+//! For every kind of tokenizer: sizes, ids, and that each merge joins two known tokens into a third.
 
 use std::{collections::HashMap, fmt};
 
@@ -20,7 +19,7 @@ use crate::{
     },
 };
 
-/// The file. Parts that this crate does not interpret stay JSON.
+/// Parts that this crate does not interpret stay JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Definition {
     #[serde(default = "version")]
@@ -89,7 +88,7 @@ pub(crate) struct Model {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Vocabulary(pub(crate) Vec<(String, u32)>);
 
-/// Two spelled tokens: an array, or in older files one string with a blank between.
+/// An array, or in older files a string with a blank between.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct SpelledMerge(pub(crate) String, pub(crate) String);
 
@@ -147,7 +146,7 @@ impl Definition {
         Ok(())
     }
 
-    /// The merges by id. A merge's result is its parts joined, without the prefix of continued words.
+    /// Merges by id. A result is the parts joined, without the prefix of continued words.
     pub(crate) fn merge_rules(&self) -> Result<Vec<MergeRule>, Problem> {
         let ids: HashMap<&str, u32> =
             self.model.vocab.0.iter().map(|(token, id)| (token.as_str(), *id)).collect();
@@ -210,7 +209,7 @@ impl<'de> Deserialize<'de> for Vocabulary {
 }
 
 impl SpelledMerge {
-    /// Reads `left right`. `None` unless the line has exactly one blank, between two tokens.
+    /// `None` unless the line is two tokens with one blank between.
     pub(crate) fn from_line(line: &str) -> Option<Self> {
         let (left, right) = line.split_once(' ')?;
         let whole = !left.is_empty() && !right.is_empty() && !right.contains(' ');

@@ -1,11 +1,10 @@
-//! Limits on a tokenizer file. Each is several times the need of the largest published tokenizer, and keeps a hostile
-//! file from costing gigabytes or minutes.
+//! Limits on a tokenizer file: several times the largest published one's needs, but no gigabytes or minutes.
 
 /// Bytes of `tokenizer.json`, `vocab.json` or `merges.txt`.
 pub const FILE_BYTES: u64 = 128 << 20;
 /// Bytes of `tokenizer_config.json`.
 pub const CONFIG_BYTES: u64 = 8 << 20;
-/// Entries of the vocabulary; also bounds every token id.
+/// Entries of the vocabulary, and a bound of ids.
 pub const VOCABULARY: usize = 1 << 20;
 /// Merge rules.
 pub const MERGES: usize = 1 << 21;
@@ -13,15 +12,15 @@ pub const MERGES: usize = 1 << 21;
 pub const TOKEN_BYTES: usize = 2048;
 /// Tokens listed outside the vocabulary.
 pub const ADDED_TOKENS: usize = 1 << 14;
-/// Characters of a literal in a normalizer, pre-tokenizer or decoder.
+/// Characters of a component's literal.
 pub const LITERAL_CHARS: usize = 64;
-/// Steps of one component, nested or in a row.
+/// Steps of a component, nested or in a row.
 pub const COMPONENTS: usize = 32;
-/// Bytes that one byte of text may become in all steps of one component.
+/// Bytes that a byte of text may become in one component.
 pub const GROWTH: f64 = 256.0;
-/// Bytes that a text may become in the normalizer and pre-tokenizer.
+/// Bytes that a text may become before merging.
 pub const NORMALIZED_BYTES: usize = 128 << 20;
 /// Bytes of a chat template.
 pub const TEMPLATE_BYTES: usize = 16 << 10;
-/// Bytes of one text per call; positions are 32-bit.
+/// Bytes of a text per call; positions are 32-bit.
 pub const TEXT_BYTES: usize = 1 << 30;

@@ -19,10 +19,9 @@ use crate::{
 };
 
 impl Tokenizer {
-    /// Loads a folder with `tokenizer.json`, or with GPT-2's `vocab.json` and `merges.txt`; or a single
-    /// `tokenizer.json`. A `tokenizer_config.json` in the same folder adds the chat template.
-    ///
-    /// Files are read within [`crate::limits`]. A refused file is an [`Error::Tokenizer`] with its path.
+    /// Loads `tokenizer.json`, alone or in a folder, or a folder's `vocab.json` and `merges.txt`, as GPT-2's. A
+    /// `tokenizer_config.json` beside it adds the chat template. Files are read within [`crate::limits`]; a refused one
+    /// is an [`Error::Tokenizer`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         if !fs::metadata(path).map_err(Error::read(path))?.is_dir() {
@@ -43,7 +42,7 @@ impl Tokenizer {
         Err(Error::NoTokenizer { path: path.to_owned() })
     }
 
-    /// Builds a tokenizer from a `tokenizer.json`, without a configuration.
+    /// Builds a tokenizer from a `tokenizer.json` alone.
     pub fn from_json(json: &[u8]) -> Result<Self, Problem> {
         Self::new(&Definition::parse(json)?, json.to_vec(), Config::default())
     }
@@ -56,7 +55,7 @@ fn load_json(path: &Path, config: Config) -> Result<Tokenizer, Error> {
         .map_err(|problem| Error::Tokenizer { path: path.to_owned(), problem })
 }
 
-/// `<|endoftext|>`, GPT-2's only control token, is not marked as one in its vocabulary.
+/// GPT-2's vocabulary does not mark `<|endoftext|>`, its only control token.
 fn load_gpt2(vocab_path: &Path, merges_path: &Path, config: Config) -> Result<Tokenizer, Error> {
     let at = |path: &Path| {
         let path = path.to_owned();

@@ -1,4 +1,4 @@
-//! Tokenizer files: found, read within limits, and checked before anything is built from them.
+//! Tokenizer files: found, read within limits, and checked before use.
 
 pub(crate) mod component;
 pub(crate) mod config;

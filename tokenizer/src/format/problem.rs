@@ -1,34 +1,34 @@
-//! Problems in a tokenizer file. [`crate::Error`] adds the path.
+//! Faults of a tokenizer file; [`crate::Error`] adds the path.
 
-/// A reason to refuse a tokenizer file.
+/// Why a tokenizer file is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// The file is not JSON of the expected shape.
+    /// Invalid JSON, or another shape.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
-    /// The model is not of the BPE family.
+    /// A model outside the BPE family.
     #[error(
         "the model is `{0}`; only the BPE family is read here. Convert it to BPE, or train one on your text"
     )]
     NotBpe(String),
-    /// A size exceeds [`crate::limits`].
+    /// A size beyond [`crate::limits`].
     #[error("{what}: {found}, the limit is {limit}")]
     TooLarge {
         /// The quantity.
         what: Limit,
         /// Its value.
         found: usize,
-        /// The most that is accepted.
+        /// The limit.
         limit: usize,
     },
-    /// A token has no text.
+    /// A token without text.
     #[error("token {0} has no text")]
     EmptyToken(u32),
-    /// A token is listed twice, or under two ids.
+    /// A token listed twice, or under two ids.
     #[error("token `{0}` is listed twice")]
     RepeatedToken(String),
-    /// Two tokens share an id.
+    /// Two tokens with one id.
     #[error("id {id} belongs to both `{first}` and `{second}`")]
     RepeatedId {
         /// The id.
@@ -38,55 +38,55 @@ pub enum Problem {
         /// The second token.
         second: String,
     },
-    /// A merge needs or makes a token that does not exist.
+    /// A merge of an unknown token, or into one.
     #[error("merge {at} needs token `{token}`, which the vocabulary lacks")]
     UnknownInMerge {
-        /// Position in the list, from 1.
+        /// Place in the list, from 1.
         at: usize,
         /// The missing token.
         token: String,
     },
-    /// A pair is merged twice.
+    /// A pair merged twice.
     #[error("merge {at} repeats the pair of an earlier one")]
     RepeatedMerge {
-        /// Position in the list, from 1.
+        /// Place in the list, from 1.
         at: usize,
     },
-    /// A line of `merges.txt` is not a merge.
+    /// A line of `merges.txt` that is no merge.
     #[error("line {0} is not two tokens with one blank between")]
     MergeLine(usize),
-    /// A merge turns plain text into a control token.
+    /// A merge of plain text into a control token.
     #[error("merge {at} makes the control token `{token}`; plain text must never become one")]
     MergeMakesControlToken {
-        /// Position in the list, from 1.
+        /// Place in the list, from 1.
         at: usize,
         /// The control token.
         token: String,
     },
-    /// A control token is also a byte or character of text.
+    /// A control token that is also a byte or character of text.
     #[error("the control token `{0}` is also a token of ordinary text")]
     ControlTokenIsText(String),
-    /// `dropout` would give other ids on every run.
+    /// Random ids on every run.
     #[error("`dropout` {0} makes encoding random; set it to null for a tokenizer that is used, not trained")]
     Dropout(f32),
-    /// The regular expression is not a known pattern.
+    /// An unknown regular expression.
     #[error(
         "the split pattern `{0}` is not among the known ones (GPT-2, cl100k / Llama 3, Qwen, o200k, and this \
          crate's own); a file's pattern is never run unseen. Retrain with a known pattern, or add this one to \
          `split.rs` with a test"
     )]
     UnknownPattern(String),
-    /// The component's type is not supported.
+    /// An unsupported component.
     #[error("{place} `{kind}` is not supported; known are {known}")]
     UnknownComponent {
         /// Normalizer, pre-tokenizer or decoder.
         place: &'static str,
-        /// The component's type in the file.
+        /// Its type in the file.
         kind: String,
-        /// The supported types.
+        /// Supported types.
         known: String,
     },
-    /// A component's field is missing, of the wrong type or too long.
+    /// A field that is missing, of another type, or too long.
     #[error("{place} `{kind}`: field `{field}` must be {expected}")]
     ComponentField {
         /// Normalizer, pre-tokenizer or decoder.
@@ -95,10 +95,10 @@ pub enum Problem {
         kind: String,
         /// The field.
         field: &'static str,
-        /// The accepted values.
+        /// Accepted values.
         expected: &'static str,
     },
-    /// A chain of steps multiplies text.
+    /// Steps that multiply text.
     #[error(
         "the {place} may turn one byte into {bytes:.0}, the limit is {}; it multiplies text",
         crate::format::limits::GROWTH
@@ -106,15 +106,15 @@ pub enum Problem {
     Growth {
         /// Normalizer, pre-tokenizer or decoder.
         place: &'static str,
-        /// The product of its steps' bounds.
+        /// Product of the steps' bounds.
         bytes: f64,
     },
-    /// Hugging Face's reader refused the file.
+    /// Refused by Hugging Face's reader.
     #[error("{0}")]
     Refused(String),
 }
 
-/// A quantity with a limit.
+/// A limited quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {
@@ -122,7 +122,7 @@ pub enum Limit {
     Merges,
     /// Tokens outside the vocabulary.
     AddedTokens,
-    /// Tokens in and outside the vocabulary.
+    /// All tokens.
     Vocabulary,
     /// Bytes of one token.
     TokenBytes,
@@ -130,7 +130,7 @@ pub enum Limit {
     TokenId,
     /// Steps of one component.
     Components,
-    /// Characters of a prefix of continued words, or a suffix of word ends.
+    /// Characters of a prefix of continued words, or a suffix of words.
     AffixChars,
     /// Bytes of the chat template.
     TemplateBytes,

@@ -1,26 +1,26 @@
-//! Divides a build's memory: a pure function of bytes, threads and the size of the text.
+//! Divides a build's memory, as a pure function.
 
 use super::{self_matches, sort};
 use crate::error::Error;
 
-/// All runs are open at once during a merge.
+/// A merge holds all open.
 const MOST_RUNS: u64 = 512;
-/// Fewer entries are not worth a read.
+/// Fewer are not worth a read.
 const LEAST_BUFFERED: u64 = 64;
 const MOST_BUFFERED: u64 = 1 << 16;
-/// Bytes of a run's current context and position, with room to spare.
+/// A run's current context and position, generously.
 const CURSOR_BYTES: u64 = 256;
-/// Bytes of the widest entry that is read in pieces, a stretch's.
+/// Of the entries read in pieces: a stretch's.
 const WIDEST: u64 = 5;
 
-/// Sizes that fit the memory at each step; steps run one after another.
+/// Sizes for steps that run one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Budget {
     pub(super) chunk_tokens: u64,
     pub(super) runs: u64,
-    /// Entries that each thread reads at once from each run or stretch.
+    /// Entries per thread and read, of each run or stretch.
     pub(super) buffered: usize,
-    /// Positions that each thread matches at once.
+    /// Positions that a thread matches at once.
     pub(super) range: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Builds an index: sorts chunks, merges them stretch by stretch, and finds every position's match in two passes.
+//! Builds an index: sorts chunks, merges them by stretches, and finds all matches in two passes.
 
 use std::{
     ops::Range,
@@ -29,18 +29,18 @@ const STRIDE: u64 = 1 << 14;
 /// An index to build.
 #[derive(Clone, Debug)]
 pub struct IndexBuild {
-    /// Folder of a prepared set.
+    /// A prepared set.
     pub set: PathBuf,
-    /// The split to index, usually the training split.
+    /// Usually the training split.
     pub split: Split,
-    /// Folder that becomes the index.
+    /// Folder of the index.
     pub out: PathBuf,
-    /// Bytes to allocate at most, except for a few megabytes. The mapped shards come on top: they are page cache, which
-    /// the system can reclaim, but merging is slow if they do not fit.
+    /// Bytes to allocate, except for a few megabytes. The mapped shards are page cache on top: if they do not fit,
+    /// merging is slow.
     pub memory: u64,
-    /// Tokens sorted at once; `None` takes as many as fit the memory.
+    /// Tokens sorted at once; `None` fills the memory.
     pub chunk_tokens: Option<u64>,
-    /// Compute threads, at least 1. The index does not depend on their number.
+    /// Threads, at least 1; no effect on the index.
     pub threads: usize,
 }
 
@@ -51,7 +51,7 @@ pub enum IndexStep {
     Sort,
     /// Merging chunks.
     Merge,
-    /// Finding every position's longest earlier match.
+    /// Finding all matches.
     Match,
 }
 
@@ -60,11 +60,11 @@ pub enum IndexStep {
 pub struct IndexProgress {
     /// The current step.
     pub step: IndexStep,
-    /// Tokens that the step has finished.
+    /// Finished tokens of the step.
     pub tokens: u64,
-    /// Tokens in total.
+    /// All tokens.
     pub all: u64,
-    /// Pieces reused from an earlier build, over all steps.
+    /// Reused pieces of all steps.
     pub reused: u64,
 }
 
@@ -80,9 +80,9 @@ struct Work<'a, O> {
 }
 
 impl IndexBuild {
-    /// Builds the index, or returns the manifest of the one in `out` if it is of this split. Stops soon after `stop` is
-    /// set. A build that stops, fails or is killed leaves its finished pieces in `OUT.partial`; the next one with the
-    /// same chunks verifies and reuses them. `observe` is called after every piece.
+    /// Builds the index, or returns the manifest of this split's index in `out`. A build that fails, is killed, or
+    /// stops soon after `stop` is set leaves finished pieces in `OUT.partial`, which the next build with the same
+    /// chunks verifies and reuses. `observe` is called after every piece.
     pub fn run(&self, stop: &AtomicBool, observe: impl FnMut(IndexProgress)) -> Result<IndexManifest, Error> {
         let (text, set) = Text::open(&self.set, self.split)?;
         let plan = IndexPlan::new(&set, self.split);
@@ -161,9 +161,11 @@ impl<O: FnMut(IndexProgress)> Work<'_, O> {
         if runs.is_empty() {
             return Ok(Vec::new());
         }
+
         let merge = Merge { text: self.text, runs, buffered: self.budget.buffered };
         let parts: Vec<_> = merge.stretches()?.into_iter().enumerate().collect();
         let mut stretches = Vec::new();
+
         for round in parts.chunks(self.threads) {
             let (folder, stop) = (self.folder, self.stop);
             let write = |(number, parts): &(usize, Vec<Range<u64>>)| {
@@ -179,6 +181,7 @@ impl<O: FnMut(IndexProgress)> Work<'_, O> {
                 self.advance(IndexStep::Merge, count, reused.into())?;
             }
         }
+
         Ok(stretches)
     }
 
@@ -232,7 +235,7 @@ impl<O: FnMut(IndexProgress)> Work<'_, O> {
         next.map_or(Follower::NONE, |next| Follower { length: found.length(), next })
     }
 
-    /// The match of the last position, which the order lacks because it has no follower.
+    /// The order lacks the last position, which has no follower.
     fn last_match(&self) -> Result<EarlierMatch, Error> {
         let map = regular::map(&self.folder.path(ORDER), |_| Ok(()))?;
         let tokens = self.text.tokens();
@@ -241,7 +244,7 @@ impl<O: FnMut(IndexProgress)> Work<'_, O> {
         Ok(found.map_or(EarlierMatch::default(), |(length, position)| EarlierMatch::new(length, position)))
     }
 
-    /// Reports a finished piece. Fails if the build has to stop.
+    /// Fails if the build has to stop.
     fn advance(&mut self, step: IndexStep, tokens: u64, reused: u64) -> Result<(), Error> {
         let before = if self.progress.step == step { self.progress.tokens } else { 0 };
         let reused = self.progress.reused + reused;

@@ -1,4 +1,4 @@
-//! The folder in which an index is built. It keeps finished pieces if a build stops, and becomes the index at the end.
+//! The folder of a build, which keeps finished pieces and becomes the index.
 
 use std::{
     fs::{self, File},
@@ -29,7 +29,7 @@ pub(super) struct BuildFolder {
     _lock: File,
 }
 
-/// The build of the folder's pieces; pieces of another build are discarded.
+/// Pieces of another build are discarded.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Pieces {
@@ -37,8 +37,7 @@ struct Pieces {
     chunk_tokens: u64,
 }
 
-/// The manifest of the planned index in `out`; `None` if the folder is absent or empty. Fails if it holds anything
-/// else.
+/// The manifest of the planned index in `out`; `None` for an absent or empty folder. Anything else is an error.
 pub(super) fn finished(out: &Path, plan: &IndexPlan) -> Result<Option<IndexManifest>, Error> {
     let mut entries = match fs::read_dir(out) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -57,7 +56,7 @@ pub(super) fn finished(out: &Path, plan: &IndexPlan) -> Result<Option<IndexManif
 }
 
 impl BuildFolder {
-    /// Locks the folder. Clears it unless its pieces are of this index in chunks of this size.
+    /// Locks the folder, and clears it unless its pieces fit the plan.
     pub(super) fn begin(out: &Path, plan: &IndexPlan, chunk_tokens: u64) -> Result<Self, Error> {
         let folder = durable::aside(out);
         fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
@@ -78,7 +77,7 @@ impl BuildFolder {
         self.folder.join(name)
     }
 
-    /// Reuses the piece `name` if it verifies, otherwise writes it with `fill`. The flag is `true` for a reused piece.
+    /// Verifies and reuses the piece `name`, or writes it with `fill`. The flag is `true` for a reused piece.
     pub(super) fn piece(
         &self,
         name: &str,
@@ -95,7 +94,7 @@ impl BuildFolder {
         Ok((writing.finish_piece(self.mark)?, false))
     }
 
-    /// Removes the pieces, writes the manifest last, then renames the folder.
+    /// Removes the pieces, writes the manifest last, renames the folder.
     pub(super) fn publish(self, manifest: &IndexManifest) -> Result<(), Error> {
         let path = self.path(manifest::NAME);
         self.clear(|name| [ORDER, FOLLOWERS].contains(&name))?;

@@ -1,11 +1,11 @@
-//! Several indexes searched together, as if their splits were one long text.
+//! Several indexes searched as one long text.
 
 use std::{borrow::Borrow, ops::Range, path::Path, sync::Arc};
 
 use super::{Features, Follower, Index, IndexProblem, Matcher, manifest, text::Context};
 use crate::{data::dataset::TokenDataset, error::Error};
 
-/// Indexes over the ids of one tokenizer, in the order given.
+/// Indexes of one tokenizer, in the order given.
 #[derive(Debug)]
 pub struct Corpora {
     indexes: Vec<Index>,
@@ -15,31 +15,30 @@ pub struct Corpora {
 /// The longest earlier occurrence of a context, and its follower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
-    /// Tokens in common, at most 32.
+    /// Common tokens, at most 32.
     pub length: usize,
     /// The id that followed.
     pub next: u32,
-    /// The text that contains the match.
+    /// The matching text.
     pub source: Source,
-    /// Position of the last token in common, in that text.
+    /// Position of the last common token there.
     pub at: u64,
 }
 
 /// A searched text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The split of the index with this number.
+    /// The split of this index.
     Index(usize),
-    /// The document itself, up to the current token.
+    /// The document up to the current token.
     Document,
 }
 
 impl Corpora {
-    /// Default for the shortest match that counts. A match of one token says no more than the token: the first
-    /// occurrence of a token always has the same follower.
+    /// Default shortest match. A token's first occurrence always has the same follower, so one token says nothing.
     pub const SHORTEST: usize = 2;
 
-    /// Opens each index with the set it was built from. Matches shorter than `shortest` tokens (1 to 32) do not count.
+    /// Opens indexes with their sets. Matches shorter than `shortest` tokens (1 to 32) do not count.
     pub fn open<P: AsRef<Path>>(
         folders: impl IntoIterator<Item = (P, P)>,
         shortest: usize,
@@ -62,18 +61,17 @@ impl Corpora {
         Ok(Self { indexes, shortest })
     }
 
-    /// The opened indexes.
+    /// In the order of [`Source::Index`].
     pub fn indexes(&self) -> &[Index] {
         &self.indexes
     }
 
-    /// The longest match of the end of `context`, within its last document. Among equally long ones: the first position
-    /// of the first index that has one.
+    /// The longest match of the end of `context`, within its last document: the first of its length.
     pub fn longest(&self, context: &[u32]) -> Option<Match> {
         self.search(&Context::after(context, self.bos()), self.indexes.len())
     }
 
-    /// A matcher for a document whose tokens arrive one by one. With `own`, it also matches the document with itself.
+    /// A matcher of a growing document, which with `own` also matches itself.
     pub fn matcher(self: &Arc<Self>, own: bool) -> Matcher {
         Matcher::new(Arc::clone(self), own)
     }
@@ -106,7 +104,6 @@ impl Corpora {
         best
     }
 
-    /// The number of the index of `dataset`, if any.
     pub(super) fn own_index(&self, dataset: &TokenDataset) -> Result<Option<usize>, Error> {
         let shards = dataset.fingerprint()?;
         Ok(self.indexes.iter().position(|index| index.manifest().shards == shards))

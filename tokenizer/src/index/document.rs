@@ -1,8 +1,7 @@
 //! The longest earlier match within a document that grows by one token at a time.
 //!
-//! Positions are sorted by their contexts, as in an index. The first position that shares `n` tokens is found by
-//! following matches from any such position. Each match is the first of its length, so lengths fall at every step, and
-//! there are at most 32 steps.
+//! Positions are sorted by context. The first that shares `n` tokens is found by following matches from any such
+//! position. Each match is the first of its length, so lengths fall: at most 32 steps.
 
 use super::{
     self_matches::EarlierMatch,
@@ -12,13 +11,13 @@ use super::{
 #[derive(Clone, Debug, Default)]
 pub(super) struct Document {
     ids: Vec<u32>,
-    /// All positions but the last, sorted by context.
+    /// Without the last position.
     order: Vec<u32>,
     found: Vec<EarlierMatch>,
 }
 
 impl Document {
-    /// Appends a token and returns the longest earlier match that ends with it.
+    /// Appends a token. Returns the longest earlier match that ends with it.
     pub(super) fn push(&mut self, id: u32) -> EarlierMatch {
         if let Some(last) = self.ids.len().checked_sub(1) {
             let place = self.place(&self.context(last as u32));

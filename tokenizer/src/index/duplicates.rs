@@ -1,4 +1,4 @@
-//! Documents of a split that occur word for word in an index: a model with the feature only has to copy them.
+//! Documents of a split that an index holds word for word, where the feature alone suffices.
 
 use std::{
     collections::HashMap,
@@ -12,7 +12,7 @@ use crate::{data::dataset::TokenDataset, error::Error};
 
 const STRIDE: u64 = 1 << 14;
 
-/// The documents of a split that are copies of indexed ones.
+/// Copies of indexed documents in a split.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Duplicates {
     /// Documents of the split.
@@ -21,9 +21,9 @@ pub struct Duplicates {
     pub positions: u64,
     /// Documents that are copies.
     pub duplicate_documents: u64,
-    /// Tokens of the copies.
+    /// Their tokens.
     pub duplicate_positions: u64,
-    /// Positions of the copies in the split: ascending, disjoint, touching ranges joined.
+    /// Their positions in the split: ascending, disjoint, touching ranges joined.
     pub ranges: Vec<Range<u64>>,
 }
 
@@ -35,20 +35,20 @@ struct Tokens<R> {
 
 #[derive(Clone, Debug)]
 struct EqualDocuments {
-    /// The first document with these tokens; `starts` lists all.
+    /// The first of equal documents; `starts` lists all.
     first: Range<u64>,
     starts: Vec<u64>,
     is_indexed: bool,
 }
 
 impl Corpora {
-    /// Finds the documents of `dataset` that equal a document of an index, token for token. In an indexed split, later
-    /// copies of an earlier document count. Reads the dataset and all indexed splits completely.
+    /// Finds documents of `dataset` that equal an indexed one, in an indexed split those that equal an earlier one.
+    /// Reads the dataset and all indexed splits.
     pub fn duplicates(&self, dataset: &TokenDataset) -> Result<Duplicates, Error> {
         self.duplicates_unless(dataset, &AtomicBool::new(false))
     }
 
-    /// Like [`duplicates`](Self::duplicates), but fails soon after `stop` is set.
+    /// [`duplicates`](Self::duplicates), but fails soon after `stop` is set.
     pub fn duplicates_unless(&self, dataset: &TokenDataset, stop: &AtomicBool) -> Result<Duplicates, Error> {
         let unless_stopped = || if stop.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) };
         let own = self.own_index(dataset)?;
@@ -81,7 +81,7 @@ impl Corpora {
                     if same(&split, &class.first, &text, &document)? {
                         class.is_indexed = true;
                         let length = document.end - document.start;
-                        // In its own index a document finds itself: only later documents are copies.
+                        // In its own index, a document finds itself.
                         let before = |start: &u64| own != Some(number) || document.start < *start;
                         let copies = class.starts.iter().copied().filter(before);
                         found.ranges.extend(copies.map(|start| start..start + length));
@@ -98,13 +98,13 @@ impl Corpora {
 }
 
 impl Duplicates {
-    /// Whether the token at `position` of the split belongs to a copy.
+    /// Whether a copy holds this `position` of the split.
     pub fn contains(&self, position: u64) -> bool {
         let behind = self.ranges.partition_point(|range| range.start <= position);
         behind.checked_sub(1).is_some_and(|at| self.ranges[at].contains(&position))
     }
 
-    /// Counts the ranges, one per copy, then joins touching ones.
+    /// Counts the ranges, then joins touching ones.
     fn finish(&mut self) {
         self.ranges.sort_unstable_by_key(|range| range.start);
         self.duplicate_documents = self.ranges.len() as u64;
@@ -120,7 +120,7 @@ impl Duplicates {
 }
 
 impl<R: Fn(Range<u64>) -> Result<Vec<u32>, Error>> Tokens<R> {
-    /// Calls `take` with each document and a hash of its tokens.
+    /// With a hash of its tokens.
     fn documents(
         &self,
         hashes: &ahash::RandomState,

@@ -1,8 +1,7 @@
 //! Features of a dataset's positions: the token that followed the longest earlier occurrence of the context.
 //!
-//! The text is the concatenation of all indexes in their order. A position of an indexed split has matches in the
-//! indexes before its own, and at earlier positions of its own. A position of any other split has matches in all
-//! indexes and earlier in its own document.
+//! The text is all indexes, concatenated. A position of an indexed split has matches in earlier indexes and at earlier
+//! positions of its own. Any other position has matches in all indexes and earlier in its document.
 
 use std::{
     borrow::Borrow,
@@ -21,10 +20,10 @@ use crate::{
     error::Error,
 };
 
-/// Without an index, the search for a document's beginning goes back between one and two times this many tokens.
+/// Without an index, the search for a document's beginning goes back one to two times as many tokens.
 const REACH: u64 = 1 << 15;
 
-/// A dataset and the indexes that are searched for it.
+/// A dataset, and the indexes to search.
 #[derive(Debug)]
 pub struct Features<D> {
     corpora: Arc<Corpora>,
@@ -42,18 +41,17 @@ impl<D: Borrow<TokenDataset>> Features<D> {
         self.dataset.borrow()
     }
 
-    /// The features of the inputs `x` of the window at `cursor`; `None` where there is no match.
+    /// Features of the inputs `x` of the window at `cursor`; `None` without a match.
     pub fn window(&self, cursor: Cursor) -> Result<Vec<Option<u32>>, Error> {
         self.window_with(cursor, &mut Scan::new())
     }
 
-    /// The features of several windows, equal to those of [`window`](Self::window). In a split without an index,
-    /// windows of one document share one pass over it.
+    /// [`window`](Self::window) for several. In a split without an index, windows of a document share a pass over it.
     pub fn windows(&self, cursors: &[Cursor]) -> Result<Vec<Vec<Option<u32>>>, Error> {
         self.windows_unless(cursors, &AtomicBool::new(false))
     }
 
-    /// Like [`windows`](Self::windows), but fails soon after `stop` is set.
+    /// [`windows`](Self::windows), but fails soon after `stop` is set.
     pub fn windows_unless(
         &self,
         cursors: &[Cursor],
@@ -77,8 +75,8 @@ impl<D: Borrow<TokenDataset>> Features<D> {
         Ok(features)
     }
 
-    /// The features of `positions`, up to the end of the split. Without an index for the split, matching a document
-    /// with itself starts at its beginning, or 32,768 to 65,536 tokens before `positions` in a longer document.
+    /// Features of `positions`, up to the split's end. In a split without an index, matches begin with the document, or
+    /// 32,768 to 65,536 tokens before `positions` in a longer one.
     pub fn at(&self, positions: Range<u64>) -> Result<Vec<Option<u32>>, Error> {
         self.features_at(positions, &mut Scan::new())
     }
@@ -97,7 +95,7 @@ impl<D: Borrow<TokenDataset>> Features<D> {
     fn indexed_split(&self, own: usize, positions: Range<u64>) -> Result<Vec<Option<u32>>, Error> {
         let index = &self.corpora.indexes()[own];
         let found = index.followers(positions.clone())?;
-        // One binary search in mapped memory per position: the slowest part of reading a batch.
+        // A binary search in mapped memory per position, the slowest part of a batch.
         let corpora = &*self.corpora;
         let features = found.into_par_iter().enumerate().map(|(place, found)| {
             let context = index.text().context(positions.start + place as u64);
@@ -147,10 +145,10 @@ impl<D: Borrow<TokenDataset>> Features<D> {
     }
 }
 
-/// State of a pass over a split without an index; a later range of the same document resumes from it.
+/// State of a pass over a split without an index, from which later ranges of the document resume.
 #[derive(Debug)]
 struct Scan {
-    /// Assumed beginning of the current document.
+    /// Assumed beginning of the document.
     opening: u64,
     /// Position of `found[0]`; `found` ends before `next`.
     first: u64,

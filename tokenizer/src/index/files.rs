@@ -1,7 +1,7 @@
-//! Files of an index, finished or under construction: a header of 64 bytes, then entries.
+//! Files of an index: a header of 64 bytes, then entries.
 //!
-//! The header's fields: kind (8 bytes), format (4), bytes of an entry (4), number of entries (8), mark of the set's
-//! tokens (8), SHA-256 of the entries (32). A resumed build verifies each file by it.
+//! The header: kind (8 bytes), format (4), bytes of an entry (4), number of entries (8), mark of the set's tokens (8),
+//! SHA-256 of the entries (32), by which a resumed build verifies files.
 
 use std::{
     fs::{self, File},
@@ -18,12 +18,11 @@ const BUFFER: usize = 1 << 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Positions of one chunk, sorted by context.
+    /// A chunk's positions, sorted by context.
     Run,
-    /// A stretch of the merged order: positions, each with the number of tokens its context shares with the previous
-    /// one.
+    /// Positions of a stretch of the order, each with the number of tokens in common with the previous context.
     Stretch,
-    /// All positions, sorted by context, then the minima of every 64.
+    /// All positions by context, then the minima of every 64.
     Order,
     Followers,
 }
@@ -69,7 +68,7 @@ impl Header {
         bytes
     }
 
-    /// Parses the header of a file of `found` bytes, and compares it with the expected values.
+    /// Parses the header of a file of `found` bytes and compares it.
     pub(super) fn parse(
         bytes: &[u8],
         found: u64,
@@ -129,7 +128,7 @@ impl EntryWriter {
         Ok(())
     }
 
-    /// Flushes, and reopens the entries pushed so far for reading.
+    /// Flushes, and opens the entries so far.
     pub(super) fn reader_so_far(&mut self) -> Result<EntryReader, Error> {
         self.flush()?;
         let path = durable::aside(&self.path);
@@ -137,14 +136,14 @@ impl EntryWriter {
         Ok(EntryReader { path, file, kind: self.kind, entries: self.bytes / self.kind.entry_bytes() as u64 })
     }
 
-    /// Writes the header, syncs, and gives the file its name.
+    /// Writes the header, syncs, and names the file.
     pub(super) fn finish(self, mark: [u8; 8]) -> Result<Fingerprint, Error> {
         let (path, _, digest) = self.complete(mark)?;
         durable::complete(&path).map_err(Error::write(&path))?;
         Ok(digest)
     }
 
-    /// Gives the file its name without a sync. A crash may lose contents, so a resumed build verifies the checksum.
+    /// Without a sync: a resumed build verifies the checksum.
     pub(super) fn finish_piece(self, mark: [u8; 8]) -> Result<EntryReader, Error> {
         let (path, reading, _) = self.complete(mark)?;
         fs::rename(durable::aside(&path), &path).map_err(Error::write(&path))?;
@@ -170,7 +169,6 @@ pub(super) struct EntryReader {
 }
 
 impl EntryReader {
-    /// Opens a complete file and verifies its checksum.
     pub(super) fn open_verified(path: &Path, kind: Kind, entries: u64, mark: [u8; 8]) -> Result<Self, Error> {
         let mut file = regular::open(path)?;
         let found = file.metadata().map_err(Error::read(path))?.len();
@@ -188,7 +186,6 @@ impl EntryReader {
         self.entries
     }
 
-    /// Replaces the contents of `bytes`.
     pub(super) fn read(&self, from: u64, count: usize, bytes: &mut Vec<u8>) -> Result<(), Error> {
         let width = self.kind.entry_bytes();
         bytes.resize(count * width, 0);
@@ -204,7 +201,7 @@ pub(super) fn check_digest(path: &Path, expected: Fingerprint, found: Fingerprin
     Err(Error::index(path, IndexProblem::Checksum { expected, found }))
 }
 
-/// Positioned reads, since several threads read one file.
+/// Several threads read one file.
 #[cfg(unix)]
 fn read_at(file: &File, bytes: &mut [u8], start: u64) -> io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, bytes, start)

@@ -1,13 +1,13 @@
-//! A position's longest earlier match in three bytes: 18 bits for the id that followed, 6 for the length.
+//! A position's longest earlier match in three bytes: 18 bits of id, 6 of length.
 
 use super::text::LONGEST;
 
 const BITS: u32 = 18;
 
-/// The largest vocabulary whose ids fit an entry; every vocabulary in wide use is smaller.
+/// Every vocabulary in wide use is smaller.
 pub(super) const MOST_IDS: u32 = 1 << BITS;
 
-/// Length of a match (0 for none) and the id that followed.
+/// Length 0 is no match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Follower {
     pub(super) length: usize,

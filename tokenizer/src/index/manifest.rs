@@ -1,4 +1,4 @@
-//! `index.json`: the inputs and checksums of an index. It is written last, so a folder that has one is complete.
+//! `index.json`: inputs and checksums of an index. Written last: its folder is complete.
 
 use std::{io::ErrorKind, path::Path};
 
@@ -19,27 +19,27 @@ pub(super) const NAME: &str = "index.json";
 
 const MAX_BYTES: u64 = 1 << 20;
 
-/// The manifest of an index. It does not depend on the time, place or memory of the build.
+/// An index's manifest, independent of time, place and memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IndexManifest {
-    /// Version of the format of all files of the index.
+    /// Format version of all files.
     pub format: u32,
-    /// The tokenizer whose ids were indexed.
+    /// Tokenizer of the ids.
     pub tokenizer: TokenizerEntry,
-    /// The split that was indexed.
+    /// Indexed split.
     pub split: Split,
     /// Tokens of the split.
     pub tokens: u64,
-    /// Identifies the tokens: [`TokenDataset::fingerprint`](crate::TokenDataset::fingerprint) of the split.
+    /// [`TokenDataset::fingerprint`](crate::TokenDataset::fingerprint) of the split.
     pub shards: Fingerprint,
-    /// SHA-256 of the entries of `order.bin`.
+    /// Digest of the entries of `order.bin`.
     pub order: Fingerprint,
-    /// SHA-256 of the entries of `followers.bin`.
+    /// Digest of the entries of `followers.bin`.
     pub followers: Fingerprint,
 }
 
-/// The part of the manifest that is known before the build.
+/// The part known before the build.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct IndexPlan {
@@ -57,7 +57,6 @@ impl IndexPlan {
         Self { format: IndexManifest::FORMAT, tokenizer, split, tokens, shards }
     }
 
-    /// Ties the files of an index together.
     pub(super) fn mark(&self) -> [u8; 8] {
         self.shards.short()
     }
@@ -67,7 +66,7 @@ impl IndexPlan {
         IndexManifest { format, tokenizer, split, tokens, shards, order, followers }
     }
 
-    /// Fails unless `made`, the manifest in `folder`, is of this plan.
+    /// Fails unless `made`, in `folder`, is of this plan.
     pub(super) fn check(&self, folder: &Path, made: &IndexManifest) -> Result<(), Error> {
         let refuse = |problem| Err(Error::index(folder.join(NAME), problem));
         if made.shards != self.shards {
@@ -85,10 +84,10 @@ impl IndexPlan {
 }
 
 impl IndexManifest {
-    /// The version that this crate writes.
+    /// The version written here.
     pub const FORMAT: u32 = 1;
 
-    /// Reads the manifest of the index in `folder`.
+    /// Reads the manifest in `folder`.
     pub fn read(folder: impl AsRef<Path>) -> Result<Self, Error> {
         #[derive(Deserialize)]
         struct Format {

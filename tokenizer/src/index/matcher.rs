@@ -1,12 +1,11 @@
-//! Matches of a text whose tokens arrive one by one, as in decoding. They are those that training reads
+//! Matches of a text whose tokens arrive one by one, as training reads them
 //! (`decoding_a_document_matches_as_training_on_it_after_the_corpus`).
 
 use std::sync::Arc;
 
 use super::{Corpora, Match, Source, document::Document, text::Context};
 
-/// Finds the longest match after each token. Results depend on the current document's tokens alone: it does not matter
-/// whether they were read at once, in pieces, or sampled.
+/// Finds the longest match after each token, which depends on the document's tokens alone.
 #[derive(Clone, Debug)]
 pub struct Matcher {
     corpora: Arc<Corpora>,
@@ -24,9 +23,8 @@ impl Matcher {
         Self { corpora, matcher: DocumentMatcher::new(own) }
     }
 
-    /// Takes the next token and returns the longest match of the text that ends with it. The token that opens documents
-    /// starts a new one. Equally long matches rank as in a corpus: indexes before the document, earlier positions
-    /// before later ones.
+    /// Takes a token and returns the longest match that ends with it. The opening token starts another document. Of
+    /// equally long matches, indexes precede the document, and earlier positions later ones.
     pub fn push(&mut self, id: u32) -> Option<Match> {
         self.matcher.push(&self.corpora, id, true)
     }
@@ -37,7 +35,7 @@ impl DocumentMatcher {
         Self { own, document: Document::default() }
     }
 
-    /// Like [`Matcher::push`], but returns no match unless `search` is set.
+    /// No match unless `search` is set.
     pub(super) fn push(&mut self, corpora: &Corpora, id: u32, search: bool) -> Option<Match> {
         if Some(id) == corpora.bos() {
             self.document.clear();

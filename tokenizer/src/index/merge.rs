@@ -1,7 +1,7 @@
 //! Merges sorted chunks, one stretch of the order at a time.
 //!
-//! The order is divided at contexts of the first chunk, into as many stretches as there are chunks. Any number of
-//! threads can merge stretches, and each is a file that a resumed build can reuse.
+//! Contexts of the first chunk divide the order, into as many stretches as chunks. Threads can merge stretches, and a
+//! resumed build can reuse their files.
 
 use std::{
     cmp::Ordering,
@@ -15,7 +15,6 @@ use super::{
 };
 use crate::error::Error;
 
-/// Entries between two checks of `stop`.
 const STRIDE: u64 = 1 << 16;
 
 #[derive(Debug)]
@@ -36,7 +35,7 @@ struct RunCursor<'a> {
 }
 
 impl Merge<'_> {
-    /// For each stretch, its range of every run.
+    /// Each stretch's range of every run.
     pub(super) fn stretches(&self) -> Result<Vec<Vec<Range<u64>>>, Error> {
         let first = &self.runs[0];
         let count = self.runs.len() as u64;
@@ -57,7 +56,7 @@ impl Merge<'_> {
         Ok(stretches)
     }
 
-    /// Entries of `run` before `position`, whose context is `context`.
+    /// Entries of `run` before `position` with `context`.
     fn below(&self, run: &EntryReader, context: &Context, position: u32) -> Result<u64, Error> {
         let (mut low, mut high) = (0, run.entries());
         while low < high {
@@ -69,7 +68,7 @@ impl Merge<'_> {
         Ok(low)
     }
 
-    /// Writes a stretch's positions in order, each with the number of tokens its context shares with the previous one.
+    /// Writes positions in order, each with the number of tokens in common with the previous context.
     pub(super) fn write(
         &self,
         parts: &[Range<u64>],
@@ -109,7 +108,6 @@ impl Merge<'_> {
         Ok(())
     }
 
-    /// The last context before a stretch.
     fn last_before(&self, parts: &[Range<u64>]) -> Result<Context, Error> {
         let mut last = Context::default();
         for (run, part) in self.runs.iter().zip(parts) {
@@ -123,7 +121,7 @@ impl Merge<'_> {
 }
 
 impl RunCursor<'_> {
-    /// Returns `false` at the end of the part.
+    /// `false` at the end.
     fn advance(&mut self, text: &Text) -> Result<bool, Error> {
         if self.next == self.bytes.len() {
             let count = (self.rest.end - self.rest.start).min(self.buffered as u64);
@@ -145,7 +143,7 @@ impl RunCursor<'_> {
     }
 }
 
-/// Restores the heap order from `at` downwards.
+/// Restores the heap from `at` downwards.
 fn sift_down(cursors: &mut [RunCursor], mut at: usize) {
     loop {
         let below = (2 * at + 1..(2 * at + 3).min(cursors.len()))

@@ -1,12 +1,10 @@
-//! A tree of minima over a sequence. It gives the first of all positions that share a context: their minimum, without
-//! reading each.
+//! A tree of minima over a sequence: the first of all positions that share a context, without reading each.
 
 use std::ops::Range;
 
-/// Entries per entry of the level above.
 const FAN: u64 = 64;
 
-/// Entry ranges of the levels: the sequence itself first, a level of at most 64 entries last.
+/// The sequence first, a level of at most 64 entries last.
 pub(super) fn levels(entries: u64) -> Vec<Range<u64>> {
     let whole = 0..entries;
     let above = |below: &Range<u64>| {
@@ -16,7 +14,7 @@ pub(super) fn levels(entries: u64) -> Vec<Range<u64>> {
     std::iter::successors(Some(whole), above).collect()
 }
 
-/// Calls `push` with the minimum of every 64 entries of `below`.
+/// Calls `push` with the minimum of every 64 entries.
 pub(super) fn fold<E>(
     below: Range<u64>,
     mut read: impl FnMut(Range<u64>) -> Result<Vec<u32>, E>,
@@ -31,7 +29,7 @@ pub(super) fn fold<E>(
     Ok(())
 }
 
-/// The minimum of `stretch`. Reads at most 128 entries of each level.
+/// Reads at most 128 entries of each level.
 pub(super) fn least(levels: &[Range<u64>], get: impl Fn(u64) -> u32, stretch: Range<u64>) -> u32 {
     let Range { mut start, mut end } = stretch;
     let mut least = u32::MAX;

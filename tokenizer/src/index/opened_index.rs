@@ -1,4 +1,4 @@
-//! A finished index over mapped files: looks up any context, and reads the matches of the split's own positions.
+//! A finished index over mapped files.
 
 use std::{
     ops::Range,
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{data::shard::Manifest, error::Error, fingerprint::Fingerprint, regular};
 
-/// The index of one split, with its shards.
+/// A split's index, with its shards.
 #[derive(Debug)]
 pub struct Index {
     folder: PathBuf,
@@ -32,8 +32,7 @@ pub struct Index {
 
 impl Index {
     /// Opens the index in `folder` of the set in `set`. Compares sizes, headers and the set's checksums;
-    /// [`verify`](Self::verify) reads everything. Damage behind a header can hide or shorten a match, but never makes
-    /// up a false one.
+    /// [`verify`](Self::verify) reads everything. Damage can hide or shorten a match, but not make one up.
     pub fn open(folder: impl AsRef<Path>, set: impl AsRef<Path>) -> Result<Self, Error> {
         let folder = folder.as_ref();
         let manifest = IndexManifest::read(folder)?;
@@ -49,17 +48,17 @@ impl Index {
         Ok(Self { folder: folder.to_owned(), manifest, set, text, order, followers })
     }
 
-    /// The inputs and checksums of the index.
+    /// Inputs and checksums.
     pub fn manifest(&self) -> &IndexManifest {
         &self.manifest
     }
 
-    /// Bytes of the index's files, without the shards.
+    /// Size of the index's files, without shards.
     pub fn bytes(&self) -> u64 {
         (self.order.bytes().len() + self.followers.len()) as u64
     }
 
-    /// Reads every byte of the index and its shards, and compares checksums.
+    /// Reads index and shards, and compares checksums.
     pub fn verify(&self) -> Result<(), Error> {
         self.text.verify(&self.set, self.manifest.split)?;
         let files = [
@@ -77,7 +76,7 @@ impl Index {
         &self.text
     }
 
-    /// Length, first position and follower of the longest match of `context`.
+    /// Length, first position, follower.
     pub(super) fn longest(&self, context: &Context) -> Option<(usize, u64, u32)> {
         let (length, at) = self.order.longest(&self.text, context)?;
         let next =
@@ -85,7 +84,7 @@ impl Index {
         Some((length, at.into(), next))
     }
 
-    /// For each position, its longest match among earlier positions.
+    /// Longest earlier match of each position.
     pub(super) fn followers(&self, positions: Range<u64>) -> Result<Vec<Follower>, Error> {
         let tokens = self.manifest.tokens;
         let (start, end) = (positions.start.min(tokens), positions.end.min(tokens));

@@ -1,4 +1,4 @@
-//! Binary search in the order. A match counts only after a comparison with the text: the files are not trusted.
+//! Binary search in the order. Files are not trusted: a match is compared with the text.
 
 use std::{cmp::Ordering, ops::Range};
 
@@ -7,7 +7,7 @@ use super::{
     text::{Context, Text},
 };
 
-/// The sorted positions of an index, over any bytes.
+/// Sorted positions, over any bytes.
 #[derive(Debug)]
 pub(super) struct Order<B> {
     bytes: B,
@@ -16,7 +16,7 @@ pub(super) struct Order<B> {
 }
 
 impl<B: AsRef<[u8]>> Order<B> {
-    /// A view of `positions` sorted positions and their tree, from byte `start` on.
+    /// From byte `start` on: positions, then their tree.
     pub(super) fn new(bytes: B, start: usize, positions: u64) -> Self {
         Self { bytes, start, levels: minima::levels(positions) }
     }
@@ -35,7 +35,7 @@ impl<B: AsRef<[u8]>> Order<B> {
         entry.map_or(u32::MAX, |bytes| u32::from_le_bytes(*bytes))
     }
 
-    /// The length of the longest match of `query`, and its first position in the text.
+    /// Length and first position of the longest match.
     pub(super) fn longest(&self, text: &Text, query: &Context) -> Option<(usize, u32)> {
         let context = |at| text.context(self.get(at).into());
         let after = partition(0..self.positions(), |at| context(at).cmp(query) == Ordering::Less);
@@ -53,7 +53,6 @@ impl<B: AsRef<[u8]>> Order<B> {
     }
 }
 
-/// The first number of `range` that is not `below`.
 fn partition(range: Range<u64>, below: impl Fn(u64) -> bool) -> u64 {
     let Range { start: mut low, end: mut high } = range;
     while low < high {
@@ -63,7 +62,7 @@ fn partition(range: Range<u64>, below: impl Fn(u64) -> bool) -> u64 {
     low
 }
 
-/// Counts the leading numbers that are `within`, by doubling and bisecting.
+/// By doubling and bisecting.
 fn gallop(within: impl Fn(u64) -> bool) -> u64 {
     let mut reach = 1;
     while within(reach - 1) {

@@ -1,8 +1,8 @@
-//! Matches the text with itself: from the sorted positions to each position's longest earlier match.
+//! Each position's longest earlier match, from the sorted positions.
 //!
-//! For every `n`, contexts with `n` last tokens in common are adjacent in the order. A forward pass needs, for each
-//! `n`, only the smallest text position passed so far that still shares `n` tokens: 32 numbers. A backward pass does
-//! the same for positions later in the order. The longer of both matches is the longest there is.
+//! Contexts with `n` common last tokens are adjacent in the order. A forward pass needs, for each `n`, only the
+//! smallest position passed so far that shares `n` tokens: 32 numbers. A backward pass does so for the rest of the
+//! order; the longer match of both is the longest.
 
 use std::{
     ops::Range,
@@ -14,10 +14,9 @@ use crate::error::Error;
 
 const WIDTH: usize = 5;
 
-/// Bytes per position while its match is computed.
 pub(super) const BYTES_PER_POSITION: u64 = 8;
 
-/// A match as one number: longer matches are greater, then earlier ones; 0 is no match.
+/// Longer matches are greater, then earlier ones; 0 is no match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct EarlierMatch(u64);
 
@@ -35,13 +34,12 @@ impl EarlierMatch {
     }
 }
 
-/// At index `n`: the smallest text position passed so far that shares `n` tokens with the last one.
+/// At index `n`: the smallest passed position that shares `n` tokens with the last.
 #[derive(Debug)]
 struct FirstSharing([u32; LONGEST + 1]);
 
 impl FirstSharing {
-    /// Moves on to `position`, whose context shares `common` tokens with the previous one. Skips matches at later text
-    /// positions.
+    /// Moves to `position`, `common` tokens from the previous context. Skips matches at later positions.
     fn step(&mut self, common: usize, position: u32) -> EarlierMatch {
         let mut length = common.min(LONGEST);
         while length > 0 && self.0[length] >= position {
@@ -53,7 +51,7 @@ impl FirstSharing {
     }
 }
 
-/// The longest earlier match of every position in `range`. Reads all `stretches`, `buffered` entries at a time.
+/// Reads all `stretches`, `buffered` entries at a time.
 pub(super) fn matches(
     stretches: &[EntryReader],
     range: Range<u64>,
@@ -88,7 +86,7 @@ pub(super) fn matches(
     }
 
     let mut passed = FirstSharing([u32::MAX; LONGEST + 1]);
-    // An entry states the tokens shared with its predecessor, which is the next entry when going backwards.
+    // An entry states the tokens in common with its predecessor: backwards, the next entry.
     let mut common = 0;
     for stretch in stretches.iter().rev() {
         for piece in (0..stretch.entries().div_ceil(buffered as u64)).rev() {

@@ -1,28 +1,27 @@
-//! Sorts the positions of one chunk by their contexts, three tokens at a time.
+//! Sorts a chunk's positions by context, three tokens at a time.
 //!
-//! Three tokens fit a 64-bit word, so most comparisons read no text. Positions with equal words are sorted again by
-//! their next three tokens, at most ten times: no text needs more.
+//! Three tokens fit a 64-bit word, so most comparisons read no text. Equal words are sorted again by their next three
+//! tokens, at most ten times.
 
 use rayon::prelude::*;
 
 use super::text::LONGEST;
 
-/// Bits of a token in a word: ids are below 2^18, and 0 is no token.
+/// Ids are below 2^18; 0 is no token.
 const BITS: u32 = 21;
 const STEP: usize = 3;
-/// Groups of at least this size are sorted by several threads.
+/// Sorted by several threads.
 const LARGE: usize = 1 << 14;
 
-/// Memory for each token of a chunk.
 pub(super) const BYTES_PER_TOKEN: u64 = 20;
 
-/// A chunk of the text, and the tokens before it that its first contexts need.
+/// A chunk of text, with the tokens before it that its contexts need.
 #[derive(Debug)]
 pub(super) struct Chunk {
     /// `head` tokens before the chunk, at most `LONGEST - 1`, then the chunk.
     pub(super) tokens: Vec<u32>,
     pub(super) head: usize,
-    /// Position of the chunk's first token.
+    /// Position of the first token.
     pub(super) start: u32,
     pub(super) bos: Option<u32>,
 }
@@ -30,7 +29,7 @@ pub(super) struct Chunk {
 type Entry = (u64, u32);
 
 impl Chunk {
-    /// Positions of the chunk sorted by context, equal contexts by position.
+    /// Equal contexts by position.
     pub(super) fn sorted(&self) -> impl Iterator<Item = u32> {
         let places = (self.head..self.tokens.len()).into_par_iter();
         let mut entries: Vec<Entry> = places.map(|place| (self.word(place, 0), place as u32)).collect();
@@ -40,11 +39,12 @@ impl Chunk {
         entries.into_iter().map(move |(_, place)| place.wrapping_add(shift))
     }
 
-    /// Sorts each group of equal words by the tokens from `step * STEP` on.
+    /// Sorts groups of equal words by the tokens from `step * STEP` on.
     fn refine(&self, entries: &mut [Entry], step: usize) {
         if step * STEP >= LONGEST {
             return;
         }
+
         let refine = |group: &mut [Entry]| {
             if group.len() == 1 || self.ends(group[0].0) {
                 return;
@@ -59,6 +59,7 @@ impl Chunk {
             }
             self.refine(group, step + 1);
         };
+
         if entries.len() < LARGE {
             entries.chunk_by_mut(|one, other| one.0 == other.0).for_each(refine);
         } else {
@@ -66,7 +67,6 @@ impl Chunk {
         }
     }
 
-    /// The three tokens of the context of `place` from `step * STEP` on.
     fn word(&self, place: usize, step: usize) -> u64 {
         let mut word = 0;
         let mut over = false;

@@ -1,4 +1,4 @@
-//! The tokens of one split as a single sequence, and the context of each position.
+//! A split as one sequence of tokens, and the context of each position.
 
 use std::{
     ops::{Deref, Range},
@@ -18,15 +18,13 @@ pub(crate) const LONGEST: usize = 32;
 #[derive(Debug)]
 pub(crate) struct Text {
     shards: Vec<ShardMap>,
-    /// Position of each shard's first token.
     starts: Vec<u64>,
     tokens: u64,
     bos: Option<u32>,
 }
 
-/// The tokens that end at a position, read backwards to the token that opens the document, at most [`LONGEST`].
-///
-/// Contexts compare as slices do: by the last token first. A context that is a prefix of another comes before it.
+/// The tokens that end at a position, backwards to the opening token, at most [`LONGEST`]. Contexts compare as slices:
+/// the last token first, a prefix before the longer one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Context {
     ids: [u32; LONGEST],
@@ -63,18 +61,18 @@ impl Text {
         self.bos
     }
 
-    /// The id at `at`, even if beyond the vocabulary.
+    /// May be beyond the vocabulary.
     pub(crate) fn get(&self, at: u64) -> Option<u32> {
         let shard = self.starts.partition_point(|start| *start <= at).checked_sub(1)?;
         self.shards[shard].get(at - self.starts[shard])
     }
 
-    /// The ids at `positions`, up to the end. Fails for an id beyond the vocabulary.
+    /// Ids up to the end. Fails for one beyond the vocabulary.
     pub(crate) fn read(&self, positions: Range<u64>) -> Result<Vec<u32>, Error> {
         read_across(self.shards.iter(), positions)
     }
 
-    /// The context that ends at `at`; empty beyond the end.
+    /// Empty beyond the end.
     pub(crate) fn context(&self, at: u64) -> Context {
         let mut context = Context::default();
         let Some(shard) = self.starts.partition_point(|start| *start <= at).checked_sub(1) else {
@@ -108,13 +106,13 @@ impl Context {
         context
     }
 
-    /// Drops the tokens before the one that opens the document.
+    /// Keeps the tokens from the opening one on.
     fn cut(&mut self, bos: Option<u32>) {
         let opening = bos.and_then(|bos| self.iter().position(|id| *id == bos));
         self.length = opening.map_or(self.length, |opening| opening + 1);
     }
 
-    /// The number of last tokens in common.
+    /// Number of last tokens in common.
     pub(crate) fn common(&self, other: &[u32]) -> usize {
         self.iter().zip(other).take_while(|(one, other)| one == other).count()
     }

@@ -30,6 +30,7 @@ const RECORDS_PER_BAD: u64 = 10;
 const EARLY_CHECK_RECORDS: u64 = 1000;
 
 impl BadRecords {
+    /// Whether every record was used.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
