@@ -1,4 +1,4 @@
-//! Continuous batching as an engine of the server. An answer depends on its request alone
+//! Continuous batching as an engine of the server, one answer independent of others
 //! (`answers_equal_those_of_generate_in_a_changing_batch`).
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use web::{
 
 use crate::vocabulary::TokenizerVocabulary;
 
-/// Answers requests with the model in `batch` until the server ends.
+/// Answers requests with `batch` until the server ends.
 pub fn answer(
     worker: InferenceWorker,
     batch: &mut dyn Continuing,

@@ -1,4 +1,4 @@
-//! Trained models as engines of the crate `web`: loading, vocabulary, and batched decoding.
+//! Trained models as engines of the crate `web`.
 
 mod engine;
 mod model;

@@ -1,4 +1,4 @@
-//! Loading of a run and serving it on the inference thread.
+//! Loading a run and serving it on the inference thread.
 
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -15,10 +15,9 @@ use crate::engine::answer;
 use crate::newest::newest_run;
 use crate::toy;
 
-/// Default folder of runs.
 const RUNS: &str = "runs";
 
-/// The model to serve and its settings.
+/// The model to serve.
 #[derive(Debug)]
 pub struct ServeOptions {
     /// A run's directory or a checkpoint; `None` is the newest run.
@@ -35,7 +34,7 @@ pub struct ServeOptions {
     pub batching: Batching,
 }
 
-/// Loads the model, or trains the toy if there is none, and answers until the server ends.
+/// Loads the model, or trains the toy, and answers until the server ends.
 pub fn serve(worker: InferenceWorker, options: ServeOptions) -> anyhow::Result<()> {
     let ServeOptions { from, alias, which, set, device, batching } = options;
     let complete = |run: &Path| run != Path::new(toy::RUN) || !toy::is_unfinished(run);
@@ -44,12 +43,12 @@ pub fn serve(worker: InferenceWorker, options: ServeOptions) -> anyhow::Result<(
         Some(from) => from,
         None => match toy::train(&worker)? {
             Some(run) => run,
-            // The server stopped during the training.
+            // The server stopped during training.
             None => return Ok(()),
         },
     };
 
-    // `/health` needs no key, so it shows the name without its path.
+    // Without its path: `/health` needs no key.
     worker.report_progress(&format!("reading {}", name_of(&from)));
     let trained = Trained::open(Wanted { from: Some(&from), which, config: None, set: &set })?;
     let checkpoint = trained.checkpoint.path.clone();
@@ -67,13 +66,11 @@ pub fn serve(worker: InferenceWorker, options: ServeOptions) -> anyhow::Result<(
     answering::load(trained, device, batching, answer)
 }
 
-/// Name of a run's directory or of a checkpoint's folder.
 fn name_of(path: &Path) -> String {
     let path = path.canonicalize().unwrap_or_else(|_gone| path.to_owned());
     path.file_name().map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
-/// Counters of spilling, for `/metrics`.
 fn counters(stats: Box<dyn Fn() -> Stats + Send + Sync>) -> Counters {
     Box::new(move || {
         let stats = stats();

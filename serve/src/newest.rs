@@ -6,7 +6,6 @@ use std::time::SystemTime;
 
 use runs::checkpoint::Checkpoints;
 
-/// The newest run in `folder` that is `wanted`.
 pub(crate) fn newest_run(folder: &Path, wanted: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let runs = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).filter(|run| wanted(run));
     let dated = runs.filter_map(|run| Some((saved(&run)?, run)));

@@ -1,6 +1,5 @@
-//! The toy model for servers without a run: the program `train` trains it while the server reports progress.
-//!
-//! `train` is in this program's folder, or cargo builds it first. An interrupted training is resumed.
+//! The toy model for servers without a run, trained or resumed by the program `train`. `train` is in this program's
+//! folder, or cargo builds it first.
 
 use std::env::{self, consts::EXE_SUFFIX};
 use std::io::{BufRead, BufReader};
@@ -16,10 +15,10 @@ use runs::checkpoint::{CONFIG, Checkpoints, Which};
 use runs::config::Config;
 use web::InferenceWorker;
 
-/// Directory of the toy's run, the name that `train` would choose.
+/// The name that `train` would choose.
 pub(crate) const RUN: &str = "runs/toy";
 
-/// The trainer's exit code when a signal ended it after a save.
+/// The trainer's exit code after a signal.
 const INTERRUPTED: i32 = 3;
 
 pub(crate) fn is_unfinished(run: &Path) -> bool {
@@ -28,12 +27,13 @@ pub(crate) fn is_unfinished(run: &Path) -> bool {
     matches!((planned, taken), (Ok(planned), Ok(taken)) if taken < planned)
 }
 
-/// Trains the toy to its last step. Returns `None` if the server stopped first.
+/// `None` if the server stopped first.
 pub(crate) fn train(worker: &InferenceWorker) -> anyhow::Result<Option<PathBuf>> {
     report(worker, "looking for the trainer");
     let Some(trainer) = find_trainer(worker)? else { return Ok(None) };
     let run = Path::new(RUN);
     let begun = run.join(CONFIG).exists();
+
     report(
         worker,
         if begun {
@@ -42,7 +42,8 @@ pub(crate) fn train(worker: &InferenceWorker) -> anyhow::Result<Option<PathBuf>>
             "training a toy model, which takes some minutes"
         },
     );
-    // Without `--config` the toy starts, or resumes as it was configured.
+    // Without `--config`, the toy starts, or resumes as configured.
+
     let status = run_and_show(
         Command::new(&trainer)
             .args(["--out", RUN, "--resume", "auto", "--log-every", "1"])
@@ -50,23 +51,24 @@ pub(crate) fn train(worker: &InferenceWorker) -> anyhow::Result<Option<PathBuf>>
         worker,
     )?;
     let Some(status) = status else { return Ok(None) };
+
     // Ctrl-C reaches both programs, and the trainer may end first.
     if status.code() == Some(INTERRUPTED) {
         return Ok(None);
     }
+
     if !status.success() {
         bail!("the trainer ended with {status}; what {RUN} has saved, if anything, answers by --from {RUN}");
     }
     Ok(Some(run.to_owned()))
 }
 
-/// Prints the current step, and shows it on the page.
 fn report(worker: &InferenceWorker, what: &str) {
     eprintln!("{what}");
     worker.report_progress(what);
 }
 
-/// Runs a program and shows its standard error. Kills it and returns `None` if the server stops first.
+/// Shows the program's standard error. Kills it and returns `None` if the server stops first.
 fn run_and_show(program: &mut Command, worker: &InferenceWorker) -> anyhow::Result<Option<ExitStatus>> {
     let name = program.get_program().to_string_lossy().into_owned();
     let child = program.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
@@ -87,14 +89,14 @@ fn run_and_show(program: &mut Command, worker: &InferenceWorker) -> anyhow::Resu
 
 fn show_line(line: &str, worker: &InferenceWorker) {
     eprintln!("{line}");
-    // Only progress lines of the trainer contain `step N/M`.
+    // Only the trainer's progress has `step N/M`.
     let step = line.strip_prefix("step ").and_then(|rest| rest.split_whitespace().next());
     if let Some(step) = step.filter(|step| step.contains('/')) {
         worker.report_progress(&format!("training a toy model, step {step}"));
     }
 }
 
-/// Kills the program when the server stops. Checkpoints of a killed trainer are whole.
+/// Checkpoints of a killed trainer are whole.
 fn kill_when_closing(worker: &InferenceWorker, child: &Mutex<Child>, ended: &AtomicBool) {
     while !ended.load(Ordering::Relaxed) {
         if worker.is_closing()
@@ -113,6 +115,7 @@ fn locked(child: &Mutex<Child>) -> MutexGuard<'_, Child> {
 fn find_trainer(worker: &InferenceWorker) -> anyhow::Result<Option<PathBuf>> {
     let own = env::current_exe().context("asking where this program lies")?;
     let sibling = own.with_file_name(format!("train{EXE_SUFFIX}"));
+
     if let (false, Some(cargo), Some(manifest)) =
         (sibling.exists(), env::var_os("CARGO"), env::var_os("CARGO_MANIFEST_DIR"))
     {
@@ -128,6 +131,7 @@ fn find_trainer(worker: &InferenceWorker) -> anyhow::Result<Option<PathBuf>> {
             Some(_) => {}
         }
     }
+
     if sibling.exists() {
         return Ok(Some(sibling));
     }
@@ -164,7 +168,6 @@ mod tests {
 
         use super::*;
 
-        /// Starts a server that runs `script` in place of the trainer.
         fn server_running(
             script: &'static str,
             then: impl FnOnce(Option<ExitStatus>) + Send + 'static,
@@ -199,7 +202,7 @@ mod tests {
             while !health(server.address()).contains("step 00007/00500") {}
             let (stopped, has_stopped) = channel();
             thread::spawn(move || stopped.send(server.stop().map_err(|error| error.to_string())));
-            // A server that waited for the trainer would exceed this time.
+            // A server that waits for the trainer takes longer.
             assert_eq!(has_stopped.recv_timeout(Duration::from_mins(1)), Ok(Ok(())));
         }
 

@@ -52,7 +52,7 @@ struct Stream<'t> {
 }
 
 impl Decoder for Stream<'_> {
-    /// An embedding may be larger than its vocabulary: ids beyond have no text.
+    /// Ids beyond the vocabulary, which an embedding may have, have no text.
     fn push(&mut self, token: u32) -> String {
         let known = token < self.tokenizer.vocab_size();
         let text = self.stream.as_mut().filter(|_| known).map(|stream| stream.push(token));

@@ -1,5 +1,4 @@
-//! Access control: the API key, accepted host names, and allowed origins
-//! (`a_request_with_a_foreign_host_is_refused_on_every_route`).
+//! Access control: API key, host names, origins (`a_request_with_a_foreign_host_is_refused_on_every_route`).
 
 use std::net::IpAddr;
 
@@ -11,19 +10,18 @@ use subtle::ConstantTimeEq;
 
 const SHORTEST_KEY: usize = 16;
 
-/// Access rules, checked before any other part of a request.
+/// Checked before any other part of a request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Access {
     pub(crate) key: Option<ApiKey>,
-    /// Host names besides `localhost` and the connection's local address.
+    /// In addition to `localhost` and the connection's local address.
     pub(crate) hosts: Vec<String>,
-    /// Whether the server listens on all addresses, which clients then may write as `0.0.0.0`.
+    /// Clients may then write `0.0.0.0`.
     pub(crate) everywhere: bool,
-    /// Origins allowed by CORS.
     pub(crate) origins: Vec<HeaderValue>,
 }
 
-/// An API key, kept only as a digest so that no log can contain it.
+/// An API key, kept as a digest that logs may contain.
 #[derive(Clone)]
 pub struct ApiKey([u8; 32]);
 
@@ -33,7 +31,7 @@ impl std::fmt::Debug for ApiKey {
     }
 }
 
-/// The error for a key that is too short or not visible ASCII.
+/// A key that is too short or not visible ASCII.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "an API key has at least {SHORTEST_KEY} characters, all of them visible ASCII; `openssl rand -hex 24` makes one"
@@ -41,7 +39,7 @@ impl std::fmt::Debug for ApiKey {
 pub struct BadKey;
 
 impl ApiKey {
-    /// Parses a key, ignoring surrounding white space.
+    /// Parses a key without surrounding white space.
     pub fn new(text: &str) -> Result<Self, BadKey> {
         let text = text.trim();
         if text.len() < SHORTEST_KEY || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -50,7 +48,7 @@ impl ApiKey {
         Ok(Self(Sha256::digest(text).into()))
     }
 
-    /// Takes equal time for all given keys of one length.
+    /// Takes equal time for all keys of a length.
     fn matches(&self, given: &[u8]) -> bool {
         let given: [u8; 32] = Sha256::digest(given).into();
         self.0.ct_eq(&given).into()
@@ -58,7 +56,7 @@ impl ApiKey {
 }
 
 impl Access {
-    /// Whether a request has the key, as bearer token or Basic password, or none is set.
+    /// Whether the key is given, as bearer token or Basic password, or none is set.
     pub(crate) fn is_granted(&self, headers: &HeaderMap) -> bool {
         let Some(key) = &self.key else { return true };
         let mut given = headers.get_all(header::AUTHORIZATION).iter();
@@ -76,8 +74,7 @@ impl Access {
         }
     }
 
-    /// Whether the request's `Host` names this server. This stops DNS rebinding, where a hostile domain resolves to
-    /// this machine.
+    /// Whether `Host` names this server. Otherwise a hostile domain may resolve to this machine (DNS rebinding).
     pub(crate) fn is_for_this_server(
         &self,
         headers: &HeaderMap,
@@ -109,7 +106,7 @@ impl Access {
     }
 }
 
-/// Parses a host name or address as it stands in a `Host` header, without scheme, port and path.
+/// As in a `Host` header, without scheme, port and path.
 pub(crate) fn parse_host(text: &str) -> anyhow::Result<String> {
     let host = text.parse::<Authority>().ok().filter(|host| host.host() == text && !text.contains('@'));
     let Some(_) = host.filter(|_| !text.contains('*')) else {
@@ -118,7 +115,7 @@ pub(crate) fn parse_host(text: &str) -> anyhow::Result<String> {
     Ok(text.to_ascii_lowercase())
 }
 
-/// Parses an origin as browsers send it: a scheme and a host, perhaps a port, no path.
+/// As browsers send it: scheme, host, perhaps a port.
 pub(crate) fn parse_origin(text: &str) -> anyhow::Result<HeaderValue> {
     let origin = text.parse::<Uri>().ok().filter(|uri| {
         let scheme = uri.scheme_str().unwrap_or_default();

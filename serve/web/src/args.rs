@@ -53,7 +53,7 @@ fn at_least_one() -> RangedU64ValueParser<usize> {
 }
 
 impl ServerArgs {
-    /// Builds the settings, reading the key from its file or the environment.
+    /// Builds the settings; the key is from its file or the environment.
     pub fn settings(&self) -> anyhow::Result<Settings> {
         let key = match &self.api_key_file {
             Some(path) => {
@@ -65,6 +65,7 @@ impl ServerArgs {
                 None => None,
             },
         };
+
         Ok(Settings {
             host: self.host,
             port: self.port,

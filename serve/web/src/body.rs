@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::error::ApiError;
 use crate::limits::Limits;
 
-/// Members of a JSON object. Reading removes a member, so the rest are unknown.
+/// Members of a JSON object. Reading removes a member; the rest are unknown.
 #[derive(Debug)]
 pub(crate) struct Fields(Map<String, Value>);
 
@@ -43,7 +43,7 @@ fn too_slow(limit: Duration) -> ApiError {
     ApiError::refused(StatusCode::REQUEST_TIMEOUT, message)
 }
 
-/// Requires JSON: browsers send other content types across origins without a CORS preflight.
+/// Browsers send other types across origins without a CORS preflight.
 fn require_json(request: &Request<Body>) -> Result<(), ApiError> {
     let mut types = request.headers().get_all(header::CONTENT_TYPE).iter();
     let kind = types.next().and_then(|kind| kind.to_str().ok()).unwrap_or_default();
@@ -71,7 +71,7 @@ fn parse(bytes: &[u8], limits: &Limits) -> Result<Fields, ApiError> {
     }
 }
 
-/// Nesting depth of brackets outside of strings, counted without recursion.
+/// Brackets outside of strings, counted without recursion.
 fn depth(text: &str) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
     let (mut in_text, mut escaped) = (false, false);
@@ -92,7 +92,7 @@ fn depth(text: &str) -> usize {
 }
 
 impl Fields {
-    /// Takes the value of `name`; `null` counts as absent.
+    /// `null` counts as absent.
     pub(crate) fn optional<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
         let Some(value) = self.0.remove(name).filter(|value| !value.is_null()) else {
             return Ok(None);
@@ -111,7 +111,7 @@ impl Fields {
         value.ok_or_else(|| ApiError::parameter(name, format!("`{name}` is missing")))
     }
 
-    /// Takes a number within `range`, both ends included.
+    /// Both ends included.
     pub(crate) fn number(&mut self, name: &str, range: (f64, f64)) -> Result<Option<f64>, ApiError> {
         let (low, high) = range;
         match self.optional::<f64>(name)? {
@@ -122,7 +122,7 @@ impl Fields {
         }
     }
 
-    /// Takes a whole number within `range`, both ends included.
+    /// Both ends included.
     pub(crate) fn whole(&mut self, name: &str, range: (u64, u64)) -> Result<Option<u64>, ApiError> {
         let (low, high) = range;
         let wrong =
@@ -136,7 +136,7 @@ impl Fields {
         }
     }
 
-    /// Accepts parameters that clients send by default, if their values change nothing.
+    /// Accepts defaults of clients whose values change nothing.
     pub(crate) fn accept_neutral(&mut self, neutral: &[(&str, Value)]) -> Result<(), ApiError> {
         for (name, accepted) in neutral {
             let Some(value) = self.optional::<Value>(name)? else { continue };
@@ -153,12 +153,11 @@ impl Fields {
         Ok(())
     }
 
-    /// Ignores the strings `names`, which label requests for a service's operator.
+    /// Ignores strings that label requests for an operator.
     pub(crate) fn ignore_labels(&mut self, names: &[&str]) -> Result<(), ApiError> {
         names.iter().try_for_each(|name| self.optional::<String>(name).map(drop))
     }
 
-    /// Refuses a remaining field as unknown.
     pub(crate) fn finish(self) -> Result<(), ApiError> {
         self.0.keys().next().map_or(Ok(()), |name| Err(ApiError::unknown_parameter(name)))
     }

@@ -1,4 +1,4 @@
-//! Slots for open connections. If none is free, the connection idle for longest is closed
+//! Slots for connections. The longest idle one makes room
 //! (`ten_thousand_connections_stay_within_the_limit_and_are_freed`).
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(crate) struct ConnectionSlots {
     free: Arc<Semaphore>,
-    /// Signals that close idle connections, the longest idle first.
+    /// Close idle connections; the longest idle is first.
     idle: Mutex<BTreeMap<u64, Arc<Notify>>>,
     next: AtomicU64,
 }
@@ -22,7 +22,7 @@ impl ConnectionSlots {
         Arc::new(Self { free, idle: Mutex::default(), next: AtomicU64::new(0) })
     }
 
-    /// Takes a slot. If none is free, closes the connection idle for longest and returns true. `None` if none is idle.
+    /// Takes a slot, after closing the longest idle connection if none is free (then true). `None` if none is idle.
     pub(crate) async fn take(self: &Arc<Self>) -> Option<(Arc<Slot>, bool)> {
         let (permit, dismissed) = match Arc::clone(&self.free).try_acquire_owned() {
             Ok(permit) => (permit, false),
@@ -55,7 +55,7 @@ pub(crate) struct Slot {
     slots: Arc<ConnectionSlots>,
     close: Arc<Notify>,
     idle_since: Mutex<Option<u64>>,
-    /// Arrival of the first byte of an incomplete head.
+    /// First byte of an incomplete head.
     head_begun: Mutex<Option<Instant>>,
     has_request: AtomicBool,
     has_unsent: AtomicBool,
@@ -63,8 +63,8 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Marks the connection as busy until the guard is dropped. Called when a request's head is complete. `None` if
-    /// the connection was chosen to make room; its request must not run.
+    /// Called at a complete head: busy until the guard is dropped. `None` if the connection is to make room; its
+    /// request must not run.
     pub(crate) fn request(self: &Arc<Self>) -> Option<RequestGuard> {
         *self.head_begun.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let mut since = self.idle_since.lock().unwrap_or_else(PoisonError::into_inner);
@@ -76,7 +76,7 @@ impl Slot {
         Some(RequestGuard(Arc::clone(self)))
     }
 
-    /// Records that bytes arrived, which begin a head unless a request is running.
+    /// Bytes begin a head unless a request is running.
     pub(crate) fn note_read(&self) {
         if !self.has_request.load(Ordering::Acquire) {
             let mut begun = self.head_begun.lock().unwrap_or_else(PoisonError::into_inner);
@@ -88,13 +88,12 @@ impl Slot {
         *self.head_begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records whether bytes of an answer wait for the client to read.
+    /// Whether bytes wait for the client to read.
     pub(crate) fn set_unsent(&self, some: bool) {
         self.has_unsent.store(some, Ordering::Release);
     }
 
-    /// Updates whether the connection is idle, after each poll. An answer's last byte is sent after the
-    /// [`RequestGuard`] is dropped.
+    /// Called after each poll: an answer's last byte is sent after the [`RequestGuard`] is dropped.
     pub(crate) fn update_idle(&self) {
         let busy = self.has_request.load(Ordering::Acquire) || self.has_unsent.load(Ordering::Acquire);
         let mut since = self.idle_since.lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,7 +111,6 @@ impl Slot {
         }
     }
 
-    /// Waits until another connection needs the slot.
     pub(crate) async fn displaced(&self) {
         self.close.notified().await;
     }
@@ -154,7 +152,7 @@ mod tests {
         let slots = ConnectionSlots::new(3);
         let (first, second, third) =
             (take_free(&slots).await, take_free(&slots).await, take_free(&slots).await);
-        // It made a request since, so it is idle for the shortest time.
+        // Idle for the shortest time, after its request.
         let request = first.request();
         first.update_idle();
         drop(request);

@@ -1,4 +1,4 @@
-//! The development engine: repeats the last user message a byte at a time, or answers with the lines of a script.
+//! The development engine: echoes the last user message by bytes, or answers from a script.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ pub struct Echo {
     pub script: Vec<String>,
     /// Panics in every `n`th answer.
     pub fail_every: Option<u64>,
-    /// Number of answers at once.
+    /// Answers at once.
     pub slots: usize,
     /// Context length in tokens.
     pub context: usize,
@@ -75,7 +75,7 @@ impl Default for Echo {
 }
 
 impl EchoArgs {
-    /// Builds the echo, reading its script.
+    /// Reads the script.
     pub fn echo(&self) -> anyhow::Result<Echo> {
         let script = match &self.script {
             Some(path) => {
@@ -94,7 +94,7 @@ impl EchoArgs {
 }
 
 impl Echo {
-    /// Answers requests until the server ends.
+    /// Answers until the server ends.
     pub fn answer(self, worker: InferenceWorker) {
         let model = Model { id: "echo".to_owned(), created: 0, context: self.context, vocabulary: TOKENS };
         let mut engine = EchoEngine { echo: self, answered: 0, sequences: BTreeMap::new() };
@@ -109,7 +109,7 @@ impl EchoEngine {
             let line = &script[self.answered as usize % script.len()];
             return line.bytes().map(u32::from).collect();
         }
-        // The last user message, or the whole text of a completion.
+        // The last user message, or a whole completion.
         let said = prompt.iter().rposition(|token| *token == USER).map_or(0, |at| at + 1);
         prompt[said..].iter().copied().filter(|token| *token < END).collect()
     }
@@ -151,7 +151,7 @@ impl Engine for EchoEngine {
     }
 }
 
-/// Invented log-probabilities, equal for equal arguments.
+/// Equal for equal arguments.
 fn invented_likelihood(id: u32, left: usize, count: usize) -> Likelihood {
     let chosen = (0.05 + 0.95 * ((id as usize * 7 + left * 13) % 100) as f64 / 100.0).ln();
     let others = (1..count as u32).map(|n| (id ^ n, chosen - f64::from(n)));
@@ -196,7 +196,6 @@ impl Vocabulary for ByteVocabulary {
     }
 }
 
-/// Holds the bytes of an incomplete character.
 struct Utf8Decoder(Vec<u8>);
 
 impl Decoder for Utf8Decoder {

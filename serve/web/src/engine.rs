@@ -1,81 +1,81 @@
-//! The interface between this crate, which handles requests, and a model, which handles tokens.
+//! The interface between requests (this crate) and tokens (a model).
 //!
-//! An [`Engine`] runs on the inference thread and advances all its sequences together. The scheduler decides between
-//! two steps which sequences join and leave. A [`Vocabulary`] is shared with the threads that read requests.
+//! An [`Engine`] advances all its sequences together, on the inference thread. Between steps the scheduler lets
+//! sequences join and leave. Threads that read requests share the [`Vocabulary`].
 
 use std::fmt;
 
-/// Identifies a sequence while it is in an engine.
+/// A sequence in an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(pub u64);
 
-/// Parameters of token sampling, already validated.
+/// Parameters of sampling, validated.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
     /// Divides the logits; 0 always takes the likeliest token.
     pub temperature: f64,
-    /// Only the `k` likeliest tokens.
+    /// The `k` likeliest tokens.
     pub top_k: Option<usize>,
-    /// Only the likeliest tokens that together reach this probability.
+    /// The likeliest tokens that together reach this probability.
     pub top_p: Option<f64>,
-    /// Only tokens at least this likely relative to the likeliest.
+    /// Tokens at least this likely relative to the likeliest.
     pub min_p: Option<f64>,
-    /// Penalty on tokens that already occurred.
+    /// Penalty on earlier tokens.
     pub repetition_penalty: Option<f64>,
-    /// Seed of the request's random choices.
+    /// Seed of the choices.
     pub seed: u64,
-    /// Index of the answer to its prompt. Equal seeds and indices give equal answers.
+    /// Index among a prompt's answers. Equal seeds and indices give equal answers.
     pub choice: u64,
 }
 
 /// A sequence to continue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SequenceRequest {
-    /// The prompt, at least one token.
+    /// At least one token.
     pub prompt: Vec<u32>,
-    /// Maximum number of new tokens, at least one. Prompt and answer fit the context.
+    /// At least one; prompt and answer fit the context.
     pub max_tokens: usize,
-    /// Parameters of token sampling.
+    /// Parameters of sampling.
     pub sampling: Sampling,
-    /// Number of alternatives to report per token; `None` reports no probabilities.
+    /// Alternatives to report per token; `None` reports no probabilities.
     pub alternatives: Option<usize>,
 }
 
 /// The next token of a sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Token {
-    /// Its id in the vocabulary.
+    /// Id in the vocabulary.
     pub id: u32,
-    /// Its log-probability, if the request asked for it.
+    /// If requested.
     pub likelihood: Option<Likelihood>,
 }
 
-/// Natural logarithms of the model's own probabilities, before temperature and filters.
+/// Natural-log probabilities, before temperature and filters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Likelihood {
-    /// Log-probability of the chosen token.
+    /// Of the chosen token.
     pub chosen: f64,
     /// The likeliest tokens, best first.
     pub alternatives: Vec<(u32, f64)>,
 }
 
-/// A failure of an engine; the message is for client and log.
+/// A failure of an engine, for client and log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct EngineError(pub String);
 
-/// A batch of sequences being continued.
+/// A batch of sequences.
 pub trait Engine {
-    /// Maximum number of sequences in the batch.
+    /// Sequences in the batch, at most.
     fn slots(&self) -> usize;
 
-    /// Adds a sequence. Returns how many tokens of its prompt were cached.
+    /// Adds a sequence. Returns the cached tokens of its prompt.
     fn join(&mut self, key: Key, request: SequenceRequest) -> Result<usize, EngineError>;
 
-    /// Removes a sequence from the batch.
+    /// Removes a sequence.
     fn leave(&mut self, key: Key);
 
-    /// Advances each sequence by at most one token. While a long prompt is read in pieces, its sequence gets none.
+    /// Advances each sequence by a token at most: by none while its long prompt is read.
     fn step(&mut self) -> Result<Vec<(Key, Token)>, EngineError>;
 
     /// Removes all sequences and caches, after an error or a panic.
@@ -93,74 +93,74 @@ pub enum Role {
     Assistant,
 }
 
-/// One turn of a conversation.
+/// A turn of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Its author.
+    /// The author.
     pub role: Role,
-    /// Its text.
+    /// The text.
     pub content: String,
 }
 
-/// A failure to encode text; the message is for the client.
+/// A failure to encode, for the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct EncodeError(pub String);
 
-/// Conversion between text and tokens.
+/// Text to tokens and back.
 pub trait Vocabulary: Send + Sync {
-    /// Encodes the beginning of a document. Text never becomes a control token.
+    /// Encodes the beginning of a document, without control tokens.
     fn encode(&self, text: &str) -> Result<Vec<u32>, EncodeError>;
 
-    /// Encodes a conversation up to the start of the model's answer.
+    /// Encodes a conversation up to the model's answer.
     fn encode_chat(&self, messages: &[Message]) -> Result<Vec<u32>, EncodeError>;
 
-    /// Returns a decoder for one stream of tokens.
+    /// A decoder for one stream.
     fn decoder(&self) -> Box<dyn Decoder + '_>;
 
-    /// Bytes of a single token, not always whole characters.
+    /// Bytes of a token, perhaps part of a character.
     fn bytes(&self, token: u32) -> Vec<u8>;
 
     /// Whether a token ends an answer.
     fn ends(&self, token: u32) -> bool;
 }
 
-/// A streaming decoder that holds back incomplete characters.
+/// Holds back incomplete characters.
 pub trait Decoder {
-    /// Returns the text that `token` completes, which may be empty.
+    /// The text that `token` completes.
     fn push(&mut self, token: u32) -> String;
 
-    /// Returns the rest, with U+FFFD in place of incomplete characters.
+    /// The rest; U+FFFD for incomplete characters.
     fn finish(&mut self) -> String;
 }
 
-/// Facts about a model that clients can read.
+/// Facts about a model for clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Model {
-    /// Name that requests use.
+    /// Name in requests.
     pub id: String,
-    /// Creation time in seconds since 1970.
+    /// Seconds since 1970.
     pub created: u64,
-    /// Context length in tokens, prompt and answer together.
+    /// Tokens of prompt and answer together.
     pub context: usize,
-    /// Number of known tokens.
+    /// Number of tokens.
     pub vocabulary: usize,
 }
 
-/// A metric that the model's program adds to `/metrics`.
+/// A metric of the model's program.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Counter {
-    /// Name in Prometheus' alphabet, without a prefix.
+    /// In Prometheus' alphabet, without a prefix.
     pub name: &'static str,
-    /// One-line description.
+    /// One line.
     pub help: &'static str,
-    /// Whether the value only grows.
+    /// Whether it only grows.
     pub total: bool,
     /// Current value.
     pub value: f64,
 }
 
-/// Reads the current counters. Called on the inference thread only, so it may wait for the device.
+/// Current counters. Called on the inference thread, so it may wait for the device.
 pub type Counters = Box<dyn Fn() -> Vec<Counter> + Send + Sync>;
 
 impl fmt::Display for Role {

@@ -1,4 +1,4 @@
-//! Error responses in the format that OpenAI's clients expect.
+//! Error responses in OpenAI's format.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
@@ -14,7 +14,7 @@ pub(crate) struct ApiError {
     message: String,
 }
 
-/// Seconds after which a client may retry.
+/// In seconds.
 const RETRY_AFTER: &str = "1";
 
 impl ApiError {
@@ -22,7 +22,7 @@ impl ApiError {
         Self { status, kind, code: None, param: None, message: message.into() }
     }
 
-    /// A 400: repeating the request fails again.
+    /// Repeating the request fails again.
     pub(crate) fn bad(message: impl Into<String>) -> Self {
         Self::refused(StatusCode::BAD_REQUEST, message)
     }
@@ -31,7 +31,7 @@ impl ApiError {
         Self::new(status, "invalid_request_error", message)
     }
 
-    /// A 400 that names the parameter at fault.
+    /// Names the parameter at fault.
     pub(crate) fn parameter(name: impl Into<String>, message: impl Into<String>) -> Self {
         Self { param: Some(name.into()), ..Self::bad(message) }
     }

@@ -1,8 +1,8 @@
 //! A language model behind an OpenAI-compatible API and a web page.
 //!
-//! This crate handles requests, answers, limits and access. It uses models only through the trait [`Engine`], so it
-//! builds in seconds (`the_server_builds_without_burn_and_the_trainer_without_the_server`). A program passes a function
-//! to [`Web::start`] that loads a model and answers through an [`InferenceWorker`]:
+//! This crate handles requests, limits and access. It knows models only as [`Engine`], so it builds in seconds
+//! (`the_server_builds_without_burn_and_the_trainer_without_the_server`). A function given to [`Web::start`] loads a
+//! model and answers through an [`InferenceWorker`]:
 //!
 //! ```
 //! use web::{Echo, Limits, Settings, Web};
@@ -24,8 +24,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A request passes through `listen`, `connection_slots`, `routes`, `body` (bytes to fields), `api` (fields to
-//! sequences), `queue` and `scheduler`. Its answer returns through `sequence` (tokens to text) and `api/answer`.
+//! A request passes `listen`, `connection_slots`, `routes`, `body` (bytes to fields), `api` (fields to sequences),
+//! `queue` and `scheduler`. Its answer passes `sequence` (tokens to text) and `api/answer`.
 
 mod access;
 mod api;

@@ -1,46 +1,46 @@
-//! Limits on the sizes and times of requests and connections.
+//! Limits on requests and connections.
 //!
-//! Everything that a client can make the server hold has a limit in number and time. An excess is refused, never cut
+//! Everything that a client makes the server hold is limited in number and time. An excess is refused, never cut
 //! (`a_prompt_with_its_answer_must_fit_the_context_and_is_never_cut`).
 
 use std::time::Duration;
 
-/// Bounds on requests, connections and the queue. The defaults suit a single workstation.
+/// The defaults suit a workstation.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Open connections. One more displaces the one idle for longest, or is closed if all have requests.
+    /// Connections. Another displaces the longest idle one, or is closed.
     pub connections: usize,
-    /// Time until a connection without a request is closed.
+    /// Time of a connection without a request.
     pub idle_time: Duration,
-    /// Time from the first byte of a request's head to its last.
+    /// Time of a request's head, from its first byte.
     pub head_time: Duration,
-    /// Time until a request's body is complete.
+    /// Time of a request's body.
     pub body_time: Duration,
-    /// Time after which a client that reads nothing is disconnected.
+    /// Time of a client that reads nothing.
     pub write_time: Duration,
-    /// Time for running answers once the server is stopping.
+    /// Time for running answers when the server stops.
     pub drain_time: Duration,
-    /// Bytes of a request's head.
+    /// Bytes of a head.
     pub head_bytes: usize,
-    /// Lines of a request's head.
+    /// Lines of a head.
     pub head_lines: usize,
-    /// Bytes of a request's body.
+    /// Bytes of a body.
     pub body_bytes: usize,
-    /// Nesting depth of a body's JSON.
+    /// Depth of a body's JSON.
     pub json_depth: usize,
     /// Messages of a conversation.
     pub messages: usize,
-    /// Prompts of one completion request.
+    /// Prompts of a completion.
     pub prompts: usize,
-    /// Answers to one prompt.
+    /// Answers to a prompt.
     pub choices: u64,
-    /// Tokens of one answer; the model's context limits them too.
+    /// Tokens of an answer, within the model's context.
     pub tokens: usize,
-    /// Stop strings of one request.
+    /// Stop strings of a request.
     pub stop_strings: usize,
-    /// Bytes of one stop string.
+    /// Bytes of a stop string.
     pub stop_bytes: usize,
-    /// Waiting sequences; requests beyond get a 429.
+    /// Waiting sequences; more get a 429.
     pub queue: usize,
 }
 

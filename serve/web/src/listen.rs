@@ -1,6 +1,5 @@
-//! Connections with limits. `axum::serve` sets no timer, without which hyper ignores its time limits.
-//!
-//! Health answers while idle connections hold every slot (`health_answers_while_idle_connections_hold_every_slot`).
+//! Connections with limits; `axum::serve` sets no timer, which hyper's time limits need. Health answers while idle
+//! connections hold every slot (`health_answers_while_idle_connections_hold_every_slot`).
 
 use std::future::poll_fn;
 use std::io;
@@ -27,7 +26,7 @@ use crate::metrics::Metrics;
 use crate::monitored_stream::MonitoredStream;
 use crate::routes::LocalIp;
 
-/// Serves until `closing` is true, then gives open connections [`Limits::drain_time`].
+/// Serves until `closing`, then gives connections [`Limits::drain_time`].
 pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -55,11 +54,11 @@ pub(crate) async fn serve(
     }
 
     drop(listener);
-    // Connections that are still open end with the runtime.
+    // Others end with the runtime.
     let _late = tokio::time::timeout(limits.drain_time, graceful.shutdown()).await;
 }
 
-/// Pauses, since without free file descriptors the next accept would fail too.
+/// Without free file descriptors, the next accept would fail too.
 async fn pause_after(error: &io::Error) {
     tracing::warn!("could not accept a connection: {error}");
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -74,7 +73,7 @@ fn connect(
     graceful: &GracefulShutdown,
 ) {
     let Ok(local) = stream.local_addr() else { return };
-    // Nagle's algorithm would delay the small packet of each token.
+    // Nagle's algorithm would delay each token.
     let _best_effort = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(limits.write_time));
@@ -86,7 +85,7 @@ fn connect(
         let guard = asked.request();
         let answer = router.clone().oneshot(request.map(Body::new));
         async move {
-            // Without an answer hyper closes the connection, and the client may send its request again.
+            // Without an answer hyper closes the connection; the client may repeat its request.
             let guard = guard.ok_or_else(|| io::Error::other("the connection is being closed"))?;
             let Ok(answer) = answer.await;
             Ok::<_, io::Error>(answer.map(|body| AnswerBody { body, _guard: guard }))
@@ -107,7 +106,7 @@ fn connect(
         let (mut connection, mut displaced) = (pin!(connection), pin!(slot.displaced()));
         let mut head_timer = pin!(tokio::time::sleep(head_time));
         poll_fn(|cx| {
-            // A broken connection is no error of the server.
+            // A broken connection is not the server's error.
             if connection.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(());
             }
@@ -128,7 +127,7 @@ fn connect(
     });
 }
 
-/// An answer's body. Hyper drops it after the last frame, which ends the request.
+/// Hyper drops it after the last frame, which ends the request.
 struct AnswerBody {
     body: Body,
     _guard: RequestGuard,
@@ -154,7 +153,6 @@ impl hyper::body::Body for AnswerBody {
     }
 }
 
-/// Counts a connection in the metrics while it is open.
 struct OpenConnection(Arc<Metrics>);
 
 impl OpenConnection {

@@ -1,4 +1,4 @@
-//! `cargo run -p web`: the server with the echo engine, for work on clients and the page.
+//! `cargo run -p web`: the server with the echo engine.
 
 use clap::Parser;
 use web::{EchoArgs, ServerArgs};

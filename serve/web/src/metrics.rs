@@ -1,4 +1,4 @@
-//! Metrics of a server, in Prometheus' text format.
+//! Metrics in Prometheus' text format.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -46,7 +46,7 @@ impl Gauge {
     }
 }
 
-/// Upper bounds of a histogram's buckets, in seconds.
+/// In seconds.
 const BOUNDS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
 
 #[derive(Debug, Default)]
@@ -83,12 +83,12 @@ impl Histogram {
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     requests: Mutex<BTreeMap<(String, u16), u64>>,
-    /// The engine's counters, as the inference thread published them last.
+    /// As last published by the inference thread.
     engine: Mutex<Vec<Counter>>,
     pub(crate) request_time: Histogram,
-    /// Time from arrival to a slot in the engine.
+    /// From arrival to a slot.
     pub(crate) queued: Histogram,
-    /// Time from arrival to the first token.
+    /// From arrival to the first token.
     pub(crate) first_token: Histogram,
     pub(crate) prompt_tokens: Total,
     pub(crate) cached_tokens: Total,
@@ -103,7 +103,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// `route` is a pattern of the router, never a client's text, so labels are bounded.
+    /// `route` is a router's pattern, so labels are bounded.
     pub(crate) fn request(&self, route: &str, status: StatusCode, time: Duration) {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         *requests.entry((route.to_owned(), status.as_u16())).or_default() += 1;

@@ -1,4 +1,4 @@
-//! A connection's stream that reports to its slot when bytes arrive and whether the last write is pending
+//! A stream that reports reads and pending writes to its slot
 //! (`a_reader_that_takes_nothing_is_disconnected_and_frees_its_place`).
 
 use std::io::{self, IoSlice};

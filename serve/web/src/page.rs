@@ -1,4 +1,4 @@
-//! The page: one HTML file, and a policy that lets no other code run.
+//! The page: one HTML file, and a policy against other code.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 const PAGE: &str = include_str!("page.html");
 
-/// Content security policy: allows this script and style by digest, and requests to this server only.
+/// Allows this script and style by digest, and requests to this server.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let policy = format!(
         "default-src 'none'; script-src '{}'; style-src '{}'; connect-src 'self'; img-src data:; base-uri 'none'; \

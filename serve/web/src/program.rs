@@ -7,16 +7,16 @@ use tracing_subscriber::EnvFilter;
 use crate::web::{Settings, Web};
 use crate::worker::InferenceWorker;
 
-/// Logs one line per request to standard error; `RUST_LOG=warn` keeps warnings and errors only.
+/// Logs a line per request to standard error; `RUST_LOG=warn` leaves warnings and errors.
 pub fn init_logging() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_unset| EnvFilter::new("info"));
     let log =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
-    // Fails if the program has installed a logger, which then stays.
+    // Fails if the program has a logger.
     let _other = log.try_init();
 }
 
-/// Prints the address and serves until a termination signal arrives or `work` returns.
+/// Prints the address and serves until a termination signal or the end of `work`.
 pub fn run(
     settings: Settings,
     work: impl FnOnce(InferenceWorker) -> anyhow::Result<()> + Send + 'static,
@@ -31,7 +31,7 @@ pub fn run(
     server.stop()
 }
 
-/// Addresses that clients can use. All addresses of a machine are named by loopback and the one of its default route.
+/// Addresses for clients. For all addresses, loopback and the default route's.
 fn reachable(listening: SocketAddr) -> Vec<String> {
     let (ip, port) = (listening.ip(), listening.port());
     if !ip.is_unspecified() {
@@ -42,9 +42,9 @@ fn reachable(listening: SocketAddr) -> Vec<String> {
     [format!("localhost:{port}")].into_iter().chain(lan).collect()
 }
 
-/// Address from which this machine would send to another network. Connecting a UDP socket sends nothing.
+/// The sender's address towards another network. Connecting a UDP socket sends nothing.
 fn route_address(unspecified: IpAddr) -> Option<IpAddr> {
-    // Addresses that are reserved for documentation.
+    // Reserved for documentation.
     let elsewhere = if unspecified.is_ipv4() { "192.0.2.1:9" } else { "[2001:db8::1]:9" };
     let socket = UdpSocket::bind((unspecified, 0)).ok()?;
     socket.connect(elsewhere).ok()?;

@@ -1,4 +1,4 @@
-//! The bounded queue of sequences that wait for a slot in the engine (`a_full_queue_answers_429_until_it_has_room`).
+//! The bounded queue of waiting sequences (`a_full_queue_answers_429_until_it_has_room`).
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,31 +17,29 @@ pub(crate) struct Job {
     pub(crate) queued: Instant,
 }
 
-/// Sends a sequence's events to its request. [`SequenceRequest::max_tokens`] bounds the events in the channel.
+/// [`SequenceRequest::max_tokens`] bounds the events in the channel.
 #[derive(Debug, Clone)]
 pub(crate) struct EventSender {
-    /// Index of the sequence within its request.
     pub(crate) index: usize,
     pub(crate) events: UnboundedSender<(usize, Event)>,
 }
 
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// The sequence joined the engine, which had `cached` tokens of its prompt.
+    /// With `cached` tokens of its prompt.
     Begun {
         cached: usize,
     },
     Piece(Piece),
-    /// Last event of an answer of `made` tokens.
+    /// Of `made` tokens.
     Finished {
         finish: FinishReason,
         made: usize,
     },
-    /// Last event of an answer that failed.
     Failed(ApiError),
 }
 
-/// Final text, and the requested likelihoods of the tokens in it.
+/// Final text, and requested likelihoods.
 #[derive(Debug, Default)]
 pub(crate) struct Piece {
     pub(crate) text: String,
@@ -50,15 +48,13 @@ pub(crate) struct Piece {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FinishReason {
-    /// An end token, or a stop string.
     Stop,
-    /// The maximum number of tokens.
     Length,
 }
 
 impl EventSender {
     pub(crate) fn send(&self, event: Event) {
-        // The scheduler checks between steps whether the client left.
+        // The scheduler checks whether the client left.
         let _gone = self.events.send((self.index, event));
     }
 
@@ -84,7 +80,6 @@ struct State {
 pub(crate) enum Next {
     Job(Job),
     Empty,
-    /// No sequence waits, and none will come.
     Closed,
 }
 
@@ -93,7 +88,7 @@ impl Queue {
         Self { capacity, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Queues all of `jobs`, or none and returns the number of waiting jobs.
+    /// Queues all of `jobs`, or none: then the number of waiting ones.
     pub(crate) fn push(&self, jobs: Vec<Job>) -> Result<(), usize> {
         let mut state = self.lock();
         state.jobs.retain(|job| !job.sender.is_abandoned());
@@ -105,12 +100,12 @@ impl Queue {
         Ok(())
     }
 
-    /// Returns the next job whose client has not left.
+    /// Skips clients that left.
     pub(crate) fn pop(&self) -> Next {
         Self::next(&mut self.lock())
     }
 
-    /// Blocks until there is a job or the queue is closed.
+    /// Blocks until a job or the end.
     pub(crate) fn wait(&self) -> Next {
         let mut state = self.lock();
         loop {
@@ -139,7 +134,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Drops all waiting jobs, which ends their requests.
+    /// Ends the requests of all waiting jobs.
     pub(crate) fn clear(&self) {
         self.lock().jobs.clear();
     }
@@ -148,7 +143,7 @@ impl Queue {
         self.lock().closed
     }
 
-    /// Ignores poisoning: no code panics while it holds the lock.
+    /// Ignores poisoning: no code panics under the lock.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -161,7 +156,7 @@ mod tests {
     use super::*;
     use crate::engine::Sampling;
 
-    /// A job identified by its prompt, and its receiver.
+    /// Identified by its prompt.
     fn job(prompt: u32) -> (Job, UnboundedReceiver<(usize, Event)>) {
         let (events, receiver) = unbounded_channel();
         let sampling = Sampling {

@@ -1,7 +1,4 @@
-//! The routes, and the middleware around all of them.
-//!
-//! Only this middleware checks names and the key; no route checks for itself
-//! (`every_route_but_health_checks_the_key_first`).
+//! The routes, inside a middleware that alone checks names and the key (`every_route_but_health_checks_the_key_first`).
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -25,12 +22,12 @@ use crate::{api, page};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LocalIp(pub(crate) IpAddr);
 
-/// Names an answer in its head and in the log.
+/// In an answer's head and in the log.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 type Route = (Method, &'static str, MethodRouter<Arc<Server>>);
 
-/// The only route that needs no key, so that a monitor cannot use the model.
+/// Without a key, so that a monitor cannot use the model.
 pub(crate) const KEYLESS: &str = "/health";
 
 pub(crate) fn routes() -> Vec<Route> {
@@ -58,7 +55,6 @@ pub(crate) fn router(server: &Arc<Server>) -> Router {
     };
     let router = router.fallback(not_found).method_not_allowed_fallback(not_allowed);
     let router = router
-        // `body::read` limits bodies.
         .layer(DefaultBodyLimit::disable())
         .layer(CatchPanicLayer::custom(|_payload| {
             ApiError::internal("the server failed on this request").into_response()
@@ -68,18 +64,18 @@ pub(crate) fn router(server: &Arc<Server>) -> Router {
     if server.access.origins.is_empty() { router } else { router.layer(cors(server)) }
 }
 
-/// Runs outside of the guard, because a browser's preflight carries no key.
+/// Outside of the guard: a browser's preflight has no key.
 fn cors(server: &Server) -> CorsLayer {
     CorsLayer::new()
         .allow_origin(server.access.origins.clone())
         .allow_methods([Method::GET, Method::POST])
-        // Clients add headers of their own: OpenAI's JavaScript package sends `x-stainless-*`.
+        // OpenAI's JavaScript package sends `x-stainless-*`.
         .allow_headers(AllowHeaders::mirror_request())
         .expose_headers([header::RETRY_AFTER, REQUEST_ID])
         .max_age(Duration::from_mins(10))
 }
 
-/// Checks host and key of every request, and adds headers, metrics and a log line without text of clients.
+/// Checks host and key; adds headers, metrics and a log line without clients' text.
 async fn guard(State(server): State<Arc<Server>>, request: Request<Body>, next: Next) -> Response<Body> {
     let started = Instant::now();
     let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
@@ -96,20 +92,23 @@ async fn guard(State(server): State<Arc<Server>>, request: Request<Body>, next: 
             response
         }
     };
+
     for (name, value) in HEADERS {
         response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
     }
+
     let (status, time) = (response.status(), started.elapsed());
     server.metrics.request(route, status, time);
     let method = if is_known_method(&method) { method.as_str() } else { "other" };
     let id = format!("{:016x}", RandomState::new().hash_one(0_u8));
     let line = format!("{id} {method} {route} {} {:.1} ms", status.as_u16(), time.as_secs_f64() * 1e3);
-    // Monitors and open pages ask for these every few seconds.
+    // Frequent: monitors and open pages.
     if route == KEYLESS || route == "/metrics" {
         tracing::debug!("{line}");
     } else {
         tracing::info!("{line}");
     }
+
     let id = HeaderValue::from_str(&id).expect("hexadecimal digits");
     response.headers_mut().insert(REQUEST_ID, id);
     response
@@ -131,7 +130,7 @@ fn check_access(server: &Server, request: &Request<Body>, route: &str) -> Result
     Ok(())
 }
 
-/// Makes browsers ask for a password, but no other client.
+/// Only browsers shall ask for a password.
 fn challenge(headers: &HeaderMap) -> &'static str {
     let accepts = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     if accepts.contains("text/html") {
@@ -173,6 +172,7 @@ mod tests {
             status,
         });
         let router = router(&server);
+
         for (method, path, _) in routes() {
             let ask = |key: &str| {
                 let request = Request::builder().method(&method).uri(path).header("host", "localhost");

@@ -1,8 +1,7 @@
-//! The scheduler: moves sequences in and out of the engine between two tokens.
+//! The scheduler: moves sequences in and out of the engine between tokens.
 //!
 //! A cancelled request frees its slot within one token (`a_cancelled_request_frees_its_slot_within_one_token`). A panic
-//! or an error in the engine resets it and ends all its sequences with an error
-//! (`a_panic_in_inference_is_a_500_and_the_server_lives`).
+//! or error of the engine resets it and fails its sequences (`a_panic_in_inference_is_a_500_and_the_server_lives`).
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +13,7 @@ use crate::metrics::Metrics;
 use crate::queue::{Event, Job, Next, Queue};
 use crate::sequence::Sequence;
 
-/// Least time between two readings of the engine's counters while it answers.
+/// Between readings of counters during answers.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
 
 pub(crate) struct Scheduler<'a> {
@@ -38,7 +37,7 @@ impl<'a> Scheduler<'a> {
         Self { engine, vocabulary, queue, metrics, counters, active: BTreeMap::new(), next: 0 }
     }
 
-    /// Runs until the queue is closed and empty and every sequence has ended.
+    /// Runs until the queue is closed and everything has ended.
     pub(crate) fn run(mut self) {
         self.metrics.publish((self.counters)());
         let mut published = Instant::now();
@@ -48,7 +47,7 @@ impl<'a> Scheduler<'a> {
                 self.step();
             }
             self.drop_abandoned();
-            // `/metrics` shows what is published here, so that no request waits for the device.
+            // No request for `/metrics` waits for the device.
             if self.active.is_empty() || published.elapsed() >= PUBLISH_EVERY {
                 self.metrics.publish((self.counters)());
                 published = Instant::now();
@@ -56,7 +55,7 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// Fills free slots, and blocks if none is used. Returns false once all work is done.
+    /// Fills free slots; blocks if all are free. False once all work is done.
     fn admit(&mut self) -> bool {
         while self.active.len() < self.engine.slots() {
             let next = if self.active.is_empty() { self.queue.wait() } else { self.queue.pop() };
@@ -103,7 +102,6 @@ impl<'a> Scheduler<'a> {
         self.fail_all(&failure);
     }
 
-    /// Passes each sequence its next token.
     fn advance(&mut self) -> Result<(), EngineError> {
         let tokens = self.engine.step()?;
         self.metrics.steps.add(1);
@@ -121,7 +119,6 @@ impl<'a> Scheduler<'a> {
         Ok(())
     }
 
-    /// Removes sequences whose clients left.
     fn drop_abandoned(&mut self) {
         let (engine, metrics) = (&mut self.engine, self.metrics);
         self.active.retain(|key, sequence| {
@@ -136,7 +133,7 @@ impl<'a> Scheduler<'a> {
     }
 
     fn catch_panic<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T, ApiError> {
-        // `fail_all` discards the state that a panic leaves behind.
+        // `fail_all` discards the state after a panic.
         let done = catch_unwind(AssertUnwindSafe(|| work(self)));
         done.map_err(|_payload| {
             self.metrics.panics.add(1);

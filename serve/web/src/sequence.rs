@@ -1,5 +1,4 @@
-//! One running answer: tokens to text, stop strings, the end. No piece ends within a character
-//! (`no_piece_of_a_stream_ends_within_a_character`).
+//! A running answer: tokens to text that ends with whole characters (`no_piece_of_a_stream_ends_within_a_character`).
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -16,11 +15,11 @@ pub(crate) struct Sequence<'v> {
     stop: StopStrings,
     max_tokens: usize,
     made: usize,
-    /// Bytes of text decoded.
+    /// Bytes.
     decoded: usize,
-    /// Bytes of text sent.
+    /// Bytes.
     sent: usize,
-    /// Tokens whose text is not sent, with their end in bytes.
+    /// With the end of their text in bytes.
     unsent: VecDeque<(usize, u32, Likelihood)>,
 }
 
@@ -46,17 +45,19 @@ impl<'v> Sequence<'v> {
         }
     }
 
-    /// Sends the text that `token` makes final. Returns whether the answer continues.
+    /// Sends final text. Returns whether the answer continues.
     pub(crate) fn take(&mut self, token: Token) -> bool {
         if self.vocabulary.ends(token.id) {
             return self.end(FinishReason::Stop);
         }
+
         self.made += 1;
         let text = self.decoder.push(token.id);
         self.decoded += text.len();
         if let Some(likelihood) = token.likelihood {
             self.unsent.push_back((self.decoded, token.id, likelihood));
         }
+
         let shown = self.stop.push(&text);
         if !shown.stopped && self.made < self.max_tokens {
             self.send(shown.text);
@@ -75,7 +76,7 @@ impl<'v> Sequence<'v> {
         self.made == 0
     }
 
-    /// Sends the text held back and finishes. Returns false.
+    /// Sends the text held back. Returns false.
     fn end(&mut self, finish: FinishReason) -> bool {
         let rest = self.decoder.finish();
         self.decoded += rest.len();

@@ -21,7 +21,7 @@ pub(crate) struct Server {
 
 #[derive(Clone)]
 pub(crate) enum Status {
-    /// No model is loaded; the text describes the current step.
+    /// Describes the current step.
     Loading(String),
     Ready(Arc<Ready>),
     Ended,

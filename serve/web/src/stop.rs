@@ -1,5 +1,4 @@
-//! Stop strings. Text that may begin one is held back, so that none reaches a client in part
-//! (`text_ends_before_the_first_stop_string_however_it_is_split`).
+//! Stop strings. Text that may begin one is held back (`text_ends_before_the_first_stop_string_however_it_is_split`).
 
 #[derive(Debug)]
 pub(crate) struct StopStrings {
@@ -10,7 +9,6 @@ pub(crate) struct StopStrings {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Shown {
     pub(crate) text: String,
-    /// Whether a stop string followed it.
     pub(crate) stopped: bool,
 }
 
@@ -35,13 +33,13 @@ impl StopStrings {
         Shown { text: std::mem::replace(&mut self.held, rest), stopped: false }
     }
 
-    /// Returns the text held back, at the end of the stream.
+    /// The text held back.
     pub(crate) fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 }
 
-/// Bytes at the end of `text` that begin `string` without completing it.
+/// Bytes at the end of `text` that begin `string`.
 fn begun(text: &str, string: &str) -> usize {
     let mut prefixes = string.char_indices().map(|(at, _)| at).filter(|at| *at > 0);
     prefixes.rfind(|at| text.ends_with(&string[..*at])).unwrap_or(0)
@@ -84,7 +82,7 @@ mod tests {
             let whole = pieces.concat();
             let mut shown = String::new();
             let mut expected = (whole.clone(), false);
-            // The first complete stop string ends the stream, even if a longer one began earlier.
+            // The first complete stop string wins, even if a longer one began earlier.
             for piece in &pieces {
                 shown += piece;
                 if let Some(at) = strings.iter().filter_map(|string| shown.find(string.as_str())).min() {

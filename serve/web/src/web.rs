@@ -22,21 +22,21 @@ use crate::{listen, routes};
 /// Settings of a server.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Address to listen on. Any other than loopback needs a key.
+    /// Any but loopback needs a key.
     pub host: IpAddr,
-    /// Port to listen on; 0 picks a free one.
+    /// 0 picks a free one.
     pub port: u16,
-    /// Key that every route but `/health` requires.
+    /// Required on all routes but `/health`.
     pub key: Option<ApiKey>,
-    /// Host names accepted besides `localhost` and the address.
+    /// In addition to `localhost` and the address.
     pub hosts: Vec<String>,
-    /// Origins whose pages may use this server, such as `https://example.org`.
+    /// Origins whose pages may use this server.
     pub origins: Vec<String>,
     /// Limits on requests and connections.
     pub limits: Limits,
 }
 
-/// A running server. Dropping it ends it at once; [`Web::stop`] lets answers finish first.
+/// Dropping it ends it at once; [`Web::stop`] lets answers finish.
 pub struct Web {
     address: SocketAddr,
     closing: watch::Sender<bool>,
@@ -48,7 +48,7 @@ pub struct Web {
 }
 
 impl Web {
-    /// Listens, and calls `work` on the inference thread to load a model and answer.
+    /// Listens, and calls `work` on the inference thread.
     pub fn start(
         settings: Settings,
         work: impl FnOnce(InferenceWorker) -> anyhow::Result<()> + Send + 'static,
@@ -87,7 +87,7 @@ impl Web {
         let worker = InferenceWorker { status, queue: Arc::clone(&queue), metrics };
         let (end, ended) = oneshot::channel();
         let inference = thread::Builder::new().name("inference".to_owned()).spawn(move || {
-            // Dropped when the thread ends, also by a panic.
+            // Dropped at the thread's end, also by a panic.
             let _end = end;
             work(worker)
         });
@@ -95,12 +95,12 @@ impl Web {
         Ok(Self { address, closing, queue, listening, inference, ended: Some(ended), runtime })
     }
 
-    /// Address that the server listens on.
+    /// The listening address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Ends the process at the next termination signal, while answers finish.
+    /// Ends the process at the next signal, while answers finish.
     #[expect(clippy::disallowed_methods, reason = "the user asked twice not to wait for destructors")]
     pub(crate) fn end_at_next_signal(&self) {
         self.runtime.spawn(async {
@@ -110,7 +110,7 @@ impl Web {
         });
     }
 
-    /// Waits for a termination signal or the end of the inference thread.
+    /// Waits for a termination signal or the inference thread.
     pub fn wait(&mut self) -> anyhow::Result<()> {
         let ended = self.ended.take();
         self.runtime.block_on(async {
@@ -121,12 +121,12 @@ impl Web {
         })
     }
 
-    /// Stops accepting connections, and ends once answers are done or [`Limits::drain_time`] is over.
+    /// Accepts nothing more; ends after all answers or [`Limits::drain_time`].
     pub fn stop(self) -> anyhow::Result<()> {
         let Self { closing, queue, listening, inference, runtime, .. } = self;
         closing.send_replace(true);
         let drained = runtime.block_on(listening);
-        // Closes the connections of unfinished answers; the scheduler then drops their sequences.
+        // Closes unfinished answers; the scheduler drops their sequences.
         runtime.shutdown_timeout(Duration::from_millis(100));
         queue.close();
         drained.context("the listening task failed")?;

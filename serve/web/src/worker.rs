@@ -1,4 +1,4 @@
-//! The inference thread's side of a server.
+//! The inference thread's handle to its server.
 
 use std::sync::Arc;
 
@@ -10,10 +10,8 @@ use crate::queue::Queue;
 use crate::scheduler::Scheduler;
 use crate::state::{Ready, Status};
 
-/// The inference thread's handle to its server.
-///
-/// The server reports that it is loading until [`InferenceWorker::answer`]. Dropping the worker ends all waiting
-/// requests with an error.
+/// The inference thread's handle. The server is loading until [`InferenceWorker::answer`]; dropping the handle fails
+/// all waiting requests.
 pub struct InferenceWorker {
     pub(crate) status: watch::Sender<Status>,
     pub(crate) queue: Arc<Queue>,
@@ -21,12 +19,12 @@ pub struct InferenceWorker {
 }
 
 impl InferenceWorker {
-    /// Publishes the current step of loading, which `/health` and the page show.
+    /// Shows the step of loading in `/health` and on the page.
     pub fn report_progress(&self, what: &str) {
         self.status.send_replace(Status::Loading(what.to_owned()));
     }
 
-    /// Whether the server is stopping, so that long work can be abandoned.
+    /// Whether the server is stopping.
     pub fn is_closing(&self) -> bool {
         self.queue.is_closed()
     }

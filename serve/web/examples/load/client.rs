@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-/// Timeout of reads and writes, longer than any request takes.
+/// Longer than any request takes.
 pub(crate) const TIMEOUT: Duration = Duration::from_mins(3);
 
 pub(crate) fn connect(server: SocketAddr) -> std::io::Result<TcpStream> {
@@ -48,7 +48,6 @@ pub(crate) fn whole(server: SocketAddr, request: &[u8]) -> anyhow::Result<(u16, 
     Ok((status, serde_json::from_str(body).unwrap_or(Value::Null)))
 }
 
-/// Sum of the `/metrics` lines that `begins` selects.
 pub(crate) fn metric(server: SocketAddr, begins: impl Fn(&str) -> bool) -> anyhow::Result<f64> {
     let (status, mut reader) = begin(server, &get("/metrics"))?;
     ensure!(status == 200, "/metrics answered {status}");
@@ -59,7 +58,7 @@ pub(crate) fn metric(server: SocketAddr, begins: impl Fn(&str) -> bool) -> anyho
     Ok(values.fold(0.0, |sum, value| sum + value))
 }
 
-/// Resident memory of a process and its peak, in MiB.
+/// In MiB.
 pub(crate) fn memory(process: u32) -> anyhow::Result<[f64; 2]> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
     let mebibytes = |name: &str| {

@@ -8,7 +8,7 @@ use anyhow::Context;
 
 use super::Args;
 
-/// A CSV file in the folder of `--out`; without the option, rows are discarded.
+/// In the folder of `--out`; without it, rows are discarded.
 pub(crate) struct Csv(Option<File>);
 
 impl Csv {
@@ -27,7 +27,7 @@ impl Csv {
     }
 }
 
-/// Median and maximum in milliseconds.
+/// In milliseconds.
 pub(crate) fn median_and_max(mut times: Vec<Duration>) -> [f64; 2] {
     times.sort_unstable();
     let at = |at: usize| times.get(at).map_or(f64::NAN, |time| time.as_secs_f64() * 1e3);

@@ -1,4 +1,4 @@
-//! Hostile requests: the server's answer to each, and its health afterwards.
+//! Hostile requests: the answer to each, and the server's health afterwards.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -143,10 +143,10 @@ fn at_once(count: usize, one: impl Fn(usize) -> String + Sync) -> Vec<String> {
     })
 }
 
-/// Sends a request and returns the status, or "closed".
+/// The status, or "closed".
 fn answered(args: &Args, request: &[u8]) -> String {
     let Ok(mut stream) = connect(args.server) else { return "closed".to_owned() };
-    // A server that refuses a request may close before its end.
+    // A server that refuses a request may close early.
     let _closed = stream.write_all(request);
     read_status(stream)
 }
@@ -165,7 +165,7 @@ fn trickled(args: &Args, bytes: &[u8]) -> String {
     begun_and_trickled(args, b"", bytes)
 }
 
-/// Sends `beginning` at once and `rest` a byte per second, until the server closes.
+/// Sends `rest` a byte per second until the server closes.
 fn begun_and_trickled(args: &Args, beginning: &[u8], rest: &[u8]) -> String {
     let Ok(mut stream) = connect(args.server) else { return "closed".to_owned() };
     let mut sent = stream.write_all(beginning);
@@ -179,7 +179,7 @@ fn begun_and_trickled(args: &Args, beginning: &[u8], rest: &[u8]) -> String {
     read_status(stream)
 }
 
-/// Sends a request and reads only after the server's write timeout of 30 s.
+/// Reads only after the server's write timeout of 30 s.
 fn unread(args: &Args, request: &[u8]) -> String {
     let Ok(mut stream) = connect(args.server) else { return "closed".to_owned() };
     let _closed = stream.write_all(request);
@@ -198,7 +198,6 @@ fn unread(args: &Args, request: &[u8]) -> String {
     }
 }
 
-/// Opens idle connections and waits until the server closes them.
 fn idle(args: &Args, count: usize) -> Vec<String> {
     let open: Vec<_> = (0..count).filter_map(|_| connect(args.server).ok()).collect();
     let unreached = count - open.len();
@@ -214,7 +213,6 @@ fn idle(args: &Args, count: usize) -> Vec<String> {
     all.map(str::to_owned).collect()
 }
 
-/// Whether the server has neither sent bytes nor closed.
 fn is_open(stream: &TcpStream) -> bool {
     let peeked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0; 1]));
     stream.set_nonblocking(false).is_ok() && peeked.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)

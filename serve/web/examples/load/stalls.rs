@@ -1,4 +1,4 @@
-//! Stalls: how long other streams wait for their next token while a long prompt is read.
+//! Stalls of other streams while a long prompt is read.
 
 use std::io::BufRead;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,7 +45,7 @@ pub(crate) fn measure(args: &Args) -> anyhow::Result<()> {
         let mut readings = Vec::new();
         for number in 0..args.long_prompts {
             thread::sleep(Duration::from_millis(700));
-            // Prompts differ from their first token on, so none is cached.
+            // None is cached: prompts differ from the first token.
             let prompt: Vec<usize> = (0..context - 1).map(|at| 1 + (number * 31 + at * 7) % 200).collect();
             let body = json!({ "prompt": prompt, "max_tokens": 1, "temperature": 0 }).to_string();
             let began = clock.elapsed();
@@ -93,7 +93,7 @@ pub(crate) fn measure(args: &Args) -> anyhow::Result<()> {
 }
 
 fn gaps_of_one(args: &Args, context: usize, stream: usize, clock: Instant) -> anyhow::Result<Vec<Gap>> {
-    // With `logprobs` every token is a piece, even if it ends within a character.
+    // With `logprobs`, every token is a piece.
     let body = json!({
         "prompt": format!("Stream {stream}"), "max_tokens": (context - 24).min(400), "temperature": 2, "stream": true,
         "logprobs": 0,

@@ -1,4 +1,4 @@
-//! Speed: concurrent streams, each repeating requests for the same number of tokens.
+//! Speed of concurrent streams that repeat requests.
 
 use std::io::BufRead;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -90,16 +90,18 @@ fn at_once(args: &Args, streams: usize) -> anyhow::Result<(Vec<Timed>, Vec<Durat
 }
 
 fn once(args: &Args, stream: usize, number: usize) -> anyhow::Result<Timed> {
-    // A high temperature keeps the model from ending answers early.
+    // At a high temperature, answers seldom end early.
     let body = format!(
         "{{\"prompt\": \"Question {}\", \"max_tokens\": {}, \"temperature\": 2, \"stream\": true, \
          \"stream_options\": {{\"include_usage\": true}}}}",
         stream * 1000 + number,
         args.tokens
     );
+
     let asked = Instant::now();
     let (status, reader) = begin(args.server, &post("/v1/completions", body.as_bytes()))?;
     ensure!(status == 200, "the server answered {status}");
+
     let (mut first, mut tokens) = (None, 0);
     for line in reader.lines() {
         let line = line?;
@@ -111,6 +113,7 @@ fn once(args: &Args, stream: usize, number: usize) -> anyhow::Result<Timed> {
             tokens = digits.parse()?;
         }
     }
+
     let all = asked.elapsed();
     Ok(Timed { stream, first: first.context("an answer without a token")?, all, tokens })
 }

@@ -1,4 +1,4 @@
-//! Answers to prompts: whole, or streamed as server-sent events.
+//! Answers: whole, or streamed as server-sent events.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -19,7 +19,7 @@ use crate::error::{ApiError, json_body};
 use crate::queue::{Event, EventSender, FinishReason, Job, Piece};
 use crate::state::{Ready, Server};
 
-/// Longest time that the head of a stream waits for its first event.
+/// A stream's head waits no longer for its first event.
 const HEAD_WAIT: Duration = Duration::from_secs(5);
 
 pub(super) struct Question {
@@ -27,20 +27,19 @@ pub(super) struct Question {
     pub(super) max_tokens: usize,
 }
 
-/// JSON format of one endpoint's choices.
+/// The JSON of one endpoint.
 pub(super) trait Dialect: Send + 'static {
     fn alternatives(&self) -> Option<usize>;
-    /// The `object` field of a whole answer and of a streamed piece.
+    /// `object` of a whole answer and of a piece.
     fn objects(&self) -> (&'static str, &'static str);
-    /// First piece of a streamed choice, before any text.
+    /// Precedes a choice's text.
     fn opening(&self, index: usize) -> Option<Value>;
-    /// Next piece of a streamed choice, `offset` characters into its text.
+    /// `offset` characters into the choice's text.
     fn piece(&self, index: usize, piece: &Piece, offset: usize, vocabulary: &dyn Vocabulary) -> Value;
     fn end(&self, index: usize, finish: FinishReason) -> Value;
     fn whole(&self, index: usize, whole: &Piece, finish: FinishReason, vocabulary: &dyn Vocabulary) -> Value;
 }
 
-/// Fields common to all pieces of an answer.
 pub(super) struct Envelope {
     id: String,
     model: String,
@@ -60,7 +59,7 @@ impl Envelope {
     }
 }
 
-/// Encodes on a blocking thread, since a long text takes time.
+/// Blocks a thread of its own: a long text takes time.
 pub(super) async fn encode_in_background<T: Send + 'static>(
     encode: impl FnOnce() -> Result<T, EncodeError> + Send + 'static,
 ) -> Result<T, ApiError> {
@@ -70,7 +69,7 @@ pub(super) async fn encode_in_background<T: Send + 'static>(
     }
 }
 
-/// Queues a sequence per choice and returns their answers.
+/// Queues a sequence per choice.
 pub(super) async fn answer<D: Dialect>(
     server: &Server,
     ready: &Ready,
@@ -100,7 +99,7 @@ pub(super) async fn answer<D: Dialect>(
     }
     server.queue.push(jobs).map_err(ApiError::queue_full)?;
 
-    // The channel closes when the last sequence is dropped.
+    // The channel closes with the last sequence.
     drop(events);
     let vocabulary = Arc::clone(&ready.vocabulary);
     let answer = Answer { receiver, count, choices, usage, envelope, dialect, vocabulary };
@@ -125,11 +124,10 @@ impl Usage {
     }
 }
 
-/// A running answer. Dropping it, as when a client leaves, cancels its sequences.
+/// Dropping it, as when a client leaves, cancels its sequences.
 struct Answer<D> {
     receiver: UnboundedReceiver<(usize, Event)>,
     count: usize,
-    /// Choices per prompt.
     choices: usize,
     usage: Usage,
     envelope: Envelope,
@@ -138,13 +136,12 @@ struct Answer<D> {
 }
 
 impl<D: Dialect> Answer<D> {
-    /// Returns the next event and updates the usage.
     async fn event(&mut self) -> (usize, Event) {
         let Some((index, event)) = self.receiver.recv().await else {
             return (0, Event::Failed(ApiError::unavailable("the server is shutting down")));
         };
         match event {
-            // A prompt counts once, however many choices answer it.
+            // A prompt counts once for all its choices.
             Event::Begun { cached } if index.is_multiple_of(self.choices) => self.usage.cached += cached,
             Event::Finished { made, .. } => self.usage.made += made,
             _ => {}
@@ -175,8 +172,8 @@ impl<D: Dialect> Answer<D> {
         Ok(json_body(&body).into_response())
     }
 
-    /// Waits up to [`HEAD_WAIT`] for a slot, so that an early failure becomes an HTTP status. Later the head leaves
-    /// without one, since proxies give up on an answer without a head.
+    /// Waits up to [`HEAD_WAIT`] for a slot, so that an early failure becomes an HTTP status. Then the head leaves,
+    /// since proxies give up without one.
     async fn streamed(mut self, usage: bool) -> Result<Response<Body>, ApiError> {
         let first = tokio::time::timeout(HEAD_WAIT, self.event()).await.ok();
         if let Some((_, Event::Failed(error))) = first {
@@ -194,7 +191,7 @@ impl<D: Dialect> Answer<D> {
         }
         let frames = futures_util::stream::unfold(streaming, Streaming::next);
         let keep_alive = sse::KeepAlive::default();
-        // nginx would collect an answer before it passes it on.
+        // nginx would collect the answer.
         let unbuffered = [(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"))];
         Ok((unbuffered, Sse::new(frames).keep_alive(keep_alive)).into_response())
     }
@@ -202,9 +199,8 @@ impl<D: Dialect> Answer<D> {
 
 struct Streaming<D> {
     answer: Answer<D>,
-    /// Choices that have not ended.
     open: usize,
-    /// Characters of text sent per choice; `None` before its first piece.
+    /// Characters sent per choice; `None` before its first piece.
     offsets: Vec<Option<usize>>,
     usage: bool,
     frames: VecDeque<sse::Event>,
@@ -250,7 +246,7 @@ impl<D: Dialect> Streaming<D> {
         }
     }
 
-    /// Opens a choice if necessary. Returns the characters of text sent.
+    /// Opens a choice if necessary. Returns the characters sent.
     fn begin(&mut self, index: usize) -> usize {
         if self.offsets[index].is_none()
             && let Some(opening) = self.answer.dialect.opening(index)
@@ -260,7 +256,7 @@ impl<D: Dialect> Streaming<D> {
         *self.offsets[index].get_or_insert(0)
     }
 
-    /// Adds a frame. Without choices it is the last and carries the usage.
+    /// Without choices: the last frame, with the usage.
     fn frame(&mut self, choices: &[Value]) {
         let last = choices.is_empty();
         let mut body = self.answer.envelope.wrap(self.answer.dialect.objects().1, choices);

@@ -53,7 +53,7 @@ fn alternatives(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     Ok(wanted.then_some(count.unwrap_or(0) as usize))
 }
 
-/// A client's message. Fields with a default occur in our answers, which clients send back.
+/// Fields with a default occur in our answers, which clients send back.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SentMessage {
@@ -71,7 +71,6 @@ struct SentMessage {
     _tool_calls: Absent,
 }
 
-/// A field that may only be `null`.
 type Absent = Option<Nothing>;
 
 #[derive(Deserialize)]

@@ -17,7 +17,7 @@ use crate::limits::Limits;
 use crate::queue::{FinishReason, Piece};
 use crate::state::Server;
 
-/// Default of `max_tokens`, as in OpenAI's API.
+/// As in OpenAI's API.
 const DEFAULT_TOKENS: usize = 16;
 
 #[derive(Deserialize)]
@@ -131,7 +131,7 @@ impl Text {
         let mut offsets = Vec::with_capacity(tokens.len());
         for (token, _) in tokens {
             offsets.push(offset);
-            // A character counts where it begins, since its bytes may belong to several tokens.
+            // A character counts where it begins; its bytes may be several tokens.
             offset += vocabulary.bytes(*token).iter().filter(|byte| **byte & 0xc0 != 0x80).count();
         }
         let top = tokens.iter().map(|(_, likelihood)| {

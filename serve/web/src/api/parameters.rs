@@ -1,4 +1,4 @@
-//! Parameters shared by chat and text completions.
+//! Parameters of chat and text completions.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -16,13 +16,12 @@ use crate::state::{Ready, Server};
 
 #[derive(Debug)]
 pub(crate) struct Parameters {
-    /// Its `choice` is not set yet.
+    /// `choice` is not set yet.
     pub(crate) sampling: Sampling,
-    /// Answers per prompt.
+    /// Per prompt.
     pub(crate) choices: u64,
     pub(crate) stop: Vec<String>,
     pub(crate) stream: bool,
-    /// Whether a stream ends with its usage.
     pub(crate) usage: bool,
 }
 
@@ -37,14 +36,14 @@ enum OneOrMore {
 #[serde(deny_unknown_fields)]
 struct StreamOptions {
     include_usage: Option<bool>,
-    /// Padding that hides the sizes of tokens, which this server never sends.
+    /// Hides the sizes of tokens; this server never sends it.
     #[serde(rename = "include_obfuscation")]
     _obfuscation: Option<bool>,
 }
 
 impl Parameters {
     pub(crate) fn read(fields: &mut Fields, limits: &Limits) -> Result<Self, ApiError> {
-        // Within these ranges all arithmetic stays finite.
+        // All arithmetic stays finite.
         let sampling = Sampling {
             temperature: fields.number("temperature", (0.0, 2.0))?.unwrap_or(1.0),
             top_p: fields.number("top_p", (f64::MIN_POSITIVE, 1.0))?,
@@ -105,7 +104,6 @@ fn random_seed() -> u64 {
     RandomState::new().hash_one(0_u8)
 }
 
-/// Refuses requests for another model.
 pub(crate) async fn read_request(
     server: &Server,
     request: Request<Body>,
@@ -124,7 +122,6 @@ pub(crate) fn unknown_model(asked: &str, model: &Model) -> ApiError {
     ApiError::parameter("model", message).code("model_not_found").status(StatusCode::NOT_FOUND)
 }
 
-/// Maximum number of tokens of an answer, by default `default`.
 pub(crate) fn check_length(
     asked: Option<u64>,
     prompt: usize,
@@ -147,7 +144,7 @@ pub(crate) fn check_length(
     Ok(most)
 }
 
-/// Reads the requested number of tokens under any of `names`.
+/// Accepts any of `names`.
 pub(crate) fn requested_tokens(
     fields: &mut Fields,
     names: &[&str],
@@ -164,7 +161,7 @@ pub(crate) fn requested_tokens(
     Ok(asked)
 }
 
-/// Parameters of newer clients, with values that change nothing.
+/// Of newer clients; these values change nothing.
 pub(crate) fn neutral_parameters() -> [(&'static str, Value); 2] {
     [("store", json!(false)), ("service_tier", json!("auto"))]
 }

@@ -1,4 +1,4 @@
-//! Routes other than answers: models, health, metrics, tokenization.
+//! Models, health, metrics, tokenization.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::engine::Model;
 use crate::error::{ApiError, json_body};
 use crate::state::{Server, Status};
 
-/// `GET /health`: 200 once a model is loaded, 503 before. Needs no key.
+/// `GET /health`, without a key: 200 once a model is loaded.
 pub(crate) async fn health(State(server): State<Arc<Server>>) -> Response<Body> {
     let (status, body) = match server.status() {
         Status::Ready(_) => (StatusCode::OK, json!({ "status": "ok" })),
@@ -53,7 +53,7 @@ pub(crate) async fn metrics(State(server): State<Arc<Server>>) -> Response<Body>
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response()
 }
 
-/// `POST /tokenize`: the tokens of `content`, the field's name in llama.cpp's server.
+/// `POST /tokenize`: tokens of `content`, as in llama.cpp's server.
 pub(crate) async fn tokenize(
     State(server): State<Arc<Server>>,
     request: Request<Body>,
