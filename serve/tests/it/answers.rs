@@ -18,23 +18,21 @@ use crate::served_models::{Cpu, NextId, model, served, tokenizer};
 
 #[derive(Debug)]
 struct Question {
-    /// Roles and texts of the messages.
     turns: Vec<(&'static str, String)>,
     count: usize,
     choices: usize,
     sampling: Sampling,
     stop: Vec<String>,
     stream: bool,
-    /// Number of pieces after which the client disconnects.
+    /// Pieces until the client leaves.
     leaves: Option<usize>,
     delay: Duration,
 }
 
-/// The text of each choice that a client received.
 #[derive(Debug)]
 enum Received {
     Whole(Vec<String>),
-    /// The client disconnected early.
+    /// The client left early.
     Partial(Vec<String>),
 }
 
@@ -91,7 +89,7 @@ impl Question {
         })
     }
 
-    /// Computes the answer alone, without a server.
+    /// Computed without a server.
     fn expected(&self, model: &Gpt<Cpu>) -> Vec<String> {
         let tokenizer = tokenizer();
         let role = |role: &str| match role {
@@ -99,11 +97,13 @@ impl Question {
             "user" => Role::User,
             _ => Role::Assistant,
         };
+
         let messages: Vec<Message> =
             self.turns.iter().map(|(by, content)| Message::new(role(by), content.clone())).collect();
         let prompts = vec![tokenizer.encode_prompt(&messages).unwrap(); self.choices];
         let decode = |ids: &[u32]| tokenizer.decode(ids).unwrap();
         let ends = runs::ends(&tokenizer);
+
         let request = Request {
             sampling: self.sampling,
             end_tokens: &ends,
@@ -112,6 +112,7 @@ impl Question {
             lookup: Some(&NextId),
             ..Request::new(&prompts, self.count)
         };
+
         let answers = generate(model, &request, |_| ControlFlow::Continue(())).unwrap();
         answers.into_iter().map(|answer| answer.text.unwrap()).collect()
     }
@@ -137,7 +138,7 @@ impl Question {
         })
     }
 
-    /// Reads up to `pieces` pieces and disconnects.
+    /// Leaves after `pieces` pieces.
     fn some(&self, connection: &TcpStream, pieces: usize) -> Vec<String> {
         let mut chunks: Vec<Value> = Vec::new();
         let mut lines = BufReader::new(connection).lines();
@@ -154,7 +155,6 @@ impl Question {
     }
 }
 
-/// Number of requests per client.
 fn rounds() -> usize {
     suite::size().pick(1, 1, 50)
 }
@@ -200,7 +200,7 @@ fn a_long_prompt_is_read_in_pieces() {
     let body = json!({ "prompt": vec![7; 44], "max_tokens": 3, "temperature": 0 });
     let answer = server.post_json("/v1/completions", &body).json();
     let made = answer["usage"]["completion_tokens"].as_f64().unwrap();
-    // Five whole pieces of 8; the sixth piece brings the answer's first token.
+    // Five pieces of 8; the sixth brings the first token.
     assert_eq!(server.metric("steps_total").to_bits(), (5.0 + made).to_bits());
 }
 

@@ -30,9 +30,8 @@ fn sixty_four_streams_are_answered_and_their_caches_freed() {
                 })
             })
             .collect();
-        // Health does not wait for the inference thread.
         assert_eq!(server.get("/health").status, 200);
-        // With random weights an answer may end at its first token.
+        // With random weights, an answer may end at its first token.
         let pieces: usize = streams.into_iter().map(|stream| stream.join().unwrap()).sum();
         assert!(pieces > 64 * 4, "{pieces} pieces are not streams");
     });

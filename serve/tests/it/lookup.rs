@@ -37,7 +37,6 @@ fn indexed() -> (TempDir, IndexEntry) {
     (folder, entry)
 }
 
-/// A lookup in the indexed text alone, or also in the model's own text.
 #[derive(Debug)]
 struct IndexLookup {
     corpora: Arc<Corpora>,

@@ -21,7 +21,7 @@ pub(crate) type Cpu = Offload<Flex>;
 
 static LITTLE_MEMORY: Once = Once::new();
 
-/// Weights are large, so that every layer affects the output.
+/// Large weights: every layer affects the output.
 pub(crate) fn config() -> GptConfig {
     let small = GptConfig {
         n_layer: 2,
@@ -44,14 +44,14 @@ pub(crate) fn tokenizer() -> Tokenizer {
     Tokenizer::bytes(&[]).with_chat().unwrap()
 }
 
-/// Equal weights each time. They and the caches exceed the device budget, so they spill.
+/// Equal weights each time. With the caches, they exceed the device budget.
 pub(crate) fn model() -> Gpt<Cpu> {
     LITTLE_MEMORY.call_once(|| {
         let config = OffloadConfig::new().device_budget("512KiB".parse().unwrap()).smallest_block(1024);
         config.install::<Flex>(&FlexDevice).unwrap();
     });
     let mut model: Gpt<Cpu> = Gpt::new(&config(), 3, &FlexDevice).unwrap();
-    // Random follower embeddings, as if the model were trained with them.
+    // As if trained with followers.
     let (mut random, shape) = (Random::new(4), [config().vocab_size + 1, config().n_embd]);
     let values: Vec<f32> = (0..shape[0] * shape[1]).map(|_| random.normal() as f32).collect();
     model.followers =
@@ -59,7 +59,7 @@ pub(crate) fn model() -> Gpt<Cpu> {
     model
 }
 
-/// Finds `token + 1` after every token, but nothing after multiples of three.
+/// Nothing follows multiples of three.
 #[derive(Debug)]
 pub(crate) struct NextId;
 

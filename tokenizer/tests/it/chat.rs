@@ -113,7 +113,6 @@ fn an_unknown_role_is_an_error_that_lists_the_known_ones() {
     assert!(error.to_string().contains("expected one of `system`, `user`, `assistant`"), "{error}");
 }
 
-/// The byte tokenizer with another chat template.
 fn with_template(template: &str) -> Tokenizer {
     let folder = tempfile::tempdir().expect("a folder");
     Tokenizer::bytes(&CHAT_SPECIALS).save(folder.path()).expect("saving");
@@ -177,13 +176,15 @@ fn a_template_cannot_compute_or_grow_without_bound() {
 fn with_chat_adds_control_tokens_and_keeps_all_ids() {
     let text = "the water rises 7 times; é";
     let bare = BpeTraining { specials: vec!["<|endoftext|>".to_owned()], ..small_training() };
-    // Copied away from another tokenizer's chat template in the same folder.
+    // Away from another tokenizer's chat template.
+
     let folder = tempfile::tempdir().expect("a folder");
     let alone = folder.path().join("tokenizer.json");
     fs::copy(goldens().join("metaspace.json"), &alone).expect("copying");
     let published = Tokenizer::load(alone).expect("it loads");
     let trained = bare.train(corpus_lines()).expect("the corpus trains");
     let characters = Tokenizer::characters(&text.chars().collect(), &[]).expect("an alphabet");
+
     for tokenizer in [published, trained, characters, Tokenizer::bytes(&["<|user_end|>"])] {
         let (kind, known) = (tokenizer.kind(), tokenizer.vocab_size());
         let lacking = CHAT_SPECIALS.iter().filter(|text| tokenizer.specials().id(text).is_none()).count();
@@ -192,10 +193,12 @@ fn with_chat_adds_control_tokens_and_keeps_all_ids() {
         let chat = tokenizer.with_chat().expect("it takes more tokens");
         assert_eq!((chat.kind(), chat.vocab_size()), (kind, known + lacking as u32));
         assert_eq!(chat.encode(text).expect("it encodes"), ids, "{kind}");
+
         let folder = tempfile::tempdir().expect("a folder");
         chat.save(folder.path()).expect("it is saved");
         let loaded = Tokenizer::load(folder.path()).expect("it loads");
         assert_eq!(loaded.fingerprint(), chat.fingerprint());
+
         let prompt = loaded.encode_prompt(&[user("the water")]).expect("it encodes");
         assert_eq!(prompt.first(), loaded.bos().as_ref());
         let controls: Vec<_> = prompt.iter().filter_map(|id| loaded.specials().text(*id)).collect();

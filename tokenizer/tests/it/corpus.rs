@@ -45,7 +45,7 @@ fn contents_decide_the_format_of_a_file() {
         ("lines.txt", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n", Format::JsonLines),
         ("prose.txt", "{ a brace } opens this prose\n", Format::Text),
         ("columns.txt", "PAR1 is how Parquet begins", Format::Parquet),
-        // Found by fuzzing: contents take precedence over the name.
+        // Contents precede names.
         ("columns.jsonl", "PAR1\u{0} \"text\": \"y\"", Format::Parquet),
     ] {
         let path = folder.path().join(name);

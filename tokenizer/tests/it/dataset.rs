@@ -44,7 +44,6 @@ fn problem(result: Result<impl std::fmt::Debug, Error>, file: &str) -> ShardProb
     }
 }
 
-/// A headerless shard of the numbers from 0; the vocabulary has 65,000 ids.
 fn numbers(folder: &Path, count: u16) -> PathBuf {
     let path = folder.join("numbers.bin");
     fs::write(&path, (0..count).flat_map(u16::to_le_bytes).collect::<Vec<_>>()).expect("writing");
@@ -121,7 +120,6 @@ fn any_layout_of_workers_reads_the_same_stream() {
 #[test]
 fn aligned_windows_begin_with_documents_or_continue_long_ones() {
     let folder = tempfile::tempdir().expect("a folder");
-    // Documents of 3, 100, 40 and 10 tokens, each opened by 0.
     let tokens: Vec<u16> = [3, 100, 40, 10].into_iter().flat_map(|length| 0..length).collect();
     let path = folder.path().join("documents.bin");
     fs::write(&path, tokens.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<_>>()).expect("writing");
@@ -129,7 +127,7 @@ fn aligned_windows_begin_with_documents_or_continue_long_ones() {
     let dataset = nano(&path, Some(0), plan).expect("it opens");
     let windows = take(&dataset, Cursor::start(0), dataset.windows() as usize);
     let firsts: Vec<u32> = windows.iter().map(|(_, window)| window.x[0]).collect();
-    // The third and last window of the second document overlap. The last document is shorter than a window.
+    // The last two windows of the second document overlap; the last document is short.
     assert_eq!(firsts, [0, 29, 61, 68, 0, 8, 0]);
     assert_eq!(windows[4].1.x, (0..32).collect::<Vec<_>>());
     assert_eq!(windows[3].1.y.last(), Some(&0), "the last window of a document ends with it");

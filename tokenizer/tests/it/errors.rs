@@ -10,7 +10,7 @@ use crate::fixtures::{SMALL, by_document, preparation, run, write_documents, wri
 
 const PLAN: WindowPlan = WindowPlan { length: 32, align: Align::Anywhere, shuffle: false };
 
-/// The message, with `DIR` for the test's folder.
+/// With `DIR` for the test's folder.
 fn message(result: Result<impl std::fmt::Debug, Error>, folder: &Path) -> String {
     result.expect_err("this has to fail").to_string().replace(&folder.display().to_string(), "DIR")
 }

@@ -10,7 +10,7 @@ use tokenizer::{BpeTraining, Error, Manifest, OnBadRecord, Outcome, Preparation,
 
 pub(crate) const CORPUS: &str = include_str!("goldens/corpus.txt");
 
-/// The vocabulary that `goldens/make.py` trains too.
+/// As in `goldens/make.py`.
 pub(crate) const SMALL_VOCABULARY: usize = 450;
 
 pub(crate) fn corpus_lines() -> impl Iterator<Item = Result<String, Error>> + Send {
@@ -21,7 +21,7 @@ pub(crate) fn small_training() -> BpeTraining {
     BpeTraining { vocab_size: SMALL_VOCABULARY, ..BpeTraining::default() }
 }
 
-/// Byte-level BPE trained on [`CORPUS`], with a chat template.
+/// With a chat template.
 pub(crate) static SMALL: LazyLock<Tokenizer> =
     LazyLock::new(|| small_training().train(corpus_lines()).expect("the corpus trains"));
 

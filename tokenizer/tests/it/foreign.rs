@@ -1,4 +1,4 @@
-//! Shards of llm.c and nanoGPT: a folder of `.bin` files.
+//! Folders of llm.c's and nanoGPT's `.bin` files.
 
 use std::{fs, path::Path};
 
@@ -18,7 +18,6 @@ fn open(folder: &Path, split: Split) -> Result<TokenDataset, Error> {
     TokenDataset::open(folder, split, &bytes(), PLAN)
 }
 
-/// Documents of 20 letters after the tokenizer's first control token.
 fn ids(documents: usize) -> Vec<u16> {
     let bos = bytes().bos().expect("it has one") as u16;
     (0..documents).flat_map(|_| std::iter::once(bos).chain(u16::from(b'a')..=u16::from(b't'))).collect()

@@ -1,4 +1,4 @@
-//! Comparison with Python's `tokenizers`, on files that `goldens/make.py` wrote.
+//! Python's `tokenizers`, by files of `goldens/make.py`.
 
 use std::{collections::BTreeMap, fs};
 

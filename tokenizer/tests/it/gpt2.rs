@@ -1,4 +1,4 @@
-//! GPT-2's vocabulary against `tiktoken-rs`, an independent splitter with the same ranks.
+//! GPT-2's vocabulary against `tiktoken-rs`.
 
 use std::{collections::HashMap, env, fmt::Write, fs, path::PathBuf, sync::LazyLock};
 
@@ -23,7 +23,7 @@ static GPT2: LazyLock<Tokenizer> = LazyLock::new(|| {
     Tokenizer::load(folder.path()).expect("the recovered files load")
 });
 
-/// GPT-2's printable spelling, written independently of the crate's.
+/// Written independently of the crate's.
 fn spell(token: &[u8]) -> String {
     let printable = |byte: &u8| (33..=126).contains(byte) || (161..=172).contains(byte) || *byte >= 174;
     let hidden: Vec<u8> = (0..=255).filter(|byte| !printable(byte)).collect();
@@ -34,7 +34,7 @@ fn spell(token: &[u8]) -> String {
     token.iter().map(spelled).collect()
 }
 
-/// Recovers the merge of each token: merging its bytes with only better-ranked tokens leaves two parts.
+/// Merging a token's bytes with better-ranked tokens leaves the two parts of its merge.
 fn merges(tokens: &[Vec<u8>]) -> String {
     let ranks: HashMap<&[u8], usize> =
         tokens.iter().enumerate().map(|(rank, token)| (token.as_slice(), rank)).collect();
@@ -114,7 +114,7 @@ fn whitespace_and_digits_encode_as_tiktoken_does() {
     }
 }
 
-/// Texts of this repository, and the file named by `TINYSHAKESPEARE`, of any size.
+/// This repository's texts, and the file named by `TINYSHAKESPEARE`.
 #[test]
 fn whole_texts_encode_as_tiktoken_does() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -1,4 +1,4 @@
-//! Broken and hostile tokenizer files: an error, never a panic, a hang or exhausted memory.
+//! Hostile tokenizer files: an error, never a panic, a hang or exhausted memory.
 
 use serde_json::{Value, json};
 use tokenizer::{Error, Limit, Problem, Tokenizer};
@@ -152,7 +152,7 @@ fn an_oversized_vocabulary_is_refused_before_allocation() {
     }
 }
 
-/// The result of `work`. Panics if it takes longer than any refusal.
+/// Panics if `work` takes longer than any refusal.
 #[cfg(unix)]
 fn promptly<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = std::sync::mpsc::channel();

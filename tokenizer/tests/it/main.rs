@@ -1,4 +1,4 @@
-//! Promises of the crate, tested from outside.
+//! Integration tests, in one binary.
 
 mod chat;
 mod corpus;

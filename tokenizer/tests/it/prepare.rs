@@ -14,7 +14,7 @@ use tokenizer::{
 
 use crate::fixtures::{CORPUS, SMALL, by_document, contents, preparation, run, write_documents, written};
 
-/// All tokens of one split, read from the bytes of the shards.
+/// From the bytes of the shards.
 fn tokens(set: &Path, split: &str, width: usize) -> Vec<u32> {
     let shards = contents(set)
         .into_iter()
@@ -107,7 +107,6 @@ fn a_position_split_validates_on_the_end_of_the_text() {
     fs::write(&input, &text).expect("writing");
     let bytes = Tokenizer::bytes(&[]);
     let manifest = written(&preparation(&input, &out, SplitRule::Position { val_fraction: 0.1 }), &bytes);
-    // A single document is divided by position too.
     let alone = preparation(&input, &folder.path().join("alone"), by_document(0.1));
     assert_eq!(written(&alone, &bytes), manifest);
     assert!(matches!(run(&alone, &bytes), Ok(Outcome::AlreadyThere(_))));
@@ -158,19 +157,22 @@ fn conversations_have_a_mask_of_trained_tokens() {
     let folder = tempfile::tempdir().expect("a folder");
     let (input, out) = (folder.path().join("in.jsonl"), folder.path().join("set"));
     dialogues::write_json_lines(&input, 200, 1).expect("writing");
+
     let tokenizer = Tokenizer::bytes(&CHAT_SPECIALS);
-    // One shard: where a shard ends within an answer, its last window is padded with targets that do not count.
+    // One shard: another's last window could be padded with targets that do not count.
     let preparation = Preparation { shard_tokens: 1 << 20, ..preparation(&input, &out, by_document(0.1)) };
     let manifest = written(&preparation, &tokenizer);
+
     assert!(manifest.loss_mask);
     let plan = WindowPlan { length: 64, align: Align::Document, shuffle: false };
     let dataset = TokenDataset::open(&out, Split::Train, &tokenizer, plan).expect("the set opens");
     dataset.verify().expect("the set is whole");
+
     let [start, end] = ["<|assistant_start|>", "<|assistant_end|>"]
         .map(|text| tokenizer.specials().id(text).expect("known"));
     for (_, window) in dataset.stream(Cursor::start(0)).take(50).map(|window| window.expect("a window")) {
         let mask = window.mask.expect("the set has masks");
-        // Targets that an earlier window predicted do not count here.
+        // Targets of an earlier window do not count here.
         let first = mask.iter().position(|trained| *trained).expect("a window without a counted target");
         let mut speaking = true;
         for (((x, y), trained), at) in window.x.iter().zip(&window.y).zip(&mask).zip(0..).skip(first) {

@@ -1,4 +1,4 @@
-//! Clean and bad records in the common layouts.
+//! Records in the common layouts.
 
 use std::{fs, io::Write, path::Path};
 
@@ -159,6 +159,7 @@ fn compressed_text_gives_the_set_of_the_plain_text() {
             SplitRule::Position { .. } => halves.map(compress).concat(),
             SplitRule::Document { .. } => compress(whole),
         };
+
         let shards = |name: &str, contents_: Vec<u8>| {
             let (input, out) = (folder.path().join(name), folder.path().join(format!("{name}.set")));
             fs::write(&input, contents_).expect("writing");
@@ -169,6 +170,7 @@ fn compressed_text_gives_the_set_of_the_plain_text() {
                 .filter(|(name, _)| Path::new(name).extension() != Some("json".as_ref()))
                 .collect::<Vec<_>>()
         };
+
         let plain = shards("plain", whole.to_vec());
         assert!(plain.len() >= 2);
         assert!(shards("text.gz", two(gzip)) == plain, "two members in one gzip file");

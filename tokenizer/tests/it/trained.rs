@@ -93,9 +93,11 @@ fn every_known_pattern_encodes_as_hugging_face_does() {
     ] {
         let tokenizer = BpeTraining { pattern, ..small_training() }.train(corpus_lines()).expect("training");
         assert_eq!(tokenizer.pattern(), Some(pattern));
+
         let folder = tempfile::tempdir().expect("a folder");
         tokenizer.save(folder.path()).expect("saving");
         let theirs = hf::Tokenizer::from_file(folder.path().join("tokenizer.json")).expect("they load it");
+
         for text in CORPUS
             .split_inclusive('\n')
             .chain([CORPUS, "fooBar's HTTPServer'LL\n\n/x 12345 \u{3000}\u{3000}x"])

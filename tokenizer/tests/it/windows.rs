@@ -1,4 +1,4 @@
-//! From chat text to counted targets: the answer tokens that one epoch trains on, and how often.
+//! From chat text to counted targets, and how often they are seen.
 
 use std::{fs, path::Path};
 
@@ -11,14 +11,14 @@ use tokenizer::{
 
 use crate::fixtures::{by_document, preparation, written};
 
-/// Letters of each question and answer of one conversation.
+/// Letters of questions and answers.
 type Turns = Vec<(usize, usize)>;
 
 fn bytes() -> Tokenizer {
     Tokenizer::bytes(&CHAT_SPECIALS)
 }
 
-/// Lower-case questions and upper-case answers; the letter differs by conversation.
+/// Lower-case questions, upper-case answers.
 fn messages(conversation: usize, turns: &Turns) -> Vec<Message> {
     let text =
         |first: u8, letters: usize| String::from((first + (conversation % 26) as u8) as char).repeat(letters);
@@ -52,7 +52,7 @@ impl Set {
         open(&self.path, length, align).expect("the set opens")
     }
 
-    /// Answer tokens of all conversations, by the chat template.
+    /// By the chat template.
     fn answer_tokens(&self) -> Vec<u32> {
         let marked = |messages: &Vec<Message>| {
             let chat = bytes().encode_chat(messages).expect("it encodes");
@@ -86,7 +86,7 @@ fn a_mask_marks_the_same_answer_tokens_in_chat_text_and_in_windows() {
     let id = |text: &str| specials.specials().id(text).expect("a control token");
     let [bos, user, user_end, assistant, end] = CHAT_SPECIALS.map(id);
     let (a, b) = (u32::from(b'a'), u32::from(b'A'));
-    // The conversation has 12 tokens; the rest of the window is padding.
+    // 12 tokens, then padding.
     assert_eq!(window.x[..11], [bos, user, a, a, a, user_end, assistant, b, b, b, b]);
     assert_eq!(window.y[..11], [user, a, a, a, user_end, assistant, b, b, b, b, end]);
     let mask = window.mask.as_ref().expect("a set of conversations has a mask");
@@ -97,7 +97,6 @@ fn a_mask_marks_the_same_answer_tokens_in_chat_text_and_in_windows() {
 
 #[test]
 fn every_answer_token_of_long_conversations_is_seen() {
-    // Each is longer than a window and ends in an answer.
     let conversations: Vec<Turns> = (0..20).map(|_| vec![(20, 20), (20, 20), (10, 30)]).collect();
     let set = Set::new(&conversations, 100_000);
     for align in [Align::Document, Align::Anywhere] {

@@ -1,4 +1,4 @@
-//! Slow, greedy or malformed clients are bounded in number and time, and the server still answers others.
+//! Slow, greedy or malformed clients are bounded, and others are still answered.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use web::{Echo, Limits};
 use super::client::{Answer, TIMEOUT, TestServer, post_request, settings};
 use super::engines::SteppedEngine;
 
-/// A time limit that a test can wait for. Tests shorten only the limit they check, and repeat their own late requests.
+/// Tests shorten only the limit they check, and repeat their own late requests.
 const SHORT: Duration = Duration::from_millis(200);
 
 fn short_heads() -> Limits {
@@ -22,7 +22,7 @@ fn echo(limits: Limits) -> TestServer {
 
 fn until_closed(mut stream: TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // Closing a connection with unread bytes resets it.
+    // Unread bytes reset a closed connection.
     let _reset = stream.read_to_end(&mut bytes);
     bytes
 }
@@ -84,7 +84,7 @@ fn an_unfinished_body_is_a_408() {
 fn a_reader_that_takes_nothing_is_disconnected_and_frees_its_place() {
     let limits = Limits { tokens: 1 << 20, body_bytes: 8 << 20, write_time: SHORT, ..Limits::default() };
     let server = TestServer::start(settings(limits), |worker| {
-        // Far more than sockets buffer: each token is a piece of about two hundred bytes.
+        // Far more than sockets buffer.
         Echo { slots: 1, context: 1 << 20, script: vec!["x".repeat(200_000)], ..Echo::default() }
             .answer(worker);
     });
@@ -93,7 +93,7 @@ fn a_reader_that_takes_nothing_is_disconnected_and_frees_its_place() {
     stream.write_all(post_request("/v1/completions", body).as_bytes()).unwrap();
     let mut first = [0; 1];
     stream.read_exact(&mut first).unwrap();
-    // The client reads no more and keeps the connection open.
+    // The connection stays open, unread.
     server.wait_for("connections", 1.0);
     server.wait_for("active_sequences", 0.0);
     drop(stream);
@@ -162,7 +162,7 @@ fn ten_thousand_connections_stay_within_the_limit_and_are_freed() {
     let server = echo(Limits { connections: 32, ..Limits::default() });
     let mut open = Vec::new();
     for _ in 0..10_000 {
-        // This process may open a limited number of files.
+        // This process may open few files.
         if open.len() == 200 {
             open.drain(..100).for_each(drop);
         }
@@ -175,7 +175,6 @@ fn ten_thousand_connections_stay_within_the_limit_and_are_freed() {
     assert!(beyond > 1_000.0, "{beyond}");
 }
 
-/// Limits whose timeout closes no idle connection during a test.
 fn limits_without_timeouts(connections: usize) -> Limits {
     Limits { connections, idle_time: 2 * TIMEOUT, ..Limits::default() }
 }
@@ -197,12 +196,13 @@ fn only_a_connection_without_a_running_answer_is_displaced() {
     let (engine, steps) = SteppedEngine::new(2);
     let limits = Limits { tokens: 1 << 20, ..limits_without_timeouts(2) };
     let server = TestServer::start(settings(limits), move |worker| engine.answer(worker));
+
     let mut answered = server.connect();
     answered.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     assert_eq!(Answer::read_measured(&mut answered).status, 200);
     let first = endless(&server);
     assert_eq!(steps.one(), ["a"]);
-    // The answered connection is idle only once its answer is sent; until then a new connection is refused.
+    // A connection is idle once its answer is sent; before, newcomers are refused.
     let second = 'let_in: loop {
         let newcomer = endless(&server);
         while !is_closed(&newcomer) {
@@ -211,24 +211,25 @@ fn only_a_connection_without_a_running_answer_is_displaced() {
             }
         }
     };
+
     assert!(until_closed(answered).is_empty());
     assert!(until_closed(server.connect()).is_empty(), "both slots have a request");
+
     drop(steps);
     for mut stream in [first, second] {
         assert!(!Answer::read(&mut stream).chunks().is_empty());
     }
 }
 
-/// Requests more tokens than the engine makes during the test.
 fn endless(server: &TestServer) -> TcpStream {
     let mut stream = server.connect();
     let body = r#"{"prompt": "a", "max_tokens": 1000000, "stream": true}"#;
-    // A refused connection may be closed before the write.
+    // A refused connection may be closed before.
     let _turned_away = stream.write_all(post_request("/v1/completions", body).as_bytes());
     stream
 }
 
-/// Whether the server has closed a connection; waits up to 2 ms.
+/// Waits up to 2 ms.
 fn is_closed(stream: &TcpStream) -> bool {
     stream.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
     let closed = match stream.peek(&mut [0]) {
@@ -239,7 +240,7 @@ fn is_closed(stream: &TcpStream) -> bool {
     closed
 }
 
-/// Repeats the request, because it fails while all slots are busy or if it is late.
+/// Repeats requests that are late or find all slots busy.
 fn still_answers(server: &TestServer) {
     for _ in 0..20_000 {
         let answered = TcpStream::connect(server.address).ok().is_some_and(|mut stream| {

@@ -1,4 +1,4 @@
-//! Access: the key on every route, names, types, origins, headers.
+//! Access: the key, names, types, origins, headers.
 
 use web::{ApiKey, Echo, Limits, Settings, Web};
 
@@ -131,7 +131,7 @@ fn other_origins_are_allowed_only_by_name() {
     });
     let allowed = ask(&open, "OPTIONS", "/v1/completions", &preflight);
     assert!(allowed.head.contains(&format!("access-control-allow-origin: {origin}")), "{}", allowed.head);
-    // OpenAI's JavaScript package adds headers of its own.
+    // OpenAI's JavaScript package sends it.
     let more = format!("{preflight}Access-Control-Request-Headers: authorization,x-stainless-lang\r\n");
     let allowed = ask(&open, "OPTIONS", "/v1/completions", &more).head;
     assert!(allowed.contains("access-control-allow-headers: authorization,x-stainless-lang"), "{allowed}");

@@ -220,7 +220,7 @@ fn a_prompt_with_its_answer_must_fit_the_context_and_is_never_cut() {
     let server = TestServer::echo(Echo { context: 8, ..Echo::default() });
     let asked =
         |text: &str, most: Value| server.post_json(PATH, &chat_request(text, json!({ "max_tokens": most })));
-    // The prompt has five tokens with its control token; the model never reads an answer's last token.
+    // Five tokens with the control token; an answer's last is never read.
     assert_eq!(asked("abcd", json!(4)).status, 200);
     for (text, most) in [("abcd", json!(5)), ("abcdefgh", json!(null))] {
         let refused = asked(text, most);

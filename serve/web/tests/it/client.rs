@@ -1,4 +1,4 @@
-//! A small HTTP/1.1 client that shows the raw bytes of an answer, and a server to test.
+//! A small HTTP/1.1 client that shows raw bytes, and a server to test.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use web::{Echo, InferenceWorker, Limits, Settings, Web};
 
-/// Timeout of a test, longer than any answer takes.
+/// Longer than any answer takes.
 pub(crate) const TIMEOUT: Duration = Duration::from_mins(1);
 
 pub(crate) struct TestServer {
@@ -33,7 +33,7 @@ impl TestServer {
         server
     }
 
-    /// Starts a server without waiting for its model.
+    /// Does not wait for the model.
     pub(crate) fn loading(settings: Settings, work: impl FnOnce(InferenceWorker) + Send + 'static) -> Self {
         let web = Web::start(settings, move |worker| {
             work(worker);
@@ -72,7 +72,6 @@ impl TestServer {
         Answer::read(&mut stream)
     }
 
-    /// The value of a metric that has no labels.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         let page = self.get("/metrics").text();
         let line = page.lines().find_map(|line| line.strip_prefix(&format!("spillway_{name} ")));
@@ -83,7 +82,6 @@ impl TestServer {
         self.wait_until(|| self.metric(name).to_bits() == value.to_bits(), name);
     }
 
-    /// Waits until `count` sequences are in the queue or the engine.
     pub(crate) fn wait_for_arrivals(&self, count: f64) {
         let here = || self.metric("queue_length") + self.metric("active_sequences");
         self.wait_until(|| here().to_bits() == count.to_bits(), "arrivals");
@@ -116,7 +114,7 @@ pub(crate) fn post_request(path: &str, body: &str) -> String {
     )
 }
 
-/// An answer with its framing removed.
+/// Without framing.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -129,7 +127,7 @@ impl Answer {
         let mut bytes = Vec::new();
         match stream.read_to_end(&mut bytes) {
             Ok(_) => {}
-            // A server that refuses a body closes while it is still being sent.
+            // A server that refuses a body closes early.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
             Err(error) => panic!("{error} after {:?}", String::from_utf8_lossy(&bytes)),
         }
@@ -137,7 +135,7 @@ impl Answer {
         Self::parse(&bytes)
     }
 
-    /// Reads as much as `Content-Length` says, from a server that keeps the connection.
+    /// From a server that keeps the connection.
     pub(crate) fn read_measured(stream: &mut TcpStream) -> Self {
         let mut bytes = Vec::new();
         loop {
@@ -182,7 +180,6 @@ impl Answer {
         text.lines().filter_map(|line| line.strip_prefix("data: ")).map(str::to_owned).collect()
     }
 
-    /// The pieces of a stream, which must end with `[DONE]`.
     pub(crate) fn chunks(&self) -> Vec<Value> {
         let mut events = self.events();
         assert_eq!(events.pop().as_deref(), Some("[DONE]"), "{}", self.text());
@@ -190,7 +187,6 @@ impl Answer {
     }
 }
 
-/// Joins the complete chunks of a chunked body.
 fn unchunked(mut rest: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     while let Some(at) = rest.windows(2).position(|two| two == b"\r\n") {

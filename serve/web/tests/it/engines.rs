@@ -1,4 +1,4 @@
-//! Small engines for single tests, which fulfil the contract of the interface.
+//! Small engines for single tests, true to the interface.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use web::{
     Vocabulary,
 };
 
-/// A vocabulary of a token per letter. `.` ends an answer, and decoding `!` panics.
+/// A token per letter. `.` ends an answer; decoding `!` panics.
 pub(crate) struct LetterVocabulary;
 
 impl Vocabulary for LetterVocabulary {
@@ -47,7 +47,7 @@ impl Decoder for LetterDecoder {
     }
 }
 
-/// An engine that takes each step when the test allows it, and reports the sequences in that step.
+/// Waits for the test before each step, and reports the sequences in it.
 pub(crate) struct SteppedEngine {
     slots: usize,
     allowed: Receiver<()>,
@@ -55,14 +55,13 @@ pub(crate) struct SteppedEngine {
     sequences: BTreeMap<Key, Vec<u8>>,
 }
 
-/// The test's control of a [`SteppedEngine`].
 pub(crate) struct Steps {
     allow: Sender<()>,
     seen: Receiver<Vec<String>>,
 }
 
 impl Steps {
-    /// Allows one step. Returns the prompts in the engine, in order of arrival.
+    /// Returns the prompts in the engine by arrival.
     pub(crate) fn one(&self) -> Vec<String> {
         self.allow.send(()).unwrap();
         self.seen.recv_timeout(super::client::TIMEOUT).unwrap()
@@ -100,7 +99,7 @@ impl Engine for SteppedEngine {
         assert!(self.sequences.remove(&key).is_some(), "only sequences that are in it leave");
     }
 
-    /// Gives each sequence an `x`, but `shout` a `!`. Once [`Steps`] is dropped, answers end.
+    /// Once [`Steps`] is dropped, answers end.
     fn step(&mut self) -> Result<Vec<(Key, Token)>, EngineError> {
         let allowed = self.allowed.recv().is_ok();
         let names =
@@ -123,7 +122,6 @@ impl Engine for SteppedEngine {
     }
 }
 
-/// An engine that records its requests and answers with the letter `x`.
 pub(crate) struct RecordingEngine {
     requests: Sender<SequenceRequest>,
     keys: Vec<Key>,
@@ -165,7 +163,7 @@ impl Engine for RecordingEngine {
     }
 }
 
-/// An engine whose step and reset both panic, once the test allows the step.
+/// Step and reset panic.
 pub(crate) struct PanickingEngine(pub(crate) Receiver<()>);
 
 impl PanickingEngine {

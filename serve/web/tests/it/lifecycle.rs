@@ -18,7 +18,7 @@ fn stepped(slots: usize, limits: Limits) -> (TestServer, Steps) {
     (TestServer::start(settings(limits), move |worker| engine.answer(worker)), steps)
 }
 
-/// Sends a request. Dropping the connection cancels it.
+/// Dropping the connection cancels the request.
 fn begin(server: &TestServer, prompt: &str, most: usize, stream: bool) -> TcpStream {
     let body = json!({ "prompt": prompt, "max_tokens": most, "stream": stream });
     let mut connection = server.connect();
@@ -40,7 +40,7 @@ fn requests_join_and_leave_between_two_tokens() {
     let second = begin(&server, "second", 6, false);
     server.wait_for_arrivals(2.0);
     let mut seen: Vec<Vec<String>> = (0..6).map(|_| steps.one()).collect();
-    // The second request may arrive during a step.
+    // The second may arrive during a step.
     if seen[0] == ["first"] {
         seen.remove(0);
         seen.push(steps.one());
@@ -56,7 +56,7 @@ fn requests_join_and_leave_between_two_tokens() {
 fn a_cancelled_request_frees_its_slot_within_one_token() {
     for stream in [false, true] {
         let (server, steps) = stepped(1, Limits::default());
-        // Far more tokens than it gets before it leaves.
+
         let mut leaving = begin(&server, "leaving", 4000, stream);
         server.wait_for("active_sequences", 1.0);
         let waiting = begin(&server, "waiting", 1, false);
@@ -67,12 +67,14 @@ fn a_cancelled_request_frees_its_slot_within_one_token() {
             leaving.read_exact(&mut [0; 1]).unwrap();
         }
         drop(leaving);
+
         let (left, mut seen) = (Instant::now(), steps.one());
-        // A client cannot know when the server notices that it left.
+        // The server notices at an unknown time.
         while seen == ["leaving"] && left.elapsed() < TIMEOUT {
             thread::sleep(Duration::from_millis(20));
             seen = steps.one();
         }
+
         assert_eq!(seen, ["waiting"], "its place is free, and the engine has let go of it");
         assert_eq!(text_of(waiting), "x");
         assert_eq!(server.metric("cancelled_total").to_bits(), 1.0_f64.to_bits());
@@ -86,15 +88,16 @@ fn a_full_queue_answers_429_until_it_has_room() {
     server.wait_for("active_sequences", 1.0);
     let waiting = [begin(&server, "a", 1, false), begin(&server, "b", 1, false)];
     server.wait_for("queue_length", 2.0);
+
     let refused = server.post("/v1/completions", "{\"prompt\": \"c\"}");
     assert_eq!((refused.status, refused.error("code").as_str()), (429, "rate_limit_exceeded"));
     assert!(refused.head.contains("\r\nretry-after: 1"), "{}", refused.head);
-    // A cancelled request makes room in the queue.
     let [left, stays] = waiting;
     drop(left);
+
     let late = loop {
         let late = begin(&server, "late", 1, false);
-        // A refusal arrives at once, an answer only after the steps below.
+        // A refusal arrives at once, an answer after the steps below.
         late.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
         let refused = late.peek(&mut [0; 1]).is_ok();
         late.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -102,6 +105,7 @@ fn a_full_queue_answers_429_until_it_has_room() {
             break late;
         }
     };
+
     for connection in [active, stays, late] {
         steps.one();
         assert_eq!(text_of(connection), "x");
@@ -143,7 +147,7 @@ fn a_panic_in_inference_is_a_500_and_the_server_lives() {
         assert_eq!(server.post_json("/v1/completions", &body).status, 200);
         let failed = server.post_json("/v1/completions", &body);
         if stream {
-            // The head of a stream leaves as soon as its sequence has a slot.
+            // A stream's head leaves once its sequence has a slot.
             let last = failed.events().pop().unwrap_or_default();
             assert!(failed.status == 200 && last.contains("\"server_error\""), "{last}");
         } else {
@@ -220,7 +224,7 @@ fn answers_longer_than_the_drain_time_are_cut_off() {
     let ending = thread::spawn(move || server.stop());
     let broken_off = Answer::read(&mut endless).text();
     assert!(broken_off.contains("\"x\"") && !broken_off.contains("[DONE]"), "{broken_off}");
-    // The number of steps until the sequence is removed depends on timing.
+    // Timing decides how many steps remain.
     drop(steps);
     ending.join().unwrap();
 }

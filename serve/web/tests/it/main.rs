@@ -1,4 +1,4 @@
-//! Tests of the server over loopback sockets, with the echo or a scripted engine behind it.
+//! The server over loopback sockets.
 
 mod abuse;
 mod access;

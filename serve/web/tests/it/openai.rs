@@ -9,12 +9,12 @@ use web::{ApiKey, Echo, Limits, Settings};
 
 use super::client::{TestServer, settings};
 
-/// The Python that `serve/web/tests/install-clients` installs with the package.
+/// Installed by `serve/web/tests/install-clients`.
 fn python() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients/bin/python3")
 }
 
-/// Whether a client is installed; if not, fails where clients are required.
+/// If not, fails where clients are required.
 pub(crate) fn is_client_installed(client: &str, here: bool) -> bool {
     let missing = (!here).then(|| format!("{client} is not here"));
     Need::Clients.is_met(missing.as_deref())
@@ -47,7 +47,7 @@ fn the_openai_python_package_works() {
     let output = Command::new(python())
         .arg(script)
         .args(servers.each_ref().map(|server| format!("http://{}", server.address)))
-        // Ignore the machine's settings for the package and for proxies.
+        // The machine's proxies would interfere.
         .env_clear()
         .output()
         .unwrap();

@@ -14,7 +14,7 @@ use super::webdriver::{self, Browser, Screen};
 const ENTER: &str = "\u{e007}";
 const ESCAPE: &str = "\u{e00c}";
 const TAB: &str = "\u{e004}";
-/// JavaScript condition: no answer is running.
+/// No answer is running.
 const QUIET: &str = "!document.querySelector('.live') && document.querySelector('#stop').hidden";
 
 fn browser(screen: Screen) -> Option<Browser> {
@@ -133,7 +133,7 @@ fn text_that_looks_like_markup_is_shown_as_text() {
         );
     }
 
-    // The policy also blocks scripts that are already in the page.
+    // The policy also blocks scripts of the page.
     browser.run(
         "const made = document.createElement('script'); made.textContent = 'window.owned = 3'; document.body.append(made)",
     );
@@ -163,7 +163,7 @@ fn the_page_announces_when_the_server_goes_away_and_returns() {
     );
 }
 
-/// On Linux, an address where no other test can take the port while the server is down.
+/// No other test can take the port while the server is down.
 fn second_loopback_address() -> IpAddr {
     let last = if cfg!(target_os = "linux") { 2 } else { 1 };
     Ipv4Addr::new(127, 0, 0, last).into()
@@ -180,7 +180,7 @@ fn settings_reach_the_server_and_a_refusal_is_shown_verbatim() {
     ask(&browser, "abcdefgh");
     assert_eq!(answers(&browser), ["abcd"]);
     assert!(browser.text(".turn.model .figures").contains("cut at the longest length"));
-    // The first exchange does not fit together with this one.
+    // No room for the first exchange.
     ask(&browser, &"i".repeat(30));
     assert!(browser.text(".turn:last-child .figures").contains("the oldest question left out"));
     ask(&browser, &"j".repeat(60));
@@ -221,7 +221,7 @@ fn every_control_has_a_name_and_the_keyboard_reaches_it() {
     }
 }
 
-/// Checks that each visible control in `within` has a name for screen readers. Returns their number.
+/// Returns the number of visible controls.
 fn all_have_names(browser: &Browser, within: &str) -> u64 {
     let marked = browser.run(&format!(
         "const seen = [...document.querySelector('{within}').querySelectorAll('button, input, textarea, a')];
@@ -238,7 +238,7 @@ fn all_have_names(browser: &Browser, within: &str) -> u64 {
 
 #[test]
 fn the_page_fits_a_desktop_and_a_phone_in_light_and_dark() {
-    // The toy model knows the same answers, so `SERVE_AT` can take pictures of it.
+    // The toy model knows them too, for pictures by `SERVE_AT`.
     let script = ["Tuesday comes after Monday.", "A dog says woof."].map(str::to_owned);
     for (screen, name) in [(Screen::Desktop, "desktop"), (Screen::Phone, "phone")] {
         let Some(browser) = browser(screen) else { return };
@@ -274,14 +274,13 @@ fn the_page_fits_a_desktop_and_a_phone_in_light_and_dark() {
     }
 }
 
-/// Checks that nothing overflows, and that the question can be typed.
 fn assert_fits(browser: &Browser, name: &str) {
     let sizes = browser.run("return [document.documentElement.scrollWidth, innerWidth, document.querySelector('#send').getBoundingClientRect().bottom, innerHeight]");
     let size = |at: usize| sizes[at].as_f64().unwrap();
     assert!(size(0) <= size(1) && size(2) <= size(3), "{name}: {sizes}");
 }
 
-/// Writes a picture for `docs/` to the folder `SERVE_SCREENSHOTS`, if set.
+/// For `docs/`, to the folder `SERVE_SCREENSHOTS`.
 fn save_picture(browser: &Browser, name: &str) {
     let image = browser.screenshot();
     assert!(image.starts_with(b"\x89PNG"));

@@ -1,4 +1,4 @@
-//! The program `web`, started and stopped as a process.
+//! The program `web` as a process.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -16,7 +16,6 @@ fn program(arguments: &[&str]) -> Command {
     command
 }
 
-/// Waits until the echo answers. Returns the address that the program prints.
 fn address(child: &mut Child) -> String {
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -44,7 +43,7 @@ fn a_terminated_program_completes_its_streams_and_logs_no_text() {
     let body = format!(
         "{{\"prompt\": \"{secret}\", \"max_tokens\": 1000, \"stream\": true, \"secret_parameter\": null}}"
     );
-    // An unknown parameter's name must not be logged either.
+    // The name of an unknown parameter must not be logged.
     let mut refused = TcpStream::connect(&address).unwrap();
     refused.write_all(post_request("/v1/completions?secret=1", &body).as_bytes()).unwrap();
     assert_eq!(Answer::read(&mut refused).status, 400);

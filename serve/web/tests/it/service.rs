@@ -1,4 +1,4 @@
-//! The routes for models, health, metrics and tokenization.
+//! Models, health, metrics and tokenization.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;

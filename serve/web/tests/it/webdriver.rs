@@ -1,4 +1,4 @@
-//! A browser controlled by the commands of `WebDriver` that the page's tests need.
+//! A browser controlled by `WebDriver`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -47,7 +47,7 @@ impl Browser {
             line.contains("started successfully on port ")
                 .then(|| line.rsplit(' ').next().unwrap().trim_end_matches('.').parse().unwrap())
         });
-        // Later output must not fill the pipe.
+        // A full pipe would stop the driver.
         std::thread::spawn(move || lines.for_each(drop));
 
         let address = SocketAddr::from(([127, 0, 0, 1], port.expect("the driver says where it listens")));
@@ -110,7 +110,7 @@ impl Browser {
         self.run(&format!("return document.querySelectorAll({}).length", json!(css))).as_u64().unwrap()
     }
 
-    /// Waits until an expression is true, at least a minute.
+    /// At least a minute.
     pub(crate) fn until(&self, expression: &str) {
         for _ in 0..6000 {
             if self.run(&format!("return Boolean({expression})")) == true {
@@ -127,7 +127,7 @@ impl Browser {
         format!("/element/{}", id.as_str().unwrap())
     }
 
-    /// Clicks an element, which must be visible and not covered.
+    /// Must be visible and not covered.
     pub(crate) fn click(&self, css: &str) {
         self.command("POST", &format!("{}/click", self.find(css)), &json!({}));
     }
@@ -136,7 +136,6 @@ impl Browser {
         self.command("POST", &format!("{}/value", self.find(css)), &json!({ "text": text }));
     }
 
-    /// Types where the focus is.
     pub(crate) fn press(&self, keys: &[&str]) {
         let strokes = keys.iter().flat_map(|key| {
             [json!({ "type": "keyDown", "value": key }), json!({ "type": "keyUp", "value": key })]
@@ -145,7 +144,7 @@ impl Browser {
         self.command("POST", "/actions", &json!({ "actions": actions }));
     }
 
-    /// Role and label of an element for screen readers.
+    /// For screen readers.
     pub(crate) fn role_and_label(&self, css: &str) -> (String, String) {
         let element = self.find(css);
         let ask = |what: &str| self.command("GET", &format!("{element}/{what}"), &Value::Null);
@@ -157,7 +156,7 @@ impl Browser {
         self.command("POST", "/alert/accept", &json!({}));
     }
 
-    /// The browser's log messages since the last call.
+    /// Since the last call.
     pub(crate) fn log_messages(&self) -> Vec<String> {
         let log = self.command("POST", "/se/log", &json!({ "type": "browser" }));
         log.as_array().unwrap().iter().map(|entry| entry["message"].to_string()).collect()
@@ -177,7 +176,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // The browser outlives its driver unless its session is deleted, also when a test fails.
+        // A browser outlives its driver unless its session is deleted.
         let head =
             format!("DELETE {} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n", self.session);
         if let Ok(mut stream) = TcpStream::connect(self.address) {

@@ -1,4 +1,4 @@
-//! The definition of a longest match, by comparing every position.
+//! The definition of a longest match.
 
 use super::sets::BOS;
 
@@ -16,8 +16,7 @@ fn common(one: &[u32], other: &[u32]) -> usize {
     length
 }
 
-/// Length and position of the longest match of the end of `query`. Only positions of `text` below `end` with a follower
-/// count.
+/// Length and position. Positions of `text` count below `end` and with a follower.
 pub(super) fn longest(text: &[u32], end: usize, query: &[u32]) -> Option<(usize, usize)> {
     let mut best = None;
     for at in 0..end.min(text.len() - 1) {

@@ -1,4 +1,4 @@
-//! Builds: equal bytes for any memory, threads and interruptions.
+//! Equal bytes for any memory, threads and interruptions.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ fn set() -> Sets {
     sets
 }
 
-/// Stops after `pieces` pieces. Also returns the number of reused pieces.
+/// Also returns the number of reused pieces.
 fn stopped(build: &IndexBuild, pieces: usize) -> (Result<IndexManifest, Error>, u64) {
     let (stop, mut seen, mut reused) = (AtomicBool::new(false), 0, 0);
     let made = build.run(&stop, |progress| {
@@ -55,6 +55,7 @@ fn a_build_that_is_stopped_anywhere_resumes_to_the_same_bytes() {
     run(&sets.build("a")).expect("built");
     let whole = contents(&sets.path("a-index"));
     let mut build = IndexBuild { out: sets.path("b-index"), ..sets.build("a") };
+
     let mut before = 0;
     for pieces in [1, 5, 9, 40, 70] {
         let (made, reused) = stopped(&build, pieces);
@@ -62,7 +63,8 @@ fn a_build_that_is_stopped_anywhere_resumes_to_the_same_bytes() {
         assert!(!build.out.exists() && reused >= before.min(pieces as u64), "{reused} after {before}");
         before = pieces as u64;
     }
-    // A damaged file of the right name and size is rebuilt, and so is half a file.
+
+    // Damaged files are rebuilt.
     let partial = sets.path("b-index.partial");
     let run_file = partial.join("run-00002");
     let mut bytes = fs::read(&run_file).expect("there");
@@ -70,6 +72,7 @@ fn a_build_that_is_stopped_anywhere_resumes_to_the_same_bytes() {
     fs::write(&run_file, bytes).expect("writing");
     fs::write(partial.join("run-00003"), b"lm-run").expect("writing");
     fs::write(partial.join("stretch-00001.partial"), b"half").expect("writing");
+
     let mut reused = 0;
     build.threads = 1;
     build.run(&AtomicBool::new(false), |progress| reused = progress.reused).expect("it goes on");
@@ -98,7 +101,7 @@ fn a_piece_of_equal_name_and_size_from_other_chunks_is_not_reused() {
     let sets = Sets::new();
     let text: String = "abcdefg".repeat(10).chars().rev().collect();
     sets.prepare("a", &[text], &[]);
-    // Of 70 positions in chunks of 30, the third chunk has 10, like every chunk of 10.
+    // Of 70 positions in chunks of 30, the third has 10, like every chunk of 10.
     let (out, chunk_tokens) = (sets.path("out"), Some(30));
     let (made, _) = stopped(&IndexBuild { out: out.clone(), chunk_tokens, ..sets.build("a") }, 3);
     assert!(matches!(made, Err(Error::Interrupted)));
@@ -165,7 +168,7 @@ fn an_index_takes_at_most_eight_bytes_a_token_and_its_steps_count_every_token() 
         IndexStep::Match => matched = progress.tokens,
     });
     let made = made.expect("built");
-    // The last token has no follower, so it is not sorted.
+    // The last token has no follower.
     assert_eq!((sorted, matched), (made.tokens - 1, made.tokens - 1));
     let corpora = sets.open(&["a"], 2).expect("it opens");
     assert!(corpora.indexes()[0].bytes() <= 8 * made.tokens, "{} bytes", corpora.indexes()[0].bytes());

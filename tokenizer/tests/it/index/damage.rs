@@ -1,4 +1,4 @@
-//! Broken and hostile files: an error or no match; never a panic or a false match.
+//! Hostile files: an error or no match, never a panic or a false match.
 
 use std::{fs, path::PathBuf};
 
@@ -30,7 +30,7 @@ fn file(sets: &Sets, name: &str) -> (PathBuf, Vec<u8>) {
     (path, whole)
 }
 
-/// Looks up everything and checks every match against the text.
+/// Checks every match against the text.
 fn use_it(sets: &Sets) {
     let Ok(corpora) = sets.open(&["a"], 1) else { return };
     let text = tokens(&documents());
@@ -69,6 +69,7 @@ fn a_file_cut_anywhere_is_refused_by_name() {
                 other => assert!(harmless, "{name} cut at {cut}: {other:?}"),
             }
         }
+
         let mut longer = whole.clone();
         longer.push(b'0');
         fs::write(&path, longer).expect("writing");
@@ -113,7 +114,7 @@ fn a_changed_manifest_byte_is_refused_or_harmless() {
         bytes[at] ^= 1;
         fs::write(&path, &bytes).expect("writing");
         if let Ok(index) = open(&sets) {
-            // Only whitespace between values can change unnoticed.
+            // Only white space.
             index.verify().unwrap_or_else(|error| panic!("byte {at}: {error}"));
             assert!(whole[at].is_ascii_whitespace(), "byte {at}");
         }
@@ -181,7 +182,6 @@ fn other_shards_and_other_tokenizers_are_refused_with_the_way_out() {
     assert!(matches!(error, Error::Index { problem: IndexProblem::OtherShards { .. }, .. }));
     let nothing = Index::open(sets.path("b"), sets.path("b")).expect_err("a set is no index");
     assert!(nothing.to_string().contains("goes on when it is started again"), "{nothing}");
-    // Verifying finds a shard that changed after the build.
     let shard = sets.path("a").join("train-00000.bin");
     let mut bytes = fs::read(&shard).expect("there");
     bytes[1030] ^= 1;
@@ -191,7 +191,6 @@ fn other_shards_and_other_tokenizers_are_refused_with_the_way_out() {
     use_changed(&sets);
 }
 
-/// With a changed text, look-ups do not panic.
 fn use_changed(sets: &Sets) {
     let corpora = sets.open(&["a"], 1).expect("it opens");
     let text = tokens(&documents());

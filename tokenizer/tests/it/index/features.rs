@@ -1,4 +1,4 @@
-//! Features of positions, compared with the definition.
+//! Features, compared with the definition.
 
 use proptest::prelude::*;
 use tokenizer::{Align, Cursor, Source, Split, TokenDataset, WindowPlan};
@@ -34,7 +34,6 @@ proptest! {
         sets.prepare("a", &documents, &[]);
         let corpora = sets.indexed(&["a"], 1);
         let text = tokens(&documents);
-        // One context from the corpus, and one that is foreign to it.
         let end = inner % text.len() + 1;
         let opening = opened.then_some(BOS);
         let foreign: Vec<u32> = opening.into_iter().chain(query.bytes().map(u32::from)).collect();
@@ -77,20 +76,24 @@ proptest! {
         sets.prepare("a", &first, &[]);
         sets.prepare("b", &second, &measured);
         let corpora = sets.indexed(&["a", "b"], shortest);
+
         let whole = tokens(&[first.clone(), second].concat());
         let expected = brute::features(&whole, shortest);
+
         let mut found = Vec::new();
         for name in ["a", "b"] {
             let dataset = sets.dataset(name, Split::Train);
             let features = corpora.features(&dataset).expect("it is indexed");
             found.extend(features.at(0..dataset.tokens()).expect("reading"));
         }
-        // The last position of the first part has a follower only in the concatenated text.
+
+        // Only in the whole text, the first part's last position has a follower.
         let last = tokens(&first).len() - 1;
         let differ = |(at, (found, expected)): (usize, (&Option<u32>, &Option<u32>))| {
             let opens_next = *expected == Some(BOS) || brute::longest(&whole, at, &whole[..=at]).is_some_and(|(_, at)| at == last);
             (found != expected && !opens_next).then_some(at)
         };
+
         let differences: Vec<usize> = found.iter().zip(&expected).enumerate().filter_map(differ).collect();
         prop_assert!(differences.is_empty(), "at {differences:?}");
         prop_assert_eq!(found.len(), expected.len());
@@ -100,6 +103,7 @@ proptest! {
     fn a_validation_document_matches_the_index_and_itself(
         learned in documents(), measured in documents(), from in 0usize..300
     ) {
+
         let sets = Sets::new();
         sets.prepare("a", &learned, &measured);
         let corpora = sets.indexed(&["a"], 2);
@@ -107,6 +111,7 @@ proptest! {
         let text = tokens(&measured);
         let from = from % text.len();
         let found = corpora.features(&dataset).expect("it opens").at(from as u64..u64::MAX >> 1);
+
         let indexed = tokens(&learned);
         let expected: Vec<_> = (from..text.len())
             .map(|at| {
@@ -136,7 +141,7 @@ fn a_repeated_document_matches_only_earlier_copies() {
     assert!(found[..11].iter().all(Option::is_none), "nothing is before the first document: {found:?}");
     let text = tokens(&documents);
     for at in 11..text.len() {
-        // The opening token is a match of one token, below `shortest`.
+        // A match of one token, below `shortest`.
         let expected = if text[at] == BOS { None } else { Some(text.get(at + 1).copied().unwrap_or(BOS)) };
         assert_eq!(found[at], expected, "at {at}");
     }
@@ -165,7 +170,7 @@ fn windows_have_the_features_of_their_inputs() {
     let corpora = sets.indexed(&["a"], 2);
     let text = tokens(&documents);
     let expected = brute::features(&text, 2);
-    // The second window is longer than a shard and is padded.
+    // The second is longer than a shard.
     for (length, align) in [(9, Align::Document), (50, Align::Document)] {
         let plan = WindowPlan { length, align, shuffle: true };
         let dataset = TokenDataset::open(sets.path("a"), Split::Train, &bytes(), plan);
@@ -196,7 +201,6 @@ fn windows_looked_up_together_equal_single_look_ups() {
             let plan = WindowPlan { length, align, shuffle: true };
             let dataset = TokenDataset::open(sets.path("a"), split, &bytes(), plan).expect("it opens");
             let features = corpora.features(&dataset).expect("it opens");
-            // All windows, and some twice.
             let cursors = dataset.stream(Cursor::start(3)).take(dataset.windows() as usize + 5);
             let cursors: Vec<Cursor> = cursors.map(|window| window.expect("reading").0).collect();
             let alone: Vec<_> =

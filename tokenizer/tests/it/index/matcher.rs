@@ -51,7 +51,7 @@ proptest! {
         let mut matcher = corpora.matcher(true);
         let decoded: Vec<_> =
             tokens(&[document]).into_iter().map(|id| matcher.push(id).map(|found| found.next)).collect();
-        // The corpus alone has no follower of its last token.
+        // The corpus has no follower of its last token.
         let text = tokens(&both);
         for (at, (trained, decoded)) in (from as usize..).zip(trained.expect("reading").into_iter().zip(decoded)) {
             let last = brute::longest(&text, at, &text[..=at]).is_some_and(|(_, found)| found as u64 == from - 1);

@@ -1,4 +1,4 @@
-//! Longest matches: built, searched, matched token by token, and damaged.
+//! Longest matches.
 
 mod brute;
 mod build;

@@ -1,4 +1,4 @@
-//! Small sets with chosen tokens, and their indexes.
+//! Small indexed sets.
 
 use std::{
     fs,
@@ -15,14 +15,14 @@ use tokenizer::{
 
 use crate::fixtures::{by_document, preparation, written};
 
-/// Ids are bytes, and 256 opens a document.
+/// Other ids are bytes.
 pub(super) const BOS: u32 = 256;
 
 pub(super) fn bytes() -> Tokenizer {
     Tokenizer::bytes(&["<|bos|>"])
 }
 
-/// Documents of few letters, some of them repeated, so that long matches occur.
+/// Few letters and repetitions give long matches.
 pub(super) fn documents() -> impl Strategy<Value = Vec<String>> {
     let letters = prop_oneof!["[ab]{1,60}", "[a-d]{1,40}", "a{1,80}", "(abc){1,30}"];
     let pool = prop::collection::vec(letters, 1..6);
@@ -50,7 +50,7 @@ impl Sets {
         self.folder.path().join(name)
     }
 
-    /// Prepares `documents` for training and `measured` for validation, in shards of 101 tokens.
+    /// In shards of 101 tokens.
     pub(super) fn prepare(&self, name: &str, documents: &[String], measured: &[String]) {
         let (input, out) = (self.path(&format!("{name}.jsonl")), self.path(name));
         let line = |text: &String| format!("{{\"text\": {text:?}}}\n");
