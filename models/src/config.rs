@@ -1,10 +1,10 @@
 //! A model's shape under Hugging Face names, parsed strictly.
 //!
-//! Nothing is ignored: unknown keys are refused with the nearest known name, since a misspelt key wastes a training
-//! run. Llama's names are aliases. Sizes are checked, with overflow, before any tensor exists.
+//! Unknown keys are refused with the nearest known name: a misspelt key wastes a training run. Llama's names are
+//! aliases. Sizes are checked, with overflow, before any tensor exists.
 //!
-//! `{"preset": "gpt2", "n_layer": 4}` changes a preset. Without a preset, [`REQUIRED_KEYS`] are required and other keys
-//! default to GPT-2.
+//! `{"preset": "gpt2", "n_layer": 4}` changes a preset. Without one, other keys than [`REQUIRED_KEYS`] default to
+//! GPT-2.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -24,7 +24,7 @@ pub const REQUIRED_KEYS: [&str; 5] = ["n_layer", "n_head", "n_embd", "n_position
 pub enum Positions {
     /// A trained vector per position, added to the token's.
     Learned,
-    /// Queries and keys rotated by an angle that grows with position (`RoPE`, Llama's half-split layout).
+    /// Queries and keys rotated by position (`RoPE`, Llama's half-split layout).
     Rope,
 }
 
@@ -62,7 +62,7 @@ pub enum Activation {
     /// `silu(gate) * up`: three matrices instead of two.
     #[serde(rename = "silu", alias = "swiglu")]
     SwiGlu,
-    /// `gelu(gate) * up`, GELU by the tanh formula: three matrices instead of two.
+    /// `gelu_tanh(gate) * up`: three matrices instead of two.
     #[serde(rename = "geglu")]
     GeGlu,
     /// `max(x, 0)²`.
@@ -109,7 +109,7 @@ pub struct GptConfig {
     pub rope_theta: f64,
     /// Stretching of rotary positions.
     pub rope_scaling: Option<RopeScaling>,
-    /// Base of the rotary frequencies in blocks with a window; `None` means `rope_theta` and `rope_scaling`.
+    /// Base of the rotary frequencies in blocks with a window; `None` means as in the others.
     pub rope_local_theta: Option<f64>,
     /// Share of a head's features that rotate, from the first.
     pub rope_share: f64,

@@ -1,9 +1,8 @@
 //! Continuous batching: sequences join and leave, and every step gives each its next token.
 //!
-//! A sequence's tokens depend neither on others nor on the time of joining
-//! (`a_continuous_batch_gives_each_request_the_tokens_of_generate`): random numbers are keyed by seed and row, and
-//! attention sees only the sequence's own keys. Long prompts are read in pieces while other sequences continue. Caches
-//! of ended sequences are kept: a prompt with the same beginning reads only the rest.
+//! A sequence's tokens do not depend on the others (`a_continuous_batch_gives_each_request_the_tokens_of_generate`):
+//! random numbers are keyed by seed and row, and attention sees the sequence's own keys. Caches of ended sequences are
+//! kept: a prompt with the same beginning reads only the rest.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -53,9 +52,7 @@ pub struct Likelihood {
 pub struct Continuous<'m, B: Backend> {
     model: &'m Gpt<B>,
     lookup: Option<Arc<dyn Lookup>>,
-    /// Prompt tokens per step, at most.
     piece: usize,
-    /// Kept positions of ended sequences, at most.
     keep: usize,
     rows: BTreeMap<u64, Row<B>>,
     /// Ended sequences, the most recently used last.
@@ -89,7 +86,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         Self { lookup, ..self }
     }
 
-    /// Adds a sequence and returns how many prompt tokens were already read. An occupied key is an error.
+    /// Adds a sequence under an unused key. Returns how many prompt tokens were already read.
     pub fn join(&mut self, key: u64, wanted: Continuation) -> Result<usize, GenerateError> {
         let Continuation { prompt, sampling, row, alternatives } = wanted;
 
@@ -117,8 +114,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         Ok(known)
     }
 
-    /// A sequence that has read the longest known beginning of `prompt`. The last token is always read again: its
-    /// logits were not kept.
+    /// The longest known beginning of `prompt`, without its last token, whose logits were not kept.
     fn with_known_prefix(&mut self, prompt: &[u32]) -> Sequence<B> {
         let common = |sequence: &Sequence<B>| {
             let alike = sequence.tokens().iter().zip(prompt).take_while(|(a, b)| a == b).count();

@@ -1,8 +1,7 @@
 //! Decoding one token at a time over a cache of keys and values.
 //!
-//! The cache is allocated once. A step appends while it holds the only reference, so a backend can write in place; Burn
-//! 0.21's CPU backend copies in `slice_assign`, one tensor of one layer at a time. Prompts are padded on the left and
-//! positions count from a row's first own token.
+//! A step appends while it holds the only reference, so a backend can write in place; Burn 0.21's CPU backend copies in
+//! `slice_assign`. Prompts are padded on the left; positions count from a row's first own token.
 
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 use thiserror::Error;
@@ -137,8 +136,7 @@ impl<'a, B: Backend> Decoder<'a, B> {
     }
 }
 
-/// Writes `new` after the first `len` cached positions, growing the cache to `capacity`. Returns all positions up to
-/// the end of `new`.
+/// Writes `new` after the first `len` positions of the cache, which grows to `capacity`. Returns all positions so far.
 pub(crate) fn append<B: Backend>(
     cache: &mut Option<Tensor<B, 4>>,
     new: Tensor<B, 4>,
@@ -147,7 +145,7 @@ pub(crate) fn append<B: Backend>(
 ) -> Tensor<B, 4> {
     let [rows, heads, time, width] = new.dims();
     let empty = |positions| Tensor::zeros([rows, heads, positions, width], (&new.device(), new.dtype()));
-    // The write must hold the only reference.
+    // Taken out: the write must hold the only reference.
     let old = match cache.take() {
         None => empty(capacity),
         Some(old) if old.dims()[2] < capacity => {

@@ -1,8 +1,7 @@
 //! Reproducible dropout, on the device.
 //!
-//! A recomputed block must drop the features of its first pass, on the inner backend and in another order.
-//! `nn::Dropout` draws from the backend's process-wide generator and does nothing without autodiff. Here a key of seed,
-//! step, micro-batch and place decides the mask.
+//! A recomputed block must drop the features of its first pass, on another backend. `nn::Dropout` draws from a
+//! backend's process-wide generator, and only under autodiff. Here a key decides the mask.
 //!
 //! The host draws an odd factor m and an offset a per row, and a number p per column. The device computes:
 //!
@@ -10,9 +9,8 @@
 //! dropped  ⇔  (p · m + a) mod 2¹⁶ < rate · 2¹⁶          p, m < 2¹⁵, a < 2¹⁶
 //! ```
 //!
-//! No number reaches 2³¹, where backends overflow differently. The remainder is a mask of bits: CubeCL's own remainder
-//! is inexact for integers this large. So every backend drops the same features, and any two features are dropped
-//! independently.
+//! No number reaches 2³¹, where backends overflow differently, and the remainder is a mask of bits, since CubeCL's own
+//! is inexact. So all backends drop the same features, any two of them independently.
 
 use burn::tensor::{Bool, ElementConversion, Int, Tensor, TensorData, backend::Backend};
 
@@ -111,8 +109,7 @@ impl MaskNumbers {
     }
 }
 
-/// Zeroes each element with probability `rate` and scales the rest to keep the mean. Returns `x` itself without a key
-/// or at rate 0.
+/// Zeroes elements with probability `rate` and scales the rest to keep the mean; does nothing without a key.
 pub fn dropout<B: Backend, const D: usize>(
     x: Tensor<B, D>,
     rate: f64,

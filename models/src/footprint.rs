@@ -1,9 +1,9 @@
 //! The cost of a model before it exists: parameters, bytes and floating-point operations.
 //!
-//! Integer arithmetic that reports overflow: a mistyped size fails here instead of in an allocator.
+//! Overflow is reported: a mistyped size fails here instead of in an allocator.
 //!
-//! Activation bytes are the tape's, per token, after a forward pass under [`Lean`](crate::Lean). They count each
-//! operation's saved tensors; a test finds at most 9 % of live bytes missing.
+//! Activation bytes are the tape's after a forward pass under [`Lean`](crate::Lean); a test finds at most 9 % of live
+//! bytes missing.
 
 use crate::config::{Activation, GptConfig, NormPlacement, Positions};
 use crate::error::ConfigError;
@@ -136,9 +136,8 @@ impl Footprint {
         self.rotary * WIDE
     }
 
-    /// Floating-point operations of forward and backward per token at length `time`: six per multiplied parameter,
-    /// twelve per layer, feature and position. Attention counts the full square, as is customary. Recomputation adds
-    /// the blocks' forward pass.
+    /// Floating-point operations of forward and backward per token at length `time`. Attention counts the full square,
+    /// as is customary; recomputation adds the blocks' forward pass.
     pub fn flops_per_token(&self, time: usize, recompute: bool) -> f64 {
         let attention = 2.0 * (2 * self.layers * self.attention_width) as f64 * time as f64;
         let forward = 2.0 * self.multiplied as f64 + attention;
@@ -146,8 +145,7 @@ impl Footprint {
         3.0 * forward + if recompute { again } else { 0.0 }
     }
 
-    /// Bytes of narrow weight copies on the tape under mixed precision: of all products, or of one segment of `n`
-    /// blocks. 0 in f32.
+    /// Bytes of narrow weight copies on the tape: of all products, or of one segment of `n` blocks. 0 in f32.
     pub fn narrow_weight_bytes(&self, checkpoint_every: Option<usize>) -> u64 {
         let matrices = self.multiplied - self.vocabulary * self.width;
         match (self.compute, checkpoint_every) {
@@ -196,7 +194,6 @@ impl Footprint {
 /// Live score or logit tensors in a chunk's backward step.
 const TENSORS_PER_CHUNK: u64 = 4;
 
-/// Tape bytes of one block per token.
 fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {
     let width = config.n_embd as u64;
     let narrow = config.compute.bytes();
@@ -215,8 +212,7 @@ fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {
         0
     };
 
-    // Projections share a narrow input. Attention keeps q, k, v, its output and the log-sum-exp; the output projection
-    // its narrow input.
+    // Projections share a narrow input; attention keeps q, k, v, its output and the log-sum-exp.
     let attention =
         (width + heads) * narrow + (heads + 2 * kv) * narrow + heads * WIDE + config.n_head as u64 * WIDE;
 
@@ -249,6 +245,5 @@ fn norm_activations(features: u64, rows: u64) -> u64 {
     (features + rows) * WIDE
 }
 
-/// A boolean per feature, for dropout.
 const MASK: u64 = 1;
 const TOKEN: u64 = 4;

@@ -1,8 +1,7 @@
 //! The network, top to bottom: embedding, a stack of blocks, a norm, a head.
 //!
-//! Shapes: B batch, T time, E `n_embd`, H heads, W head width, V vocabulary. The residual stream is `[B, T, E]` in the
-//! parameters' type. [`crate::Kernels`] computes attention and the loss. Nothing here knows where tensors live or how a
-//! model is trained.
+//! Shapes: B batch, T time, E `n_embd`, H heads, W head width, V vocabulary. The residual stream is `[B, T, E]`, in the
+//! parameters' type. Nothing here knows where tensors live or how a model is trained.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -49,7 +48,7 @@ pub struct Gpt<B: Backend> {
     pub lm_head: Option<Param<Tensor<B, 2>>>,
     /// A tied head in the compute type, made by [`Gpt::narrowed`].
     pub(crate) narrow_head: Option<Tensor<B, 2>>,
-    /// With it, `wte` only names the parameter.
+    /// If present, `wte` only names the parameter.
     #[module(skip)]
     rows_on_demand: Option<RowsOnDemand>,
     #[module(skip)]
@@ -87,8 +86,8 @@ pub struct PassOptions {
     pub z_loss: f64,
     /// See [`LossOptions::divisor`].
     pub divisor: Option<f64>,
-    /// Keeps the inputs of recomputed segments in 8-bit tiles, a quarter of the bytes. The loss is unchanged; gradients
-    /// move, as inputs are off by up to 1/254 of a tile's largest number.
+    /// Keeps the inputs of recomputed segments in 8-bit tiles, a quarter of the bytes. Gradients move, as inputs are
+    /// off by up to 1/254 of a tile's largest number; the loss does not.
     pub inputs_in_tiles: bool,
 }
 
@@ -99,19 +98,19 @@ impl<B: Backend> Gpt<B> {
         Ok(Self::filled(Filler { config, seed: Some(seed), device }).with_rotary_tables(device))
     }
 
-    /// A model of zeros, each parameter allocated at first use, for programs that measure steps without computing.
+    /// A model of zeros, allocated at first use, for programs that measure steps without computing.
     pub fn zeroed(config: &GptConfig, device: &B::Device) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self::blank(config, device).with_rotary_tables(device))
     }
 
-    /// A model to fill from a file: parameters allocated at first use, no rotary tables. `config` has been validated.
+    /// To be filled from a file: parameters allocated at first use, no rotary tables. `config` has been validated.
     pub(crate) fn blank(config: &GptConfig, device: &B::Device) -> Self {
         Self::filled(Filler { config, seed: None, device })
     }
 
     /// Casts the factors of matrix products to `compute` once, for inference, with equal results bit for bit. Embedding
-    /// and vectors stay wide; a tied head gets a narrow copy. A wide matrix is released before the next is cast.
+    /// and vectors stay wide. A wide matrix is released before the next is cast.
     #[must_use]
     pub fn narrowed(mut self) -> Self {
         let compute = self.config.compute;
@@ -208,7 +207,7 @@ impl<B: Backend> Gpt<B> {
         self.head_loss(x, batch.targets, batch.mask, options, kernels)
     }
 
-    /// The model with only `blocks` and no head. Does not wait for weights of other blocks.
+    /// Does not wait for weights of other blocks.
     pub(crate) fn part(&self, blocks: Range<usize>) -> Self {
         Self {
             wte: self.wte.clone(),
@@ -226,7 +225,6 @@ impl<B: Backend> Gpt<B> {
         }
     }
 
-    /// The residual stream before the first block.
     pub(crate) fn embed<K: Kernels<B>>(
         &self,
         input: Input<B>,

@@ -11,7 +11,7 @@
 //! | embedding of followers | 0 | 0 | 0 |
 //!
 //! r is `initializer_range`; `scale_residual_init` turns the division by √(2 `n_layer`) on or off. Each tensor is drawn
-//! on the host from the seed and its name, so it depends on no backend and no other tensor.
+//! on the host from seed and name, independent of backend and other tensors.
 
 use burn::module::{Param, ParamId};
 use burn::tensor::{Tensor, TensorData, backend::Backend};
@@ -52,8 +52,7 @@ impl GptConfig {
         }
     }
 
-    /// Standard deviation of the head's first weights. An untrained model's loss is about `ln(vocab_size) + deviation²
-    /// · n_embd / 2`.
+    /// Standard deviation of the head. An untrained model's loss is about `ln(vocab_size) + deviation² · n_embd / 2`.
     pub fn head_deviation(&self) -> f64 {
         let role = if self.tie_word_embeddings { Role::Embedding } else { Role::Head };
         self.deviation(role, [self.n_embd, self.vocab_size])

@@ -35,7 +35,7 @@ impl<B: AutodiffBackend> Input<B> {
 }
 
 impl<B: Backend> Input<B> {
-    /// Replaces a share `rate` of followers by `none`, so that the model learns to do without.
+    /// Hides a share `rate` of followers: the model learns to do without.
     pub(crate) fn drop_followers(self, rate: f64, key: Option<DropoutKey>, none: usize) -> Self {
         let Some(key) = key.filter(|_| rate > 0.0) else { return self };
         let dropped = |followers: Tensor<B, 2, Int>| {

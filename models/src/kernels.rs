@@ -1,8 +1,7 @@
 //! The operations that decide a GPT's training memory, behind one small value.
 //!
-//! [`Plain`] uses ordinary tensor operations and never builds a T×T matrix or all logits, but under autodiff the tape
-//! keeps every result. [`Lean`] runs the same forward passes, bit for bit, as single nodes of `Autodiff` with
-//! hand-written backward passes. Each `lean.rs` names the tensors that its node keeps.
+//! [`Plain`] never builds a T×T matrix or all logits, but under autodiff the tape keeps every result. [`Lean`] runs the
+//! same forward passes, bit for bit, as single tape nodes. Each `lean.rs` names the tensors that its node keeps.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -18,8 +17,8 @@ use crate::precision::Compute;
 
 /// Operations whose tape would be too large.
 pub trait Kernels<B: Backend>: Clone + std::fmt::Debug + Send + Sync {
-    /// Causal attention, wide, of factors in `options.compute`. `q` is `[batch, heads, time, width]`. `k` and `v` may
-    /// have fewer heads, each for a run of consecutive query heads, and more positions; the queries are then the last.
+    /// Causal attention, wide. `q` is `[batch, heads, time, width]`. `k` and `v` may have fewer heads, each for a run
+    /// of consecutive query heads, and earlier positions.
     fn attention(
         &self,
         q: Tensor<B, 4>,
@@ -28,8 +27,7 @@ pub trait Kernels<B: Backend>: Clone + std::fmt::Debug + Send + Sync {
         options: &AttentionOptions,
     ) -> Tensor<B, 4>;
 
-    /// Mean negative log-likelihood under `softmax(hidden · headᵀ)`: `hidden` is `[tokens, width]`, `head` is
-    /// `[vocabulary, width]`.
+    /// Mean negative log-likelihood under `softmax(hidden · headᵀ)`: `[tokens, width]` and `[vocabulary, width]`.
     fn loss(
         &self,
         hidden: Tensor<B, 2>,
@@ -38,7 +36,7 @@ pub trait Kernels<B: Backend>: Clone + std::fmt::Debug + Send + Sync {
         options: &LossOptions,
     ) -> Tensor<B, 1>;
 
-    /// Scales the last dimension to unit variance or mean square, to which `epsilon` is added.
+    /// Scales the last dimension to unit variance or mean square; `epsilon` is added before.
     fn normalise<const D: usize>(&self, x: Tensor<B, D>, kind: NormKind, epsilon: f64) -> Tensor<B, D>;
 
     /// Applies `function` elementwise.
@@ -57,8 +55,7 @@ pub trait Kernels<B: Backend>: Clone + std::fmt::Debug + Send + Sync {
     ) -> Tensor<B, 2>;
 }
 
-/// How much is computed at once. Chunk sizes change rounding, so they follow from the batch's shape, never from a
-/// memory budget.
+/// Chunk sizes change rounding, so they follow from the batch's shape, never from a memory budget.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Chunks {
     queries: Option<usize>,
@@ -79,8 +76,8 @@ impl Chunks {
         self.queries.unwrap_or(QUERIES).clamp(1, time.max(1))
     }
 
-    /// Tokens per step; the largest logit tensor is `tokens × vocabulary`. Each step adds to the head's whole gradient,
-    /// so few are better. Above a minimum, logits take no more than the MLP's activations.
+    /// Tokens per step; the largest logit tensor is `tokens × vocabulary`. Few steps are better, since each adds to the
+    /// head's whole gradient. Logits take at most the bytes of the MLP's activations, above a minimum.
     pub fn tokens(self, all: usize, width: usize, vocabulary: usize) -> usize {
         let by_shape = || (4 * width).saturating_mul(all) / vocabulary.max(1);
         self.tokens.unwrap_or_else(|| by_shape().max(LEAST_TOKENS)).clamp(1, all.max(1))

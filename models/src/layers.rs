@@ -17,7 +17,7 @@ pub struct Linear<B: Backend> {
     pub weight: Param<Tensor<B, 2>>,
     /// `[outputs]`.
     pub bias: Option<Param<Tensor<B, 1>>>,
-    /// With it, `weight` only receives the gradient.
+    /// If present, `weight` only receives the gradient.
     #[module(skip)]
     pub(crate) on_demand: Option<OnDemand>,
     #[module(skip)]

@@ -1,7 +1,7 @@
 //! Lookup of followers: the token after the longest earlier match of the text up to each token.
 //!
-//! The caller implements [`Lookup`] and decides which texts are searched. Without a lookup, every token counts as
-//! unmatched. Decoding looks up the followers of a full pass (`decoding_with_matches_equals_a_full_forward_pass`).
+//! The caller decides which texts are searched. Decoding looks up the followers of a full pass
+//! (`decoding_with_matches_equals_a_full_forward_pass`).
 
 use std::fmt::Debug;
 use std::iter::repeat_n;
@@ -19,8 +19,7 @@ pub trait Lookup: Debug + Send + Sync {
 
 /// A text as far as it has been read.
 pub trait Matching: Debug + Send {
-    /// Reads the next token. Returns the token that followed the longest match of the text so far, which must depend on
-    /// the text alone.
+    /// Reads the next token. Returns the token after the longest match, which must depend on the text alone.
     fn follower_after(&mut self, token: u32) -> Option<u32>;
 }
 
@@ -60,7 +59,6 @@ pub(crate) fn upload<B: Backend>(model: &Gpt<B>, stretches: &[Padded<'_>], shape
     Input { followers, ..Input::of_tokens(tokens, shape, model.rows_on_demand(), &device) }
 }
 
-/// A growing text with the followers looked up so far.
 #[derive(Debug)]
 pub(crate) struct Text {
     tokens: Vec<u32>,
@@ -92,7 +90,6 @@ impl Text {
         &self.tokens
     }
 
-    /// The followers must have been looked up.
     pub(crate) fn from(&self, first: usize) -> Stretch<'_> {
         self.part(first, self.tokens.len())
     }

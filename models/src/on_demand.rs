@@ -14,8 +14,8 @@ use burn::tensor::{Tensor, backend::Backend};
 use crate::precision::Compute;
 use crate::tape::{Saved, node};
 
-/// Makes a projection's weights, in its compute type, on the backend below the tape. A module's fields move between
-/// both backends, so only [`OnDemand::weights`] names it.
+/// Makes a projection's weights, in its compute type, on the backend below the tape. A module's fields change backends,
+/// so only [`OnDemand::weights`] names it.
 #[derive(Clone)]
 pub struct OnDemand(Arc<dyn Any + Send + Sync>);
 
@@ -44,7 +44,6 @@ impl fmt::Debug for OnDemand {
     }
 }
 
-/// `x · weights` as one tape node. `leaf` receives the gradient; its numbers are not read.
 pub(crate) fn product<I: Backend, C: CheckpointStrategy>(
     x: Tensor<Autodiff<I, C>, 2>,
     leaf: Tensor<Autodiff<I, C>, 2>,

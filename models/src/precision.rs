@@ -1,7 +1,7 @@
 //! Mixed precision by hand: matrix products in a narrow type, everything else in the parameters' own.
 //!
-//! Burn has no autocast. Both factors are cast where they meet, and gradients are wide, since a cast's gradient is a
-//! cast. [`Compute::F32`] records no cast: bits equal the plain path, and an f64 model stays in f64.
+//! Burn has no autocast. Both factors are cast where they meet; gradients are wide. [`Compute::F32`] records no cast:
+//! bits equal the plain path, and an f64 model stays in f64.
 
 use burn::tensor::{FloatDType, Tensor, backend::Backend};
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,7 @@
 //! Several sequences in one pass, each with its own cache and length.
 //!
-//! All tokens to read form one row, so a projection reads its weights, the main cost of decoding, once for all
-//! sequences. Only attention handles sequences one by one. Nothing is padded: sequences join and leave between passes,
-//! and one may read part of its prompt while others read a token.
+//! A projection reads its weights, the main cost of decoding, once for all sequences. Nothing is padded: sequences join
+//! and leave between passes, and one may read part of its prompt while others read a token.
 
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 
@@ -21,12 +20,10 @@ const GROWTH: usize = 64;
 pub struct Sequence<B: Backend> {
     tokens: Vec<u32>,
     layers: Vec<Layer<B>>,
-    /// Allocated positions.
     capacity: usize,
     window: usize,
 }
 
-/// `[1, kv_heads, capacity, width]`, absent before the first token.
 #[derive(Debug, Clone)]
 struct Layer<B: Backend> {
     keys: Option<Tensor<B, 4>>,
@@ -59,7 +56,7 @@ impl<B: Backend> Sequence<B> {
         self.capacity
     }
 
-    /// A sequence of the first `len` tokens, with room for few more. Memory is shared until either reads on.
+    /// The first `len` tokens, with little room for more. Memory is shared until either sequence reads on.
     #[must_use]
     pub fn beginning(&self, len: usize) -> Self {
         let capacity = len.next_multiple_of(GROWTH).min(self.capacity);
@@ -92,8 +89,8 @@ impl<B: Backend> Sequence<B> {
     }
 }
 
-/// Reads each sequence's next tokens. Returns the logits `[turns, vocabulary]` after each last token. If one sequence
-/// lacks positions, none is read.
+/// Reads each sequence's next tokens, or none if one lacks positions. Returns the logits `[turns, vocabulary]` after
+/// each last token.
 pub fn read<B: Backend>(model: &Gpt<B>, turns: &mut [Turn<'_, B>]) -> Result<Tensor<B, 2>, DecoderFull> {
     turns.iter().try_for_each(|turn| turn.sequence.check(turn.next.tokens.len()))?;
     let places = turns.iter().flat_map(|turn| {

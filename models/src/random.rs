@@ -1,7 +1,7 @@
 //! Random numbers that depend on a key alone, not on backend, thread or time.
 //!
-//! A backend's generator is one process-wide state: threads disturb each other, and bits differ between backends. So
-//! weights, dropout masks and sampled tokens are drawn on the host, by `SplitMix64`, from keys that name their purpose.
+//! A backend's generator is process-wide: threads disturb each other, and bits differ between backends. So weights,
+//! dropout masks and sampled tokens are drawn on the host, from keys that name their purpose.
 
 /// A stream of random numbers fixed by its key.
 #[derive(Debug, Clone)]

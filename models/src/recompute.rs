@@ -1,17 +1,17 @@
 //! Training without keeping the blocks' activations, driven from outside the tape.
 //!
-//! Burn 0.21 has no checkpointing of user functions, and `backward` inside a custom node's backward step deadlocks on
-//! the graph's lock. So this module walks the model from outside the tape. The forward pass runs on the inner backend
-//! and keeps the input of each segment of `every` blocks. Then, from the head down, each segment runs again under
-//! autodiff from a leaf, and `backward` is called on `sum(y · g)`. The leaf's gradient is the `g` of the segment below.
+//! Burn 0.21 has no checkpointing of user functions, and `backward` inside a custom node deadlocks on the graph's lock.
+//! So this module walks the model from outside the tape. The forward pass runs on the inner backend and keeps the input
+//! of each segment of `every` blocks. Then, from the head down, each segment runs again under autodiff, and `backward`
+//! is called on `sum(y · g)`. Its input's gradient is the `g` of the segment below.
 //!
-//! Both runs execute the same operations in the same chunks, and dropout draws from a key, so they are equal.
+//! Both runs are equal: the same operations in the same chunks, with dropout from a key.
 //!
 //! Weights are requested when the forward pass reaches their segment: they may still be loading
 //! (`a_blocks_weights_are_first_used_when_the_pass_reaches_it`).
 //!
 //! Each segment's gradients are handed out at once, every parameter once: a tied embedding's share from the head waits
-//! for the input's. The callback may step these parameters, since no later segment reads them.
+//! for the input's. The callback may step these parameters.
 
 use std::ops::Range;
 
@@ -31,7 +31,7 @@ use crate::rows;
 use crate::tiles::{Code, Rounding, Tiles};
 
 /// Runs forward and backward, recomputing `every` blocks at a time. `on_segment` gets each segment's gradients, from
-/// the head down. Returns the model of the last call, and the loss, shape `[1]`.
+/// the head down. Returns its last model, and the loss, shape `[1]`.
 pub fn sweep<I, C, F>(
     model: Gpt<Autodiff<I, C>>,
     batch: Batch<I>,
@@ -51,12 +51,11 @@ where
     (model, losses.pop().expect("one batch has one loss"))
 }
 
-/// As [`sweep`], for a group of batches. All pass a segment, forward and backward, before the next segment's weights
-/// are used, so each weight is requested as often as for one batch. Each batch has the bits that it has alone; the
-/// inputs of all segments of all batches are kept.
+/// As [`sweep`], for a group of batches. All pass a segment before the next segment's weights are used, so each weight
+/// is requested as often as for one batch. A batch has the bits that it has alone; the inputs of all segments of all
+/// batches are kept.
 ///
-/// `on_segment` also gets the batch's index. A segment's batches come in order, and its parameters may be stepped after
-/// the last.
+/// `on_segment` also gets the batch's index; a segment's parameters may be stepped after the last batch.
 pub fn sweep_together<I, C, F>(
     mut model: Gpt<Autodiff<I, C>>,
     group: Vec<(Batch<I>, PassOptions)>,
@@ -92,7 +91,6 @@ where
 
 struct BatchPass<I: Backend> {
     inputs: Input<I>,
-    /// Taken by the head.
     targets: Option<HeadTargets<I>>,
     options: PassOptions,
     /// Inputs of all segments but the first, which starts from tokens.
@@ -100,7 +98,6 @@ struct BatchPass<I: Backend> {
     /// The residual stream forward, its gradient backward. Absent while a segment runs.
     stream: Option<Tensor<I, 3>>,
     loss: Option<Tensor<I, 1>>,
-    /// A tied embedding's gradient from the head.
     from_head: Option<Tensor<I, 2>>,
 }
 

@@ -47,7 +47,6 @@ impl RopeScaling {
         }
     }
 
-    /// Stretches a `frequency` in radians per position.
     pub(crate) fn stretched(self, frequency: f64) -> f64 {
         match self {
             Self::Linear { factor } => frequency / factor,
@@ -68,9 +67,7 @@ impl RopeScaling {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rotation {
     None,
-    /// By `rope_theta` and `rope_scaling`.
     Global,
-    /// By `rope_local_theta`.
     Local,
 }
 
@@ -126,7 +123,7 @@ impl<B: Backend> Rotary<B> {
 }
 
 impl<B: Backend> Angles<B> {
-    /// Rotates feature `i` with `i + width / 2`, Llama's layout. Features beyond the rotated width stay.
+    /// Rotates feature `i` with `i + width / 2`, Llama's layout, within the rotated width.
     pub(crate) fn rotate(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
         let (rotated, all) = (self.cos.dims()[3], x.dims()[3]);
         if rotated == all {

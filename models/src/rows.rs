@@ -1,7 +1,7 @@
 //! An embedding whose table is not on the device: each use fetches the rows that its tokens name.
 //!
-//! A batch names few rows of a large vocabulary, each often. The rows go to the device once, ordered by id, and tokens
-//! become indices into them. Only these rows have a gradient, added up in the order of a whole table.
+//! A batch names few rows of a large vocabulary. The rows go to the device once, ordered by id, and tokens become
+//! indices into them. Only these rows have a gradient, added up in the order of a whole table.
 
 use std::any::Any;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::input::Input;
 #[derive(Clone)]
 pub struct RowsOnDemand {
     numbers: Arc<Numbers>,
-    /// [`Upload`] below the tape. The type omits the backend, as a module's fields move to others.
+    /// [`Upload`] below the tape; untyped, as a module's fields change backends.
     upload: Arc<dyn Any + Send + Sync>,
 }
 
@@ -29,8 +29,8 @@ type Numbers = dyn Fn(&[u32]) -> Vec<f32> + Send + Sync;
 struct Upload<I: Backend>(Box<dyn Fn(TensorData) -> Tensor<I, 2> + Send + Sync>);
 
 impl RowsOnDemand {
-    /// Rows from `numbers` in host memory, which `upload` puts on `I`, the backend below the tape. Rows are requested
-    /// in order, each once.
+    /// Rows from `numbers` in host memory, requested in order, each once. `upload` puts them on `I`, the backend below
+    /// the tape.
     pub fn new<I: Backend>(
         numbers: impl Fn(&[u32]) -> Vec<f32> + Send + Sync + 'static,
         upload: impl Fn(TensorData) -> Tensor<I, 2> + Send + Sync + 'static,
@@ -69,7 +69,7 @@ pub struct NamedRows<B: Backend> {
 }
 
 impl<B: Backend> Input<B> {
-    /// Sequences of `tokens` in rows of `shape`, with embedding rows if these are fetched on demand.
+    /// Sequences of `tokens` in rows of `shape`, with any embedding rows fetched on demand.
     pub fn of_tokens(
         tokens: Vec<i32>,
         shape: [usize; 2],
@@ -85,13 +85,12 @@ impl<B: Backend> Input<B> {
 }
 
 impl<B: AutodiffBackend> NamedRows<B> {
-    /// The same rows as a leaf.
     pub(crate) fn from_inner(rows: NamedRows<B::InnerBackend>) -> Self {
         Self { ids: rows.ids, table: Tensor::from_inner(rows.table).require_grad() }
     }
 }
 
-/// Gradients of the model's parameters after a backward pass. The gradient of `rows` replaces that of `embedding`.
+/// Gradients after a backward pass. The gradient of `rows` replaces that of `embedding`.
 pub fn gradients<I: Backend, C: CheckpointStrategy>(
     mut walk: <Autodiff<I, C> as AutodiffBackend>::Gradients,
     model: &crate::Gpt<Autodiff<I, C>>,

@@ -21,7 +21,6 @@ pub(crate) trait Saved<I: Backend, const D: usize, const N: usize>:
 #[derive(Debug)]
 struct HandWritten<S, const D: usize>(PhantomData<fn() -> S>);
 
-/// Runs `forward` outside the tape and records one node for it.
 pub(crate) fn node<I, C, S, const D: usize, const N: usize>(
     inputs: [Tensor<Autodiff<I, C>, D>; N],
     forward: impl FnOnce([Tensor<I, D>; N]) -> (Tensor<I, D>, S),

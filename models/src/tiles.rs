@@ -120,7 +120,7 @@ impl<B: Backend> Tiles<B> {
     }
 }
 
-/// Tiles encoded at once, by operations that hold three tensors of four bytes a number. Affects the random bits of
+/// Tiles encoded at once: each operation holds three tensors of four bytes a number. Affects the random bits of
 /// rounding.
 pub const AT_ONCE: usize = 1 << 15;
 /// Tiles decoded at once: little beside the decoded matrix. Affects no bit.
@@ -160,14 +160,12 @@ fn fp8_values<B: Backend>(codes: Tensor<B, 2, Int>) -> Tensor<B, 2> {
 
 fn fp8_value(code: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
-    // A subnormal number has no leading one.
+    // Subnormal numbers have no leading one.
     let magnitude = if exponent == 0 { mantissa } else { (mantissa + 8.0) * 2_f32.powi(exponent - 1) };
     (if code < 128 { magnitude } else { -magnitude }) / 512.0
 }
 
-/// Results of [`thresholds`] before scaling.
 const RESULTS: i32 = 1 << 16;
-/// Tiles per group of [`thresholds`].
 const GROUP: usize = 256;
 
 /// Uniform in (0, 1), `[tiles, 128]`:
@@ -235,7 +233,7 @@ mod tests {
         let errors = sums.iter().zip(&numbers).map(|(sum, number)| sum / rounds as f32 - number);
         let largest = errors.clone().fold(0.0, |most: f32, error| most.max(error.abs()));
         let mean = errors.sum::<f32>() / numbers.len() as f32;
-        // Five standard deviations: a rounding's is at most half a step of 1/127, and the mean of 400 has a twentieth.
+        // Five standard deviations of a rounding, and of the mean of 400.
         assert!(largest < 5.0 / 127.0 / 40.0 && mean.abs() < 1e-4, "{largest} and {mean}");
     }
 

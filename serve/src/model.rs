@@ -43,7 +43,6 @@ pub fn serve(worker: InferenceWorker, options: ServeOptions) -> anyhow::Result<(
         Some(from) => from,
         None => match toy::train(&worker)? {
             Some(run) => run,
-            // The server stopped during training.
             None => return Ok(()),
         },
     };

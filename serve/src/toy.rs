@@ -68,7 +68,7 @@ fn report(worker: &InferenceWorker, what: &str) {
     worker.report_progress(what);
 }
 
-/// Shows the program's standard error. Kills it and returns `None` if the server stops first.
+/// Shows the program's standard error. `None` if the server stops first, which kills it.
 fn run_and_show(program: &mut Command, worker: &InferenceWorker) -> anyhow::Result<Option<ExitStatus>> {
     let name = program.get_program().to_string_lossy().into_owned();
     let child = program.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();

@@ -1,8 +1,7 @@
 //! Text to tokens, and tokens to training data, without Python.
 //!
 //! - [`Tokenizer`] encodes text and decodes ids: byte-level BPE, raw bytes or characters. [`BpeTraining`] trains one;
-//!   [`Tokenizer::load`] reads Hugging Face's `tokenizer.json` or GPT-2's files; [`Tokenizer::save`] writes files for
-//!   `transformers`.
+//!   [`Tokenizer::load`] and [`Tokenizer::save`] share files with `transformers`.
 //! - [`Tokenizer::encode_chat`] and [`Tokenizer::encode_prompt`] encode conversations. [`DecodeStream`] decodes during
 //!   generation.
 //! - [`Preparation`] turns text into memory-mapped shards; [`TokenDataset`] reads windows of them.
@@ -30,17 +29,16 @@
 //!
 //! - **Equal input gives equal bytes.** Vocabularies, shards and windows depend neither on threads nor on timing, and
 //!   seeds mean the same on every machine.
-//! - **Text never becomes a control token.** Ids of [`SpecialTokens`] come from a chat template or by name.
-//! - **Files are not trusted.** [`limits`] bounds their cost. A file's regular expression runs only if it is a
-//!   [`Pattern`].
+//! - **Text never becomes a control token.** [`SpecialTokens`] come from a chat template or by name.
+//! - **Files are not trusted.** [`limits`] bounds their cost; a regular expression runs only if it is a [`Pattern`].
 //! - **A file is complete or absent**, even if its writing was interrupted.
 //! - The crate knows no models, devices or tensors.
 //!
 //! # Two encoders
 //!
-//! Byte-level BPE over a known pattern, nearly every vocabulary since GPT-2, runs on this crate's encoder. Its ids
-//! equal those of Hugging Face's `tokenizers`, several times faster: a DFA, no offsets, and no cache shared by threads.
-//! Hugging Face's code trains vocabularies and runs the rest of the BPE family.
+//! Byte-level BPE over a known pattern, nearly every vocabulary since GPT-2, runs here, several times faster than
+//! Hugging Face's `tokenizers` with equal ids: a DFA, no offsets, and no cache shared by threads. Their code trains
+//! vocabularies and runs the rest of the BPE family.
 
 mod chat;
 mod data;

@@ -1,6 +1,6 @@
 //! Seeded numbers, and permutations of `0..n` without memory.
 
-/// Equal on every machine and in every version: shards and splits depend on it.
+/// Equal everywhere and in every version: shards and splits depend on it.
 pub(crate) fn mix(seed: u64, number: u64) -> u64 {
     const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
     scatter(scatter(seed.wrapping_add(STEP)).wrapping_add(number.wrapping_mul(STEP)))

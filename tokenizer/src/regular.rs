@@ -20,7 +20,7 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
 pub(crate) fn map(path: &Path, check: impl FnOnce(u64) -> Result<(), Error>) -> Result<Mmap, Error> {
     let file = open(path)?;
     check(file.metadata().map_err(Error::read(path))?.len())?;
-    // SAFETY: this crate's files are renamed into place and never changed. A foreign truncation ends the process with
+    // SAFETY: this crate's files are renamed into place and never changed. Foreign truncation ends the process with
     // SIGBUS, which no mapping can exclude.
     unsafe { Mmap::map(&file) }.map_err(Error::read(path))
 }

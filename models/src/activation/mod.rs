@@ -1,7 +1,7 @@
 //! The non-linearities of the MLP: forward passes for every backend, with derivatives in `lean.rs`.
 //!
-//! Primitive operations only. Backends fuse their own activations in inference but not under autodiff, so a recomputed
-//! block would differ in the last bits. On `CubeCL`, GELU's own backward pass uses a truncated tanh.
+//! Primitive operations only: backends fuse their own activations in inference but not under autodiff, so a recomputed
+//! block would differ in the last bits. On `CubeCL`, GELU's backward pass has a truncated tanh.
 
 mod lean;
 
@@ -38,7 +38,6 @@ pub(crate) fn forward<B: Backend, const D: usize>(x: Tensor<B, D>, function: Poi
     }
 }
 
-/// `tanh(√(2/π) (x + 0.044715 x³))`.
 fn gelu_tanh<B: Backend, const D: usize>(x: &Tensor<B, D>) -> Tensor<B, D> {
     let cubic = square(x.clone()).mul_scalar(CUBIC).add_scalar(1.0) * x.clone();
     cubic.mul_scalar(FRAC_2_PI.sqrt()).tanh()
@@ -48,7 +47,6 @@ fn square<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
     x.clone() * x
 }
 
-/// `gate · sigmoid(gate) · up`.
 pub(crate) fn swiglu<B: Backend, const D: usize>(gate: Tensor<B, D>, up: Tensor<B, D>) -> Tensor<B, D> {
     gate.clone() * sigmoid(gate) * up
 }

@@ -1,15 +1,15 @@
 //! Attention as one tape node.
 //!
-//! Under autodiff, every chunk of [`super::forward`] would leave T×T numbers per head on the tape. This node saves q,
-//! k, v, the output O and each query's log-sum-exp. Its backward pass rebuilds a chunk's weights as `P = exp(S - lse)`:
+//! The tape would hold T×T numbers per head. This node saves q, k, v, the output O and each query's log-sum-exp, and
+//! rebuilds a chunk's weights as `P = exp(S - lse)`:
 //!
 //! ```text
 //! dV = Pᵀ dO          dP = dO Vᵀ         δ = rowsum(dO ∘ O)
 //! dS = P ∘ (dP - δ)   dQ = scale · dS K   dK = scale · dSᵀ Q
 //! ```
 //!
-//! δ replaces the sum over keys in softmax's derivative, so O is kept. A masked score gives P = 0 exactly and needs no
-//! mask gradient. The soft-cap's derivative uses the finite score before masking.
+//! δ replaces a sum over keys, so O is kept. A masked score gives P = 0 and needs no mask gradient; the soft-cap's
+//! derivative uses the score before masking.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -82,7 +82,7 @@ impl<I: Backend> Saved<I, 4, 3> for SavedAttention<I> {
     }
 }
 
-/// Adds `part` to the first of `keys` rows. A missing total starts as `part` padded with zeros.
+/// A missing total starts as `part` padded with zeros to `keys` rows.
 fn added_to_prefix<I: Backend>(total: Option<Tensor<I, 4>>, part: Tensor<I, 4>, keys: usize) -> Tensor<I, 4> {
     let [batch, heads, prefix, width] = part.dims();
     let Some(total) = total else {

@@ -1,15 +1,12 @@
 //! Causal attention in query chunks over the causal prefix.
 //!
-//! A chunk of `c` queries from position `s` sees only keys `0..s + c`. Scores are `[batch, heads, c, s + c]`, so memory
-//! grows with T, not T², and half of the T×T work is skipped.
+//! A chunk of `c` queries from position `s` sees keys `0..s + c`. Memory grows with T, not T², and half of the T×T work
+//! is skipped.
 //!
-//! Grouped queries need no copies of K and V: a reshape stacks the queries of heads that share a key head, `[batch,
-//! kv_heads, group · c, width]`.
+//! Grouped queries need no copies of K and V: queries that share a key head are stacked, `[batch, kv_heads, group · c,
+//! width]`.
 //!
-//! Burn's own attention has no grouped queries. With a soft-cap, a scale or a bias, or by autotune's choice, it builds
-//! the T×T scores.
-//!
-//! `forward` serves inference and [`crate::Plain`]; `lean.rs` adds the backward pass.
+//! Burn's own attention has no grouped queries, and builds the T×T scores for a soft-cap, a scale or a bias.
 
 mod lean;
 
@@ -61,8 +58,7 @@ struct Chunk {
     shift: usize,
 }
 
-/// The mask of future keys, and of keys before the window, shared by all chunks. Earlier chunks use columns further
-/// right.
+/// The mask of future keys and of keys before the window. Earlier chunks use columns further right.
 struct Band<B: Backend> {
     mask: Option<Tensor<B, 2, Bool>>,
     has_window: bool,
@@ -132,8 +128,7 @@ impl Shape {
     }
 }
 
-/// Attention that keeps only [`Attended`]. `q`, `k` and `v` are narrow. `first_key`, one per batch row, hides the
-/// padding of shorter prompts.
+/// `q`, `k` and `v` are narrow. `first_key`, one per batch row, hides the padding of shorter prompts.
 pub(crate) fn forward<B: Backend>(
     q: &Tensor<B, 4>,
     k: &Tensor<B, 4>,
@@ -174,7 +169,6 @@ fn scores<B: Backend>(
     soft_cap(scores, options.soft_cap)
 }
 
-/// `cap * tanh(x / cap)`, or `x` without a cap.
 pub(crate) fn soft_cap<B: Backend, const D: usize>(x: Tensor<B, D>, cap: Option<f64>) -> Tensor<B, D> {
     match cap {
         Some(cap) => x.div_scalar(cap).tanh().mul_scalar(cap),

@@ -1,8 +1,8 @@
 //! Cross-entropy as one tape node.
 //!
-//! A logit's gradient, `softmax - onehot`, is known with the logits. So the forward pass computes the gradients of
-//! hidden states and head by chunks, and the backward pass scales them: three products per chunk instead of the four
-//! that rebuilt logits need. The tape would hold both gradients one step later anyway.
+//! A logit's gradient, `softmax - onehot`, is known with the logits. So the forward pass computes all gradients, and
+//! the backward pass scales them: three products per chunk instead of four. The tape would hold the gradients one step
+//! later anyway.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};

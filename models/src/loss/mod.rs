@@ -1,8 +1,7 @@
 //! Cross-entropy over a large vocabulary, in chunks of tokens.
 //!
 //! Logits are the largest tensor of a small GPT: 8 × 1,024 tokens over 50,257 words are 1.6 GB in f32, and ordinary
-//! code holds three such tensors. Here a chunk of tokens computes its logits, adds its share of the loss, and frees
-//! them. Under autodiff only `lean.rs` keeps it so.
+//! code holds three such tensors. Here a chunk of tokens frees its logits, under autodiff only by `lean.rs`.
 
 mod lean;
 
@@ -30,7 +29,7 @@ pub struct LossOptions {
     pub soft_cap: Option<f64>,
     /// Weight of the squared log-partition function, against drifting logits.
     pub z_loss: f64,
-    /// Divisor of the sum; `None` means the mask's sum. Micro-batches give the whole batch's count.
+    /// Divisor of the sum; `None` means the mask's sum. Micro-batches share the whole batch's count.
     pub divisor: Option<f64>,
     /// Type of the product with the head.
     pub compute: Compute,

@@ -6,7 +6,7 @@
 //! dx = (g - mean(g) - y · mean(g ∘ y)) / s        RMSNorm: the same without μ and mean(g)
 //! ```
 //!
-//! The node keeps y and one number per row. y is on the tape anyway: the scale or product that follows keeps it.
+//! The node keeps y, which is on the tape anyway for the operation that follows, and one number per row.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;

@@ -7,9 +7,7 @@ use serde_json::{Map, Value, json};
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) model_type: &'static str,
-    /// The class of `transformers`.
     pub(super) class: &'static str,
-    /// Published keys and ours.
     pub(super) settings: &'static [&'static [(&'static str, &'static str)]],
     /// Settings that the family fixes, and defaults of absent keys.
     pub(super) switches: fn() -> Value,
@@ -191,8 +189,8 @@ fn with(mut switches: Value, more: Value) -> Value {
     switches
 }
 
-/// Published keys without effect on the network: bookkeeping, special tokens, generation defaults, other heads. Dropout
-/// inside attention is read by training only.
+/// Published keys without effect on the network: bookkeeping, special tokens, generation defaults, other heads, dropout
+/// inside attention.
 pub(super) const INERT: &[&str] = &[
     "architectures",
     "attention_dropout",

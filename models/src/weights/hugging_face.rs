@@ -1,8 +1,7 @@
 //! The `config.json` of `transformers`, read and written.
 //!
-//! A key is a setting of the family, has no effect, has no effect at one value, or is refused. Any other key is ignored
-//! and reported, as the family's class does not read it. A description is read or refused by name
-//! (`no_published_description_causes_a_panic_or_an_invalid_model`).
+//! A key is a setting, has no effect, has no effect at one value, or is refused. Any other key is ignored and reported,
+//! as the family's class does not read it (`no_published_description_causes_a_panic_or_an_invalid_model`).
 //!
 //! A model is writable if its description reads back as the same network.
 

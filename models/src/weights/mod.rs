@@ -1,14 +1,12 @@
 //! Weights in and out, as safetensors.
 //!
-//! [`Layout::Native`] stores every parameter under its own name, with the description in the metadata, for any model.
-//! [`Layout::HuggingFace`] writes the tensors of a family in `families.rs` and refuses other models.
+//! [`Layout::Native`] holds any model, with its description in the metadata. [`Layout::HuggingFace`] holds the families
+//! of `families.rs`.
 //!
-//! Tensors are read one at a time through a memory map and converted to f32. Before, one report names all missing,
-//! extra and reshaped tensors. NaN and infinity are refused in both directions. No bytes cause a panic
-//! (`no_bytes_in_a_weights_file_cause_a_panic`).
+//! Before any tensor is read, one report names all missing, extra and reshaped tensors. NaN and infinity are refused in
+//! both directions. No bytes cause a panic (`no_bytes_in_a_weights_file_cause_a_panic`).
 //!
-//! A file is written aside and renamed, so a model may overwrite the mapped file it came from, and a crash leaves the
-//! old file.
+//! A file is renamed once complete, so a model may overwrite the mapped file it came from.
 
 mod directory;
 mod families;

@@ -1,8 +1,8 @@
 //! The tensor of a file that stores each parameter, and its arrangement there.
 //!
 //! Parameters are `[inputs, outputs]`; most published projections are transposed. GPT-2's are not, but one tensor holds
-//! its three attention projections side by side. GPT-NeoX stores them by head, and Gemma a norm's scale less one. All
-//! use this crate's half-split rotary order.
+//! three attention projections side by side, in GPT-NeoX by head. Gemma stores a norm's scale less one. All use this
+//! crate's half-split rotary order.
 
 use super::{Layout, WeightsError, hugging_face};
 use crate::config::{GptConfig, NormKind, NormPlacement, Positions};
@@ -23,7 +23,6 @@ pub(crate) enum Arrangement {
 }
 
 impl Arrangement {
-    /// The stored shape of a parameter.
     pub(crate) fn shape(self, parameter: &[usize]) -> Vec<usize> {
         let mut shape = parameter.to_vec();
         match self {
@@ -57,7 +56,6 @@ enum Part {
     HeadThird(usize),
 }
 
-/// Module, published name, kind.
 type Row = (&'static str, &'static str, Part);
 
 #[derive(Debug)]

@@ -32,7 +32,7 @@ pub fn save<B: Backend>(
         .map_err(|error| error.at(path))
 }
 
-/// Saves a native f32 file with the values from `complete`, which gets name, shape and a reader of the model's own,
+/// Saves a native f32 file of the values from `complete`, which gets name, shape and a reader of the model's own,
 /// perhaps less precise, weights. Not synced: for a folder that is renamed once complete.
 pub fn save_completed<B: Backend>(
     model: &Gpt<B>,
@@ -114,7 +114,7 @@ fn outline<B: Backend>(
     layout: Layout,
     device: &B::Device,
 ) -> Result<Gpt<B>, WeightsError> {
-    // Every block has tensors. Listing all missing ones would take memory without bound.
+    // Every block has tensors; a list of all missing ones could exhaust memory.
     let (blocks, tensors) = (config.n_layer, views.len());
     if blocks > tensors {
         return Err(WeightsError::Blocks { path: path.to_owned(), blocks, tensors });
@@ -205,7 +205,6 @@ fn transposed(values: &[f32], columns_out: usize) -> Vec<f32> {
     (0..columns_in).flat_map(|column| values.iter().skip(column).step_by(columns_in)).copied().collect()
 }
 
-/// Name, shape and deferred values, in field order.
 fn parameters<B: Backend>(model: &Gpt<B>) -> Vec<(String, Outgoing<'static>)> {
     let mut collect = Collect { path: Vec::new(), found: Vec::new() };
     model.visit(&mut collect);

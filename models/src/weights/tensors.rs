@@ -78,8 +78,8 @@ impl From<io::Error> for WriteError {
     }
 }
 
-/// [`write_tensors`] with one note in the header: several would be written in hash-map order, and equal models make
-/// equal files.
+/// [`write_tensors`] with one note in the header; several would be in hash-map order, and equal models make equal
+/// files.
 pub(super) fn write(
     path: &Path,
     tensors: &BTreeMap<String, Outgoing<'_>>,
@@ -128,8 +128,8 @@ impl TensorFile {
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
         let file = durable::regular::open(path)
             .map_err(|error| WeightsError::file("open weights in", path)(error.into()))?;
-        // SAFETY: the map is read-only and private. Our writers rename files and never change them in place; a foreign
-        // process that truncates the file cannot be prevented.
+        // SAFETY: the map is read-only and private. Our writers rename files and never change them in place; foreign
+        // truncation cannot be prevented.
         let map = unsafe { Mmap::map(&file) }.map_err(WeightsError::file("map weights in", path))?;
         let (begin, header) =
             header(&map).map_err(|source| WeightsError::Format { path: path.to_owned(), source })?;

@@ -6,8 +6,8 @@ use std::thread;
 
 const ALONE: &str = "MODELS_TEST_ALONE";
 
-/// Whether this process runs only the calling test. Otherwise runs that test in a child process, and the caller
-/// returns: each backward pass of Burn sweeps the tapes of all threads, so tests would free each other's memory.
+/// Whether this process runs only the calling test. Otherwise runs it in a child process: each backward pass of Burn
+/// sweeps the tapes of all threads, and tests would free each other's memory.
 pub(crate) fn is_alone() -> bool {
     // A run with one test thread has no name for it.
     let name = thread::current().name().filter(|name| *name != "main").map(str::to_owned);

@@ -40,8 +40,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Bytes above the level at the start: the peak during `work`, and those of its result. `work` has a thread of its own
-/// and runs once before: matrix kernels share work among threads, and each thread keeps a scratch buffer.
+/// Bytes above the level at the start: the peak during `work`, and those of its result. `work` runs on one thread, the
+/// second time: matrix kernels share work among threads, and a thread keeps a scratch buffer.
 pub(crate) fn bytes<T>(work: impl Fn() -> T + Send + Sync) -> (usize, usize) {
     let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a thread can be started");
     alone.install(|| {

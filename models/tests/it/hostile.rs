@@ -26,7 +26,6 @@ fn load(directory: &Path) -> Result<GptConfig, WeightsError> {
     weights::load_pretrained::<Cpu>(directory, &DEVICE).map(|gpt: Gpt<Cpu>| gpt.config().clone())
 }
 
-/// An index that lists `name` for every tensor of `weights`.
 fn index_of(weights: &Path, name: &str) -> String {
     let bytes = fs::read(weights).expect("reads");
     let file = safetensors::SafeTensors::deserialize(&bytes).expect("a safetensors file");

@@ -140,12 +140,12 @@ fn the_footprint_predicts_the_bytes_on_the_tape() {
         let held = |rows| bytes(|| model.loss(batch(&config, rows, 64), &options, &kernels)).1;
         let footprint = Footprint::of(&config).expect("small");
 
-        // Not nodes, narrow weights and the head's gradient.
+        // Nodes, narrow weights and the head's gradient do not grow with the batch.
         let more = (held(8) - held(4)) as u64;
         let predicted = footprint.activation_bytes_per_token(None) * 4 * 64;
         let ratio = more as f64 / predicted as f64;
         assert!(
-            // Low for an unknown reason: see docs/LOG.md.
+            // The prediction is low for an unknown reason: see docs/LOG.md.
             (0.97..1.09).contains(&ratio),
             "four more rows hold {more} bytes, {predicted} predicted ({ratio:.4}), for {config:?}"
         );

@@ -13,7 +13,6 @@ use crate::fixtures::{Cpu, Tape, batch, model, named_values, numbers, shrunk, to
 
 const KERNELS: Lean = Lean(Chunks::of(4, 5));
 
-/// The model with its blocks' matrices on demand, and how often they were made.
 fn on_demand(model: Gpt<Tape>, compute: Compute) -> (Gpt<Tape>, Arc<AtomicUsize>) {
     let mut out = TakeOut { path: Vec::new(), taken: HashMap::new() };
     let model = model.map(&mut out);

@@ -118,7 +118,7 @@ fn a_directory_with_native_weights_needs_no_config_json() {
         assert_eq!(weights::pretrained_config(directory.path()).expect("described"), config);
         let again: Gpt<Tape> = weights::load_pretrained(directory.path(), &DEVICE).expect("loads");
         assert_eq!(values(&again), values(&model));
-        // A checkpoint's own file.
+        // A checkpoint describes its run under this name.
         std::fs::write(directory.path().join("config.json"), r#"{"model": {}}"#).expect("written");
     }
 }

@@ -89,7 +89,6 @@ impl Question {
         })
     }
 
-    /// Computed without a server.
     fn expected(&self, model: &Gpt<Cpu>) -> Vec<String> {
         let tokenizer = tokenizer();
         let role = |role: &str| match role {
@@ -138,7 +137,6 @@ impl Question {
         })
     }
 
-    /// Leaves after `pieces` pieces.
     fn some(&self, connection: &TcpStream, pieces: usize) -> Vec<String> {
         let mut chunks: Vec<Value> = Vec::new();
         let mut lines = BufReader::new(connection).lines();

@@ -10,7 +10,6 @@ use subtle::ConstantTimeEq;
 
 const SHORTEST_KEY: usize = 16;
 
-/// Checked before any other part of a request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Access {
     pub(crate) key: Option<ApiKey>,
@@ -74,7 +73,7 @@ impl Access {
         }
     }
 
-    /// Whether `Host` names this server. Otherwise a hostile domain may resolve to this machine (DNS rebinding).
+    /// Whether `Host` names this server, against DNS rebinding: a hostile domain may resolve to this machine.
     pub(crate) fn is_for_this_server(
         &self,
         headers: &HeaderMap,

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(crate) struct ConnectionSlots {
     free: Arc<Semaphore>,
-    /// Close idle connections; the longest idle is first.
+    /// Signals that close idle connections, the longest idle first.
     idle: Mutex<BTreeMap<u64, Arc<Notify>>>,
     next: AtomicU64,
 }
@@ -22,7 +22,7 @@ impl ConnectionSlots {
         Arc::new(Self { free, idle: Mutex::default(), next: AtomicU64::new(0) })
     }
 
-    /// Takes a slot, after closing the longest idle connection if none is free (then true). `None` if none is idle.
+    /// Takes a slot; returns true if it closed the longest idle connection for it. `None` if none is idle.
     pub(crate) async fn take(self: &Arc<Self>) -> Option<(Arc<Slot>, bool)> {
         let (permit, dismissed) = match Arc::clone(&self.free).try_acquire_owned() {
             Ok(permit) => (permit, false),
@@ -63,8 +63,8 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Called at a complete head: busy until the guard is dropped. `None` if the connection is to make room; its
-    /// request must not run.
+    /// Called at a complete head: busy until the guard is dropped. `None` if the connection makes room and must run no
+    /// request.
     pub(crate) fn request(self: &Arc<Self>) -> Option<RequestGuard> {
         *self.head_begun.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let mut since = self.idle_since.lock().unwrap_or_else(PoisonError::into_inner);
@@ -88,7 +88,6 @@ impl Slot {
         *self.head_begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether bytes wait for the client to read.
     pub(crate) fn set_unsent(&self, some: bool) {
         self.has_unsent.store(some, Ordering::Release);
     }

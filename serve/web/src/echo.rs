@@ -59,7 +59,6 @@ struct EchoSequence {
     fails: bool,
 }
 
-/// Bytes and four control tokens.
 struct ByteVocabulary;
 
 const END: u32 = 256;

@@ -31,7 +31,6 @@ impl ApiError {
         Self::new(status, "invalid_request_error", message)
     }
 
-    /// Names the parameter at fault.
     pub(crate) fn parameter(name: impl Into<String>, message: impl Into<String>) -> Self {
         Self { param: Some(name.into()), ..Self::bad(message) }
     }

@@ -1,6 +1,6 @@
 //! A language model behind an OpenAI-compatible API and a web page.
 //!
-//! This crate handles requests, limits and access. It knows models only as [`Engine`], so it builds in seconds
+//! Models are behind the trait [`Engine`], so this crate builds in seconds
 //! (`the_server_builds_without_burn_and_the_trainer_without_the_server`). A function given to [`Web::start`] loads a
 //! model and answers through an [`InferenceWorker`]:
 //!

@@ -1,6 +1,6 @@
 //! Limits on requests and connections.
 //!
-//! Everything that a client makes the server hold is limited in number and time. An excess is refused, never cut
+//! Everything that a client makes the server hold is limited. An excess is refused, never cut
 //! (`a_prompt_with_its_answer_must_fit_the_context_and_is_never_cut`).
 
 use std::time::Duration;

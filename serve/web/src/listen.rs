@@ -54,7 +54,7 @@ pub(crate) async fn serve(
     }
 
     drop(listener);
-    // Others end with the runtime.
+    // Connections still open end with the runtime.
     let _late = tokio::time::timeout(limits.drain_time, graceful.shutdown()).await;
 }
 

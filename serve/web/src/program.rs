@@ -31,7 +31,6 @@ pub fn run(
     server.stop()
 }
 
-/// Addresses for clients. For all addresses, loopback and the default route's.
 fn reachable(listening: SocketAddr) -> Vec<String> {
     let (ip, port) = (listening.ip(), listening.port());
     if !ip.is_unspecified() {

@@ -88,7 +88,7 @@ impl Queue {
         Self { capacity, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Queues all of `jobs`, or none: then the number of waiting ones.
+    /// Queues all of `jobs`. Without room, queues none and returns the number of waiting jobs.
     pub(crate) fn push(&self, jobs: Vec<Job>) -> Result<(), usize> {
         let mut state = self.lock();
         state.jobs.retain(|job| !job.sender.is_abandoned());
@@ -134,7 +134,6 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Ends the requests of all waiting jobs.
     pub(crate) fn clear(&self) {
         self.lock().jobs.clear();
     }
@@ -156,7 +155,6 @@ mod tests {
     use super::*;
     use crate::engine::Sampling;
 
-    /// Identified by its prompt.
     fn job(prompt: u32) -> (Job, UnboundedReceiver<(usize, Event)>) {
         let (events, receiver) = unbounded_channel();
         let sampling = Sampling {

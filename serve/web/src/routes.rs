@@ -27,7 +27,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 type Route = (Method, &'static str, MethodRouter<Arc<Server>>);
 
-/// Without a key, so that a monitor cannot use the model.
+/// The only route without a key: a monitor cannot use the model.
 pub(crate) const KEYLESS: &str = "/health";
 
 pub(crate) fn routes() -> Vec<Route> {

@@ -13,7 +13,7 @@ use crate::metrics::Metrics;
 use crate::queue::{Event, Job, Next, Queue};
 use crate::sequence::Sequence;
 
-/// Between readings of counters during answers.
+/// Minimum time between two readings of the counters.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
 
 pub(crate) struct Scheduler<'a> {

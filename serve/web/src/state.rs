@@ -21,7 +21,6 @@ pub(crate) struct Server {
 
 #[derive(Clone)]
 pub(crate) enum Status {
-    /// Describes the current step.
     Loading(String),
     Ready(Arc<Ready>),
     Ended,

@@ -33,7 +33,6 @@ impl StopStrings {
         Shown { text: std::mem::replace(&mut self.held, rest), stopped: false }
     }
 
-    /// The text held back.
     pub(crate) fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

@@ -154,7 +154,7 @@ impl ChatTemplate {
         Self { source, bos, eos }
     }
 
-    /// Checks the source text: quotes cannot hide a statement. Templates that quote `{%` or `*` are refused too.
+    /// Checks the source text, where quotes cannot hide a statement; refuses templates that quote `{%` or `*`.
     fn check(&self) -> Result<(), ChatProblem> {
         if self.source.contains([OPEN, CLOSE]) {
             return Err(ChatProblem::Marks);
@@ -175,7 +175,7 @@ impl ChatTemplate {
     fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, ChatProblem> {
         self.check()?;
         let mut environment = Environment::empty();
-        // As Hugging Face's renderer.
+        // The settings of Hugging Face's renderer.
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
         environment.set_syntax(syntax);
         environment.set_fuel(Some(FUEL * (messages.len() as u64 + 1)));

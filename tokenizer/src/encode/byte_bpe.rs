@@ -1,7 +1,7 @@
 //! Byte-level BPE: encodes any bytes, and decodes to the same bytes.
 //!
-//! The pattern cuts text into pieces, which merge from bytes. Short pieces repeat, so workers cache their ids. Idle
-//! workers wait in lists by thread: a cache that moves between cores is slower than none.
+//! Short pieces repeat, so workers cache their ids. Idle workers wait in lists by thread: a cache that moves between
+//! cores is slower than none.
 
 use std::{
     collections::HashMap,

@@ -1,7 +1,6 @@
 //! Chooses the encoder for a checked definition.
 //!
-//! Byte-level BPE over a known pattern, raw bytes and characters run here, the rest of the BPE family on Hugging Face's
-//! code.
+//! Hugging Face's code runs the definitions that the encoders of this crate cannot.
 
 use std::collections::HashSet;
 

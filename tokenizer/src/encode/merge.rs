@@ -7,7 +7,6 @@ use std::{
     collections::{BinaryHeap, HashMap},
 };
 
-/// No neighbour, or no symbol.
 const NONE: u32 = u32::MAX;
 
 #[derive(Debug, Default)]

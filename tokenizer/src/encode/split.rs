@@ -1,8 +1,8 @@
 //! Cuts text into the pieces within which merges happen.
 //!
 //! Known patterns only. All end in `\s+(?!\S)|\s+`, whose look-ahead needs backtracking, which gives up on a megabyte
-//! of blanks. Without it, the pattern becomes a DFA, and a run of blanks before a word gives back its last. Each search
-//! is anchored at the previous piece's end, since the alternatives match any character. Time is linear.
+//! of blanks. Without it, the pattern is a DFA, and a run of blanks before a word gives back its last. Searches are
+//! anchored, since the alternatives match any character: time is linear.
 
 use regex_automata::{
     Anchored, Input,
@@ -135,8 +135,8 @@ impl Splitter {
     }
 }
 
-/// The largest position up to `limit` where a cut changes no piece of any pattern: between an ASCII letter and a blank,
-/// or after a single line break between visible characters. No pattern looks back. One joins a line break and a slash.
+/// The largest position up to `limit` where a cut changes no piece: between an ASCII letter and a blank, or after a
+/// single line break between visible characters. No pattern looks back; one joins a line break and a slash.
 pub(crate) fn safe_cut(text: &str, limit: usize) -> Option<usize> {
     let bytes = text.as_bytes();
     let end = limit.min(bytes.len().checked_sub(1)?);

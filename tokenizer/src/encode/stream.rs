@@ -5,8 +5,8 @@ use crate::{
     error::Error,
 };
 
-/// Turns ids into text as they arrive. Bytes wait until they complete a character. All results of [`push`](Self::push)
-/// and [`finish`](Self::finish) join to [`Tokenizer::decode`] of the ids.
+/// Turns ids into text as they arrive. Bytes wait until they complete a character. All results joined equal
+/// [`Tokenizer::decode`] of the ids.
 #[derive(Debug)]
 pub struct DecodeStream<'t> {
     tokenizer: &'t Tokenizer,
@@ -44,8 +44,7 @@ impl DecodeStream<'_> {
         Ok(rest)
     }
 
-    /// Decodes all ids again and returns the added text without an incomplete last character. Quadratic, but replies
-    /// are short.
+    /// Decodes all ids again, up to an incomplete last character. Quadratic, but replies are short.
     fn push_in_context(&mut self, id: u32) -> Result<String, Error> {
         self.context.push(id);
         let text = self.tokenizer.decode(&self.context)?;
@@ -56,7 +55,6 @@ impl DecodeStream<'_> {
     }
 }
 
-/// Removes the longest prefix that later bytes cannot change.
 fn take_complete(pending: &mut Vec<u8>) -> String {
     let mut text = String::new();
     let mut taken = 0;

@@ -168,8 +168,8 @@ impl Tokenizer {
         }
     }
 
-    /// Whether [`Preparation`](crate::Preparation) accepts files that are not UTF-8. Byte-level BPE could encode them,
-    /// but such a file is nearly always a mistake.
+    /// Whether [`Preparation`](crate::Preparation) accepts files that are not UTF-8. For byte-level BPE, such a file is
+    /// nearly always a mistake.
     pub fn takes_any_file(&self) -> bool {
         matches!(self.kind, Kind::Bytes)
     }

@@ -13,7 +13,6 @@ use crate::{
     },
 };
 
-/// Whether this crate's encoder can run it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PreTokenizer {
     /// Byte-level after exactly this pattern.
@@ -77,8 +76,8 @@ fn byte_level(step: &Value) -> Option<PreTokenizer> {
     Some(PreTokenizer::ByteLevel(if flag("use_regex", true)? { Pattern::Gpt2 } else { Pattern::Whole }))
 }
 
-/// Known patterns match everything, so inverting a `Split` or dropping its gaps would change nothing: only the plain
-/// form is accepted.
+/// Known patterns match everything, so an inverted `Split` or one without gaps would be the same: only the plain form
+/// is accepted.
 fn isolating_split(step: &Value) -> Option<Pattern> {
     let isolated = step.get("behavior")?.as_str()? == "Isolated";
     let inverted = step.get("invert").and_then(Value::as_bool).unwrap_or(false);

@@ -19,9 +19,9 @@ use crate::{
 };
 
 impl Tokenizer {
-    /// Loads `tokenizer.json`, alone or in a folder, or a folder's `vocab.json` and `merges.txt`, as GPT-2's. A
-    /// `tokenizer_config.json` beside it adds the chat template. Files are read within [`crate::limits`]; a refused one
-    /// is an [`Error::Tokenizer`].
+    /// Loads `tokenizer.json`, or a folder with it or with GPT-2's `vocab.json` and `merges.txt`. A
+    /// `tokenizer_config.json` there adds the chat template. Files are read within [`crate::limits`]; a refused one is
+    /// an [`Error::Tokenizer`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         if !fs::metadata(path).map_err(Error::read(path))?.is_dir() {

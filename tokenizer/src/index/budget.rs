@@ -13,7 +13,6 @@ const CURSOR_BYTES: u64 = 256;
 /// Of the entries read in pieces: a stretch's.
 const WIDEST: u64 = 5;
 
-/// Sizes for steps that run one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Budget {
     pub(super) chunk_tokens: u64,

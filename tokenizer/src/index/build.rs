@@ -80,9 +80,9 @@ struct Work<'a, O> {
 }
 
 impl IndexBuild {
-    /// Builds the index, or returns the manifest of this split's index in `out`. A build that fails, is killed, or
-    /// stops soon after `stop` is set leaves finished pieces in `OUT.partial`, which the next build with the same
-    /// chunks verifies and reuses. `observe` is called after every piece.
+    /// Builds the index, or returns the manifest of this split's index in `out`. An unfinished build leaves pieces in
+    /// `OUT.partial`, which the next one with the same chunks verifies and reuses. Stops soon after `stop` is set;
+    /// calls `observe` after every piece.
     pub fn run(&self, stop: &AtomicBool, observe: impl FnMut(IndexProgress)) -> Result<IndexManifest, Error> {
         let (text, set) = Text::open(&self.set, self.split)?;
         let plan = IndexPlan::new(&set, self.split);
@@ -244,7 +244,6 @@ impl<O: FnMut(IndexProgress)> Work<'_, O> {
         Ok(found.map_or(EarlierMatch::default(), |(length, position)| EarlierMatch::new(length, position)))
     }
 
-    /// Fails if the build has to stop.
     fn advance(&mut self, step: IndexStep, tokens: u64, reused: u64) -> Result<(), Error> {
         let before = if self.progress.step == step { self.progress.tokens } else { 0 };
         let reused = self.progress.reused + reused;

@@ -94,7 +94,7 @@ impl BuildFolder {
         Ok((writing.finish_piece(self.mark)?, false))
     }
 
-    /// Removes the pieces, writes the manifest last, renames the folder.
+    /// Writes the manifest last.
     pub(super) fn publish(self, manifest: &IndexManifest) -> Result<(), Error> {
         let path = self.path(manifest::NAME);
         self.clear(|name| [ORDER, FOLLOWERS].contains(&name))?;

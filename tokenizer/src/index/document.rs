@@ -1,7 +1,7 @@
 //! The longest earlier match within a document that grows by one token at a time.
 //!
-//! Positions are sorted by context. The first that shares `n` tokens is found by following matches from any such
-//! position. Each match is the first of its length, so lengths fall: at most 32 steps.
+//! Positions are sorted by context. The first that shares `n` tokens is found by following matches, whose lengths fall:
+//! at most 32 steps.
 
 use super::{
     self_matches::EarlierMatch,

@@ -42,8 +42,8 @@ struct EqualDocuments {
 }
 
 impl Corpora {
-    /// Finds documents of `dataset` that equal an indexed one, in an indexed split those that equal an earlier one.
-    /// Reads the dataset and all indexed splits.
+    /// Finds documents of `dataset` that equal an indexed one, or an earlier one in its own index. Reads the dataset
+    /// and all indexed splits.
     pub fn duplicates(&self, dataset: &TokenDataset) -> Result<Duplicates, Error> {
         self.duplicates_unless(dataset, &AtomicBool::new(false))
     }
@@ -104,7 +104,6 @@ impl Duplicates {
         behind.checked_sub(1).is_some_and(|at| self.ranges[at].contains(&position))
     }
 
-    /// Counts the ranges, then joins touching ones.
     fn finish(&mut self) {
         self.ranges.sort_unstable_by_key(|range| range.start);
         self.duplicate_documents = self.ranges.len() as u64;

@@ -1,7 +1,7 @@
 //! Features of a dataset's positions: the token that followed the longest earlier occurrence of the context.
 //!
-//! The text is all indexes, concatenated. A position of an indexed split has matches in earlier indexes and at earlier
-//! positions of its own. Any other position has matches in all indexes and earlier in its document.
+//! A position of an indexed split has matches in earlier indexes and at earlier positions of its own. Any other
+//! position has matches in all indexes and earlier in its document.
 
 use std::{
     borrow::Borrow,
@@ -76,7 +76,7 @@ impl<D: Borrow<TokenDataset>> Features<D> {
     }
 
     /// Features of `positions`, up to the split's end. In a split without an index, matches begin with the document, or
-    /// 32,768 to 65,536 tokens before `positions` in a longer one.
+    /// at most 65,536 tokens before `positions`.
     pub fn at(&self, positions: Range<u64>) -> Result<Vec<Option<u32>>, Error> {
         self.features_at(positions, &mut Scan::new())
     }
@@ -145,7 +145,7 @@ impl<D: Borrow<TokenDataset>> Features<D> {
     }
 }
 
-/// State of a pass over a split without an index, from which later ranges of the document resume.
+/// State of a pass, from which later ranges of the document resume.
 #[derive(Debug)]
 struct Scan {
     /// Assumed beginning of the document.

@@ -128,7 +128,6 @@ impl EntryWriter {
         Ok(())
     }
 
-    /// Flushes, and opens the entries so far.
     pub(super) fn reader_so_far(&mut self) -> Result<EntryReader, Error> {
         self.flush()?;
         let path = durable::aside(&self.path);

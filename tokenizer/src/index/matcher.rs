@@ -23,8 +23,8 @@ impl Matcher {
         Self { corpora, matcher: DocumentMatcher::new(own) }
     }
 
-    /// Takes a token and returns the longest match that ends with it. The opening token starts another document. Of
-    /// equally long matches, indexes precede the document, and earlier positions later ones.
+    /// Returns the longest match that ends with this token. The opening token starts another document. Of equally long
+    /// matches, indexes precede the document, and earlier positions later ones.
     pub fn push(&mut self, id: u32) -> Option<Match> {
         self.matcher.push(&self.corpora, id, true)
     }

@@ -35,7 +35,6 @@ struct RunCursor<'a> {
 }
 
 impl Merge<'_> {
-    /// Each stretch's range of every run.
     pub(super) fn stretches(&self) -> Result<Vec<Vec<Range<u64>>>, Error> {
         let first = &self.runs[0];
         let count = self.runs.len() as u64;
@@ -143,7 +142,6 @@ impl RunCursor<'_> {
     }
 }
 
-/// Restores the heap from `at` downwards.
 fn sift_down(cursors: &mut [RunCursor], mut at: usize) {
     loop {
         let below = (2 * at + 1..(2 * at + 3).min(cursors.len()))

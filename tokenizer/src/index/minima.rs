@@ -14,7 +14,6 @@ pub(super) fn levels(entries: u64) -> Vec<Range<u64>> {
     std::iter::successors(Some(whole), above).collect()
 }
 
-/// Calls `push` with the minimum of every 64 entries.
 pub(super) fn fold<E>(
     below: Range<u64>,
     mut read: impl FnMut(Range<u64>) -> Result<Vec<u32>, E>,

@@ -6,33 +6,30 @@
 //! A position's context is the tokens that end there, from the token that opens the document, or 32 tokens. Its match
 //! is the earlier position whose context shares the most last tokens; of several, **the first in the text**
 //! (`every_position_has_the_follower_of_its_longest_earlier_match`). The follower lies at or before the position, so it
-//! reveals nothing of the next token. It may open the next document: models also predict a document's end.
+//! reveals nothing of the next token. Followers may open the next document: models also predict a document's end.
 //!
-//! The first match does not depend on chunks, threads or memory (`chunks_memory_and_threads_change_no_byte`). Thanks to
-//! this choice, 32 numbers suffice to find all matches in one pass over sorted positions (`self_matches.rs`), and a
-//! growing document finds its match in 32 steps (`document.rs`). A text indexed in parts gives the matches of the
-//! whole.
+//! So the match does not depend on chunks, threads or memory (`chunks_memory_and_threads_change_no_byte`), nor on
+//! division into several indexes. 32 numbers suffice to find all matches in one pass (`self_matches.rs`), and 32 steps
+//! in a growing document (`document.rs`).
 //!
 //! # Building
 //!
-//! Positions are sorted by context, in chunks that fit the memory (`sort.rs`), and merged (`merge.rs`). A pass forwards
-//! and one backwards give all matches (`self_matches.rs`). Finished pieces are files with checksums, so an interrupted
-//! build resumes (`build_folder.rs`).
+//! Positions are sorted by context, in chunks that fit the memory (`sort.rs`), merged (`merge.rs`) and matched
+//! (`self_matches.rs`). An interrupted build resumes from finished files (`build_folder.rs`).
 //!
 //! # Two files
 //!
 //! `order.bin` looks up any context: in decoding, in evaluation, from another corpus. It holds the sorted positions, 4
 //! bytes a token, and a tree with the minimum of every 64 (`minima.rs`).
 //!
-//! `followers.bin` holds the matches of the text's own positions, 3 bytes a token: follower and length. The order would
-//! have to exclude later positions and touch some fifty places a token; training reads this file in sequence. Lengths
-//! let a reader choose the shortest match and compare indexes. Both files take 7.07 bytes a token.
+//! `followers.bin` holds follower and length of the text's own matches, 3 bytes a token. The order would have to
+//! exclude later positions and touch some fifty places a token; training reads this file in sequence. Lengths let a
+//! reader compare indexes. Both files take 7.07 bytes a token.
 //!
 //! # Damaged files
 //!
-//! Headers are compared with manifest and set (`no_header_or_manifest_bytes_make_opening_panic`). Positions are looked
-//! up within bounds, no entry prolongs a loop, and matches are compared with the text
-//! (`no_entry_bytes_make_a_look_up_panic_or_lie`).
+//! Headers are compared with manifest and set (`no_header_or_manifest_bytes_make_opening_panic`), and matches with the
+//! text (`no_entry_bytes_make_a_look_up_panic_or_lie`).
 
 mod budget;
 mod build;

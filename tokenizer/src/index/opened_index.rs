@@ -31,8 +31,8 @@ pub struct Index {
 }
 
 impl Index {
-    /// Opens the index in `folder` of the set in `set`. Compares sizes, headers and the set's checksums;
-    /// [`verify`](Self::verify) reads everything. Damage can hide or shorten a match, but not make one up.
+    /// Opens the index in `folder` of the set in `set`. Compares sizes, headers and checksums of the set;
+    /// [`verify`](Self::verify) reads everything. Damage can hide a match, but not make one up.
     pub fn open(folder: impl AsRef<Path>, set: impl AsRef<Path>) -> Result<Self, Error> {
         let folder = folder.as_ref();
         let manifest = IndexManifest::read(folder)?;

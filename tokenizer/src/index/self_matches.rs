@@ -1,8 +1,7 @@
 //! Each position's longest earlier match, from the sorted positions.
 //!
-//! Contexts with `n` common last tokens are adjacent in the order. A forward pass needs, for each `n`, only the
-//! smallest position passed so far that shares `n` tokens: 32 numbers. A backward pass does so for the rest of the
-//! order; the longer match of both is the longest.
+//! Contexts with `n` common last tokens are adjacent in the order. So a forward pass needs, for each `n`, only the
+//! smallest position passed that shares `n` tokens: 32 numbers. A backward pass does the same; the longer match counts.
 
 use std::{
     ops::Range,

@@ -21,7 +21,6 @@ pub(super) struct Chunk {
     /// `head` tokens before the chunk, at most `LONGEST - 1`, then the chunk.
     pub(super) tokens: Vec<u32>,
     pub(super) head: usize,
-    /// Position of the first token.
     pub(super) start: u32,
     pub(super) bos: Option<u32>,
 }

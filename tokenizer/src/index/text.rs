@@ -23,8 +23,8 @@ pub(crate) struct Text {
     bos: Option<u32>,
 }
 
-/// The tokens that end at a position, backwards to the opening token, at most [`LONGEST`]. Contexts compare as slices:
-/// the last token first, a prefix before the longer one.
+/// The tokens that end at a position, backwards to the opening token, at most [`LONGEST`]. Compared like slices: the
+/// last token first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Context {
     ids: [u32; LONGEST],
@@ -112,7 +112,6 @@ impl Context {
         self.length = opening.map_or(self.length, |opening| opening + 1);
     }
 
-    /// Number of last tokens in common.
     pub(crate) fn common(&self, other: &[u32]) -> usize {
         self.iter().zip(other).take_while(|(one, other)| one == other).count()
     }

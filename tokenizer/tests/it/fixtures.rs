@@ -21,7 +21,6 @@ pub(crate) fn small_training() -> BpeTraining {
     BpeTraining { vocab_size: SMALL_VOCABULARY, ..BpeTraining::default() }
 }
 
-/// With a chat template.
 pub(crate) static SMALL: LazyLock<Tokenizer> =
     LazyLock::new(|| small_training().train(corpus_lines()).expect("the corpus trains"));
 

@@ -27,12 +27,10 @@ pub(super) struct Question {
     pub(super) max_tokens: usize,
 }
 
-/// The JSON of one endpoint.
 pub(super) trait Dialect: Send + 'static {
     fn alternatives(&self) -> Option<usize>;
     /// `object` of a whole answer and of a piece.
     fn objects(&self) -> (&'static str, &'static str);
-    /// Precedes a choice's text.
     fn opening(&self, index: usize) -> Option<Value>;
     /// `offset` characters into the choice's text.
     fn piece(&self, index: usize, piece: &Piece, offset: usize, vocabulary: &dyn Vocabulary) -> Value;
@@ -59,7 +57,7 @@ impl Envelope {
     }
 }
 
-/// Blocks a thread of its own: a long text takes time.
+/// Runs on a blocking thread: a long text takes time.
 pub(super) async fn encode_in_background<T: Send + 'static>(
     encode: impl FnOnce() -> Result<T, EncodeError> + Send + 'static,
 ) -> Result<T, ApiError> {
@@ -69,7 +67,6 @@ pub(super) async fn encode_in_background<T: Send + 'static>(
     }
 }
 
-/// Queues a sequence per choice.
 pub(super) async fn answer<D: Dialect>(
     server: &Server,
     ready: &Ready,
@@ -172,8 +169,7 @@ impl<D: Dialect> Answer<D> {
         Ok(json_body(&body).into_response())
     }
 
-    /// Waits up to [`HEAD_WAIT`] for a slot, so that an early failure becomes an HTTP status. Then the head leaves,
-    /// since proxies give up without one.
+    /// Waits up to [`HEAD_WAIT`], so that an early failure becomes an HTTP status; proxies give up on a later head.
     async fn streamed(mut self, usage: bool) -> Result<Response<Body>, ApiError> {
         let first = tokio::time::timeout(HEAD_WAIT, self.event()).await.ok();
         if let Some((_, Event::Failed(error))) = first {
@@ -191,7 +187,7 @@ impl<D: Dialect> Answer<D> {
         }
         let frames = futures_util::stream::unfold(streaming, Streaming::next);
         let keep_alive = sse::KeepAlive::default();
-        // nginx would collect the answer.
+        // nginx would collect the answer before passing it on.
         let unbuffered = [(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"))];
         Ok((unbuffered, Sse::new(frames).keep_alive(keep_alive)).into_response())
     }

@@ -229,7 +229,6 @@ fn endless(server: &TestServer) -> TcpStream {
     stream
 }
 
-/// Waits up to 2 ms.
 fn is_closed(stream: &TcpStream) -> bool {
     stream.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
     let closed = match stream.peek(&mut [0]) {

@@ -114,7 +114,6 @@ pub(crate) fn post_request(path: &str, body: &str) -> String {
     )
 }
 
-/// Without framing.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,

@@ -133,7 +133,7 @@ fn text_that_looks_like_markup_is_shown_as_text() {
         );
     }
 
-    // The policy also blocks scripts of the page.
+    // The policy also blocks scripts that the page inserts.
     browser.run(
         "const made = document.createElement('script'); made.textContent = 'window.owned = 3'; document.body.append(made)",
     );

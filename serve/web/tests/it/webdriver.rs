@@ -127,7 +127,6 @@ impl Browser {
         format!("/element/{}", id.as_str().unwrap())
     }
 
-    /// Must be visible and not covered.
     pub(crate) fn click(&self, css: &str) {
         self.command("POST", &format!("{}/click", self.find(css)), &json!({}));
     }
@@ -156,7 +155,6 @@ impl Browser {
         self.command("POST", "/alert/accept", &json!({}));
     }
 
-    /// Since the last call.
     pub(crate) fn log_messages(&self) -> Vec<String> {
         let log = self.command("POST", "/se/log", &json!({ "type": "browser" }));
         log.as_array().unwrap().iter().map(|entry| entry["message"].to_string()).collect()

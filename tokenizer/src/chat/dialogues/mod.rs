@@ -1,7 +1,7 @@
 //! Generated conversations on a few topics: a corpus without a download.
 //!
-//! Two kinds of questions are absent from training, to tell a model from a table: a tenth of the filled-in forms
-//! ([`Dialogues::reserved`]), and a few forms ([`Dialogues::held_out`]). A dialogue depends only on seed and number.
+//! Training lacks a tenth of the filled-in forms ([`Dialogues::reserved`]) and a few forms ([`Dialogues::held_out`]),
+//! to tell a model from a table. A dialogue depends only on seed and number.
 
 mod topics;
 
@@ -53,8 +53,7 @@ impl Dialogues {
         Self { seed, next: 0, part: Part::Training }
     }
 
-    /// Single questions in the forms of [`training`](Self::training), with words that it never uses in them, whatever
-    /// the seed.
+    /// Single questions in the forms of [`training`](Self::training), with words that it never uses in them.
     pub fn reserved(seed: u64) -> Self {
         Self { seed, next: 0, part: Part::Reserved }
     }

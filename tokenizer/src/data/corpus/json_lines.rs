@@ -19,7 +19,6 @@ pub(super) struct JsonLines {
     buffer: Vec<u8>,
 }
 
-/// The error is the reason.
 pub(crate) fn parse_line(line: &[u8]) -> Result<Body, String> {
     if let Some(text) = only_text(line).filter(|text| !text.is_empty()) {
         return Ok(Body::Text(text));

@@ -76,7 +76,6 @@ fn role(name: &str) -> Result<Role, String> {
     }
 }
 
-/// Drops the line number, always 1.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rsplit_once(" at line 1 column ") {

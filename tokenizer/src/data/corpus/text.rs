@@ -85,7 +85,6 @@ impl TextParts {
         Self(FileBytes::new(path, contents, cut))
     }
 
-    /// Without an incomplete last character.
     fn valid_prefix(&self) -> Result<&str, Error> {
         let pending = &self.0.pending;
         std::str::from_utf8(pending).or_else(|error| {

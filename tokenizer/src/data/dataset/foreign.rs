@@ -22,7 +22,7 @@ const CHECKED_IDS: u64 = 1 << 20;
 /// Bytes per file that enter its fingerprint.
 const SAMPLED_BYTES: u64 = 1 << 20;
 
-/// The `.bin` files of `folder` with `train` or `val` in their names, sorted. `None` without files of either split.
+/// `.bin` files with `train` or `val` in their names, sorted. `None` without files of either split.
 pub(super) fn find(folder: &Path, split: Split) -> Result<Option<Vec<PathBuf>>, Error> {
     let mut of_either = false;
     let mut files = Vec::new();
@@ -66,7 +66,6 @@ pub(super) fn check_vocabulary(shard: &ShardMap) -> Result<(), Error> {
     shard.read(0, CHECKED_IDS.min(shard.tokens()) as usize).map(|_| ())
 }
 
-/// Identifies files without a manifest.
 pub(super) fn fingerprint<'p>(files: impl Iterator<Item = &'p Path>) -> Result<Fingerprint, Error> {
     let mut digest = Sha256::new();
     for path in files {

@@ -43,8 +43,8 @@ pub struct Window {
     pub x: Vec<u32>,
     /// The token after each of `x`.
     pub y: Vec<u32>,
-    /// `true` for targets of the loss; `None` if all count. Excluded are targets outside the loss mask, targets of an
-    /// earlier window, and padding.
+    /// `true` for targets of the loss; `None` if all count. Targets outside the loss mask, of an earlier window and in
+    /// padding do not.
     pub mask: Option<Vec<bool>>,
 }
 
@@ -85,11 +85,11 @@ impl Split {
 }
 
 impl TokenDataset {
-    /// Opens one split of the set in `folder`, which must hold ids of `tokenizer`. Checks sizes, headers and marks of
-    /// all files; ids are checked when read, and [`verify`](Self::verify) reads everything.
+    /// Opens one split of the set in `folder`, which must hold ids of `tokenizer`. Checks sizes, headers and marks; ids
+    /// are checked when read, and everything by [`verify`](Self::verify).
     ///
-    /// Without a manifest, the folder may hold llm.c's or nanoGPT's `.bin` files, with the split in their names. The
-    /// caller must pass their tokenizer, whose [`bos`](Tokenizer::bos) opens documents.
+    /// Without a manifest, the folder may hold llm.c's or nanoGPT's `.bin` files, with the split in their names.
+    /// `tokenizer` must be theirs; its [`bos`](Tokenizer::bos) opens documents.
     pub fn open(
         folder: impl AsRef<Path>,
         split: Split,

@@ -16,7 +16,6 @@ use crate::{
 
 /// Threads seldom wait for each other at a batch's end.
 const BATCH_BYTES: usize = 4 << 20;
-/// Bounds a batch of very short documents.
 const BATCH_PARTS: usize = 1 << 14;
 
 #[derive(Debug, Default)]
@@ -48,7 +47,6 @@ pub(super) struct EncodedBatch {
     pub(super) position: u64,
 }
 
-/// Encodes batches and assigns documents to splits.
 #[derive(Debug)]
 pub(super) struct Encoder<'a> {
     tokenizer: &'a Tokenizer,

@@ -92,7 +92,6 @@ impl Header {
         known.contains(&magic).then_some(if marked { Origin::Prepared } else { Origin::OtherProgram })
     }
 
-    /// `bytes` begin a file of `found` bytes.
     pub(crate) fn parse(bytes: &[u8], found: u64, mask: bool) -> Result<Self, ShardProblem> {
         let bytes = bytes.get(..Self::BYTES).ok_or(ShardProblem::NoHeader { found })?;
         let word = |at: usize| i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);

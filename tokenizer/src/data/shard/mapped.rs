@@ -121,7 +121,7 @@ impl ShardMap {
         }
     }
 
-    /// Fills `ids` with those up to `at`, the last first; they may be beyond the vocabulary. Returns their number.
+    /// Fills `ids` with those up to `at`, the last first, unchecked. Returns their number.
     pub(crate) fn read_backwards(&self, at: u64, ids: &mut [u32]) -> usize {
         let end = if at < self.tokens { at as usize + 1 } else { 0 };
         let count = ids.len().min(end);

@@ -18,7 +18,6 @@ fn set() -> Sets {
     sets
 }
 
-/// Also returns the number of reused pieces.
 fn stopped(build: &IndexBuild, pieces: usize) -> (Result<IndexManifest, Error>, u64) {
     let (stop, mut seen, mut reused) = (AtomicBool::new(false), 0, 0);
     let made = build.run(&stop, |progress| {
@@ -64,7 +63,6 @@ fn a_build_that_is_stopped_anywhere_resumes_to_the_same_bytes() {
         before = pieces as u64;
     }
 
-    // Damaged files are rebuilt.
     let partial = sets.path("b-index.partial");
     let run_file = partial.join("run-00002");
     let mut bytes = fs::read(&run_file).expect("there");

@@ -30,7 +30,6 @@ fn file(sets: &Sets, name: &str) -> (PathBuf, Vec<u8>) {
     (path, whole)
 }
 
-/// Checks every match against the text.
 fn use_it(sets: &Sets) {
     let Ok(corpora) = sets.open(&["a"], 1) else { return };
     let text = tokens(&documents());
@@ -114,7 +113,6 @@ fn a_changed_manifest_byte_is_refused_or_harmless() {
         bytes[at] ^= 1;
         fs::write(&path, &bytes).expect("writing");
         if let Ok(index) = open(&sets) {
-            // Only white space.
             index.verify().unwrap_or_else(|error| panic!("byte {at}: {error}"));
             assert!(whole[at].is_ascii_whitespace(), "byte {at}");
         }
