@@ -22,7 +22,6 @@ use models::{
 
 type Tape = Autodiff<Flex>;
 
-/// Plain or lean attention, loss, and the rest.
 #[derive(Debug, Clone, Copy)]
 struct Mixed {
     lean_attention: bool,

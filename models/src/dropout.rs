@@ -9,8 +9,8 @@
 //! dropped  ⇔  (p · m + a) mod 2¹⁶ < rate · 2¹⁶          p, m < 2¹⁵, a < 2¹⁶
 //! ```
 //!
-//! No number reaches 2³¹, where backends overflow differently, and the remainder is a mask of bits, since CubeCL's own
-//! is inexact. So all backends drop the same features, any two of them independently.
+//! No number reaches 2³¹, where backends overflow differently. The remainder is a mask of bits, since CubeCL's own is
+//! inexact. So all backends drop the same features, any two of them independently.
 
 use burn::tensor::{Bool, ElementConversion, Int, Tensor, TensorData, backend::Backend};
 

@@ -1,7 +1,7 @@
 //! The GPT family: a network that trains in little memory, samples fast, and matches the references number for number.
 //!
-//! Read `gpt.rs` first: [`Gpt`] takes [`Kernels`], [`Plain`] on any backend or [`Lean`] under autodiff, which with
-//! [`recompute`] avoids the memory that Burn 0.21 wastes. The crate knows nothing of offloading, training loops,
+//! Read `gpt.rs` first: [`Gpt`] takes [`Kernels`], [`Plain`] on any backend or [`Lean`] under autodiff. [`Lean`] and
+//! [`recompute`] avoid the memory that Burn 0.21 wastes. The crate knows nothing of offloading, training loops,
 //! tokenizers, or files other than weights (`models_depend_on_spilling_only_in_tests`).
 //!
 //! ```

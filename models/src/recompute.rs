@@ -51,8 +51,8 @@ where
     (model, losses.pop().expect("one batch has one loss"))
 }
 
-/// As [`sweep`], for a group of batches. All pass a segment before the next segment's weights are used, so each weight
-/// is requested as often as for one batch. A batch has the bits that it has alone; the inputs of all segments of all
+/// As [`sweep`], for a group of batches. All pass a segment before the next segment's weights are used: each weight is
+/// requested as often as for one batch. A batch has the bits that it has alone. The inputs of all segments of all
 /// batches are kept.
 ///
 /// `on_segment` also gets the batch's index; a segment's parameters may be stepped after the last batch.

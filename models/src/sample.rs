@@ -9,11 +9,11 @@ use crate::random::Random;
 pub struct Sampling {
     /// Divides the logits; 0 always takes the most likely token.
     pub temperature: f64,
-    /// The `k` most likely tokens.
+    /// Only the `k` most likely tokens.
     pub top_k: Option<usize>,
-    /// The most likely tokens that together reach this probability.
+    /// Only the most likely tokens that together reach this probability.
     pub top_p: Option<f64>,
-    /// Tokens at least this likely relative to the most likely.
+    /// Only tokens at least this likely relative to the most likely.
     pub min_p: Option<f64>,
     /// Divides the positive and multiplies the negative logits of tokens already in the sequence.
     pub repetition_penalty: Option<f64>,

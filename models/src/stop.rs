@@ -1,7 +1,6 @@
 //! Stop strings over a stream of tokens.
 //!
-//! A stop string may begin and end inside tokens. A token is held back while the text could become a stop string, so
-//! the caller sees no part of one.
+//! A stop string may begin and end inside tokens. Tokens are held back while the text could become a stop string.
 
 /// Strings that end a completion, with the decoder of tokens.
 #[derive(Clone, Copy)]

@@ -1,8 +1,7 @@
 //! Speed of encoding.
 //!
-//! A shared machine changes speed from minute to minute. So ratios are measured apart from Criterion, by alternating
-//! both sides, and printed also by processor time, which other programs do not affect. A word on the command line
-//! selects by name.
+//! A shared machine changes speed from minute to minute. So ratios alternate both sides, apart from Criterion, and are
+//! also printed by processor time. A word on the command line selects by name.
 //!
 //! The text is the file named by `TINYSHAKESPEARE`, or generated dialogues.
 

@@ -4,8 +4,8 @@
 //! cargo run --release -p tokenizer --example longest_match -- FOLDER [TOKENS] [MEMORY]
 //! ```
 //!
-//! Writes seeded text into FOLDER (Zipf frequencies, repeated passages, some as whole documents), prepares a set and
-//! indexes it in MEMORY bytes. Reuses a set but not an index. Prints CSV.
+//! Writes seeded text with repeated passages into FOLDER, prepares a set and indexes it in MEMORY bytes. Reuses a set
+//! but not an index. Prints CSV.
 
 use std::{
     collections::BTreeSet,

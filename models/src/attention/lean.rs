@@ -1,7 +1,7 @@
 //! Attention as one tape node.
 //!
-//! The tape would hold T×T numbers per head. This node saves q, k, v, the output O and each query's log-sum-exp, and
-//! rebuilds a chunk's weights as `P = exp(S - lse)`:
+//! Recorded operations would keep T×T numbers per head. This node saves q, k, v, the output O and each query's
+//! log-sum-exp. It rebuilds a chunk's weights as `P = exp(S - lse)`:
 //!
 //! ```text
 //! dV = Pᵀ dO          dP = dO Vᵀ         δ = rowsum(dO ∘ O)

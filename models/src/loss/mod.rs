@@ -1,7 +1,7 @@
 //! Cross-entropy over a large vocabulary, in chunks of tokens.
 //!
 //! Logits are the largest tensor of a small GPT: 8 × 1,024 tokens over 50,257 words are 1.6 GB in f32, and ordinary
-//! code holds three such tensors. Here a chunk of tokens frees its logits, under autodiff only by `lean.rs`.
+//! code holds three such tensors. Here each chunk of tokens frees its logits. Under autodiff, only `lean.rs` does so.
 
 mod lean;
 

@@ -32,8 +32,8 @@ pub fn save<B: Backend>(
         .map_err(|error| error.at(path))
 }
 
-/// Saves a native f32 file of the values from `complete`, which gets name, shape and a reader of the model's own,
-/// perhaps less precise, weights. Not synced: for a folder that is renamed once complete.
+/// Saves the values from `complete` as a native f32 file. `complete` gets name, shape and a reader of the model's own
+/// weights, which may be less precise. Not synced: for a folder that is renamed once complete.
 pub fn save_completed<B: Backend>(
     model: &Gpt<B>,
     path: &Path,

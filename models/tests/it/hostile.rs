@@ -108,7 +108,7 @@ fn fifos_devices_and_folders_are_refused_wherever_a_file_is_read() {
             std::thread::spawn(move || {
                 _ = sender.send(load(&reading).map_err(|error| error.to_string()));
             });
-            // A pipe that is read blocks forever.
+            // Reading a pipe blocks forever.
             let refused =
                 receiver.recv_timeout(Duration::from_mins(2)).expect("an answer within two minutes");
             let refused = refused.expect_err("no regular file");

@@ -153,7 +153,6 @@ fn a_narrowed_model_gives_the_same_bits() {
 #[test]
 fn chunks_follow_from_the_shape_alone() {
     let chunks = Chunks::default();
-    // GPT-2 at 1, 8 and 16 rows of 1,024 tokens.
     let tokens = |rows: usize| chunks.tokens(rows * 1024, 768, 50_257);
     assert_eq!([1, 8, 16].map(tokens), [512, 512, 16 * 1024 * 4 * 768 / 50_257]);
     assert_eq!(chunks.tokens(1024, 128, 512), 1024, "a small vocabulary is taken in one step");

@@ -163,7 +163,6 @@ fn each_sequence_of_a_continuous_batch_looks_up_its_own_text() {
     for (piece, keep) in [(1, 0), (3, 1000), (64, 200)] {
         let mut batch = Continuous::new(&model, piece, keep).looking_up(Some(Arc::new(Guesses)));
         let mut prompts = prompts();
-        // Its cache is reused.
         prompts.push([&prompts[0][..5], &[8, 8]].concat());
         let mut answers = vec![Vec::new(); prompts.len()];
         let mut reused = 0;

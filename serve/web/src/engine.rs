@@ -14,11 +14,11 @@ pub struct Key(pub u64);
 pub struct Sampling {
     /// Divides the logits; 0 always takes the likeliest token.
     pub temperature: f64,
-    /// The `k` likeliest tokens.
+    /// Only the `k` likeliest tokens.
     pub top_k: Option<usize>,
-    /// The likeliest tokens that together reach this probability.
+    /// Only the likeliest tokens that together reach this probability.
     pub top_p: Option<f64>,
-    /// Tokens at least this likely relative to the likeliest.
+    /// Only tokens at least this likely relative to the likeliest.
     pub min_p: Option<f64>,
     /// Penalty on earlier tokens.
     pub repetition_penalty: Option<f64>,

@@ -105,7 +105,7 @@ impl Queue {
         Self::next(&mut self.lock())
     }
 
-    /// Blocks until a job or the end.
+    /// Blocks until there is a job or the queue is closed.
     pub(crate) fn wait(&self) -> Next {
         let mut state = self.lock();
         loop {

@@ -1,6 +1,6 @@
 //! Chooses the encoder for a checked definition.
 //!
-//! Hugging Face's code runs the definitions that the encoders of this crate cannot.
+//! Hugging Face's code runs the definitions that this crate's encoders cannot run.
 
 use std::collections::HashSet;
 

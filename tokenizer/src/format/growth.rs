@@ -24,7 +24,7 @@ fn step_factor(step: &Value, composed: &mut bool) -> f64 {
         "NFKC" | "NFKD" => 11.0,
         // U+0130, two bytes, becomes three.
         "Lowercase" => 1.5,
-        // Of a text of one byte.
+        // The text may have one byte.
         "Prepend" => 1.0 + bytes("prepend"),
         "Replace" => {
             let pattern =

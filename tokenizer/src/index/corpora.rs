@@ -35,7 +35,7 @@ pub enum Source {
 }
 
 impl Corpora {
-    /// Default shortest match. A token's first occurrence always has the same follower, so one token says nothing.
+    /// Default shortest match. A token's first occurrence has a fixed follower, so a match of one token says nothing.
     pub const SHORTEST: usize = 2;
 
     /// Opens indexes with their sets. Matches shorter than `shortest` tokens (1 to 32) do not count.

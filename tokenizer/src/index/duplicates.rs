@@ -1,4 +1,4 @@
-//! Documents of a split that an index holds word for word, where the feature alone suffices.
+//! Documents of a split that an index holds word for word: with the feature, a model only copies them.
 
 use std::{
     collections::HashMap,
@@ -119,7 +119,6 @@ impl Duplicates {
 }
 
 impl<R: Fn(Range<u64>) -> Result<Vec<u32>, Error>> Tokens<R> {
-    /// With a hash of its tokens.
     fn documents(
         &self,
         hashes: &ahash::RandomState,

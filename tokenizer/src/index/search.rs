@@ -62,7 +62,6 @@ fn partition(range: Range<u64>, below: impl Fn(u64) -> bool) -> u64 {
     low
 }
 
-/// By doubling and bisecting.
 fn gallop(within: impl Fn(u64) -> bool) -> u64 {
     let mut reach = 1;
     while within(reach - 1) {

@@ -110,7 +110,6 @@ impl Browser {
         self.run(&format!("return document.querySelectorAll({}).length", json!(css))).as_u64().unwrap()
     }
 
-    /// At least a minute.
     pub(crate) fn until(&self, expression: &str) {
         for _ in 0..6000 {
             if self.run(&format!("return Boolean({expression})")) == true {
@@ -143,7 +142,6 @@ impl Browser {
         self.command("POST", "/actions", &json!({ "actions": actions }));
     }
 
-    /// For screen readers.
     pub(crate) fn role_and_label(&self, css: &str) -> (String, String) {
         let element = self.find(css);
         let ask = |what: &str| self.command("GET", &format!("{element}/{what}"), &Value::Null);

@@ -1,7 +1,7 @@
 //! Generated conversations on a few topics: a corpus without a download.
 //!
-//! Training lacks a tenth of the filled-in forms ([`Dialogues::reserved`]) and a few forms ([`Dialogues::held_out`]),
-//! to tell a model from a table. A dialogue depends only on seed and number.
+//! To tell a model from a table of its training text, training lacks a tenth of the filled-in forms
+//! ([`Dialogues::reserved`]) and a few forms ([`Dialogues::held_out`]). A dialogue depends only on seed and number.
 
 mod topics;
 

@@ -30,7 +30,7 @@ pub struct Corpus {
 /// A file of the corpus.
 #[derive(Clone, Debug)]
 pub struct CorpusFile {
-    /// Location.
+    /// Path of the file.
     pub path: PathBuf,
     /// Path within the input folder, with `/`, or the file name.
     pub name: String,

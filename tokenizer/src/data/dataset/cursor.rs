@@ -10,7 +10,7 @@ pub struct Cursor {
     pub epoch: u64,
     /// Windows read in this epoch.
     pub index: u64,
-    /// Order of shuffled epochs.
+    /// Seeds the order of shuffled epochs.
     pub seed: u64,
 }
 

@@ -24,9 +24,9 @@ pub struct WindowPlan {
 pub enum Align {
     /// Back to back. Without a loss mask, a shard's incomplete last window is left out.
     Anywhere,
-    /// At the token that opens a document. Longer documents have windows inside, the last of which ends with the
-    /// document. A document cut by a window's end opens the next window. With a loss mask, inner windows begin half a
-    /// window before the next counted target, so that answers follow their questions.
+    /// At the token that opens a document. Only documents longer than a window have windows inside; the last ends with
+    /// the document. A document cut by a window's end opens the next window. With a loss mask, inner windows begin half
+    /// a window before the next counted target: answers follow their questions.
     Document,
 }
 
