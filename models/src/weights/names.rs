@@ -1,8 +1,8 @@
 //! The tensor of a file that stores each parameter, and its arrangement there.
 //!
 //! Parameters are `[inputs, outputs]`; most published projections are transposed. GPT-2's are not, but one tensor holds
-//! three attention projections side by side, in GPT-NeoX by head. Gemma stores a norm's scale less one. All use this
-//! crate's half-split rotary order.
+//! its three attention projections side by side. GPT-NeoX stores these by head. Gemma stores a norm's scale less one.
+//! All use this crate's half-split rotary order.
 
 use super::{Layout, WeightsError, hugging_face};
 use crate::config::{GptConfig, NormKind, NormPlacement, Positions};

@@ -49,6 +49,7 @@ fn padded_prompts_get_the_logits_of_lone_prompts() {
             .iter()
             .map(|prompt| Decoder::with_prompts(&model, &[*prompt], 12).expect("it fits"))
             .collect();
+
         for token in 0..4_i32 {
             for (row, (_, single)) in alone.iter().enumerate() {
                 assert_close(&logits.clone().slice_dim(0, row..row + 1), single, "a padded row");

@@ -287,6 +287,7 @@ fn merges_txt_is_read_line_by_line_within_limits() {
         std::fs::write(folder.path().join("merges.txt"), merges).expect("writing");
         Tokenizer::load(folder.path())
     };
+
     assert_eq!(
         load(b"#version: 0.2\nh e\n\n").expect("it is well-formed").encode("he").expect("text encodes").len(),
         1

@@ -134,6 +134,7 @@ fn bodies_other_than_json_objects_in_utf8_are_refused_with_the_reason() {
         (b"[1]", "must be a JSON object"),
         (deep.as_bytes(), "nested deeper"),
     ];
+
     for (body, reason) in cases {
         let mut request =
             post_request("/v1/completions", "").replace("Length: 0", &format!("Length: {}", body.len()));

@@ -170,6 +170,7 @@ fn windows_have_the_features_of_their_inputs() {
     let corpora = sets.indexed(&["a"], 2);
     let text = tokens(&documents);
     let expected = brute::features(&text, 2);
+
     // The second is longer than a shard.
     for (length, align) in [(9, Align::Document), (50, Align::Document)] {
         let plan = WindowPlan { length, align, shuffle: true };
