@@ -35,7 +35,7 @@ pub struct Request<'a> {
     pub end_tokens: &'a [u32],
     /// Texts that end a completion, which excludes them.
     pub stop: Option<Stop<'a>>,
-    /// What happens at the end of the window.
+    /// Behaviour at the end of the window.
     pub overflow: Overflow,
     /// Texts where a model with `longest_match` looks up its tokens.
     pub lookup: Option<&'a dyn Lookup>,

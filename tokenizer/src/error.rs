@@ -55,7 +55,7 @@ pub enum Error {
     Tokenizer {
         /// The file.
         path: PathBuf,
-        /// Its fault.
+        /// The fault.
         problem: Problem,
     },
     /// A vocabulary too small for bytes and control tokens.
@@ -276,7 +276,7 @@ pub enum Error {
     Shard {
         /// The file.
         path: PathBuf,
-        /// Its fault.
+        /// The fault.
         problem: ShardProblem,
     },
     /// A refused index of longest matches.
@@ -284,7 +284,7 @@ pub enum Error {
     Index {
         /// The file.
         path: PathBuf,
-        /// Its fault.
+        /// The fault.
         problem: IndexProblem,
     },
     /// Stopped on request.

@@ -32,7 +32,7 @@ pub use tensors::{Fetch, Outgoing, Stored, TensorFile, write_tensors};
 pub enum Layout {
     /// This crate's own.
     Native,
-    /// Those of `transformers`.
+    /// Names of `transformers`.
     HuggingFace,
 }
 
@@ -119,7 +119,7 @@ pub enum WeightsError {
     Index {
         /// The index.
         path: PathBuf,
-        /// Its fault.
+        /// The fault.
         problem: IndexProblem,
     },
     /// A network that no published family has.

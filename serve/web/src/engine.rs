@@ -53,7 +53,7 @@ pub struct Token {
 /// Natural-log probabilities, before temperature and filters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Likelihood {
-    /// Of the chosen token.
+    /// Log-probability of the chosen token.
     pub chosen: f64,
     /// The likeliest tokens, best first.
     pub alternatives: Vec<(u32, f64)>,

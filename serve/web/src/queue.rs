@@ -31,7 +31,7 @@ pub(crate) enum Event {
         cached: usize,
     },
     Piece(Piece),
-    /// Of `made` tokens.
+    /// With `made` tokens.
     Finished {
         finish: FinishReason,
         made: usize,

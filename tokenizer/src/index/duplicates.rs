@@ -21,9 +21,9 @@ pub struct Duplicates {
     pub positions: u64,
     /// Documents that are copies.
     pub duplicate_documents: u64,
-    /// Their tokens.
+    /// Tokens of the copies.
     pub duplicate_positions: u64,
-    /// Their positions in the split: ascending, disjoint, touching ranges joined.
+    /// Positions of the copies: ascending, disjoint, touching ranges joined.
     pub ranges: Vec<Range<u64>>,
 }
 

@@ -45,9 +45,9 @@ pub enum IndexProblem {
          the set it was built from, or build the index of this set"
     )]
     OtherShards {
-        /// Of the indexed tokens.
+        /// Fingerprint of the indexed tokens.
         expected: Fingerprint,
-        /// Of the set's tokens.
+        /// Fingerprint of the set's tokens.
         found: Fingerprint,
     },
     /// Index and set disagree.
@@ -58,9 +58,9 @@ pub enum IndexProblem {
         "was made with the tokenizer {found}; the index listed first has {expected}. Leave one of them out"
     )]
     OtherTokenizer {
-        /// Of the first index.
+        /// Tokenizer of the first index.
         expected: Fingerprint,
-        /// Of this index.
+        /// Tokenizer of this index.
         found: Fingerprint,
     },
     /// Contents changed since they were written.

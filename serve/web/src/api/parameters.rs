@@ -161,7 +161,7 @@ pub(crate) fn requested_tokens(
     Ok(asked)
 }
 
-/// Of newer clients; these values change nothing.
+/// Parameters of newer clients whose values change nothing.
 pub(crate) fn neutral_parameters() -> [(&'static str, Value); 2] {
     [("store", json!(false)), ("service_tier", json!("auto"))]
 }

@@ -18,7 +18,7 @@ pub enum OnBadRecord {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BadRecords {
-    /// Their number.
+    /// Number of records.
     pub count: u64,
     /// The first ten: file, line or document, and reason.
     pub first: Vec<String>,
