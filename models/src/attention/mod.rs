@@ -3,8 +3,8 @@
 //! A chunk of `c` queries from position `s` sees keys `0..s + c`. Memory grows with T, not T², and half of the T×T work
 //! is skipped.
 //!
-//! Grouped queries need no copies of K and V: queries that share a key head are stacked, `[batch, kv_heads, group · c,
-//! width]`.
+//! Grouped queries need no copies of K and V: queries that share a key head are stacked,
+//! `[batch, kv_heads, group · c, width]`.
 //!
 //! Burn's own attention has no grouped queries, and builds the T×T scores for a soft-cap, a scale or a bias.
 
