@@ -146,6 +146,8 @@ impl Trainer {
         let budget = limit.map_or_else(|| UNLIMITED.to_owned(), |bytes| format!("{bytes}B"));
         let run = scratch.join(RUN).to_string_lossy().into_owned();
         let program = program.arguments(arguments(model, &self.device, &budget, further, &run));
+        // The meter of energy hears each step.
+        let program = program.arguments(["--log-every", "1"]);
         let mut meter = Meter::default();
         let look = |said: &Path| {
             if let Some(gpu) = &self.gpu {
@@ -183,8 +185,7 @@ pub(super) fn shown(model: &Model, device: &str) -> String {
 fn arguments(model: &Model, device: &str, budget: &str, further: &[String], run: &str) -> Vec<String> {
     let settings = model.settings.iter().chain(further).cloned();
     let settings = settings.chain([format!("memory.device_budget={budget}")]);
-    let fixed =
-        ["run", "--config", &model.config, "--device", device, "--out", run, "--json", "--log-every", "1"];
+    let fixed = ["run", "--config", &model.config, "--device", device, "--out", run, "--json"];
     fixed
         .map(str::to_owned)
         .into_iter()
