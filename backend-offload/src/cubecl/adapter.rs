@@ -1,4 +1,4 @@
-//! The public functions of the CubeCL adapter, run by the device's server.
+//! The CubeCL adapter's public functions. Each runs on the device's thread.
 
 use super::inner::{InnerRuntime, key, prepare};
 use super::runtime::OffloadRuntime;

@@ -1,13 +1,11 @@
-//! Failed operations, and the errors that wait for their reader.
+//! Failed operations, and errors not yet reported.
 //!
-//! A CubeCL launch returns nothing, so its failure reaches the user in two ways. Buffers that it should have written,
-//! and all computed from them, are marked: a read returns the error
-//! (`a_launch_that_the_runtime_refuses_leaves_no_readable_output`). And the launching stream reports it at its next
-//! synchronisation.
+//! A CubeCL launch returns nothing. So the buffers that a failed launch should have written are marked, and all
+//! computed from them: a read returns the error (`a_launch_that_the_runtime_refuses_leaves_no_readable_output`). The
+//! launching stream also reports it at its next synchronisation.
 //!
-//! Our errors are kept by stream id, since another thread must never receive them
-//! (`an_error_reaches_the_thread_that_caused_it_and_no_other`). The runtime's are kept by stream index, as the runtime
-//! does.
+//! Our errors are kept by stream id, so that no other thread receives them
+//! (`an_error_reaches_the_thread_that_caused_it_and_no_other`); the runtime's by stream index, as the runtime does.
 
 mod reporting;
 
@@ -30,10 +28,10 @@ pub(super) struct Failures {
 /// A buffer's position on its device, unique among live buffers.
 pub(super) type Address = (u64, u64);
 
-/// CubeCL does not report drops of small buffers: another buffer takes the memory.
+/// Errors of small buffers. CubeCL does not report their drops, so an error ends when another buffer takes the memory.
 #[derive(Debug, Default, Clone)]
 pub(super) struct SmallFailures {
-    /// Errors by handle number.
+    /// By handle number.
     errors: HashMap<u64, Arc<OffloadError>>,
     numbers: HashMap<Address, u64>,
 }

@@ -3,16 +3,16 @@
 //! # Why below Burn
 //!
 //! A CubeCL runtime has one server per device, on its own thread, for every allocation, launch, read and write.
-//! [`OffloadServer`](server::OffloadServer) wraps this server; Burn uses it through [`OffloadRuntime`] like any other.
-//! It owns the [`Paging`](crate::paging::Paging) and the [`CubeDevice`](device::CubeDevice) that moves bytes for it. So
-//! the adapter sees all memory with its true sizes, and fusion, autotune and autodiff work unchanged.
+//! [`OffloadServer`](server::OffloadServer) wraps it, and Burn uses the wrapper through [`OffloadRuntime`]. So the
+//! adapter sees all memory with its true sizes, and fusion, autotune and autodiff work unchanged. The server owns the
+//! [`Paging`](crate::paging::Paging) and the [`CubeDevice`](device::CubeDevice) that moves bytes.
 //!
 //! # Two handles per buffer
 //!
-//! Burn holds a *logical* handle, bound in [`logical`] and never shown to the runtime. The memory behind it has a
-//! *physical* handle, which a buffer loses at eviction and gets anew at its return. A launch names logical handles;
-//! [`launch`] makes their blocks resident and substitutes the physical ones. Physical memory lives in the pool of the
-//! allocating stream, and is taken at first use.
+//! Burn holds a *logical* handle, bound in [`logical`] and never shown to the runtime. The memory has a *physical*
+//! handle, taken at first use, lost at eviction and replaced at the return. A launch names logical handles; [`launch`]
+//! makes their blocks resident and substitutes the physical ones. Physical memory comes from the pool of the allocating
+//! stream.
 //!
 //! Buffers below `smallest_block` pass through untouched. A step that fits is launched and allocated as on the plain
 //! runtime (`a_step_that_fits_is_launched_and_allocated_as_on_the_plain_runtime`).
@@ -20,15 +20,15 @@
 //! # Streams
 //!
 //! Every thread has a stream. A stream that uses a buffer waits, on the device, for the last stream that used it
-//! ([`streams`]); the owner's stream waits before the memory is read, reused or freed. Where possible, copies run on
-//! separate streams, in parallel with the work ([`copy_streams`]). Elsewhere, and within autotune's samples, they run
-//! on the buffer's own stream; the device's thread waits for copies to the host.
+//! ([`streams`]). The owner's stream waits before the memory is read, reused or freed. Where possible, copies run on
+//! separate streams ([`copy_streams`]). Elsewhere, and within autotune's samples, they run on the buffer's own stream,
+//! and the device's thread waits for copies to the host.
 //!
 //! # Failures
 //!
 //! The runtime panics if it cannot allocate, launches return nothing, and a stream's errors go to the first caller that
-//! synchronises it. Hence `catch_unwind` around allocations and launches, marks on buffers that were never written
-//! ([`failures`]), and errors kept for their stream.
+//! synchronises it. Hence `catch_unwind`, marks on buffers that were never written ([`failures`]), and errors kept for
+//! their stream.
 
 mod adapter;
 mod backends;

@@ -16,7 +16,7 @@ use cubecl_runtime::memory_management::ManagedMemoryHandle;
 use pager::{BlockId, Outcome, Token};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// In bytes. Smaller memory may serve the runtime's own buffers, whose uses this crate cannot see.
+/// In bytes. Smaller memory may serve the runtime's own buffers, whose uses are unknown.
 const REMEMBERED: u64 = 64 << 10;
 
 /// A quiet NaN in every float format, for evicted memory in paranoid mode.
@@ -32,7 +32,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
     ) {
         let index = self.streams.index(stream);
         if size >= REMEMBERED && self.copies.is_moving(index) {
-            // Copies are not work of the stream, and paranoid mode overwrites the memory: the last use is unknown.
+            // A copy is no work of the stream, and paranoid mode overwrites memory: the last use is unknown.
             let last = match last_use {
                 _ if copy.is_some() || self.settings.paging.paranoid => None,
                 None => return,
@@ -63,7 +63,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// The runtime keeps the host bytes of the last two batches, so it takes two flushes.
+    /// The runtime keeps the host bytes of its last two batches, hence two flushes.
     fn release_uploads(&mut self, stream: StreamId) {
         self.streams.flushed_uploads(stream);
         let inner = &mut self.inner;
@@ -92,8 +92,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
             let inner = &mut self.inner;
             let copied = catch_unwind(AssertUnwindSafe(|| R::copy_out(inner, source, stream, target)))
                 .map_err(|panic| panic_message(panic.as_ref()))?;
-            // Some runtimes return a stream's errors from any call that waits. Keep this one for the program, and try
-            // again.
+            // Some runtimes return a stream's errors from any call that waits: keep the error, and try again.
             Ok::<_, String>(copied.map_err(|error| {
                 let message = error.to_string();
                 self.keep_error(stream, error);
@@ -222,6 +221,7 @@ impl<R: InnerRuntime> Device for CubeDevice<R> {
 
     fn finish(&mut self, paging: &mut Paging, token: Token, outcome: Outcome) {
         let landed = self.copies.take_landed(token);
+
         match outcome {
             Outcome::Left { block, .. } => {
                 if let Some(draft) = landed {
@@ -232,7 +232,7 @@ impl<R: InnerRuntime> Device for CubeDevice<R> {
             }
             Outcome::NotReturned { block } => self.release_memory(block),
             Outcome::Returned { block, bytes, from } => {
-                // A copy that runs in parallel is waited for through `copy`, not through `last_use`.
+                // A parallel copy is waited for through `copy`.
                 if self.buffers.get(block).copy.is_none() {
                     let uploaded = self.streams.begin(self.buffers.get(block).stream);
                     self.buffers.get_mut(block).last_use = Some(uploaded);

@@ -1,12 +1,12 @@
-//! Which buffers a kernel writes.
+//! The buffers that a kernel writes.
 //!
-//! A launch does not state this. The kernel's definition does, but only compilers receive it, so this runtime's
-//! compiler wraps the real one and records it. The definition of a cached kernel is built once for inspection. A buffer
-//! counts as written unless it is known to be read-only; atomics count as written
+//! Only the kernel's definition states them, and only compilers receive it. So this runtime's compiler wraps the real
+//! one and records them. The definition of a cached kernel is built once for inspection. A buffer counts as written
+//! unless known to be read-only; atomics always count
 //! (`an_atomic_buffer_counts_as_written_although_it_is_declared_read_only`).
 //!
-//! The runtime receives a [`KernelProxy`], whose boxing allocates nothing. The kernel stays with the launch, which can
-//! query it after a failure of the runtime.
+//! The runtime receives a [`KernelProxy`], whose boxing allocates nothing. The kernel stays with the launch, for
+//! queries after a failure.
 
 use cubecl_core::ir::{ElemType, StorageType};
 use cubecl_core::prelude::{CompiledKernel, KernelDefinition, KernelId};
@@ -44,7 +44,7 @@ fn is_written(buffer: &KernelArg) -> bool {
     buffer.visibility == Access::ReadWrite || buffer.ty.is_atomic()
 }
 
-/// Without `C` it refuses to compile.
+/// Without `C`, records but refuses to compile.
 #[derive(Debug, Clone)]
 pub struct RecordingCompiler<C> {
     inner: Option<C>,
@@ -134,7 +134,7 @@ impl<C: Compiler> RecordingTask<C> {
         self.compiled.get()
     }
 
-    /// The launch itself reports a panic here.
+    /// The launch reports a panic.
     fn probe(&self) -> Option<Writes> {
         let mut probe = RecordingCompiler::<C> { inner: None, writes: None };
         let _refused = catch_unwind(AssertUnwindSafe(|| {

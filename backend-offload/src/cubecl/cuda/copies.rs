@@ -1,8 +1,8 @@
 //! Copies on two separate streams, one per direction, ordered by events.
 //!
-//! An event must be recorded on a stream, but the runtime hides its streams. The server's debug text names them: a
-//! handle is read there just after its stream began. Without a name, the stream's buffers are copied in line with its
-//! work, which is only slower.
+//! An event is recorded on a stream, but the runtime hides its streams. So the handle of a stream is read from the
+//! server's debug text, just after the stream began. Without it, the stream's buffers are copied in line with its work:
+//! only slower.
 
 use crate::cubecl::copy_streams::{CopyStreams, Rows};
 use cubecl_core::Runtime;
@@ -12,12 +12,12 @@ use cudarc::driver::{DriverError, result, sys};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 
-/// A launch uploads through the same engine: it waits for a piece instead of a block.
+/// Launches upload through the same engine, so they wait for one piece instead of a block.
 const PIECE: usize = 4 << 20;
 
 type Server = <CudaRuntime as Runtime>::Server;
 
-/// Streams for copies, and the runtime's own by index.
+/// The streams for copies, and the runtime's own by index.
 #[derive(Debug, Default)]
 pub struct CudaCopies {
     streams: Option<Streams>,
@@ -83,7 +83,7 @@ impl CudaCopies {
         self.owners.get(&index).copied().ok_or_else(|| "a stream whose handle is not known".to_owned())
     }
 
-    /// Without a point `after`, after all work so far on the stream `index`.
+    /// Without `after`, waits for all work queued on stream `index`.
     fn start(
         &mut self,
         (index, after): (usize, Option<&Event>),
@@ -226,7 +226,6 @@ fn copy_error(error: DriverError) -> String {
     format!("a copy in parallel with the device's work: {error}")
 }
 
-/// The stream handles in a server's debug text.
 fn stream_handles(server: &impl Debug) -> HashSet<u64> {
     let text = format!("{server:?}");
     let handles = text.split("Stream { sys: 0x").skip(1).filter_map(|rest| {
