@@ -1,12 +1,12 @@
 //! Copies in flight, in parallel with the device's work.
 //!
-//! A copy to the host starts after the last use of its buffer. A copy to the device starts once its memory is unused,
-//! as far as [`Marks`] knows; the buffer's next user waits for it on the device. Until a copy ends, its host memory is
-//! kept here, and the device memory of an evicted block, even if the buffer is dropped.
+//! A copy to the host starts after the buffer's last use; a copy to the device once its memory is unused, as far as
+//! [`Marks`] knows. The buffer's next user waits for the copy on the device. Until a copy ends, its host memory is kept
+//! here, and the device memory of an evicted block.
 //!
-//! A read for the program is a copy to memory that its reader keeps
-//! (`tensors_read_while_kernels_run_arrive_unchanged`). It starts at the first poll of its future. Later kernels do not
-//! wait for it (`kernels_do_not_wait_for_earlier_reads`).
+//! A read for the program copies to its reader's memory, from the first poll of its future on
+//! (`tensors_read_while_kernels_run_arrive_unchanged`). Later kernels do not wait for it
+//! (`kernels_do_not_wait_for_earlier_reads`).
 //!
 //! Parallel copies change no bit (`overlapped_copies_shorten_a_step_and_give_the_same_bits`). The stand-in finds a
 //! missing wait (`a_missing_wait_for_a_copy_is_found`).
@@ -39,7 +39,7 @@ struct Copying<E> {
 enum Host {
     /// The device memory must not be reused before the copy ends.
     Target(Token, Draft, ManagedMemoryHandle),
-    /// The device memory needs no hold: its next owner is ordered after the copy.
+    /// Needs no hold on device memory: its next owner waits for the copy.
     Source { _copy: Lease },
     /// The reader holds the host memory.
     Reader,
@@ -57,7 +57,7 @@ pub(super) struct Copies<R: InnerRuntime> {
     read: VecDeque<CopyId>,
     /// By stream index.
     marks: HashMap<usize, Marks<End<R>>>,
-    /// Ended copies to the host, until the pager decides about their contents.
+    /// Ended copies to the host, until the pager decides about them.
     landed: HashMap<Token, Draft>,
     started: u64,
 }
@@ -141,7 +141,7 @@ impl<R: InnerRuntime> Copies<R> {
         Ok((id, Reading { end, host: Some(host) }))
     }
 
-    /// Records a point after `pieces` pieces of work, before the next one is queued.
+    /// Before the piece of work that follows `pieces` others is queued.
     pub fn mark(&mut self, index: usize, pieces: u64) {
         if let Some(marks) = self.marks.get_mut(&index).filter(|marks| marks.is_moving()) {
             marks.mark(pieces, self.streams.mark(index));
@@ -187,7 +187,7 @@ impl<R: InnerRuntime> Copies<R> {
         }
     }
 
-    /// Afterwards all older copies have ended, too.
+    /// All older copies end, too.
     pub fn wait(&mut self, token: Token) -> Result<(), String> {
         let is_wanted =
             |copying: &Copying<End<R>>| matches!(copying.host, Host::Target(other, ..) if other == token);
@@ -262,7 +262,7 @@ impl<R: InnerRuntime> Debug for Reading<R> {
     }
 }
 
-/// Returns `Pending` once: a future can start work at its first poll and wait for it at its second.
+/// Returns `Pending` once, so that a future starts work before it waits.
 pub(super) async fn yield_once() {
     let mut has_yielded = false;
     poll_fn(|context| {

@@ -1,13 +1,11 @@
 //! Transfers of tensors between offloaded devices, through host memory.
 //!
-//! CubeCL submits `send` to the source, then `recv` to the destination. Devices run on separate threads, so [`Transit`]
-//! holds the bytes in between. An early `recv` blocks its device, which cannot postpone it. The waits form no cycle,
-//! because every `send` is queued before its `recv`.
+//! CubeCL submits `send` to the source, then `recv` to the destination, each on its device's thread. [`Transit`] holds
+//! the bytes in between. An early `recv` blocks its device. The waits form no cycle, because every `send` is queued
+//! before its `recv`.
 //!
-//! Every `send` posts exactly one parcel. If the read fails or panics, the parcel is an error, and the destination
-//! marks its tensor as failed. A `recv` whose `send` never runs ends after [`PATIENCE`]; a late parcel is dropped.
-//!
-//! Collective operations are refused: they need buffers that never move.
+//! Every `send` posts exactly one parcel: the bytes, or an error that marks the destination's tensor as failed. A
+//! `recv` without a `send` ends after [`PATIENCE`]; a late parcel is dropped.
 
 use super::failures::read_error;
 use super::inner::InnerRuntime;

@@ -82,7 +82,6 @@ impl Failures {
     }
 }
 
-/// All errors as one.
 pub(super) fn together(
     mut errors: Vec<ServerError>,
     last: Result<(), ServerError>,

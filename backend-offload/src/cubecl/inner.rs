@@ -80,7 +80,6 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
     #[doc(hidden)]
     const WITHOUT_TF32: &'static str;
 
-    /// An error names a missing component.
     #[doc(hidden)]
     fn facts(device: &Self::Device) -> Result<DeviceFacts, OffloadError>;
 

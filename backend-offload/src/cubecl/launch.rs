@@ -121,8 +121,8 @@ impl<R: InnerRuntime> CubeDevice<R> {
             return Err(OffloadError::RuntimePanic { operation: operation(), message });
         }
 
-        // A launch returns no error; its stream does. It is checked only where a launch can fail: with an empty grid or
-        // tensor maps, or after a compilation, as a failed one is repeated each time.
+        // Only the stream returns a launch's error. It is checked where a launch can fail: with an empty grid or tensor
+        // maps, or after a compilation, as a failed one is repeated each time.
         if task.was_compiled() || may_be_refused {
             return self.inner.flush(stream).map_err(|error| OffloadError::LaunchFailed {
                 operation: operation(),

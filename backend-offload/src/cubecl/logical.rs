@@ -1,11 +1,10 @@
 //! Logical handles: the handles that Burn holds, never shown to the runtime underneath.
 //!
-//! A bound CubeCL handle cannot move to other memory. So Burn's handle is bound to a slot here, and the runtime sees a
-//! separate physical handle. CubeCL hides the identity of handles, but a binding leads to storage. Here the storage has
-//! no bytes, and its size encodes the slot (`a_handle_resolves_to_the_slot_it_was_bound_to`,
-//! `a_handle_that_was_never_bound_resolves_to_nothing`).
+//! A bound CubeCL handle cannot move to other memory. So Burn's handle is bound to a slot, and the runtime sees a
+//! separate physical handle. CubeCL hides a handle's identity, but not its storage, whose size encodes the slot here
+//! (`a_handle_resolves_to_the_slot_it_was_bound_to`, `a_handle_that_was_never_bound_resolves_to_nothing`).
 //!
-//! As in a pool, exactly one clone of each handle is kept, so in-place operations detect a single user. The caller of
+//! As in a pool, one clone of each handle is kept, so that in-place operations detect a single user. The caller of
 //! [`Slots::bind`] holds it and polls `is_free`, since drops are not notified
 //! (`binding_keeps_in_place_updates_possible_and_drops_noticeable`).
 
@@ -65,7 +64,7 @@ impl Slots {
     }
 }
 
-/// A handle's number, never reused, from CubeCL's debug output. Takes a fraction of a microsecond.
+/// A handle's number, never reused, read from CubeCL's debug output in less than a microsecond.
 pub(super) fn number(binding: &ManagedMemoryBinding) -> Option<u64> {
     let mut reader = NumberReader::default();
     // An error ends the output at the number.

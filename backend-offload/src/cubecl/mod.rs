@@ -10,19 +10,18 @@
 //! # Two handles per buffer
 //!
 //! Burn holds a *logical* handle, bound in [`logical`] and never shown to the runtime. The memory has a *physical*
-//! handle, taken at first use, lost at eviction and replaced at the return. A launch names logical handles; [`launch`]
-//! makes their blocks resident and substitutes the physical ones. Physical memory comes from the pool of the allocating
-//! stream.
+//! handle: taken at first use from the allocating stream's pool, lost at eviction, replaced at the return. [`launch`]
+//! makes a launch's blocks resident and substitutes their physical handles.
 //!
 //! Buffers below `smallest_block` pass through untouched. A step that fits is launched and allocated as on the plain
 //! runtime (`a_step_that_fits_is_launched_and_allocated_as_on_the_plain_runtime`).
 //!
 //! # Streams
 //!
-//! Every thread has a stream. A stream that uses a buffer waits, on the device, for the last stream that used it
-//! ([`streams`]). The owner's stream waits before the memory is read, reused or freed. Where possible, copies run on
-//! separate streams ([`copy_streams`]). Elsewhere, and within autotune's samples, they run on the buffer's own stream,
-//! and the device's thread waits for copies to the host.
+//! A stream that uses a buffer waits, on the device, for the last stream that used it ([`streams`]); the owner's stream
+//! waits before the memory is read, reused or freed. Where possible, copies run on separate streams ([`copy_streams`]).
+//! Elsewhere, and within autotune's samples, they run on the buffer's own stream, and copies to the host block the
+//! device's thread.
 //!
 //! # Failures
 //!

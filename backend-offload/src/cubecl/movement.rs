@@ -19,11 +19,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// In bytes. Smaller memory may serve the runtime's own buffers, whose uses are unknown.
 const REMEMBERED: u64 = 64 << 10;
 
-/// A quiet NaN in every float format, for evicted memory in paranoid mode.
+/// A quiet NaN in every float format.
 const POISON: u8 = 0xff;
 
 impl<R: InnerRuntime> CubeDevice<R> {
-    /// Copies to released memory wait for its last use.
     fn note_last_use(
         &mut self,
         (device, stream, size): (&ManagedMemoryHandle, StreamId, u64),
@@ -43,7 +42,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// The owner's pool reuses memory that a buffer gives up.
+    /// The owner's pool reuses the memory.
     fn order_owner(&mut self, owner: StreamId, last_use: Option<Use>, copy: Option<CopyId>) {
         if let Some(last) = last_use {
             self.order_after(owner, last);

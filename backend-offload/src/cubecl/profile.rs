@@ -3,11 +3,10 @@
 //! # How the runtime tunes
 //!
 //! For each candidate, autotune flushes the stream, takes three warm-up samples, then ten recorded ones. An error loses
-//! a sample. A candidate fails if all warm-up samples or all recorded ones are lost. If every candidate fails, the
-//! tuner panics. Otherwise it writes one line with all results to a file that the plain runtime also reads,
-//! permanently.
+//! a sample. A candidate fails if all its warm-up samples or all its recorded ones are lost; if every candidate fails,
+//! the tuner panics. Otherwise one line with all results goes to a file that the plain runtime also reads, permanently.
 //!
-//! Under a budget, a sample can contain copies. A candidate can be unable to run: its operands exceed the budget, or an
+//! Under a budget, a sample can contain copies, or a candidate cannot run: its operands exceed the budget, or an
 //! earlier failure left one without contents. Neither may cause a panic or count as a time.
 //!
 //! # Guarantees
@@ -38,8 +37,8 @@ const WARM_UPS: u32 = 3;
 
 const MAX_LOST_SAMPLES: u32 = 5;
 
-/// Launches that look for an unmeasured sample's line. The tuner writes it before it launches its choice, but a nested
-/// tuner launches more.
+/// Launches that look for an unmeasured sample's line. The tuner writes it before its choice runs, but a nested tuner
+/// launches more.
 const MAX_CHECKS: u32 = 8;
 
 #[derive(Debug, Default)]
@@ -179,8 +178,7 @@ impl ProfileWatch {
 mod tests {
     use super::*;
 
-    /// The verdicts on one candidate's samples: `m` moved blocks, `n` did not run, `.` neither; `-` in the result is a
-    /// skipped sample.
+    /// `m` moved blocks, `n` did not run, `.` neither; `-` in the result is a skipped sample.
     fn verdicts(samples: &str) -> String {
         let mut watch = ProfileWatch::default();
         watch.candidate_begins();

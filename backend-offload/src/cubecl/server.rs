@@ -29,7 +29,6 @@ use pager::BlockId;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-/// Wraps `R`'s server.
 pub struct OffloadServer<R: InnerRuntime> {
     pub(super) utilities: Arc<ServerUtilities<Self>>,
     pub(super) paging: Paging,
@@ -326,7 +325,6 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
         self.end_sample(stream, token)
     }
 
-    /// Ignored: pools keep the mode that `enter` set. Burn changes it at each parameter's initialisation, which on wgpu
-    /// flushes the stream.
+    /// Ignored: Burn changes the mode at each parameter's initialisation, which on wgpu flushes the stream.
     fn allocation_mode(&mut self, _: MemoryAllocationMode, _: StreamId) {}
 }

@@ -1,11 +1,11 @@
 //! The runtime's streams, and the order of work across them.
 //!
 //! A CubeCL stream id belongs to a thread; the runtime maps ids to a fixed number of streams, each with a memory pool.
-//! Across streams it orders a buffer's users only after the allocation. So a tensor handed over to another thread would
-//! be read before its kernels have run.
+//! Across streams it orders a buffer's users only after the allocation: another thread would read a tensor before its
+//! kernels have run.
 //!
-//! Therefore each stream numbers its work. Before it uses a buffer, it waits on the device for the last use, which
-//! comes after all earlier ones (`tensors_handed_over_without_waiting_keep_their_values`).
+//! So each stream numbers its work. Before it uses a buffer, it waits on the device for the last use, which comes after
+//! all earlier ones (`tensors_handed_over_without_waiting_keep_their_values`).
 
 mod order;
 

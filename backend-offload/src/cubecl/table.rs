@@ -20,7 +20,6 @@ pub(super) struct Buffer {
     /// The allocating stream, whose pool supplies all its device memory.
     pub stream: StreamId,
     pub device: Option<ManagedMemoryHandle>,
-    /// The last work on its device memory.
     pub last_use: Option<Use>,
     /// A parallel copy that no stream waits for yet.
     pub copy: Option<CopyId>,

@@ -5,8 +5,8 @@
 //! unless known to be read-only; atomics always count
 //! (`an_atomic_buffer_counts_as_written_although_it_is_declared_read_only`).
 //!
-//! The runtime receives a [`KernelProxy`], whose boxing allocates nothing. The kernel stays with the launch, for
-//! queries after a failure.
+//! The runtime receives a [`KernelProxy`], whose boxing allocates nothing; the kernel stays here for queries after a
+//! failure.
 
 use cubecl_core::ir::{ElemType, StorageType};
 use cubecl_core::prelude::{CompiledKernel, KernelDefinition, KernelId};

@@ -1,8 +1,7 @@
 //! Copies on two separate streams, one per direction, ordered by events.
 //!
-//! An event is recorded on a stream, but the runtime hides its streams. So the handle of a stream is read from the
-//! server's debug text, just after the stream began. Without it, the stream's buffers are copied in line with its work:
-//! only slower.
+//! Events are recorded on streams, but the runtime hides its own. So a stream's handle is read from the server's debug
+//! text, just after the stream began. Without it, the stream's buffers are copied in line with its work.
 
 use crate::cubecl::copy_streams::{CopyStreams, Rows};
 use cubecl_core::Runtime;
@@ -99,7 +98,7 @@ impl CudaCopies {
                 None => Event::record(owner)?.delay(stream)?,
             }
             copy(stream).and_then(|()| Event::record(stream)).inspect_err(|_| {
-                // Part of the copy may be under way, into memory that is about to be freed.
+                // Part of the copy may be under way, into memory about to be freed.
                 // SAFETY: the stream lives.
                 let _idle = unsafe { result::stream::synchronize(stream.0) };
             })

@@ -65,8 +65,7 @@ impl InnerRuntime for CudaRuntime {
         // CubeCL's reads use page-locked memory that no budget counts: copy into the slab directly.
         block_on(server.sync(stream))?;
         let source = server.get_resource(source.binding(), stream)?;
-        // SAFETY: the buffer is live and has the target's size; its stream's work is done. The server has just made the
-        // context current.
+        // SAFETY: the buffer is live, idle and of the target's size; the server has just made its context current.
         unsafe { result::memcpy_dtoh_sync(target, source.resource().ptr) }.map_err(|error| {
             ServerError::Generic {
                 reason: format!("copying {} bytes to the host: {error}", target.len()),
@@ -192,8 +191,8 @@ fn found(index: usize) -> Result<Found, result::DriverError> {
     })
 }
 
-/// Makes the device's context current on this thread: the driver reports free memory in no other way. A kept context
-/// would hold some hundred megabytes of a device that may never start.
+/// Makes the device's context current for a moment, since the driver reports free memory in no other way. A kept
+/// context would hold some hundred megabytes.
 struct Visit {
     device: sys::CUdevice,
     before: sys::CUcontext,
@@ -213,8 +212,7 @@ impl Visit {
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        // SAFETY: the context before was current until now, and null is valid; ours was retained once. Neither failure
-        // could be acted upon.
+        // SAFETY: the earlier context is valid, or null; ours was retained once. Failures leave nothing to do.
         unsafe {
             let _restored = result::ctx::set_current(self.before);
             let _released = result::primary_ctx::release(self.device);
@@ -235,8 +233,7 @@ fn page_locked(len: usize) -> Option<PinnedMemory> {
 }
 
 fn release_page_locked(start: NonNull<u8>) {
-    // SAFETY: allocated by `malloc_host` above, and released once by its owner's drop. At process exit the driver may
-    // be gone, which leaves nothing to do.
+    // SAFETY: allocated by `malloc_host` and released once. A failure at process exit leaves nothing to do.
     let _gone = unsafe { result::free_host(start.as_ptr().cast()) };
 }
 

@@ -16,7 +16,7 @@ use pager::BlockId;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl<R: InnerRuntime> OffloadServer<R> {
-    /// Precedes every call that may create a stream in the runtime: the new stream is recognised by being new.
+    /// Precedes every call that may create a stream in the runtime, which is recognised by being new.
     pub(in crate::cubecl) fn enter(&mut self, stream: StreamId) {
         if self.device.enter(stream) {
             self.paging.look_ahead();
@@ -25,8 +25,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
 }
 
 impl<R: InnerRuntime> CubeDevice<R> {
-    /// At its first use, a stream's pool begins to allocate exact sizes: a shared page would return to the driver only
-    /// with its last buffer. True if copies can run in parallel with the stream's work.
+    /// At a stream's first use, makes its pool allocate exact sizes: a shared page would return to the driver only with
+    /// its last buffer. True if its copies can run in parallel.
     fn enter(&mut self, stream: StreamId) -> bool {
         if self.streams.has_begun(stream) {
             return false;
@@ -98,8 +98,8 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// Only the owner of a small buffer is known. The work comes after the owner's and after all users of its small
-    /// buffers; the owner's next work comes after it.
+    /// A small buffer's users are unknown, except its owner. The work comes after the owner's and that of all users of
+    /// its small buffers; the owner's next work comes after it.
     pub(in crate::cubecl) fn order_small(&mut self, named: Named, binding: &Binding, stream: StreamId) {
         if named != Named::Small || self.streams.index(binding.stream) == self.streams.index(stream) {
             return;
