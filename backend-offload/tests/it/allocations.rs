@@ -8,8 +8,7 @@ struct Counting;
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Larger allocations include wgpu's lists per command encoder, whose size depends on buffers that a launch does not
-/// use.
+/// Excludes wgpu's lists per command encoder, whose size depends on unrelated buffers.
 pub const SMALL: usize = 128;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);

@@ -1,7 +1,7 @@
 //! Runs parts of tests in separate processes.
 //!
-//! A device is configured once per process, and its counters belong to the process. So a test that needs its own device
-//! starts this binary again, as a [`Child`] that runs a [`Scenario`] and prints a [`Report`].
+//! A device is configured once per process, and its counters belong to the process. So a test starts this binary again,
+//! as a [`Child`] that runs a [`Scenario`] and prints a [`Report`].
 
 use backend_offload::Policy;
 use std::collections::BTreeMap;
@@ -115,7 +115,7 @@ impl Child {
         self
     }
 
-    /// Runs the child in `directory`, whose `cubecl.toml` then applies.
+    /// A `cubecl.toml` in `directory` applies to the child.
     #[cfg_attr(not(feature = "cube"), expect(dead_code, reason = "only CubeCL reads a configuration file"))]
     pub fn directory(mut self, directory: PathBuf) -> Self {
         self.directory = Some(directory);
@@ -123,7 +123,7 @@ impl Child {
     }
 
     /// # Panics
-    /// If the scenario fails; the message has all its output.
+    /// If the scenario fails; the message has its output.
     pub fn run(self) -> Report {
         let parameters: Vec<_> = self.parameters.lines().collect();
         let here = PathBuf::from(".");

@@ -1,4 +1,4 @@
-//! Tensors above a disk that fails occasionally: each read gives the right values or an error. For both adapters.
+//! Tensors above a disk that fails occasionally: each read gives the right values or an error.
 
 use crate::child::{Facts, Report};
 use crate::folders;
@@ -26,7 +26,7 @@ fn named(name: &str) -> (&str, DiskFault, &str) {
 const LEN: usize = 1 << 15;
 const BYTES: u64 = 4 * LEN as u64;
 
-/// Device and host hold seven of them.
+/// Device and host hold seven.
 const TENSORS: usize = 24;
 
 fn number(tensor: usize, place: usize) -> f32 {
@@ -60,7 +60,7 @@ pub fn tensors<B: Offloadable>(facts: &Facts, device: &B::Device) -> Facts {
     }
 
     drop(tensors);
-    // Reports a failure that no read has reported.
+    // Takes a failure that no read has reported.
     _ = Offload::<B>::sync(device);
     let Stats { device, host, disk, sunk, raised, .. } = stats::<B>(device);
     let (_, _, reason) = named(facts.text("disk fault"));
@@ -74,7 +74,7 @@ pub fn tensors<B: Offloadable>(facts: &Facts, device: &B::Device) -> Facts {
         .with("left", device.in_use + host.in_use + disk.in_use)
 }
 
-/// Reads without a panic, in which fusion would keep the tensors that are dropped.
+/// Without a panic, after which fusion would keep dropped tensors.
 fn read<B: Backend>(tensor: &Tensor<B, 1>) -> Result<TensorData, String> {
     tensor.clone().try_into_data().map_err(|error| error.to_string())
 }
@@ -98,7 +98,7 @@ pub fn values_are_right_or_the_failure_is_reported(faults: &[usize], run: impl F
     for (name, fault, _) in faults.iter().map(|n| FAULTS[*n]) {
         let report = run(name);
         assert!(report.number("sunk").min(report.number("raised")) > 12, "{name}: {report:?}");
-        // Bytes that could not be written stay in their buffer, and can usually be written later.
+        // A failed write keeps its bytes in their buffer; a later one usually succeeds.
         assert!(fault.is_of_writes() || report.number("errors") > 0, "{name}: {report:?}");
         assert_eq!(report.number("left"), 0, "{name}: nothing stays behind");
     }

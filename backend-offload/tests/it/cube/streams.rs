@@ -149,14 +149,14 @@ fn exceed_budget<T: Target>(device: &T::Device) -> usize {
         let sum = large.clone() + large.transpose() * 2.0;
         let synced = Spilling::<T>::sync(device);
         let read = sum.mean().try_into_data();
-        // Operations that the read drained may have failed after the first synchronisation.
+        // Operations that the read drained may fail after the first synchronisation.
         let settled = Spilling::<T>::sync(device);
         read.is_err() && (synced.is_err() || settled.is_err())
     };
     (0..ROUNDS).filter(fails).count()
 }
 
-/// Counts errors, of which there should be none.
+/// Counts rounds with an error or a wrong value.
 fn stay_within_budget<T: Target>(device: &T::Device) -> usize {
     let disturbed = |n: &usize| {
         let data = TensorData::new(vec![*n as f32; 128 * 256], [128, 256]);

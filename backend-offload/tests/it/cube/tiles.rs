@@ -1,4 +1,4 @@
-//! Matrices in bytes, with a scale per 128, are decoded by one launch to the processor's bits.
+//! Matrices of bytes with a scale per 128 are decoded by one launch, to the processor's bits.
 
 use super::{Machine, Plain, Spilling, Target, children, install, promises};
 use crate::child::Facts;
@@ -29,7 +29,7 @@ fn number(code: u8, floating: bool) -> f32 {
     if code & 0x80 == 0 { magnitude } else { -magnitude }
 }
 
-/// Every code in every byte of a word, with scales that include zero and NaN.
+/// Every code in every byte of a word; scales include zero and NaN.
 fn tiles(count: usize) -> (Vec<u8>, Vec<f32>) {
     let codes = (0..count * TILE).map(|at| (at * 37 + at / 256) as u8).collect();
     let scales = (0..count).map(|tile| match tile % 5 {
@@ -40,7 +40,7 @@ fn tiles(count: usize) -> (Vec<u8>, Vec<f32>) {
     (codes, scales.collect())
 }
 
-/// Codes as a tensor of bytes, or of words if the runtime has no bytes.
+/// As bytes, or as words if the runtime has no bytes.
 fn codes_of<B: Backend>(codes: &[u8], device: &B::Device) -> Tensor<B, 2, Int> {
     let count = codes.len() / TILE;
     let data = if B::supports_dtype(device, DType::I8) {

@@ -1,6 +1,6 @@
 //! A broad set of Burn operations, forward and backward, for comparing two backends.
 //!
-//! Every operation makes its own numbers from a device alone, shares nothing, and may run concurrently with others.
+//! Operations share nothing and may run concurrently.
 
 mod activations;
 mod arithmetic;

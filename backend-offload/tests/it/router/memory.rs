@@ -106,7 +106,7 @@ fn views(facts: &Facts) -> Facts {
 
 #[test]
 fn contents_on_the_host_are_read_there() {
-    // Device memory for one matrix: the next one evicts the others, whatever the order.
+    // Device memory for one matrix: the next one evicts it.
     let report = Child::new("router: reads").with("budget", MIB).run();
     assert_eq!(report.text("whole"), "read");
     assert_eq!(report.text("part"), "read");

@@ -1,8 +1,7 @@
-//! Golden streams: the decisions made while the training programs run, compared with a committed record.
+//! Golden streams: the decisions while programs train, compared with a committed record.
 //!
-//! Evictions, restores and drops, their order and bytes, follow from the program and the budget alone. Recency decides
-//! here: it applies until a step has been learned, and whenever a step differs from the one before.
-//! `OFFLOAD_WRITE_GOLDEN=1` overwrites the record.
+//! Evictions, restores and drops follow from the program and the budget alone. The policy is recency, which applies
+//! until a step is learned, and whenever a step differs from the last. `OFFLOAD_WRITE_GOLDEN=1` overwrites the record.
 
 use super::training;
 use crate::child::Report;
@@ -13,7 +12,7 @@ const STEPS: usize = 6;
 
 const PROGRAMS: [&str; 4] = ["mlp", "conv", "transformer", "tied transformer"];
 
-/// Facts that do not follow from decisions alone: bits of results depend on the processor.
+/// Facts that depend on more than decisions, as on the processor.
 const NOT_DECISIONS: &[&str] = &["fingerprint", "peak found", "predicted"];
 
 fn record(policy: &str) -> PathBuf {
