@@ -1,4 +1,4 @@
-//! The simulated device: its tensors, their storages and their places, under one lock.
+//! The simulated device: its tensors, storages and places, under one lock.
 
 use super::failures::Failure;
 use super::heap::Heap;
@@ -37,7 +37,6 @@ pub(super) struct Work<'w> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OutputMemory {
-    /// New memory.
     New,
     /// The first input's memory, as views.
     ViewOfInput,
@@ -58,7 +57,7 @@ impl<B: SharedStorage> State<B> {
         }
     }
 
-    /// An error if an input is missing or failed.
+    /// Fails if an input is missing or failed.
     pub(super) fn blocks_of(&mut self, work: &Work) -> Result<Vec<BlockId>, Failure> {
         let mut blocks = Vec::new();
         for input in work.inputs {
@@ -74,7 +73,7 @@ impl<B: SharedStorage> State<B> {
         Ok(blocks)
     }
 
-    /// Its storage goes with the last tensor.
+    /// The storage goes with its last tensor.
     pub(super) fn release(&mut self, tensor: &TensorIr) {
         let block = self.heap.table.remove_tensor(tensor.id).and_then(|tensor| tensor.block());
         self.remove_unheld(block.as_slice());

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 impl Paging {
-    /// Makes all operands of an operation resident. `operation` names it in errors.
+    /// `operation` names the operation in errors.
     pub(crate) fn make_resident<D: Device>(
         &mut self,
         device: &mut D,
@@ -17,7 +17,7 @@ impl Paging {
         operation: &dyn Fn() -> String,
     ) -> Result<(), OffloadError> {
         if self.journal.is_recording() {
-            // In a recording, each drop stands where it happened, not where a sweep found it.
+            // A recording has each drop where it happened, not where a sweep found it.
             self.sweep(device);
             if self.pager.recorder().is_some_and(|recorder| recorder.pending() >= TraceFile::BUFFER) {
                 self.write_trace();
@@ -44,13 +44,13 @@ impl Paging {
         Ok(())
     }
 
-    /// Completes the moves that have ended. Best effort: stops at the first failure of an operand.
+    /// Best effort: stops at the first failure of an operand.
     pub(crate) fn complete_ended<D: Device>(&mut self, device: &mut D) {
         let operation = || "completing moves".to_owned();
         let _reported_by_its_operation = Attempt::new(self, device, &operation).complete_ended();
     }
 
-    /// Brings `blocks` to the device ahead of their use. Best effort: never fails.
+    /// Best effort: never fails.
     #[cfg_attr(not(feature = "cube"), expect(dead_code, reason = "only CubeCL profiles kernels"))]
     pub(crate) fn bring_ahead<D: Device>(&mut self, device: &mut D, blocks: &[BlockId]) {
         let operation = || "bringing blocks ahead".to_owned();
@@ -63,7 +63,7 @@ impl Paging {
         }
     }
 
-    /// Evicts blocks until `bytes` are free, for a later allocation. Best effort: never fails.
+    /// For a later allocation. Best effort: never fails.
     pub(crate) fn make_room<D: Device>(&mut self, device: &mut D, bytes: u64, arena: Arena) {
         self.pager.begin_room(bytes, arena);
         let operation = || "making room".to_owned();
@@ -72,7 +72,7 @@ impl Paging {
         }
     }
 
-    /// Sets the device budget and evicts blocks above it, as far as possible. Returns the previous budget.
+    /// Evicts blocks above the budget, as far as possible. Returns the previous budget.
     #[cfg_attr(
         not(any(feature = "cube", feature = "router")),
         expect(dead_code, reason = "only adapters offer it")
@@ -84,7 +84,6 @@ impl Paging {
         before
     }
 
-    /// Marks the end of a training step.
     pub(crate) fn mark_step(&mut self) {
         self.pager.mark_step();
         self.write_trace();
@@ -103,7 +102,6 @@ impl Paging {
         self.pager.swept();
     }
 
-    /// Returns spare device memory to the driver.
     pub(crate) fn trim<D: Device>(&mut self, device: &mut D) {
         device.trim();
         self.pager.trimmed();
@@ -116,15 +114,14 @@ pub(super) struct Attempt<'a, D> {
     pub(super) paging: &'a mut Paging,
     pub(super) device: &'a mut D,
     operation: &'a dyn Fn() -> String,
-    /// Start of the first copy. A block's first use only allocates: that is no stall, and reads no clock.
+    /// A block's first use only allocates: that is no stall, and reads no clock.
     copying_since: Option<Instant>,
-    /// The reason why the last copy to the host failed.
+    /// Why the last copy to the host failed.
     copy_failure: Option<String>,
-    /// Whether finished uploads have released their host memory.
+    /// Finished uploads have released their host memory.
     reclaimed: bool,
 }
 
-/// The reason why an attempt ends before the operation is ready.
 pub(super) enum Halt {
     Stop(Stop),
     Move(MoveFailure),
@@ -163,7 +160,7 @@ impl<'a, D: Device> Attempt<'a, D> {
         let Paging { pager, tiers, .. } = &mut *self.paging;
         let step = pager.next_step(&|| tiers.rooms()).map_err(Halt::Stop)?;
         if matches!(step, Step::Spill { .. }) && !std::mem::replace(&mut self.reclaimed, true) {
-            // Finished uploads may still hold host memory: release it before a block is spilled for it.
+            // Finished uploads may still hold host memory: release it before a spill.
             self.device.reclaim_host();
             return Ok(false);
         }
@@ -180,7 +177,7 @@ impl<'a, D: Device> Attempt<'a, D> {
             | Step::Trim => false,
         };
         if matches!(step, Step::Bring { from: Some(_), .. }) {
-            // The upload may hold host memory after the host copy is dropped.
+            // The upload may outlive the host copy.
             self.reclaimed = false;
         }
 
@@ -281,7 +278,7 @@ impl<'a, D: Device> Attempt<'a, D> {
         Ok(())
     }
 
-    /// Reports the end of a move to the pager, the journal and the device.
+    /// Reports a move's end to pager, journal and device.
     pub(super) fn complete(&mut self, token: Token, end: Result<(), MoveFailure>) -> Result<(), Halt> {
         let outcome = self.paging.pager.ended(token, end.is_ok())?;
         if let Some(event) = event_of(outcome) {
@@ -322,8 +319,7 @@ impl Paging {
     }
 }
 
-/// An error if `room` still allows the bytes. Otherwise another device or the program took the space, and the pager
-/// decides again.
+/// If `room` no longer allows the bytes, another device or the program took them, and the pager decides again.
 fn error_if_room(room: Limit, bytes: u64, failure: MoveFailure) -> Result<bool, Halt> {
     if room.allows(bytes) { Err(Halt::Move(failure)) } else { Ok(false) }
 }

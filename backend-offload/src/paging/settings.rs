@@ -20,7 +20,7 @@ pub(crate) struct PagingSettings {
 }
 
 impl PagingSettings {
-    /// The device's pager. It records if there is a trace.
+    /// Records if there is a trace.
     pub(super) fn pager(&self) -> Pager {
         let mut pager = Pager::new(self.device_budget, self.policy, self.oversized);
         if self.dry_run {

@@ -4,7 +4,7 @@ use super::extents::ALIGNMENT;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// Memory of all buffers, reached by address only, since transfers may use each.
+/// All buffers, by address only, since transfers may use each.
 pub(super) struct Memory {
     start: NonNull<u8>,
     layout: Layout,

@@ -1,13 +1,13 @@
 //! The buffers that blocks pass on the way to and from the disk.
 //!
-//! Background transfers take at most [`BACKGROUND_BUFFERS`] of them; the rest is for the block that the program waits
-//! for (`blocks_are_written_in_the_background_in_a_bounded_number_of_buffers`).
+//! Background transfers take at most [`BACKGROUND_BUFFERS`]; the rest is for the block that the program waits for
+//! (`blocks_are_written_in_the_background_in_a_bounded_number_of_buffers`).
 //!
-//! A block counts as spilled once all its bytes are in buffers. If a write fails, its buffer keeps the contents and
-//! serves reads. No block is written until a repetition succeeds; the next spilled block gets the error
+//! A block counts as spilled once its bytes are in buffers. If a write fails, its buffer keeps the contents and serves
+//! reads. No block is written until a repetition succeeds; the next spill gets the error
 //! (`a_failed_background_write_keeps_its_contents_and_fails_the_next_block`).
 //!
-//! A dropped block waits for its own pieces, so none overwrites another block's place
+//! A dropped block waits for its pieces, so none overwrites another block's place
 //! (`a_block_dropped_while_it_is_written_overwrites_no_other_block`).
 
 mod carriers;
@@ -32,7 +32,7 @@ pub(super) const PIECE: usize = 4 << 20;
 
 pub(super) const BUFFERS: usize = 8;
 
-/// The most buffers in background use between calls.
+/// In background use between calls.
 pub(super) const BACKGROUND_BUFFERS: usize = BUFFERS - 2;
 
 pub(super) struct Bounce {
@@ -42,7 +42,7 @@ pub(super) struct Bounce {
     memory: Memory,
     pieces: [Option<Piece>; BUFFERS],
     begun: u64,
-    /// Number of the next pieces that fail.
+    /// Pieces that fail next.
     #[cfg(test)]
     pub(super) broken: Arc<std::sync::atomic::AtomicU8>,
     #[cfg(feature = "test-util")]
@@ -64,7 +64,7 @@ struct Piece {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Part {
-    /// Number of the block, in the order of spills.
+    /// The block's number, in the order of spills.
     pub owner: u64,
     pub place: u64,
     /// Bytes in the file.
@@ -95,8 +95,8 @@ impl Bounce {
         }
     }
 
-    /// A spare buffer for the block `owner`. Waits for a write, or drops another block's read-ahead piece. `None` if
-    /// only `owner`'s reads and failed writes remain.
+    /// Waits for a write, or drops another block's read-ahead piece. `None` if only `owner`'s reads and failed writes
+    /// remain.
     pub(super) fn spare(&mut self, owner: u64) -> Option<usize> {
         loop {
             if let Some(slot) = self.free_or_reaped() {
@@ -133,16 +133,19 @@ impl Bounce {
         let bytes = self.memory.part(slot, part.len);
         #[cfg(any(test, feature = "test-util"))]
         let fault = if background { self.fault(direction) } else { None };
+
         let carrier = if background {
             // SAFETY: the buffer is not touched until the piece lands, for which `drop` waits at the latest.
             unsafe { self.carriers.start(slot, &self.file, direction, bytes, part.place) }
         } else {
             None
         };
+
         let progress = match carrier {
             Some(carrier) => Progress::Moving(carrier),
             None => Progress::Landed(self.run(slot, &part, direction)),
         };
+
         self.begun += 1;
         if !matches!((direction, &progress), (Direction::Write, Progress::Landed(Ok(())))) {
             self.pieces[slot] = Some(Piece {
@@ -156,7 +159,7 @@ impl Bounce {
         }
     }
 
-    /// Moves a part at once, in a buffer that nothing else uses.
+    /// Runs at once, in a buffer that nothing else uses.
     fn run(&self, slot: usize, part: &Part, direction: Direction) -> io::Result<()> {
         // SAFETY: the caller has the buffer to itself.
         let bytes = unsafe { self.memory.part(slot, part.len).as_mut() };
@@ -263,7 +266,7 @@ impl Bounce {
         self.pieces.iter().flatten().filter(failed)
     }
 
-    /// Repeats failed writes. An error comes with its part.
+    /// An error comes with its part.
     pub(super) fn repeat_failed(&mut self) -> Result<(), (Part, io::Error)> {
         for slot in self.slots_of(|piece| piece.direction == Direction::Write && piece.error().is_some()) {
             let Some(part) = self.pieces[slot].as_ref().map(|piece| piece.part) else { continue };
@@ -295,7 +298,7 @@ impl Bounce {
         true
     }
 
-    /// A buffer for a background transfer, without waiting.
+    /// Does not wait.
     pub(super) fn spare_in_background(&mut self) -> Option<usize> {
         if self.taken() >= BACKGROUND_BUFFERS {
             self.reap();
@@ -312,7 +315,7 @@ impl Bounce {
         }
     }
 
-    /// Drops read-ahead pieces of blocks that are not `wanted`, except pieces under way.
+    /// Drops ended read-ahead pieces of blocks that are not `wanted`.
     pub(super) fn keep_ahead(&mut self, wanted: impl Fn(u64) -> bool) {
         for slot in self.slots_of(|piece| piece.direction == Direction::Read && !wanted(piece.part.owner)) {
             if self.has_landed(slot) || self.has_ended(slot) {
@@ -407,7 +410,7 @@ impl Piece {
     }
 }
 
-/// A copy of the error: `io::Error` is not `Clone`.
+/// `io::Error` is not `Clone`.
 fn same(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| io::Error::other(error.to_string()), io::Error::from_raw_os_error)
 }

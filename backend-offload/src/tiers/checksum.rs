@@ -4,7 +4,7 @@
 const LANES: usize = 4;
 const LINE: usize = LANES * size_of::<u64>();
 
-/// A fast checksum against our own mistakes, not against an adversary.
+/// Fast. Detects our own mistakes, not an adversary's.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     Checksum::default().of_last(bytes)
 }
@@ -26,7 +26,7 @@ impl Checksum {
         self.0 = lines.iter().fold(self.0, mixed);
     }
 
-    /// The checksum after a last piece of any length.
+    /// After a last piece of any length.
     pub(super) fn of_last(mut self, piece: &[u8]) -> u64 {
         let whole = piece.len() / LINE * LINE;
         self.add(&piece[..whole]);

@@ -1,13 +1,12 @@
-//! Memory for dry runs: an address range that repeats the same 64 MiB.
-//!
-//! So a small machine can record a program with optimizer state in host memory.
+//! Memory for dry runs: an address range that repeats the same 64 MiB. So a small machine can record a program with
+//! optimizer state in host memory.
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::OnceLock;
 
-/// A process has about 65,000 mappings; a smaller value would limit the range.
+/// A process has about 65,000 mappings: a smaller value would limit the range.
 const REAL: usize = 64 << 20;
 
 pub(super) const SMALLEST: usize = 1 << 20;
@@ -23,7 +22,7 @@ unsafe impl Send for HollowMemory {}
 unsafe impl Sync for HollowMemory {}
 
 impl HollowMemory {
-    /// `None` if the system has no such mapping or no address space.
+    /// `None` without such a mapping or address space.
     pub(super) fn new(len: usize) -> Option<Self> {
         static PAGES: OnceLock<Option<OwnedFd>> = OnceLock::new();
         let pages = PAGES.get_or_init(|| {
@@ -54,7 +53,7 @@ impl HollowMemory {
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: `len` bytes are mapped and readable. Others may change them, but any value is valid.
+        // SAFETY: `len` bytes are mapped and readable; others may change them, but any value is valid.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 

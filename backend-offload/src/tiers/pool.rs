@@ -1,7 +1,6 @@
 //! Host memory under one limit: slabs in use, and idle slabs for reuse.
 //!
-//! Memory is allocated and freed outside the lock: page-locking takes milliseconds, and other devices continue
-//! meanwhile.
+//! Memory is allocated and freed outside the lock: page-locking takes milliseconds.
 
 use super::books::{Books, Granted, HostUsage};
 use super::slab::{HeapMemory, Slab, SlabSource};
@@ -17,16 +16,15 @@ pub(crate) struct HostPool {
     dry: AtomicBool,
 }
 
-/// Its bytes count from its allocation.
+/// Counts from its allocation.
 #[derive(Debug)]
 pub(crate) struct Draft(Held);
 
-/// A block's contents on the host. Its bytes count until the last clone is gone, so that an upload that reads from it
-/// is not overcommitted.
+/// A block's contents on the host. The bytes count until the last clone is gone, as an upload may read them.
 #[derive(Debug, Clone)]
 pub(crate) struct Lease(Arc<Held>);
 
-/// A slab in use; returns to its pool when dropped.
+/// Returns to its pool when dropped.
 #[derive(Debug)]
 struct Held {
     slab: Option<Slab>,
@@ -245,7 +243,7 @@ mod tests {
 
     fn locked(len: usize) -> Option<PinnedMemory> {
         let start = Box::leak(vec![0u8; len].into_boxed_slice()).as_mut_ptr();
-        // SAFETY: the bytes were just leaked; a test gives them up for good.
+        // SAFETY: the bytes were just leaked, for good.
         Some(unsafe { PinnedMemory::new(NonNull::new(start)?, len, |_| {}) })
     }
 

@@ -1,6 +1,6 @@
 //! Matrix products in f32: Flex's calls of `gemm`, into uninitialised memory.
 //!
-//! Flex asks for zeros, which cost as much as writing the product once or twice more. Tasks affect only speed: each
+//! Flex zeroes the product first, which costs as much as writing it once or twice more. Tasks affect only speed: each
 //! number is summed in the same order.
 
 use burn_flex::FlexTensor;
@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 /// Multiplications worth more than one thread.
 const MANY: usize = 1 << 21;
 
-/// A batch of matrices as `gemm` takes it, with distances in elements.
+/// As `gemm` takes them, with distances in elements.
 #[derive(Clone, Copy)]
 struct Matrices {
     first: *const f32,

@@ -8,10 +8,9 @@
 use std::array;
 use std::ops::Range;
 
-/// Where `N` operands are, element by element in the order of the shape.
+/// Visits `N` operands in the order of the shape.
 pub(super) struct Walk<const N: usize> {
-    /// Sizes and strides; the last dimension is the row. Dimensions that all operands step through in one go are
-    /// merged.
+    /// Sizes and strides, the row last. Dimensions that all operands step through in one go are merged.
     dims: Vec<(usize, [isize; N])>,
     start: [isize; N],
 }
@@ -39,7 +38,7 @@ impl<const N: usize> Walk<N> {
         self.dims[self.dims.len() - 1].1
     }
 
-    /// Calls `piece` for each part of a row in `elements`: its range, counted from the first, and each operand's
+    /// Calls `piece` for each part of a row in `elements`, with its range (from the first one) and each operand's
     /// start.
     #[inline(always)]
     pub(super) fn pieces(&self, elements: Range<usize>, mut piece: impl FnMut(Range<usize>, [usize; N])) {

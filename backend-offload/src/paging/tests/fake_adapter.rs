@@ -29,7 +29,6 @@ impl FakeAdapter {
         Self::above_a_disk(budget, host, None, policy, oversized, (takes_time, paranoid))
     }
 
-    /// An adapter with a disk below the host.
     pub fn above_a_disk(
         budget: Limit,
         host: Limit,
@@ -62,7 +61,7 @@ impl FakeAdapter {
         self.paging.pager.get(id).expect("a block that lives").bytes as usize
     }
 
-    /// Unique contents: the first and last bytes differ from those of every earlier block.
+    /// Differs from the contents of every earlier block.
     pub fn new_contents(&mut self, bytes: usize) -> Vec<u8> {
         self.next_value += 1;
         let mut contents = vec![self.next_value as u8; bytes];
@@ -78,7 +77,7 @@ impl FakeAdapter {
         id
     }
 
-    /// Runs an operation that writes to the operands whose bits are set in `writes`.
+    /// Writes to the operands whose bits are set in `writes`.
     pub fn operate(&mut self, ids: &[BlockId], writes: u8) -> Result<(), OffloadError> {
         self.device.operands = ids.to_vec();
         self.paging.make_resident(&mut self.device, ids, &|| "an operation".to_owned()).inspect_err(
@@ -86,6 +85,7 @@ impl FakeAdapter {
                 assert!(!matches!(error, OffloadError::Bookkeeping { .. }), "{error}");
             },
         )?;
+
         for (n, id) in ids.iter().enumerate() {
             let bytes = self.bytes(*id);
             let shadow = self.device.shadow(*id);
@@ -127,7 +127,7 @@ impl FakeAdapter {
         }
     }
 
-    /// Loads the block to the host if it is only on the disk, and checks its contents if they are only on the host.
+    /// Loads the block if it is only on the disk, and checks contents that are only on the host.
     pub fn read_on_host(&mut self, id: BlockId) {
         self.device.operands.clear();
         let loaded = self.paging.load_to_host(&mut self.device, id, &|| "reading".to_owned());
@@ -142,7 +142,7 @@ impl FakeAdapter {
         }
     }
 
-    /// Takes host memory for the program. A refusal leaves all blocks in their places.
+    /// A refusal leaves all blocks in their places.
     pub fn take_host(&mut self, len: usize) {
         self.device.operands.clear();
         let sunk = self.paging.pager.counters().sunk;
@@ -174,7 +174,7 @@ impl FakeAdapter {
         blocks.filter_map(|shadow| place(shadow.id)).collect()
     }
 
-    /// Whether `len` bytes of the host are free once every block there has spilled, and the disk has room for all
+    /// Whether `len` bytes of the host are free once every block there has spilled, and the disk has room for the
     /// missing copies.
     fn all_could_sink(&self, len: u64) -> bool {
         let taken: usize = self.taken.iter().map(|draft| draft.len()).sum();
@@ -203,6 +203,7 @@ impl FakeAdapter {
         let memories = self.device.shadows.iter().flatten().filter_map(|shadow| shadow.memory.as_ref());
         let resident: usize = memories.chain(orphans).map(Vec::len).sum();
         assert_eq!(ledger.resident(), resident as u64, "the ledger is the sum of the memories");
+
         let host = self.paging.tiers.pool().usage();
         let taken: usize = self.taken.iter().map(|draft| draft.len()).sum();
         let loading = self.paging.tiers.loading();
@@ -211,10 +212,12 @@ impl FakeAdapter {
         assert_eq!(ledger.held(Tier::Host), copies, "the tier's account is the sum of its copies");
         assert!(host.limit.allows(host.in_use), "the host limit is a limit");
         assert_eq!(ledger.held(Tier::Disk), self.paging.tiers.held_on_disk(), "and so is the disk's");
+
         if self.oversized == Oversized::Refuse {
             assert!(ledger.budget().allows(ledger.reserved_peak()), "the budget holds at every moment");
         }
-        // A flight that has ended has copied, but counts only when the loop asks for it.
+
+        // An ended flight has copied, but counts only when the loop asks for it.
         if self.device.ended.is_empty() {
             let counters = self.paging.pager.counters();
             assert_eq!(
@@ -222,6 +225,7 @@ impl FakeAdapter {
                 (self.device.copied_out, self.device.copied_in)
             );
         }
+
         for shadow in self.device.shadows.iter().flatten() {
             let block = self.paging.pager.get(shadow.id).expect("a block that lives");
             let tier = match block.place() {
@@ -265,10 +269,12 @@ impl FakeAdapter {
             }
             self.check();
         }
+
         let ids: Vec<_> = self.device.shadows.iter().flatten().map(|shadow| shadow.id).collect();
         for id in ids {
             self.forget(id);
         }
+
         self.taken.clear();
         let host = self.paging.tiers.pool().usage().in_use;
         let ledger = self.paging.pager.ledger();

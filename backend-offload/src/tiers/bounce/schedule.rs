@@ -1,4 +1,4 @@
-//! Transfers that end at times drawn from a seed: tests run alike on any machine.
+//! Transfers that end at times drawn from a seed, alike on any machine.
 
 use super::BUFFERS;
 use crate::tiers::transfer::{Direction, move_all};
