@@ -19,7 +19,7 @@ pub type Offload<B> = <B as Offloadable>::Offloaded;
 /// A backend that this crate can offload: `CubeBackend` over a supported CubeCL runtime, with or without fusion
 /// (`Cuda`, `Wgpu`), and `Flex` with feature `router`.
 pub trait Offloadable: Managed {
-    /// Same devices, element types and numbers.
+    /// Same devices, types and numbers.
     type Offloaded: Spilling<Device = Self::Device>;
 }
 
@@ -41,7 +41,7 @@ pub trait Managed: Backend + sealed::Sealed {
         Err(tensors)
     }
 
-    /// `None` if the backend has no kernel for it.
+    /// `None` without such a kernel.
     #[doc(hidden)]
     fn decode_tiles(
         _codes: IntTensor<Self>,
@@ -52,7 +52,7 @@ pub trait Managed: Backend + sealed::Sealed {
     }
 }
 
-/// The encoding of tiles: one byte per code, one f32 scale per tile, no partial tile.
+/// The encoding of tiles: one byte per code, one f32 scale per whole tile.
 #[doc(hidden)]
 #[derive(Debug, Clone)]
 pub struct Decoding {
@@ -67,7 +67,6 @@ pub struct Decoding {
 }
 
 impl Decoding {
-    /// Whether code bytes and scales match the shape.
     #[cfg(feature = "cube")]
     pub(crate) fn fits(&self, code_bytes: usize, scales: usize) -> bool {
         let tiles = self.shape.num_elements().div_ceil(self.tile);
@@ -94,7 +93,7 @@ impl<B: Spilling, C: CheckpointStrategy> Spilling for Autodiff<B, C> {
 }
 
 pub(crate) mod sealed {
-    /// Only this crate implements its traits, so that they can grow.
+    /// Seals public traits, so that they can grow.
     pub trait Sealed {}
 }
 
@@ -153,7 +152,7 @@ impl OffloadConfig {
 /// Name and memory of `device`, without starting it.
 ///
 /// A CUDA driver reports free memory only while the device is open. The call opens it for a moment, which takes some
-/// hundred megabytes, and restores the calling thread's CUDA context.
+/// hundred megabytes, and restores the thread's CUDA context.
 ///
 /// # Errors
 /// If a component (driver, compiler, headers) is missing.
@@ -161,11 +160,10 @@ pub fn probe<B: Managed>(device: &B::Device) -> Result<DeviceFacts, OffloadError
     B::Door::facts(device)
 }
 
-/// Checks that `device` can start, without starting it: settles its budgets and looks for its driver, libraries and
-/// headers.
+/// Checks that `device` can start, without starting it: its budgets, driver, libraries and headers.
 ///
 /// Burn's signatures return no error, so the first tensor on a device that cannot start panics. After success, no
-/// missing component causes a panic.
+/// missing component does.
 ///
 /// # Errors
 /// The error that the start would panic with.
@@ -173,9 +171,9 @@ pub fn ready<B: Managed>(device: &B::Device) -> Result<(), OffloadError> {
     B::Door::ready(device)
 }
 
-/// Counters of `device`, exact at the call: dropped buffers are released first. Starts the device if needed.
+/// Counters of `device`, after dropped buffers are released. Starts the device if needed.
 ///
-/// Fusion delays operations and drops. To count all that the program has requested, synchronise first
+/// Fusion delays operations and drops. To count all of them, synchronise first
 /// ([`Backend::sync`](burn_backend::Backend::sync)).
 pub fn stats<B: Managed>(device: &B::Device) -> Stats {
     B::Door::stats(device)
@@ -191,8 +189,8 @@ pub fn reset_peaks<B: Managed>(device: &B::Device) {
     B::Door::reset_peaks(device);
 }
 
-/// Changes the device budget during a run. Blocks above a lower budget are evicted at once if possible, otherwise
-/// before the next operation that takes memory. A share refers to memory that is free at the call.
+/// Changes the device budget during a run. Excess blocks are evicted at once if possible, otherwise before the next
+/// operation that takes memory. A share refers to memory that is free at the call.
 ///
 /// # Errors
 /// If the budget is invalid, or a share on a device that does not report its memory.
@@ -235,12 +233,12 @@ pub fn host_memory<B: Managed>(device: &B::Device) -> HostMemory {
     B::Door::host_memory(device)
 }
 
-/// Lets `work` change `tensors` in place, each as one slice in row-major order, and returns them. All must be on the
-/// device at once, within the budget. A tensor that shares memory, or whose elements are not in rows, is copied first.
-/// On the CPU, an optimizer's many passes become one.
+/// Lets `work` change `tensors` in place, each as one slice in row-major order. All must be on the device at once. A
+/// tensor that shares memory, or whose elements are not in rows, is copied first. On the CPU, an optimizer's many
+/// passes become one.
 ///
 /// # Errors
-/// The unchanged tensors, if the device's memory is not this process's, or one of them is not f32.
+/// The unchanged tensors, if one is not f32 or the device's memory is not this process's.
 pub fn in_place<B: Managed>(
     tensors: Vec<FloatTensor<B>>,
     work: &mut dyn FnMut(&mut [&mut [f32]]),
@@ -265,7 +263,7 @@ pub fn watch_step<B: Managed>(device: &B::Device) {
 }
 
 /// The timeline since [`watch_step`]; `None` without one. Its bytes equal the growth of the counters of [`stats`].
-/// Times are those of the program's requests: a GPU runs the operations later.
+/// Times are those of requests: a GPU runs operations later.
 pub fn watched_step<B: Managed>(device: &B::Device) -> Option<Vec<Stretch>> {
     B::Door::watched_step(device)
 }

@@ -6,10 +6,10 @@ use pager::{Oversized, Policy};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-/// Of the available host memory, for spilled blocks.
+/// Share of the available host memory for spilled blocks.
 pub(crate) const DEFAULT_HOST_SHARE: Budget = Budget::Share(0.8);
 
-/// Smaller, because the machine cannot reclaim page-locked memory.
+/// The machine cannot reclaim page-locked memory.
 pub(crate) const DEFAULT_PINNED_SHARE: Budget = Budget::Share(0.4);
 
 /// Configures one device. [`install`](Self::install) it before the first tensor is made there.
@@ -60,8 +60,8 @@ impl OffloadConfig {
         self
     }
 
-    /// Divides host, page-locked and disk budgets, wherever they were set, among the processes on this host. All need
-    /// the same configuration.
+    /// Divides host, page-locked and disk budgets, wherever set, among the processes on this host. All need the same
+    /// configuration.
     #[must_use]
     pub fn among(mut self, processes: NonZeroUsize) -> Self {
         self.processes = Some(processes);
@@ -69,8 +69,8 @@ impl OffloadConfig {
     }
 
     /// Page-locked host memory for all devices of the process; by default 40 % of the memory that machine and control
-    /// group leave. It copies several times faster, but the machine cannot page it out. Beyond the limit, ordinary
-    /// memory is used. No effect on runtimes that cannot lock memory.
+    /// group leave. It copies several times faster, but cannot be paged out. Beyond the limit, or on runtimes without
+    /// it, ordinary memory is used.
     #[must_use]
     pub fn pinned_budget(mut self, budget: Budget) -> Self {
         self.pinned_budget = Some(budget);
@@ -78,8 +78,8 @@ impl OffloadConfig {
     }
 
     /// Lets blocks spill to the disk of `folder` once the host budget is used up, in one unnamed file for all devices
-    /// of the process. `budget` bytes are allocated at once, so that a full disk is an error at the start. By default
-    /// no block is written to a disk. Also `OFFLOAD_DISK_DIR` with `OFFLOAD_DISK_BUDGET`. Linux only.
+    /// of the process. `budget` bytes are allocated at once, so that a full disk is an error at the start. Off by
+    /// default. Also `OFFLOAD_DISK_DIR` with `OFFLOAD_DISK_BUDGET`. Linux only.
     #[must_use]
     pub fn disk(mut self, folder: impl Into<PathBuf>, budget: Budget) -> Self {
         (self.disk_folder, self.disk_budget) = (Some(folder.into()), Some(budget));
@@ -100,17 +100,16 @@ impl OffloadConfig {
         self
     }
 
-    /// Limits the buffers of one fused kernel: 8 by default. Without a limit, one kernel may name whole optimizer
-    /// states, which must be resident together. Fusion's cuts decide how values round, so only runs with the same limit
-    /// have the same bits.
+    /// Limits the buffers of one fused kernel: 8 by default. Without a limit, one kernel may need whole optimizer
+    /// states at once. Fusion's cuts decide how values round: only equal limits give equal bits.
     #[must_use]
     pub fn max_bindings(mut self, bindings: u32) -> Self {
         self.max_bindings = Some(bindings);
         self
     }
 
-    /// Fuses kernels as the plain backend does, for its bits. This raises the floor of the device budget: one kernel
-    /// may name as many buffers as the device binds.
+    /// Fuses kernels as the plain backend does, for its bits. This raises the floor of the device budget: a kernel may
+    /// name as many buffers as the device binds.
     #[must_use]
     pub fn plain_fusion(self) -> Self {
         self.max_bindings(u32::MAX)
@@ -131,8 +130,8 @@ impl OffloadConfig {
         self
     }
 
-    /// Lets copies run in parallel with the device's work, and ahead of it in repeated programs. On by default, but
-    /// only CUDA supports it. Also `OFFLOAD_OVERLAP=0`.
+    /// Lets copies run in parallel with the device's work, and ahead of it in repeated programs. Only CUDA supports it.
+    /// On by default; also `OFFLOAD_OVERLAP=0`.
     #[must_use]
     pub fn overlap(mut self, overlap: bool) -> Self {
         self.overlap = Some(overlap);
@@ -180,7 +179,6 @@ impl OffloadConfig {
         self
     }
 
-    /// Fills unset values from the environment.
     pub(crate) fn or_environment(mut self) -> Result<Self, OffloadError> {
         self.device_budget = or_variable(self.device_budget, "OFFLOAD_DEVICE_BUDGET")?;
         self.host_budget = or_variable(self.host_budget, "OFFLOAD_HOST_BUDGET")?;

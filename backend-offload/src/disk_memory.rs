@@ -1,7 +1,7 @@
 //! Disk memory for the program itself, under the disk budget of spilled blocks.
 //!
-//! An optimizer keeps state here in pieces. It moves them from its own threads through its own host memory, so that the
-//! buffers of spilled blocks stay free. Each read verifies every piece's checksum.
+//! An optimizer keeps state here in pieces, and moves them from its own threads through its own host memory. Each read
+//! verifies every piece's checksum.
 
 use crate::bytes::Bytes;
 use crate::error::OffloadError;
@@ -28,11 +28,10 @@ pub struct DiskMemory {
     fault: Arc<Mutex<Option<(u64, DiskFault)>>>,
 }
 
-/// Disk space in pieces, each transferred as a whole, alone or with neighbours. Freed on drop.
+/// Disk space in pieces, transferred alone or with neighbours. Freed on drop.
 pub struct DiskPieces {
     memory: DiskMemory,
     name: String,
-    /// Parts of the file, filled in order.
     parts: Vec<Range<u64>>,
     pieces: Vec<Piece>,
 }
@@ -69,7 +68,7 @@ impl DiskMemory {
         &self.host
     }
 
-    /// Disk bytes of pieces of these lengths, each rounded up to pages.
+    /// Disk bytes of pieces, each rounded up to pages.
     pub fn bytes_of(pieces: impl IntoIterator<Item = usize>) -> u64 {
         pieces.into_iter().map(|len| len.next_multiple_of(PAGE) as u64).sum()
     }
@@ -220,7 +219,7 @@ impl DiskPieces {
         self.put(pieces, from)
     }
 
-    /// Takes the checksums of pieces before [`put`](Self::put).
+    /// Takes the pieces' checksums before [`put`](Self::put).
     pub fn seal(&self, pieces: Range<usize>, from: &PageBuffer) {
         for (piece, place) in self.pieces[pieces.clone()].iter().zip(self.places(pieces)) {
             piece.checksum.store(checksum(&from[place]), Relaxed);
@@ -244,7 +243,7 @@ impl DiskPieces {
         Ok(())
     }
 
-    /// File positions of `span` bytes from a piece on, with their ranges in the buffer.
+    /// File positions, with their ranges in the buffer.
     fn stretches(&self, first: usize, span: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
         let begin = self.pieces.get(first).map_or(0, |piece| piece.begin);
         self.stretches_from(begin, span)

@@ -14,8 +14,7 @@ use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The device that owns the host memory. Its driver may be called only on its thread, which allocates and frees
-/// page-locked memory.
+/// The device that owns the host memory. Page-locked memory is allocated and freed on its thread.
 pub(crate) trait Site: Send + Sync {
     /// `None` if there is no room and none can be made.
     fn draft(&self, pool: &Arc<HostPool>, len: usize) -> Result<Option<Draft>, OffloadError> {
@@ -30,7 +29,6 @@ pub(crate) trait Site: Send + Sync {
     fn prefer_for_new(&self, preference: Preference);
 }
 
-/// No device.
 struct Nowhere;
 
 impl Site for Nowhere {
@@ -77,14 +75,13 @@ impl HostMemory {
         Self::new(Below { pool, disk, traffic: Arc::default() }, Nowhere)
     }
 
-    /// Whether the device [computes nothing](crate::OffloadConfig::dry_run). Its buffers share memory without meaning,
-    /// so arithmetic on them can be skipped.
+    /// Whether the device [computes nothing](crate::OffloadConfig::dry_run), so that arithmetic on its buffers can be
+    /// skipped.
     pub fn computes_nothing(&self) -> bool {
         self.pool.is_dry()
     }
 
-    /// The disk below this memory. `None` without a disk, or if the device [computes
-    /// nothing](crate::OffloadConfig::dry_run): its host memory takes no room either.
+    /// The disk below. `None` without one, or if the device [computes nothing](crate::OffloadConfig::dry_run).
     pub fn disk(&self) -> Option<DiskMemory> {
         let (disk, traffic) = self.disk.clone().filter(|_| !self.computes_nothing())?;
         Some(DiskMemory::new(self.clone(), disk, traffic))
@@ -94,7 +91,7 @@ impl HostMemory {
     ///
     /// # Errors
     /// If the budget or the machine has no room, or the disk fails. To make room, host copies of blocks on the device
-    /// are dropped, and other blocks spill to the disk if there is one.
+    /// are dropped, and other blocks spill to the disk.
     pub fn take(&self, len: usize, purpose: impl fmt::Display) -> Result<HostBuffer, OffloadError> {
         if let Some(draft) = self.site.draft(&self.pool, len)? {
             return Ok(HostBuffer { draft: Some(draft), site: self.site.clone() });
@@ -108,12 +105,12 @@ impl HostMemory {
         })
     }
 
-    /// Runs `make`. If tensors of this device spill, tensors that `make` creates from data start on the host. Such a
-    /// tensor evicts no block, is loaded at its first use, and is evicted without a copy. Otherwise a tensor starts on
-    /// the host only if the device has no room.
+    /// Runs `make`. If tensors of this device spill, tensors that `make` creates from data start on the host. They
+    /// evict no block, and are evicted without a copy later. Otherwise a tensor starts on the host only if the device
+    /// has no room.
     ///
-    /// Spilling is judged by the steps that [`mark_step`](crate::mark_step) counts, or by the whole program without
-    /// steps. The hint also applies to tensors that other threads create meanwhile.
+    /// Spilling is judged by the steps of [`mark_step`](crate::mark_step), or by the whole program without steps. The
+    /// hint also applies to tensors of other threads meanwhile.
     pub fn first<T>(&self, make: impl FnOnce() -> T) -> T {
         struct After<'a>(&'a HostMemory);
         impl Drop for After<'_> {
@@ -139,7 +136,7 @@ impl HostMemory {
     }
 }
 
-/// A buffer in the host tier, page-locked if the device copies faster from such memory. Its bytes count until its drop.
+/// A buffer in the host tier, page-locked if that copies faster. Its bytes count until its drop.
 pub struct HostBuffer {
     draft: Option<Draft>,
     site: Arc<dyn Site>,

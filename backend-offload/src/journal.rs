@@ -57,7 +57,6 @@ pub enum Event {
     },
 }
 
-/// The `tracing` target of this crate.
 pub(crate) const TARGET: &str = "backend_offload";
 
 #[derive(Debug, Default)]

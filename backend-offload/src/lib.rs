@@ -57,20 +57,19 @@
 //! - **Numbers do not change.** Blocks return bit for bit, with the same layout, and the same kernels run on them.
 //!   Hints and predictions decide only *when* bytes move.
 //! - **The budget holds before memory is taken.** Bytes in use and the allocator's spare bytes never exceed it. Its
-//!   floor is the largest single operation, whose operands must be resident together ([`Stats::largest_launch`]). A
-//!   larger operation is refused with an error that names it.
-//! - **A failure is reported once, to the thread that caused it.** A CubeCL launch returns nothing. If one cannot run,
-//!   reading its outputs, or values computed from them, returns the [`OffloadError`]. So does the next synchronisation
-//!   of its stream. Stale bytes are never returned, and later operations work.
+//!   floor is the largest single operation ([`Stats::largest_launch`]). A larger operation is refused with an error
+//!   that names it.
+//! - **A failure is reported once, to the thread that caused it.** If a launch cannot run, reading its outputs, or
+//!   values computed from them, returns the [`OffloadError`]. So does the next synchronisation of its stream. Stale
+//!   bytes are never returned, and later operations work.
 //! - **Memory comes back.** Dropping the last tensor of a block frees its bytes on every tier.
 //!
 //! The [`guide`] explains how to size the budgets, which speed to expect, and the limits.
 //!
 //! # Adapters
 //!
-//! The core decides; two adapters move bytes. One (features `cuda`, `wgpu`, `vulkan`, `metal`) stands in front of any
-//! CubeCL runtime's server. The other (feature `router`) stands in front of the CPU backend `Flex`, whose heap plays
-//! the device: for machines without a GPU, and for tests that run everywhere.
+//! The core decides; two adapters move bytes. One (features `cuda`, `wgpu`, `vulkan`, `metal`) wraps any CubeCL
+//! runtime's server. The other (feature `router`) wraps the CPU backend `Flex`, whose heap plays the device.
 
 #![cfg_attr(
     not(feature = "cube"),

@@ -14,7 +14,6 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A configuration with a value for every setting.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub paging: PagingSettings,
@@ -81,7 +80,7 @@ struct Registry {
 #[derive(Clone)]
 struct InstalledHost {
     pool: Arc<HostPool>,
-    /// Host and page-locked, as configured: a share's bytes change with every device that starts.
+    /// As configured: a share's bytes change with every device that starts.
     named: [Option<Budget>; 2],
 }
 

@@ -69,7 +69,6 @@ pub(crate) struct Watch {
     began: Instant,
     latest: Reading,
     stretches: Vec<Stretch>,
-    /// Operations per stretch.
     per_stretch: u64,
 }
 
@@ -80,7 +79,6 @@ impl Watch {
         Self { began: Instant::now(), latest: now, stretches: Vec::with_capacity(Self::MOST), per_stretch: 1 }
     }
 
-    /// An operation is ready to run.
     pub fn operation(&mut self, now: Reading) {
         self.operation_at(self.began.elapsed(), now);
     }
@@ -123,7 +121,7 @@ impl Watch {
 mod tests {
     use super::*;
 
-    /// The counters after so many operations, each of which moved different bytes.
+    /// Each operation moved different bytes.
     fn after(operations: u64) -> Reading {
         let sum = operations * (operations + 1) / 2;
         Reading {

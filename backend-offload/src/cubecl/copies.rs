@@ -57,7 +57,7 @@ pub(super) struct Copies<R: InnerRuntime> {
     read: VecDeque<CopyId>,
     /// By stream index.
     marks: HashMap<usize, Marks<End<R>>>,
-    /// Ended copies to the host, until the pager decides about them.
+    /// Ended copies to the host.
     landed: HashMap<Token, Draft>,
     started: u64,
 }
@@ -160,7 +160,6 @@ impl<R: InnerRuntime> Copies<R> {
         }
     }
 
-    /// The driver may place other memory at the same addresses.
     pub fn forget_marks(&mut self) {
         self.marks.values_mut().for_each(Marks::forget_all);
     }
@@ -173,7 +172,6 @@ impl<R: InnerRuntime> Copies<R> {
     }
 
     pub fn order(&mut self, index: usize, copy: CopyId) -> Result<(), String> {
-        // A copy that is gone has ended.
         self.copying.get(&copy).map_or(Ok(()), |copying| self.streams.order(index, &copying.end))
     }
 
@@ -187,7 +185,6 @@ impl<R: InnerRuntime> Copies<R> {
         }
     }
 
-    /// All older copies end, too.
     pub fn wait(&mut self, token: Token) -> Result<(), String> {
         let is_wanted =
             |copying: &Copying<End<R>>| matches!(copying.host, Host::Target(other, ..) if other == token);
@@ -277,7 +274,6 @@ pub(super) async fn yield_once() {
 
 impl<R: InnerRuntime> Drop for Copies<R> {
     fn drop(&mut self) {
-        // Copies in flight still write to the memory.
         self.wait_for_all();
     }
 }

@@ -30,7 +30,6 @@ impl Rows {
 
 #[doc(hidden)]
 pub trait CopyStreams<S>: Debug + Default + Send {
-    /// A point in a stream's work, to wait for.
     type End: Debug + Send + Sync + 'static;
 
     /// Runs `begin`, in which the server creates a stream, and records the stream as `index`.
@@ -66,7 +65,6 @@ pub trait CopyStreams<S>: Debug + Default + Send {
 
     fn address(server: &mut S, device: Handle) -> Result<u64, String>;
 
-    /// The end of all work queued so far.
     fn mark(&mut self, index: usize) -> Option<Self::End>;
 
     fn order(&mut self, index: usize, copy: &Self::End) -> Result<(), String>;

@@ -58,7 +58,6 @@ impl<R: InnerRuntime> CubeDevice<R> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// The block is on the device.
     pub(super) fn make_physical(&self, binding: &mut Binding, named: Named) {
         if let Named::Block(id) = named {
             let buffer = self.buffers.get(id);

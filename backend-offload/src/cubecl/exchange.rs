@@ -26,7 +26,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Runtime, source, destination, and stream of the requesting thread.
+/// Runtime, source, destination, requesting stream.
 type Route = (TypeId, DeviceId, DeviceId, StreamId);
 
 type Parcel = Result<Bytes, String>;
@@ -125,7 +125,7 @@ impl<R: InnerRuntime> ServerCommunication for OffloadServer<R> {
         to: DeviceId,
     ) -> Result<(), ServerError> {
         let sending = IN_TRANSIT.sending((TypeId::of::<R>(), self.device.id, to, stream));
-        // With padding: the tensor keeps its strides.
+        // With padding, which the strides need.
         let parcel = self
             .read_raw(descriptor.handle, stream)
             .and_then(block_on)

@@ -4,8 +4,8 @@
 //! computed from them: a read returns the error (`a_launch_that_the_runtime_refuses_leaves_no_readable_output`). The
 //! launching stream also reports it at its next synchronisation.
 //!
-//! Our errors are kept by stream id, so that no other thread receives them
-//! (`an_error_reaches_the_thread_that_caused_it_and_no_other`); the runtime's by stream index, as the runtime does.
+//! Our errors are kept by stream id, for their thread alone
+//! (`an_error_reaches_the_thread_that_caused_it_and_no_other`); the runtime's by stream index.
 
 mod reporting;
 
@@ -21,17 +21,16 @@ use std::sync::Arc;
 pub(super) struct Failures {
     pub(super) small: SmallFailures,
     ours: HashMap<StreamId, Vec<ServerError>>,
-    /// Runtime errors that our operations received, by stream index.
+    /// The runtime's errors, by stream index.
     theirs: HashMap<usize, Vec<ServerError>>,
 }
 
 /// A buffer's position on its device, unique among live buffers.
 pub(super) type Address = (u64, u64);
 
-/// Errors of small buffers. CubeCL does not report their drops, so an error ends when another buffer takes the memory.
+/// CubeCL does not report drops of small buffers: an error ends when another buffer takes the memory.
 #[derive(Debug, Default, Clone)]
 pub(super) struct SmallFailures {
-    /// By handle number.
     errors: HashMap<u64, Arc<OffloadError>>,
     numbers: HashMap<Address, u64>,
 }

@@ -26,15 +26,14 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
     #[doc(hidden)]
     const READS_TAKE_ERRORS: bool;
 
-    /// Default limit of buffers in one fused kernel. Fusion's cuts decide how values round, so no budget may change the
-    /// limit.
+    /// Default limit of buffers in one fused kernel. Fusion's cuts decide how values round, so no budget may change it.
     #[doc(hidden)]
     const FUSED_OPERANDS: u32;
 
     #[doc(hidden)]
     type CopyStreams: CopyStreams<Self::Server>;
 
-    /// Orders all later work of `waiting` after the present work of `other`, without blocking the host.
+    /// Orders later work of `waiting` after present work of `other`, without blocking the host.
     #[doc(hidden)]
     fn order(server: &mut Self::Server, waiting: StreamId, other: StreamId) -> Result<(), ServerError>;
 
@@ -58,11 +57,10 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
         None
     }
 
-    /// Makes the driver keep up to `budget` of freed memory mapped. Called on the device's thread.
+    /// The driver keeps up to `budget` of freed memory mapped. Called on the device's thread.
     #[doc(hidden)]
     fn keep_memory(_device: DeviceId, _budget: Limit) {}
 
-    /// After all work has ended.
     #[doc(hidden)]
     fn give_memory_back(_device: DeviceId) {}
 
@@ -71,12 +69,12 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
         limits.max_page_size
     }
 
-    /// `Runtime::name` needs a client, which would start a second server. The name is in the key of autotune's cache,
-    /// which the plain runtime shares.
+    /// `Runtime::name` needs a client, which would start a second server. Autotune's cache, shared with the plain
+    /// runtime, has the name in its key.
     #[doc(hidden)]
     fn runtime_name(info: &<Self::Server as ComputeServer>::Info) -> &'static str;
 
-    /// The runtime's name without TF32: another kernel is fastest then.
+    /// Without TF32, another kernel is fastest.
     #[doc(hidden)]
     const WITHOUT_TF32: &'static str;
 
@@ -99,7 +97,6 @@ pub(super) fn key<R: InnerRuntime>(device: DeviceId) -> DeviceKey {
     (TypeId::of::<R>(), device)
 }
 
-/// On the calling thread, before the device starts.
 pub(super) fn prepare<R: InnerRuntime>(device: &R::Device) -> Result<(), OffloadError> {
     registry::prepare(key::<R>(device.to_id()), || R::facts(device))
 }

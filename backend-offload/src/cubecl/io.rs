@@ -28,7 +28,6 @@ const WRITE: &str = "writing a tensor";
 
 type Contents = DynFut<Result<Vec<Bytes>, ServerError>>;
 
-/// With its index in the request.
 type OnDevice = (usize, CopyDescriptor, Named);
 
 impl Rows {
@@ -48,8 +47,7 @@ impl Rows {
     }
 }
 
-/// Whether a tensor covers its buffer, up to the padding at the end. For a buffer smaller than the alignment, sizes
-/// alone do not tell.
+/// Whether a tensor covers its buffer, up to the padding at the end. Sizes alone do not tell for small buffers.
 fn is_whole(descriptor: &CopyDescriptor, alignment: u64) -> bool {
     let Rows { start, row, pitch, count } = Rows::of(descriptor);
     // CUDA also pads a single row, unseen in its strides.
@@ -72,7 +70,6 @@ fn runtime_panic(operation: &str, panic: &(dyn Any + Send)) -> OffloadError {
 }
 
 impl<R: InnerRuntime> OffloadServer<R> {
-    /// Contents on the host are read without device memory.
     pub(super) fn read_buffers(
         &mut self,
         descriptors: Vec<CopyDescriptor>,
@@ -133,7 +130,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }))
     }
 
-    /// From a current host copy, or zeros if never written. `None` if only the device has the bytes.
+    /// From a current host copy, or zeros if never written.
     fn bytes_without_device(&self, id: BlockId, descriptor: &CopyDescriptor) -> Option<Bytes> {
         if !R::can_read_tensor(&descriptor.shape, &descriptor.strides) {
             return None;
@@ -280,7 +277,6 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.device.inner.get_resource(binding, stream)
     }
 
-    /// Reads the whole buffer.
     pub(super) fn read_raw(&mut self, binding: Binding, stream: StreamId) -> Result<Contents, ServerError> {
         let len = binding.size_in_used();
         self.read_buffers(vec![flat(binding, len)], stream)
@@ -298,8 +294,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
             .map_err(|panic| read_error(&runtime_panic(READ, panic.as_ref())))
     }
 
-    /// `None` if the tensors must be read in stream order. Otherwise later work does not wait for the read, but the
-    /// future's second poll does.
+    /// `None` if the tensors must be read in stream order. Otherwise only the future's second poll waits.
     fn read_in_parallel(
         &mut self,
         tensors: &[OnDevice],
@@ -346,7 +341,6 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }))
     }
 
-    /// The stream's error after a write.
     pub(super) fn check_stream(&mut self, stream: StreamId) -> Result<(), OffloadError> {
         R::stream_error(&mut self.inner, stream).map_or(Ok(()), |error| {
             Err(OffloadError::LaunchFailed { operation: WRITE.to_owned(), message: error.to_string() })

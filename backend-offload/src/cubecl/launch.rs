@@ -1,7 +1,7 @@
 //! Kernel launches: operands made resident, bindings rewritten, written buffers recorded.
 //!
-//! A launch whose operands are resident takes no lock of this crate and reuses its lists
-//! (`a_resident_launch_allocates_hardly_more_than_on_the_plain_runtime`). Only a watched step reads the clock.
+//! A resident launch takes no lock of this crate and reuses its lists
+//! (`a_resident_launch_allocates_hardly_more_than_on_the_plain_runtime`).
 
 use super::device::CubeDevice;
 use super::inner::InnerRuntime;
@@ -122,7 +122,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
 
         // Only the stream returns a launch's error. It is checked where a launch can fail: with an empty grid or tensor
-        // maps, or after a compilation, as a failed one is repeated each time.
+        // maps, or after a compilation.
         if task.was_compiled() || may_be_refused {
             return self.inner.flush(stream).map_err(|error| OffloadError::LaunchFailed {
                 operation: operation(),

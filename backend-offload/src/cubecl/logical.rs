@@ -21,7 +21,6 @@ use std::sync::Arc;
 
 pub(super) struct Slots {
     memory: MemoryManagement<NoStorage>,
-    /// Bound to a slot while no user handle is.
     stand_ins: Vec<ManagedMemoryHandle>,
 }
 
@@ -64,7 +63,7 @@ impl Slots {
     }
 }
 
-/// A handle's number, never reused, read from CubeCL's debug output in less than a microsecond.
+/// Never reused. Read from CubeCL's debug output in less than a microsecond.
 pub(super) fn number(binding: &ManagedMemoryBinding) -> Option<u64> {
     let mut reader = NumberReader::default();
     // An error ends the output at the number.

@@ -18,7 +18,6 @@ const MOVING: u32 = 256;
 pub(super) struct Marks<E> {
     /// Points, each with the number of pieces before it.
     points: VecDeque<(u64, E)>,
-    /// Last use of freed memory, by address.
     free: HashMap<u64, u64>,
     /// Pieces of work until marking ends.
     left: u32,
@@ -57,7 +56,6 @@ impl<E> Marks<E> {
         }
     }
 
-    /// The point after which the memory is free.
     pub fn take(&mut self, address: u64) -> Option<&E> {
         let last = self.free.remove(&address)?;
         self.after(last)

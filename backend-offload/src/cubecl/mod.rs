@@ -3,9 +3,9 @@
 //! # Why below Burn
 //!
 //! A CubeCL runtime has one server per device, on its own thread, for every allocation, launch, read and write.
-//! [`OffloadServer`](server::OffloadServer) wraps it, and Burn uses the wrapper through [`OffloadRuntime`]. So the
-//! adapter sees all memory with its true sizes, and fusion, autotune and autodiff work unchanged. The server owns the
-//! [`Paging`](crate::paging::Paging) and the [`CubeDevice`](device::CubeDevice) that moves bytes.
+//! [`OffloadServer`](server::OffloadServer) wraps it for [`OffloadRuntime`]. So the adapter sees all memory with its
+//! true sizes, and fusion, autotune and autodiff work unchanged. [`Paging`](crate::paging::Paging) decides;
+//! [`CubeDevice`](device::CubeDevice) moves bytes.
 //!
 //! # Two handles per buffer
 //!
@@ -25,8 +25,8 @@
 //!
 //! # Failures
 //!
-//! The runtime panics if it cannot allocate, launches return nothing, and a stream's errors go to the first caller that
-//! synchronises it. Hence `catch_unwind`, marks on buffers that were never written ([`failures`]), and errors kept for
+//! The runtime panics if it cannot allocate, launches return nothing, and a stream's errors go to its first
+//! synchronisation. Hence `catch_unwind`, marks on buffers that were never written ([`failures`]), and errors kept for
 //! their stream.
 
 mod adapter;

@@ -16,7 +16,7 @@ use cubecl_runtime::memory_management::ManagedMemoryHandle;
 use pager::{BlockId, Outcome, Token};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// In bytes. Smaller memory may serve the runtime's own buffers, whose uses are unknown.
+/// Bytes. Smaller memory may serve the runtime's own buffers.
 const REMEMBERED: u64 = 64 << 10;
 
 /// A quiet NaN in every float format.
@@ -31,7 +31,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
     ) {
         let index = self.streams.index(stream);
         if size >= REMEMBERED && self.copies.is_moving(index) {
-            // A copy is no work of the stream, and paranoid mode overwrites memory: the last use is unknown.
+            // A copy is no work of the stream, and paranoid mode overwrites memory.
             let last = match last_use {
                 _ if copy.is_some() || self.settings.paging.paranoid => None,
                 None => return,
@@ -42,7 +42,6 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// The owner's pool reuses the memory.
     fn order_owner(&mut self, owner: StreamId, last_use: Option<Use>, copy: Option<CopyId>) {
         if let Some(last) = last_use {
             self.order_after(owner, last);
@@ -194,7 +193,6 @@ impl<R: InnerRuntime> CubeDevice<R> {
 }
 
 impl<R: InnerRuntime> Device for CubeDevice<R> {
-    /// The runtime panics if it cannot allocate.
     fn allocate(&mut self, id: BlockId) -> bool {
         if self.injector.refuses_allocation() {
             return false;
@@ -231,7 +229,6 @@ impl<R: InnerRuntime> Device for CubeDevice<R> {
             }
             Outcome::NotReturned { block } => self.release_memory(block),
             Outcome::Returned { block, bytes, from } => {
-                // A parallel copy is waited for through `copy`.
                 if self.buffers.get(block).copy.is_none() {
                     let uploaded = self.streams.begin(self.buffers.get(block).stream);
                     self.buffers.get_mut(block).last_use = Some(uploaded);

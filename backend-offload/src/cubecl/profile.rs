@@ -6,21 +6,19 @@
 //! a sample. A candidate fails if all its warm-up samples or all its recorded ones are lost; if every candidate fails,
 //! the tuner panics. Otherwise one line with all results goes to a file that the plain runtime also reads, permanently.
 //!
-//! Under a budget, a sample can contain copies, or a candidate cannot run: its operands exceed the budget, or an
-//! earlier failure left one without contents. Neither may cause a panic or count as a time.
+//! Under a budget, a sample can contain copies, or a candidate cannot run: it exceeds the budget, or an earlier failure
+//! left an operand without contents. Neither may cause a panic or count as a time.
 //!
 //! # Guarantees
 //!
-//! - **Room first.** Before a sample, the previous sample's operands are loaded, room for its scratch memory and
-//!   outputs is made, and uploads end. So blocks move only in a candidate's first sample, or if its own memory exceeds
-//!   the budget.
+//! - **Room first.** Before a sample, the previous sample's operands are loaded, room for its other memory is made, and
+//!   uploads end. So blocks move only in a candidate's first sample, or if it exceeds the budget.
 //! - **A recorded time contains no copy.** A recorded sample in which blocks moved is lost. Warm-up samples are not, so
 //!   no candidate fails because of copies.
 //! - **No panic because of offloading.** A candidate that could not run, or that moves blocks in every sample, gets the
 //!   time [`UNMEASURED`](super::unmeasured::UNMEASURED). Any real time is shorter.
 //! - **No such time is kept.** [`unmeasured`](super::unmeasured) removes its line before the tuned operation is
-//!   launched, so only this process uses the choice. After a kill in between, the next offloaded device to start
-//!   removes it.
+//!   launched. After a kill in between, the next offloaded device to start removes it.
 //! - **Candidates do not disturb each other.** A failed candidate marks its outputs as failed. The next one writes the
 //!   same buffers, so the marks end with the sample.
 //!
@@ -37,15 +35,13 @@ const WARM_UPS: u32 = 3;
 
 const MAX_LOST_SAMPLES: u32 = 5;
 
-/// Launches that look for an unmeasured sample's line. The tuner writes it before its choice runs, but a nested tuner
-/// launches more.
+/// The tuner writes its line before its choice runs, but a nested tuner launches more.
 const MAX_CHECKS: u32 = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct ProfileWatch {
     /// In progress: a candidate may tune a part of itself.
     samples: Vec<Sample>,
-    /// By depth of `samples`.
     candidates: Vec<Candidate>,
     /// The stream whose tuning may have left lines to remove, and the checks left.
     owed: Option<(StreamId, u32)>,
@@ -57,12 +53,12 @@ pub(super) struct ProfileWatch {
 struct Candidate {
     warm_ups_left: u32,
     lost_in_a_row: u32,
-    /// The last sample could not run, so the next cannot either.
+    /// Nor can the next sample.
     cannot_run: bool,
-    /// A recorded sample ended without a time: one is enough.
+    /// One recorded sample without a time is enough.
     answered: bool,
     operands: HashSet<BlockId>,
-    /// Blocks without contents that took memory in the last sample, with their bytes.
+    /// New blocks of the last sample, with their bytes.
     took: Vec<(BlockId, u64)>,
 }
 
@@ -75,7 +71,6 @@ struct Sample {
     before: Before,
 }
 
-/// Restored after the sample.
 #[derive(Debug, Default)]
 struct Before {
     failed: HashSet<BlockId>,
@@ -135,7 +130,7 @@ impl ProfileWatch {
         !self.samples.is_empty()
     }
 
-    /// A block without contents took memory.
+    /// A new block took memory.
     pub(super) fn took(&mut self, block: BlockId, bytes: u64) {
         if let Some(sample) = self.samples.last_mut() {
             sample.took.push((block, bytes));

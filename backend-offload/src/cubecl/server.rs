@@ -1,5 +1,4 @@
-//! The server that Burn calls. Each operation makes its buffers resident, rewrites its bindings, and calls the server
-//! underneath.
+//! The server that Burn calls. Each operation makes its buffers resident, rewrites its bindings, and is passed on.
 
 use super::device::CubeDevice;
 use super::failures::together;
@@ -65,7 +64,7 @@ impl<S: ComputeServer> MemoryLayoutPolicy for InnerLayout<S> {
 impl<R: InnerRuntime> DeviceService for OffloadServer<R> {
     fn init(device: DeviceId) -> Self {
         let start = || {
-            // A client can also be loaded without `OffloadRuntime::client`, which prepares the device.
+            // A client may be loaded without `OffloadRuntime::client`, which prepares.
             prepare::<R>(&R::Device::from_id(device))?;
             let settings = registry::start(key::<R>(device));
             Ok::<_, OffloadError>(settings.expect("prepared just before, and a device starts once"))
@@ -148,7 +147,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.paging.trim(&mut self.device);
     }
 
-    /// CubeCL does not report drops, and without memory pressure nothing else looks for them.
+    /// CubeCL does not report drops.
     fn sweep_if_due(&mut self) {
         if self.paging.pager().sweep_pays() {
             self.sweep();
@@ -181,7 +180,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let first = memory.clone();
         let tried = catch_unwind(AssertUnwindSafe(|| inner.initialize_memory(first, size, stream)));
         if let Err(panic) = tried {
-            // Spare slices of a full device may hold enough for a small buffer.
+            // Spare slices of a full device may suffice.
             self.sweep();
             self.trim_device();
             let inner = &mut self.device.inner;
@@ -259,7 +258,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
 
     fn sync(&mut self, stream: StreamId) -> DynFut<Result<(), ServerError>> {
         self.enter(stream);
-        // After a sync the caller's work has ended, even if it failed.
+        // After a sync the caller's work has ended.
         self.finish_copies();
         let done = self.device.inner.sync(stream);
         match self.device.errors_at_sync(stream, Ok(())) {

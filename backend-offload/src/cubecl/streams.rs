@@ -13,7 +13,6 @@ use cubecl_common::stream_id::StreamId;
 use cubecl_runtime::config::{CubeClRuntimeConfig, RuntimeConfig};
 use pager::Arena;
 
-/// One piece of work on a stream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Use {
     pub stream: StreamId,
@@ -28,12 +27,11 @@ pub(super) struct Streams {
 
 #[derive(Debug, Clone, Default)]
 struct Stream {
-    /// The first id seen that maps to this stream.
     id: Option<StreamId>,
     uses: u64,
     /// For each other stream, the number of its pieces before this stream's next.
     comes_after: Vec<u64>,
-    /// Bytes of uploads that the runtime may still hold on the host.
+    /// Bytes of uploads possibly held on the host.
     uploading: u64,
     /// Work of other streams on this stream's small buffers.
     small_buffer_users: Vec<Use>,
@@ -67,7 +65,7 @@ impl Streams {
         Use { stream, number: self.by_index[index].uses }
     }
 
-    /// True if finished uploads should be released: the runtime does so only on a stream that launches.
+    /// True if finished uploads should be released: the runtime does so only when the stream launches.
     pub(super) fn queued_upload(&mut self, stream: StreamId, bytes: u64) -> bool {
         const GATHERED: u64 = 64 << 20;
         let index = self.index(stream);
@@ -80,7 +78,6 @@ impl Streams {
         self.by_index[index].uploading = 0;
     }
 
-    /// `None` for a use by another stream.
     pub(super) fn number_of_own(&self, owner: StreamId, last: Use) -> Option<u64> {
         (self.index(last.stream) == self.index(owner)).then_some(last.number)
     }

@@ -12,24 +12,23 @@ use pager::BlockId;
 use std::sync::Arc;
 
 pub(super) struct Buffer {
-    /// The only clone of the user's handle: a second one would disable in-place updates.
+    /// The only clone: a second one would disable in-place updates.
     pub user: ManagedMemoryHandle,
     pub block: BlockId,
     /// Requested bytes; the block counts the allocator's bytes.
     pub size: u64,
-    /// The allocating stream, whose pool supplies all its device memory.
+    /// The allocating stream: its pool supplies all device memory.
     pub stream: StreamId,
     pub device: Option<ManagedMemoryHandle>,
     pub last_use: Option<Use>,
     /// A parallel copy that no stream waits for yet.
     pub copy: Option<CopyId>,
-    /// The error of the operation that should have written the contents.
+    /// Why the contents were never written.
     pub failed: Option<Arc<OffloadError>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Named {
-    /// Managed by the runtime alone.
     Small,
     Block(BlockId),
     /// A handle that this device never allocated.
@@ -47,7 +46,6 @@ impl Named {
 
 pub(super) struct Table {
     slots: Slots,
-    /// By slot, which is the block's index.
     rows: Vec<Option<Buffer>>,
     smallest: u64,
 }

@@ -16,13 +16,12 @@ use std::time::{Duration, Instant, SystemTime};
 /// Longer than any kernel takes, and odd enough to be unique.
 pub(super) const UNMEASURED: Duration = Duration::new(3600, 271_828_182);
 
-/// [`UNMEASURED`] in a line of the file.
 const MARK: &[u8] = br#""secs":3600,"nanos":271828182"#;
 
 /// CubeCL holds the lock for one line.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Returns the number of lines. Failures are only logged.
+/// Returns the number of lines; failures are logged.
 pub(super) fn remove_lines(root: &Path, device: DeviceId) -> usize {
     let struck = |file: PathBuf| {
         strike_lines(&file).unwrap_or_else(|error| {
@@ -137,7 +136,6 @@ mod tests {
         assert_eq!(remove_lines(&root, device), 2);
         assert_eq!(remove_lines(&root, device), 0);
 
-        // The process continues, and others read its output.
         ours.insert("e".to_owned(), vec![time]).expect("a new key");
         let read = cache(&root, "device-4-1-cuda");
         let found = |key: &str| read.get(&key.to_owned()).is_some();

@@ -13,10 +13,9 @@ struct Fresh<B: SharedStorage> {
 }
 
 impl<B: SharedStorage> State<B> {
-    /// Each output lies in a storage that stays, or in one that the operation wrote.
-    ///
-    /// A written storage may be a consumed one, updated in place, or new memory at a consumed address: addresses cannot
-    /// tell. So it takes over a consumed block of its size, if there is one, and nothing depends on timing.
+    /// Each output lies in a storage that stays, or in one that was written: a consumed one, updated in place, or new
+    /// memory at a consumed address. Addresses cannot tell. So a written storage takes over a consumed block of its
+    /// size, if there is one, and nothing depends on timing.
     pub(super) fn adopt(
         &mut self,
         work: &Work,
@@ -51,8 +50,7 @@ impl<B: SharedStorage> State<B> {
         self.settle_all(fresh, consumed, reserved, work.name)
     }
 
-    /// A written storage gets a consumed block of its size, else a reserved one. If the backend allocated more than the
-    /// outputs' shapes say, it gets a new one.
+    /// A written storage gets a consumed block of its size, else a reserved one, else a new one.
     fn settle_all(
         &mut self,
         fresh: Vec<Fresh<B>>,
@@ -93,7 +91,6 @@ impl<B: SharedStorage> State<B> {
         self.paging.pager().get(block).is_some_and(|block| block.bytes == bytes)
     }
 
-    /// The storage replaces the block's contents.
     fn inherit(
         &mut self,
         storage: Fresh<B>,

@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
 impl<B: SharedStorage> State<B> {
-    /// If memory does not suffice, reading the outputs returns the error.
+    /// Without memory, reading the outputs returns the error.
     pub fn execute(&mut self, operation: &OperationIr) -> Result<(), Failure> {
         match operation {
             OperationIr::Drop(tensor) => {
@@ -78,7 +78,6 @@ impl<B: SharedStorage> State<B> {
         })
     }
 
-    /// `make` runs outside any operation.
     pub fn create(
         &mut self,
         tensor: &TensorIr,
@@ -150,7 +149,6 @@ impl<B: SharedStorage> State<B> {
         }
     }
 
-    /// Creates every tensor on the device.
     fn produce(
         &mut self,
         work: &Work,
@@ -239,8 +237,7 @@ impl<B: SharedStorage> State<B> {
         ran
     }
 
-    /// The inputs' handles, and the storages that lost a tensor. Consumed handles are moved, so that the operation can
-    /// update them in place.
+    /// The inputs' handles, and the storages that lost a tensor. Consumed handles are moved, for updates in place.
     pub(super) fn hand_over(&mut self, inputs: &[TensorIr]) -> (Vec<B::Handle>, Vec<BlockId>) {
         let mut consumed = Vec::new();
         let mut handles: Vec<Option<B::Handle>> = Vec::with_capacity(inputs.len());

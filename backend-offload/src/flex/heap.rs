@@ -71,7 +71,6 @@ impl<B: SharedStorage> Heap<B> {
 }
 
 impl<B: SharedStorage> Device for Heap<B> {
-    /// The backend allocates the memory itself.
     fn allocate(&mut self, _: BlockId) -> bool {
         !self.injector.refuses_allocation()
     }
@@ -95,6 +94,6 @@ impl<B: SharedStorage> Device for Heap<B> {
         }
     }
 
-    /// The heap keeps no spare slices.
+    /// No spare slices.
     fn trim(&mut self) {}
 }

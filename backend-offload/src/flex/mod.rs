@@ -1,8 +1,8 @@
 //! The adapter for Flex, Burn's CPU backend, as a client of Burn's router (feature `router`).
 //!
 //! It is a *simulated device*: Flex computes in ordinary memory, which plays the device's. Storages are counted to the
-//! byte, evicted to the host tier, and loaded before their next use. It serves machines without a GPU, toy runs, and
-//! tests that run everywhere.
+//! byte, evicted, and loaded before their next use. It serves machines without a GPU, toy runs, and tests that run
+//! everywhere.
 //!
 //! # What moves
 //!
@@ -13,13 +13,9 @@
 //!
 //! # How an operation runs
 //!
-//! An operation holds the device's one lock from start to end, as in Burn's own runner:
-//!
-//! - The pager makes the operands resident and makes room for the outputs.
-//! - The handles go into a scratch runner: consumed ones moved, others cloned, so that reference counts are plain
-//!   Flex's.
-//! - The runner executes.
-//! - The outputs' addresses show which outputs lie in a known storage and which in a written one.
+//! An operation holds the device's one lock from start to end. The pager makes operands and room for outputs resident.
+//! The handles go into a scratch runner: consumed ones moved, others cloned, so that reference counts are plain Flex's.
+//! After the run, the outputs' addresses show which lie in a known storage and which in a written one.
 //!
 //! So operations of several threads run one at a time. They must not run inside tasks of the thread pool that the
 //! backend computes on.
@@ -32,15 +28,14 @@
 //!
 //! # Counting
 //!
-//! Storages of at least `smallest_block` bytes count. The outputs' shapes and types give their bytes, so room is made
-//! *before* an operation. A known view of the input needs none; an update in place requests slightly more than it uses.
-//! Room for memory beyond the outputs' shapes is made afterwards. Temporary memory within one operation does not count.
+//! Storages of at least `smallest_block` bytes count. Outputs' shapes and types give their bytes, so room is made
+//! *before* an operation. A known view needs none; an update in place requests slightly too much. Room for memory
+//! beyond the shapes is made afterwards. Temporary memory within one operation does not count.
 //!
 //! # Refused operations
 //!
 //! Quantized data, custom operations and scatters other than additions are refused by name. Burn's router panics on
-//! `q_*` methods and Fourier transforms (`not implemented`), on the caller's thread and without harm to the device.
-//! the caller's thread and without harm to the device.
+//! `q_*` methods and Fourier transforms, on the caller's thread and without harm to the device.
 
 mod adoption;
 mod channel;
@@ -112,7 +107,6 @@ impl Spilling for BackendRouter<OffloadChannel<Flex>> {
     }
 }
 
-/// The adapter to the simulated devices of `B`.
 pub struct Simulated<B>(PhantomData<fn() -> B>);
 
 impl<B: SharedStorage> Door for Simulated<B> {
@@ -182,12 +176,11 @@ impl<B: SharedStorage> Door for Simulated<B> {
     }
 }
 
-/// A simulated device, whose memory is the heap.
 struct RouterSite<B: SharedStorage>(OffloadClient<B>);
 
 impl<B: SharedStorage> Site for RouterSite<B> {
     fn draft(&self, _: &Arc<HostPool>, len: usize) -> Result<Option<Draft>, OffloadError> {
-        // The lock is held until the memory is taken: the program's operations could fill it again.
+        // Meanwhile, the program's operations could fill the memory again.
         let State { paging, heap, .. } = &mut *self.0.state();
         paging.draft(heap, len)
     }

@@ -1,8 +1,7 @@
 //! Runs one operation on the backend underneath.
 //!
-//! Burn's [`Runner`] hides and numbers its handles, and is lost after a panic. So it serves one operation: handles are
-//! moved in and out under the operation's ids. Moving keeps the reference counts of a plain runner, on which updates in
-//! place depend.
+//! Burn's [`Runner`] hides its handles and is lost after a panic, so it serves one operation. Handles are moved in and
+//! out under the operation's ids: moving keeps the reference counts on which updates in place depend.
 
 use burn_backend::Shape;
 use burn_backend::{ExecutionError, TensorData};

@@ -21,7 +21,6 @@ pub(super) struct State<B: SharedStorage> {
     pub(super) smallest_block: u64,
     /// The first failure on each thread since its last synchronisation.
     pub(super) pending: HashMap<ThreadId, Arc<OffloadError>>,
-    /// Recounted after every operation, if at all.
     #[cfg(feature = "test-util")]
     pub(super) peak_found: Option<u64>,
 }
@@ -31,7 +30,7 @@ pub(super) struct Work<'w> {
     pub inputs: &'w [TensorIr],
     pub outputs: &'w [TensorIr],
     pub memory: OutputMemory,
-    /// Floating-point operations, or 0 if too few to record.
+    /// Zero if too few to record.
     pub flops: u64,
 }
 
@@ -79,7 +78,6 @@ impl<B: SharedStorage> State<B> {
         self.remove_unheld(block.as_slice());
     }
 
-    /// Releases the tensor if the operation consumes it.
     pub(super) fn prefer(&mut self, tensor: &TensorIr, preference: Preference) {
         if let Some(block) = self.heap.table.tensor(tensor.id).and_then(Tensor::block)
             && let Err(fault) = self.paging.prefer(block, preference)

@@ -11,29 +11,23 @@ use std::sync::Arc;
 /// Permuting dimensions by the identity returns the same handle. Operations that [make a view](Self::makes_view)
 /// neither allocate nor write.
 pub trait SharedStorage: BackendIr {
-    /// A counted reference to one allocation.
     type Storage: Clone + Send;
-    /// Element type, shape, strides, offset.
     type View: Clone + Send;
 
-    /// The handle keeps a reference to the storage.
     fn split(handle: &Self::Handle) -> (Self::Storage, Self::View);
-    /// The inverse of [`split`](Self::split).
     fn join(storage: Self::Storage, view: Self::View) -> Self::Handle;
     /// A separate copy of `contents`.
     fn allocate(contents: &[u8]) -> Self::Storage;
     /// Zeros, on pages provided at first access.
     fn untouched(len: usize) -> Self::Storage;
     fn blank(tensor: &TensorIr) -> Self::Handle;
-    /// Identifies a live allocation.
     fn address(storage: &Self::Storage) -> usize;
     /// The whole allocation, not only a view's part.
     fn bytes(storage: &Self::Storage) -> &[u8];
-    /// `None` if there is another reference.
     fn bytes_mut(storage: &mut Self::Storage) -> Option<&mut [u8]>;
-    /// Whether the output is a view of the first input, whose own view is `input`.
+    /// Whether the output is a view of the first input.
     fn makes_view(operation: &OperationIr, input: &Self::View) -> bool;
-    /// Runs operations that have faster loops here, with the same numbers and layout. Otherwise returns the operands.
+    /// Runs operations that have faster loops here; otherwise returns the operands.
     fn run(operation: &OperationIr, operands: Vec<Self::Handle>) -> Result<Self::Handle, Vec<Self::Handle>>;
     fn is_in_rows(view: &Self::View) -> bool;
     /// Copies tensors that are shared or not in rows.
@@ -159,7 +153,6 @@ impl SharedStorage for Flex {
     }
 }
 
-/// Without the copy of Flex's `zeros`.
 fn zeros(count: usize, size: usize) -> Bytes {
     match size {
         1 => Bytes::from_elems(vec![0u8; count]),

@@ -75,7 +75,6 @@ impl<B: SharedStorage> Table<B> {
         self.by_address.insert(address, block);
     }
 
-    /// For a storage without tensors.
     pub fn readdress(&mut self, block: BlockId, address: usize) {
         let old = self.stored(block).address.replace(address);
         self.forget_address(old, block);
@@ -99,7 +98,7 @@ impl<B: SharedStorage> Table<B> {
         self.tensors.insert(id, Tensor::Failed(error));
     }
 
-    /// The storage stays, even without tensors, until [`remove_stored`](Self::remove_stored).
+    /// The storage stays until [`remove_stored`](Self::remove_stored).
     pub fn remove_tensor(&mut self, id: TensorId) -> Option<Tensor<B>> {
         let tensor = self.tensors.remove(&id)?;
         if let Some(block) = tensor.block() {
@@ -114,7 +113,7 @@ impl<B: SharedStorage> Table<B> {
         Some(stored)
     }
 
-    /// All tensors of the storage keep only their views. Returns the last reference to the storage.
+    /// Keeps only the tensors' views. Returns the last reference to the storage.
     pub fn send_away(&mut self, block: BlockId) -> Option<B::Storage> {
         let stored = self.stored.get_mut(&block).expect("a managed storage");
         let mut last = None;
@@ -130,7 +129,6 @@ impl<B: SharedStorage> Table<B> {
         last
     }
 
-    /// Joins all views with the storage again.
     pub fn bring_back(&mut self, block: BlockId, storage: &B::Storage) {
         let stored = self.stored.get_mut(&block).expect("a managed storage");
         let address = B::address(storage);
@@ -151,7 +149,7 @@ impl<B: SharedStorage> Table<B> {
         }
     }
 
-    /// Recounts storages of at least `smallest` bytes, including `outputs` that are not entered yet.
+    /// Recounts storages of at least `smallest` bytes; `outputs` are not entered yet.
     pub fn bytes_on_device(&self, smallest: u64, outputs: &[B::Handle]) -> u64 {
         let mut storages = HashMap::new();
         let entered = self.tensors.values().filter_map(|tensor| match tensor {

@@ -9,7 +9,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 impl Paging {
-    /// `operation` names the operation in errors.
     pub(crate) fn make_resident<D: Device>(
         &mut self,
         device: &mut D,
@@ -96,7 +95,6 @@ impl Paging {
         }
     }
 
-    /// Removes the blocks that the program has dropped.
     pub(crate) fn sweep<D: Device>(&mut self, device: &mut D) {
         device.sweep(self);
         self.pager.swept();
@@ -109,16 +107,13 @@ impl Paging {
     }
 }
 
-/// One attempt to carry out the pager's steps for an operation.
 pub(super) struct Attempt<'a, D> {
     pub(super) paging: &'a mut Paging,
     pub(super) device: &'a mut D,
     operation: &'a dyn Fn() -> String,
     /// A block's first use only allocates: that is no stall, and reads no clock.
     copying_since: Option<Instant>,
-    /// Why the last copy to the host failed.
     copy_failure: Option<String>,
-    /// Finished uploads have released their host memory.
     reclaimed: bool,
 }
 
@@ -154,7 +149,7 @@ impl<'a, D: Device> Attempt<'a, D> {
         }
     }
 
-    /// Takes one step. True if the operation is ready.
+    /// True if the operation is ready.
     fn take_step(&mut self) -> Result<bool, Halt> {
         self.complete_ended()?;
         let Paging { pager, tiers, .. } = &mut *self.paging;
@@ -188,7 +183,7 @@ impl<'a, D: Device> Attempt<'a, D> {
         self.carry_out(step)
     }
 
-    /// Carries out one step. True if the operation is ready.
+    /// True if the operation is ready.
     pub(super) fn carry_out(&mut self, step: Step) -> Result<bool, Halt> {
         match step {
             Step::Ready => return Ok(true),
@@ -278,7 +273,6 @@ impl<'a, D: Device> Attempt<'a, D> {
         Ok(())
     }
 
-    /// Reports a move's end to pager, journal and device.
     pub(super) fn complete(&mut self, token: Token, end: Result<(), MoveFailure>) -> Result<(), Halt> {
         let outcome = self.paging.pager.ended(token, end.is_ok())?;
         if let Some(event) = event_of(outcome) {
@@ -292,7 +286,7 @@ impl<'a, D: Device> Attempt<'a, D> {
 
         match (end, outcome) {
             (Err(MoveFailure::Copy(reason)), Outcome::Stayed { .. }) => self.copy_failure = Some(reason),
-            // If the block belongs to another operation, that operation requests it again.
+            // Another operation requests its block again.
             (Err(failure), Outcome::NotReturned { block } | Outcome::Removed { block })
                 if self.paging.pager.is_operand(block) =>
             {

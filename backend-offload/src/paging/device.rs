@@ -8,7 +8,7 @@ use pager::{BlockId, Outcome, Token};
 pub(crate) enum Transfer {
     /// `copies` is false if the contents are elsewhere, or were never written.
     Evict { block: BlockId, copies: bool },
-    /// From the host into the block's device memory.
+    /// From the host.
     Bring { block: BlockId },
 }
 
@@ -44,7 +44,6 @@ impl From<OffloadError> for MoveFailure {
     }
 }
 
-/// The device underneath.
 pub(crate) trait Device {
     /// False if the driver refuses; a panic counts as a refusal.
     fn allocate(&mut self, block: BlockId) -> bool;
@@ -75,10 +74,8 @@ pub(crate) trait Device {
         false
     }
 
-    /// Removes every dropped block, here and from `paging`.
     fn sweep(&mut self, _paging: &mut Paging) {}
 
-    /// Returns the allocator's spare slices to the driver.
     fn trim(&mut self);
 
     /// Releases host memory that only finished uploads still hold.

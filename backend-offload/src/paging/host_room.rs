@@ -17,8 +17,8 @@ impl Paging {
         self.carry_out_all(device, operation, |pager, rooms| pager.steps_to_host(block, rooms))
     }
 
-    /// Whether new data begins on the host. Data that took the last bytes below the device could not reach it, so room
-    /// on the device is made first (`new_data_reaches_the_device_when_device_and_host_are_full`).
+    /// Data that took the last bytes below the device could not reach it, so room on the device is made first
+    /// (`new_data_reaches_the_device_when_device_and_host_are_full`).
     pub(crate) fn begins_on_host<D: Device>(&mut self, device: &mut D, bytes: u64, arena: Arena) -> bool {
         if self.pager.place_new(bytes, arena, self.new_data) == Tier::Device {
             return false;

@@ -38,14 +38,11 @@ pub(crate) struct Paging {
     tiers: Tiers,
     journal: Journal,
     counts: Counts,
-    /// For data that the program creates.
     new_data: Preference,
-    /// The step being watched.
     watch: Option<Box<Watch>>,
 }
 
 impl Paging {
-    /// Slabs of the host tier come from `source`.
     pub(crate) fn new(settings: &PagingSettings, source: SlabSource) -> Self {
         Self {
             pager: settings.pager(),
@@ -134,7 +131,6 @@ impl Paging {
         Ok(())
     }
 
-    /// See [`Tiers::edit`].
     #[cfg(any(test, feature = "cube"))]
     pub(crate) fn edit_on_host(
         &mut self,

@@ -82,7 +82,7 @@ impl Paging {
         }
     }
 
-    /// Cancels moves that hold room below the device. False if there is none.
+    /// False if no move holds room below the device.
     pub(super) fn cancel_ahead(&mut self) -> bool {
         if let Some((token, _)) = self.pager.loading()
             && let Err(fault) = self.pager.ended(token, false)

@@ -7,12 +7,10 @@ use pager::{BlockId, Place, Shortage, Stop, Tier};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Counts that the pager cannot keep.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub launches: u64,
     pub allocations: u64,
-    /// Bytes that the program wrote to the device.
     pub bytes_written: u64,
     pub bytes_read: u64,
     /// Time spent waiting for blocks to move.
@@ -94,7 +92,6 @@ impl Paging {
         pager.largest(count).into_iter().filter_map(holder).collect()
     }
 
-    /// `copy_failure` is why the last copy to the host failed.
     pub(super) fn stopped(&self, stop: Stop, operation: String, copy_failure: Option<&str>) -> OffloadError {
         let shortage = match stop {
             Stop::Shortage(shortage) => shortage,

@@ -11,7 +11,7 @@ pub(super) struct Memory {
     each: usize,
 }
 
-// SAFETY: plain memory, whose use does not depend on the thread.
+// SAFETY: plain memory.
 unsafe impl Send for Memory {}
 
 impl Memory {

@@ -11,7 +11,6 @@ pub(super) struct Books {
     /// For memory that the machine cannot page out.
     pinned_limit: Limit,
     in_use: u64,
-    /// Page-locked bytes, in use and idle.
     pinned: u64,
     shelves: Shelves,
     peaks: Peaks,
@@ -22,9 +21,7 @@ pub(super) struct Books {
 struct Peaks {
     /// In use, ever: bounds the idle memory.
     ever: u64,
-    /// In use since the last reset.
     recent: u64,
-    /// In use and idle since the last reset.
     reserved: u64,
 }
 
@@ -85,7 +82,7 @@ impl Books {
         self.peaks.reserved = self.reserved();
     }
 
-    /// Counts `len` bytes, or refuses. `freed` receives slabs to free.
+    /// `freed` receives slabs to free.
     pub(super) fn grant(&mut self, len: usize, wants_pinned: bool, freed: &mut Vec<Slab>) -> Option<Granted> {
         let bytes = len as u64;
         if !self.limit.allows_more(self.in_use, bytes) {
@@ -128,7 +125,6 @@ impl Books {
         self.pageable_fallbacks == 1
     }
 
-    /// Uncounts bytes whose allocation failed.
     pub(super) fn refund(&mut self, len: usize) {
         self.in_use -= len as u64;
     }

@@ -42,12 +42,10 @@ pub(super) struct Bounce {
     memory: Memory,
     pieces: [Option<Piece>; BUFFERS],
     begun: u64,
-    /// Pieces that fail next.
     #[cfg(test)]
     pub(super) broken: Arc<std::sync::atomic::AtomicU8>,
     #[cfg(feature = "test-util")]
     pub(super) breaks_every: Option<(DiskFault, u64)>,
-    /// Pieces counted for `breaks_every`.
     #[cfg(feature = "test-util")]
     moved: std::cell::Cell<u64>,
 }
@@ -55,7 +53,6 @@ pub(super) struct Bounce {
 struct Piece {
     part: Part,
     direction: Direction,
-    /// Value of `begun` when it started.
     turn: u64,
     progress: Progress,
     #[cfg(any(test, feature = "test-util"))]
@@ -119,7 +116,7 @@ impl Bounce {
         })
     }
 
-    /// Fills a spare buffer with `bytes`, then zeros up to `len`.
+    /// The rest of `len` bytes is zeros.
     pub(super) fn fill(&mut self, slot: usize, bytes: &[u8], len: usize) {
         assert!(self.pieces[slot].is_none(), "the buffer is in use");
         // SAFETY: no transfer uses a spare buffer.
@@ -135,7 +132,7 @@ impl Bounce {
         let fault = if background { self.fault(direction) } else { None };
 
         let carrier = if background {
-            // SAFETY: the buffer is not touched until the piece lands, for which `drop` waits at the latest.
+            // SAFETY: the buffer is not touched until the piece lands.
             unsafe { self.carriers.start(slot, &self.file, direction, bytes, part.place) }
         } else {
             None
@@ -159,7 +156,7 @@ impl Bounce {
         }
     }
 
-    /// Runs at once, in a buffer that nothing else uses.
+    /// Nothing else uses the buffer.
     fn run(&self, slot: usize, part: &Part, direction: Direction) -> io::Result<()> {
         // SAFETY: the caller has the buffer to itself.
         let bytes = unsafe { self.memory.part(slot, part.len).as_mut() };
@@ -171,7 +168,7 @@ impl Bounce {
         Ok(())
     }
 
-    /// Waits for a piece. A completed write frees the buffer.
+    /// A completed write frees the buffer.
     fn land(&mut self, slot: usize) {
         let Some(piece) = &mut self.pieces[slot] else { return };
         let moved = match piece.progress {
@@ -207,7 +204,7 @@ impl Bounce {
         matches!(self.pieces[slot], Some(Piece { progress: Progress::Landed(_), .. }))
     }
 
-    /// Passes a read piece to `work` and frees its buffer. A failed write stays.
+    /// A read frees its buffer; a failed write stays.
     pub(super) fn take(&mut self, slot: usize, work: impl FnOnce(&[u8])) -> io::Result<()> {
         self.land(slot);
         let piece = self.pieces[slot].take().expect("the buffer has a piece");
@@ -239,7 +236,7 @@ impl Bounce {
         }
     }
 
-    /// Leaves the block's writes to the background, with at most [`BACKGROUND_BUFFERS`] buffers in use.
+    /// At most [`BACKGROUND_BUFFERS`] buffers stay in use.
     pub(super) fn leave_behind(&mut self, owner: u64) -> io::Result<()> {
         while self.taken() > BACKGROUND_BUFFERS {
             if let Some(slot) = self.oldest_write() {
@@ -266,7 +263,6 @@ impl Bounce {
         self.pieces.iter().flatten().filter(failed)
     }
 
-    /// An error comes with its part.
     pub(super) fn repeat_failed(&mut self) -> Result<(), (Part, io::Error)> {
         for slot in self.slots_of(|piece| piece.direction == Direction::Write && piece.error().is_some()) {
             let Some(part) = self.pieces[slot].as_ref().map(|piece| piece.part) else { continue };
@@ -306,7 +302,6 @@ impl Bounce {
         self.pieces.iter().position(Option::is_none).filter(|_| self.taken() < BACKGROUND_BUFFERS)
     }
 
-    /// Lands ended pieces.
     pub(super) fn reap(&mut self) {
         for slot in 0..BUFFERS {
             if self.has_ended(slot) {
@@ -328,7 +323,6 @@ impl Bounce {
         !self.slots_of(|piece| piece.part.owner == owner && piece.direction == Direction::Read).is_empty()
     }
 
-    /// Waits for a block's pieces, and drops them.
     pub(super) fn forget(&mut self, owner: u64, direction: Option<Direction>) {
         let is_it = |piece: &Piece| {
             piece.part.owner == owner && direction.is_none_or(|direction| direction == piece.direction)

@@ -19,18 +19,15 @@ use std::sync::atomic::AtomicU64;
 pub(crate) struct Tiers {
     pool: Arc<HostPool>,
     source: SlabSource,
-    /// Every copy has a checksum, verified before use.
     paranoid: bool,
     disk: Option<Joined>,
     traffic: Arc<Traffic>,
     copies: HashMap<BlockId, Kept>,
     spilled: HashMap<BlockId, Spilled>,
-    /// Written ahead. The block stays on the host.
     ahead: Option<(BlockId, Writing)>,
     loading: Option<(BlockId, Draft, Landing)>,
 }
 
-/// Shared with other devices.
 #[derive(Debug, Clone)]
 pub(crate) struct Below {
     pub pool: Arc<HostPool>,
@@ -81,7 +78,6 @@ impl Tiers {
         self.disk.as_ref().is_some_and(|disk| disk.has_one_device())
     }
 
-    /// Free bytes per tier.
     pub fn rooms(&self) -> Rooms {
         let disk = self.disk.as_ref().map_or(Limit::bytes(0), |disk| disk.room());
         Rooms { host: self.pool.room(), disk, page: ALIGNMENT }
@@ -106,7 +102,7 @@ impl Tiers {
         self.forget_below(block);
     }
 
-    /// Drops the block's stale copy on the disk, and transfers ahead.
+    /// Also cancels transfers ahead.
     fn forget_below(&mut self, block: BlockId) {
         self.spilled.remove(&block);
         self.ahead.take_if(|(id, _)| *id == block);
@@ -131,8 +127,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// Continues to write the block in the background, and cancels the write ahead of another. True once the disk has
-    /// all its bytes.
+    /// Cancels the write ahead of another block. True once the disk has all bytes.
     pub fn write_ahead(&mut self, block: BlockId) -> Result<bool, OffloadError> {
         let begun = self.ahead.take().filter(|(id, _)| *id == block);
         let Some(disk) = &self.disk else { return Ok(false) };
@@ -154,7 +149,7 @@ impl Tiers {
         Ok(false)
     }
 
-    /// Cancels transfers ahead, which releases disk space and host memory. False if there are none.
+    /// False if there are none.
     pub fn cancel_ahead(&mut self) -> bool {
         self.ahead.take().is_some() | self.loading.take().is_some()
     }
@@ -185,7 +180,6 @@ impl Tiers {
         self.spilled.get(&block).ok_or_else(|| missing("raising a block", block, "it is not on the disk"))
     }
 
-    /// The disk keeps its copy.
     pub fn load(&mut self, block: BlockId, len: u64) -> Result<(), OffloadError> {
         let begun = self.loading.take_if(|(id, ..)| *id == block);
         let (mut draft, landing) = match begun {
@@ -198,7 +192,6 @@ impl Tiers {
         Ok(())
     }
 
-    /// Other devices or the program took the memory.
     fn refused(&self, wanted: u64) -> OffloadError {
         let usage = self.pool.usage();
         OffloadError::HostRefused {
@@ -262,8 +255,8 @@ impl Tiers {
         self.forget_below(block);
     }
 
-    /// Edits the block's copy of `len` bytes: in place, in a duplicate while an upload reads it, or in zeros without a
-    /// copy. Without memory, returns false and changes nothing.
+    /// In place, in a duplicate while an upload reads the copy, or in zeros without a copy. Without memory, returns
+    /// false and changes nothing.
     pub fn edit(&mut self, block: BlockId, len: usize, share: Share, edit: impl FnOnce(&mut [u8])) -> bool {
         if let Some(copy) = self.copies.get_mut(&block)
             && let Some(bytes) = copy.lease.bytes_mut()
@@ -371,7 +364,7 @@ mod tests {
         assert_eq!(tiers.verified(BLOCK).expect("as it was kept").bytes()[..2], [4, 3]);
     }
 
-    /// A spill writes the rest of a begun block; a block that changed meanwhile is written from the start.
+    /// A block that changed meanwhile is written from the start.
     #[test]
     fn a_block_written_ahead_is_spilled_with_its_present_contents() {
         let len = 8 * PIECE + 5;
@@ -449,7 +442,6 @@ mod tests {
         drop(rest);
         assert_eq!(tiers.verified(BLOCK).expect("as it was kept").bytes(), [3; 40]);
         tiers.spill(BLOCK).expect("for free");
-        // A later write replaces the contents on the disk.
         assert!(tiers.begin_load(BLOCK, 40));
         assert!(tiers.edit(BLOCK, 40, Share::Part, |bytes| bytes[0] = 4));
         assert_eq!((tiers.loading(), tiers.pool().room()), (None, Limit::bytes(60)));

@@ -53,7 +53,7 @@ struct Books {
     peak: u64,
 }
 
-/// A block's contents, on the disk or in buffers being written. A drop frees its part of the file.
+/// On the disk or in buffers being written. A drop frees its part of the file.
 #[derive(Debug)]
 pub(super) struct Spilled {
     disk: Arc<Disk>,
@@ -64,7 +64,6 @@ pub(super) struct Spilled {
     checksum: u64,
 }
 
-/// Pieces are written one after another.
 #[derive(Debug)]
 pub(super) struct Writing {
     spilled: Spilled,
@@ -192,7 +191,6 @@ impl Disk {
         DiskUsage { in_use: self.len - books.extents.left(), peak: books.peak, len: self.len }
     }
 
-    /// Parts of the file with `len` bytes in total; `None` without room.
     pub(crate) fn take(&self, len: u64) -> Option<Vec<Range<u64>>> {
         let mut books = self.books();
         let taken = books.extents.take(len);
@@ -213,12 +211,11 @@ impl Disk {
         system::read(&self.file, into, place)
     }
 
-    /// As [`read_pages`](Self::read_pages).
     pub(crate) fn write_pages(&self, place: u64, from: &[u8]) -> io::Result<()> {
         system::write(&self.file, from, place)
     }
 
-    /// Returns once `bytes` are copied; the last pieces may still be in flight.
+    /// The last pieces may still be in flight.
     pub(super) fn write(self: &Arc<Self>, bytes: &[u8]) -> Result<Spilled, OffloadError> {
         let repeated = self.bounce().repeat_failed();
         repeated.map_err(|failure| self.failed_to_write(failure))?;
@@ -245,8 +242,7 @@ impl Disk {
         self.bounce().wait_for_all_writes().map_err(|failure| self.failed_to_write(failure))
     }
 
-    /// Starts to read blocks in this order, as far as buffers are free. Cancels reads ahead of others, except
-    /// `loading`.
+    /// As far as buffers are free. Cancels reads ahead of others, except `loading`.
     pub(super) fn read_ahead(&self, soon: &[&Spilled], loading: Option<&Spilled>) {
         let Ok(mut bounce) = self.bounce.try_lock() else { return };
         bounce
@@ -273,7 +269,6 @@ impl Disk {
         self.file.set_len(len).expect("it is this program's file");
     }
 
-    /// Runs `work` without injected failures.
     #[cfg(test)]
     pub(super) fn while_whole<T>(&self, work: impl FnOnce() -> T) -> T {
         let broken = self.broken.swap(0, Ordering::Relaxed);
@@ -286,7 +281,6 @@ impl Disk {
         self.failed("writing", (part.owner, part.block), Some(part.place), &error.to_string())
     }
 
-    /// Names the file position of the block's first or failed part.
     fn failed(
         &self,
         attempted: &str,
@@ -304,7 +298,7 @@ impl Disk {
 }
 
 impl Writing {
-    /// Copies at most `pieces` pieces into buffers from `spare`. True once all have begun.
+    /// True once all pieces have begun.
     fn write_pieces(
         &mut self,
         bounce: &mut Bounce,
@@ -401,13 +395,12 @@ impl Drop for Joined {
 
 impl Drop for Spilled {
     fn drop(&mut self) {
-        // No late write may reach another block's part of the file.
+        // No late write may reach another block.
         self.disk.bounce().forget(self.number, None);
         self.disk.give_back(&self.parts);
     }
 }
 
-/// `None` without a file system in memory.
 #[cfg(test)]
 pub(crate) fn in_memory(pages: u64) -> Option<Arc<Disk>> {
     in_memory_by(Means::RingIfAny, pages)

@@ -16,7 +16,7 @@ pub(crate) struct HollowMemory {
     len: usize,
 }
 
-// SAFETY: this value alone owns the mapping, which may be used from any thread.
+// SAFETY: this value alone owns the mapping.
 unsafe impl Send for HollowMemory {}
 // SAFETY: as above.
 unsafe impl Sync for HollowMemory {}
@@ -42,7 +42,7 @@ impl HollowMemory {
         for first in (0..len).step_by(REAL) {
             let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
             let bytes = REAL.min(len - first);
-            // SAFETY: the range lies within the mapping above, not yet shared; the file has enough bytes.
+            // SAFETY: the range lies within the mapping; the file has enough bytes.
             let mapped =
                 unsafe { libc::mmap(start.as_ptr().add(first).cast(), bytes, access, shared, pages, 0) };
             if mapped == libc::MAP_FAILED {
@@ -53,7 +53,7 @@ impl HollowMemory {
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: `len` bytes are mapped and readable; others may change them, but any value is valid.
+        // SAFETY: `len` bytes are mapped and readable, and any value is valid.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
@@ -65,7 +65,7 @@ impl HollowMemory {
 
 impl Drop for HollowMemory {
     fn drop(&mut self) {
-        // SAFETY: mapped with this length, and no reference outlives its owner.
+        // SAFETY: mapped with this length; no reference outlives it.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }

@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub(crate) struct HostPool {
     books: Mutex<Books>,
-    /// Contents of slabs have no meaning.
     dry: AtomicBool,
 }
 
@@ -24,7 +23,6 @@ pub(crate) struct Draft(Held);
 #[derive(Debug, Clone)]
 pub(crate) struct Lease(Arc<Held>);
 
-/// Returns to its pool when dropped.
 #[derive(Debug)]
 struct Held {
     slab: Option<Slab>,
@@ -68,13 +66,12 @@ impl HostPool {
         self.books().reset_peaks();
     }
 
-    /// Frees all idle slabs.
     pub fn trim(&self) {
         let freed = self.books().clear_shelves();
         drop(freed);
     }
 
-    /// Unspecified contents. `None` if the limit or the machine refuses.
+    /// `None` if the limit or the machine refuses.
     pub fn draft(self: &Arc<Self>, len: usize, source: SlabSource) -> Option<Draft> {
         let mut freed = Vec::new();
         let granted = self.books().grant(len, matches!(source, SlabSource::Pinned(_)), &mut freed);
@@ -333,7 +330,6 @@ mod tests {
 
     static POOL: OnceLock<Arc<HostPool>> = OnceLock::new();
 
-    /// Page-locks memory while another device uses the pool.
     fn lock_during_other_use(len: usize) -> Option<PinnedMemory> {
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || sender.send(POOL.get().expect("set before").room()));

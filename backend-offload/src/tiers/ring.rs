@@ -39,7 +39,7 @@ impl Ring {
             return Err(io::Error::from(io::ErrorKind::Unsupported));
         }
         let whole = libc::iovec { iov_base: buffers.cast().as_ptr(), iov_len: buffers.len() };
-        // SAFETY: the caller keeps the buffers longer than the ring. Without registration, each transfer pins them.
+        // SAFETY: the caller keeps the buffers longer than the ring.
         let registered = unsafe { queue.submitter().register_buffers(&[whole]) }.is_ok();
         Ok(Self {
             queue,
@@ -73,7 +73,7 @@ impl Ring {
             (Direction::Read, true) => opcode::ReadFixed::new(file, begin, len, 0).offset(place).build(),
             (Direction::Read, false) => opcode::Read::new(file, begin, len).offset(place).build(),
         };
-        // SAFETY: file and piece live until the piece has landed, for which the caller waits.
+        // SAFETY: file and piece live until the piece has landed.
         if unsafe { self.queue.submission().push(&entry.user_data(slot as u64)) }.is_err() {
             return false;
         }
@@ -103,11 +103,9 @@ impl Ring {
         self.ended[slot].is_some()
     }
 
-    /// Returns the bytes moved.
     pub(super) fn landed(&mut self, slot: usize) -> io::Result<usize> {
         while !self.has_ended(slot) {
-            // Entering the kernel would submit a refused entry. So poll: the piece must not be reused before the kernel
-            // is done.
+            // Entering the kernel would submit a refused entry, so poll.
             if self.refused || self.queue.submit_and_wait(1).is_err() {
                 std::thread::sleep(NAP);
             }

@@ -13,7 +13,6 @@ pub(super) struct Shelves {
 #[derive(Debug, Default)]
 struct Shelf {
     slabs: Vec<Slab>,
-    /// The last request for this size.
     asked: u64,
 }
 
@@ -36,7 +35,6 @@ impl Shelves {
         None
     }
 
-    /// The last request gets new memory of this kind.
     pub(super) fn note_request(&mut self, len: usize, pinned: bool) {
         self.by_size.entry((pinned, len)).or_default().asked = self.requests;
     }

@@ -20,10 +20,8 @@ pub(crate) enum Slab {
     Hollow(HollowMemory),
 }
 
-/// Ordinary memory, aligned for vector instructions.
-///
-/// Aligned by hand: memory that glibc aligns seldom serves the next request of its size after it is freed. A process
-/// would hold up to a fifth more than its tiers count.
+/// Aligned by hand: memory that glibc aligns seldom serves the next request of its size. A process would hold up to a
+/// fifth more than its tiers count.
 pub(crate) struct HeapMemory {
     memory: Vec<u8>,
     start: usize,
@@ -58,7 +56,7 @@ pub(crate) struct PinnedMemory {
     free: fn(std::ptr::NonNull<u8>),
 }
 
-// SAFETY: this value alone owns the memory, which may be used from any thread.
+// SAFETY: this value alone owns the memory.
 unsafe impl Send for PinnedMemory {}
 // SAFETY: shared access only reads.
 unsafe impl Sync for PinnedMemory {}

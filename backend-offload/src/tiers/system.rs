@@ -63,7 +63,7 @@ mod linux {
         Ok(fallocate(file, FallocateFlags::empty(), 0, len)?)
     }
 
-    /// The kind of file system, if it is in memory or on another machine.
+    /// `None` for a disk.
     pub(in super::super) fn no_disk(file: &File) -> Option<&'static str> {
         kind(fstatfs(file).ok()?.f_type as u64)
     }

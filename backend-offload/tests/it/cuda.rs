@@ -25,7 +25,7 @@ pub fn scenarios() -> Vec<Scenario> {
     vec![Scenario { name: "cuda/probe", run: probe }]
 }
 
-/// Without a current context, and with the caller's, as in a program that also uses CUDA.
+/// As in a program that also uses CUDA.
 fn probe(_: &Facts) -> Facts {
     use cudarc::driver::result;
     let current = || result::ctx::get_current().expect("the driver is there");

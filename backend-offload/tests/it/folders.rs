@@ -1,11 +1,10 @@
-//! Folders of child processes, below the target directory. They keep autotune's results: timings of a software device
-//! must not reach a GPU's cache.
+//! Folders of child processes. They keep autotune's results: timings of a software device must not reach a GPU's cache.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Also plays the disk: the system's temporary folder is often in memory.
+/// The system's temporary folder is often in memory.
 pub fn target() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
@@ -13,7 +12,7 @@ pub fn target() -> &'static Path {
 #[cfg(feature = "cube")]
 pub const SETTINGS: &str = "[autotune]\ncache = \"local\"\nlevel = \"minimal\"\n";
 
-/// A numbered folder, locked until this process ends. The next process finds it unchanged.
+/// Locked until this process ends. The next process finds it unchanged.
 #[cfg(feature = "cube")]
 pub struct LockedFolder {
     name: &'static str,
@@ -37,7 +36,7 @@ impl LockedFolder {
         folder
     }
 
-    /// Like [`within`](Self::within), without files of the last process.
+    /// Without files of the last process.
     #[cfg(feature = "wgpu")]
     pub fn emptied(&self, name: &str, settings: &str) -> PathBuf {
         if self.path().exists() {

@@ -1,7 +1,7 @@
 //! The stand-in for the CUDA driver, and the schedules under which tests run on it.
 //!
-//! `cargo xtask test` builds it once and names its folder; otherwise `cargo xtask stand-in` does. Any finding of the
-//! stand-in fails the test.
+//! `cargo xtask test` builds it once; otherwise `cargo xtask stand-in` does. Any finding of the stand-in fails the
+//! test.
 
 use crate::child::{Child, Report};
 use crate::folders;
@@ -18,7 +18,7 @@ pub enum Schedule {
     Eager,
     /// Work runs as late as possible.
     Lazy,
-    /// In an order that the seed picks from those that streams and events allow.
+    /// An order that streams and events allow.
     Random(u64),
 }
 
@@ -45,7 +45,7 @@ impl Schedule {
     }
 }
 
-/// Variable with the seeds of the full suite.
+/// Seeds in the full suite.
 const SEEDS: &str = "SPILLWAY_SEEDS";
 
 /// Schedules of a promise, the eager one first. All but `One` run every schedule in the full suite.
@@ -53,11 +53,11 @@ const SEEDS: &str = "SPILLWAY_SEEDS";
 pub enum Schedules {
     /// Eager and a seed; lazy too in the gate.
     Every,
-    /// For a promise with many processes: eager; a seed too in the gate.
+    /// Eager; a seed too in the gate: the promise needs many processes.
     Few,
-    /// For a promise that takes minutes: eager.
+    /// Eager: the promise takes minutes.
     OneOrEvery,
-    /// Eager, for a promise that does not depend on the order of queued work.
+    /// Eager: the order of queued work does not matter.
     One,
 }
 
@@ -80,7 +80,7 @@ impl Schedules {
     }
 }
 
-/// Variable with the stand-in's folder, set by `cargo xtask test`.
+/// Set by `cargo xtask test`.
 const BUILT: &str = "SPILLWAY_STAND_IN";
 
 /// The folder that plays a CUDA installation.
@@ -106,7 +106,6 @@ pub fn installation() -> &'static Result<PathBuf, String> {
     })
 }
 
-/// Reports the calling test as not run if there is no stand-in.
 pub fn is_available() -> bool {
     Need::StandIn.found(installation().as_ref()).is_some()
 }
@@ -130,7 +129,7 @@ pub fn run_and_report(child: Child) -> (Report, serde_json::Value) {
     (report, serde_json::from_str(&text).expect("a report in JSON"))
 }
 
-/// Also returns the text that the stand-in writes to the file in `variable`.
+/// Also returns what the stand-in writes to the file in `variable`.
 fn with_file(child: Child, variable: &'static str, run: impl FnOnce(Child) -> Report) -> (Report, String) {
     static FILES: AtomicU64 = AtomicU64::new(0);
     let number = FILES.fetch_add(1, Ordering::Relaxed);
@@ -156,14 +155,13 @@ pub struct Work {
 #[derive(Debug)]
 pub struct Steps {
     pub seconds: f64,
-    /// In call order.
     pub work: Vec<Work>,
 }
 
 /// A step ends when its loss has been read: the only copy of this size.
 const LOSS: u64 = 4;
 
-/// The device's work in the last `steps` training steps.
+/// The last `steps` training steps.
 pub fn run_and_watch(child: Child, steps: usize) -> (Report, Steps) {
     let (report, text) = with_file(child, "STAND_IN_TRACE", run);
     let mut work: Vec<Work> = text.lines().map(work).collect();

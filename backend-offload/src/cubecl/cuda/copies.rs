@@ -16,7 +16,6 @@ const PIECE: usize = 4 << 20;
 
 type Server = <CudaRuntime as Runtime>::Server;
 
-/// The streams for copies, and the runtime's own by index.
 #[derive(Debug, Default)]
 pub struct CudaCopies {
     streams: Option<Streams>,
@@ -26,7 +25,7 @@ pub struct CudaCopies {
 #[derive(Debug, Clone, Copy)]
 struct Stream(sys::CUstream);
 
-// SAFETY: any thread with the context may use a stream, and only the server's thread does.
+// SAFETY: only the server's thread uses a stream.
 unsafe impl Send for Stream {}
 
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +37,7 @@ struct Streams {
 #[derive(Debug)]
 pub struct Event(sys::CUevent);
 
-// SAFETY: the driver accepts events from any thread, and each is recorded once, before it is shared.
+// SAFETY: the driver accepts events from any thread; each is recorded before it is shared.
 unsafe impl Send for Event {}
 // SAFETY: as above.
 unsafe impl Sync for Event {}
@@ -61,7 +60,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: created here and destroyed once; pending waits keep the recorded point.
+        // SAFETY: destroyed once; pending waits keep the recorded point.
         let _gone = unsafe { result::event::destroy(self.0) };
     }
 }
@@ -135,7 +134,7 @@ impl CopyStreams<Server> for CudaCopies {
 
         let copy = |stream: Stream| {
             if rows.count > 1 && rows.pitch != rows.row {
-                // SAFETY: the caller keeps both memories; the host's holds all rows.
+                // SAFETY: the caller keeps both memories; `host` holds all rows.
                 return unsafe { copy_rows(rows, from, host, stream) };
             }
 
@@ -185,7 +184,7 @@ impl CopyStreams<Server> for CudaCopies {
     }
 
     fn wait(copy: &Event) -> Result<(), String> {
-        // SAFETY: the event lives, and it has been recorded.
+        // SAFETY: the event lives.
         unsafe { result::event::synchronize(copy.0) }.map_err(copy_error)
     }
 }
@@ -215,7 +214,7 @@ unsafe fn copy_rows(rows: Rows, from: u64, host: &mut [u8], stream: Stream) -> R
             WidthInBytes: rows.row,
             Height: piece.len() / rows.row,
         };
-        // SAFETY: the descriptor is complete, and names memory that the caller keeps.
+        // SAFETY: the caller keeps the memory that the descriptor names.
         unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, stream.0) }.result()?;
     }
     Ok(())

@@ -81,7 +81,7 @@ impl CudaInstallation {
     pub fn has(&self, part: CudaPart) -> bool {
         match part {
             CudaPart::Driver => super::cuda_driver_found(),
-            // SAFETY: loads the library, if present, and calls nothing in it.
+            // SAFETY: calls nothing in the library.
             CudaPart::Compiler => unsafe { cudarc::nvrtc::sys::is_culib_present() },
             CudaPart::Headers => {
                 self.root.as_ref().is_some_and(|root| root.join("include/cuda_runtime.h").exists())
@@ -95,11 +95,11 @@ impl CudaInstallation {
         if !self.has(CudaPart::Driver) {
             return None;
         }
-        // SAFETY: the library is present; the type is that of `cuDriverGetVersion` in NVIDIA's `cuda.h`.
+        // SAFETY: the library is present; NVIDIA's `cuda.h` declares `cuDriverGetVersion` with this type.
         let version = unsafe { sys::culib().get::<Version>(b"cuDriverGetVersion") };
         Some(version.map_or(CudaLibrary { file: None, release: None }, |version| {
             let mut number = 0;
-            // SAFETY: `number` is writable, and the call needs no initialisation.
+            // SAFETY: `number` is writable.
             let code = unsafe { version(&raw mut number) };
             let release = (code == 0).then_some((number as u32 / 1000, number as u32 % 1000 / 10));
             CudaLibrary { file: file_of(*version as *const c_void), release }
@@ -116,7 +116,7 @@ impl CudaInstallation {
         let version = unsafe { cudarc::nvrtc::sys::culib().get::<Version>(b"nvrtcVersion") };
         Some(version.map_or(CudaLibrary { file: None, release: None }, |version| {
             let (mut major, mut minor) = (0, 0);
-            // SAFETY: both are writable, and the call needs no initialisation.
+            // SAFETY: both are writable.
             let code = unsafe { version(&raw mut major, &raw mut minor) };
             let release = (code == 0).then_some((major as u32, minor as u32));
             CudaLibrary { file: file_of(*version as *const c_void), release }
@@ -131,12 +131,12 @@ fn file_of(function: *const c_void) -> Option<PathBuf> {
     use std::os::unix::ffi::OsStrExt;
 
     let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: `found` is writable. `dladdr` accepts every address and returns zero if no library has it.
+    // SAFETY: `found` is writable, and `dladdr` accepts every address.
     let found = unsafe { (libc::dladdr(function, found.as_mut_ptr()) != 0).then(|| found.assume_init()) }?;
     if found.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: `dladdr` reports a string of the loader's, which lives as long as the library.
+    // SAFETY: the loader's string lives as long as the library.
     let name = unsafe { CStr::from_ptr(found.dli_fname) };
     Some(OsStr::from_bytes(name.to_bytes()).into())
 }

@@ -80,7 +80,7 @@ impl InnerRuntime for CudaRuntime {
     }
 
     fn keep_memory(device: DeviceId, budget: Limit) {
-        // On failure, memory is mapped again after each wait, which is only slower.
+        // On failure, memory is mapped again after each wait: only slower.
         if let Err(error) = pool::keep(device, budget.get().unwrap_or(u64::MAX)) {
             tracing::debug!(target: crate::journal::TARGET, "freed device memory is not kept: {error}");
         }
@@ -134,11 +134,11 @@ impl InnerRuntime for CudaRuntime {
 
 /// Whether this machine has an NVIDIA driver. [`probe`](crate::probe) checks the other components.
 pub fn cuda_driver_found() -> bool {
-    // SAFETY: loads the library, if present, and calls nothing in it.
+    // SAFETY: calls nothing in the library.
     unsafe { sys::is_culib_present() }
 }
 
-/// Without these parts, CubeCL panics at the first kernel, on its own thread.
+/// Without them, CubeCL panics at the first kernel, on its own thread.
 fn require_parts(device: &str, installation: &CudaInstallation) -> Result<(), OffloadError> {
     installation.missing().map_or(Ok(()), |part| {
         Err(OffloadError::MissingRuntime {
@@ -149,7 +149,7 @@ fn require_parts(device: &str, installation: &CudaInstallation) -> Result<(), Of
     })
 }
 
-/// The missing headers of tensor-core kernels below `root`. Without them, autotune skips these kernels silently.
+/// Headers missing below `root`. Without them, autotune silently skips tensor-core kernels.
 fn without_tensor_cores(root: &Path) -> Option<String> {
     let needed = [
         ("include/mma.h", "cuda-cudart-dev-12-8"),
@@ -201,10 +201,10 @@ struct Visit {
 impl Visit {
     fn begin(device: sys::CUdevice) -> Result<Self, result::DriverError> {
         let before = result::ctx::get_current()?.unwrap_or(std::ptr::null_mut());
-        // SAFETY: the caller got `device` from the driver.
+        // SAFETY: as the caller promises.
         let context = unsafe { result::primary_ctx::retain(device) }?;
         let visit = Self { device, before };
-        // SAFETY: the context was just retained, and lives until `visit` is dropped.
+        // SAFETY: retained until `visit` is dropped.
         unsafe { result::ctx::set_current(context) }?;
         Ok(visit)
     }
@@ -220,12 +220,11 @@ impl Drop for Visit {
     }
 }
 
-/// Called on the device's thread, where its context is current.
 fn page_locked(len: usize) -> Option<PinnedMemory> {
-    // SAFETY: plain allocation; the flag makes the memory usable from every context.
+    // SAFETY: plain allocation, usable from every context.
     let start = unsafe { result::malloc_host(len, sys::CU_MEMHOSTALLOC_PORTABLE) }.ok()?;
     let start = NonNull::new(start.cast::<u8>())?;
-    // SAFETY: `len` bytes were just allocated for us; they are initialised here.
+    // SAFETY: `len` bytes were just allocated.
     unsafe {
         start.as_ptr().write_bytes(0, len);
         Some(PinnedMemory::new(start, len, release_page_locked))
@@ -275,7 +274,7 @@ mod tests {
         let key = (TypeId::of::<Found>(), DeviceId::new(0, 0));
         registry::install(key, OffloadConfig::new(), &facts).expect("a budget below what is free");
         let settings = registry::start(key).expect("installed");
-        // As CubeCL reports it: a quarter of the device.
+        // CubeCL reports a quarter of the device.
         let limits = MemoryDeviceProperties { max_page_size: 2 * GIB, alignment: 512 };
         assert_eq!(CudaRuntime::largest_buffer(&settings, &limits), 8 * GIB);
     }

@@ -40,7 +40,6 @@ impl<R: InnerRuntime> CubeDevice<R> {
         error
     }
 
-    /// Marks the buffer's contents as failed.
     pub(in crate::cubecl) fn report_fault(
         &mut self,
         paging: &mut Paging,
@@ -64,7 +63,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// Forgets the failed buffer whose memory went to this small buffer.
+    /// The small buffer has a failed buffer's memory.
     pub(in crate::cubecl) fn forget_failure_before(&mut self, binding: &Binding) {
         if !self.failures.small.is_empty()
             && let Some(address) = self.address(binding)

@@ -38,7 +38,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         Ok(token)
     }
 
-    /// Loads the last sample's surviving operands, and makes room for the memory that it took and released.
+    /// Loads the last sample's surviving operands, and makes room for its other memory.
     fn prepare_sample(&mut self, stream: StreamId) {
         let candidate = self.device.profile.candidate();
         let named = std::mem::take(&mut candidate.operands);
@@ -111,7 +111,6 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
     }
 
-    /// The tuner handles a candidate's failures; the next candidate writes the same buffers.
     fn undo_failures(&mut self, before: Before) {
         for row in self.device.buffers.rows_mut() {
             let too_large = matches!(row.failed.as_deref(), Some(OffloadError::BufferTooLarge { .. }));
@@ -123,7 +122,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.paging.counts().failures = before.failures;
     }
 
-    /// Keeps [`UNMEASURED`] times out of the tuner's file. Costs one comparison per launch.
+    /// Keeps [`UNMEASURED`] times off the disk. Costs one comparison per launch.
     pub(in crate::cubecl) fn remove_unmeasured_times(&mut self, stream: StreamId) {
         let Some((owing, looks)) = self.device.profile.owed else { return };
         if owing == stream && self.device.profile.samples.is_empty() {

@@ -16,7 +16,7 @@ use pager::BlockId;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl<R: InnerRuntime> OffloadServer<R> {
-    /// Precedes every call that may create a stream in the runtime, which is recognised by being new.
+    /// Precedes every call that may create a stream in the runtime.
     pub(in crate::cubecl) fn enter(&mut self, stream: StreamId) {
         if self.device.enter(stream) {
             self.paging.look_ahead();
@@ -57,7 +57,6 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// Without blocking the host.
     pub(in crate::cubecl) fn order_after(&mut self, waiting: StreamId, earlier: Use) {
         if !self.streams.unordered(waiting, earlier) {
             return;
@@ -115,7 +114,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         small_buffer_users.push(visit);
     }
 
-    /// Counts as work of the owner, so a later wait for the owner includes these users.
+    /// Counts as work of the owner: a later wait for it includes these users.
     pub(in crate::cubecl) fn wait_for_small_buffer_users(&mut self, owner: StreamId, coming: StreamId) {
         while let Some(visit) = self.streams.next_visit(owner, coming) {
             self.order_after(owner, visit);

@@ -1,7 +1,6 @@
 //! Element-wise loops, on all threads for many elements, with the processor's widest vectors.
 //!
-//! They use rayon's global pool, as Flex does. Each element is computed alone, so neither threads nor vectors change a
-//! bit.
+//! They use rayon's global pool, as Flex does. Each element is computed alone: threads and vectors change no bit.
 
 #![expect(
     clippy::inline_always,
@@ -50,7 +49,6 @@ pub(super) fn in_tasks<T: Send>(
     });
 }
 
-/// `task` writes all elements.
 fn collected<T: Copy + Send>(
     count: usize,
     cost: Cost,

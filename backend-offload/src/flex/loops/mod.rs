@@ -51,7 +51,7 @@ pub(super) fn change(tensors: Vec<Handle>, work: &mut dyn FnMut(&mut [&mut [f32]
     tensors
 }
 
-/// Whether elements lie in the order of the shape, from the storage's start.
+/// In the order of the shape, from the storage's start.
 pub(super) fn is_in_rows(layout: &Layout) -> bool {
     matches!(layout.contiguous_offsets(), Some((0, _)))
 }
@@ -105,7 +105,6 @@ fn base(operation: &BaseOperationIr, handles: Vec<Handle>) -> Result<Handle, Vec
     }
 }
 
-/// With operands repeated to `shape`.
 fn zipped(
     handles: Vec<Handle>,
     shape: &Shape,
@@ -129,7 +128,6 @@ fn zipped(
     }
 
     let (left_strides, left_start) = (along(&left), left.layout().start_offset());
-    // Flex would allocate here.
     let from = left.storage::<f32>();
     if right.layout().shape() == shape
         && let Some(elements) = overwritable(&mut right)
@@ -192,7 +190,6 @@ fn in_order(operand: &FlexTensor, cost: Cost, f: impl Fn(f32) -> f32 + Copy + Sy
     tensor(elements, layout.shape().clone())
 }
 
-/// Where no view is possible.
 fn reshaped(mut handles: Vec<Handle>, shape: &Shape) -> Result<Handle, Vec<Handle>> {
     let (HandleKind::Float(operand) | HandleKind::Bool(operand)) = &handles[0] else { return Err(handles) };
     let layout = operand.layout();
@@ -217,7 +214,6 @@ fn reshaped(mut handles: Vec<Handle>, shape: &Shape) -> Result<Handle, Vec<Handl
     }
 }
 
-/// `value` where the mask is set.
 fn mask_filled(handles: Vec<Handle>, shape: &Shape, value: f32) -> Result<Handle, Vec<Handle>> {
     let [HandleKind::Float(operand), HandleKind::Bool(mask)] = handles.as_slice() else {
         return Err(handles);

@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 /// Multiplications worth more than one thread.
 const MANY: usize = 1 << 21;
 
-/// As `gemm` takes them, with distances in elements.
+/// Distances in elements.
 #[derive(Clone, Copy)]
 struct Matrices {
     first: *const f32,
@@ -88,7 +88,6 @@ fn matrices(tensor: &FlexTensor) -> Matrices {
     Matrices { first, row: *row, column: *column }
 }
 
-/// Start of each matrix, in elements.
 fn offsets(tensor: &FlexTensor, batch: &[usize]) -> Vec<isize> {
     let layout = tensor.layout();
     let own = layout.num_dims() - 2;

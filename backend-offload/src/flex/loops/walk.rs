@@ -33,13 +33,11 @@ impl<const N: usize> Walk<N> {
         Self { dims, start: start.map(|start| start as isize) }
     }
 
-    /// Each operand's step along a row.
     pub(super) fn steps(&self) -> [isize; N] {
         self.dims[self.dims.len() - 1].1
     }
 
-    /// Calls `piece` for each part of a row in `elements`, with its range (from the first one) and each operand's
-    /// start.
+    /// Calls `piece` for each part of a row, with its range in `elements` and each operand's start.
     #[inline(always)]
     pub(super) fn pieces(&self, elements: Range<usize>, mut piece: impl FnMut(Range<usize>, [usize; N])) {
         let (&(row, steps), outer) = self.dims.split_last().expect("never empty");
@@ -71,7 +69,7 @@ impl<const N: usize> Walk<N> {
     }
 }
 
-/// Strides of a tensor repeated to `shape`, which has at least as many dimensions.
+/// For a tensor repeated to `shape`.
 pub(super) fn repeated(own: &[usize], strides: &[isize], shape: &[usize]) -> Vec<isize> {
     let missing = shape.len() - own.len();
     let step = |n: usize| match n.checked_sub(missing) {
@@ -85,7 +83,6 @@ pub(super) fn repeated(own: &[usize], strides: &[isize], shape: &[usize]) -> Vec
 mod tests {
     use super::*;
 
-    /// Offsets of one operand's elements in `range`.
     fn offsets(walk: &Walk<1>, range: Range<usize>) -> Vec<usize> {
         let mut found = Vec::new();
         let [step] = walk.steps();

@@ -28,7 +28,7 @@ fn place(adapter: &FakeAdapter, block: BlockId) -> Place {
 #[test]
 fn a_panic_in_a_move_leaves_its_block_where_it_was() {
     let (mut adapter, first, second) = adapter();
-    // All copies of this operation fail, a third of them by a panic.
+    // A third of the copies fail by a panic.
     adapter.device.broken_copies = 200;
     let error = adapter.operate(&[first], 0).expect_err("the second block cannot leave");
     assert!(matches!(error, OffloadError::CopyOut(..)), "{error}");
@@ -68,7 +68,6 @@ fn memory_taken_for_a_block_that_could_not_return_stays_counted() {
     assert_eq!(adapter.paging.pager.ledger().reserved_peak(), BYTES);
 }
 
-/// One block takes one page.
 const PAGE: u64 = 4096;
 
 /// Room for one block on the device and one on the host: the first is on the disk.

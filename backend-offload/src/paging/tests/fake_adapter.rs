@@ -14,7 +14,6 @@ pub(super) struct FakeAdapter {
     pub device: FakeDevice,
     oversized: Oversized,
     next_value: u64,
-    /// The program's own host memory.
     pub taken: Vec<Draft>,
 }
 
@@ -77,7 +76,7 @@ impl FakeAdapter {
         id
     }
 
-    /// Writes to the operands whose bits are set in `writes`.
+    /// `writes` has a bit for each operand.
     pub fn operate(&mut self, ids: &[BlockId], writes: u8) -> Result<(), OffloadError> {
         self.device.operands = ids.to_vec();
         self.paging.make_resident(&mut self.device, ids, &|| "an operation".to_owned()).inspect_err(
@@ -127,7 +126,7 @@ impl FakeAdapter {
         }
     }
 
-    /// Loads the block if it is only on the disk, and checks contents that are only on the host.
+    /// Contents that are only on the disk are loaded first.
     pub fn read_on_host(&mut self, id: BlockId) {
         self.device.operands.clear();
         let loaded = self.paging.load_to_host(&mut self.device, id, &|| "reading".to_owned());
@@ -166,7 +165,6 @@ impl FakeAdapter {
         }
     }
 
-    /// Blocks without a move in flight, with their places.
     fn at_rest(&self) -> Vec<(BlockId, Place, TierSet)> {
         let moves = |id: BlockId| self.device.flights.iter().any(|flight| flight.block == id);
         let blocks = self.device.shadows.iter().flatten().filter(|shadow| !moves(shadow.id));
@@ -174,8 +172,7 @@ impl FakeAdapter {
         blocks.filter_map(|shadow| place(shadow.id)).collect()
     }
 
-    /// Whether `len` bytes of the host are free once every block there has spilled, and the disk has room for the
-    /// missing copies.
+    /// Whether `len` bytes of the host are free once every block there has spilled.
     fn all_could_sink(&self, len: u64) -> bool {
         let taken: usize = self.taken.iter().map(|draft| draft.len()).sum();
         let blocks =
@@ -253,7 +250,6 @@ impl FakeAdapter {
         }
     }
 
-    /// Ends every move and removes every block.
     pub fn close(&mut self) {
         while !self.device.flights.is_empty() {
             for index in 0..self.device.flights.len() {

@@ -33,7 +33,6 @@ pub(super) struct Flight {
     pub block: BlockId,
     breaks: bool,
     cargo: Cargo,
-    /// Device memory of a removed block.
     pub orphan: Option<Vec<u8>>,
 }
 
@@ -47,7 +46,6 @@ enum Cargo {
 
 #[derive(Debug)]
 pub(super) struct FakeDevice {
-    /// By block index.
     pub shadows: Vec<Option<Shadow>>,
     pub live: Vec<BlockId>,
     pub flights: Vec<Flight>,
@@ -142,7 +140,7 @@ impl FakeDevice {
         self.complete_flight(self.flights.len() - 1).map(|()| Progress::Landed)
     }
 
-    /// Ends the flight; the loop finds out when it polls.
+    /// The loop finds out when it polls.
     pub fn end(&mut self, index: usize) {
         let token = self.flights[index].token;
         if self.ended.iter().all(|(other, _)| *other != token) {

@@ -22,11 +22,9 @@ enum Op {
     WriteFromHost {
         block: u8,
     },
-    /// A read on the host, where the contents are loaded first.
     Read {
         block: u8,
     },
-    /// The program takes host memory.
     Take {
         bytes: u16,
     },
@@ -47,15 +45,12 @@ enum Op {
         arena: u8,
     },
     MarkStep,
-    /// A move in flight ends.
     Complete {
         number: u8,
     },
-    /// The device refuses memory this often.
     Refuse {
         times: u8,
     },
-    /// The next disk transfers fail.
     BreakDisk {
         times: u8,
     },
@@ -65,7 +60,6 @@ enum Op {
     },
 }
 
-/// On blocks below `largest` bytes.
 fn op(largest: u16) -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => (1..largest, 0u8..3).prop_map(|(bytes, arena)| Op::Allocate { bytes, arena }),
@@ -155,7 +149,6 @@ impl FakeAdapter {
     }
 }
 
-/// Operations of a program.
 const PROGRAM: usize = 4096;
 
 proptest! {
@@ -247,7 +240,6 @@ proptest! {
     }
 }
 
-/// Spilled and loaded blocks of all programs on pages.
 static SUNK: AtomicU64 = AtomicU64::new(0);
 static RAISED: AtomicU64 = AtomicU64::new(0);
 
@@ -260,7 +252,7 @@ fn any_program_above_a_disk_reads_what_it_wrote_from_all_three_tiers() {
     assert!(sunk > 1000 && raised > 1000, "the disk is in play: {sunk} blocks spilled, {raised} were loaded");
 }
 
-/// Weights that do not fit together are used forwards and backwards.
+/// Weights do not fit together.
 #[test]
 fn a_sweep_over_more_than_fits_is_moved_ahead() {
     let mut adapter =
@@ -317,7 +309,7 @@ fn a_repeated_program_reads_the_disk_in_the_background() {
     adapter.close();
 }
 
-/// Blocks are used forwards and backwards and written each time; the host holds only a few.
+/// Blocks are written each time; the host holds only a few.
 #[test]
 fn a_repeated_program_spills_in_the_background() {
     let (device, host) = (Limit::bytes(12_300), Limit::bytes(50_000));
@@ -345,7 +337,7 @@ fn a_repeated_program_spills_in_the_background() {
 /// Blocks of about one page; the device holds three.
 const READ: usize = 36;
 
-/// Blocks are read forwards and backwards; the host holds a third of them.
+/// Blocks are read; the host holds a third.
 fn reading_sweep() -> (FakeAdapter, Vec<BlockId>) {
     let (device, host) = (Limit::bytes(12_300), Limit::bytes(50_000));
     let mut adapter = FakeAdapter::above_a_disk(
@@ -413,7 +405,7 @@ fn no_block_spills_for_room_that_the_disk_cannot_provide() {
     adapter.close();
 }
 
-/// All host memory is taken but one block's, into which a block is being loaded. Returns another block on the disk.
+/// All host memory is taken but one block's, which is being loaded. Returns another block on the disk.
 fn under_way(adapter: &mut FakeAdapter, blocks: &[BlockId]) -> BlockId {
     for id in blocks {
         adapter.operate(&[*id], 0).expect("it comes back");

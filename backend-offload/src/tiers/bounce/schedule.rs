@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// A piece moves at its start or its landing, and ends at some poll.
 pub(in crate::tiers) struct Schedule {
-    /// One poll in so many finds a piece ended.
+    /// One poll in `polls` finds a piece ended.
     polls: u64,
     state: u64,
     pieces: [Option<Scheduled>; BUFFERS],

@@ -38,7 +38,6 @@ impl Spilled {
         self.read_rest(into, Landing::default())
     }
 
-    /// Reads the missing pieces and verifies the whole.
     pub(in crate::tiers) fn read_rest(&self, into: &mut [u8], landing: Landing) -> Result<(), OffloadError> {
         let mut bounce = self.disk.bounce();
         bounce.wait_for_writes(self.number);
@@ -48,7 +47,7 @@ impl Spilled {
             bounce.forget(self.number, Some(Direction::Read));
         }
         if found.is_err() && was_ahead {
-            // A background read may have failed long ago, so read all again.
+            // A background read may have failed long ago.
             found = self.land(&mut bounce, into, Landing::default());
             bounce.forget(self.number, Some(Direction::Read));
         }

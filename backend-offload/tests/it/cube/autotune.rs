@@ -54,7 +54,6 @@ fn tuning_under_a_budget_times_kernels_and_not_copies(machine: &Machine) {
             .directory(directory.path().to_owned())
     };
 
-    // Every candidate's operands fit, with little to spare.
     let report = machine.run(tuned().with("budget", "4MiB"));
     println!(
         "tuning under a budget: {} evictions, {} samples discarded, {} unmeasured",
@@ -65,7 +64,7 @@ fn tuning_under_a_budget_times_kernels_and_not_copies(machine: &Machine) {
 
     assert!(report.number("evictions") > 0, "there was pressure");
     assert_eq!(report.number("failures"), 0, "and nothing failed");
-    // Only warm-up samples of a candidate contain copies.
+    // Only warm-up samples contain copies.
     assert_eq!((report.number("autotune discards"), report.number("autotune unmeasured")), (0, 0));
     assert!(!kept(directory.path()).is_empty(), "results are kept where the runtime keeps them");
 
@@ -74,7 +73,7 @@ fn tuning_under_a_budget_times_kernels_and_not_copies(machine: &Machine) {
     assert_eq!(again.text("fingerprint"), report.text("fingerprint"), "the same choices, the same bits");
 }
 
-/// A matmul whose operands exceed the budget, and a sum of its missing result.
+/// Operands exceed the budget.
 fn tune_too_large<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);

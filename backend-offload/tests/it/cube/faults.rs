@@ -121,7 +121,7 @@ fn assert_recovered(machine: &Machine, fault: Child, right: &str) -> Report {
     report
 }
 
-/// At least one thread reports an error with `what`; all others have the right values.
+/// All threads without an error must have the right values.
 fn assert_reported(machine: &Machine, fault: Child, right: &str, what: &str) {
     let report = machine.run(fault);
     let mut reported = 0;
@@ -148,7 +148,7 @@ fn refused_allocations_are_worked_around(machine: &Machine) {
     }
 }
 
-/// Another program holds the rest of the device, so the driver refuses within the budget. Vulkan's driver cannot.
+/// Another program holds the rest of the device. Vulkan's driver cannot refuse.
 #[cfg(feature = "cuda")]
 fn a_driver_out_of_memory_is_worked_around_or_reported(machine: &Machine) {
     let right = fault_free(machine);

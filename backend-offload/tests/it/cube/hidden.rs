@@ -1,7 +1,7 @@
 //! The share of copy time that training hides behind kernels, on the simulated clock of the stand-in for CUDA.
 //!
-//! The lower bound of a step's time is the pager's ([`Pace`]), for the same program on an equally fast machine. Copies
-//! in the busier direction take half as long as the kernels.
+//! The lower bound of a step's time is the pager's ([`Pace`]). Copies in the busier direction take half as long as the
+//! kernels.
 
 use super::Machine;
 use crate::child::Child;
@@ -17,7 +17,7 @@ const STEPS: usize = 8;
 /// Measured steps, the last ones: a step may leave blocks that the next one evicts.
 const SETTLED: usize = 3;
 
-/// Far more than a call (2 µs on the stand-in's clock) or a launch.
+/// Far more than a call takes on the stand-in's clock.
 const KERNEL_US: u32 = 200;
 
 /// The default size from which buffers are managed.
@@ -26,7 +26,6 @@ const SMALLEST: u64 = 64 << 10;
 /// Simulated seconds of one step.
 struct Times {
     step: f64,
-    /// With copies in line, as on the plain runtime.
     kernels: f64,
     out: f64,
     back: f64,
@@ -63,8 +62,8 @@ fn training(machine: &Machine, program: &str) -> Child {
     child.environment("STAND_IN_KERNEL_US", KERNEL_US)
 }
 
-/// Gives each operation one FLOP. The recording covers all buffers, so that every launch is an operation; small ones
-/// get zero bytes.
+/// One FLOP for each operation. The recording covers all buffers, so that every launch is an operation; small ones get
+/// zero bytes.
 fn recorded(file: &Path) -> Recording {
     let bytes = std::fs::read(file).expect("a recording");
     let mut whole = dropped_at_once(Recording::from_bytes(&bytes).expect("a recording"));
@@ -80,15 +79,14 @@ fn recorded(file: &Path) -> Recording {
     whole
 }
 
-/// Operations of one step. Autodiff's maps change only their order.
+/// Autodiff's maps change only the order.
 fn operations(whole: &Recording) -> usize {
     let steps: Vec<_> = whole.events.split(|event| *event == Event::Step).collect();
     let is_operation = |event: &&Event| matches!(event, Event::Operation { .. });
     steps[STEPS - SETTLED].iter().filter(is_operation).count()
 }
 
-/// Drops each block right after its last use, since autodiff's maps drop blocks in another order in every step. The
-/// lower bound does not rise.
+/// Drops each block right after its last use: autodiff's maps drop blocks in another order in every step.
 fn dropped_at_once(mut whole: Recording) -> Recording {
     let (mut last_uses, mut dropped) = (Vec::new(), BTreeSet::new());
 
@@ -135,7 +133,7 @@ fn replayed(whole: &Recording, budget: u64, machine: Speeds, least: f64) -> f64 
     times.hidden(least)
 }
 
-/// Least hidden share in the gate and in the full suite. On a busy machine, threads run less far ahead.
+/// In the gate and in the full suite.
 const HIDDEN: [f64; 2] = [0.85, 0.9];
 
 /// In half and a quarter of the program's memory, and in hardly more than its largest launch.

@@ -65,7 +65,7 @@ fn mebibyte<T: Target>(value: f32, device: &T::Device) -> Tensor<Spilling<T>, 2>
     Tensor::from_data(TensorData::new(vec![value; 512 * 512], [512, 512]), device)
 }
 
-/// Synchronises first, since fusion queues drops, too.
+/// Fusion queues drops, too.
 fn in_use<T: Target>(device: &T::Device) -> (u64, u64) {
     Spilling::<T>::sync(device).expect("the kernels run");
     let Stats { device, host, .. } = stats::<Plain<T>>(device);
@@ -109,7 +109,7 @@ fn stays_flat<T: Target>(parameters: &Facts) -> Facts {
         held.push((device.reserved, host.reserved, host.peak));
     }
     assert!(held.iter().all(|(device, ..)| *device <= 6 * MIB), "{held:?}");
-    // The number of concurrent copies varies, and so does their memory.
+    // The number of concurrent copies varies.
     let (_, _, once_in_use) = held[1];
     assert!(held[3].1 <= once_in_use + MIB, "what is kept for reuse does not grow: {held:?}");
     assert!(held[3].2 <= once_in_use + MIB, "nor what is in use: {held:?}");
@@ -205,7 +205,7 @@ fn streams<T: Target>(parameters: &Facts) -> Facts {
     Facts::default()
 }
 
-/// Each thread waits for its kernels before it hands over: even the plain backend reads zeros otherwise.
+/// Even the plain backend needs these waits.
 fn pass_around<B: Backend>(device: &B::Device) {
     let mebibyte = |n: usize| {
         let data = TensorData::new(vec![n as f32; 512 * 512], [512, 512]);
@@ -316,10 +316,10 @@ fn pinned<T: Target>(parameters: &Facts) -> Facts {
     counted::<T>(&device, Facts::default())
 }
 
-/// Uploads and reads nothing, so that all page-locked memory is for spills.
+/// All page-locked memory is for spills.
 fn compute_on_three_threads<B: Backend>(device: &B::Device) {
     let compute = |n: usize| {
-        // Larger than the runtime's own pages of page-locked memory.
+        // Larger than the runtime's own page-locked pages.
         let made: Vec<_> =
             (0..2).map(|k| Tensor::<B, 2>::full([2048, 3072], (n * k) as f32, device) + 1.0).collect();
         B::sync(device).expect("the kernels run");
@@ -331,7 +331,6 @@ fn compute_on_three_threads<B: Backend>(device: &B::Device) {
     });
 }
 
-/// The stand-in counts all page-locked memory, including the runtime's own.
 #[cfg(feature = "cuda")]
 fn all_page_locked_memory_is_counted(machine: &Machine) {
     use crate::stand_in::run_and_report;
@@ -347,7 +346,6 @@ fn all_page_locked_memory_is_counted(machine: &Machine) {
     assert!(peak(&ours) <= counted + peak(&plain));
 }
 
-/// CUDA's driver refuses empty allocations, which must not evict.
 fn empty<T: Target>(_: &Facts) -> Facts {
     let device = T::device();
     OffloadConfig::new().install::<Plain<T>>(&device).expect("installs");
@@ -370,7 +368,6 @@ fn tensors_without_elements_take_nothing_from_others(machine: &Machine) {
     machine.run(machine.child("cube/empty"));
 }
 
-/// Half of the tensors begin on the device: only these count as written.
 fn restores<T: Target>(_: &Facts) -> Facts {
     let device = T::device();
     let config = OffloadConfig::new().device_budget(backend_offload::Budget::Bytes(4 * MIB)).overlap(false);

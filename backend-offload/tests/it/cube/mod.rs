@@ -1,7 +1,7 @@
 //! Offloading with real kernels: on Vulkan, and on the stand-in for CUDA.
 //!
 //! A device is configured once per process, so every run is a process. The plain backend runs first, so that both use
-//! its autotune results: another kernel may round differently.
+//! its autotune results.
 
 mod autotune;
 mod conformance;
@@ -52,8 +52,8 @@ macro_rules! children {
     };
 }
 
-/// Turns promises into tests: on the stand-in, each under its [`Schedules`](crate::stand_in::Schedules), and on Vulkan.
-/// `gate` and `full` list tests of longer suites.
+/// On the stand-in, each promise runs under its [`Schedules`](crate::stand_in::Schedules). `gate` and `full` list tests
+/// of longer suites.
 macro_rules! promises {
     (
         stand_in { $($quick:ident: $quick_schedules:ident),* $(,)? }

@@ -26,7 +26,7 @@ mod gate {
             assert_eq!(report.text("fingerprint"), unlimited.text("fingerprint"));
             (report, stand_in["simulated_ms"].as_f64().expect("milliseconds"))
         };
-        // The very first run tunes: its time does not count.
+        // The first run tunes.
         run(transformer(&machine));
         let (beside, overlapped) = run(transformer(&machine));
         let (in_line, serial) = run(transformer(&machine).environment("OFFLOAD_OVERLAP", 0));

@@ -8,7 +8,7 @@ use burn::prelude::*;
 
 children! { "cube/pool" => change_sizes }
 
-/// Holds tensors of another size in each round, which fit only in returned memory.
+/// Each round's tensors fit only in returned memory.
 fn change_sizes<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);

@@ -19,7 +19,7 @@ const ROUNDS: usize = 8;
 /// Longer than a tensor's copy, on a simulated clock.
 const KERNELS: usize = 8;
 
-/// Waits for each read only once the next round's kernels are queued. Counts the reads that were pending.
+/// Counts the reads that were pending.
 fn read_while_running<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     let out_of_order = parameters.find("out of order").is_some();
@@ -43,7 +43,7 @@ fn rounds<B: Backend>(device: &B::Device, shape: [usize; 2], keeps: bool, out_of
 
     for round in 0..ROUNDS {
         let tensor = work.clone() * (round as f32 + 1.0);
-        // Every second tensor changes in place while it is read; the others' memory serves the next tensors.
+        // Every second tensor changes in place while it is read; the others' memory is reused.
         let kept = (keeps && round % 2 == 1).then(|| tensor.clone());
         let mut reading = Box::pin(tensor.into_data_async());
         let begun = match reading.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

@@ -17,7 +17,7 @@ fn largest_block(program: &str) -> u64 {
     if program == "normalised" { 2 << 20 } else { 5 << 18 }
 }
 
-/// Small buffers belong to the runtime and come on top of the budget.
+/// On top of the budget.
 const SMALL_BUFFERS: u64 = 1 << 20;
 
 children! { "cube/train plain" => train_plain, "cube/train" => train, "cube/train at shares" => train_at_shares }
@@ -83,7 +83,7 @@ promises! {
     }
 }
 
-/// By default all budgets give the same bits; with the plain backend's fusion, its bits. Both hold above a disk.
+/// All budgets give the same bits; with the plain backend's fusion, its bits.
 fn is_bit_identical_at_every_budget(machine: &Machine, program: &str) {
     if machine.is_vulkan() {
         return is_bit_identical_at_shares(machine, program);
@@ -102,7 +102,7 @@ fn is_bit_identical_at_every_budget(machine: &Machine, program: &str) {
         theirs.floor
     );
 
-    // Further schedules add little above a disk: one program is enough.
+    // Above a disk, one program is enough for further schedules.
     if program == "mlp" || !machine.follows_another() {
         check_bits_above_a_disk(machine, program, &theirs, with_plain_fusion);
     }
@@ -119,7 +119,7 @@ struct Tightest {
     run: Report,
 }
 
-/// All budgets in one process, for machines on which each process compiles for seconds.
+/// For machines on which each process compiles for seconds.
 fn is_bit_identical_at_shares(machine: &Machine, program: &str) {
     let plain = plain(machine, program, STEPS);
     let at_shares = || machine.child("cube/train at shares").with("program", program);
@@ -141,8 +141,7 @@ fn is_bit_identical_at_shares(machine: &Machine, program: &str) {
     );
 }
 
-/// Without a budget: by default, and with the plain backend's fusion. Later schedules reuse the first one's reports,
-/// except in the full suite, since all give the same bits.
+/// By default, and with the plain backend's fusion. Later schedules reuse the reports, except in the full suite.
 fn unlimited(
     machine: &Machine,
     program: &str,
@@ -205,13 +204,13 @@ fn check_bits_at_every_budget(
         tightest = Some(Tightest { floor: largest, budget, host_peak, run: tight });
     }
 
-    // The unlimited peak includes dead buffers, so that half of it may be plenty.
+    // The unlimited peak includes dead buffers.
     assert_eq!(ahead > 0, machine.overlaps_copies(), "{program}: {ahead} moves ahead of their operations");
     assert!(evictions > 0, "{program}: the barely sufficient budget of {barely} bytes spills");
     tightest.expect("it is the last budget")
 }
 
-/// With a quarter of the host memory used there, or as much as the largest block needs.
+/// With a quarter of the host memory, or as much as the largest block needs.
 fn check_bits_above_a_disk(
     machine: &Machine,
     program: &str,
@@ -270,7 +269,7 @@ fn an_mlp_trains_to_the_same_bits_with_paranoid_checks(machine: &Machine) {
     assert_eq!(paranoid.text("fingerprint"), plain.text("fingerprint"));
 }
 
-/// Trains without a budget, then at percentages of that peak, but never below the barely sufficient budget.
+/// Budgets are percentages of the unlimited peak, but at least the barely sufficient one.
 fn train_at_shares<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);
@@ -300,7 +299,6 @@ fn train_at_shares<T: Target>(parameters: &Facts) -> Facts {
     facts
 }
 
-/// With and without the planner, and overlap if the machine overlaps copies.
 fn trains_to_the_same_bits_with_and_without_a_plan(machine: &Machine, program: &str) {
     let ways = [("planned", true), ("recency", false), ("planned", false), ("recency", true)];
     let ways = if machine.overlaps_copies() { &ways[..] } else { &ways[..2] };

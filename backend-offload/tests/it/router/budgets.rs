@@ -188,7 +188,7 @@ fn a_dry_run_takes_the_memory_of_a_real_one_and_computes_nothing() {
         let free = training(program, 3).run();
         let dry = training(program, 3).with("dry", true).run();
         assert_eq!(dry.number("launches"), free.number("launches"), "{program}");
-        // Results that the backend does not lay out in rows are views; the dry run copies them.
+        // The dry run copies results that are views in the backend.
         let (dry_peak, peak) = (dry.number("peak"), free.number("peak"));
         assert!(dry_peak.abs_diff(peak) * 20 <= peak, "{program}: {dry_peak}, really {peak}");
         assert_ne!(dry.number("fingerprint"), free.number("fingerprint"), "{program}: zeros");

@@ -10,7 +10,6 @@ pub fn scenarios() -> Vec<Scenario> {
     vec![Scenario { name: "router: failing disk", run: tensors }]
 }
 
-/// A clear error contains one of these texts.
 const CLEAR: &[&str] = &[
     "was refused device memory by the driver",
     "copying them out failed (a copy broken on purpose)",
@@ -23,7 +22,7 @@ fn is_clear(message: &str) -> bool {
     CLEAR.iter().any(|clear| message.contains(clear))
 }
 
-/// On one and on eight threads. Returns the number of failures.
+/// Returns the number of failures.
 fn every_operation_is_right_or_reports_why(fault: &str, every: u64) -> u64 {
     let free = Child::new(OPERATE).with("threads", 1).run();
     let expected: HashMap<&str, &str> = outcomes(&free).collect();

@@ -130,10 +130,10 @@ where
     report
 }
 
-/// Equal only for the same events in the same order.
+/// Also depends on the order of events.
 fn decisions(events: &[Event]) -> Facts {
     let mut counts = BTreeMap::new();
-    // FNV-1a: the committed digest must not change with the compiler, as the standard hasher may.
+    // FNV-1a: the committed digest must not change with the compiler.
     let mut digest = 0xcbf2_9ce4_8422_2325_u64;
     for event in events {
         let text = format!("{event:?}");
@@ -147,7 +147,7 @@ fn decisions(events: &[Event]) -> Facts {
     counts.into_iter().fold(facts, |facts, (kind, count)| facts.with(&format!("events {kind}"), count))
 }
 
-/// On several threads at once, each starting elsewhere in the list.
+/// Each thread starts elsewhere in the list.
 pub fn operate<B: Offloadable>(facts: &Facts) -> Facts
 where
     Offload<B>: Backend<Device = B::Device>,
@@ -180,12 +180,11 @@ where
     facts
 }
 
-/// Until a backward pass, autodiff keeps the graph of an operation that panicked.
+/// Autodiff keeps the graph of a panicked operation until a backward pass.
 fn drop_abandoned_graphs<B: AutodiffBackend>(device: &B::Device) {
     Tensor::<B, 1>::ones([1], device).require_grad().backward();
 }
 
-/// A fingerprint of the operation's values, or `panic: ` and its message.
 pub fn outcome<B: Backend>(operation: &Operation<B>, device: &B::Device) -> String {
     match catch(|| (operation.run)(device)) {
         Ok(values) => fingerprint(&values).to_string(),

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Reads in the background to the end or a failure.
 fn read_in_background(spilled: &Spilled, into: &mut [u8]) -> Result<(), OffloadError> {
     let mut landing = Landing::default();
     for _ in 0..60_000 {
@@ -19,7 +18,6 @@ fn read_in_background(spilled: &Spilled, into: &mut [u8]) -> Result<(), OffloadE
 fn a_block_of_any_size_is_read_in_the_background() {
     by_each_means(128 << 20, |_, disk| {
         for len in [1, 4097, PIECE, 2 * PIECE + 9, 9 * PIECE + 5] {
-            // Its last pieces are still being written.
             let spilled = disk.write(&contents(len, len)).expect("room");
             let mut read = vec![0; len];
             read_in_background(&spilled, &mut read).expect("as it was written");
@@ -31,7 +29,6 @@ fn a_block_of_any_size_is_read_in_the_background() {
             disk.read_ahead(&[], Some(&spilled));
             assert_eq!((disk.bounce().reads(), begun.is_some()), (taken, taken > 0));
 
-            // A waiting caller continues with the missing pieces.
             let mut read = vec![0; len];
             let mut landing = Some(Landing::default());
             while let Some(begun) = landing.take_if(|landing| landing.pieces < 1) {
