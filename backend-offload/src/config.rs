@@ -122,8 +122,8 @@ impl OffloadConfig {
         self
     }
 
-    /// Multiplies f32 matrices in true f32. By default a CUDA device may round the factors to TF32 (ten bits of
-    /// mantissa), several times faster, as with the plain backend. No effect on other devices.
+    /// Multiplies f32 matrices in true f32. By default, as in the plain backend, a CUDA device may round the factors to
+    /// TF32 (ten bits of mantissa), several times faster.
     #[must_use]
     pub fn exact_f32(mut self, exact: bool) -> Self {
         self.exact_f32 = exact;

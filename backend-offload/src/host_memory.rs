@@ -123,7 +123,7 @@ impl HostMemory {
         make()
     }
 
-    /// Usage of the whole tier, by spilled tensors and the program's buffers, for all devices of the process.
+    /// Usage of the whole tier, for all devices of the process.
     pub fn usage(&self) -> TierStats {
         let usage = self.pool.usage();
         TierStats {

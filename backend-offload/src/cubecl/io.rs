@@ -31,7 +31,7 @@ type Contents = DynFut<Result<Vec<Bytes>, ServerError>>;
 type OnDevice = (usize, CopyDescriptor, Named);
 
 impl Rows {
-    /// Of a layout that the runtime can read: row-major, with contiguous rows.
+    /// For a row-major layout with contiguous rows, which the runtime can read.
     fn of(descriptor: &CopyDescriptor) -> Self {
         let shape = descriptor.shape.as_slice();
         let size = descriptor.elem_size;

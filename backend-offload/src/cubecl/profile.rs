@@ -35,7 +35,7 @@ const WARM_UPS: u32 = 3;
 
 const MAX_LOST_SAMPLES: u32 = 5;
 
-/// The tuner writes its line before its choice runs, but a nested tuner launches more.
+/// Launches that look for an unmeasured sample's line. A nested tuner launches some before the line is written.
 const MAX_CHECKS: u32 = 8;
 
 #[derive(Debug, Default)]

@@ -258,7 +258,6 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
 
     fn sync(&mut self, stream: StreamId) -> DynFut<Result<(), ServerError>> {
         self.enter(stream);
-        // After a sync the caller's work has ended.
         self.finish_copies();
         let done = self.device.inner.sync(stream);
         match self.device.errors_at_sync(stream, Ok(())) {

@@ -151,7 +151,7 @@ thread_local! {
     static CURRENT: Cell<Option<(TypeId, *const ())>> = const { Cell::new(None) };
 }
 
-/// Also after a panic.
+/// Restores the outer launch, even after a panic.
 struct LaunchUnderWay(Option<(TypeId, *const ())>);
 
 impl Drop for LaunchUnderWay {

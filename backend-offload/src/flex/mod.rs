@@ -180,7 +180,7 @@ struct RouterSite<B: SharedStorage>(OffloadClient<B>);
 
 impl<B: SharedStorage> Site for RouterSite<B> {
     fn draft(&self, _: &Arc<HostPool>, len: usize) -> Result<Option<Draft>, OffloadError> {
-        // Meanwhile, the program's operations could fill the memory again.
+        // Locked until the memory is taken: the program's operations could fill it again.
         let State { paging, heap, .. } = &mut *self.0.state();
         paging.draft(heap, len)
     }

@@ -47,7 +47,6 @@ impl Paging {
         }
     }
 
-    /// The blocks stay on the host.
     pub(super) fn write_ahead<D: Device>(&mut self, device: &mut D) {
         if self.tiers.has_disk() {
             self.carry_out_ahead(device, Link::ToDisk, |_, _| true);

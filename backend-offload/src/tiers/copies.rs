@@ -435,7 +435,6 @@ mod tests {
         tiers.spill(BLOCK).expect("room");
         assert!(tiers.begin_load(BLOCK, 40) && tiers.cancel_ahead());
         assert_eq!(tiers.pool().room(), Limit::bytes(100));
-        // A load that is waited for takes over the load ahead's memory.
         assert!(tiers.begin_load(BLOCK, 40));
         let rest = tiers.draft(60).expect("it is free");
         tiers.load(BLOCK, 40).expect("as it was written");

@@ -53,7 +53,7 @@ struct Books {
     peak: u64,
 }
 
-/// On the disk or in buffers being written. A drop frees its part of the file.
+/// A block's contents, on the disk or in buffers being written. A drop frees its part of the file.
 #[derive(Debug)]
 pub(super) struct Spilled {
     disk: Arc<Disk>,

@@ -36,7 +36,6 @@ impl HollowMemory {
         // SAFETY: a fresh mapping, at an address that the system chooses.
         let start = unsafe { libc::mmap(null_mut(), len, libc::PROT_NONE, reserved, -1, 0) };
         let start = NonNull::new(start.cast::<u8>()).filter(|_| start != libc::MAP_FAILED)?;
-        // From here on, a drop unmaps it.
         let hollow = Self { start, len };
 
         for first in (0..len).step_by(REAL) {

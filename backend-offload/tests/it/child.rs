@@ -162,7 +162,7 @@ impl Child {
         );
 
         let mut report = Report::default();
-        // The test harness may have begun the line.
+        // The test harness may begin a line.
         for line in printed.lines().filter_map(|line| line.split_once(MARK)) {
             report.read_line(line.1);
         }

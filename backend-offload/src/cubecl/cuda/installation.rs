@@ -39,7 +39,7 @@ impl CudaPart {
         }
     }
 
-    /// How to get it.
+    /// Advice for its installation.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::Driver => "install the NVIDIA driver, or add its folder to LD_LIBRARY_PATH",

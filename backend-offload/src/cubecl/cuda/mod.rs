@@ -191,8 +191,7 @@ fn found(index: usize) -> Result<Found, result::DriverError> {
     })
 }
 
-/// Makes the device's context current for a moment, since the driver reports free memory in no other way. A kept
-/// context would hold some hundred megabytes.
+/// Makes the device's context current for a moment: a kept context would hold some hundred megabytes.
 struct Visit {
     device: sys::CUdevice,
     before: sys::CUcontext,

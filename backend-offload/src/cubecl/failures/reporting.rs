@@ -63,7 +63,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// The small buffer has a failed buffer's memory.
+    /// Forgets the failed buffer that had this small buffer's memory.
     pub(in crate::cubecl) fn forget_failure_before(&mut self, binding: &Binding) {
         if !self.failures.small.is_empty()
             && let Some(address) = self.address(binding)

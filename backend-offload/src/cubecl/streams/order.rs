@@ -67,7 +67,6 @@ impl<R: InnerRuntime> CubeDevice<R> {
         match waits {
             Ok(Ok(())) => {}
             Ok(Err(error)) => self.keep_error(other, error),
-            // Without an event, the host waits instead of the stream.
             Err(_) => self.wait_for_stream(other),
         }
         self.streams.ordered(waiting, other);

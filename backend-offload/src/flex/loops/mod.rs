@@ -273,7 +273,6 @@ fn select_added(handles: Vec<Handle>) -> Result<Handle, Vec<Handle>> {
     Ok(HandleKind::Float(to))
 }
 
-/// Contiguous indices, if none is negative.
 fn indices(tensor: &FlexTensor) -> Option<Vec<usize>> {
     let (first, end) = tensor.layout().contiguous_offsets()?;
     match tensor.dtype() {

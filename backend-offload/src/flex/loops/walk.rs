@@ -101,7 +101,6 @@ mod tests {
 
     #[test]
     fn a_walk_in_parts_visits_the_elements_of_a_whole_walk() {
-        // Permuted, reversed and repeated.
         let walk = Walk::new(&[3, 2, 4], [&[1, 0, -3]], [11]);
         let all = offsets(&walk, 0..24);
         let expected = (0..24).map(|n: usize| 11 + n / 8 - 3 * (n % 4));

@@ -109,7 +109,7 @@ impl FakeAdapter {
             return;
         }
         let mut new = self.new_contents(block.bytes as usize);
-        // Every other write changes only half of a block with contents.
+        // Every other write changes half of a block.
         let share = if self.next_value.is_multiple_of(2) { Share::Part } else { Share::Whole };
         let from = if share == Share::Part
             && let Some(before) = &self.device.shadow(id).written

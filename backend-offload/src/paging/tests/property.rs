@@ -211,7 +211,6 @@ proptest! {
 const PAGE: u64 = 4096;
 
 proptest! {
-    // Ten million operations in the full suite.
     #![proptest_config(ProptestConfig::with_cases(suite::size().pick(32, 128, 2500)))]
 
     /// Operands' contents are compared after each operation, all others after every sixteenth.
@@ -243,8 +242,7 @@ proptest! {
 static SUNK: AtomicU64 = AtomicU64::new(0);
 static RAISED: AtomicU64 = AtomicU64::new(0);
 
-/// On blocks of one or two pages, with a disk below a small host. By chance a single program may load nothing; all
-/// together load thousands of times.
+/// By chance a single program may load nothing; all together load thousands of times.
 #[test]
 fn any_program_above_a_disk_reads_what_it_wrote_from_all_three_tiers() {
     any_program_on_pages();
@@ -367,8 +365,7 @@ fn a_repeated_program_loads_from_the_disk_in_the_background() {
     adapter.close();
 }
 
-/// After the load in flight releases its memory, the missing room needs two blocks on the disk, which has pages for
-/// one.
+/// The missing room needs two blocks on the disk, which has pages for one.
 #[test]
 fn no_block_spills_for_room_that_the_disk_cannot_provide() {
     let modes = (false, true);

@@ -370,14 +370,12 @@ fn blocks_needed_soon_are_read_in_the_background() {
 
         assert_eq!(disk.bounce().taken(), 0);
 
-        // A failed read-ahead is repeated.
         disk.broken.store(1, Ordering::Relaxed);
         disk.read_ahead(&[&spilled[0]], None);
         let mut read = vec![0; sizes[0]];
         spilled[0].read(&mut read).expect("as it was written");
         assert!(read == contents(sizes[0], sizes[0]));
 
-        // A spilled block takes the buffers of read-ahead blocks.
         disk.read_ahead(&[&spilled[2]], None);
         let large = disk.write(&contents(9 * PIECE, 4)).expect("room");
         spilled[2].read(&mut vec![0; sizes[2]]).expect("as it was written");

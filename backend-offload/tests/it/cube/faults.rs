@@ -191,7 +191,6 @@ fn tensors<T: Target>(parameters: &Facts) -> Facts {
 }
 
 fn occasional_disk_failures_are_reported_and_lose_nothing(machine: &Machine) {
-    // Faults that damage data or find no space reveal most.
     let faults: &[usize] = if machine.is_thorough() { &[0, 1, 2, 3, 4] } else { &[2, 4] };
     disk::values_are_right_or_the_failure_is_reported(faults, |fault| {
         machine.run(machine.child("cube/failing disk").with("disk fault", fault).with("every", 3))

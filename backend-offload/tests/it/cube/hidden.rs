@@ -79,7 +79,7 @@ fn recorded(file: &Path) -> Recording {
     whole
 }
 
-/// Autodiff's maps change only the order.
+/// Operations in a step: autodiff's maps change only their order.
 fn operations(whole: &Recording) -> usize {
     let steps: Vec<_> = whole.events.split(|event| *event == Event::Step).collect();
     let is_operation = |event: &&Event| matches!(event, Event::Operation { .. });

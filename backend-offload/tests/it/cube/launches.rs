@@ -180,7 +180,7 @@ fn launch_allocations<B: Backend>(device: &B::Device) -> u64 {
 
     // Both runtimes' pools use one mode: the search for a slice allocates too.
     B::memory_persistent_allocations(device, (sum, step), |(mut sum, step)| {
-        // Such a long list of buffers is not small.
+        // A list with an entry for each buffer is then not small.
         let bystander = |n| Tensor::<B, 1>::from_data([n as f32], device);
         let bystanders: Vec<_> = (0..2 * allocations::SMALL).map(bystander).collect();
         let mut launches = |count: u64| {

@@ -274,7 +274,7 @@ fn tensors_that_fit_take_the_allocations_of_the_plain_runtime(machine: &Machine)
     );
 }
 
-/// One thread uploads and launches nothing; another uses each tensor once and drops it.
+/// One thread only uploads; another uses each tensor once.
 fn uploads<T: Target>(_: &Facts) -> Facts {
     const TENSORS: u64 = 50;
     let device = T::device();
@@ -356,7 +356,6 @@ fn empty<T: Target>(_: &Facts) -> Facts {
     let before = spare();
     assert!(before >= MIB, "freed memory is kept for what comes next");
     let nothing = Tensor::<Spilling<T>, 2>::empty([0, 3], &device);
-    // Meanwhile Burn puts an empty tensor in its place.
     kept.inplace(Tensor::neg);
     Spilling::<T>::sync(&device).expect("the kernels run");
     assert_eq!(nothing.into_data().shape.as_slice(), [0, 3]);

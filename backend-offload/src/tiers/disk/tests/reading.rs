@@ -23,7 +23,6 @@ fn a_block_of_any_size_is_read_in_the_background() {
             read_in_background(&spilled, &mut read).expect("as it was written");
             assert!(read == contents(len, len));
 
-            // Read-ahead takes no buffers of a read under way.
             let begun = spilled.read_in_background(&mut read, Landing::default()).expect("as it was written");
             let taken = disk.bounce().reads();
             disk.read_ahead(&[], Some(&spilled));
