@@ -1,6 +1,5 @@
-//! Disk throughput compared with `fio`, at the same piece size and queue depth:
-//! `cargo bench -p backend-offload -p host-optim --bench disk_speed -- FOLDER`. The bench of this name in host-optim
-//! steps optimizer states on the disk.
+//! Disk throughput compared with `fio`, at the same piece size and queue depth: `cargo bench -p backend-offload -p
+//! host-optim --bench disk_speed -- FOLDER`. The bench of this name in host-optim steps optimizer states.
 
 mod fio;
 

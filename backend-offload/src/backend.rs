@@ -13,30 +13,25 @@ use burn_backend::tensor::{FloatTensor, IntTensor};
 use burn_backend::{Backend, DType, Shape};
 use pager::{Limit, Preference};
 
-/// Backend `B` with its memory spilling to the host: `type B = Autodiff<Offload<Cuda>>`.
+/// Backend `B` whose memory spills: `type B = Autodiff<Offload<Cuda>>`.
 pub type Offload<B> = <B as Offloadable>::Offloaded;
 
-/// A backend that this crate can offload.
-///
-/// Implemented for `CubeBackend` over any supported CubeCL runtime, with and without fusion (`Cuda`, `Wgpu`),
-/// and with feature `router` for `Flex`.
+/// A backend that this crate can offload: `CubeBackend` over a supported CubeCL runtime, with or without fusion
+/// (`Cuda`, `Wgpu`), and `Flex` with feature `router`.
 pub trait Offloadable: Managed {
-    /// The offloaded backend: same devices, same element types, same numbers.
+    /// Same devices, types and numbers.
     type Offloaded: Spilling<Device = Self::Device>;
 }
 
-/// A backend whose device the functions of this crate accept: a plain one that can be offloaded, its offloaded form, or
-/// either with automatic differentiation. `stats::<Cuda>`, `stats::<Offload<Cuda>>` and
-/// `stats::<Autodiff<Offload<Cuda>>>` are equal.
+/// A backend whose device the functions of this crate accept: plain, offloaded, or either with autodiff.
+/// `stats::<Cuda>`, `stats::<Offload<Cuda>>` and `stats::<Autodiff<Offload<Cuda>>>` are equal.
 pub trait Managed: Backend + sealed::Sealed {
     #[doc(hidden)]
     type Door: Door<Device = Self::Device>;
 
-    /// See [`works_in_place`].
     #[doc(hidden)]
     const IN_PLACE: bool = false;
 
-    /// See [`in_place`].
     #[doc(hidden)]
     fn in_place(
         tensors: Vec<FloatTensor<Self>>,
@@ -46,7 +41,7 @@ pub trait Managed: Backend + sealed::Sealed {
         Err(tensors)
     }
 
-    /// Decodes tiles of bytes with one kernel; `None` if the backend has no such kernel.
+    /// `None` without such a kernel.
     #[doc(hidden)]
     fn decode_tiles(
         _codes: IntTensor<Self>,
@@ -57,13 +52,13 @@ pub trait Managed: Backend + sealed::Sealed {
     }
 }
 
-/// The encoding of tiles. A code takes one byte, tiles are whole, and each tile has one scale in f32.
+/// The encoding of tiles: one byte per code, one f32 scale per whole tile.
 #[doc(hidden)]
 #[derive(Debug, Clone)]
 pub struct Decoding {
-    /// Number of values per scale, a multiple of four.
+    /// Values per scale, a multiple of four.
     pub tile: usize,
-    /// Whether codes are floating-point numbers (e4m3) instead of integers.
+    /// Whether codes are floats (e4m3) instead of integers.
     pub floating: bool,
     /// Shape of the decoded tensor.
     pub shape: Shape,
@@ -72,7 +67,6 @@ pub struct Decoding {
 }
 
 impl Decoding {
-    /// Whether these numbers of code bytes and scales match the shape.
     #[cfg(feature = "cube")]
     pub(crate) fn fits(&self, code_bytes: usize, scales: usize) -> bool {
         let tiles = self.shape.num_elements().div_ceil(self.tile);
@@ -80,7 +74,7 @@ impl Decoding {
     }
 }
 
-/// An offloaded backend, with or without automatic differentiation. Its tensors take hints.
+/// An offloaded backend, with or without autodiff. Its tensors take hints.
 pub trait Spilling: Managed {
     #[doc(hidden)]
     fn prefer(tensor: FloatTensor<Self>, preference: Preference);
@@ -99,11 +93,11 @@ impl<B: Spilling, C: CheckpointStrategy> Spilling for Autodiff<B, C> {
 }
 
 pub(crate) mod sealed {
-    /// Keeps traits to this crate's own implementations, so that they can grow.
+    /// Seals public traits, so that they can grow.
     pub trait Sealed {}
 }
 
-/// Access to a running device. Not for use outside this crate.
+/// Access to a running device, for this crate alone.
 #[doc(hidden)]
 pub trait Door: sealed::Sealed {
     /// The device type.
@@ -148,8 +142,8 @@ impl OffloadConfig {
     /// Applies the configuration to `device`.
     ///
     /// # Errors
-    /// If the device has started already, a budget is invalid or cannot be resolved, or a component of the device
-    /// (driver, compiler, headers) is missing.
+    /// If the device has started, a budget is invalid or cannot be resolved, or a component (driver, compiler, headers)
+    /// is missing.
     pub fn install<B: Managed>(self, device: &B::Device) -> Result<(), OffloadError> {
         B::Door::install(device, self)
     }
@@ -157,21 +151,19 @@ impl OffloadConfig {
 
 /// Name and memory of `device`, without starting it.
 ///
-/// A CUDA driver reports free memory only to a process that has opened the device. The call opens the device for a
-/// moment, which takes some hundred megabytes of its memory and releases them. The calling thread's own CUDA context is
-/// current again afterwards.
+/// A CUDA driver reports free memory only while the device is open. The call opens it for a moment, which takes some
+/// hundred megabytes, and restores the thread's CUDA context.
 ///
 /// # Errors
-/// If a component of the device (driver, compiler, headers) is missing.
+/// If a component (driver, compiler, headers) is missing.
 pub fn probe<B: Managed>(device: &B::Device) -> Result<DeviceFacts, OffloadError> {
     B::Door::facts(device)
 }
 
-/// Checks that `device` can start, without starting it: settles its budgets, from the environment if no
-/// [`OffloadConfig`] is installed, and looks for its driver, libraries and headers.
+/// Checks that `device` can start, without starting it: its budgets, driver, libraries and headers.
 ///
-/// Burn's signatures return no error, so the first tensor on a device that cannot start panics. After `ready` or
-/// [`OffloadConfig::install`] has succeeded, no missing component causes a panic.
+/// Burn's signatures return no error, so the first tensor on a device that cannot start panics. After success, no
+/// missing component does.
 ///
 /// # Errors
 /// The error that the start would panic with.
@@ -179,11 +171,10 @@ pub fn ready<B: Managed>(device: &B::Device) -> Result<(), OffloadError> {
     B::Door::ready(device)
 }
 
-/// Counters of `device`, exact at the call: dropped buffers are released first. Starts the device if it has not
-/// started.
+/// Counters of `device`, after dropped buffers are released. Starts the device if needed.
 ///
-/// Fusion delays operations and the drops of their tensors. Synchronise first
-/// ([`Backend::sync`](burn_backend::Backend::sync)) to count all operations that the program has requested.
+/// Fusion delays operations and drops. To count all of them, synchronise first
+/// ([`Backend::sync`](burn_backend::Backend::sync)).
 pub fn stats<B: Managed>(device: &B::Device) -> Stats {
     B::Door::stats(device)
 }
@@ -198,19 +189,19 @@ pub fn reset_peaks<B: Managed>(device: &B::Device) {
     B::Door::reset_peaks(device);
 }
 
-/// Changes the device budget during a run. Blocks above a lower budget are evicted at once if possible, otherwise
-/// before the next operation that takes memory. A share refers to the memory that is free at the call.
+/// Changes the device budget during a run. Excess blocks are evicted at once if possible, otherwise before the next
+/// operation that takes memory. A share refers to memory that is free at the call.
 ///
 /// # Errors
-/// If the budget is invalid, or is a share on a device that does not report its memory.
+/// If the budget is invalid, or a share on a device that does not report its memory.
 pub fn set_device_budget<B: Managed>(device: &B::Device, budget: Budget) -> Result<(), OffloadError> {
     replace_budget::<B>(device, budget).map(drop)
 }
 
-/// Runs `work` under another device budget, and restores the previous budget afterwards, even if `work` panics.
+/// Runs `work` under another device budget, then restores the previous one, even after a panic.
 ///
 /// # Errors
-/// As [`set_device_budget`]; then `work` has not run.
+/// As [`set_device_budget`]; `work` has not run then.
 pub fn with_device_budget<B: Managed, T>(
     device: &B::Device,
     budget: Budget,
@@ -232,24 +223,22 @@ fn replace_budget<B: Managed>(device: &B::Device, budget: Budget) -> Result<Limi
     Ok(B::Door::set_device_budget(device, limit))
 }
 
-/// Returns all unused memory: spare device memory to the driver, idle host slabs to the machine.
+/// Returns spare device memory to the driver and idle host slabs to the machine.
 pub fn trim<B: Managed>(device: &B::Device) {
     B::Door::trim(device);
 }
 
-/// The host tier of `device`, for the program's own buffers under the same budget. Starts the device if it has not
-/// started.
+/// The host tier of `device`, for the program's own buffers under the same budget. Starts the device if needed.
 pub fn host_memory<B: Managed>(device: &B::Device) -> HostMemory {
     B::Door::host_memory(device)
 }
 
-/// Lets `work` change `tensors` in place, each as one slice in row-major order, and returns the changed tensors. Like
-/// any operation, it needs all of them on the device at once, within the budget, and nothing else. A tensor that shares
-/// its memory, or whose elements are not in rows, is copied first.
+/// Lets `work` change `tensors` in place, each as one slice in row-major order. All must be on the device at once. A
+/// tensor that shares memory, or whose elements are not in rows, is copied first. On the CPU, an optimizer's many
+/// passes become one.
 ///
 /// # Errors
-/// The unchanged tensors, if the device's memory is not this process's memory or one of them is not f32. On the CPU
-/// this makes an optimizer's many passes one; on a GPU, kernels do that.
+/// The unchanged tensors, if one is not f32 or the device's memory is not this process's.
 pub fn in_place<B: Managed>(
     tensors: Vec<FloatTensor<B>>,
     work: &mut dyn FnMut(&mut [&mut [f32]]),
@@ -262,19 +251,19 @@ pub fn works_in_place<B: Managed>() -> bool {
     B::IN_PLACE
 }
 
-/// Marks the end of a training step. A hint for planning; results never depend on it.
+/// Marks the end of a training step: a hint for planning, never for results.
 pub fn mark_step<B: Managed>(device: &B::Device) {
     B::Door::mark_step(device);
 }
 
-/// Starts to record the operations of `device`, until [`watched_step`] takes the record: at most 1,025 stretches for
-/// any number of operations. Meanwhile each operation reads the clock once; otherwise none does.
+/// Starts to record operations until [`watched_step`]: at most 1,025 stretches, however many operations. Meanwhile each
+/// operation reads the clock once.
 pub fn watch_step<B: Managed>(device: &B::Device) {
     B::Door::watch_step(device);
 }
 
-/// The timeline since [`watch_step`]; `None` if no recording runs. Its bytes equal the growth of the counters of
-/// [`stats`]. Times are those of the program's requests: a GPU runs the operations later.
+/// The timeline since [`watch_step`]; `None` without one. Its bytes equal the growth of the counters of [`stats`].
+/// Times are those of requests: a GPU runs operations later.
 pub fn watched_step<B: Managed>(device: &B::Device) -> Option<Vec<Stretch>> {
     B::Door::watched_step(device)
 }
@@ -285,8 +274,8 @@ pub fn events<B: Managed>(device: &B::Device) -> Vec<crate::Event> {
     B::Door::events(device)
 }
 
-/// The maximum memory that the inner runtime reported after a launch, if
-/// [`watch_runtime`](OffloadConfig::watch_runtime) is on. Zero for an adapter without an inner runtime.
+/// Maximum memory that the inner runtime reported after a launch, with [`watch_runtime`](OffloadConfig::watch_runtime).
+/// Zero for an adapter without an inner runtime.
 #[cfg(feature = "test-util")]
 pub fn runtime_peaks<B: Managed>(device: &B::Device) -> crate::RuntimePeaks {
     B::Door::runtime_peaks(device)

@@ -5,12 +5,12 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 
-/// The memory that a tier may use: a number of bytes, a share of the free memory, or no limit.
+/// Memory that a tier may use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Budget {
     /// Exactly this many bytes.
     Bytes(u64),
-    /// A share, in `(0, 1]`, of the memory that is free when the device starts.
+    /// A share, in `(0, 1]`, of the memory free at the device's start.
     Share(f64),
     /// No limit except the machine's memory.
     Unlimited,
@@ -29,7 +29,7 @@ pub struct BudgetError {
 const SHARE: &str = "a share lies above 0 % and at most at 100 %";
 
 impl Budget {
-    /// Refuses an invalid share: NaN, not positive, or above 1.
+    /// Refuses a share that is NaN, not positive, or above 1.
     pub(crate) fn checked(self) -> Result<(), BudgetError> {
         match self {
             Self::Share(share) if !(share > 0.0 && share <= 1.0) => {
@@ -39,7 +39,6 @@ impl Budget {
         }
     }
 
-    /// The budget divided among `among` processes.
     pub(crate) fn divided(self, among: NonZeroUsize) -> Self {
         match self {
             Self::Bytes(bytes) => Self::Bytes(bytes / among.get() as u64),
@@ -48,7 +47,7 @@ impl Budget {
         }
     }
 
-    /// The limit for a number of free bytes. `None` for a share of an unknown amount; the caller returns an error then.
+    /// `None` for a share of an unknown amount.
     pub(crate) fn resolve(self, free: Option<u64>) -> Option<Limit> {
         match self {
             Self::Bytes(bytes) => Some(Limit::bytes(bytes)),
@@ -67,9 +66,11 @@ impl FromStr for Budget {
         if trimmed.eq_ignore_ascii_case("unlimited") {
             return Ok(Self::Unlimited);
         }
+
         let split = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
         let (digits, unit) = trimmed.split_at(split);
         let Ok(number) = digits.parse::<f64>() else { return fail("it does not start with a number") };
+
         let scale = match unit.trim().to_ascii_lowercase().as_str() {
             "%" if number > 0.0 && number <= 100.0 => return Ok(Self::Share(number / 100.0)),
             "%" => return fail(SHARE),
@@ -84,6 +85,7 @@ impl FromStr for Budget {
             "tb" => 1_000_000_000_000,
             _ => return fail("the unit is unknown"),
         };
+
         let bytes = number * scale as f64;
         if bytes >= u64::MAX as f64 {
             return fail("it is larger than any memory");
@@ -123,7 +125,6 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A limit for messages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OrUnlimited(pub Option<u64>);
 

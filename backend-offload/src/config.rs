@@ -6,17 +6,17 @@ use pager::{Oversized, Policy};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-/// Default share of the available host memory for spilled blocks.
+/// Share of the available host memory for spilled blocks.
 pub(crate) const DEFAULT_HOST_SHARE: Budget = Budget::Share(0.8);
 
-/// Default share for page-locked memory, which the machine cannot reclaim for other programs.
+/// The machine cannot reclaim page-locked memory.
 pub(crate) const DEFAULT_PINNED_SHARE: Budget = Budget::Share(0.4);
 
-/// Configures one device; [`install`](Self::install) it before the first tensor is made there.
+/// Configures one device. [`install`](Self::install) it before the first tensor is made there.
 ///
-/// Without a configuration, `OFFLOAD_DEVICE_BUDGET`, `OFFLOAD_HOST_BUDGET` and `OFFLOAD_PINNED_BUDGET` apply. Without
-/// these, the device budget on CUDA is 90 % of the memory that is free at the start. Devices that do not report their
-/// memory have no limit. The host budget is 80 % of the memory that machine and control group leave.
+/// Unset budgets come from `OFFLOAD_DEVICE_BUDGET`, `OFFLOAD_HOST_BUDGET` and `OFFLOAD_PINNED_BUDGET`. By default the
+/// device budget on CUDA is 90 % of the memory free at the start; devices that do not report their memory have no
+/// limit. The host budget is 80 % of the memory that machine and control group leave.
 #[derive(Debug, Clone, Default)]
 pub struct OffloadConfig {
     pub(crate) device_budget: Option<Budget>,
@@ -53,34 +53,33 @@ impl OffloadConfig {
         self
     }
 
-    /// Host memory for spilled blocks, in total for all devices of the process.
+    /// Host memory for spilled blocks of all devices of the process.
     #[must_use]
     pub fn host_budget(mut self, budget: Budget) -> Self {
         self.host_budget = Some(budget);
         self
     }
 
-    /// Divides the budgets for host memory, page-locked memory and disk among the processes on this host. All need the
-    /// same configuration. Applies to budgets set here, from the environment, and by default.
+    /// Divides host, page-locked and disk budgets, wherever set, among the processes on this host. All need the same
+    /// configuration.
     #[must_use]
     pub fn among(mut self, processes: NonZeroUsize) -> Self {
         self.processes = Some(processes);
         self
     }
 
-    /// Limit of page-locked host memory for all devices of the process; by default 40 % of the memory that machine and
-    /// control group leave. Page-locked memory copies several times faster over the link, but the machine cannot page
-    /// it out. Beyond the limit, ordinary memory is used. No effect on runtimes that cannot lock memory.
+    /// Page-locked host memory for all devices of the process; by default 40 % of the memory that machine and control
+    /// group leave. It copies several times faster, but cannot be paged out. Beyond the limit, or on runtimes without
+    /// it, ordinary memory is used.
     #[must_use]
     pub fn pinned_budget(mut self, budget: Budget) -> Self {
         self.pinned_budget = Some(budget);
         self
     }
 
-    /// Lets blocks spill to the disk of `folder` once the host budget is used up. They go to one file without a name
-    /// for all devices of the process; it vanishes when the process ends. `budget` bytes are allocated at once, so that
-    /// a full disk is an error at the start and not within a run. Without this setting, no block is written to a disk.
-    /// Also `OFFLOAD_DISK_DIR` with `OFFLOAD_DISK_BUDGET`. Linux only.
+    /// Lets blocks spill to the disk of `folder` once the host budget is used up, in one unnamed file for all devices
+    /// of the process. `budget` bytes are allocated at once, so that a full disk is an error at the start. Off by
+    /// default. Also `OFFLOAD_DISK_DIR` with `OFFLOAD_DISK_BUDGET`. Linux only.
     #[must_use]
     pub fn disk(mut self, folder: impl Into<PathBuf>, budget: Budget) -> Self {
         (self.disk_folder, self.disk_budget) = (Some(folder.into()), Some(budget));
@@ -101,17 +100,16 @@ impl OffloadConfig {
         self
     }
 
-    /// Limits the buffers of one fused kernel: 8 by default, whatever the budget. Without a limit, fusion builds
-    /// kernels that name whole optimizer states, which must all be resident together. The places where fusion cuts
-    /// decide how values round, so two runs have the same bits only with the same number.
+    /// Limits the buffers of one fused kernel: 8 by default. Without a limit, one kernel may need whole optimizer
+    /// states at once. Fusion's cuts decide how values round: only equal limits give equal bits.
     #[must_use]
     pub fn max_bindings(mut self, bindings: u32) -> Self {
         self.max_bindings = Some(bindings);
         self
     }
 
-    /// Fuses kernels as the plain backend does, for the plain backend's bits. This raises the floor of the device
-    /// budget: one fused kernel may name as many buffers as the device binds.
+    /// Fuses kernels as the plain backend does, for its bits. This raises the floor of the device budget: a kernel may
+    /// name as many buffers as the device binds.
     #[must_use]
     pub fn plain_fusion(self) -> Self {
         self.max_bindings(u32::MAX)
@@ -124,32 +122,32 @@ impl OffloadConfig {
         self
     }
 
-    /// Multiplies f32 matrices in true f32. By default a CUDA device may round the factors to TF32 (ten bits of
-    /// mantissa) for tensor cores, as with the plain backend. TF32 is several times faster. No effect on other devices.
+    /// Multiplies f32 matrices in true f32. By default, as in the plain backend, a CUDA device may round the factors to
+    /// TF32 (ten bits of mantissa), several times faster.
     #[must_use]
     pub fn exact_f32(mut self, exact: bool) -> Self {
         self.exact_f32 = exact;
         self
     }
 
-    /// Lets copies run in parallel with the device's work, and before it in repeated programs. On by default, but
-    /// only CUDA supports it. Never changes a number. Also `OFFLOAD_OVERLAP=0`.
+    /// Lets copies run in parallel with the device's work, and ahead of it in repeated programs. Only CUDA supports it.
+    /// On by default; also `OFFLOAD_OVERLAP=0`.
     #[must_use]
     pub fn overlap(mut self, overlap: bool) -> Self {
         self.overlap = Some(overlap);
         self
     }
 
-    /// Paranoid mode: overwrites the device memory of evicted blocks and checks a checksum of every returning block.
-    /// Slow; for tests. Also `OFFLOAD_PARANOID=1`.
+    /// Overwrites the device memory of evicted blocks, and verifies a checksum of every returning block. Slow; for
+    /// tests. Also `OFFLOAD_PARANOID=1`.
     #[must_use]
     pub fn paranoid(mut self, paranoid: bool) -> Self {
         self.paranoid = Some(paranoid);
         self
     }
 
-    /// Records all memory requests of the program in a file for `cargo xtask bench-vram --simulate`: sizes, uses, drops
-    /// and steps, no contents. Also `OFFLOAD_TRACE=FILE`.
+    /// Records the program's memory requests, without contents, in a file for `cargo xtask bench-vram --simulate`. Also
+    /// `OFFLOAD_TRACE=FILE`.
     #[must_use]
     pub fn trace(mut self, file: impl Into<PathBuf>) -> Self {
         self.trace = Some(file.into());
@@ -157,8 +155,8 @@ impl OffloadConfig {
     }
 
     /// Computes nothing: tensors have their sizes but read as zeros, and their memory is never touched. With
-    /// [`trace`](Self::trace) and without a budget, this records the requests of a program for another machine. Only on
-    /// the CPU adapter; also `OFFLOAD_DRY_RUN=1`.
+    /// [`trace`](Self::trace) and no budget, this records a program for another machine. Only on the CPU adapter. Also
+    /// `OFFLOAD_DRY_RUN=1`.
     #[must_use]
     pub fn dry_run(mut self, dry: bool) -> Self {
         self.dry_run = Some(dry);
@@ -173,8 +171,7 @@ impl OffloadConfig {
         self
     }
 
-    /// Asks the runtime underneath for its memory use after every launch; see [`runtime_peaks`](crate::runtime_peaks).
-    /// Slow.
+    /// Asks the runtime for its memory use after every launch; see [`runtime_peaks`](crate::runtime_peaks). Slow.
     #[cfg(feature = "test-util")]
     #[must_use]
     pub fn watch_runtime(mut self) -> Self {
@@ -182,11 +179,11 @@ impl OffloadConfig {
         self
     }
 
-    /// Fills unset values from the environment.
     pub(crate) fn or_environment(mut self) -> Result<Self, OffloadError> {
         self.device_budget = or_variable(self.device_budget, "OFFLOAD_DEVICE_BUDGET")?;
         self.host_budget = or_variable(self.host_budget, "OFFLOAD_HOST_BUDGET")?;
         self.pinned_budget = or_variable(self.pinned_budget, "OFFLOAD_PINNED_BUDGET")?;
+
         if self.disk_folder.is_none() {
             self.disk_folder =
                 variable("OFFLOAD_DISK_DIR")?.filter(|path| !path.is_empty()).map(PathBuf::from);
@@ -200,6 +197,7 @@ impl OffloadConfig {
                 });
             }
         }
+
         self.share_host();
         self.overlap = or_switch(self.overlap, "OFFLOAD_OVERLAP", true)?;
         self.paranoid = or_switch(self.paranoid, "OFFLOAD_PARANOID", false)?;

@@ -1,7 +1,7 @@
-//! Disk memory for the program itself, under the disk budget that spilled blocks share.
+//! Disk memory for the program itself, under the disk budget of spilled blocks.
 //!
-//! An optimizer keeps state here in pieces. It moves them from its own threads through its own host memory, so the
-//! buffers of spilled blocks stay free. Each read verifies the checksum of every piece.
+//! An optimizer keeps state here in pieces, and moves them from its own threads through its own host memory. Each read
+//! verifies every piece's checksum.
 
 use crate::bytes::Bytes;
 use crate::error::OffloadError;
@@ -28,11 +28,10 @@ pub struct DiskMemory {
     fault: Arc<Mutex<Option<(u64, DiskFault)>>>,
 }
 
-/// Disk space in pieces, each read and written as a whole, alone or with neighbours. Freed on drop.
+/// Disk space in pieces, transferred alone or with neighbours. Freed on drop.
 pub struct DiskPieces {
     memory: DiskMemory,
     name: String,
-    /// Parts of the file, filled in order.
     parts: Vec<Range<u64>>,
     pieces: Vec<Piece>,
 }
@@ -69,12 +68,12 @@ impl DiskMemory {
         &self.host
     }
 
-    /// Disk bytes of pieces of these lengths, each rounded up to pages.
+    /// Disk bytes of pieces, each rounded up to pages.
     pub fn bytes_of(pieces: impl IntoIterator<Item = usize>) -> u64 {
         pieces.into_iter().map(|len| len.next_multiple_of(PAGE) as u64).sum()
     }
 
-    /// Reserves pieces, which must be written before they are read. Errors mention `name`.
+    /// Reserves pieces, which must be written before they are read. Errors name them `name`.
     ///
     /// # Errors
     /// If the disk budget has no room.
@@ -95,7 +94,7 @@ impl DiskMemory {
         Ok(DiskPieces { memory: self.clone(), name: name.to_string(), parts, pieces })
     }
 
-    /// Host memory to transfer `len` bytes.
+    /// Host memory for transfers of `len` bytes.
     ///
     /// # Errors
     /// As [`HostMemory::take`].
@@ -147,7 +146,7 @@ impl DiskPieces {
         DiskMemory::bytes_of(self.pieces.iter().map(|piece| piece.len))
     }
 
-    /// The range of each of these neighbours in their common buffer.
+    /// Range of each piece in their common buffer.
     pub fn places(&self, pieces: Range<usize>) -> Vec<Range<usize>> {
         let pieces = &self.pieces[pieces];
         let first = pieces.first().map_or(0, |piece| piece.begin);
@@ -158,7 +157,7 @@ impl DiskPieces {
         pieces.iter().map(place).collect()
     }
 
-    /// Bytes of a buffer for these neighbours.
+    /// Bytes of a common buffer for these pieces.
     pub fn span(&self, pieces: Range<usize>) -> usize {
         DiskMemory::bytes_of(self.pieces[pieces].iter().map(|piece| piece.len)) as usize
     }
@@ -172,7 +171,7 @@ impl DiskPieces {
         self.verify(pieces, into)
     }
 
-    /// Reads without the checksums: [`verify`](Self::verify) the pieces before use.
+    /// Reads without verification: [`verify`](Self::verify) the pieces before use.
     ///
     /// # Errors
     /// If the disk fails.
@@ -192,7 +191,7 @@ impl DiskPieces {
         Ok(())
     }
 
-    /// Verifies the checksums of [fetched](Self::fetch) neighbours, on the calling thread.
+    /// Verifies the checksums of [fetched](Self::fetch) pieces, on the calling thread.
     ///
     /// # Errors
     /// If a piece differs from its last contents.
@@ -220,7 +219,7 @@ impl DiskPieces {
         self.put(pieces, from)
     }
 
-    /// Takes the checksums of neighbouring pieces before [`put`](Self::put).
+    /// Takes the pieces' checksums before [`put`](Self::put).
     pub fn seal(&self, pieces: Range<usize>, from: &PageBuffer) {
         for (piece, place) in self.pieces[pieces.clone()].iter().zip(self.places(pieces)) {
             piece.checksum.store(checksum(&from[place]), Relaxed);
@@ -244,7 +243,7 @@ impl DiskPieces {
         Ok(())
     }
 
-    /// File positions of `span` bytes from a piece on, with their ranges in the buffer.
+    /// File positions, with their ranges in the buffer.
     fn stretches(&self, first: usize, span: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
         let begin = self.pieces.get(first).map_or(0, |piece| piece.begin);
         self.stretches_from(begin, span)
@@ -323,7 +322,7 @@ mod tests {
     #[test]
     fn pieces_read_alone_or_together_have_the_written_bytes_wherever_they_lie() {
         let (_folder, memory) = memory(9);
-        // The free space consists of two parts, neither of which holds all pieces.
+        // Free space in two parts, neither large enough for all pieces.
         let mut held: Vec<_> = (0..9).map(|n| memory.take(&[PAGE], n).expect("room")).collect();
         let _between = held.swap_remove(4);
         drop(held);

@@ -44,7 +44,7 @@ pub struct Situation {
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum OffloadError {
-    /// [`install`](crate::OffloadConfig::install) came after the device had started.
+    /// Installed after the device had started.
     #[error(
         "cannot install an offload configuration on {device}: the device has already started; install before the first tensor is made on it"
     )]
@@ -105,13 +105,13 @@ pub enum OffloadError {
         /// The budget in force.
         installed: String,
     },
-    /// The operands of one operation do not fit the device budget.
+    /// One operation's operands do not fit the device budget.
     #[error("{0} needs more device memory at once than the budget allows; raise the device budget above {wanted}, or make the operation smaller (micro-batch, sequence length, chunked loss, fewer fused operands through max_bindings)", wanted = Bytes(.0.wanted))]
     WorkingSet(Box<Situation>),
     /// An eviction found no room on the host or the disk.
     #[error("{situation} would push blocks to the host, whose budget is used up{way_out}, or hold less (recomputation, smaller optimizer state)", situation = .0, way_out = .0.way_out_of_full_tiers())]
     HostFull(Box<Situation>),
-    /// The program requested host memory beyond the budget.
+    /// The program requested host memory beyond its budget.
     #[error("{operation}: {} of host memory are wanted and {} of {} are in use; raise the host budget, or hold less", Bytes(*wanted), Bytes(*in_use), OrUnlimited(*budget))]
     HostRefused {
         /// Purpose of the memory.
@@ -159,7 +159,7 @@ pub enum OffloadError {
         /// The runtime's message.
         message: String,
     },
-    /// An operation uses a buffer without a successful allocation.
+    /// An operation uses a buffer that was never allocated.
     #[error("{operation} uses a buffer that this device never allocated")]
     UnknownBuffer {
         /// The operation.
@@ -173,7 +173,7 @@ pub enum OffloadError {
         /// The system's message.
         reason: String,
     },
-    /// A host copy changed while its block was evicted (paranoid mode).
+    /// A host copy changed after its block's eviction (paranoid mode).
     #[error("the host copy of a block of {} changed while it was on the host: expected checksum {expected:016x}, found {found:016x}", Bytes(*bytes))]
     HostCopyDamaged {
         /// The block's size.
@@ -195,7 +195,7 @@ pub enum OffloadError {
         /// The system's message.
         reason: String,
     },
-    /// The records of block positions contradict each other: a defect of this crate, please report it.
+    /// The records of block positions contradict each other: a defect of this crate.
     #[error("{operation} did not run: {fault}; this is a defect of backend-offload, please report it")]
     Bookkeeping {
         /// The operation.

@@ -3,7 +3,7 @@
 #[cfg(any(test, feature = "test-util"))]
 use std::io;
 
-/// Faults to inject, counted per device; zero is never.
+/// Injected faults per device; zero is never.
 #[cfg(feature = "test-util")]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Faults {
@@ -47,7 +47,7 @@ impl DiskFault {
         matches!(self, Self::Write | Self::Full)
     }
 
-    /// Ends a transfer of `bytes`, whose first byte is content and no padding.
+    /// The first byte must be content, not padding.
     pub(crate) fn strike(self, bytes: &mut [u8]) -> io::Result<()> {
         match self {
             Self::Read | Self::Write => Err(io::Error::from_raw_os_error(5)),
@@ -61,7 +61,7 @@ impl DiskFault {
     }
 }
 
-/// Peaks that the device runtime reported after launches, over all streams and with small buffers.
+/// Peaks reported by the device runtime after launches, over all streams and with small buffers.
 #[cfg(feature = "test-util")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RuntimePeaks {
@@ -71,7 +71,7 @@ pub struct RuntimePeaks {
     pub reserved: u64,
 }
 
-/// Injects the requested faults; without `test-util`, none.
+/// Injects nothing without `test-util`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Injector {
     #[cfg(feature = "test-util")]
@@ -115,7 +115,7 @@ impl Injector {
     }
 }
 
-/// Counts an occasion; true for every n-th one.
+/// True for every n-th occasion.
 #[cfg(feature = "test-util")]
 fn is_due(occasions: &mut u64, every: u64) -> bool {
     *occasions += 1;

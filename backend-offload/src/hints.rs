@@ -1,17 +1,15 @@
 //! Hints from the program about the places of its tensors.
 //!
-//! A hint changes the order of evictions, and so the bytes that move. It never changes a result, nor whether an
-//! operation can run. It belongs to a tensor's present memory. An update that is not in place gives a tensor other
-//! memory, without hints. Repeat the hint for a trained parameter after each optimizer step.
+//! A hint changes the order of evictions, never a result, nor whether an operation can run. It belongs to a tensor's
+//! present memory, which an update not in place replaces. Repeat the hint for a trained parameter after each optimizer
+//! step.
 
 use crate::backend::Spilling;
 use burn_core::module::{Module, ModuleVisitor, Param};
 use burn_core::tensor::Tensor;
 use pager::Preference;
 
-/// Asks that the memory of `tensor` be evicted late or early, compared with all other memory.
-///
-/// Tensors that share memory, as views do, share the hint.
+/// Asks to evict the memory of `tensor` late or early, compared with all other memory. Views share the hint.
 ///
 /// ```
 /// # #[cfg(feature = "router")]

@@ -1,7 +1,7 @@
 //! Host memory for the program's own buffers, under the same budget as spilled tensors.
 //!
-//! Optimizer state on the host competes with spilled tensors for memory. It is allocated here, so that one limit holds
-//! for both: no tensor can spill to memory that the program holds.
+//! Optimizer state on the host competes with spilled tensors. One limit holds for both: no tensor can spill to memory
+//! that the program holds.
 
 use crate::bytes::Bytes;
 use crate::disk_memory::DiskMemory;
@@ -14,10 +14,9 @@ use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The device that owns the host memory. Page-locked memory is allocated and freed on the device's thread, where its
-/// driver may be called.
+/// The device that owns the host memory. Page-locked memory is allocated and freed on its thread.
 pub(crate) trait Site: Send + Sync {
-    /// Takes host memory; `None` if there is no room and none can be made.
+    /// `None` if there is no room and none can be made.
     fn draft(&self, pool: &Arc<HostPool>, len: usize) -> Result<Option<Draft>, OffloadError> {
         Ok(pool.draft(len, SlabSource::Heap))
     }
@@ -26,11 +25,10 @@ pub(crate) trait Site: Send + Sync {
         drop(draft);
     }
 
-    /// Sets the preference for tensors that are created from data later.
+    /// For tensors created from data later.
     fn prefer_for_new(&self, preference: Preference);
 }
 
-/// No device.
 struct Nowhere;
 
 impl Site for Nowhere {
@@ -51,12 +49,12 @@ impl HostMemory {
         Self { pool: below.pool, site: Arc::new(site), disk }
     }
 
-    /// Host memory with no limit but the machine's, for programs whose tensors do not spill.
+    /// No limit but the machine's, for programs whose tensors do not spill.
     pub fn unlimited() -> Self {
         Self::without_device(Limit::NONE, None)
     }
 
-    /// Unlimited host memory above a disk: `bytes` on the disk of `folder` are allocated at once.
+    /// Unlimited host memory above a disk, of which `bytes` in `folder` are allocated at once.
     ///
     /// # Errors
     /// As for [`OffloadConfig::disk`](crate::OffloadConfig::disk).
@@ -77,25 +75,23 @@ impl HostMemory {
         Self::new(Below { pool, disk, traffic: Arc::default() }, Nowhere)
     }
 
-    /// Whether this memory belongs to a device that [computes nothing](crate::OffloadConfig::dry_run). Its buffers
-    /// share memory and their contents have no meaning, so arithmetic on them can be skipped.
+    /// Whether the device [computes nothing](crate::OffloadConfig::dry_run), so that arithmetic on its buffers can be
+    /// skipped.
     pub fn computes_nothing(&self) -> bool {
         self.pool.is_dry()
     }
 
-    /// The disk below this memory, if there is one. A device that [computes nothing](crate::OffloadConfig::dry_run) has
-    /// none, and its host memory takes no room either.
+    /// The disk below. `None` without one, or if the device [computes nothing](crate::OffloadConfig::dry_run).
     pub fn disk(&self) -> Option<DiskMemory> {
         let (disk, traffic) = self.disk.clone().filter(|_| !self.computes_nothing())?;
         Some(DiskMemory::new(self.clone(), disk, traffic))
     }
 
-    /// A buffer of `len` bytes with unspecified contents, aligned for any number type. `purpose` names it in an error.
+    /// A buffer of `len` bytes with unspecified contents, aligned for any number type. Errors name `purpose`.
     ///
     /// # Errors
     /// If the budget or the machine has no room, or the disk fails. To make room, host copies of blocks on the device
-    /// are dropped, and blocks spill to the disk if there is one. Without a disk, blocks that are only on the host
-    /// stay.
+    /// are dropped, and other blocks spill to the disk.
     pub fn take(&self, len: usize, purpose: impl fmt::Display) -> Result<HostBuffer, OffloadError> {
         if let Some(draft) = self.site.draft(&self.pool, len)? {
             return Ok(HostBuffer { draft: Some(draft), site: self.site.clone() });
@@ -109,12 +105,12 @@ impl HostMemory {
         })
     }
 
-    /// Runs `make`. If tensors of this device spill, tensors that `make` creates from data start on the host. Such a
-    /// tensor evicts no block, is loaded at its first use, and is evicted without a copy. If everything fits, tensors
-    /// start on the device. Without this call, a tensor from data starts on the host only if the device has no room.
+    /// Runs `make`. If tensors of this device spill, tensors that `make` creates from data start on the host. They
+    /// evict no block, and are evicted without a copy later. Otherwise a tensor starts on the host only if the device
+    /// has no room.
     ///
-    /// Spilling is judged by the steps that [`mark_step`](crate::mark_step) counts, or by the whole program if no step
-    /// is marked. The hint also applies to tensors that other threads create meanwhile.
+    /// Spilling is judged by the steps of [`mark_step`](crate::mark_step), or by the whole program without steps. The
+    /// hint also applies to tensors of other threads meanwhile.
     pub fn first<T>(&self, make: impl FnOnce() -> T) -> T {
         struct After<'a>(&'a HostMemory);
         impl Drop for After<'_> {
@@ -127,7 +123,7 @@ impl HostMemory {
         make()
     }
 
-    /// Usage of the whole tier: spilled tensors and buffers of the program, for all devices of the process.
+    /// Usage of the whole tier, for all devices of the process.
     pub fn usage(&self) -> TierStats {
         let usage = self.pool.usage();
         TierStats {
@@ -140,8 +136,7 @@ impl HostMemory {
     }
 }
 
-/// A buffer in the host tier, page-locked if the device copies faster from such memory. Its bytes count until it is
-/// dropped.
+/// A buffer in the host tier, page-locked if that copies faster. Its bytes count until its drop.
 pub struct HostBuffer {
     draft: Option<Draft>,
     site: Arc<dyn Site>,

@@ -11,7 +11,7 @@ pub enum Event {
     Evicted {
         /// Its size.
         bytes: u64,
-        /// False if the host copy was current or nothing had been written.
+        /// False if the host copy was current or nothing was written.
         copied: bool,
     },
     /// A block returned to the device.
@@ -57,7 +57,6 @@ pub enum Event {
     },
 }
 
-/// The `tracing` target of this crate.
 pub(crate) const TARGET: &str = "backend_offload";
 
 #[derive(Debug, Default)]
@@ -68,7 +67,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Limits the memory of a long run that never drains its events.
+    /// For a long run that never drains its events.
     #[cfg(feature = "test-util")]
     const KEPT: usize = 1 << 20;
 
@@ -120,6 +119,7 @@ impl Journal {
             // The thread that caused the failure gets the error; a warning would repeat it.
             Event::Failed { error } => tracing::debug!(target: TARGET, "{error}"),
         }
+
         #[cfg(feature = "test-util")]
         {
             if self.events.len() == Self::KEPT {

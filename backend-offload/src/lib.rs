@@ -33,19 +33,17 @@
 //!
 //! # What moves
 //!
-//! The unit is the **base allocation**, called a block: a tensor's memory with all its views. Burn's fusion, autotune
-//! and autodiff work above it, unchanged. Activations, gradients, optimizer state and scratch memory of kernels are all
-//! allocations, so all are blocks. Buffers below 64 KiB never move and do not count: a move would cost more than they
-//! hold.
+//! The unit is the **base allocation**, called a block: a tensor's memory with all its views. Fusion, autotune and
+//! autodiff work above it, unchanged. Activations, gradients, optimizer state and kernels' scratch memory are all
+//! blocks. Buffers below 64 KiB never move and do not count.
 //!
 //! # When
 //!
-//! Blocks move only under pressure. Before an operation runs, its blocks are made resident. If one is missing and the
-//! budget has no room, other blocks are evicted first. An eviction copies nothing if the host copy is current (*clean*)
-//! or if the block was never written. While everything fits, nothing is copied, and a launch costs a few microseconds
-//! more.
+//! Blocks move only under pressure. Before an operation runs, its blocks are made resident; if the budget has no room,
+//! others are evicted first. An eviction copies nothing if the host copy is current (*clean*) or the block was never
+//! written. While everything fits, nothing is copied, and a launch costs a few microseconds more.
 //!
-//! A block is in one of four places, and only the pager moves it. A block in motion counts on both sides:
+//! A block is in one of four places. In motion, it counts on both sides:
 //!
 //! | place | meaning | leaves by |
 //! |---|---|---|
@@ -58,22 +56,20 @@
 //!
 //! - **Numbers do not change.** Blocks return bit for bit, with the same layout, and the same kernels run on them.
 //!   Hints and predictions decide only *when* bytes move.
-//! - **The budget holds before memory is taken**, not after: bytes in use plus the allocator's spare bytes never
-//!   exceed it. The floor is the largest single operation, because its operands must be resident together;
-//!   [`Stats::largest_launch`] reports its size. An operation above the budget is refused with an error that names
-//!   it.
-//! - **A failure is reported once, to the thread that caused it.** In CubeCL a launch returns nothing. If one cannot
-//!   run, reading its outputs, or values computed from them, returns the [`OffloadError`]. So does the next
-//!   synchronisation of its stream. Stale bytes are never returned, and later operations work.
+//! - **The budget holds before memory is taken.** Bytes in use and the allocator's spare bytes never exceed it. Its
+//!   floor is the largest single operation ([`Stats::largest_launch`]). A larger operation is refused with an error
+//!   that names it.
+//! - **A failure is reported once, to the thread that caused it.** If a launch cannot run, reading its outputs, or
+//!   values computed from them, returns the [`OffloadError`]. So does the next synchronisation of its stream. Stale
+//!   bytes are never returned, and later operations work.
 //! - **Memory comes back.** Dropping the last tensor of a block frees its bytes on every tier.
 //!
 //! The [`guide`] explains how to size the budgets, which speed to expect, and the limits.
 //!
 //! # Adapters
 //!
-//! The core decides and moves nothing. Two adapters move bytes. One (features `cuda`, `wgpu`, `vulkan`, `metal`) stands
-//! in front of any CubeCL runtime's server. The other (feature `router`) stands in front of the CPU backend `Flex`,
-//! whose heap plays the device: for machines without a GPU, and for tests that run everywhere.
+//! The core decides; two adapters move bytes. One (features `cuda`, `wgpu`, `vulkan`, `metal`) wraps any CubeCL
+//! runtime's server. The other (feature `router`) wraps the CPU backend `Flex`, whose heap plays the device.
 
 #![cfg_attr(
     not(feature = "cube"),

@@ -14,7 +14,6 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A device's configuration with a value for every setting.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub paging: PagingSettings,
@@ -45,15 +44,15 @@ pub struct DeviceFacts {
     pub model: Option<String>,
     /// `None` if the device does not report its memory.
     pub memory: Option<DeviceMemory>,
-    /// Budget if neither configuration nor environment sets one.
+    /// If neither configuration nor environment sets one.
     pub default_budget: Budget,
-    /// Missing optional parts, and their sources. Without them the device is slower.
+    /// Missing optional parts and their sources. Without them the device is slower.
     pub lacking: Option<String>,
-    /// The device is simulated in ordinary memory.
+    /// Simulated in ordinary memory.
     pub simulated: bool,
 }
 
-/// Device memory, as the driver reports it.
+/// As the driver reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceMemory {
     /// Free bytes.
@@ -62,7 +61,7 @@ pub struct DeviceMemory {
     pub total: u64,
 }
 
-/// A device of one adapter. The adapter's type separates devices with the same number.
+/// The adapter's type separates devices with the same number.
 pub(crate) type DeviceKey = (TypeId, DeviceId);
 
 enum Entry {
@@ -81,7 +80,7 @@ struct Registry {
 #[derive(Clone)]
 struct InstalledHost {
     pool: Arc<HostPool>,
-    /// Host and page-locked, as configured: a share's bytes change with every device that starts.
+    /// As configured: a share's bytes change with every device that starts.
     named: [Option<Budget>; 2],
 }
 
@@ -97,10 +96,8 @@ fn registry() -> MutexGuard<'static, Option<Registry>> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Default size below which buffers never move.
 const SMALLEST_BLOCK: u64 = 64 << 10;
 
-/// Sets the device's configuration.
 pub(crate) fn install(
     key: DeviceKey,
     config: OffloadConfig,
@@ -116,7 +113,7 @@ pub(crate) fn install(
     Ok(())
 }
 
-/// Ensures that the device has settings, from the environment if none are installed.
+/// Settings come from the environment if none are installed.
 pub(crate) fn prepare(
     key: DeviceKey,
     facts: impl FnOnce() -> Result<DeviceFacts, OffloadError>,
@@ -131,7 +128,7 @@ pub(crate) fn prepare(
     Ok(())
 }
 
-/// Takes the settings of a device that starts; `None` if it was not prepared. Later calls of `install` are refused.
+/// `None` if the device was not prepared. Later calls of `install` are refused.
 pub(crate) fn start(key: DeviceKey) -> Option<Settings> {
     let mut guard = registry();
     match guard.get_or_insert_default().devices.insert(key, Entry::Started) {
@@ -160,7 +157,7 @@ impl Registry {
         }
         let trace = config.trace.map(|path| TraceFile::create(path, self.traces)).transpose()?;
 
-        // Last, because a refusal later would leave the disk space taken.
+        // Last: a later refusal would leave the disk space taken.
         let disk = self.disk(config.disk_folder, config.disk_budget)?;
         #[cfg(feature = "test-util")]
         if let (Some(disk), Some(fault)) = (&disk, config.faults.break_disk_every) {
@@ -202,6 +199,7 @@ impl Registry {
         let Some(folder) = folder else {
             return Ok(self.disk.as_ref().map(|installed| installed.disk.clone()));
         };
+
         let refused = |reason: &str| OffloadError::Disk {
             attempted: "taking space".to_owned(),
             folder: folder.display().to_string(),
@@ -209,6 +207,7 @@ impl Registry {
         };
         let budget = budget.ok_or_else(|| refused("no disk budget says how much of it may be taken"))?;
         budget.checked()?;
+
         // A disk without devices is closed.
         self.disk.take_if(|installed| Arc::strong_count(&installed.disk) == 1);
         if let Some(installed) = &self.disk {
@@ -217,6 +216,7 @@ impl Registry {
             }
             return Ok(Some(installed.disk.clone()));
         }
+
         let limit = budget.resolve(crate::tiers::free_on(&folder)).and_then(Limit::get);
         let len = limit.ok_or_else(|| refused("give its budget in bytes (\"100GiB\") or as a share"))?;
         let disk = Disk::open(&folder, len)?;
@@ -236,6 +236,7 @@ impl Registry {
             }
             installed => installed.clone(),
         };
+
         let mut named = wanted;
         for (wanted, before) in named.iter_mut().zip(installed.iter().flat_map(|host| host.named)) {
             if let (Some(wanted), Some(before)) = (*wanted, before)
@@ -246,6 +247,7 @@ impl Registry {
             }
             *wanted = wanted.or(before);
         }
+
         let [host, pinned] = named;
         let host = host_limit(host, DEFAULT_HOST_SHARE)?;
         let pinned = host_limit(pinned, DEFAULT_PINNED_SHARE)?;
@@ -285,12 +287,14 @@ fn device_budget(config: &OffloadConfig, facts: &DeviceFacts, smallest: u64) -> 
         }
         facts.default_budget
     });
+
     let limit = resolved(wanted, facts)?;
     let Some(budget) = limit.get() else { return Ok(limit) };
-    // A budget below one block is refused, except in the mode that runs oversized operations alone.
+    // Only oversized operations that run alone can use a budget below one block.
     if budget == 0 || (budget < smallest && config.oversized == Oversized::Refuse) {
         return Err(OffloadError::BudgetTooSmall { budget, smallest });
     }
+
     if let Some(DeviceMemory { free, total }) = facts.memory
         && budget > total
     {

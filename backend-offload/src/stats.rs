@@ -19,8 +19,8 @@ pub struct TierStats {
     pub budget: Option<u64>,
 }
 
-/// Counters of one device at one moment. Buffers below [`smallest_block`](crate::OffloadConfig::smallest_block) are
-/// not counted.
+/// Counters of one device at one moment, without buffers below
+/// [`smallest_block`](crate::OffloadConfig::smallest_block).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -50,7 +50,7 @@ pub struct Stats {
     pub sunk: u64,
     /// Bytes written to the disk, including [`DiskMemory`](crate::DiskMemory).
     pub bytes_to_disk: u64,
-    /// Blocks written to the disk early, which stay on the host too.
+    /// Blocks written to the disk early, which stay on the host.
     pub written_ahead: u64,
     /// Blocks loaded from disk to host.
     pub raised: u64,
@@ -60,7 +60,7 @@ pub struct Stats {
     pub bytes_from_disk: u64,
     /// Bytes the program wrote to the device. Tensors without room there arrive by restores.
     pub bytes_written: u64,
-    /// Bytes the program read from the device. Tensors on the host are read there and not counted.
+    /// Bytes the program read from the device, not from the host.
     pub bytes_read: u64,
     /// Time the program waited for blocks to move.
     pub stall: Duration,
@@ -76,12 +76,12 @@ pub struct Stats {
     pub pageable_fallbacks: u64,
     /// Autotune samples discarded because blocks moved while they were timed.
     pub autotune_discards: u64,
-    /// Autotune samples without a time: the candidate exceeded the budget or always moved blocks. Choices with one are
-    /// not cached on disk.
+    /// Autotune samples without a time: the candidate exceeded the budget or always moved blocks. Such choices are not
+    /// cached on disk.
     pub autotune_unmeasured: u64,
-    /// Operations that ran as predicted. Meanwhile, blocks needed last are evicted first.
+    /// Operations that ran as predicted, so that blocks needed last were evicted first.
     pub predicted: u64,
-    /// Deviations from the prediction. Until a known sequence recurs, the least recently used blocks are evicted.
+    /// Deviations from the prediction. Recency decides evictions until a known sequence recurs.
     pub diverged: u64,
     /// Blocks evicted before their memory was needed, including dead and clean ones.
     pub left_ahead: u64,

@@ -1,6 +1,6 @@
-//! The timeline of a watched step: bytes on the device, copies and waits, operation by operation.
+//! The timeline of a watched step: bytes on the device, copies and waits per operation.
 //!
-//! Memory is bounded: too many stretches are merged in pairs, which preserves every sum.
+//! Memory is bounded: stretches are merged in pairs, which preserves every sum.
 
 use std::time::{Duration, Instant};
 
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stretch {
-    /// Its end, from the start of the step.
+    /// End, from the step's start.
     pub until: Duration,
     /// Operations that became ready.
     pub operations: u64,
-    /// The most bytes on the device at one of these operations.
+    /// Most bytes on the device at one of these operations.
     pub resident: u64,
     /// Bytes copied from device to host by evictions.
     pub bytes_out: u64,
@@ -69,7 +69,6 @@ pub(crate) struct Watch {
     began: Instant,
     latest: Reading,
     stretches: Vec<Stretch>,
-    /// Operations per stretch.
     per_stretch: u64,
 }
 
@@ -80,7 +79,6 @@ impl Watch {
         Self { began: Instant::now(), latest: now, stretches: Vec::with_capacity(Self::MOST), per_stretch: 1 }
     }
 
-    /// Notes that an operation is ready to run.
     pub fn operation(&mut self, now: Reading) {
         self.operation_at(self.began.elapsed(), now);
     }
@@ -107,7 +105,7 @@ impl Watch {
         self.per_stretch *= 2;
     }
 
-    /// The whole step; the last stretch is the time after the last operation.
+    /// The last stretch follows the last operation.
     pub fn end(self, now: Reading) -> Vec<Stretch> {
         let at = self.began.elapsed();
         self.end_at(at, now)
@@ -123,7 +121,7 @@ impl Watch {
 mod tests {
     use super::*;
 
-    /// The counters after so many operations, each of which moved different bytes.
+    /// Each operation moved different bytes.
     fn after(operations: u64) -> Reading {
         let sum = operations * (operations + 1) / 2;
         Reading {

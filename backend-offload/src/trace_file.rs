@@ -7,7 +7,6 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// An open trace file.
 #[derive(Debug, Clone)]
 pub(crate) struct TraceFile {
     path: PathBuf,
@@ -15,7 +14,7 @@ pub(crate) struct TraceFile {
 }
 
 impl TraceFile {
-    /// Bytes that are buffered before a write.
+    /// Bytes buffered before a write.
     pub const BUFFER: usize = 64 << 10;
 
     /// After a process's first device, a number is added to the name.

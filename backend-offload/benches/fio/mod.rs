@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Size of the file that fio reads and writes.
+/// Bytes of fio's file.
 pub const BYTES: usize = 1 << 30;
 
 /// The folder on the command line, or the temporary one.
@@ -13,8 +13,8 @@ pub fn folder() -> PathBuf {
     named.map_or_else(std::env::temp_dir, PathBuf::from)
 }
 
-/// Bytes per second with `O_DIRECT`, in pieces of `piece` bytes at queue depth `under_way`. `direction` is "write",
-/// "read" (what a "write" left) or "rw" (half each).
+/// Bytes per second with `O_DIRECT`, at queue depth `under_way`. `direction` is "write", "read" (of the file that a
+/// "write" left) or "rw" (half each).
 pub fn fio(folder: &Path, direction: &str, piece: usize, under_way: usize) -> Result<f64, String> {
     let file = folder.join("disk-speed.fio");
     let output = Command::new("fio")

@@ -1,4 +1,4 @@
-//! The public functions of the CubeCL adapter, run by the device's server.
+//! The CubeCL adapter's public functions. Each runs on the device's thread.
 
 use super::inner::{InnerRuntime, key, prepare};
 use super::runtime::OffloadRuntime;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// The adapter to devices of the CubeCL runtime `R`.
 pub struct CubeDoor<R>(PhantomData<R>);
 
-/// Runs `task` on the device's thread, after all work submitted before.
+/// Runs after all work submitted before.
 fn on_server<R: InnerRuntime, T: Send>(
     device: &R::Device,
     task: impl FnOnce(&mut OffloadServer<R>) -> T + Send,
@@ -117,7 +117,7 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
     }
 }
 
-/// Runs on the device's own thread, where its context is current.
+/// Runs on the device's thread, where its context is current.
 struct CubeSite<R: InnerRuntime>(R::Device);
 
 impl<R: InnerRuntime> Site for CubeSite<R> {

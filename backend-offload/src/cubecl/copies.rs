@@ -1,13 +1,12 @@
 //! Copies in flight, in parallel with the device's work.
 //!
-//! A copy to the host starts after the last work on its buffer; its device memory is reused only after the copy has
-//! landed. A copy to the device starts once its memory is free of earlier work, as far as [`Marks`] knows; the buffer's
-//! first user waits for it on the device. Until a copy ends, its host memory is kept here, and the device memory of an
-//! evicted block, even if the buffer is dropped.
+//! A copy to the host starts after the buffer's last use; a copy to the device once its memory is unused, as far as
+//! [`Marks`] knows. The buffer's next user waits for the copy on the device. Until a copy ends, its host memory is kept
+//! here, and the device memory of an evicted block.
 //!
-//! A read for the program is such a copy to memory that its reader keeps. The buffer stays on the device; its next user
-//! waits for the copy there (`tensors_read_while_kernels_run_arrive_unchanged`). A read starts at the first poll of its
-//! future; later kernels do not wait for it (`kernels_do_not_wait_for_earlier_reads`).
+//! A read for the program copies to its reader's memory, from the first poll of its future on
+//! (`tensors_read_while_kernels_run_arrive_unchanged`). Later kernels do not wait for it
+//! (`kernels_do_not_wait_for_earlier_reads`).
 //!
 //! Parallel copies change no bit (`overlapped_copies_shorten_a_step_and_give_the_same_bits`). The stand-in finds a
 //! missing wait (`a_missing_wait_for_a_copy_is_found`).
@@ -38,11 +37,11 @@ struct Copying<E> {
 
 #[derive(Debug)]
 enum Host {
-    /// Holds the device memory, which must not be reused before the copy ends.
+    /// The device memory must not be reused before the copy ends.
     Target(Token, Draft, ManagedMemoryHandle),
-    /// The device memory needs no hold: its next owner is ordered after the copy.
+    /// Needs no hold on device memory: its next owner waits for the copy.
     Source { _copy: Lease },
-    /// The reader holds the host memory; device memory as for `Source`.
+    /// The reader holds the host memory.
     Reader,
 }
 
@@ -52,13 +51,13 @@ type End<R> = <StreamsOf<R> as CopyStreams<<R as cubecl_core::Runtime>::Server>>
 pub(super) struct Copies<R: InnerRuntime> {
     streams: StreamsOf<R>,
     copying: HashMap<CopyId, Copying<End<R>>>,
-    /// In flight, oldest first: each direction runs in order.
+    /// Oldest first: each direction runs in order.
     out: VecDeque<CopyId>,
     back: VecDeque<CopyId>,
     read: VecDeque<CopyId>,
     /// By stream index.
     marks: HashMap<usize, Marks<End<R>>>,
-    /// Finished copies to the host, until the pager decides about their contents.
+    /// Ended copies to the host.
     landed: HashMap<Token, Draft>,
     started: u64,
 }
@@ -126,15 +125,14 @@ impl<R: InnerRuntime> Copies<R> {
         Ok(id)
     }
 
-    /// After all work queued on the stream with this index.
+    /// After all work queued on stream `index`.
     pub fn start_read(
         &mut self,
         server: &mut R::Server,
         (device, rows, index): (Handle, Rows, usize),
         mut host: Bytes,
     ) -> Result<(CopyId, Reading<R>), String> {
-        // SAFETY: the returned `Reading` keeps the host memory. Later users of the device memory wait for the copy on
-        // the device.
+        // SAFETY: the `Reading` keeps the host memory. Later users of the device memory wait on the device.
         let end = unsafe { self.streams.start_out(server, device, (index, None), rows, &mut host) }?;
         let end = Arc::new(end);
         let id = self.keep(end.clone(), Host::Reader);
@@ -143,7 +141,7 @@ impl<R: InnerRuntime> Copies<R> {
         Ok((id, Reading { end, host: Some(host) }))
     }
 
-    /// Records a point after `pieces` pieces of work, before the next one is queued.
+    /// Before the piece of work that follows `pieces` others is queued.
     pub fn mark(&mut self, index: usize, pieces: u64) {
         if let Some(marks) = self.marks.get_mut(&index).filter(|marks| marks.is_moving()) {
             marks.mark(pieces, self.streams.mark(index));
@@ -154,7 +152,6 @@ impl<R: InnerRuntime> Copies<R> {
         self.marks.get(&index).is_some_and(Marks::is_moving)
     }
 
-    /// `last` is `None` if other work may still use the memory.
     pub fn release(&mut self, server: &mut R::Server, (device, index): (Handle, usize), last: Option<u64>) {
         let Some(marks) = self.marks.get_mut(&index) else { return };
         match StreamsOf::<R>::address(server, device) {
@@ -163,7 +160,6 @@ impl<R: InnerRuntime> Copies<R> {
         }
     }
 
-    /// The driver may place other memory at the same addresses.
     pub fn forget_marks(&mut self) {
         self.marks.values_mut().for_each(Marks::forget_all);
     }
@@ -176,7 +172,6 @@ impl<R: InnerRuntime> Copies<R> {
     }
 
     pub fn order(&mut self, index: usize, copy: CopyId) -> Result<(), String> {
-        // The host has already seen the end of a copy that is gone.
         self.copying.get(&copy).map_or(Ok(()), |copying| self.streams.order(index, &copying.end))
     }
 
@@ -190,7 +185,6 @@ impl<R: InnerRuntime> Copies<R> {
         }
     }
 
-    /// All earlier ones have ended then, too.
     pub fn wait(&mut self, token: Token) -> Result<(), String> {
         let is_wanted =
             |copying: &Copying<End<R>>| matches!(copying.host, Host::Target(other, ..) if other == token);
@@ -236,7 +230,7 @@ impl<R: InnerRuntime> Copies<R> {
     }
 }
 
-/// The memory is kept until the copy ends, even if the reader drops this.
+/// Dropping it waits for the copy, which still writes to the memory.
 pub(super) struct Reading<R: InnerRuntime> {
     end: Arc<End<R>>,
     host: Option<Bytes>,
@@ -265,7 +259,7 @@ impl<R: InnerRuntime> Debug for Reading<R> {
     }
 }
 
-/// Returns `Pending` once: the code before runs at the first poll, and the caller may do other work before the second.
+/// Returns `Pending` once, so that a future starts work before it waits.
 pub(super) async fn yield_once() {
     let mut has_yielded = false;
     poll_fn(|context| {
@@ -280,7 +274,6 @@ pub(super) async fn yield_once() {
 
 impl<R: InnerRuntime> Drop for Copies<R> {
     fn drop(&mut self) {
-        // Copies in flight still write to the memory.
         self.wait_for_all();
     }
 }

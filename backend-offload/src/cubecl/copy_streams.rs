@@ -3,7 +3,7 @@
 use cubecl_core::server::Handle;
 use std::fmt::Debug;
 
-/// In bytes.
+/// `start`, `row` and `pitch` in bytes.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy)]
 pub struct Rows {
@@ -28,13 +28,11 @@ impl Rows {
     }
 }
 
-/// Copies in parallel with a runtime's own work.
 #[doc(hidden)]
 pub trait CopyStreams<S>: Debug + Default + Send {
-    /// The end of one copy.
     type End: Debug + Send + Sync + 'static;
 
-    /// Runs `begin`, in which the server begins a stream, and records the stream under `index`.
+    /// Runs `begin`, in which the server creates a stream, and records the stream as `index`.
     fn watch(&mut self, server: &mut S, index: usize, begin: &mut dyn FnMut(&mut S));
 
     fn serves(&self, index: usize) -> bool;
@@ -53,7 +51,7 @@ pub trait CopyStreams<S>: Debug + Default + Send {
         host: &mut [u8],
     ) -> Result<Self::End, String>;
 
-    /// Copies `host` to device memory of the same length at `address`, `after` that point.
+    /// Copies `host` to as many bytes at `address`, `after` that point.
     ///
     /// # Safety
     /// As for [`start_out`](Self::start_out).
@@ -65,10 +63,8 @@ pub trait CopyStreams<S>: Debug + Default + Send {
         after: Option<&Self::End>,
     ) -> Result<Self::End, String>;
 
-    /// The buffer's device address.
     fn address(server: &mut S, device: Handle) -> Result<u64, String>;
 
-    /// The end of all work queued so far.
     fn mark(&mut self, index: usize) -> Option<Self::End>;
 
     fn order(&mut self, index: usize, copy: &Self::End) -> Result<(), String>;

@@ -1,8 +1,7 @@
-//! The device of an offloading server: the runtime's own server, the buffers in its memory, and the order of work on
-//! them.
+//! The device of an offloading server: the runtime's own server, its buffers, and the order of work on them.
 //!
-//! It moves bytes and decides nothing; [`Paging`](crate::paging::Paging) drives it through
-//! [`Device`](crate::paging::Device), implemented in [`movement`](super::movement).
+//! [`Paging`](crate::paging::Paging) drives it through [`Device`](crate::paging::Device), implemented in
+//! [`movement`](super::movement).
 
 use super::copies::Copies;
 use super::failures::Failures;
@@ -59,7 +58,6 @@ impl<R: InnerRuntime> CubeDevice<R> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// The buffer is on the device.
     pub(super) fn make_physical(&self, binding: &mut Binding, named: Named) {
         if let Named::Block(id) = named {
             let buffer = self.buffers.get(id);

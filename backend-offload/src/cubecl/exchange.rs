@@ -1,13 +1,11 @@
 //! Transfers of tensors between offloaded devices, through host memory.
 //!
-//! CubeCL submits `send` to the source, then `recv` to the destination. Devices run on separate threads, so the bytes
-//! wait in a shared place. An early `recv` blocks the destination, which cannot postpone it. The waits form no cycle,
-//! because every `send` is queued before its `recv`.
+//! CubeCL submits `send` to the source, then `recv` to the destination, each on its device's thread. [`Transit`] holds
+//! the bytes in between. An early `recv` blocks its device. The waits form no cycle, because every `send` is queued
+//! before its `recv`.
 //!
-//! Every `send` posts exactly one parcel, with the error if the read fails or panics. The destination then marks its
-//! tensor as failed. [`PATIENCE`] ends the wait for a `send` that never runs; its late parcel is dropped.
-//!
-//! Collective operations are refused: they need buffers that never move, and a library that this crate cannot test.
+//! Every `send` posts exactly one parcel: the bytes, or an error that marks the destination's tensor as failed. A
+//! `recv` without a `send` ends after [`PATIENCE`]; a late parcel is dropped.
 
 use super::failures::read_error;
 use super::inner::InnerRuntime;
@@ -28,7 +26,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Runtime, source, destination, and stream of the requesting thread.
+/// Runtime, source, destination, requesting stream.
 type Route = (TypeId, DeviceId, DeviceId, StreamId);
 
 type Parcel = Result<Bytes, String>;
@@ -38,7 +36,6 @@ const PATIENCE: Duration = Duration::from_mins(10);
 
 static IN_TRANSIT: LazyLock<Transit> = LazyLock::new(Transit::default);
 
-/// Parcels by route, in order.
 #[derive(Default)]
 struct Transit {
     routes: Mutex<HashMap<Route, Lane>>,
@@ -48,7 +45,7 @@ struct Transit {
 #[derive(Default)]
 struct Lane {
     parcels: VecDeque<Parcel>,
-    /// Parcels to come whose readers gave up.
+    /// Parcels still to come, whose readers gave up.
     unwanted: u32,
 }
 
@@ -128,7 +125,7 @@ impl<R: InnerRuntime> ServerCommunication for OffloadServer<R> {
         to: DeviceId,
     ) -> Result<(), ServerError> {
         let sending = IN_TRANSIT.sending((TypeId::of::<R>(), self.device.id, to, stream));
-        // Padding included: the tensor keeps its strides.
+        // With padding, which the strides need.
         let parcel = self
             .read_raw(descriptor.handle, stream)
             .and_then(block_on)
@@ -145,7 +142,7 @@ impl<R: InnerRuntime> ServerCommunication for OffloadServer<R> {
         stream: StreamId,
         from: DeviceId,
     ) -> Result<(), ServerError> {
-        // First, so that no failure leaves the parcel to another reader.
+        // Collected first, so that no failure leaves the parcel to another reader.
         let parcel = IN_TRANSIT.collect((TypeId::of::<R>(), from, self.device.id, stream), PATIENCE);
         let size = handle.size();
         self.initialize_memory(handle.memory.clone(), size, stream);

@@ -1,13 +1,11 @@
-//! Failed operations, and the errors that wait for their reader.
+//! Failed operations, and errors not yet reported.
 //!
-//! A CubeCL launch returns nothing, so its failure reaches the user in two ways. Buffers that it should have written,
-//! and all computed from them, are marked: a read returns the error
-//! (`a_launch_that_the_runtime_refuses_leaves_no_readable_output`). And the launching stream reports it at its next
-//! synchronisation.
+//! A CubeCL launch returns nothing. So the buffers that a failed launch should have written are marked, and all
+//! computed from them: a read returns the error (`a_launch_that_the_runtime_refuses_leaves_no_readable_output`). The
+//! launching stream also reports it at its next synchronisation.
 //!
-//! Our errors are kept by stream id, since another thread must never receive them
-//! (`an_error_reaches_the_thread_that_caused_it_and_no_other`). The runtime's are kept by stream index, as the runtime
-//! does.
+//! Our errors are kept by stream id, for their thread alone
+//! (`an_error_reaches_the_thread_that_caused_it_and_no_other`); the runtime's by stream index.
 
 mod reporting;
 
@@ -23,17 +21,16 @@ use std::sync::Arc;
 pub(super) struct Failures {
     pub(super) small: SmallFailures,
     ours: HashMap<StreamId, Vec<ServerError>>,
-    /// Runtime errors that our operations received, by stream index.
+    /// The runtime's errors, by stream index.
     theirs: HashMap<usize, Vec<ServerError>>,
 }
 
 /// A buffer's position on its device, unique among live buffers.
 pub(super) type Address = (u64, u64);
 
-/// CubeCL does not report drops of small buffers: another buffer takes the memory.
+/// CubeCL does not report drops of small buffers: an error ends when another buffer takes the memory.
 #[derive(Debug, Default, Clone)]
 pub(super) struct SmallFailures {
-    /// Errors by handle number.
     errors: HashMap<u64, Arc<OffloadError>>,
     numbers: HashMap<Address, u64>,
 }
@@ -84,7 +81,6 @@ impl Failures {
     }
 }
 
-/// All errors as one.
 pub(super) fn together(
     mut errors: Vec<ServerError>,
     last: Result<(), ServerError>,

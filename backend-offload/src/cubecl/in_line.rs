@@ -4,7 +4,6 @@ use super::copy_streams::{CopyStreams, Rows};
 use cubecl_core::server::Handle;
 use std::convert::Infallible;
 
-/// Refuses separate copies.
 #[derive(Debug, Default)]
 pub struct InLine;
 

@@ -1,4 +1,4 @@
-//! The runtime underneath: the parts that differ between CUDA and the runtimes of wgpu.
+//! The runtime underneath: the parts that differ between CUDA and wgpu.
 
 use super::copy_streams::CopyStreams;
 use super::failures::Address;
@@ -22,23 +22,21 @@ pub(super) type Resource<R> =
 /// A CubeCL runtime that this crate supports.
 #[expect(private_interfaces, reason = "the trait is sealed: its methods are for this crate")]
 pub trait InnerRuntime: Reaches<Inner = Self> {
-    /// Whether a read returns, and so takes, the errors of earlier launches on its stream.
+    /// Whether a read returns, and so takes, errors of earlier launches on its stream.
     #[doc(hidden)]
     const READS_TAKE_ERRORS: bool;
 
-    /// Default limit of buffers in one fused kernel. The places where fusion cuts decide how values round, so the limit
-    /// depends only on the runtime, never on a budget.
+    /// Default limit of buffers in one fused kernel. Fusion's cuts decide how values round, so no budget may change it.
     #[doc(hidden)]
     const FUSED_OPERANDS: u32;
 
     #[doc(hidden)]
     type CopyStreams: CopyStreams<Self::Server>;
 
-    /// Orders all later work of `waiting` after the present work of `other`, without blocking the host.
+    /// Orders later work of `waiting` after present work of `other`, without blocking the host.
     #[doc(hidden)]
     fn order(server: &mut Self::Server, waiting: StreamId, other: StreamId) -> Result<(), ServerError>;
 
-    /// A buffer's address.
     #[doc(hidden)]
     fn address(resource: &Resource<Self>) -> Address;
 
@@ -59,12 +57,10 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
         None
     }
 
-    /// Makes the driver keep up to `budget` of freed memory, so that reuse needs no new mapping. On the device's own
-    /// thread.
+    /// The driver keeps up to `budget` of freed memory mapped. Called on the device's thread.
     #[doc(hidden)]
     fn keep_memory(_device: DeviceId, _budget: Limit) {}
 
-    /// After all work has ended.
     #[doc(hidden)]
     fn give_memory_back(_device: DeviceId) {}
 
@@ -73,16 +69,15 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
         limits.max_page_size
     }
 
-    /// `Runtime::name` needs a client, which would start a second server. The name is part of the autotune cache's key,
-    /// shared with the plain runtime.
+    /// `Runtime::name` needs a client, which would start a second server. Autotune's cache, shared with the plain
+    /// runtime, has the name in its key.
     #[doc(hidden)]
     fn runtime_name(info: &<Self::Server as ComputeServer>::Info) -> &'static str;
 
-    /// The runtime's name if TF32 is off: another kernel is fastest then.
+    /// Without TF32, another kernel is fastest.
     #[doc(hidden)]
     const WITHOUT_TF32: &'static str;
 
-    /// An error names a missing component.
     #[doc(hidden)]
     fn facts(device: &Self::Device) -> Result<DeviceFacts, OffloadError>;
 
@@ -95,7 +90,6 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
 /// A runtime with access to an offloading server: a supported plain runtime, or its offloaded form.
 #[doc(hidden)]
 pub trait Reaches: Runtime + sealed::Sealed {
-    /// The runtime underneath.
     type Inner: InnerRuntime<Device = Self::Device>;
 }
 
@@ -103,7 +97,6 @@ pub(super) fn key<R: InnerRuntime>(device: DeviceId) -> DeviceKey {
     (TypeId::of::<R>(), device)
 }
 
-/// On the calling thread, before the device starts.
 pub(super) fn prepare<R: InnerRuntime>(device: &R::Device) -> Result<(), OffloadError> {
     registry::prepare(key::<R>(device.to_id()), || R::facts(device))
 }

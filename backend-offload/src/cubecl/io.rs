@@ -28,11 +28,10 @@ const WRITE: &str = "writing a tensor";
 
 type Contents = DynFut<Result<Vec<Bytes>, ServerError>>;
 
-/// With its index in the request.
 type OnDevice = (usize, CopyDescriptor, Named);
 
 impl Rows {
-    /// The rows of a layout that the runtime can read: row-major, each row contiguous.
+    /// For a row-major layout with contiguous rows, which the runtime can read.
     fn of(descriptor: &CopyDescriptor) -> Self {
         let shape = descriptor.shape.as_slice();
         let size = descriptor.elem_size;
@@ -48,11 +47,10 @@ impl Rows {
     }
 }
 
-/// Whether a tensor covers its whole buffer, up to the padding at the end. Sizes alone would accept a part of a buffer
-/// smaller than the alignment.
+/// Whether a tensor covers its buffer, up to the padding at the end. Sizes alone do not tell for small buffers.
 fn is_whole(descriptor: &CopyDescriptor, alignment: u64) -> bool {
     let Rows { start, row, pitch, count } = Rows::of(descriptor);
-    // CUDA also pads a single row, and its strides do not show that.
+    // CUDA also pads a single row, unseen in its strides.
     let row = match descriptor.shape.as_slice() {
         [len] => row.next_multiple_of(optimal_align(*len, descriptor.elem_size, alignment.max(16) as usize)),
         _ => row,
@@ -72,7 +70,6 @@ fn runtime_panic(operation: &str, panic: &(dyn Any + Send)) -> OffloadError {
 }
 
 impl<R: InnerRuntime> OffloadServer<R> {
-    /// Reads tensors. Contents on the host are read without device memory.
     pub(super) fn read_buffers(
         &mut self,
         descriptors: Vec<CopyDescriptor>,
@@ -133,7 +130,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }))
     }
 
-    /// The requested bytes if the device is not needed: from a current host copy, or zeros if never written.
+    /// From a current host copy, or zeros if never written.
     fn bytes_without_device(&self, id: BlockId, descriptor: &CopyDescriptor) -> Option<Bytes> {
         if !R::can_read_tensor(&descriptor.shape, &descriptor.strides) {
             return None;
@@ -222,10 +219,11 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
     }
 
-    /// Writes to the host copy of a block that is or belongs there. False if the contents belong on the device.
+    /// False if the contents belong on the device.
     fn write_on_host(&mut self, id: BlockId, descriptor: &CopyDescriptor, bytes: &Bytes) -> bool {
         let readable = R::can_read_tensor(&descriptor.shape, &descriptor.strides);
         let (stream, size) = (self.device.buffers.get(id).stream, self.device.buffers.get(id).size);
+
         let belongs_here = match self.paging.pager().get(id).map(|block| (block.place(), block.bytes)) {
             Some((Place::Away(_), _)) => true,
             Some((Place::Nowhere, bytes)) => {
@@ -237,6 +235,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         if !belongs_here || !readable {
             return false;
         }
+
         let rows = Rows::of(descriptor);
         let whole = is_whole(descriptor, self.utilities.properties.memory.alignment);
         let share = if whole { Share::Whole } else { Share::Part };
@@ -248,6 +247,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         if matches!(edited, Ok(false)) {
             return false;
         }
+
         self.clear_failure_if_whole(id, descriptor);
         if let Err(fault) = edited {
             self.report_fault(id, fault, WRITE);
@@ -255,7 +255,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         true
     }
 
-    /// The user may write to the resource at any time, so its block is pinned while the handle lives.
+    /// The block is pinned while the handle lives: the user may write to it at any time.
     pub(super) fn hand_out(
         &mut self,
         mut binding: Binding,
@@ -277,7 +277,6 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.device.inner.get_resource(binding, stream)
     }
 
-    /// Regardless of the tensor in the buffer.
     pub(super) fn read_raw(&mut self, binding: Binding, stream: StreamId) -> Result<Contents, ServerError> {
         let len = binding.size_in_used();
         self.read_buffers(vec![flat(binding, len)], stream)
@@ -295,8 +294,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
             .map_err(|panic| read_error(&runtime_panic(READ, panic.as_ref())))
     }
 
-    /// Later work of the stream does not wait for the read. `None` if tensors must be read in stream order. The
-    /// future's second poll waits.
+    /// `None` if the tensors must be read in stream order. Otherwise only the future's second poll waits.
     fn read_in_parallel(
         &mut self,
         tensors: &[OnDevice],
@@ -320,10 +318,12 @@ impl<R: InnerRuntime> CubeDevice<R> {
         if let Some(error) = R::stream_error(&mut self.inner, stream) {
             return Err(error);
         }
+
         let rows: Vec<_> = tensors.iter().map(|(_, descriptor, _)| Rows::of(descriptor)).collect();
         let sizes: Vec<_> = rows.iter().map(Rows::bytes).collect();
         let memory = self.inner.staging(&sizes, stream)?;
         let mut readings = Vec::with_capacity(rows.len());
+
         for (((_, _, named), rows), host) in tensors.iter().zip(rows).zip(memory) {
             let Some(id) = named.block() else { continue };
             let buffer = self.buffers.get(id);
@@ -334,13 +334,13 @@ impl<R: InnerRuntime> CubeDevice<R> {
             self.buffers.get_mut(id).copy = Some(copy);
             readings.push(reading);
         }
+
         Ok(Box::pin(async move {
             yield_once().await;
             readings.into_iter().map(|reading| reading.wait().map_err(copy_error)).collect()
         }))
     }
 
-    /// The error of the stream's work, for contents that only this crate can replace.
     pub(super) fn check_stream(&mut self, stream: StreamId) -> Result<(), OffloadError> {
         R::stream_error(&mut self.inner, stream).map_or(Ok(()), |error| {
             Err(OffloadError::LaunchFailed { operation: WRITE.to_owned(), message: error.to_string() })

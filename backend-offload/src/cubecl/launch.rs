@@ -1,7 +1,7 @@
-//! Kernel launches: makes operands resident, rewrites bindings and records the buffers that the kernel wrote.
+//! Kernel launches: operands made resident, bindings rewritten, written buffers recorded.
 //!
-//! A launch whose operands are resident takes no lock of this crate and reuses its lists
-//! (`a_resident_launch_allocates_hardly_more_than_on_the_plain_runtime`). It reads the clock only in a watched step.
+//! A resident launch takes no lock of this crate and reuses its lists
+//! (`a_resident_launch_allocates_hardly_more_than_on_the_plain_runtime`).
 
 use super::device::CubeDevice;
 use super::inner::InnerRuntime;
@@ -36,7 +36,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let task = RecordingTask::new(kernel);
         let launched =
             self.prepare_operands(&named, &arguments, &count, task.name(), stream).and_then(|()| {
-                // SAFETY: the same kernel over the same bytes, wherever they are; the caller's promise holds.
+                // SAFETY: the same kernel over the same bytes, as the caller promised.
                 let launched =
                     unsafe { self.device.launch_inside(&task, &named, count, arguments, mode, stream) };
                 let writes = self.paging.pager().minds_writes().then(|| self.visibility.of(&task)).flatten();
@@ -77,7 +77,6 @@ impl<R: InnerRuntime> OffloadServer<R> {
         Ok(())
     }
 
-    /// All buffers if `writes` is unknown.
     fn fail_outputs(&mut self, named: &Operands, writes: Option<&Writes>, error: &Arc<OffloadError>) {
         for id in named.written(writes) {
             self.device.buffers.get_mut(id).failed = Some(error.clone());
@@ -113,7 +112,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         let inner = &mut self.inner;
         let launched = catch_unwind(AssertUnwindSafe(|| {
             assert!(!panics, "injected into {}: the runtime panics", task.kernel_id());
-            // SAFETY: the bindings name the same bytes as the caller's; its promise about the kernel holds.
+            // SAFETY: the bindings name the same bytes as the caller's.
             task.with_proxy(|proxy| unsafe { inner.launch(proxy, count, arguments, mode, stream) });
         }));
         let operation = || task.name().to_owned();
@@ -122,8 +121,8 @@ impl<R: InnerRuntime> CubeDevice<R> {
             return Err(OffloadError::RuntimePanic { operation: operation(), message });
         }
 
-        // A launch returns no error; its stream does. The stream is checked only where a launch can fail: after a
-        // compilation (a failed one is repeated each time), or with an empty grid or tensor maps.
+        // Only the stream returns a launch's error. It is checked where a launch can fail: with an empty grid or tensor
+        // maps, or after a compilation.
         if task.was_compiled() || may_be_refused {
             return self.inner.flush(stream).map_err(|error| OffloadError::LaunchFailed {
                 operation: operation(),

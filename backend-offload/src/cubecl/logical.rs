@@ -1,12 +1,11 @@
 //! Logical handles: the handles that Burn holds, never shown to the runtime underneath.
 //!
-//! A bound CubeCL handle cannot move to other memory. So Burn's handle is bound to a slot here, and the runtime sees a
-//! separate physical handle. CubeCL hides the identity of handles; a `MemoryManagement` over a storage without bytes
-//! reveals it: a binding leads to its slot's storage, whose size encodes the slot's number
+//! A bound CubeCL handle cannot move to other memory. So Burn's handle is bound to a slot, and the runtime sees a
+//! separate physical handle. CubeCL hides a handle's identity, but not its storage, whose size encodes the slot here
 //! (`a_handle_resolves_to_the_slot_it_was_bound_to`, `a_handle_that_was_never_bound_resolves_to_nothing`).
 //!
-//! As in a pool, exactly one clone of each handle is kept, so in-place operations detect that they are the only users.
-//! The caller of [`Slots::bind`] holds it and polls `is_free`, since drops are not notified
+//! As in a pool, one clone of each handle is kept, so that in-place operations detect a single user. The caller of
+//! [`Slots::bind`] holds it and polls `is_free`, since drops are not notified
 //! (`binding_keeps_in_place_updates_possible_and_drops_noticeable`).
 
 use cubecl_core::ir::MemoryDeviceProperties;
@@ -22,7 +21,6 @@ use std::sync::Arc;
 
 pub(super) struct Slots {
     memory: MemoryManagement<NoStorage>,
-    /// Bound to a slot while no user handle is.
     stand_ins: Vec<ManagedMemoryHandle>,
 }
 
@@ -55,7 +53,7 @@ impl Slots {
         self.grow_to(slot);
         let stand_in = self.stand_ins[slot].clone();
         self.memory.bind(stand_in.clone(), user, 0).expect("the slot is reserved");
-        // Replace the slot's clone of the user's handle, so that the caller's is the only one.
+        // Replaces the slot's clone of the user's handle: the caller's is the only one.
         self.memory.bind(stand_in.clone(), stand_in, 0).expect("the slot is reserved");
     }
 
@@ -65,10 +63,10 @@ impl Slots {
     }
 }
 
-/// CubeCL's number of a handle, never reused, from its debug output. Takes a fraction of a microsecond.
+/// Never reused. Read from CubeCL's debug output in less than a microsecond.
 pub(super) fn number(binding: &ManagedMemoryBinding) -> Option<u64> {
     let mut reader = NumberReader::default();
-    // Ends with an error at the number: the rest is not needed.
+    // An error ends the output at the number.
     let _ended = write!(reader, "{binding:?}");
     reader.number
 }

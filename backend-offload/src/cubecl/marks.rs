@@ -1,12 +1,12 @@
 //! Points in a stream's work, after which freed memory may be overwritten.
 //!
-//! A copy onto the device that waited for all work of the stream would not overlap with it. So while blocks move, a
-//! point is marked before each piece of work, and freed memory is remembered with the last piece that used it. A copy
-//! waits for the first point after that piece (`memory_waits_for_the_first_point_after_its_last_use`). The number of
-//! points is bounded (`points_are_bounded_and_forgotten_when_no_block_moves`).
+//! A copy onto the device that waits for all work of the stream does not overlap with it. So while blocks move, a point
+//! precedes each piece of work, and freed memory is remembered with its last piece. A copy waits for the next point
+//! (`memory_waits_for_the_first_point_after_its_last_use`); the number of points is bounded
+//! (`points_are_bounded_and_forgotten_when_no_block_moves`).
 //!
-//! A copy waits for all queued work if its memory is fresh from the driver, was used by another stream, may still be
-//! read by a copy, or is small enough for the runtime's own buffers.
+//! It waits for all queued work if the memory is fresh from the driver, was used by another stream, may be read by a
+//! copy, or is small enough for the runtime's own buffers.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -16,9 +16,8 @@ const MOVING: u32 = 256;
 
 #[derive(Debug)]
 pub(super) struct Marks<E> {
-    /// Points, and the pieces of work before each.
+    /// Points, each with the number of pieces before it.
     points: VecDeque<(u64, E)>,
-    /// Last use of freed memory, by address.
     free: HashMap<u64, u64>,
     /// Pieces of work until marking ends.
     left: u32,
@@ -57,7 +56,6 @@ impl<E> Marks<E> {
         }
     }
 
-    /// The point after which the memory is free.
     pub fn take(&mut self, address: u64) -> Option<&E> {
         let last = self.free.remove(&address)?;
         self.after(last)
@@ -68,7 +66,6 @@ impl<E> Marks<E> {
         self.points.get(first).map(|(_, point)| point)
     }
 
-    /// The driver may place other memory at a known address.
     pub fn forget_all(&mut self) {
         self.points.clear();
         self.free.clear();

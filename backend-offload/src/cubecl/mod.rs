@@ -3,32 +3,31 @@
 //! # Why below Burn
 //!
 //! A CubeCL runtime has one server per device, on its own thread, for every allocation, launch, read and write.
-//! [`OffloadServer`](server::OffloadServer) wraps this server; Burn uses it through [`OffloadRuntime`] like any other.
-//! It owns the [`Paging`](crate::paging::Paging) and the [`CubeDevice`](device::CubeDevice) that moves bytes for it. So
-//! the adapter sees all memory with its true sizes, and fusion, autotune and autodiff work unchanged.
+//! [`OffloadServer`](server::OffloadServer) wraps it for [`OffloadRuntime`]. So the adapter sees all memory with its
+//! true sizes, and fusion, autotune and autodiff work unchanged. [`Paging`](crate::paging::Paging) decides;
+//! [`CubeDevice`](device::CubeDevice) moves bytes.
 //!
 //! # Two handles per buffer
 //!
-//! Burn holds a *logical* handle, bound in [`logical`] and never shown to the runtime. The memory behind it has a
-//! *physical* handle, which a buffer loses at eviction and gets anew at its return. A launch names logical handles;
-//! [`launch`] makes their blocks resident and substitutes the physical ones. Physical memory lives in the pool of the
-//! allocating stream, and is taken at first use.
+//! Burn holds a *logical* handle, bound in [`logical`] and never shown to the runtime. The memory has a *physical*
+//! handle: taken at first use from the allocating stream's pool, lost at eviction, replaced at the return. [`launch`]
+//! makes a launch's blocks resident and substitutes their physical handles.
 //!
 //! Buffers below `smallest_block` pass through untouched. A step that fits is launched and allocated as on the plain
 //! runtime (`a_step_that_fits_is_launched_and_allocated_as_on_the_plain_runtime`).
 //!
 //! # Streams
 //!
-//! Every thread has a stream. A stream that uses a buffer waits, on the device, for the last stream that used it
-//! ([`streams`]); the owner's stream waits before the memory is read, reused or freed. Where possible, copies run on
-//! separate streams, in parallel with the work ([`copy_streams`]). Elsewhere, and within autotune's samples, they run
-//! on the buffer's own stream; the device's thread waits for copies to the host.
+//! A stream that uses a buffer waits, on the device, for the last stream that used it ([`streams`]); the owner's stream
+//! waits before the memory is read, reused or freed. Where possible, copies run on separate streams ([`copy_streams`]).
+//! Elsewhere, and within autotune's samples, they run on the buffer's own stream, and copies to the host block the
+//! device's thread.
 //!
 //! # Failures
 //!
-//! The runtime panics if it cannot allocate, launches return nothing, and a stream's errors go to the first caller that
-//! synchronises it. Hence `catch_unwind` around allocations and launches, marks on buffers that were never written
-//! ([`failures`]), and errors kept for their stream.
+//! The runtime panics if it cannot allocate, launches return nothing, and a stream's errors go to its first
+//! synchronisation. Hence `catch_unwind`, marks on buffers that were never written ([`failures`]), and errors kept for
+//! their stream.
 
 mod adapter;
 mod backends;

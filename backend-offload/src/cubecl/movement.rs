@@ -16,14 +16,13 @@ use cubecl_runtime::memory_management::ManagedMemoryHandle;
 use pager::{BlockId, Outcome, Token};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// In bytes. Smaller memory may serve the runtime's own buffers, whose uses this crate cannot see.
+/// Bytes. Smaller memory may serve the runtime's own buffers.
 const REMEMBERED: u64 = 64 << 10;
 
-/// A quiet NaN in every float format, for evicted memory in paranoid mode.
+/// A quiet NaN in every float format.
 const POISON: u8 = 0xff;
 
 impl<R: InnerRuntime> CubeDevice<R> {
-    /// Copies to released memory wait for its last use.
     fn note_last_use(
         &mut self,
         (device, stream, size): (&ManagedMemoryHandle, StreamId, u64),
@@ -32,7 +31,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
     ) {
         let index = self.streams.index(stream);
         if size >= REMEMBERED && self.copies.is_moving(index) {
-            // Copies are not work of the stream, and paranoid mode overwrites the memory: the last use is unknown.
+            // A copy is no work of the stream, and paranoid mode overwrites memory.
             let last = match last_use {
                 _ if copy.is_some() || self.settings.paging.paranoid => None,
                 None => return,
@@ -43,7 +42,6 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// The owner's pool reuses memory that a buffer gives up.
     fn order_owner(&mut self, owner: StreamId, last_use: Option<Use>, copy: Option<CopyId>) {
         if let Some(last) = last_use {
             self.order_after(owner, last);
@@ -63,7 +61,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// The runtime keeps the host bytes of the last two batches, so it takes two flushes.
+    /// The runtime keeps the host bytes of its last two batches, hence two flushes.
     fn release_uploads(&mut self, stream: StreamId) {
         self.streams.flushed_uploads(stream);
         let inner = &mut self.inner;
@@ -92,8 +90,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
             let inner = &mut self.inner;
             let copied = catch_unwind(AssertUnwindSafe(|| R::copy_out(inner, source, stream, target)))
                 .map_err(|panic| panic_message(panic.as_ref()))?;
-            // Some runtimes return a stream's errors from any call that waits. Keep this one for the program, and try
-            // again.
+            // Some runtimes return a stream's errors from any call that waits: keep the error, and try again.
             Ok::<_, String>(copied.map_err(|error| {
                 let message = error.to_string();
                 self.keep_error(stream, error);
@@ -196,7 +193,6 @@ impl<R: InnerRuntime> CubeDevice<R> {
 }
 
 impl<R: InnerRuntime> Device for CubeDevice<R> {
-    /// The runtime panics if it cannot allocate.
     fn allocate(&mut self, id: BlockId) -> bool {
         if self.injector.refuses_allocation() {
             return false;
@@ -222,6 +218,7 @@ impl<R: InnerRuntime> Device for CubeDevice<R> {
 
     fn finish(&mut self, paging: &mut Paging, token: Token, outcome: Outcome) {
         let landed = self.copies.take_landed(token);
+
         match outcome {
             Outcome::Left { block, .. } => {
                 if let Some(draft) = landed {
@@ -232,7 +229,6 @@ impl<R: InnerRuntime> Device for CubeDevice<R> {
             }
             Outcome::NotReturned { block } => self.release_memory(block),
             Outcome::Returned { block, bytes, from } => {
-                // A copy that runs in parallel is waited for through `copy`, not through `last_use`.
                 if self.buffers.get(block).copy.is_none() {
                     let uploaded = self.streams.begin(self.buffers.get(block).stream);
                     self.buffers.get_mut(block).last_use = Some(uploaded);

@@ -6,14 +6,14 @@ use cubecl_core::prelude::CubeCount;
 use cubecl_core::server::{Binding, KernelArguments};
 use pager::BlockId;
 
-/// Reused from launch to launch, so that the lists are not allocated again.
+/// Reused by every launch, so that the lists are allocated once.
 #[derive(Default)]
 pub(super) struct Operands {
     buffers: Vec<Named>,
     maps: Vec<Named>,
     count: Option<Named>,
     blocks: Vec<BlockId>,
-    /// Kept because the runtime takes the arguments with it if it panics.
+    /// Clones: a runtime that panics takes the arguments with it.
     small: Vec<(usize, Binding)>,
 }
 
@@ -42,7 +42,6 @@ impl Operands {
         self.small.clear();
     }
 
-    /// The managed buffers.
     pub(super) fn blocks(&self) -> &[BlockId] {
         &self.blocks
     }

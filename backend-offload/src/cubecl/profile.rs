@@ -2,31 +2,27 @@
 //!
 //! # How the runtime tunes
 //!
-//! For each candidate autotune flushes the stream, takes three warm-up samples, then ten recorded ones. An error loses
-//! a sample. A candidate fails if all three warm-up samples are lost or none of the ten remains. If every candidate
-//! fails, the tuner panics. If one succeeds, the tuner writes a line with all results to a file that the plain runtime
-//! also reads, permanently.
+//! For each candidate, autotune flushes the stream, takes three warm-up samples, then ten recorded ones. An error loses
+//! a sample. A candidate fails if all its warm-up samples or all its recorded ones are lost; if every candidate fails,
+//! the tuner panics. Otherwise one line with all results goes to a file that the plain runtime also reads, permanently.
 //!
-//! Under a budget a sample can contain copies, and a candidate can be unable to run: its operands exceed the budget, or
-//! an operand has no contents because an earlier operation failed. Neither may cause a panic, and neither is a valid
-//! time.
+//! Under a budget, a sample can contain copies, or a candidate cannot run: it exceeds the budget, or an earlier failure
+//! left an operand without contents. Neither may cause a panic or count as a time.
 //!
 //! # Guarantees
 //!
-//! - **Room first.** Before a sample, the operands of the previous one are loaded, room for its scratch memory and
-//!   outputs is made, and uploads are waited for. So blocks move only in a candidate's first sample, or if the
-//!   candidate's own memory exceeds the budget.
-//! - **A recorded time contains no copy.** A recorded sample in which blocks moved is lost. Warm-up samples are never
-//!   lost for that reason, so no candidate fails because of copies.
-//! - **No panic because of offloading.** A candidate that could not run, or that moves blocks in every sample, gets
-//!   the time [`UNMEASURED`](super::unmeasured::UNMEASURED), which no kernel takes: any candidate with a real time wins.
-//! - **No such time is kept.** [`unmeasured`](super::unmeasured) removes its line from the file before the tuned
-//!   operation is launched. The choice holds for this process, and the next one tunes again. If a process is killed
-//!   in between, the next offloaded device to start removes the line.
-//! - **Candidates do not disturb each other.** A failed candidate marks its output buffers as failed. The next
-//!   candidate writes the same buffers, so the marks are removed at the end of the sample.
+//! - **Room first.** Before a sample, the previous sample's operands are loaded, room for its other memory is made, and
+//!   uploads end. So blocks move only in a candidate's first sample, or if it exceeds the budget.
+//! - **A recorded time contains no copy.** A recorded sample in which blocks moved is lost. Warm-up samples are not, so
+//!   no candidate fails because of copies.
+//! - **No panic because of offloading.** A candidate that could not run, or that moves blocks in every sample, gets the
+//!   time [`UNMEASURED`](super::unmeasured::UNMEASURED). Any real time is shorter.
+//! - **No such time is kept.** [`unmeasured`](super::unmeasured) removes its line before the tuned operation is
+//!   launched. After a kill in between, the next offloaded device to start removes it.
+//! - **Candidates do not disturb each other.** A failed candidate marks its outputs as failed. The next one writes the
+//!   same buffers, so the marks end with the sample.
 //!
-//! If the runtime itself refuses a candidate, the candidate gets an error, as on the plain runtime.
+//! A candidate that the runtime itself refuses gets an error, as on the plain runtime.
 
 mod sampling;
 
@@ -39,17 +35,15 @@ const WARM_UPS: u32 = 3;
 
 const MAX_LOST_SAMPLES: u32 = 5;
 
-/// Launches after an unmeasured sample that look for its line. The tuner writes the line before it launches its choice;
-/// a nested tuner launches more.
+/// Launches that look for an unmeasured sample's line. A nested tuner launches some before the line is written.
 const MAX_CHECKS: u32 = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct ProfileWatch {
-    /// Samples in progress: a candidate may tune a part of itself.
+    /// In progress: a candidate may tune a part of itself.
     samples: Vec<Sample>,
-    /// By depth of `samples`.
     candidates: Vec<Candidate>,
-    /// The stream after whose tuning lines may have to be removed, and the looks left.
+    /// The stream whose tuning may have left lines to remove, and the checks left.
     owed: Option<(StreamId, u32)>,
     discards: u64,
     unmeasured: u64,
@@ -59,12 +53,12 @@ pub(super) struct ProfileWatch {
 struct Candidate {
     warm_ups_left: u32,
     lost_in_a_row: u32,
-    /// Then the next sample cannot run either.
+    /// Nor can the next sample.
     cannot_run: bool,
-    /// A recorded sample ended without a time; one is enough.
+    /// One recorded sample without a time is enough.
     answered: bool,
     operands: HashSet<BlockId>,
-    /// Blocks without contents that the last sample took memory for, with their bytes.
+    /// New blocks of the last sample, with their bytes.
     took: Vec<(BlockId, u64)>,
 }
 
@@ -77,7 +71,6 @@ struct Sample {
     before: Before,
 }
 
-/// To be restored after the sample.
 #[derive(Debug, Default)]
 struct Before {
     failed: HashSet<BlockId>,
@@ -112,7 +105,7 @@ impl ProfileWatch {
         self.samples.iter_mut().for_each(|sample| sample.moved = true);
     }
 
-    /// A launch did not run, for lack of room or contents.
+    /// A launch lacked room or contents.
     pub(super) fn not_run(&mut self) {
         if let Some(sample) = self.samples.last_mut() {
             sample.not_run = true;
@@ -125,12 +118,10 @@ impl ProfileWatch {
         }
     }
 
-    /// Samples discarded because blocks moved.
     pub(super) fn discards(&self) -> u64 {
         self.discards
     }
 
-    /// Samples that ended without a time.
     pub(super) fn unmeasured(&self) -> u64 {
         self.unmeasured
     }
@@ -139,14 +130,14 @@ impl ProfileWatch {
         !self.samples.is_empty()
     }
 
-    /// A block without contents took memory.
+    /// A new block took memory.
     pub(super) fn took(&mut self, block: BlockId, bytes: u64) {
         if let Some(sample) = self.samples.last_mut() {
             sample.took.push((block, bytes));
         }
     }
 
-    /// The tuner tolerates the loss of all warm-up samples but one, and of all recorded samples but one.
+    /// The tuner needs one warm-up sample and one recorded sample.
     fn needs_no_sample(&mut self) -> bool {
         let candidate = self.candidate();
         if candidate.cannot_run && candidate.warm_ups_left > 0 {
@@ -182,8 +173,7 @@ impl ProfileWatch {
 mod tests {
     use super::*;
 
-    /// The verdicts on one candidate's samples: `m` moved blocks, `n` did not run, `.` neither; `-` in the result is a
-    /// skipped sample.
+    /// `m` moved blocks, `n` did not run, `.` neither; `-` in the result is a skipped sample.
     fn verdicts(samples: &str) -> String {
         let mut watch = ProfileWatch::default();
         watch.candidate_begins();

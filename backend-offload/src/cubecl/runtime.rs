@@ -22,8 +22,7 @@ impl<R: InnerRuntime> Runtime for OffloadRuntime<R> {
 
     fn client(device: &Self::Device) -> ComputeClient<Self> {
         if let Err(error) = prepare::<R>(device) {
-            // Burn's signatures allow no `Result` here, and this is the user's thread. `ready` reports the error in
-            // advance.
+            // Burn's signatures allow no `Result`, and this is the user's thread. `ready` reports the error earlier.
             panic!("{error}");
         }
         ComputeClient::load(device)

@@ -1,5 +1,4 @@
-//! The server that Burn calls. Each operation makes its buffers resident, rewrites its bindings to their present
-//! memory, and goes to the server underneath.
+//! The server that Burn calls. Each operation makes its buffers resident, rewrites its bindings, and is passed on.
 
 use super::device::CubeDevice;
 use super::failures::together;
@@ -29,13 +28,11 @@ use pager::BlockId;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-/// A CubeCL server in front of `R`'s server. Its buffers move between device and host.
 pub struct OffloadServer<R: InnerRuntime> {
     pub(super) utilities: Arc<ServerUtilities<Self>>,
     pub(super) paging: Paging,
     pub(super) device: CubeDevice<R>,
     pub(super) visibility: Visibility,
-    /// Reused by every launch, so that the fast path allocates nothing.
     pub(super) operands: Operands,
     #[cfg(feature = "test-util")]
     pub(super) runtime_peaks: crate::RuntimePeaks,
@@ -47,7 +44,7 @@ impl<R: InnerRuntime> std::fmt::Debug for OffloadServer<R> {
     }
 }
 
-/// It cannot be cloned, so it is reached through the server's utilities.
+/// Shares the utilities, because `Info` cannot be cloned.
 pub struct InnerInfo<S: ComputeServer>(pub(super) Arc<ServerUtilities<S>>);
 
 impl<S: ComputeServer> std::fmt::Debug for InnerInfo<S> {
@@ -67,7 +64,7 @@ impl<S: ComputeServer> MemoryLayoutPolicy for InnerLayout<S> {
 impl<R: InnerRuntime> DeviceService for OffloadServer<R> {
     fn init(device: DeviceId) -> Self {
         let start = || {
-            // Usually done on the user's thread. A client that is loaded in another way is prepared here.
+            // A client may be loaded without `OffloadRuntime::client`, which prepares.
             prepare::<R>(&R::Device::from_id(device))?;
             let settings = registry::start(key::<R>(device));
             Ok::<_, OffloadError>(settings.expect("prepared just before, and a device starts once"))
@@ -107,7 +104,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let paging = Paging::new(&settings.paging, R::slabs());
         R::keep_memory(device, settings.paging.device_budget);
         let device = CubeDevice::new(inner, device, settings);
-        // A process that ended early may have left unmeasured entries in autotune's file.
+        // Removes the lines of killed processes.
         device.remove_unmeasured();
         Self {
             utilities,
@@ -150,7 +147,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.paging.trim(&mut self.device);
     }
 
-    /// CubeCL does not report a drop, and without memory pressure nothing else searches for dropped buffers.
+    /// CubeCL does not report drops.
     fn sweep_if_due(&mut self) {
         if self.paging.pager().sweep_pays() {
             self.sweep();
@@ -183,7 +180,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let first = memory.clone();
         let tried = catch_unwind(AssertUnwindSafe(|| inner.initialize_memory(first, size, stream)));
         if let Err(panic) = tried {
-            // Spare slices of a full device may hold enough for a small buffer.
+            // Spare slices of a full device may suffice.
             self.sweep();
             self.trim_device();
             let inner = &mut self.device.inner;
@@ -208,15 +205,17 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
         if !self.device.buffers.manages(size) {
             return self.initialize_small(memory, size, stream);
         }
+
         self.sweep_if_due();
         let limits = &self.utilities.properties.memory;
-        // The pool of exact sizes accepts buffers that the device cannot bind and would fail later.
+        // The pool of exact sizes accepts buffers that the device cannot bind.
         let limit = R::largest_buffer(&self.device.settings, limits);
         let failed = (size > limit).then(|| Arc::new(OffloadError::BufferTooLarge { wanted: size, limit }));
         let bytes = size.next_multiple_of(limits.alignment.max(1));
         if let Some(error) = &failed {
             self.paging.count_failure(error);
         }
+
         let block = self.paging.insert(bytes, self.device.streams.arena(stream));
         self.device.buffers.insert(Buffer {
             user: memory,
@@ -259,7 +258,6 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
 
     fn sync(&mut self, stream: StreamId) -> DynFut<Result<(), ServerError>> {
         self.enter(stream);
-        // After a sync the caller's work has ended, even if it failed.
         self.finish_copies();
         let done = self.device.inner.sync(stream);
         match self.device.errors_at_sync(stream, Ok(())) {
@@ -285,7 +283,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
         stream: StreamId,
     ) {
         self.remove_unmeasured_times(stream);
-        // SAFETY: the same kernel over the same buffers, wherever they are; the caller's promise holds.
+        // SAFETY: the same kernel over the same buffers, as the caller promised.
         unsafe { self.launch_kernel(kernel, count, arguments, mode, stream) }
         #[cfg(feature = "test-util")]
         if self.device.settings.watch_runtime {
@@ -325,7 +323,6 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
         self.end_sample(stream, token)
     }
 
-    /// Ignored: pools keep the mode that `enter` set. Burn changes the mode around each parameter's
-    /// initialisation, which on wgpu flushes the stream every time.
+    /// Ignored: Burn changes the mode at each parameter's initialisation, which on wgpu flushes the stream.
     fn allocation_mode(&mut self, _: MemoryAllocationMode, _: StreamId) {}
 }

@@ -1,12 +1,11 @@
-//! The runtime's streams: the ones in use, and the order of work across them.
+//! The runtime's streams, and the order of work across them.
 //!
 //! A CubeCL stream id belongs to a thread; the runtime maps ids to a fixed number of streams, each with a memory pool.
-//! Across streams it orders a buffer's users only by the buffer's allocation. So a tensor handed over to another thread
-//! would be read before its kernels have run.
+//! Across streams it orders a buffer's users only after the allocation: another thread would read a tensor before its
+//! kernels have run.
 //!
-//! Therefore each stream numbers its work. Before a stream uses a buffer, it waits on the device for the previous use
-//! (`tensors_handed_over_without_waiting_keep_their_values`). That orders a use after all earlier ones, so only the
-//! last use is stored.
+//! So each stream numbers its work. Before it uses a buffer, it waits on the device for the last use, which comes after
+//! all earlier ones (`tensors_handed_over_without_waiting_keep_their_values`).
 
 mod order;
 
@@ -14,7 +13,6 @@ use cubecl_common::stream_id::StreamId;
 use cubecl_runtime::config::{CubeClRuntimeConfig, RuntimeConfig};
 use pager::Arena;
 
-/// One piece of work on a stream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Use {
     pub stream: StreamId,
@@ -29,14 +27,13 @@ pub(super) struct Streams {
 
 #[derive(Debug, Clone, Default)]
 struct Stream {
-    /// Some id that maps to this stream, once one has been seen.
     id: Option<StreamId>,
     uses: u64,
-    /// For each other stream, the number of its pieces of work that come before this stream's next.
+    /// For each other stream, the number of its pieces before this stream's next.
     comes_after: Vec<u64>,
-    /// Bytes of uploads that the runtime may still hold on the host.
+    /// Bytes of uploads possibly held on the host.
     uploading: u64,
-    /// Work of other streams on this stream's small buffers, which have no row in the table.
+    /// Work of other streams on this stream's small buffers.
     small_buffer_users: Vec<Use>,
 }
 
@@ -68,7 +65,7 @@ impl Streams {
         Use { stream, number: self.by_index[index].uses }
     }
 
-    /// True if the runtime should release finished uploads: by itself it does so only on a stream that launches.
+    /// True if finished uploads should be released: the runtime does so only when the stream launches.
     pub(super) fn queued_upload(&mut self, stream: StreamId, bytes: u64) -> bool {
         const GATHERED: u64 = 64 << 20;
         let index = self.index(stream);
@@ -81,7 +78,6 @@ impl Streams {
         self.by_index[index].uploading = 0;
     }
 
-    /// `None` for a use by another stream.
     pub(super) fn number_of_own(&self, owner: StreamId, last: Use) -> Option<u64> {
         (self.index(last.stream) == self.index(owner)).then_some(last.number)
     }

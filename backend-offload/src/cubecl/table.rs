@@ -12,25 +12,23 @@ use pager::BlockId;
 use std::sync::Arc;
 
 pub(super) struct Buffer {
-    /// The only clone of the user's handle, as a pool keeps one; a second clone would disable in-place updates.
+    /// The only clone: a second one would disable in-place updates.
     pub user: ManagedMemoryHandle,
     pub block: BlockId,
     /// Requested bytes; the block counts the allocator's bytes.
     pub size: u64,
-    /// The stream that allocated the buffer. Its device memory always comes from this stream's pool.
+    /// The allocating stream: its pool supplies all device memory.
     pub stream: StreamId,
     pub device: Option<ManagedMemoryHandle>,
-    /// The last work on its device memory.
     pub last_use: Option<Use>,
-    /// A parallel copy that no stream has been ordered after yet.
+    /// A parallel copy that no stream waits for yet.
     pub copy: Option<CopyId>,
-    /// The error of the operation that should have written the contents and could not run.
+    /// Why the contents were never written.
     pub failed: Option<Arc<OffloadError>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Named {
-    /// A small buffer, which the runtime manages alone.
     Small,
     Block(BlockId),
     /// A handle that this device never allocated.
@@ -48,7 +46,6 @@ impl Named {
 
 pub(super) struct Table {
     slots: Slots,
-    /// Buffers by slot; a block's index is its slot.
     rows: Vec<Option<Buffer>>,
     smallest: u64,
 }

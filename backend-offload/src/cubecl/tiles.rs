@@ -1,7 +1,7 @@
-//! One kernel that decodes tiles of 128 codes with a scale each, in one launch and without intermediate memory
+//! One kernel that decodes tiles of 128 codes with a scale each, without intermediate memory
 //! (`a_matrix_of_bytes_is_decoded_by_one_launch_to_the_bits_of_the_processor`).
 //!
-//! The kernel reads four codes as one word, because not every runtime has bytes.
+//! It reads four codes as one word, because not every runtime has bytes.
 
 #![expect(
     clippy::used_underscore_binding,
@@ -20,7 +20,6 @@ use burn_fusion::{Fusion, FusionBackend, FusionHandle};
 use burn_ir::{CustomOpIr, HandleContainer, OperationIr, TensorIr};
 use std::marker::PhantomData;
 
-/// Codes per word.
 const WORD: usize = 4;
 
 /// Decodes `V` numbers of a tile at each position; `V` divides [`WORD`].
@@ -94,11 +93,10 @@ pub(super) fn decoded<R: CubeRuntime>(
     scales: CubeTensor<R>,
     decoding: &Decoding,
 ) -> CubeTensor<R> {
-    // Contiguous already if they come from the host.
     launch(into_contiguous(codes), into_contiguous(scales), decoding)
 }
 
-/// [`decoded`] behind fusion, which sees only the kernel's inputs and outputs.
+/// Fusion sees only the kernel's inputs and outputs.
 pub(super) fn decoded_behind_fusion<B: Kernel>(
     codes: IntTensor<Fusion<B>>,
     scales: FloatTensor<Fusion<B>>,

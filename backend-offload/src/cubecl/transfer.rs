@@ -7,7 +7,7 @@ use cubecl_common::stream_id::StreamId;
 use cubecl_core::server::{Binding, ComputeServer, CopyDescriptor, Handle, ServerError};
 use std::mem::MaybeUninit;
 
-/// Reads piece by piece: the runtime's pool for reads grows its pages with the largest request.
+/// The runtime's pool for reads grows its pages with the largest request.
 pub(super) fn read_in_pieces<S: ComputeServer>(
     server: &mut S,
     source: &Handle,
@@ -29,7 +29,7 @@ pub(super) fn flat(binding: Binding, len: u64) -> CopyDescriptor {
     CopyDescriptor::new(binding, [len as usize].into(), [1].into(), 1)
 }
 
-/// Shares the copy's bytes with an upload, which keeps them alive.
+/// The upload keeps the copy's bytes alive.
 pub(super) fn shared(copy: &Lease) -> Bytes {
     let len = copy.bytes().len();
     // SAFETY: all `len` bytes of a slab are initialised.
@@ -53,7 +53,7 @@ impl AllocationController for ReadOnly {
 
     fn memory(&self) -> &[MaybeUninit<u8>] {
         let bytes = self.0.bytes();
-        // SAFETY: `MaybeUninit<u8>` has the layout of `u8`, and initialised bytes are valid for it.
+        // SAFETY: `MaybeUninit<u8>` has the layout of `u8`.
         unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
     }
 }

@@ -1,8 +1,8 @@
 //! Removal of unmeasured times from autotune's results on disk.
 //!
-//! CubeCL keeps one file per tuner and device, one JSON object per line. Processes append under a lock file and read on
-//! from where they left off. A line and its line break are overwritten with spaces: no reader loses its place, and JSON
-//! may begin with spaces.
+//! CubeCL keeps one file per tuner and device, one JSON object per line. Processes append under a lock file and
+//! continue reading where they stopped. So lines are overwritten with spaces, which JSON ignores, and no reader loses
+//! its place.
 
 use crate::journal::TARGET;
 use cubecl_common::device::DeviceId;
@@ -13,16 +13,15 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
-/// The time of a candidate without one: longer than any kernel takes, and odd enough to be unique.
+/// Longer than any kernel takes, and odd enough to be unique.
 pub(super) const UNMEASURED: Duration = Duration::new(3600, 271_828_182);
 
-/// [`UNMEASURED`] in a line of the file.
 const MARK: &[u8] = br#""secs":3600,"nanos":271828182"#;
 
-/// CubeCL locks the file for one line.
+/// CubeCL holds the lock for one line.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Returns the number of lines. Failures are only logged.
+/// Returns the number of lines; failures are logged.
 pub(super) fn remove_lines(root: &Path, device: DeviceId) -> usize {
     let struck = |file: PathBuf| {
         strike_lines(&file).unwrap_or_else(|error| {
@@ -117,7 +116,6 @@ mod tests {
         folder
     }
 
-    /// A cache as CubeCL's tuner makes it.
     fn cache(root: &Path, device: &str) -> Cache<String, Vec<Duration>> {
         Cache::new(format!("{device}/a-tuner"), CacheOption::default().root(root).name("autotune"))
     }
@@ -138,7 +136,6 @@ mod tests {
         assert_eq!(remove_lines(&root, device), 2);
         assert_eq!(remove_lines(&root, device), 0);
 
-        // The process continues, and others read its output.
         ours.insert("e".to_owned(), vec![time]).expect("a new key");
         let read = cache(&root, "device-4-1-cuda");
         let found = |key: &str| read.get(&key.to_owned()).is_some();

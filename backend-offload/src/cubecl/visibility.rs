@@ -1,12 +1,12 @@
-//! Which buffers a kernel writes.
+//! The buffers that a kernel writes.
 //!
-//! A launch does not state this. The kernel's definition does, but only compilers receive it, so this runtime's
-//! compiler wraps the real one and records it. The definition of a cached kernel is built once for inspection. A buffer
-//! counts as written unless it is known to be read-only; atomics count as written
+//! Only the kernel's definition states them, and only compilers receive it. So this runtime's compiler wraps the real
+//! one and records them. The definition of a cached kernel is built once for inspection. A buffer counts as written
+//! unless known to be read-only; atomics always count
 //! (`an_atomic_buffer_counts_as_written_although_it_is_declared_read_only`).
 //!
-//! The runtime receives a [`KernelProxy`], whose boxing allocates nothing. The kernel stays with the launch, which can
-//! query it after a failure of the runtime.
+//! The runtime receives a [`KernelProxy`], whose boxing allocates nothing; the kernel stays here for queries after a
+//! failure.
 
 use cubecl_core::ir::{ElemType, StorageType};
 use cubecl_core::prelude::{CompiledKernel, KernelDefinition, KernelId};
@@ -21,7 +21,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
 
-/// Whether a kernel writes each of its buffers.
 pub(super) type Writes = Arc<[bool]>;
 
 #[derive(Debug, Default)]
@@ -44,7 +43,7 @@ fn is_written(buffer: &KernelArg) -> bool {
     buffer.visibility == Access::ReadWrite || buffer.ty.is_atomic()
 }
 
-/// Without `C` it refuses to compile.
+/// Without `C`, records but refuses to compile.
 #[derive(Debug, Clone)]
 pub struct RecordingCompiler<C> {
     inner: Option<C>,
@@ -97,7 +96,7 @@ impl<'c, C: Compiler> Lent<'c, C> {
 
 impl<C: Compiler> Drop for Lent<'_, C> {
     fn drop(&mut self) {
-        // SAFETY: taken only here, once. Only this file can take the compiler out.
+        // SAFETY: taken only here, once.
         let recording = unsafe { ManuallyDrop::take(&mut self.recording) };
         let Some(inner) = recording.inner else { std::process::abort() };
         // SAFETY: the value in `place` was moved out and must not be dropped.
@@ -118,7 +117,6 @@ impl<C: Compiler> RecordingTask<C> {
         Self { task, id: OnceCell::new(), recorded: RefCell::new(None), compiled: Cell::new(false) }
     }
 
-    /// Without path and parameters, which can take many lines.
     pub(super) fn name(&self) -> &'static str {
         let full = self.task.name();
         let plain = full.split('<').next().unwrap_or(full);
@@ -129,12 +127,10 @@ impl<C: Compiler> RecordingTask<C> {
         self.id.get_or_init(|| self.task.id())
     }
 
-    /// At its first launch, or after a failure.
     pub(super) fn was_compiled(&self) -> bool {
         self.compiled.get()
     }
 
-    /// The launch itself reports a panic here.
     fn probe(&self) -> Option<Writes> {
         let mut probe = RecordingCompiler::<C> { inner: None, writes: None };
         let _refused = catch_unwind(AssertUnwindSafe(|| {
@@ -155,7 +151,7 @@ thread_local! {
     static CURRENT: Cell<Option<(TypeId, *const ())>> = const { Cell::new(None) };
 }
 
-/// Restores the outer launch, also after a panic.
+/// Restores the outer launch, even after a panic.
 struct LaunchUnderWay(Option<(TypeId, *const ())>);
 
 impl Drop for LaunchUnderWay {
@@ -170,7 +166,7 @@ impl<C: Compiler> KernelProxy<C> {
     fn on_task<T>(question: impl FnOnce(&RecordingTask<C>) -> T) -> T {
         let current = CURRENT.get().filter(|(compiler, _)| *compiler == TypeId::of::<C>());
         let (_, task) = current.expect("a runtime uses a kernel during its launch only");
-        // SAFETY: `with_proxy` borrows the task while it is current on this thread, with its compiler's type.
+        // SAFETY: `with_proxy` borrows the task meanwhile, with its compiler's type.
         question(unsafe { &*task.cast::<RecordingTask<C>>() })
     }
 }

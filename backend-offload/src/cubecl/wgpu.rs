@@ -31,7 +31,6 @@ impl InnerRuntime for WgpuRuntime {
     }
 
     fn address(resource: &WgpuResource) -> Address {
-        // A wgpu buffer exposes no number, only a hash.
         let mut hasher = DefaultHasher::new();
         resource.buffer.hash(&mut hasher);
         (hasher.finish(), resource.offset)

@@ -1,4 +1,4 @@
-//! Adoption: finds the storages of an operation's outputs and assigns blocks to them.
+//! Adoption: assigns blocks to the storages of an operation's outputs.
 
 use super::failures::Failure;
 use super::state::{OutputMemory, State, Work};
@@ -13,10 +13,9 @@ struct Fresh<B: SharedStorage> {
 }
 
 impl<B: SharedStorage> State<B> {
-    /// Enters the outputs. Each lies in a storage that stays, or in one that the operation wrote.
-    ///
-    /// A written storage may be a consumed one, updated in place, or new memory at a consumed address: addresses cannot
-    /// tell. So that nothing depends on timing, it takes over a consumed block of its size, if there is one.
+    /// Each output lies in a storage that stays, or in one that was written: a consumed one, updated in place, or new
+    /// memory at a consumed address. Addresses cannot tell. So a written storage takes over a consumed block of its
+    /// size, if there is one, and nothing depends on timing.
     pub(super) fn adopt(
         &mut self,
         work: &Work,
@@ -29,12 +28,14 @@ impl<B: SharedStorage> State<B> {
             let storage = B::split(&handle).0;
             let (address, bytes) = (B::address(&storage), B::bytes(&storage).len() as u64);
             drop(storage);
+
             if bytes < self.smallest_block {
                 self.heap.table.add_tensor(output.id, handle, None);
                 continue;
             }
+
             let known = self.heap.table.block_at(address).filter(|block| self.has_size(*block, bytes));
-            // No operation writes to a storage that other tensors share, or to the source of a view.
+            // No operation writes to a shared storage, or to a view's source.
             if let Some(block) = known
                 .filter(|block| work.memory == OutputMemory::ViewOfInput || self.heap.table.is_held(*block))
             {
@@ -45,11 +46,11 @@ impl<B: SharedStorage> State<B> {
                 fresh.push(Fresh { address, bytes, tensors: vec![(output.id, handle)] });
             }
         }
+
         self.settle_all(fresh, consumed, reserved, work.name)
     }
 
-    /// A written storage gets a consumed block of its size, else a reserved one. If the backend allocated more than the
-    /// outputs' shapes say, blocks are inserted here.
+    /// A written storage gets a consumed block of its size, else a reserved one, else a new one.
     fn settle_all(
         &mut self,
         fresh: Vec<Fresh<B>>,
@@ -72,7 +73,7 @@ impl<B: SharedStorage> State<B> {
         }
 
         self.remove_unheld(consumed);
-        // A reserved block is an operand only of its operation; the next operation would evict it.
+        // Reserved blocks are operands of this operation only: the next one would evict them.
         reserved.drain(..).for_each(|block| self.remove_block(block));
 
         for storage in others {
@@ -90,7 +91,6 @@ impl<B: SharedStorage> State<B> {
         self.paging.pager().get(block).is_some_and(|block| block.bytes == bytes)
     }
 
-    /// The storage replaces the block's contents.
     fn inherit(
         &mut self,
         storage: Fresh<B>,

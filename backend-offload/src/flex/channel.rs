@@ -9,7 +9,6 @@ use burn_ir::{TensorHandle, TensorIr};
 use burn_router::{MultiBackendBridge, RouterTensor, RunnerChannel};
 use std::marker::PhantomData;
 
-/// The channel to the devices of `B`, each with a budget.
 pub struct OffloadChannel<B>(PhantomData<fn() -> B>);
 
 impl<B> Clone for OffloadChannel<B> {
@@ -53,7 +52,7 @@ impl<B: SharedStorage> RunnerChannel for OffloadChannel<B> {
     }
 }
 
-/// Moves tensors between devices of one backend, as the backend does.
+/// As the backend moves them.
 pub struct BetweenDevices<B>(PhantomData<fn() -> B>);
 
 impl<B: SharedStorage> MultiBackendBridge for BetweenDevices<B> {

@@ -71,7 +71,7 @@ impl<B: SharedStorage> OffloadClient<B> {
 
 type Tensors<B> = Vec<RouterTensor<OffloadClient<B>>>;
 
-/// See [`in_place`](crate::in_place). Copies run as operations of their own, so that `work` needs no other tensors.
+/// Copies are separate operations, so that `work` needs no other tensors.
 pub(super) fn in_place<B: SharedStorage>(
     tensors: Tensors<B>,
     work: &mut dyn FnMut(&mut [&mut [f32]]),
@@ -136,7 +136,7 @@ impl<B: SharedStorage> RunnerClient for OffloadClient<B> {
     }
 }
 
-/// Panics on the caller's thread, without the lock, for errors that it must see at once.
+/// Panics on the caller's thread, without the lock.
 fn surface(result: Result<(), Failure>) {
     match result {
         Ok(()) => {}
@@ -146,7 +146,7 @@ fn surface(result: Result<(), Failure>) {
     }
 }
 
-/// This adapter's only panic, where Burn's signatures allow no error.
+/// This adapter's only panic.
 pub(super) fn raise(error: &OffloadError) -> ! {
     panic!("{error}")
 }

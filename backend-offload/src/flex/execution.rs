@@ -1,4 +1,4 @@
-//! Execution: makes the operands resident, runs the operation on the backend and enters its outputs.
+//! Execution: operands are made resident, the backend runs, outputs are entered.
 
 use super::failures::Failure;
 use super::operation;
@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
 impl<B: SharedStorage> State<B> {
-    /// If memory does not suffice, reading the outputs returns the error.
+    /// Without memory, reading the outputs returns the error.
     pub fn execute(&mut self, operation: &OperationIr) -> Result<(), Failure> {
         match operation {
             OperationIr::Drop(tensor) => {
@@ -51,8 +51,7 @@ impl<B: SharedStorage> State<B> {
         self.produce(&work, |state, handles| state.launch(operation, &inputs, handles, &outputs))
     }
 
-    /// Lets `work` change the inputs, which become the outputs. An output keeps its input's block unless another tensor
-    /// shares it.
+    /// The inputs become the outputs. An output keeps its input's block unless another tensor shares it.
     pub fn change(
         &mut self,
         inputs: &[TensorIr],
@@ -79,7 +78,6 @@ impl<B: SharedStorage> State<B> {
         })
     }
 
-    /// `make` runs outside any operation.
     pub fn create(
         &mut self,
         tensor: &TensorIr,
@@ -135,7 +133,7 @@ impl<B: SharedStorage> State<B> {
         self.view_of(input).is_some_and(|view| B::makes_view(operation, &view))
     }
 
-    /// Whether the operation consumes the input, no other tensor shares its storage, and its elements lie in rows.
+    /// Whether the input is consumed, alone in its storage, and in rows.
     pub fn keeps_storage(&self, input: &TensorIr) -> bool {
         let block = self.heap.table.tensor(input.id).and_then(Tensor::block);
         consumes(input)
@@ -151,7 +149,6 @@ impl<B: SharedStorage> State<B> {
         }
     }
 
-    /// Creates every tensor on the device: makes room, runs `run` and enters the outputs.
     fn produce(
         &mut self,
         work: &Work,
@@ -240,8 +237,7 @@ impl<B: SharedStorage> State<B> {
         ran
     }
 
-    /// The inputs' handles, and the storages that lost a tensor. Handles of consumed inputs are moved, so that the
-    /// operation may update them in place.
+    /// The inputs' handles, and the storages that lost a tensor. Consumed handles are moved, for updates in place.
     pub(super) fn hand_over(&mut self, inputs: &[TensorIr]) -> (Vec<B::Handle>, Vec<BlockId>) {
         let mut consumed = Vec::new();
         let mut handles: Vec<Option<B::Handle>> = Vec::with_capacity(inputs.len());

@@ -1,4 +1,4 @@
-//! Failures: operations without outputs, and the way their errors reach the program.
+//! Failures: operations without outputs.
 
 mod reporting;
 
@@ -13,7 +13,7 @@ pub(super) enum Failure {
     Memory(Arc<OffloadError>),
     /// The adapter does not support the operation. Reported at once.
     Refused(OffloadError),
-    /// The backend panicked, as it would without this crate. Resumed on the caller's thread.
+    /// The backend's own panic, resumed on the caller's thread.
     Panicked(Box<dyn Any + Send>),
 }
 

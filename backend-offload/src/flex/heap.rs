@@ -13,11 +13,10 @@ use std::sync::Arc;
 /// As a float a large odd number, as an index out of every range.
 const PARANOID_FILL: u8 = 0xa5;
 
-/// The storages on the heap, with their tensors.
 pub(super) struct Heap<B: SharedStorage> {
     pub(super) table: Table<B>,
     pub(super) paranoid: bool,
-    /// Skips all arithmetic; see [`OffloadConfig::dry_run`](crate::OffloadConfig::dry_run).
+    /// See [`OffloadConfig::dry_run`](crate::OffloadConfig::dry_run).
     pub(super) dry: bool,
     pub(super) injector: Injector,
 }
@@ -72,7 +71,6 @@ impl<B: SharedStorage> Heap<B> {
 }
 
 impl<B: SharedStorage> Device for Heap<B> {
-    /// The backend allocates the memory itself.
     fn allocate(&mut self, _: BlockId) -> bool {
         !self.injector.refuses_allocation()
     }
@@ -96,6 +94,6 @@ impl<B: SharedStorage> Device for Heap<B> {
         }
     }
 
-    /// The heap keeps no spare slices.
+    /// No spare slices.
     fn trim(&mut self) {}
 }

@@ -1,48 +1,41 @@
 //! The adapter for Flex, Burn's CPU backend, as a client of Burn's router (feature `router`).
 //!
 //! It is a *simulated device*: Flex computes in ordinary memory, which plays the device's. Storages are counted to the
-//! byte, evicted (copied to the host tier and freed), and loaded before their next use, as on a GPU. It serves machines
-//! without a GPU, toy runs, and tests that run everywhere.
+//! byte, evicted, and loaded before their next use. It serves machines without a GPU, toy runs, and tests that run
+//! everywhere.
 //!
 //! # What moves
 //!
 //! The unit is the backend's *storage*. A Flex tensor is a view (shape, strides, offset) of a counted allocation that
-//! several tensors may share. View and sharing both decide the bits of later results: a strided matrix takes another
-//! path through a product, and an unshared storage is updated in place. So a storage is evicted with all its tensors at
-//! once and loaded under all of them, and each keeps its view.
+//! several tensors may share. Both decide the bits of later results: a strided matrix takes another path through a
+//! product, and an unshared storage is updated in place. So a storage moves with all its tensors, and each keeps its
+//! view.
 //!
 //! # How an operation runs
 //!
-//! An operation holds the device's one lock from start to end, as in Burn's own runner:
+//! An operation holds the device's one lock from start to end. The pager makes operands and room for outputs resident.
+//! The handles go into a scratch runner: consumed ones moved, others cloned, so that reference counts are plain Flex's.
+//! After the run, the outputs' addresses show which lie in a known storage and which in a written one.
 //!
-//! - The pager makes the operands resident and makes room for the outputs.
-//! - The handles go into a scratch runner. Consumed ones are moved and others cloned, so reference counts are those of
-//!   plain Flex.
-//! - The runner executes.
-//! - The outputs' addresses show which outputs lie in a known storage and which in a written one.
+//! So operations of several threads run one at a time. They must not run inside tasks of the thread pool that the
+//! backend computes on.
 //!
-//! So operations of several threads run one at a time. A program must not run them inside tasks of the thread pool that
-//! the backend computes on.
-//!
-//! Each operation gets its own Burn `Runner`: its handle table is private, so no storage could be evicted from it or
-//! loaded under the same tensors. A panic would also poison its lock, and with it every tensor on the device.
-//!
-//! Element-wise operations and products in f32 bypass the runner: see `loops`.
+//! Each operation gets its own Burn `Runner`: no storage could be evicted from its private handle table. A panic would
+//! also poison its lock, and with it every tensor on the device. Element-wise operations and products in f32 bypass the
+//! runner (`loops`).
 //!
 //! Every run makes the same decisions, to the last event (`decisions_under_every_budget_match_the_record`).
 //!
 //! # Counting
 //!
-//! Storages of at least `smallest_block` bytes count. The outputs' shapes and types give their bytes, so room is made
-//! *before* an operation. A known view of the input needs none; an update in place requests slightly more than it uses.
-//! If a backend allocates more than its outputs' shapes show, room for it is made afterwards. Temporary memory within
-//! one operation does not count.
+//! Storages of at least `smallest_block` bytes count. Outputs' shapes and types give their bytes, so room is made
+//! *before* an operation. A known view needs none; an update in place requests slightly too much. Room for memory
+//! beyond the shapes is made afterwards. Temporary memory within one operation does not count.
 //!
 //! # Refused operations
 //!
-//! The adapter refuses quantized data, custom operations and scatters other than additions, with an error that names
-//! them. `q_*` methods and the Fourier transforms do not reach it: Burn's router panics on them (`not implemented`), on
-//! the caller's thread and without harm to the device.
+//! Quantized data, custom operations and scatters other than additions are refused by name. Burn's router panics on
+//! `q_*` methods and Fourier transforms, on the caller's thread and without harm to the device.
 
 mod adoption;
 mod channel;
@@ -114,7 +107,6 @@ impl Spilling for BackendRouter<OffloadChannel<Flex>> {
     }
 }
 
-/// The adapter to the simulated devices of `B`.
 pub struct Simulated<B>(PhantomData<fn() -> B>);
 
 impl<B: SharedStorage> Door for Simulated<B> {
@@ -184,12 +176,11 @@ impl<B: SharedStorage> Door for Simulated<B> {
     }
 }
 
-/// A simulated device, whose memory is the heap.
 struct RouterSite<B: SharedStorage>(OffloadClient<B>);
 
 impl<B: SharedStorage> Site for RouterSite<B> {
     fn draft(&self, _: &Arc<HostPool>, len: usize) -> Result<Option<Draft>, OffloadError> {
-        // The lock is held until the memory is taken; otherwise the program's operations could fill it again.
+        // Locked until the memory is taken: the program's operations could fill it again.
         let State { paging, heap, .. } = &mut *self.0.state();
         paging.draft(heap, len)
     }

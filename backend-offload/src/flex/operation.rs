@@ -18,13 +18,13 @@ pub fn name(operation: &OperationIr) -> String {
     }
 }
 
-/// Floating-point operations of a product or convolution. 0 for others, whose time depends on their bytes.
+/// FLOPs of a product or convolution. 0 for others, whose time depends on their bytes.
 pub fn flops(operation: &OperationIr) -> u64 {
     use ModuleOperationIr as Module;
     let product = |lhs: &TensorIr, out: &TensorIr| {
         2 * out.shape.num_elements() * lhs.shape.last().copied().unwrap_or(0)
     };
-    // Each number of one side meets all weights of its channel, whichever tensor is the result.
+    // Each number meets all weights of its channel, whichever tensor is the result.
     let convolution = |weight: &TensorIr, out: &TensorIr| {
         2 * out.shape.num_elements() * weight.shape.num_elements()
             / weight.shape.first().map_or(1, |n| (*n).max(1))

@@ -1,4 +1,4 @@
-//! Reads contents for the program, and hands out handles for use outside this device.
+//! Reads for the program, and handles for use outside this device.
 
 use super::failures::{Failure, execution_error};
 use super::scratch::download;
@@ -53,7 +53,7 @@ impl<B: SharedStorage> State<B> {
         download::<B>(handle, tensor.shape.clone(), tensor.dtype)
     }
 
-    /// For use outside this device. The handle keeps the memory alive; the ledger does not count it.
+    /// The handle keeps the memory alive; the ledger does not count it.
     pub fn take(&mut self, tensor: &TensorIr) -> Result<B::Handle, Arc<OffloadError>> {
         let name = || "a tensor handed out".to_owned();
         self.handle(&Work {

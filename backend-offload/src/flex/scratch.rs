@@ -1,8 +1,7 @@
 //! Runs one operation on the backend underneath.
 //!
-//! Burn's [`Runner`] hides its handles, numbers them itself, and is lost after a panic. So it serves one operation:
-//! handles are moved in under the operation's ids, and out again. Moving keeps the reference counts of a plain runner,
-//! on which updates in place depend.
+//! Burn's [`Runner`] hides its handles and is lost after a panic, so it serves one operation. Handles are moved in and
+//! out under the operation's ids: moving keeps the reference counts on which updates in place depend.
 
 use burn_backend::Shape;
 use burn_backend::{ExecutionError, TensorData};
@@ -16,10 +15,9 @@ impl<B: BackendIr> Scratch<B> {
         Self(Runner::new(device.clone()))
     }
 
-    /// Registers a handle as the tensor `ir`.
     pub fn put(&self, ir: &TensorIr, handle: B::Handle) {
         let parked = self.0.register_tensor(handle, ir.shape.clone(), ir.dtype, self.0.clone()).into_ir();
-        // The runner chooses the id of a registered handle, but not that of an output: permute by the identity.
+        // The runner chooses the id of a registered handle, but not of an output: permute by the identity.
         let rename = BaseOperationIr::Permute(PermuteOpIr {
             input: parked,
             out: TensorIr { status: TensorStatus::NotInit, ..ir.clone() },
@@ -43,7 +41,7 @@ impl<B: BackendIr> Scratch<B> {
     }
 }
 
-/// Uploads data, without losing unsigned integers as the runner does.
+/// The runner itself would lose unsigned integers.
 pub fn upload<B: BackendIr>(data: TensorData, device: &B::Device) -> B::Handle {
     if data.dtype.is_float() {
         B::float_tensor_handle(B::float_from_data(data, device))

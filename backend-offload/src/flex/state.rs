@@ -1,4 +1,4 @@
-//! The simulated device: its tensors, their storages and their places, under one lock.
+//! The simulated device: its tensors, storages and places, under one lock.
 
 use super::failures::Failure;
 use super::heap::Heap;
@@ -21,7 +21,6 @@ pub(super) struct State<B: SharedStorage> {
     pub(super) smallest_block: u64,
     /// The first failure on each thread since its last synchronisation.
     pub(super) pending: HashMap<ThreadId, Arc<OffloadError>>,
-    /// Recounted after every operation, if at all.
     #[cfg(feature = "test-util")]
     pub(super) peak_found: Option<u64>,
 }
@@ -31,13 +30,12 @@ pub(super) struct Work<'w> {
     pub inputs: &'w [TensorIr],
     pub outputs: &'w [TensorIr],
     pub memory: OutputMemory,
-    /// Floating-point operations, or 0 if too few to record.
+    /// Zero if too few to record.
     pub flops: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OutputMemory {
-    /// New memory.
     New,
     /// The first input's memory, as views.
     ViewOfInput,
@@ -58,7 +56,7 @@ impl<B: SharedStorage> State<B> {
         }
     }
 
-    /// An error if an input is missing or failed.
+    /// Fails if an input is missing or failed.
     pub(super) fn blocks_of(&mut self, work: &Work) -> Result<Vec<BlockId>, Failure> {
         let mut blocks = Vec::new();
         for input in work.inputs {
@@ -74,13 +72,12 @@ impl<B: SharedStorage> State<B> {
         Ok(blocks)
     }
 
-    /// Its storage goes with the last tensor.
+    /// The storage goes with its last tensor.
     pub(super) fn release(&mut self, tensor: &TensorIr) {
         let block = self.heap.table.remove_tensor(tensor.id).and_then(|tensor| tensor.block());
         self.remove_unheld(block.as_slice());
     }
 
-    /// Releases the tensor if the operation consumes it.
     pub(super) fn prefer(&mut self, tensor: &TensorIr, preference: Preference) {
         if let Some(block) = self.heap.table.tensor(tensor.id).and_then(Tensor::block)
             && let Err(fault) = self.paging.prefer(block, preference)

@@ -8,37 +8,29 @@ use std::sync::Arc;
 
 /// A backend whose handles split into a storage, possibly shared, and a view, and rejoin unchanged.
 ///
-/// Permuting dimensions by the identity returns the same handle. Operations for which [`makes_view`](Self::makes_view)
-/// is true neither allocate nor write.
+/// Permuting dimensions by the identity returns the same handle. Operations that [make a view](Self::makes_view)
+/// neither allocate nor write.
 pub trait SharedStorage: BackendIr {
-    /// A counted reference to one allocation.
     type Storage: Clone + Send;
-    /// Element type, shape, strides, offset.
     type View: Clone + Send;
 
-    /// The handle keeps a reference to the storage.
     fn split(handle: &Self::Handle) -> (Self::Storage, Self::View);
-    /// The inverse of [`split`](Self::split).
     fn join(storage: Self::Storage, view: Self::View) -> Self::Handle;
     /// A separate copy of `contents`.
     fn allocate(contents: &[u8]) -> Self::Storage;
-    /// Zeros, on pages that the operating system provides at first access.
+    /// Zeros, on pages provided at first access.
     fn untouched(len: usize) -> Self::Storage;
     fn blank(tensor: &TensorIr) -> Self::Handle;
-    /// Identifies a live allocation.
     fn address(storage: &Self::Storage) -> usize;
     /// The whole allocation, not only a view's part.
     fn bytes(storage: &Self::Storage) -> &[u8];
-    /// `None` if there is another reference.
     fn bytes_mut(storage: &mut Self::Storage) -> Option<&mut [u8]>;
-    /// Whether the output is a view of the first input, whose own view is `input`.
+    /// Whether the output is a view of the first input.
     fn makes_view(operation: &OperationIr, input: &Self::View) -> bool;
-    /// Runs operations for which this adapter has faster loops, with the same numbers and layout. Otherwise returns the
-    /// operands.
+    /// Runs operations that have faster loops here; otherwise returns the operands.
     fn run(operation: &OperationIr, operands: Vec<Self::Handle>) -> Result<Self::Handle, Vec<Self::Handle>>;
-    /// Whether elements lie in the order of the shape, from the storage's start.
     fn is_in_rows(view: &Self::View) -> bool;
-    /// Lets `work` change f32 tensors in place; copies tensors that are shared or not in rows.
+    /// Copies tensors that are shared or not in rows.
     fn change(tensors: Vec<Self::Handle>, work: &mut dyn FnMut(&mut [&mut [f32]])) -> Vec<Self::Handle>;
     /// A view's part of `contents`, if contiguous.
     fn read(view: &Self::View, contents: &[u8]) -> Option<TensorData>;
@@ -161,7 +153,6 @@ impl SharedStorage for Flex {
     }
 }
 
-/// Without the copy of Flex's `zeros`.
 fn zeros(count: usize, size: usize) -> Bytes {
     match size {
         1 => Bytes::from_elems(vec![0u8; count]),

@@ -1,4 +1,4 @@
-//! The table of a device: the tensors that the user holds, their storages, and which tensors share one.
+//! The tensors that the user holds, their storages, and which tensors share one.
 
 use super::storage::SharedStorage;
 use crate::error::OffloadError;
@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 pub enum Tensor<B: SharedStorage> {
-    /// On the device. Storages too small to be managed have no block.
+    /// On the device. Unmanaged storages have no block.
     Here {
         handle: B::Handle,
         block: Option<BlockId>,
     },
-    /// Its storage is on the host.
+    /// Its storage is not on the device.
     Away {
         view: B::View,
         block: BlockId,
@@ -22,7 +22,7 @@ pub enum Tensor<B: SharedStorage> {
 }
 
 impl<B: SharedStorage> Tensor<B> {
-    /// `None` for a failed tensor or a storage too small to be managed.
+    /// `None` for a failed tensor or an unmanaged storage.
     pub fn block(&self) -> Option<BlockId> {
         match self {
             Self::Here { block, .. } => *block,
@@ -32,15 +32,13 @@ impl<B: SharedStorage> Tensor<B> {
     }
 }
 
-/// One managed storage.
 pub struct Stored {
     /// Empty only while an operation consumes the last tensor.
     pub tensors: Vec<TensorId>,
-    /// While the storage is on the device.
+    /// `None` off the device.
     pub address: Option<usize>,
 }
 
-/// Keeps the three maps consistent and decides nothing.
 pub struct Table<B: SharedStorage> {
     tensors: HashMap<TensorId, Tensor<B>>,
     stored: HashMap<BlockId, Stored>,
@@ -77,7 +75,6 @@ impl<B: SharedStorage> Table<B> {
         self.by_address.insert(address, block);
     }
 
-    /// For a storage without tensors.
     pub fn readdress(&mut self, block: BlockId, address: usize) {
         let old = self.stored(block).address.replace(address);
         self.forget_address(old, block);
@@ -101,7 +98,7 @@ impl<B: SharedStorage> Table<B> {
         self.tensors.insert(id, Tensor::Failed(error));
     }
 
-    /// The storage stays, even without tensors: the caller then calls [`remove_stored`](Self::remove_stored).
+    /// The storage stays until [`remove_stored`](Self::remove_stored).
     pub fn remove_tensor(&mut self, id: TensorId) -> Option<Tensor<B>> {
         let tensor = self.tensors.remove(&id)?;
         if let Some(block) = tensor.block() {
@@ -116,7 +113,7 @@ impl<B: SharedStorage> Table<B> {
         Some(stored)
     }
 
-    /// Splits the handles of all tensors of a storage; returns the last reference to the storage.
+    /// Keeps only the tensors' views. Returns the last reference to the storage.
     pub fn send_away(&mut self, block: BlockId) -> Option<B::Storage> {
         let stored = self.stored.get_mut(&block).expect("a managed storage");
         let mut last = None;
@@ -132,7 +129,6 @@ impl<B: SharedStorage> Table<B> {
         last
     }
 
-    /// Joins the views of all tensors of a storage with it again.
     pub fn bring_back(&mut self, block: BlockId, storage: &B::Storage) {
         let stored = self.stored.get_mut(&block).expect("a managed storage");
         let address = B::address(storage);
@@ -153,7 +149,7 @@ impl<B: SharedStorage> Table<B> {
         }
     }
 
-    /// Recounts the bytes of storages of at least `smallest` bytes, including `outputs` that are not entered yet.
+    /// Recounts storages of at least `smallest` bytes; `outputs` are not entered yet.
     pub fn bytes_on_device(&self, smallest: u64, outputs: &[B::Handle]) -> u64 {
         let mut storages = HashMap::new();
         let entered = self.tensors.values().filter_map(|tensor| match tensor {

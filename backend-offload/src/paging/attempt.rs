@@ -9,7 +9,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 impl Paging {
-    /// Makes all operands of an operation resident. `operation` names it in errors.
     pub(crate) fn make_resident<D: Device>(
         &mut self,
         device: &mut D,
@@ -17,7 +16,7 @@ impl Paging {
         operation: &dyn Fn() -> String,
     ) -> Result<(), OffloadError> {
         if self.journal.is_recording() {
-            // In a recording, each drop stands where it happened, not where a sweep found it.
+            // A recording has each drop where it happened, not where a sweep found it.
             self.sweep(device);
             if self.pager.recorder().is_some_and(|recorder| recorder.pending() >= TraceFile::BUFFER) {
                 self.write_trace();
@@ -44,13 +43,13 @@ impl Paging {
         Ok(())
     }
 
-    /// Completes the moves that have ended. Best effort: stops at the first failure of an operand.
+    /// Best effort: stops at the first failure of an operand.
     pub(crate) fn complete_ended<D: Device>(&mut self, device: &mut D) {
         let operation = || "completing moves".to_owned();
         let _reported_by_its_operation = Attempt::new(self, device, &operation).complete_ended();
     }
 
-    /// Brings `blocks` to the device ahead of their use. Best effort: never fails.
+    /// Best effort: never fails.
     #[cfg_attr(not(feature = "cube"), expect(dead_code, reason = "only CubeCL profiles kernels"))]
     pub(crate) fn bring_ahead<D: Device>(&mut self, device: &mut D, blocks: &[BlockId]) {
         let operation = || "bringing blocks ahead".to_owned();
@@ -63,7 +62,7 @@ impl Paging {
         }
     }
 
-    /// Evicts blocks until `bytes` are free, for a later allocation. Best effort: never fails.
+    /// For a later allocation. Best effort: never fails.
     pub(crate) fn make_room<D: Device>(&mut self, device: &mut D, bytes: u64, arena: Arena) {
         self.pager.begin_room(bytes, arena);
         let operation = || "making room".to_owned();
@@ -72,7 +71,7 @@ impl Paging {
         }
     }
 
-    /// Sets the device budget and evicts blocks above it, as far as possible. Returns the previous budget.
+    /// Evicts blocks above the budget, as far as possible. Returns the previous budget.
     #[cfg_attr(
         not(any(feature = "cube", feature = "router")),
         expect(dead_code, reason = "only adapters offer it")
@@ -84,7 +83,6 @@ impl Paging {
         before
     }
 
-    /// Marks the end of a training step.
     pub(crate) fn mark_step(&mut self) {
         self.pager.mark_step();
         self.write_trace();
@@ -97,13 +95,11 @@ impl Paging {
         }
     }
 
-    /// Removes the blocks that the program has dropped.
     pub(crate) fn sweep<D: Device>(&mut self, device: &mut D) {
         device.sweep(self);
         self.pager.swept();
     }
 
-    /// Returns spare device memory to the driver.
     pub(crate) fn trim<D: Device>(&mut self, device: &mut D) {
         device.trim();
         self.pager.trimmed();
@@ -111,20 +107,16 @@ impl Paging {
     }
 }
 
-/// One attempt to carry out the pager's steps for an operation.
 pub(super) struct Attempt<'a, D> {
     pub(super) paging: &'a mut Paging,
     pub(super) device: &'a mut D,
     operation: &'a dyn Fn() -> String,
-    /// Start of the first copy. A block's first use only allocates: that is no stall, and reads no clock.
+    /// A block's first use only allocates: that is no stall, and reads no clock.
     copying_since: Option<Instant>,
-    /// The reason why the last copy to the host failed.
     copy_failure: Option<String>,
-    /// Whether finished uploads have released their host memory.
     reclaimed: bool,
 }
 
-/// The reason why an attempt ends before the operation is ready.
 pub(super) enum Halt {
     Stop(Stop),
     Move(MoveFailure),
@@ -157,13 +149,13 @@ impl<'a, D: Device> Attempt<'a, D> {
         }
     }
 
-    /// Takes one step. True if the operation is ready.
+    /// True if the operation is ready.
     fn take_step(&mut self) -> Result<bool, Halt> {
         self.complete_ended()?;
         let Paging { pager, tiers, .. } = &mut *self.paging;
         let step = pager.next_step(&|| tiers.rooms()).map_err(Halt::Stop)?;
         if matches!(step, Step::Spill { .. }) && !std::mem::replace(&mut self.reclaimed, true) {
-            // Finished uploads may still hold host memory: release it before a block is spilled for it.
+            // Finished uploads may still hold host memory: release it before a spill.
             self.device.reclaim_host();
             return Ok(false);
         }
@@ -180,7 +172,7 @@ impl<'a, D: Device> Attempt<'a, D> {
             | Step::Trim => false,
         };
         if matches!(step, Step::Bring { from: Some(_), .. }) {
-            // The upload may hold host memory after the host copy is dropped.
+            // The upload may outlive the host copy.
             self.reclaimed = false;
         }
 
@@ -191,7 +183,7 @@ impl<'a, D: Device> Attempt<'a, D> {
         self.carry_out(step)
     }
 
-    /// Carries out one step. True if the operation is ready.
+    /// True if the operation is ready.
     pub(super) fn carry_out(&mut self, step: Step) -> Result<bool, Halt> {
         match step {
             Step::Ready => return Ok(true),
@@ -281,7 +273,6 @@ impl<'a, D: Device> Attempt<'a, D> {
         Ok(())
     }
 
-    /// Reports the end of a move to the pager, the journal and the device.
     pub(super) fn complete(&mut self, token: Token, end: Result<(), MoveFailure>) -> Result<(), Halt> {
         let outcome = self.paging.pager.ended(token, end.is_ok())?;
         if let Some(event) = event_of(outcome) {
@@ -295,7 +286,7 @@ impl<'a, D: Device> Attempt<'a, D> {
 
         match (end, outcome) {
             (Err(MoveFailure::Copy(reason)), Outcome::Stayed { .. }) => self.copy_failure = Some(reason),
-            // If the block belongs to another operation, that operation requests it again.
+            // Another operation requests its block again.
             (Err(failure), Outcome::NotReturned { block } | Outcome::Removed { block })
                 if self.paging.pager.is_operand(block) =>
             {
@@ -322,8 +313,7 @@ impl Paging {
     }
 }
 
-/// An error if `room` still allows the bytes. Otherwise another device or the program took the space, and the pager
-/// decides again.
+/// If `room` no longer allows the bytes, another device or the program took them, and the pager decides again.
 fn error_if_room(room: Limit, bytes: u64, failure: MoveFailure) -> Result<bool, Halt> {
     if room.allows(bytes) { Err(Halt::Move(failure)) } else { Ok(false) }
 }

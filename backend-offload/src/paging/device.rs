@@ -1,19 +1,18 @@
-//! The interface to an adapter: it moves the bytes of one block at a time.
+//! The interface to an adapter, which moves the bytes of one block at a time.
 
 use super::Paging;
 use crate::error::OffloadError;
 use pager::{BlockId, Outcome, Token};
 
-/// A move of one block's contents between device and host.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Transfer {
-    /// Off the device. `copies` is false if the contents are elsewhere, or were never written.
+    /// `copies` is false if the contents are elsewhere, or were never written.
     Evict { block: BlockId, copies: bool },
-    /// From the host into the block's device memory.
+    /// From the host.
     Bring { block: BlockId },
 }
 
-/// The state of a move right after its start.
+/// Right after a move's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
     Landed,
@@ -25,7 +24,6 @@ pub(crate) enum Progress {
     UnderWay,
 }
 
-/// Why a move failed.
 #[derive(Debug)]
 pub(crate) enum MoveFailure {
     /// The copy failed, or the runtime panicked.
@@ -46,7 +44,6 @@ impl From<OffloadError> for MoveFailure {
     }
 }
 
-/// The device underneath, as an adapter drives it.
 pub(crate) trait Device {
     /// False if the driver refuses; a panic counts as a refusal.
     fn allocate(&mut self, block: BlockId) -> bool;
@@ -59,7 +56,7 @@ pub(crate) trait Device {
         transfer: Transfer,
     ) -> Result<Progress, MoveFailure>;
 
-    /// After a move ended: keeps its copy and releases device memory that the block no longer uses.
+    /// After a move: keeps its copy and releases unused device memory.
     fn finish(&mut self, paging: &mut Paging, token: Token, outcome: Outcome);
 
     /// `None` for an adapter whose transfers complete at once.
@@ -71,22 +68,20 @@ pub(crate) trait Device {
         Err("the adapter has no move to wait for".to_owned().into())
     }
 
-    /// Removes the block, here and from `paging`, if the program has dropped it. Adapters that are notified of every
-    /// drop keep the default.
+    /// Removes the block, here and from `paging`, if the program has dropped it. The default is for adapters that are
+    /// notified of drops.
     fn forget_if_dead(&mut self, _paging: &mut Paging, _block: BlockId) -> bool {
         false
     }
 
-    /// Removes every dropped block, here and from `paging`.
     fn sweep(&mut self, _paging: &mut Paging) {}
 
-    /// Returns the allocator's spare slices to the driver.
     fn trim(&mut self);
 
     /// Releases host memory that only finished uploads still hold.
     fn reclaim_host(&mut self) {}
 
-    /// Whether transfers may start ahead of their operations, because they run in parallel with the work.
+    /// Whether transfers may start ahead, in parallel with the work.
     fn may_prefetch(&self) -> bool {
         false
     }

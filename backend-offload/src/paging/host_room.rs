@@ -17,8 +17,8 @@ impl Paging {
         self.carry_out_all(device, operation, |pager, rooms| pager.steps_to_host(block, rooms))
     }
 
-    /// Whether data that the program creates begins on the host. Data that took the last bytes below the device could
-    /// not reach it, so room on the device is made first (`new_data_reaches_the_device_when_device_and_host_are_full`).
+    /// Data that took the last bytes below the device could not reach it, so room on the device is made first
+    /// (`new_data_reaches_the_device_when_device_and_host_are_full`).
     pub(crate) fn begins_on_host<D: Device>(&mut self, device: &mut D, bytes: u64, arena: Arena) -> bool {
         if self.pager.place_new(bytes, arena, self.new_data) == Tier::Device {
             return false;
@@ -31,7 +31,7 @@ impl Paging {
         self.pager.place_new(bytes, arena, Preference::Policy) == Tier::Host
     }
 
-    /// `None` if there is no room. Host copies are dropped for it, and blocks spill to the disk.
+    /// `None` if no room can be made: host copies are dropped, and blocks spill to the disk.
     pub(crate) fn draft<D: Device>(
         &mut self,
         device: &mut D,
@@ -62,7 +62,7 @@ impl Paging {
     ) -> Result<(), OffloadError> {
         let mut attempt = Attempt::new(self, device, operation);
         loop {
-            // Moves that have ended need no wait. The operation of a failed one requests it again.
+            // Ended moves need no wait. The operation of a failed one requests it again.
             while attempt.complete_ended().is_err() {}
             let steps = match next(&attempt.paging.pager, attempt.paging.tiers.rooms()) {
                 Ok(steps) if steps.is_empty() => return Ok(()),
@@ -73,7 +73,6 @@ impl Paging {
             for step in steps {
                 match attempt.carry_out(step) {
                     Ok(_) => {}
-                    // The operation of a failed move requests its block again.
                     Err(Halt::Move(_)) if matches!(step, Step::Wait(_)) => {}
                     Err(halt) => return Err(attempt.error(halt)),
                 }

@@ -1,12 +1,12 @@
 //! The paging of one device: its pager, the tiers below it, its journal and its counts.
 //!
 //! Both adapters own a [`Paging`] and implement [`Device`], which moves bytes and decides nothing.
-//! [`Paging::make_resident`] asks the pager, starts its step on the device, completes it and reports the result. A move
-//! may complete at once or later. A panic inside a move is a failed move: its block stays where it was
+//! [`Paging::make_resident`] asks the pager, starts its step on the device, and reports its end, at once or later. A
+//! panic inside a move is a failed move: its block stays where it was
 //! (`a_panic_in_a_move_leaves_its_block_where_it_was`).
 //!
-//! Random programs under any budget read what they wrote (`any_program_under_any_budget_reads_what_it_wrote`). Their
-//! moves end late, in any order, or not at all. In repeated programs a seed decides when disk reads and writes end
+//! Random programs under any budget read what they wrote, while moves end late, in any order, or not at all
+//! (`any_program_under_any_budget_reads_what_it_wrote`). In repeated programs, a seed decides when disk transfers end
 //! (`any_repeated_program_reads_what_it_wrote_while_moves_are_ahead`).
 
 mod attempt;
@@ -32,21 +32,17 @@ use crate::tiers::{Draft, SlabSource, Tiers};
 use crate::timeline::Watch;
 use pager::{Arena, BlockId, Fault, Pager, Preference, Recorder};
 
-/// Decisions about one device's blocks, their bytes below the device, and the records of both.
 #[derive(Debug)]
 pub(crate) struct Paging {
     pager: Pager,
     tiers: Tiers,
     journal: Journal,
     counts: Counts,
-    /// For data that the program creates.
     new_data: Preference,
-    /// The step being watched.
     watch: Option<Box<Watch>>,
 }
 
 impl Paging {
-    /// Slabs of the host tier come from `source`.
     pub(crate) fn new(settings: &PagingSettings, source: SlabSource) -> Self {
         Self {
             pager: settings.pager(),
@@ -84,7 +80,6 @@ impl Paging {
         self.record_failure(error);
     }
 
-    /// Takes the recorded events.
     #[cfg(feature = "test-util")]
     pub(crate) fn events(&mut self) -> Vec<Event> {
         self.journal.drain()
@@ -115,7 +110,7 @@ impl Paging {
         self.pager.remove(block)
     }
 
-    /// Keeps the block on the device for the rest of its life.
+    /// For the rest of the block's life.
     pub(crate) fn pin(&mut self, block: BlockId) -> Result<(), Fault> {
         self.pager.pin(block)
     }
@@ -136,7 +131,6 @@ impl Paging {
         Ok(())
     }
 
-    /// Changes the block's contents on the host; see [`Tiers::edit`].
     #[cfg(any(test, feature = "cube"))]
     pub(crate) fn edit_on_host(
         &mut self,
@@ -156,7 +150,7 @@ impl Paging {
         self.tiers.keep(block, copy);
     }
 
-    /// Lets the pager start moves ahead of their operations, when [`Device::may_prefetch`] agrees.
+    /// [`Device::may_prefetch`] must agree, too.
     pub(crate) fn look_ahead(&mut self) {
         self.pager.look_ahead(true);
     }

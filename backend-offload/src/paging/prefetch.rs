@@ -1,9 +1,9 @@
-//! Moves ahead: moves, reads and writes that start during an earlier operation. All are hints: if one fails, the
-//! operation that needs it makes it again.
+//! Moves, reads and writes that start ahead of their operation. All are hints: if one fails, its operation makes it
+//! again.
 //!
-//! The memory of a load that no operation waits for goes to a block that the program needs
-//! (`memory_of_a_load_ahead_is_given_to_a_needed_block`). Devices that share a disk load nothing
-//! ahead, since no device could reclaim another's memory (`devices_that_share_a_disk_load_nothing_ahead`).
+//! Memory of a load ahead can go to a block that the program needs
+//! (`memory_of_a_load_ahead_is_given_to_a_needed_block`). Devices that share a disk load nothing ahead, since none
+//! could reclaim another's memory (`devices_that_share_a_disk_load_nothing_ahead`).
 
 use super::attempt::{Attempt, Halt};
 use super::{Device, Paging};
@@ -27,15 +27,14 @@ impl Paging {
         }
     }
 
-    /// Into free host memory, or into memory that others can leave at once.
+    /// Into free host memory, or memory that others can leave at once.
     pub(super) fn load_ahead<D: Device>(&mut self, device: &mut D) {
         if !self.tiers.loads_ahead() {
             return;
         }
         let mut spilled = None;
         let failed = self.carry_out_ahead(device, Link::FromDisk, |tiers, step| match step {
-            // A spill frees nothing while an upload shares the memory. A block named twice in a row was not spilled
-            // the first time.
+            // A spill frees nothing while an upload shares the memory. A block named twice in a row was not spilled.
             Step::Spill { block } if tiers.is_lent(block) || spilled == Some(block) => false,
             Step::Spill { block } => {
                 spilled = Some(block);
@@ -48,14 +47,13 @@ impl Paging {
         }
     }
 
-    /// The blocks stay on the host.
     pub(super) fn write_ahead<D: Device>(&mut self, device: &mut D) {
         if self.tiers.has_disk() {
             self.carry_out_ahead(device, Link::ToDisk, |_, _| true);
         }
     }
 
-    /// Until a step is incomplete, or `takes` refuses it. True if one failed.
+    /// Ends at an incomplete step, or one that `takes` refuses. True if a step failed.
     fn carry_out_ahead<D: Device>(
         &mut self,
         device: &mut D,
@@ -83,7 +81,7 @@ impl Paging {
         }
     }
 
-    /// Cancels moves that hold room below the device. False if there is none.
+    /// False if no move holds room below the device.
     pub(super) fn cancel_ahead(&mut self) -> bool {
         if let Some((token, _)) = self.pager.loading()
             && let Err(fault) = self.pager.ended(token, false)

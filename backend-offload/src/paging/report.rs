@@ -7,15 +7,13 @@ use pager::{BlockId, Place, Shortage, Stop, Tier};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Counts that the pager cannot keep.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub launches: u64,
     pub allocations: u64,
-    /// Bytes that the program wrote to the device.
     pub bytes_written: u64,
     pub bytes_read: u64,
-    /// Time for which the program waited for blocks to move.
+    /// Time spent waiting for blocks to move.
     pub stall: Duration,
     pub failures: u64,
 }
@@ -81,7 +79,6 @@ impl Paging {
         }
     }
 
-    /// The `count` largest blocks, largest first.
     pub(crate) fn largest_holders(&self, count: usize) -> Vec<Holder> {
         let pager = &self.pager;
         let holder = |id: BlockId| {
@@ -95,7 +92,6 @@ impl Paging {
         pager.largest(count).into_iter().filter_map(holder).collect()
     }
 
-    /// The error for an operation that cannot run. `copy_failure` is the reason if the last copy to the host failed.
     pub(super) fn stopped(&self, stop: Stop, operation: String, copy_failure: Option<&str>) -> OffloadError {
         let shortage = match stop {
             Stop::Shortage(shortage) => shortage,
@@ -130,7 +126,6 @@ impl Paging {
     }
 }
 
-/// A panic's message.
 pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|message| (*message).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())

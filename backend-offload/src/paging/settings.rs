@@ -14,13 +14,12 @@ pub(crate) struct PagingSettings {
     pub disk: Option<Arc<Disk>>,
     /// Copies have checksums, verified before use; adapters overwrite evicted memory.
     pub paranoid: bool,
-    /// The device computes nothing; see [`OffloadConfig::dry_run`](crate::OffloadConfig::dry_run).
+    /// See [`OffloadConfig::dry_run`](crate::OffloadConfig::dry_run).
     pub dry_run: bool,
     pub trace: Option<TraceFile>,
 }
 
 impl PagingSettings {
-    /// The device's pager. It records if there is a trace.
     pub(super) fn pager(&self) -> Pager {
         let mut pager = Pager::new(self.device_budget, self.policy, self.oversized);
         if self.dry_run {

@@ -4,14 +4,14 @@ use super::extents::ALIGNMENT;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// Memory of all buffers, reached by address only, since transfers may use each.
+/// All buffers, by address only, since transfers may use each.
 pub(super) struct Memory {
     start: NonNull<u8>,
     layout: Layout,
     each: usize,
 }
 
-// SAFETY: plain memory, whose use does not depend on the thread.
+// SAFETY: plain memory.
 unsafe impl Send for Memory {}
 
 impl Memory {

@@ -1,4 +1,4 @@
-//! The books of the host pool: bytes in use, idle and page-locked. They allocate and free no memory, so their lock is
+//! The books of the host pool: bytes in use, idle and page-locked. They allocate and free nothing, so their lock is
 //! short.
 
 use super::shelves::Shelves;
@@ -8,24 +8,20 @@ use pager::Limit;
 #[derive(Debug)]
 pub(super) struct Books {
     limit: Limit,
-    /// Separate limit for page-locked memory, which the machine cannot page out.
+    /// For memory that the machine cannot page out.
     pinned_limit: Limit,
     in_use: u64,
-    /// Page-locked bytes, in use and idle.
     pinned: u64,
     shelves: Shelves,
     peaks: Peaks,
     pageable_fallbacks: u64,
 }
 
-/// Maxima of bytes.
 #[derive(Debug, Default)]
 struct Peaks {
-    /// In use, ever; it bounds the idle memory.
+    /// In use, ever: bounds the idle memory.
     ever: u64,
-    /// In use, since the last reset.
     recent: u64,
-    /// In use and idle, since the last reset.
     reserved: u64,
 }
 
@@ -39,7 +35,7 @@ pub(crate) struct HostUsage {
     pub pageable_fallbacks: u64,
 }
 
-/// The answer to a request. Its bytes are already counted.
+/// The bytes are already counted.
 pub(super) enum Granted {
     FromShelf(Slab),
     ToAllocate { pinned: bool },
@@ -86,7 +82,7 @@ impl Books {
         self.peaks.reserved = self.reserved();
     }
 
-    /// Counts `len` bytes, or refuses them. Slabs to free are added to `freed`.
+    /// `freed` receives slabs to free.
     pub(super) fn grant(&mut self, len: usize, wants_pinned: bool, freed: &mut Vec<Slab>) -> Option<Granted> {
         let bytes = len as u64;
         if !self.limit.allows_more(self.in_use, bytes) {
@@ -121,7 +117,7 @@ impl Books {
         self.peaks.recent = self.peaks.recent.max(self.in_use);
     }
 
-    /// Ordinary memory replaces granted memory that the driver refused to lock. True the first time.
+    /// Ordinary memory replaces memory that the driver refused to lock. True the first time.
     pub(super) fn unpin(&mut self, len: usize, freed: &mut Vec<Slab>) -> bool {
         self.pinned -= len as u64;
         self.pageable_fallbacks += 1;
@@ -129,7 +125,6 @@ impl Books {
         self.pageable_fallbacks == 1
     }
 
-    /// Returns granted bytes whose allocation failed.
     pub(super) fn refund(&mut self, len: usize) {
         self.in_use -= len as u64;
     }
@@ -139,7 +134,7 @@ impl Books {
         self.shelves.trim(excess)
     }
 
-    /// Takes a slab back. Returns all idle slabs if they exceed the peak.
+    /// Returns all idle slabs if they exceed the peak.
     pub(super) fn put_back(&mut self, slab: Slab) -> Vec<Slab> {
         self.note_peaks();
         self.in_use -= slab.bytes().len() as u64;

@@ -1,13 +1,13 @@
 //! The buffers that blocks pass on the way to and from the disk.
 //!
-//! Background transfers take at most [`BACKGROUND_BUFFERS`] of them; the rest is for the block that the program waits
-//! for (`blocks_are_written_in_the_background_in_a_bounded_number_of_buffers`).
+//! Background transfers take at most [`BACKGROUND_BUFFERS`]; the rest is for the block that the program waits for
+//! (`blocks_are_written_in_the_background_in_a_bounded_number_of_buffers`).
 //!
-//! A block counts as spilled once all its bytes are in buffers. If a write fails, its buffer keeps the contents and
-//! serves reads. No block is written until a repetition succeeds; the next spilled block gets the error
+//! A block counts as spilled once its bytes are in buffers. If a write fails, its buffer keeps the contents and serves
+//! reads. No block is written until a repetition succeeds; the next spill gets the error
 //! (`a_failed_background_write_keeps_its_contents_and_fails_the_next_block`).
 //!
-//! A dropped block waits for its own pieces, so none overwrites another block's place
+//! A dropped block waits for its pieces, so none overwrites another block's place
 //! (`a_block_dropped_while_it_is_written_overwrites_no_other_block`).
 
 mod carriers;
@@ -32,7 +32,7 @@ pub(super) const PIECE: usize = 4 << 20;
 
 pub(super) const BUFFERS: usize = 8;
 
-/// The most buffers in background use between calls.
+/// In background use between calls.
 pub(super) const BACKGROUND_BUFFERS: usize = BUFFERS - 2;
 
 pub(super) struct Bounce {
@@ -42,12 +42,10 @@ pub(super) struct Bounce {
     memory: Memory,
     pieces: [Option<Piece>; BUFFERS],
     begun: u64,
-    /// Number of the next pieces that fail.
     #[cfg(test)]
     pub(super) broken: Arc<std::sync::atomic::AtomicU8>,
     #[cfg(feature = "test-util")]
     pub(super) breaks_every: Option<(DiskFault, u64)>,
-    /// Pieces counted for `breaks_every`.
     #[cfg(feature = "test-util")]
     moved: std::cell::Cell<u64>,
 }
@@ -55,7 +53,6 @@ pub(super) struct Bounce {
 struct Piece {
     part: Part,
     direction: Direction,
-    /// Value of `begun` when it started.
     turn: u64,
     progress: Progress,
     #[cfg(any(test, feature = "test-util"))]
@@ -64,7 +61,7 @@ struct Piece {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Part {
-    /// Number of the block, in the order of spills.
+    /// The block's number, in the order of spills.
     pub owner: u64,
     pub place: u64,
     /// Bytes in the file.
@@ -95,8 +92,8 @@ impl Bounce {
         }
     }
 
-    /// A spare buffer for the block `owner`. Waits for a write, or drops another block's read-ahead piece. `None` if
-    /// only `owner`'s reads and failed writes remain.
+    /// Waits for a write, or drops another block's read-ahead piece. `None` if only `owner`'s reads and failed writes
+    /// remain.
     pub(super) fn spare(&mut self, owner: u64) -> Option<usize> {
         loop {
             if let Some(slot) = self.free_or_reaped() {
@@ -119,7 +116,7 @@ impl Bounce {
         })
     }
 
-    /// Fills a spare buffer with `bytes`, then zeros up to `len`.
+    /// The rest of `len` bytes is zeros.
     pub(super) fn fill(&mut self, slot: usize, bytes: &[u8], len: usize) {
         assert!(self.pieces[slot].is_none(), "the buffer is in use");
         // SAFETY: no transfer uses a spare buffer.
@@ -133,16 +130,19 @@ impl Bounce {
         let bytes = self.memory.part(slot, part.len);
         #[cfg(any(test, feature = "test-util"))]
         let fault = if background { self.fault(direction) } else { None };
+
         let carrier = if background {
-            // SAFETY: the buffer is not touched until the piece lands, for which `drop` waits at the latest.
+            // SAFETY: the buffer is not touched until the piece lands.
             unsafe { self.carriers.start(slot, &self.file, direction, bytes, part.place) }
         } else {
             None
         };
+
         let progress = match carrier {
             Some(carrier) => Progress::Moving(carrier),
             None => Progress::Landed(self.run(slot, &part, direction)),
         };
+
         self.begun += 1;
         if !matches!((direction, &progress), (Direction::Write, Progress::Landed(Ok(())))) {
             self.pieces[slot] = Some(Piece {
@@ -156,7 +156,7 @@ impl Bounce {
         }
     }
 
-    /// Moves a part at once, in a buffer that nothing else uses.
+    /// Nothing else uses the buffer.
     fn run(&self, slot: usize, part: &Part, direction: Direction) -> io::Result<()> {
         // SAFETY: the caller has the buffer to itself.
         let bytes = unsafe { self.memory.part(slot, part.len).as_mut() };
@@ -168,7 +168,7 @@ impl Bounce {
         Ok(())
     }
 
-    /// Waits for a piece. A completed write frees the buffer.
+    /// A completed write frees the buffer.
     fn land(&mut self, slot: usize) {
         let Some(piece) = &mut self.pieces[slot] else { return };
         let moved = match piece.progress {
@@ -204,7 +204,7 @@ impl Bounce {
         matches!(self.pieces[slot], Some(Piece { progress: Progress::Landed(_), .. }))
     }
 
-    /// Passes a read piece to `work` and frees its buffer. A failed write stays.
+    /// A read frees its buffer; a failed write stays.
     pub(super) fn take(&mut self, slot: usize, work: impl FnOnce(&[u8])) -> io::Result<()> {
         self.land(slot);
         let piece = self.pieces[slot].take().expect("the buffer has a piece");
@@ -236,7 +236,7 @@ impl Bounce {
         }
     }
 
-    /// Leaves the block's writes to the background, with at most [`BACKGROUND_BUFFERS`] buffers in use.
+    /// At most [`BACKGROUND_BUFFERS`] buffers stay in use.
     pub(super) fn leave_behind(&mut self, owner: u64) -> io::Result<()> {
         while self.taken() > BACKGROUND_BUFFERS {
             if let Some(slot) = self.oldest_write() {
@@ -263,7 +263,6 @@ impl Bounce {
         self.pieces.iter().flatten().filter(failed)
     }
 
-    /// Repeats failed writes. An error comes with its part.
     pub(super) fn repeat_failed(&mut self) -> Result<(), (Part, io::Error)> {
         for slot in self.slots_of(|piece| piece.direction == Direction::Write && piece.error().is_some()) {
             let Some(part) = self.pieces[slot].as_ref().map(|piece| piece.part) else { continue };
@@ -295,7 +294,7 @@ impl Bounce {
         true
     }
 
-    /// A buffer for a background transfer, without waiting.
+    /// Does not wait.
     pub(super) fn spare_in_background(&mut self) -> Option<usize> {
         if self.taken() >= BACKGROUND_BUFFERS {
             self.reap();
@@ -303,7 +302,6 @@ impl Bounce {
         self.pieces.iter().position(Option::is_none).filter(|_| self.taken() < BACKGROUND_BUFFERS)
     }
 
-    /// Lands ended pieces.
     pub(super) fn reap(&mut self) {
         for slot in 0..BUFFERS {
             if self.has_ended(slot) {
@@ -312,7 +310,7 @@ impl Bounce {
         }
     }
 
-    /// Drops read-ahead pieces of blocks that are not `wanted`, except pieces under way.
+    /// Drops ended read-ahead pieces of blocks that are not `wanted`.
     pub(super) fn keep_ahead(&mut self, wanted: impl Fn(u64) -> bool) {
         for slot in self.slots_of(|piece| piece.direction == Direction::Read && !wanted(piece.part.owner)) {
             if self.has_landed(slot) || self.has_ended(slot) {
@@ -325,7 +323,6 @@ impl Bounce {
         !self.slots_of(|piece| piece.part.owner == owner && piece.direction == Direction::Read).is_empty()
     }
 
-    /// Waits for a block's pieces, and drops them.
     pub(super) fn forget(&mut self, owner: u64, direction: Option<Direction>) {
         let is_it = |piece: &Piece| {
             piece.part.owner == owner && direction.is_none_or(|direction| direction == piece.direction)
@@ -407,7 +404,7 @@ impl Piece {
     }
 }
 
-/// A copy of the error: `io::Error` is not `Clone`.
+/// `io::Error` is not `Clone`.
 fn same(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| io::Error::other(error.to_string()), io::Error::from_raw_os_error)
 }

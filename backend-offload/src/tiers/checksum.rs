@@ -1,10 +1,10 @@
 //! Checksums of spilled contents: on the disk always, on the host in paranoid mode.
 
-/// Independent sums, so that none waits for another.
+/// No sum waits for another.
 const LANES: usize = 4;
 const LINE: usize = LANES * size_of::<u64>();
 
-/// A fast checksum against our own mistakes, not against an adversary.
+/// Fast. Detects our own mistakes, not an adversary's.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     Checksum::default().of_last(bytes)
 }
@@ -19,14 +19,13 @@ impl Default for Checksum {
 }
 
 impl Checksum {
-    /// Adds a piece before the last, of a multiple of 32 bytes.
+    /// A piece before the last: a multiple of 32 bytes.
     pub(super) fn add(&mut self, piece: &[u8]) {
         let (lines, rest) = piece.as_chunks::<LINE>();
         debug_assert!(rest.is_empty(), "only the last piece may end within a line");
         self.0 = lines.iter().fold(self.0, mixed);
     }
 
-    /// The checksum after a last piece of any length.
     pub(super) fn of_last(mut self, piece: &[u8]) -> u64 {
         let whole = piece.len() / LINE * LINE;
         self.add(&piece[..whole]);

@@ -1,6 +1,6 @@
 //! One device's copies on the host and on the disk, by block.
 //!
-//! A changed block loses the place of its write ahead. A spill waits for the rest of the write
+//! A change to a block cancels its write ahead. A spill finishes it
 //! (`a_block_written_ahead_is_spilled_with_its_present_contents`).
 
 use super::bounce::BACKGROUND_BUFFERS;
@@ -19,19 +19,15 @@ use std::sync::atomic::AtomicU64;
 pub(crate) struct Tiers {
     pool: Arc<HostPool>,
     source: SlabSource,
-    /// Computes a checksum of every copy and verifies it before use.
     paranoid: bool,
     disk: Option<Joined>,
     traffic: Arc<Traffic>,
     copies: HashMap<BlockId, Kept>,
     spilled: HashMap<BlockId, Spilled>,
-    /// The block that is written ahead. It stays on the host.
     ahead: Option<(BlockId, Writing)>,
-    /// The block that is loaded ahead.
     loading: Option<(BlockId, Draft, Landing)>,
 }
 
-/// The tiers below a device, shared with other devices.
 #[derive(Debug, Clone)]
 pub(crate) struct Below {
     pub pool: Arc<HostPool>,
@@ -39,7 +35,7 @@ pub(crate) struct Below {
     pub traffic: Arc<Traffic>,
 }
 
-/// Bytes that the program's own buffers move to and from the disk, for one device.
+/// Bytes of the program's own buffers, for one device.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     pub written: AtomicU64,
@@ -77,12 +73,11 @@ impl Tiers {
         self.disk.is_some()
     }
 
-    /// Not with several devices on one disk: another device could not reclaim the memory.
+    /// Not if devices share the disk: none could reclaim another's memory.
     pub fn loads_ahead(&self) -> bool {
         self.disk.as_ref().is_some_and(|disk| disk.has_one_device())
     }
 
-    /// Free bytes per tier.
     pub fn rooms(&self) -> Rooms {
         let disk = self.disk.as_ref().map_or(Limit::bytes(0), |disk| disk.room());
         Rooms { host: self.pool.room(), disk, page: ALIGNMENT }
@@ -96,7 +91,7 @@ impl Tiers {
         &self.pool
     }
 
-    /// Memory for a copy, to be [kept](Self::keep) once it is written.
+    /// For a copy, to be [kept](Self::keep) once it is written.
     pub fn draft(&self, len: usize) -> Result<Draft, String> {
         self.pool.draft(len, self.source).ok_or_else(|| "the host has no memory left for it".to_owned())
     }
@@ -107,14 +102,14 @@ impl Tiers {
         self.forget_below(block);
     }
 
-    /// Drops the block's stale copy on the disk, and transfers ahead.
+    /// Also cancels transfers ahead.
     fn forget_below(&mut self, block: BlockId) {
         self.spilled.remove(&block);
         self.ahead.take_if(|(id, _)| *id == block);
         self.loading.take_if(|(id, ..)| *id == block);
     }
 
-    /// Releases the block's host memory, after writing its contents to the disk if they are not there.
+    /// Releases the block's host memory once the disk has its contents.
     pub fn spill(&mut self, block: BlockId) -> Result<(), OffloadError> {
         if !self.spilled.contains_key(&block) {
             // Damaged host memory must not become the contents.
@@ -132,8 +127,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// Continues to write the block in the background, in place of a write ahead of another block. True once the disk
-    /// has all its bytes.
+    /// Cancels the write ahead of another block. True once the disk has all bytes.
     pub fn write_ahead(&mut self, block: BlockId) -> Result<bool, OffloadError> {
         let begun = self.ahead.take().filter(|(id, _)| *id == block);
         let Some(disk) = &self.disk else { return Ok(false) };
@@ -155,7 +149,7 @@ impl Tiers {
         Ok(false)
     }
 
-    /// Cancels both transfers ahead, which releases disk space and host memory. False if there is none.
+    /// False if there are none.
     pub fn cancel_ahead(&mut self) -> bool {
         self.ahead.take().is_some() | self.loading.take().is_some()
     }
@@ -167,7 +161,7 @@ impl Tiers {
         self.loading.is_some()
     }
 
-    /// Continues without waiting. True once the block is on the host; the disk keeps its copy.
+    /// Does not wait. True once the block is on the host; the disk keeps its copy.
     pub fn load_ahead(&mut self, block: BlockId) -> Result<bool, OffloadError> {
         let Some((_, mut draft, landing)) = self.loading.take_if(|(id, ..)| *id == block) else {
             return Err(missing("raising a block ahead", block, "it was not begun"));
@@ -186,7 +180,6 @@ impl Tiers {
         self.spilled.get(&block).ok_or_else(|| missing("raising a block", block, "it is not on the disk"))
     }
 
-    /// The disk keeps its copy.
     pub fn load(&mut self, block: BlockId, len: u64) -> Result<(), OffloadError> {
         let begun = self.loading.take_if(|(id, ..)| *id == block);
         let (mut draft, landing) = match begun {
@@ -199,7 +192,6 @@ impl Tiers {
         Ok(())
     }
 
-    /// Other devices or the program have taken the memory.
     fn refused(&self, wanted: u64) -> OffloadError {
         let usage = self.pool.usage();
         OffloadError::HostRefused {
@@ -220,7 +212,6 @@ impl Tiers {
         }
     }
 
-    /// Drops one of the block's copies.
     pub fn drop_copy(&mut self, block: BlockId, tier: Tier) {
         if tier == Tier::Disk {
             self.spilled.remove(&block);
@@ -235,7 +226,7 @@ impl Tiers {
         Kept { lease, checksum }
     }
 
-    /// Whether the copy's memory is shared, for example with an upload.
+    /// Whether the copy's memory is shared, as with an upload.
     pub fn is_lent(&self, block: BlockId) -> bool {
         self.get(block).is_some_and(Lease::is_shared)
     }
@@ -264,8 +255,8 @@ impl Tiers {
         self.forget_below(block);
     }
 
-    /// Edits the block's copy of `len` bytes: in place, in a duplicate if an upload still reads it, or in zeros without
-    /// a copy. False, and nothing changed, without memory.
+    /// In place, in a duplicate while an upload reads the copy, or in zeros without a copy. Without memory, returns
+    /// false and changes nothing.
     pub fn edit(&mut self, block: BlockId, len: usize, share: Share, edit: impl FnOnce(&mut [u8])) -> bool {
         if let Some(copy) = self.copies.get_mut(&block)
             && let Some(bytes) = copy.lease.bytes_mut()
@@ -306,7 +297,6 @@ impl Tiers {
         self.spilled.values().map(|spilled| spilled.len() as u64).sum()
     }
 
-    /// Damages a copy's bytes.
     #[cfg(test)]
     pub fn corrupt(&mut self, block: BlockId) {
         let copy = self.copies.get_mut(&block).expect("a copy");
@@ -374,7 +364,7 @@ mod tests {
         assert_eq!(tiers.verified(BLOCK).expect("as it was kept").bytes()[..2], [4, 3]);
     }
 
-    /// A spill writes the rest of a begun block; a block that changed meanwhile is written from the start.
+    /// A block that changed meanwhile is written from the start.
     #[test]
     fn a_block_written_ahead_is_spilled_with_its_present_contents() {
         let len = 8 * PIECE + 5;
@@ -383,16 +373,20 @@ mod tests {
         let mut tiers = Tiers::new(pool, SlabSource::Heap, true).above(Some(disk.clone()));
         let numbered =
             |bytes: &mut [u8]| bytes.iter_mut().enumerate().for_each(|(n, byte)| *byte = (n >> 9) as u8);
+
         assert!(tiers.edit(BLOCK, len, Share::Whole, numbered));
         assert!(!tiers.write_ahead(BLOCK).expect("as it was kept"), "there are fewer buffers than pieces");
         let taken = disk.usage().in_use;
+
         assert!(tiers.edit(BLOCK, len, Share::Part, |bytes| bytes[1] = 77));
         assert_eq!(disk.usage().in_use, 0, "what was begun is not its contents");
         assert!(!tiers.write_ahead(BLOCK).expect("as it was kept"));
         assert_eq!(disk.usage().in_use, taken);
+
         tiers.spill(BLOCK).expect("room");
         assert_eq!(disk.usage().in_use, taken, "it went on where it was");
         tiers.load(BLOCK, len as u64).expect("as it was written");
+
         let mut expected = vec![0; len];
         numbered(&mut expected);
         expected[1] = 77;
@@ -441,14 +435,12 @@ mod tests {
         tiers.spill(BLOCK).expect("room");
         assert!(tiers.begin_load(BLOCK, 40) && tiers.cancel_ahead());
         assert_eq!(tiers.pool().room(), Limit::bytes(100));
-        // A load that is waited for takes over the memory of the load ahead.
         assert!(tiers.begin_load(BLOCK, 40));
         let rest = tiers.draft(60).expect("it is free");
         tiers.load(BLOCK, 40).expect("as it was written");
         drop(rest);
         assert_eq!(tiers.verified(BLOCK).expect("as it was kept").bytes(), [3; 40]);
         tiers.spill(BLOCK).expect("for free");
-        // A later write replaces the contents on the disk.
         assert!(tiers.begin_load(BLOCK, 40));
         assert!(tiers.edit(BLOCK, 40, Share::Part, |bytes| bytes[0] = 4));
         assert_eq!((tiers.loading(), tiers.pool().room()), (None, Limit::bytes(60)));

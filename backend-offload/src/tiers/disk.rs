@@ -1,8 +1,8 @@
-//! The disk below host memory: one file without a name, whose space is allocated before the first block spills.
+//! The disk below host memory: one nameless file, whose space is allocated before the first block spills.
 //!
 //! A full disk is refused at the start
 //! (`a_full_disk_is_refused_at_the_start_and_one_that_fills_up_later_does_no_harm`). A folder in memory or on another
-//! machine is accepted with a warning (`a_folder_in_memory_is_accepted_with_a_warning`).
+//! machine gets a warning (`a_folder_in_memory_is_accepted_with_a_warning`).
 //!
 //! The file vanishes with the process (`a_killed_run_leaves_nothing_on_the_disk`). Where files need names, the name is
 //! removed at once (`a_file_system_without_nameless_files_gets_files_whose_names_vanish_at_once`).
@@ -53,7 +53,7 @@ struct Books {
     peak: u64,
 }
 
-/// A block's contents on the disk, or in buffers that are being written. A drop frees its part of the file.
+/// A block's contents, on the disk or in buffers being written. A drop frees its part of the file.
 #[derive(Debug)]
 pub(super) struct Spilled {
     disk: Arc<Disk>,
@@ -64,7 +64,6 @@ pub(super) struct Spilled {
     checksum: u64,
 }
 
-/// A block whose pieces are written one after another.
 #[derive(Debug)]
 pub(super) struct Writing {
     spilled: Spilled,
@@ -81,7 +80,6 @@ pub(super) enum BackgroundWrite {
     Done(Spilled),
 }
 
-/// Bytes on the disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct DiskUsage {
     pub in_use: u64,
@@ -89,7 +87,7 @@ pub(crate) struct DiskUsage {
     pub len: u64,
 }
 
-/// The speed of a folder's disk, for spills and loads.
+/// Speed of a folder's disk, for spills and loads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DiskSpeed {
     /// Bytes per second to the disk.
@@ -98,10 +96,10 @@ pub struct DiskSpeed {
     pub read: f64,
 }
 
-/// Measures the speed of the disk of `folder` by writing and reading `bytes` bytes, which takes as long.
+/// Measures the disk of `folder` by writing and reading `bytes` bytes, which takes as long.
 ///
 /// # Errors
-/// If the folder cannot serve as the disk below host memory: see [`OffloadConfig::disk`](crate::OffloadConfig::disk).
+/// If the folder cannot serve as a disk; see [`OffloadConfig::disk`](crate::OffloadConfig::disk).
 pub fn disk_speed(folder: &Path, bytes: usize) -> Result<DiskSpeed, OffloadError> {
     let disk = Disk::open(folder, (bytes as u64).next_multiple_of(ALIGNMENT))?;
     let mut block: Vec<u8> = (0..bytes).map(|n| (n >> 3) as u8).collect();
@@ -131,19 +129,23 @@ impl Disk {
                 reason: error.to_string(),
             }
         };
+
         let file = system::open(folder).map_err(failed("making a file without a name"))?;
         let len = len / ALIGNMENT * ALIGNMENT;
         if len == 0 {
             return Err(failed("taking space")(io::Error::other("the disk budget is below one page")));
         }
+
         system::reserve(&file, len).map_err(|error| OffloadError::Disk {
             attempted: format!("taking {}", crate::Bytes(len)),
             folder: folder.display().to_string(),
             reason: error.to_string(),
         })?;
+
         if let Some(kind) = system::no_disk(&file) {
             tracing::warn!(target: TARGET, "{} is on {kind}: it is no disk below host memory", folder.display());
         }
+
         Ok(Self::over(file, folder, len, means))
     }
 
@@ -189,7 +191,6 @@ impl Disk {
         DiskUsage { in_use: self.len - books.extents.left(), peak: books.peak, len: self.len }
     }
 
-    /// Parts of the file with `len` bytes in total; `None` without room.
     pub(crate) fn take(&self, len: u64) -> Option<Vec<Range<u64>>> {
         let mut books = self.books();
         let taken = books.extents.take(len);
@@ -205,17 +206,16 @@ impl Disk {
         &self.folder
     }
 
-    /// Waits. `into` is aligned to a page.
+    /// Waits. `into` is page-aligned.
     pub(crate) fn read_pages(&self, place: u64, into: &mut [u8]) -> io::Result<()> {
         system::read(&self.file, into, place)
     }
 
-    /// As [`read_pages`](Self::read_pages).
     pub(crate) fn write_pages(&self, place: u64, from: &[u8]) -> io::Result<()> {
         system::write(&self.file, from, place)
     }
 
-    /// On return `bytes` are copied; the last pieces may still be in flight.
+    /// The last pieces may still be in flight.
     pub(super) fn write(self: &Arc<Self>, bytes: &[u8]) -> Result<Spilled, OffloadError> {
         let repeated = self.bounce().repeat_failed();
         repeated.map_err(|failure| self.failed_to_write(failure))?;
@@ -242,8 +242,7 @@ impl Disk {
         self.bounce().wait_for_all_writes().map_err(|failure| self.failed_to_write(failure))
     }
 
-    /// Starts to read blocks in this order, as far as buffers are free. Reads ahead of others are cancelled, except for
-    /// `loading`.
+    /// As far as buffers are free. Cancels reads ahead of others, except `loading`.
     pub(super) fn read_ahead(&self, soon: &[&Spilled], loading: Option<&Spilled>) {
         let Ok(mut bounce) = self.bounce.try_lock() else { return };
         bounce
@@ -265,13 +264,11 @@ impl Disk {
         self.bounce().breaks_every = Some(fault);
     }
 
-    /// Truncates the file.
     #[cfg(test)]
     pub(crate) fn truncate(&self, len: u64) {
         self.file.set_len(len).expect("it is this program's file");
     }
 
-    /// Runs `work` without injected failures.
     #[cfg(test)]
     pub(super) fn while_whole<T>(&self, work: impl FnOnce() -> T) -> T {
         let broken = self.broken.swap(0, Ordering::Relaxed);
@@ -284,7 +281,6 @@ impl Disk {
         self.failed("writing", (part.owner, part.block), Some(part.place), &error.to_string())
     }
 
-    /// The error of a block, at the file position of its first or of the failed part.
     fn failed(
         &self,
         attempted: &str,
@@ -302,7 +298,7 @@ impl Disk {
 }
 
 impl Writing {
-    /// Copies at most `pieces` pieces into buffers from `spare`, and starts to write them. True once all have begun.
+    /// True once all pieces have begun.
     fn write_pieces(
         &mut self,
         bounce: &mut Bounce,
@@ -325,7 +321,7 @@ impl Writing {
     /// `bytes` is the whole block, unchanged since the write began.
     pub(super) fn finish(mut self, bytes: &[u8]) -> Result<Spilled, OffloadError> {
         let disk = self.spilled.disk.clone();
-        // The lock must be released before the block drops, because its drop locks the buffers.
+        // Released before the block drops, because its drop locks the buffers.
         let mut bounce = disk.bounce();
         // If every piece failed, no buffer is left.
         self.write_pieces(&mut bounce, bytes, usize::MAX, Bounce::spare);
@@ -335,7 +331,7 @@ impl Writing {
         Ok(self.sealed(bytes))
     }
 
-    /// Copies no more bytes than the free background buffers hold.
+    /// Copies no more than the free background buffers hold.
     pub(super) fn continue_in_background(mut self, bytes: &[u8]) -> Result<BackgroundWrite, OffloadError> {
         let disk = self.spilled.disk.clone();
         let Ok(mut bounce) = disk.bounce.try_lock() else { return Ok(BackgroundWrite::UnderWay(self)) };
@@ -399,19 +395,18 @@ impl Drop for Joined {
 
 impl Drop for Spilled {
     fn drop(&mut self) {
-        // No late write may reach a part of the file that another block gets.
+        // No late write may reach another block.
         self.disk.bounce().forget(self.number, None);
         self.disk.give_back(&self.parts);
     }
 }
 
-/// `None` without a file system in memory.
 #[cfg(test)]
 pub(crate) fn in_memory(pages: u64) -> Option<Arc<Disk>> {
     in_memory_by(Means::RingIfAny, pages)
 }
 
-/// Transfers end in the order that `seed` sets, under any load.
+/// Transfers end in an order set by `seed`.
 #[cfg(test)]
 pub(crate) fn scheduled(pages: u64, seed: u64) -> Option<Arc<Disk>> {
     in_memory_by(Means::Schedule(seed), pages)

@@ -10,7 +10,6 @@ fn padded(len: u64) -> u64 {
     len.next_multiple_of(ALIGNMENT)
 }
 
-/// Free parts, with neighbours joined.
 #[derive(Debug)]
 pub(super) struct Extents {
     /// End of each part, by its start.
@@ -73,7 +72,7 @@ mod tests {
 
     const PAGE: u64 = ALIGNMENT;
 
-    /// Takes `len` bytes; returns the parts' starts and ends in pages.
+    /// In pages.
     fn take(extents: &mut Extents, len: u64) -> Vec<(u64, u64)> {
         let parts = extents.take(len).expect("room");
         parts.into_iter().map(|part| (part.start / PAGE, part.end / PAGE)).collect()

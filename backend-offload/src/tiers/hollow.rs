@@ -1,13 +1,12 @@
-//! Memory for dry runs: an address range that repeats the same 64 MiB.
-//!
-//! So a small machine can record a program with optimizer state in host memory.
+//! Memory for dry runs: an address range that repeats the same 64 MiB. So a small machine can record a program with
+//! optimizer state in host memory.
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::OnceLock;
 
-/// A process has about 65,000 mappings; a smaller value would limit the range.
+/// A process has about 65,000 mappings: a smaller value would limit the range.
 const REAL: usize = 64 << 20;
 
 pub(super) const SMALLEST: usize = 1 << 20;
@@ -17,13 +16,13 @@ pub(crate) struct HollowMemory {
     len: usize,
 }
 
-// SAFETY: this value alone owns the mapping, which may be used from any thread.
+// SAFETY: this value alone owns the mapping.
 unsafe impl Send for HollowMemory {}
 // SAFETY: as above.
 unsafe impl Sync for HollowMemory {}
 
 impl HollowMemory {
-    /// `None` if the system has no such mapping or no address space.
+    /// `None` without such a mapping or address space.
     pub(super) fn new(len: usize) -> Option<Self> {
         static PAGES: OnceLock<Option<OwnedFd>> = OnceLock::new();
         let pages = PAGES.get_or_init(|| {
@@ -37,13 +36,12 @@ impl HollowMemory {
         // SAFETY: a fresh mapping, at an address that the system chooses.
         let start = unsafe { libc::mmap(null_mut(), len, libc::PROT_NONE, reserved, -1, 0) };
         let start = NonNull::new(start.cast::<u8>()).filter(|_| start != libc::MAP_FAILED)?;
-        // From here on, a drop unmaps it.
         let hollow = Self { start, len };
 
         for first in (0..len).step_by(REAL) {
             let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
             let bytes = REAL.min(len - first);
-            // SAFETY: the range lies within the mapping above, not yet shared; the file has enough bytes.
+            // SAFETY: the range lies within the mapping; the file has enough bytes.
             let mapped =
                 unsafe { libc::mmap(start.as_ptr().add(first).cast(), bytes, access, shared, pages, 0) };
             if mapped == libc::MAP_FAILED {
@@ -54,7 +52,7 @@ impl HollowMemory {
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: `len` bytes are mapped and readable. Others may change them, but any value is valid.
+        // SAFETY: `len` bytes are mapped and readable, and any value is valid.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
@@ -66,7 +64,7 @@ impl HollowMemory {
 
 impl Drop for HollowMemory {
     fn drop(&mut self) {
-        // SAFETY: mapped with this length, and no reference outlives its owner.
+        // SAFETY: mapped with this length; no reference outlives it.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }

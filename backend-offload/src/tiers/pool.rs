@@ -1,7 +1,6 @@
 //! Host memory under one limit: slabs in use, and idle slabs for reuse.
 //!
-//! Memory is allocated and freed outside the lock: page-locking takes milliseconds, and other devices continue
-//! meanwhile.
+//! Memory is allocated and freed outside the lock: page-locking takes milliseconds.
 
 use super::books::{Books, Granted, HostUsage};
 use super::slab::{HeapMemory, Slab, SlabSource};
@@ -13,20 +12,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub(crate) struct HostPool {
     books: Mutex<Books>,
-    /// Contents of slabs have no meaning.
     dry: AtomicBool,
 }
 
-/// Its bytes count from its allocation.
+/// Counts from its allocation.
 #[derive(Debug)]
 pub(crate) struct Draft(Held);
 
-/// A block's contents on the host. Its bytes count until the last clone is gone, so that an upload that reads from it
-/// is not overcommitted.
+/// A block's contents on the host. The bytes count until the last clone is gone, as an upload may read them.
 #[derive(Debug, Clone)]
 pub(crate) struct Lease(Arc<Held>);
 
-/// A slab in use; returns to its pool when dropped.
 #[derive(Debug)]
 struct Held {
     slab: Option<Slab>,
@@ -70,13 +66,12 @@ impl HostPool {
         self.books().reset_peaks();
     }
 
-    /// Frees all idle slabs.
     pub fn trim(&self) {
         let freed = self.books().clear_shelves();
         drop(freed);
     }
 
-    /// Unspecified contents. `None` if the limit or the machine refuses.
+    /// `None` if the limit or the machine refuses.
     pub fn draft(self: &Arc<Self>, len: usize, source: SlabSource) -> Option<Draft> {
         let mut freed = Vec::new();
         let granted = self.books().grant(len, matches!(source, SlabSource::Pinned(_)), &mut freed);
@@ -245,7 +240,7 @@ mod tests {
 
     fn locked(len: usize) -> Option<PinnedMemory> {
         let start = Box::leak(vec![0u8; len].into_boxed_slice()).as_mut_ptr();
-        // SAFETY: the bytes were just leaked; a test gives them up for good.
+        // SAFETY: the bytes were just leaked, for good.
         Some(unsafe { PinnedMemory::new(NonNull::new(start)?, len, |_| {}) })
     }
 
@@ -335,7 +330,6 @@ mod tests {
 
     static POOL: OnceLock<Arc<HostPool>> = OnceLock::new();
 
-    /// Page-locks memory while another device uses the pool.
     fn lock_during_other_use(len: usize) -> Option<PinnedMemory> {
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || sender.send(POOL.get().expect("set before").room()));

@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::time::Duration;
 
-/// Time between polls where the kernel cannot wake the program.
+/// Poll interval where the kernel cannot wake the program.
 const NAP: Duration = Duration::from_millis(1);
 
 pub(super) struct Ring {
@@ -22,7 +22,7 @@ pub(super) struct Ring {
     registered: bool,
     /// The kernel refused an entry, which may still be queued: no further submission.
     refused: bool,
-    /// Results by buffer, until [`landed`](Self::landed) takes them.
+    /// By buffer, until [`landed`](Self::landed) takes them.
     ended: [Option<i32>; BUFFERS],
     /// Entries to accept before one is refused.
     #[cfg(test)]
@@ -39,8 +39,7 @@ impl Ring {
             return Err(io::Error::from(io::ErrorKind::Unsupported));
         }
         let whole = libc::iovec { iov_base: buffers.cast().as_ptr(), iov_len: buffers.len() };
-        // SAFETY: the caller keeps the buffers for longer than the ring. If the kernel may not keep them pinned, it
-        // pins them for each transfer.
+        // SAFETY: the caller keeps the buffers longer than the ring.
         let registered = unsafe { queue.submitter().register_buffers(&[whole]) }.is_ok();
         Ok(Self {
             queue,
@@ -74,7 +73,7 @@ impl Ring {
             (Direction::Read, true) => opcode::ReadFixed::new(file, begin, len, 0).offset(place).build(),
             (Direction::Read, false) => opcode::Read::new(file, begin, len).offset(place).build(),
         };
-        // SAFETY: file and piece live until the piece has landed, for which the caller waits.
+        // SAFETY: file and piece live until the piece has landed.
         if unsafe { self.queue.submission().push(&entry.user_data(slot as u64)) }.is_err() {
             return false;
         }
@@ -104,11 +103,9 @@ impl Ring {
         self.ended[slot].is_some()
     }
 
-    /// Returns how many bytes were moved.
     pub(super) fn landed(&mut self, slot: usize) -> io::Result<usize> {
         while !self.has_ended(slot) {
             // Entering the kernel would submit a refused entry, so poll.
-            // The piece must not be reused before the kernel is done.
             if self.refused || self.queue.submit_and_wait(1).is_err() {
                 std::thread::sleep(NAP);
             }

@@ -7,14 +7,12 @@ use std::collections::HashMap;
 pub(super) struct Shelves {
     by_size: HashMap<(bool, usize), Shelf>,
     bytes: u64,
-    /// Number of requests so far.
     requests: u64,
 }
 
 #[derive(Debug, Default)]
 struct Shelf {
     slabs: Vec<Slab>,
-    /// Number of the last request for this size.
     asked: u64,
 }
 
@@ -23,7 +21,7 @@ impl Shelves {
         self.bytes
     }
 
-    /// A slab of `len` bytes, page-locked if possible and wanted.
+    /// Page-locked if possible and wanted.
     pub(super) fn take(&mut self, len: usize, wants_pinned: bool) -> Option<Slab> {
         self.requests += 1;
         for pinned in [wants_pinned, false] {
@@ -37,7 +35,6 @@ impl Shelves {
         None
     }
 
-    /// The last request gets new memory of this kind.
     pub(super) fn note_request(&mut self, len: usize, pinned: bool) {
         self.by_size.entry((pinned, len)).or_default().asked = self.requests;
     }
@@ -48,8 +45,8 @@ impl Shelves {
         self.by_size.entry((slab.is_pinned(), len)).or_default().slabs.push(slab);
     }
 
-    /// Removes `excess` bytes of ordinary slabs or more; sizes with the oldest last request go first. Page-locked slabs
-    /// stay: locking again costs far more.
+    /// Removes at least `excess` bytes of ordinary slabs, sizes with the oldest request first. Page-locked slabs stay:
+    /// locking again costs far more.
     pub(super) fn trim(&mut self, mut excess: u64) -> Vec<Slab> {
         let mut freed = Vec::new();
         while excess > 0 {

@@ -6,14 +6,13 @@ use std::fmt;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SlabSource {
-    /// Ordinary memory.
     Heap,
     /// Page-locked memory from this function, or ordinary memory if it refuses.
     #[cfg_attr(not(any(feature = "cuda", test)), expect(dead_code, reason = "only CUDA can pin host memory"))]
     Pinned(fn(usize) -> Option<PinnedMemory>),
 }
 
-/// Host memory: zeros when allocated, its last contents when reused.
+/// Zeros when allocated, its last contents when reused.
 pub(crate) enum Slab {
     Heap(HeapMemory),
     Pinned(PinnedMemory),
@@ -21,10 +20,8 @@ pub(crate) enum Slab {
     Hollow(HollowMemory),
 }
 
-/// Ordinary memory, aligned for vector instructions.
-///
-/// Aligned by hand: glibc searches for more than it keeps, so freed memory seldom serves the next request of its size.
-/// A process then holds up to a fifth more than its tiers count.
+/// Aligned by hand: memory that glibc aligns seldom serves the next request of its size. A process would hold up to a
+/// fifth more than its tiers count.
 pub(crate) struct HeapMemory {
     memory: Vec<u8>,
     start: usize,
@@ -59,7 +56,7 @@ pub(crate) struct PinnedMemory {
     free: fn(std::ptr::NonNull<u8>),
 }
 
-// SAFETY: this value alone owns the memory, which may be used from any thread.
+// SAFETY: this value alone owns the memory.
 unsafe impl Send for PinnedMemory {}
 // SAFETY: shared access only reads.
 unsafe impl Sync for PinnedMemory {}

@@ -29,7 +29,7 @@ mod linux {
         or_with_a_name(file, folder)
     }
 
-    /// The opened file. Without support for nameless files, as on network mounts, its name exists for an instant.
+    /// Without support for nameless files, as on network mounts, a name exists for an instant.
     fn or_with_a_name(opened: Result<OwnedFd, Errno>, folder: &Path) -> io::Result<File> {
         match opened {
             Err(Errno::OPNOTSUPP | Errno::ISDIR) => Ok(open_and_unlink(folder)?.into()),
@@ -63,7 +63,7 @@ mod linux {
         Ok(fallocate(file, FallocateFlags::empty(), 0, len)?)
     }
 
-    /// The kind of file system, if it is in memory or on another machine.
+    /// `None` for a disk.
     pub(in super::super) fn no_disk(file: &File) -> Option<&'static str> {
         kind(fstatfs(file).ok()?.f_type as u64)
     }

@@ -36,7 +36,7 @@ pub(super) fn finish(
     Ok(())
 }
 
-/// Whether a repetition may succeed. The kernel cancels transfers of ended threads (`ECANCELED`, 125).
+/// The kernel cancels transfers of ended threads (`ECANCELED`, 125).
 fn is_passing(error: &io::Error) -> bool {
     let cancelled = cfg!(target_os = "linux") && error.raw_os_error() == Some(125);
     cancelled || matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)

@@ -8,13 +8,11 @@ struct Counting;
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Larger allocations include wgpu's lists per command encoder, whose size depends on buffers that a launch does not
-/// use.
+/// Excludes wgpu's lists per command encoder, whose size depends on unrelated buffers.
 pub const SMALL: usize = 128;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-/// In allocations of any size.
 static BYTES: AtomicI64 = AtomicI64::new(0);
 
 pub fn small_so_far() -> u64 {
@@ -36,7 +34,7 @@ fn note(size: usize) {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
-        // SAFETY: the caller's promise holds for the system's allocator too.
+        // SAFETY: as the caller promises.
         unsafe { System.alloc(layout) }
     }
 

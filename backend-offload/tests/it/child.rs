@@ -1,7 +1,7 @@
 //! Runs parts of tests in separate processes.
 //!
-//! A device is configured once per process, and its counters belong to the process. So a test that needs its own device
-//! starts this binary again, as a [`Child`] that runs a [`Scenario`] and prints a [`Report`].
+//! A device is configured once per process, which also owns its counters. So a test starts this binary again, as a
+//! [`Child`] that runs a [`Scenario`] and prints a [`Report`].
 
 use backend_offload::Policy;
 use std::collections::BTreeMap;
@@ -16,10 +16,9 @@ use std::time::{Duration, Instant};
 const SCENARIO: &str = "OFFLOAD_TEST_SCENARIO";
 const PARAMETERS: &str = "OFFLOAD_TEST_PARAMETERS";
 
-/// Prefix of a report's lines.
 const MARK: &str = "report> ";
 
-/// Stands for a line break within a fact.
+/// A line break within a fact.
 const NEWLINE: &str = "\u{1f}";
 
 /// In the full suite many children run with paranoid checks.
@@ -115,7 +114,6 @@ impl Child {
         self
     }
 
-    /// Runs the child in `directory`, whose `cubecl.toml` then applies.
     #[cfg_attr(not(feature = "cube"), expect(dead_code, reason = "only CubeCL reads a configuration file"))]
     pub fn directory(mut self, directory: PathBuf) -> Self {
         self.directory = Some(directory);
@@ -123,7 +121,7 @@ impl Child {
     }
 
     /// # Panics
-    /// If the scenario fails; the message has all its output.
+    /// If the scenario fails.
     pub fn run(self) -> Report {
         let parameters: Vec<_> = self.parameters.lines().collect();
         let here = PathBuf::from(".");
@@ -164,7 +162,7 @@ impl Child {
         );
 
         let mut report = Report::default();
-        // The test harness may have begun the line with its own text.
+        // The test harness may begin a line.
         for line in printed.lines().filter_map(|line| line.split_once(MARK)) {
             report.read_line(line.1);
         }

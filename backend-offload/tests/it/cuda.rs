@@ -1,5 +1,4 @@
-//! CUDA without a GPU: a missing library is named before anything starts. With a GPU, `cargo xtask gpu-check` checks
-//! the rest.
+//! CUDA without a GPU. With one, `cargo xtask gpu-check` checks the rest.
 
 use crate::child::{Child, Facts, Scenario};
 use crate::stand_in;
@@ -26,7 +25,7 @@ pub fn scenarios() -> Vec<Scenario> {
     vec![Scenario { name: "cuda/probe", run: probe }]
 }
 
-/// Probes without a current context, and with one of the caller's, as in a program that uses CUDA besides.
+/// As in a program that also uses CUDA.
 fn probe(_: &Facts) -> Facts {
     use cudarc::driver::result;
     let current = || result::ctx::get_current().expect("the driver is there");

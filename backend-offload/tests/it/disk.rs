@@ -1,4 +1,4 @@
-//! Tensors above a disk that fails occasionally: each read gives the right values or an error. For both adapters.
+//! Tensors above a disk that fails occasionally: each read gives the right values or an error.
 
 use crate::child::{Facts, Report};
 use crate::folders;
@@ -6,7 +6,6 @@ use backend_offload::{Budget, DiskFault, Faults, Offload, OffloadConfig, Offload
 use burn::prelude::*;
 use burn::tensor::TensorData;
 
-/// Faults by name, each with the reason in its error.
 pub const FAULTS: [(&str, DiskFault, &str); 5] = [
     ("cannot read", DiskFault::Read, "Input/output error"),
     ("reads short", DiskFault::ShortRead, "end of file"),
@@ -26,7 +25,7 @@ fn named(name: &str) -> (&str, DiskFault, &str) {
 const LEN: usize = 1 << 15;
 const BYTES: u64 = 4 * LEN as u64;
 
-/// Device and host hold seven of them.
+/// Device and host hold seven.
 const TENSORS: usize = 24;
 
 fn number(tensor: usize, place: usize) -> f32 {
@@ -45,7 +44,7 @@ pub fn tensors<B: Offloadable>(facts: &Facts, device: &B::Device) -> Facts {
     let made = |n: usize| {
         let numbers: Vec<_> = (0..LEN).map(|place| number(n, place)).collect();
         let tensor = Tensor::<Offload<B>, 1>::from_data(TensorData::new(numbers, [LEN]), device) * 2.0;
-        // The error of a failed operation shows when its result is read.
+        // The error shows when the result is read.
         read(&tensor).map(|_| tensor)
     };
     let tensors: Vec<_> = (0..TENSORS).map(|n| retry_until_ok(&mut errors, || made(n))).collect();
@@ -60,7 +59,6 @@ pub fn tensors<B: Offloadable>(facts: &Facts, device: &B::Device) -> Facts {
     }
 
     drop(tensors);
-    // Reports a failure that no read has reported.
     _ = Offload::<B>::sync(device);
     let Stats { device, host, disk, sunk, raised, .. } = stats::<B>(device);
     let (_, _, reason) = named(facts.text("disk fault"));
@@ -74,7 +72,7 @@ pub fn tensors<B: Offloadable>(facts: &Facts, device: &B::Device) -> Facts {
         .with("left", device.in_use + host.in_use + disk.in_use)
 }
 
-/// Reads without a panic, in which fusion would keep the tensors that are dropped.
+/// A panic would make fusion keep dropped tensors.
 fn read<B: Backend>(tensor: &Tensor<B, 1>) -> Result<TensorData, String> {
     tensor.clone().try_into_data().map_err(|error| error.to_string())
 }
@@ -98,7 +96,7 @@ pub fn values_are_right_or_the_failure_is_reported(faults: &[usize], run: impl F
     for (name, fault, _) in faults.iter().map(|n| FAULTS[*n]) {
         let report = run(name);
         assert!(report.number("sunk").min(report.number("raised")) > 12, "{name}: {report:?}");
-        // Bytes that could not be written stay in their buffer, and can usually be written later.
+        // A failed write keeps its bytes; a later one usually succeeds.
         assert!(fault.is_of_writes() || report.number("errors") > 0, "{name}: {report:?}");
         assert_eq!(report.number("left"), 0, "{name}: nothing stays behind");
     }

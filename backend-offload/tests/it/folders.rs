@@ -1,11 +1,10 @@
-//! Folders of child processes, below the target directory. Autotune keeps its results there: timings of a software
-//! device must not reach the cache of a GPU.
+//! Folders of child processes. They keep autotune's results: timings of a software device must not reach a GPU's cache.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Also plays the disk: the system's folder for temporary files is in memory on many machines.
+/// The system's temporary folder is often in memory.
 pub fn target() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
@@ -13,11 +12,10 @@ pub fn target() -> &'static Path {
 #[cfg(feature = "cube")]
 pub const SETTINGS: &str = "[autotune]\ncache = \"local\"\nlevel = \"minimal\"\n";
 
-/// A numbered folder that belongs to this process until it ends. The next process finds it unchanged.
+/// Locked until this process ends. The next process finds it unchanged.
 #[cfg(feature = "cube")]
 pub struct LockedFolder {
     name: &'static str,
-    /// The folder and its lock.
     folder: OnceLock<(PathBuf, File)>,
 }
 
@@ -38,7 +36,7 @@ impl LockedFolder {
         folder
     }
 
-    /// Like [`within`](Self::within), without files of the last process.
+    /// Without files of the last process.
     #[cfg(feature = "wgpu")]
     pub fn emptied(&self, name: &str, settings: &str) -> PathBuf {
         if self.path().exists() {
@@ -59,7 +57,7 @@ impl LockedFolder {
     }
 }
 
-/// A folder without tuned choices, which is deleted with its value.
+/// Without tuned choices; deleted on drop.
 #[cfg(feature = "cube")]
 pub fn fresh(settings: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir_in(target()).expect("a folder below the target directory");

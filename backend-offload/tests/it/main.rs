@@ -1,5 +1,4 @@
-//! Promises of the crate to a Burn user: package `offload-tests` compiles them for the CPU and CUDA, and `on-vulkan`
-//! for Vulkan.
+//! Promises of the crate to a Burn user: `offload-tests` compiles them for the CPU and CUDA, `on-vulkan` for Vulkan.
 
 #[cfg(feature = "cube")]
 mod allocations;

@@ -1,12 +1,12 @@
-//! Numbers for weights and data, from a counter: the same on every backend, thread and run.
+//! Numbers for weights and data from a counter: the same on every backend, thread and run.
 //!
-//! Burn's own seeds are global to the process or to a stream, so that concurrent tests would draw each other's numbers.
+//! Burn's seeds are global: concurrent tests would draw each other's numbers.
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::prelude::*;
 use burn::tensor::TensorData;
 
-/// A series of numbers that depends only on its seed and its name.
+/// Depends only on its seed and name.
 #[derive(Debug, Clone, Copy)]
 pub struct Series(u64);
 
@@ -24,7 +24,6 @@ impl Series {
         (self.bits(index) >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
 
-    /// Uniform floats in `[-scale, scale)`.
     pub fn floats(self, shape: &[usize], scale: f32) -> TensorData {
         let values: Vec<f32> = (0..shape.iter().product()).map(|n| self.float(n) * scale).collect();
         TensorData::new(values, shape.to_vec())
@@ -49,7 +48,6 @@ fn mix(state: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Derives every parameter from `seed` and its path, without drawing from the backend.
 pub fn initialise<B: Backend, M: Module<B>>(module: M, device: &B::Device, seed: u64) -> M {
     module.map(&mut Initialise::<B> { seed, path: Vec::new(), device: device.clone() })
 }
@@ -79,7 +77,7 @@ impl<B: Backend> ModuleMapper<B> for Initialise<B> {
         let data =
             Series::new(self.seed, &self.path.join(".")).floats(&shape, (fan_in as f32).sqrt().recip());
         let value = Tensor::from_data(data, &self.device);
-        // Scales of norms start near one, since smaller ones would suppress the signal.
+        // Smaller scales of norms would suppress the signal.
         let value = if self.path.last().is_some_and(|name| name == "gamma") { value + 1.0 } else { value };
         Param::initialized(param.id, value.require_grad())
     }

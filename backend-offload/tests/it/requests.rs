@@ -21,7 +21,6 @@ fn mebibyte<B: Backend>(value: f32, device: &B::Device) -> Tensor<B, 2> {
     tensor
 }
 
-/// Lowers a budget, raises it within a closure, and leaves a closure by a panic.
 pub fn budgets<B: Offloadable>(device: &B::Device) {
     ready::<B>(device).expect("nothing is missing");
     let held: Vec<_> = (0..4).map(|n| mebibyte::<Offload<B>>(n as f32, device)).collect();
@@ -56,8 +55,8 @@ pub fn budgets<B: Offloadable>(device: &B::Device) {
     }
 }
 
-/// Counts restores of the tensor `asked` after others needed its memory. `first` is the least recently used of three
-/// tensors, `last` the most recently used.
+/// Restores of the tensor `asked` after others needed its memory. `first` is the least recently used of three, `last`
+/// the most.
 pub fn hints<B: Offloadable>(facts: &Facts, device: &B::Device) -> Facts {
     OffloadConfig::new().device_budget(Budget::Bytes(4 * MIB)).install::<B>(device).expect("installs");
     let layer = LinearConfig::new(512, 512).with_bias(false).init::<Trained<B>>(device);
@@ -65,6 +64,7 @@ pub fn hints<B: Offloadable>(facts: &Facts, device: &B::Device) -> Facts {
     Offload::<B>::sync(device).expect("the layer is there");
     let middle = mebibyte::<Offload<B>>(1.0, device);
     let last = mebibyte::<Offload<B>>(2.0, device);
+
     match facts.text("hint") {
         "none" => {}
         "keep the first" => prefer_module(&layer, Preference::Device),
@@ -75,6 +75,7 @@ pub fn hints<B: Offloadable>(facts: &Facts, device: &B::Device) -> Facts {
         }
         other => panic!("no hint {other:?}"),
     }
+
     let others = [mebibyte::<Offload<B>>(3.0, device), mebibyte::<Offload<B>>(4.0, device)];
     let asked = if facts.text("asked") == "first" { &first } else { &last };
     let before = stats::<B>(device);
@@ -84,7 +85,6 @@ pub fn hints<B: Offloadable>(facts: &Facts, device: &B::Device) -> Facts {
     Facts::default().with("restores", restores).with("failures", stats::<B>(device).failures)
 }
 
-/// Checks how often the tensor `asked` is restored under each hint.
 pub fn hints_decide_which_tensor_is_evicted(run: impl Fn(&str, &str) -> u64) {
     assert_eq!(run("none", "first"), 1, "the least recently used leaves");
     assert_eq!(run("keep the first", "first"), 0);
@@ -93,7 +93,6 @@ pub fn hints_decide_which_tensor_is_evicted(run: impl Fn(&str, &str) -> u64) {
     assert_eq!(run("spare the last", "last"), 1, "however lately it was used");
 }
 
-/// Reports the error of a device that cannot start, before anything panics.
 #[cfg(feature = "router")]
 pub fn readiness<B: backend_offload::Managed>(device: &B::Device) -> Facts {
     Facts::default().with("error", ready::<B>(device).expect_err("its budget is unknown").to_string())

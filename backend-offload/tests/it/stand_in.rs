@@ -1,7 +1,7 @@
-//! The stand-in for the CUDA driver, and the schedules under which the suite runs on it.
+//! The stand-in for the CUDA driver, and the schedules under which tests run on it.
 //!
-//! `cargo xtask test` builds it once and names its folder; otherwise `cargo xtask stand-in` builds it. A test fails on
-//! any finding of the stand-in.
+//! `cargo xtask test` builds it once; otherwise `cargo xtask stand-in` does. Any finding of the stand-in fails the
+//! test.
 
 use crate::child::{Child, Report};
 use crate::folders;
@@ -14,11 +14,11 @@ use suite::{Need, Size};
 
 #[derive(Debug, Clone, Copy)]
 pub enum Schedule {
-    /// Work runs at the call; the race detector reports accesses that nothing orders.
+    /// Work runs at the call; the race detector reports unordered accesses.
     Eager,
     /// Work runs as late as possible.
     Lazy,
-    /// Work runs in an order that the seed picks from those that streams and events allow.
+    /// An order that streams and events allow.
     Random(u64),
 }
 
@@ -45,19 +45,19 @@ impl Schedule {
     }
 }
 
-/// Variable with the number of seeds in the full suite.
+/// Seeds in the full suite.
 const SEEDS: &str = "SPILLWAY_SEEDS";
 
-/// Schedules of a promise in each size of the suite. The eager one comes first.
+/// Schedules of a promise, the eager one first. All but `One` run every schedule in the full suite.
 #[derive(Debug, Clone, Copy)]
 pub enum Schedules {
-    /// Eager and a seed; lazy too in the gate; all seeds in the full suite.
+    /// Eager and a seed; lazy too in the gate.
     Every,
-    /// For a promise with many processes: eager, a seed too in the gate, and all in the full suite.
+    /// Eager; a seed too in the gate: the promise needs many processes.
     Few,
-    /// For a promise that takes minutes: eager, and all in the full suite.
+    /// Eager: the promise takes minutes.
     OneOrEvery,
-    /// For a promise that does not depend on the order of queued work: eager.
+    /// Eager: the order of queued work does not matter.
     One,
 }
 
@@ -80,7 +80,7 @@ impl Schedules {
     }
 }
 
-/// Variable with the stand-in's folder, if `cargo xtask test` has built it.
+/// Set by `cargo xtask test`.
 const BUILT: &str = "SPILLWAY_STAND_IN";
 
 /// The folder that plays a CUDA installation.
@@ -106,7 +106,6 @@ pub fn installation() -> &'static Result<PathBuf, String> {
     })
 }
 
-/// Reports the calling test as not run if there is no stand-in.
 pub fn is_available() -> bool {
     Need::StandIn.found(installation().as_ref()).is_some()
 }
@@ -130,7 +129,7 @@ pub fn run_and_report(child: Child) -> (Report, serde_json::Value) {
     (report, serde_json::from_str(&text).expect("a report in JSON"))
 }
 
-/// Returns the text that the stand-in writes to the file that `variable` names.
+/// Also returns what the stand-in writes to the file in `variable`.
 fn with_file(child: Child, variable: &'static str, run: impl FnOnce(Child) -> Report) -> (Report, String) {
     static FILES: AtomicU64 = AtomicU64::new(0);
     let number = FILES.fetch_add(1, Ordering::Relaxed);
@@ -156,14 +155,13 @@ pub struct Work {
 #[derive(Debug)]
 pub struct Steps {
     pub seconds: f64,
-    /// In the order of the calls.
     pub work: Vec<Work>,
 }
 
-/// Each step ends when its loss has been read, which is the only copy of this size.
+/// A step ends when its loss has been read: the only copy of this size.
 const LOSS: u64 = 4;
 
-/// The device's work in the last `steps` training steps.
+/// The last `steps` training steps.
 pub fn run_and_watch(child: Child, steps: usize) -> (Report, Steps) {
     let (report, text) = with_file(child, "STAND_IN_TRACE", run);
     let mut work: Vec<Work> = text.lines().map(work).collect();

@@ -1,8 +1,7 @@
 //! Copies on two separate streams, one per direction, ordered by events.
 //!
-//! An event must be recorded on a stream, but the runtime hides its streams. The server's debug text names them: a
-//! handle is read there just after its stream began. Without a name, the stream's buffers are copied in line with its
-//! work, which is only slower.
+//! Events are recorded on streams, but the runtime hides its own. So a stream's handle is read from the server's debug
+//! text, just after the stream began. Without it, the stream's buffers are copied in line with its work.
 
 use crate::cubecl::copy_streams::{CopyStreams, Rows};
 use cubecl_core::Runtime;
@@ -12,12 +11,11 @@ use cudarc::driver::{DriverError, result, sys};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 
-/// A launch uploads through the same engine: it waits for a piece instead of a block.
+/// Launches upload through the same engine, so they wait for one piece instead of a block.
 const PIECE: usize = 4 << 20;
 
 type Server = <CudaRuntime as Runtime>::Server;
 
-/// Streams for copies, and the runtime's own by index.
 #[derive(Debug, Default)]
 pub struct CudaCopies {
     streams: Option<Streams>,
@@ -27,7 +25,7 @@ pub struct CudaCopies {
 #[derive(Debug, Clone, Copy)]
 struct Stream(sys::CUstream);
 
-// SAFETY: any thread with the context may use a stream, and only the server's thread does.
+// SAFETY: only the server's thread uses a stream.
 unsafe impl Send for Stream {}
 
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +37,7 @@ struct Streams {
 #[derive(Debug)]
 pub struct Event(sys::CUevent);
 
-// SAFETY: the driver accepts events from any thread, and each is recorded once, before it is shared.
+// SAFETY: the driver accepts events from any thread; each is recorded before it is shared.
 unsafe impl Send for Event {}
 // SAFETY: as above.
 unsafe impl Sync for Event {}
@@ -62,7 +60,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: created here and destroyed once; pending waits keep the recorded point.
+        // SAFETY: destroyed once; pending waits keep the recorded point.
         let _gone = unsafe { result::event::destroy(self.0) };
     }
 }
@@ -83,7 +81,7 @@ impl CudaCopies {
         self.owners.get(&index).copied().ok_or_else(|| "a stream whose handle is not known".to_owned())
     }
 
-    /// Without a point `after`, after all work so far on the stream `index`.
+    /// Without `after`, waits for all work queued on stream `index`.
     fn start(
         &mut self,
         (index, after): (usize, Option<&Event>),
@@ -99,7 +97,7 @@ impl CudaCopies {
                 None => Event::record(owner)?.delay(stream)?,
             }
             copy(stream).and_then(|()| Event::record(stream)).inspect_err(|_| {
-                // Part of the copy may be under way, into memory that is about to be freed.
+                // Part of the copy may be under way, into memory about to be freed.
                 // SAFETY: the stream lives.
                 let _idle = unsafe { result::stream::synchronize(stream.0) };
             })
@@ -136,7 +134,7 @@ impl CopyStreams<Server> for CudaCopies {
 
         let copy = |stream: Stream| {
             if rows.count > 1 && rows.pitch != rows.row {
-                // SAFETY: the caller keeps both memories; the host's holds all rows.
+                // SAFETY: the caller keeps both memories; `host` holds all rows.
                 return unsafe { copy_rows(rows, from, host, stream) };
             }
 
@@ -186,7 +184,7 @@ impl CopyStreams<Server> for CudaCopies {
     }
 
     fn wait(copy: &Event) -> Result<(), String> {
-        // SAFETY: the event lives, and it has been recorded.
+        // SAFETY: the event lives.
         unsafe { result::event::synchronize(copy.0) }.map_err(copy_error)
     }
 }
@@ -216,7 +214,7 @@ unsafe fn copy_rows(rows: Rows, from: u64, host: &mut [u8], stream: Stream) -> R
             WidthInBytes: rows.row,
             Height: piece.len() / rows.row,
         };
-        // SAFETY: the descriptor is complete, and names memory that the caller keeps.
+        // SAFETY: the caller keeps the memory that the descriptor names.
         unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, stream.0) }.result()?;
     }
     Ok(())
@@ -226,7 +224,6 @@ fn copy_error(error: DriverError) -> String {
     format!("a copy in parallel with the device's work: {error}")
 }
 
-/// The stream handles in a server's debug text.
 fn stream_handles(server: &impl Debug) -> HashSet<u64> {
     let text = format!("{server:?}");
     let handles = text.split("Stream { sys: 0x").skip(1).filter_map(|rest| {

@@ -1,7 +1,7 @@
 //! The parts of a CUDA installation without which no kernel runs: driver, run-time compiler, headers.
 //!
-//! [`CudaInstallation::missing`] decides for [`probe`](crate::probe) and for reports alike, so they never disagree. No
-//! function here panics if a library lacks a symbol, and only [`cuda_capabilities`] starts the driver.
+//! [`CudaInstallation::missing`] decides for [`probe`](crate::probe) and for reports alike. No function here panics if
+//! a library lacks a symbol, and only [`cuda_capabilities`] starts the driver.
 
 use cudarc::driver::{result, sys};
 use std::ffi::{c_int, c_void};
@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 pub struct CudaLibrary {
     /// Its file, if the system reports it.
     pub file: Option<PathBuf>,
-    /// CUDA release, as `(12, 8)`. `None` if a library of this name is not NVIDIA's.
+    /// CUDA release, as `(12, 8)`. `None` if the library is not NVIDIA's.
     pub release: Option<(u32, u32)>,
 }
 
-/// A part that is missing, and how to get it.
+/// A part of a CUDA installation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CudaPart {
@@ -39,7 +39,7 @@ impl CudaPart {
         }
     }
 
-    /// Advice on how to get it.
+    /// Advice for its installation.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::Driver => "install the NVIDIA driver, or add its folder to LD_LIBRARY_PATH",
@@ -62,7 +62,7 @@ pub struct CudaInstallation {
 }
 
 impl CudaInstallation {
-    /// Looks for the folder: `CUDA_PATH`, then the system's usual places.
+    /// Looks in `CUDA_PATH`, then in the system's usual places.
     pub fn find() -> Self {
         Self { root: cubecl_cuda::install::cuda_path() }
     }
@@ -81,7 +81,7 @@ impl CudaInstallation {
     pub fn has(&self, part: CudaPart) -> bool {
         match part {
             CudaPart::Driver => super::cuda_driver_found(),
-            // SAFETY: loads the library if it is there and calls nothing in it.
+            // SAFETY: calls nothing in the library.
             CudaPart::Compiler => unsafe { cudarc::nvrtc::sys::is_culib_present() },
             CudaPart::Headers => {
                 self.root.as_ref().is_some_and(|root| root.join("include/cuda_runtime.h").exists())
@@ -95,11 +95,11 @@ impl CudaInstallation {
         if !self.has(CudaPart::Driver) {
             return None;
         }
-        // SAFETY: the library is present; the type is that of `cuDriverGetVersion` in NVIDIA's `cuda.h`.
+        // SAFETY: the library is present; NVIDIA's `cuda.h` declares `cuDriverGetVersion` with this type.
         let version = unsafe { sys::culib().get::<Version>(b"cuDriverGetVersion") };
         Some(version.map_or(CudaLibrary { file: None, release: None }, |version| {
             let mut number = 0;
-            // SAFETY: `number` is writable. The call needs no initialisation.
+            // SAFETY: `number` is writable.
             let code = unsafe { version(&raw mut number) };
             let release = (code == 0).then_some((number as u32 / 1000, number as u32 % 1000 / 10));
             CudaLibrary { file: file_of(*version as *const c_void), release }
@@ -112,11 +112,11 @@ impl CudaInstallation {
         if !self.has(CudaPart::Compiler) {
             return None;
         }
-        // SAFETY: the library is present; the type is that of `nvrtcVersion` in NVIDIA's `nvrtc.h`.
+        // SAFETY: the library is present; NVIDIA's `nvrtc.h` declares `nvrtcVersion` with this type.
         let version = unsafe { cudarc::nvrtc::sys::culib().get::<Version>(b"nvrtcVersion") };
         Some(version.map_or(CudaLibrary { file: None, release: None }, |version| {
             let (mut major, mut minor) = (0, 0);
-            // SAFETY: both are writable. The call needs no initialisation.
+            // SAFETY: both are writable.
             let code = unsafe { version(&raw mut major, &raw mut minor) };
             let release = (code == 0).then_some((major as u32, minor as u32));
             CudaLibrary { file: file_of(*version as *const c_void), release }
@@ -124,7 +124,6 @@ impl CudaInstallation {
     }
 }
 
-/// The file that a loaded function comes from.
 #[cfg(target_os = "linux")]
 fn file_of(function: *const c_void) -> Option<PathBuf> {
     use std::ffi::{CStr, OsStr};
@@ -132,12 +131,12 @@ fn file_of(function: *const c_void) -> Option<PathBuf> {
     use std::os::unix::ffi::OsStrExt;
 
     let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: `found` is writable. `dladdr` accepts every address and returns zero if no library has it.
+    // SAFETY: `found` is writable, and `dladdr` accepts every address.
     let found = unsafe { (libc::dladdr(function, found.as_mut_ptr()) != 0).then(|| found.assume_init()) }?;
     if found.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: `dladdr` reports a string of the loader's, which lives as long as the library.
+    // SAFETY: the loader's string lives as long as the library.
     let name = unsafe { CStr::from_ptr(found.dli_fname) };
     Some(OsStr::from_bytes(name.to_bytes()).into())
 }

@@ -45,8 +45,7 @@ impl InnerRuntime for CudaRuntime {
     type CopyStreams = copies::CudaCopies;
 
     fn order(server: &mut Self::Server, waiting: StreamId, other: StreamId) -> Result<(), ServerError> {
-        // A stream waits for work queued before the allocation of its operand: so allocate on one stream and use on the
-        // other.
+        // A stream that uses a buffer waits for work queued before its allocation.
         let marker = ManagedMemoryHandle::new();
         server.initialize_memory(marker.clone(), MARKER_BYTES, other);
         let marker = Handle::from_memory(marker, other, MARKER_BYTES);
@@ -63,11 +62,10 @@ impl InnerRuntime for CudaRuntime {
         stream: StreamId,
         target: &mut [u8],
     ) -> Result<(), ServerError> {
-        // Copy into the slab directly: CubeCL's reads use page-locked memory of their own, which no budget counts.
+        // CubeCL's reads use page-locked memory that no budget counts: copy into the slab directly.
         block_on(server.sync(stream))?;
         let source = server.get_resource(source.binding(), stream)?;
-        // SAFETY: the buffer is live, has the target's size, and its stream's work is done; its context is current,
-        // since the server has just used it.
+        // SAFETY: the buffer is live, idle and of the target's size; the server has just made its context current.
         unsafe { result::memcpy_dtoh_sync(target, source.resource().ptr) }.map_err(|error| {
             ServerError::Generic {
                 reason: format!("copying {} bytes to the host: {error}", target.len()),
@@ -82,7 +80,7 @@ impl InnerRuntime for CudaRuntime {
     }
 
     fn keep_memory(device: DeviceId, budget: Limit) {
-        // On failure, memory is mapped again after each wait, which is only slower.
+        // On failure, memory is mapped again after each wait: only slower.
         if let Err(error) = pool::keep(device, budget.get().unwrap_or(u64::MAX)) {
             tracing::debug!(target: crate::journal::TARGET, "freed device memory is not kept: {error}");
         }
@@ -95,7 +93,7 @@ impl InnerRuntime for CudaRuntime {
     }
 
     fn largest_buffer(settings: &Settings, _limits: &MemoryDeviceProperties) -> u64 {
-        // The pool of exact sizes is limited by the driver alone; CubeCL's limit is for its other pools.
+        // Only the driver limits the pool of exact sizes; CubeCL's limit is for other pools.
         settings.device_memory.unwrap_or(u64::MAX)
     }
 
@@ -112,11 +110,13 @@ impl InnerRuntime for CudaRuntime {
             missing: format!("the driver does not open it ({error})"),
             remedy: "check that `nvidia-smi` lists it and that no other process holds it exclusively",
         })?;
+
         let lacking = installation.root().filter(|_| found.tensor_cores).and_then(without_tensor_cores);
         if let Some(lacking) = &lacking {
             static SAID: Once = Once::new();
             SAID.call_once(|| tracing::warn!(target: crate::journal::TARGET, "{name}: {lacking}"));
         }
+
         Ok(DeviceFacts {
             name,
             model: found.model,
@@ -132,13 +132,13 @@ impl InnerRuntime for CudaRuntime {
     }
 }
 
-/// Whether this machine has an NVIDIA driver. [`probe`](crate::probe) checks a device's other components.
+/// Whether this machine has an NVIDIA driver. [`probe`](crate::probe) checks the other components.
 pub fn cuda_driver_found() -> bool {
-    // SAFETY: loads the library if it is there and calls nothing in it.
+    // SAFETY: calls nothing in the library.
     unsafe { sys::is_culib_present() }
 }
 
-/// Checks the parts without which CubeCL panics at the first kernel, on a thread of its own.
+/// Without them, CubeCL panics at the first kernel, on its own thread.
 fn require_parts(device: &str, installation: &CudaInstallation) -> Result<(), OffloadError> {
     installation.missing().map_or(Ok(()), |part| {
         Err(OffloadError::MissingRuntime {
@@ -149,8 +149,7 @@ fn require_parts(device: &str, installation: &CudaInstallation) -> Result<(), Of
     })
 }
 
-/// The missing headers of tensor-core kernels below `root`. Kernels that need them fail to compile, and autotune skips
-/// them silently.
+/// Headers missing below `root`. Without them, autotune silently skips tensor-core kernels.
 fn without_tensor_cores(root: &Path) -> Option<String> {
     let needed = [
         ("include/mma.h", "cuda-cudart-dev-12-8"),
@@ -192,8 +191,7 @@ fn found(index: usize) -> Result<Found, result::DriverError> {
     })
 }
 
-/// Makes the device's context current on this thread for a moment: the driver reports free memory in no other way.
-/// Keeping the context would hold some hundred megabytes of a device that may never start.
+/// Makes the device's context current for a moment: a kept context would hold some hundred megabytes.
 struct Visit {
     device: sys::CUdevice,
     before: sys::CUcontext,
@@ -202,10 +200,10 @@ struct Visit {
 impl Visit {
     fn begin(device: sys::CUdevice) -> Result<Self, result::DriverError> {
         let before = result::ctx::get_current()?.unwrap_or(std::ptr::null_mut());
-        // SAFETY: the caller got `device` from the driver.
+        // SAFETY: as the caller promises.
         let context = unsafe { result::primary_ctx::retain(device) }?;
         let visit = Self { device, before };
-        // SAFETY: the context was just retained, and lives until `visit` is dropped.
+        // SAFETY: retained until `visit` is dropped.
         unsafe { result::ctx::set_current(context) }?;
         Ok(visit)
     }
@@ -213,8 +211,7 @@ impl Visit {
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        // SAFETY: the context before was current until a moment ago, and none is a valid choice; ours was retained
-        // once. Neither failure could be acted upon.
+        // SAFETY: the earlier context is valid, or null; ours was retained once. Failures leave nothing to do.
         unsafe {
             let _restored = result::ctx::set_current(self.before);
             let _released = result::primary_ctx::release(self.device);
@@ -222,12 +219,11 @@ impl Drop for Visit {
     }
 }
 
-/// Page-locked memory. Called on the device's own thread, where its context is current.
 fn page_locked(len: usize) -> Option<PinnedMemory> {
-    // SAFETY: plain allocation; the flag makes the memory usable from every context.
+    // SAFETY: plain allocation, usable from every context.
     let start = unsafe { result::malloc_host(len, sys::CU_MEMHOSTALLOC_PORTABLE) }.ok()?;
     let start = NonNull::new(start.cast::<u8>())?;
-    // SAFETY: `len` bytes were just allocated for us; they are initialised here.
+    // SAFETY: `len` bytes were just allocated.
     unsafe {
         start.as_ptr().write_bytes(0, len);
         Some(PinnedMemory::new(start, len, release_page_locked))
@@ -235,8 +231,7 @@ fn page_locked(len: usize) -> Option<PinnedMemory> {
 }
 
 fn release_page_locked(start: NonNull<u8>) {
-    // SAFETY: allocated by `malloc_host` above and released once, by the drop of its owner. A failure at
-    // process exit, when the driver is gone already, leaves nothing to do.
+    // SAFETY: allocated by `malloc_host` and released once. A failure at process exit leaves nothing to do.
     let _gone = unsafe { result::free_host(start.as_ptr().cast()) };
 }
 
@@ -278,7 +273,7 @@ mod tests {
         let key = (TypeId::of::<Found>(), DeviceId::new(0, 0));
         registry::install(key, OffloadConfig::new(), &facts).expect("a budget below what is free");
         let settings = registry::start(key).expect("installed");
-        // As CubeCL reports it: a quarter of the device.
+        // CubeCL reports a quarter of the device.
         let limits = MemoryDeviceProperties { max_page_size: 2 * GIB, alignment: 512 };
         assert_eq!(CudaRuntime::largest_buffer(&settings, &limits), 8 * GIB);
     }

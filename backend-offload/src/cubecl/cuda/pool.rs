@@ -1,13 +1,13 @@
-//! The driver's pool, which supplies the runtime's pools.
+//! The driver's memory pool, below the runtime's pools.
 //!
-//! By default the driver unmaps free memory at every synchronisation, and mapping takes long. So the pool keeps as much
-//! as the budget allows, until the program trims the device
+//! By default the driver unmaps free memory at every synchronisation, and mapping is slow. So its pool keeps up to the
+//! budget mapped, until the program trims the device
 //! (`memory_given_back_to_the_driver_stays_mapped_until_the_program_trims_the_device`).
 
 use cubecl_common::device::DeviceId;
 use cudarc::driver::{DriverError, result, sys};
 
-/// Keeps so many bytes mapped, those in use included.
+/// Keeps up to `bytes` mapped, memory in use included.
 pub(super) fn keep(device: DeviceId, bytes: u64) -> Result<(), DriverError> {
     const THRESHOLD: sys::CUmemPool_attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
     let (pool, mut bytes) = (pool_of(device)?, bytes);

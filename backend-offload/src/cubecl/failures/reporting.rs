@@ -1,4 +1,4 @@
-//! The ways of an error to the program: through the buffers that it spoils, and through its stream.
+//! Reports errors to the program: through the buffers that they spoil, and through their stream.
 
 use super::{Address, launch_error, together};
 use crate::cubecl::device::CubeDevice;
@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 impl<R: InnerRuntime> OffloadServer<R> {
-    /// For an error that starts here instead of coming from an operand.
+    /// For an error that no operand already carries.
     pub(in crate::cubecl) fn new_failure(
         &mut self,
         error: Arc<OffloadError>,
@@ -23,7 +23,6 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.device.new_failure(&mut self.paging, error, stream)
     }
 
-    /// See [`CubeDevice::report_fault`].
     pub(in crate::cubecl) fn report_fault(&mut self, id: BlockId, fault: Fault, operation: &str) {
         self.device.report_fault(&mut self.paging, id, fault, operation);
     }
@@ -41,7 +40,6 @@ impl<R: InnerRuntime> CubeDevice<R> {
         error
     }
 
-    /// The buffer's contents count as failed from here on.
     pub(in crate::cubecl) fn report_fault(
         &mut self,
         paging: &mut Paging,
@@ -65,7 +63,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// Forgets the failed buffer whose memory went to this small buffer.
+    /// Forgets the failed buffer that had this small buffer's memory.
     pub(in crate::cubecl) fn forget_failure_before(&mut self, binding: &Binding) {
         if !self.failures.small.is_empty()
             && let Some(address) = self.address(binding)

@@ -1,4 +1,4 @@
-//! The samples of the tuner: room before a sample, and the verdict after it.
+//! Autotune's samples: room before each, and a verdict after it.
 
 use super::{Before, MAX_CHECKS, Sample, Verdict};
 use crate::cubecl::device::CubeDevice;
@@ -38,7 +38,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         Ok(token)
     }
 
-    /// Makes the surviving operands of the last sample resident, and room for the memory that it took and released.
+    /// Loads the last sample's surviving operands, and makes room for its other memory.
     fn prepare_sample(&mut self, stream: StreamId) {
         let candidate = self.device.profile.candidate();
         let named = std::mem::take(&mut candidate.operands);
@@ -46,13 +46,15 @@ impl<R: InnerRuntime> OffloadServer<R> {
         if named.is_empty() {
             return;
         }
+
         self.sweep();
         let mut operands: Vec<_> = named.into_iter().filter(|id| self.device.buffers.holds(*id)).collect();
         operands.sort_unstable();
         let bytes: u64 =
             took.iter().filter(|(id, _)| !self.device.buffers.holds(*id)).map(|(_, bytes)| bytes).sum();
+
         let arrived = self.paging.pager().counters().bytes_in;
-        // Released memory is spare in the same sizes and is reused.
+        // Released memory is spare in the right sizes.
         let ledger = self.paging.pager().ledger();
         let short = bytes > ledger.spare() && ledger.budget().allows(bytes);
         self.paging.bring_ahead(&mut self.device, &operands);
@@ -60,6 +62,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             let arena = self.device.streams.arena(stream);
             self.paging.make_room(&mut self.device, bytes, arena);
         }
+
         if self.paging.pager().counters().bytes_in != arrived {
             let mut streams: Vec<_> = operands.iter().map(|id| self.device.buffers.get(*id).stream).collect();
             streams.sort_unstable();
@@ -108,7 +111,6 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
     }
 
-    /// The tuner handles a candidate's failures, and the next candidate writes the same buffers.
     fn undo_failures(&mut self, before: Before) {
         for row in self.device.buffers.rows_mut() {
             let too_large = matches!(row.failed.as_deref(), Some(OffloadError::BufferTooLarge { .. }));
@@ -120,7 +122,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.paging.counts().failures = before.failures;
     }
 
-    /// Keeps [`UNMEASURED`] times out of the tuner's file. Costs one comparison per launch.
+    /// Keeps [`UNMEASURED`] times off the disk. Costs one comparison per launch.
     pub(in crate::cubecl) fn remove_unmeasured_times(&mut self, stream: StreamId) {
         let Some((owing, looks)) = self.device.profile.owed else { return };
         if owing == stream && self.device.profile.samples.is_empty() {

@@ -16,7 +16,7 @@ use pager::BlockId;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl<R: InnerRuntime> OffloadServer<R> {
-    /// Called before every call that may create a stream in the runtime: its own stream is found by being new.
+    /// Precedes every call that may create a stream in the runtime.
     pub(in crate::cubecl) fn enter(&mut self, stream: StreamId) {
         if self.device.enter(stream) {
             self.paging.look_ahead();
@@ -25,8 +25,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
 }
 
 impl<R: InnerRuntime> CubeDevice<R> {
-    /// At its first use, makes a stream's pool allocate exact sizes: a page shared by buffers returns to the driver
-    /// only when the last one is gone. True if copies can run in parallel with the stream's work.
+    /// At a stream's first use, makes its pool allocate exact sizes: a shared page would return to the driver only with
+    /// its last buffer. True if its copies can run in parallel.
     fn enter(&mut self, stream: StreamId) -> bool {
         if self.streams.has_begun(stream) {
             return false;
@@ -39,8 +39,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         self.settings.overlap && self.copies.serves(index)
     }
 
-    /// The index of a stream whose buffers are copied in parallel with its work. Samples of autotune time kernels
-    /// alone.
+    /// `None` if the stream's buffers are copied in line with its work, as in autotune's samples.
     pub(in crate::cubecl) fn copies_in_parallel(&self, stream: StreamId) -> Option<usize> {
         let index = self.streams.index(stream);
         (self.settings.overlap && self.copies.serves(index) && !self.profile.is_sampling()).then_some(index)
@@ -58,7 +57,6 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// Without blocking the host.
     pub(in crate::cubecl) fn order_after(&mut self, waiting: StreamId, earlier: Use) {
         if !self.streams.unordered(waiting, earlier) {
             return;
@@ -69,7 +67,6 @@ impl<R: InnerRuntime> CubeDevice<R> {
         match waits {
             Ok(Ok(())) => {}
             Ok(Err(error)) => self.keep_error(other, error),
-            // Without an event, the host waits instead of the stream.
             Err(_) => self.wait_for_stream(other),
         }
         self.streams.ordered(waiting, other);
@@ -99,8 +96,8 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// Only the owner of a small buffer is known. The work comes after the owner's and after all users of the owner's
-    /// small buffers; the owner's next work comes after it.
+    /// A small buffer's users are unknown, except its owner. The work comes after the owner's and that of all users of
+    /// its small buffers; the owner's next work comes after it.
     pub(in crate::cubecl) fn order_small(&mut self, named: Named, binding: &Binding, stream: StreamId) {
         if named != Named::Small || self.streams.index(binding.stream) == self.streams.index(stream) {
             return;
@@ -116,7 +113,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         small_buffer_users.push(visit);
     }
 
-    /// The wait counts as a piece of work, so waiting for the owner later includes these users.
+    /// Counts as work of the owner: a later wait for it includes these users.
     pub(in crate::cubecl) fn wait_for_small_buffer_users(&mut self, owner: StreamId, coming: StreamId) {
         while let Some(visit) = self.streams.next_visit(owner, coming) {
             self.order_after(owner, visit);

@@ -1,7 +1,6 @@
-//! Element-wise loops: on all threads for many elements, with the processor's widest vectors.
+//! Element-wise loops, on all threads for many elements, with the processor's widest vectors.
 //!
-//! They use rayon's global pool, as Flex does. Each element is computed alone, so neither threads nor vectors change a
-//! bit.
+//! They use rayon's global pool, as Flex does. Each element is computed alone: threads and vectors change no bit.
 
 #![expect(
     clippy::inline_always,
@@ -14,7 +13,7 @@ use rayon::prelude::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Cost of an element: decides how many are worth a thread.
+/// Decides how many elements are worth a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cost {
     /// Arithmetic, which waits for memory.
@@ -24,7 +23,7 @@ pub(super) enum Cost {
 }
 
 impl Cost {
-    /// The fewest elements worth another thread, which takes tens of microseconds to start.
+    /// Another thread takes tens of microseconds to start.
     fn least(self) -> usize {
         match self {
             Self::Memory => 1 << 16,
@@ -50,7 +49,6 @@ pub(super) fn in_tasks<T: Send>(
     });
 }
 
-/// `count` elements, all written by `task`.
 fn collected<T: Copy + Send>(
     count: usize,
     cost: Cost,
@@ -58,7 +56,7 @@ fn collected<T: Copy + Send>(
 ) -> Vec<T> {
     let mut elements = Vec::with_capacity(count);
     in_tasks(&mut elements.spare_capacity_mut()[..count], cost, task);
-    // SAFETY: the tasks have written all elements; a panic would skip this line.
+    // SAFETY: the tasks have written all elements; a panic skips this line.
     unsafe { elements.set_len(count) };
     elements
 }
@@ -77,7 +75,6 @@ pub(super) fn map(from: &[f32], cost: Cost, f: impl Fn(f32) -> f32 + Copy + Sync
     })
 }
 
-/// `f` of every element, in place.
 pub(super) fn map_in_place(elements: &mut [f32], cost: Cost, f: impl Fn(f32) -> f32 + Copy + Sync + Send) {
     in_tasks(elements, cost, |_, elements| {
         vectorised(
@@ -87,7 +84,6 @@ pub(super) fn map_in_place(elements: &mut [f32], cost: Cost, f: impl Fn(f32) -> 
     });
 }
 
-/// `f` of the `count` elements on the walk.
 pub(super) fn map_along<E: Copy + Sync, T: Copy + Send>(
     count: usize,
     walk: &Walk<1>,
@@ -125,7 +121,6 @@ pub(super) fn map_along<E: Copy + Sync, T: Copy + Send>(
     })
 }
 
-/// `f` of the `count` pairs on the walk.
 pub(super) fn zip_along<L: Copy + Sync, R: Copy + Sync>(
     count: usize,
     walk: &Walk<2>,
@@ -172,7 +167,6 @@ pub(super) fn zip_along<L: Copy + Sync, R: Copy + Sync>(
     })
 }
 
-/// `f` of each element and its partner on the walk, in place.
 pub(super) fn zip_in_place<R: Copy + Sync>(
     elements: &mut [f32],
     walk: &Walk<1>,

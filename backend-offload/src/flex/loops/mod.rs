@@ -1,8 +1,8 @@
-//! Flex operations that this adapter computes itself: the same numbers, on all threads, for any strides.
+//! Flex operations that this adapter computes itself, on all threads, for any strides.
 //!
-//! Flex computes element by element on one thread, which took half of a small model's training step. Only the loops are
-//! replaced: each result has Flex's bits and layout, in its own storage or that of an unshared operand. So later
-//! operations take the same paths, and the ledger counts the same bytes.
+//! Flex runs them on one thread, which took half of a small model's training step. Each result has Flex's bits and
+//! layout, in its own storage or that of an unshared operand. So later operations take the same paths, and the ledger
+//! counts the same bytes.
 //!
 //! Other operations, other types than f32, and empty tensors go to Flex.
 
@@ -51,7 +51,7 @@ pub(super) fn change(tensors: Vec<Handle>, work: &mut dyn FnMut(&mut [&mut [f32]
     tensors
 }
 
-/// Whether elements lie in the order of the shape, from the storage's start.
+/// In the order of the shape, from the storage's start.
 pub(super) fn is_in_rows(layout: &Layout) -> bool {
     matches!(layout.contiguous_offsets(), Some((0, _)))
 }
@@ -105,7 +105,6 @@ fn base(operation: &BaseOperationIr, handles: Vec<Handle>) -> Result<Handle, Vec
     }
 }
 
-/// `f` of each pair, with operands repeated to `shape`.
 fn zipped(
     handles: Vec<Handle>,
     shape: &Shape,
@@ -129,7 +128,6 @@ fn zipped(
     }
 
     let (left_strides, left_start) = (along(&left), left.layout().start_offset());
-    // Flex would allocate here.
     let from = left.storage::<f32>();
     if right.layout().shape() == shape
         && let Some(elements) = overwritable(&mut right)
@@ -163,7 +161,7 @@ fn squared(handles: Vec<Handle>) -> Result<Handle, Vec<Handle>> {
     Ok(in_order(&operand, Cost::Memory, |x| x * x))
 }
 
-/// `f` of each element. A tensor that shows its whole storage keeps its strides, as in Flex.
+/// A tensor that shows its whole storage keeps its strides, as in Flex.
 fn mapped(
     handles: Vec<Handle>,
     cost: Cost,
@@ -192,7 +190,6 @@ fn in_order(operand: &FlexTensor, cost: Cost, f: impl Fn(f32) -> f32 + Copy + Sy
     tensor(elements, layout.shape().clone())
 }
 
-/// Elements in rows of another shape, where no view is possible.
 fn reshaped(mut handles: Vec<Handle>, shape: &Shape) -> Result<Handle, Vec<Handle>> {
     let (HandleKind::Float(operand) | HandleKind::Bool(operand)) = &handles[0] else { return Err(handles) };
     let layout = operand.layout();
@@ -217,7 +214,6 @@ fn reshaped(mut handles: Vec<Handle>, shape: &Shape) -> Result<Handle, Vec<Handl
     }
 }
 
-/// The first operand, with `value` where the mask is set.
 fn mask_filled(handles: Vec<Handle>, shape: &Shape, value: f32) -> Result<Handle, Vec<Handle>> {
     let [HandleKind::Float(operand), HandleKind::Bool(mask)] = handles.as_slice() else {
         return Err(handles);
@@ -277,7 +273,6 @@ fn select_added(handles: Vec<Handle>) -> Result<Handle, Vec<Handle>> {
     Ok(HandleKind::Float(to))
 }
 
-/// Contiguous indices, if none is negative.
 fn indices(tensor: &FlexTensor) -> Option<Vec<usize>> {
     let (first, end) = tensor.layout().contiguous_offsets()?;
     match tensor.dtype() {
@@ -305,7 +300,7 @@ fn floats<const N: usize>(handles: Vec<Handle>) -> Result<[FlexTensor; N], Vec<H
     Ok(tensors.try_into().expect("counted above"))
 }
 
-/// The elements for overwriting, where Flex works in place: in rows from the start of an unshared storage.
+/// Where Flex works in place: in rows from the start of an unshared storage.
 fn overwritable(tensor: &mut FlexTensor) -> Option<&mut [f32]> {
     match tensor.layout().contiguous_offsets() {
         Some((0, end)) if tensor.is_unique() => Some(&mut tensor.storage_mut::<f32>()[..end]),

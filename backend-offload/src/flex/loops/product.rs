@@ -1,6 +1,6 @@
 //! Matrix products in f32: Flex's calls of `gemm`, into uninitialised memory.
 //!
-//! Flex asks for zeros, which cost as much as writing the product once or twice more. Tasks affect only speed: each
+//! Flex zeroes the product first, which costs as much as writing it once or twice more. Tasks affect only speed: each
 //! number is summed in the same order.
 
 use burn_flex::FlexTensor;
@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 /// Multiplications worth more than one thread.
 const MANY: usize = 1 << 21;
 
-/// A batch of matrices as `gemm` takes it, with distances in elements.
+/// Distances in elements.
 #[derive(Clone, Copy)]
 struct Matrices {
     first: *const f32,
@@ -88,7 +88,6 @@ fn matrices(tensor: &FlexTensor) -> Matrices {
     Matrices { first, row: *row, column: *column }
 }
 
-/// Start of each matrix, in elements.
 fn offsets(tensor: &FlexTensor, batch: &[usize]) -> Vec<isize> {
     let layout = tensor.layout();
     let own = layout.num_dims() - 2;

@@ -8,10 +8,9 @@
 use std::array;
 use std::ops::Range;
 
-/// Where `N` operands are, element by element in the order of the shape.
+/// Visits `N` operands in the order of the shape.
 pub(super) struct Walk<const N: usize> {
-    /// Sizes and strides; the last dimension is the row. Dimensions that all operands step through in one go are
-    /// merged.
+    /// Sizes and strides, the row last. Dimensions that all operands step through in one go are merged.
     dims: Vec<(usize, [isize; N])>,
     start: [isize; N],
 }
@@ -34,13 +33,11 @@ impl<const N: usize> Walk<N> {
         Self { dims, start: start.map(|start| start as isize) }
     }
 
-    /// Each operand's step along a row.
     pub(super) fn steps(&self) -> [isize; N] {
         self.dims[self.dims.len() - 1].1
     }
 
-    /// Calls `piece` for each part of a row in `elements`: its range, counted from the first, and each operand's
-    /// start.
+    /// Calls `piece` for each part of a row, with its range in `elements` and each operand's start.
     #[inline(always)]
     pub(super) fn pieces(&self, elements: Range<usize>, mut piece: impl FnMut(Range<usize>, [usize; N])) {
         let (&(row, steps), outer) = self.dims.split_last().expect("never empty");
@@ -72,7 +69,7 @@ impl<const N: usize> Walk<N> {
     }
 }
 
-/// Strides of a tensor repeated to `shape`, which has at least as many dimensions.
+/// For a tensor repeated to `shape`.
 pub(super) fn repeated(own: &[usize], strides: &[isize], shape: &[usize]) -> Vec<isize> {
     let missing = shape.len() - own.len();
     let step = |n: usize| match n.checked_sub(missing) {
@@ -86,7 +83,6 @@ pub(super) fn repeated(own: &[usize], strides: &[isize], shape: &[usize]) -> Vec
 mod tests {
     use super::*;
 
-    /// Offsets of one operand's elements in `range`.
     fn offsets(walk: &Walk<1>, range: Range<usize>) -> Vec<usize> {
         let mut found = Vec::new();
         let [step] = walk.steps();
@@ -105,7 +101,6 @@ mod tests {
 
     #[test]
     fn a_walk_in_parts_visits_the_elements_of_a_whole_walk() {
-        // Permuted, reversed and repeated.
         let walk = Walk::new(&[3, 2, 4], [&[1, 0, -3]], [11]);
         let all = offsets(&walk, 0..24);
         let expected = (0..24).map(|n: usize| 11 + n / 8 - 3 * (n % 4));

@@ -7,7 +7,7 @@ use pager::{BlockId, Limit, Oversized, Place, Policy, Tier};
 
 const BYTES: u64 = 100;
 
-/// An adapter with room for one of its two written blocks: the first is on the host, the second on the device, dirty.
+/// Room for one of two written blocks: the first is on the host, the second on the device, dirty.
 fn adapter() -> (FakeAdapter, BlockId, BlockId) {
     let (budget, modes) = (Limit::bytes(BYTES), (false, true));
     let mut adapter = FakeAdapter::new(budget, Limit::NONE, Policy::Recency, Oversized::Refuse, modes);
@@ -28,7 +28,7 @@ fn place(adapter: &FakeAdapter, block: BlockId) -> Place {
 #[test]
 fn a_panic_in_a_move_leaves_its_block_where_it_was() {
     let (mut adapter, first, second) = adapter();
-    // All copies of this operation fail, a third of them by a panic.
+    // A third of the copies fail by a panic.
     adapter.device.broken_copies = 200;
     let error = adapter.operate(&[first], 0).expect_err("the second block cannot leave");
     assert!(matches!(error, OffloadError::CopyOut(..)), "{error}");
@@ -68,10 +68,9 @@ fn memory_taken_for_a_block_that_could_not_return_stays_counted() {
     assert_eq!(adapter.paging.pager.ledger().reserved_peak(), BYTES);
 }
 
-/// Bytes of a disk page; one block takes one page.
 const PAGE: u64 = 4096;
 
-/// An adapter with a disk, and with room for one block on the device and one on the host: the first block is spilled.
+/// Room for one block on the device and one on the host: the first is on the disk.
 fn above_a_disk() -> (FakeAdapter, [BlockId; 3]) {
     let (budget, modes) = (Limit::bytes(PAGE), (false, true));
     let mut adapter = FakeAdapter::above_a_disk(

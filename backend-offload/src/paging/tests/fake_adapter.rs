@@ -14,7 +14,6 @@ pub(super) struct FakeAdapter {
     pub device: FakeDevice,
     oversized: Oversized,
     next_value: u64,
-    /// The program's own host memory.
     pub taken: Vec<Draft>,
 }
 
@@ -29,7 +28,6 @@ impl FakeAdapter {
         Self::above_a_disk(budget, host, None, policy, oversized, (takes_time, paranoid))
     }
 
-    /// An adapter with a disk below the host.
     pub fn above_a_disk(
         budget: Limit,
         host: Limit,
@@ -62,7 +60,7 @@ impl FakeAdapter {
         self.paging.pager.get(id).expect("a block that lives").bytes as usize
     }
 
-    /// Unique contents: the first and last bytes differ from those of every earlier block.
+    /// Differs from the contents of every earlier block.
     pub fn new_contents(&mut self, bytes: usize) -> Vec<u8> {
         self.next_value += 1;
         let mut contents = vec![self.next_value as u8; bytes];
@@ -78,7 +76,7 @@ impl FakeAdapter {
         id
     }
 
-    /// Runs an operation that writes to the operands whose bits are set in `writes`.
+    /// `writes` has a bit for each operand.
     pub fn operate(&mut self, ids: &[BlockId], writes: u8) -> Result<(), OffloadError> {
         self.device.operands = ids.to_vec();
         self.paging.make_resident(&mut self.device, ids, &|| "an operation".to_owned()).inspect_err(
@@ -86,6 +84,7 @@ impl FakeAdapter {
                 assert!(!matches!(error, OffloadError::Bookkeeping { .. }), "{error}");
             },
         )?;
+
         for (n, id) in ids.iter().enumerate() {
             let bytes = self.bytes(*id);
             let shadow = self.device.shadow(*id);
@@ -110,7 +109,7 @@ impl FakeAdapter {
             return;
         }
         let mut new = self.new_contents(block.bytes as usize);
-        // Every other write changes only half of a block with contents.
+        // Every other write changes half of a block.
         let share = if self.next_value.is_multiple_of(2) { Share::Part } else { Share::Whole };
         let from = if share == Share::Part
             && let Some(before) = &self.device.shadow(id).written
@@ -127,7 +126,7 @@ impl FakeAdapter {
         }
     }
 
-    /// Loads the block to the host if it is only on the disk, and checks its contents if they are only on the host.
+    /// Contents that are only on the disk are loaded first.
     pub fn read_on_host(&mut self, id: BlockId) {
         self.device.operands.clear();
         let loaded = self.paging.load_to_host(&mut self.device, id, &|| "reading".to_owned());
@@ -142,7 +141,7 @@ impl FakeAdapter {
         }
     }
 
-    /// Takes host memory for the program. A refusal leaves all blocks in their places.
+    /// A refusal leaves all blocks in their places.
     pub fn take_host(&mut self, len: usize) {
         self.device.operands.clear();
         let sunk = self.paging.pager.counters().sunk;
@@ -166,7 +165,6 @@ impl FakeAdapter {
         }
     }
 
-    /// Blocks without a move in flight, with their places.
     fn at_rest(&self) -> Vec<(BlockId, Place, TierSet)> {
         let moves = |id: BlockId| self.device.flights.iter().any(|flight| flight.block == id);
         let blocks = self.device.shadows.iter().flatten().filter(|shadow| !moves(shadow.id));
@@ -174,8 +172,7 @@ impl FakeAdapter {
         blocks.filter_map(|shadow| place(shadow.id)).collect()
     }
 
-    /// Whether `len` bytes of the host are free once every block there has spilled, and the disk has room for all
-    /// missing copies.
+    /// Whether `len` bytes of the host are free once every block there has spilled.
     fn all_could_sink(&self, len: u64) -> bool {
         let taken: usize = self.taken.iter().map(|draft| draft.len()).sum();
         let blocks =
@@ -203,6 +200,7 @@ impl FakeAdapter {
         let memories = self.device.shadows.iter().flatten().filter_map(|shadow| shadow.memory.as_ref());
         let resident: usize = memories.chain(orphans).map(Vec::len).sum();
         assert_eq!(ledger.resident(), resident as u64, "the ledger is the sum of the memories");
+
         let host = self.paging.tiers.pool().usage();
         let taken: usize = self.taken.iter().map(|draft| draft.len()).sum();
         let loading = self.paging.tiers.loading();
@@ -211,10 +209,12 @@ impl FakeAdapter {
         assert_eq!(ledger.held(Tier::Host), copies, "the tier's account is the sum of its copies");
         assert!(host.limit.allows(host.in_use), "the host limit is a limit");
         assert_eq!(ledger.held(Tier::Disk), self.paging.tiers.held_on_disk(), "and so is the disk's");
+
         if self.oversized == Oversized::Refuse {
             assert!(ledger.budget().allows(ledger.reserved_peak()), "the budget holds at every moment");
         }
-        // A flight that has ended has copied, but counts only when the loop asks for it.
+
+        // An ended flight has copied, but counts only when the loop asks for it.
         if self.device.ended.is_empty() {
             let counters = self.paging.pager.counters();
             assert_eq!(
@@ -222,6 +222,7 @@ impl FakeAdapter {
                 (self.device.copied_out, self.device.copied_in)
             );
         }
+
         for shadow in self.device.shadows.iter().flatten() {
             let block = self.paging.pager.get(shadow.id).expect("a block that lives");
             let tier = match block.place() {
@@ -249,7 +250,6 @@ impl FakeAdapter {
         }
     }
 
-    /// Ends every move and removes every block.
     pub fn close(&mut self) {
         while !self.device.flights.is_empty() {
             for index in 0..self.device.flights.len() {
@@ -265,10 +265,12 @@ impl FakeAdapter {
             }
             self.check();
         }
+
         let ids: Vec<_> = self.device.shadows.iter().flatten().map(|shadow| shadow.id).collect();
         for id in ids {
             self.forget(id);
         }
+
         self.taken.clear();
         let host = self.paging.tiers.pool().usage().in_use;
         let ledger = self.paging.pager.ledger();

@@ -1,14 +1,13 @@
-//! A small device with real bytes: the fake that the tests drive.
+//! A small device with real bytes.
 //!
-//! Its memory is a table with the contents of each block on the device. A second table keeps the last contents that the
-//! program wrote. Moves complete at once or later, in any order, and fail at the start or the end.
+//! One table has each block's contents on the device, another the contents that the program last wrote. Moves complete
+//! at once or later, in any order, and fail at the start or the end.
 
 use crate::paging::{Device, MoveFailure, Paging, Progress, Transfer};
 use crate::tiers::{Draft, Lease};
 use pager::{BlockId, Outcome, Token};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// The ways in which a copy fails.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Break {
     AtStart,
@@ -21,11 +20,10 @@ pub(super) enum Break {
 pub(super) struct Shadow {
     pub id: BlockId,
     pub bytes: usize,
-    /// The contents after the last write; `None` for a block never written.
+    /// After the last write; `None` before the first.
     pub written: Option<Vec<u8>>,
     pub pinned: bool,
     pub dead: bool,
-    /// The block's device memory.
     pub memory: Option<Vec<u8>>,
 }
 
@@ -35,44 +33,40 @@ pub(super) struct Flight {
     pub block: BlockId,
     breaks: bool,
     cargo: Cargo,
-    /// The device memory of a block that was removed.
     pub orphan: Option<Vec<u8>>,
 }
 
 #[derive(Debug)]
 enum Cargo {
     Nothing,
-    /// A copy to the host: half is copied when the move starts, the rest when it ends.
+    /// Half is copied when the move starts, the rest at its end.
     Out(Draft),
     In(Lease),
 }
 
 #[derive(Debug)]
 pub(super) struct FakeDevice {
-    /// The shadows, by block index.
     pub shadows: Vec<Option<Shadow>>,
     pub live: Vec<BlockId>,
     pub flights: Vec<Flight>,
     pub ended: Vec<(Token, Result<(), MoveFailure>)>,
-    /// Operands of the current operation.
     pub operands: Vec<BlockId>,
-    /// Whether moves may end late; chance decides which ones do.
+    /// Moves may end late; chance decides which.
     takes_time: bool,
     chance: u64,
     pub refusals: u8,
     pub driver_panics: bool,
     pub broken_copies: u8,
     breaks: u8,
-    /// Broken promises within a move, where a panic would only count as a failed move.
+    /// Within a move, where a panic would only fail the move.
     pub broken_promises: Vec<&'static str>,
     pub copied_out: u64,
     pub copied_in: u64,
 }
 
-/// The message of injected panics.
 const DELIBERATE: &str = "the runtime panics";
 
-/// Fills the device memory of a block that was never written.
+/// Fills the memory of a block never written.
 const GARBAGE: u8 = 0xee;
 
 impl FakeDevice {
@@ -146,7 +140,7 @@ impl FakeDevice {
         self.complete_flight(self.flights.len() - 1).map(|()| Progress::Landed)
     }
 
-    /// Ends the flight; the loop finds out when it polls.
+    /// The loop finds out when it polls.
     pub fn end(&mut self, index: usize) {
         let token = self.flights[index].token;
         if self.ended.iter().all(|(other, _)| *other != token) {
@@ -161,10 +155,12 @@ impl FakeDevice {
         if flight.breaks {
             return Err("broken when it landed".to_owned().into());
         }
+
         let id = flight.block;
         let own = shadows[id.index as usize].as_mut().filter(|shadow| shadow.id == id);
         let memory = flight.orphan.as_mut().or_else(|| own.and_then(|shadow| shadow.memory.as_mut()));
         let memory = memory.expect("a block on its way has device memory");
+
         match &mut flight.cargo {
             Cargo::Nothing => {}
             Cargo::Out(draft) => {

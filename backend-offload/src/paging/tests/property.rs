@@ -1,4 +1,4 @@
-//! Random programs against the loop and the pager. Every promise is checked after every operation.
+//! Random programs against the loop and the pager, checked after every operation.
 
 use super::fake_adapter::FakeAdapter;
 use crate::tiers::{Disk, SlabSource, Tiers, in_memory, scheduled};
@@ -14,7 +14,7 @@ enum Op {
         bytes: u16,
         arena: u8,
     },
-    /// Operands by their numbers among the live blocks; each has a bit that is set if it is written.
+    /// Operands are numbers of live blocks; a set bit writes its operand.
     Use {
         operands: Vec<u8>,
         writes: u8,
@@ -22,11 +22,9 @@ enum Op {
     WriteFromHost {
         block: u8,
     },
-    /// A read on the host, where the contents are loaded first.
     Read {
         block: u8,
     },
-    /// The program takes host memory.
     Take {
         bytes: u16,
     },
@@ -35,7 +33,7 @@ enum Op {
     Drop {
         block: u8,
     },
-    /// The program drops the block, and the adapter notices at once, in any state of the block.
+    /// The adapter notices the drop at once, in any state of the block.
     Remove {
         block: u8,
     },
@@ -47,15 +45,12 @@ enum Op {
         arena: u8,
     },
     MarkStep,
-    /// A move in flight ends.
     Complete {
         number: u8,
     },
-    /// The device refuses memory this many times.
     Refuse {
         times: u8,
     },
-    /// The next disk transfers fail.
     BreakDisk {
         times: u8,
     },
@@ -65,7 +60,6 @@ enum Op {
     },
 }
 
-/// Operations on blocks of fewer than `largest` bytes.
 fn op(largest: u16) -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => (1..largest, 0u8..3).prop_map(|(bytes, arena)| Op::Allocate { bytes, arena }),
@@ -155,7 +149,6 @@ impl FakeAdapter {
     }
 }
 
-/// Number of operations of a program.
 const PROGRAM: usize = 4096;
 
 proptest! {
@@ -215,14 +208,12 @@ proptest! {
     }
 }
 
-/// Bytes of a page of the disk.
 const PAGE: u64 = 4096;
 
 proptest! {
-    // Ten million operations in the full suite.
     #![proptest_config(ProptestConfig::with_cases(suite::size().pick(32, 128, 2500)))]
 
-    /// All contents are compared after every sixteenth operation, those of operands after each.
+    /// Operands' contents are compared after each operation, all others after every sixteenth.
     fn any_program_on_pages(
         budget in 2 * PAGE..8 * PAGE,
         host in 2 * PAGE..6 * PAGE,
@@ -248,12 +239,10 @@ proptest! {
     }
 }
 
-/// Number of spilled and loaded blocks in all programs on pages.
 static SUNK: AtomicU64 = AtomicU64::new(0);
 static RAISED: AtomicU64 = AtomicU64::new(0);
 
-/// Operations on blocks of one or two pages, with a disk below a small host. By chance a single program on a disk of
-/// one page may load nothing; all together load thousands of times.
+/// By chance a single program may load nothing; all together load thousands of times.
 #[test]
 fn any_program_above_a_disk_reads_what_it_wrote_from_all_three_tiers() {
     any_program_on_pages();
@@ -261,7 +250,7 @@ fn any_program_above_a_disk_reads_what_it_wrote_from_all_three_tiers() {
     assert!(sunk > 1000 && raised > 1000, "the disk is in play: {sunk} blocks spilled, {raised} were loaded");
 }
 
-/// Weights are used forwards and backwards; they do not fit together.
+/// Weights do not fit together.
 #[test]
 fn a_sweep_over_more_than_fits_is_moved_ahead() {
     let mut adapter =
@@ -282,7 +271,7 @@ fn a_sweep_over_more_than_fits_is_moved_ahead() {
     adapter.close();
 }
 
-/// A disk whose transfers have ended whenever they are polled.
+/// Transfers have ended whenever they are polled.
 fn at_once(pages: u64) -> Option<Arc<Disk>> {
     scheduled(pages, 0)
 }
@@ -298,10 +287,12 @@ fn a_repeated_program_reads_the_disk_in_the_background() {
         Oversized::Refuse,
         (false, true),
     );
+
     let weights: Vec<_> = (0..12).map(|n| adapter.insert(4000 + n, 0)).collect();
     for id in &weights {
         adapter.operate(&[*id], 1).expect("there is room for all");
     }
+
     let disk = adapter.paging.tiers.below().disk.expect("the adapter is above one");
     let mut operations_with_reads = 0;
     for _ in 0..6 {
@@ -311,11 +302,12 @@ fn a_repeated_program_reads_the_disk_in_the_background() {
         }
         adapter.check();
     }
+
     assert!(operations_with_reads > 24, "a read ran during {operations_with_reads} of 72 operations");
     adapter.close();
 }
 
-/// Blocks are used forwards and backwards and written each time; the host holds only a few.
+/// Blocks are written each time; the host holds only a few.
 #[test]
 fn a_repeated_program_spills_in_the_background() {
     let (device, host) = (Limit::bytes(12_300), Limit::bytes(50_000));
@@ -340,10 +332,10 @@ fn a_repeated_program_spills_in_the_background() {
     adapter.close();
 }
 
-/// Number of blocks of about one page; the device holds three.
+/// Blocks of about one page; the device holds three.
 const READ: usize = 36;
 
-/// Blocks are read forwards and backwards; the host holds a third of them.
+/// Blocks are read; the host holds a third.
 fn reading_sweep() -> (FakeAdapter, Vec<BlockId>) {
     let (device, host) = (Limit::bytes(12_300), Limit::bytes(50_000));
     let mut adapter = FakeAdapter::above_a_disk(
@@ -373,8 +365,7 @@ fn a_repeated_program_loads_from_the_disk_in_the_background() {
     adapter.close();
 }
 
-/// After the load in flight releases its memory, the missing room needs two blocks on the disk, which has pages for
-/// one.
+/// The missing room needs two blocks on the disk, which has pages for one.
 #[test]
 fn no_block_spills_for_room_that_the_disk_cannot_provide() {
     let modes = (false, true);
@@ -411,8 +402,7 @@ fn no_block_spills_for_room_that_the_disk_cannot_provide() {
     adapter.close();
 }
 
-/// The program takes all host memory but one block's, into which a block is being loaded. Returns another block on the
-/// disk.
+/// All host memory is taken but one block's, which is being loaded. Returns another block on the disk.
 fn under_way(adapter: &mut FakeAdapter, blocks: &[BlockId]) -> BlockId {
     for id in blocks {
         adapter.operate(&[*id], 0).expect("it comes back");

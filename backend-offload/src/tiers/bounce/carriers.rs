@@ -18,7 +18,6 @@ pub(in crate::tiers) enum Means {
     RingIfAny,
     #[cfg(test)]
     Threads,
-    /// Transfers end at times drawn from this seed.
     #[cfg(test)]
     Schedule(u64),
 }
@@ -91,7 +90,7 @@ impl Carriers {
         }
     }
 
-    /// Waits for a piece; returns how many of its `len` bytes were moved.
+    /// Waits. Returns the bytes moved.
     pub(super) fn landed(&mut self, carrier: Carrier, slot: usize, len: usize) -> io::Result<usize> {
         match carrier {
             Carrier::Ring => self.ring.as_mut().expect("it was given the piece").landed(slot),
@@ -113,7 +112,7 @@ impl Carriers {
     }
 }
 
-/// Without a ring, warns once per process.
+/// Warns once per process.
 pub(super) fn ring_or_warning(opened: io::Result<Ring>, warned: &Once) -> Option<Ring> {
     opened
         .inspect_err(|error| {

@@ -1,4 +1,4 @@
-//! Transfers that end at times drawn from a seed: tests run alike on any machine.
+//! Transfers that end at times drawn from a seed, alike on any machine.
 
 use super::BUFFERS;
 use crate::tiers::transfer::{Direction, move_all};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// A piece moves at its start or its landing, and ends at some poll.
 pub(in crate::tiers) struct Schedule {
-    /// One poll in so many finds a piece ended.
+    /// One poll in `polls` finds a piece ended.
     polls: u64,
     state: u64,
     pieces: [Option<Scheduled>; BUFFERS],

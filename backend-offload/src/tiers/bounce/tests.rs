@@ -37,6 +37,5 @@ fn a_kernel_without_rings_is_reported_once() {
     assert!(refused.join().expect("no panic"), "the kernel gave a ring");
     let lines = lines.recorded();
     assert_eq!(lines.len(), 1, "{lines:?}");
-    // At least a warning, because some logs show nothing below.
     assert!(lines[0].starts_with("WARN: no io_uring (Operation not permitted"), "{lines:?}");
 }

@@ -1,7 +1,7 @@
 //! Blocks read back from the disk, piece by piece: while the caller waits, or in the background.
 //!
-//! Every read is compared with its checksum (`a_changed_byte_on_the_disk_fails_the_read`). A failed background read
-//! fails no other block (`a_failed_background_read_fails_no_other_block`).
+//! Every read is verified (`a_changed_byte_on_the_disk_fails_the_read`). A failed background read fails no other block
+//! (`a_failed_background_read_fails_no_other_block`).
 
 use super::Spilled;
 use crate::error::OffloadError;
@@ -11,7 +11,6 @@ use crate::tiers::transfer::Direction;
 use std::collections::VecDeque;
 use std::io;
 
-/// Progress of a read.
 #[derive(Debug, Default)]
 pub(in crate::tiers) struct Landing {
     pub(super) pieces: usize,
@@ -39,7 +38,6 @@ impl Spilled {
         self.read_rest(into, Landing::default())
     }
 
-    /// Reads the missing pieces and verifies the whole.
     pub(in crate::tiers) fn read_rest(&self, into: &mut [u8], landing: Landing) -> Result<(), OffloadError> {
         let mut bounce = self.disk.bounce();
         bounce.wait_for_writes(self.number);
@@ -49,7 +47,7 @@ impl Spilled {
             bounce.forget(self.number, Some(Direction::Read));
         }
         if found.is_err() && was_ahead {
-            // A background read may have failed long ago, so read all again.
+            // A background read may have failed long ago.
             found = self.land(&mut bounce, into, Landing::default());
             bounce.forget(self.number, Some(Direction::Read));
         }

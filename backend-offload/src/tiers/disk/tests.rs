@@ -21,7 +21,7 @@ fn disk_by(means: Means, len: u64) -> (tempfile::TempDir, Arc<Disk>) {
     (folder, disk)
 }
 
-/// Runs a test by threads and, if the kernel has one, by a ring.
+/// By threads and, if the kernel has one, by a ring.
 fn by_each_means(len: u64, test: impl Fn(&Path, &Arc<Disk>)) {
     for means in [Means::Threads, Means::RingIfAny] {
         let (folder, disk) = disk_by(means, len);
@@ -29,7 +29,6 @@ fn by_each_means(len: u64, test: impl Fn(&Path, &Arc<Disk>)) {
     }
 }
 
-/// Pages that differ from each other, and by `seed`.
 fn contents(len: usize, seed: usize) -> Vec<u8> {
     let mut bytes = vec![seed as u8; len];
     for (number, page) in bytes.chunks_mut(ALIGNMENT as usize).enumerate() {
@@ -81,7 +80,7 @@ fn a_block_in_several_parts_is_read_in_order() {
     assert!(message.contains("in use"), "{message}");
 }
 
-/// Pieces move while others are copied, so the failed one is not the last one started.
+/// The failed piece is not the last one started.
 #[test]
 fn a_failed_piece_fails_its_block_and_takes_no_space() {
     by_each_means(64 << 20, |_, disk| check_failed_piece(disk));
@@ -141,7 +140,6 @@ fn damage(file: &File, place: u64) {
     system::write(file, &page.0, place).expect("a page");
 }
 
-/// Runs `work` while the disk uses another file.
 fn with_file<T>(disk: &Disk, file: File, work: impl FnOnce() -> T) -> T {
     let before = disk.bounce().exchange_file(Arc::new(file));
     let done = work();
@@ -197,7 +195,6 @@ fn ring_and_threads_report_a_failed_read_in_the_same_words() {
     assert_eq!(by_threads, by_ring);
 }
 
-/// The buffer keeps a refused background write, and the next block gets the error.
 #[test]
 fn a_failed_background_write_keeps_its_contents_and_fails_the_next_block() {
     by_each_means(64 << 20, |folder, disk| {
@@ -254,7 +251,6 @@ fn blocks_are_written_in_the_background_in_a_bounded_number_of_buffers() {
     });
 }
 
-/// Writes a block in the background to its end; returns the number of calls.
 fn write_in_background(disk: &Arc<Disk>, bytes: &[u8]) -> Result<(Spilled, usize), OffloadError> {
     let mut writing = disk.begin_in_background(bytes.len()).expect("room");
     for turn in 1..100 {
@@ -317,7 +313,7 @@ fn a_failed_background_piece_gives_up_only_its_own_block() {
         );
         assert_eq!((disk.usage().in_use, disk.bounce().taken()), (0, 0));
 
-        // The next block gets the error, and nothing is written before.
+        // Nothing is written before the next block gets the error.
         disk.broken.store(1, Ordering::Relaxed);
         let spilled = disk.write(&block).expect("buffers are there");
         disk.bounce().wait_for_writes(spilled.number);
@@ -340,7 +336,6 @@ fn a_failed_background_piece_gives_up_only_its_own_block() {
     });
 }
 
-/// A dropped block must not overwrite the next one in its place.
 #[test]
 fn a_block_dropped_while_it_is_written_overwrites_no_other_block() {
     by_each_means(PIECE as u64, |_, disk| {
@@ -375,14 +370,12 @@ fn blocks_needed_soon_are_read_in_the_background() {
 
         assert_eq!(disk.bounce().taken(), 0);
 
-        // A failed read-ahead is repeated.
         disk.broken.store(1, Ordering::Relaxed);
         disk.read_ahead(&[&spilled[0]], None);
         let mut read = vec![0; sizes[0]];
         spilled[0].read(&mut read).expect("as it was written");
         assert!(read == contents(sizes[0], sizes[0]));
 
-        // A spilled block takes the buffers of read-ahead blocks.
         disk.read_ahead(&[&spilled[2]], None);
         let large = disk.write(&contents(9 * PIECE, 4)).expect("room");
         spilled[2].read(&mut vec![0; sizes[2]]).expect("as it was written");
@@ -401,7 +394,6 @@ fn blocks_needed_soon_displace_read_ahead_blocks_that_are_not() {
         disk.read_ahead(&[&before], None);
         assert!(disk.bounce().has_read(before.number));
 
-        // Reads under way are not waited for.
         for _ in 0..6000 {
             disk.read_ahead(&[&after], None);
             if disk.bounce().has_read(after.number) {

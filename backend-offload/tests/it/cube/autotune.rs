@@ -53,7 +53,7 @@ fn tuning_under_a_budget_times_kernels_and_not_copies(machine: &Machine) {
             .with("steps", 2)
             .directory(directory.path().to_owned())
     };
-    // Every candidate's operands fit, with little to spare.
+
     let report = machine.run(tuned().with("budget", "4MiB"));
     println!(
         "tuning under a budget: {} evictions, {} samples discarded, {} unmeasured",
@@ -61,18 +61,19 @@ fn tuning_under_a_budget_times_kernels_and_not_copies(machine: &Machine) {
         report.text("autotune discards"),
         report.text("autotune unmeasured"),
     );
+
     assert!(report.number("evictions") > 0, "there was pressure");
     assert_eq!(report.number("failures"), 0, "and nothing failed");
-    // Only warm-up samples of a candidate contain copies.
+    // Only warm-up samples contain copies.
     assert_eq!((report.number("autotune discards"), report.number("autotune unmeasured")), (0, 0));
     assert!(!kept(directory.path()).is_empty(), "results are kept where the runtime keeps them");
-    // An unlimited run reuses these results.
+
     let again = machine.run(tuned());
     assert_eq!(again.number("autotune discards"), 0);
     assert_eq!(again.text("fingerprint"), report.text("fingerprint"), "the same choices, the same bits");
 }
 
-/// A matmul whose operands exceed the budget, and a sum of its missing result.
+/// Operands exceed the budget.
 fn tune_too_large<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);
@@ -99,7 +100,6 @@ fn an_operation_too_large_to_run_leaves_no_tuned_choice_behind(machine: &Machine
     }
     assert!(report.number("autotune unmeasured") > 0, "there was something to tune");
     assert_eq!(kept(directory.path()), Vec::<String>::new(), "nothing was measured");
-    // With enough memory, the same matmul is tuned.
     let report = child("unlimited");
     assert_eq!((report.text("product"), report.text("sums")), ("Some(256.0)", "Some(65536.0)"));
     assert_eq!(report.number("autotune unmeasured"), 0);

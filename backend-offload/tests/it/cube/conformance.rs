@@ -27,7 +27,6 @@ fn spilling<T: Target>(parameters: &Facts) -> Facts {
     counted::<T>(&device, results)
 }
 
-/// Reports a fingerprint of each operation's values, its panic's message, or that threads disagree.
 fn results<B: AutodiffBackend>(device: &B::Device, parameters: &Facts) -> Facts {
     let (threads, left_out) = (parameters.value("threads"), parameters.find("left out"));
     let all: Vec<Vec<(&str, String)>> = std::thread::scope(|scope| {
@@ -75,7 +74,7 @@ fn assert_same(plain: &Report, spilled: &Report) {
     assert_eq!(expected.len(), found.len(), "operations that ran on both");
 }
 
-/// On CUDA the plain backend launches kernels without blocks for empty tensors, which the driver refuses.
+/// On CUDA, the driver refuses plain kernels for empty tensors.
 fn adapted(machine: &Machine, child: Child) -> Child {
     if machine.is_vulkan() {
         return child;
@@ -84,7 +83,7 @@ fn adapted(machine: &Machine, child: Child) -> Child {
 }
 
 fn everything_managed(machine: &Machine, threads: usize, budget: &str) -> Child {
-    // Like the plain backend, without cutting fusion, so that both run the same kernels.
+    // Without cutting fusion, so that both backends run the same kernels.
     adapted(machine, machine.child("cube/operations"))
         .with("threads", threads)
         .with("budget", budget)
@@ -95,7 +94,7 @@ fn everything_managed(machine: &Machine, threads: usize, budget: &str) -> Child 
 
 fn every_operation_equals_the_plain_backend_at_any_budget_from_several_threads(machine: &Machine) {
     let plain = machine.run(adapted(machine, machine.child("cube/operations plain")).with("threads", 1));
-    // Threads spin while CubeCL's queues are full: eight on a small machine take six times as long as two.
+    // Threads spin while CubeCL's queues are full: on a small machine, eight are six times slower than two.
     let is_quick = suite::size() == suite::Size::Quick;
     let thorough = machine.is_thorough() && !is_quick;
     let settings = if thorough { vec![(2, "unlimited"), (8, "1")] } else { vec![(2, "1")] };

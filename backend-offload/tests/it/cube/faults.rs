@@ -81,7 +81,7 @@ fn train_under_faults<T: Target>(parameters: &Facts) -> Facts {
     for (n, outcome) in outcomes.into_iter().enumerate() {
         facts = facts.with(&format!("thread {n}"), outcome);
     }
-    // Afterwards a small operation still works.
+
     let small = catch_unwind(AssertUnwindSafe(|| {
         let ones = Tensor::<Spilling<T>, 2>::ones([64, 64], &device);
         ones.sum().into_scalar().elem::<f32>()
@@ -121,7 +121,7 @@ fn assert_recovered(machine: &Machine, fault: Child, right: &str) -> Report {
     report
 }
 
-/// At least one thread must report an error with `what`; all others must have the right values.
+/// All threads without an error must have the right values.
 fn assert_reported(machine: &Machine, fault: Child, right: &str, what: &str) {
     let report = machine.run(fault);
     let mut reported = 0;
@@ -148,8 +148,7 @@ fn refused_allocations_are_worked_around(machine: &Machine) {
     }
 }
 
-/// Another program holds the rest of the device, so the driver refuses within the budget. Vulkan's driver cannot be
-/// made to refuse.
+/// Another program holds the rest of the device. Vulkan's driver cannot refuse.
 #[cfg(feature = "cuda")]
 fn a_driver_out_of_memory_is_worked_around_or_reported(machine: &Machine) {
     let right = fault_free(machine);
@@ -192,7 +191,6 @@ fn tensors<T: Target>(parameters: &Facts) -> Facts {
 }
 
 fn occasional_disk_failures_are_reported_and_lose_nothing(machine: &Machine) {
-    // Faults that damage data or find no space reveal most.
     let faults: &[usize] = if machine.is_thorough() { &[0, 1, 2, 3, 4] } else { &[2, 4] };
     disk::values_are_right_or_the_failure_is_reported(faults, |fault| {
         machine.run(machine.child("cube/failing disk").with("disk fault", fault).with("every", 3))
@@ -203,7 +201,7 @@ fn training_above_a_failing_disk_gives_the_same_bits_or_an_error(machine: &Machi
     let right = fault_free(machine);
     for (n, every) in [(2, 5), (4, 1)] {
         let (name, _, reason) = disk::FAULTS[n];
-        // Two threads, since the spills of a single one fit on this host.
+        // Two threads: the spills of one fit on this host.
         let fault = child(machine, 2, TIGHT).with("host", "2MiB").with("disk", "256MiB");
         assert_reported(machine, fault.with("disk fault", name).with("every", every), &right, reason);
     }

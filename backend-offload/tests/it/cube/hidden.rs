@@ -1,8 +1,7 @@
-//! The share of copying that settled training steps hide behind kernels, on the simulated clock of the stand-in for
-//! CUDA.
+//! The share of copy time that training hides behind kernels, on the simulated clock of the stand-in for CUDA.
 //!
-//! The lower bound on a step's time is the pager's own ([`Pace`]), for the same program on a machine as fast as the
-//! stand-in. Copies in the busier direction take half as long as the kernels.
+//! The lower bound of a step's time is the pager's ([`Pace`]). Copies in the busier direction take half as long as the
+//! kernels.
 
 use super::Machine;
 use crate::child::Child;
@@ -15,19 +14,18 @@ use std::path::Path;
 
 const STEPS: usize = 8;
 
-/// The last steps, which are measured: blocks left on the device at the end of one may leave in the next.
+/// Measured steps, the last ones: a step may leave blocks that the next one evicts.
 const SETTLED: usize = 3;
 
-/// Dwarfs a call's two microseconds on the stand-in's clock, and a launch's several.
+/// Far more than a call takes on the stand-in's clock.
 const KERNEL_US: u32 = 200;
 
-/// Buffers from this size on are moved by default.
+/// The default size from which buffers are managed.
 const SMALLEST: u64 = 64 << 10;
 
 /// Simulated seconds of one step.
 struct Times {
     step: f64,
-    /// Kernels and the copies in line with them, as on the plain runtime.
     kernels: f64,
     out: f64,
     back: f64,
@@ -64,8 +62,8 @@ fn training(machine: &Machine, program: &str) -> Child {
     child.environment("STAND_IN_KERNEL_US", KERNEL_US)
 }
 
-/// Gives each operation one floating-point operation. Recording covers all buffers, so that every launch is an
-/// operation; small ones get zero bytes.
+/// One FLOP for each operation. The recording covers all buffers, so that every launch is an operation; small ones get
+/// zero bytes.
 fn recorded(file: &Path) -> Recording {
     let bytes = std::fs::read(file).expect("a recording");
     let mut whole = dropped_at_once(Recording::from_bytes(&bytes).expect("a recording"));
@@ -81,17 +79,17 @@ fn recorded(file: &Path) -> Recording {
     whole
 }
 
-/// Autodiff's maps make the order of some operations differ between steps.
+/// Operations in a step: autodiff's maps change only their order.
 fn operations(whole: &Recording) -> usize {
     let steps: Vec<_> = whole.events.split(|event| *event == Event::Step).collect();
     let is_operation = |event: &&Event| matches!(event, Event::Operation { .. });
     steps[STEPS - SETTLED].iter().filter(is_operation).count()
 }
 
-/// The program, with each block dropped right after its last use, since autodiff's maps drop blocks in another order in
-/// every step. Its lower bound is no higher.
+/// Drops each block right after its last use: autodiff's maps drop blocks in another order in every step.
 fn dropped_at_once(mut whole: Recording) -> Recording {
     let (mut last_uses, mut dropped) = (Vec::new(), BTreeSet::new());
+
     for (n, event) in whole.events.iter().enumerate() {
         match *event {
             Event::Born { .. } => last_uses.push(n),
@@ -105,10 +103,12 @@ fn dropped_at_once(mut whole: Recording) -> Recording {
             Event::Step | Event::Begin | Event::Carried { .. } => {}
         }
     }
+
     let mut drops = vec![Vec::new(); whole.events.len()];
     for block in dropped {
         drops[last_uses[block]].push(Event::Freed(block));
     }
+
     let events = std::mem::take(&mut whole.events).into_iter().zip(drops);
     whole.events = events
         .flat_map(|(event, drops)| {
@@ -133,10 +133,10 @@ fn replayed(whole: &Recording, budget: u64, machine: Speeds, least: f64) -> f64 
     times.hidden(least)
 }
 
-/// Least hidden share in the gate and in the full suite. On a busy machine threads run less far ahead of the device.
+/// In the gate and in the full suite.
 const HIDDEN: [f64; 2] = [0.85, 0.9];
 
-/// In a half and a quarter of the program's memory, and in hardly more than its largest launch takes.
+/// In half and a quarter of the program's memory, and in hardly more than its largest launch.
 fn hides_its_copies(test: &str, program: &str) {
     let Some(machine) = Machine::eager(test) else { return };
     let recording = folders::fresh(folders::SETTINGS);

@@ -1,4 +1,4 @@
-//! Integer kernels give the processor's results: random bits made on a device rely on them.
+//! Integer kernels give the processor's results: random bits rely on them.
 
 use super::{Machine, Plain, Spilling, Target, children, install, promises};
 use crate::child::Facts;
@@ -23,8 +23,7 @@ fn spilling<T: Target>(parameters: &Facts) -> Facts {
     wrong::<Spilling<T>>(&device)
 }
 
-/// Counts results of `(p · m + a) mod 2¹⁶ < limit` that differ from the processor's. The largest intermediate result is
-/// just below 2³¹.
+/// Counts results of `(p · m + a) mod 2¹⁶ < limit` that differ from the processor's.
 fn wrong<B: Backend>(device: &B::Device) -> Facts {
     let (rows, columns, limit) = (300, 500, 19_660);
     let numbers = |count: usize, step: usize, below: usize| -> Vec<i32> {

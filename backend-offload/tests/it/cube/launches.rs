@@ -115,8 +115,7 @@ fn rewritten<T: Target>(parameters: &Facts) -> Facts {
     };
     let read = |descriptor| block_on(client.read_tensor_async(vec![descriptor]));
 
-    // No buffer ends where its tensor does; the first is small, and on CUDA the rows of the last have gaps between
-    // them.
+    // No buffer ends where its tensor does. On CUDA, rows of the last have gaps.
     for shape in [vec![5], vec![(1 << 18) + 1], vec![300, 901]] {
         let len = ELEMENT * shape.iter().product::<usize>();
         let layout = client.create_tensor_from_slice(&vec![1; len], shape.as_slice().into(), ELEMENT);
@@ -171,17 +170,17 @@ fn counted_allocations<T: Target>(parameters: &Facts) -> Facts {
     Facts::default().with("allocations", count)
 }
 
-/// Allocations of launches with all operands on the device. Under a budget, one operand was restored before, and is
-/// clean.
+/// Under a budget, one operand was restored and is clean.
 fn launch_allocations<B: Backend>(device: &B::Device) -> u64 {
     let step = Tensor::<B, 2>::ones([512, 512], device);
     let others: Vec<_> = (0..4).map(|n| Tensor::<B, 2>::full([512, 512], n, device) * 2.0).collect();
     B::sync(device).expect("the kernels run");
     drop(others);
     let sum = Tensor::<B, 2>::zeros([512, 512], device);
-    // Puts the plain runtime's pool into the mode of ours: its search for a slice allocates too.
+
+    // Both runtimes' pools use one mode: the search for a slice allocates too.
     B::memory_persistent_allocations(device, (sum, step), |(mut sum, step)| {
-        // With so many buffers, lists with an entry for each of them are not small.
+        // A list with an entry for each buffer is then not small.
         let bystander = |n| Tensor::<B, 1>::from_data([n as f32], device);
         let bystanders: Vec<_> = (0..2 * allocations::SMALL).map(bystander).collect();
         let mut launches = |count: u64| {
@@ -190,6 +189,7 @@ fn launch_allocations<B: Backend>(device: &B::Device) -> u64 {
                 B::sync(&step.device()).expect("the kernels run");
             }
         };
+
         launches(50);
         let before = allocations::small_so_far();
         launches(LAUNCHES);
@@ -205,8 +205,7 @@ fn a_resident_launch_allocates_hardly_more_than_on_the_plain_runtime(machine: &M
     for spilling in [child("spilling"), child("spilling").with("budget", "4MiB").with("bindings", 3)] {
         let ours = machine.run(spilling).number("allocations");
         println!("{LAUNCHES} launches: {plain} small allocations on the plain runtime, {ours} here");
-        // Each launch adds about three, two of them for its output's device memory. Naming, wrapping and rewriting the
-        // operands would add six.
+        // Each launch adds about three. Naming, wrapping and rewriting operands would add six.
         assert!(ours <= plain + 5 * LAUNCHES, "{plain} on the plain runtime, {ours} here");
     }
 }
@@ -220,7 +219,6 @@ fn small_failures<T: Target>(_: &Facts) -> Facts {
         refuse(&client, &buffer);
         buffer
     };
-    // Drops the errors and events that are kept of every failure, and counts the rest.
     let held = || {
         assert!(block_on(client.sync()).is_err());
         backend_offload::events::<Plain<T>>(&device);
@@ -265,6 +263,6 @@ fn small_buffers_that_failed_are_forgotten_when_they_are_gone(machine: &Machine)
     println!("{report:?}");
     let number = |name| report.number(name);
     assert!(number("grown") < 100 * LAUNCHES, "{} bytes by {LAUNCHES} failures", number("grown"));
-    // Each launch asks the runtime whether its output takes a failed buffer's memory, with two allocations on Vulkan.
+    // Each launch asks whether its output takes a failed buffer's memory.
     assert!(number("after") <= number("before") + 4 * LAUNCHES, "launches while a failure is remembered");
 }

@@ -70,7 +70,7 @@ fn present<T: Target>(_: &Facts) -> Facts {
     Facts::default().with("found", found.unwrap_or_default())
 }
 
-/// Where child processes run. Autotune keeps its results in the folder.
+/// Where child processes run. `folder` has autotune's results.
 #[derive(Debug, Clone)]
 pub enum Machine {
     #[cfg(feature = "wgpu")]
@@ -80,8 +80,7 @@ pub enum Machine {
 }
 
 impl Machine {
-    /// The Vulkan device, if any; in the full suite a second time, with paranoid checks. Its tests share a folder,
-    /// since one process runs at a time.
+    /// In the full suite also with paranoid checks. Tests share a folder, since one process runs at a time.
     #[cfg(feature = "wgpu")]
     pub fn vulkan() -> Vec<Self> {
         static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
@@ -100,7 +99,7 @@ impl Machine {
         found.into_iter().flat_map(machine).collect()
     }
 
-    /// The stand-in under each schedule, if it can be built. Each test has a folder for its autotune results.
+    /// Each test has a folder for autotune's results.
     #[cfg(feature = "cuda")]
     pub fn stand_in(test: &str, schedules: Schedules) -> Vec<Self> {
         if !stand_in::is_available() {
@@ -111,7 +110,7 @@ impl Machine {
         schedules.map(|schedule| Self::StandIn { schedule, folder: folder.clone() }).collect()
     }
 
-    /// The stand-in under its deterministic schedule, with the race detector.
+    /// Under the deterministic schedule, with the race detector.
     #[cfg(feature = "cuda")]
     pub fn eager(test: &str) -> Option<Self> {
         Self::stand_in(test, Schedules::One).into_iter().next()
@@ -139,8 +138,8 @@ impl Machine {
         }
     }
 
-    /// Whether tests run all their cases here; elsewhere they run the most revealing ones. A process on Vulkan compiles
-    /// its kernels again, and further schedules run the same kernels as the first.
+    /// Whether tests run all their cases, or only the most revealing ones. A process on Vulkan compiles its kernels
+    /// again; further schedules repeat the first one's kernels.
     pub fn is_thorough(&self) -> bool {
         match self {
             #[cfg(feature = "wgpu")]
@@ -150,7 +149,7 @@ impl Machine {
         }
     }
 
-    /// Whether an earlier schedule ran all cases. In the full suite each schedule runs all.
+    /// In the full suite each schedule runs all cases.
     pub fn follows_another(&self) -> bool {
         !self.is_vulkan() && !self.is_thorough() && suite::size() < suite::Size::Full
     }
@@ -170,7 +169,7 @@ impl Machine {
         }
     }
 
-    /// Vulkan runs one child at a time: kernels on a software driver use all cores.
+    /// On Vulkan one at a time: a software driver's kernels use all cores.
     pub fn run(&self, child: Child) -> Report {
         match self {
             #[cfg(feature = "wgpu")]

@@ -65,7 +65,7 @@ fn mebibyte<T: Target>(value: f32, device: &T::Device) -> Tensor<Spilling<T>, 2>
     Tensor::from_data(TensorData::new(vec![value; 512 * 512], [512, 512]), device)
 }
 
-/// Synchronises first, since fusion queues drops with everything else.
+/// Fusion queues drops, too.
 fn in_use<T: Target>(device: &T::Device) -> (u64, u64) {
     Spilling::<T>::sync(device).expect("the kernels run");
     let Stats { device, host, .. } = stats::<Plain<T>>(device);
@@ -109,14 +109,13 @@ fn stays_flat<T: Target>(parameters: &Facts) -> Facts {
         held.push((device.reserved, host.reserved, host.peak));
     }
     assert!(held.iter().all(|(device, ..)| *device <= 6 * MIB), "{held:?}");
-    // The number of concurrent copies varies, and so does the memory kept for them.
+    // The number of concurrent copies varies.
     let (_, _, once_in_use) = held[1];
     assert!(held[3].1 <= once_in_use + MIB, "what is kept for reuse does not grow: {held:?}");
     assert!(held[3].2 <= once_in_use + MIB, "nor what is in use: {held:?}");
     Facts::default()
 }
 
-/// Runs 200 steps under the first schedule, 40 in the quick suite; 20 under others.
 fn training_run_after_run_leaves_usage_flat(machine: &Machine) {
     let steps = if machine.follows_another() { 5 } else { suite::size().pick(10, 50, 50) };
     machine.run(machine.child("cube/stays flat").with("steps", steps));
@@ -152,7 +151,7 @@ fn refusals<T: Target>(_: &Facts) -> Facts {
     let device = T::device();
     budget::<T>(&device, 4 * MIB);
     let small = mebibyte::<T>(1.0, &device);
-    // Operands and result of the sum need 3 x 4 MiB.
+    // The sum needs 3 x 4 MiB.
     let large = Tensor::<Spilling<T>, 2>::ones([1024, 1024], &device);
     let sum = large.clone() + large.slice([0..1024, 0..1024]).transpose() * 2.0;
     let error = sum.clone().mean().try_into_data().expect_err("an operation above the budget").to_string();
@@ -206,7 +205,7 @@ fn streams<T: Target>(parameters: &Facts) -> Facts {
     Facts::default()
 }
 
-/// Each thread waits for its kernels before it hands over, since even the plain backend reads zeros otherwise.
+/// Even the plain backend needs these waits.
 fn pass_around<B: Backend>(device: &B::Device) {
     let mebibyte = |n: usize| {
         let data = TensorData::new(vec![n as f32; 512 * 512], [512, 512]);
@@ -214,6 +213,7 @@ fn pass_around<B: Backend>(device: &B::Device) {
     };
     let mut shared: Vec<_> = (0..6).map(mebibyte).collect();
     B::sync(device).expect("the kernels run");
+
     for round in 1..=4 {
         shared = std::thread::scope(|scope| {
             let add = |tensor: Tensor<B, 2>| {
@@ -274,7 +274,7 @@ fn tensors_that_fit_take_the_allocations_of_the_plain_runtime(machine: &Machine)
     );
 }
 
-/// One thread uploads and launches nothing; another uses each tensor once and drops it.
+/// One thread only uploads; another uses each tensor once.
 fn uploads<T: Target>(_: &Facts) -> Facts {
     const TENSORS: u64 = 50;
     let device = T::device();
@@ -284,10 +284,12 @@ fn uploads<T: Target>(_: &Facts) -> Facts {
             assert_eq!(tensor.mean().into_scalar().elem::<f32>().to_bits(), (n as f32).to_bits());
         }
     };
+
     for _ in 0..4 {
         let made = (0..TENSORS).map(|n| mebibyte::<T>(n as f32, &device)).collect();
         std::thread::scope(|scope| scope.spawn(|| use_up(made)).join().expect("no panic"));
     }
+
     let Stats { host, bytes_in, .. } = stats::<Plain<T>>(&device);
     assert!(bytes_in >= 4 * (TENSORS - 4) * MIB, "{bytes_in} bytes were uploaded");
     assert!(host.in_use <= 4 * MIB && host.reserved <= host.peak_reserved);
@@ -314,10 +316,10 @@ fn pinned<T: Target>(parameters: &Facts) -> Facts {
     counted::<T>(&device, Facts::default())
 }
 
-/// Reads nothing back and uploads nothing, so that all page-locked memory was needed to spill.
+/// All page-locked memory is for spills.
 fn compute_on_three_threads<B: Backend>(device: &B::Device) {
     let compute = |n: usize| {
-        // Larger than the pages in which the runtime keeps page-locked memory for itself.
+        // Larger than the runtime's own page-locked pages.
         let made: Vec<_> =
             (0..2).map(|k| Tensor::<B, 2>::full([2048, 3072], (n * k) as f32, device) + 1.0).collect();
         B::sync(device).expect("the kernels run");
@@ -329,7 +331,6 @@ fn compute_on_three_threads<B: Backend>(device: &B::Device) {
     });
 }
 
-/// The stand-in counts the peak of all page-locked memory, including the runtime's own.
 #[cfg(feature = "cuda")]
 fn all_page_locked_memory_is_counted(machine: &Machine) {
     use crate::stand_in::run_and_report;
@@ -345,7 +346,6 @@ fn all_page_locked_memory_is_counted(machine: &Machine) {
     assert!(peak(&ours) <= counted + peak(&plain));
 }
 
-/// CUDA's driver refuses empty allocations, which is no reason to free memory.
 fn empty<T: Target>(_: &Facts) -> Facts {
     let device = T::device();
     OffloadConfig::new().install::<Plain<T>>(&device).expect("installs");
@@ -356,7 +356,6 @@ fn empty<T: Target>(_: &Facts) -> Facts {
     let before = spare();
     assert!(before >= MIB, "freed memory is kept for what comes next");
     let nothing = Tensor::<Spilling<T>, 2>::empty([0, 3], &device);
-    // Meanwhile Burn puts an empty tensor in its place.
     kept.inplace(Tensor::neg);
     Spilling::<T>::sync(&device).expect("the kernels run");
     assert_eq!(nothing.into_data().shape.as_slice(), [0, 3]);
@@ -368,7 +367,6 @@ fn tensors_without_elements_take_nothing_from_others(machine: &Machine) {
     machine.run(machine.child("cube/empty"));
 }
 
-/// Half of the tensors begin on the device, and only these are written there by the program.
 fn restores<T: Target>(_: &Facts) -> Facts {
     let device = T::device();
     let config = OffloadConfig::new().device_budget(backend_offload::Budget::Bytes(4 * MIB)).overlap(false);

@@ -1,7 +1,7 @@
-//! Offloading with real kernels: on Vulkan, and on CUDA with a stand-in for its driver.
+//! Offloading with real kernels: on Vulkan, and on the stand-in for CUDA.
 //!
-//! Every run is a separate process, since a device is configured once per process. The plain backend always runs first,
-//! so that both share one set of autotune results: a different kernel may round differently.
+//! A device is configured once per process, so every run is a process. The plain backend runs first, so that both use
+//! its autotune results.
 
 mod autotune;
 mod conformance;
@@ -52,8 +52,8 @@ macro_rules! children {
     };
 }
 
-/// Turns promises into tests: on the stand-in for CUDA, each under [`Schedules`](crate::stand_in::Schedules), and on
-/// Vulkan. `gate` and `full` list those that are too long for a smaller suite.
+/// On the stand-in, each promise runs under its [`Schedules`](crate::stand_in::Schedules). `gate` and `full` list tests
+/// of longer suites.
 macro_rules! promises {
     (
         stand_in { $($quick:ident: $quick_schedules:ident),* $(,)? }

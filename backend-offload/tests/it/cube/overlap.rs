@@ -1,5 +1,4 @@
-//! Copies and reads that overlap with kernels, on the stand-in for CUDA: they shorten a step, and a missing wait is
-//! found.
+//! Copies and reads that overlap with kernels, on the stand-in for CUDA.
 
 use super::Machine;
 use crate::child::{Child, Report};
@@ -27,7 +26,7 @@ mod gate {
             assert_eq!(report.text("fingerprint"), unlimited.text("fingerprint"));
             (report, stand_in["simulated_ms"].as_f64().expect("milliseconds"))
         };
-        // The very first run tunes; its time is not compared.
+        // The first run tunes.
         run(transformer(&machine));
         let (beside, overlapped) = run(transformer(&machine));
         let (in_line, serial) = run(transformer(&machine).environment("OFFLOAD_OVERLAP", 0));

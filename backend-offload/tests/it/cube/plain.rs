@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 const STEPS: usize = 5;
 
-/// The last steps, which are compared: the plain runtime tunes in its first.
+/// The plain runtime tunes in its first steps.
 const SETTLED: usize = 2;
 
 children! { "cube/looked at" => training_memory }
@@ -27,7 +27,6 @@ fn training_memory<T: Target>(parameters: &Facts) -> Facts {
     trained::<Spilling<T>, OffloadRuntime<T::Runtime>>(&device, parameters)
 }
 
-/// Reports the memory of the underlying runtime after each of the last steps.
 fn trained<B, R>(device: &R::Device, parameters: &Facts) -> Facts
 where
     B: Backend<Device = R::Device>,

@@ -1,4 +1,4 @@
-//! The driver's pool on the stand-in for CUDA: memory returned to it stays mapped until the program trims the device.
+//! The driver's pool, on the stand-in for CUDA.
 
 use super::{Machine, Plain, Target, Unfused, children, install};
 use crate::child::Facts;
@@ -8,7 +8,7 @@ use burn::prelude::*;
 
 children! { "cube/pool" => change_sizes }
 
-/// Holds tensors of another size in each round, which fit only if the previous round's memory is returned to the pool.
+/// Each round's tensors fit only in returned memory.
 fn change_sizes<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);

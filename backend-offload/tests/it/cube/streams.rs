@@ -41,7 +41,7 @@ fn hand_over<T: Target>(parameters: &Facts) -> Facts {
     Facts::default()
 }
 
-/// Each thread changes the tensors in place; none waits for a kernel.
+/// No thread waits for a kernel.
 fn pass_on<B: Backend>(device: &B::Device, shape: [usize; 2]) {
     let made = |n: usize| {
         let data = TensorData::new(vec![n as f32; shape[0] * shape[1]], shape);
@@ -83,7 +83,6 @@ fn on<R>(stream: u64, work: impl FnOnce() -> R) -> R {
     StreamId { value: 40 + stream }.executes(work)
 }
 
-/// Uses a tensor again on a stream after another stream has changed it.
 fn alternate<B: Backend>(device: &B::Device, shape: [usize; 2]) {
     let mut tensor = on(0, || Tensor::<B, 2>::from_data(ones(shape), device));
     for stream in [1, 2, 1, 3, 2, 1, 0, 3, 1] {
@@ -92,7 +91,7 @@ fn alternate<B: Backend>(device: &B::Device, shape: [usize; 2]) {
     holds(&on(2, || tensor.into_data()), 512.0);
 }
 
-/// Returns a tensor's memory to the driver, or reuses it, while another stream may still have to read it.
+/// Another stream may still have to read the memory.
 fn free_early<B: Backend>(device: &B::Device, shape: [usize; 2]) {
     for cleans_up in [true, false] {
         let tensor = on(0, || Tensor::<B, 2>::from_data(ones(shape), device));
@@ -142,21 +141,20 @@ fn errors_by_thread<T: Target>(_: &Facts) -> Facts {
 
 const ROUNDS: usize = 8;
 
-/// Counts the rounds with an error.
 fn exceed_budget<T: Target>(device: &T::Device) -> usize {
     let fails = |_: &usize| {
         let large = Tensor::<Spilling<T>, 2>::ones([1024, 1024], device);
         let sum = large.clone() + large.transpose() * 2.0;
         let synced = Spilling::<T>::sync(device);
         let read = sum.mean().try_into_data();
-        // Operations that the read drained may have failed after the first synchronisation.
+        // Operations that the read drained may fail after the first synchronisation.
         let settled = Spilling::<T>::sync(device);
         read.is_err() && (synced.is_err() || settled.is_err())
     };
     (0..ROUNDS).filter(fails).count()
 }
 
-/// Counts errors, of which there should be none.
+/// Counts rounds with an error or a wrong value.
 fn stay_within_budget<T: Target>(device: &T::Device) -> usize {
     let disturbed = |n: &usize| {
         let data = TensorData::new(vec![*n as f32; 128 * 256], [128, 256]);

@@ -1,4 +1,4 @@
-//! Matrices in bytes, with a scale per 128, are decoded by one launch to the processor's bits.
+//! Matrices of bytes with a scale per 128 are decoded by one launch, to the processor's bits.
 
 use super::{Machine, Plain, Spilling, Target, children, install, promises};
 use crate::child::Facts;
@@ -16,7 +16,6 @@ promises! {
 
 const TILE: usize = 128;
 
-/// A code is an integer, or a float with four bits of exponent and three of mantissa.
 fn number(code: u8, floating: bool) -> f32 {
     if !floating {
         return f32::from(code as i8);
@@ -29,7 +28,7 @@ fn number(code: u8, floating: bool) -> f32 {
     if code & 0x80 == 0 { magnitude } else { -magnitude }
 }
 
-/// Every code in every byte of a word, with scales that include zero and NaN.
+/// Scales include zero and NaN.
 fn tiles(count: usize) -> (Vec<u8>, Vec<f32>) {
     let codes = (0..count * TILE).map(|at| (at * 37 + at / 256) as u8).collect();
     let scales = (0..count).map(|tile| match tile % 5 {
@@ -40,7 +39,7 @@ fn tiles(count: usize) -> (Vec<u8>, Vec<f32>) {
     (codes, scales.collect())
 }
 
-/// Codes as a tensor of bytes, or of words if the runtime has no bytes.
+/// As words if the runtime has no bytes.
 fn codes_of<B: Backend>(codes: &[u8], device: &B::Device) -> Tensor<B, 2, Int> {
     let count = codes.len() / TILE;
     let data = if B::supports_dtype(device, DType::I8) {
@@ -69,7 +68,6 @@ fn decoded<T: Target>(parameters: &Facts) -> Facts {
     Facts::default().with("wrong", wrong).with("launches", launches).with("matrices", all)
 }
 
-/// Counts numbers that differ from the processor's, and launches.
 fn run<T: Target>(device: &T::Device, shape: [usize; 2], floating: bool, kind: DType) -> (usize, u64) {
     type Numbers<T> = Tensor<Spilling<T>, 2>;
     let len = shape[0] * shape[1];

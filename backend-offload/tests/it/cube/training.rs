@@ -17,7 +17,7 @@ fn largest_block(program: &str) -> u64 {
     if program == "normalised" { 2 << 20 } else { 5 << 18 }
 }
 
-/// Buffers below the managed size belong to the runtime and come on top of the budget.
+/// On top of the budget.
 const SMALL_BUFFERS: u64 = 1 << 20;
 
 children! { "cube/train plain" => train_plain, "cube/train" => train, "cube/train at shares" => train_at_shares }
@@ -83,24 +83,26 @@ promises! {
     }
 }
 
-/// In the default configuration all budgets give the same bits; with the plain backend's fusion, these are its bits,
-/// also above a disk.
+/// All budgets give the same bits; with the plain backend's fusion, its bits.
 fn is_bit_identical_at_every_budget(machine: &Machine, program: &str) {
     if machine.is_vulkan() {
         return is_bit_identical_at_shares(machine, program);
     }
+
     let with_plain_fusion = |child: Child| child.with("plain fusion", true);
     let (default, plain_again) = unlimited(machine, program, with_plain_fusion);
     let ours = check_bits_at_every_budget(machine, program, &default, |child| child);
     let theirs = check_bits_at_every_budget(machine, program, &plain_again, with_plain_fusion);
-    // If fusion is cut, the cut may leave one more small operand in the largest kernel.
+
+    // A cut may leave one more small operand in the largest kernel.
     assert!(
         ours.floor <= theirs.floor + theirs.floor / 20,
         "a kernel of few operands has no higher floor: {} and {}",
         ours.floor,
         theirs.floor
     );
-    // Further schedules add little above a disk: one program is enough for them.
+
+    // Above a disk, one program is enough for further schedules.
     if program == "mlp" || !machine.follows_another() {
         check_bits_above_a_disk(machine, program, &theirs, with_plain_fusion);
     }
@@ -117,7 +119,7 @@ struct Tightest {
     run: Report,
 }
 
-/// For machines on which a process compiles its kernels for seconds: one process runs all budgets.
+/// For machines on which each process compiles for seconds.
 fn is_bit_identical_at_shares(machine: &Machine, program: &str) {
     let plain = plain(machine, program, STEPS);
     let at_shares = || machine.child("cube/train at shares").with("program", program);
@@ -139,8 +141,7 @@ fn is_bit_identical_at_shares(machine: &Machine, program: &str) {
     );
 }
 
-/// Runs without a budget: in the default configuration, and with the plain backend's fusion, which gives its bits.
-/// Outside the full suite, further schedules reuse the first one's reports, since all give the same bits.
+/// By default, and with the plain backend's fusion. Later schedules reuse the reports, except in the full suite.
 fn unlimited(
     machine: &Machine,
     program: &str,
@@ -171,9 +172,8 @@ fn check_bits_at_every_budget(
 ) -> Tightest {
     assert_eq!(unlimited.number("bytes out") + unlimited.number("bytes in"), 0, "everything fits");
     let (peak, largest) = (unlimited.number("device peak"), unlimited.number("largest launch"));
-    // A twentieth above the largest launch, which needs next to nothing besides its operands.
+    // A launch needs little besides its operands.
     let barely = largest + largest / 20;
-    // In the quick suite only one program runs at all budgets.
     let takes_all = machine.is_thorough() && (program == "mlp" || suite::size() > suite::Size::Quick);
 
     let budgets = if takes_all { vec![peak / 2, peak / 4, barely] } else { vec![barely] };
@@ -204,13 +204,13 @@ fn check_bits_at_every_budget(
         tightest = Some(Tightest { floor: largest, budget, host_peak, run: tight });
     }
 
-    // Part of the unlimited peak is dead buffers that were never swept, so that half that budget may be plenty.
+    // The unlimited peak includes dead buffers.
     assert_eq!(ahead > 0, machine.overlaps_copies(), "{program}: {ahead} moves ahead of their operations");
     assert!(evictions > 0, "{program}: the barely sufficient budget of {barely} bytes spills");
     tightest.expect("it is the last budget")
 }
 
-/// At the same budget, with a quarter of the host memory used there, or as much as the largest block needs.
+/// With a quarter of the host memory, or as much as the largest block needs.
 fn check_bits_above_a_disk(
     machine: &Machine,
     program: &str,
@@ -269,16 +269,17 @@ fn an_mlp_trains_to_the_same_bits_with_paranoid_checks(machine: &Machine) {
     assert_eq!(paranoid.text("fingerprint"), plain.text("fingerprint"));
 }
 
-/// Trains with everything on the device, then with the same kernels at percentages of that peak, or at the barely
-/// sufficient budget if that is larger.
+/// Budgets are percentages of the unlimited peak, but at least the barely sufficient one.
 fn train_at_shares<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);
     let program = program::<Autodiff<Spilling<T>>>(parameters.text("program"));
     let train = || (program.train)(&device, Size::Usual, STEPS, 1).fingerprint();
+
     let unlimited = train();
     let all = stats::<Plain<T>>(&device);
     let mut facts = Facts::default().with("fingerprint", unlimited);
+
     for share in [100, 60, 30, 0] {
         let budget = (all.device.peak * share / 100).max(all.largest_launch + all.largest_launch / 20);
         set_device_budget::<Plain<T>>(&device, Budget::Bytes(budget)).expect("a budget");
@@ -298,20 +299,22 @@ fn train_at_shares<T: Target>(parameters: &Facts) -> Facts {
     facts
 }
 
-/// In the default configuration, with and without the planner and, if the machine overlaps copies, overlap.
 fn trains_to_the_same_bits_with_and_without_a_plan(machine: &Machine, program: &str) {
     let ways = [("planned", true), ("recency", false), ("planned", false), ("recency", true)];
     let ways = if machine.overlaps_copies() { &ways[..] } else { &ways[..2] };
     let mut fingerprint = None;
+
     for (policy, overlap) in ways {
         let child = machine.child("cube/train at shares").with("program", program);
         let report = machine.run(child.with("policy", policy).with("overlap", overlap));
         println!("{program}, {policy}, copies beside the work {overlap}: {report:?}");
+
         let count = |name: &str, share: u64| report.number(&format!("{name} at {share}"));
         let first = fingerprint.get_or_insert_with(|| report.text("fingerprint").to_owned());
         assert_eq!(report.text("fingerprint"), *first, "{program}, {policy}");
         assert_eq!(count("moved", 100), 0, "{program}, {policy}: everything fits");
         assert!(count("moved", 30) > 0, "{program}, {policy}: not everything fits");
+
         for share in [60, 30] {
             assert_eq!(
                 count("predicted", share) > 0,
@@ -319,6 +322,7 @@ fn trains_to_the_same_bits_with_and_without_a_plan(machine: &Machine, program: &
                 "{program} at {share} %, {policy}"
             );
         }
+
         let looks_ahead = machine.overlaps_copies() && *overlap && *policy == "planned";
         assert_eq!(count("ahead", 30) > 0, looks_ahead, "{program}, {policy}: moves ahead");
     }

@@ -1,6 +1,6 @@
 //! A broad set of Burn operations, forward and backward, for comparing two backends.
 //!
-//! Every operation makes its own numbers from a device alone, shares nothing, and may run concurrently with others.
+//! Operations share nothing and may run concurrently.
 
 mod activations;
 mod arithmetic;
@@ -110,7 +110,7 @@ impl<'d, B: AutodiffBackend> Results<'d, B> {
         }
     }
 
-    /// Gradients for an upstream gradient that differs between elements.
+    /// The upstream gradient differs between elements.
     fn backward<const E: usize>(&self, name: &str, y: Tensor<B, E>) -> B::Gradients {
         let upstream = self.floats(&format!("{name} upstream"), y.dims());
         (y * upstream).sum().backward()

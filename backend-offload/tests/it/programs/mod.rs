@@ -14,7 +14,6 @@ use burn::tensor::backend::AutodiffBackend;
 use std::cell::RefCell;
 use std::str::FromStr;
 
-/// The bits of every loss and every final weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
     pub losses: Vec<u32>,
@@ -23,11 +22,10 @@ pub struct Run {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Size {
-    /// Most tensors are at least 64 KiB, the default size from which memory is managed.
+    /// Most tensors reach 64 KiB, the smallest managed size.
     Usual,
-    /// No tensor reaches that size.
     Tiny,
-    /// As usual, with so many layers that no operation uses more than a small part of the memory.
+    /// Each operation uses a small part of the memory.
     Deep,
 }
 
@@ -69,7 +67,7 @@ thread_local! {
     static AFTER_STEP: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };
 }
 
-/// Calls `look` after each further step that this thread trains, when the step's loss has been read.
+/// `look` runs once the step's loss has been read.
 #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "steps are looked at on the stand-in for CUDA"))]
 pub fn after_each_step(look: impl Fn() + 'static) {
     AFTER_STEP.set(Some(Box::new(look)));
@@ -132,7 +130,6 @@ impl<B: Backend> ModuleVisitor<B> for Collect {
 }
 
 impl Run {
-    /// A hash of all bits, for comparing runs across processes.
     pub fn fingerprint(&self) -> u64 {
         use std::hash::{DefaultHasher, Hash, Hasher};
         let mut hasher = DefaultHasher::new();

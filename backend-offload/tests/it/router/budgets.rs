@@ -9,6 +9,7 @@ fn any_budget_gives_the_same_bits(program: &str) {
     let free = training(program, STEPS).run();
     assert_eq!(free.number("bytes out"), 0, "nothing leaves an unlimited device");
     let (peak, floor) = (free.number("peak"), free.number("largest launch"));
+
     for budget in [peak * 6 / 10, peak * 3 / 10, floor] {
         let budget = budget.max(floor);
         let tight = training(program, STEPS).with("budget", budget).run();
@@ -23,6 +24,7 @@ fn any_budget_gives_the_same_bits(program: &str) {
             tight.number("predicted") > free.number("launches") / 2,
             "{program} repeats, and that is noticed"
         );
+
         let recency = training(program, STEPS).with("budget", budget).with("policy", "recency").run();
         assert_eq!(recency.number("fingerprint"), free.number("fingerprint"), "{program} at {budget} bytes");
         assert_eq!(recency.number("predicted"), 0);
@@ -72,9 +74,11 @@ fn a_disk_below_a_quarter_of_the_host_changes_no_bit() {
         let tight = || training(program, STEPS).with("budget", budget);
         let roomy = tight().run();
         let host = roomy.number("host peak") / 4;
+
         let full = tight().with("host budget", host).run();
         assert!(full.find("error").is_some_and(|error| error.contains("raise the host budget")), "{program}");
         let sinking = tight().with("host budget", host).with("disk", "256MiB").with("paranoid", true).run();
+
         println!(
             "{program}: host {host} bytes; {} sank, {} were written before, {} bytes written; {} raised, {} of them ahead, {} bytes read",
             sinking.number("sunk"),
@@ -84,6 +88,7 @@ fn a_disk_below_a_quarter_of_the_host_changes_no_bit() {
             sinking.number("raised ahead"),
             sinking.number("bytes from disk")
         );
+
         assert_eq!(sinking.find("error"), None, "{program}");
         assert_eq!(sinking.number("fingerprint"), free.number("fingerprint"), "{program}");
         assert!(sinking.number("raised") > 0 && sinking.number("host peak") <= host, "{program}");
@@ -183,7 +188,7 @@ fn a_dry_run_takes_the_memory_of_a_real_one_and_computes_nothing() {
         let free = training(program, 3).run();
         let dry = training(program, 3).with("dry", true).run();
         assert_eq!(dry.number("launches"), free.number("launches"), "{program}");
-        // Results that the backend does not lay out in rows are views, which the dry run copies.
+        // The dry run copies results that are views in the backend.
         let (dry_peak, peak) = (dry.number("peak"), free.number("peak"));
         assert!(dry_peak.abs_diff(peak) * 20 <= peak, "{program}: {dry_peak}, really {peak}");
         assert_ne!(dry.number("fingerprint"), free.number("fingerprint"), "{program}: zeros");

@@ -10,12 +10,10 @@ use burn::tensor::{DType, Tensor, activation};
 use burn_flex::{Flex, FlexDevice};
 use std::collections::HashMap;
 
-/// Largest difference to plain Flex, as a share of the largest value.
-///
-/// Burn's router forwards no default methods, so that one kernel of Flex arrives as several operations that round in
-/// between. Other operations are equal to the last bit.
+/// As a share of the largest value. One kernel of Flex arrives as several operations that round in between, because
+/// Burn's router forwards no default methods.
 const TOLERANCES: &[(&str, f64)] = &[
-    // Exact forward; the backward pass is Burn's approximation, where Flex has a kernel.
+    // Exact forward; backward is Burn's approximation.
     ("gelu", 1e-3),
     ("sigmoids", 2.4e-7),
     ("lstm", 2.4e-7),
@@ -39,7 +37,7 @@ fn operations_differ_from_plain_flex_only_where_the_router_splits_them() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The same without autodiff, where Flex runs whole layers in one kernel.
+/// Without autodiff, Flex runs whole layers in one kernel.
 const INFERENCE_TOLERANCES: &[(&str, f64)] =
     &[("softmax", 2.4e-7), ("layer norm", 2.4e-7), ("sigmoid", 1.2e-7), ("silu", 1.2e-7)];
 
@@ -75,8 +73,7 @@ fn inference_differs_from_plain_flex_only_where_the_router_splits_layers() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// As a share of the largest value; infinite if the two cannot be compared. Integers are compared by value: the router
-/// converts them to the backend's default type.
+/// As a share of the largest value; infinite if not comparable. The router converts integers' type.
 fn difference(plain: &Value, ours: &Value) -> f64 {
     let same_kind = plain.name == ours.name && plain.data.shape == ours.data.shape;
     let (plain, ours) = (&plain.data, &ours.data);

@@ -10,7 +10,6 @@ pub fn scenarios() -> Vec<Scenario> {
     vec![Scenario { name: "router: failing disk", run: tensors }]
 }
 
-/// A clear error contains one of these texts.
 const CLEAR: &[&str] = &[
     "was refused device memory by the driver",
     "copying them out failed (a copy broken on purpose)",
@@ -23,7 +22,7 @@ fn is_clear(message: &str) -> bool {
     CLEAR.iter().any(|clear| message.contains(clear))
 }
 
-/// Runs every operation on one and on eight threads of a device with this fault; returns the number of failures.
+/// Returns the number of failures.
 fn every_operation_is_right_or_reports_why(fault: &str, every: u64) -> u64 {
     let free = Child::new(OPERATE).with("threads", 1).run();
     let expected: HashMap<&str, &str> = outcomes(&free).collect();
@@ -119,6 +118,7 @@ fn training_above_a_failing_disk_gives_the_same_bits_or_an_error() {
     let budget = free.number("peak") / 2;
     let tight = || training("transformer", 3).with("budget", budget);
     let host = tight().run().number("host peak") / 4;
+
     for (name, _, reason) in disk::FAULTS {
         for every in [1, 40] {
             let above = tight().with("host budget", host).with("disk", "64MiB");

@@ -106,7 +106,6 @@ fn views(facts: &Facts) -> Facts {
 
 #[test]
 fn contents_on_the_host_are_read_there() {
-    // Device memory for one matrix: the next one evicts the others, whatever the order.
     let report = Child::new("router: reads").with("budget", MIB).run();
     assert_eq!(report.text("whole"), "read");
     assert_eq!(report.text("part"), "read");
@@ -166,7 +165,7 @@ fn changes(facts: &Facts) -> Facts {
     };
 
     let names = ["a", "b", "c", "d"];
-    // Evicted and restored, so that the host has copies of all.
+    // The host has copies of all.
     let operands = names.map(matrix);
     let push_out = || {
         let before = stats::<Flex>(&FlexDevice).evictions;

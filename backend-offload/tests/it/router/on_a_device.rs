@@ -99,21 +99,26 @@ where
 {
     let device = B::Device::default();
     install::<B>(facts, &device);
+
     let size = facts.find("size").map_or(Size::Usual, |name| name.parse().expect("a size"));
     let program = program::<Autodiff<Offload<B>>>(facts.text("program"));
     let threads: usize = facts.find("threads").map_or(1, |count| count.parse().expect("a count"));
     let steps = facts.value("steps");
     let once = || catch(|| (program.train)(&device, size, steps, 1).fingerprint());
+
     let trained: Vec<_> = thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(once)).collect();
         running.into_iter().map(|thread| thread.join().expect("panics are caught")).collect()
     });
+
     drop_abandoned_graphs::<Autodiff<Offload<B>>>(&device);
-    // The recording is written at the end of a step.
+    // The recording is written at a step's end.
     backend_offload::mark_step::<B>(&device);
+
     let mut report = report(&backend_offload::stats::<B>(&device));
     report = report.with("peak found", backend_offload::runtime_peaks::<B>(&device).in_use);
     report = report.and(decisions(&backend_offload::events::<B>(&device)));
+
     for result in trained {
         let (name, value) = match result {
             Ok(fingerprint) => ("fingerprint", fingerprint.to_string()),
@@ -125,10 +130,10 @@ where
     report
 }
 
-/// The digest is equal only for the same events in the same order.
+/// Also depends on the order of events.
 fn decisions(events: &[Event]) -> Facts {
     let mut counts = BTreeMap::new();
-    // FNV-1a: the digest is committed, so it must not change with the compiler, as the standard hasher may.
+    // FNV-1a: the committed digest must not change with the compiler.
     let mut digest = 0xcbf2_9ce4_8422_2325_u64;
     for event in events {
         let text = format!("{event:?}");
@@ -142,7 +147,7 @@ fn decisions(events: &[Event]) -> Facts {
     counts.into_iter().fold(facts, |facts, (kind, count)| facts.with(&format!("events {kind}"), count))
 }
 
-/// Runs every operation on several threads at once, each starting elsewhere in the list.
+/// Each thread starts elsewhere in the list.
 pub fn operate<B: Offloadable>(facts: &Facts) -> Facts
 where
     Offload<B>: Backend<Device = B::Device>,
@@ -150,6 +155,7 @@ where
     let device = B::Device::default();
     install::<B>(facts, &device);
     let threads: usize = facts.value("threads");
+
     let found: Vec<Vec<(&str, String)>> = thread::scope(|scope| {
         let run = |n: usize| {
             let device = &device;
@@ -163,6 +169,7 @@ where
         let running: Vec<_> = (0..threads).map(run).collect();
         running.into_iter().map(|thread| thread.join().expect("outcomes are caught")).collect()
     });
+
     drop_abandoned_graphs::<Autodiff<Offload<B>>>(&device);
     let mut facts = report(&backend_offload::stats::<B>(&device));
     for (thread, outcomes) in found.iter().enumerate() {
@@ -173,12 +180,11 @@ where
     facts
 }
 
-/// Runs backward, since until then autodiff keeps the graph of an operation that panicked.
+/// Autodiff keeps the graph of a panicked operation until a backward pass.
 fn drop_abandoned_graphs<B: AutodiffBackend>(device: &B::Device) {
     Tensor::<B, 1>::ones([1], device).require_grad().backward();
 }
 
-/// A fingerprint of the operation's values, or `panic: ` and its message.
 pub fn outcome<B: Backend>(operation: &Operation<B>, device: &B::Device) -> String {
     match catch(|| (operation.run)(device)) {
         Ok(values) => fingerprint(&values).to_string(),

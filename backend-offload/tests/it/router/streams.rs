@@ -1,8 +1,7 @@
-//! Golden streams: the decisions made while the training programs run, compared with a committed record.
+//! Golden streams: the decisions while programs train, compared with a committed record.
 //!
-//! Evictions, restores and drops, their order and bytes, follow from the program and the budget alone. Recency decides
-//! here: it applies until a step has been learned, and whenever a step differs from the one before.
-//! `OFFLOAD_WRITE_GOLDEN=1` overwrites the record.
+//! Evictions, restores and drops follow from program and budget alone. The policy is recency, which applies until a
+//! step is learned. `OFFLOAD_WRITE_GOLDEN=1` overwrites the record.
 
 use super::training;
 use crate::child::Report;
@@ -13,14 +12,12 @@ const STEPS: usize = 6;
 
 const PROGRAMS: [&str; 4] = ["mlp", "conv", "transformer", "tied transformer"];
 
-/// Facts that do not follow from decisions alone: bits of results depend on the processor.
 const NOT_DECISIONS: &[&str] = &["fingerprint", "peak found", "predicted"];
 
 fn record(policy: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("golden/router-{policy}.txt"))
 }
 
-/// One paragraph per program and budget, one fact per line.
 fn streams(policy: &str) -> String {
     let mut text = String::new();
     for program in PROGRAMS {

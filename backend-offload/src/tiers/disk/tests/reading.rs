@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Reads in the background to the end or a failure.
 fn read_in_background(spilled: &Spilled, into: &mut [u8]) -> Result<(), OffloadError> {
     let mut landing = Landing::default();
     for _ in 0..60_000 {
@@ -19,19 +18,16 @@ fn read_in_background(spilled: &Spilled, into: &mut [u8]) -> Result<(), OffloadE
 fn a_block_of_any_size_is_read_in_the_background() {
     by_each_means(128 << 20, |_, disk| {
         for len in [1, 4097, PIECE, 2 * PIECE + 9, 9 * PIECE + 5] {
-            // Its last pieces are still being written.
             let spilled = disk.write(&contents(len, len)).expect("room");
             let mut read = vec![0; len];
             read_in_background(&spilled, &mut read).expect("as it was written");
             assert!(read == contents(len, len));
 
-            // Read-ahead takes no buffers of a read under way.
             let begun = spilled.read_in_background(&mut read, Landing::default()).expect("as it was written");
             let taken = disk.bounce().reads();
             disk.read_ahead(&[], Some(&spilled));
             assert_eq!((disk.bounce().reads(), begun.is_some()), (taken, taken > 0));
 
-            // A waiting caller continues with the missing pieces.
             let mut read = vec![0; len];
             let mut landing = Some(Landing::default());
             while let Some(begun) = landing.take_if(|landing| landing.pieces < 1) {
