@@ -54,7 +54,7 @@ impl Pretrained {
         Some(self.run.as_ref()?.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// The configuration of a new run in `run`: the named one, or else this checkpoint's with [`tuning`]'s schedule,
+    /// The configuration of a new run in `run`: the named one, or else this checkpoint's with a schedule for tuning,
     /// always with its model and vocabulary. Adds chat control tokens if the run needs them.
     pub fn describe(
         mut self,
