@@ -115,7 +115,6 @@ impl Injector {
     }
 }
 
-/// True for every n-th occasion.
 #[cfg(feature = "test-util")]
 fn is_due(occasions: &mut u64, every: u64) -> bool {
     *occasions += 1;

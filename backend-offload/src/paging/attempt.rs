@@ -114,6 +114,7 @@ pub(super) struct Attempt<'a, D> {
     /// A block's first use only allocates: that is no stall, and reads no clock.
     copying_since: Option<Instant>,
     copy_failure: Option<String>,
+    /// Finished uploads have released their host memory.
     reclaimed: bool,
 }
 

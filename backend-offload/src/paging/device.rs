@@ -12,7 +12,6 @@ pub(crate) enum Transfer {
     Bring { block: BlockId },
 }
 
-/// Right after a move's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
     Landed,
