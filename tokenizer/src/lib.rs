@@ -60,7 +60,7 @@ pub use data::{
 pub use encode::{BpeTraining, CHAT_SPECIALS, DecodeStream, Pattern, SpecialToken, SpecialTokens, Tokenizer};
 pub use error::Error;
 pub use fingerprint::{Fingerprint, NotADigest};
-pub use format::{Limit, Problem, limits};
+pub use format::{Limit, LlamaCpp, NotInLlamaCpp, Problem, limits};
 pub use index::{
     Corpora, Duplicates, Features, Index, IndexBuild, IndexManifest, IndexProblem, IndexProgress, IndexStep,
     Match, Matcher, Source,

@@ -261,6 +261,11 @@ fn family_of(config: &GptConfig) -> &'static Family {
     Family::named(model_type).expect("each name is a row of the table")
 }
 
+/// The `model_type` of the nearest family.
+pub(super) fn model_type(config: &GptConfig) -> &'static str {
+    family_of(config).model_type
+}
+
 /// A model's published `config.json`.
 pub fn config_to_hugging_face(config: &GptConfig) -> Result<Value, WeightsError> {
     expressible(config)?;

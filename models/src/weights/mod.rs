@@ -1,4 +1,4 @@
-//! Weights in and out, as safetensors.
+//! Weights in and out, as safetensors; [`gguf`] writes files for `llama.cpp`.
 //!
 //! [`Layout::Native`] holds any model, with its description in the metadata. [`Layout::HuggingFace`] holds the families
 //! of `families.rs`.
@@ -10,6 +10,7 @@
 
 mod directory;
 mod families;
+pub mod gguf;
 mod hugging_face;
 mod names;
 mod report;
@@ -89,6 +90,12 @@ pub enum WeightsError {
         /// The first such number.
         value: f32,
     },
+    /// A number that f16 cannot hold.
+    #[error("tensor `{name}` holds a number beyond 65,504, the largest of f16; store it as bf16 or f32")]
+    BeyondF16 {
+        /// The tensor.
+        name: String,
+    },
     /// More blocks than tensors.
     #[error("the model has {blocks} blocks, but `{}` holds {tensors} tensors in all", path.display())]
     Blocks {
@@ -129,6 +136,17 @@ pub enum WeightsError {
     NotExpressible {
         /// The family that was tried, by `model_type`.
         nearest: &'static str,
+        /// The first feature that does not fit.
+        reason: String,
+    },
+    /// A network that no architecture of `llama.cpp` computes.
+    #[error(
+        "the model cannot be written for llama.cpp, whose nearest architecture is {family}: {reason}; use \
+         another layout"
+    )]
+    NotInLlamaCpp {
+        /// The nearest family, by `model_type`.
+        family: &'static str,
         /// The first feature that does not fit.
         reason: String,
     },

@@ -196,16 +196,16 @@ fn arranged(arrangement: Arrangement, mut parts: Vec<Outgoing<'_>>) -> Outgoing<
     Outgoing { shape, fetch }
 }
 
-fn floats(data: TensorData) -> Vec<f32> {
+pub(super) fn floats(data: TensorData) -> Vec<f32> {
     data.convert_dtype(DType::F32).into_vec().expect("the data was just converted to f32")
 }
 
-fn transposed(values: &[f32], columns_out: usize) -> Vec<f32> {
+pub(super) fn transposed(values: &[f32], columns_out: usize) -> Vec<f32> {
     let columns_in = values.len() / columns_out;
     (0..columns_in).flat_map(|column| values.iter().skip(column).step_by(columns_in)).copied().collect()
 }
 
-fn parameters<B: Backend>(model: &Gpt<B>) -> Vec<(String, Outgoing<'static>)> {
+pub(super) fn parameters<B: Backend>(model: &Gpt<B>) -> Vec<(String, Outgoing<'static>)> {
     let mut collect = Collect { path: Vec::new(), found: Vec::new() };
     model.visit(&mut collect);
     collect.found

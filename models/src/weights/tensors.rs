@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use burn::tensor::{DType, TensorData};
+use burn::tensor::{DType, TensorData, f16};
 use memmap2::Mmap;
 use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo, TensorView};
@@ -108,6 +108,9 @@ pub(super) fn write(
     for (name, tensor) in tensors {
         let numbers = (tensor.fetch)().and_then(|numbers| finite(name, numbers));
         let numbers = numbers.map_err(WriteError::Tensor)?.convert_dtype(burn_dtype);
+        if stored == Stored::F16 {
+            within_f16(name, &numbers).map_err(WriteError::Tensor)?;
+        }
         file.write_all(numbers.as_bytes())?;
     }
     Ok(())
@@ -203,7 +206,16 @@ pub(super) fn float_type(name: &str, dtype: Dtype) -> Result<DType, WeightsError
     })
 }
 
-fn finite(name: &str, data: TensorData) -> Result<TensorData, WeightsError> {
+/// `numbers` were finite as f32.
+pub(super) fn within_f16(name: &str, numbers: &TensorData) -> Result<(), WeightsError> {
+    let halves = numbers.as_slice::<f16>().expect("the data was just converted to f16");
+    if halves.iter().all(|half| half.is_finite()) {
+        return Ok(());
+    }
+    Err(WeightsError::BeyondF16 { name: name.to_owned() })
+}
+
+pub(super) fn finite(name: &str, data: TensorData) -> Result<TensorData, WeightsError> {
     let data = data.convert_dtype(DType::F32);
     let numbers = data.as_slice::<f32>().expect("the data was just converted to f32");
     match numbers.iter().copied().find(|value| !value.is_finite()) {

@@ -181,6 +181,20 @@ fn narrow_files_load_as_f32_within_their_rounding() {
 }
 
 #[test]
+fn a_number_that_f16_cannot_hold_is_refused_there_and_nowhere_else() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("large.safetensors");
+    let mut model = model(&shrunk("gpt2"));
+    model.wte = model.wte.map(|weights| weights * 1e7);
+    let refused = weights::save(&model, &path, Layout::Native, Stored::F16);
+    assert!(matches!(refused, Err(WeightsError::BeyondF16 { name }) if name == "wte"));
+    assert!(!path.exists());
+    for stored in [Stored::F32, Stored::Bf16] {
+        weights::save(&model, &path, Layout::Native, stored).expect("saves");
+    }
+}
+
+#[test]
 fn saving_over_the_file_it_came_from_is_safe() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("model.safetensors");

@@ -114,7 +114,7 @@ impl Tokenizer {
         if self.chat.is_some() {
             return Ok(self);
         }
-        let mut definition = Definition::parse(&self.json)?;
+        let mut definition = self.definition();
         let lacking: Vec<_> =
             CHAT_SPECIALS.into_iter().filter(|text| self.specials.id(text).is_none()).collect();
         let added = SpecialTokens::after(self.size, &lacking);
@@ -123,6 +123,15 @@ impl Tokenizer {
         let definition = Definition::parse(&json)?;
         let config = Config::for_specials(&SpecialTokens::from(&definition));
         Self::new(&definition, json, config)
+    }
+
+    pub(crate) fn definition(&self) -> Definition {
+        Definition::parse(&self.json).expect("the tokenizer was made of it")
+    }
+
+    /// The template of conversations, as other programs read it.
+    pub(crate) fn chat_template(&self) -> Option<&str> {
+        self.config.chat_template.as_ref().and_then(crate::format::config::Template::default_text)
     }
 
     /// All ids are below; some may be unused.

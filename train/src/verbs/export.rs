@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use backend_offload::{Offload, Offloadable};
+use burn::tensor::backend::Backend;
 use clap::ValueEnum;
-use models::weights::{self, Layout, Stored};
+use models::Gpt;
+use models::weights::{self, Layout, Stored, gguf as container};
 use runs::BadInput;
 use runs::Trained;
 use runs::checkpoint::WEIGHTS;
@@ -15,6 +17,8 @@ use serde_json::{Value, json};
 use tokenizer::Tokenizer;
 
 use super::CheckpointArgs;
+
+mod gguf;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -26,15 +30,17 @@ pub(crate) struct Args {
     /// How tensors are named and laid out.
     #[arg(long, value_enum, default_value_t = Names::HuggingFace)]
     layout: Names,
-    /// The type numbers are written in.
-    #[arg(long, value_enum, default_value_t = Type::F32)]
-    dtype: Type,
+    /// The type numbers are written in: f32 by default, f16 for gguf.
+    #[arg(long, value_enum)]
+    dtype: Option<Type>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Names {
     /// GPT-2 and Llama shapes as `transformers` loads them.
     HuggingFace,
+    /// One file for `llama.cpp` and programs on it, vocabulary and chat template included.
+    Gguf,
     /// Every model of this trainer.
     Native,
 }
@@ -44,10 +50,16 @@ enum Type {
     F32,
     Bf16,
     F16,
+    /// Eight bits, and a scale for every 32 numbers: gguf only.
+    #[value(name = "q8_0")]
+    Q8_0,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let there = args.out.join(WEIGHTS);
+    if args.dtype == Some(Type::Q8_0) && args.layout != Names::Gguf {
+        return Err(BadInput("--dtype q8_0 needs --layout gguf".to_owned()).into());
+    }
+    let there = args.out.join(if args.layout == Names::Gguf { gguf::FILE } else { WEIGHTS });
     if there.exists() {
         return Err(BadInput(format!("{} exists; choose another --out", there.display())).into());
     }
@@ -67,30 +79,47 @@ impl Work for Exporting<'_> {
     fn on<I: Offloadable>(self, device: &I::Device, _place: &Place) -> anyhow::Result<()> {
         let Self { args, trained } = self;
         let gpt = trained.weights::<Offload<I>>(device)?;
+        if args.layout == Names::Gguf {
+            return export_gguf(args, &trained, &gpt);
+        }
         let stored = match args.dtype {
-            Type::F32 => Stored::F32,
-            Type::Bf16 => Stored::Bf16,
-            Type::F16 => Stored::F16,
+            Some(Type::Bf16) => Stored::Bf16,
+            Some(Type::F16) => Stored::F16,
+            Some(Type::F32 | Type::Q8_0) | None => Stored::F32,
         };
 
-        if args.layout == Names::HuggingFace {
+        let published = args.layout == Names::HuggingFace;
+        if published {
             // First, so that a refused shape leaves no empty folder.
             weights::config_to_hugging_face(gpt.config()).map_err(|error| BadInput(error.to_string()))?;
         }
 
         std::fs::create_dir_all(&args.out).with_context(|| format!("making {}", args.out.display()))?;
-        match args.layout {
-            Names::HuggingFace => weights::save_pretrained(&gpt, &args.out, stored)?,
-            Names::Native => weights::save(&gpt, &args.out.join(WEIGHTS), Layout::Native, stored)?,
+        if published {
+            weights::save_pretrained(&gpt, &args.out, stored)?;
+        } else {
+            weights::save(&gpt, &args.out.join(WEIGHTS), Layout::Native, stored)?;
         }
 
         trained.tokenizer.save(&args.out)?;
-        if args.layout == Names::HuggingFace {
+        if published {
             describe_control_tokens(&args.out, &trained.tokenizer)?;
         }
         println!("{}: weights and tokenizer of step {}", args.out.display(), trained.checkpoint.step);
         Ok(())
     }
+}
+
+fn export_gguf<B: Backend>(args: &Args, trained: &Trained, gpt: &Gpt<B>) -> anyhow::Result<()> {
+    // First, so that a refused shape or vocabulary leaves no empty folder.
+    container::check(gpt.config()).map_err(|error| BadInput(error.to_string()))?;
+    let fields = gguf::fields(trained, gpt.config().vocab_size)?;
+
+    std::fs::create_dir_all(&args.out).with_context(|| format!("making {}", args.out.display()))?;
+    let path = args.out.join(gguf::FILE);
+    container::save(gpt, &path, args.dtype.unwrap_or(Type::F16).into(), fields)?;
+    println!("{}: weights and vocabulary of step {}", path.display(), trained.checkpoint.step);
+    Ok(())
 }
 
 /// Writes the ids that open a text and end an answer into the files that `transformers` reads.

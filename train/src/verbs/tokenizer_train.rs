@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use runs::BadInput;
-use tokenizer::{BpeTraining, CHAT_SPECIALS, Tokenizer};
+use tokenizer::{BpeTraining, CHAT_SPECIALS, Pattern, Tokenizer};
 
 use crate::data::{learn_bpe, learn_characters};
 use crate::interrupt;
@@ -26,6 +26,9 @@ pub(crate) struct Args {
     /// Characters read of one document at most (kind bpe).
     #[arg(long, default_value_t = BpeTraining::default().document_chars)]
     document_chars: usize,
+    /// Digits that one token holds at most (kind bpe). `llama.cpp` knows 1 and 3.
+    #[arg(long, value_enum, default_value_t = Digits::Two)]
+    digits: Digits,
     /// Share of the documents to learn from (kind bpe).
     #[arg(long, default_value_t = BpeTraining::default().sample)]
     sample: f64,
@@ -47,6 +50,26 @@ enum Kind {
     Bytes,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Digits {
+    #[value(name = "1")]
+    One,
+    #[value(name = "2")]
+    Two,
+    #[value(name = "3")]
+    Three,
+}
+
+impl From<Digits> for Pattern {
+    fn from(digits: Digits) -> Self {
+        match digits {
+            Digits::One => Self::Digits1,
+            Digits::Two => Self::Digits2,
+            Digits::Three => Self::Digits3,
+        }
+    }
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     refuse_to_overwrite(&args.out)?;
     let stop = interrupt::flag("stopping")?;
@@ -55,6 +78,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Kind::Characters => learn_characters(&args.input, &CHAT_SPECIALS, &stop)?,
         Kind::Bpe => {
             let training = BpeTraining {
+                pattern: args.digits.into(),
                 vocab_size: args.vocab_size,
                 document_chars: args.document_chars,
                 sample: args.sample,

@@ -9,6 +9,7 @@ mod eight_bits;
 mod evaluation;
 mod exchange;
 mod finetune;
+mod gguf;
 mod host_optimizer;
 mod index;
 mod inspect;

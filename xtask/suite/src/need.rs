@@ -35,6 +35,8 @@ pub enum Need {
     Valgrind,
     /// Python with `torch` and `transformers`.
     Torch,
+    /// `llama.cpp` in Node's package `node-llama-cpp`.
+    LlamaCpp,
     /// A folder with the published GPT-2.
     Gpt2,
     /// A machine without CUDA.
@@ -47,7 +49,7 @@ pub enum Need {
 
 impl Need {
     /// All needs, in the order of summaries.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Vulkan,
         Self::StandIn,
         Self::Mpi,
@@ -57,6 +59,7 @@ impl Need {
         Self::Clients,
         Self::Valgrind,
         Self::Torch,
+        Self::LlamaCpp,
         Self::Gpt2,
         Self::NoCuda,
         Self::Ring,
@@ -75,6 +78,7 @@ impl Need {
             Self::Clients => "clients",
             Self::Valgrind => "valgrind",
             Self::Torch => "torch",
+            Self::LlamaCpp => "llama.cpp",
             Self::Gpt2 => "gpt-2",
             Self::NoCuda => "no-cuda",
             Self::Ring => "io-uring",
@@ -96,6 +100,7 @@ impl Need {
             Self::Clients => "serve/web/tests/install-clients",
             Self::Valgrind => "apt-get install valgrind",
             Self::Torch => "pip install torch transformers",
+            Self::LlamaCpp => "train/tests/goldens/continue.mjs says how to install it",
             Self::Gpt2 => "set GPT2_DIR to a folder with the published GPT-2",
             Self::NoCuda => {
                 "these tests are for machines without CUDA; here `cargo xtask gpu-check` says more"
