@@ -12,7 +12,7 @@ pub(crate) struct TokenizerVocabulary {
 
 impl TokenizerVocabulary {
     pub(crate) fn new(tokenizer: Tokenizer) -> Self {
-        let ends = runs::ends(&tokenizer).into_iter().collect();
+        let ends = tokenizer.ends_of_answers().into_iter().collect();
         Self { tokenizer, ends }
     }
 }

@@ -7,6 +7,7 @@ use minijinja::{Environment, Value, context, syntax::SyntaxConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    chat::published::PublishedFormat,
     encode::{
         special::{Segment, SpecialTokens},
         tokenizer::Tokenizer,
@@ -113,8 +114,8 @@ pub enum ChatProblem {
     },
     /// The template uses an unsupported construct.
     #[error(
-        "the chat template uses `{0}`; it may use for, if, names, texts and comparisons only, like the one \
-             `train tokenizer train` writes"
+        "the chat template uses `{0}`, and it is none of ChatML's, Llama's, Gemma's or Mistral's; others may use for, \
+         if, names, texts and comparisons only, like the one `train tokenizer train` writes"
     )]
     Program(String),
     /// The template contains the placeholders' characters.
@@ -141,6 +142,8 @@ pub(crate) struct ChatTemplate {
     source: String,
     bos: String,
     eos: String,
+    /// For a template that cannot be run.
+    published: Option<PublishedFormat>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -151,7 +154,17 @@ enum Part<'r> {
 
 impl ChatTemplate {
     pub(crate) fn new(source: String, bos: String, eos: String) -> Self {
-        Self { source, bos, eos }
+        let mut template = Self { published: None, source, bos, eos };
+        let probe = [Message::new(Role::User, ""), Message::new(Role::Assistant, "")];
+        if template.render(&probe, true).is_err() {
+            template.published = PublishedFormat::recognised(&template.source);
+        }
+        template
+    }
+
+    /// The published format, where the template itself is not run.
+    pub(crate) fn published(&self) -> Option<&PublishedFormat> {
+        self.published.as_ref()
     }
 
     /// Checks the source text, where quotes cannot hide a statement; refuses templates that quote `{%` or `*`.
@@ -173,6 +186,12 @@ impl ChatTemplate {
     }
 
     fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, ChatProblem> {
+        let placed = |at: usize| format!("{OPEN}{at}{CLOSE}");
+        if let Some(format) = &self.published {
+            let numbered = messages.iter().enumerate();
+            let messages: Vec<_> = numbered.map(|(at, message)| (message.role, placed(at))).collect();
+            return Ok(format.render(&messages, &self.bos, &self.eos, add_generation_prompt));
+        }
         self.check()?;
         let mut environment = Environment::empty();
         // The settings of Hugging Face's renderer.
@@ -183,7 +202,7 @@ impl ChatTemplate {
         let placeholders: Vec<Value> = messages
             .iter()
             .enumerate()
-            .map(|(at, message)| context! { role => message.role.name(), content => format!("{OPEN}{at}{CLOSE}") })
+            .map(|(at, message)| context! { role => message.role.name(), content => placed(at) })
             .collect();
         let (bos_token, eos_token) = (&self.bos, &self.eos);
         let context = context! { messages => placeholders, bos_token, eos_token, add_generation_prompt };
@@ -257,8 +276,10 @@ impl Tokenizer {
         for part in parts(&rendered, messages.len())? {
             match part {
                 Part::Content(at) => {
-                    let assistant = messages[at].role == Role::Assistant;
-                    turns.text(&messages[at].content, assistant)?;
+                    let Message { role, content } = &messages[at];
+                    let assistant = *role == Role::Assistant;
+                    let trims = template.published().is_some_and(|format| format.trims(*role));
+                    turns.text(if trims { content.trim() } else { content }, assistant)?;
                     ends_assistant = assistant;
                 }
                 Part::Template(text) => turns.template(text, self.specials(), &mut ends_assistant)?,

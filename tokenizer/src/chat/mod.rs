@@ -2,5 +2,6 @@
 
 pub(crate) mod conversation;
 pub mod dialogues;
+pub(crate) mod published;
 
 pub use conversation::{ChatIds, ChatProblem, Message, Role};

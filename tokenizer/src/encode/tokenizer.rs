@@ -154,6 +154,19 @@ impl Tokenizer {
         self.eos
     }
 
+    /// Control tokens that end an answer, without repeats: the chat format's, the text's, and the one that opens a text.
+    pub fn ends_of_answers(&self) -> Vec<u32> {
+        let published = self.chat.as_ref().and_then(|chat| chat.published());
+        let own = published.and_then(|format| format.ends_answers()).and_then(|text| self.specials.id(text));
+        let mut ends = Vec::new();
+        for id in [own, self.eos, self.bos].into_iter().flatten() {
+            if !ends.contains(&id) {
+                ends.push(id);
+            }
+        }
+        ends
+    }
+
     /// Digest of `tokenizer.json`; shards carry its first bytes.
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint

@@ -10,7 +10,7 @@ use crate::{
     },
     error::Error,
     format::{
-        config::Config,
+        config::{Config, Template},
         definition::{Definition, SpelledMerge, Vocabulary},
         limits,
         problem::{Limit, Problem},
@@ -75,6 +75,13 @@ fn load_gpt2(vocab_path: &Path, merges_path: &Path, config: Config) -> Result<To
         .map_err(at(merges_path))
 }
 
+fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {
+    match regular::read(path, limits::CONFIG_BYTES) {
+        Err(Error::Read { cause, .. }) if cause.kind() == ErrorKind::NotFound => Ok(None),
+        read => read.map(Some),
+    }
+}
+
 fn parse_merges(text: &[u8]) -> Result<Vec<SpelledMerge>, Problem> {
     let text = std::str::from_utf8(text).map_err(|error| {
         let before = text[..error.valid_up_to()].split(|byte| *byte == b'\n');
@@ -93,15 +100,19 @@ fn parse_merges(text: &[u8]) -> Result<Vec<SpelledMerge>, Problem> {
 
 fn read_config(folder: &Path) -> Result<Config, Error> {
     let path = folder.join("tokenizer_config.json");
-    let json = match regular::read(&path, limits::CONFIG_BYTES) {
-        Err(Error::Read { cause, .. }) if cause.kind() == ErrorKind::NotFound => {
-            return Ok(Config::default());
-        }
-        json => json?,
+    let mut config = match read_if_there(&path)? {
+        None => Config::default(),
+        Some(json) => serde_json::from_slice(&json)
+            .map_err(|error| Error::Tokenizer { path: path.clone(), problem: Problem::Json(error) })?,
     };
-    let config: Config = serde_json::from_slice(&json)
-        .map_err(|error| Error::Tokenizer { path: path.clone(), problem: Problem::Json(error) })?;
-    let template = config.chat_template.as_ref().and_then(crate::format::config::Template::default_text);
+    // Newer releases keep the template in a file of its own, which counts before the other.
+    let template = folder.join("chat_template.jinja");
+    if let Some(text) = read_if_there(&template)? {
+        let text = String::from_utf8(text)
+            .map_err(|_| Error::Tokenizer { path: template, problem: Problem::TemplateNotText })?;
+        config.chat_template = Some(Template::One(text));
+    }
+    let template = config.chat_template.as_ref().and_then(Template::default_text);
     Limit::TemplateBytes
         .check(template.map_or(0, str::len), limits::TEMPLATE_BYTES)
         .map_err(|problem| Error::Tokenizer { path, problem })?;

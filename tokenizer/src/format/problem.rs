@@ -22,6 +22,9 @@ pub enum Problem {
         /// The limit.
         limit: usize,
     },
+    /// A chat template that is not UTF-8.
+    #[error("the chat template is not UTF-8")]
+    TemplateNotText,
     /// A token without text.
     #[error("token {0} has no text")]
     EmptyToken(u32),

@@ -172,6 +172,47 @@ fn a_template_cannot_compute_or_grow_without_bound() {
     ));
 }
 
+/// A program with ChatML's control tokens, as published models have them.
+const CHATML: &str = "{% set turns = messages %}{% for m in turns %}{{ '<|im_start|>' + m.role + '\\n' + m.content \
+                      + '<|im_end|>\\n' }}{% endfor %}";
+
+fn chatml(files: &[(&str, String)]) -> Tokenizer {
+    let folder = tempfile::tempdir().expect("a folder");
+    Tokenizer::bytes(&["<|endoftext|>", "<|im_start|>", "<|im_end|>"]).save(folder.path()).expect("saving");
+    for (name, text) in files {
+        fs::write(folder.path().join(name), text).expect("writing");
+    }
+    Tokenizer::load(folder.path()).expect("loading")
+}
+
+#[test]
+fn a_published_template_is_recognised_and_its_turns_are_trained_on() {
+    let config = serde_json::json!({ "eos_token": "<|endoftext|>", "chat_template": CHATML }).to_string();
+    let tokenizer = chatml(&[("tokenizer_config.json", config)]);
+    let chat = tokenizer.encode_chat(&[user("x"), assistant("y <|im_end|>")]).expect("it encodes");
+    assert_eq!(
+        shown(&tokenizer, &chat.ids),
+        "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\ny <|im_end|><|im_end|>\n"
+    );
+    let trained: Vec<u32> =
+        chat.ids.iter().zip(&chat.trained).filter_map(|(id, on)| on.then_some(*id)).collect();
+    let end = tokenizer.specials().id("<|im_end|>").expect("a control token");
+    assert_eq!(trained.len(), "y <|im_end|>".len() + 1, "a control token in a message is text");
+    assert_eq!(trained.last(), Some(&end));
+    let ends = tokenizer.ends_of_answers();
+    assert_eq!(ends.first(), Some(&end));
+    assert_eq!(ends.len(), 2, "the end of a text ends an answer, too: {ends:?}");
+}
+
+#[test]
+fn a_template_in_a_file_of_its_own_counts_before_the_other() {
+    let other = serde_json::json!({ "chat_template": "{{ messages[0].content }}" }).to_string();
+    let files = [("tokenizer_config.json", other), ("chat_template.jinja", CHATML.to_owned())];
+    let prompt = chatml(&files).encode_prompt(&[user("x")]).expect("it encodes");
+    let tokenizer = chatml(&files);
+    assert_eq!(shown(&tokenizer, &prompt), "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n");
+}
+
 #[test]
 fn with_chat_adds_control_tokens_and_keeps_all_ids() {
     let text = "the water rises 7 times; é";

@@ -18,5 +18,5 @@ pub mod weights;
 pub use bad_input::BadInput;
 pub use indexes::{Indexes, own_entry, own_shards};
 pub use pretrained::Pretrained;
-pub use text_generator::{TEXTS_AT_ONCE, TextGenerator, ends, opening};
+pub use text_generator::{TEXTS_AT_ONCE, TextGenerator, opening};
 pub use trained::{Trained, Wanted};

@@ -40,7 +40,7 @@ impl<B: Backend> TextGenerator<'_, B> {
         prompts: &[Vec<u32>],
         mut show: impl FnMut(&[u32]) -> ControlFlow<()>,
     ) -> anyhow::Result<Vec<Completion>> {
-        let ends = ends(self.tokenizer);
+        let ends = self.tokenizer.ends_of_answers();
         let decode = |ids: &[u32]| self.words(ids).unwrap_or_default();
         let request = Request {
             sampling: self.sampling,
@@ -118,11 +118,4 @@ pub fn opening(tokenizer: &Tokenizer, text: &str) -> anyhow::Result<Vec<u32>> {
         ids = tokenizer.encode("\n").context("an empty prompt begins with a line break")?;
     }
     Ok(ids)
-}
-
-/// The control tokens that end an answer.
-pub fn ends(tokenizer: &Tokenizer) -> Vec<u32> {
-    let mut ends: Vec<u32> = tokenizer.eos().into_iter().chain(tokenizer.bos()).collect();
-    ends.dedup();
-    ends
 }

@@ -12,7 +12,6 @@ use runs::BadInput;
 use runs::Trained;
 use runs::checkpoint::WEIGHTS;
 use runs::device::{self, Place, Setup, Work};
-use runs::ends;
 use serde_json::{Value, json};
 use tokenizer::Tokenizer;
 
@@ -130,7 +129,7 @@ fn describe_control_tokens(folder: &Path, tokenizer: &Tokenizer) -> anyhow::Resu
     description.fields["eos_token_id"] = json!(eos);
     description.write()?;
 
-    let ends = ends(tokenizer);
+    let ends = tokenizer.ends_of_answers();
     let ends = if ends.is_empty() { Value::Null } else { json!(ends) };
     let fields = json!({ "bos_token_id": bos, "eos_token_id": ends, "pad_token_id": eos });
     Description { path: folder.join("generation_config.json"), fields }.write()?;

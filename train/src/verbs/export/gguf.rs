@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use models::weights::gguf::{Numbers, Value};
-use runs::{BadInput, Trained, ends};
+use runs::{BadInput, Trained};
 use tokenizer::LlamaCpp;
 
 use super::Type;
@@ -41,7 +41,7 @@ pub(super) fn fields(trained: &Trained, words: usize) -> anyhow::Result<Vec<(Str
     fields.extend(merges.map(|merges| ("tokenizer.ggml.merges".to_owned(), Value::Texts(merges))));
 
     // An answer ends at the first; the second ends it, too.
-    let ends = ends(tokenizer);
+    let ends = tokenizer.ends_of_answers();
     let controls = [
         ("bos_token_id", tokenizer.bos()),
         ("eos_token_id", ends.first().copied()),
