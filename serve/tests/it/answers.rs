@@ -101,7 +101,7 @@ impl Question {
             self.turns.iter().map(|(by, content)| Message::new(role(by), content.clone())).collect();
         let prompts = vec![tokenizer.encode_prompt(&messages).unwrap(); self.choices];
         let decode = |ids: &[u32]| tokenizer.decode(ids).unwrap();
-        let ends = runs::ends(&tokenizer);
+        let ends = tokenizer.ends_of_answers();
 
         let request = Request {
             sampling: self.sampling,

@@ -76,7 +76,7 @@ fn a_served_model_finds_matches_in_its_index_and_in_the_conversation() {
         let expected = |own: Option<bool>| {
             let searching = own.map(|own| IndexLookup { corpora: Arc::clone(&corpora), own });
             let prompt = tokenizer().encode_prompt(&[Message::new(Role::User, said)]).unwrap();
-            let (prompts, ends) = ([prompt], runs::ends(&tokenizer()));
+            let (prompts, ends) = ([prompt], tokenizer().ends_of_answers());
             let request = Request {
                 sampling: Sampling::greedy(),
                 end_tokens: &ends,

@@ -97,7 +97,7 @@ impl PublishedFormat {
         for (at, (role, text)) in turns.iter().enumerate() {
             let is_last = at + 1 == turns.len();
             let before = self.system_within(system, at == 0, Some(at) == last_question);
-            out += &match (self.family, role) {
+            let turn = match (self.family, role) {
                 (Family::ChatMl, Role::Assistant) if self.thinks && is_last => {
                     format!("<|im_start|>assistant\n{NO_THOUGHTS}{text}<|im_end|>\n")
                 }
@@ -115,6 +115,7 @@ impl PublishedFormat {
                     format!("{opening}[INST] {before}{text} [/INST]")
                 }
             };
+            out.push_str(&turn);
         }
         if prompt {
             out += &self.answer_opening();
@@ -186,9 +187,10 @@ mod tests {
             message(Role::User, " And? "),
             message(Role::Assistant, "No."),
         ];
-        match prompt {
-            true => format.render(&[&[system], &turns[..3]].concat(), "<s>", "</s>", true),
-            false => format.render(&turns, "<s>", "</s>", false),
+        if prompt {
+            format.render(&[&[system], &turns[..3]].concat(), "<s>", "</s>", true)
+        } else {
+            format.render(&turns, "<s>", "</s>", false)
         }
     }
 

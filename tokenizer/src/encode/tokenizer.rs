@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use serde_json::json;
 
 use crate::{
-    chat::conversation::ChatTemplate,
+    chat::{conversation::ChatTemplate, published::PublishedFormat},
     encode::{
         alphabet,
         kind::Kind,
@@ -156,8 +156,8 @@ impl Tokenizer {
 
     /// Control tokens that end an answer, without repeats: the chat format's, the text's, and the one that opens a text.
     pub fn ends_of_answers(&self) -> Vec<u32> {
-        let published = self.chat.as_ref().and_then(|chat| chat.published());
-        let own = published.and_then(|format| format.ends_answers()).and_then(|text| self.specials.id(text));
+        let published = self.chat.as_ref().and_then(ChatTemplate::published);
+        let own = published.and_then(PublishedFormat::ends_answers).and_then(|text| self.specials.id(text));
         let mut ends = Vec::new();
         for id in [own, self.eos, self.bos].into_iter().flatten() {
             if !ends.contains(&id) {

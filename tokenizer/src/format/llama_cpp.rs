@@ -124,7 +124,7 @@ fn byte_level(definition: &Definition) -> Result<Option<&'static str>, NotInLlam
     Ok(Some(pattern))
 }
 
-/// Single digits, then GPT-2's pattern: SmolLM.
+/// Single digits, then GPT-2's pattern: `SmolLM`.
 fn are_single_digits(pre_tokenizer: Option<&Value>) -> bool {
     let steps = pre_tokenizer.and_then(|steps| steps["pretokenizers"].as_array());
     let Some([digits, bytes]) = steps.map(Vec::as_slice) else { return false };
@@ -137,7 +137,7 @@ fn spellings(definition: &Definition, rows: usize) -> (Vec<String>, Vec<i32>) {
     let mut tokens: Vec<String> = (0..rows).map(|id| format!("[PAD{id}]")).collect();
     let mut kinds = vec![UNUSED; rows];
     let mut put = |id: u32, text: &str, kind| {
-        tokens[id as usize] = text.to_owned();
+        text.clone_into(&mut tokens[id as usize]);
         kinds[id as usize] = kind;
     };
 
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
     use crate::encode::special::CHAT_SPECIALS;
 
-    fn json(pre_tokenizer: Value, model: Value) -> Tokenizer {
+    fn json(pre_tokenizer: &Value, model: &Value) -> Tokenizer {
         let mut definition = json!({
             "pre_tokenizer": pre_tokenizer,
             "added_tokens": [{ "id": 3, "content": "<s>", "special": true }, { "id": 4, "content": "<tool>" }],
@@ -259,8 +259,8 @@ mod tests {
 
     #[test]
     fn a_pattern_goes_by_the_name_that_llama_cpp_gives_it() {
-        let pattern = |pre_tokenizer, ignore_merges: bool| {
-            let found = json(pre_tokenizer, json!({ "ignore_merges": ignore_merges })).llama_cpp(5);
+        let pattern = |pre_tokenizer: Value, ignore_merges: bool| {
+            let found = json(&pre_tokenizer, &json!({ "ignore_merges": ignore_merges })).llama_cpp(5);
             found.map(|found| (found.model, found.pattern))
         };
         let gpt2 = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true });
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn rows_beyond_the_vocabulary_are_unused_and_controls_keep_their_spelling() {
-        let found = json(split(Pattern::Digits1), json!({})).llama_cpp(6).unwrap();
+        let found = json(&split(Pattern::Digits1), &json!({})).llama_cpp(6).unwrap();
         assert_eq!(found.tokens, ["a", "b", "ab", "<s>", "<tool>", "[PAD5]"]);
         assert_eq!(found.kinds, [NORMAL, NORMAL, NORMAL, CONTROL, USER_DEFINED, UNUSED]);
         assert_eq!(found.merges, Some(vec!["a b".to_owned()]));

@@ -99,7 +99,7 @@ const PARTS: &[(&str, &str)] = &[
 /// Blocks of the models whose attention `llama.cpp` scales by `n_embd / n_head`: Gemma 2 and 3 with 27 B.
 const SCALED_BY_WIDTH: [(&str, usize); 2] = [("gemma2", 46), ("gemma3", 62)];
 
-/// The bases of rotation inside Gemma 3's windows, and the places of SmolLM3's blocks that do not rotate.
+/// The bases of rotation inside Gemma 3's windows, and the places of `SmolLM3`'s blocks that do not rotate.
 const LOCAL_THETA: f64 = 1e4;
 const UNROTATED_EVERY: usize = 4;
 

@@ -50,8 +50,12 @@ struct Tensor<'m> {
 }
 
 /// Attention's projections share a tensor where the architecture fuses them.
-fn tensors<'m, B: Backend>(model: &Gpt<B>, architecture: &Architecture, numbers: Numbers) -> Vec<Tensor<'m>> {
-    let mut parts: Vec<(String, Vec<(Rows, Outgoing<'m>)>)> = Vec::new();
+fn tensors<B: Backend>(
+    model: &Gpt<B>,
+    architecture: &Architecture,
+    numbers: Numbers,
+) -> Vec<Tensor<'static>> {
+    let mut parts: Vec<(String, Vec<(Rows, Outgoing<'static>)>)> = Vec::new();
     for (ours, parameter) in parameters(model) {
         let (theirs, rows) = architecture.tensor(&ours);
         match parts.iter_mut().rev().find(|(name, _)| *name == theirs) {
@@ -60,7 +64,7 @@ fn tensors<'m, B: Backend>(model: &Gpt<B>, architecture: &Architecture, numbers:
         }
     }
 
-    let mut tensors: Vec<Tensor<'m>> =
+    let mut tensors: Vec<Tensor<'static>> =
         parts.into_iter().map(|(name, parts)| joined(name, parts, numbers)).collect();
     tensors.extend(architecture.frequency_factors(&model.config).map(|factors| {
         let entry = Entry::new("rope_freqs.weight".to_owned(), vec![factors.len()], Numbers::F32);
@@ -70,7 +74,7 @@ fn tensors<'m, B: Backend>(model: &Gpt<B>, architecture: &Architecture, numbers:
     tensors
 }
 
-fn joined<'m>(name: String, parts: Vec<(Rows, Outgoing<'m>)>, numbers: Numbers) -> Tensor<'m> {
+fn joined(name: String, parts: Vec<(Rows, Outgoing<'_>)>, numbers: Numbers) -> Tensor<'_> {
     let mut shape = parts[0].0.shape(&parts[0].1.shape);
     shape[0] = parts.iter().map(|(rows, part)| rows.shape(&part.shape)[0]).sum();
     // `llama.cpp` adds positions as f32.
