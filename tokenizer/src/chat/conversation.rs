@@ -3,6 +3,8 @@
 //! The template is rendered with placeholders for message contents. Control tokens count only in the text that it
 //! renders around them: a message with `<|assistant_start|>` is ordinary text.
 
+use std::io;
+
 use minijinja::{Environment, Value, context, syntax::SyntaxConfig};
 use serde::{Deserialize, Serialize};
 
@@ -106,6 +108,12 @@ pub enum ChatProblem {
     /// The template failed or exceeded its steps.
     #[error("the chat template: {0:#}")]
     Template(#[from] minijinja::Error),
+    /// The template repeated itself.
+    #[error("the chat template writes more than {limit} bytes for this conversation, so it repeats itself")]
+    TooLong {
+        /// Once the template for each message, and once more.
+        limit: usize,
+    },
     /// The template left out a message.
     #[error("the chat template leaves out message {at}; its text would be lost")]
     LeftOut {
@@ -114,8 +122,8 @@ pub enum ChatProblem {
     },
     /// The template uses an unsupported construct.
     #[error(
-        "the chat template uses `{0}`, and it is none of ChatML's, Llama's, Gemma's or Mistral's; others may use for, \
-         if, names, texts and comparisons only, like the one `train tokenizer train` writes"
+        "the chat template uses `{0}`, and it is none of ChatML's, Llama's, Gemma's or Mistral's; others may only use \
+         `for NAME in messages`, `if`, names, texts and comparisons, like the one `train tokenizer train` writes"
     )]
     Program(String),
     /// The template contains the placeholders' characters.
@@ -134,7 +142,9 @@ const OPEN: char = '\u{F0000}';
 const CLOSE: char = '\u{F0001}';
 /// Steps of a template per message, plus once; this crate's needs about 30.
 const FUEL: u64 = 200;
-/// Without assignments, macros and repetition, length and fuel bound the rendered text.
+/// Most bytes that a message's place takes beside the template's own text.
+const MARK_BYTES: usize = 256;
+/// Without assignments, macros and repetition, intermediate values stay as short as the template.
 const STATEMENTS: [&str; 6] = ["for", "endfor", "if", "elif", "else", "endif"];
 
 #[derive(Clone, Debug)]
@@ -178,8 +188,13 @@ impl ChatTemplate {
         for statement in self.source.split("{%").skip(1) {
             let statement = statement.trim_start_matches(['-', '+']).trim_start();
             let end = statement.find(|c: char| !c.is_alphanumeric()).unwrap_or(statement.len());
-            if !STATEMENTS.contains(&&statement[..end]) {
-                return Err(ChatProblem::Program(statement[..end].to_owned()));
+            let (keyword, rest) = statement.split_at(end);
+            if !STATEMENTS.contains(&keyword) {
+                return Err(ChatProblem::Program(keyword.to_owned()));
+            }
+            // `for b in [a + a]` would assign, and double a text at no cost in steps.
+            if keyword == "for" && !is_over_messages(rest) {
+                return Err(ChatProblem::Program("for".to_owned()));
             }
         }
         Ok(())
@@ -206,8 +221,44 @@ impl ChatTemplate {
             .collect();
         let (bos_token, eos_token) = (&self.bos, &self.eos);
         let context = context! { messages => placeholders, bos_token, eos_token, add_generation_prompt };
-        Ok(environment.render_str(&self.source, context)?)
+        let limit = (messages.len() + 1) * (self.source.len() + MARK_BYTES);
+        let mut out = Rendered { text: Vec::new(), limit, is_full: false };
+        match environment.template_from_str(&self.source)?.render_captured_to(context, &mut out) {
+            Err(_) if out.is_full => Err(ChatProblem::TooLong { limit }),
+            Err(error) => Err(error.into()),
+            Ok(_) => String::from_utf8(out.text).map_err(|_| ChatProblem::Marks),
+        }
     }
+}
+
+/// A rendered text that ends in an error at its limit: each message may repeat the template once.
+struct Rendered {
+    text: Vec<u8>,
+    limit: usize,
+    is_full: bool,
+}
+
+impl io::Write for Rendered {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.text.len() + bytes.len() > self.limit {
+            self.is_full = true;
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Whether `NAME in messages` is all that the statement says.
+fn is_over_messages(statement: &str) -> bool {
+    let statement = statement.split("%}").next().unwrap_or_default().trim_end_matches(['-', '+']);
+    let mut words = statement.split_whitespace();
+    let name = words.next().unwrap_or_default();
+    name.chars().all(|c| c.is_alphanumeric() || c == '_') && words.eq(["in", "messages"])
 }
 
 fn parts(rendered: &str, messages: usize) -> Result<Vec<Part<'_>>, ChatProblem> {

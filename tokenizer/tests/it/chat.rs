@@ -155,6 +155,9 @@ fn a_template_cannot_compute_or_grow_without_bound() {
         ("{%- macro f(x) %}{{ f(x ~ x) }}{% endmacro %}{{ f('a') }}", "macro"),
         ("{%+ include 'x' %}", "include"),
         ("{{ 'a' * 99999999999 }}", "*"),
+        ("{% for a in ['x'] %}{% for b in [a + a] %}{% for c in [b + b] %}{{ c }}", "for"),
+        ("{% for a in messages %}{% for b in [a.content ~ a.content] %}{{ b }}", "for"),
+        ("{% for a in messages if [a] %}{{ a.content }}{% endfor %}", "for"),
     ] {
         match problem(with_template(template).encode_prompt(&[user("x")])) {
             ChatProblem::Program(found) => assert_eq!(found, program),
@@ -165,6 +168,9 @@ fn a_template_cannot_compute_or_grow_without_bound() {
     let many: Vec<Message> =
         (0..21).map(|turn| if turn % 2 == 0 { user("x") } else { assistant("y") }).collect();
     assert!(matches!(problem(with_template(&loops).encode_prompt(&many)), ChatProblem::Template(_)));
+    let lists =
+        format!("{{% for a in messages %}}{}{{{{ a.content }}}}{{% endfor %}}", "{{ messages }}".repeat(9));
+    assert!(matches!(problem(with_template(&lists).encode_prompt(&many)), ChatProblem::TooLong { .. }));
     assert!(matches!(problem(with_template("{{ 1").encode_prompt(&[user("x")])), ChatProblem::Template(_)));
     assert!(matches!(
         problem(with_template("\u{F0000}9\u{F0001}").encode_prompt(&[user("x")])),
