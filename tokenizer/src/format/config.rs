@@ -21,7 +21,7 @@ pub(crate) const CHAT_TEMPLATE: &str = "\
 {%- if add_generation_prompt -%}{{- '<|assistant_start|>' -}}{%- endif -%}
 ";
 
-/// Other programs' fields are ignored.
+/// Other programs' fields are kept, unread.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Config {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,6 +34,8 @@ pub(crate) struct Config {
     pub(crate) clean_up_tokenization_spaces: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) chat_template: Option<Template>,
+    #[serde(flatten)]
+    rest: serde_json::Map<String, serde_json::Value>,
 }
 
 /// A text, or the object of older files.
@@ -88,6 +90,7 @@ impl Config {
             eos_token: token("<|assistant_end|>"),
             clean_up_tokenization_spaces: Some(false),
             chat_template: chat.then(|| Template::One(CHAT_TEMPLATE.to_owned())),
+            rest: serde_json::Map::new(),
         }
     }
 

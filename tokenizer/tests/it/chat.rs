@@ -220,6 +220,17 @@ fn a_template_in_a_file_of_its_own_counts_before_the_other() {
 }
 
 #[test]
+fn fields_of_other_programs_survive_loading_and_saving() {
+    let own = serde_json::json!({
+        "eos_token": "<|im_end|>", "model_max_length": 8192, "pad_token": { "content": "<|endoftext|>" }
+    });
+    let folder = tempfile::tempdir().expect("a folder");
+    chatml(&[("tokenizer_config.json", own.to_string())]).save(folder.path()).expect("saving");
+    let saved = fs::read(folder.path().join("tokenizer_config.json")).expect("saved");
+    assert_eq!(serde_json::from_slice::<serde_json::Value>(&saved).expect("JSON"), own);
+}
+
+#[test]
 fn with_chat_adds_control_tokens_and_keeps_all_ids() {
     let text = "the water rises 7 times; é";
     let bare = BpeTraining { specials: vec!["<|endoftext|>".to_owned()], ..small_training() };
