@@ -72,7 +72,8 @@ pub fn save_pretrained<B: Backend>(
     directory: &Path,
     stored: Stored,
 ) -> Result<(), WeightsError> {
-    let description = config_to_hugging_face(model.config())?;
+    let mut description = config_to_hugging_face(model.config())?;
+    description["torch_dtype"] = stored.name().into();
     save(model, &directory.join(WHOLE), Layout::HuggingFace, stored)?;
     let path = directory.join(DESCRIPTION);
     durable::write(&path, format!("{description:#}\n").as_bytes()).map_err(WeightsError::file("write", &path))

@@ -28,6 +28,15 @@ pub enum Stored {
 }
 
 impl Stored {
+    /// Its name in `transformers`, which else loads every file as f32.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "float32",
+            Self::Bf16 => "bfloat16",
+            Self::F16 => "float16",
+        }
+    }
+
     fn types(self) -> (Dtype, DType) {
         match self {
             Self::F32 => (Dtype::F32, DType::F32),

@@ -195,6 +195,19 @@ fn a_number_that_f16_cannot_hold_is_refused_there_and_nowhere_else() {
 }
 
 #[test]
+fn a_published_folder_says_in_which_type_its_numbers_are() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let model = model(&shrunk("gpt2"));
+    for (stored, name) in [(Stored::F32, "float32"), (Stored::Bf16, "bfloat16"), (Stored::F16, "float16")] {
+        weights::save_pretrained(&model, directory.path(), stored).expect("saves");
+        let text = std::fs::read(directory.path().join("config.json")).expect("written");
+        let description: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        assert_eq!(description["torch_dtype"], name);
+        weights::pretrained_config(directory.path()).expect("it is read again");
+    }
+}
+
+#[test]
 fn saving_over_the_file_it_came_from_is_safe() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("model.safetensors");
