@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::fs;
+use std::path::Path;
 use std::process::Output;
 
 use serde_json::Value;
@@ -95,13 +96,7 @@ fn two_commands_tune_a_published_model_on_ten_conversations() {
     let llama = r#"model={"preset":"llama-160m","n_layer":2,"n_head":2,"n_embd":64,"n_inner":128,"n_positions":256,"vocab_size":256}"#;
     tiny.run("base", &[&[llama], &BASE[1..]].concat());
     assert_success(&tiny.train(&["export", "--from", "base", "--out", "published", "--device", "cpu"]));
-    let lines = (0..10).map(|n| {
-        let turns =
-            [("user", format!("What is the code of door {n}?")), ("assistant", "It is BLUE.".to_owned())];
-        let messages = turns.map(|(role, content)| serde_json::json!({ "role": role, "content": content }));
-        format!("{}\n", serde_json::json!({ "messages": messages }))
-    });
-    fs::write(tiny.join("chat.jsonl"), lines.collect::<String>()).expect("writing");
+    write_conversations(&tiny.join("chat.jsonl"));
 
     assert_success(&tiny.train(&["import", "--from", "published", "--out", "imported"]));
     let tune = ["--from", "imported", "--device", "cpu", "--set", "data.path=chat.jsonl", "--out"];
@@ -115,10 +110,51 @@ fn two_commands_tune_a_published_model_on_ten_conversations() {
 
     let more = ["mine", "--set", "train.steps=60", "--set", "train.lr=0.003"];
     assert_success(&tiny.train(&[&tune[..], &more].concat()));
-    let asked = ["sample", "--from", "mine", "--question", "What is the code of door 3?"];
+    assert_knows_the_code(&tiny, "mine");
+}
+
+fn write_conversations(file: &Path) {
+    let lines = (0..10).map(|n| {
+        let turns =
+            [("user", format!("What is the code of door {n}?")), ("assistant", "It is BLUE.".to_owned())];
+        let messages = turns.map(|(role, content)| serde_json::json!({ "role": role, "content": content }));
+        format!("{}\n", serde_json::json!({ "messages": messages }))
+    });
+    fs::write(file, lines.collect::<String>()).expect("writing");
+}
+
+fn assert_knows_the_code(tiny: &Tiny, run: &str) {
+    let asked = ["sample", "--from", run, "--question", "What is the code of door 3?"];
     let output = tiny.train(&[&asked[..], &["--temperature", "0", "--device", "cpu"]].concat());
     assert_success(&output);
     assert!(stdout(&output).contains("It is BLUE."), "{}", stdout(&output));
+}
+
+/// A model of another trainer, whose template is a program with assignments.
+#[test]
+fn an_instruct_model_is_tuned_and_asked_in_its_own_format() {
+    let llama = r#"model={"preset":"llama-160m","n_layer":2,"n_head":2,"n_embd":64,"n_inner":128,"n_positions":256,"vocab_size":264}"#;
+    let tiny = Tiny::trained(&[llama]);
+    assert_success(&tiny.train(&["export", "--from", "run", "--out", "published", "--device", "cpu"]));
+    let path = tiny.join("published/tokenizer.json");
+    let pieces = fs::read_to_string(&path).expect("reading");
+    let pieces = pieces.replace("<|user_start|>", "<|im_start|>").replace("<|user_end|>", "<|im_end|>");
+    fs::write(&path, pieces).expect("writing");
+    let template = "{% set turns = messages %}{% for m in turns %}{{ '<|im_start|>' + m.role + '\\n' + m.content + \
+                    '<|im_end|>\\n' }}{% endfor %}";
+    let words = serde_json::json!({ "eos_token": "<|im_end|>", "chat_template": template });
+    fs::write(tiny.join("published/tokenizer_config.json"), words.to_string()).expect("writing");
+    write_conversations(&tiny.join("chat.jsonl"));
+
+    assert_success(&tiny.train(&["import", "--from", "published", "--out", "imported"]));
+    let tune = ["--from", "imported", "--device", "cpu", "--out", "mine", "--set", "data.path=chat.jsonl"];
+    let output = tiny.train(&[&tune[..], &["--set", "train.steps=60", "--set", "train.lr=0.003"]].concat());
+    assert_success(&output);
+    assert!(!stderr(&output).contains("control tokens"), "it has its own: {}", stderr(&output));
+    assert_knows_the_code(&tiny, "mine");
+
+    let vocabulary = |run: &str| fs::read(tiny.join(run).join("tokenizer/tokenizer.json")).expect("reading");
+    assert_eq!(vocabulary("mine"), vocabulary("imported"), "no token was added");
 }
 
 #[test]
