@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
 use crate::limits::Limits;
@@ -133,6 +133,19 @@ impl Fields {
                 let value = value.as_u64().filter(|value| (low..=high).contains(value));
                 value.map(Some).ok_or_else(wrong)
             }
+        }
+    }
+
+    /// Like [`whole`](Self::whole), with `None` for -1, by which llama.cpp's clients say that they do not choose.
+    pub(crate) fn whole_or_off(&mut self, name: &str, range: (u64, u64)) -> Result<Option<u64>, ApiError> {
+        self.leave_out(name, &json!(-1));
+        self.whole(name, range)
+    }
+
+    /// Treats `value` as an absent field.
+    pub(crate) fn leave_out(&mut self, name: &str, value: &Value) {
+        if self.0.get(name) == Some(value) {
+            self.0.remove(name);
         }
     }
 

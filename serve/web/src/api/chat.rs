@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::answer::{self, Dialect, Envelope, Question};
-use super::parameters::{Parameters, check_length, neutral_parameters, read_request, requested_tokens};
+use super::parameters::{Parameters, accept_newer, check_length, read_request, requested_tokens};
 use crate::body::Fields;
 use crate::engine::{Likelihood, Message, Role, Vocabulary};
 use crate::error::ApiError;
@@ -33,7 +33,7 @@ pub(crate) async fn chat(
         ("response_format", json!({ "type": "text" })),
         ("modalities", json!(["text"])),
     ])?;
-    fields.accept_neutral(&neutral_parameters())?;
+    accept_newer(&mut fields)?;
     fields.finish()?;
 
     let vocabulary = Arc::clone(&ready.vocabulary);
@@ -46,7 +46,7 @@ pub(crate) async fn chat(
 
 fn alternatives(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     let wanted = fields.optional::<bool>("logprobs")?.unwrap_or(false);
-    let count = fields.whole("top_logprobs", (0, 5))?;
+    let count = fields.whole("top_logprobs", (0, 20))?;
     if count.is_some() && !wanted {
         return Err(ApiError::parameter("top_logprobs", "`top_logprobs` needs `logprobs`: true"));
     }
@@ -59,6 +59,9 @@ fn alternatives(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
 struct SentMessage {
     role: SentRole,
     content: Content,
+    /// Tells people of one role apart, which no template does.
+    #[serde(default, rename = "name")]
+    _name: Option<String>,
     #[serde(default, rename = "refusal")]
     _refusal: Absent,
     #[serde(default, rename = "annotations")]
@@ -113,10 +116,19 @@ fn messages(fields: &mut Fields, limits: &Limits) -> Result<Vec<Message>, ApiErr
         Content::Text(text) => text,
         Content::Parts(parts) => parts.into_iter().map(|Part::Text { text }| text).collect(),
     };
-    Ok(sent
-        .into_iter()
-        .map(|sent| Message { role: role(sent.role), content: content(sent.content) })
-        .collect())
+    let mut messages: Vec<Message> = Vec::with_capacity(sent.len());
+    for sent in sent {
+        let (role, content) = (role(sent.role), content(sent.content));
+        match messages.last_mut() {
+            // Some programs send each paragraph by itself.
+            Some(last) if last.role == role => {
+                last.content.push_str("\n\n");
+                last.content.push_str(&content);
+            }
+            _ => messages.push(Message { role, content }),
+        }
+    }
+    Ok(messages)
 }
 
 struct Chat {

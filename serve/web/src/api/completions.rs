@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::answer::{self, Dialect, Envelope, Question};
-use super::parameters::{Parameters, check_length, neutral_parameters, read_request, requested_tokens};
+use super::parameters::{Parameters, accept_newer, check_length, read_request, requested_tokens};
 use crate::body::Fields;
 use crate::engine::{Likelihood, Vocabulary};
 use crate::error::ApiError;
@@ -44,7 +44,7 @@ pub(crate) async fn completions(
     let alternatives = fields.whole("logprobs", (0, 5))?.map(|count| count as usize);
     let parameters = Parameters::read(&mut fields, &server.limits)?;
     fields.accept_neutral(&[("best_of", json!(1)), ("echo", json!(false)), ("suffix", json!(""))])?;
-    fields.accept_neutral(&neutral_parameters())?;
+    accept_newer(&mut fields)?;
     fields.finish()?;
 
     let vocabulary = Arc::clone(&ready.vocabulary);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::body::{self, Fields};
 use crate::engine::{Model, Sampling};
@@ -48,15 +48,16 @@ impl Parameters {
             temperature: fields.number("temperature", (0.0, 2.0))?.unwrap_or(1.0),
             top_p: fields.number("top_p", (f64::MIN_POSITIVE, 1.0))?,
             min_p: fields.number("min_p", (0.0, 1.0))?,
-            repetition_penalty: fields.number("repetition_penalty", (0.01, 100.0))?,
+            repetition_penalty: repetition_penalty(fields)?,
             // 0 is no limit, as in llama.cpp.
-            top_k: fields.whole("top_k", (0, 1 << 31))?.map(|k| k as usize).filter(|k| *k > 0),
-            seed: fields.whole("seed", (0, i64::MAX as u64))?.unwrap_or_else(random_seed),
+            top_k: fields.whole_or_off("top_k", (0, 1 << 31))?.map(|k| k as usize).filter(|k| *k > 0),
+            seed: fields.whole_or_off("seed", (0, i64::MAX as u64))?.unwrap_or_else(random_seed),
             choice: 0,
         };
 
         let stop = match fields.optional::<OneOrMore>("stop")? {
             None => Vec::new(),
+            Some(OneOrMore::One(string)) if string.is_empty() => Vec::new(),
             Some(OneOrMore::One(string)) => vec![string],
             Some(OneOrMore::More(strings)) => strings,
         };
@@ -83,6 +84,13 @@ impl Parameters {
             usage: options.and_then(|options| options.include_usage).unwrap_or(false),
         })
     }
+}
+
+/// The name here, or llama.cpp's.
+fn repetition_penalty(fields: &mut Fields) -> Result<Option<f64>, ApiError> {
+    let range = (0.01, 100.0);
+    let theirs = fields.number("repeat_penalty", range)?;
+    Ok(fields.number("repetition_penalty", range)?.or(theirs))
 }
 
 fn check_stop(stop: &[String], limits: &Limits) -> Result<(), ApiError> {
@@ -152,7 +160,7 @@ pub(crate) fn requested_tokens(
 ) -> Result<Option<u64>, ApiError> {
     let mut asked = None;
     for name in names {
-        let value = fields.whole(name, (1, limits.tokens as u64))?;
+        let value = fields.whole_or_off(name, (1, limits.tokens as u64))?;
         if asked.is_some() && value.is_some() && asked != value {
             return Err(ApiError::parameter(*name, format!("{} contradict each other", names.join(" and "))));
         }
@@ -162,6 +170,8 @@ pub(crate) fn requested_tokens(
 }
 
 /// Parameters of newer clients whose values change nothing.
-pub(crate) fn neutral_parameters() -> [(&'static str, Value); 2] {
-    [("store", json!(false)), ("service_tier", json!("auto"))]
+pub(crate) fn accept_newer(fields: &mut Fields) -> Result<(), ApiError> {
+    // Like "auto", it means the only tier there is.
+    fields.leave_out("service_tier", &json!("default"));
+    fields.accept_neutral(&[("store", json!(false)), ("service_tier", json!("auto"))])
 }

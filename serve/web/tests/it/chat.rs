@@ -164,6 +164,30 @@ fn parameters_that_clients_send_by_default_are_accepted_and_others_refused_by_na
 }
 
 #[test]
+fn values_by_which_other_clients_say_that_they_do_not_choose_are_accepted() {
+    let server = TestServer::echo(Echo::default());
+    let off = json!({
+        "seed": -1, "top_k": -1, "max_tokens": -1, "stop": "", "service_tier": "default", "repeat_penalty": 1.0
+    });
+    let answer = server.post_json(PATH, &chat_request("a", off));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let both = json!({ "logprobs": true, "top_logprobs": 20 });
+    assert_eq!(server.post_json(PATH, &chat_request("a", both)).status, 200);
+}
+
+#[test]
+fn neighbouring_messages_of_one_role_are_one_message() {
+    let server = TestServer::echo(Echo::default());
+    let messages = json!([
+        { "role": "user", "content": "ab", "name": "Ann" }, { "role": "user", "content": "cd", "name": "Ben" }
+    ]);
+    let apart = server.post_json(PATH, &json!({ "messages": messages })).json();
+    let joined = server.post_json(PATH, &chat_request("ab\n\ncd", json!({}))).json();
+    assert_eq!(apart["usage"], joined["usage"]);
+    assert_eq!(apart["choices"], joined["choices"]);
+}
+
+#[test]
 fn numbers_out_of_range_are_refused_by_name() {
     let server = TestServer::echo(Echo::default());
     let huge = "1e400";
@@ -173,7 +197,7 @@ fn numbers_out_of_range_are_refused_by_name() {
         ("temperature", "\"hot\""),
         ("top_p", "0"),
         ("top_p", "1.1"),
-        ("top_k", "-1"),
+        ("top_k", "-2"),
         ("min_p", "2"),
         ("repetition_penalty", "0"),
         ("max_tokens", "0"),
@@ -181,11 +205,12 @@ fn numbers_out_of_range_are_refused_by_name() {
         ("max_completion_tokens", "99999999999999999999999"),
         ("n", "5"),
         ("n", "0"),
-        ("seed", "-1"),
+        ("seed", "-2"),
         ("seed", "9223372036854775808"),
-        ("top_logprobs", "6"),
+        ("top_logprobs", "21"),
         ("stop", "[\"a\",\"b\",\"c\",\"d\",\"e\"]"),
-        ("stop", "\"\""),
+        ("stop", "[\"\"]"),
+        ("repeat_penalty", "0"),
         ("stop", "[1]"),
         ("stream", "1"),
     ] {
@@ -202,7 +227,7 @@ fn a_wrong_message_is_named_by_its_path() {
     for (messages, param) in [
         (json!([{ "role": "tool", "content": "a" }]), "messages[0].role"),
         (json!([{ "role": "user" }]), "messages[0]"),
-        (json!([{ "role": "user", "content": "a", "name": "b" }]), "messages[0].name"),
+        (json!([{ "role": "user", "content": "a", "name": 1 }]), "messages[0].name"),
         (json!([{ "role": "user", "content": [{ "type": "image_url" }] }]), "messages[0].content"),
         (json!("a"), "messages"),
         (json!([]), "messages"),
