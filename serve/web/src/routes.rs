@@ -36,6 +36,8 @@ pub(crate) fn routes() -> Vec<Route> {
         (Method::GET, KEYLESS, get(api::health)),
         (Method::GET, "/metrics", get(api::metrics)),
         (Method::POST, "/tokenize", post(api::tokenize)),
+        (Method::POST, "/detokenize", post(api::detokenize)),
+        (Method::GET, "/models", get(api::models)),
         (Method::GET, "/v1/models", get(api::models)),
         (Method::GET, "/v1/models/{id}", get(api::model)),
         (Method::POST, "/v1/chat/completions", post(api::chat)),

@@ -8,4 +8,4 @@ mod service;
 
 pub(crate) use chat::chat;
 pub(crate) use completions::completions;
-pub(crate) use service::{health, metrics, model, models, tokenize};
+pub(crate) use service::{detokenize, health, metrics, model, models, tokenize};

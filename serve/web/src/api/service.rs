@@ -65,3 +65,22 @@ pub(crate) async fn tokenize(
     let tokens = encode_in_background(move || vocabulary.encode(&content)).await?;
     Ok(json_body(&json!({ "tokens": tokens, "count": tokens.len() })).into_response())
 }
+
+/// `POST /detokenize`: the text of `tokens`, likewise.
+pub(crate) async fn detokenize(
+    State(server): State<Arc<Server>>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let (ready, mut fields) = read_request(&server, request).await?;
+    let tokens: Vec<u32> = fields.required("tokens")?;
+    fields.finish()?;
+    if let Some(unknown) = tokens.iter().find(|token| **token as usize >= ready.model.vocabulary) {
+        let message = format!("token {unknown} is not in the vocabulary of {}", ready.model.vocabulary);
+        return Err(ApiError::parameter("tokens", message));
+    }
+    let mut decoder = ready.vocabulary.decoder();
+    let text: String = tokens.iter().map(|token| decoder.push(*token)).collect();
+    let content = text + &decoder.finish();
+    drop(decoder);
+    Ok(json_body(&json!({ "content": content })).into_response())
+}

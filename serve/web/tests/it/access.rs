@@ -6,11 +6,13 @@ use super::client::{Answer, TestServer, settings};
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
-const ROUTES: [(&str, &str); 8] = [
+const ROUTES: [(&str, &str); 10] = [
     ("GET", "/"),
     ("GET", "/health"),
     ("GET", "/metrics"),
     ("POST", "/tokenize"),
+    ("POST", "/detokenize"),
+    ("GET", "/models"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/echo"),
     ("POST", "/v1/chat/completions"),

@@ -88,3 +88,14 @@ fn tokenize_returns_the_tokens_of_a_text() {
     assert_eq!(body, json!({ "tokens": [97, 98], "count": 2 }));
     assert_eq!(server.post_json("/tokenize", &json!({ "text": "ab" })).error("param"), "content");
 }
+
+#[test]
+fn detokenize_returns_the_text_of_tokens() {
+    let server = TestServer::echo(Echo::default());
+    // The first two bytes of a character of three: one mark stands for it.
+    let body = server.post_json("/detokenize", &json!({ "tokens": [97, 98, 0xE6, 0x97] })).json();
+    assert_eq!(body, json!({ "content": "ab\u{FFFD}" }));
+    let beyond = server.post_json("/detokenize", &json!({ "tokens": [97, 4_000_000] }));
+    assert_eq!((beyond.status, beyond.error("param").as_str()), (400, "tokens"));
+    assert_eq!(server.get("/models").json(), server.get("/v1/models").json());
+}
