@@ -96,7 +96,7 @@ fn two_commands_tune_a_published_model_on_ten_conversations() {
     let llama = r#"model={"preset":"llama-160m","n_layer":2,"n_head":2,"n_embd":64,"n_inner":128,"n_positions":256,"vocab_size":256}"#;
     tiny.run("base", &[&[llama], &BASE[1..]].concat());
     assert_success(&tiny.train(&["export", "--from", "base", "--out", "published", "--device", "cpu"]));
-    write_conversations(&tiny.join("chat.jsonl"));
+    write_ten_conversations(&tiny.join("chat.jsonl"));
 
     assert_success(&tiny.train(&["import", "--from", "published", "--out", "imported"]));
     let tune = ["--from", "imported", "--device", "cpu", "--set", "data.path=chat.jsonl", "--out"];
@@ -113,7 +113,7 @@ fn two_commands_tune_a_published_model_on_ten_conversations() {
     assert_knows_the_code(&tiny, "mine");
 }
 
-fn write_conversations(file: &Path) {
+fn write_ten_conversations(file: &Path) {
     let lines = (0..10).map(|n| {
         let turns =
             [("user", format!("What is the code of door {n}?")), ("assistant", "It is BLUE.".to_owned())];
@@ -144,7 +144,7 @@ fn an_instruct_model_is_tuned_and_asked_in_its_own_format() {
                     '<|im_end|>\\n' }}{% endfor %}";
     let words = serde_json::json!({ "eos_token": "<|im_end|>", "chat_template": template });
     fs::write(tiny.join("published/tokenizer_config.json"), words.to_string()).expect("writing");
-    write_conversations(&tiny.join("chat.jsonl"));
+    write_ten_conversations(&tiny.join("chat.jsonl"));
 
     assert_success(&tiny.train(&["import", "--from", "published", "--out", "imported"]));
     let tune = ["--from", "imported", "--device", "cpu", "--out", "mine", "--set", "data.path=chat.jsonl"];
