@@ -42,7 +42,7 @@ impl PublishedFormat {
     /// The format that the template `source` writes.
     pub(crate) fn recognised(source: &str) -> Option<Self> {
         let has = |marks: &[&str]| marks.iter().all(|mark| source.contains(mark));
-        let family = if has(&["<|im_start|>", "<|im_end|>"]) && !has(&["## Metadata"]) {
+        let family = if has(&["<|im_start|>", "<|im_end|>"]) && is_plain_chatml(source) {
             Family::ChatMl
         } else if has(&["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]) {
             Family::Llama3
@@ -155,6 +155,13 @@ impl PublishedFormat {
             Family::Mistral | Family::Llama2 => String::new(),
         }
     }
+}
+
+/// Whether nothing is written beside role and text, as Phi-4 (`<|im_sep|>`) and `SmolLM3` do.
+fn is_plain_chatml(source: &str) -> bool {
+    let mut marks = source.split("<|im_").skip(1);
+    marks.all(|mark| mark.starts_with("start|>") || mark.starts_with("end|>"))
+        && !source.contains("## Metadata")
 }
 
 /// The text that the template quotes between the marks of a system message.
@@ -270,7 +277,12 @@ mod tests {
 
     #[test]
     fn other_templates_are_not_recognised() {
-        for source in ["{% set x = 1 %}", "<|user|> <|assistant|>", "<|im_start|> <|im_end|> ## Metadata"] {
+        for source in [
+            "{% set x = 1 %}",
+            "<|user|> <|assistant|>",
+            "<|im_start|> <|im_end|> ## Metadata",
+            "<|im_start|><|im_sep|><|im_end|>",
+        ] {
             assert_eq!(PublishedFormat::recognised(source), None, "{source}");
         }
     }
