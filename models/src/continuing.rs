@@ -16,6 +16,9 @@ pub trait Continuing {
     /// See [`Continuous::step`].
     fn step(&mut self) -> Result<Vec<(u64, Chosen)>, GenerateError>;
 
+    /// See [`Continuous::forget`].
+    fn forget(&mut self);
+
     /// See [`Continuous::clear`].
     fn clear(&mut self);
 }
@@ -31,6 +34,10 @@ impl<B: Backend> Continuing for Continuous<'_, B> {
 
     fn step(&mut self) -> Result<Vec<(u64, Chosen)>, GenerateError> {
         Continuous::step(self)
+    }
+
+    fn forget(&mut self) {
+        Continuous::forget(self);
     }
 
     fn clear(&mut self) {

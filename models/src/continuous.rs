@@ -202,6 +202,15 @@ impl<'m, B: Backend> Continuous<'m, B> {
         Ok(tokens)
     }
 
+    /// Drops all caches. Sequences read their tokens anew and continue as they would have
+    /// (`a_batch_without_its_caches_continues_as_before`).
+    pub fn forget(&mut self) {
+        self.kept.clear();
+        for row in self.rows.values_mut() {
+            row.sequence = Sequence::new(self.model);
+        }
+    }
+
     /// Drops all sequences, ended ones too.
     pub fn clear(&mut self) {
         self.rows.clear();

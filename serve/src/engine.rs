@@ -52,6 +52,10 @@ impl Engine for BatchEngine<'_> {
         Ok(chosen.into_iter().map(|(key, chosen)| (Key(key), token(chosen))).collect())
     }
 
+    fn forget(&mut self) {
+        self.batch.forget();
+    }
+
     fn reset(&mut self) {
         self.batch.clear();
     }

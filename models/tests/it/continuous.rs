@@ -121,6 +121,34 @@ fn a_known_prompt_is_read_again_from_its_last_token_only() {
 }
 
 #[test]
+fn a_batch_without_its_caches_continues_as_before() {
+    for config in every_family() {
+        let model = Gpt::<Flex>::new(&config, 5, &DEVICE).expect("valid");
+        let sampling = Sampling { seed: 3, top_k: Some(20), temperature: 0.9, ..Sampling::default() };
+        let prompts = [vec![1, 2, 3, 4, 5], vec![9, 8]];
+        let mut batch = Continuous::new(&model, 3, 100);
+        for (key, prompt) in prompts.iter().enumerate() {
+            batch.join(key as u64, wanted(prompt, sampling)).expect("it fits");
+        }
+        let mut answers = [Vec::new(), Vec::new()];
+        for step in 0.. {
+            if [1, 2, 5].contains(&step) {
+                batch.forget();
+            }
+            for (key, chosen) in batch.step().expect("it fits") {
+                answers[key as usize].push(chosen.token);
+            }
+            if answers.iter().all(|answer| answer.len() >= 6) {
+                break;
+            }
+        }
+        for (prompt, answer) in prompts.iter().zip(&answers) {
+            assert_eq!(answer[..6], alone(&model, prompt, 6, sampling));
+        }
+    }
+}
+
+#[test]
 fn kept_caches_stay_within_their_bound() {
     let config = GptConfig { n_positions: 256, ..shrunk("gpt2") };
     let model = Gpt::<Flex>::new(&config, 5, &DEVICE).expect("valid");

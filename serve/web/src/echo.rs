@@ -145,6 +145,8 @@ impl Engine for EchoEngine {
         Ok(tokens)
     }
 
+    fn forget(&mut self) {}
+
     fn reset(&mut self) {
         self.sequences.clear();
     }

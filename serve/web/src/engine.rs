@@ -78,7 +78,10 @@ pub trait Engine {
     /// Advances each sequence by a token at most: by none while its long prompt is read.
     fn step(&mut self) -> Result<Vec<(Key, Token)>, EngineError>;
 
-    /// Removes all sequences and caches, after an error or a panic.
+    /// Drops caches, after an error: a second try has more memory. Sequences stay.
+    fn forget(&mut self);
+
+    /// Removes all sequences and caches, after a panic.
     fn reset(&mut self);
 }
 

@@ -1,7 +1,8 @@
 //! The scheduler: moves sequences in and out of the engine between tokens.
 //!
 //! A cancelled request frees its slot within one token (`a_cancelled_request_frees_its_slot_within_one_token`). A panic
-//! or error of the engine resets it and fails its sequences (`a_panic_in_inference_is_a_500_and_the_server_lives`).
+//! of the engine resets it and fails its sequences (`a_panic_in_inference_is_a_500_and_the_server_lives`). An error, such
+//! as full memory, costs the caches first, and then the newest sequence (`a_failed_step_ends_the_newest_answer_only`).
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,6 +25,8 @@ pub(crate) struct Scheduler<'a> {
     counters: Counters,
     active: BTreeMap<Key, Sequence<'a>>,
     next: u64,
+    /// Steps that failed since one succeeded.
+    failures: usize,
 }
 
 impl<'a> Scheduler<'a> {
@@ -34,7 +37,7 @@ impl<'a> Scheduler<'a> {
         metrics: &'a Metrics,
         counters: Counters,
     ) -> Self {
-        Self { engine, vocabulary, queue, metrics, counters, active: BTreeMap::new(), next: 0 }
+        Self { engine, vocabulary, queue, metrics, counters, active: BTreeMap::new(), next: 0, failures: 0 }
     }
 
     /// Runs until the queue is closed and everything has ended.
@@ -91,15 +94,32 @@ impl<'a> Scheduler<'a> {
     }
 
     fn step(&mut self) {
-        let failure = match self.catch_panic(Self::advance) {
-            Ok(Ok(())) => return,
-            Ok(Err(EngineError(reason))) => {
-                tracing::error!("the engine failed: {}", reason.escape_debug());
-                ApiError::internal(reason)
+        let done = self.catch_panic(Self::advance);
+        let done = done.and_then(|done| match done {
+            Ok(()) => {
+                self.failures = 0;
+                Ok(())
             }
-            Err(panicked) => panicked,
-        };
-        self.fail_all(&failure);
+            Err(error) => self.make_room(error),
+        });
+        if let Err(panicked) = done {
+            self.fail_all(&panicked);
+        }
+    }
+
+    /// After a failed step: drops caches, and from the second failure on also the newest sequence.
+    fn make_room(&mut self, EngineError(reason): EngineError) -> Result<(), ApiError> {
+        tracing::error!("the engine failed: {}", reason.escape_debug());
+        self.failures += 1;
+        self.catch_panic(|scheduler| {
+            if scheduler.failures > 1
+                && let Some((key, newest)) = scheduler.active.pop_last()
+            {
+                scheduler.engine.leave(key);
+                newest.sender.send(Event::Failed(ApiError::internal(reason)));
+            }
+            scheduler.engine.forget();
+        })
     }
 
     fn advance(&mut self) -> Result<(), EngineError> {

@@ -47,12 +47,14 @@ impl Decoder for LetterDecoder {
     }
 }
 
-/// Waits for the test before each step, and reports the sequences in it.
+/// Waits for the test before each step, and reports the sequences in it. A step fails with `break` in it, and with
+/// `large` beside another or before caches were dropped.
 pub(crate) struct SteppedEngine {
     slots: usize,
     allowed: Receiver<()>,
     seen: Sender<Vec<String>>,
     sequences: BTreeMap<Key, Vec<u8>>,
+    has_caches: bool,
 }
 
 pub(crate) struct Steps {
@@ -71,7 +73,10 @@ impl Steps {
 impl SteppedEngine {
     pub(crate) fn new(slots: usize) -> (Self, Steps) {
         let ((allow, allowed), (seen, heard)) = (channel(), channel());
-        (Self { slots, allowed, seen, sequences: BTreeMap::new() }, Steps { allow, seen: heard })
+        (
+            Self { slots, allowed, seen, sequences: BTreeMap::new(), has_caches: true },
+            Steps { allow, seen: heard },
+        )
     }
 
     pub(crate) fn answer(mut self, worker: InferenceWorker) {
@@ -108,6 +113,10 @@ impl Engine for SteppedEngine {
         if self.sequences.values().any(|prompt| prompt == b"break") {
             return Err(EngineError("the device is gone".into()));
         }
+        let is_large = self.sequences.values().any(|prompt| prompt == b"large");
+        if is_large && (self.has_caches || self.sequences.len() > 1) {
+            return Err(EngineError("no room on the device".into()));
+        }
         let letter = |prompt: &[u8]| match (prompt, allowed) {
             (b"shout", _) => b'!',
             (_, true) => b'x',
@@ -115,6 +124,10 @@ impl Engine for SteppedEngine {
         };
         let token = |prompt: &Vec<u8>| Token { id: u32::from(letter(prompt)), likelihood: None };
         Ok(self.sequences.iter().map(|(key, prompt)| (*key, token(prompt))).collect())
+    }
+
+    fn forget(&mut self) {
+        self.has_caches = false;
     }
 
     fn reset(&mut self) {
@@ -158,6 +171,8 @@ impl Engine for RecordingEngine {
         Ok(self.keys.iter().map(|key| (*key, Token { id: u32::from(b'x'), likelihood: None })).collect())
     }
 
+    fn forget(&mut self) {}
+
     fn reset(&mut self) {
         self.keys.clear();
     }
@@ -188,6 +203,8 @@ impl Engine for PanickingEngine {
         self.0.recv().unwrap();
         panic!("a step fails")
     }
+
+    fn forget(&mut self) {}
 
     fn reset(&mut self) {
         panic!("and so does what comes after it")

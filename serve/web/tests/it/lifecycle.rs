@@ -175,21 +175,36 @@ fn an_engine_error_is_reported_and_the_next_request_is_served() {
     let (server, steps) = stepped(2, Limits::default());
     let refused = server.post("/v1/completions", "{\"prompt\": \"refuse\"}");
     assert_eq!((refused.status, refused.error("message").as_str()), (500, "no room on the device"));
-    let mut other = begin(&server, "other", 9, true);
+    let _other = begin(&server, "other", 99, true);
     steps.one();
     let mut breaks = begin(&server, "break", 9, false);
     server.wait_for_arrivals(2.0);
     while steps.one() != ["other", "break"] {}
-    assert_eq!(Answer::read(&mut breaks).status, 500);
-    let events = Answer::read(&mut other).events();
-    let last = events.last().unwrap();
-    assert!(
-        last.contains("\"error\"") && last.contains("the device is gone"),
-        "a stream ends with the error: {last}"
-    );
+    assert_eq!(steps.one(), ["other", "break"], "once more, without caches");
+    let broken = Answer::read(&mut breaks);
+    assert_eq!((broken.status, broken.error("message").as_str()), (500, "the device is gone"));
     let next = begin(&server, "next", 1, false);
-    assert_eq!(steps.one(), ["next"]);
+    while steps.one() != ["other", "next"] {}
     assert_eq!(text_of(next), "x");
+}
+
+#[test]
+fn a_failed_step_ends_the_newest_answer_only() {
+    let (server, steps) = stepped(3, Limits::default());
+    let first = begin(&server, "large", 99, false);
+    assert_eq!(steps.one(), ["large"], "it fails");
+    assert_eq!(steps.one(), ["large"], "without caches there is room");
+    let mut second = begin(&server, "second", 9, true);
+    server.wait_for_arrivals(2.0);
+    while steps.one() != ["large", "second"] {}
+    assert_eq!(steps.one(), ["large", "second"]);
+    let events = Answer::read(&mut second).events();
+    let last = events.last().unwrap();
+    assert!(last.contains("\"error\"") && last.contains("no room on the device"), "{last}");
+    assert_eq!(steps.one(), ["large"]);
+    drop(steps);
+    let text = text_of(first);
+    assert!(text.len() >= 2 && text.bytes().all(|letter| letter == b'x'), "it goes on, to its end: {text}");
 }
 
 #[test]
