@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
@@ -68,7 +68,7 @@ impl Browser {
         browser
     }
 
-    fn request(&self, method: &str, path: &str, body: &Value) -> Value {
+    fn attempt(&self, method: &str, path: &str, body: &Value) -> Result<Value, String> {
         let body = if method == "GET" || method == "DELETE" { String::new() } else { body.to_string() };
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -80,8 +80,11 @@ impl Browser {
         stream.write_all((head + &body).as_bytes()).unwrap();
         let answer = Answer::read_measured(&mut stream);
         let mut value = answer.json()["value"].take();
-        assert_eq!(answer.status, 200, "{method} {path}: {value}");
-        value.take()
+        if answer.status == 200 { Ok(value.take()) } else { Err(format!("{method} {path}: {value}")) }
+    }
+
+    fn request(&self, method: &str, path: &str, body: &Value) -> Value {
+        self.attempt(method, path, body).unwrap()
     }
 
     fn command(&self, method: &str, path: &str, body: &Value) -> Value {
@@ -126,8 +129,17 @@ impl Browser {
         format!("/element/{}", id.as_str().unwrap())
     }
 
+    /// The page may draw an element anew between finding and clicking it.
     pub(crate) fn click(&self, css: &str) {
-        self.command("POST", &format!("{}/click", self.find(css)), &json!({}));
+        let began = Instant::now();
+        loop {
+            let path = format!("{}{}/click", self.session, self.find(css));
+            match self.attempt("POST", &path, &json!({})) {
+                Ok(_) => return,
+                Err(error) if error.contains("stale element reference") && began.elapsed() < TIMEOUT => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
     }
 
     pub(crate) fn write(&self, css: &str, text: &str) {
