@@ -45,6 +45,7 @@ mod queue;
 mod routes;
 mod scheduler;
 mod sequence;
+mod signals;
 mod state;
 mod stop;
 mod web;

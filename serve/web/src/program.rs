@@ -22,11 +22,13 @@ pub fn run(
     work: impl FnOnce(InferenceWorker) -> anyhow::Result<()> + Send + 'static,
 ) -> anyhow::Result<()> {
     let mut server = Web::start(settings, work)?;
+    // Before anybody knows the address.
+    let mut signals = server.signals()?;
     for address in reachable(server.address()) {
         println!("http://{address}");
     }
-    server.wait()?;
-    server.end_at_next_signal();
+    server.wait(&mut signals)?;
+    server.end_at_next_signal(signals);
     eprintln!("ending; answers under way may finish, and a second signal ends at once");
     server.stop()
 }

@@ -15,6 +15,7 @@ use crate::access::{Access, ApiKey, parse_host, parse_origin};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
+use crate::signals::Signals;
 use crate::state::{Server, Status};
 use crate::worker::InferenceWorker;
 use crate::{listen, routes};
@@ -100,25 +101,31 @@ impl Web {
         self.address
     }
 
-    /// Ends the process at the next signal, while answers finish.
-    #[expect(clippy::disallowed_methods, reason = "the user asked twice not to wait for destructors")]
-    pub(crate) fn end_at_next_signal(&self) {
-        self.runtime.spawn(async {
-            if signal().await.is_ok() {
-                std::process::exit(130);
-            }
-        });
+    /// Signals from here on.
+    pub(crate) fn signals(&self) -> anyhow::Result<Signals> {
+        let _within = self.runtime.enter();
+        Signals::listen()
     }
 
     /// Waits for a termination signal or the inference thread.
-    pub fn wait(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn wait(&mut self, signals: &mut Signals) -> anyhow::Result<()> {
         let ended = self.ended.take();
         self.runtime.block_on(async {
             tokio::select! {
-                signal = signal() => signal,
+                signal = signals.next() => signal,
                 _ended = async { match ended { Some(ended) => drop(ended.await), None => std::future::pending().await } } => Ok(()),
             }
         })
+    }
+
+    /// Ends the process at the next signal, while answers finish.
+    #[expect(clippy::disallowed_methods, reason = "the user asked twice not to wait for destructors")]
+    pub(crate) fn end_at_next_signal(&self, mut signals: Signals) {
+        self.runtime.spawn(async move {
+            if signals.next().await.is_ok() {
+                std::process::exit(130);
+            }
+        });
     }
 
     /// Accepts nothing more; ends after all answers or [`Limits::drain_time`].
@@ -132,19 +139,4 @@ impl Web {
         drained.context("the listening task failed")?;
         inference.join().map_err(|_payload| anyhow!("the inference thread panicked"))?
     }
-}
-
-#[cfg(unix)]
-async fn signal() -> anyhow::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate()).context("listening for signals")?;
-    tokio::select! {
-        _ = terminate.recv() => Ok(()),
-        pressed = tokio::signal::ctrl_c() => pressed.context("listening for signals"),
-    }
-}
-
-#[cfg(not(unix))]
-async fn signal() -> anyhow::Result<()> {
-    tokio::signal::ctrl_c().await.context("listening for signals")
 }
