@@ -1,7 +1,7 @@
-//! All blocks, and every byte count. A transition of a block and its posting are one call, so the two cannot differ. A call
+//! All blocks and all byte counts. A block changes place and is posted in one call, so the two always agree. A call
 //! that fails changes nothing (`reports_that_contradict_the_books_are_faults_and_change_nothing`).
 //!
-//! Memory of a dropped block counts until its move to or from the device ends
+//! Memory of a removed block counts until its move to or from the device ends
 //! (`a_block_removed_on_its_way_counts_until_its_move_ends`).
 
 use crate::block::{Arena, Block, BlockId, Preference, Tier, Token};
@@ -15,7 +15,7 @@ pub(crate) struct Blocks {
     slots: Vec<Slot>,
     free: Vec<u32>,
     ledger: Ledger,
-    /// Transfers under way, oldest first.
+    /// Transfers in progress, oldest first.
     under_way: Vec<UnderWay>,
     started: u64,
     /// Blocks with a preference.
@@ -32,7 +32,7 @@ struct Slot {
 struct UnderWay {
     token: Token,
     id: BlockId,
-    /// The block, if the program dropped it meanwhile. Its memory counts until the transfer ends.
+    /// The block, if it was removed meanwhile. Its memory counts until the transfer ends.
     removed: Option<Box<Block>>,
 }
 
@@ -49,11 +49,11 @@ pub(crate) struct Ended {
     pub fate: Option<Fate>,
 }
 
-/// A block that an operation names.
+/// An operand.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Used {
     pub bytes: u64,
-    /// Number of the operation that used it before.
+    /// The operation that used it before.
     pub last_use: u64,
     pub is_on_device: bool,
 }
@@ -82,7 +82,7 @@ impl Blocks {
         self.ledger.reset_peaks();
     }
 
-    /// The allocator gave all spare slices back.
+    /// Notes that the allocator gave all spare slices back.
     pub fn trim(&mut self) {
         self.ledger.trim();
     }
@@ -106,7 +106,7 @@ impl Blocks {
         })
     }
 
-    /// The block alive with this index.
+    /// The live block with this index.
     pub fn id(&self, index: u32) -> Option<BlockId> {
         let slot = self.slots.get(index as usize)?;
         slot.block.as_ref().map(|_| BlockId { index, generation: slot.generation })
@@ -121,14 +121,14 @@ impl Blocks {
         self.slots.len() as u64
     }
 
-    /// Whether the program prefers a place for any block.
+    /// Whether any block has a preference.
     pub fn has_preferences(&self) -> bool {
         self.hinted > 0
     }
 
     // ---- the program's blocks -------------------------------------------------------------------------
 
-    /// Adds a block, which has no memory anywhere.
+    /// Adds a block without memory.
     pub fn insert(&mut self, bytes: u64, arena: Arena, now: u64) -> BlockId {
         let block = Block::new(bytes, arena, now);
         if let Some(index) = self.free.pop() {
@@ -141,7 +141,7 @@ impl Blocks {
         BlockId { index: (self.slots.len() - 1) as u32, generation: 0 }
     }
 
-    /// Removes a block. Its bytes are free at once, those of a move of the device when that ends.
+    /// Removes a block. Its bytes are free at once, or when its move to or from the device ends.
     pub fn remove(&mut self, id: BlockId) -> Result<(), Fault> {
         let block = *self.block(id)?;
         if block.copies.moving().is_none() {
@@ -160,7 +160,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// The contents changed in a tier. Returns the tiers whose copies became stale by it, and hold them no more.
+    /// Notes that the contents changed in a tier. Returns the tiers whose stale copies were dropped.
     pub fn wrote(&mut self, id: BlockId, tier: Tier) -> Result<TierSet, Fault> {
         let block = *self.block(id)?;
         if tier == Tier::Device && block.copies.is_dirty() {
@@ -180,7 +180,7 @@ impl Blocks {
 
     // ---- transfers ------------------------------------------------------------------------------------
 
-    /// Starts a transfer. `attempted` names it in a fault.
+    /// Starts a transfer. `attempted` describes it in a fault.
     pub fn start(
         &mut self,
         id: BlockId,
@@ -199,7 +199,7 @@ impl Blocks {
         Ok(token)
     }
 
-    /// Ends a transfer. One that failed leaves the block where it was, dirty or clean as it was.
+    /// Ends a transfer. A failed one leaves the block where it was, as dirty or clean as before.
     pub fn end(&mut self, token: Token, succeeded: bool) -> Result<Ended, Fault> {
         let at = self.position(token)?;
         let UnderWay { id, removed, .. } = &mut self.under_way[at];
@@ -223,7 +223,7 @@ impl Blocks {
         found.map_err(|_| Fault::UnknownMove(token))
     }
 
-    /// The block of a transfer under way; `None` if it was removed.
+    /// The block of a transfer; `None` if it was removed.
     fn carried(&self, under_way: &UnderWay) -> Option<&Block> {
         self.get(under_way.id).filter(|_| under_way.removed.is_none())
     }
@@ -236,7 +236,7 @@ impl Blocks {
         self.under_way.iter().find(|under_way| moves(under_way)).map(|under_way| under_way.token)
     }
 
-    /// The transfers that free device memory when they end, oldest first, with their bytes.
+    /// Transfers whose end frees device memory, oldest first, with their bytes.
     pub fn departing(&self) -> impl Iterator<Item = (Token, u64)> {
         self.under_way.iter().filter_map(|under_way| {
             let block = match &under_way.removed {
@@ -252,7 +252,7 @@ impl Blocks {
         self.departing().map(|(_, bytes)| bytes).sum()
     }
 
-    /// The block that is being loaded from the disk.
+    /// The block that is loaded from disk now.
     pub fn loading(&self) -> Option<(Token, BlockId)> {
         self.under_way.iter().find_map(|under_way| {
             let block = self.carried(under_way)?;
@@ -262,7 +262,7 @@ impl Blocks {
 
     // ---- notes on blocks ------------------------------------------------------------------------------
 
-    /// The operation `now` uses the block, which stays if it was leaving. `None` if the operation has named it before.
+    /// Notes a use by the operation `now`, which keeps a leaving block. `None` if that operation named it already.
     pub fn note_use(&mut self, id: BlockId, now: u64) -> Result<Option<Used>, Fault> {
         let block = self.block_mut(id)?;
         if block.last_use == now {
@@ -274,7 +274,7 @@ impl Blocks {
         Ok(Some(Used { bytes: block.bytes, last_use, is_on_device: block.is_on_device() }))
     }
 
-    /// Keeps a block that is on the device there for the rest of its life.
+    /// Keeps a block on the device for the rest of its life. It must be there already.
     pub fn pin(&mut self, id: BlockId) -> Result<(), Fault> {
         let block = *self.block(id)?;
         if !block.is_on_device() {
@@ -291,18 +291,18 @@ impl Blocks {
         Ok(())
     }
 
-    /// A move of the block failed in the operation `now`.
+    /// Notes that a move of the block failed in the operation `now`.
     pub fn note_failure(&mut self, id: BlockId, now: u64) -> Result<(), Fault> {
         self.block_mut(id)?.stuck_in = now;
         Ok(())
     }
 
-    /// Blocks whose moves failed are tried again.
+    /// Allows blocks whose moves failed to be tried again.
     pub fn forgive_failures(&mut self) {
         self.slots.iter_mut().filter_map(|slot| slot.block.as_mut()).for_each(|block| block.stuck_in = 0);
     }
 
-    /// Sets whether the block came ahead of its use. Returns the value before.
+    /// Sets whether the block came before its use. Returns the old value.
     pub fn set_ahead(&mut self, id: BlockId, ahead: bool) -> Result<bool, Fault> {
         Ok(std::mem::replace(&mut self.block_mut(id)?.ahead, ahead))
     }
@@ -313,7 +313,6 @@ fn find(slots: &mut [Slot], id: BlockId) -> Result<&mut Block, Fault> {
     slot.block.as_mut().filter(|_| slot.generation == id.generation).ok_or(Fault::UnknownBlock(id))
 }
 
-/// Gives up everything that tiers hold of a block.
 fn freed(copies: &Copies) -> Change {
     Change { gains: None, loses: copies.all() }
 }

@@ -1,24 +1,23 @@
-//! The outcome of a move, for the adapter to follow.
+//! The result of a move, for the adapter to follow.
 
 use crate::block::{BlockId, Tier};
 use crate::blocks::Ended;
 use crate::copies::Fate;
 
-/// How a move ended, for the adapter to follow.
+/// The result of a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The block is off the device: its device memory is to be given up. `copied` names the tier that has
-    /// taken its contents; without one, nothing was copied.
+    /// The block has left: the adapter frees its device memory.
     Left {
         /// The block.
         block: BlockId,
         /// Its size.
         bytes: u64,
-        /// The tier the move copied to.
+        /// The tier the move copied to; `None` if nothing was copied.
         copied: Option<Tier>,
     },
-    /// An operation took the block back before it had left: its device memory stays its own. The copy just
-    /// made is to be kept if it is `current`, and thrown away otherwise.
+    /// An operation kept the block before it had left: its device memory stays. The adapter keeps the new copy if it is
+    /// `current`, and drops it otherwise.
     Rescued {
         /// The block.
         block: BlockId,
@@ -38,12 +37,12 @@ pub enum Outcome {
         /// The tier its contents came from, which keeps them; `None` for a block never written.
         from: Option<Tier>,
     },
-    /// It could not leave: its device memory stays its own, a copy begun is to be thrown away.
+    /// The block could not leave: its device memory stays, and the adapter drops a partial copy.
     Stayed {
         /// The block.
         block: BlockId,
     },
-    /// It could not return: the device memory taken for it is to be given up.
+    /// The block could not return: the adapter frees the device memory taken for it.
     NotReturned {
         /// The block.
         block: BlockId,
@@ -83,15 +82,14 @@ pub enum Outcome {
         /// The block.
         block: BlockId,
     },
-    /// The program dropped it while it moved: device memory and copies are to be thrown away.
+    /// The block was removed during the move: the adapter drops its device memory and copies.
     Removed {
-        /// The block, whose id no longer names anything.
+        /// The block, whose id is no longer valid.
         block: BlockId,
     },
 }
 
 impl Outcome {
-    /// The outcome of a move after which its block `is_on_device` or is not.
     pub(crate) fn of(ended: &Ended, succeeded: bool, is_on_device: bool) -> Self {
         let Ended { id: block, bytes, to, frees, copy, fate } = *ended;
         let Some(fate) = fate else { return Self::Removed { block } };

@@ -1,17 +1,10 @@
-//! Prefetch: moves started ahead of the operation that needs them, for adapters whose copies run in parallel with
-//! operations.
+//! Prefetch: starts moves before the operation that needs them, for adapters that copy in parallel with operations.
 //!
-//! The [schedule](crate::schedule) knows which blocks will leave and which will come back. A block leaves after its last use
-//! before it is evicted in the schedule, so that its copy is made while the link is idle. A block comes back as soon as
-//! there is memory that the schedule does not need before. So moves ahead are those that would have been made anyway, and
-//! their bytes are those of the schedule. Where the program departs from the forecast, the schedule is dropped.
-//!
-//! Early moves take no memory that an earlier operation needs (`the_budget_holds_while_moves_are_ahead`). They evict no
-//! block that is needed sooner than the block they make room for. If everything fits, nothing moves ahead
-//! (`a_step_that_fits_moves_nothing_ahead`).
-//!
-//! On the stand-in for CUDA, deep programs hide nine tenths of the copying that can be hidden
-//! (`a_deep_transformer_hides_its_copies`).
+//! The [schedule](crate::schedule) predicts evictions and returns. A block leaves after its last use before the
+//! predicted eviction, and comes back when memory is free until its use. So early moves cost no extra bytes. They take
+//! no memory that an earlier operation needs (`the_budget_holds_while_moves_are_ahead`); if everything fits, there are
+//! none (`a_step_that_fits_moves_nothing_ahead`). Off the forecast, the schedule is dropped. On the stand-in for CUDA,
+//! deep programs hide nine tenths of the copies that can be hidden (`a_deep_transformer_hides_its_copies`).
 
 use crate::block::{Block, BlockId, Place, Tier};
 use crate::forecast::Course;
@@ -24,20 +17,20 @@ use crate::steps::Step;
 use crate::view::View;
 use crate::write_ahead::WriteAhead;
 
-/// Operations that the schedule reaches beyond the present one.
+/// Operations that the schedule reaches ahead.
 const FAR: u64 = 1 << 13;
 
-/// Copies off the device that are under way at a time, at most. With one, the link would idle from its end until the next operation
-/// notices; with many, a copy that an operation waits for would be behind others that are needed later.
+/// The most copies off the device in progress. With one, the link would idle until the next operation notices its end.
+/// With many, a copy that an operation waits for would queue behind less urgent ones.
 const LEAVING: usize = 32;
 
 /// Operations planned at a time, so that no operation waits long for it.
 const PLAYED: u32 = 8;
 
-/// A schedule that went wrong is made anew no earlier than this.
+/// Operations before a wrong schedule is rebuilt, at least.
 const OFTEN: u64 = 256;
 
-/// A way between tiers on which moves are started ahead.
+/// A direction between tiers in which moves are started ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
     /// Between host and device, in both directions.
@@ -48,7 +41,6 @@ pub enum Link {
     ToDisk,
 }
 
-/// Everything that is chosen ahead, by link.
 #[derive(Debug, Default)]
 pub(crate) struct Prefetch {
     pub device: Ahead,
@@ -65,7 +57,6 @@ pub(crate) struct Ahead {
     begun: u64,
     /// An eviction was needed that the schedule did not predict.
     wrong: bool,
-    /// Whether blocks leave.
     leaves: RecentActivity,
 }
 
@@ -80,7 +71,7 @@ impl Ahead {
         self.enabled
     }
 
-    /// The next step for operations still to come, where `left` blocks left so far.
+    /// The next step for later operations. `left` counts the blocks that have left so far.
     pub fn next(&mut self, view: View, left: u64, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
         if !self.enabled || view.known().is_none() || view.request.driver().refuses() {
             return None;
@@ -91,14 +82,14 @@ impl Ahead {
         step
     }
 
-    /// The program goes on.
+    /// Notes the course of the next operation.
     pub fn go_on(&mut self, course: Course) {
         if course != Course::Foretold {
             self.schedule = None;
         }
     }
 
-    /// Takes the schedule, played as far as it should be. None while everything fits.
+    /// Takes the schedule, simulated as far as needed. `None` while everything fits.
     fn scheduled(&mut self, view: View, left: u64) -> Option<Schedule> {
         let (forecast, budget) = (view.known()?, view.blocks.ledger().budget().get()?);
         let (now, period) = (forecast.now(), forecast.period()?);
@@ -145,7 +136,7 @@ fn named(view: View<'_>, name: Name) -> Option<(BlockId, &Block)> {
     Some((id, view.blocks.get(id)?))
 }
 
-/// The block that leaves first by the schedule, if it is where the schedule has it.
+/// The first block to leave, if its state agrees with the schedule.
 fn first_leave(schedule: &mut Schedule, view: View) -> Option<(BlockId, Leave)> {
     let forecast = view.known()?;
     while let Some(leave) = schedule.first_leave(forecast.now()) {
@@ -184,7 +175,7 @@ fn return_ahead(schedule: &mut Schedule, view: View) -> Option<Step> {
         }
         match named(view, first.name) {
             Some((id, block)) if block.place() == Place::Away(Tier::Host) => {
-                // One that could not come back now is left to its operation.
+                // If it cannot come back now, its operation brings it.
                 if block.stuck_in == view.request.number() || highest > budget as i64 {
                     return None;
                 }

@@ -1,4 +1,4 @@
-//! Blocks that are used forwards and backwards, on a device of two of them and a host above a disk.
+//! Blocks used forwards and backwards, on a device for two of them and a host above a disk.
 
 use super::*;
 
@@ -38,7 +38,6 @@ impl Sweep {
         Rooms { host: left(self.host - raising, HOST), disk: left(self.disk, DISK), page: 1 }
     }
 
-    /// Runs an operation on the block.
     pub fn operate(&mut self, block: BlockId) {
         self.pager.begin(&[block]).expect("legal operands");
         let before = self.pager.counters();
