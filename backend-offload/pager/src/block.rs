@@ -2,16 +2,16 @@
 
 use crate::copies::{Copies, TierSet};
 
-/// Identifies a block. A later block with the same index has another generation.
+/// Identifies a block. Blocks that reuse an index have other generations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId {
-    /// Index among the live blocks; reused after the block is removed.
+    /// Index among the live blocks.
     pub index: u32,
-    /// Counts the blocks that have had this index.
+    /// Counts the blocks of this index.
     pub generation: u32,
 }
 
-/// A part of the device allocator with its own spare slices (on CubeCL, one per stream).
+/// A part of the device allocator with its own spare slices (a stream on CubeCL).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Arena(pub u32);
 
@@ -34,24 +34,24 @@ pub enum Tier {
 /// The place of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// Nowhere: never used, so without memory.
+    /// Never used, so without memory.
     Nowhere,
     /// On the device.
     Device {
-        /// The tier with the same contents; without one the block is *dirty*.
+        /// The tier with the same contents; `None` for a *dirty* block.
         clean: Option<Tier>,
     },
-    /// On its way off the device; its device memory stays valid until the move ends.
+    /// Leaving; its device memory stays valid until the move ends.
     Leaving {
-        /// The tier that had the same contents before the move. A clean block needs no copy.
+        /// The tier that had the contents before the move. A clean block needs no copy.
         clean: Option<Tier>,
     },
-    /// Its device memory is taken, but its contents are not there yet.
+    /// Its device memory is taken, its contents are not there yet.
     Returning {
         /// The tier that holds its contents; `None` for a block never written.
         from: Option<Tier>,
     },
-    /// In this tier, and not on the device.
+    /// In this tier, not on the device.
     Away(Tier),
 }
 
@@ -62,10 +62,10 @@ impl Place {
     }
 }
 
-/// The tier that a program prefers for a block. A hint for evictions, which never prevents an operation.
+/// A program's preference for a block. A hint for evictions, which never prevents an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, PartialOrd, Ord)]
 pub enum Preference {
-    /// Leaves the device among the first, however recently it was used.
+    /// Leaves the device among the first, however recently used.
     Host,
     /// As the policy decides.
     #[default]
@@ -79,16 +79,15 @@ pub enum Preference {
 pub struct Block {
     /// Bytes in the device allocator, alignment included.
     pub bytes: u64,
-    /// The arena of its device memory.
+    /// Arena of its device memory.
     pub arena: Arena,
     /// The tier that the program prefers.
     pub preference: Preference,
     pub(crate) copies: Copies,
-    /// The operation that used the block last.
     pub(crate) last_use: u64,
-    /// Kept on the device, because code outside operations may use its memory at any time.
+    /// Code outside operations may use its memory at any time, so it stays on the device.
     pub(crate) pinned: bool,
-    /// The operation in which a move of the block failed. It is tried again after all others.
+    /// The operation in which a move failed. Others are tried before it.
     pub(crate) stuck_in: u64,
     /// Brought before its use, and not used since.
     pub(crate) ahead: bool,
@@ -118,12 +117,11 @@ impl Block {
         self.copies.is_on_device()
     }
 
-    /// Tiers with memory for the block. All have the same contents.
+    /// Tiers with memory for the block, all with the same contents.
     pub fn held(&self) -> TierSet {
         self.copies.held()
     }
 
-    /// Whether the block is on the host, not on the device, and not moving.
     pub(crate) fn rests_on_host(&self) -> bool {
         self.copies.rests_on_host()
     }
@@ -132,17 +130,16 @@ impl Block {
         self.held().contains(Tier::Disk)
     }
 
-    /// Whether the device alone has the contents, so that leaving takes a copy.
+    /// Whether leaving takes a copy, since the device alone has the contents.
     pub fn needs_copy(&self) -> bool {
         self.copies.needs_copy()
     }
 
-    /// The tier to which the contents are copied when the block leaves, if a copy is needed.
     pub(crate) fn copied_to(&self) -> Option<Tier> {
         self.needs_copy().then_some(Tier::Host)
     }
 }
 
-/// Identifies one move of one block, so that a late end is never taken for another move's.
+/// Identifies one move, so that a late end is never taken for another's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub(crate) u64);

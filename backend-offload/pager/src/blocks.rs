@@ -1,8 +1,6 @@
-//! All blocks and all byte counts. A block changes place and is posted in one call, so the two always agree. A call
-//! that fails changes nothing (`reports_that_contradict_the_books_are_faults_and_change_nothing`).
-//!
-//! Memory of a removed block counts until its move to or from the device ends
-//! (`a_block_removed_on_its_way_counts_until_its_move_ends`).
+//! All blocks and byte counts. A change of place and its posting are one call, so they agree. A call that fails changes
+//! nothing (`reports_that_contradict_the_books_are_faults_and_change_nothing`). Memory of a removed block counts until
+//! its move ends (`a_block_removed_on_its_way_counts_until_its_move_ends`).
 
 use crate::block::{Arena, Block, BlockId, Preference, Tier, Token};
 use crate::copies::{Change, Copies, Fate, TierSet};
@@ -15,7 +13,7 @@ pub(crate) struct Blocks {
     slots: Vec<Slot>,
     free: Vec<u32>,
     ledger: Ledger,
-    /// Transfers in progress, oldest first.
+    /// Oldest first.
     under_way: Vec<UnderWay>,
     started: u64,
     /// Blocks with a preference.
@@ -32,20 +30,19 @@ struct Slot {
 struct UnderWay {
     token: Token,
     id: BlockId,
-    /// The block, if it was removed meanwhile. Its memory counts until the transfer ends.
+    /// The block, if removed meanwhile. Its memory counts until the transfer ends.
     removed: Option<Box<Block>>,
 }
 
-/// The end of a transfer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ended {
     pub id: BlockId,
     pub bytes: u64,
     pub to: Option<Tier>,
     pub frees: Option<Tier>,
-    /// The tier below the device that held the contents before the end.
+    /// The tier below the device that had the contents before.
     pub copy: Option<Tier>,
-    /// `None` if the block was removed meanwhile.
+    /// `None` if removed meanwhile.
     pub fate: Option<Fate>,
 }
 
@@ -82,7 +79,7 @@ impl Blocks {
         self.ledger.reset_peaks();
     }
 
-    /// Notes that the allocator gave all spare slices back.
+    /// Notes that the allocator has no spare slices.
     pub fn trim(&mut self) {
         self.ledger.trim();
     }
@@ -141,7 +138,7 @@ impl Blocks {
         BlockId { index: (self.slots.len() - 1) as u32, generation: 0 }
     }
 
-    /// Removes a block. Its bytes are free at once, or when its move to or from the device ends.
+    /// Removes a block. Its bytes are free at once, or at the end of its move to or from the device.
     pub fn remove(&mut self, id: BlockId) -> Result<(), Fault> {
         let block = *self.block(id)?;
         if block.copies.moving().is_none() {
@@ -160,7 +157,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Notes that the contents changed in a tier. Returns the tiers whose stale copies were dropped.
+    /// Notes new contents in a tier. Returns the tiers whose stale copies were dropped.
     pub fn wrote(&mut self, id: BlockId, tier: Tier) -> Result<TierSet, Fault> {
         let block = *self.block(id)?;
         if tier == Tier::Device && block.copies.is_dirty() {
@@ -199,7 +196,7 @@ impl Blocks {
         Ok(token)
     }
 
-    /// Ends a transfer. A failed one leaves the block where it was, as dirty or clean as before.
+    /// Ends a transfer. A failed one changes nothing.
     pub fn end(&mut self, token: Token, succeeded: bool) -> Result<Ended, Fault> {
         let at = self.position(token)?;
         let UnderWay { id, removed, .. } = &mut self.under_way[at];
@@ -223,7 +220,7 @@ impl Blocks {
         found.map_err(|_| Fault::UnknownMove(token))
     }
 
-    /// The block of a transfer; `None` if it was removed.
+    /// The block of a transfer, unless removed.
     fn carried(&self, under_way: &UnderWay) -> Option<&Block> {
         self.get(under_way.id).filter(|_| under_way.removed.is_none())
     }
@@ -236,7 +233,7 @@ impl Blocks {
         self.under_way.iter().find(|under_way| moves(under_way)).map(|under_way| under_way.token)
     }
 
-    /// Transfers whose end frees device memory, oldest first, with their bytes.
+    /// Transfers that will free device memory, oldest first, with their bytes.
     pub fn departing(&self) -> impl Iterator<Item = (Token, u64)> {
         self.under_way.iter().filter_map(|under_way| {
             let block = match &under_way.removed {
@@ -262,7 +259,7 @@ impl Blocks {
 
     // ---- notes on blocks ------------------------------------------------------------------------------
 
-    /// Notes a use by the operation `now`, which keeps a leaving block. `None` if that operation named it already.
+    /// Notes a use by the operation `now`, and keeps a leaving block. `None` for a repeated operand.
     pub fn note_use(&mut self, id: BlockId, now: u64) -> Result<Option<Used>, Fault> {
         let block = self.block_mut(id)?;
         if block.last_use == now {
@@ -274,7 +271,7 @@ impl Blocks {
         Ok(Some(Used { bytes: block.bytes, last_use, is_on_device: block.is_on_device() }))
     }
 
-    /// Keeps a block on the device for the rest of its life. It must be there already.
+    /// Keeps a block on the device, where it must be, for the rest of its life.
     pub fn pin(&mut self, id: BlockId) -> Result<(), Fault> {
         let block = *self.block(id)?;
         if !block.is_on_device() {
@@ -291,18 +288,18 @@ impl Blocks {
         Ok(())
     }
 
-    /// Notes that a move of the block failed in the operation `now`.
+    /// Notes a failed move in the operation `now`.
     pub fn note_failure(&mut self, id: BlockId, now: u64) -> Result<(), Fault> {
         self.block_mut(id)?.stuck_in = now;
         Ok(())
     }
 
-    /// Allows blocks whose moves failed to be tried again.
+    /// Allows blocks with failed moves to be tried again.
     pub fn forgive_failures(&mut self) {
         self.slots.iter_mut().filter_map(|slot| slot.block.as_mut()).for_each(|block| block.stuck_in = 0);
     }
 
-    /// Sets whether the block came before its use. Returns the old value.
+    /// Sets whether the block came ahead. Returns the old value.
     pub fn set_ahead(&mut self, id: BlockId, ahead: bool) -> Result<bool, Fault> {
         Ok(std::mem::replace(&mut self.block_mut(id)?.ahead, ahead))
     }

@@ -1,4 +1,4 @@
-//! Copies of one block: the tiers that hold its bytes, and its one transfer. Every transfer is a row of this table:
+//! Copies of one block: the tiers that hold its bytes, and its one transfer, a row of this table:
 //!
 //! | transfer | copies to | frees |
 //! |---|---|---|
@@ -11,11 +11,10 @@
 //! | spill again, as the disk kept its copy | – | host |
 //! | drop a copy | – | host or disk |
 //!
-//! The bytes of a transfer count on both sides until it ends (`a_move_holds_its_bytes_on_both_sides_until_it_lands`). A
-//! block that could not leave is as dirty or clean as before
-//! (`a_block_that_could_not_leave_is_as_dirty_or_clean_as_it_was`). An operation may keep a block that is leaving
-//! (`an_operation_takes_a_leaving_block_back`): the transfer then frees nothing. If the operation writes to the block,
-//! the new copy is dropped at the end.
+//! Bytes of a transfer count on both sides until it ends (`a_move_holds_its_bytes_on_both_sides_until_it_lands`). A
+//! block that could not leave stays as dirty or clean (`a_block_that_could_not_leave_is_as_dirty_or_clean_as_it_was`).
+//! An operation may keep a leaving block (`an_operation_takes_a_leaving_block_back`): its transfer frees nothing, and
+//! its copy is dropped if the block was written since.
 
 use crate::block::{Place, Tier, Token};
 
@@ -64,12 +63,11 @@ const DEVICE: TierSet = TierSet::of(Tier::Device);
 const HOST: TierSet = TierSet::of(Tier::Host);
 const DISK: TierSet = TierSet::of(Tier::Disk);
 
-/// The tiers that hold one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Copies {
     /// Tiers with memory for the block, all with the same contents.
     held: TierSet,
-    /// The block has contents, which an eviction must preserve.
+    /// It has contents, which an eviction must preserve.
     written: bool,
     transfer: Option<Transfer>,
 }
@@ -87,20 +85,19 @@ struct Transfer {
 pub(crate) enum Fate {
     /// None.
     Awaited,
-    /// An operation kept the block before it had left; the copy in progress is current.
+    /// Kept by an operation; the copy in progress is current.
     Kept,
-    /// The block was kept and then written; the copy in progress is outdated.
+    /// Kept and then written; the copy is outdated.
     Outdated,
 }
 
-/// Tiers that gain or lose the bytes of the block, for the ledger.
+/// Tiers that gain or lose the bytes, for the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Change {
     pub gains: Option<Tier>,
     pub loses: TierSet,
 }
 
-/// The end of a transfer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ended {
     pub to: Option<Tier>,
@@ -134,12 +131,12 @@ impl Copies {
         self.held.is_empty() && self.transfer.is_none()
     }
 
-    /// Whether the device alone has the contents, so that leaving takes a copy.
+    /// Whether leaving takes a copy, since the device alone has the contents.
     pub fn needs_copy(&self) -> bool {
         self.written && self.held == DEVICE && !self.is_leaving()
     }
 
-    /// Whether the block is on the host, not on the device, and in no transfer.
+    /// Whether the block is on the host, off the device, and in no transfer.
     pub fn rests_on_host(&self) -> bool {
         self.held.contains(Tier::Host) && !self.held.contains(Tier::Device) && self.transfer.is_none()
     }
@@ -153,7 +150,7 @@ impl Copies {
         self.transfer.is_some_and(|transfer| transfer.to == Some(Tier::Device))
     }
 
-    /// The fastest tier below the device that has the contents.
+    /// The fastest tier below the device with the contents.
     pub fn copy(&self) -> Option<Tier> {
         [Tier::Host, Tier::Disk].into_iter().find(|tier| self.held.contains(*tier))
     }
@@ -171,18 +168,18 @@ impl Copies {
         }
     }
 
-    /// The token of a transfer that takes or frees device memory.
+    /// The token of a transfer to or from the device.
     pub fn moving(&self) -> Option<Token> {
         self.transfer.filter(Transfer::involves_device).map(|transfer| transfer.token)
     }
 
-    /// The token of a transfer that loads the block from disk.
+    /// The token of a load from disk.
     pub fn loading(&self) -> Option<Token> {
         let loads = |transfer: &Transfer| transfer.to == Some(Tier::Host) && transfer.frees.is_none();
         self.transfer.filter(loads).map(|transfer| transfer.token)
     }
 
-    /// Whether the end of the transfer frees device memory.
+    /// Whether the transfer frees device memory.
     pub fn departs(&self) -> bool {
         self.is_leaving()
     }
@@ -203,7 +200,7 @@ impl Copies {
         row && self.transfer.is_none()
     }
 
-    /// Starts a transfer. `None` if the table has no such row for the present state.
+    /// Starts a transfer. `None` if no row of the table allows it now.
     pub fn start(&mut self, token: Token, to: Option<Tier>, frees: Option<Tier>) -> Option<Change> {
         if !self.allows(to, frees) {
             return None;
@@ -224,7 +221,7 @@ impl Copies {
         Some(Ended { to, frees, fate, loses: loses.into() })
     }
 
-    /// Starts and ends a transfer at once, for simulated blocks.
+    /// Starts and ends a transfer at once, in a simulation.
     pub fn take(&mut self, to: Option<Tier>, frees: Option<Tier>) {
         if self.start(Token(u64::MAX), to, frees).is_some() {
             self.end(true);
@@ -240,8 +237,8 @@ impl Copies {
         }
     }
 
-    /// Notes that the contents changed in a tier, which makes other copies stale. `None` if the block is not in that
-    /// tier and cannot start there.
+    /// Notes new contents in a tier, which make other copies stale. `None` if the block is not there and cannot start
+    /// there.
     pub fn wrote(&mut self, tier: Tier) -> Option<Change> {
         let is_there = match tier {
             Tier::Device => self.is_on_device(),
@@ -256,7 +253,7 @@ impl Copies {
             transfer.fate = Fate::Outdated;
         }
         if let Some(Transfer { to, .. }) = self.transfer.take_if(|transfer| !transfer.involves_device()) {
-            // The transfer's bytes are stale. Host memory taken by a load holds the new contents.
+            // Host memory taken by a load holds the new contents.
             before = before.with(to);
         }
         self.written = true;
@@ -265,7 +262,7 @@ impl Copies {
         Some(Change { gains, loses: before.without(tier) })
     }
 
-    /// All tiers with memory for the block, that of its transfer included.
+    /// All tiers with memory for the block, with its transfer.
     pub fn all(&self) -> TierSet {
         self.held.with(self.transfer.and_then(|transfer| transfer.to))
     }

@@ -1,20 +1,15 @@
-//! The eviction order: which block leaves first while the forecast knows the future.
-//!
-//! An eviction costs a copy out if no other tier has the contents, and a copy back if the block is used again. It gains
-//! memory until that use. So blocks leave in this order:
+//! The eviction order while the forecast knows the future. An eviction costs a copy out, unless another tier has the
+//! contents, and a copy back if the block is used again. Blocks leave in this order:
 //!
 //! 1. blocks that cost nothing, largest first;
 //! 2. blocks without a known next use, longest unused first: a known use is at most a period away;
-//! 3. all others, by operations gained for each byte copied. Blocks needed within the next [`NEAR`] operations come
-//!    last.
+//! 3. all others, by operations gained per byte copied, those needed within [`NEAR`] operations last.
 //!
-//! A block gains at most twice the missing bytes, because memory that no block takes was freed in vain. Two copies
-//! count as four: later evictions of a copied block cost half as much. Replays of recorded steps gave both numbers.
+//! A block gains at most twice the missing bytes, since more is of no use. Two copies count as four: later evictions of
+//! a copied block cost half. Replays gave both numbers. Heap entries may be stale, and are checked when they come
+//! first.
 //!
-//! Blocks of one size and cost form a heap by next use. Its entries may be stale, and the top is checked against its
-//! block when asked. While everything fits, no entry is kept.
-//!
-//! A recorded step moves at most a tenth more than the lower bound at 75, 50 and 25 % of its memory
+//! Recorded steps move at most a tenth more than the lower bound at 75, 50 and 25 % of their memory
 //! (`bytes_of_recorded_steps_are_on_record_below_recency_and_within_a_tenth_of_the_bound`). More memory never moves
 //! more bytes (`more_memory_never_moves_more`).
 
@@ -23,18 +18,17 @@ use crate::forecast::Future;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Operations ahead whose operands leave only when nothing else can.
+/// Operations ahead whose operands leave last.
 const NEAR: u64 = 4;
 
-/// The most empty classes kept for reuse, to save allocations.
+/// The most empty classes kept, to save allocations.
 const MOST_EMPTY: usize = 256;
 
-/// The cost of an eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EvictionCost {
     /// No copy.
     Free,
-    /// The next use is unknown. Smaller `recent` leaves earlier.
+    /// Unknown next use. Smaller `recent` leaves earlier.
     Unknown { recent: u64 },
     /// Used or freed by operation `due`; takes one or two `copies`.
     Known { due: u64, copies: u64 },
@@ -60,7 +54,7 @@ impl EvictionCost {
         matches!(self, Self::Known { due, .. } if due <= now + NEAR)
     }
 
-    /// Greater leaves earlier. `missing` are the bytes wanted.
+    /// Greater leaves earlier.
     fn rank(self, now: u64, bytes: u64, missing: u64, index: u32) -> (u8, u64, u64, u64, Reverse<u32>) {
         let index = Reverse(index);
         match self {
@@ -69,7 +63,7 @@ impl EvictionCost {
             Self::Known { due, copies } => {
                 let gained = u128::from(due - now) * u128::from(bytes.min(missing.saturating_mul(2)));
                 let paid = u128::from(bytes.max(1)) * u128::from(copies * copies);
-                // Fixed point, so that a few operations of a large block are not rounded to zero.
+                // Fixed point, so that small gains are not rounded to zero.
                 let worth = (gained << 16) / paid;
                 (u8::from(!self.is_near(now)), u64::try_from(worth).unwrap_or(u64::MAX), due, bytes, index)
             }
@@ -84,7 +78,6 @@ impl EvictionCost {
         }
     }
 
-    /// The number that orders blocks of a class.
     fn key(self, bytes: u64) -> u64 {
         match self {
             Self::Free => bytes,
@@ -94,7 +87,6 @@ impl EvictionCost {
     }
 }
 
-/// Blocks ordered by one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
     Free,
@@ -117,7 +109,6 @@ impl Entry {
     }
 }
 
-/// A block on the device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Resident {
     pub id: BlockId,
@@ -134,33 +125,30 @@ impl Resident {
 
 #[derive(Debug, Default)]
 pub(crate) struct EvictionOrder {
-    /// By class.
     heaps: Vec<(Class, BinaryHeap<Entry>)>,
     entries: usize,
-    /// Known ones by due operation, soonest first, to find those whose time has passed.
+    /// Known ones, soonest first, to find those whose time has passed.
     passing: BinaryHeap<Reverse<Entry>>,
-    /// Whether entries are kept.
     awake: bool,
     /// A victim was wanted since the last rebuild.
     asked: bool,
-    /// Blocks of a class that may not leave now, during a search.
+    /// Blocks that may not leave now, during a search.
     aside: Vec<Entry>,
-    /// Blocks to be entered anew.
     moved: Vec<Resident>,
 }
 
 impl EvictionOrder {
-    /// Whether entries are kept. Otherwise they must be rebuilt before use.
+    /// Whether entries are kept. Otherwise rebuild before use.
     pub fn is_awake(&self) -> bool {
         self.awake
     }
 
-    /// Whether most entries are stale, by their number.
+    /// Whether most entries are stale.
     pub fn is_stale(&self, live: u64) -> bool {
         (self.entries + self.passing.len()) as u64 > 8 * live + 256
     }
 
-    /// Drops all entries. Returns whether to rebuild them: not if no victim was wanted for a while.
+    /// Drops all entries. Returns whether to rebuild them: not if no victim was wanted since.
     pub fn clear(&mut self) -> bool {
         if self.heaps.len() > MOST_EMPTY {
             self.heaps.clear();
@@ -197,8 +185,8 @@ impl EvictionOrder {
         self.entries += 1;
     }
 
-    /// The first to leave of those that `may_leave`, for an operation that misses `missing` bytes. `look` returns a
-    /// block and its cost, or `None` if it is not on the device.
+    /// The first to leave of those that `may_leave`, where `missing` bytes are wanted. `look` returns a block and its
+    /// cost, or `None` off the device.
     pub fn first(
         &mut self,
         now: u64,
@@ -232,7 +220,7 @@ impl EvictionOrder {
         }
     }
 
-    /// The first of one class that may leave. Those with stale entries are `moved`.
+    /// The first of one class that may leave. Stale ones are `moved`.
     fn top(
         &mut self,
         at: usize,

@@ -9,7 +9,6 @@ use crate::block::BlockId;
 use crate::history::{CONTEXT, History, Named, Next};
 use crate::replacements::Replacements;
 
-/// The predicted future of one block.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Outlook {
     generation: u32,
@@ -25,13 +24,11 @@ pub(crate) struct Outlook {
     place: u64,
     /// The operation before which it is used or freed; 0 if unknown.
     due: u64,
-    /// Its position among the operands of that operation.
     operand: usize,
-    /// It is freed then, not used.
     ends: bool,
 }
 
-/// The next use or the end of a block, as far as it is known.
+/// The next use or end of a block, as far as known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Future {
     /// Unknown, or the predicted use did not happen.
@@ -46,9 +43,9 @@ pub(crate) enum Future {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Due {
     pub operation: u64,
-    /// Its position among the operands of that operation.
+    /// Position among its operands.
     pub operand: usize,
-    /// It is freed then, not used.
+    /// Freed then, not used.
     pub ends: bool,
 }
 
@@ -60,24 +57,24 @@ pub(crate) struct Foreseen {
     pub is_new: bool,
     /// The operation changes it.
     pub written: bool,
-    /// Its next use or its end, if known.
+    /// Its next use or end, if known.
     pub due: Option<Due>,
 }
 
-/// How the operation compares with the forecast.
+/// The operation, compared with the forecast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Course {
-    /// Nothing was predicted, nor is now.
+    /// Nothing predicted, as before.
     Unknown,
     /// As predicted.
     Foretold,
     /// As predicted, but with more bytes.
     Larger,
-    /// The place was `lost`, or another one was `found`, which changes the predictions for all blocks.
+    /// The place was `lost`, or another was `found`, which changes all predictions.
     Elsewhere { lost: bool, found: bool },
 }
 
-/// Finds the place of the program in its past, and predicts its next operations.
+/// Finds the program's place in its past, and predicts from there.
 #[derive(Debug)]
 pub(crate) struct Forecast {
     trace: History,
@@ -85,20 +82,19 @@ pub(crate) struct Forecast {
     outlooks: Vec<Outlook>,
     /// The past operation that corresponds to the current one.
     cursor: Option<u64>,
-    /// Operations in a row that differ from the past in sizes.
+    /// Operations in a row that differ in sizes.
     resized: u64,
-    /// Another past operation, which looks like the latest of these.
+    /// Another past operation like the latest of these.
     rival: Option<u64>,
     /// First operations of marked steps, latest last.
     beginnings: [u64; BEGINNINGS],
-    /// A step was marked and no operation has run since.
     marked: bool,
-    /// Past operations that may be searched to set predictions anew. Each operation adds a few, so frequent changes of
-    /// place cost no more than none.
+    /// Past operations that may be searched for new predictions. Each operation adds a few, so frequent changes of
+    /// place cost no more.
     credit: u64,
     /// The last operation before this marked step.
     began: u64,
-    /// The latest first operation of a marked step at which predictions were set anew.
+    /// The latest start of a marked step at which all predictions were replaced.
     anchored: u64,
 }
 
@@ -121,7 +117,7 @@ impl Forecast {
         }
     }
 
-    /// Whether the place of the program is known.
+    /// Whether the place is known.
     pub fn knows(&self) -> bool {
         self.cursor.is_some()
     }
@@ -149,14 +145,14 @@ impl Forecast {
         Some(self.now() - self.cursor?)
     }
 
-    /// The next use or the end of a block, if known.
+    /// The next use or end of a block, if known.
     pub fn due(&self, id: BlockId) -> Option<Due> {
         let now = self.now();
         let outlook = self.outlook(id).filter(|outlook| outlook.due > now)?;
         Some(Due { operation: outlook.due, operand: outlook.operand, ends: outlook.ends })
     }
 
-    /// The predicted operands of the operation one period after the `past` one. None before the past is over.
+    /// Predicted operands one period after the `past` operation. None before the past is over.
     pub fn foreseen(&self, past: u64) -> impl Iterator<Item = Foreseen> {
         let period = self.period().unwrap_or(0);
         let past = if past < self.now() { past } else { 0 };
@@ -165,7 +161,7 @@ impl Forecast {
             let due = match self.trace.next(place) {
                 Next::Used(after) => Some((past + after, self.trace.operand(place), false)),
                 Next::Freed(after) => Some((past + after + 1, 0, true)),
-                // Not used since. Its predicted use is also that of its replacement.
+                // Not used since. Its replacement has the same predicted use.
                 Next::Unknown => self
                     .trace
                     .block(place)
@@ -206,8 +202,8 @@ impl Forecast {
         self.outlooks[index] = Outlook { generation: id.generation, born: self.now(), ..Outlook::default() };
     }
 
-    /// The recency of a block with unknown future: its last use plus the time since its first use. A block used
-    /// throughout a step is used early in the next one.
+    /// The recency of a block with unknown future: its last use plus its time in use. A block used throughout a step is
+    /// used early in the next one.
     pub fn recent(&self, id: BlockId) -> u64 {
         self.outlook(id).map_or(0, |outlook| {
             let used = outlook.used.max(outlook.born);
@@ -223,7 +219,7 @@ impl Forecast {
         }
     }
 
-    /// A block that was new in the last operation of the freed one, and has its size, replaces it.
+    /// A block of its size, new in its last operation, replaces the freed one.
     fn pass_on(&mut self, freed: &Outlook) {
         let (bytes, _) = self.trace.size(freed.place);
         for place in self.trace.uses(freed.used) {
@@ -289,7 +285,6 @@ impl Forecast {
         self.trace.uses(number).map(|place| self.trace.size(place).0).sum()
     }
 
-    /// The past operation that corresponds to this one.
     fn find(
         &mut self,
         number: u64,
@@ -314,7 +309,7 @@ impl Forecast {
         let looks_right = expected.filter(fits);
         let rival = self.rival.map(|rival| rival + 1).filter(fits).or(context);
         let resized = expected.filter(|past| looks_right.is_none() && self.differs_in_sizes(number, *past));
-        // So many differences are no accident if the operations look like others.
+        // So many differences are no accident if another place matches.
         let is_elsewhere = rival.is_some() && self.resized + 1 >= CONTEXT;
         match (looks_right, resized) {
             (None, Some(_)) if !is_elsewhere => {
@@ -328,7 +323,7 @@ impl Forecast {
         }
     }
 
-    /// Whether this operation has as many operands as the `past` one, each new or used before as there.
+    /// Whether both operations have as many operands, each new or used before alike.
     fn has_such_operands(&self, number: u64, past: u64) -> bool {
         let (here, there) = (self.trace.uses(number), self.trace.uses(past));
         here.end - here.start == there.end - there.start
@@ -342,8 +337,8 @@ impl Forecast {
         self.trace.block(place).and_then(|id| self.outlook(id)).is_some_and(|outlook| outlook.used > 0)
     }
 
-    /// Whether this operation names the predicted blocks, some in other sizes than in the `past` one: each comes from
-    /// the same place, or was never used before, as there.
+    /// Whether this operation names the predicted blocks, in any size: each comes from the same place as in the `past`
+    /// one, or is unused as there.
     fn differs_in_sizes(&self, number: u64, past: u64) -> bool {
         let (here, there) = (self.trace.uses(number), self.trace.uses(past));
         let as_many = here.end - here.start == there.end - there.start && !here.is_empty();
@@ -362,7 +357,6 @@ impl Forecast {
             })
     }
 
-    /// Predicts the next uses of the operands from those of the past operation.
     fn expect(&mut self, number: u64, past: u64) {
         for (here, there) in self.trace.uses(number).zip(self.trace.uses(past)) {
             let next = self.trace.next(there);
@@ -380,10 +374,10 @@ impl Forecast {
         }
     }
 
-    /// Sets the predictions of earlier used blocks anew, after another place was found.
+    /// Replaces the predictions for used blocks, after another place was found.
     fn anchor(&mut self, number: u64, past: u64, begins: bool) {
         let period = number - past;
-        // A marked step pays for its own search, whatever guesses within it have cost.
+        // A marked step pays for its own search.
         let pays = begins && period <= number - self.anchored;
         if pays || self.credit >= period {
             if pays {

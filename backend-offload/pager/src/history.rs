@@ -58,7 +58,6 @@ struct Operation {
     first: u64,
 }
 
-/// An operand of a new operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Named {
     pub block: BlockId,
@@ -74,7 +73,6 @@ struct Use {
     size: PackedSize,
     /// Its position among the operands of its next operation.
     operand: u16,
-    /// The operation changed it.
     written: bool,
     /// No operation used it before.
     first: bool,
@@ -86,7 +84,7 @@ impl Use {
     }
 }
 
-/// The size of a block in units of 512 bytes, rounded up and at most a terabyte, and whether it was new.
+/// Size in units of 512 bytes, rounded up, at most a terabyte; and whether the block was new.
 #[derive(Debug, Clone, Copy, Default)]
 struct PackedSize(u32);
 
@@ -109,12 +107,12 @@ impl PackedSize {
     }
 }
 
-/// The log. The numbers of operations and operands only grow.
+/// The log. Numbers of operations and operands only grow.
 #[derive(Debug)]
 pub(crate) struct History {
     operations: Ring<Operation>,
     uses: Ring<Use>,
-    /// The latest operation of each context, by some bits of its hash.
+    /// The latest operation of each context, by bits of its hash.
     latest: Vec<u64>,
 }
 
@@ -132,7 +130,7 @@ impl History {
         }
     }
 
-    /// The number of the next operation. The first one is 1.
+    /// The number of the next operation, from 1.
     pub fn end(&self) -> u64 {
         self.operations.end + 1
     }
@@ -142,7 +140,7 @@ impl History {
         self.uses.end
     }
 
-    /// Appends an operation. Returns the latest earlier one with the same context.
+    /// Appends an operation. Returns the latest earlier one of the same context.
     pub fn push(&mut self, operands: impl Iterator<Item = Named>) -> Option<u64> {
         let (first, number) = (self.uses.end, self.end());
         let mut look = 1u64;
@@ -171,7 +169,7 @@ impl History {
     fn reindex(&mut self) {
         self.latest.clear();
         self.latest.resize(self.operations.slots.len() * 2, 0);
-        // Without the operation just pushed, which is not an earlier one.
+        // Without the operation just pushed.
         for number in self.first()..self.end() - 1 {
             let slot = self.slot(self.operations.slots[self.operations.at(number - 1)].context);
             self.latest[slot] = number;
@@ -187,13 +185,13 @@ impl History {
         self.operations.get(number.checked_sub(1)?)
     }
 
-    /// Whether both operations are remembered and look alike.
+    /// Whether both are remembered and look alike.
     pub fn look_alike(&self, one: u64, other: u64) -> bool {
         let look = |number| self.operation(number).map(|operation| operation.look);
         look(one).is_some() && look(one) == look(other)
     }
 
-    /// The operands of an operation, by their numbers. Empty if it is forgotten.
+    /// The operands of an operation; empty if forgotten.
     pub fn uses(&self, number: u64) -> std::ops::Range<u64> {
         let Some(operation) = self.operation(number) else { return 0..0 };
         let end = self.operation(number + 1).map_or(self.uses.end, |next| next.first);
@@ -208,12 +206,12 @@ impl History {
         self.uses.get(place).map_or(Next::Unknown, |used| used.next.get())
     }
 
-    /// Bytes of the block at a place, and whether it was new there.
+    /// Bytes of the block at a place, and whether it was new.
     pub fn size(&self, place: u64) -> (u64, bool) {
         self.uses.get(place).map_or((0, false), |used| (used.size.bytes(), used.size.is_new()))
     }
 
-    /// Sets the next use or end of the block at a place; `operand` is its position then.
+    /// Sets the next use or end of a block; `operand` is its position then.
     pub fn learn(&mut self, place: u64, next: Next, operand: usize) {
         if let Some(used) = self.uses.get_mut(place) {
             let operand = u16::try_from(operand);
@@ -222,43 +220,42 @@ impl History {
         }
     }
 
-    /// The position of the block among the operands of its next operation.
+    /// The position of the block in its next operation.
     pub fn operand(&self, place: u64) -> usize {
         self.uses.get(place).map_or(0, |used| usize::from(used.operand))
     }
 
-    /// Notes that the block at a place was used before.
+    /// Notes an earlier use of the block at a place.
     pub fn used_before(&mut self, place: u64) {
         if let Some(used) = self.uses.get_mut(place) {
             used.first = false;
         }
     }
 
-    /// Whether the use at this place was the first of its block.
+    /// Whether this was the first use of its block.
     pub fn is_first(&self, place: u64) -> bool {
         self.uses.get(place).is_some_and(|used| used.first)
     }
 
-    /// Notes that the operation of a place changed the block there.
+    /// Notes that the operation changed the block at this place.
     pub fn write(&mut self, place: u64) {
         if let Some(used) = self.uses.get_mut(place) {
             used.written = true;
         }
     }
 
-    /// Whether the operation of a place changed the block there.
+    /// Whether the operation changed the block at this place.
     pub fn is_written(&self, place: u64) -> bool {
         self.uses.get(place).is_some_and(|used| used.written)
     }
 
-    /// The place of the next use of a block, if it was used again.
+    /// The place of the next use, if any.
     pub fn next_place(&self, number: u64, place: u64) -> Option<u64> {
         let Next::Used(after) = self.next(place) else { return None };
         self.uses(number + after).nth(self.operand(place))
     }
 }
 
-/// The latest items of a sequence.
 #[derive(Debug)]
 struct Ring<T> {
     slots: Vec<T>,

@@ -1,7 +1,5 @@
-//! Room on the host: drops copies and spills blocks, one after another, until enough bytes are free.
-//!
-//! One function chooses, given the present blocks or those after earlier choices. An operation takes one step at a
-//! time. For memory of the program's own, all steps are chosen before the first, so none is taken in vain
+//! Room on the host: drops copies and spills blocks until enough bytes are free. An operation takes one step at a time.
+//! For memory of the program's own, all steps are chosen before the first, so none is taken in vain
 //! (`nothing_sinks_for_a_room_that_cannot_be_made`). Sums of bytes do not suffice: blocks are whole, the disk takes
 //! pages, and a copy in progress cannot be dropped.
 
@@ -12,7 +10,7 @@ use crate::rooms::Rooms;
 use crate::steps::Step;
 use crate::view::View;
 
-/// The tiers below the device after steps not taken yet.
+/// The tiers below the device after future steps.
 struct Foreseen {
     blocks: Vec<(BlockId, Block)>,
     rooms: Rooms,
@@ -39,7 +37,7 @@ impl View<'_> {
         Ok(steps)
     }
 
-    /// The next step towards `wanted` free bytes on the host; `None` once they are free.
+    /// The next step towards `wanted` free bytes; `None` once they are free.
     pub fn make_host_room(self, wanted: u64, rooms: Rooms) -> Result<Option<Step>, Stop> {
         if rooms.host.allows(wanted) {
             return Ok(None);
@@ -55,14 +53,13 @@ impl View<'_> {
         }
     }
 
-    /// The next step: one of the blocks `live` gives up its bytes on the host, or its place on disk for a block to
-    /// spill.
+    /// The next step: a block gives up its bytes on the host, or its place on disk for a block to spill.
     fn next_to_make_way<'a>(
         self,
         live: impl Iterator<Item = (BlockId, &'a Block)> + Clone,
         rooms: Rooms,
     ) -> Option<Step> {
-        // A copy that is also on the device costs at most one transfer over the link, and none if the disk has it.
+        // Costs at most a transfer over the link, and none if the disk has the contents.
         if let Some(block) = largest_duplicate(live.clone()) {
             return Some(Step::DropCopy { block, tier: Tier::Host });
         }
@@ -73,8 +70,8 @@ impl View<'_> {
         Some(Step::DropCopy { block, tier: Tier::Disk })
     }
 
-    /// The block to spill first. An operand spills only if no other block can, because it is loaded again. Of blocks
-    /// needed equally late, one that is on disk already is preferred: a write wears the drive.
+    /// The block to spill first. Operands come last, because they are loaded again. Of blocks needed equally late, one
+    /// on disk is preferred: a write wears the drive.
     fn deepest<'a>(self, live: impl Iterator<Item = (BlockId, &'a Block)>, room: Limit) -> Option<BlockId> {
         let able = live
             .filter(|(_, block)| block.rests_on_host() && (block.is_on_disk() || room.allows(block.bytes)));
@@ -86,7 +83,7 @@ impl View<'_> {
     }
 }
 
-/// The largest host copy of a block that is also on the device; those also on the disk come first.
+/// The largest host copy of a block on the device; those also on disk first.
 fn largest_duplicate<'a>(live: impl Iterator<Item = (BlockId, &'a Block)>) -> Option<BlockId> {
     let is_duplicate = |block: &Block| {
         block.place() == Place::Device { clean: Some(Tier::Host) } && block.copies.moving().is_none()
@@ -95,8 +92,8 @@ fn largest_duplicate<'a>(live: impl Iterator<Item = (BlockId, &'a Block)>) -> Op
     duplicates.max_by_key(|(_, block)| (block.is_on_disk(), block.bytes)).map(|(id, _)| id)
 }
 
-/// The block that gives up its place on a full disk for a block to spill. Blocks also on the host come first, then
-/// those also on the device.
+/// The block that gives up its place on a full disk for a block to spill: first blocks on the host, then those on the
+/// device.
 fn spare_on_disk<'a>(
     mut live: impl Iterator<Item = (BlockId, &'a Block)> + Clone,
     rooms: Rooms,

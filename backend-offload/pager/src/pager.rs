@@ -1,4 +1,4 @@
-//! The interface of the pager: blocks, operations and moves, as an adapter reports them.
+//! The interface of the pager for adapters.
 
 use crate::Oversized;
 use crate::block::{Arena, Block, BlockId, Place, Preference, Tier, Token};
@@ -24,7 +24,7 @@ use crate::view::View;
 /// Spare bytes below this are not worth a trim.
 const SLACK: u64 = 64 << 20;
 
-/// Where each block of one device is, and the moves an operation needs before it runs.
+/// The places of all blocks of one device, and the moves that operations need.
 #[derive(Debug)]
 pub struct Pager {
     blocks: Blocks,
@@ -41,7 +41,7 @@ pub struct Pager {
 #[derive(Debug, Default)]
 struct MarkedSteps {
     count: u64,
-    /// Blocks that had left the device at the ends of the last two steps, the earlier one first.
+    /// Blocks gone from the device at the ends of the last two steps, the earlier first.
     left: [u64; 2],
 }
 
@@ -70,7 +70,7 @@ impl Pager {
         self.blocks.ledger()
     }
 
-    /// Changes the device budget. Blocks beyond it leave when room is made next.
+    /// Changes the device budget. Excess blocks leave when room is made next.
     pub fn set_budget(&mut self, budget: Limit) {
         self.blocks.set_budget(budget);
         self.eviction.forget_order();
@@ -92,19 +92,19 @@ impl Pager {
         self.steps.count
     }
 
-    /// Ends a step of the program. The forecast also finds steps without marks, but later.
+    /// Ends a step of the program. The forecast also finds steps without marks, later.
     pub fn mark_step(&mut self) {
         self.steps.count += 1;
         self.steps.left = [self.steps.left[1], self.counters.left()];
         self.listeners.step();
     }
 
-    /// Makes [`place_new`](Self::place_new) treat blocks as spilling: for recordings made without a budget.
+    /// Makes [`place_new`](Self::place_new) assume spilling, for recordings made without a budget.
     pub fn expect_spilling(&mut self) {
         self.expects_spilling = true;
     }
 
-    /// Whether the host holds contents, or any block left since the start of the previous step.
+    /// Whether the host holds contents, or a block left since the start of the previous step.
     fn is_spilling(&self) -> bool {
         self.blocks.ledger().held(Tier::Host) > 0 || self.counters.left() > self.steps.left[0]
     }
@@ -121,7 +121,7 @@ impl Pager {
 
     // ---- blocks come and go ---------------------------------------------------------------------------
 
-    /// Registers a block of `bytes`. It has no memory before its first use.
+    /// Registers a block of `bytes`, without memory before its first use.
     pub fn insert(&mut self, bytes: u64, arena: Arena) -> BlockId {
         self.request.note_insertion(bytes);
         let id = self.blocks.insert(bytes, arena, self.request.number());
@@ -129,14 +129,14 @@ impl Pager {
         id
     }
 
-    /// Removes a block. Its bytes are free at once, or when its move to or from the device ends.
+    /// Removes a block. Its bytes are free at once, or at the end of its move to or from the device.
     pub fn remove(&mut self, id: BlockId) -> Result<(), Fault> {
         self.blocks.remove(id)?;
         self.listeners.freed(id);
         Ok(())
     }
 
-    /// Keeps a block on the device for the rest of its life. It must be there already.
+    /// Keeps a block on the device, where it must be, for the rest of its life.
     pub fn pin(&mut self, id: BlockId) -> Result<(), Fault> {
         self.blocks.pin(id)
     }
@@ -148,8 +148,8 @@ impl Pager {
 
     // ---- operations -----------------------------------------------------------------------------------
 
-    /// Starts an operation over `operands`, which may repeat. Operands that are leaving are kept. Returns whether all
-    /// are on the device.
+    /// Starts an operation over `operands`, which may repeat. Leaving operands are kept. Returns whether all are on the
+    /// device.
     pub fn begin(&mut self, operands: &[BlockId]) -> Result<bool, Stop> {
         let (wanted, all_here) = self.name_operands(operands)?;
         self.note_operation();
@@ -161,7 +161,7 @@ impl Pager {
         Ok(all_here)
     }
 
-    /// Starts to bring `blocks` before their use. Not counted as an operation, and not limited by the budget.
+    /// Starts to bring `blocks` ahead. Neither counted as an operation nor limited by the budget.
     pub fn begin_ahead(&mut self, blocks: &[BlockId]) -> Result<(), Stop> {
         self.name_operands(blocks).map(drop)
     }
@@ -197,7 +197,6 @@ impl Pager {
         self.request.operands().contains(&id)
     }
 
-    /// Adapts recency to a block that has to come back, unless the forecast decides.
     fn note_return(&mut self, id: BlockId, last_use: u64) {
         let is_away = |block: &Block| matches!(block.place(), Place::Away(_));
         let view = View { blocks: &self.blocks, request: &self.request, forecast: self.listeners.forecast() };
@@ -216,8 +215,8 @@ impl Pager {
         self.prefetch.device.go_on(course);
     }
 
-    /// The next step of the latest operation. `rooms` returns the bytes left below the device; it is called only if a
-    /// block has to leave. To be called again after every report.
+    /// The next step of the latest operation, to be called again after every report. `rooms` returns the bytes left
+    /// below the device; it is called only if a block has to leave.
     pub fn next_step(&mut self, rooms: &dyn Fn() -> Rooms) -> Result<Step, Stop> {
         let mut room = Room {
             blocks: &mut self.blocks,
@@ -241,7 +240,7 @@ impl Pager {
         self.prefetch.device.is_enabled() && self.view().known().is_some()
     }
 
-    /// An optional step for later operations, while the latest one runs. `rooms` as for [`next_step`](Self::next_step).
+    /// An optional step for later operations. `rooms` as for [`next_step`](Self::next_step).
     pub fn prefetch(&mut self, link: Link, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
         let view = View { blocks: &self.blocks, request: &self.request, forecast: self.listeners.forecast() };
         let (left, spilled) = (self.counters.left(), self.counters.sunk);
@@ -264,7 +263,7 @@ impl Pager {
         step
     }
 
-    /// The next steps that load a block from disk; none unless it is on the disk alone.
+    /// The next steps to load a block from disk; none unless it is on the disk alone.
     pub fn steps_to_host(&self, block: BlockId, rooms: Rooms) -> Result<Vec<Step>, Stop> {
         self.view().steps_to_host(block, rooms)
     }
@@ -278,25 +277,25 @@ impl Pager {
         self.view().steps_to_host_room(bytes, rooms)
     }
 
-    /// At most `count` blocks that are on the disk alone and have a known next use, soonest first.
+    /// At most `count` blocks on the disk alone with a known next use, soonest first.
     pub fn soon_from_disk(&self, count: usize) -> Vec<BlockId> {
         self.view().soon_from_disk(count)
     }
 
-    /// The block that is loaded from disk now, and the token of its move.
+    /// The block being loaded from disk, and the token of its move.
     pub fn loading(&self) -> Option<(Token, BlockId)> {
         self.blocks.loading()
     }
 
-    /// Forgets the chosen loads ahead, because the room they counted on is gone.
+    /// Forgets the chosen loads ahead, whose room is gone.
     pub fn forget_loads(&mut self) {
         self.prefetch.loads.forget();
     }
 
     // ---- moves ----------------------------------------------------------------------------------------
 
-    /// Reports the start of a move that [`next_step`](Self::next_step) or [`prefetch`](Self::prefetch) named. From now
-    /// on its bytes count in the tier it copies to. A load that already runs keeps its token.
+    /// Reports the start of a move that [`next_step`](Self::next_step) or [`prefetch`](Self::prefetch) named. Its bytes
+    /// now count in the tier it copies to. A running load keeps its token.
     pub fn started(&mut self, step: Step) -> Result<Token, Fault> {
         match step {
             Step::Evict { block: id, copy } => {
@@ -348,9 +347,8 @@ impl Pager {
         }
     }
 
-    /// Reports the end of a move. A failed move leaves the block where it was, as dirty or clean as before. A block
-    /// that could not leave is tried again after all others. If a block could not be brought, the allocator keeps the
-    /// memory.
+    /// Reports the end of a move. After a failure the block is where it was, as dirty or clean as before. One that
+    /// could not leave is tried again after all others. The allocator keeps the memory of one that could not come.
     pub fn ended(&mut self, token: Token, succeeded: bool) -> Result<Outcome, Fault> {
         let ended = self.blocks.end(token, succeeded)?;
         if succeeded {
@@ -363,7 +361,6 @@ impl Pager {
         Ok(outcome)
     }
 
-    /// Counts the end of a move, and adds a block on the device to the eviction order.
     fn note_end(&mut self, outcome: Outcome) -> Result<(), Fault> {
         let now = self.request.number();
         match outcome {
@@ -402,8 +399,7 @@ impl Pager {
 
     // ---- contents -------------------------------------------------------------------------------------
 
-    /// Reports that the contents of the block changed on the device. Returns the tiers whose copies are stale; the
-    /// adapter drops them.
+    /// Reports that the contents changed on the device. Returns the tiers with stale copies, which the adapter drops.
     pub fn wrote(&mut self, id: BlockId) -> Result<TierSet, Fault> {
         let stale = self.blocks.wrote(id, Tier::Device)?;
         self.listeners.wrote(id);
@@ -428,7 +424,7 @@ impl Pager {
     pub fn trimmed(&mut self) {
         self.counters.trims += 1;
         self.blocks.trim();
-        // The driver got memory back: ask it again before evicting more.
+        // Ask the driver again before evicting more.
         self.request.appease_driver();
     }
 
@@ -440,21 +436,21 @@ impl Pager {
 
     // ---- questions ------------------------------------------------------------------------------------
 
-    /// The tier for new data of the program: host or device. Data on the host evicts no block and needs no copy to
-    /// leave later. It starts there if the device has no room, or if blocks spill and the program prefers the host.
+    /// The tier for new data: host or device. Data on the host evicts no block and needs no copy to leave. It starts
+    /// there if the device has no room, or if blocks spill and the program prefers the host.
     pub fn place_new(&self, bytes: u64, arena: Arena, preference: Preference) -> Tier {
         let prefers_host = preference == Preference::Host && (self.expects_spilling || self.is_spilling());
         if prefers_host || !self.blocks.ledger().has_room(bytes, arena) { Tier::Host } else { Tier::Device }
     }
 
-    /// Whether a sweep for dead blocks pays, for adapters that find them by sweeps alone. It bounds the device to the
-    /// live blocks, a small part more, and one block. A sweep costs constant time per insertion.
+    /// Whether a sweep for dead blocks pays, for adapters that find them by sweeps alone. Bounds the device to the live
+    /// blocks, a small part more, and one block, at constant time per insertion.
     pub fn sweep_pays(&self) -> bool {
         self.request.sweep_pays(self.blocks.count(), self.blocks.ledger().resident())
     }
 
-    /// Whether the allocator holds far more than the peak use. Changing sizes cause it: a spare slice serves only its
-    /// own size.
+    /// Whether the allocator holds far more than the peak use, as with changing sizes: a spare slice serves only its
+    /// own.
     pub fn hoards(&self) -> bool {
         let peak = self.blocks.ledger().resident_peak();
         self.blocks.ledger().reserved() > peak.saturating_add(peak / 2).saturating_add(SLACK)
@@ -471,7 +467,7 @@ impl Pager {
 
     // ---- recordings -----------------------------------------------------------------------------------
 
-    /// Starts a [`Recording`](crate::Recording) of the program's requests. No block may exist yet.
+    /// Starts a [`Recording`](crate::Recording). No block may exist yet.
     pub fn record(&mut self) {
         self.listeners.record();
     }
@@ -481,13 +477,13 @@ impl Pager {
         self.listeners.recorder()
     }
 
-    /// Ends the recording, and drops the part that was not taken.
+    /// Ends the recording, without the part not taken.
     pub fn stop_recording(&mut self) {
         self.listeners.stop_recording();
     }
 
-    /// Whether it matters which operands an operation changes: a recording is made, or blocks spill. Otherwise an
-    /// adapter may report all of them as [`wrote`](Self::wrote).
+    /// Whether writes matter: a recording is made, or blocks spill. Otherwise an adapter may report all operands as
+    /// [`wrote`](Self::wrote).
     pub fn minds_writes(&self) -> bool {
         self.listeners.is_recording() || self.is_spilling()
     }

@@ -1,10 +1,9 @@
-//! Prefetch: starts moves before the operation that needs them, for adapters that copy in parallel with operations.
+//! Prefetch: starts moves before the operation that needs them, for adapters with asynchronous moves.
 //!
-//! The [schedule](crate::schedule) predicts evictions and returns. A block leaves after its last use before the
-//! predicted eviction, and comes back when memory is free until its use. So early moves cost no extra bytes. They take
-//! no memory that an earlier operation needs (`the_budget_holds_while_moves_are_ahead`); if everything fits, there are
-//! none (`a_step_that_fits_moves_nothing_ahead`). Off the forecast, the schedule is dropped. On the stand-in for CUDA,
-//! deep programs hide nine tenths of the copies that can be hidden (`a_deep_transformer_hides_its_copies`).
+//! The [schedule](crate::schedule) predicts the moves, so early ones cost no extra bytes. They take no memory that an
+//! earlier operation needs (`the_budget_holds_while_moves_are_ahead`). If everything fits, there are none
+//! (`a_step_that_fits_moves_nothing_ahead`). On the stand-in for CUDA, deep programs hide nine tenths of the copies
+//! that can be hidden (`a_deep_transformer_hides_its_copies`).
 
 use crate::block::{Block, BlockId, Place, Tier};
 use crate::forecast::Course;
@@ -20,20 +19,20 @@ use crate::write_ahead::WriteAhead;
 /// Operations that the schedule reaches ahead.
 const FAR: u64 = 1 << 13;
 
-/// The most copies off the device in progress. With one, the link would idle until the next operation notices its end.
-/// With many, a copy that an operation waits for would queue behind less urgent ones.
+/// The most copies off the device in progress. With one, the link would idle between operations. With many, a needed
+/// copy would queue behind less urgent ones.
 const LEAVING: usize = 32;
 
-/// Operations planned at a time, so that no operation waits long for it.
+/// Operations planned at a time, to delay no operation for long.
 const PLAYED: u32 = 8;
 
-/// Operations before a wrong schedule is rebuilt, at least.
+/// The fewest operations between rebuilds of a wrong schedule.
 const OFTEN: u64 = 256;
 
-/// A direction between tiers in which moves are started ahead.
+/// A link on which moves are started ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
-    /// Between host and device, in both directions.
+    /// Between host and device, both directions.
     Device,
     /// From disk to host.
     FromDisk,
@@ -53,9 +52,8 @@ pub(crate) struct Prefetch {
 pub(crate) struct Ahead {
     enabled: bool,
     schedule: Option<Schedule>,
-    /// The operation at which the schedule was begun.
     begun: u64,
-    /// An eviction was needed that the schedule did not predict.
+    /// An unpredicted eviction was needed.
     wrong: bool,
     leaves: RecentActivity,
 }
@@ -71,7 +69,7 @@ impl Ahead {
         self.enabled
     }
 
-    /// The next step for later operations. `left` counts the blocks that have left so far.
+    /// The next step for later operations. `left` counts blocks that have left.
     pub fn next(&mut self, view: View, left: u64, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
         if !self.enabled || view.known().is_none() || view.request.driver().refuses() {
             return None;
@@ -89,7 +87,6 @@ impl Ahead {
         }
     }
 
-    /// Takes the schedule, simulated as far as needed. `None` while everything fits.
     fn scheduled(&mut self, view: View, left: u64) -> Option<Schedule> {
         let (forecast, budget) = (view.known()?, view.blocks.ledger().budget().get()?);
         let (now, period) = (forecast.now(), forecast.period()?);
@@ -116,7 +113,7 @@ impl Ahead {
         Some(schedule)
     }
 
-    /// The block that leaves for the current operation, if the schedule predicts it.
+    /// The block that leaves for the current operation, if predicted.
     pub fn scheduled_victim(&mut self, view: View, room: Limit) -> Option<BlockId> {
         let mut schedule = self.schedule.take()?;
         let first = first_leave(&mut schedule, view).map(|(id, _)| id);
@@ -136,7 +133,7 @@ fn named(view: View<'_>, name: Name) -> Option<(BlockId, &Block)> {
     Some((id, view.blocks.get(id)?))
 }
 
-/// The first block to leave, if its state agrees with the schedule.
+/// The first block to leave, if it is as scheduled.
 fn first_leave(schedule: &mut Schedule, view: View) -> Option<(BlockId, Leave)> {
     let forecast = view.known()?;
     while let Some(leave) = schedule.first_leave(forecast.now()) {
@@ -175,7 +172,7 @@ fn return_ahead(schedule: &mut Schedule, view: View) -> Option<Step> {
         }
         match named(view, first.name) {
             Some((id, block)) if block.place() == Place::Away(Tier::Host) => {
-                // If it cannot come back now, its operation brings it.
+                // Its operation brings it.
                 if block.stuck_in == view.request.number() || highest > budget as i64 {
                     return None;
                 }
@@ -187,7 +184,6 @@ fn return_ahead(schedule: &mut Schedule, view: View) -> Option<Step> {
                     view.blocks.ledger().spare() > 0 && view.blocks.ledger().fits_without(0, block.bytes);
                 return trims.then_some(Step::Trim);
             }
-            // It has still to leave.
             Some((_, block)) if block.is_on_device() || block.copies.moving().is_some() => return None,
             _ => schedule.return_done(),
         }

@@ -1,12 +1,10 @@
-//! Recordings: all requests of a program to a pager, without the answers.
-//!
-//! The pager records itself ([`Pager::record`](crate::Pager::record)); the crate `pager-replay` replays under any
-//! budget. Blocks are numbered by birth. [`Recording::step`] makes one step that repeats: its initial blocks are born
-//! on the host, and the blocks it leaves take their places.
+//! Recordings: all requests of a program to a pager, without the answers. Made by
+//! [`Pager::record`](crate::Pager::record), replayed under any budget by the crate `pager-replay`. Blocks are numbered
+//! by birth.
 //!
 //! The file is a magic number, then events: a byte for the kind, and varints of 7 bits a byte, low bits first. Operands
-//! are written as births since their own, so like parts have the same bytes, which a [kept](Recording::to_bytes)
-//! recording stores once ([`repeats`](crate::repeats)). New kinds may be added; older files stay valid.
+//! are written as births since their own, so like parts have the same bytes, and a [kept](Recording::to_bytes)
+//! recording stores them once ([`repeats`](crate::repeats)). New kinds may be added; older files stay valid.
 
 use crate::block::{Arena, BlockId};
 use crate::repeats::{REPEAT, Repeats};
@@ -34,13 +32,13 @@ pub enum Event {
         /// Floating-point operations; 0 if unknown.
         flops: u64,
     },
-    /// The block changed outside of any operation that names it.
+    /// The block changed outside of any operation on it.
     Written(usize),
-    /// Contents of the block were put into the host tier.
+    /// Contents were put into the host tier.
     WrittenInTier(usize),
     /// The program dropped the block.
     Freed(usize),
-    /// The program reads contents, and waits for a copy off the device unless the host has them.
+    /// The program reads contents, and waits for a copy unless the host has them.
     Read {
         /// The block.
         block: usize,
@@ -49,13 +47,13 @@ pub enum Event {
     },
     /// A step of the program ends.
     Step,
-    /// The repeated step begins; earlier events only create its initial blocks.
+    /// The repeated step begins; earlier events only create its blocks.
     Begin,
-    /// The step repeats from here on, with the block `by` in the place of the block `role`.
+    /// The step repeats from here, with the block `by` in place of the block `role`.
     Carried {
         /// A block at the beginning of the step.
         role: usize,
-        /// The block that replaces it in the next round.
+        /// Its replacement in the next round.
         by: usize,
     },
 }
@@ -78,7 +76,7 @@ pub struct Recording {
     pub operands: Vec<Operand>,
 }
 
-/// Why bytes are no recording, or a recording has no repeated step.
+/// Why bytes are no recording, or no step repeats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BadRecording {
     /// The magic number is missing.
@@ -90,12 +88,12 @@ pub enum BadRecording {
         /// Its first byte.
         at: usize,
     },
-    /// The event at this byte repeats more events than the limit.
+    /// The event at this byte exceeds the limit of repeated events.
     TooLong {
         /// Its first byte.
         at: usize,
     },
-    /// There are not enough steps.
+    /// There are too few steps.
     TooShort {
         /// Marked steps found.
         steps: usize,
@@ -104,7 +102,7 @@ pub enum BadRecording {
     },
     /// The step and the next one differ.
     Different {
-        /// The first event that differs, counted from the beginning of the step.
+        /// The first different event of the step.
         event: usize,
     },
 }
@@ -165,7 +163,7 @@ impl Recording {
         Ok(recording)
     }
 
-    /// The recording as a file, with repeated stretches written once.
+    /// The recording as a file, repeated stretches written once.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         let events: Vec<Range<usize>> = self
@@ -340,10 +338,8 @@ impl Reader<'_> {
 #[derive(Debug)]
 pub struct Recorder {
     writer: Writer,
-    /// Numbers of the blocks, by their index in the pager.
     numbers: Vec<usize>,
-    /// The operands of the latest operation, whose writes are known only after it has run, and its floating-point
-    /// operations.
+    /// Operands of the latest operation, whose writes are known only after it, and its floating-point operations.
     open: Option<(Vec<Operand>, u64)>,
 }
 
@@ -352,7 +348,7 @@ impl Recorder {
         Self { writer: Writer::new(), numbers: Vec::new(), open: None }
     }
 
-    /// Takes the bytes recorded since the last call. Together they make the file.
+    /// Takes the bytes since the last call, to append to the file.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.writer.bytes)
     }
@@ -399,7 +395,7 @@ impl Recorder {
         self.tell(Event::WrittenInTier(self.numbers[index as usize]));
     }
 
-    /// Records that the program reads so many bytes of the block, in any tier.
+    /// Records a read of so many bytes, in any tier.
     pub fn reads(&mut self, block: BlockId, bytes: u64) {
         let Some(block) = self.numbers.get(block.index as usize).copied() else { return };
         self.tell(Event::Read { block, bytes });

@@ -11,33 +11,32 @@ pub(crate) struct Request {
     driver: Driver,
     /// Blocks whose copies failed are tried once more.
     second_try: bool,
-    /// Dead blocks were removed in this operation, so that live ones may be copied out.
+    /// Dead blocks were removed, so that live ones may be copied out.
     swept: bool,
-    /// The operation in which dead blocks were last removed.
+    /// The operation in which that was last done.
     swept_at: u64,
-    /// Blocks and bytes inserted since then.
+    /// Blocks and bytes inserted since.
     unswept: (u64, u64),
 }
 
-/// Memory an operation asks for.
 #[derive(Debug)]
 enum Wanted {
     /// Blocks that must be on the device together. Those before `arrived` are there.
     Operands { blocks: Vec<BlockId>, arrived: usize },
-    /// Free room, which no block takes yet.
+    /// Free room, for no block yet.
     Room { bytes: u64, arena: Arena },
 }
 
-/// Answers of the driver to requests for memory that the budget allows.
+/// The driver's answers to requests within the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Driver {
-    /// It has not refused, or got memory back since.
+    /// No refusal, or memory given back since.
     Willing,
-    /// It refused: room must be made beyond the budget.
+    /// Refused: room must be made beyond the budget.
     Refused,
-    /// It refused, nothing is left to evict, and it is asked once more.
+    /// Refused with nothing left to evict; asked once more.
     LastRequest,
-    /// It refused the last request, too.
+    /// Refused the last request, too.
     RefusedAgain,
 }
 
@@ -62,7 +61,7 @@ impl Driver {
     }
 }
 
-/// A sweep pays when dead blocks may hold this part of the device's bytes.
+/// A sweep pays when dead blocks may hold this part of the device.
 const DEAD_PART: u64 = 32;
 
 impl Request {
@@ -89,7 +88,7 @@ impl Request {
         (self.second_try, self.swept) = (false, false);
     }
 
-    /// Starts the next operation. Returns an empty list for its operands, reused to avoid allocations.
+    /// Starts the next operation. Returns an empty list for its operands, to be reused.
     pub fn next(&mut self) -> Vec<BlockId> {
         self.begin();
         let Wanted::Operands { blocks, .. } = &mut self.wanted else { return Vec::new() };
@@ -109,7 +108,7 @@ impl Request {
         self.wanted = Wanted::Room { bytes, arena };
     }
 
-    /// The room asked for, if this is a request for room.
+    /// The room asked for, if any.
     pub fn room(&self) -> Option<(u64, Arena)> {
         match self.wanted {
             Wanted::Room { bytes, arena } => Some((bytes, arena)),
@@ -124,7 +123,7 @@ impl Request {
         }
     }
 
-    /// Number of leading operands known to be on the device.
+    /// Leading operands known to be on the device.
     pub fn arrived(&self) -> usize {
         match self.wanted {
             Wanted::Operands { arrived, .. } => arrived,
@@ -144,7 +143,7 @@ impl Request {
         self.driver
     }
 
-    /// Notes that the driver refused memory.
+    /// Notes a refusal.
     pub fn note_refusal(&mut self) {
         self.driver = self.driver.refused();
     }
@@ -154,12 +153,12 @@ impl Request {
         self.driver = self.driver.appeased();
     }
 
-    /// Notes that the driver is asked for the last time.
+    /// Notes the last request.
     pub fn ask_last(&mut self) {
         self.driver = Driver::LastRequest;
     }
 
-    /// Allows failed copies one second try. Returns false after that.
+    /// Allows failed copies one second try.
     pub fn grants_second_try(&mut self) -> bool {
         !std::mem::replace(&mut self.second_try, true)
     }
@@ -179,7 +178,7 @@ impl Request {
         self.unswept = (self.unswept.0 + 1, self.unswept.1.saturating_add(bytes));
     }
 
-    /// Each sweep visits all blocks, so with many blocks it is due less often.
+    /// Each sweep visits all blocks, so with many it is due less often.
     pub fn sweep_is_due(&self, most_blocks: u64) -> bool {
         self.number - self.swept_at > most_blocks / 64
     }

@@ -1,12 +1,11 @@
 //! Rooms: bytes left in the tiers below the device, and loads from disk.
 //!
-//! Blocks pass the host in both directions and stay unchanged
+//! Blocks pass the host in both directions unchanged
 //! (`any_program_above_a_disk_reads_what_it_wrote_from_all_three_tiers`). A loaded block keeps its copy on disk until
-//! it is written, and spills again for free (`a_block_sinks_again_for_free_until_it_is_written`). Blocks that the
-//! program frees before their next use spill last. A block from disk needs as many bytes free on the host or the disk.
-//! Before a refusal, a full disk drops copies that other tiers have
-//! (`a_full_disk_gives_up_what_other_tiers_have_before_it_refuses`), and operands on the host may spill. That ends:
-//! evicted blocks stay away until the operation is ready, and loads wait for device memory.
+//! written, and spills again for free (`a_block_sinks_again_for_free_until_it_is_written`). Before a refusal, a full
+//! disk drops copies that other tiers have (`a_full_disk_gives_up_what_other_tiers_have_before_it_refuses`), and
+//! operands on the host may spill. That ends: evicted blocks stay away until the operation is ready, and loads wait for
+//! device memory.
 
 use crate::block::{BlockId, Place, Tier};
 use crate::fault::Stop;
@@ -22,12 +21,12 @@ pub struct Rooms {
     pub host: Limit,
     /// On the disk.
     pub disk: Limit,
-    /// Unit in which the disk takes blocks, in bytes.
+    /// Unit of allocation on the disk, in bytes.
     pub page: u64,
 }
 
 impl Rooms {
-    /// A host that is never full, without a disk.
+    /// An endless host without a disk.
     pub const ENDLESS: Self = Self::without_disk(Limit::NONE);
 
     /// A host without a disk.
@@ -40,7 +39,7 @@ impl Rooms {
         bytes.checked_next_multiple_of(self.page).unwrap_or(u64::MAX)
     }
 
-    /// Room on the host for an evicted block: no limit if other blocks can spill for it.
+    /// Room on the host for a victim: no limit if others can spill for it.
     pub(crate) fn for_victims(self) -> Limit {
         if self.disk.allows(1) { Limit::NONE } else { self.host }
     }
@@ -62,7 +61,7 @@ impl View<'_> {
             return Ok(Step::Load { block });
         }
         match self.make_host_room(bytes, rooms) {
-            // A move that ends may leave a copy on the host that can be dropped.
+            // A move that ends may leave a copy to drop.
             Err(Stop::Shortage(_)) if let Some(token) = self.blocks.oldest() => Ok(Step::Wait(token)),
             step => Ok(step?.unwrap_or(Step::Load { block })),
         }

@@ -1,6 +1,5 @@
-//! The schedule: predicted moves of later operations without prefetch, found by simulation. Predicted operations run
-//! over simulated blocks, with the real eviction order. The same moves cost no more bytes when made earlier: a block
-//! may leave after its last use before the operation, and come back once enough memory is free until its use.
+//! The schedule: the moves of predicted operations, found by simulation with the real eviction order. Moves cost no
+//! more bytes when made earlier: a block may leave after its last use, and come back once memory is free until its use.
 
 use crate::block::{Block, BlockId, Place};
 use crate::eviction_order::{EvictionCost, EvictionOrder, Resident};
@@ -9,11 +8,10 @@ use crate::memory_profile::MemoryProfile;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// The schedule avoids evicting blocks used in this many last operations, unless all others are needed soon. Such a
-/// block is often needed last, but there would be no time to copy it and its successor ahead.
+/// Evict blocks used in this many last operations only if all others are needed soon. They are often needed last, but
+/// leave no time to copy ahead.
 const RESTED: u64 = 3;
 
-/// A present or a future block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Name {
     Block(BlockId),
@@ -21,7 +19,6 @@ pub(crate) enum Name {
     Operand(u64, usize),
 }
 
-/// A simulated eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Leave {
     /// The operation that needs the memory.
@@ -31,7 +28,6 @@ pub(crate) struct Leave {
     pub name: Name,
 }
 
-/// A simulated return.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Return {
     /// The operation that uses it.
@@ -43,7 +39,6 @@ pub(crate) struct Return {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Presence {
-    /// Freed by the program.
     Ended,
     Away,
     OnDevice,
@@ -51,9 +46,8 @@ enum Presence {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Contents {
-    /// Never written.
     Nothing,
-    /// Another tier keeps the contents when it is on the device.
+    /// Another tier keeps the contents.
     Copied,
     OnDeviceAlone,
 }
@@ -84,7 +78,7 @@ impl SimulatedBlock {
 
 type Number = u32;
 
-/// Next uses and ends of simulated blocks. Entries of an earlier generation are stale.
+/// Next uses and ends of simulated blocks. Entries of earlier generations are stale.
 #[derive(Debug, Default)]
 struct Calendar {
     /// The operation, the operand, the block and its generation.
@@ -93,10 +87,9 @@ struct Calendar {
     ends: BinaryHeap<Reverse<(u64, Number, u32)>>,
 }
 
-/// Simulated moves that are not made yet.
 #[derive(Debug, Default)]
 struct Moves {
-    /// Blocks that leave after an operation still to run, by that operation.
+    /// Blocks to leave after a later operation, by that operation.
     later: BinaryHeap<Reverse<(u64, Leave)>>,
     /// Blocks that can leave, the most urgent first.
     ready: BinaryHeap<Reverse<Leave>>,
@@ -107,7 +100,6 @@ struct Moves {
 
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
-    /// The operation simulated last.
     upto: u64,
     period: u64,
     simulated: Vec<SimulatedBlock>,
@@ -116,7 +108,7 @@ pub(crate) struct Schedule {
     order: EvictionOrder,
     resident: u64,
     moves: Moves,
-    /// Bytes on the device after each operation, less all returns until then, if blocks leave as early as they can.
+    /// Bytes on the device after each operation, less all returns until then, if blocks leave as early as possible.
     profile: MemoryProfile,
     operands: Vec<Option<Number>>,
 }
@@ -161,7 +153,7 @@ impl Schedule {
         (self.simulated.len() - self.unused.len()) as u64 > 4 * live + 1024
     }
 
-    /// Whether it is simulated `operations` ahead, or as far as possible.
+    /// Whether it reaches `operations` ahead, or as far as possible.
     pub fn reaches(&self, now: u64, operations: u64) -> bool {
         self.upto >= now + operations.min(self.period.saturating_sub(1))
     }
@@ -264,7 +256,6 @@ impl Schedule {
         self.resident as i64 - self.moves.returned as i64
     }
 
-    /// Frees the blocks that the program frees before an operation.
     fn release(&mut self, now: u64) {
         while let Some(Reverse((operation, number, generation))) = self.calendar.ends.peek().copied()
             && operation <= now
@@ -282,7 +273,7 @@ impl Schedule {
         }
     }
 
-    /// Brings one operand of an operation that still needs `wanted` bytes.
+    /// Brings an operand of an operation that still needs `wanted` bytes.
     fn bring(&mut self, number: Number, memory: u64, wanted: u64) {
         let block = self.simulated[number as usize];
         while self.resident + block.bytes > memory {
@@ -351,12 +342,12 @@ impl Schedule {
         self.moves.ready.peek().map(|first| first.0)
     }
 
-    /// Drops the first block to leave, which has left or never will.
+    /// Drops the first leave.
     pub fn leave_done(&mut self) {
         self.moves.ready.pop();
     }
 
-    /// The first block to come back, and the most bytes in use until its operation, earlier returns included.
+    /// The first return, and the most bytes in use until then, earlier returns included.
     pub fn first_return(&mut self, now: u64) -> Option<(Return, i64)> {
         while self.moves.returns.front().is_some_and(|first| first.by <= now) {
             self.moves.returns.pop_front();
@@ -366,7 +357,7 @@ impl Schedule {
         Some((first, highest + first.until as i64))
     }
 
-    /// Drops the first return, which is under way or not to come.
+    /// Drops the first return.
     pub fn return_done(&mut self) {
         self.moves.returns.pop_front();
     }
