@@ -14,7 +14,7 @@ pub struct Counters {
     pub clean_drops: u64,
     /// Blocks whose contents came back.
     pub restores: u64,
-    /// Bytes copied off the device, outdated copies included.
+    /// Bytes copied off the device, with outdated copies.
     pub bytes_out: u64,
     /// Bytes copied onto the device.
     pub bytes_in: u64,
@@ -22,11 +22,11 @@ pub struct Counters {
     pub sunk: u64,
     /// Bytes written to disk.
     pub bytes_to_disk: u64,
-    /// Blocks written to disk ahead, while they stayed on the host.
+    /// Blocks written to disk ahead.
     pub written_ahead: u64,
     /// Blocks loaded from disk.
     pub raised: u64,
-    /// Blocks loaded before an operation needed them.
+    /// Blocks loaded before their use.
     pub raised_ahead: u64,
     /// Bytes loaded from disk.
     pub bytes_from_disk: u64,
@@ -34,19 +34,19 @@ pub struct Counters {
     pub trims: u64,
     /// Operands brought beyond the budget.
     pub over_budget: u64,
-    /// Times the driver refused memory that the budget allows.
+    /// Times the driver refused memory within the budget.
     pub device_refusals: u64,
     /// Operations that the forecast predicted.
     pub predicted: u64,
     /// Times the program departed from the forecast.
     pub diverged: u64,
-    /// Evictions begun ahead, free ones included.
+    /// Evictions ahead, with free ones.
     pub left_ahead: u64,
     /// Blocks brought ahead of their use.
     pub brought_ahead: u64,
-    /// Blocks brought ahead that left before they were used.
+    /// Blocks brought ahead that left unused.
     pub brought_in_vain: u64,
-    /// Most bytes of operands in one operation.
+    /// Most bytes of one operation.
     pub largest_operation: u64,
 }
 
@@ -61,7 +61,6 @@ impl Counters {
         }
     }
 
-    /// Blocks that left, with a copy or without.
     pub(crate) fn left(&self) -> u64 {
         self.evictions + self.clean_drops
     }

@@ -1,6 +1,5 @@
-//! Eviction: chooses the block that leaves the device when room is needed. While the forecast knows its place, the
-//! [order](crate::eviction_order) of next uses decides; otherwise, or if that order has no block, recency. Preferences
-//! of the program come first.
+//! Eviction: chooses the block that leaves the device. Preferences of the program come first, then the
+//! [order](crate::eviction_order) of predicted uses, then recency.
 
 use crate::block::{Block, BlockId, Place};
 use crate::eviction_order::{EvictionCost, EvictionOrder, Resident, first_of};
@@ -56,7 +55,7 @@ impl Eviction {
         view.blocks.id(index)
     }
 
-    /// Notes the return of a block last used in the operation `last_use`, compared with the blocks still away.
+    /// Compares a block that returns, last used in the operation `last_use`, with those still away.
     pub fn note_return(&mut self, view: View, last_use: u64) {
         let (mut older, mut away) = (0, 0);
         for (_, block) in view.blocks.live().filter(|(_, block)| matches!(block.place(), Place::Away(_))) {
@@ -66,7 +65,7 @@ impl Eviction {
         self.recency.restored(older, away);
     }
 
-    /// Drops the order; it is rebuilt for the next victim.
+    /// Drops the order, to be rebuilt for the next victim.
     pub fn forget_order(&mut self) {
         self.order.sleep();
     }
@@ -81,7 +80,7 @@ impl Eviction {
         }
     }
 
-    /// Enters the operands of the new operation, whose next uses have changed; all blocks if `anew`.
+    /// Enters the operands of the new operation; all blocks if `anew`.
     pub fn enter_operands(&mut self, view: View, anew: bool) {
         if !self.order.is_awake() {
             return;

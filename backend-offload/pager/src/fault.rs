@@ -1,9 +1,9 @@
-//! Errors: an adapter reported a move that cannot have happened, or memory does not suffice.
+//! Errors: impossible reports, and too little memory.
 
 use crate::block::{Block, BlockId, Place, Token};
 use std::fmt;
 
-/// A report that contradicts the pager's books. It changes nothing, in release too.
+/// A report that contradicts the pager's books. Changes nothing, in release too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The block was removed, or never existed.
@@ -64,7 +64,7 @@ pub enum Shortage {
         /// Bytes of other pinned blocks.
         pinned: u64,
     },
-    /// Blocks would have to leave, but the tier has no room for them.
+    /// Blocks would have to leave, but the tier is full.
     TierFull {
         /// Bytes the operation needs.
         wanted: u64,
@@ -74,7 +74,7 @@ pub enum Shortage {
         /// Bytes the operation needs.
         wanted: u64,
     },
-    /// The driver refuses memory that the budget allows, and nothing is left to evict.
+    /// The driver refuses memory within the budget, and nothing is left to evict.
     Device {
         /// Bytes the operation needs.
         wanted: u64,

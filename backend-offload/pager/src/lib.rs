@@ -3,19 +3,17 @@
 //!
 //! 1. [`Pager::begin`] names the operands of the next operation.
 //! 2. [`Pager::next_step`] returns one step at a time, until [`Step::Ready`]. The adapter takes it and reports the
-//!    result; a move is reported by [`Pager::started`] and [`Pager::ended`]. In between, other steps and operations may
-//!    run.
+//!    result; moves by [`Pager::started`] and [`Pager::ended`]. In between, other steps and operations may run.
 //! 3. The operation runs. [`Pager::wrote`] names each block that changed.
 //!
-//! Meanwhile, [`Pager::prefetch`] names moves for later operations, for adapters with asynchronous moves.
+//! Meanwhile, [`Pager::prefetch`] names moves for later operations.
 //!
 //! Invariant: `resident + spare <= budget` before and after every step. *Spare* slices are kept by the allocator for
-//! reuse; moving blocks are resident. The one exception, operations under [`Oversized::RunAlone`], is counted.
+//! reuse; moving blocks are resident. The one exception, [`Oversized::RunAlone`], is counted.
 //!
-//! A report that contradicts the books is a [`Fault`] and changes nothing, in release too. Decisions follow from the
-//! program and the budget, not from addresses, hashing or timing
-//! (`every_decision_of_small_programs_is_the_one_on_record`). Hints and policies change how many bytes move, never a
-//! value, and refuse no operation (`the_program_may_say_who_leaves_first_and_last`).
+//! A report that contradicts the books is a [`Fault`] and changes nothing, in release too. Decisions depend on the
+//! program and the budget alone (`every_decision_of_small_programs_is_the_one_on_record`). Hints and policies change
+//! only how many bytes move (`the_program_may_say_who_leaves_first_and_last`).
 //!
 //! Operations of a program that fits allocate nothing (`operations_of_a_program_that_fits_allocate_nothing`); others
 //! allocate at most once (`operations_of_a_program_of_which_half_fits_allocate_at_most_once_each`).
@@ -74,6 +72,6 @@ pub enum Oversized {
     /// Refused, with the error `WorkingSet`.
     #[default]
     Refuse,
-    /// Runs with nothing else resident, and counts as over budget. For budgets that are not strict.
+    /// Runs with nothing else resident, and counts as over budget.
     RunAlone,
 }

@@ -1,9 +1,9 @@
-//! Loads ahead: blocks on disk come back to the host before an operation needs them, if their next use is known
+//! Loads ahead: blocks on disk with a known next use come back to the host early
 //! (`nothing_is_raised_ahead_unless_its_next_use_is_known`).
 //!
-//! Only blocks that the disk has and that are needed at least three times as late make room. Otherwise an operation
-//! that fills the host would spill the loaded block first. One block at a time is loaded; it counts in host memory at
-//! once, and as on disk until it is complete. An operation that needs it finishes the load
+//! Room comes from blocks that the disk has and that are needed at least three times as late. Sooner ones would be
+//! worth more than the loaded block to an operation that fills the host. One block loads at a time. It counts in host
+//! memory at once, and as on disk until complete. An operation that needs it finishes the load
 //! (`an_operation_finishes_what_is_under_way_and_makes_no_other_room_for_it`).
 
 use crate::block::{Place, Tier};
@@ -13,17 +13,16 @@ use crate::rooms::Rooms;
 use crate::steps::Step;
 use crate::view::View;
 
-/// A block is spilled for a loaded one if it is needed this many times as late. With 2, more is read.
+/// A block spills for a loaded one if needed this many times as late. With 2, more is read.
 const LATER: u64 = 3;
 
-/// Blocks that are chosen at a time.
+/// Blocks chosen at a time.
 const SOON: usize = 16;
 
 #[derive(Debug, Default)]
 pub(crate) struct LoadAhead {
-    /// Blocks to spill and to load, the first step last.
+    /// Spills and loads, the first one last.
     chosen: Vec<Step>,
-    /// The operation in which they were chosen.
     at: u64,
 }
 
@@ -32,7 +31,7 @@ impl LoadAhead {
         self.chosen.clear();
     }
 
-    /// The next step: to load a block, or to spill one that the disk has.
+    /// The next step: to load a block, or to spill one on disk.
     pub fn next(&mut self, view: View, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
         if let Some((_, block)) = view.blocks.loading() {
             return Some(Step::LoadAhead { block });
@@ -63,7 +62,7 @@ fn is_of_use(view: View, step: Step) -> bool {
     })
 }
 
-/// The blocks to load, and those to spill before, the first step last.
+/// The loads and the spills before them, the first one last.
 fn to_be_exchanged(view: View, room: Limit) -> Vec<Step> {
     let (Some(forecast), Some(mut room)) = (view.known(), room.get()) else { return Vec::new() };
     let resting = view.blocks.live().filter(|(_, block)| block.rests_on_host());

@@ -1,13 +1,13 @@
-//! The memory profile: simulated memory after each operation of a moving window. A tree of maxima changes a range, or
-//! finds its maximum, in logarithmic time.
+//! The memory profile: simulated memory after each operation of a moving window. A tree of maxima, so changes and
+//! queries of ranges take logarithmic time.
 
 use std::ops::Range;
 
 #[derive(Debug, Default)]
 pub(crate) struct MemoryProfile {
-    /// Nodes of a binary tree, the root at 1: the maximum below, without the amounts added at the nodes above.
+    /// Binary tree, the root at 1: the maximum below, without amounts added at nodes above.
     highest: Vec<i64>,
-    /// Amounts added to all levels below a node; its own `highest` includes them.
+    /// Added to all levels below a node, and contained in its `highest`.
     added: Vec<i64>,
 }
 
@@ -23,7 +23,6 @@ impl MemoryProfile {
         self.highest.len() as u64 / 2
     }
 
-    /// The two ranges of leaves that hold the operations.
     fn leaves_of(&self, operations: &Range<u64>) -> [Range<usize>; 2] {
         let leaves = self.kept();
         let count = operations.end.saturating_sub(operations.start).min(leaves);
@@ -32,7 +31,7 @@ impl MemoryProfile {
         [begin..end.min(all), 0..end.saturating_sub(all)]
     }
 
-    /// Sets the level after an operation. It replaces that of the oldest operation kept.
+    /// Sets the level after an operation, in place of the oldest one kept.
     pub fn set(&mut self, operation: u64, level: i64) {
         let before = self.highest(operation..operation + 1).unwrap_or(0);
         self.add(operation..operation + 1, level - before);
@@ -59,7 +58,7 @@ impl MemoryProfile {
         self.highest[node] = self.highest[2 * node].max(self.highest[2 * node + 1]) + self.added[node];
     }
 
-    /// The highest level in the range; `None` if it is empty.
+    /// The highest level in the range; `None` if empty.
     pub fn highest(&self, operations: Range<u64>) -> Option<i64> {
         let stretches = self.leaves_of(&operations);
         stretches.iter().filter_map(|stretch| self.highest_below(1, 0..self.kept() as usize, stretch)).max()

@@ -1,4 +1,4 @@
-//! The result of a move, for the adapter to follow.
+//! The result of a move.
 
 use crate::block::{BlockId, Tier};
 use crate::blocks::Ended;
@@ -7,23 +7,22 @@ use crate::copies::Fate;
 /// The result of a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The block has left: the adapter frees its device memory.
+    /// The block has left: free its device memory.
     Left {
         /// The block.
         block: BlockId,
         /// Its size.
         bytes: u64,
-        /// The tier the move copied to; `None` if nothing was copied.
+        /// The tier copied to, if any.
         copied: Option<Tier>,
     },
-    /// An operation kept the block before it had left: its device memory stays. The adapter keeps the new copy if it is
-    /// `current`, and drops it otherwise.
+    /// An operation kept the block: its device memory stays. Keep the new copy if `current`, drop it otherwise.
     Rescued {
         /// The block.
         block: BlockId,
         /// Its size.
         bytes: u64,
-        /// The tier the move copied to.
+        /// The tier copied to.
         copied: Option<Tier>,
         /// Nothing was written since.
         current: bool,
@@ -34,15 +33,15 @@ pub enum Outcome {
         block: BlockId,
         /// Its size.
         bytes: u64,
-        /// The tier its contents came from, which keeps them; `None` for a block never written.
+        /// The tier with its contents, which keeps them; `None` for a block never written.
         from: Option<Tier>,
     },
-    /// The block could not leave: its device memory stays, and the adapter drops a partial copy.
+    /// The block could not leave: its device memory stays. Drop a partial copy.
     Stayed {
         /// The block.
         block: BlockId,
     },
-    /// The block could not return: the adapter frees the device memory taken for it.
+    /// The block could not return: free the device memory taken for it.
     NotReturned {
         /// The block.
         block: BlockId,
@@ -63,7 +62,7 @@ pub enum Outcome {
         /// The disk had no copy before.
         written: bool,
     },
-    /// The disk has a copy of the block, which stays on the host.
+    /// The disk has a copy, and the block stays on the host.
     WrittenAhead {
         /// The block.
         block: BlockId,
@@ -77,14 +76,14 @@ pub enum Outcome {
         /// Its size.
         bytes: u64,
     },
-    /// A move between host and disk failed: the block is where it was.
+    /// A move between host and disk failed, and changed nothing.
     Unmoved {
         /// The block.
         block: BlockId,
     },
-    /// The block was removed during the move: the adapter drops its device memory and copies.
+    /// The block was removed during the move: drop its device memory and copies.
     Removed {
-        /// The block, whose id is no longer valid.
+        /// The block, no longer valid.
         block: BlockId,
     },
 }

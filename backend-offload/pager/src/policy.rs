@@ -1,26 +1,26 @@
 //! The eviction policy: a pure decision over the last uses of blocks.
 //!
-//! Forward then backward, the block used last is needed first, so the *least* recently used block should leave. From
-//! the optimizer step to the next forward pass, the block used longest ago is needed next, so the *most* recently used
-//! block should leave. [`Policy::Recency`] assumes such a sweep when restored blocks are those unused longest.
+//! Forward then backward, the block used last is needed first, so the *least* recently used one should leave. From the
+//! optimizer step to the next forward pass, the block used longest ago is needed next, so the *most* recently used one
+//! should leave. [`Policy::Recency`] assumes such a sweep when restored blocks are those unused longest.
 
-/// How victims are chosen. The choice never changes results, only how many bytes move.
+/// How victims are chosen. Never changes results, only how many bytes move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Policy {
-    /// Least recently used, or most recently used while the program sweeps over its memory.
+    /// Least recently used, or most recently used while the program sweeps.
     Recency,
-    /// The block whose predicted next use is last; recency where none is known.
+    /// The block predicted to be needed latest; recency where nothing is predicted.
     #[default]
     Planned,
-    /// Always least recently used. A baseline for measurements.
+    /// Always least recently used: a baseline.
     LeastRecentlyUsed,
 }
 
-/// Most-recently-used victims exclude blocks used in this many last operations, whose results are usually read next.
+/// Most-recently-used victims exclude blocks of this many last operations, whose results are read next.
 const WARM_OPERATIONS: u64 = 16;
 
-/// Restores in a row that establish a sweep, or its end.
+/// Restores in a row that begin or end a sweep.
 const CONVICTION: i32 = 8;
 
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ impl Recency {
         Self { policy, sweeping: 0 }
     }
 
-    /// Notes a restored block: of the `away` blocks still away, `older` have been unused for longer.
+    /// Notes a restored block: `older` of the `away` blocks still away were unused for longer.
     pub fn restored(&mut self, older: usize, away: usize) {
         if away < 2 {
             return;

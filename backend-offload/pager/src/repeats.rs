@@ -1,7 +1,5 @@
-//! Repeats: stretches of events that occurred in a recording before, byte for byte.
-//!
-//! Layers are alike, and operands are named by the age of their block. So one event can stand for a stretch, by the
-//! distance back to the same events and their count. The two may overlap.
+//! Repeats: stretches of events that occurred before in a recording, byte for byte. Layers are alike, and operands are
+//! named by the age of their block. So one event can stand for a stretch, by distance and count; the two may overlap.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,7 +7,7 @@ use std::ops::Range;
 /// The kind of the event that stands for others.
 pub(crate) const REPEAT: u8 = 10;
 
-/// The most events repeated in one recording. Without a limit, a few damaged bytes could fill memory.
+/// The most events repeated in a recording. Without it, a few damaged bytes could fill memory.
 const MOST: usize = 1 << 20;
 
 /// Events in a row that identify like stretches.
@@ -44,7 +42,7 @@ impl Repeats {
         self.places.push(place);
     }
 
-    /// Adds `count` repeated events, if the limit allows.
+    /// Adds `count` repeated events, within the limit.
     pub fn allow(&mut self, count: u64) -> bool {
         let more = usize::try_from(count).ok().and_then(|count| self.repeated.checked_add(count));
         let allowed = more.filter(|more| *more <= MOST);
@@ -52,7 +50,7 @@ impl Repeats {
         allowed.is_some()
     }
 
-    /// The position of the event `ago` events before, which the next one repeats. `None` if there was none.
+    /// The position of the event that repeats `ago` events later. `None` if there was none.
     pub fn again(&mut self, ago: u64) -> Option<usize> {
         let ago = usize::try_from(ago).ok().filter(|ago| *ago > 0)?;
         let place = *self.places.get(self.places.len().checked_sub(ago)?)?;
@@ -60,7 +58,7 @@ impl Repeats {
         Some(place)
     }
 
-    /// The repeats that shorten `events`, each a range of `bytes`, most, in order.
+    /// The repeats that shorten `events` most, in order. Each event is a range of `bytes`.
     pub fn found(bytes: &[u8], events: &[Range<usize>]) -> Vec<Repeat> {
         let mut numbers = HashMap::new();
         let same: Vec<usize> = events

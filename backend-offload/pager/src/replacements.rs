@@ -1,13 +1,11 @@
-//! Replacements: which new block replaced which old one, within one period of the history.
-//!
-//! Burn's optimizers make a new block of a parameter in each step and free the old one. The new block is inserted in
-//! the operation that uses the old one last, and has its size. So it takes over the uses of the old one in the next
-//! period.
+//! Replacements: which new block replaced which old one in one period. Burn's optimizers replace the block of a
+//! parameter in each step. The new block is inserted in the operation that uses the old one last, and has its size. It
+//! takes over the uses of the old one.
 
 use crate::block::BlockId;
 use crate::history::{History, Next};
 
-/// By place: the block that has replaced the one there, found backwards from the end of the period.
+/// By place: the block that has replaced the one there, found backwards from the period's end.
 #[derive(Debug)]
 pub(crate) struct Replacements {
     /// The earliest place covered.
@@ -28,17 +26,17 @@ impl Replacements {
         (index < self.last.len()).then_some(index)
     }
 
-    /// The live block that has replaced the one at `place`, if its operation was visited.
+    /// The live block that has replaced the one at `place`, if visited.
     pub fn at(&self, place: u64) -> Option<BlockId> {
         self.last[self.index(place)?]
     }
 
-    /// Whether the block inserted at `place` replaced another one.
+    /// Whether the block inserted at `place` replaced another.
     pub fn inherits(&self, place: u64) -> bool {
         self.index(place).is_some_and(|index| self.inherits[index])
     }
 
-    /// Visits an operation. Those after it must have been visited.
+    /// Visits an operation. Later ones must have been visited.
     pub fn look_at(&mut self, trace: &History, number: u64) {
         let places = trace.uses(number);
         for place in places.clone() {

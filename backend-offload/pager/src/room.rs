@@ -1,4 +1,4 @@
-//! Room on the device: makes room for the current operation and brings its operands, step by step.
+//! Room on the device: makes room for the current operation and brings its operands.
 
 use crate::Oversized;
 use crate::block::{Arena, BlockId, Place, Tier};
@@ -13,7 +13,6 @@ use crate::rooms::Rooms;
 use crate::steps::Step;
 use crate::view::View;
 
-/// The parts of a pager that choose a step.
 pub(crate) struct Room<'p> {
     pub blocks: &'p mut Blocks,
     pub request: &'p mut Request,
@@ -54,7 +53,7 @@ impl Room<'_> {
                     }
                     .into());
                 }
-                // It passes the host, which has more room once the other operands are on the device.
+                // It passes the host, which has more room once others are on the device.
                 Place::Away(Tier::Disk) => sunk = sunk.or(Some(id)),
                 Place::Nowhere | Place::Away(_) => return self.step_towards(id, rooms),
             }
@@ -75,7 +74,7 @@ impl Room<'_> {
             Ok(Some(step)) => Ok(step),
             Ok(None) if from == Some(Tier::Disk) => self.view().load(id, rooms()),
             Ok(None) => Ok(bring),
-            // Load from disk to the host before the driver is asked for the last time.
+            // Load to the host before the driver is asked for the last time.
             Err(Stop::Shortage(Shortage::WorkingSet { .. }))
                 if from == Some(Tier::Disk)
                     && (self.request.driver() == Driver::Refused
@@ -125,7 +124,7 @@ impl Room<'_> {
         }
         match self.give_way(bytes, rooms()) {
             Ok(Step::Evict { copy: Some(_), .. }) if !self.request.is_swept() => Ok(Some(Step::Sweep)),
-            // A move that ends may make the missing room.
+            // A move that ends may make room.
             Err(Stop::Shortage(_)) if let Some(token) = self.blocks.oldest() => Ok(Some(Step::Wait(token))),
             other => other.map(Some),
         }
@@ -153,7 +152,7 @@ impl Room<'_> {
             if let Ok(Some(step)) = self.view().make_host_room(block.bytes, rooms) {
                 return Ok(step);
             }
-            // No block can spill for it. Another victim may still have room.
+            // Nothing can spill for it. Another victim may have room.
             if let Some(block) = self.victim(rooms.host) {
                 let copy = self.blocks.block(block)?.copied_to();
                 return Ok(Step::Evict { block, copy });

@@ -4,7 +4,7 @@ use crate::recording::{BadRecording, Event, Operand, Recording};
 use std::collections::{BTreeMap, HashMap};
 
 impl Recording {
-    /// One step that repeats: the recording itself, or the latest repeating step of a longer one.
+    /// The recording itself if it repeats, or its latest repeating step.
     ///
     /// # Errors
     /// If no complete step is followed by a like one.
@@ -20,11 +20,11 @@ impl Recording {
         }
     }
 
-    /// The marked step of this number, from zero, as one that repeats for ever. Its initial blocks are born before it
-    /// on the host, and each is replaced by the block with the same part in the next step.
+    /// The marked step of this number, from zero, as one that repeats for ever. Its initial blocks are born on the
+    /// host, and replaced by blocks of the same part in the next step.
     ///
     /// # Errors
-    /// If the step or the next one is incomplete, or they are not alike.
+    /// If the step or the next one is incomplete, or they differ.
     pub fn step(&self, number: usize) -> Result<Self, BadRecording> {
         let marks: Vec<usize> = (0..self.events.len()).filter(|n| self.events[*n] == Event::Step).collect();
         let needed = number + 2;
@@ -38,7 +38,7 @@ impl Recording {
         let before = births(&self.events[..begin]);
         let until = before + births(this);
 
-        // Each initial block of the step and its replacement, by first use.
+        // Initial blocks and their replacements, by first use.
         let mut heirs: Vec<(usize, usize)> = Vec::new();
         let mut known = HashMap::new();
         for (event, (mine, theirs)) in this.iter().zip(next).enumerate() {
@@ -62,7 +62,7 @@ impl Recording {
         Ok(self.cut(this, before, &heirs))
     }
 
-    /// Pairs of the blocks that two events name; `None` if the events are not alike.
+    /// Pairs of blocks in two events; `None` if these differ.
     fn pairs(&self, mine: Event, theirs: Event) -> Option<Vec<(usize, usize)>> {
         match (mine, theirs) {
             (Event::Born { .. }, Event::Born { .. }) | (Event::Step, Event::Step) => {

@@ -19,7 +19,7 @@ impl<'p> View<'p> {
         self.forecast.filter(|forecast| forecast.knows())
     }
 
-    /// Whether no move, pin or current operation keeps the block on the device.
+    /// Whether no move, pin or current operation keeps the block.
     pub fn may_leave(self, block: &Block) -> bool {
         let is_used = block.pinned || block.last_use == self.request.number();
         block.is_on_device() && block.copies.moving().is_none() && !is_used
@@ -45,7 +45,7 @@ impl<'p> View<'p> {
         let ledger = self.blocks.ledger();
         let stays = ledger.resident().saturating_sub(self.blocks.departing_bytes());
         match wanted.saturating_sub(ledger.budget().less(stays).cut(u64::MAX)) {
-            // The driver has less memory than the budget allows, by an unknown amount.
+            // The driver has less than the budget, by an unknown amount.
             0 => wanted,
             missing => missing,
         }

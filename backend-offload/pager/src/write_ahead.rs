@@ -1,10 +1,9 @@
-//! Writes ahead: blocks on the host are written to disk early, so that they spill without a wait later.
+//! Writes ahead: blocks on the host are written to disk early, so that they spill without a wait.
 //!
-//! While blocks spill, a part of the host is kept ready: at most a forty-eighth, or its largest block. The blocks that
-//! would spill first are written while the disk is idle, and stay on the host. Their next use must be known
-//! (`nothing_is_written_ahead_unless_blocks_sink_and_their_next_use_is_known`), and the disk must have room to spare
-//! (`a_disk_that_is_nearly_full_is_left_to_who_has_to_sink`). Writes of blocks that change before they spill are
-//! wasted.
+//! While blocks spill, a part of the host is kept ready: a forty-eighth, or its largest block. The first to spill are
+//! written while the disk is idle, if their next use is known
+//! (`nothing_is_written_ahead_unless_blocks_sink_and_their_next_use_is_known`) and the disk has room to spare
+//! (`a_disk_that_is_nearly_full_is_left_to_who_has_to_sink`).
 
 use crate::block::{Block, BlockId, Tier};
 use crate::forecast::Future;
@@ -12,24 +11,23 @@ use crate::recent_activity::RecentActivity;
 use crate::rooms::Rooms;
 use crate::view::View;
 
-/// The part of the host that is kept ready, or else room for its largest block. Half as much makes steps longer; more
-/// only wears the drive.
+/// The part of the host kept ready, or else its largest block. Half as much makes steps longer; more only wears the
+/// drive.
 const READY: u64 = 48;
 
-/// The largest part of the host kept ready. A disk with less room is reserved for blocks that must spill.
+/// The largest part kept ready. A disk with less room is left to blocks that must spill.
 const SPARE: u64 = 6;
 
 #[derive(Debug, Default)]
 pub(crate) struct WriteAhead {
-    /// Blocks to be written, the first one last.
+    /// Blocks to write, the first one last.
     chosen: Vec<BlockId>,
-    /// The operation in which they were chosen.
     at: u64,
     spills: RecentActivity,
 }
 
 impl WriteAhead {
-    /// The block to write next. `spilled` counts the blocks spilled so far.
+    /// The block to write next. `spilled` counts spilled blocks.
     pub fn next(&mut self, view: View, spilled: u64, rooms: &dyn Fn() -> Rooms) -> Option<BlockId> {
         let forecast = view.known()?;
         if !self.spills.is_active(forecast.now(), forecast.period()?, spilled) {
@@ -45,7 +43,7 @@ impl WriteAhead {
         self.first_chosen(view, rooms)
     }
 
-    /// The first chosen block that can still be written. Drops those before it.
+    /// The first chosen block that can still be written, without those before.
     fn first_chosen(&mut self, view: View, rooms: &dyn Fn() -> Rooms) -> Option<BlockId> {
         while let Some(id) = self.chosen.last().copied() {
             let block = view.blocks.get(id).filter(|block| is_unwritten(block));
@@ -58,7 +56,7 @@ impl WriteAhead {
     }
 }
 
-/// The blocks to write for the part kept ready, the first one last.
+/// The blocks to write, the first one last.
 fn to_be_written(view: View, rooms: Rooms) -> Vec<BlockId> {
     let (Some(forecast), Some(free)) = (view.known(), rooms.host.get()) else {
         return Vec::new();

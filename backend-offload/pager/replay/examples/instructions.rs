@@ -1,5 +1,4 @@
-//! Work of the pager for `cargo xtask instructions`, which counts the instructions within [`metered`]. Prints the
-//! number of operations.
+//! Work for `cargo xtask instructions`, which counts instructions within [`metered`]. Prints the number of operations.
 
 use pager::{Arena, BlockId, Limit, Oversized, Pager, Policy, Recording, Step};
 use pager_replay::{Machine, Replay};
@@ -18,8 +17,8 @@ fn metered<T>(work: impl FnOnce() -> T) -> T {
     black_box(work())
 }
 
-/// Arguments: `resident`, with `planned` for a budget that holds it; or a recorded step, the share of its peak or its
-/// mebibytes (`16MiB`), and `ahead` for moves ahead.
+/// Arguments: `resident`, with `planned` for a budget that holds it; or a recorded step, the share of its peak or a
+/// size (`16MiB`), and `ahead` for moves ahead.
 fn main() {
     let asked = std::env::args().nth(1).expect("a piece of work");
     let operations = match asked.split(' ').collect::<Vec<_>>()[..] {
@@ -32,7 +31,7 @@ fn main() {
     println!("{operations}");
 }
 
-/// Runs operations over resident blocks, after the program was learned. Returns their number.
+/// Operations over resident blocks, after the program was learned. Returns their number.
 fn resident(budget: Limit) -> u64 {
     let mut pager = Pager::new(budget, Policy::Planned, Oversized::Refuse);
     let blocks: Vec<BlockId> = (0..50).map(|n| pager.insert(100 + n, Arena::UNPOOLED)).collect();
@@ -56,7 +55,7 @@ fn resident(budget: Limit) -> u64 {
     10 * (blocks.len() as u64 - 1)
 }
 
-/// Repeats a step with a share of its peak in percent, or a size. Returns the number of operations.
+/// A repeated step with a share of its peak in percent, or a size. Returns its operations.
 fn replayed(step: &str, share: &str, ahead: bool) -> u64 {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces").join(step).with_extension("trace");
     let recording = Recording::from_bytes(&std::fs::read(file).expect("a committed step")).expect("a step");

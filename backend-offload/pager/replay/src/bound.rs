@@ -1,18 +1,14 @@
 //! The offline bound: bytes that any pager must move, even one that knows the whole program. The sum of two minima:
 //!
 //! - **In.** Between two uses each byte stays or comes back. Bytes that stay must fit together with the operands of
-//!   every operation in between. Most can stay if those used last leave first (Belady), which is optimal at equal
-//!   costs.
-//! - **Out.** Between two writes, or until the block is freed, contents stay on the device or are copied out once. The
-//!   same rule applies, with the end of the dirty period as next use.
-//!
-//! For a disk below the host there is a [bound](disk_bound) of the same kind, with device and host together as the
-//! device.
+//!   every operation in between. Most can stay if those needed latest leave first (Belady).
+//! - **Out.** Between two writes, or until the block is freed, contents stay or are copied out once. The same rule
+//!   applies, with the end of the dirty period as next use.
 //!
 //! No pager moves less in the long run (`no_way_of_moving_undercuts_the_bound`,
-//! `no_way_of_using_three_tiers_undercuts_the_bound_for_the_disk`), but a plan that reaches the bound need not exist:
-//! it divides blocks into bytes and treats the directions as independent. Above a disk, recorded steps move at most a
-//! sixth more than the bound, those of 7 billion parameters at most 3 %
+//! `no_way_of_using_three_tiers_undercuts_the_bound_for_the_disk`). The bound may be out of reach: it divides blocks
+//! into bytes and treats the directions as independent. Above a disk, recorded steps move at most a sixth more than its
+//! [bound](disk_bound), those of 7 billion parameters at most 3 %
 //! (`what_sinks_and_is_raised_are_the_very_bytes_on_record`).
 
 use crate::step_bytes::Moved;
@@ -20,7 +16,7 @@ use pager::{Event, Recording};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// The fewest bytes that can move in each marked step of a recording. One step that repeats is taken `times` over.
+/// The fewest bytes that can move in each marked step. One step that repeats is taken `times` over.
 pub fn bound(recording: &Recording, budget: u64, times: usize) -> Vec<Moved> {
     let program = Program::unrolled(recording, times + 1);
     let mut least = program.least_of_both(budget);
@@ -34,10 +30,9 @@ pub fn bound(recording: &Recording, budget: u64, times: usize) -> Vec<Moved> {
 /// The fewest bytes to and from a disk in each step, where device and host hold `above` bytes together. `bytes_in` are
 /// loaded from disk, and `bytes_out` written to it.
 ///
-/// Contents in neither tier are on the disk alone, and contents in use are on the device. So between two uses each byte
-/// stays above the disk or is loaded, and between two writes it stays or is written. During an operation, bytes above
-/// the disk and the operands fit into `above` together. That is the problem of [`bound`]. Contents that the program
-/// puts into host memory count from their first use on.
+/// Between two uses each byte stays above the disk or is loaded, and between two writes it stays or is written. During
+/// an operation, bytes above the disk and the operands fit into `above` together. That is the problem of [`bound`].
+/// Contents put into host memory count from their first use.
 pub fn disk_bound(recording: &Recording, above: u64, times: usize) -> Vec<Moved> {
     let mut least = Program::unrolled(recording, times + 1).least_of_both(above);
     least.truncate(if recording.repeats() { times } else { least.len() });
@@ -54,20 +49,20 @@ struct Access {
 pub(crate) struct Instance {
     pub bytes: u64,
     uses: Vec<Access>,
-    /// Contents were put into the host tier before its first use.
+    /// Put into the host tier before its first use.
     begins_away: bool,
-    /// The operation before which the block was freed.
+    /// The operation before which it was freed.
     freed: Option<usize>,
 }
 
-/// A period in which bytes of a block cost nothing if they stay on the device.
+/// A period in which bytes that stay on the device cost nothing.
 #[derive(Debug, Clone, Copy)]
 struct Stay {
     block: usize,
     bytes: u64,
-    /// The operation after which it begins.
+    /// Begins after this operation.
     from: usize,
-    /// The operation at which it ends.
+    /// Ends at this operation.
     until: usize,
 }
 
@@ -78,7 +73,7 @@ impl Instance {
         self.begins_away || uses.any(|access| access.written)
     }
 
-    /// Whether `operation`, which uses it, writes contents that are still held at the operation `later`.
+    /// Whether `operation`, which uses it, writes contents still held at `later`.
     pub fn is_made_for(&self, operation: usize, later: usize) -> bool {
         let nth = self.uses.partition_point(|access| access.operation < operation);
         self.uses[nth].written && self.freed.is_none_or(|freed| freed > later)
@@ -166,8 +161,8 @@ impl Program {
     }
 
     /// Bytes of blocks without room in `budget` during an operation, after its operands. Each `further` range adds the
-    /// blocks that its operations use and `counts` accepts, each once, and yields a sum. Only whole blocks have room,
-    /// so their sum is a multiple of the common divisor of all sizes.
+    /// blocks that its operations use and `counts` accepts, once each, and yields a sum. Only whole blocks have room,
+    /// so room is a multiple of the common divisor of all.
     pub fn without_place(
         &self,
         (operation, budget): (usize, u64),
@@ -201,8 +196,8 @@ impl Program {
         sums.collect()
     }
 
-    /// The fewest bytes of both directions, by step; contents that begin on the host are free. One more round than
-    /// counted is needed, as a successor of the last.
+    /// The fewest bytes of both directions, by step; contents that begin on the host are free. The last counted round
+    /// needs a successor.
     fn least_of_both(&self, budget: u64) -> Vec<Moved> {
         let ins = self.least(budget, &self.stays(), true);
         let outs = self.least(budget, &self.eras(), false);
@@ -210,7 +205,7 @@ impl Program {
         moved.map(|(bytes_in, bytes_out)| Moved { bytes_in, bytes_out }).collect()
     }
 
-    /// Contents that come from the host tier to the device at their first use, by step.
+    /// Contents from the host tier at their first use, by step.
     fn arriving(&self) -> Vec<u64> {
         let mut arriving = vec![0; self.steps.len() + 1];
         for instance in self.blocks.iter().filter(|instance| instance.begins_away) {
@@ -225,7 +220,7 @@ impl Program {
         self.steps.partition_point(|end| *end <= operation)
     }
 
-    /// From each use of a block with contents to the next one.
+    /// From each use of a block with contents to the next.
     fn stays(&self) -> Vec<Stay> {
         let mut stays = Vec::new();
         for (block, instance) in self.blocks.iter().enumerate() {
@@ -241,7 +236,7 @@ impl Program {
         stays
     }
 
-    /// From each write to the next one, or to the block's end.
+    /// From each write to the next, or to the end of the block.
     fn eras(&self) -> Vec<Stay> {
         let mut eras = Vec::new();
         for (block, instance) in self.blocks.iter().enumerate() {
@@ -254,14 +249,14 @@ impl Program {
         eras
     }
 
-    /// Bytes that cannot stay, by the step in which they move: at the end of the stay, or at its beginning if `at_end`
-    /// is false.
+    /// Bytes that cannot stay, by the step in which they move: at the end of the stay if `at_end`, else at its
+    /// beginning.
     fn least(&self, budget: u64, stays: &[Stay], at_end: bool) -> Vec<u64> {
         let mut moved = vec![0u64; self.steps.len() + 1];
         let mut order: Vec<usize> = (0..stays.len()).collect();
         order.sort_by_key(|n| stays[*n].from);
         let mut beginning = order.into_iter().peekable();
-        // Open stays by their ends, the bytes of each stay that remain, and the latest stay of each block.
+        // Open stays by end, the remaining bytes of each stay, and the latest stay of each block.
         let mut open: BTreeSet<(usize, usize)> = BTreeSet::new();
         let mut left: Vec<u64> = stays.iter().map(|stay| stay.bytes).collect();
         let mut within: Vec<Option<usize>> = vec![None; self.blocks.len()];
@@ -271,8 +266,8 @@ impl Program {
                 open.remove(&(until, stay));
                 staying -= left[stay];
             }
-            // An operand within a stay counts with the bytes that stay. Its other bytes take room as well, but the rule
-            // below cannot count them.
+            // An operand within a stay counts with bytes that stay. Its other bytes take room too, but the rule below
+            // cannot count them.
             let counts = |block: &&usize| within[**block].is_none_or(|stay| stays[stay].until <= operation);
             let room =
                 budget.saturating_sub(operands.iter().filter(counts).map(|n| self.blocks[*n].bytes).sum());

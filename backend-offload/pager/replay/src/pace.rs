@@ -1,47 +1,44 @@
-//! The pace: the least time of a step on a machine, however its bytes are moved (`no_step_takes_less_than_the_least`).
+//! The pace: the least time of a step on a machine, however its bytes move (`no_step_takes_less_than_the_least`).
 //!
-//! A step takes as long as its operations, and as the fewest bytes of either direction. It also waits where many blocks
-//! are used or made within little arithmetic. Between two operations, contents must come if they are used there and
-//! have no room during the first. They must leave if they are made there, kept, and have no room during the second.
-//! Waits of disjoint ranges add up.
+//! A step takes as long as its operations, and as the fewest bytes of either direction. It also waits where little
+//! arithmetic uses or makes many blocks: those without room during the first of two operations must come before the
+//! second, and the other way round. Waits of disjoint ranges add up.
 //!
 //! A step of 16,384 tokens takes at most 1.10 times its longest part (operations, copies in, copies out), or 1.20 times
-//! at 25 % of its memory (`steps_of_16k_tokens_take_little_longer_than_the_longest_of_their_parts`, numbers in
-//! `pace.csv`).
+//! at 25 % of its memory (`steps_of_16k_tokens_take_little_longer_than_the_longest_of_their_parts`).
 
 use crate::bound::{Program, bound, disk_bound};
 use crate::timeline::Machine;
 use pager::{Event, Recording};
 use std::collections::BTreeSet;
 
-/// In steps of at most this many operations, ranges begin and end at any of them.
+/// In steps of at most this many operations, ranges begin and end anywhere.
 const ONE_BY_ONE: usize = 2048;
 
-/// Parts of longer steps. Ranges begin and end at two operations of each.
+/// Parts of longer steps, with two possible ends each.
 const PARTS: usize = 256;
 
-/// Rounds of a step: one to begin with, those measured, and a successor.
+/// Rounds of a step: a first one, those measured, and a successor.
 const ROUNDS: usize = 4;
 
 /// Rounds measured.
 const LOOKED_AT: usize = ROUNDS - 2;
 
-/// Computes the least time of a recorded step on a machine under any budget.
+/// The least time of a recorded step on a machine under any budget.
 #[derive(Debug)]
 pub struct Pace<'r> {
     recording: &'r Recording,
     machine: Machine,
     program: Program,
-    /// Operations at which ranges begin and end, over the measured rounds. The last is the operation after them.
+    /// Operations at which ranges begin and end, over the measured rounds and the operation after them.
     places: Vec<usize>,
-    /// Time of all operations before each place, and up to it, included.
+    /// Time of all operations before each place, and with it.
     spent: Vec<[f64; 2]>,
-    /// Bytes that the program reads in a step.
     read: u64,
 }
 
 impl<'r> Pace<'r> {
-    /// The pace of one step that repeats, or of the second and third marked steps of a program.
+    /// The pace of a repeated step, or of the second and third marked steps of a program.
     pub fn of(recording: &'r Recording, machine: Machine) -> Self {
         let program = Program::unrolled(recording, ROUNDS);
         let (begin, end) = (program.steps[0], program.steps[LOOKED_AT]);
@@ -52,7 +49,7 @@ impl<'r> Pace<'r> {
             let flops = program.flops[operation] as f64;
             (flops / machine.flops).max(operands(operation) as f64 / machine.memory)
         };
-        // The first operation of each part of a step, and the largest, which leaves the least room.
+        // The first and the largest operation of each part. The largest leaves the least room.
         let length = (end - begin) / LOOKED_AT;
         let parts = if length > ONE_BY_ONE { PARTS } else { length };
         let part = |n: usize| begin + n * length / parts..begin + (n + 1) * length / parts;
@@ -82,18 +79,18 @@ impl<'r> Pace<'r> {
         self.spent.last().map_or(0.0, |[before, _]| *before) / LOOKED_AT as f64
     }
 
-    /// The least seconds of a step, with a device of `budget` bytes and a host of `host` bytes above a disk.
+    /// The least seconds of a step, with `budget` bytes of device and `host` bytes of host above a disk.
     pub fn least_above_a_disk(&self, budget: u64, host: u64) -> f64 {
         let moved = disk_bound(self.recording, budget.saturating_add(host), ROUNDS)[ROUNDS - 1];
         self.least(budget).max(moved.total() as f64 / self.machine.disk)
     }
 
-    /// The least seconds of a step, with a device of `budget` bytes.
+    /// The least seconds of a step, with `budget` bytes of device.
     pub fn least(&self, budget: u64) -> f64 {
         let moved = bound(self.recording, budget, ROUNDS)[ROUNDS - 1];
         let link = moved.bytes_in.max(moved.bytes_out + self.read) as f64 / self.machine.link;
         let (coming, leaving) = (self.coming(budget), self.leaving(budget));
-        // The longest wait of disjoint ranges up to each place, beyond their arithmetic.
+        // The longest wait of disjoint ranges up to each place.
         let mut beyond = vec![0.0f64; self.spent.len()];
         for last in 1..self.spent.len() {
             beyond[last] = beyond[last - 1];
@@ -108,8 +105,7 @@ impl<'r> Pace<'r> {
         link.max(self.arithmetic() + waits)
     }
 
-    /// Bytes with contents from before a place that must come between it and a later one. Indexed by the first place,
-    /// then by the distance.
+    /// Bytes with contents from before a place that must come before a later one, by first place and distance.
     fn coming(&self, budget: u64) -> Vec<Vec<u64>> {
         let Self { program, places, .. } = self;
         let each = places.iter().enumerate().map(|(first, place)| {
@@ -120,8 +116,8 @@ impl<'r> Pace<'r> {
         each.collect()
     }
 
-    /// Bytes written from an earlier place on, held at a later one, that must leave between the two. Indexed by the
-    /// later place, then by the distance.
+    /// Bytes written from a place on that must leave before a later one, where they are held, by later place and
+    /// distance.
     fn leaving(&self, budget: u64) -> Vec<Vec<u64>> {
         let Self { program, places, .. } = self;
         let each = places.iter().enumerate().map(|(last, place)| {

@@ -1,7 +1,7 @@
 //! Replays a recording under any budget, with the real pager.
 //!
-//! The host has no limit unless a disk is [below](Replay::above_a_disk) it. Without a machine moves end at once, and a
-//! replay counts bytes alone. [`on`](Replay::on) a machine they take time and run in parallel with operations.
+//! Without a disk [below](Replay::above_a_disk) it, the host has no limit. Without a machine moves end at once;
+//! [`on`](Replay::on) a machine they take time and run in parallel with operations.
 
 use crate::step_bytes::{Moved, StepBytes};
 use crate::timeline::{Elapsed, Machine, StepTimeline, Timeline};
@@ -31,9 +31,7 @@ pub struct Replay<'r> {
 /// Bytes of moves ahead that have not begun.
 #[derive(Debug, Default)]
 struct Pending {
-    /// The block being written ahead, and its bytes.
     writing: Option<(BlockId, u64)>,
-    /// Of the block being loaded ahead.
     loading: u64,
 }
 
@@ -62,7 +60,7 @@ impl<'r> Replay<'r> {
         self
     }
 
-    /// Adds a host of so many bytes and an unlimited disk below it.
+    /// Adds a host of so many bytes above an unlimited disk.
     #[must_use]
     pub fn above_a_disk(self, host: u64) -> Self {
         Self { host: Limit::bytes(host), ..self }
@@ -74,7 +72,7 @@ impl<'r> Replay<'r> {
         Rooms { host, disk, page: 1 }
     }
 
-    /// Runs the recording. One step that repeats runs `times` over, anything else once.
+    /// Runs the recording; one step that repeats runs `times` over.
     ///
     /// # Errors
     /// If the budget is too small for an operation, or the recording contradicts itself.
@@ -97,7 +95,7 @@ impl<'r> Replay<'r> {
         Ok(self)
     }
 
-    /// Bytes moved in each step. Moves after the last marked step make one more.
+    /// Bytes moved in each step, and after the last marked one.
     pub fn steps(&self) -> &[Moved] {
         &self.bytes.device.steps
     }
@@ -107,7 +105,7 @@ impl<'r> Replay<'r> {
         &self.bytes.disk.steps
     }
 
-    /// Bytes that the program read off the device in each step, without moves of the pager.
+    /// Bytes that the program itself read off the device in each step.
     pub fn read_steps(&self) -> &[u64] {
         &self.bytes.read.steps
     }
@@ -143,7 +141,7 @@ impl<'r> Replay<'r> {
         &mut self.pager
     }
 
-    /// Begins the next round: each role goes to its next block, and blocks without a role are freed.
+    /// Begins the next round: roles go to their next blocks, and other blocks are freed.
     fn carry(&mut self, carried: usize) -> Result<(), Fault> {
         let mut next = vec![None; carried];
         for event in &self.recording.events {
@@ -183,8 +181,7 @@ impl<'r> Replay<'r> {
             }
             Event::Written(block) => {
                 let block = self.blocks[block].ok_or(unknown())?;
-                // A block written outside an operation was on the device when recorded, but may not be under this
-                // budget.
+                // It was on the device when recorded, but may not be under this budget.
                 if self.pager.get(block).is_some_and(Block::is_on_device) {
                     self.pager.wrote(block)?;
                 }
@@ -245,7 +242,7 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// Cancels the load in progress, whose host memory may be the missing room.
+    /// Cancels the load in progress, whose host memory may be missing.
     fn give_up_loading(&mut self, stop: Stop) -> Result<(), Stop> {
         match stop {
             Stop::Shortage(Shortage::TierFull { .. }) if let Some((token, _)) = self.pager.loading() => {
@@ -273,7 +270,7 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// Starts moves ahead, and lets the time of the operation pass.
+    /// Starts moves ahead, then lets the time of the operation pass.
     fn operate(&mut self, flops: u64) -> Result<(), Stop> {
         let Some(timeline) = &mut self.timeline else { return Ok(()) };
         timeline.waits_for(&self.operands);
@@ -294,7 +291,7 @@ impl<'r> Replay<'r> {
         Ok(())
     }
 
-    /// Writes blocks ahead, as far as there are buffers.
+    /// Writes ahead, as far as there are buffers.
     fn write_ahead(&mut self) -> Result<(), Stop> {
         if self.host == Limit::NONE {
             return Ok(());
@@ -316,7 +313,7 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// Loads blocks ahead, as far as there are buffers.
+    /// Loads ahead, as far as there are buffers.
     fn load_ahead(&mut self) -> Result<(), Stop> {
         if self.host == Limit::NONE {
             return Ok(());

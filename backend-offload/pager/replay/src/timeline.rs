@@ -1,37 +1,33 @@
 //! The time of a replayed program on a machine: serial operations, and a parallel copy engine for each direction.
 //!
-//! An operation starts when its operands are there. Copies off the device free their memory when they end; those onto
-//! it need free memory when queued. The program waits for its reads, and for the host optimizer, which makes new
-//! parameters in host memory one after another.
-//!
-//! A disk does one read or write at a time. The program waits for loads and for all but the last buffers of spills, not
-//! for writes and loads ahead. Optimizer states on disk use its idle time
-//! (`states_on_the_disk_pass_in_the_time_that_blocks_leave_and_are_waited_for_with_their_contents`).
+//! Copies off the device free memory when they end; those onto it need free memory when queued. The program waits for
+//! operands, reads, and new parameters of the host optimizer. A disk does one read or write at a time. The program
+//! waits for loads and all but the last buffers of spills, not for writes and loads ahead. Optimizer states use its
+//! idle time (`states_on_the_disk_pass_in_the_time_that_blocks_leave_and_are_waited_for_with_their_contents`).
 
 use pager::{BlockId, Token};
 use std::collections::{HashMap, VecDeque};
 
 /// The speeds of a machine, in bytes per second unless stated otherwise. An operation takes the longer of its times for
-/// arithmetic and for operands.
+/// arithmetic and operands.
 #[derive(Debug, Clone, Copy)]
 pub struct Machine {
     /// Over the link, in each direction.
     pub link: f64,
-    /// Operands processed by operations, whatever they compute.
+    /// Operands of operations.
     pub memory: f64,
-    /// Floating-point operations per second, for operations with known arithmetic.
+    /// Floating-point operations per second, where arithmetic is known.
     pub flops: f64,
     /// Contents made in host memory, by their own size.
     pub host: f64,
     /// To and from the disk, both directions together.
     pub disk: f64,
-    /// Bytes of states read from and written to the disk for each byte of contents made in host memory. A ratio; 0
-    /// without states on disk.
+    /// Bytes of states to and from the disk per byte of contents made in host memory; 0 without states on disk.
     pub states: f64,
 }
 
 impl Machine {
-    /// A machine on which nothing takes time.
+    /// A machine that takes no time.
     pub const INSTANT: Self = Self {
         link: f64::INFINITY,
         memory: f64::INFINITY,
@@ -42,7 +38,7 @@ impl Machine {
     };
 }
 
-/// The most bytes still to be written when a spill counts as done: six buffers.
+/// The most unwritten bytes when a spill counts as done: six buffers.
 const BEHIND: f64 = 6.0 * (4 << 20) as f64;
 
 /// Times of one step, in seconds.
@@ -52,26 +48,26 @@ pub struct Elapsed {
     pub step: f64,
     /// Operations alone.
     pub arithmetic: f64,
-    /// The copy engine off the device was busy.
+    /// The copy engine off the device.
     pub out: f64,
-    /// The copy engine onto the device was busy.
+    /// The copy engine onto the device.
     pub back: f64,
-    /// The host was busy making contents.
+    /// The host, making contents.
     pub host: f64,
-    /// The disk was busy.
+    /// The disk.
     pub disk: f64,
 }
 
-/// One step, in seconds from its beginning. A copy may begin before the step, and end after it.
+/// One step, in seconds from its beginning. Copies may begin before it and end after it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepTimeline {
-    /// When operations began, and the bytes on the device then.
+    /// Begin of operations, and bytes on the device then.
     pub resident: Vec<(f64, u64)>,
     /// Begin and end of copies off the device.
     pub out: Vec<(f64, f64)>,
     /// Copies onto the device.
     pub back: Vec<(f64, f64)>,
-    /// The program waited for copies.
+    /// Waits for copies.
     pub waited: Vec<(f64, f64)>,
 }
 
@@ -90,10 +86,10 @@ pub(crate) struct Timeline {
     machine: Machine,
     now: f64,
     free: Free,
-    /// Copies off the device in progress, in the order of their ends.
+    /// Copies off the device in progress, by their ends.
     leaving: VecDeque<(Token, f64)>,
     arrivals: HashMap<BlockId, f64>,
-    /// The time at which the bytes read ahead so far are there.
+    /// The time at which bytes read ahead are there.
     loaded: f64,
     step: OpenStep,
     pub steps: Vec<Elapsed>,
@@ -150,7 +146,7 @@ impl Timeline {
         self.arrivals.insert(block, self.free.back);
     }
 
-    /// Resets the times: the program begins, whatever was made before.
+    /// Resets the times, as the program begins.
     pub fn begins(&mut self) {
         (self.free.host, self.free.disk, self.loaded, self.now) = (0.0, 0.0, 0.0, 0.0);
         (self.step.elapsed.host, self.step.elapsed.disk) = (0.0, 0.0);
@@ -175,7 +171,7 @@ impl Timeline {
         self.wait_until(self.free.host);
         let passes = bytes as f64 * self.machine.states / self.machine.disk;
         if passes > 0.0 {
-            // Since the step began the disk was busy with blocks, these states and those before them.
+            // Since the step began the disk was busy with blocks, or these and earlier states.
             self.step.elapsed.disk += passes;
             self.wait_until(self.step.began + self.step.elapsed.disk);
         }
@@ -187,12 +183,12 @@ impl Timeline {
         self.wait_until(self.free.disk - BEHIND / self.machine.disk);
     }
 
-    /// Begins to write as many bytes as fit into free buffers, without a wait.
+    /// Begins to write what fits into free buffers, without a wait.
     pub fn writes_ahead(&mut self, bytes: u64) -> u64 {
         self.begins_ahead(bytes)
     }
 
-    /// Begins to read as many bytes as fit into free buffers, without a wait.
+    /// Begins to read what fits into free buffers, without a wait.
     pub fn loads_ahead(&mut self, bytes: u64) -> u64 {
         let begins = self.begins_ahead(bytes);
         if begins > 0 {
@@ -201,7 +197,7 @@ impl Timeline {
         begins
     }
 
-    /// Whether all bytes read ahead so far are there.
+    /// Whether all bytes read ahead are there.
     pub fn has_loaded(&self) -> bool {
         self.loaded <= self.now
     }

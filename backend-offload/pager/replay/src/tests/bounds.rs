@@ -133,8 +133,8 @@ fn a_step_takes_no_less_than_what_is_made_at_once_takes_to_leave() {
         script.free(*block);
     }
     script.step();
-    // Each half of the step takes 80 seconds. Of 80 bytes 40 stay, and the others cross the link in 400 seconds each
-    // way. They leave before the last operation of the first half, and come back after the first of the second.
+    // Each half takes 80 seconds. Of 80 bytes 40 stay, and the others cross the link in 400 seconds each way: out
+    // before the last operation of the first half, and in after the first of the second.
     let machine = Machine { memory: 1.0, link: 0.1, ..Machine::INSTANT };
     let (step, least) = taken(&script.recording, 40, machine);
     assert!((least - 840.0).abs() < 1e-6, "{least}");
@@ -158,7 +158,7 @@ fn operations<const COUNT: usize>(sides: [&[u64]; COUNT]) -> Script {
     script
 }
 
-/// The least time of two operations at one second per byte computed and copied, and the replayed time.
+/// The least time of two operations, at a second per byte to compute and to copy, and the replayed time.
 fn assert_takes_little_more_than(expected: f64, sides: [&[u64]; 2], budget: u64) {
     let script = operations(sides);
     let machine = Machine { memory: 1.0, link: 1.0, ..Machine::INSTANT };
@@ -169,20 +169,20 @@ fn assert_takes_little_more_than(expected: f64, sides: [&[u64]; 2], budget: u64)
 
 #[test]
 fn a_step_takes_no_less_than_what_comes_between_two_large_operations() {
-    // Each operation has six blocks, 60 bytes. During it two blocks of the other have room; four come after it.
+    // Six blocks each, 60 bytes. Two blocks of the other have room; four come later.
     assert_takes_little_more_than(2.0 * (60.0 + 40.0), [&[10; 6], &[10; 6]], 80);
 }
 
 #[test]
 fn a_block_comes_as_a_whole_or_not_at_all_while_an_operation_leaves_room_for_a_part_of_it() {
-    // During the first operation neither block has room in 20 bytes, and both come after it. During the second the
-    // largest of the three has no room.
+    // During the first neither block has room in 20 bytes, and both come later. During the second the largest has no
+    // room.
     assert_takes_little_more_than(60.0 + 60.0 + 60.0 + 40.0, [&[30, 20, 10], &[30, 30]], 80);
 }
 
 #[test]
 fn blocks_have_room_together_as_wholes() {
-    // During an operation two blocks of the other have room in 50 bytes. Half of the third does not come.
+    // Two blocks of the other have room in 50 bytes. Half of the third does not come.
     assert_takes_little_more_than(2.0 * (60.0 + 20.0), [&[20; 3], &[20; 3]], 110);
 }
 

@@ -62,7 +62,7 @@ impl Tiers {
         all
     }
 
-    /// The fewest bytes to and from the disk of the events from `n` on, by exhaustive search.
+    /// The fewest bytes over the disk's link from the event `n` on, by exhaustive search.
     fn fewest(
         &self,
         recording: &Recording,

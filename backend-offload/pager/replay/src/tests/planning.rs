@@ -47,7 +47,7 @@ impl Script {
     }
 
     /// Forward, backward and update of `weights`, each with a moment. If `reborn`, an update makes new blocks of them,
-    /// as Burn's optimizers do.
+    /// as Burn does.
     pub fn train(&mut self, weights: &mut [usize], moments: &mut [usize], sizes: &[u64], reborn: bool) {
         let mut activations = Vec::new();
         let mut last = self.born(sizes[0]);
@@ -159,7 +159,7 @@ fn a_step_is_learned_once_and_then_foretold() {
             counters.predicted,
             counters.operations
         );
-        // Weights and moments are made by like operations; then the first step begins, which is like nothing yet.
+        // Like operations make weights and moments; then the first step is like nothing before.
         assert!(counters.diverged <= 2, "marks {marks}, reborn {reborn}: {} times", counters.diverged);
     }
 }
@@ -204,7 +204,7 @@ fn without_a_budget_nothing_is_learned() {
 
 #[test]
 fn an_interruption_costs_no_more_than_itself() {
-    // An unmarked evaluation after every fourth step, longer than a step.
+    // An unmarked evaluation after every fourth step, longer than one.
     let evaluates = |script: &mut Script, step: usize, weights: &[usize]| {
         for _ in 0..if step % 4 == 3 { 5 } else { 0 } {
             script.evaluate(weights, 17);
@@ -238,8 +238,8 @@ const STEPS: usize = 12;
 /// The unit in which a trace counts bytes; smaller blocks look equal.
 const UNIT: u64 = 512;
 
-/// Training of like layers with an embedding by rows. The bytes of the rows and of the two gradient blocks differ in
-/// every step.
+/// Training of like layers with an embedding by rows. Bytes of the rows and the two gradient blocks differ in every
+/// step.
 fn by_rows(rows: impl Fn(usize) -> u64) -> Recording {
     let mut script = Script::default();
     let (sizes, rows) = ([30 * UNIT; LAYERS], |step| rows(step) * UNIT);

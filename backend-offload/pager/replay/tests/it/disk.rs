@@ -6,7 +6,7 @@ use pager_replay::{Machine, Pace, Replay, disk_bound};
 use std::fmt::Write;
 
 /// Percent of the peak on the device and on the host, and bytes over the disk's link in percent of the bound. Blocks
-/// pass the host on their way to disk and push others out, and a small model's block is a tenth of a budget.
+/// for the disk pass the host and push others out, and a small model's block is a tenth of a budget.
 const STEPS: [(&str, [u64; 2], u64); 7] = [
     ("toy", [25, 25], 101),
     ("toy", [25, 50], 116),
@@ -51,8 +51,8 @@ fn a_step_above_a_disk_takes_as_long_as_the_disk_and_what_is_not_beside_it() {
     let moved = replay.disk_steps()[ROUNDS - 1].total();
     let fewest = disk_bound(&step, 32 * GIB, ROUNDS)[ROUNDS - 1].total();
     println!("{elapsed:?} of at least {least}; {moved} bytes of at least {fewest}");
-    // Blocks are written and loaded ahead while the disk is idle. Otherwise the step would take the sum of all parts.
-    // During most of the arithmetic the host is full of blocks needed sooner.
+    // Without moves ahead the step would take the sum of all parts. During most of the arithmetic the host is full of
+    // blocks needed sooner.
     assert!(elapsed.step < elapsed.disk + 0.75 * elapsed.arithmetic);
     assert!(moved * 100 <= fewest * 105, "{moved} bytes of at least {fewest}");
     assert!(elapsed.step < 1.38 * least, "{elapsed:?} of at least {least}");

@@ -6,11 +6,10 @@ use pager::{Limit, Policy, Recording};
 use pager_replay::{Elapsed, Machine, Pace, Replay, bound};
 use std::fmt::Write;
 
-/// Memory as fast as that of a card of 80 TFLOP/s. The CPU's program fuses nothing, so it waits for memory much longer
-/// than a GPU's.
+/// Memory of a card of 80 TFLOP/s. The recorded CPU program fuses nothing, so it waits for memory longer than a GPU's.
 const GPU: Machine = Machine { link: 25e9, memory: 1000e9, flops: 80e12, ..Machine::INSTANT };
 
-/// Memory without waits, which leaves the least arithmetic to hide copies.
+/// Memory without waits, so the least arithmetic to hide copies.
 const PRODUCTS_ALONE: Machine = Machine { memory: f64::INFINITY, ..GPU };
 
 fn played(step: &Recording, budget: u64, machine: Machine) -> Vec<Elapsed> {
@@ -64,16 +63,17 @@ fn steps_of_16k_tokens_take_little_longer_than_the_longest_of_their_parts() {
     assert_first_on_record("pace.csv", &table);
 }
 
-/// A step with the optimizer on the host, under the memory of a card.
+/// A step with the optimizer on the host, on a card.
 struct OnHost {
     step: &'static str,
     budget: u64,
-    /// Lowest and highest measured bytes per second that the host's step reads and writes in the format
+    /// Lowest and highest measured bytes per second that the host's step reads and writes
     /// (`benchmarks/runs/2026-11-25-cpu-host-step`).
     host: [f64; 2],
     /// Bytes it reads and writes for each byte of new weights, two of which are a parameter.
     per_weight: f64,
-    /// Longest time over the longest part: at either rate, with memory as fast as a card's and with products alone.
+    /// Longest time over the longest part: at either rate, with memory as fast as a card's and without waits for
+    /// memory.
     time: [[f64; 2]; 2],
 }
 

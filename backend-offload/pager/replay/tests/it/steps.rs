@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 const STEPS: [&str; 4] = ["toy", "gpt-124m", "gpt-1.5b", "gpt-7b"];
 
-/// Further steps: of 16,384 tokens, and with the optimizer on the host, where weights come in every step.
+/// Further steps: of 16,384 tokens, and with the optimizer on the host.
 const FURTHER: [&str; 7] = [
     "gpt-124m-16k",
     "gpt-1.5b-16k",
@@ -55,7 +55,7 @@ pub(crate) fn assert_on_record(name: &str, table: &str) {
 }
 
 /// Compares the table of [`suite::first`] cases: with the head of the committed table in the quick suite, with all of
-/// it in larger ones, which alone can rewrite it.
+/// it, which they may rewrite, in larger ones.
 pub(crate) fn assert_first_on_record(name: &str, table: &str) {
     if suite::size() > suite::Size::Quick {
         return assert_on_record(name, table);
