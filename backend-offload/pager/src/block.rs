@@ -2,7 +2,7 @@
 
 use crate::copies::{Copies, TierSet};
 
-/// Identifies a block. Blocks that reuse an index have other generations.
+/// Identifies a block; a reused index has another generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId {
     /// Index among the live blocks.
@@ -11,7 +11,7 @@ pub struct BlockId {
     pub generation: u32,
 }
 
-/// A part of the device allocator with its own spare slices (a stream on CubeCL).
+/// A part of the device allocator with its own spare slices (a CubeCL stream).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Arena(pub u32);
 
@@ -41,7 +41,7 @@ pub enum Place {
         /// The tier with the same contents; `None` for a *dirty* block.
         clean: Option<Tier>,
     },
-    /// Leaving; its device memory stays valid until the move ends.
+    /// Leaving; its device memory is valid until the move ends.
     Leaving {
         /// The tier that had the contents before the move. A clean block needs no copy.
         clean: Option<Tier>,
@@ -62,7 +62,7 @@ impl Place {
     }
 }
 
-/// A program's preference for a block. A hint for evictions, which never prevents an operation.
+/// A hint for evictions, which never prevents an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, PartialOrd, Ord)]
 pub enum Preference {
     /// Leaves the device among the first, however recently used.
@@ -140,6 +140,6 @@ impl Block {
     }
 }
 
-/// Identifies one move, so that a late end is never taken for another's.
+/// Identifies one move, so that a late end never counts for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub(crate) u64);

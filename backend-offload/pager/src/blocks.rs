@@ -30,7 +30,7 @@ struct Slot {
 struct UnderWay {
     token: Token,
     id: BlockId,
-    /// The block, if removed meanwhile. Its memory counts until the transfer ends.
+    /// The block, if removed meanwhile. Its memory still counts.
     removed: Option<Box<Block>>,
 }
 
@@ -138,7 +138,7 @@ impl Blocks {
         BlockId { index: (self.slots.len() - 1) as u32, generation: 0 }
     }
 
-    /// Removes a block. Its bytes are free at once, or at the end of its move to or from the device.
+    /// Removes a block. Its bytes are free at once, or when its move to or from the device ends.
     pub fn remove(&mut self, id: BlockId) -> Result<(), Fault> {
         let block = *self.block(id)?;
         if block.copies.moving().is_none() {
@@ -249,7 +249,7 @@ impl Blocks {
         self.departing().map(|(_, bytes)| bytes).sum()
     }
 
-    /// The block that is loaded from disk now.
+    /// The block being loaded from disk.
     pub fn loading(&self) -> Option<(Token, BlockId)> {
         self.under_way.iter().find_map(|under_way| {
             let block = self.carried(under_way)?;

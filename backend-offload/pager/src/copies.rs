@@ -13,8 +13,8 @@
 //!
 //! Bytes of a transfer count on both sides until it ends (`a_move_holds_its_bytes_on_both_sides_until_it_lands`). A
 //! block that could not leave stays as dirty or clean (`a_block_that_could_not_leave_is_as_dirty_or_clean_as_it_was`).
-//! An operation may keep a leaving block (`an_operation_takes_a_leaving_block_back`): its transfer frees nothing, and
-//! its copy is dropped if the block was written since.
+//! The transfer of a block that an operation keeps frees nothing (`an_operation_takes_a_leaving_block_back`). Its copy
+//! is dropped if the block was written since.
 
 use crate::block::{Place, Tier, Token};
 
@@ -121,7 +121,7 @@ impl Copies {
         self.held.contains(Tier::Device) && !self.is_leaving()
     }
 
-    /// Whether the contents are on the device alone, and in no transfer.
+    /// Whether the device alone has the contents, in no transfer.
     pub fn is_dirty(&self) -> bool {
         self.written && self.held == DEVICE && self.transfer.is_none()
     }
@@ -200,7 +200,7 @@ impl Copies {
         row && self.transfer.is_none()
     }
 
-    /// Starts a transfer. `None` if no row of the table allows it now.
+    /// Starts a transfer, unless the table forbids it: then `None`.
     pub fn start(&mut self, token: Token, to: Option<Tier>, frees: Option<Tier>) -> Option<Change> {
         if !self.allows(to, frees) {
             return None;

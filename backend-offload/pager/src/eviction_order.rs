@@ -1,13 +1,12 @@
 //! The eviction order while the forecast knows the future. An eviction costs a copy out, unless another tier has the
-//! contents, and a copy back if the block is used again. Blocks leave in this order:
+//! contents. If the block is used again, it also costs a copy back. Blocks leave in this order:
 //!
 //! 1. blocks that cost nothing, largest first;
 //! 2. blocks without a known next use, longest unused first: a known use is at most a period away;
 //! 3. all others, by operations gained per byte copied, those needed within [`NEAR`] operations last.
 //!
 //! A block gains at most twice the missing bytes, since more is of no use. Two copies count as four: later evictions of
-//! a copied block cost half. Replays gave both numbers. Heap entries may be stale, and are checked when they come
-//! first.
+//! a copied block cost half. Replays gave both numbers. Heap entries may be stale, and are checked on use.
 //!
 //! Recorded steps move at most a tenth more than the lower bound at 75, 50 and 25 % of their memory
 //! (`bytes_of_recorded_steps_are_on_record_below_recency_and_within_a_tenth_of_the_bound`). More memory never moves
@@ -130,7 +129,6 @@ pub(crate) struct EvictionOrder {
     /// Known ones, soonest first, to find those whose time has passed.
     passing: BinaryHeap<Reverse<Entry>>,
     awake: bool,
-    /// A victim was wanted since the last rebuild.
     asked: bool,
     /// Blocks that may not leave now, during a search.
     aside: Vec<Entry>,

@@ -16,11 +16,11 @@ pub(crate) struct Outlook {
     born: u64,
     /// The operation of its last use; 0 for none.
     used: u64,
-    /// The first operation of this step that used it, or the block it replaced.
+    /// The first operation of this step that used it, or the block before it.
     first: u64,
     /// It replaced another block.
     inherits: bool,
-    /// Place of its last use in the trace.
+    /// Place of its last use.
     place: u64,
     /// The operation before which it is used or freed; 0 if unknown.
     due: u64,
@@ -39,7 +39,7 @@ pub(crate) enum Future {
     Freed(u64),
 }
 
-/// The operation before which a block is used or freed.
+/// The next use or end of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Due {
     pub operation: u64,
@@ -82,7 +82,7 @@ pub(crate) struct Forecast {
     outlooks: Vec<Outlook>,
     /// The past operation that corresponds to the current one.
     cursor: Option<u64>,
-    /// Operations in a row that differ in sizes.
+    /// Operations in a row with other sizes.
     resized: u64,
     /// Another past operation like the latest of these.
     rival: Option<u64>,
@@ -94,7 +94,7 @@ pub(crate) struct Forecast {
     credit: u64,
     /// The last operation before this marked step.
     began: u64,
-    /// The latest start of a marked step at which all predictions were replaced.
+    /// The latest start of a marked step that replaced all predictions.
     anchored: u64,
 }
 
@@ -152,7 +152,7 @@ impl Forecast {
         Some(Due { operation: outlook.due, operand: outlook.operand, ends: outlook.ends })
     }
 
-    /// Predicted operands one period after the `past` operation. None before the past is over.
+    /// Predicted operands one period after the `past` operation, which must be over.
     pub fn foreseen(&self, past: u64) -> impl Iterator<Item = Foreseen> {
         let period = self.period().unwrap_or(0);
         let past = if past < self.now() { past } else { 0 };
@@ -161,7 +161,7 @@ impl Forecast {
             let due = match self.trace.next(place) {
                 Next::Used(after) => Some((past + after, self.trace.operand(place), false)),
                 Next::Freed(after) => Some((past + after + 1, 0, true)),
-                // Not used since. Its replacement has the same predicted use.
+                // Its replacement has the same predicted use.
                 Next::Unknown => self
                     .trace
                     .block(place)
@@ -179,7 +179,7 @@ impl Forecast {
         self.trace.block(self.trace.uses(number).nth(operand)?)
     }
 
-    /// Notes that the current operation changed a block.
+    /// Notes a write by the current operation.
     pub fn wrote(&mut self, id: BlockId) {
         let now = self.now();
         if let Some(place) =
@@ -248,7 +248,7 @@ impl Forecast {
         let context = self.trace.push(operands.clone());
         let expected = self.cursor.map(|cursor| cursor + 1);
         let begins = std::mem::take(&mut self.marked);
-        // Before the loop, which replaces the predictions of the operands.
+        // The loop below replaces the predictions.
         let found = self.find(number, expected, context, begins);
         for (n, Named { block: id, .. }) in operands.clone().enumerate() {
             let Some(outlook) = self.outlooks.get_mut(id.index as usize) else { continue };

@@ -1,8 +1,8 @@
 //! The trace: the latest operations of the program, and the next use or end of each operand.
 //!
-//! A step repeats, but its block ids do not. So a block is identified by the place of its latest use. Operations look
-//! alike if their operands have the same sizes; [`CONTEXT`] of them in a row find a place. All data is in reused rings
-//! of limited size, so recording allocates nothing once they are full.
+//! A step repeats, but its block ids do not, so the place of its latest use identifies a block. Operations look alike
+//! if their operands have the same sizes; [`CONTEXT`] in a row find a place. All data is in reused rings, so recording
+//! allocates nothing once they are full.
 
 use crate::block::BlockId;
 
@@ -13,14 +13,14 @@ pub(crate) const CONTEXT: u64 = 4;
 const MOST_OPERATIONS: usize = 1 << 18;
 const MOST_USES: usize = 1 << 20;
 
-/// The next use or the end of the block at a place.
+/// The next use or end of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// None yet.
     Unknown,
     /// Used again so many operations later.
     Used(u64),
-    /// Freed so many operations later, without another use.
+    /// Freed so many operations later, unused.
     Freed(u64),
 }
 

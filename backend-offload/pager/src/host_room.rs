@@ -53,7 +53,7 @@ impl View<'_> {
         }
     }
 
-    /// The next step: a block gives up its bytes on the host, or its place on disk for a block to spill.
+    /// The next step: a block gives up its host bytes, or its place on disk for another to spill.
     fn next_to_make_way<'a>(
         self,
         live: impl Iterator<Item = (BlockId, &'a Block)> + Clone,
@@ -92,8 +92,7 @@ fn largest_duplicate<'a>(live: impl Iterator<Item = (BlockId, &'a Block)>) -> Op
     duplicates.max_by_key(|(_, block)| (block.is_on_disk(), block.bytes)).map(|(id, _)| id)
 }
 
-/// The block that gives up its place on a full disk for a block to spill: first blocks on the host, then those on the
-/// device.
+/// The block that gives up its place on a full disk: first those on the host, then those on the device.
 fn spare_on_disk<'a>(
     mut live: impl Iterator<Item = (BlockId, &'a Block)> + Clone,
     rooms: Rooms,

@@ -15,7 +15,7 @@ pub struct Ledger {
     resident_peak: u64,
     reserved_peak: u64,
     spare: u64,
-    /// Free slices by arena and exact size, the only one they serve.
+    /// Free slices by arena and exact size.
     slices: HashMap<(Arena, u64), u64>,
     host: Held,
     disk: Held,
@@ -84,7 +84,7 @@ impl Ledger {
     pub fn reserved_peak(&self) -> u64 {
         self.reserved_peak
     }
-    /// Bytes in a tier, copies in progress included.
+    /// Bytes in a tier, with copies in progress.
     pub fn held(&self, tier: Tier) -> u64 {
         self.account(tier).bytes
     }

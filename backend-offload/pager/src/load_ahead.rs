@@ -1,10 +1,9 @@
 //! Loads ahead: blocks on disk with a known next use come back to the host early
-//! (`nothing_is_raised_ahead_unless_its_next_use_is_known`).
+//! (`nothing_is_raised_ahead_unless_its_next_use_is_known`). They replace blocks that the disk has and that are needed
+//! at least three times as late. Otherwise an operation that fills the host would spill the loaded block first.
 //!
-//! Room comes from blocks that the disk has and that are needed at least three times as late. Sooner ones would be
-//! worth more than the loaded block to an operation that fills the host. One block loads at a time. It counts in host
-//! memory at once, and as on disk until complete. An operation that needs it finishes the load
-//! (`an_operation_finishes_what_is_under_way_and_makes_no_other_room_for_it`).
+//! One block loads at a time. It counts in host memory at once, and as on disk until complete. An operation that needs
+//! it finishes the load (`an_operation_finishes_what_is_under_way_and_makes_no_other_room_for_it`).
 
 use crate::block::{Place, Tier};
 use crate::forecast::Future;

@@ -21,7 +21,7 @@ use crate::rooms::Rooms;
 use crate::steps::Step;
 use crate::view::View;
 
-/// Spare bytes below this are not worth a trim.
+/// Spare bytes not worth a trim.
 const SLACK: u64 = 64 << 20;
 
 /// The places of all blocks of one device, and the moves that operations need.
@@ -41,7 +41,7 @@ pub struct Pager {
 #[derive(Debug, Default)]
 struct MarkedSteps {
     count: u64,
-    /// Blocks gone from the device at the ends of the last two steps, the earlier first.
+    /// Blocks that had left at the ends of the last two steps, the earlier first.
     left: [u64; 2],
 }
 
@@ -104,7 +104,7 @@ impl Pager {
         self.expects_spilling = true;
     }
 
-    /// Whether the host holds contents, or a block left since the start of the previous step.
+    /// Whether the host holds contents, or a block left since the previous step began.
     fn is_spilling(&self) -> bool {
         self.blocks.ledger().held(Tier::Host) > 0 || self.counters.left() > self.steps.left[0]
     }
@@ -129,7 +129,7 @@ impl Pager {
         id
     }
 
-    /// Removes a block. Its bytes are free at once, or at the end of its move to or from the device.
+    /// Removes a block. Its bytes are free at once, or when its move to or from the device ends.
     pub fn remove(&mut self, id: BlockId) -> Result<(), Fault> {
         self.blocks.remove(id)?;
         self.listeners.freed(id);
@@ -141,7 +141,7 @@ impl Pager {
         self.blocks.pin(id)
     }
 
-    /// Sets the tier that the program prefers for the block.
+    /// Sets the tier that the program prefers.
     pub fn prefer(&mut self, id: BlockId, preference: Preference) -> Result<(), Fault> {
         self.blocks.prefer(id, preference)
     }
@@ -215,8 +215,8 @@ impl Pager {
         self.prefetch.device.go_on(course);
     }
 
-    /// The next step of the latest operation, to be called again after every report. `rooms` returns the bytes left
-    /// below the device; it is called only if a block has to leave.
+    /// The next step of the latest operation; call again after every report. `rooms` returns the bytes left below the
+    /// device, and is called only if a block has to leave.
     pub fn next_step(&mut self, rooms: &dyn Fn() -> Rooms) -> Result<Step, Stop> {
         let mut room = Room {
             blocks: &mut self.blocks,
@@ -230,7 +230,7 @@ impl Pager {
         room.next_step(rooms)
     }
 
-    /// Enables moves ahead between host and device, for adapters with asynchronous moves.
+    /// Enables moves ahead between host and device, for asynchronous adapters.
     pub fn look_ahead(&mut self, enabled: bool) {
         self.prefetch.device.enable(enabled);
     }
@@ -268,11 +268,11 @@ impl Pager {
         self.view().steps_to_host(block, rooms)
     }
 
-    /// All steps that make room for `bytes` of the program's own on the host, in order; none if it is there. While
-    /// moves run, the only step is to wait for the oldest. Dead blocks must have been [swept](Self::swept).
+    /// All steps that make room for `bytes` of the program's own on the host, in order. While moves run, only the wait
+    /// for the oldest. Dead blocks must have been [swept](Self::swept).
     ///
     /// # Errors
-    /// [`Shortage::TierFull`] if the steps cannot make the room. No step may be taken then.
+    /// [`Shortage::TierFull`] if the steps do not suffice. None may be taken then.
     pub fn steps_to_host_room(&self, bytes: u64, rooms: Rooms) -> Result<Vec<Step>, Stop> {
         self.view().steps_to_host_room(bytes, rooms)
     }
@@ -282,7 +282,7 @@ impl Pager {
         self.view().soon_from_disk(count)
     }
 
-    /// The block being loaded from disk, and the token of its move.
+    /// The block being loaded from disk, and its token.
     pub fn loading(&self) -> Option<(Token, BlockId)> {
         self.blocks.loading()
     }
@@ -347,8 +347,8 @@ impl Pager {
         }
     }
 
-    /// Reports the end of a move. After a failure the block is where it was, as dirty or clean as before. One that
-    /// could not leave is tried again after all others. The allocator keeps the memory of one that could not come.
+    /// Reports the end of a move. A failure changes nothing, but a block that could not leave is tried again after all
+    /// others. The allocator keeps the memory of one that could not come.
     pub fn ended(&mut self, token: Token, succeeded: bool) -> Result<Outcome, Fault> {
         let ended = self.blocks.end(token, succeeded)?;
         if succeeded {
@@ -385,7 +385,7 @@ impl Pager {
             }
             Outcome::Spilled { .. } => self.counters.sunk += 1,
             Outcome::WrittenAhead { .. } => self.counters.written_ahead += 1,
-            // The chosen loads counted on the room of this block.
+            // The chosen loads counted on its room.
             Outcome::Unmoved { .. } => self.prefetch.loads.forget(),
             Outcome::Dropped { .. } | Outcome::Removed { .. } => {}
         }
@@ -443,7 +443,7 @@ impl Pager {
         if prefers_host || !self.blocks.ledger().has_room(bytes, arena) { Tier::Host } else { Tier::Device }
     }
 
-    /// Whether a sweep for dead blocks pays, for adapters that find them by sweeps alone. Bounds the device to the live
+    /// Whether to sweep for dead blocks, for adapters that find them by sweeps alone. Bounds the device to the live
     /// blocks, a small part more, and one block, at constant time per insertion.
     pub fn sweep_pays(&self) -> bool {
         self.request.sweep_pays(self.blocks.count(), self.blocks.ledger().resident())

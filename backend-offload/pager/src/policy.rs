@@ -1,8 +1,8 @@
 //! The eviction policy: a pure decision over the last uses of blocks.
 //!
-//! Forward then backward, the block used last is needed first, so the *least* recently used one should leave. From the
-//! optimizer step to the next forward pass, the block used longest ago is needed next, so the *most* recently used one
-//! should leave. [`Policy::Recency`] assumes such a sweep when restored blocks are those unused longest.
+//! Forward then backward, the block used last is needed first, so the *least* recently used one should leave. Over the
+//! optimizer step and the next forward pass, the block used longest ago is needed next. There the *most* recently used
+//! one should leave. [`Policy::Recency`] assumes such a sweep when restored blocks are those unused longest.
 
 /// How victims are chosen. Never changes results, only how many bytes move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -19,8 +19,8 @@ use crate::write_ahead::WriteAhead;
 /// Operations that the schedule reaches ahead.
 const FAR: u64 = 1 << 13;
 
-/// The most copies off the device in progress. With one, the link would idle between operations. With many, a needed
-/// copy would queue behind less urgent ones.
+/// The most copies off the device in progress. With one, the link would idle between operations. With many, urgent
+/// copies would queue.
 const LEAVING: usize = 32;
 
 /// Operations planned at a time, to delay no operation for long.

@@ -3,8 +3,8 @@
 //! by birth.
 //!
 //! The file is a magic number, then events: a byte for the kind, and varints of 7 bits a byte, low bits first. Operands
-//! are written as births since their own, so like parts have the same bytes, and a [kept](Recording::to_bytes)
-//! recording stores them once ([`repeats`](crate::repeats)). New kinds may be added; older files stay valid.
+//! are written as births since their own, so like parts have the same bytes. A [kept](Recording::to_bytes) recording
+//! stores those once ([`repeats`](crate::repeats)). New kinds may be added; older files stay valid.
 
 use crate::block::{Arena, BlockId};
 use crate::repeats::{REPEAT, Repeats};
@@ -38,7 +38,7 @@ pub enum Event {
     WrittenInTier(usize),
     /// The program dropped the block.
     Freed(usize),
-    /// The program reads contents, and waits for a copy unless the host has them.
+    /// The program reads contents; it waits for a copy unless the host has them.
     Read {
         /// The block.
         block: usize,
@@ -339,7 +339,7 @@ impl Reader<'_> {
 pub struct Recorder {
     writer: Writer,
     numbers: Vec<usize>,
-    /// Operands of the latest operation, whose writes are known only after it, and its floating-point operations.
+    /// Operands of the latest operation, whose writes are known only after it; and its flops.
     open: Option<(Vec<Operand>, u64)>,
 }
 

@@ -11,7 +11,6 @@ pub(crate) struct Request {
     driver: Driver,
     /// Blocks whose copies failed are tried once more.
     second_try: bool,
-    /// Dead blocks were removed, so that live ones may be copied out.
     swept: bool,
     /// The operation in which that was last done.
     swept_at: u64,
@@ -21,7 +20,7 @@ pub(crate) struct Request {
 
 #[derive(Debug)]
 enum Wanted {
-    /// Blocks that must be on the device together. Those before `arrived` are there.
+    /// Blocks that must be on the device together; the first `arrived` are.
     Operands { blocks: Vec<BlockId>, arrived: usize },
     /// Free room, for no block yet.
     Room { bytes: u64, arena: Arena },

@@ -1,11 +1,10 @@
 //! Rooms: bytes left in the tiers below the device, and loads from disk.
 //!
-//! Blocks pass the host in both directions unchanged
-//! (`any_program_above_a_disk_reads_what_it_wrote_from_all_three_tiers`). A loaded block keeps its copy on disk until
-//! written, and spills again for free (`a_block_sinks_again_for_free_until_it_is_written`). Before a refusal, a full
-//! disk drops copies that other tiers have (`a_full_disk_gives_up_what_other_tiers_have_before_it_refuses`), and
-//! operands on the host may spill. That ends: evicted blocks stay away until the operation is ready, and loads wait for
-//! device memory.
+//! Blocks pass the host unchanged (`any_program_above_a_disk_reads_what_it_wrote_from_all_three_tiers`). A loaded block
+//! keeps its copy on disk until written, and spills again for free
+//! (`a_block_sinks_again_for_free_until_it_is_written`). Before a refusal, a full disk drops copies that other tiers
+//! have (`a_full_disk_gives_up_what_other_tiers_have_before_it_refuses`), and operands on the host may spill. That
+//! ends: evicted blocks stay away until the operation is ready, and loads wait for device memory.
 
 use crate::block::{BlockId, Place, Tier};
 use crate::fault::Stop;

@@ -8,8 +8,8 @@ use crate::memory_profile::MemoryProfile;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Evict blocks used in this many last operations only if all others are needed soon. They are often needed last, but
-/// leave no time to copy ahead.
+/// Evict blocks used in this many last operations only if all others are needed soon: there is no time to copy them
+/// ahead.
 const RESTED: u64 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,7 +23,7 @@ pub(crate) enum Name {
 pub(crate) struct Leave {
     /// The operation that needs the memory.
     pub by: u64,
-    /// The operation of its last use before.
+    /// Its last use before that.
     pub after: u64,
     pub name: Name,
 }

@@ -1,4 +1,4 @@
-//! Properties of the pager on traces without contents. `backend-offload` tests it on random programs with contents.
+//! Properties of the pager, without contents. `backend-offload` tests it on random programs with contents.
 
 use super::*;
 
@@ -74,7 +74,7 @@ fn written(budget: Limit, policy: Policy, count: usize) -> (Pager, Vec<BlockId>)
     (pager, blocks)
 }
 
-/// Writes `count` blocks of 10 bytes, then reads them in the order of `uses`.
+/// Writes `count` blocks of 10 bytes, then reads them in order of `uses`.
 fn check(budget: u64, policy: Policy, count: usize, uses: &[&[usize]]) -> Counters {
     let (mut pager, blocks) = written(Limit::bytes(budget), policy, count);
     for operands in uses {
@@ -92,7 +92,7 @@ fn blocks_that_fit_never_move() {
 
 #[test]
 fn a_block_that_was_not_written_since_leaves_without_a_copy() {
-    // Three blocks, room for two: writing them evicts one; every later eviction is of a clean block.
+    // Room for two of three blocks: the writes evict one, and later evictions are of clean blocks.
     let counters = check(20, Policy::LeastRecentlyUsed, 3, &[&[0], &[1], &[2], &[0], &[1]]);
     assert_eq!(counters.evictions, 3, "each block is copied out once");
     assert!(counters.clean_drops > 0);
@@ -164,7 +164,7 @@ fn the_program_may_say_who_leaves_first_and_last() {
             Step::Evict { block, .. } => blocks.iter().position(|known| known == block),
             _ => None,
         };
-        // Earlier ones are operands, too, so only the four can leave.
+        // Only the four are not operands.
         others.push(other);
         left.extend(operate(&mut pager, &others).iter().filter_map(evicted));
         pager.wrote(other).expect("on the device");

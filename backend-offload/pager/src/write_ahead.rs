@@ -1,8 +1,8 @@
 //! Writes ahead: blocks on the host are written to disk early, so that they spill without a wait.
 //!
 //! While blocks spill, a part of the host is kept ready: a forty-eighth, or its largest block. The first to spill are
-//! written while the disk is idle, if their next use is known
-//! (`nothing_is_written_ahead_unless_blocks_sink_and_their_next_use_is_known`) and the disk has room to spare
+//! written while the disk is idle. Their next use must be known
+//! (`nothing_is_written_ahead_unless_blocks_sink_and_their_next_use_is_known`). The disk must have room to spare
 //! (`a_disk_that_is_nearly_full_is_left_to_who_has_to_sink`).
 
 use crate::block::{Block, BlockId, Tier};

@@ -8,7 +8,7 @@
 //! No pager moves less in the long run (`no_way_of_moving_undercuts_the_bound`,
 //! `no_way_of_using_three_tiers_undercuts_the_bound_for_the_disk`). The bound may be out of reach: it divides blocks
 //! into bytes and treats the directions as independent. Above a disk, recorded steps move at most a sixth more than its
-//! [bound](disk_bound), those of 7 billion parameters at most 3 %
+//! [bound](disk_bound). Those of 7 billion parameters move at most 3 % more
 //! (`what_sinks_and_is_raised_are_the_very_bytes_on_record`).
 
 use crate::step_bytes::Moved;
@@ -30,8 +30,8 @@ pub fn bound(recording: &Recording, budget: u64, times: usize) -> Vec<Moved> {
 /// The fewest bytes to and from a disk in each step, where device and host hold `above` bytes together. `bytes_in` are
 /// loaded from disk, and `bytes_out` written to it.
 ///
-/// Between two uses each byte stays above the disk or is loaded, and between two writes it stays or is written. During
-/// an operation, bytes above the disk and the operands fit into `above` together. That is the problem of [`bound`].
+/// Between two uses each byte stays above the disk or is loaded. Between two writes it stays or is written. During an
+/// operation, bytes above the disk and the operands fit into `above` together. That is the problem of [`bound`].
 /// Contents put into host memory count from their first use.
 pub fn disk_bound(recording: &Recording, above: u64, times: usize) -> Vec<Moved> {
     let mut least = Program::unrolled(recording, times + 1).least_of_both(above);

@@ -1,11 +1,11 @@
 //! The pace: the least time of a step on a machine, however its bytes move (`no_step_takes_less_than_the_least`).
 //!
 //! A step takes as long as its operations, and as the fewest bytes of either direction. It also waits where little
-//! arithmetic uses or makes many blocks: those without room during the first of two operations must come before the
-//! second, and the other way round. Waits of disjoint ranges add up.
+//! arithmetic uses or makes many blocks: those without room beside one operation must come after it, or leave before
+//! it. Waits of disjoint ranges add up.
 //!
-//! A step of 16,384 tokens takes at most 1.10 times its longest part (operations, copies in, copies out), or 1.20 times
-//! at 25 % of its memory (`steps_of_16k_tokens_take_little_longer_than_the_longest_of_their_parts`).
+//! A step of 16,384 tokens takes at most 1.10 times its longest part (operations, copies in, copies out). At 25 % of
+//! its memory, it takes 1.20 times (`steps_of_16k_tokens_take_little_longer_than_the_longest_of_their_parts`).
 
 use crate::bound::{Program, bound, disk_bound};
 use crate::timeline::Machine;
@@ -116,8 +116,7 @@ impl<'r> Pace<'r> {
         each.collect()
     }
 
-    /// Bytes written from a place on that must leave before a later one, where they are held, by later place and
-    /// distance.
+    /// Bytes written from a place on, held at a later one, that must leave before it; by later place and distance.
     fn leaving(&self, budget: u64) -> Vec<Vec<u64>> {
         let Self { program, places, .. } = self;
         let each = places.iter().enumerate().map(|(last, place)| {

@@ -95,7 +95,7 @@ impl<'r> Replay<'r> {
         Ok(self)
     }
 
-    /// Bytes moved in each step, and after the last marked one.
+    /// Bytes moved in each step, and after the last.
     pub fn steps(&self) -> &[Moved] {
         &self.bytes.device.steps
     }
@@ -181,7 +181,7 @@ impl<'r> Replay<'r> {
             }
             Event::Written(block) => {
                 let block = self.blocks[block].ok_or(unknown())?;
-                // It was on the device when recorded, but may not be under this budget.
+                // It was on the device when recorded, but may not be now.
                 if self.pager.get(block).is_some_and(Block::is_on_device) {
                     self.pager.wrote(block)?;
                 }

@@ -55,8 +55,8 @@ impl Program {
     }
 }
 
-/// Random programs whose steps repeat for a while, change, and come back. In tests the pager compares every victim with
-/// a search of all blocks.
+/// Random programs whose steps repeat, change, and come back. In tests the pager compares every victim with a search of
+/// all blocks.
 #[test]
 fn the_first_in_order_is_the_one_a_look_at_all_blocks_finds() {
     let mut chosen = 0;

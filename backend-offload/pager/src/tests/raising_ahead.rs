@@ -23,7 +23,7 @@ fn begin_ahead(sweep: &mut Sweep) -> Option<BlockId> {
     }
 }
 
-/// Sweeps over blocks written once, with a host for half of them. With `ahead`, each operation loads at most one ahead.
+/// Sweeps over blocks written once, half of which fit the host. With `ahead`, each operation loads at most one.
 fn swept(policy: Policy, ahead: bool) -> Sweep {
     let mut sweep = Sweep::new(policy, 200, 1000);
     for block in sweep.blocks.clone() {

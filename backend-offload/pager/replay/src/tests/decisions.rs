@@ -1,5 +1,4 @@
-//! Every decision of the planned policy on small programs, in order, compared with a table. `PAGER_WRITE_GOLDEN=1`
-//! rewrites it.
+//! Every decision of the planned policy on small programs, in a table. `PAGER_WRITE_GOLDEN=1` rewrites it.
 
 use super::planning::Script;
 use super::*;
@@ -39,7 +38,7 @@ fn sweep() -> Recording {
 }
 
 impl Replay<'_> {
-    /// Notes a move decided `when` the latest operation runs, or so that it can run.
+    /// Notes a move decided `when` the latest operation runs, or for it.
     pub(crate) fn note(&mut self, when: &str, step: Step) {
         let operation = self.pager().counters().operations;
         let number = |id: BlockId| self.number(id).expect("a block of the program");

@@ -32,7 +32,7 @@ fn bytes_that_are_no_recording_are_refused() {
         for other in [0x00, 0x7f, 0xff] {
             let mut damaged = whole.clone();
             damaged[at] = other;
-            // Whatever it reads, it neither panics nor names a block that was not born.
+            // Damaged or not, it neither panics nor names a block that was not born.
             let Ok(read) = Recording::from_bytes(&damaged) else { continue };
             let born = read.events.iter().filter(|event| matches!(event, Event::Born { .. })).count();
             assert!(read.operands.iter().all(|operand| operand.block < born));
@@ -114,7 +114,7 @@ fn a_repetition_beyond_reason_is_refused_before_it_fills_the_memory() {
     assert_eq!(Recording::from_bytes(&before_all), Err(BadRecording::Senseless { at: 9 }));
 }
 
-/// Ten bytes per second over the link, one of operands, and two of contents made on the host.
+/// Bytes per second: ten over the link, one of operands, two of contents made on the host.
 const SLOW: Machine = Machine { link: 10.0, memory: 1.0, host: 2.0, ..Machine::INSTANT };
 
 #[test]
@@ -133,7 +133,7 @@ fn what_the_program_reads_is_copied_out_and_waited_for_unless_the_host_has_it() 
     let replay = replay.run(1).expect("it fits");
     assert_eq!(replay.read_steps(), [50]);
     let elapsed = replay.elapsed()[0];
-    // Two operations, one block in, and half of a block out: the host has what it made.
+    // Two operations, one block in, half of a block out: the host has what it made.
     assert_eq!((elapsed.arithmetic, elapsed.back, elapsed.out, elapsed.step), (200.0, 10.0, 5.0, 215.0));
 }
 
@@ -194,10 +194,10 @@ fn states_on_the_disk_pass_in_the_time_that_blocks_leave_and_are_waited_for_with
         assert_eq!(replay.given_steps(), [10]);
         (replay.elapsed()[0].disk, replay.elapsed()[0].step)
     };
-    // Two blocks spill into buffers, without a wait; the state's 30 bytes come after them.
+    // Two blocks spill into buffers at once; the state's 30 bytes follow.
     assert_eq!(elapsed(1.0, 0.0), (20.0, 30.0));
     assert_eq!(elapsed(1.0, 3.0), (50.0, 50.0));
-    // Operations of 60 seconds leave the disk time enough for both.
+    // Operations of 60 seconds leave the disk time for both.
     assert_eq!(elapsed(0.5, 3.0), (50.0, 60.0));
 }
 
@@ -216,7 +216,7 @@ fn contents_made_on_the_host_come_one_after_another_from_the_steps_beginning() {
     }
     let replay = Replay::new(&script.recording, Limit::NONE, Policy::Planned).on(SLOW);
     let replay = replay.run(1).expect("it fits");
-    // They are there after 20 and 50 seconds. If the program needs them later, it waits for none.
+    // They are there after 20 and 50 seconds; later uses do not wait.
     let times = replay.elapsed().iter().map(|elapsed| (elapsed.arithmetic, elapsed.host, elapsed.step));
     assert_eq!(times.collect::<Vec<_>>(), [(60.0, 50.0, 60.0), (1000.0, 50.0, 1000.0)]);
     let slower =

@@ -18,7 +18,7 @@ fn played(step: &Recording, budget: u64, arithmetic: f64) -> Replay<'_> {
         .expect("every operation fits")
 }
 
-/// Time of the last two steps together: blocks on the device at the end of one may leave in the next.
+/// Time of the last two steps: blocks left by one may leave the device in the next.
 fn last(replay: &Replay) -> Elapsed {
     let sum = |part: fn(&Elapsed) -> f64| replay.elapsed()[ROUNDS - 2..].iter().map(part).sum();
     Elapsed {

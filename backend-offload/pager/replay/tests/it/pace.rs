@@ -1,5 +1,5 @@
-//! Times of recorded steps of 16,384 tokens on a machine with 25 GB/s in each direction and 80 TFLOP/s.
-//! `PAGER_WRITE_GOLDEN=1` rewrites the tables.
+//! Times of recorded steps of 16,384 tokens at 25 GB/s each way and 80 TFLOP/s. `PAGER_WRITE_GOLDEN=1` rewrites the
+//! tables.
 
 use crate::steps::{ROUNDS, assert_first_on_record, moved, recorded};
 use pager::{Limit, Policy, Recording};
@@ -70,7 +70,7 @@ struct OnHost {
     /// Lowest and highest measured bytes per second that the host's step reads and writes
     /// (`benchmarks/runs/2026-11-25-cpu-host-step`).
     host: [f64; 2],
-    /// Bytes it reads and writes for each byte of new weights, two of which are a parameter.
+    /// Bytes it reads and writes per byte of new weights, two of which are a parameter.
     per_weight: f64,
     /// Longest time over the longest part: at either rate, with memory as fast as a card's and without waits for
     /// memory.

@@ -54,8 +54,8 @@ pub(crate) fn assert_on_record(name: &str, table: &str) {
     assert_eq!(table, std::fs::read_to_string(file(name)).expect("a committed table"));
 }
 
-/// Compares the table of [`suite::first`] cases: with the head of the committed table in the quick suite, with all of
-/// it, which they may rewrite, in larger ones.
+/// Compares the table of [`suite::first`] cases with the committed table: with its head in the quick suite. Larger
+/// suites compare all of it, and may rewrite it.
 pub(crate) fn assert_first_on_record(name: &str, table: &str) {
     if suite::size() > suite::Size::Quick {
         return assert_on_record(name, table);

@@ -1,5 +1,5 @@
-//! Recorded steps whose weights come from the host in bf16 or eight bits: they move although everything fits.
-//! `PAGER_WRITE_GOLDEN=1` rewrites the table.
+//! Recorded steps whose bf16 or 8-bit weights come from the host, even if everything fits. `PAGER_WRITE_GOLDEN=1`
+//! rewrites the table.
 
 use crate::steps::{ROUNDS, assert_on_record, moved, recorded};
 use pager::Policy;
