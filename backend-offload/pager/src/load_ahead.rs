@@ -26,6 +26,7 @@ pub(crate) struct LoadAhead {
 }
 
 impl LoadAhead {
+    /// Drops the chosen steps.
     pub fn forget(&mut self) {
         self.chosen.clear();
     }

@@ -44,6 +44,7 @@ impl Driver {
         matches!(self, Self::Refused | Self::RefusedAgain)
     }
 
+    /// It refused memory.
     pub fn refused(self) -> Self {
         match self {
             Self::Willing | Self::Refused => Self::Refused,
@@ -64,6 +65,7 @@ impl Driver {
 const DEAD_PART: u64 = 32;
 
 impl Request {
+    /// Before the first operation.
     pub fn none() -> Self {
         Self {
             number: 1,

@@ -38,6 +38,7 @@ impl Sweep {
         Rooms { host: left(self.host - raising, HOST), disk: left(self.disk, DISK), page: 1 }
     }
 
+    /// Runs an operation on the block.
     pub fn operate(&mut self, block: BlockId) {
         self.pager.begin(&[block]).expect("legal operands");
         let before = self.pager.counters();
