@@ -2,25 +2,25 @@
 
 use crate::copies::{Copies, TierSet};
 
-/// Names a block. A later block with the same index has another generation.
+/// Identifies a block; a reused index has another generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId {
-    /// Number among the blocks alive; given out again after the block is removed.
+    /// Index among the live blocks.
     pub index: u32,
-    /// Counts the blocks that have had this index.
+    /// Counts the blocks of this index.
     pub generation: u32,
 }
 
-/// A part of the device allocator that keeps its own spare slices (on CubeCL: one per stream).
+/// A part of the device allocator with its own spare slices (a CubeCL stream).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Arena(pub u32);
 
 impl Arena {
-    /// An allocator that keeps nothing: freed memory is gone at once.
+    /// An allocator that keeps no freed memory.
     pub const UNPOOLED: Self = Self(u32::MAX);
 }
 
-/// A kind of memory that holds contents of blocks.
+/// A kind of memory that holds contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tier {
     /// Device memory.
@@ -31,19 +31,19 @@ pub enum Tier {
     Disk,
 }
 
-/// Where a block is, as its copies and their transfer say.
+/// The place of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// Allocated by the program and not touched since: no bytes anywhere.
+    /// Never used, so without memory.
     Nowhere,
     /// On the device.
     Device {
-        /// The tier that holds the same contents; without one the block is *dirty*.
+        /// The tier with the same contents; `None` for a *dirty* block.
         clean: Option<Tier>,
     },
-    /// On the device, about to leave; its device memory is valid until the move lands.
+    /// Leaving; its device memory is valid until the move ends.
     Leaving {
-        /// The tier that held the same contents before the move started. A clean block needs no copy.
+        /// The tier that had the contents before the move. A clean block needs no copy.
         clean: Option<Tier>,
     },
     /// Its device memory is taken, its contents are not there yet.
@@ -51,7 +51,7 @@ pub enum Place {
         /// The tier that holds its contents; `None` for a block never written.
         from: Option<Tier>,
     },
-    /// In a tier only.
+    /// In this tier, not on the device.
     Away(Tier),
 }
 
@@ -62,36 +62,34 @@ impl Place {
     }
 }
 
-/// Where the program prefers a block. A hint: it decides which block leaves first, never whether an operation runs.
+/// A hint for evictions, which never prevents an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, PartialOrd, Ord)]
 pub enum Preference {
-    /// Among the first to leave the device when room is needed, however lately it was used.
+    /// Leaves the device among the first, however recently used.
     Host,
     /// As the policy decides.
     #[default]
     Policy,
-    /// Leaves only when no other block can.
+    /// Leaves only if no other block can.
     Device,
 }
 
-/// A block as the pager knows it.
+/// The pager's record of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
-    /// Bytes the device allocator takes for it, alignment included.
+    /// Bytes in the device allocator, alignment included.
     pub bytes: u64,
-    /// The part of the allocator its device memory comes from.
+    /// Arena of its device memory.
     pub arena: Arena,
-    /// Where the program prefers the block.
+    /// The tier that the program prefers.
     pub preference: Preference,
-    /// The tiers that hold the block.
     pub(crate) copies: Copies,
-    /// Number of the operation that used the block last.
     pub(crate) last_use: u64,
-    /// Code outside any operation may use the block's memory at any time, so the block stays on the device.
+    /// Code outside operations may use its memory at any time, so it stays on the device.
     pub(crate) pinned: bool,
-    /// Number of the operation in which a move of the block failed. The block is tried again after all others.
+    /// The operation in which a move failed. Others are tried before it.
     pub(crate) stuck_in: u64,
-    /// The block came back ahead of its use, and has not been used since.
+    /// Brought before its use, and not used since.
     pub(crate) ahead: bool,
 }
 
@@ -119,32 +117,29 @@ impl Block {
         self.copies.is_on_device()
     }
 
-    /// Tiers whose memory holds the block. All have the same contents.
+    /// Tiers with memory for the block, all with the same contents.
     pub fn held(&self) -> TierSet {
         self.copies.held()
     }
 
-    /// Whether the block is on the host, not on the device, and in no move.
     pub(crate) fn rests_on_host(&self) -> bool {
         self.copies.rests_on_host()
     }
 
-    /// Whether the disk holds the contents.
     pub(crate) fn is_on_disk(&self) -> bool {
         self.held().contains(Tier::Disk)
     }
 
-    /// Whether the contents exist nowhere but on the device, so that leaving takes a copy.
+    /// Whether leaving takes a copy, since the device alone has the contents.
     pub fn needs_copy(&self) -> bool {
         self.copies.needs_copy()
     }
 
-    /// The tier that the contents are copied to when the block leaves the device, if a copy is needed.
     pub(crate) fn copied_to(&self) -> Option<Tier> {
         self.needs_copy().then_some(Tier::Host)
     }
 }
 
-/// Names one move of one block, so that a move that lands late is never taken for another one.
+/// Identifies one move, so that a late end never counts for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub(crate) u64);

@@ -1,8 +1,6 @@
-//! All blocks, and every byte count. A transition of a block and its posting are one call, so the two cannot differ. A call
-//! that fails changes nothing (`reports_that_contradict_the_books_are_faults_and_change_nothing`).
-//!
-//! Memory of a dropped block counts until its move to or from the device ends
-//! (`a_block_removed_on_its_way_counts_until_its_move_ends`).
+//! All blocks and byte counts. A change of place and its posting are one call, so they agree. A call that fails changes
+//! nothing (`reports_that_contradict_the_books_are_faults_and_change_nothing`). Memory of a removed block counts until
+//! its move ends (`a_block_removed_on_its_way_counts_until_its_move_ends`).
 
 use crate::block::{Arena, Block, BlockId, Preference, Tier, Token};
 use crate::copies::{Change, Copies, Fate, TierSet};
@@ -15,7 +13,7 @@ pub(crate) struct Blocks {
     slots: Vec<Slot>,
     free: Vec<u32>,
     ledger: Ledger,
-    /// Transfers under way, oldest first.
+    /// Oldest first.
     under_way: Vec<UnderWay>,
     started: u64,
     /// Blocks with a preference.
@@ -32,28 +30,27 @@ struct Slot {
 struct UnderWay {
     token: Token,
     id: BlockId,
-    /// The block, if the program dropped it meanwhile. Its memory counts until the transfer ends.
+    /// The block, if removed meanwhile. Its memory still counts.
     removed: Option<Box<Block>>,
 }
 
-/// The end of a transfer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ended {
     pub id: BlockId,
     pub bytes: u64,
     pub to: Option<Tier>,
     pub frees: Option<Tier>,
-    /// The tier below the device that held the contents before the end.
+    /// The tier below the device that had the contents before.
     pub copy: Option<Tier>,
-    /// `None` if the block was removed meanwhile.
+    /// `None` if removed meanwhile.
     pub fate: Option<Fate>,
 }
 
-/// A block that an operation names.
+/// An operand.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Used {
     pub bytes: u64,
-    /// Number of the operation that used it before.
+    /// The operation that used it before.
     pub last_use: u64,
     pub is_on_device: bool,
 }
@@ -82,7 +79,7 @@ impl Blocks {
         self.ledger.reset_peaks();
     }
 
-    /// The allocator gave all spare slices back.
+    /// Notes that the allocator has no spare slices.
     pub fn trim(&mut self) {
         self.ledger.trim();
     }
@@ -106,7 +103,7 @@ impl Blocks {
         })
     }
 
-    /// The block alive with this index.
+    /// The live block with this index.
     pub fn id(&self, index: u32) -> Option<BlockId> {
         let slot = self.slots.get(index as usize)?;
         slot.block.as_ref().map(|_| BlockId { index, generation: slot.generation })
@@ -121,14 +118,14 @@ impl Blocks {
         self.slots.len() as u64
     }
 
-    /// Whether the program prefers a place for any block.
+    /// Whether any block has a preference.
     pub fn has_preferences(&self) -> bool {
         self.hinted > 0
     }
 
     // ---- the program's blocks -------------------------------------------------------------------------
 
-    /// Adds a block, which has no memory anywhere.
+    /// Adds a block without memory.
     pub fn insert(&mut self, bytes: u64, arena: Arena, now: u64) -> BlockId {
         let block = Block::new(bytes, arena, now);
         if let Some(index) = self.free.pop() {
@@ -141,7 +138,7 @@ impl Blocks {
         BlockId { index: (self.slots.len() - 1) as u32, generation: 0 }
     }
 
-    /// Removes a block. Its bytes are free at once, those of a move of the device when that ends.
+    /// Removes a block. Its bytes are free at once, or when its move to or from the device ends.
     pub fn remove(&mut self, id: BlockId) -> Result<(), Fault> {
         let block = *self.block(id)?;
         if block.copies.moving().is_none() {
@@ -160,7 +157,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// The contents changed in a tier. Returns the tiers whose copies became stale by it, and hold them no more.
+    /// Notes new contents in a tier. Returns the tiers whose stale copies were dropped.
     pub fn wrote(&mut self, id: BlockId, tier: Tier) -> Result<TierSet, Fault> {
         let block = *self.block(id)?;
         if tier == Tier::Device && block.copies.is_dirty() {
@@ -180,7 +177,7 @@ impl Blocks {
 
     // ---- transfers ------------------------------------------------------------------------------------
 
-    /// Starts a transfer. `attempted` names it in a fault.
+    /// Starts a transfer. `attempted` describes it in a fault.
     pub fn start(
         &mut self,
         id: BlockId,
@@ -199,7 +196,7 @@ impl Blocks {
         Ok(token)
     }
 
-    /// Ends a transfer. One that failed leaves the block where it was, dirty or clean as it was.
+    /// Ends a transfer. A failed one changes nothing.
     pub fn end(&mut self, token: Token, succeeded: bool) -> Result<Ended, Fault> {
         let at = self.position(token)?;
         let UnderWay { id, removed, .. } = &mut self.under_way[at];
@@ -223,7 +220,7 @@ impl Blocks {
         found.map_err(|_| Fault::UnknownMove(token))
     }
 
-    /// The block of a transfer under way; `None` if it was removed.
+    /// The block of a transfer, unless removed.
     fn carried(&self, under_way: &UnderWay) -> Option<&Block> {
         self.get(under_way.id).filter(|_| under_way.removed.is_none())
     }
@@ -236,7 +233,7 @@ impl Blocks {
         self.under_way.iter().find(|under_way| moves(under_way)).map(|under_way| under_way.token)
     }
 
-    /// The transfers that free device memory when they end, oldest first, with their bytes.
+    /// Transfers that will free device memory, oldest first, with their bytes.
     pub fn departing(&self) -> impl Iterator<Item = (Token, u64)> {
         self.under_way.iter().filter_map(|under_way| {
             let block = match &under_way.removed {
@@ -252,7 +249,7 @@ impl Blocks {
         self.departing().map(|(_, bytes)| bytes).sum()
     }
 
-    /// The block that is being loaded from the disk.
+    /// The block being loaded from disk.
     pub fn loading(&self) -> Option<(Token, BlockId)> {
         self.under_way.iter().find_map(|under_way| {
             let block = self.carried(under_way)?;
@@ -262,7 +259,7 @@ impl Blocks {
 
     // ---- notes on blocks ------------------------------------------------------------------------------
 
-    /// The operation `now` uses the block, which stays if it was leaving. `None` if the operation has named it before.
+    /// Notes a use by the operation `now`, and keeps a leaving block. `None` for a repeated operand.
     pub fn note_use(&mut self, id: BlockId, now: u64) -> Result<Option<Used>, Fault> {
         let block = self.block_mut(id)?;
         if block.last_use == now {
@@ -274,7 +271,7 @@ impl Blocks {
         Ok(Some(Used { bytes: block.bytes, last_use, is_on_device: block.is_on_device() }))
     }
 
-    /// Keeps a block that is on the device there for the rest of its life.
+    /// Keeps a block on the device, where it must be, for the rest of its life.
     pub fn pin(&mut self, id: BlockId) -> Result<(), Fault> {
         let block = *self.block(id)?;
         if !block.is_on_device() {
@@ -291,18 +288,18 @@ impl Blocks {
         Ok(())
     }
 
-    /// A move of the block failed in the operation `now`.
+    /// Notes a failed move in the operation `now`.
     pub fn note_failure(&mut self, id: BlockId, now: u64) -> Result<(), Fault> {
         self.block_mut(id)?.stuck_in = now;
         Ok(())
     }
 
-    /// Blocks whose moves failed are tried again.
+    /// Allows blocks with failed moves to be tried again.
     pub fn forgive_failures(&mut self) {
         self.slots.iter_mut().filter_map(|slot| slot.block.as_mut()).for_each(|block| block.stuck_in = 0);
     }
 
-    /// Sets whether the block came ahead of its use. Returns the value before.
+    /// Sets whether the block came ahead. Returns the old value.
     pub fn set_ahead(&mut self, id: BlockId, ahead: bool) -> Result<bool, Fault> {
         Ok(std::mem::replace(&mut self.block_mut(id)?.ahead, ahead))
     }
@@ -313,7 +310,6 @@ fn find(slots: &mut [Slot], id: BlockId) -> Result<&mut Block, Fault> {
     slot.block.as_mut().filter(|_| slot.generation == id.generation).ok_or(Fault::UnknownBlock(id))
 }
 
-/// Gives up everything that tiers hold of a block.
 fn freed(copies: &Copies) -> Change {
     Change { gains: None, loses: copies.all() }
 }

@@ -1,4 +1,4 @@
-//! Copies of one block: the tiers that hold its bytes, and its one transfer under way. Every move is a row of one table:
+//! Copies of one block: the tiers that hold its bytes, and its one transfer, a row of this table:
 //!
 //! | transfer | copies to | frees |
 //! |---|---|---|
@@ -11,14 +11,10 @@
 //! | spill again, as the disk kept its copy | – | host |
 //! | drop a copy | – | host or disk |
 //!
-//! A transfer starts and ends, so that copies fly while operations run. Until the end, its bytes count on both sides
-//! (`a_move_holds_its_bytes_on_both_sides_until_it_lands`): device memory that is being left is not free, and host
-//! memory that is being written is in use. A block that could not leave is as dirty or clean as before
-//! (`a_block_that_could_not_leave_is_as_dirty_or_clean_as_it_was`).
-//!
-//! An operation may name a block that is leaving the device. The block is then kept
-//! (`an_operation_takes_a_leaving_block_back`): the transfer goes on, and frees nothing. If the operation writes to the
-//! block, the copy under way is outdated and is thrown away at the end.
+//! Bytes of a transfer count on both sides until it ends (`a_move_holds_its_bytes_on_both_sides_until_it_lands`). A
+//! block that could not leave stays as dirty or clean (`a_block_that_could_not_leave_is_as_dirty_or_clean_as_it_was`).
+//! The transfer of a block that an operation keeps frees nothing (`an_operation_takes_a_leaving_block_back`). Its copy
+//! is dropped if the block was written since.
 
 use crate::block::{Place, Tier, Token};
 
@@ -32,12 +28,12 @@ impl TierSet {
         Self(1 << tier as u8)
     }
 
-    /// Whether the set holds no tier.
+    /// Whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether the set holds the tier.
+    /// Whether the set contains the tier.
     pub const fn contains(self, tier: Tier) -> bool {
         self.0 & Self::of(tier).0 != 0
     }
@@ -67,12 +63,11 @@ const DEVICE: TierSet = TierSet::of(Tier::Device);
 const HOST: TierSet = TierSet::of(Tier::Host);
 const DISK: TierSet = TierSet::of(Tier::Disk);
 
-/// The tiers that hold one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Copies {
-    /// Tiers whose memory holds the block, all with the same contents.
+    /// Tiers with memory for the block, all with the same contents.
     held: TierSet,
-    /// The block has contents, which must survive an eviction.
+    /// It has contents, which an eviction must preserve.
     written: bool,
     transfer: Option<Transfer>,
 }
@@ -90,20 +85,19 @@ struct Transfer {
 pub(crate) enum Fate {
     /// None.
     Awaited,
-    /// An operation named the block before it had left; the copy under way is current.
+    /// Kept by an operation; the copy in progress is current.
     Kept,
-    /// The block was kept and written since; the copy under way is not current.
+    /// Kept and then written; the copy is outdated.
     Outdated,
 }
 
-/// Tiers that gain or lose the block's bytes, to be posted in the ledger.
+/// Tiers that gain or lose the bytes, for the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Change {
     pub gains: Option<Tier>,
     pub loses: TierSet,
 }
 
-/// The end of a transfer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ended {
     pub to: Option<Tier>,
@@ -113,7 +107,7 @@ pub(crate) struct Ended {
 }
 
 impl Copies {
-    /// Tiers whose memory holds the block.
+    /// Tiers with memory for the block.
     pub fn held(&self) -> TierSet {
         self.held
     }
@@ -127,7 +121,7 @@ impl Copies {
         self.held.contains(Tier::Device) && !self.is_leaving()
     }
 
-    /// Whether the contents are on the device alone, and in no transfer.
+    /// Whether the device alone has the contents, in no transfer.
     pub fn is_dirty(&self) -> bool {
         self.written && self.held == DEVICE && self.transfer.is_none()
     }
@@ -137,12 +131,12 @@ impl Copies {
         self.held.is_empty() && self.transfer.is_none()
     }
 
-    /// Whether leaving the device takes a copy: the contents are nowhere else.
+    /// Whether leaving takes a copy, since the device alone has the contents.
     pub fn needs_copy(&self) -> bool {
         self.written && self.held == DEVICE && !self.is_leaving()
     }
 
-    /// Whether the block is on the host, not on the device, and in no transfer.
+    /// Whether the block is on the host, off the device, and in no transfer.
     pub fn rests_on_host(&self) -> bool {
         self.held.contains(Tier::Host) && !self.held.contains(Tier::Device) && self.transfer.is_none()
     }
@@ -156,7 +150,7 @@ impl Copies {
         self.transfer.is_some_and(|transfer| transfer.to == Some(Tier::Device))
     }
 
-    /// The tier below the device that serves the contents first.
+    /// The fastest tier below the device with the contents.
     pub fn copy(&self) -> Option<Tier> {
         [Tier::Host, Tier::Disk].into_iter().find(|tier| self.held.contains(*tier))
     }
@@ -174,18 +168,18 @@ impl Copies {
         }
     }
 
-    /// The transfer under way that takes or gives device memory.
+    /// The token of a transfer to or from the device.
     pub fn moving(&self) -> Option<Token> {
         self.transfer.filter(Transfer::involves_device).map(|transfer| transfer.token)
     }
 
-    /// The transfer under way that loads the block from the disk.
+    /// The token of a load from disk.
     pub fn loading(&self) -> Option<Token> {
         let loads = |transfer: &Transfer| transfer.to == Some(Tier::Host) && transfer.frees.is_none();
         self.transfer.filter(loads).map(|transfer| transfer.token)
     }
 
-    /// Whether the end of the transfer under way frees device memory.
+    /// Whether the transfer frees device memory.
     pub fn departs(&self) -> bool {
         self.is_leaving()
     }
@@ -206,7 +200,7 @@ impl Copies {
         row && self.transfer.is_none()
     }
 
-    /// Starts a transfer. `None` if the table has no such row for the block as it is.
+    /// Starts a transfer, unless the table forbids it: then `None`.
     pub fn start(&mut self, token: Token, to: Option<Tier>, frees: Option<Tier>) -> Option<Change> {
         if !self.allows(to, frees) {
             return None;
@@ -215,7 +209,7 @@ impl Copies {
         Some(Change { gains: to, loses: TierSet::default() })
     }
 
-    /// Ends the transfer under way. One that failed changes nothing.
+    /// Ends the transfer. A failed one changes nothing.
     pub fn end(&mut self, succeeded: bool) -> Option<Ended> {
         let Transfer { to, frees, fate, .. } = self.transfer.take()?;
         let loses = match fate {
@@ -227,14 +221,14 @@ impl Copies {
         Some(Ended { to, frees, fate, loses: loses.into() })
     }
 
-    /// A transfer that starts and ends at once, for blocks as they will be.
+    /// Starts and ends a transfer at once, in a simulation.
     pub fn take(&mut self, to: Option<Tier>, frees: Option<Tier>) {
         if self.start(Token(u64::MAX), to, frees).is_some() {
             self.end(true);
         }
     }
 
-    /// An operation names the block: one that is leaving is kept.
+    /// Keeps a block that is leaving.
     pub fn keep(&mut self) {
         if self.is_leaving()
             && let Some(transfer) = &mut self.transfer
@@ -243,8 +237,8 @@ impl Copies {
         }
     }
 
-    /// The contents changed in a tier; copies in other tiers are stale. `None` if the block is not in that tier, and cannot
-    /// begin there.
+    /// Notes new contents in a tier, which make other copies stale. `None` if the block is not there and cannot start
+    /// there.
     pub fn wrote(&mut self, tier: Tier) -> Option<Change> {
         let is_there = match tier {
             Tier::Device => self.is_on_device(),
@@ -259,7 +253,7 @@ impl Copies {
             transfer.fate = Fate::Outdated;
         }
         if let Some(Transfer { to, .. }) = self.transfer.take_if(|transfer| !transfer.involves_device()) {
-            // The transfer's bytes are stale. Host memory taken by a load holds the new contents.
+            // Host memory taken by a load holds the new contents.
             before = before.with(to);
         }
         self.written = true;
@@ -268,7 +262,7 @@ impl Copies {
         Some(Change { gains, loses: before.without(tier) })
     }
 
-    /// All tiers that hold memory for the block, that of its transfer included.
+    /// All tiers with memory for the block, with its transfer.
     pub fn all(&self) -> TierSet {
         self.held.with(self.transfer.and_then(|transfer| transfer.to))
     }
@@ -290,7 +284,6 @@ mod tests {
 
     const TIERS: [Option<Tier>; 4] = [None, Some(Tier::Device), Some(Tier::Host), Some(Tier::Disk)];
 
-    /// Posts a change, as the ledger does.
     fn posted(books: TierSet, change: Change) -> TierSet {
         assert!(change.gains.is_none_or(|tier| !books.contains(tier)), "a tier takes the bytes once");
         assert_eq!(change.loses.without(books), TierSet::default(), "a tier gives up what it has");

@@ -1,57 +1,56 @@
-//! Counts of what the pager decided. Exact: tests compare them with equality.
+//! Exact counts of the pager's decisions.
 
 use crate::block::Tier;
 use crate::blocks::Ended;
 
-/// Counters since the pager was made.
+/// Counts since the pager was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Operations begun.
     pub operations: u64,
     /// Blocks that left by a copy.
     pub evictions: u64,
-    /// Blocks that left without one.
+    /// Blocks that left without a copy.
     pub clean_drops: u64,
     /// Blocks whose contents came back.
     pub restores: u64,
-    /// Bytes copied off the device, copies overtaken by an operation included.
+    /// Bytes copied off the device, with outdated copies.
     pub bytes_out: u64,
     /// Bytes copied onto the device.
     pub bytes_in: u64,
     /// Blocks spilled to disk.
     pub sunk: u64,
-    /// Bytes written to disk, by spills and ahead of them.
+    /// Bytes written to disk.
     pub bytes_to_disk: u64,
-    /// Blocks written to disk ahead, while they stayed on the host.
+    /// Blocks written to disk ahead.
     pub written_ahead: u64,
     /// Blocks loaded from disk.
     pub raised: u64,
-    /// Blocks loaded before an operation needed them.
+    /// Blocks loaded before their use.
     pub raised_ahead: u64,
     /// Bytes loaded from disk.
     pub bytes_from_disk: u64,
     /// Times spare memory was given back to the driver.
     pub trims: u64,
-    /// Operands brought although the budget has no room for them.
+    /// Operands brought beyond the budget.
     pub over_budget: u64,
-    /// Times the driver refused memory that the budget allows.
+    /// Times the driver refused memory within the budget.
     pub device_refusals: u64,
-    /// Operations that ran as an earlier step foretold, so that what they need next was known.
+    /// Operations that the forecast predicted.
     pub predicted: u64,
-    /// Times the program departed from the forecast, and recency took over.
+    /// Times the program departed from the forecast.
     pub diverged: u64,
-    /// Blocks sent off ahead of the operation that needs their memory, dead and clean ones included.
+    /// Evictions ahead, with free ones.
     pub left_ahead: u64,
-    /// Blocks whose contents came back ahead of their use.
+    /// Blocks brought ahead of their use.
     pub brought_ahead: u64,
-    /// Blocks brought ahead that left again before they were used.
+    /// Blocks brought ahead that left unused.
     pub brought_in_vain: u64,
-    /// Most bytes one operation named.
+    /// Most bytes of one operation.
     pub largest_operation: u64,
 }
 
 impl Counters {
-    /// Counts the bytes that a move copied.
     pub(crate) fn note_bytes(&mut self, ended: &Ended) {
         match (ended.to, ended.frees) {
             (Some(Tier::Host), Some(_)) => self.bytes_out += ended.bytes,
@@ -62,7 +61,6 @@ impl Counters {
         }
     }
 
-    /// Blocks that left, with a copy or without.
     pub(crate) fn left(&self) -> u64 {
         self.evictions + self.clean_drops
     }

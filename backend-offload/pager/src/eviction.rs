@@ -1,7 +1,5 @@
-//! Eviction: which block leaves the device when room is needed.
-//!
-//! While the forecast knows where the program is, the [order](crate::eviction_order) of next uses decides. Otherwise, and
-//! where that order offers no block, recency over all blocks decides. The program's preferences come before either.
+//! Eviction: chooses the block that leaves the device. Preferences of the program come first, then the
+//! [order](crate::eviction_order) of predicted uses, then recency.
 
 use crate::block::{Block, BlockId, Place};
 use crate::eviction_order::{EvictionCost, EvictionOrder, Resident, first_of};
@@ -21,7 +19,7 @@ impl Eviction {
         Self { recency: Recency::new(policy), order: EvictionOrder::default() }
     }
 
-    /// The block that leaves next, by the forecast.
+    /// The next block to leave, by the forecast.
     pub fn planned_victim(&mut self, view: View, room: Limit) -> Option<BlockId> {
         let (forecast, missing) = (view.known()?, view.missing());
         let first = |able: &mut dyn Iterator<Item = (BlockId, &Block)>| {
@@ -46,7 +44,7 @@ impl Eviction {
         victim
     }
 
-    /// The block that leaves next, by recency.
+    /// The next block to leave, by recency.
     pub fn recent_victim(&self, view: View, room: Limit) -> Option<BlockId> {
         let candidates = view.able(room);
         let foremost = candidates.clone().map(|(_, block)| block.preference).min()?;
@@ -57,7 +55,7 @@ impl Eviction {
         view.blocks.id(index)
     }
 
-    /// A block comes back that was used last in the operation `last_use`. Compares it with the blocks that stay away.
+    /// Compares a block that returns, last used in the operation `last_use`, with those still away.
     pub fn note_return(&mut self, view: View, last_use: u64) {
         let (mut older, mut away) = (0, 0);
         for (_, block) in view.blocks.live().filter(|(_, block)| matches!(block.place(), Place::Away(_))) {
@@ -67,7 +65,7 @@ impl Eviction {
         self.recency.restored(older, away);
     }
 
-    /// The order is made anew when a victim is wanted.
+    /// Drops the order, to be rebuilt for the next victim.
     pub fn forget_order(&mut self) {
         self.order.sleep();
     }
@@ -82,7 +80,7 @@ impl Eviction {
         }
     }
 
-    /// Enters the operands of the operation that begins, whose next uses have changed; all blocks if `anew`.
+    /// Enters the operands of the new operation; all blocks if `anew`.
     pub fn enter_operands(&mut self, view: View, anew: bool) {
         if !self.order.is_awake() {
             return;

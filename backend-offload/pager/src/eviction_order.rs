@@ -1,44 +1,35 @@
-//! The eviction order: which block leaves first while the forecast knows the future.
-//!
-//! An eviction costs copies: one out if the contents are nowhere else, one back if the block is used again. It gains the
-//! block's memory until that use. So blocks leave in this order:
+//! The eviction order while the forecast knows the future. An eviction costs a copy out, unless another tier has the
+//! contents. If the block is used again, it also costs a copy back. Blocks leave in this order:
 //!
 //! 1. blocks that cost nothing, largest first;
 //! 2. blocks without a known next use, longest unused first: a known use is at most a period away;
-//! 3. all others, by operations gained for each byte copied. Blocks needed within the next [`NEAR`] operations come last.
+//! 3. all others, by operations gained per byte copied, those needed within [`NEAR`] operations last.
 //!
-//! A block gains at most twice the bytes that the operation misses: the whole block has to be copied, and memory that
-//! no block takes was copied for nothing. Two copies count as four: one is made now, when the time for which the memory
-//! is wanted is unknown, and later evictions of a copied block cost half as much. Replays of recorded steps gave both
-//! numbers.
+//! A block gains at most twice the missing bytes, since more is of no use. Two copies count as four: later evictions of
+//! a copied block cost half. Replays gave both numbers. Heap entries may be stale, and are checked on use.
 //!
-//! Blocks of one size and one cost leave by their next use alone. They are a heap of entries that may be out of date. The
-//! entry on top is compared with its block, and entered again if the block has changed. So an entry is cheap to add, which
-//! every operation does, and the order is right when it is asked for. While everything fits, no entry is kept.
-//!
-//! A repeated step moves at most a tenth more than the lower bound, for recorded steps at 75, 50 and 25 % of their
-//! memory (`bytes_of_recorded_steps_are_on_record_below_recency_and_within_a_tenth_of_the_bound`). More memory never
-//! moves more bytes (`more_memory_never_moves_more`).
+//! Recorded steps move at most a tenth more than the lower bound at 75, 50 and 25 % of their memory
+//! (`bytes_of_recorded_steps_are_on_record_below_recency_and_within_a_tenth_of_the_bound`). More memory never moves
+//! more bytes (`more_memory_never_moves_more`).
 
 use crate::block::BlockId;
 use crate::forecast::Future;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Operations whose operands leave only when nothing else can.
+/// Operations ahead whose operands leave last.
 const NEAR: u64 = 4;
 
-/// Classes of which none has entries are kept up to this many, so that what comes and goes makes no new ones.
+/// The most empty classes kept, to save allocations.
 const MOST_EMPTY: usize = 256;
 
-/// The cost of an eviction, by which blocks leave earlier or later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EvictionCost {
     /// No copy.
     Free,
-    /// Nothing is known of its future. The less `recent`, the earlier it leaves.
+    /// Unknown next use. Smaller `recent` leaves earlier.
     Unknown { recent: u64 },
-    /// It is used or let go by operation `due`, and takes as many `copies`: one or two.
+    /// Used or freed by operation `due`; takes one or two `copies`.
     Known { due: u64, copies: u64 },
 }
 
@@ -62,7 +53,7 @@ impl EvictionCost {
         matches!(self, Self::Known { due, .. } if due <= now + NEAR)
     }
 
-    /// Greater leaves earlier, where `missing` bytes are wanted.
+    /// Greater leaves earlier.
     fn rank(self, now: u64, bytes: u64, missing: u64, index: u32) -> (u8, u64, u64, u64, Reverse<u32>) {
         let index = Reverse(index);
         match self {
@@ -71,7 +62,7 @@ impl EvictionCost {
             Self::Known { due, copies } => {
                 let gained = u128::from(due - now) * u128::from(bytes.min(missing.saturating_mul(2)));
                 let paid = u128::from(bytes.max(1)) * u128::from(copies * copies);
-                // With a fraction, so that a few operations of a large block are more than none.
+                // Fixed point, so that small gains are not rounded to zero.
                 let worth = (gained << 16) / paid;
                 (u8::from(!self.is_near(now)), u64::try_from(worth).unwrap_or(u64::MAX), due, bytes, index)
             }
@@ -86,7 +77,6 @@ impl EvictionCost {
         }
     }
 
-    /// The number that orders blocks of a class.
     fn key(self, bytes: u64) -> u64 {
         match self {
             Self::Free => bytes,
@@ -96,7 +86,6 @@ impl EvictionCost {
     }
 }
 
-/// Blocks that one number puts in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
     Free,
@@ -106,10 +95,9 @@ enum Class {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
-    /// The key its heap orders by.
     key: u64,
     bytes: u64,
-    /// The lower one first.
+    /// Lower index first.
     index: Reverse<u32>,
     generation: u32,
 }
@@ -120,7 +108,6 @@ impl Entry {
     }
 }
 
-/// A block on the device, as the order sees it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Resident {
     pub id: BlockId,
@@ -137,34 +124,29 @@ impl Resident {
 
 #[derive(Debug, Default)]
 pub(crate) struct EvictionOrder {
-    /// By class.
     heaps: Vec<(Class, BinaryHeap<Entry>)>,
-    /// Entries in them.
     entries: usize,
-    /// Known ones by when they are due, soonest first, to notice those whose time has passed.
+    /// Known ones, soonest first, to find those whose time has passed.
     passing: BinaryHeap<Reverse<Entry>>,
-    /// Entries are kept.
     awake: bool,
-    /// It was asked since entries were last made from scratch.
     asked: bool,
-    /// Blocks of a class that may not leave now, while it is looked through.
+    /// Blocks that may not leave now, during a search.
     aside: Vec<Entry>,
-    /// Blocks to be entered anew.
     moved: Vec<Resident>,
 }
 
 impl EvictionOrder {
-    /// Whether entries are kept. Otherwise they have to be made before it is asked.
+    /// Whether entries are kept. Otherwise rebuild before use.
     pub fn is_awake(&self) -> bool {
         self.awake
     }
 
-    /// Whether there are so many entries that most are out of date.
+    /// Whether most entries are stale.
     pub fn is_stale(&self, live: u64) -> bool {
         (self.entries + self.passing.len()) as u64 > 8 * live + 256
     }
 
-    /// Forgets all entries. Returns whether new ones are to be made: otherwise no victim was wanted for a while.
+    /// Drops all entries. Returns whether to rebuild them: not if no victim was wanted since.
     pub fn clear(&mut self) -> bool {
         if self.heaps.len() > MOST_EMPTY {
             self.heaps.clear();
@@ -176,12 +158,12 @@ impl EvictionOrder {
         self.awake
     }
 
-    /// Entries are kept from here on.
+    /// Starts to keep entries.
     pub fn wake(&mut self) {
         self.awake = true;
     }
 
-    /// No entries are kept until a victim is wanted.
+    /// Keeps no entries until a victim is wanted.
     pub fn sleep(&mut self) {
         self.asked = false;
         self.clear();
@@ -201,8 +183,8 @@ impl EvictionOrder {
         self.entries += 1;
     }
 
-    /// The first to leave of those that `may_leave`, for an operation that misses so many bytes. `look` returns a block and its cost;
-    /// `None` for a block that is not on the device.
+    /// The first to leave of those that `may_leave`, where `missing` bytes are wanted. `look` returns a block and its
+    /// cost, or `None` off the device.
     pub fn first(
         &mut self,
         now: u64,
@@ -236,7 +218,7 @@ impl EvictionOrder {
         }
     }
 
-    /// The first that may leave of one class. Those found to have another place in the order by now are `moved`.
+    /// The first of one class that may leave. Stale ones are `moved`.
     fn top(
         &mut self,
         at: usize,
@@ -269,7 +251,7 @@ impl EvictionOrder {
     }
 }
 
-/// The first to leave, by a look at all of them.
+/// The first to leave, by a search of all blocks.
 pub(crate) fn first_of(blocks: impl Iterator<Item = Resident>, now: u64, missing: u64) -> Option<BlockId> {
     let rank = |found: &Resident| found.cost.rank(now, found.bytes, missing, found.id.index);
     blocks.max_by_key(rank).map(|found| found.id)

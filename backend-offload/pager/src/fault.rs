@@ -1,16 +1,16 @@
-//! Errors of the books: an adapter reported a move that cannot have happened.
+//! Errors: impossible reports, and too little memory.
 
 use crate::block::{Block, BlockId, Place, Token};
 use std::fmt;
 
-/// A report that contradicts the pager's books. The books are as they were before it, in release too.
+/// A report that contradicts the pager's books. Changes nothing, in release too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The block was removed, or never was.
+    /// The block was removed, or never existed.
     UnknownBlock(BlockId),
-    /// The move has landed or failed already, or never started.
+    /// The move has ended already, or never started.
     UnknownMove(Token),
-    /// The block cannot do that from where it is.
+    /// The block cannot do that from its place.
     Illegal {
         /// The transition.
         attempted: &'static str,
@@ -19,7 +19,7 @@ pub enum Fault {
         /// Where it is.
         place: Place,
     },
-    /// The step reported as started moves no block.
+    /// The reported step moves no block.
     NoMove,
     /// A sum of bytes would fall below zero or exceed `u64`.
     Ledger {
@@ -27,7 +27,7 @@ pub enum Fault {
         account: &'static str,
         /// Its bytes.
         holds: u64,
-        /// Bytes that were to be added or taken away.
+        /// Bytes to be added or subtracted.
         change: u64,
     },
 }
@@ -54,39 +54,39 @@ pub(crate) fn illegal(attempted: &'static str, block: BlockId, found: &Block) ->
     Fault::Illegal { attempted, block, place: found.place() }
 }
 
-/// Why an operation cannot run. Nothing has been lost: every block is where its contents are.
+/// Why an operation cannot run. No contents are lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortage {
-    /// The operands and the other pinned blocks together exceed the device budget.
+    /// The operands and the pinned blocks exceed the device budget.
     WorkingSet {
         /// Bytes of the operands.
         wanted: u64,
         /// Bytes of other pinned blocks.
         pinned: u64,
     },
-    /// Blocks would have to leave, and the tier has no room for their contents.
+    /// Blocks would have to leave, but the tier is full.
     TierFull {
         /// Bytes the operation needs.
         wanted: u64,
     },
-    /// Blocks would have to leave, and none can: copying them out failed.
+    /// Blocks would have to leave, but copying them out failed.
     CopyOut {
         /// Bytes the operation needs.
         wanted: u64,
     },
-    /// The driver refuses memory that the budget allows, and nothing is left to give up.
+    /// The driver refuses memory within the budget, and nothing is left to evict.
     Device {
         /// Bytes the operation needs.
         wanted: u64,
     },
 }
 
-/// An operation stops here.
+/// Why an operation stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
     /// Memory does not suffice.
     Shortage(Shortage),
-    /// The books are wrong.
+    /// A report contradicts the books.
     Fault(Fault),
 }
 

@@ -1,115 +1,100 @@
-//! The forecast: predicts when each block is used next, from where the program is in its own past.
+//! The forecast: predicts the next use of each block from the program's past. A cursor into the [`History`] points at
+//! an earlier operation like the current one, with like operations before it. What followed there is predicted here.
+//! Sizes alone may differ (`a_step_is_foretold_although_some_blocks_have_other_sizes_each_time`).
 //!
-//! A cursor runs along the [`History`], behind the program: the operation it points at looks like the one that runs,
-//! and so did those before. The next uses of that operation's operands predict those of the current ones. Nothing else
-//! is assumed: where a step begins, which phases there are and what belongs together all follow from the repetition. A
-//! marked step only saves the operations it takes to be sure of a place.
-//!
-//! Operations that differ from the past in the sizes of their operands alone are followed, as rows of an embedding do
-//! (`a_step_is_foretold_although_some_blocks_have_other_sizes_each_time`): the place of its last use identifies a
-//! block. Where several in a row look unlike the past and like some other time, that time is taken for the better one.
-//!
-//! When the program turns elsewhere, the cursor is lost at once and recency decides, until the latest operations look
-//! like some earlier ones again: another phase, or the same one after an interruption. Expectations for blocks not used
-//! since are then replaced: a block that lived at that earlier time is used next when it was used next then.
-//!
-//! A program that never repeats is left to recency (`a_program_that_never_repeats_is_left_to_recency`). An interruption
-//! costs no more than itself (`an_interruption_costs_no_more_than_itself`).
+//! Where the present is like no past, recency decides (`a_program_that_never_repeats_is_left_to_recency`). An
+//! interruption costs no more than itself (`an_interruption_costs_no_more_than_itself`).
 
 use crate::block::BlockId;
 use crate::history::{CONTEXT, History, Named, Next};
 use crate::replacements::Replacements;
 
-/// The expected future of one block.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Outlook {
     generation: u32,
-    /// The operation after which it was born.
+    /// The operation after which it was inserted.
     born: u64,
-    /// The operation that used it last; 0 for none.
+    /// The operation of its last use; 0 for none.
     used: u64,
-    /// The operation of this step that used it first, or the block whose place it took.
+    /// The first operation of this step that used it, or the block before it.
     first: u64,
-    /// It took the place of another block.
+    /// It replaced another block.
     inherits: bool,
-    /// Where in the trace it was used last.
+    /// Place of its last use.
     place: u64,
     /// The operation before which it is used or freed; 0 if unknown.
     due: u64,
-    /// The block's position among the operands of that operation.
     operand: usize,
-    /// It is freed then, and not used.
     ends: bool,
 }
 
-/// The program's next dealing with a block, as far as it is known.
+/// The next use or end of a block, as far as known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Future {
-    /// Nothing is known, or the expected use did not happen.
+    /// Unknown, or the predicted use did not happen.
     Unknown,
-    /// It is used in so many operations.
+    /// Used in so many operations.
     Used(u64),
-    /// The program frees it in so many operations.
+    /// Freed in so many operations.
     Freed(u64),
 }
 
-/// The operation before which a block is used or freed.
+/// The next use or end of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Due {
     pub operation: u64,
-    /// The block's position among the operands of that operation.
+    /// Position among its operands.
     pub operand: usize,
-    /// It is freed, and not used.
+    /// Freed then, not used.
     pub ends: bool,
 }
 
-/// An operand of an operation still to come.
+/// An operand of a future operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Foreseen {
     pub bytes: u64,
-    /// It has no memory anywhere before.
+    /// It has no memory before.
     pub is_new: bool,
     /// The operation changes it.
     pub written: bool,
-    /// Its next use or its end, if that is known.
+    /// Its next use or end, if known.
     pub due: Option<Due>,
 }
 
-/// How the operation that begins goes on from those before it.
+/// The operation, compared with the forecast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Course {
-    /// Nothing is known, as before.
+    /// Nothing predicted, as before.
     Unknown,
-    /// As an earlier time.
+    /// As predicted.
     Foretold,
-    /// As an earlier time, but with more bytes.
+    /// As predicted, but with more bytes.
     Larger,
-    /// The place was `lost`, or another one was `found`; then the expectations of all blocks have changed.
+    /// The place was `lost`, or another was `found`, which changes all predictions.
     Elsewhere { lost: bool, found: bool },
 }
 
-/// Finds the program's place in its own past, and predicts its next operations from there.
+/// Finds the program's place in its past, and predicts from there.
 #[derive(Debug)]
 pub(crate) struct Forecast {
     trace: History,
     /// By index of the block.
     outlooks: Vec<Outlook>,
-    /// The operation of the past that the program is at.
+    /// The past operation that corresponds to the current one.
     cursor: Option<u64>,
-    /// Operations in a row that were followed although their operands have other sizes than in the past.
+    /// Operations in a row with other sizes.
     resized: u64,
-    /// The operation of another time that the latest of these look like.
+    /// Another past operation like the latest of these.
     rival: Option<u64>,
-    /// Operations with which marked steps began, latest last.
+    /// First operations of marked steps, latest last.
     beginnings: [u64; BEGINNINGS],
-    /// A step was marked and no operation has run since.
     marked: bool,
-    /// Operations of the past that may be looked through to set expectations anew. Each operation earns a few, so that a
-    /// program that turns back and forth pays no more for it than one that does not.
+    /// Past operations that may be searched for new predictions. Each operation adds a few, so frequent changes of
+    /// place cost no more.
     credit: u64,
-    /// The operation before the first one of this step, by its mark.
+    /// The last operation before this marked step.
     began: u64,
-    /// The operation with which a marked step began and expectations were set anew, latest.
+    /// The latest start of a marked step that replaced all predictions.
     anchored: u64,
 }
 
@@ -132,12 +117,12 @@ impl Forecast {
         }
     }
 
-    /// Whether the program is where it has been before.
+    /// Whether the place is known.
     pub fn knows(&self) -> bool {
         self.cursor.is_some()
     }
 
-    /// The number of the operation that runs.
+    /// The number of the current operation.
     pub fn now(&self) -> u64 {
         self.trace.end() - 1
     }
@@ -155,19 +140,19 @@ impl Forecast {
         }
     }
 
-    /// How many operations ago the program was where it is now.
+    /// Operations since the program was at this place before.
     pub fn period(&self) -> Option<u64> {
         Some(self.now() - self.cursor?)
     }
 
-    /// The next dealing with a block, as far as it is known.
+    /// The next use or end of a block, if known.
     pub fn due(&self, id: BlockId) -> Option<Due> {
         let now = self.now();
         let outlook = self.outlook(id).filter(|outlook| outlook.due > now)?;
         Some(Due { operation: outlook.due, operand: outlook.operand, ends: outlook.ends })
     }
 
-    /// The operands of an operation a period from a `past` one, as expected. None before the past was over.
+    /// Predicted operands one period after the `past` operation, which must be over.
     pub fn foreseen(&self, past: u64) -> impl Iterator<Item = Foreseen> {
         let period = self.period().unwrap_or(0);
         let past = if past < self.now() { past } else { 0 };
@@ -176,7 +161,7 @@ impl Forecast {
             let due = match self.trace.next(place) {
                 Next::Used(after) => Some((past + after, self.trace.operand(place), false)),
                 Next::Freed(after) => Some((past + after + 1, 0, true)),
-                // The block has not been used since. Its expected use is also that of the block that will replace it.
+                // Its replacement has the same predicted use.
                 Next::Unknown => self
                     .trace
                     .block(place)
@@ -194,7 +179,7 @@ impl Forecast {
         self.trace.block(self.trace.uses(number).nth(operand)?)
     }
 
-    /// The operation that runs changed a block.
+    /// Notes a write by the current operation.
     pub fn wrote(&mut self, id: BlockId) {
         let now = self.now();
         if let Some(place) =
@@ -204,7 +189,7 @@ impl Forecast {
         }
     }
 
-    /// The operation that used the block last, or before which it was born.
+    /// The operation that used the block last, or after which it was inserted.
     pub fn used(&self, id: BlockId) -> u64 {
         self.outlook(id).map_or(0, |outlook| outlook.used.max(outlook.born))
     }
@@ -217,8 +202,8 @@ impl Forecast {
         self.outlooks[index] = Outlook { generation: id.generation, born: self.now(), ..Outlook::default() };
     }
 
-    /// The recency of a block whose future is unknown: its last use, plus the time that it has been in use. A block used
-    /// throughout a step is used early in the next one.
+    /// The recency of a block with unknown future: its last use plus its time in use. A block used throughout a step is
+    /// used early in the next one.
     pub fn recent(&self, id: BlockId) -> u64 {
         self.outlook(id).map_or(0, |outlook| {
             let used = outlook.used.max(outlook.born);
@@ -234,7 +219,7 @@ impl Forecast {
         }
     }
 
-    /// The block born in the operation that used another one of its size last takes the place of that.
+    /// A block of its size, new in its last operation, replaces the freed one.
     fn pass_on(&mut self, freed: &Outlook) {
         let (bytes, _) = self.trace.size(freed.place);
         for place in self.trace.uses(freed.used) {
@@ -255,7 +240,7 @@ impl Forecast {
         self.began = self.now();
     }
 
-    /// The program runs an operation over these blocks.
+    /// Adds an operation over these blocks.
     pub fn observe(&mut self, operands: &(impl Iterator<Item = Named> + Clone)) -> Course {
         let number = self.trace.end();
         self.credit = (self.credit + 2).min(number);
@@ -263,7 +248,7 @@ impl Forecast {
         let context = self.trace.push(operands.clone());
         let expected = self.cursor.map(|cursor| cursor + 1);
         let begins = std::mem::take(&mut self.marked);
-        // This needs the operands' expectations, which the loop below replaces.
+        // The loop below replaces the predictions.
         let found = self.find(number, expected, context, begins);
         for (n, Named { block: id, .. }) in operands.clone().enumerate() {
             let Some(outlook) = self.outlooks.get_mut(id.index as usize) else { continue };
@@ -296,12 +281,10 @@ impl Forecast {
         }
     }
 
-    /// Bytes of an operation's operands.
     fn bytes(&self, number: u64) -> u64 {
         self.trace.uses(number).map(|place| self.trace.size(place).0).sum()
     }
 
-    /// The past operation that corresponds to this one.
     fn find(
         &mut self,
         number: u64,
@@ -326,7 +309,7 @@ impl Forecast {
         let looks_right = expected.filter(fits);
         let rival = self.rival.map(|rival| rival + 1).filter(fits).or(context);
         let resized = expected.filter(|past| looks_right.is_none() && self.differs_in_sizes(number, *past));
-        // So many that look unlike the past are no accident, if they look like something else.
+        // So many differences are no accident if another place matches.
         let is_elsewhere = rival.is_some() && self.resized + 1 >= CONTEXT;
         match (looks_right, resized) {
             (None, Some(_)) if !is_elsewhere => {
@@ -340,7 +323,7 @@ impl Forecast {
         }
     }
 
-    /// Whether the operation that begins has as many operands as the `past` one, new or used before as those were.
+    /// Whether both operations have as many operands, each new or used before alike.
     fn has_such_operands(&self, number: u64, past: u64) -> bool {
         let (here, there) = (self.trace.uses(number), self.trace.uses(past));
         here.end - here.start == there.end - there.start
@@ -350,13 +333,12 @@ impl Forecast {
             })
     }
 
-    /// Whether an earlier operation used the block at this place.
     fn is_used(&self, place: u64) -> bool {
         self.trace.block(place).and_then(|id| self.outlook(id)).is_some_and(|outlook| outlook.used > 0)
     }
 
-    /// Whether the operation that begins names the expected blocks, some of them in other sizes than the `past` one's:
-    /// each comes from the same place, or has not been used before, as there.
+    /// Whether this operation names the predicted blocks, in any size: each comes from the same place as in the `past`
+    /// one, or is unused as there.
     fn differs_in_sizes(&self, number: u64, past: u64) -> bool {
         let (here, there) = (self.trace.uses(number), self.trace.uses(past));
         let as_many = here.end - here.start == there.end - there.start && !here.is_empty();
@@ -375,7 +357,6 @@ impl Forecast {
             })
     }
 
-    /// Expects of the operation's operands what came of those of the past one.
     fn expect(&mut self, number: u64, past: u64) {
         for (here, there) in self.trace.uses(number).zip(self.trace.uses(past)) {
             let next = self.trace.next(there);
@@ -393,10 +374,10 @@ impl Forecast {
         }
     }
 
-    /// The program has been found at another place: replaces the expectations of blocks used before.
+    /// Replaces the predictions for used blocks, after another place was found.
     fn anchor(&mut self, number: u64, past: u64, begins: bool) {
         let period = number - past;
-        // A marked step is looked through for itself, whatever guesses within it have cost.
+        // A marked step pays for its own search.
         let pays = begins && period <= number - self.anchored;
         if pays || self.credit >= period {
             if pays {
@@ -405,7 +386,7 @@ impl Forecast {
                 self.credit -= period;
             }
             let mut heirs = Replacements::new(self.trace.uses(past + 1).start..self.trace.uses(number).start);
-            // Backwards, so that the earliest use is the one that stays.
+            // Backwards, so that the earliest use remains.
             for then in (past + 1..number).rev() {
                 heirs.look_at(&self.trace, then);
                 for place in self.trace.uses(then) {

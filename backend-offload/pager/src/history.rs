@@ -1,36 +1,26 @@
-//! The trace: the latest operations of the program, what became of each of their operands, and where in it the
-//! program has been before.
+//! The trace: the latest operations of the program, and the next use or end of each operand.
 //!
-//! A training step repeats, but its blocks do not: ids differ from step to step, and most blocks live for a few
-//! operations. What repeats is the *place*: the third operand of the operation after the one after … . So a block's
-//! identity is the place of its latest use, and the trace keeps for every place how many operations later the block
-//! there was used again, or let go. When the program comes to a place that looks like an earlier one, what came of
-//! the block there then is what will come of the block there now.
-//!
-//! Operations look alike if their operands have the same sizes. That is little, and a layer looks like the next
-//! one; where the program is follows from the operations before, [`CONTEXT`] of which have to agree. Once it is known, sizes
-//! may differ: a batch names more rows of an embedding than the one before.
-//!
-//! Everything is in rings that grow to a limit and are then used again, so that recording allocates nothing.
+//! A step repeats, but its block ids do not, so the place of its latest use identifies a block. Operations look alike
+//! if their operands have the same sizes; [`CONTEXT`] in a row find a place. All data is in reused rings, so recording
+//! allocates nothing once they are full.
 
 use crate::block::BlockId;
 
-/// Operations that must look alike in a row to call a place known.
+/// Operations in a row that must look alike to find a place.
 pub(crate) const CONTEXT: u64 = 4;
 
 /// Operations remembered: dozens of steps of small models, several of large ones.
 const MOST_OPERATIONS: usize = 1 << 18;
-/// Operands remembered.
 const MOST_USES: usize = 1 << 20;
 
-/// The next use or the end of the block at a place.
+/// The next use or end of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Nothing yet.
+    /// None yet.
     Unknown,
-    /// It was used again so many operations later.
+    /// Used again so many operations later.
     Used(u64),
-    /// The program freed it so many operations later, without using it again.
+    /// Freed so many operations later, unused.
     Freed(u64),
 }
 
@@ -61,20 +51,18 @@ impl PackedNext {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Operation {
-    /// How it looks.
+    /// Hash of its operand sizes.
     look: u64,
-    /// How it looks together with those before it.
+    /// Hash of its look and of those before it.
     context: u64,
-    /// Its first operand.
     first: u64,
 }
 
-/// An operand of an operation that begins.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Named {
     pub block: BlockId,
     pub bytes: u64,
-    /// It has no memory anywhere yet.
+    /// It has no memory yet.
     pub is_new: bool,
 }
 
@@ -83,9 +71,8 @@ struct Use {
     block: BlockId,
     next: PackedNext,
     size: PackedSize,
-    /// Which operand of its next operation the block is.
+    /// Its position among the operands of its next operation.
     operand: u16,
-    /// The operation changed it.
     written: bool,
     /// No operation used it before.
     first: bool,
@@ -97,7 +84,7 @@ impl Use {
     }
 }
 
-/// A block's size in units of 512 bytes, rounded up, and whether it was new. Sizes beyond a terabyte count as that.
+/// Size in units of 512 bytes, rounded up, at most a terabyte; and whether the block was new.
 #[derive(Debug, Clone, Copy, Default)]
 struct PackedSize(u32);
 
@@ -120,12 +107,12 @@ impl PackedSize {
     }
 }
 
-/// The log. Operations and operands have numbers that only grow.
+/// The log. Numbers of operations and operands only grow.
 #[derive(Debug)]
 pub(crate) struct History {
     operations: Ring<Operation>,
     uses: Ring<Use>,
-    /// The latest operation of each context, by some bits of its hash.
+    /// The latest operation of each context, by bits of its hash.
     latest: Vec<u64>,
 }
 
@@ -143,7 +130,7 @@ impl History {
         }
     }
 
-    /// The number of the next operation. The first one's is 1.
+    /// The number of the next operation, from 1.
     pub fn end(&self) -> u64 {
         self.operations.end + 1
     }
@@ -153,7 +140,7 @@ impl History {
         self.uses.end
     }
 
-    /// Appends an operation over these operands. Returns the earlier one in whose context it is.
+    /// Appends an operation. Returns the latest earlier one of the same context.
     pub fn push(&mut self, operands: impl Iterator<Item = Named>) -> Option<u64> {
         let (first, number) = (self.uses.end, self.end());
         let mut look = 1u64;
@@ -182,7 +169,7 @@ impl History {
     fn reindex(&mut self) {
         self.latest.clear();
         self.latest.resize(self.operations.slots.len() * 2, 0);
-        // Not the operation just pushed: it is not an earlier one.
+        // Without the operation just pushed.
         for number in self.first()..self.end() - 1 {
             let slot = self.slot(self.operations.slots[self.operations.at(number - 1)].context);
             self.latest[slot] = number;
@@ -198,13 +185,13 @@ impl History {
         self.operations.get(number.checked_sub(1)?)
     }
 
-    /// Whether both operations are remembered and look alike.
+    /// Whether both are remembered and look alike.
     pub fn look_alike(&self, one: u64, other: u64) -> bool {
         let look = |number| self.operation(number).map(|operation| operation.look);
         look(one).is_some() && look(one) == look(other)
     }
 
-    /// The operands of an operation, by their numbers. Empty for one that is forgotten.
+    /// The operands of an operation; empty if forgotten.
     pub fn uses(&self, number: u64) -> std::ops::Range<u64> {
         let Some(operation) = self.operation(number) else { return 0..0 };
         let end = self.operation(number + 1).map_or(self.uses.end, |next| next.first);
@@ -219,12 +206,12 @@ impl History {
         self.uses.get(place).map_or(Next::Unknown, |used| used.next.get())
     }
 
-    /// Bytes of the block at a place, and whether it was new there.
+    /// Bytes of the block at a place, and whether it was new.
     pub fn size(&self, place: u64) -> (u64, bool) {
         self.uses.get(place).map_or((0, false), |used| (used.size.bytes(), used.size.is_new()))
     }
 
-    /// Notes what became of the block at a place: used next as the `operand` of this number, or freed.
+    /// Sets the next use or end of a block; `operand` is its position then.
     pub fn learn(&mut self, place: u64, next: Next, operand: usize) {
         if let Some(used) = self.uses.get_mut(place) {
             let operand = u16::try_from(operand);
@@ -233,47 +220,46 @@ impl History {
         }
     }
 
-    /// Which operand of its next operation the block at a place is.
+    /// The position of the block in its next operation.
     pub fn operand(&self, place: u64) -> usize {
         self.uses.get(place).map_or(0, |used| usize::from(used.operand))
     }
 
-    /// Notes that the block at a place was used before.
+    /// Notes an earlier use of the block at a place.
     pub fn used_before(&mut self, place: u64) {
         if let Some(used) = self.uses.get_mut(place) {
             used.first = false;
         }
     }
 
-    /// Whether no operation had used the block before the one of this place.
+    /// Whether this was the first use of its block.
     pub fn is_first(&self, place: u64) -> bool {
         self.uses.get(place).is_some_and(|used| used.first)
     }
 
-    /// Notes that the operation of a place changed the block there.
+    /// Notes that the operation changed the block at this place.
     pub fn write(&mut self, place: u64) {
         if let Some(used) = self.uses.get_mut(place) {
             used.written = true;
         }
     }
 
-    /// Whether the operation of a place changed the block there.
+    /// Whether the operation changed the block at this place.
     pub fn is_written(&self, place: u64) -> bool {
         self.uses.get(place).is_some_and(|used| used.written)
     }
 
-    /// The place at which the block of an operation's place is used next, if it was.
+    /// The place of the next use, if any.
     pub fn next_place(&self, number: u64, place: u64) -> Option<u64> {
         let Next::Used(after) = self.next(place) else { return None };
         self.uses(number + after).nth(self.operand(place))
     }
 }
 
-/// The latest items of a sequence.
 #[derive(Debug)]
 struct Ring<T> {
     slots: Vec<T>,
-    /// How many there have been.
+    /// Items pushed so far.
     end: u64,
     most: usize,
     blank: T,
@@ -294,7 +280,7 @@ impl<T: Copy> Ring<T> {
         self.end.saturating_sub(self.slots.len() as u64)
     }
 
-    /// True if the ring has grown.
+    /// Returns whether the ring has grown.
     fn push(&mut self, item: T) -> bool {
         let grows = self.end == self.slots.len() as u64 && self.slots.len() < self.most;
         if grows {

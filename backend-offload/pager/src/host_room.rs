@@ -1,10 +1,7 @@
-//! Room on the host: the copies and blocks that make way one after another, until enough bytes are free.
-//!
-//! One function makes each choice, among blocks as they are or as they will be after the choices before. An operation
-//! takes one step at a time. For memory of the program's own, all steps are chosen before the first is taken, so that
-//! no step is taken for a room that cannot be made (`nothing_sinks_for_a_room_that_cannot_be_made`). Sums of bytes do
-//! not suffice: a block larger than the rest of the disk stays on the host, the disk takes whole pages, and a copy
-//! under way cannot be dropped before it ends.
+//! Room on the host: drops copies and spills blocks until enough bytes are free. An operation takes one step at a time.
+//! For memory of the program's own, all steps are chosen before the first, so none is taken in vain
+//! (`nothing_sinks_for_a_room_that_cannot_be_made`). Sums of bytes do not suffice: blocks are whole, the disk takes
+//! pages, and a copy in progress cannot be dropped.
 
 use crate::block::{Block, BlockId, Place, Tier};
 use crate::fault::{Shortage, Stop};
@@ -13,7 +10,7 @@ use crate::rooms::Rooms;
 use crate::steps::Step;
 use crate::view::View;
 
-/// The tiers below the device as they will be after steps that are not taken yet.
+/// The tiers below the device after future steps.
 struct Foreseen {
     blocks: Vec<(BlockId, Block)>,
     rooms: Rooms,
@@ -40,7 +37,7 @@ impl View<'_> {
         Ok(steps)
     }
 
-    /// The next step towards room for `wanted` bytes on the host; `None` once it is there.
+    /// The next step towards `wanted` free bytes; `None` once they are free.
     pub fn make_host_room(self, wanted: u64, rooms: Rooms) -> Result<Option<Step>, Stop> {
         if rooms.host.allows(wanted) {
             return Ok(None);
@@ -56,13 +53,13 @@ impl View<'_> {
         }
     }
 
-    /// The next step: one of the blocks `live` gives up its bytes on the host, or its place on disk to a block that is spilled then.
+    /// The next step: a block gives up its host bytes, or its place on disk for another to spill.
     fn next_to_make_way<'a>(
         self,
         live: impl Iterator<Item = (BlockId, &'a Block)> + Clone,
         rooms: Rooms,
     ) -> Option<Step> {
-        // A copy that is on the device too costs at most a copy over the link, and nothing where it is on the disk as well.
+        // Costs at most a transfer over the link, and none if the disk has the contents.
         if let Some(block) = largest_duplicate(live.clone()) {
             return Some(Step::DropCopy { block, tier: Tier::Host });
         }
@@ -73,8 +70,8 @@ impl View<'_> {
         Some(Step::DropCopy { block, tier: Tier::Disk })
     }
 
-    /// The block that is spilled first. An operand is spilled only where no other block can be: it is loaded again, last of all
-    /// operands. Of blocks needed equally late, one that the disk has is spilled: a write wears the drive.
+    /// The block to spill first. Operands come last, because they are loaded again. Of blocks needed equally late, one
+    /// on disk is preferred: a write wears the drive.
     fn deepest<'a>(self, live: impl Iterator<Item = (BlockId, &'a Block)>, room: Limit) -> Option<BlockId> {
         let able = live
             .filter(|(_, block)| block.rests_on_host() && (block.is_on_disk() || room.allows(block.bytes)));
@@ -86,8 +83,7 @@ impl View<'_> {
     }
 }
 
-/// A host copy that saves a future transfer, and can be given up to make a present one possible; one that the disk has as well before
-/// all others.
+/// The largest host copy of a block on the device; those also on disk first.
 fn largest_duplicate<'a>(live: impl Iterator<Item = (BlockId, &'a Block)>) -> Option<BlockId> {
     let is_duplicate = |block: &Block| {
         block.place() == Place::Device { clean: Some(Tier::Host) } && block.copies.moving().is_none()
@@ -96,8 +92,7 @@ fn largest_duplicate<'a>(live: impl Iterator<Item = (BlockId, &'a Block)>) -> Op
     duplicates.max_by_key(|(_, block)| (block.is_on_disk(), block.bytes)).map(|(id, _)| id)
 }
 
-/// The block that gives up its place on a full disk to a block that has to be spilled. Blocks that the host has come first,
-/// then blocks that the device has.
+/// The block that gives up its place on a full disk: first those on the host, then those on the device.
 fn spare_on_disk<'a>(
     mut live: impl Iterator<Item = (BlockId, &'a Block)> + Clone,
     rooms: Rooms,

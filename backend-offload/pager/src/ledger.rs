@@ -1,6 +1,5 @@
-//! Bytes per tier. Every change of place is one posting here, so the sums are never recomputed. A posting that would
-//! take a sum below zero or beyond `u64` changes nothing and is an error
-//! (`a_posting_that_would_take_a_sum_below_zero_changes_nothing`).
+//! Bytes per tier. Every change of place is one posting, so sums are never recomputed. A posting beyond zero or `u64`
+//! is an error and changes nothing (`a_posting_that_would_take_a_sum_below_zero_changes_nothing`).
 
 use crate::block::{Arena, Tier};
 use crate::copies::Change;
@@ -8,7 +7,7 @@ use crate::fault::Fault;
 use crate::limit::Limit;
 use std::collections::HashMap;
 
-/// The device budget and what counts against it, and the bytes held by each tier.
+/// The device budget, and the bytes in each tier.
 #[derive(Debug)]
 pub struct Ledger {
     budget: Limit,
@@ -16,7 +15,7 @@ pub struct Ledger {
     resident_peak: u64,
     reserved_peak: u64,
     spare: u64,
-    /// Free slices the device allocator keeps, by arena and exact size: the only ones it can hand out again.
+    /// Free slices by arena and exact size.
     slices: HashMap<(Arena, u64), u64>,
     host: Held,
     disk: Held,
@@ -52,7 +51,7 @@ impl Ledger {
         self.budget = budget;
     }
 
-    /// Makes the present sums the peaks.
+    /// Sets the peaks to the present sums.
     pub(crate) fn reset_peaks(&mut self) {
         self.resident_peak = self.resident;
         self.reserved_peak = self.reserved();
@@ -61,15 +60,15 @@ impl Ledger {
         }
     }
 
-    /// The most bytes, used and spare, that may be on the device.
+    /// The most bytes, used and spare, allowed on the device.
     pub fn budget(&self) -> Limit {
         self.budget
     }
-    /// Bytes of blocks on the device, those on their way in either direction included.
+    /// Bytes of blocks on the device, moving ones included.
     pub fn resident(&self) -> u64 {
         self.resident
     }
-    /// Most bytes of blocks ever on the device.
+    /// Peak of the resident bytes.
     pub fn resident_peak(&self) -> u64 {
         self.resident_peak
     }
@@ -81,15 +80,15 @@ impl Ledger {
     pub fn reserved(&self) -> u64 {
         self.resident.saturating_add(self.spare)
     }
-    /// Most bytes, used and spare, ever held on the device.
+    /// Peak of the reserved bytes.
     pub fn reserved_peak(&self) -> u64 {
         self.reserved_peak
     }
-    /// Bytes a tier holds, copies that are still being written included.
+    /// Bytes in a tier, with copies in progress.
     pub fn held(&self, tier: Tier) -> u64 {
         self.account(tier).bytes
     }
-    /// Most bytes a tier ever held.
+    /// Peak of the bytes in a tier.
     pub fn held_peak(&self, tier: Tier) -> u64 {
         self.account(tier).peak
     }
@@ -110,24 +109,23 @@ impl Ledger {
         self.budget.allows_more(self.reserved(), bytes)
     }
 
-    /// Whether `bytes` more have room without another block leaving.
+    /// Whether `bytes` more have room without an eviction.
     pub(crate) fn has_room(&self, bytes: u64, arena: Arena) -> bool {
         self.has_spare(arena, bytes) || self.fits(bytes)
     }
 
-    /// Whether `bytes` would fit if the spare slices and `leaving` bytes were gone.
+    /// Whether `bytes` would fit without spare slices and `leaving` bytes.
     pub(crate) fn fits_without(&self, leaving: u64, bytes: u64) -> bool {
         self.budget.allows_more(self.resident.saturating_sub(leaving), bytes)
     }
 
-    /// Posts the change of one block of `bytes`. An error leaves all sums as they were.
+    /// Posts a change of one block. An error changes nothing.
     pub(crate) fn post(&mut self, bytes: u64, arena: Arena, change: Change) -> Result<(), Fault> {
         let Change { gains, loses } = change;
         let (mut resident, mut spare) = (self.resident, self.spare);
         let mut slices = 0i64;
         if gains == Some(Tier::Device) {
             resident = added("device", resident, bytes)?;
-            // From a spare slice, if there is one.
             if self.has_spare(arena, bytes) {
                 spare = taken("spare", spare, bytes)?;
                 slices = -1;
@@ -135,7 +133,6 @@ impl Ledger {
         }
         if loses.contains(Tier::Device) {
             resident = taken("device", resident, bytes)?;
-            // The slice stays with the allocator, if that keeps any.
             if arena != Arena::UNPOOLED {
                 spare = added("spare", spare, bytes)?;
                 slices = 1;
@@ -164,7 +161,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The allocator gave all spare slices back to the driver.
+    /// Notes that the allocator has no spare slices.
     pub(crate) fn trim(&mut self) {
         self.slices.clear();
         self.spare = 0;
@@ -203,7 +200,7 @@ mod tests {
         }
         let fault = ledger.post(11, POOL, departs(None)).expect_err("more than there is");
         assert_eq!(fault, Fault::Ledger { account: "device", holds: 10, change: 11 });
-        // The device's part is possible, the disk's is not.
+        // The device can change, the disk cannot.
         let fault = ledger.post(10, POOL, departs(Some(Tier::Disk))).expect_err("the disk is empty");
         assert_eq!(fault, Fault::Ledger { account: "tier", holds: 0, change: 10 });
         assert_eq!((ledger.resident(), ledger.spare(), ledger.held(Tier::Host)), (10, 0, 10));

@@ -1,32 +1,21 @@
-//! Decides which blocks of memory live where, and moves none of them.
-//!
-//! A *block* is one base allocation, identified by a [`BlockId`] and known by its size alone. The pager never
-//! sees a device, a tensor, a clock or a file. An *adapter* drives it:
+//! Decides which blocks of memory live where, and moves none of them. A *block* is one base allocation, known by its
+//! [`BlockId`] and size. An *adapter* drives the pager:
 //!
 //! 1. [`Pager::begin`] names the operands of the next operation.
-//! 2. [`Pager::next_step`] names the next step. The adapter takes it and reports the result, until the step is
-//!    [`Step::Ready`]. A move is reported twice: [`Pager::started`] and [`Pager::ended`]. In between, other steps may be
-//!    taken and other operations may run.
+//! 2. [`Pager::next_step`] returns one step at a time, until [`Step::Ready`]. The adapter takes it and reports the
+//!    result; moves by [`Pager::started`] and [`Pager::ended`]. In between, other steps and operations may run.
 //! 3. The operation runs. [`Pager::wrote`] names each block that changed.
 //!
-//! Once an operation is ready, [`Pager::prefetch`] names moves for operations to come, for adapters whose moves run in
-//! parallel with operations.
+//! Meanwhile, [`Pager::prefetch`] names moves for later operations.
 //!
-//! Each call names one step, because a step can fail, and because the memory it frees is known only when it ends.
+//! Invariant: `resident + spare <= budget` before and after every step. *Spare* slices are kept by the allocator for
+//! reuse; moving blocks are resident. The one exception, [`Oversized::RunAlone`], is counted.
 //!
-//! Budget invariant: `resident + spare <= budget` before and after every step, where *spare* are slices the
-//! device allocator keeps for reuse, and blocks on their way in either direction are resident. The one
-//! exception is an operation whose own operands exceed the budget under [`Oversized::RunAlone`]; it is counted.
+//! A report that contradicts the books is a [`Fault`] and changes nothing, in release too. Decisions depend on the
+//! program and the budget alone (`every_decision_of_small_programs_is_the_one_on_record`). Hints and policies change
+//! only how many bytes move (`the_program_may_say_who_leaves_first_and_last`).
 //!
-//! A report that contradicts the books is a [`Fault`] and changes nothing, in release too.
-//!
-//! Decisions follow from the program and the budget, not from addresses, hashing or timing
-//! (`every_decision_of_small_programs_is_the_one_on_record`).
-//!
-//! Policies, forecasts and hints change how many bytes move, never a value. They refuse no operation
-//! (`the_program_may_say_who_leaves_first_and_last`).
-//!
-//! Operations of a program that fits allocate nothing (`operations_of_a_program_that_fits_allocate_nothing`). Others
+//! Operations of a program that fits allocate nothing (`operations_of_a_program_that_fits_allocate_nothing`); others
 //! allocate at most once (`operations_of_a_program_of_which_half_fits_allocate_at_most_once_each`).
 
 mod block;
@@ -77,13 +66,12 @@ pub use recording::{BadRecording, Event, Operand, Recorder, Recording};
 pub use rooms::Rooms;
 pub use steps::Step;
 
-/// The fate of an operation whose own operands are larger than the device budget.
+/// The treatment of an operation whose operands exceed the device budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Oversized {
-    /// It is refused, with the error `WorkingSet`.
+    /// Refused, with the error `WorkingSet`.
     #[default]
     Refuse,
-    /// It runs with nothing else resident, and is counted as over budget. For budgets that are a wish, not a
-    /// wall.
+    /// Runs with nothing else resident, and counts as over budget.
     RunAlone,
 }

@@ -1,11 +1,11 @@
-//! An upper limit on bytes, or none: the one way to say "unlimited".
+//! An upper limit on bytes, or none.
 
 /// At most so many bytes, or [`Limit::NONE`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit(Option<u64>);
 
 impl Limit {
-    /// No limit: any number of bytes is allowed.
+    /// No limit.
     pub const NONE: Self = Self(None);
 
     /// At most `bytes`.
@@ -28,19 +28,19 @@ impl Limit {
         used.checked_add(more).is_some_and(|sum| self.allows(sum))
     }
 
-    /// The room that `used` bytes leave; zero where they exceed the limit.
+    /// The room that `used` bytes leave; zero beyond the limit.
     #[must_use]
     pub fn less(self, used: u64) -> Self {
         Self(self.0.map(|limit| limit.saturating_sub(used)))
     }
 
-    /// `bytes` more than before.
+    /// Adds `bytes` to the limit.
     #[must_use]
     pub fn more(self, bytes: u64) -> Self {
         Self(self.0.map(|limit| limit.saturating_add(bytes)))
     }
 
-    /// `bytes`, cut to the limit.
+    /// `bytes`, reduced to the limit.
     pub fn cut(self, bytes: u64) -> u64 {
         self.0.map_or(bytes, |limit| limit.min(bytes))
     }

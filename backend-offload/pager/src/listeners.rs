@@ -1,4 +1,4 @@
-//! Listeners to the program's requests: the recorder writes them down, and the forecast learns from them.
+//! Listeners to the requests of the program: the recorder and the forecast.
 
 use crate::block::{Arena, BlockId};
 use crate::blocks::Blocks;
@@ -83,7 +83,7 @@ impl Listeners {
         }
     }
 
-    /// An operation begins. Without a budget nothing is learned, since no block ever leaves.
+    /// Notes an operation. The forecast learns only under a budget, since no block leaves without one.
     pub fn operation(&mut self, blocks: &Blocks, request: &Request) -> Option<Course> {
         let operands = request.operands();
         if let Some(recorder) = &mut self.recorder {

@@ -1,13 +1,9 @@
-//! Loads ahead: blocks on disk come back to the host before an operation needs them.
+//! Loads ahead: blocks on disk with a known next use come back to the host early
+//! (`nothing_is_raised_ahead_unless_its_next_use_is_known`). They replace blocks that the disk has and that are needed
+//! at least three times as late. Otherwise an operation that fills the host would spill the loaded block first.
 //!
-//! The blocks that are used next are loaded, if their next use is known
-//! (`nothing_is_raised_ahead_unless_its_next_use_is_known`). They take the place of others that are spilled for free because
-//! the disk has them. Only blocks needed at least three times as late are spilled: an operation that fills the host would
-//! otherwise spill the loaded block again first.
-//!
-//! One block at a time is loaded ahead. Its host memory counts from the start; the block counts as on disk until all its
-//! bytes have come. An operation that needs the block finishes the load in the same memory
-//! (`an_operation_finishes_what_is_under_way_and_makes_no_other_room_for_it`).
+//! One block loads at a time. It counts in host memory at once, and as on disk until complete. An operation that needs
+//! it finishes the load (`an_operation_finishes_what_is_under_way_and_makes_no_other_room_for_it`).
 
 use crate::block::{Place, Tier};
 use crate::forecast::Future;
@@ -16,27 +12,26 @@ use crate::rooms::Rooms;
 use crate::steps::Step;
 use crate::view::View;
 
-/// A block is spilled for a loaded one if it is needed this many times as late. With 2, more is read.
+/// A block spills for a loaded one if needed this many times as late. With 2, more is read.
 const LATER: u64 = 3;
 
-/// Blocks that are chosen at a time.
+/// Blocks chosen at a time.
 const SOON: usize = 16;
 
 #[derive(Debug, Default)]
 pub(crate) struct LoadAhead {
-    /// Blocks to be spilled, and to be loaded then, the first one last.
+    /// Spills and loads, the first one last.
     chosen: Vec<Step>,
-    /// The operation in which they were chosen.
     at: u64,
 }
 
 impl LoadAhead {
-    /// Forgets the blocks that were chosen.
+    /// Drops the chosen steps.
     pub fn forget(&mut self) {
         self.chosen.clear();
     }
 
-    /// The next step: a block is loaded, or one that the disk has is spilled.
+    /// The next step: to load a block, or to spill one on disk.
     pub fn next(&mut self, view: View, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
         if let Some((_, block)) = view.blocks.loading() {
             return Some(Step::LoadAhead { block });
@@ -44,7 +39,7 @@ impl LoadAhead {
         if view.known().is_none() || view.blocks.ledger().held(Tier::Disk) == 0 {
             return None;
         }
-        // To choose looks at every block.
+        // The choice visits every block.
         if view.request.number() - self.at > view.blocks.count() / 64 {
             self.at = view.request.number();
             self.chosen = to_be_exchanged(view, rooms().host);
@@ -67,12 +62,12 @@ fn is_of_use(view: View, step: Step) -> bool {
     })
 }
 
-/// The blocks to be loaded, and those to be spilled before, the first one last.
+/// The loads and the spills before them, the first one last.
 fn to_be_exchanged(view: View, room: Limit) -> Vec<Step> {
     let (Some(forecast), Some(mut room)) = (view.known(), room.get()) else { return Vec::new() };
     let resting = view.blocks.live().filter(|(_, block)| block.rests_on_host());
     let resting = resting.map(|(id, block)| (view.depth(id, block), id, block));
-    // A block needed later would be the next to be spilled.
+    // A block needed later would spill next.
     let latest = resting.clone().map(|(depth, ..)| depth).max().unwrap_or(u64::MAX);
     let spilled = resting.filter(|(_, _, block)| block.is_on_disk());
     let mut spilled: Vec<_> = spilled.map(|(depth, id, block)| (depth, id, block.bytes)).collect();
@@ -97,7 +92,7 @@ fn to_be_exchanged(view: View, room: Limit) -> Vec<Step> {
         room -= wanted.bytes;
         steps.push(Step::LoadAhead { block });
     }
-    // No block is spilled for nothing.
+    // Without spills after the last load.
     steps
         .truncate(steps.iter().rposition(|step| matches!(step, Step::LoadAhead { .. })).map_or(0, |n| n + 1));
     steps.reverse();

@@ -1,18 +1,18 @@
-//! The memory profile: simulated memory after each operation of a stretch that moves along with the program. A tree of maxima:
-//! to change a stretch, or to find its highest level, takes a few steps.
+//! The memory profile: simulated memory after each operation of a moving window. A tree of maxima, so changes and
+//! queries of ranges take logarithmic time.
 
 use std::ops::Range;
 
 #[derive(Debug, Default)]
 pub(crate) struct MemoryProfile {
-    /// Nodes of a binary tree, the root at 1: the highest level below, less the amounts added at the nodes above.
+    /// Binary tree, the root at 1: the maximum below, without amounts added at nodes above.
     highest: Vec<i64>,
-    /// Added to all levels below a node, which is in its own `highest` already.
+    /// Added to all levels below a node, and contained in its `highest`.
     added: Vec<i64>,
 }
 
 impl MemoryProfile {
-    /// A profile of so many operations in a row, at least.
+    /// Creates a profile of at least so many operations.
     pub fn of(operations: u64) -> Self {
         let leaves = operations.max(1).next_power_of_two() as usize;
         Self { highest: vec![0; 2 * leaves], added: vec![0; 2 * leaves] }
@@ -23,7 +23,6 @@ impl MemoryProfile {
         self.highest.len() as u64 / 2
     }
 
-    /// The two stretches of leaves that serve the operations.
     fn leaves_of(&self, operations: &Range<u64>) -> [Range<usize>; 2] {
         let leaves = self.kept();
         let count = operations.end.saturating_sub(operations.start).min(leaves);
@@ -32,7 +31,7 @@ impl MemoryProfile {
         [begin..end.min(all), 0..end.saturating_sub(all)]
     }
 
-    /// Sets the level after an operation. It takes the place of the one as many operations before as levels are kept.
+    /// Sets the level after an operation, in place of the oldest one kept.
     pub fn set(&mut self, operation: u64, level: i64) {
         let before = self.highest(operation..operation + 1).unwrap_or(0);
         self.add(operation..operation + 1, level - before);
@@ -59,7 +58,7 @@ impl MemoryProfile {
         self.highest[node] = self.highest[2 * node].max(self.highest[2 * node + 1]) + self.added[node];
     }
 
-    /// The highest level of the stretch; none of an empty one.
+    /// The highest level in the range; `None` if empty.
     pub fn highest(&self, operations: Range<u64>) -> Option<i64> {
         let stretches = self.leaves_of(&operations);
         stretches.iter().filter_map(|stretch| self.highest_below(1, 0..self.kept() as usize, stretch)).max()

@@ -1,30 +1,28 @@
-//! The outcome of a move, for the adapter to follow.
+//! The result of a move.
 
 use crate::block::{BlockId, Tier};
 use crate::blocks::Ended;
 use crate::copies::Fate;
 
-/// How a move ended, for the adapter to follow.
+/// The result of a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The block is off the device: its device memory is to be given up. `copied` names the tier that has
-    /// taken its contents; without one, nothing was copied.
+    /// The block has left: free its device memory.
     Left {
         /// The block.
         block: BlockId,
         /// Its size.
         bytes: u64,
-        /// The tier the move copied to.
+        /// The tier copied to, if any.
         copied: Option<Tier>,
     },
-    /// An operation took the block back before it had left: its device memory stays its own. The copy just
-    /// made is to be kept if it is `current`, and thrown away otherwise.
+    /// An operation kept the block: its device memory stays. Keep the new copy if `current`, drop it otherwise.
     Rescued {
         /// The block.
         block: BlockId,
         /// Its size.
         bytes: u64,
-        /// The tier the move copied to.
+        /// The tier copied to.
         copied: Option<Tier>,
         /// Nothing was written since.
         current: bool,
@@ -35,15 +33,15 @@ pub enum Outcome {
         block: BlockId,
         /// Its size.
         bytes: u64,
-        /// The tier its contents came from, which keeps them; `None` for a block never written.
+        /// The tier with its contents, which keeps them; `None` for a block never written.
         from: Option<Tier>,
     },
-    /// It could not leave: its device memory stays its own, a copy begun is to be thrown away.
+    /// The block could not leave: its device memory stays. Drop a partial copy.
     Stayed {
         /// The block.
         block: BlockId,
     },
-    /// It could not return: the device memory taken for it is to be given up.
+    /// The block could not return: free the device memory taken for it.
     NotReturned {
         /// The block.
         block: BlockId,
@@ -64,7 +62,7 @@ pub enum Outcome {
         /// The disk had no copy before.
         written: bool,
     },
-    /// The disk has a copy of the block, which stays on the host.
+    /// The disk has a copy, and the block stays on the host.
     WrittenAhead {
         /// The block.
         block: BlockId,
@@ -78,20 +76,19 @@ pub enum Outcome {
         /// Its size.
         bytes: u64,
     },
-    /// A move between host and disk failed: the block is where it was.
+    /// A move between host and disk failed, and changed nothing.
     Unmoved {
         /// The block.
         block: BlockId,
     },
-    /// The program dropped it while it moved: device memory and copies are to be thrown away.
+    /// The block was removed during the move: drop its device memory and copies.
     Removed {
-        /// The block, whose id no longer names anything.
+        /// The block, no longer valid.
         block: BlockId,
     },
 }
 
 impl Outcome {
-    /// The outcome of a move after which its block `is_on_device` or is not.
     pub(crate) fn of(ended: &Ended, succeeded: bool, is_on_device: bool) -> Self {
         let Ended { id: block, bytes, to, frees, copy, fate } = *ended;
         let Some(fate) = fate else { return Self::Removed { block } };

@@ -1,4 +1,4 @@
-//! The pager's public face: blocks, operations and moves, as an adapter reports them and asks for them.
+//! The interface of the pager for adapters.
 
 use crate::Oversized;
 use crate::block::{Arena, Block, BlockId, Place, Preference, Tier, Token};
@@ -21,10 +21,10 @@ use crate::rooms::Rooms;
 use crate::steps::Step;
 use crate::view::View;
 
-/// Below this, spare bytes are not worth giving back.
+/// Spare bytes not worth a trim.
 const SLACK: u64 = 64 << 20;
 
-/// Where every block of one device is, and what has to happen before an operation may run.
+/// The places of all blocks of one device, and the moves that operations need.
 #[derive(Debug)]
 pub struct Pager {
     blocks: Blocks,
@@ -34,21 +34,19 @@ pub struct Pager {
     oversized: Oversized,
     counters: Counters,
     steps: MarkedSteps,
-    /// [`place_new`](Self::place_new) treats blocks as spilling.
     expects_spilling: bool,
     listeners: Listeners,
 }
 
-/// Steps the program marked.
 #[derive(Debug, Default)]
 struct MarkedSteps {
     count: u64,
-    /// Blocks that had left the device at the ends of the last two steps, the earlier one first.
+    /// Blocks that had left at the ends of the last two steps, the earlier first.
     left: [u64; 2],
 }
 
 impl Pager {
-    /// A pager of no blocks.
+    /// Creates a pager without blocks.
     pub fn new(budget: Limit, policy: Policy, oversized: Oversized) -> Self {
         Self {
             blocks: Blocks::new(budget),
@@ -72,13 +70,13 @@ impl Pager {
         self.blocks.ledger()
     }
 
-    /// Changes the device budget. Blocks above it leave when room is made next.
+    /// Changes the device budget. Excess blocks leave when room is made next.
     pub fn set_budget(&mut self, budget: Limit) {
         self.blocks.set_budget(budget);
         self.eviction.forget_order();
     }
 
-    /// Peaks start anew from the bytes held now.
+    /// Sets peaks to the bytes held now.
     pub fn reset_peaks(&mut self) {
         self.blocks.reset_peaks();
         self.counters.largest_operation = 0;
@@ -94,36 +92,36 @@ impl Pager {
         self.steps.count
     }
 
-    /// Ends a step of the program. The forecast finds steps by their repetition, too; a mark is sooner.
+    /// Ends a step of the program. The forecast also finds steps without marks, later.
     pub fn mark_step(&mut self) {
         self.steps.count += 1;
         self.steps.left = [self.steps.left[1], self.counters.left()];
         self.listeners.step();
     }
 
-    /// Makes [`place_new`](Self::place_new) treat blocks as spilling: for recordings without a budget, replayed under one.
+    /// Makes [`place_new`](Self::place_new) assume spilling, for recordings made without a budget.
     pub fn expect_spilling(&mut self) {
         self.expects_spilling = true;
     }
 
-    /// Whether the host holds contents of blocks, or any block left since the step before this one began.
+    /// Whether the host holds contents, or a block left since the previous step began.
     fn is_spilling(&self) -> bool {
         self.blocks.ledger().held(Tier::Host) > 0 || self.counters.left() > self.steps.left[0]
     }
 
-    /// The block, if it lives.
+    /// The block, unless it was removed.
     pub fn get(&self, id: BlockId) -> Option<&Block> {
         self.blocks.get(id)
     }
 
-    /// How many operations ago the block was last used.
+    /// Operations since the last use of the block.
     pub fn age(&self, id: BlockId) -> Option<u64> {
         Some(self.request.number() - self.get(id)?.last_use)
     }
 
     // ---- blocks come and go ---------------------------------------------------------------------------
 
-    /// Registers a block of `bytes`, which has no memory anywhere until its first use.
+    /// Registers a block of `bytes`, without memory before its first use.
     pub fn insert(&mut self, bytes: u64, arena: Arena) -> BlockId {
         self.request.note_insertion(bytes);
         let id = self.blocks.insert(bytes, arena, self.request.number());
@@ -131,26 +129,27 @@ impl Pager {
         id
     }
 
-    /// Removes a block. Its bytes are free at once; those of a move to or from the device, when that ends.
+    /// Removes a block. Its bytes are free at once, or when its move to or from the device ends.
     pub fn remove(&mut self, id: BlockId) -> Result<(), Fault> {
         self.blocks.remove(id)?;
         self.listeners.freed(id);
         Ok(())
     }
 
-    /// Keeps a block that is on the device there for the rest of its life.
+    /// Keeps a block on the device, where it must be, for the rest of its life.
     pub fn pin(&mut self, id: BlockId) -> Result<(), Fault> {
         self.blocks.pin(id)
     }
 
-    /// Notes the tier that the program prefers for the block.
+    /// Sets the tier that the program prefers.
     pub fn prefer(&mut self, id: BlockId, preference: Preference) -> Result<(), Fault> {
         self.blocks.prefer(id, preference)
     }
 
     // ---- operations -----------------------------------------------------------------------------------
 
-    /// Starts an operation over `operands`, which may repeat. Operands that are leaving stay. True if all are on the device.
+    /// Starts an operation over `operands`, which may repeat. Leaving operands are kept. Returns whether all are on the
+    /// device.
     pub fn begin(&mut self, operands: &[BlockId]) -> Result<bool, Stop> {
         let (wanted, all_here) = self.name_operands(operands)?;
         self.note_operation();
@@ -162,12 +161,11 @@ impl Pager {
         Ok(all_here)
     }
 
-    /// Starts bringing `blocks` ahead of their use. Not counted as an operation; no budget is too small.
+    /// Starts to bring `blocks` ahead. Neither counted as an operation nor limited by the budget.
     pub fn begin_ahead(&mut self, blocks: &[BlockId]) -> Result<(), Stop> {
         self.name_operands(blocks).map(drop)
     }
 
-    /// Returns the bytes of all operands, and whether all are on the device.
     fn name_operands(&mut self, operands: &[BlockId]) -> Result<(u64, bool), Stop> {
         for id in operands {
             self.blocks.block(*id)?;
@@ -189,17 +187,16 @@ impl Pager {
         Ok((wanted, all_here))
     }
 
-    /// Starts making room for `bytes`. Not counted as an operation; ends when there is room.
+    /// Starts to make room for `bytes`. Not counted as an operation.
     pub fn begin_room(&mut self, bytes: u64, arena: Arena) {
         self.request.next_room(bytes, arena);
     }
 
-    /// Whether the operation begun last names the block.
+    /// Whether the latest operation names the block.
     pub fn is_operand(&self, id: BlockId) -> bool {
         self.request.operands().contains(&id)
     }
 
-    /// Recency learns from a block that has to come back, unless the forecast decides.
     fn note_return(&mut self, id: BlockId, last_use: u64) {
         let is_away = |block: &Block| matches!(block.place(), Place::Away(_));
         let view = View { blocks: &self.blocks, request: &self.request, forecast: self.listeners.forecast() };
@@ -208,7 +205,6 @@ impl Pager {
         }
     }
 
-    /// The listeners hear of the operation that begins.
     fn note_operation(&mut self) {
         let Some(course) = self.listeners.operation(&self.blocks, &self.request) else { return };
         self.counters.predicted += u64::from(matches!(course, Course::Foretold | Course::Larger));
@@ -219,8 +215,8 @@ impl Pager {
         self.prefetch.device.go_on(course);
     }
 
-    /// The next step of the operation begun last. `rooms` returns the bytes left in the tiers below the device; it is
-    /// asked only where a block has to leave. Called again after every report.
+    /// The next step of the latest operation; call again after every report. `rooms` returns the bytes left below the
+    /// device, and is called only if a block has to leave.
     pub fn next_step(&mut self, rooms: &dyn Fn() -> Rooms) -> Result<Step, Stop> {
         let mut room = Room {
             blocks: &mut self.blocks,
@@ -234,18 +230,17 @@ impl Pager {
         room.next_step(rooms)
     }
 
-    /// Enables moves ahead between host and device: for adapters whose moves end later than they start.
+    /// Enables moves ahead between host and device, for asynchronous adapters.
     pub fn look_ahead(&mut self, enabled: bool) {
         self.prefetch.device.enable(enabled);
     }
 
-    /// Whether such moves are made now.
+    /// Whether moves ahead are made now.
     pub fn is_looking_ahead(&self) -> bool {
         self.prefetch.device.is_enabled() && self.view().known().is_some()
     }
 
-    /// The next step for operations still to come, while the one begun last runs. A hint: the step may be taken or left.
-    /// `rooms` as for [`next_step`](Self::next_step).
+    /// An optional step for later operations. `rooms` as for [`next_step`](Self::next_step).
     pub fn prefetch(&mut self, link: Link, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
         let view = View { blocks: &self.blocks, request: &self.request, forecast: self.listeners.forecast() };
         let (left, spilled) = (self.counters.left(), self.counters.sunk);
@@ -268,39 +263,39 @@ impl Pager {
         step
     }
 
-    /// The next steps that load a block from disk; none for one that is not on the disk alone.
+    /// The next steps to load a block from disk; none unless it is on the disk alone.
     pub fn steps_to_host(&self, block: BlockId, rooms: Rooms) -> Result<Vec<Step>, Stop> {
         self.view().steps_to_host(block, rooms)
     }
 
-    /// All steps that make room for `bytes` of the program's own on the host, in their order; none once it is there. While
-    /// moves are under way, the wait for the oldest is the only step. The caller has [swept](Self::swept) dead blocks.
+    /// All steps that make room for `bytes` of the program's own on the host, in order. While moves run, only the wait
+    /// for the oldest. Dead blocks must have been [swept](Self::swept).
     ///
     /// # Errors
-    /// [`Shortage::TierFull`] if the steps do not make the room. No step is to be taken then.
+    /// [`Shortage::TierFull`] if the steps do not suffice. None may be taken then.
     pub fn steps_to_host_room(&self, bytes: u64, rooms: Rooms) -> Result<Vec<Step>, Stop> {
         self.view().steps_to_host_room(bytes, rooms)
     }
 
-    /// At most `count` blocks that are on the disk alone and whose next use is known, the next one first.
+    /// At most `count` blocks on the disk alone with a known next use, soonest first.
     pub fn soon_from_disk(&self, count: usize) -> Vec<BlockId> {
         self.view().soon_from_disk(count)
     }
 
-    /// The block that is being loaded from disk, and the token of its move.
+    /// The block being loaded from disk, and its token.
     pub fn loading(&self) -> Option<(Token, BlockId)> {
         self.blocks.loading()
     }
 
-    /// Forgets the loads ahead that were chosen: the room that they counted on is gone.
+    /// Forgets the chosen loads ahead, whose room is gone.
     pub fn forget_loads(&mut self) {
         self.prefetch.loads.forget();
     }
 
     // ---- moves ----------------------------------------------------------------------------------------
 
-    /// A move that [`next_step`](Self::next_step) or [`prefetch`](Self::prefetch) named has started. Its bytes count in the
-    /// tier it copies to from here on. A load that is under way already goes on under its token.
+    /// Reports the start of a move that [`next_step`](Self::next_step) or [`prefetch`](Self::prefetch) named. Its bytes
+    /// now count in the tier it copies to. A running load keeps its token.
     pub fn started(&mut self, step: Step) -> Result<Token, Fault> {
         match step {
             Step::Evict { block: id, copy } => {
@@ -352,8 +347,8 @@ impl Pager {
         }
     }
 
-    /// A move has ended. One that failed leaves the block where it was, dirty or clean as it was; a block that could not
-    /// leave is tried again after all others. The allocator keeps the memory taken for a block that could not be brought.
+    /// Reports the end of a move. A failure changes nothing, but a block that could not leave is tried again after all
+    /// others. The allocator keeps the memory of one that could not come.
     pub fn ended(&mut self, token: Token, succeeded: bool) -> Result<Outcome, Fault> {
         let ended = self.blocks.end(token, succeeded)?;
         if succeeded {
@@ -366,7 +361,6 @@ impl Pager {
         Ok(outcome)
     }
 
-    /// Counts the end of a move, and enters a block that is on the device in the order of evictions.
     fn note_end(&mut self, outcome: Outcome) -> Result<(), Fault> {
         let now = self.request.number();
         match outcome {
@@ -391,7 +385,7 @@ impl Pager {
             }
             Outcome::Spilled { .. } => self.counters.sunk += 1,
             Outcome::WrittenAhead { .. } => self.counters.written_ahead += 1,
-            // The loads chosen counted on the room of this block.
+            // The chosen loads counted on its room.
             Outcome::Unmoved { .. } => self.prefetch.loads.forget(),
             Outcome::Dropped { .. } | Outcome::Removed { .. } => {}
         }
@@ -405,15 +399,14 @@ impl Pager {
 
     // ---- contents -------------------------------------------------------------------------------------
 
-    /// The operation (or the program) changed the block's contents on the device. Returns the tiers whose copies
-    /// became stale, for the adapter to throw away.
+    /// Reports that the contents changed on the device. Returns the tiers with stale copies, which the adapter drops.
     pub fn wrote(&mut self, id: BlockId) -> Result<TierSet, Fault> {
         let stale = self.blocks.wrote(id, Tier::Device)?;
         self.listeners.wrote(id);
         Ok(stale)
     }
 
-    /// The block's contents were put into host memory, and only there.
+    /// Reports that contents were put into host memory alone.
     pub fn wrote_on_host(&mut self, id: BlockId) -> Result<(), Fault> {
         self.blocks.wrote(id, Tier::Host)?;
         self.listeners.wrote_on_host(id);
@@ -422,20 +415,20 @@ impl Pager {
 
     // ---- reports --------------------------------------------------------------------------------------
 
-    /// No dead block is left.
+    /// Reports that no dead block is left.
     pub fn swept(&mut self) {
         self.request.note_sweep();
     }
 
-    /// The allocator holds no spare slice.
+    /// Reports that the allocator holds no spare slice.
     pub fn trimmed(&mut self) {
         self.counters.trims += 1;
         self.blocks.trim();
-        // The driver got memory back; it is asked again before more is evicted.
+        // Ask the driver again before evicting more.
         self.request.appease_driver();
     }
 
-    /// The driver refused memory for the block to be brought.
+    /// Reports that the driver refused memory for the block to be brought.
     pub fn device_refused(&mut self) {
         self.counters.device_refusals += 1;
         self.request.note_refusal();
@@ -443,22 +436,21 @@ impl Pager {
 
     // ---- questions ------------------------------------------------------------------------------------
 
-    /// The tier where data from the program begins: the host or the device. Data on the host evicts no block, and leaves the
-    /// device without a copy later. So data begins there if the device has no room, or if blocks spill and the program
-    /// prefers the host.
+    /// The tier for new data: host or device. Data on the host evicts no block and needs no copy to leave. It starts
+    /// there if the device has no room, or if blocks spill and the program prefers the host.
     pub fn place_new(&self, bytes: u64, arena: Arena, preference: Preference) -> Tier {
         let prefers_host = preference == Preference::Host && (self.expects_spilling || self.is_spilling());
         if prefers_host || !self.blocks.ledger().has_room(bytes, arena) { Tier::Host } else { Tier::Device }
     }
 
-    /// Whether dead blocks may hold so much that a sweep pays, for an adapter that finds dropped blocks by sweeps alone. The
-    /// device then holds the live blocks, a small part more, and one block at most. A sweep costs a constant per insertion.
+    /// Whether to sweep for dead blocks, for adapters that find them by sweeps alone. Bounds the device to the live
+    /// blocks, a small part more, and one block, at constant time per insertion.
     pub fn sweep_pays(&self) -> bool {
         self.request.sweep_pays(self.blocks.count(), self.blocks.ledger().resident())
     }
 
-    /// Whether the allocator holds far more than the program ever used at once. Sizes that keep changing do that: a spare
-    /// slice serves only its own size.
+    /// Whether the allocator holds far more than the peak use, as with changing sizes: a spare slice serves only its
+    /// own.
     pub fn hoards(&self) -> bool {
         let peak = self.blocks.ledger().resident_peak();
         self.blocks.ledger().reserved() > peak.saturating_add(peak / 2).saturating_add(SLACK)
@@ -475,7 +467,7 @@ impl Pager {
 
     // ---- recordings -----------------------------------------------------------------------------------
 
-    /// Starts a [`Recording`](crate::Recording) of what the program asks from here on; blocks must not exist yet.
+    /// Starts a [`Recording`](crate::Recording). No block may exist yet.
     pub fn record(&mut self) {
         self.listeners.record();
     }
@@ -485,13 +477,13 @@ impl Pager {
         self.listeners.recorder()
     }
 
-    /// Ends the recording, and drops the part that was not taken.
+    /// Ends the recording, without the part not taken.
     pub fn stop_recording(&mut self) {
         self.listeners.stop_recording();
     }
 
-    /// Whether anything depends on which operands an operation changes: it is recorded, or blocks have copies in other tiers
-    /// or will have. Otherwise an adapter may report them all as [`wrote`](Self::wrote).
+    /// Whether writes matter: a recording is made, or blocks spill. Otherwise an adapter may report all operands as
+    /// [`wrote`](Self::wrote).
     pub fn minds_writes(&self) -> bool {
         self.listeners.is_recording() || self.is_spilling()
     }

@@ -1,29 +1,26 @@
-//! The eviction policy: which block leaves the device. Pure: a decision over the last uses of blocks, nothing else.
+//! The eviction policy: a pure decision over the last uses of blocks.
 //!
-//! Training walks its memory in two shapes. Forward then backward is a palindrome: the block used last is needed first,
-//! so the *least* recently used block should leave. From the optimizer step to the next forward pass it is a cyclic
-//! sweep: the block used longest ago is needed next, so the least recently used block is the worst victim and the
-//! *most* recently used one the best. [`Policy::Recency`] distinguishes the shapes by the blocks that come back: if
-//! restored blocks are those that have been unused longest, it is a sweep.
+//! Forward then backward, the block used last is needed first, so the *least* recently used one should leave. Over the
+//! optimizer step and the next forward pass, the block used longest ago is needed next. There the *most* recently used
+//! one should leave. [`Policy::Recency`] assumes such a sweep when restored blocks are those unused longest.
 
-/// How victims are chosen. Choices never change results, only how many bytes move.
+/// How victims are chosen. Never changes results, only how many bytes move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Policy {
-    /// Least recently used, turning to most recently used while the program sweeps over its memory.
+    /// Least recently used, or most recently used while the program sweeps.
     Recency,
-    /// The block whose next use is furthest, as far as an earlier step foretells it; recency where the future is unknown.
+    /// The block predicted to be needed latest; recency where nothing is predicted.
     #[default]
     Planned,
-    /// Least recently used, always. A baseline to measure against.
+    /// Always least recently used: a baseline.
     LeastRecentlyUsed,
 }
 
-/// Blocks used in this many last operations are not most-recently-used victims: the next operations
-/// usually read what the last ones wrote.
+/// Most-recently-used victims exclude blocks of this many last operations, whose results are read next.
 const WARM_OPERATIONS: u64 = 16;
 
-/// How many restores in a row it takes to believe in a sweep, and as many to stop believing.
+/// Restores in a row that begin or end a sweep.
 const CONVICTION: i32 = 8;
 
 #[derive(Debug, Default)]
@@ -33,7 +30,6 @@ pub(crate) struct Recency {
     sweeping: i32,
 }
 
-/// A block that may leave, in the policy's eyes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
     pub index: u32,
@@ -45,8 +41,7 @@ impl Recency {
         Self { policy, sweeping: 0 }
     }
 
-    /// Learns from a block that had to come back: `older` of the `away` blocks still away have been unused
-    /// for longer than it was.
+    /// Notes a restored block: `older` of the `away` blocks still away were unused for longer.
     pub fn restored(&mut self, older: usize, away: usize) {
         if away < 2 {
             return;

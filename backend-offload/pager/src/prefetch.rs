@@ -1,17 +1,9 @@
-//! Prefetch: moves started ahead of the operation that needs them, for adapters whose copies run in parallel with
-//! operations.
+//! Prefetch: starts moves before the operation that needs them, for adapters with asynchronous moves.
 //!
-//! The [schedule](crate::schedule) knows which blocks will leave and which will come back. A block leaves after its last use
-//! before it is evicted in the schedule, so that its copy is made while the link is idle. A block comes back as soon as
-//! there is memory that the schedule does not need before. So moves ahead are those that would have been made anyway, and
-//! their bytes are those of the schedule. Where the program departs from the forecast, the schedule is dropped.
-//!
-//! Early moves take no memory that an earlier operation needs (`the_budget_holds_while_moves_are_ahead`). They evict no
-//! block that is needed sooner than the block they make room for. If everything fits, nothing moves ahead
-//! (`a_step_that_fits_moves_nothing_ahead`).
-//!
-//! On the stand-in for CUDA, deep programs hide nine tenths of the copying that can be hidden
-//! (`a_deep_transformer_hides_its_copies`).
+//! The [schedule](crate::schedule) predicts the moves, so early ones cost no extra bytes. They take no memory that an
+//! earlier operation needs (`the_budget_holds_while_moves_are_ahead`). If everything fits, there are none
+//! (`a_step_that_fits_moves_nothing_ahead`). On the stand-in for CUDA, deep programs hide nine tenths of the copies
+//! that can be hidden (`a_deep_transformer_hides_its_copies`).
 
 use crate::block::{Block, BlockId, Place, Tier};
 use crate::forecast::Course;
@@ -24,23 +16,23 @@ use crate::steps::Step;
 use crate::view::View;
 use crate::write_ahead::WriteAhead;
 
-/// Operations that the schedule reaches beyond the present one.
+/// Operations that the schedule reaches ahead.
 const FAR: u64 = 1 << 13;
 
-/// Copies off the device that are under way at a time, at most. With one, the link would idle from its end until the next operation
-/// notices; with many, a copy that an operation waits for would be behind others that are needed later.
+/// The most copies off the device in progress. With one, the link would idle between operations. With many, urgent
+/// copies would queue.
 const LEAVING: usize = 32;
 
-/// Operations planned at a time, so that no operation waits long for it.
+/// Operations planned at a time, to delay no operation for long.
 const PLAYED: u32 = 8;
 
-/// A schedule that went wrong is made anew no earlier than this.
+/// The fewest operations between rebuilds of a wrong schedule.
 const OFTEN: u64 = 256;
 
-/// A way between tiers on which moves are started ahead.
+/// A link on which moves are started ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
-    /// Between host and device, in both directions.
+    /// Between host and device, both directions.
     Device,
     /// From disk to host.
     FromDisk,
@@ -48,7 +40,6 @@ pub enum Link {
     ToDisk,
 }
 
-/// Everything that is chosen ahead, by link.
 #[derive(Debug, Default)]
 pub(crate) struct Prefetch {
     pub device: Ahead,
@@ -61,11 +52,9 @@ pub(crate) struct Prefetch {
 pub(crate) struct Ahead {
     enabled: bool,
     schedule: Option<Schedule>,
-    /// The operation at which the schedule was begun.
     begun: u64,
-    /// An eviction was needed that the schedule did not predict.
+    /// An unpredicted eviction was needed.
     wrong: bool,
-    /// Whether blocks leave.
     leaves: RecentActivity,
 }
 
@@ -80,7 +69,7 @@ impl Ahead {
         self.enabled
     }
 
-    /// The next step for operations still to come, where `left` blocks left so far.
+    /// The next step for later operations. `left` counts blocks that have left.
     pub fn next(&mut self, view: View, left: u64, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
         if !self.enabled || view.known().is_none() || view.request.driver().refuses() {
             return None;
@@ -91,14 +80,13 @@ impl Ahead {
         step
     }
 
-    /// The program goes on.
+    /// Notes the course of the next operation.
     pub fn go_on(&mut self, course: Course) {
         if course != Course::Foretold {
             self.schedule = None;
         }
     }
 
-    /// Takes the schedule, played as far as it should be. None while everything fits.
     fn scheduled(&mut self, view: View, left: u64) -> Option<Schedule> {
         let (forecast, budget) = (view.known()?, view.blocks.ledger().budget().get()?);
         let (now, period) = (forecast.now(), forecast.period()?);
@@ -125,7 +113,7 @@ impl Ahead {
         Some(schedule)
     }
 
-    /// The block that leaves for the current operation, if the schedule predicts it.
+    /// The block that leaves for the current operation, if predicted.
     pub fn scheduled_victim(&mut self, view: View, room: Limit) -> Option<BlockId> {
         let mut schedule = self.schedule.take()?;
         let first = first_leave(&mut schedule, view).map(|(id, _)| id);
@@ -145,7 +133,7 @@ fn named(view: View<'_>, name: Name) -> Option<(BlockId, &Block)> {
     Some((id, view.blocks.get(id)?))
 }
 
-/// The block that leaves first by the schedule, if it is where the schedule has it.
+/// The first block to leave, if it is as scheduled.
 fn first_leave(schedule: &mut Schedule, view: View) -> Option<(BlockId, Leave)> {
     let forecast = view.known()?;
     while let Some(leave) = schedule.first_leave(forecast.now()) {
@@ -184,7 +172,7 @@ fn return_ahead(schedule: &mut Schedule, view: View) -> Option<Step> {
         }
         match named(view, first.name) {
             Some((id, block)) if block.place() == Place::Away(Tier::Host) => {
-                // One that could not come back now is left to its operation.
+                // Its operation brings it.
                 if block.stuck_in == view.request.number() || highest > budget as i64 {
                     return None;
                 }
@@ -196,7 +184,6 @@ fn return_ahead(schedule: &mut Schedule, view: View) -> Option<Step> {
                     view.blocks.ledger().spare() > 0 && view.blocks.ledger().fits_without(0, block.bytes);
                 return trims.then_some(Step::Trim);
             }
-            // It has still to leave.
             Some((_, block)) if block.is_on_device() || block.copies.moving().is_some() => return None,
             _ => schedule.return_done(),
         }

@@ -2,14 +2,13 @@
 
 #[derive(Debug, Default)]
 pub(crate) struct RecentActivity {
-    /// The operation at which this period began, and how often the event had occurred until then.
+    /// The operation at which this period began, and the count of the event then.
     began: (u64, u64),
-    /// The event occurred in the previous period.
     before: bool,
 }
 
 impl RecentActivity {
-    /// Whether the event occurred in this period or the one before. It has occurred `count` times by the operation `now`.
+    /// Whether the event occurred in this period or the previous one. Its count is `count` at the operation `now`.
     pub fn is_active(&mut self, now: u64, period: u64, count: u64) -> bool {
         let (began, occurred) = self.began;
         if now >= began + period {

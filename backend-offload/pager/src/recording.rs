@@ -1,15 +1,10 @@
-//! Recordings: everything a program asked of a pager, without what the pager answered.
+//! Recordings: all requests of a program to a pager, without the answers. Made by
+//! [`Pager::record`](crate::Pager::record), replayed under any budget by the crate `pager-replay`. Blocks are numbered
+//! by birth.
 //!
-//! A recording is made by the pager itself ([`Pager::record`](crate::Pager::record)), so whatever drives it can be
-//! replayed later under any budget, by the crate `pager-replay`. Blocks are numbered in the order of their births.
-//!
-//! One step that repeats for ever is a recording, too ([`Recording::step`]): blocks that it finds alive are born at its
-//! beginning and lie in the host tier, and blocks that it leaves alive take their places.
-//!
-//! The file is a magic number and then events, each one byte for its kind and varints: 7 bits a byte, low ones first.
-//! Operands are written as the number of births since their own, which is small for most. So alike parts of a program have the
-//! same bytes, and a [kept](Recording::to_bytes) recording has them once: one event stands for many that were there before
-//! ([`repeats`](crate::repeats)). Kinds were added over time; whatever an older file has is read as it was.
+//! The file is a magic number, then events: a byte for the kind, and varints of 7 bits a byte, low bits first. Operands
+//! are written as births since their own, so like parts have the same bytes. A [kept](Recording::to_bytes) recording
+//! stores those once ([`repeats`](crate::repeats)). New kinds may be added; older files stay valid.
 
 use crate::block::{Arena, BlockId};
 use crate::repeats::{REPEAT, Repeats};
@@ -21,44 +16,44 @@ const MAGIC: [u8; 8] = *b"spilled1";
 /// One request of a program to a pager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// The next block is registered.
+    /// The next block is inserted.
     Born {
         /// Its size.
         bytes: u64,
-        /// The allocator it comes from.
+        /// Its arena.
         arena: Arena,
     },
     /// An operation runs over these [`operands`](Recording::operands).
     Operation {
-        /// The first one's index.
+        /// Index of the first operand.
         first: usize,
-        /// How many there are.
+        /// Number of operands.
         count: usize,
-        /// Floating-point operations it takes; 0 where the program did not know them.
+        /// Floating-point operations; 0 if unknown.
         flops: u64,
     },
-    /// The block changed outside of any operation that names it.
+    /// The block changed outside of any operation on it.
     Written(usize),
-    /// The block's contents were put into the host tier.
+    /// Contents were put into the host tier.
     WrittenInTier(usize),
-    /// The program let go of the block.
+    /// The program dropped the block.
     Freed(usize),
-    /// The program reads contents: a copy off the device, and waited for, unless the host has them.
+    /// The program reads contents; it waits for a copy unless the host has them.
     Read {
-        /// The block they are in.
+        /// The block.
         block: usize,
-        /// Their size.
+        /// Bytes read.
         bytes: u64,
     },
     /// A step of the program ends.
     Step,
-    /// The step that repeats begins here; events before it only make the blocks it finds.
+    /// The repeated step begins; earlier events only create its blocks.
     Begin,
-    /// The step repeats from here on, with the block `by` in the place of the block `role`.
+    /// The step repeats from here, with the block `by` in place of the block `role`.
     Carried {
-        /// A block of the step's beginning.
+        /// A block at the beginning of the step.
         role: usize,
-        /// The block that plays it the next time.
+        /// Its replacement in the next round.
         by: usize,
     },
 }
@@ -66,13 +61,13 @@ pub enum Event {
 /// One operand of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operand {
-    /// The block's number.
+    /// The number of the block.
     pub block: usize,
     /// The operation changed it.
     pub written: bool,
 }
 
-/// A program, as a pager sees it.
+/// The requests of a program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recording {
     /// All events, in order.
@@ -81,33 +76,33 @@ pub struct Recording {
     pub operands: Vec<Operand>,
 }
 
-/// Why bytes are no recording, or a recording holds no step that repeats.
+/// Why bytes are no recording, or no step repeats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BadRecording {
-    /// The file does not begin as recordings do.
+    /// The magic number is missing.
     Foreign,
     /// The file ends within an event.
     Truncated,
-    /// The event at this byte makes no sense.
+    /// The event at this byte is invalid.
     Senseless {
-        /// Where it begins.
+        /// Its first byte.
         at: usize,
     },
-    /// The event at this byte repeats more than any recording of ours does.
+    /// The event at this byte exceeds the limit of repeated events.
     TooLong {
-        /// Where it begins.
+        /// Its first byte.
         at: usize,
     },
-    /// There are not enough steps.
+    /// There are too few steps.
     TooShort {
-        /// Marked steps there are.
+        /// Marked steps found.
         steps: usize,
-        /// Marked steps it takes.
+        /// Marked steps needed.
         needed: usize,
     },
-    /// The step and the one after it are not alike.
+    /// The step and the next one differ.
     Different {
-        /// The event in which they differ, counted from the step's beginning.
+        /// The first different event of the step.
         event: usize,
     },
 }
@@ -137,7 +132,7 @@ impl Recording {
     /// Reads a recording.
     ///
     /// # Errors
-    /// If the bytes are none. Nothing is allocated beyond a few times their length, and what a million events take.
+    /// If the bytes are invalid. Allocates at most a few times their length, plus a million events.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, BadRecording> {
         let rest = bytes.strip_prefix(&MAGIC).ok_or(BadRecording::Foreign)?;
         let mut reader = Reader { bytes: rest, at: 0, born: 0 };
@@ -168,7 +163,7 @@ impl Recording {
         Ok(recording)
     }
 
-    /// The recording as a file, with alike stretches written once.
+    /// The recording as a file, repeated stretches written once.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         let events: Vec<Range<usize>> = self
@@ -194,13 +189,12 @@ impl Recording {
         file.bytes
     }
 
-    /// Whether it is one step that repeats.
+    /// Whether this is one step that repeats.
     pub fn repeats(&self) -> bool {
         self.events.contains(&Event::Begin)
     }
 }
 
-/// Writes events as a program makes them.
 #[derive(Debug)]
 struct Writer {
     bytes: Vec<u8>,
@@ -274,7 +268,7 @@ struct Reader<'b> {
 }
 
 impl Reader<'_> {
-    /// `None` for an event that makes no sense.
+    /// `None` for an invalid event.
     fn event(&mut self, operands: &mut Vec<Operand>) -> Result<Option<Event>, BadRecording> {
         Ok(match self.byte()? {
             0 => {
@@ -340,13 +334,12 @@ impl Reader<'_> {
     }
 }
 
-/// Writes down what a program asks of a pager.
+/// Records the requests of a program.
 #[derive(Debug)]
 pub struct Recorder {
     writer: Writer,
-    /// The blocks' numbers, by their index in the pager.
     numbers: Vec<usize>,
-    /// The operands of the operation begun last: its writes are known only after it has run.
+    /// Operands of the latest operation, whose writes are known only after it; and its flops.
     open: Option<(Vec<Operand>, u64)>,
 }
 
@@ -355,12 +348,12 @@ impl Recorder {
         Self { writer: Writer::new(), numbers: Vec::new(), open: None }
     }
 
-    /// Takes the bytes recorded since the last call, for a file that they continue.
+    /// Takes the bytes since the last call, to append to the file.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.writer.bytes)
     }
 
-    /// Bytes recorded since they were taken last.
+    /// Bytes not taken yet.
     pub fn pending(&self) -> usize {
         self.writer.bytes.len()
     }
@@ -381,7 +374,7 @@ impl Recorder {
         self.open = Some((indices.map(operand).collect(), 0));
     }
 
-    /// The operation begun last takes this many floating-point operations.
+    /// Adds floating-point operations to the latest operation.
     pub fn takes(&mut self, flops: u64) {
         if let Some((_, sum)) = &mut self.open {
             *sum = flops;
@@ -402,7 +395,7 @@ impl Recorder {
         self.tell(Event::WrittenInTier(self.numbers[index as usize]));
     }
 
-    /// The program reads this many bytes of the block, in whichever tier they are.
+    /// Records a read of so many bytes, in any tier.
     pub fn reads(&mut self, block: BlockId, bytes: u64) {
         let Some(block) = self.numbers.get(block.index as usize).copied() else { return };
         self.tell(Event::Read { block, bytes });

@@ -1,8 +1,5 @@
-//! Repeats: stretches of events that were in a recording before, byte for byte.
-//!
-//! A model is many layers alike, and their operands are named by how long ago they were born. So most of a step is
-//! there again and again, and one event stands for a stretch: it says how far back the same events are, and how many.
-//! They may reach into the stretch.
+//! Repeats: stretches of events that occurred before in a recording, byte for byte. Layers are alike, and operands are
+//! named by the age of their block. So one event can stand for a stretch, by distance and count; the two may overlap.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,29 +7,29 @@ use std::ops::Range;
 /// The kind of the event that stands for others.
 pub(crate) const REPEAT: u8 = 10;
 
-/// Events that may be repeated in one recording. More would fill memory from a few damaged bytes.
+/// The most events repeated in a recording. Without it, a few damaged bytes could fill memory.
 const MOST: usize = 1 << 20;
 
-/// Events in a row by which alike stretches are found.
+/// Events in a row that identify like stretches.
 const ALIKE: usize = 3;
 
-/// Earlier stretches that are compared with the one at hand, the latest first.
+/// Earlier stretches to compare, the latest first.
 const TRIED: usize = 64;
 
-/// Bytes that a repeat takes at most, about.
+/// Approximate bytes of a repeat, at most.
 const COST: usize = 6;
 
-/// A stretch that was there before.
+/// A stretch that repeats an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Repeat {
     /// Its first event.
     pub at: usize,
-    /// Events from there back to the one that it repeats.
+    /// Distance from there back to the repeated event.
     pub ago: usize,
     pub count: usize,
 }
 
-/// Where the bytes of each event are that was read so far.
+/// Positions of the bytes of each event read so far.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats {
     places: Vec<usize>,
@@ -40,12 +37,12 @@ pub(crate) struct Repeats {
 }
 
 impl Repeats {
-    /// An event was read there.
+    /// Notes that an event was read at this position.
     pub fn written_at(&mut self, place: usize) {
         self.places.push(place);
     }
 
-    /// Whether so many events may be repeated yet, which then are.
+    /// Adds `count` repeated events, within the limit.
     pub fn allow(&mut self, count: u64) -> bool {
         let more = usize::try_from(count).ok().and_then(|count| self.repeated.checked_add(count));
         let allowed = more.filter(|more| *more <= MOST);
@@ -53,7 +50,7 @@ impl Repeats {
         allowed.is_some()
     }
 
-    /// Where the bytes of the next event are, which is the one of so many events ago. None if there was none.
+    /// The position of the event that repeats `ago` events later. `None` if there was none.
     pub fn again(&mut self, ago: u64) -> Option<usize> {
         let ago = usize::try_from(ago).ok().filter(|ago| *ago > 0)?;
         let place = *self.places.get(self.places.len().checked_sub(ago)?)?;
@@ -61,7 +58,7 @@ impl Repeats {
         Some(place)
     }
 
-    /// The repeats by which `events`, each a stretch of `bytes`, are best written, in order.
+    /// The repeats that shorten `events` most, in order. Each event is a range of `bytes`.
     pub fn found(bytes: &[u8], events: &[Range<usize>]) -> Vec<Repeat> {
         let mut numbers = HashMap::new();
         let same: Vec<usize> = events

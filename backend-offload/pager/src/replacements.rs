@@ -1,23 +1,21 @@
-//! Replacements: which new block replaced which old one, within one period of the history.
-//!
-//! Burn's optimizers make a new block of a parameter in each step and free the old one. No call says that one replaces the
-//! other, but it shows: the new block is born in the operation that uses the old one last, and has its size. So the uses
-//! of the old block in this period are those of the new one in the next.
+//! Replacements: which new block replaced which old one in one period. Burn's optimizers replace the block of a
+//! parameter in each step. The new block is inserted in the operation that uses the old one last, and has its size. It
+//! takes over the uses of the old one.
 
 use crate::block::BlockId;
 use crate::history::{History, Next};
 
-/// By place: the block that has come of the one there, looked at backwards from the period's end.
+/// By place: the block that has replaced the one there, found backwards from the period's end.
 #[derive(Debug)]
 pub(crate) struct Replacements {
-    /// The place before which nothing is looked at.
+    /// The earliest place covered.
     begin: u64,
     last: Vec<Option<BlockId>>,
     inherits: Vec<bool>,
 }
 
 impl Replacements {
-    /// For the places in this range.
+    /// Covers the places in this range.
     pub fn new(places: std::ops::Range<u64>) -> Self {
         let count = places.end.saturating_sub(places.start) as usize;
         Self { begin: places.start, last: vec![None; count], inherits: vec![false; count] }
@@ -28,17 +26,17 @@ impl Replacements {
         (index < self.last.len()).then_some(index)
     }
 
-    /// The block that has come of the one at `place`, if its operation was looked at and it lives.
+    /// The live block that has replaced the one at `place`, if visited.
     pub fn at(&self, place: u64) -> Option<BlockId> {
         self.last[self.index(place)?]
     }
 
-    /// Whether the block born at `place` took over from another one.
+    /// Whether the block inserted at `place` replaced another.
     pub fn inherits(&self, place: u64) -> bool {
         self.index(place).is_some_and(|index| self.inherits[index])
     }
 
-    /// Looks at an operation; those after it have been looked at.
+    /// Visits an operation. Later ones must have been visited.
     pub fn look_at(&mut self, trace: &History, number: u64) {
         let places = trace.uses(number);
         for place in places.clone() {

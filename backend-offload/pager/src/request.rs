@@ -1,4 +1,4 @@
-//! The current operation: the memory it wants, and how far it has come.
+//! The current operation: the memory it wants, and its progress.
 
 use crate::block::{Arena, BlockId};
 
@@ -11,33 +11,31 @@ pub(crate) struct Request {
     driver: Driver,
     /// Blocks whose copies failed are tried once more.
     second_try: bool,
-    /// Dead blocks were removed in this operation, so that live ones may be copied out.
     swept: bool,
-    /// Number of the operation in which dead blocks were last removed.
+    /// The operation in which that was last done.
     swept_at: u64,
-    /// Blocks and bytes inserted since then.
+    /// Blocks and bytes inserted since.
     unswept: (u64, u64),
 }
 
-/// Memory an operation asks for.
 #[derive(Debug)]
 enum Wanted {
-    /// Blocks that must be on the device together. Those before `arrived` are there.
+    /// Blocks that must be on the device together; the first `arrived` are.
     Operands { blocks: Vec<BlockId>, arrived: usize },
-    /// Room for this many bytes, which no block takes yet.
+    /// Free room, for no block yet.
     Room { bytes: u64, arena: Arena },
 }
 
-/// How the driver has answered requests for memory that the budget allows.
+/// The driver's answers to requests within the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Driver {
-    /// It has not refused, or has been given memory back since.
+    /// No refusal, or memory given back since.
     Willing,
-    /// It refused: room has to be made beyond what the budget says.
+    /// Refused: room must be made beyond the budget.
     Refused,
-    /// It refused, nothing was left to give up, and it is asked once more.
+    /// Refused with nothing left to evict; asked once more.
     LastRequest,
-    /// It refused after the last request was made.
+    /// Refused the last request, too.
     RefusedAgain,
 }
 
@@ -63,11 +61,11 @@ impl Driver {
     }
 }
 
-/// A sweep pays when dead blocks may be this part of the device's bytes.
+/// A sweep pays when dead blocks may hold this part of the device.
 const DEAD_PART: u64 = 32;
 
 impl Request {
-    /// The state before the first operation.
+    /// Before the first operation.
     pub fn none() -> Self {
         Self {
             number: 1,
@@ -80,7 +78,7 @@ impl Request {
         }
     }
 
-    /// The number of the operation begun last.
+    /// The number of the latest operation.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -91,7 +89,7 @@ impl Request {
         (self.second_try, self.swept) = (false, false);
     }
 
-    /// Starts the next operation. Returns an empty list for its operands, which is reused to allocate nothing.
+    /// Starts the next operation. Returns an empty list for its operands, to be reused.
     pub fn next(&mut self) -> Vec<BlockId> {
         self.begin();
         let Wanted::Operands { blocks, .. } = &mut self.wanted else { return Vec::new() };
@@ -100,7 +98,7 @@ impl Request {
         blocks
     }
 
-    /// Names the operands, the first `arrived` of which are on the device.
+    /// Sets the operands, the first `arrived` of which are on the device.
     pub fn name(&mut self, blocks: Vec<BlockId>, arrived: usize) {
         self.wanted = Wanted::Operands { blocks, arrived };
     }
@@ -111,7 +109,7 @@ impl Request {
         self.wanted = Wanted::Room { bytes, arena };
     }
 
-    /// The room asked for, if this is a request for room.
+    /// The room asked for, if any.
     pub fn room(&self) -> Option<(u64, Arena)> {
         match self.wanted {
             Wanted::Room { bytes, arena } => Some((bytes, arena)),
@@ -126,7 +124,7 @@ impl Request {
         }
     }
 
-    /// How many operands, from the first one on, are known to be on the device.
+    /// Leading operands known to be on the device.
     pub fn arrived(&self) -> usize {
         match self.wanted {
             Wanted::Operands { arrived, .. } => arrived,
@@ -146,22 +144,22 @@ impl Request {
         self.driver
     }
 
-    /// The driver refused memory.
+    /// Notes a refusal.
     pub fn note_refusal(&mut self) {
         self.driver = self.driver.refused();
     }
 
-    /// The driver gave memory, or got some back.
+    /// Notes that the driver gave memory, or got some back.
     pub fn appease_driver(&mut self) {
         self.driver = self.driver.appeased();
     }
 
-    /// The driver is asked for the last time.
+    /// Notes the last request.
     pub fn ask_last(&mut self) {
         self.driver = Driver::LastRequest;
     }
 
-    /// Grants a second try to blocks whose copies failed. False if they have had it.
+    /// Allows failed copies one second try.
     pub fn grants_second_try(&mut self) -> bool {
         !std::mem::replace(&mut self.second_try, true)
     }
@@ -181,7 +179,7 @@ impl Request {
         self.unswept = (self.unswept.0 + 1, self.unswept.1.saturating_add(bytes));
     }
 
-    /// With many blocks a sweep is due only every so many operations, since it looks at every block.
+    /// Each sweep visits all blocks, so with many it is due less often.
     pub fn sweep_is_due(&self, most_blocks: u64) -> bool {
         self.number - self.swept_at > most_blocks / 64
     }

@@ -1,4 +1,4 @@
-//! Room on the device: makes room for the current operation and brings its operands, one step at a time.
+//! Room on the device: makes room for the current operation and brings its operands.
 
 use crate::Oversized;
 use crate::block::{Arena, BlockId, Place, Tier};
@@ -13,7 +13,6 @@ use crate::rooms::Rooms;
 use crate::steps::Step;
 use crate::view::View;
 
-/// The parts of a pager that take part in the choice of a step.
 pub(crate) struct Room<'p> {
     pub blocks: &'p mut Blocks,
     pub request: &'p mut Request,
@@ -21,7 +20,7 @@ pub(crate) struct Room<'p> {
     pub eviction: &'p mut Eviction,
     pub ahead: &'p mut Ahead,
     pub oversized: Oversized,
-    /// Counts operands that are brought although the budget has no room for them.
+    /// Counts operands brought beyond the budget.
     pub over_budget: &'p mut u64,
 }
 
@@ -54,7 +53,7 @@ impl Room<'_> {
                     }
                     .into());
                 }
-                // It passes the host, which has more room once the other operands are on the device.
+                // It passes the host, which has more room once others are on the device.
                 Place::Away(Tier::Disk) => sunk = sunk.or(Some(id)),
                 Place::Nowhere | Place::Away(_) => return self.step_towards(id, rooms),
             }
@@ -75,7 +74,7 @@ impl Room<'_> {
             Ok(Some(step)) => Ok(step),
             Ok(None) if from == Some(Tier::Disk) => self.view().load(id, rooms()),
             Ok(None) => Ok(bring),
-            // What comes from the disk comes to the host before anything is asked of the driver for the last time.
+            // Load to the host before the driver is asked for the last time.
             Err(Stop::Shortage(Shortage::WorkingSet { .. }))
                 if from == Some(Tier::Disk)
                     && (self.request.driver() == Driver::Refused
@@ -125,13 +124,13 @@ impl Room<'_> {
         }
         match self.give_way(bytes, rooms()) {
             Ok(Step::Evict { copy: Some(_), .. }) if !self.request.is_swept() => Ok(Some(Step::Sweep)),
-            // Whatever lands may be the room that is missing.
+            // A move that ends may make room.
             Err(Stop::Shortage(_)) if let Some(token) = self.blocks.oldest() => Ok(Some(Step::Wait(token))),
             other => other.map(Some),
         }
     }
 
-    /// The block that leaves, among those whose copies find `room`.
+    /// The next block to leave, if `room` allows its copy.
     fn victim(&mut self, room: Limit) -> Option<BlockId> {
         let view = View { blocks: self.blocks, request: self.request, forecast: self.forecast };
         if view.known().is_some()
@@ -153,7 +152,7 @@ impl Room<'_> {
             if let Ok(Some(step)) = self.view().make_host_room(block.bytes, rooms) {
                 return Ok(step);
             }
-            // No block can be spilled for it. Another victim may still find room.
+            // Nothing can spill for it. Another victim may have room.
             if let Some(block) = self.victim(rooms.host) {
                 let copy = self.blocks.block(block)?.copied_to();
                 return Ok(Step::Evict { block, copy });

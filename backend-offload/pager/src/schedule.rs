@@ -1,9 +1,5 @@
-//! The schedule: the moves of the operations to come if none is made ahead, found by simulation.
-//!
-//! The operations of the forecast are played one after the other over simulated blocks, with the eviction order that decides
-//! for real. The result: which block leaves for which operation, and which block comes back for which. To make the same
-//! moves earlier costs no byte. A block may leave after its last use before that operation. A block may come back once
-//! enough memory is free until its use, that of blocks that leave early included.
+//! The schedule: the moves of predicted operations, found by simulation with the real eviction order. Moves cost no
+//! more bytes when made earlier: a block may leave after its last use, and come back once memory is free until its use.
 
 use crate::block::{Block, BlockId, Place};
 use crate::eviction_order::{EvictionCost, EvictionOrder, Resident};
@@ -12,41 +8,37 @@ use crate::memory_profile::MemoryProfile;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// The schedule avoids evicting blocks used in this many last operations, unless all others are needed soon. Such a block is
-/// often needed last; but its copy, and the copy of the block that takes its memory, would have no time ahead.
+/// Evict blocks used in this many last operations only if all others are needed soon: there is no time to copy them
+/// ahead.
 const RESTED: u64 = 3;
 
-/// A block to come, or one that is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Name {
     Block(BlockId),
-    /// The block that will have been this operand of that operation.
+    /// The block that will be this operand of that operation.
     Operand(u64, usize),
 }
 
-/// A block that leaves in the simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Leave {
-    /// The operation whose memory it makes.
+    /// The operation that needs the memory.
     pub by: u64,
-    /// The operation that uses it last before.
+    /// Its last use before that.
     pub after: u64,
     pub name: Name,
 }
 
-/// A block that comes back in the simulation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Return {
     /// The operation that uses it.
     pub by: u64,
     pub name: Name,
-    /// Bytes that come back from the beginning on, these included.
+    /// Bytes of all returns up to this one, included.
     pub until: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Presence {
-    /// The program has freed it.
     Ended,
     Away,
     OnDevice,
@@ -54,9 +46,8 @@ enum Presence {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Contents {
-    /// Never written.
     Nothing,
-    /// In a tier, too, once it is on the device.
+    /// Another tier keeps the contents.
     Copied,
     OnDeviceAlone,
 }
@@ -67,7 +58,6 @@ struct SimulatedBlock {
     presence: Presence,
     bytes: u64,
     contents: Contents,
-    /// It cannot leave.
     pinned: bool,
     due: Option<Due>,
     used: u64,
@@ -86,10 +76,9 @@ impl SimulatedBlock {
     }
 }
 
-/// Numbers a simulated block.
 type Number = u32;
 
-/// When simulated blocks are used next and freed. Entries of an earlier generation are stale.
+/// Next uses and ends of simulated blocks. Entries of earlier generations are stale.
 #[derive(Debug, Default)]
 struct Calendar {
     /// The operation, the operand, the block and its generation.
@@ -98,21 +87,19 @@ struct Calendar {
     ends: BinaryHeap<Reverse<(u64, Number, u32)>>,
 }
 
-/// Moves that the simulation made and the program has still to make.
 #[derive(Debug, Default)]
 struct Moves {
-    /// Blocks to leave after an operation that has not run yet, by that.
+    /// Blocks to leave after a later operation, by that operation.
     later: BinaryHeap<Reverse<(u64, Leave)>>,
-    /// Blocks that can leave, the one for the next operation first.
+    /// Blocks that can leave, the most urgent first.
     ready: BinaryHeap<Reverse<Leave>>,
     returns: VecDeque<Return>,
-    /// Bytes of all returns from the beginning on.
+    /// Bytes of all returns since the beginning.
     returned: u64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
-    /// The operation that was played last.
     upto: u64,
     period: u64,
     simulated: Vec<SimulatedBlock>,
@@ -121,13 +108,13 @@ pub(crate) struct Schedule {
     order: EvictionOrder,
     resident: u64,
     moves: Moves,
-    /// Bytes on the device after each operation, less all that came back until then, if blocks leave as early as they can.
+    /// Bytes on the device after each operation, less all returns until then, if blocks leave as early as possible.
     profile: MemoryProfile,
     operands: Vec<Option<Number>>,
 }
 
 impl Schedule {
-    /// A schedule from the current operation on, to be played `far` operations ahead at most.
+    /// A schedule from the current operation, at most `far` operations ahead.
     pub fn begin<'b>(
         forecast: &Forecast,
         blocks: impl Iterator<Item = (BlockId, &'b Block)>,
@@ -161,12 +148,12 @@ impl Schedule {
         Some(schedule)
     }
 
-    /// Whether most simulated blocks do not live any more.
+    /// Whether most simulated blocks are dead.
     pub fn is_cluttered(&self, live: u64) -> bool {
         (self.simulated.len() - self.unused.len()) as u64 > 4 * live + 1024
     }
 
-    /// Whether it has been played far enough, or as far as it can be.
+    /// Whether it reaches `operations` ahead, or as far as possible.
     pub fn reaches(&self, now: u64, operations: u64) -> bool {
         self.upto >= now + operations.min(self.period.saturating_sub(1))
     }
@@ -208,7 +195,7 @@ impl Schedule {
         }
     }
 
-    /// Plays the next operation, in so much memory.
+    /// Simulates the next operation with `memory` bytes.
     pub fn play(&mut self, forecast: &Forecast, memory: u64) {
         self.upto += 1;
         let now = self.upto;
@@ -269,7 +256,6 @@ impl Schedule {
         self.resident as i64 - self.moves.returned as i64
     }
 
-    /// Frees the blocks that the program lets go of before an operation.
     fn release(&mut self, now: u64) {
         while let Some(Reverse((operation, number, generation))) = self.calendar.ends.peek().copied()
             && operation <= now
@@ -287,7 +273,7 @@ impl Schedule {
         }
     }
 
-    /// Brings one operand of an operation that has so many bytes still to bring.
+    /// Brings an operand of an operation that still needs `wanted` bytes.
     fn bring(&mut self, number: Number, memory: u64, wanted: u64) {
         let block = self.simulated[number as usize];
         while self.resident + block.bytes > memory {
@@ -347,7 +333,7 @@ impl Schedule {
 
     // ---- what to do -----------------------------------------------------------------------------------
 
-    /// The block that leaves first of those that can.
+    /// The first block to leave of those that can.
     pub fn first_leave(&mut self, now: u64) -> Option<Leave> {
         while let Some(Reverse((_, leave))) = self.moves.later.peek().filter(|next| next.0.0 < now).copied() {
             self.moves.later.pop();
@@ -356,12 +342,12 @@ impl Schedule {
         self.moves.ready.peek().map(|first| first.0)
     }
 
-    /// It left, or never will.
+    /// Drops the first leave.
     pub fn leave_done(&mut self) {
         self.moves.ready.pop();
     }
 
-    /// The block that comes back first, and the most bytes in use until then, with those that come back before.
+    /// The first return, and the most bytes in use until then, earlier returns included.
     pub fn first_return(&mut self, now: u64) -> Option<(Return, i64)> {
         while self.moves.returns.front().is_some_and(|first| first.by <= now) {
             self.moves.returns.pop_front();
@@ -371,7 +357,7 @@ impl Schedule {
         Some((first, highest + first.until as i64))
     }
 
-    /// It is on its way, or not to come.
+    /// Drops the first return.
     pub fn return_done(&mut self) {
         self.moves.returns.pop_front();
     }

@@ -1,13 +1,13 @@
-//! Cuts one step out of a recording, so that it can be played over and over.
+//! Cuts one step out of a recording, to be repeated.
 
 use crate::recording::{BadRecording, Event, Operand, Recording};
 use std::collections::{BTreeMap, HashMap};
 
 impl Recording {
-    /// One step that repeats: the recording itself, or of a longer one the latest step that does.
+    /// The recording itself if it repeats, or its latest repeating step.
     ///
     /// # Errors
-    /// If no step is recorded as a whole together with one after it that is alike.
+    /// If no complete step is followed by a like one.
     pub fn repeating(self) -> Result<Self, BadRecording> {
         if self.repeats() {
             return Ok(self);
@@ -20,11 +20,11 @@ impl Recording {
         }
     }
 
-    /// The marked step of this number, from zero, as one that repeats for ever: blocks that it finds alive are born
-    /// before it, in the host tier. The block with the same part in the next step takes the place of each.
+    /// The marked step of this number, from zero, as one that repeats for ever. Its initial blocks are born on the
+    /// host, and replaced by blocks of the same part in the next step.
     ///
     /// # Errors
-    /// If the step or the one after it is not recorded as a whole, or they are not alike.
+    /// If the step or the next one is incomplete, or they differ.
     pub fn step(&self, number: usize) -> Result<Self, BadRecording> {
         let marks: Vec<usize> = (0..self.events.len()).filter(|n| self.events[*n] == Event::Step).collect();
         let needed = number + 2;
@@ -38,7 +38,7 @@ impl Recording {
         let before = births(&self.events[..begin]);
         let until = before + births(this);
 
-        // Each block alive when the step begins and the block that takes it over, in the order of their first use.
+        // Initial blocks and their replacements, by first use.
         let mut heirs: Vec<(usize, usize)> = Vec::new();
         let mut known = HashMap::new();
         for (event, (mine, theirs)) in this.iter().zip(next).enumerate() {
@@ -62,7 +62,7 @@ impl Recording {
         Ok(self.cut(this, before, &heirs))
     }
 
-    /// The blocks that two events name, pairwise; `None` if they are not alike.
+    /// Pairs of blocks in two events; `None` if these differ.
     fn pairs(&self, mine: Event, theirs: Event) -> Option<Vec<(usize, usize)>> {
         match (mine, theirs) {
             (Event::Born { .. }, Event::Born { .. }) | (Event::Step, Event::Step) => {

@@ -1,63 +1,61 @@
-//! Steps: the tasks of an adapter.
-//!
-//! [`Step::Sweep`] comes before the first copy of an operation. So no live block is copied out while a dead one holds
-//! memory (`no_live_block_is_copied_out_before_dead_ones_were_looked_for`).
+//! Steps of an adapter. [`Step::Sweep`] comes first, so no live block is copied out while a dead one holds memory
+//! (`no_live_block_is_copied_out_before_dead_ones_were_looked_for`).
 
 use crate::block::{BlockId, Tier, Token};
 
-/// The adapter's next task. The start of a move is reported by [`Pager::started`](crate::Pager::started), its end by
+/// The next task of the adapter. Moves are reported by [`Pager::started`](crate::Pager::started) and
 /// [`Pager::ended`](crate::Pager::ended).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Find blocks whose owners are gone and [`Pager::remove`](crate::Pager::remove) them, then report
+    /// [`Pager::remove`](crate::Pager::remove) blocks without owners, then report
     /// [`Pager::swept`](crate::Pager::swept).
     Sweep,
-    /// Give the allocator's spare slices back to the driver, then report [`Pager::trimmed`](crate::Pager::trimmed).
+    /// Give spare slices back to the driver, then report [`Pager::trimmed`](crate::Pager::trimmed).
     Trim,
-    /// Take `block` off the device.
+    /// Move `block` off the device.
     Evict {
-        /// The victim.
+        /// The block to evict.
         block: BlockId,
-        /// The tier its contents are copied to first; `None` if no copy is needed.
+        /// The tier to copy to first; `None` if no copy is needed.
         copy: Option<Tier>,
     },
-    /// Throw away the tier's copy of `block`, whose contents are in another tier, too.
+    /// Drop one tier's copy of `block`; another tier keeps the contents.
     DropCopy {
         /// The block.
         block: BlockId,
         /// The tier.
         tier: Tier,
     },
-    /// Spill `block` to disk: write its contents there unless the disk has them, and give up its host memory.
+    /// Write `block` to disk unless it is there, and free its host memory.
     Spill {
-        /// The block, which is on the host and not on the device.
+        /// The block, which is on the host, off the device.
         block: BlockId,
     },
-    /// Load the contents of `block` from disk into host memory.
+    /// Load `block` from disk to the host.
     Load {
-        /// An operand, which comes to the device from there.
+        /// An operand, brought from there later.
         block: BlockId,
     },
-    /// The same, before an operation needs the block. It may continue while operations run.
+    /// Load `block` before its use, possibly while operations run.
     LoadAhead {
         /// The block.
         block: BlockId,
     },
-    /// Write the contents of `block`, which stays on the host, to disk. Reported once it is complete.
+    /// Write `block` to disk, and keep it on the host. Reported once complete.
     WriteAhead {
         /// The block.
         block: BlockId,
     },
-    /// Take device memory for `block`, or report [`Pager::device_refused`](crate::Pager::device_refused), and copy its
+    /// Take device memory for `block`, or report [`Pager::device_refused`](crate::Pager::device_refused), and copy the
     /// contents in.
     Bring {
         /// An operand.
         block: BlockId,
-        /// The tier that has its contents; `None` for a block never written.
+        /// The tier with its contents; `None` for a block never written.
         from: Option<Tier>,
     },
-    /// Wait for the end of this move: nothing else can be done before.
+    /// Wait for the end of this move first.
     Wait(Token),
-    /// Every operand is on the device, or the room asked for is there.
+    /// All operands, or the room asked for, are on the device.
     Ready,
 }

@@ -1,5 +1,4 @@
-//! Promises of the pager, on traces without contents. Random programs with real contents drive it through
-//! `backend-offload`'s loop.
+//! Properties of the pager, without contents. `backend-offload` tests it on random programs with contents.
 
 use super::*;
 
@@ -10,7 +9,6 @@ mod sinking;
 mod sinking_ahead;
 mod sweep;
 
-/// Moves as scenes name them.
 trait Reports {
     fn evict(&mut self, id: BlockId) -> Result<Token, Fault>;
     fn bring(&mut self, id: BlockId) -> Result<Token, Fault>;
@@ -34,7 +32,7 @@ impl Reports for Pager {
     }
 }
 
-/// Takes every step of the operation begun last, completing each at once; returns them.
+/// Completes and returns every step of the latest operation.
 fn take_steps(pager: &mut Pager) -> Result<Vec<Step>, Stop> {
     let mut steps = Vec::new();
     loop {
@@ -63,7 +61,7 @@ fn operate(pager: &mut Pager, operands: &[BlockId]) -> Vec<Step> {
     take_steps(pager).expect("memory suffices")
 }
 
-/// A pager with one written block of 10 bytes for each of `count`.
+/// A pager with `count` written blocks of 10 bytes.
 fn written(budget: Limit, policy: Policy, count: usize) -> (Pager, Vec<BlockId>) {
     let mut pager = Pager::new(budget, policy, Oversized::Refuse);
     let mut blocks = Vec::new();
@@ -76,7 +74,7 @@ fn written(budget: Limit, policy: Policy, count: usize) -> (Pager, Vec<BlockId>)
     (pager, blocks)
 }
 
-/// Writes `count` blocks of 10 bytes, then reads them in the order of `uses`.
+/// Writes `count` blocks of 10 bytes, then reads them in order of `uses`.
 fn check(budget: u64, policy: Policy, count: usize, uses: &[&[usize]]) -> Counters {
     let (mut pager, blocks) = written(Limit::bytes(budget), policy, count);
     for operands in uses {
@@ -94,7 +92,7 @@ fn blocks_that_fit_never_move() {
 
 #[test]
 fn a_block_that_was_not_written_since_leaves_without_a_copy() {
-    // Three blocks, room for two: writing them evicts one; every later eviction is of a clean block.
+    // Room for two of three blocks: the writes evict one, and later evictions are of clean blocks.
     let counters = check(20, Policy::LeastRecentlyUsed, 3, &[&[0], &[1], &[2], &[0], &[1]]);
     assert_eq!(counters.evictions, 3, "each block is copied out once");
     assert!(counters.clean_drops > 0);
@@ -166,7 +164,7 @@ fn the_program_may_say_who_leaves_first_and_last() {
             Step::Evict { block, .. } => blocks.iter().position(|known| known == block),
             _ => None,
         };
-        // Every one that came before is named too, so that only the four can leave.
+        // Only the four are not operands.
         others.push(other);
         left.extend(operate(&mut pager, &others).iter().filter_map(evicted));
         pager.wrote(other).expect("on the device");
@@ -191,7 +189,7 @@ fn making_room_in_advance_is_no_operation() {
 
 #[test]
 fn no_live_block_is_copied_out_before_dead_ones_were_looked_for() {
-    // Enough blocks that sweeping for its own sake is not due at every operation.
+    // With this many blocks a sweep is not due at every operation.
     let (mut pager, blocks) = written(Limit::bytes(5_000), Policy::Recency, 500);
     for round in 0..20 {
         let more = pager.insert(10, Arena(0));
@@ -316,7 +314,7 @@ fn an_operation_takes_a_leaving_block_back() {
 fn a_block_removed_on_its_way_counts_until_its_move_ends() {
     for land in [true, false] {
         for clean in [false, true] {
-            // The clean block left without its host copy's bytes being given up.
+            // The clean block left, but the bytes of its host copy remain.
             let (mut pager, blocks) = written(Limit::bytes(20), Policy::LeastRecentlyUsed, 3);
             let block = if clean { blocks[0] } else { blocks[2] };
             if clean {

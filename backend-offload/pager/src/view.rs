@@ -14,18 +14,18 @@ pub(crate) struct View<'p> {
 }
 
 impl<'p> View<'p> {
-    /// The forecast, while the program is where it has been before.
+    /// The forecast, while it knows the place of the program.
     pub fn known(self) -> Option<&'p Forecast> {
         self.forecast.filter(|forecast| forecast.knows())
     }
 
-    /// Whether nothing keeps the block on the device: neither a move, a pin nor the current operation.
+    /// Whether no move, pin or current operation keeps the block.
     pub fn may_leave(self, block: &Block) -> bool {
         let is_used = block.pinned || block.last_use == self.request.number();
         block.is_on_device() && block.copies.moving().is_none() && !is_used
     }
 
-    /// Whether the block may leave, `room` allows the copy it needs, and none of its moves failed in this operation.
+    /// Whether the block may leave, `room` allows its copy, and no move of it failed in this operation.
     pub fn is_able(self, block: &Block, room: Limit) -> bool {
         let has_room = !block.needs_copy() || room.allows(block.bytes);
         self.may_leave(block) && block.stuck_in != self.request.number() && has_room
@@ -36,7 +36,7 @@ impl<'p> View<'p> {
         self.blocks.live().filter(move |(_, block)| self.is_able(block, room))
     }
 
-    /// Bytes that have to leave before the current operation has all it wants.
+    /// Bytes that have to leave for the current operation.
     pub fn missing(self) -> u64 {
         let room = self.request.room().map_or(0, |(bytes, _)| bytes);
         let operands = self.request.operands().iter().filter_map(|id| self.blocks.get(*id));
@@ -45,13 +45,13 @@ impl<'p> View<'p> {
         let ledger = self.blocks.ledger();
         let stays = ledger.resident().saturating_sub(self.blocks.departing_bytes());
         match wanted.saturating_sub(ledger.budget().less(stays).cut(u64::MAX)) {
-            // The driver has less memory than the budget allows; how much is unknown.
+            // The driver has less than the budget, by an unknown amount.
             0 => wanted,
             missing => missing,
         }
     }
 
-    /// How much later than other blocks the block is needed, as far as is known.
+    /// The distance to the next use of the block, or an estimate.
     pub fn depth(self, id: BlockId, block: &Block) -> u64 {
         let age = self.request.number() - block.last_use;
         match self.known().map(|forecast| forecast.future(id)) {

@@ -1,25 +1,24 @@
-//! Work of the pager whose instructions `cargo xtask instructions` counts. One piece runs within [`metered`], and its number of
-//! operations is printed.
+//! Work for `cargo xtask instructions`, which counts instructions within [`metered`]. Prints the number of operations.
 
 use pager::{Arena, BlockId, Limit, Oversized, Pager, Policy, Recording, Step};
 use pager_replay::{Machine, Replay};
 use std::hint::black_box;
 use std::path::Path;
 
-/// Once to be learned, and then as it stays.
+/// Rounds to learn the program, and the steady one.
 const ROUNDS: usize = 8;
 
-/// Copies take about as long as operations do.
+/// Copies take about as long as operations.
 const MACHINE: Machine = Machine { link: 25e9, memory: 1e12, ..Machine::INSTANT };
 
-/// The counter runs while this does.
+/// Instructions are counted inside.
 #[inline(never)]
 fn metered<T>(work: impl FnOnce() -> T) -> T {
     black_box(work())
 }
 
-/// The argument names the piece: `resident`, with `planned` in a budget that holds it; or a recorded step, the share of its peak
-/// that there is or so many mebibytes (`16MiB`), and `ahead` where moves are made ahead.
+/// Arguments: `resident`, with `planned` for a budget that holds it; or a recorded step, the share of its peak or a
+/// size (`16MiB`), and `ahead` for moves ahead.
 fn main() {
     let asked = std::env::args().nth(1).expect("a piece of work");
     let operations = match asked.split(' ').collect::<Vec<_>>()[..] {
@@ -32,7 +31,7 @@ fn main() {
     println!("{operations}");
 }
 
-/// Operations over blocks that stay, after the program was learned; their number.
+/// Operations over resident blocks, after the program was learned. Returns their number.
 fn resident(budget: Limit) -> u64 {
     let mut pager = Pager::new(budget, Policy::Planned, Oversized::Refuse);
     let blocks: Vec<BlockId> = (0..50).map(|n| pager.insert(100 + n, Arena::UNPOOLED)).collect();
@@ -56,7 +55,7 @@ fn resident(budget: Limit) -> u64 {
     10 * (blocks.len() as u64 - 1)
 }
 
-/// Operations of a step played over and over in a share of its peak, in percent, or in a size.
+/// A repeated step with a share of its peak in percent, or a size. Returns its operations.
 fn replayed(step: &str, share: &str, ahead: bool) -> u64 {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces").join(step).with_extension("trace");
     let recording = Recording::from_bytes(&std::fs::read(file).expect("a committed step")).expect("a step");

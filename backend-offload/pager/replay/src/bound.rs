@@ -1,22 +1,14 @@
-//! The offline bound: bytes that no way of moving can undercut, even one that knows the whole program.
+//! The offline bound: bytes that any pager must move, even one that knows the whole program. The sum of two minima:
 //!
-//! Two numbers are added, each the least for its own direction:
+//! - **In.** Between two uses each byte stays or comes back. Bytes that stay must fit together with the operands of
+//!   every operation in between. Most can stay if those needed latest leave first (Belady).
+//! - **Out.** Between two writes, or until the block is freed, contents stay or are copied out once. The same rule
+//!   applies, with the end of the dirty period as next use.
 //!
-//! - **In.** Between two uses a block stays or comes back, wholly or in part. Bytes that stay must fit together with
-//!   the operands of every operation in between. The most bytes that can stay, byte by byte, are found by letting go of
-//!   whatever is used furthest in the future (Belady), which is optimal where every byte costs the same.
-//! - **Out.** Between two writes, or from the last one until the program lets go, contents stay on the device all
-//!   the time or are copied out, once. The same rule finds the most bytes that can stay: whatever stays dirty
-//!   longest goes first.
-//!
-//! A disk below the host has a [bound](disk_bound) of the same kind, with device and host together in the place of the device.
-//!
-//! It is a lower bound, not a plan: blocks are cut into bytes, each direction is served as if the other were free, and
-//! contents written in part or to be dropped are needed like all others, because a pager cannot know better. No run of
-//! the recording moves less in the long run, whatever its policy (`no_way_of_moving_undercuts_the_bound`,
-//! `no_way_of_using_three_tiers_undercuts_the_bound_for_the_disk`). Where one moves more, a better one need not exist.
-//!
-//! Above a disk, recorded steps move at most a sixth more than the bound, those of 7 billion parameters at most 3 %
+//! No pager moves less in the long run (`no_way_of_moving_undercuts_the_bound`,
+//! `no_way_of_using_three_tiers_undercuts_the_bound_for_the_disk`). The bound may be out of reach: it divides blocks
+//! into bytes and treats the directions as independent. Above a disk, recorded steps move at most a sixth more than its
+//! [bound](disk_bound). Those of 7 billion parameters move at most 3 % more
 //! (`what_sinks_and_is_raised_are_the_very_bytes_on_record`).
 
 use crate::step_bytes::Moved;
@@ -24,8 +16,7 @@ use pager::{Event, Recording};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// The least that can move in each step of a recording, in the order of its marked steps; one step that repeats is
-/// taken `times` over.
+/// The fewest bytes that can move in each marked step. One step that repeats is taken `times` over.
 pub fn bound(recording: &Recording, budget: u64, times: usize) -> Vec<Moved> {
     let program = Program::unrolled(recording, times + 1);
     let mut least = program.least_of_both(budget);
@@ -36,15 +27,12 @@ pub fn bound(recording: &Recording, budget: u64, times: usize) -> Vec<Moved> {
     least
 }
 
-/// The least that crosses the link to a disk below the host in each step, where device and host hold `above` bytes together:
-/// `bytes_in` are loaded from disk, and `bytes_out` written to it.
+/// The fewest bytes to and from a disk in each step, where device and host hold `above` bytes together. `bytes_in` are
+/// loaded from disk, and `bytes_out` written to it.
 ///
-/// Contents that are neither on the device nor on the host are on the disk alone, and contents in use are on the
-/// device. So between two uses each byte stays above the disk or is loaded once at least; and between two writes it
-/// stays above the disk or is written once at least. During an operation, the bytes above the disk fit into `above`
-/// bytes together with the operands, whichever of the two tiers they are on; a byte on both only takes more. [`bound`]
-/// solves the same problem for the device's link. Contents that the program puts into host memory come from no disk;
-/// they count from their first use on.
+/// Between two uses each byte stays above the disk or is loaded. Between two writes it stays or is written. During an
+/// operation, bytes above the disk and the operands fit into `above` together. That is the problem of [`bound`].
+/// Contents put into host memory count from their first use.
 pub fn disk_bound(recording: &Recording, above: u64, times: usize) -> Vec<Moved> {
     let mut least = Program::unrolled(recording, times + 1).least_of_both(above);
     least.truncate(if recording.repeats() { times } else { least.len() });
@@ -61,32 +49,31 @@ struct Access {
 pub(crate) struct Instance {
     pub bytes: u64,
     uses: Vec<Access>,
-    /// Contents were put into the host tier before its first use.
+    /// Put into the host tier before its first use.
     begins_away: bool,
-    /// The operation before which the program freed the block.
+    /// The operation before which it was freed.
     freed: Option<usize>,
 }
 
-/// A stretch of time in which a block's bytes cost nothing if they stay on the device.
+/// A period in which bytes that stay on the device cost nothing.
 #[derive(Debug, Clone, Copy)]
 struct Stay {
     block: usize,
     bytes: u64,
-    /// The operation after which it begins.
+    /// Begins after this operation.
     from: usize,
-    /// The operation at which it ends.
+    /// Ends at this operation.
     until: usize,
 }
 
-/// A recording with every round written out and every block's uses side by side.
 impl Instance {
-    /// Whether it has contents, on whichever tier, before the operation.
+    /// Whether it has contents, in any tier, before the operation.
     pub fn is_defined_before(&self, operation: usize) -> bool {
         let mut uses = self.uses.iter().take_while(|access| access.operation < operation);
         self.begins_away || uses.any(|access| access.written)
     }
 
-    /// Whether `operation`, which uses it, writes contents that the program still holds at the operation `later`.
+    /// Whether `operation`, which uses it, writes contents still held at `later`.
     pub fn is_made_for(&self, operation: usize, later: usize) -> bool {
         let nth = self.uses.partition_point(|access| access.operation < operation);
         self.uses[nth].written && self.freed.is_none_or(|freed| freed > later)
@@ -96,7 +83,7 @@ impl Instance {
 #[derive(Debug, Default)]
 pub(crate) struct Program {
     pub blocks: Vec<Instance>,
-    /// Operands of each operation, each once.
+    /// Operands of each operation, without duplicates.
     pub operations: Vec<Vec<usize>>,
     /// Floating-point operations of each.
     pub flops: Vec<u64>,
@@ -173,9 +160,9 @@ impl Program {
         }
     }
 
-    /// Bytes of blocks without room in `budget` during an operation, whose operands take theirs first. Each `further`
-    /// stretch adds the blocks that its operations use and `counts` accepts, each block once, and yields a sum. Only
-    /// whole blocks have room, so the blocks that have room together take a multiple of the common divisor of all.
+    /// Bytes of blocks without room in `budget` during an operation, after its operands. Each `further` range adds the
+    /// blocks that its operations use and `counts` accepts, once each, and yields a sum. Only whole blocks have room,
+    /// so room is a multiple of the common divisor of all.
     pub fn without_place(
         &self,
         (operation, budget): (usize, u64),
@@ -209,8 +196,8 @@ impl Program {
         sums.collect()
     }
 
-    /// The least of both directions, by step; contents that begin in the host tier are given. The program is one round
-    /// longer than the rounds counted, so that the last of them has a successor.
+    /// The fewest bytes of both directions, by step; contents that begin on the host are free. The last counted round
+    /// needs a successor.
     fn least_of_both(&self, budget: u64) -> Vec<Moved> {
         let ins = self.least(budget, &self.stays(), true);
         let outs = self.least(budget, &self.eras(), false);
@@ -218,7 +205,7 @@ impl Program {
         moved.map(|(bytes_in, bytes_out)| Moved { bytes_in, bytes_out }).collect()
     }
 
-    /// Contents that wait in the host tier and come to the device at their first use, by step.
+    /// Contents from the host tier at their first use, by step.
     fn arriving(&self) -> Vec<u64> {
         let mut arriving = vec![0; self.steps.len() + 1];
         for instance in self.blocks.iter().filter(|instance| instance.begins_away) {
@@ -233,7 +220,7 @@ impl Program {
         self.steps.partition_point(|end| *end <= operation)
     }
 
-    /// From each use to the next one of a block with contents.
+    /// From each use of a block with contents to the next.
     fn stays(&self) -> Vec<Stay> {
         let mut stays = Vec::new();
         for (block, instance) in self.blocks.iter().enumerate() {
@@ -249,7 +236,7 @@ impl Program {
         stays
     }
 
-    /// From each write to the next one, or to the block's end.
+    /// From each write to the next, or to the end of the block.
     fn eras(&self) -> Vec<Stay> {
         let mut eras = Vec::new();
         for (block, instance) in self.blocks.iter().enumerate() {
@@ -262,14 +249,14 @@ impl Program {
         eras
     }
 
-    /// Bytes that cannot stay, by the step in which they have to move: at the end of the stay, or, if `at_end` is
-    /// false, at its beginning.
+    /// Bytes that cannot stay, by the step in which they move: at the end of the stay if `at_end`, else at its
+    /// beginning.
     fn least(&self, budget: u64, stays: &[Stay], at_end: bool) -> Vec<u64> {
         let mut moved = vec![0u64; self.steps.len() + 1];
         let mut order: Vec<usize> = (0..stays.len()).collect();
         order.sort_by_key(|n| stays[*n].from);
         let mut beginning = order.into_iter().peekable();
-        // Open stays by their ends, the bytes of each stay that still stay, and the latest stay of each block.
+        // Open stays by end, the remaining bytes of each stay, and the latest stay of each block.
         let mut open: BTreeSet<(usize, usize)> = BTreeSet::new();
         let mut left: Vec<u64> = stays.iter().map(|stay| stay.bytes).collect();
         let mut within: Vec<Option<usize>> = vec![None; self.blocks.len()];
@@ -279,8 +266,8 @@ impl Program {
                 open.remove(&(until, stay));
                 staying -= left[stay];
             }
-            // An operand within a stay counts with the bytes that stay. Its other bytes take room as well, but the rule
-            // below cannot count them.
+            // An operand within a stay counts with bytes that stay. Its other bytes take room too, but the rule below
+            // cannot count them.
             let counts = |block: &&usize| within[**block].is_none_or(|stay| stays[stay].until <= operation);
             let room =
                 budget.saturating_sub(operands.iter().filter(counts).map(|n| self.blocks[*n].bytes).sum());
@@ -304,7 +291,7 @@ impl Program {
     }
 }
 
-/// The greatest number that divides both; with nothing, the other one.
+/// The greatest common divisor; with zero, the other number.
 fn common_divisor(one: u64, other: u64) -> u64 {
     one.checked_rem(other).map_or(one, |rest| common_divisor(other, rest))
 }

@@ -1,8 +1,8 @@
 //! Replays recorded programs under budgets, and bounds what any pager could do.
 //!
-//! - [`Replay`] plays a [`Recording`](pager::Recording) with the pager that runs for real. On a [`Machine`], moves take
-//!   time.
-//! - [`bound`](bound()) and [`disk_bound`] return the bytes that must move at least, and [`Pace`] the time of a step.
+//! - [`Replay`] runs a [`Recording`](pager::Recording) with the real pager. On a [`Machine`], moves take time.
+//! - [`bound`](bound()) and [`disk_bound`] return the fewest bytes that must move, and [`Pace`] the least time of a
+//!   step.
 
 mod bound;
 mod pace;

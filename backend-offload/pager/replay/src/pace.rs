@@ -1,51 +1,44 @@
-//! The pace: the least time that a step takes on a machine, however its bytes are moved
-//! (`no_step_takes_less_than_the_least`).
+//! The pace: the least time of a step on a machine, however its bytes move (`no_step_takes_less_than_the_least`).
 //!
-//! A step takes as long as its operations, and as long as the least bytes of either direction. It takes longer still
-//! where many blocks are used or made within little arithmetic. Between two operations these contents come onto the
-//! device: made before the first, used after it and at the second at the latest, and without room during the first.
-//! These contents leave: made by the first or after it, kept, and without room during the second. A block takes its
-//! whole room before it comes and until it has left. An optimizer's step uses all blocks; a forward pass makes the
-//! blocks that the backward pass uses; two large operations in a row leave no room for blocks that only one of them
-//! uses. Stretches that do not overlap add up.
+//! A step takes as long as its operations, and as the fewest bytes of either direction. It also waits where little
+//! arithmetic uses or makes many blocks: those without room beside one operation must come after it, or leave before
+//! it. Waits of disjoint ranges add up.
 //!
-//! A step of 16,384 tokens takes at most 1.10 times its longest part (operations, copies in, copies out). At 25 % of its
-//! memory it takes 1.20 times (`steps_of_16k_tokens_take_little_longer_than_the_longest_of_their_parts`). `pace.csv` has
-//! the numbers.
+//! A step of 16,384 tokens takes at most 1.10 times its longest part (operations, copies in, copies out). At 25 % of
+//! its memory, it takes 1.20 times (`steps_of_16k_tokens_take_little_longer_than_the_longest_of_their_parts`).
 
 use crate::bound::{Program, bound, disk_bound};
 use crate::timeline::Machine;
 use pager::{Event, Recording};
 use std::collections::BTreeSet;
 
-/// Stretches begin and end at any operation of a step that has no more than this.
+/// In steps of at most this many operations, ranges begin and end anywhere.
 const ONE_BY_ONE: usize = 2048;
 
-/// In longer steps they begin and end at two operations of as many parts.
+/// Parts of longer steps, with two possible ends each.
 const PARTS: usize = 256;
 
-/// Rounds of a step: one to begin with, those that are looked at, and one that uses what they leave.
+/// Rounds of a step: a first one, those measured, and a successor.
 const ROUNDS: usize = 4;
 
-/// Rounds that are looked at.
+/// Rounds measured.
 const LOOKED_AT: usize = ROUNDS - 2;
 
-/// The machine and the uses by which the least time of a recorded step is found, under whatever budget.
+/// The least time of a recorded step on a machine under any budget.
 #[derive(Debug)]
 pub struct Pace<'r> {
     recording: &'r Recording,
     machine: Machine,
     program: Program,
-    /// Operations at which stretches begin and end, over the rounds that are looked at. The last is the operation after them.
+    /// Operations at which ranges begin and end, over the measured rounds and the operation after them.
     places: Vec<usize>,
-    /// Time of all operations before each place and of those up to its own.
+    /// Time of all operations before each place, and with it.
     spent: Vec<[f64; 2]>,
-    /// Bytes that the program reads in a step.
     read: u64,
 }
 
 impl<'r> Pace<'r> {
-    /// The pace of one step that repeats, or of the second and the third of a program's marked ones, on a machine.
+    /// The pace of a repeated step, or of the second and third marked steps of a program.
     pub fn of(recording: &'r Recording, machine: Machine) -> Self {
         let program = Program::unrolled(recording, ROUNDS);
         let (begin, end) = (program.steps[0], program.steps[LOOKED_AT]);
@@ -56,14 +49,14 @@ impl<'r> Pace<'r> {
             let flops = program.flops[operation] as f64;
             (flops / machine.flops).max(operands(operation) as f64 / machine.memory)
         };
-        // The first operation of each part of a step, and the one of the most bytes: it leaves the least room.
+        // The first and the largest operation of each part. The largest leaves the least room.
         let length = (end - begin) / LOOKED_AT;
         let parts = if length > ONE_BY_ONE { PARTS } else { length };
         let part = |n: usize| begin + n * length / parts..begin + (n + 1) * length / parts;
         let largest = |n: usize| part(n).max_by_key(|operation| operands(*operation));
         let places: BTreeSet<usize> =
             (0..LOOKED_AT * parts).flat_map(|n| [Some(part(n).start), largest(n)]).flatten().collect();
-        // The last stretch ends where the next round begins.
+        // The last range ends where the next round begins.
         let places: Vec<usize> = places.into_iter().chain([end]).collect();
         let mut spent: Vec<[f64; 2]> = Vec::new();
         let mut after = begin;
@@ -72,7 +65,7 @@ impl<'r> Pace<'r> {
             spent.push([before, before + takes(*place)]);
             after = place + 1;
         }
-        // Of a program that was recorded from its beginning, the same rounds.
+        // The same rounds of a program recorded from its beginning.
         let rounds = recording.events.split(|event| *event == Event::Step);
         let (skipped, taken) = if recording.repeats() { (0, 1) } else { (1, LOOKED_AT) };
         let reads = rounds.skip(skipped).take(taken).flatten();
@@ -86,18 +79,18 @@ impl<'r> Pace<'r> {
         self.spent.last().map_or(0.0, |[before, _]| *before) / LOOKED_AT as f64
     }
 
-    /// Seconds that a step takes at least, with a device of `budget` bytes and a host of `host` bytes above a disk.
+    /// The least seconds of a step, with `budget` bytes of device and `host` bytes of host above a disk.
     pub fn least_above_a_disk(&self, budget: u64, host: u64) -> f64 {
         let moved = disk_bound(self.recording, budget.saturating_add(host), ROUNDS)[ROUNDS - 1];
         self.least(budget).max(moved.total() as f64 / self.machine.disk)
     }
 
-    /// Seconds that a step takes at least, with a device of `budget` bytes.
+    /// The least seconds of a step, with `budget` bytes of device.
     pub fn least(&self, budget: u64) -> f64 {
         let moved = bound(self.recording, budget, ROUNDS)[ROUNDS - 1];
         let link = moved.bytes_in.max(moved.bytes_out + self.read) as f64 / self.machine.link;
         let (coming, leaving) = (self.coming(budget), self.leaving(budget));
-        // The most that stretches up to each place, none over another, take beyond their arithmetic.
+        // The longest wait of disjoint ranges up to each place.
         let mut beyond = vec![0.0f64; self.spent.len()];
         for last in 1..self.spent.len() {
             beyond[last] = beyond[last - 1];
@@ -112,8 +105,7 @@ impl<'r> Pace<'r> {
         link.max(self.arithmetic() + waits)
     }
 
-    /// Bytes with contents from before a place that come between it and a later one, by the first and how many places later the
-    /// other is.
+    /// Bytes with contents from before a place that must come before a later one, by first place and distance.
     fn coming(&self, budget: u64) -> Vec<Vec<u64>> {
         let Self { program, places, .. } = self;
         let each = places.iter().enumerate().map(|(first, place)| {
@@ -124,8 +116,7 @@ impl<'r> Pace<'r> {
         each.collect()
     }
 
-    /// Bytes that are written from an earlier place on, held at a later one and leave between the two, by the later and how many places
-    /// earlier the other is.
+    /// Bytes written from a place on, held at a later one, that must leave before it; by later place and distance.
     fn leaving(&self, budget: u64) -> Vec<Vec<u64>> {
         let Self { program, places, .. } = self;
         let each = places.iter().enumerate().map(|(last, place)| {
@@ -136,7 +127,6 @@ impl<'r> Pace<'r> {
         each.collect()
     }
 
-    /// Places in a round.
     fn round(&self) -> usize {
         self.places.len() / LOOKED_AT
     }

@@ -1,8 +1,7 @@
-//! Replays a recording under a budget, with the very pager that runs for real.
+//! Replays a recording under any budget, with the real pager.
 //!
-//! The host tier has no limit unless a disk is [below](Replay::above_a_disk) it. Without a machine a move lands at
-//! once, and a replay counts the bytes that the decisions cost, whatever the link. [`on`](Replay::on) a machine moves
-//! take time and run in parallel with operations. A recording made without a budget is replayed under any.
+//! Without a disk [below](Replay::above_a_disk) it, the host has no limit. Without a machine moves end at once;
+//! [`on`](Replay::on) a machine they take time and run in parallel with operations.
 
 use crate::step_bytes::{Moved, StepBytes};
 use crate::timeline::{Elapsed, Machine, StepTimeline, Timeline};
@@ -11,12 +10,12 @@ use pager::{
     Shortage, Step, Stop, Tier,
 };
 
-/// A pager that plays a recording.
+/// A pager that runs a recording.
 #[derive(Debug)]
 pub struct Replay<'r> {
     recording: &'r Recording,
     pager: Pager,
-    /// The blocks alive, by their numbers in the recording.
+    /// The live blocks, by their numbers in the recording.
     blocks: Vec<Option<BlockId>>,
     operands: Vec<BlockId>,
     bytes: StepBytes,
@@ -29,12 +28,10 @@ pub struct Replay<'r> {
     pub(crate) decisions: String,
 }
 
-/// Bytes of moves ahead that have not begun to pass.
+/// Bytes of moves ahead that have not begun.
 #[derive(Debug, Default)]
 struct Pending {
-    /// The block that is being written ahead, and its bytes.
     writing: Option<(BlockId, u64)>,
-    /// Of the block that is being loaded ahead.
     loading: u64,
 }
 
@@ -55,7 +52,7 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// Copies take time on this machine, and the pager looks ahead.
+    /// Makes moves take time on this machine, with prefetch.
     #[must_use]
     pub fn on(mut self, machine: Machine) -> Self {
         self.pager.look_ahead(true);
@@ -63,7 +60,7 @@ impl<'r> Replay<'r> {
         self
     }
 
-    /// With a host of so many bytes and a disk without end below it.
+    /// Adds a host of so many bytes above an unlimited disk.
     #[must_use]
     pub fn above_a_disk(self, host: u64) -> Self {
         Self { host: Limit::bytes(host), ..self }
@@ -75,7 +72,7 @@ impl<'r> Replay<'r> {
         Rooms { host, disk, page: 1 }
     }
 
-    /// Plays the recording; one step that repeats is played `times` over, anything else once.
+    /// Runs the recording; one step that repeats runs `times` over.
     ///
     /// # Errors
     /// If the budget is too small for an operation, or the recording contradicts itself.
@@ -98,32 +95,32 @@ impl<'r> Replay<'r> {
         Ok(self)
     }
 
-    /// Bytes moved in each step; the last one is what came after the last marked step, if anything did.
+    /// Bytes moved in each step, and after the last.
     pub fn steps(&self) -> &[Moved] {
         &self.bytes.device.steps
     }
 
-    /// Bytes of each step that were loaded from disk (in) and written to it (out).
+    /// Bytes of each step loaded from disk (in) and written to it (out).
     pub fn disk_steps(&self) -> &[Moved] {
         &self.bytes.disk.steps
     }
 
-    /// Bytes that the program read off the device in each step, without those that the pager moved.
+    /// Bytes that the program itself read off the device in each step.
     pub fn read_steps(&self) -> &[u64] {
         &self.bytes.read.steps
     }
 
-    /// Bytes of the contents that the program made in host memory in each step.
+    /// Bytes of contents made in host memory in each step.
     pub fn given_steps(&self) -> &[u64] {
         &self.bytes.given.steps
     }
 
-    /// The time each step took; empty without a machine.
+    /// The time of each step; empty without a machine.
     pub fn elapsed(&self) -> &[Elapsed] {
         self.timeline.as_ref().map_or(&[], |timeline| &timeline.steps)
     }
 
-    /// The latest step as it went; nothing without a machine.
+    /// The latest step; `None` without a machine.
     pub fn timeline(&self) -> Option<&StepTimeline> {
         self.timeline.as_ref().map(|timeline| &timeline.latest)
     }
@@ -144,7 +141,7 @@ impl<'r> Replay<'r> {
         &mut self.pager
     }
 
-    /// Begins the next round: each role goes to the block that takes it over, and blocks without a role are freed.
+    /// Begins the next round: roles go to their next blocks, and other blocks are freed.
     fn carry(&mut self, carried: usize) -> Result<(), Fault> {
         let mut next = vec![None; carried];
         for event in &self.recording.events {
@@ -184,7 +181,7 @@ impl<'r> Replay<'r> {
             }
             Event::Written(block) => {
                 let block = self.blocks[block].ok_or(unknown())?;
-                // A block written outside an operation was on the device then, under another budget maybe.
+                // It was on the device when recorded, but may not be now.
                 if self.pager.get(block).is_some_and(Block::is_on_device) {
                     self.pager.wrote(block)?;
                 }
@@ -245,7 +242,7 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// Gives up the load under way: its host memory may be the room that is missing.
+    /// Cancels the load in progress, whose host memory may be missing.
     fn give_up_loading(&mut self, stop: Stop) -> Result<(), Stop> {
         match stop {
             Stop::Shortage(Shortage::TierFull { .. }) if let Some((token, _)) = self.pager.loading() => {
@@ -256,7 +253,7 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// Takes every step of the operation begun last.
+    /// Takes every step of the latest operation.
     fn take_steps(&mut self) -> Result<(), Stop> {
         loop {
             self.land()?;
@@ -273,7 +270,7 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// Starts moves ahead, and lets the time of the operation pass.
+    /// Starts moves ahead, then lets the time of the operation pass.
     fn operate(&mut self, flops: u64) -> Result<(), Stop> {
         let Some(timeline) = &mut self.timeline else { return Ok(()) };
         timeline.waits_for(&self.operands);
@@ -294,7 +291,7 @@ impl<'r> Replay<'r> {
         Ok(())
     }
 
-    /// Writes blocks that will be spilled, as far as there are buffers.
+    /// Writes ahead, as far as there are buffers.
     fn write_ahead(&mut self) -> Result<(), Stop> {
         if self.host == Limit::NONE {
             return Ok(());
@@ -316,7 +313,7 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// Loads blocks that are needed soon, as far as there are buffers.
+    /// Loads ahead, as far as there are buffers.
     fn load_ahead(&mut self) -> Result<(), Stop> {
         if self.host == Limit::NONE {
             return Ok(());
@@ -397,7 +394,7 @@ impl<'r> Replay<'r> {
         self.pager.get(block).map(|block| block.bytes).ok_or(Fault::UnknownBlock(block))
     }
 
-    /// A move that ends when it starts.
+    /// Starts and ends a move at once.
     fn complete(&mut self, step: Step) -> Result<Outcome, Fault> {
         let token = self.pager.started(step)?;
         self.pager.ended(token, true)

@@ -18,11 +18,10 @@ impl Moved {
     }
 }
 
-/// Bytes of each step, by their kind.
 #[derive(Debug, Default)]
 pub(crate) struct StepBytes {
     pub device: Meter,
-    /// Loaded from disk as bytes in, written to it as bytes out.
+    /// Loaded from disk (in) and written to it (out).
     pub disk: Meter,
     /// Read off the device by the program.
     pub read: Tally,
@@ -56,7 +55,7 @@ impl Meter {
     }
 }
 
-/// Bytes of each step, added up.
+/// Bytes of each step, as sums.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub steps: Vec<u64>,

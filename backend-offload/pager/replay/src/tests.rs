@@ -1,4 +1,4 @@
-//! Promises of the planned policy on small programs, and of the tools that measure it.
+//! Properties of the planned policy on small programs, and of the bounds.
 
 use crate::{Machine, Moved, Pace, Replay, bound, disk_bound};
 use pager::{Arena, BadRecording, BlockId, Event, Limit, Operand, Policy, Recording, Step, Tier};

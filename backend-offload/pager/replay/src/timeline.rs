@@ -1,43 +1,33 @@
-//! The time a replayed program takes on a machine: its operations one after the other, and in parallel a copy
-//! engine for each direction.
+//! The time of a replayed program on a machine: serial operations, and a parallel copy engine for each direction.
 //!
-//! An operation starts when its operands are there, and takes as long as the machine needs for their bytes. A copy off
-//! the device starts when its engine is free; its memory is free when it ends. A copy onto the device likewise, into
-//! memory that is free when it is queued. What the program reads is copied off the device, and waited for.
-//!
-//! Contents that the program makes in host memory are a parameter's next numbers, where its optimizer is there: the host steps
-//! one parameter after another from the beginning of the program's step, and the program waits for the one it comes to.
-//!
-//! A disk below the host does one thing at a time, read or write. A block is spilled once all but its last few buffers
-//! are written, and loaded once all its bytes are read; the program waits for both. It does not wait for writes and
-//! loads ahead, which begin to pass a few buffers between two operations. States that the host steps may lie on the
-//! disk, too: it reads and writes them in the time that blocks leave, and new contents are there once their states have
-//! passed (`states_on_the_disk_pass_in_the_time_that_blocks_leave_and_are_waited_for_with_their_contents`).
+//! Copies off the device free memory when they end; those onto it need free memory when queued. The program waits for
+//! operands, reads, and new parameters of the host optimizer. A disk does one read or write at a time. The program
+//! waits for loads and all but the last buffers of spills, not for writes and loads ahead. Optimizer states use its
+//! idle time (`states_on_the_disk_pass_in_the_time_that_blocks_leave_and_are_waited_for_with_their_contents`).
 
 use pager::{BlockId, Token};
 use std::collections::{HashMap, VecDeque};
 
-/// The speeds that a replay goes by, in bytes per second where nothing else is said. An operation takes the longer of the
-/// times for its arithmetic and for its operands.
+/// The speeds of a machine, in bytes per second unless stated otherwise. An operation takes the longer of its times for
+/// arithmetic and operands.
 #[derive(Debug, Clone, Copy)]
 pub struct Machine {
     /// Over the link, in each direction.
     pub link: f64,
-    /// Operands that operations get through, whatever they compute.
+    /// Operands of operations.
     pub memory: f64,
-    /// Floating-point operations per second, for operations whose arithmetic is on record.
+    /// Floating-point operations per second, where arithmetic is known.
     pub flops: f64,
-    /// Contents that the program makes in host memory, by their own size.
+    /// Contents made in host memory, by their own size.
     pub host: f64,
-    /// To and from the disk below the host, both directions together.
+    /// To and from the disk, both directions together.
     pub disk: f64,
-    /// Bytes of states that are read from the disk and written to it, for each byte of contents that the program makes in host
-    /// memory. No speed but a ratio: 0 where no states lie on the disk.
+    /// Bytes of states to and from the disk per byte of contents made in host memory; 0 without states on disk.
     pub states: f64,
 }
 
 impl Machine {
-    /// A machine on which nothing takes time.
+    /// A machine that takes no time.
     pub const INSTANT: Self = Self {
         link: f64::INFINITY,
         memory: f64::INFINITY,
@@ -48,36 +38,36 @@ impl Machine {
     };
 }
 
-/// Bytes that are still on their way to the disk when a block is spilled, at most: six buffers.
+/// The most unwritten bytes when a spill counts as done: six buffers.
 const BEHIND: f64 = 6.0 * (4 << 20) as f64;
 
-/// How long one step of a program took, in seconds.
+/// Times of one step, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Elapsed {
     /// From its beginning to its end.
     pub step: f64,
     /// Operations alone.
     pub arithmetic: f64,
-    /// The engine that copies off the device was busy.
+    /// The copy engine off the device.
     pub out: f64,
-    /// The engine that copies onto the device was busy.
+    /// The copy engine onto the device.
     pub back: f64,
-    /// The host was busy making contents.
+    /// The host, making contents.
     pub host: f64,
-    /// The disk was busy.
+    /// The disk.
     pub disk: f64,
 }
 
-/// One step as it went, in seconds from its beginning. A copy may begin before the step, and end after it.
+/// One step, in seconds from its beginning. Copies may begin before it and end after it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepTimeline {
-    /// When operations began, and the bytes on the device then.
+    /// Begin of operations, and bytes on the device then.
     pub resident: Vec<(f64, u64)>,
-    /// Copies off the device, from and until.
+    /// Begin and end of copies off the device.
     pub out: Vec<(f64, f64)>,
     /// Copies onto the device.
     pub back: Vec<(f64, f64)>,
-    /// The program waited for copies.
+    /// Waits for copies.
     pub waited: Vec<(f64, f64)>,
 }
 
@@ -96,18 +86,18 @@ pub(crate) struct Timeline {
     machine: Machine,
     now: f64,
     free: Free,
-    /// Copies off the device that have not landed, in the order in which they do.
+    /// Copies off the device in progress, by their ends.
     leaving: VecDeque<(Token, f64)>,
     arrivals: HashMap<BlockId, f64>,
-    /// The time at which the bytes that a load ahead has begun to read are there.
+    /// The time at which bytes read ahead are there.
     loaded: f64,
     step: OpenStep,
     pub steps: Vec<Elapsed>,
-    /// The latest step that has ended.
+    /// The latest complete step.
     pub latest: StepTimeline,
 }
 
-/// Times at which the engines have done all that was queued.
+/// Times at which the engines finish their queues.
 #[derive(Debug, Default)]
 struct Free {
     out: f64,
@@ -116,7 +106,6 @@ struct Free {
     disk: f64,
 }
 
-/// The step under way.
 #[derive(Debug, Default)]
 struct OpenStep {
     began: f64,
@@ -157,14 +146,14 @@ impl Timeline {
         self.arrivals.insert(block, self.free.back);
     }
 
-    /// The program begins, whatever was made before.
+    /// Resets the times, as the program begins.
     pub fn begins(&mut self) {
         (self.free.host, self.free.disk, self.loaded, self.now) = (0.0, 0.0, 0.0, 0.0);
         (self.step.elapsed.host, self.step.elapsed.disk) = (0.0, 0.0);
         self.step.timeline.waited.clear();
     }
 
-    /// The program reads so many bytes off the device, and waits for them.
+    /// Copies `bytes` off the device, and waits for them.
     pub fn reads(&mut self, bytes: u64) {
         let takes = bytes as f64 / self.machine.link;
         let begins = self.free.out.max(self.now);
@@ -174,7 +163,7 @@ impl Timeline {
         self.wait_until(self.free.out);
     }
 
-    /// The program comes to contents that the host makes, and waits for them.
+    /// Waits for contents that the host makes.
     pub fn is_given(&mut self, bytes: u64) {
         let takes = bytes as f64 / self.machine.host;
         self.free.host = self.free.host.max(self.step.began) + takes;
@@ -182,24 +171,24 @@ impl Timeline {
         self.wait_until(self.free.host);
         let passes = bytes as f64 * self.machine.states / self.machine.disk;
         if passes > 0.0 {
-            // Since the step began the disk was busy with blocks, or with these states and those before them.
+            // Since the step began the disk was busy with blocks, or these and earlier states.
             self.step.elapsed.disk += passes;
             self.wait_until(self.step.began + self.step.elapsed.disk);
         }
     }
 
-    /// `bytes` are spilled to disk. The program waits for most of them.
+    /// Spills `bytes` to disk, and waits for most of them.
     pub fn spills(&mut self, bytes: u64) {
         self.moves_on_disk(bytes);
         self.wait_until(self.free.disk - BEHIND / self.machine.disk);
     }
 
-    /// Begins to write as many of the bytes as there are buffers for. The program does not wait.
+    /// Begins to write what fits into free buffers, without a wait.
     pub fn writes_ahead(&mut self, bytes: u64) -> u64 {
         self.begins_ahead(bytes)
     }
 
-    /// Begins to read as many of the bytes as there are buffers for. The program does not wait.
+    /// Begins to read what fits into free buffers, without a wait.
     pub fn loads_ahead(&mut self, bytes: u64) -> u64 {
         let begins = self.begins_ahead(bytes);
         if begins > 0 {
@@ -208,7 +197,7 @@ impl Timeline {
         begins
     }
 
-    /// Whether all bytes that a load ahead has begun to read are there.
+    /// Whether all bytes read ahead are there.
     pub fn has_loaded(&self) -> bool {
         self.loaded <= self.now
     }
@@ -221,7 +210,7 @@ impl Timeline {
         begins
     }
 
-    /// The program waits for so many bytes from the disk; for none, it waits for those that a load ahead has begun to read.
+    /// Waits for `bytes` from the disk; if 0, for those read ahead.
     pub fn loads(&mut self, bytes: u64) {
         self.moves_on_disk(bytes);
         self.wait_until(if bytes > 0 { self.free.disk } else { self.loaded });
@@ -233,12 +222,12 @@ impl Timeline {
         self.step.elapsed.disk += takes;
     }
 
-    /// A copy off the device that has landed by now.
+    /// A copy off the device that has ended.
     pub fn landed(&mut self) -> Option<Token> {
         self.leaving.pop_front_if(|(_, end)| *end <= self.now).map(|(token, _)| token)
     }
 
-    /// The program waits for the oldest copy off the device.
+    /// Waits for the oldest copy off the device.
     pub fn waits(&mut self) {
         if let Some((_, end)) = self.leaving.front().copied() {
             self.wait_until(end);
@@ -252,7 +241,7 @@ impl Timeline {
         }
     }
 
-    /// The program waits for operands that are on their way.
+    /// Waits for operands in transfer.
     pub fn waits_for(&mut self, operands: &[BlockId]) {
         for id in operands {
             if let Some(arrival) = self.arrivals.remove(id) {
@@ -261,7 +250,7 @@ impl Timeline {
         }
     }
 
-    /// An operation runs over so many `bytes` of operands, while as many are `resident`.
+    /// Runs an operation over `bytes` of operands, with `resident` bytes on the device.
     pub fn operates(&mut self, flops: u64, bytes: u64, resident: u64) {
         self.step.timeline.resident.push((self.now, resident));
         let takes = (flops as f64 / self.machine.flops).max(bytes as f64 / self.machine.memory);

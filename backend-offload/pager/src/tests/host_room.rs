@@ -19,7 +19,6 @@ fn on_host<const N: usize>(sizes: [u64; N]) -> (Pager, [BlockId; N]) {
     (pager, blocks)
 }
 
-/// Rooms of a disk of single bytes.
 fn rooms(host: u64, disk: u64) -> Rooms {
     Rooms { host: Limit::bytes(host), disk: Limit::bytes(disk), page: 1 }
 }
@@ -74,7 +73,7 @@ fn a_place_on_the_disk_is_given_up_only_for_a_block_that_sinks_into_it() {
     assert_eq!([HOST, DISK].map(|tier| pager.ledger().held(tier)), [0, 50]);
 }
 
-/// A copy under way is no room yet, but may become it: it is waited for before any block sinks.
+/// A copy in progress may become room: it is waited for before any block spills.
 #[test]
 fn copies_under_way_land_before_a_room_is_judged() {
     let (mut pager, [clean, resting]) = on_host([10, 30]);

@@ -1,8 +1,8 @@
-//! Promises of the planned policy, on programs that repeat.
+//! Properties of the planned policy on programs that repeat.
 
 use super::*;
 
-/// Numbers that look random and are the same in every run.
+/// Reproducible pseudo-random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -22,7 +22,7 @@ enum Request {
     Freed(usize),
 }
 
-/// Requests that name blocks by the order of their births.
+/// Requests that name blocks by birth.
 #[derive(Default)]
 struct Program {
     requests: Vec<Request>,
@@ -55,8 +55,8 @@ impl Program {
     }
 }
 
-/// Random programs of steps that repeat for a while, change, and come back. In tests the pager itself compares every
-/// victim with the one that a look at all blocks finds.
+/// Random programs whose steps repeat, change, and come back. In tests the pager compares every victim with a search of
+/// all blocks.
 #[test]
 fn the_first_in_order_is_the_one_a_look_at_all_blocks_finds() {
     let mut chosen = 0;
@@ -66,7 +66,7 @@ fn the_first_in_order_is_the_one_a_look_at_all_blocks_finds() {
         let kept: Vec<usize> = (0..12).map(|_| program.born(1 + dice.below(30))).collect();
         let shapes: Vec<u64> = (0..3).map(|_| dice.below(1 << 30)).collect();
         for _ in 0..30 {
-            // One of three steps, each the same whenever it comes.
+            // One of three steps, each always the same.
             let mut step = Dice(shapes[dice.below(3) as usize]);
             let mut passing = Vec::new();
             for _ in 0..25 {

@@ -1,9 +1,9 @@
-//! Blocks that come back from the disk before an operation needs them.
+//! Blocks loaded from disk before an operation needs them.
 
 use super::sweep::{BLOCKS, DISK, HOST, Sweep};
 use super::*;
 
-/// Takes the steps ahead until a load is under way or no step is left.
+/// Takes steps ahead until a load is in progress or none is left.
 fn begin_ahead(sweep: &mut Sweep) -> Option<BlockId> {
     loop {
         let rooms = sweep.rooms();
@@ -23,8 +23,7 @@ fn begin_ahead(sweep: &mut Sweep) -> Option<BlockId> {
     }
 }
 
-/// Sweeps over blocks that were written once, above a host of half of them. With `ahead`, each operation loads at most
-/// one ahead.
+/// Sweeps over blocks written once, half of which fit the host. With `ahead`, each operation loads at most one.
 fn swept(policy: Policy, ahead: bool) -> Sweep {
     let mut sweep = Sweep::new(policy, 200, 1000);
     for block in sweep.blocks.clone() {
@@ -58,7 +57,7 @@ fn nothing_is_raised_ahead_unless_its_next_use_is_known() {
     }
 }
 
-/// A sweep with a block under way.
+/// A sweep with a load in progress.
 fn under_way() -> (Sweep, BlockId) {
     let mut sweep = swept(Policy::Planned, true);
     let block = (0..BLOCKS).find_map(|n| {

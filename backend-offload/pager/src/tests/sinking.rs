@@ -1,11 +1,11 @@
-//! The disk below a host that is full.
+//! The disk below a full host.
 
 use super::*;
 
 const HOST: Tier = Tier::Host;
 const DISK: Tier = Tier::Disk;
 
-/// Takes the steps of an operation above a host and a disk of so many bytes, and checks after each that they suffice.
+/// Takes the steps of an operation, and checks after each that host and disk suffice.
 fn operate_above_a_disk(
     pager: &mut Pager,
     operands: &[BlockId],

@@ -1,9 +1,9 @@
-//! Blocks that are written to the disk before they have to sink.
+//! Blocks written to disk before they have to spill.
 
 use super::sweep::{BLOCKS, DISK, HOST, Sweep};
 use super::*;
 
-/// Sweeps over blocks that are written each time. With `ahead`, each operation writes at most one block ahead.
+/// Sweeps over blocks written each time. With `ahead`, each operation writes at most one.
 fn swept(policy: Policy, host: u64, disk: u64, ahead: bool) -> Sweep {
     Sweep::new(policy, host, disk).run(|sweep, block| {
         let rooms = sweep.rooms();

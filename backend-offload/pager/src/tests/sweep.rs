@@ -1,4 +1,4 @@
-//! Blocks that are used forwards and backwards, on a device of two of them and a host above a disk.
+//! Blocks used forwards and backwards, on a device for two of them and a host above a disk.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The planner allocates nothing on the heap for a program that fits, and little for one that does not.
+//! The pager allocates nothing for a program that fits, and little for others.
 
 use pager::{Arena, BlockId, Limit, Link, Oversized, Pager, Policy, Rooms, Step};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -13,12 +13,12 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes to the system's allocator unchanged.
+// SAFETY: every call is passed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // A thread that ends may allocate when its counter is gone.
+        // A thread may allocate at its end, when its counter is gone.
         _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise holds for the system's allocator too.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
@@ -47,7 +47,7 @@ fn operations_of_a_program_that_fits_allocate_nothing() {
         }
         pager.mark_step();
     };
-    // The trace has grown to a power of two behind its last reallocation.
+    // The trace has grown to a power of two and will not reallocate soon.
     (0..30).for_each(|_| step());
     let before = ALLOCATIONS.get();
     (0..10).for_each(|_| step());
@@ -55,7 +55,7 @@ fn operations_of_a_program_that_fits_allocate_nothing() {
     assert!(pager.counters().predicted > 1000);
 }
 
-/// Takes the step, whose move lands at once.
+/// Takes a step, whose move ends at once.
 fn take(pager: &mut Pager, step: Step) {
     let token = match step {
         Step::Evict { .. } | Step::Bring { .. } => pager.started(step),
@@ -66,7 +66,7 @@ fn take(pager: &mut Pager, step: Step) {
     pager.ended(token.expect("it may move"), true).expect("it is under way");
 }
 
-/// A step over blocks of which half fits, with moves ahead of their operations.
+/// A step over blocks of which half fits, with moves ahead.
 #[test]
 fn operations_of_a_program_of_which_half_fits_allocate_at_most_once_each() {
     const BLOCKS: u64 = 50;

@@ -1,3 +1,3 @@
-//! Promises of the pager.
+//! Properties of the pager.
 
 mod allocations;

@@ -1,10 +1,10 @@
-//! The bound for a disk holds: no way of using device, host and disk undercuts it on a small program.
+//! No way of using device, host and disk undercuts the bound for a disk on a small program.
 
 use super::planning::{Dice, Script};
 use super::*;
 use std::collections::HashMap;
 
-/// Where a block's contents may be, for an omniscient manager of three tiers.
+/// Where the contents of a block may be, for an omniscient pager of three tiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum At {
     /// No contents yet.
@@ -19,7 +19,6 @@ enum At {
     Gone,
 }
 
-/// Sizes of the blocks and of device and host.
 struct Tiers {
     sizes: Vec<u64>,
     device: u64,
@@ -27,7 +26,7 @@ struct Tiers {
 }
 
 impl Tiers {
-    /// The ways of a block with contents, and bytes that each takes over the disk's link.
+    /// Next places of a block, each with its bytes over the disk's link.
     fn ways(&self, block: usize, at: At, named: bool) -> Vec<(At, u64)> {
         let bytes = self.sizes[block];
         let (below, raising, sinking) = match at {
@@ -39,7 +38,7 @@ impl Tiers {
         if named { vec![here] } else { vec![here, (At::Host { below }, raising), (At::Disk, sinking)] }
     }
 
-    /// Every arrangement in which the operation can run, with its price.
+    /// Every arrangement in which the operation can run, with its bytes.
     fn arrangements(&self, blocks: &[At], operands: &[Operand]) -> Vec<(Vec<At>, u64)> {
         let mut all = vec![(Vec::new(), 0)];
         for (block, at) in blocks.iter().enumerate() {
@@ -63,7 +62,7 @@ impl Tiers {
         all
     }
 
-    /// The fewest bytes to and from the disk that the events from `n` on take, by trying every choice.
+    /// The fewest bytes over the disk's link from the event `n` on, by exhaustive search.
     fn fewest(
         &self,
         recording: &Recording,
@@ -149,7 +148,7 @@ fn no_way_of_using_three_tiers_undercuts_the_bound_for_the_disk() {
         moving += u64::from(fewest > 0);
         given += u64::from(recording.events.iter().any(|event| matches!(event, Event::WrittenInTier(_))));
     }
-    // Whole blocks and two tiers of their own sizes keep most programs from it.
+    // Most programs do not reach it, with whole blocks and two tiers.
     assert!(
         moving > 50 && given > 50 && tight * 10 > moving,
         "reached by {tight} of {moving}, {given} given"

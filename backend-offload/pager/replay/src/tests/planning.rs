@@ -1,11 +1,11 @@
-//! Promises of the planner, on programs that repeat, turn elsewhere and come back.
+//! Properties of the planned policy on programs that repeat, depart and return.
 
 use super::*;
 
-/// Operations that have to look alike before the pager knows a place again.
+/// Operations that must look alike to find a place.
 const CONTEXT: u64 = 4;
 
-/// Numbers that look random and are the same in every run.
+/// Reproducible pseudo-random numbers.
 pub(super) struct Dice(pub u64);
 
 impl Dice {
@@ -15,7 +15,7 @@ impl Dice {
     }
 }
 
-/// A step of a program, written out: parameters and moments that live on, activations that die.
+/// A step of a program: permanent parameters and moments, and temporary activations.
 #[derive(Default)]
 pub(super) struct Script {
     pub recording: Recording,
@@ -46,8 +46,8 @@ impl Script {
         self.recording.events.push(Event::Step);
     }
 
-    /// Forward, backward and update of `weights`, each with a moment. `reborn` says that an update makes
-    /// new blocks of them, as Burn's optimizers do.
+    /// Forward, backward and update of `weights`, each with a moment. If `reborn`, an update makes new blocks of them,
+    /// as Burn does.
     pub fn train(&mut self, weights: &mut [usize], moments: &mut [usize], sizes: &[u64], reborn: bool) {
         let mut activations = Vec::new();
         let mut last = self.born(sizes[0]);
@@ -105,7 +105,7 @@ fn sizes(dice: &mut Dice) -> Vec<u64> {
     (0..LAYERS).map(|_| 10 + dice.below(40)).collect()
 }
 
-/// Training with everything marked, or nothing, with what `between` does after each step.
+/// Training with everything marked or nothing. `between` runs after each step.
 pub(super) fn training(
     steps: usize,
     marks: bool,
@@ -159,7 +159,7 @@ fn a_step_is_learned_once_and_then_foretold() {
             counters.predicted,
             counters.operations
         );
-        // Weights and moments are made by the same operations, and then the first step begins, which is like nothing yet.
+        // Like operations make weights and moments; then the first step is like nothing before.
         assert!(counters.diverged <= 2, "marks {marks}, reborn {reborn}: {} times", counters.diverged);
     }
 }
@@ -204,7 +204,7 @@ fn without_a_budget_nothing_is_learned() {
 
 #[test]
 fn an_interruption_costs_no_more_than_itself() {
-    // An evaluation after every fourth step, longer than a step; nothing says where it begins or ends.
+    // An unmarked evaluation after every fourth step, longer than one.
     let evaluates = |script: &mut Script, step: usize, weights: &[usize]| {
         for _ in 0..if step % 4 == 3 { 5 } else { 0 } {
             script.evaluate(weights, 17);
@@ -221,7 +221,7 @@ fn an_interruption_costs_no_more_than_itself() {
         for step in [13, 14, 17, 18, 21, 22] {
             assert_eq!(with.steps()[step].total(), steady, "reborn {reborn}, step {step}");
         }
-        // The step after an evaluation finds other blocks on the device than it would have left.
+        // The step after an evaluation finds other blocks on the device.
         for step in [12, 16, 20] {
             let after = with.steps()[step].total();
             assert!(after * 4 < steady * 5, "reborn {reborn}, step {step}: {after}, else {steady}");
@@ -235,11 +235,11 @@ fn an_interruption_costs_no_more_than_itself() {
 
 const STEPS: usize = 12;
 
-/// The bytes that a trace counts in: smaller blocks are as large to it.
+/// The unit in which a trace counts bytes; smaller blocks look equal.
 const UNIT: u64 = 512;
 
-/// Training of layers that are alike, whose embedding comes by rows: their bytes are others in every step, those of the rows
-/// and of the two blocks in which their gradient is added up.
+/// Training of like layers with an embedding by rows. Bytes of the rows and the two gradient blocks differ in every
+/// step.
 fn by_rows(rows: impl Fn(usize) -> u64) -> Recording {
     let mut script = Script::default();
     let (sizes, rows) = ([30 * UNIT; LAYERS], |step| rows(step) * UNIT);

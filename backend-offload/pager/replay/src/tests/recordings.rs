@@ -1,9 +1,9 @@
-//! Recordings of a program's requests, and one step that stands for all.
+//! Recordings of a program's requests, and one step that repeats.
 
 use super::planning::{Dice, Script, peak, replay, training};
 use super::*;
 
-/// The recording of a pager to which a recording is played.
+/// The recording of a pager that replays a recording.
 fn played(recording: &Recording, budget: Limit) -> Recording {
     let mut replay = Replay::new(recording, budget, Policy::Planned);
     replay.pager_mut().record();
@@ -25,14 +25,14 @@ fn a_pager_writes_down_what_it_is_asked_whatever_it_answers() {
 fn bytes_that_are_no_recording_are_refused() {
     let whole = training(1, true, false, |_, _, _| {}).to_bytes();
     assert_eq!(Recording::from_bytes(b"something else"), Err(BadRecording::Foreign));
-    // Cut behind an event it is a shorter recording.
+    // Cut after an event it is a shorter recording.
     let cut = (8..whole.len()).map(|end| Recording::from_bytes(&whole[..end]));
     assert!(cut.into_iter().all(|read| matches!(read, Ok(_) | Err(BadRecording::Truncated))));
     for at in 8..whole.len() {
         for other in [0x00, 0x7f, 0xff] {
             let mut damaged = whole.clone();
             damaged[at] = other;
-            // Whatever it reads, it neither panics nor names a block that was not born.
+            // Damaged or not, it neither panics nor names a block that was not born.
             let Ok(read) = Recording::from_bytes(&damaged) else { continue };
             let born = read.events.iter().filter(|event| matches!(event, Event::Born { .. })).count();
             assert!(read.operands.iter().all(|operand| operand.block < born));
@@ -114,7 +114,7 @@ fn a_repetition_beyond_reason_is_refused_before_it_fills_the_memory() {
     assert_eq!(Recording::from_bytes(&before_all), Err(BadRecording::Senseless { at: 9 }));
 }
 
-/// Ten bytes per second over the link, one operand's byte per second, and two bytes of contents made on the host.
+/// Bytes per second: ten over the link, one of operands, two of contents made on the host.
 const SLOW: Machine = Machine { link: 10.0, memory: 1.0, host: 2.0, ..Machine::INSTANT };
 
 #[test]
@@ -133,7 +133,7 @@ fn what_the_program_reads_is_copied_out_and_waited_for_unless_the_host_has_it() 
     let replay = replay.run(1).expect("it fits");
     assert_eq!(replay.read_steps(), [50]);
     let elapsed = replay.elapsed()[0];
-    // Two operations, one block in, and half of a block out: what the host made it has.
+    // Two operations, one block in, half of a block out: the host has what it made.
     assert_eq!((elapsed.arithmetic, elapsed.back, elapsed.out, elapsed.step), (200.0, 10.0, 5.0, 215.0));
 }
 
@@ -155,10 +155,10 @@ fn the_disk_does_one_thing_at_a_time_and_the_program_waits_for_all_but_what_is_i
         let replay = replay.above_a_disk(100 * MIB).run(1).expect("the disk takes it");
         (replay.disk_steps()[0], replay.elapsed()[0].disk, replay.elapsed()[0].step)
     };
-    // The first sinks, so that the second can leave the device for the third.
+    // The first spills, so that the second can leave the device for the third.
     let once = Moved { bytes_in: 0, bytes_out: 100 * MIB };
     assert_eq!(elapsed(false), (once, 100.0, 76.0), "24 MiB are written behind the program's back");
-    // The others change places with the first, which passes the host.
+    // The others are exchanged with the first, which passes the host.
     let all = Moved { bytes_in: 100 * MIB, bytes_out: 300 * MIB };
     assert_eq!(elapsed(true), (all, 400.0, 400.0));
 }
@@ -194,10 +194,10 @@ fn states_on_the_disk_pass_in_the_time_that_blocks_leave_and_are_waited_for_with
         assert_eq!(replay.given_steps(), [10]);
         (replay.elapsed()[0].disk, replay.elapsed()[0].step)
     };
-    // Two blocks are spilled into buffers, without a wait; the state's 30 bytes come after them.
+    // Two blocks spill into buffers at once; the state's 30 bytes follow.
     assert_eq!(elapsed(1.0, 0.0), (20.0, 30.0));
     assert_eq!(elapsed(1.0, 3.0), (50.0, 50.0));
-    // Operations of 60 seconds leave the disk time enough for both.
+    // Operations of 60 seconds leave the disk time for both.
     assert_eq!(elapsed(0.5, 3.0), (50.0, 60.0));
 }
 
@@ -216,7 +216,7 @@ fn contents_made_on_the_host_come_one_after_another_from_the_steps_beginning() {
     }
     let replay = Replay::new(&script.recording, Limit::NONE, Policy::Planned).on(SLOW);
     let replay = replay.run(1).expect("it fits");
-    // They are there after 20 seconds and after 50. Where the program comes to them later, it waits for none.
+    // They are there after 20 and 50 seconds; later uses do not wait.
     let times = replay.elapsed().iter().map(|elapsed| (elapsed.arithmetic, elapsed.host, elapsed.step));
     assert_eq!(times.collect::<Vec<_>>(), [(60.0, 50.0, 60.0), (1000.0, 50.0, 1000.0)]);
     let slower =

@@ -1,6 +1,4 @@
-//! Recorded steps on a machine whose copies take time: bytes and time, with moves started ahead.
-//!
-//! `PAGER_WRITE_GOLDEN=1` writes the table anew.
+//! Bytes and time of recorded steps on a machine, with moves ahead. `PAGER_WRITE_GOLDEN=1` rewrites the table.
 
 use crate::steps::{assert_on_record, recorded};
 use pager::{Limit, Policy, Recording};
@@ -20,7 +18,7 @@ fn played(step: &Recording, budget: u64, arithmetic: f64) -> Replay<'_> {
         .expect("every operation fits")
 }
 
-/// Time of the last two steps together: what stays on the device at the end of one may leave in the next.
+/// Time of the last two steps: blocks left by one may leave the device in the next.
 fn last(replay: &Replay) -> Elapsed {
     let sum = |part: fn(&Elapsed) -> f64| replay.elapsed()[ROUNDS - 2..].iter().map(part).sum();
     Elapsed {
@@ -38,7 +36,7 @@ fn moved(replay: &Replay) -> [u64; 2] {
     [sum(|moved| moved.bytes_in), sum(|moved| moved.bytes_out)]
 }
 
-/// Bytes that a step's operations get through.
+/// Bytes of operands in a step.
 fn handled(step: &Recording, peak: u64) -> f64 {
     last(&played(step, peak, 1.0)).arithmetic / 2.0
 }
@@ -60,7 +58,7 @@ fn copies_run_beside_arithmetic_and_cost_the_very_bytes_on_record() {
             let serial =
                 Replay::new(&step, Limit::bytes(budget), Policy::Planned).run(ROUNDS).expect("it fits");
             let serial = moved(&serial).iter().sum::<u64>() as f64 / LINK;
-            // Shares of the time that arithmetic takes.
+            // Shares of the time of arithmetic.
             let waited = (elapsed.step - elapsed.arithmetic) / elapsed.arithmetic;
             let without = serial / elapsed.arithmetic;
             assert!(waited < 0.6 * without, "{name} at {share} %: waited {waited:.3}, without {without:.3}");

@@ -1,15 +1,12 @@
-//! Recorded steps with a part of their bytes on the device, a part on the host, and the rest on a disk below.
-//!
-//! `PAGER_WRITE_GOLDEN=1` writes the table anew.
+//! Recorded steps on a device and a host above a disk. `PAGER_WRITE_GOLDEN=1` rewrites the table.
 
 use crate::steps::{ROUNDS, assert_on_record, recorded};
 use pager::{Limit, Policy};
 use pager_replay::{Machine, Pace, Replay, disk_bound};
 use std::fmt::Write;
 
-/// Percent of the peak on the device and on the host, and bytes to and from the disk over the least that could move, in
-/// percent. Blocks that leave the device for the disk are on the host first and push others out, and a small model's
-/// block is a tenth of a budget.
+/// Percent of the peak on the device and on the host, and bytes over the disk's link in percent of the bound. Blocks
+/// for the disk pass the host and push others out, and a small model's block is a tenth of a budget.
 const STEPS: [(&str, [u64; 2], u64); 7] = [
     ("toy", [25, 25], 101),
     ("toy", [25, 50], 116),
@@ -54,9 +51,8 @@ fn a_step_above_a_disk_takes_as_long_as_the_disk_and_what_is_not_beside_it() {
     let moved = replay.disk_steps()[ROUNDS - 1].total();
     let fewest = disk_bound(&step, 32 * GIB, ROUNDS)[ROUNDS - 1].total();
     println!("{elapsed:?} of at least {least}; {moved} bytes of at least {fewest}");
-    // Blocks are written before they have to be spilled and loaded before they are needed, while the disk is idle.
-    // Otherwise the step would take as long as all its parts together. During most of the arithmetic the host is full
-    // of blocks needed sooner.
+    // Without moves ahead the step would take the sum of all parts. During most of the arithmetic the host is full of
+    // blocks needed sooner.
     assert!(elapsed.step < elapsed.disk + 0.75 * elapsed.arithmetic);
     assert!(moved * 100 <= fewest * 105, "{moved} bytes of at least {fewest}");
     assert!(elapsed.step < 1.38 * least, "{elapsed:?} of at least {least}");

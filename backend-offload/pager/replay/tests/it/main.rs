@@ -1,4 +1,4 @@
-//! Promises of the pager on recorded training steps.
+//! Properties of the pager on recorded training steps.
 
 mod ahead;
 mod disk;

@@ -1,16 +1,15 @@
-//! Recorded steps of 16,384 tokens on a machine with a link of 25 GB/s in each direction and 80 TFLOP/s: the time they take.
-//!
-//! `PAGER_WRITE_GOLDEN=1` writes the tables anew.
+//! Times of recorded steps of 16,384 tokens at 25 GB/s each way and 80 TFLOP/s. `PAGER_WRITE_GOLDEN=1` rewrites the
+//! tables.
 
 use crate::steps::{ROUNDS, assert_first_on_record, moved, recorded};
 use pager::{Limit, Policy, Recording};
 use pager_replay::{Elapsed, Machine, Pace, Replay, bound};
 use std::fmt::Write;
 
-/// Memory as fast as a card's of 80 TFLOP/s. The CPU's program, which fuses nothing, waits for it much longer than a GPU's would.
+/// Memory of a card of 80 TFLOP/s. The recorded CPU program fuses nothing, so it waits for memory longer than a GPU's.
 const GPU: Machine = Machine { link: 25e9, memory: 1000e9, flops: 80e12, ..Machine::INSTANT };
 
-/// Memory that is never waited for, which leaves the least arithmetic to hide copies behind.
+/// Memory without waits, so the least arithmetic to hide copies.
 const PRODUCTS_ALONE: Machine = Machine { memory: f64::INFINITY, ..GPU };
 
 fn played(step: &Recording, budget: u64, machine: Machine) -> Vec<Elapsed> {
@@ -18,7 +17,7 @@ fn played(step: &Recording, budget: u64, machine: Machine) -> Vec<Elapsed> {
     replay.run(ROUNDS).expect("every operation fits").elapsed().to_vec()
 }
 
-/// Time of a step over the longest of its operations and its copies in either direction.
+/// Time of a step over its longest part: operations or copies in either direction.
 fn of_the_longest(elapsed: &Elapsed) -> f64 {
     elapsed.step / elapsed.arithmetic.max(elapsed.out).max(elapsed.back)
 }
@@ -26,7 +25,7 @@ fn of_the_longest(elapsed: &Elapsed) -> f64 {
 /// Steps with AdamW on the device.
 const ON_DEVICE: [&str; 3] = ["gpt-124m-16k", "gpt-1.5b-16k", "gpt-7b-16k"];
 
-/// Percent of its memory that a step has, and time that it may take over the longest of its parts.
+/// Percent of its memory that a step has, and its longest time over the longest part.
 const LIMITS: [(u64, f64); 3] = [(75, 1.1), (50, 1.1), (25, 1.2)];
 
 #[test]
@@ -64,16 +63,17 @@ fn steps_of_16k_tokens_take_little_longer_than_the_longest_of_their_parts() {
     assert_first_on_record("pace.csv", &table);
 }
 
-/// A step with the optimizer on the host, under the memory of a card.
+/// A step with the optimizer on the host, on a card.
 struct OnHost {
     step: &'static str,
     budget: u64,
-    /// Bytes per second that the host's step was measured to read and write in the format, at worst and at best
+    /// Lowest and highest measured bytes per second that the host's step reads and writes
     /// (`benchmarks/runs/2026-11-25-cpu-host-step`).
     host: [f64; 2],
-    /// Bytes it reads and writes for each byte of new weights, two of which are a parameter.
+    /// Bytes it reads and writes per byte of new weights, two of which are a parameter.
     per_weight: f64,
-    /// Time it may take, over its longest part: at either rate, with memory as fast as a card's and with products alone.
+    /// Longest time over the longest part: at either rate, with memory as fast as a card's and without waits for
+    /// memory.
     time: [[f64; 2]; 2],
 }
 

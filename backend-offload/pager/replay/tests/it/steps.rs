@@ -1,6 +1,5 @@
-//! Recorded training steps under budgets: bytes against the offline bound, exact to the byte.
-//!
-//! `PAGER_WRITE_GOLDEN=1` writes the table of bytes anew.
+//! Bytes of recorded training steps under budgets, against the offline bound. `PAGER_WRITE_GOLDEN=1` rewrites the
+//! table.
 
 use pager::{Event, Limit, Policy, Recording};
 use pager_replay::{Moved, Replay, bound};
@@ -9,7 +8,7 @@ use std::path::PathBuf;
 
 const STEPS: [&str; 4] = ["toy", "gpt-124m", "gpt-1.5b", "gpt-7b"];
 
-/// The further ones that are kept: of 16,384 tokens, and with the optimizer on the host, from where weights come in every step.
+/// Further steps: of 16,384 tokens, and with the optimizer on the host.
 const FURTHER: [&str; 7] = [
     "gpt-124m-16k",
     "gpt-1.5b-16k",
@@ -20,7 +19,7 @@ const FURTHER: [&str; 7] = [
     "streamed-int8",
 ];
 
-/// Once to be learned, and then as it stays.
+/// Rounds to learn the program, and the steady one.
 pub(crate) const ROUNDS: usize = 4;
 
 fn file(name: &str) -> PathBuf {
@@ -35,7 +34,7 @@ pub(crate) fn recorded(name: &str) -> (Recording, u64) {
     (step, peak)
 }
 
-/// The budgets under which a step is on record: shares of its peak, and the toy's own.
+/// The budgets of a step: shares of its peak, and the toy's own.
 fn budgets(name: &str, peak: u64) -> Vec<(String, u64)> {
     let shares = [75, 50, 25].map(|share| (format!("{share}%"), peak * share / 100));
     let own = (name == "toy").then(|| ("16MiB".to_owned(), 16 << 20));
@@ -47,7 +46,7 @@ pub(crate) fn moved(step: &Recording, budget: u64, policy: Policy) -> Vec<Moved>
     played.expect("every operation fits").steps().to_vec()
 }
 
-/// Compares a table with the committed one, which `PAGER_WRITE_GOLDEN=1` writes anew before.
+/// Compares a table with the committed one. `PAGER_WRITE_GOLDEN=1` rewrites it first.
 pub(crate) fn assert_on_record(name: &str, table: &str) {
     if std::env::var_os("PAGER_WRITE_GOLDEN").is_some() {
         std::fs::write(file(name), table).expect("the table can be written");
@@ -55,8 +54,8 @@ pub(crate) fn assert_on_record(name: &str, table: &str) {
     assert_eq!(table, std::fs::read_to_string(file(name)).expect("a committed table"));
 }
 
-/// Compares the table of [`suite::first`] cases: with the head of the committed table in the quick suite, with the
-/// whole table in larger ones, which alone can write it anew.
+/// Compares the table of [`suite::first`] cases with the committed table: with its head in the quick suite. Larger
+/// suites compare all of it, and may rewrite it.
 pub(crate) fn assert_first_on_record(name: &str, table: &str) {
     if suite::size() > suite::Size::Quick {
         return assert_on_record(name, table);

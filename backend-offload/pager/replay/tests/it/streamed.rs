@@ -1,6 +1,5 @@
-//! Recorded steps whose weights come from the host, as numbers in bf16 or in eight bits: they move although everything fits.
-//!
-//! `PAGER_WRITE_GOLDEN=1` writes the table of bytes anew.
+//! Recorded steps whose bf16 or 8-bit weights come from the host, even if everything fits. `PAGER_WRITE_GOLDEN=1`
+//! rewrites the table.
 
 use crate::steps::{ROUNDS, assert_on_record, moved, recorded};
 use pager::Policy;
@@ -9,7 +8,7 @@ use std::fmt::Write;
 
 const SHARES: [u64; 3] = [100, 75, 50];
 
-/// The second step, the steady one, and the least that can move.
+/// The second, steady step, and the fewest bytes that can move.
 fn planned(name: &str, share: u64) -> [Moved; 3] {
     let (step, peak) = recorded(name);
     let budget = peak * share / 100;
