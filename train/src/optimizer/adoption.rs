@@ -1,4 +1,4 @@
-//! How parameters move to the host optimizer: each with its state, fresh or from a checkpoint.
+//! Moves parameters to the host optimizer, with a new state or a checkpoint's.
 
 use std::collections::HashMap;
 
@@ -22,18 +22,18 @@ use crate::parameters::Home;
 use crate::plan::StatesOnDisk;
 use crate::training::PARTS;
 
-/// A checkpoint's moments, read one parameter at a time: all together may exceed host memory.
+/// A checkpoint's moments, read one by one: all may exceed host memory.
 #[derive(Debug)]
 pub(crate) struct Restored {
     pub(crate) stored: TensorFile,
-    /// Steps taken by each parameter that this rank steps.
+    /// Step counts of this rank's parameters.
     pub(crate) times: HashMap<String, usize>,
-    /// Steps taken by parameters that other ranks step.
+    /// Step counts of other ranks' parameters.
     pub(crate) other_times: HashMap<String, usize>,
 }
 
 impl Restored {
-    /// Step count and moments; the second is empty if the optimizer keeps a velocity.
+    /// Step count and moments; a velocity leaves the second empty.
     fn take(&mut self, name: &str, has_velocity: bool) -> anyhow::Result<Option<(usize, [Vec<f32>; 2])>> {
         let Some(time) = self.times.remove(name) else { return Ok(None) };
         let moment = |part: &str| -> anyhow::Result<Vec<f32>> {
@@ -47,8 +47,8 @@ impl Restored {
 }
 
 impl HostPart {
-    /// Takes over the parameters of `gpt` that this rank steps on the host, with the moments of a checkpoint. Of other
-    /// `owners`' parameters it takes only the gradients. Returns the model in the form that the device computes with.
+    /// Takes this rank's host parameters, with the moments of a checkpoint; of other `owners`, only gradients. Returns
+    /// the model as the device computes with it.
     pub(crate) fn adopt<B: AutodiffBackend<InnerBackend: Managed>>(
         &mut self,
         gpt: Gpt<B>,
@@ -86,7 +86,7 @@ impl HostPart {
         on_disk: StatesOnDisk,
     ) -> anyhow::Result<(HostState, Tensor<I, D>)> {
         let memory = self.memory_for(name, D, on_disk);
-        // Tiles are encoded from the f32 masters; weights in bf16 would round them first.
+        // Tiles are encoded from f32 masters, which bf16 would round first.
         let form = self.settings.parameters.form(name);
         let narrow = form.narrow && form.code.is_none();
         let has_velocity = self.keeps_velocity();
@@ -126,7 +126,7 @@ struct Adopt<'a> {
 }
 
 impl Adopt<'_> {
-    /// Replaces weights by tiles of their masters and a placeholder, if they come in tiles.
+    /// If in tiles, replaces weights by tiles of their masters and a placeholder.
     fn in_tiles<I: Managed, const D: usize>(
         &mut self,
         id: ParamId,
@@ -144,7 +144,7 @@ impl Adopt<'_> {
         Ok((state, placeholder(crossing.kind, shape, &device)))
     }
 
-    /// Returns a parameter of another owner in the form that the device holds.
+    /// Another owner's parameter as the device holds it.
     fn leave_to_owner<I: Managed, const D: usize>(
         &mut self,
         id: ParamId,
@@ -155,7 +155,7 @@ impl Adopt<'_> {
         if !self.part.completes(name) {
             return Ok(weights);
         }
-        // The device's weights are made from a state, as the owner makes them.
+        // Made from a state, like the owner's weights.
         let (state, weights) = self.part.adopted(name, weights, StatesOnDisk::none())?;
         Ok(self.in_tiles(id, state, weights)?.1)
     }

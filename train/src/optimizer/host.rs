@@ -1,20 +1,10 @@
-//! The part of the optimizer in host memory.
+//! The optimizer in host memory.
 //!
-//! The read of a gradient begins when it is complete on the device. A thread waits for it, widens it, adds it to the
-//! earlier micro-batches and sums its squares, during the rest of the backward pass. The gradient then waits for the
-//! norm over all gradients, and for the check that none is NaN or infinite. Another thread steps the parameters during
-//! the next forward pass, in the pass's own order. The pass waits only for the weights it needs; gradients, evaluation,
-//! samples and checkpoints wait for all updates, so nothing is stale. With products in bf16, only the host has the
-//! matrices in f32.
-//!
-//! A step moves each gradient out once, and each weight in as often as it is read
-//! (`a_step_moves_each_gradient_out_once_and_each_weight_in_twice`). In f32 the bits are those of the optimizer on the
-//! device (`in_f32_host_steps_have_the_devices_bits`); no budget changes them
-//! (`a_tight_budget_changes_no_bit_of_any_format`).
-//!
-//! A failed update leaves NaN and one error, and ends the run; the last checkpoint resumes
-//! (`a_panic_in_an_update_ends_the_run_with_one_error_and_the_last_checkpoint_resumes`). A gradient that cannot be
-//! received fails before the step (`an_unusable_gradient_fails_before_the_step_and_loses_no_state`).
+//! Threads receive and add gradients during the backward pass, and update parameters during the next forward pass, in
+//! its order. Updates begin once the norm is known and finite. Each use of a weight waits for its own update;
+//! gradients, evaluation, samples and checkpoints wait for all. In f32 the bits equal those on the device
+//! (`in_f32_host_steps_have_the_devices_bits`). A failed update gives NaN and ends the run; a gradient that fails to
+//! arrive is an error before the step (`an_unusable_gradient_fails_before_the_step_and_loses_no_state`).
 
 mod divided;
 
@@ -41,22 +31,21 @@ use crate::parameters::{Home, Parameters};
 pub(crate) struct HostPart {
     pub(super) memory: HostMemory,
     pub(crate) settings: Settings,
-    /// States at rest: those being stepped and those receiving a gradient are absent.
+    /// Without states that are being updated or receive a gradient.
     pub(super) states: HashMap<ParamId, HostState>,
-    /// The embedding, if it reaches the device by rows.
+    /// The embedding if it is by rows.
     pub(super) table: Option<Table>,
     receiving: Receiving,
     steps: Steps,
     pub(crate) times: HostTimes,
-    /// The parameters in the model's order, which fixes the order of sums.
+    /// In the model's order, which is the order of sums.
     pub(super) order: Vec<ParamId>,
-    /// Weights being stepped here that other ranks wait for.
+    /// New weights for other ranks, during their update.
     to_broadcast: HashMap<ParamId, Updated<Arc<TensorData>>>,
-    /// A checkpoint's moments, until [`adopt`](Self::adopt) takes them.
+    /// A checkpoint's moments, before [`adopt`](Self::adopt).
     pub(crate) restored: Option<Restored>,
 }
 
-/// Decisions of the configuration, taken when a run opens.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(super) train: TrainSection,
@@ -65,7 +54,7 @@ pub(crate) struct Settings {
     pub(crate) parameters: Parameters,
 }
 
-/// Gradients on their way to the host.
+/// Gradients in flight to the host.
 #[derive(Debug, Default)]
 struct Receiving {
     /// `None` before the first gradient.
@@ -73,15 +62,14 @@ struct Receiving {
     states: HashMap<ParamId, Arriving>,
 }
 
-/// Updates in the background.
 #[derive(Debug, Default)]
 struct Steps {
     under_way: Option<Stepping>,
-    /// Why an update failed. The weights and states that it lost exist nowhere else.
+    /// A failed update; its weights and states are lost.
     failure: Option<String>,
 }
 
-/// Parameters whose step has begun and not been waited for.
+/// An update not yet waited for.
 #[derive(Debug)]
 struct Stepping {
     parameters: Vec<ParamId>,
@@ -104,7 +92,7 @@ pub(super) fn adamw(settings: &TrainSection, decay: f64) -> AdamW {
     }
 }
 
-/// The gradient in the weights' type. More bits carry no information: the product that made it rounded them.
+/// The gradient in the weights' type, without loss: its product had bf16 factors and result.
 pub(crate) fn narrowed<I: Backend, const D: usize>(gradient: Tensor<I, D>, weights: DType) -> Tensor<I, D> {
     let narrows = weights == DType::BF16 && gradient.dtype() != weights;
     if narrows { gradient.cast(FloatDType::BF16) } else { gradient }
@@ -132,7 +120,7 @@ impl HostPart {
         })
     }
 
-    /// Whether parameters keep a velocity (SGD) instead of AdamW's two moments.
+    /// Whether a parameter has a velocity (SGD) instead of two moments.
     pub(super) fn keeps_velocity(&self) -> bool {
         self.settings.train.optimizer == OptimizerKind::Sgd
     }
@@ -145,7 +133,7 @@ impl HostPart {
         self.is_table(id) || self.states.contains_key(&id) || self.receiving.states.contains_key(&id)
     }
 
-    /// Begins to read a micro-batch's gradient in the background. `is_last` marks the last micro-batch of the step.
+    /// Begins the read of a micro-batch's gradient; `is_last` for the last micro-batch of a step.
     pub(crate) fn arrive<I: Backend, const D: usize>(
         &mut self,
         id: ParamId,
@@ -165,7 +153,7 @@ impl HostPart {
         self.receive(id, share, is_last)
     }
 
-    /// As [`arrive`](Self::arrive), for the sum of `1 << level` micro-batches.
+    /// Like [`arrive`](Self::arrive), for the sum of `1 << level` micro-batches.
     pub(crate) fn arrive_sum<I: Backend, const D: usize>(
         &mut self,
         id: ParamId,
@@ -186,13 +174,13 @@ impl HostPart {
         Ok(())
     }
 
-    /// Whether the gradient arrives in tiles of eight bits.
+    /// Whether the gradient arrives in 8-bit tiles.
     pub(crate) fn receives_tiles(&mut self, id: ParamId) -> Result<bool, HostOptimError> {
         let name = self.state(id)?.map(|state| state.name().to_owned());
         Ok(name.is_some_and(|name| self.settings.parameters.form(&name).gradients_in_tiles))
     }
 
-    /// A parameter's state, after waiting for the gradient it is receiving. A failure to receive it is reported once.
+    /// The state, once its gradient has arrived. A failed arrival is one error, then forgotten.
     pub(super) fn state(&mut self, id: ParamId) -> Result<Option<&mut HostState>, HostOptimError> {
         if let Some(arriving) = self.receiving.states.remove(&id) {
             let (state, outcome) = arriving.wait()?;
@@ -207,7 +195,7 @@ impl HostPart {
         outcomes.into_iter().collect()
     }
 
-    /// Sets the number of this process's first micro-batch among those of all ranks.
+    /// Sets the number of this rank's first micro-batch in a step.
     pub(crate) fn number_shares_from(&mut self, first: u64) {
         self.states.values_mut().for_each(|state| state.number_shares_from(first));
         self.table.iter().for_each(|table| table.rows().number_shares_from(first));
@@ -217,7 +205,7 @@ impl HostPart {
         Ok(self.squares_of_each()?.into_iter().map(|(_, squares)| squares).sum())
     }
 
-    /// Sum of squares of each parameter's gradient, in the model's order.
+    /// Sums of squares of the gradients, in the model's order.
     pub(crate) fn squares_of_each(&mut self) -> Result<Vec<(ParamId, f64)>, HostOptimError> {
         self.gather()?;
         let squares = self.order.iter().map(|id| {
@@ -231,7 +219,7 @@ impl HostPart {
         squares.collect()
     }
 
-    /// Drops all received gradients; call [`gather`](Self::gather) first.
+    /// Drops all gradients; requires [`gather`](Self::gather).
     pub(crate) fn withhold(&mut self) {
         self.states.values_mut().for_each(HostState::drop_gradient);
         self.table.iter().for_each(|table| table.rows().drop_gradient());
@@ -270,8 +258,7 @@ impl HostPart {
         Ok(())
     }
 
-    /// Waits until all parameters are stepped. After a failure the model and this part are unusable, and each later
-    /// call fails, too.
+    /// Waits for all updates. After a failure the model and this part are unusable, and every later call fails.
     pub(crate) fn settle(&mut self) -> anyhow::Result<()> {
         if let Some(Stepping { parameters, updates }) = self.steps.under_way.take() {
             match self.times.time_wait(|| updates.finish()) {
@@ -289,15 +276,15 @@ impl HostPart {
         self.states.get(&id).is_some_and(HostState::has_gradient)
     }
 
-    /// Bytes of all moments as a checkpoint stores them, in f32.
+    /// Bytes of all moments in a checkpoint, in f32.
     pub(super) fn saved_bytes(&self) -> u64 {
         let bytes = |moments: usize, len: usize| (moments * size_of::<f32>() * len) as u64;
         let table = self.table().map_or(0, |table| bytes(table.moments(), table.len()));
         table + self.states.values().map(|state| bytes(state.moments(), state.len())).sum::<u64>()
     }
 
-    /// States of the parameters that this rank steps, by name, without the table. Fails before [`settle`](Self::settle)
-    /// and [`gather`](Self::gather): states on other threads would be missing.
+    /// States of this rank's parameters by name, without the table. Fails before [`settle`](Self::settle) and
+    /// [`gather`](Self::gather): some states would be missing.
     pub(crate) fn by_name(&self) -> anyhow::Result<HashMap<&str, &HostState>> {
         ensure!(self.steps.under_way.is_none(), "parameters that are being stepped have no state to save");
         ensure!(self.receiving.states.is_empty(), "parameters that take a gradient in have no state to save");
@@ -357,7 +344,7 @@ mod tests {
     fn a_failed_update_is_reported_at_every_later_call_and_nothing_is_saved() {
         let (mut part, gpt) = tiny();
         assert!(part.settle().is_ok() && part.by_name().is_ok());
-        // No gradient has arrived, so the step fails.
+        // Without a gradient the update fails.
         let (id, weights) = (gpt.wte.id, gpt.wte.val().inner());
         let stride = Stride { share: 1.0, scale: 1.0 };
         let (update, updated) = part.prepare(id, weights, stride).expect("it can begin");

@@ -1,8 +1,7 @@
-//! The optimizer: steps each parameter by its own rule and keeps that rule's state.
+//! The optimizer: the update rule of each parameter, and its state.
 //!
-//! Burn 0.21 has no parameter groups, and its learner clones the model for a step, so all parameters exist twice. Here
-//! a mapper rebuilds the model, so only one tensor at a time exists twice. The rule follows from a parameter's name and
-//! number of dimensions. Weight decay shrinks matrices only; Muon steps matrices between hidden features.
+//! Burn 0.21 has no parameter groups, and its learner clones the whole model per step. This mapper copies one tensor at
+//! a time. Name and dimensions choose the rule: weight decay is for matrices, Muon for matrices of blocks.
 
 mod adoption;
 mod host;
@@ -62,9 +61,9 @@ pub(crate) struct Optimizer<I: Backend> {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Stride {
-    /// Share of the peak learning rate, 0 to 1.
+    /// Share of the peak learning rate, from 0 to 1.
     pub(crate) share: f64,
-    /// Factor on all gradients that clips their norm.
+    /// Factor on gradients to clip their norm.
     pub(crate) scale: f64,
 }
 
@@ -87,8 +86,8 @@ impl<I: Managed> Optimizer<I> {
         Self { compute: config.model.compute, host, passes, ..Self::new(&config.train) }
     }
 
-    /// Takes over the parameters stepped on the host and puts the states in `on_disk` on the disk. Returns the model in
-    /// the form that the device computes with.
+    /// Takes parameters for updates on the host, with states in `on_disk` on the disk. Returns the model as the device
+    /// computes with it.
     pub(crate) fn adopt<B: AutodiffBackend<InnerBackend = I>>(
         &mut self,
         model: Gpt<B>,
@@ -104,7 +103,7 @@ impl<I: Managed> Optimizer<I> {
         self.settings.optimizer
     }
 
-    /// Bytes of all moments as a checkpoint stores them, in f32.
+    /// Bytes of all moments in a checkpoint, in f32.
     pub(crate) fn bytes(&self) -> u64 {
         let on_host = self.host.as_ref().map_or(0, HostPart::saved_bytes);
         on_host + self.moments.values().map(Moments::bytes).sum::<u64>()
@@ -114,7 +113,7 @@ impl<I: Managed> Optimizer<I> {
         self.host.as_ref().map_or(0, HostPart::host_bytes)
     }
 
-    /// Replaces the moments' numbers by `pairs`, which are in the order of the parameters' names.
+    /// Replaces moments by `pairs`, in the order of parameter names.
     pub(crate) fn replace_moments(&mut self, pairs: Vec<Pair>, device: &I::Device) -> anyhow::Result<()> {
         let (found, expected) = (pairs.len(), self.moments.len());
         ensure!(found == expected, "moments of {found} parameters were saved, of {expected}");
@@ -131,7 +130,7 @@ impl<I: Managed> Optimizer<I> {
         }
     }
 
-    /// Resets the waits counted so far and returns the clock of the host's steps; `None` without a host part.
+    /// Resets waits and returns the times of host updates; `None` without a host part.
     pub(crate) fn begin_step_times(&self) -> Option<HostTimes> {
         let times = self.host.as_ref()?.times.clone();
         times.begin_step();
@@ -142,8 +141,8 @@ impl<I: Managed> Optimizer<I> {
         self.host.as_mut().map_or(Ok(()), HostPart::settle)
     }
 
-    /// Steps the model along `gradients` and along those that arrived on the host. Host steps run in the background;
-    /// the first use of their weights waits for them. After a failure the model is partly stepped and must not be used.
+    /// Updates the model with `gradients` and those on the host. Host updates run in the background; a weight's first
+    /// use waits for its own. After a failure the model must not be used.
     pub(crate) fn step<B: AutodiffBackend<InnerBackend = I>>(
         &mut self,
         model: Gpt<B>,
@@ -176,14 +175,14 @@ impl<I: Managed> Optimizer<I> {
         (model, begun)
     }
 
-    /// Broadcasts each parameter from its owner to all ranks, once all are stepped.
+    /// Broadcasts each updated parameter from its owner.
     pub(crate) fn gathered<B: AutodiffBackend<InnerBackend = I>>(
         &mut self,
         model: Gpt<B>,
         ranks: &mut Ranks,
     ) -> (Gpt<B>, anyhow::Result<()>) {
         let (model, outcome) = owners::gathered(&self.owners, self.host.as_mut(), model, ranks);
-        // The broadcasts have waited for all updates.
+        // The broadcasts waited for all updates.
         let settled = if self.owners.are_divided() { self.settle() } else { Ok(()) };
         (model, outcome.and(settled))
     }
@@ -239,7 +238,7 @@ impl<I: Managed> Optimizer<I> {
     }
 }
 
-/// Weight decay is for matrices only: it would pull gains and offsets to zero.
+/// Only matrices decay: vectors are gains and offsets, which would go to zero.
 fn decay(settings: &TrainSection, dims: usize) -> f64 {
     if dims >= 2 { settings.weight_decay } else { 0.0 }
 }
@@ -259,12 +258,12 @@ fn rule(kind: OptimizerKind, name: &str, dims: usize) -> Rule {
     }
 }
 
-/// Whether the host has no rule for a parameter, so that the device steps it.
+/// Whether only the device has a rule for the parameter.
 pub(crate) fn steps_on_device_only(kind: OptimizerKind, parameter: &ParameterInfo) -> bool {
     rule(kind, &parameter.name, parameter.shape.len()) == Rule::Muon
 }
 
-/// Whether the optimizer keeps two moments of a parameter instead of one.
+/// Whether a parameter has two moments.
 pub(crate) fn keeps_second_moment(kind: OptimizerKind, name: &str, dims: usize) -> bool {
     rule(kind, name, dims) == Rule::AdamW
 }
@@ -284,10 +283,9 @@ struct Stepper<'o, I: Backend> {
     gradients: GradientsParams,
     stride: Stride,
     path: Vec<String>,
-    /// Vectors stepped on the host. They run before all matrices: the forward pass asks for the last norm's gain before
-    /// it begins.
+    /// Vectors updated on the host, before all matrices: a forward pass reads the last norm's gain first.
     vectors: Vec<(ParamId, Update)>,
-    /// In the order in which the forward pass uses them.
+    /// In the order of the forward pass.
     matrices: Vec<(ParamId, Update)>,
     on_demand: HashMap<ParamId, OnDemand>,
     failure: Option<HostOptimError>,
@@ -307,8 +305,7 @@ impl<I: Managed> Stepper<'_, I> {
         }
     }
 
-    /// Prepares the step of a parameter whose new weights other ranks wait for. Until the broadcast the old weights
-    /// stay, except those in tiles, which become NaN.
+    /// Prepares an update whose result is broadcast. Until then old weights stay; tiles become NaN.
     fn prepare_to_broadcast<const D: usize>(&mut self, id: ParamId, weights: Tensor<I, D>) {
         let host = self.optimizer.host.as_mut().expect("its parameter is due");
         self.on_demand.extend(host.nan_until_broadcast(id, &weights).map(|decoder| (id, decoder)));
@@ -321,7 +318,7 @@ impl<I: Managed> Stepper<'_, I> {
         }
     }
 
-    /// The first use of the returned parameter waits for its step.
+    /// The first use of the result waits for its update.
     fn step_on_host<B: AutodiffBackend<InnerBackend = I>, const D: usize>(
         &mut self,
         id: ParamId,

@@ -1,4 +1,4 @@
-//! The optimizer's moments of one parameter, for any number of dimensions.
+//! One parameter's moments, in any number of dimensions.
 
 use anyhow::ensure;
 use burn::optim::{AdamWState, AdaptiveMomentumState};
@@ -8,7 +8,7 @@ use crate::ranks::Pair;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Moments<I: Backend> {
-    /// Steps taken; AdamW corrects its bias by this number.
+    /// Steps taken, for AdamW's bias correction.
     pub(crate) time: usize,
     pub(crate) first: FloatTensor<I>,
     pub(crate) second: Option<FloatTensor<I>>,
@@ -20,7 +20,7 @@ impl<I: Backend> Moments<I> {
         tensors * (self.first.shape().num_elements() * size_of::<f32>()) as u64
     }
 
-    /// Numbers in each moment; 0 for an absent second one.
+    /// Numbers per moment; 0 for an absent one.
     pub(crate) fn lengths(&self) -> [usize; 2] {
         let length = |tensor: &FloatTensor<I>| tensor.shape().num_elements();
         [length(&self.first), self.second.as_ref().map_or(0, length)]
@@ -47,7 +47,7 @@ impl<I: Backend> Moments<I> {
         }
     }
 
-    /// Panics on a state of another optimizer; loading a checkpoint refuses those.
+    /// Panics on a state of another optimizer, which loading refuses.
     pub(super) fn into_adamw<const D: usize>(self) -> AdamWState<I, D> {
         let second = self.second.expect("AdamW's state has two moments");
         AdamWState::new(AdaptiveMomentumState {

@@ -1,14 +1,13 @@
-//! Muon: momentum whose singular values are all brought close to one.
+//! Muon: momentum with all singular values near one.
 //!
-//! Burn's own Muon does not fit. Its norm sums over a whole matrix, which the CPU backend adds up in a different order
-//! in each run. Its original learning-rate factor takes rows for outputs, while weights here are `[in, out]`.
+//! Not Burn's Muon: its norm sums a whole matrix, in a random order on the CPU, and its learning rate assumes `[out,
+//! in]` weights. Here they are `[in, out]`.
 
 use burn::tensor::{FloatDType, Tensor, backend::Backend};
 use models::Compute;
 
-/// Polynomials `ax + bx³ + cx⁵`, applied in sequence to singular values in 0.001 to 1. Each brings its predecessors'
-/// results as close to one as such a polynomial can (Amsel and others, "The Polar Express", 2025). Six of them end
-/// within half a percent.
+/// Polynomials `ax + bx³ + cx⁵`, in sequence, for singular values in 0.001 to 1. Each is the best after its
+/// predecessors (Amsel and others, "The Polar Express", 2025); the last result is within half a percent of one.
 const POLYNOMIALS: [(f64, f64, f64); 6] = [
     (8.28721, -23.59589, 17.30039),
     (4.10706, -2.94785, 0.54484),
@@ -17,8 +16,7 @@ const POLYNOMIALS: [(f64, f64, f64); 6] = [
     (2.30065, -1.66890, 0.41881),
     (1.89130, -1.26800, 0.37680),
 ];
-/// Largest factor by which rounding, mainly in bf16, raises a singular value. Above one the next polynomial would fall
-/// again.
+/// Factor by which rounding may increase a singular value; a value above one would decrease in the next polynomial.
 const MARGIN: f64 = 1.01;
 
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +26,7 @@ pub(super) struct Rates {
     pub(super) decay: f64,
 }
 
-/// One step of a matrix `[in, out]`, with products in the model's type. Returns the matrix and its momentum.
+/// Updates a matrix `[in, out]`, with products in the model's type. Returns it and its momentum.
 pub(super) fn step<B: Backend>(
     weight: Tensor<B, 2>,
     gradient: Tensor<B, 2>,
@@ -46,7 +44,7 @@ pub(super) fn step<B: Backend>(
     (weight.mul_scalar(1.0 - lr * decay) - update.mul_scalar(rate), velocity)
 }
 
-/// The nearest matrix whose singular values are all one. Its products are on the shorter side.
+/// The nearest matrix with singular values of one. Products are on the shorter side.
 fn orthogonal<B: Backend>(matrix: Tensor<B, 2>, compute: Compute) -> Tensor<B, 2> {
     let [rows, columns] = matrix.dims();
     let tall = rows > columns;
@@ -88,7 +86,7 @@ mod tests {
         tensor.into_data().into_vec().expect("floats")
     }
 
-    /// The first rows of the reflection along `normal`: a matrix with orthonormal rows.
+    /// The first rows of a reflection along `normal`; they are orthonormal.
     fn reflection(rows: usize, size: usize, normal: impl Fn(usize) -> f32) -> Tensor<Flex, 2> {
         let square: f32 = (0..size).map(|n| normal(n).powi(2)).sum();
         let value = |row, column| f32::from(row == column) - 2.0 * normal(row) * normal(column) / square;
@@ -104,7 +102,7 @@ mod tests {
         let (left, right) = (reflection(8, 8, |n| n as f32 + 1.0), reflection(8, 24, |n| (n as f32).cos()));
         let factor = left.clone().matmul(right.clone());
         for (compute, least, tolerance) in [(Compute::F32, 0.0015f32, 4e-3), (Compute::Bf16, 0.01, 5e-2)] {
-            // Singular values from 30 down to `least` times 30.
+            // Singular values from `least` times 30 to 30.
             let scales: Vec<f32> = (0..8).map(|n| 30.0 * least.powf(n as f32 / 7.0)).collect();
             let matrix = left.clone().matmul(tensor(&scales, [8, 1]) * right.clone());
             let wide = orthogonal(matrix.clone(), compute);
@@ -131,7 +129,7 @@ mod tests {
         assert!(
             values(velocity).iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-6)
         );
-        // The second step follows the signs of (-0.5, 0.2) + 0.9 · (0.4, -0.7): (-0.14, -0.43).
+        // Signs of (-0.5, 0.2) + 0.9 · (0.4, -0.7) = (-0.14, -0.43).
         let expected = [(4.0 * 0.95 - 0.1) * 0.95 + 0.1, 0.0, 0.0, (4.0 * 0.95 + 0.1) * 0.95 + 0.1];
         for (found, expected) in values(weight).into_iter().zip(expected) {
             assert!((found - expected).abs() < 1e-3, "{found} instead of {expected}");

@@ -1,4 +1,4 @@
-//! The norm over all gradients, as one number on the device.
+//! The norm of all gradients, on the device.
 
 use std::collections::HashMap;
 
@@ -11,8 +11,7 @@ use models::Gpt;
 
 use super::Passes;
 
-/// Sums of squares by parameter, taken as soon as a gradient is complete. So a gradient that leaves the device need not
-/// come back for the norm.
+/// Sums of squares by parameter, taken before a gradient leaves the device.
 #[derive(Debug)]
 pub(crate) struct SquaredNorms<I: Backend> {
     squares: HashMap<ParamId, Tensor<I, 1>>,
@@ -24,8 +23,7 @@ impl<I: Backend> SquaredNorms<I> {
         Self { squares: HashMap::new(), passes }
     }
 
-    /// Adds a gradient and returns it. Sums each row first: a sum over a whole large tensor has no fixed order on the
-    /// CPU backend.
+    /// Adds a gradient and returns it. Sums rows first: the CPU backend sums a large tensor in no fixed order.
     pub(crate) fn add<const D: usize>(&mut self, parameter: ParamId, gradient: Tensor<I, D>) -> Tensor<I, D> {
         let (gradient, sum) = self.passes.squares(gradient).unwrap_or_else(|gradient| {
             let squares = gradient.clone().square();
@@ -36,7 +34,7 @@ impl<I: Backend> SquaredNorms<I> {
         gradient
     }
 
-    /// The norm, shape `[1]`, summed in the order of the model's parameters; `None` without gradients.
+    /// The norm, shape `[1]`, summed in the model's order; `None` without gradients.
     pub(crate) fn take_global<B: AutodiffBackend<InnerBackend = I>>(
         &mut self,
         model: &Gpt<B>,
@@ -45,7 +43,7 @@ impl<I: Backend> SquaredNorms<I> {
         (!squares.is_empty()).then(|| Tensor::cat(squares, 0).sum().sqrt())
     }
 
-    /// The sum of squares of each gradient, shape `[1]`, in the order of the model's parameters.
+    /// Each gradient's sum of squares, shape `[1]`, in the model's order.
     pub(crate) fn take_each<B: AutodiffBackend<InnerBackend = I>>(
         &mut self,
         model: &Gpt<B>,

@@ -1,5 +1,5 @@
-//! The rank that owns each parameter: keeps its moments and steps it. Ranks divide whole parameters, balanced by bytes.
-//! The owner follows from the model alone (`sharded_moments_change_no_bit_and_take_a_share_of_the_bytes`).
+//! The rank that owns each parameter, with its moments and update. Whole parameters are divided, balanced by bytes
+//! (`sharded_moments_change_no_bit_and_take_a_share_of_the_bytes`).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,7 +15,7 @@ use models::{Gpt, OnDemand};
 use super::HostPart;
 use crate::ranks::Ranks;
 
-/// Owners by parameter. An empty table means that this process owns all.
+/// If empty, this process owns all parameters.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Owners {
     rank: usize,
@@ -30,7 +30,7 @@ pub(crate) struct Owned {
 }
 
 impl Owners {
-    /// Divides the parameters of `gpt`. All ranks compute the same division from the model alone.
+    /// Divides the parameters of `gpt`, equally on all ranks.
     pub(crate) fn divided<B: Backend>(gpt: &Gpt<B>, ranks: &Ranks) -> Self {
         if ranks.is_alone() {
             return Self::default();
@@ -53,7 +53,7 @@ impl Owners {
         self.by_name.get(name).is_none_or(|owned| owned.rank == self.rank)
     }
 
-    /// The rank that steps a parameter; `None` if parameters are not divided.
+    /// `None` if parameters are not divided.
     pub(crate) fn owner(&self, id: ParamId) -> Option<usize> {
         self.by_id.get(&id).copied()
     }
@@ -63,7 +63,7 @@ impl Owners {
     }
 }
 
-/// Broadcasts each parameter from its owner to all ranks; weights stepped on a host leave from there.
+/// Broadcasts each parameter from its owner; weights updated on a host leave from there.
 pub(super) fn gathered<B: AutodiffBackend<InnerBackend: Managed>>(
     owners: &Owners,
     host: Option<&mut HostPart>,

@@ -1,10 +1,8 @@
-//! AdamW and the sum of squares in one pass over memory each, for devices whose memory belongs to this process.
+//! AdamW and sums of squares in one pass each, for devices in this process's memory.
 //!
-//! Burn's AdamW is a dozen operations, each a pass over tensors of the parameter's size, most of them newly allocated.
-//! A GPU fuses these kernels. The CPU does not, and each such tensor raises the smallest budget by four bytes per
-//! parameter. Here the host optimizer's loops change the device's tensors in place, with the bits of Burn's operations.
-//! They need weights, gradient and two moments at once. A smaller budget gets two passes: over moments and gradient,
-//! then over weights and moments. Then at most three tensors are needed at once, as in Burn's operations.
+//! Burn's AdamW is a dozen operations. GPUs fuse them; on the CPU each allocates a parameter-sized tensor. These loops
+//! work in place with the bits of Burn's operations. One pass needs weights, gradient and two moments at once; smaller
+//! budgets use two passes with three tensors each.
 
 use backend_offload::{Managed, stats, works_in_place};
 use burn::tensor::{Tensor, TensorPrimitive, backend::Backend, ops::FloatTensor};
@@ -12,20 +10,20 @@ use host_optim::{AdamW, Stride, Values};
 
 use super::moments::Moments;
 
-/// Changes f32 tensors in place, or returns them unchanged as an error.
+/// Changes f32 tensors in place, or returns them as an error.
 type InPlace<I> = fn(
     Vec<FloatTensor<I>>,
     &mut dyn FnMut(&mut [&mut [f32]]),
 ) -> Result<Vec<FloatTensor<I>>, Vec<FloatTensor<I>>>;
 
-/// Means to change a device's tensors in place; `None` if it cannot.
+/// In-place operations of a device; `None` if it has none.
 #[derive(Debug)]
 pub(crate) struct Passes<I: Backend>(Option<InPlaceSupport<I>>);
 
 #[derive(Debug)]
 struct InPlaceSupport<I: Backend> {
     in_place: InPlace<I>,
-    /// The device's current budget in bytes; `None` without a limit.
+    /// The device's budget in bytes; `None` without a limit.
     budget: fn(&I::Device) -> Option<u64>,
 }
 
@@ -66,7 +64,7 @@ impl<I: Backend> Passes<I> {
         )
     }
 
-    /// Returns the operands as an error if they cannot be changed in place.
+    /// Returns the operands if they cannot change in place.
     #[expect(clippy::type_complexity, reason = "the error gives the operands back")]
     pub(super) fn adamw<const D: usize>(
         &self,
@@ -105,7 +103,7 @@ impl<I: Backend> Passes<I> {
         }
     }
 
-    /// Returns a gradient with its sum of squares, shape `[1]`; fails if that is not possible in one pass.
+    /// Returns the gradient and its sum of squares, shape `[1]`; fails if one pass is impossible.
     pub(crate) fn squares<const D: usize>(
         &self,
         gradient: Tensor<I, D>,
@@ -121,7 +119,7 @@ impl<I: Backend> Passes<I> {
         };
         match read {
             Ok(gradient) => {
-                // `from_data` would count as a write to the device.
+                // `from_data` would count as traffic.
                 Ok((tensor(gradient), Tensor::full([1], sum as f32, &device)))
             }
             Err(gradient) => Err(tensor(gradient)),
@@ -144,7 +142,7 @@ fn in_one_pass<I: Backend>(
     stepped.map(array).map_err(array)
 }
 
-/// Steps all or none: a failure of the first pass leaves everything unchanged, and the second cannot fail.
+/// Updates all or nothing: a failed first pass changes nothing, and the second cannot fail.
 fn in_two_passes<I: Backend>(
     in_place: InPlace<I>,
     rule: &AdamW,
@@ -204,7 +202,7 @@ mod tests {
             let mut weight = matrix(0);
             for step in 1..6 {
                 let stride = Stride { share: 0.5, scale: if step % 2 == 0 { 0.3 } else { 1.0 } };
-                // Not contiguous, as a matmul may return it.
+                // Not contiguous, as after a matmul.
                 let gradient = matrix(step).reshape([30, 20]).transpose();
                 weight = optimizer.updated("wte", weight, gradient, stride);
             }

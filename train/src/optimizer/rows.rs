@@ -1,12 +1,10 @@
-//! The embedding by rows: the table stays on the host, and only the rows that a batch names cross the link, both ways
+//! The embedding by rows: the table stays on the host, and only a batch's rows cross the link
 //! (`only_the_embedding_rows_that_a_batch_names_cross_the_link`).
 //!
-//! This applies if the host steps the embedding, each rank its own copy, and no head is tied to it. On the device its
-//! parameter keeps name and shape, and its numbers are NaN. A forward pass gathers rows, which first apply the steps
-//! that they have missed, so the bits are those of a whole table
-//! (`an_embedding_that_comes_by_rows_ends_with_the_bits_of_one_that_comes_as_a_whole`). Only these rows get gradients.
-//! The table is stepped at once, since the next forward pass begins with it. Other rows catch up in turns, during that
-//! pass.
+//! It requires an untied embedding updated on each rank's host. The device's parameter keeps name and shape, with NaN.
+//! Rows first apply the updates they missed, so the bits are those of a whole table
+//! (`an_embedding_that_comes_by_rows_ends_with_the_bits_of_one_that_comes_as_a_whole`). The table is updated in the
+//! step; other rows follow in turns during the next forward pass.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -19,7 +17,7 @@ use models::rows::RowsOnDemand;
 
 use super::{HostPart, Stride};
 
-/// The embedding on the host, shared with the model, which reads its rows.
+/// The embedding on the host, shared with the model.
 #[derive(Debug, Clone)]
 pub(super) struct Table {
     id: ParamId,
@@ -37,8 +35,7 @@ impl Table {
         let table = Self { id, rows: Arc::new(Mutex::new(HostRows::new(state, width)?)) };
         let (rows, device) = (Arc::clone(&table.rows), device.clone());
         let numbers = move |ids: &[u32]| {
-            // A panic during a step poisons the lock; waiting for the steps reports it. Until then NaN keeps the rows
-            // from being used.
+            // A panic during an update poisons the lock. The wait for updates reports it; until then rows are NaN.
             let read =
                 rows.lock().ok().map(|mut rows| rows.read(ids).expect("the tokenizer knows its vocabulary"));
             read.unwrap_or_else(|| vec![f32::NAN; width * ids.len()])
@@ -89,7 +86,7 @@ impl HostPart {
         }
     }
 
-    /// Starts `updates`. After them, some rows of the table catch up on the steps that they have missed.
+    /// Starts `updates`, then brings some rows of the table up to date.
     pub(super) fn begin_updates(&self, updates: Vec<Update>) -> Result<Updates, HostOptimError> {
         let (begun, times, table) = (Instant::now(), self.times.clone(), self.table.clone());
         Updates::begin_then(updates, move || {
@@ -100,7 +97,7 @@ impl HostPart {
         })
     }
 
-    /// Before a save all rows must catch up.
+    /// Before a save, bring all rows up to date.
     pub(crate) fn table(&self) -> Option<MutexGuard<'_, HostRows>> {
         self.table.as_ref().map(Table::rows)
     }

@@ -1,8 +1,8 @@
-//! The learning rate over the steps, as a share of its peak. It depends on the step alone, so no state is saved.
+//! The learning rate as a share of its peak. It depends on the step only.
 
 use runs::config::{ScheduleKind, ScheduleSection};
 
-/// The share in force at `step`, counted from 1, in a run of `steps`.
+/// The share at `step`, counted from 1, of `steps`.
 pub(crate) fn rate_share(schedule: &ScheduleSection, step: u64, steps: u64) -> f64 {
     let warmup = schedule.warmup.in_run(steps);
     if step <= warmup {

@@ -1,8 +1,7 @@
-//! Matrices that cross the link in eight bits: weights on the way to the device, gradients on the way back.
+//! Matrices that cross the link in 8-bit tiles: weights in, gradients out.
 //!
-//! The device holds tiles of a matrix, and each use decodes them
-//! (`the_device_decodes_the_tiles_that_the_host_encoded`). The matrix's parameter keeps its name, shape and place in
-//! autodiff's graph. Its numbers are NaN, so that an accidental read is visible (`the_placeholder_of_a_matrix_is_nan`).
+//! Each use on the device decodes the tiles (`the_device_decodes_the_tiles_that_the_host_encoded`). The parameter keeps
+//! name, shape and place in the graph, with NaN (`the_placeholder_of_a_matrix_is_nan`).
 
 use backend_offload::Managed;
 use burn::module::ParamId;
@@ -15,10 +14,10 @@ use runs::config::{Config, CrossingKind, StreamKind};
 
 use super::{HostPart, Stride};
 
-/// How tiles are decoded on the device, and how gradients are rounded into tiles.
+/// How tiles are decoded, and gradients rounded.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Crossing {
-    /// Type that weights are decoded to.
+    /// Type of decoded weights.
     pub(super) kind: DType,
     seed: u64,
 }
@@ -40,7 +39,7 @@ impl Crossing {
         state: &HostState,
         gradient: Tensor<I, D>,
     ) -> Result<Incoming, HostOptimError> {
-        // The random bits depend on the share, not on the rank that computes it.
+        // The same random bits on any rank.
         let place = [self.seed, u64::from(state.time()), state.next_share()];
         let key = random::combine(
             &place.into_iter().chain(state.name().bytes().map(u64::from)).collect::<Vec<_>>(),
@@ -50,7 +49,7 @@ impl Crossing {
     }
 }
 
-/// Refuses settings in eight bits on a device without an 8-bit integer type.
+/// Refuses 8-bit settings on a device without 8-bit integers.
 pub(crate) fn check_eight_bits<I: Backend>(config: &Config, device: &I::Device) -> Result<(), BadInput> {
     check_bytes(config, I::supports_dtype(device, DType::I8))
 }
@@ -70,7 +69,7 @@ fn check_bytes(config: &Config, device_has_them: bool) -> Result<(), BadInput> {
     }
 }
 
-/// A tensor of NaN with the shape of weights that are decoded or gathered for each use.
+/// NaN in the shape of weights that each use decodes or gathers.
 pub(super) fn placeholder<I: Backend, const D: usize>(
     kind: DType,
     shape: Shape,
@@ -79,8 +78,7 @@ pub(super) fn placeholder<I: Backend, const D: usize>(
     Tensor::<I, D>::full([1; D], f32::NAN, (device, kind)).expand::<D, _>(shape)
 }
 
-/// Weights that each use decodes from the tiles of `waited`. One kernel decodes them if the device has it; otherwise
-/// operations give the same bits.
+/// Weights that each use decodes from `waited`, by one kernel or by operations with the same bits.
 pub(super) fn on_demand<I: Managed>(
     crossing: Crossing,
     code: Code,
@@ -100,7 +98,7 @@ pub(super) fn on_demand<I: Managed>(
 }
 
 impl HostPart {
-    /// Like [`prepare`](Self::prepare), for a parameter whose weights come in tiles.
+    /// Like [`prepare`](Self::prepare), for weights in tiles.
     pub(super) fn prepare_tiles<I: Managed>(
         &mut self,
         id: ParamId,

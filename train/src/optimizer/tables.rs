@@ -1,16 +1,14 @@
 //! AdamW by blocks of rows, for embeddings and the head.
 //!
-//! A device that fuses kernels makes one kernel of an update. It names the weight, its gradient and two moments, and
-//! writes three of them into new tensors. A budget has to hold these seven tensors of the model's largest size at once.
-//! By blocks of rows, each written over the old one, it holds four tensors and three blocks. Each number goes through
-//! the same operations, so its bits are the same. A block's size never depends on the budget.
+//! A fused update of a whole table needs seven tensors of its size at once. In blocks, each written in place, it needs
+//! four and three blocks, with the same bits. A block's size does not depend on the budget.
 
 use burn::optim::{AdamW, AdamWState, AdaptiveMomentumState, SimpleOptimizer};
 use burn::tensor::{Tensor, backend::Backend};
 
 pub(crate) const BLOCK_BYTES: usize = 4 << 20;
 
-/// One step by `rule` at learning rate `lr`, along the gradient times `scale`, `rows` rows at once.
+/// Updates at learning rate `lr`, with the gradient times `scale`, `rows` rows at once.
 pub(super) fn step<I: Backend, const D: usize>(
     rule: &AdamW,
     [lr, scale]: [f64; 2],
@@ -59,8 +57,7 @@ fn state<I: Backend, const D: usize>(
     AdamWState::new(AdaptiveMomentumState { time, moment_1, moment_2, max_moment_2: None })
 }
 
-/// Rows per block for the parameter `name`. Matrices of transformer blocks are stepped whole: they are smaller, and
-/// many.
+/// Rows per block. Matrices of transformer blocks are whole: they are smaller and many.
 pub(super) fn at_once<I: Backend, const D: usize>(name: &str, weight: &Tensor<I, D>) -> usize {
     let rows = weight.dims()[0];
     if name.starts_with("blocks.") {

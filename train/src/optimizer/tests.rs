@@ -1,4 +1,4 @@
-//! Steps whose results are computed by hand.
+//! Updates computed by hand.
 
 use burn::backend::{Autodiff, Flex, flex::FlexDevice};
 use burn::module::ModuleVisitor;
@@ -43,7 +43,7 @@ fn values(gpt: &Gpt<Tape>) -> Vec<(String, usize, Vec<f32>)> {
     values.found
 }
 
-/// A visitor that registers the same gradient for every number of every parameter.
+/// Registers the same gradient for all numbers of all parameters.
 struct Uniform(f32, GradientsParams);
 
 impl ModuleVisitor<Tape> for Uniform {
@@ -60,7 +60,7 @@ fn gradients(gpt: &Gpt<Tape>, value: f32) -> GradientsParams {
     uniform.1
 }
 
-/// Checks each number after a step against `expected(dims, number before)`.
+/// Compares an update with `expected(dims, old)`.
 fn assert_step(settings: &TrainSection, gradient: f32, stride: Stride, expected: impl Fn(usize, f32) -> f32) {
     let before = gpt();
     let old = values(&before);
@@ -115,12 +115,12 @@ fn the_norm_covers_all_gradients() {
 
 #[test]
 fn gradients_above_the_limit_are_clipped_and_others_kept() {
-    // A norm of 5 under a limit of 2 scales by two fifths.
+    // Norm 5, limit 2.
     assert_eq!(Stride::clipped(1.0, 5.0, Some(2.0)), Stride { share: 1.0, scale: 0.4 });
     for (norm, limit) in [(1.5, Some(2.0)), (0.0, Some(2.0)), (5.0, None)] {
         assert_eq!(Stride::clipped(0.5, norm, limit), Stride { share: 0.5, scale: 1.0 });
     }
-    // 0.1 of two fifths of 3.
+    // 0.1 · 2/5 · 3.
     assert_step(&sgd(), 3.0, Stride::clipped(1.0, 5.0, Some(2.0)), |_, old| old - 0.12);
 }
 
@@ -128,7 +128,7 @@ fn gradients_above_the_limit_are_clipped_and_others_kept() {
 fn a_step_scales_with_its_share_of_the_rate() {
     let stride = Stride { share: 0.25, scale: 1.0 };
     assert_step(&sgd(), -2.0, stride, |_, old| old + 0.05);
-    // AdamW's first step has the length of the rate, whatever the gradient.
+    // AdamW's first update has the size of the rate.
     let adamw = TrainSection { optimizer: OptimizerKind::AdamW, ..sgd() };
     assert_step(&adamw, -2.0, stride, |_, old| old + 0.025);
 }
@@ -137,7 +137,7 @@ fn a_step_scales_with_its_share_of_the_rate() {
 fn weight_decay_shrinks_matrices_only() {
     for optimizer in [OptimizerKind::AdamW, OptimizerKind::Sgd, OptimizerKind::Muon] {
         let settings = TrainSection { optimizer, weight_decay: 0.5, matrix_lr: 0.1, ..sgd() };
-        // A tenth of a half, at half the rate.
+        // 0.1 · 0.5 · 0.5.
         assert_step(&settings, 0.0, Stride { share: 0.5, scale: 1.0 }, |dims, old| {
             if dims == 2 { old * 0.975 } else { old }
         });

@@ -1,10 +1,10 @@
-//! How long the host's steps take, and how long the program waits for them.
+//! Times of host updates, and of waits for them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Times since the last [`take`](Self::take), in nanoseconds. Clones share them.
+/// Nanoseconds since the last [`take`](Self::take), shared by clones.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HostTimes {
     stepping: Arc<AtomicU64>,
@@ -16,7 +16,7 @@ impl HostTimes {
         add(&self.stepping, begun.elapsed());
     }
 
-    /// Adds `waited` to the program's waits and returns the new weights.
+    /// Adds `waited` and returns the weights.
     pub(super) fn add_wait<T>(&self, (weights, waited): (T, Duration)) -> T {
         add(&self.waiting, waited);
         weights
@@ -28,12 +28,12 @@ impl HostTimes {
         self.add_wait((result, begun.elapsed()))
     }
 
-    /// Resets the waits at the start of a step; those before it belong to an evaluation, a sample or a save.
+    /// Resets waits, which belong to an evaluation, a sample or a save.
     pub(crate) fn begin_step(&self) {
         self.waiting.store(0, Relaxed);
     }
 
-    /// Takes the time of finished steps on the host, and of waits since [`begin_step`](Self::begin_step).
+    /// Takes the times of finished updates, and of waits since [`begin_step`](Self::begin_step).
     pub(crate) fn take(&self) -> [Duration; 2] {
         [&self.stepping, &self.waiting].map(|time| Duration::from_nanos(time.swap(0, Relaxed)))
     }

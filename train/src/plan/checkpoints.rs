@@ -1,7 +1,7 @@
-//! Number of checkpoints on the disk at the worst moment of a run, including the one being written.
+//! The most checkpoints on the disk at once, with the one being written.
 //!
-//! A run saves at multiples of `checkpoint.every`, at evaluations with the lowest loss so far, and at its end. Which
-//! evaluations those are is unknown, so this counts the worst case.
+//! A run saves every `checkpoint.every` steps, at evaluations with the lowest loss so far, and at its end. The best
+//! evaluations are unknown, so this is the worst case.
 
 use runs::config::Config;
 
@@ -17,7 +17,7 @@ pub(super) fn most(config: &Config) -> u64 {
     saves.with_latest_best().max(saves.with_old_best().unwrap_or(0)).saturating_add(1)
 }
 
-/// The saves before a run's last step. A period of 0 means never.
+/// Saves before the last step; a period of 0 is never.
 struct Saves {
     before: u64,
     every: u64,
@@ -27,7 +27,7 @@ struct Saves {
 }
 
 impl Saves {
-    /// Checkpoints kept if each evaluation is the best so far.
+    /// Checkpoints if every evaluation is the best so far.
     fn with_latest_best(&self) -> u64 {
         let all = self.saved(self.before - 1);
         let latest = all.min(self.keep_last);
@@ -44,15 +44,15 @@ impl Saves {
             + self.for_good(first_of_latest.start.saturating_sub(1), first_of_latest.start.saturating_sub(1))
     }
 
-    /// Checkpoints kept if the best is older than the latest ones; `None` if that cannot be.
+    /// Checkpoints if the best is older than the latest; `None` if impossible.
     fn with_old_best(&self) -> Option<u64> {
         let all = multiples(self.before - 1, self.every);
         let older = all.checked_sub(self.keep_last)?;
-        // All latest saves are multiples of `checkpoint.every`, since no later evaluation was better.
+        // No later evaluation was better, so the latest are multiples of `checkpoint.every`.
         let first_of_latest = older.checked_add(1)?.checked_mul(self.every)?;
         let last = (first_of_latest - 1).checked_div(self.evaluated)? * self.evaluated;
         let stays_anyway = |step: u64| self.keep_every > 0 && step.is_multiple_of(self.keep_every);
-        // If two evaluations in a row are kept for good, all are.
+        // If two successive evaluations are kept permanently, all are.
         let best = [last, last.saturating_sub(self.evaluated)];
         let best = best.into_iter().find(|step| *step > 0 && !stays_anyway(*step))?;
         Some(self.keep_last + self.for_good(first_of_latest - 1, best) + 1)
@@ -63,7 +63,7 @@ impl Saves {
         multiples(step, self.every) + multiples(step, self.evaluated) - both
     }
 
-    /// Saves kept for good: regular ones up to step `due`, best ones up to step `better`.
+    /// Saves kept permanently: regular ones up to step `due`, best ones up to `better`.
     fn for_good(&self, due: u64, better: u64) -> u64 {
         let of_due = lcm(self.every, self.keep_every);
         let of_better = lcm(self.evaluated, self.keep_every);
@@ -75,7 +75,7 @@ fn multiples(up_to: u64, period: u64) -> u64 {
     up_to.checked_div(period).unwrap_or(0)
 }
 
-/// The least common multiple; 0 from 2⁶⁴ on.
+/// Least common multiple; 0 from 2⁶⁴ on.
 fn lcm(a: u64, b: u64) -> u64 {
     let (mut x, mut y) = (a, b);
     while y > 0 {
@@ -100,7 +100,7 @@ mod tests {
         config
     }
 
-    /// Steps of saves, each with whether it has the best loss; bit n of `better` says so for evaluation n.
+    /// Steps of saves, and whether each is the best; bit n of `better` is evaluation n.
     fn saves(config: &Config, better: u64) -> Vec<(u64, bool)> {
         let due = |step: u64, every: u64| every > 0 && step.is_multiple_of(every);
         let steps = 1..config.train.steps;

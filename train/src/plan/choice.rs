@@ -1,8 +1,7 @@
-//! The place that `auto` chooses for the optimizer: the one where a step moves the fewest bytes over the link.
+//! The place of the optimizer under `auto`: the one with the fewest bytes over the link per step.
 //!
-//! It is the device if everything fits there; else the host, except for as many first blocks as the device has room
-//! for. The place changes the last digits of numbers. So it is chosen once, when a run begins, and saved in the run's
-//! configuration.
+//! It is the device if everything fits, else the host without as many first blocks as fit the device. The place changes
+//! the last digits of results, so a run chooses once and saves its choice.
 
 use models::Footprint;
 use runs::config::{Config, ExchangeKind, PlacementKind, StateKind};
@@ -22,7 +21,7 @@ pub(crate) fn placed(config: &Config, footprint: &Footprint, machine: &Machine) 
         (on_host.memory.optimizer, on_host.memory.device_blocks) = (PlacementKind::Host, blocks);
         on_host
     };
-    // An exchange that averages weights needs the optimizer on the device.
+    // The rare exchange needs the optimizer on the device.
     let only_device = machine.other_ranks > 0 && config.ranks.exchange == ExchangeKind::Rarely;
     let on_hosts = (0..=config.model.n_layer).filter(|_| !only_device).map(on_host);
 
@@ -31,6 +30,6 @@ pub(crate) fn placed(config: &Config, footprint: &Footprint, machine: &Machine) 
         let bytes = plan.bytes_in_per_step.saturating_add(plan.bytes_out_per_step);
         plan.refusals().is_empty().then_some((bytes, config))
     });
-    // If no placement fits, report the device placement's errors.
+    // If nothing fits, report the device's errors.
     possible.min_by_key(|(bytes, _)| *bytes).map_or(on_device, |(_, config)| config)
 }

@@ -1,18 +1,10 @@
 //! The memory that training holds and the bytes that spilling moves, independent of the machine.
 //!
-//! Two moments of a step decide: the end of a forward pass, when all activations are alive, and the end of a backward
-//! pass, when all gradients are. At each, parts stay on the device in the order of their price, and the rest spills. A
-//! part's price is the number of times that each spilled byte crosses the link in a step. With everything spilled and
-//! one micro-batch, that is 24 bytes in and 16 out per parameter under `AdamW`. A weight leaves once a step, however
-//! often it comes back: its host copy stays valid until it is stepped.
+//! Parts stay on the device in order of price; the rest spills. The price is how often a spilled byte crosses the link
+//! in a step. Peaks are the ends of the forward pass (all activations) and of the backward pass (all gradients).
 //!
-//! Micro-batches that pass segments together count as one round of weights and gradients. The inputs of all of them are
-//! kept.
-//!
-//! A parameter that is stepped on the host has neither moments nor updates on the device. Its gradient leaves at once.
-//! Its weights come in once a step, or at each use if they have no room to stay.
-//!
-//! For weights, gradients and two moments alone, this gives the bytes that furthest-next-use eviction moves.
+//! A spilled weight leaves once a step: its host copy stays valid until its update. Parameters updated on the host have
+//! no device state.
 
 use exchange::{OneBit, Share, groups};
 use models::{Chunks, Footprint};
@@ -23,18 +15,18 @@ use super::placement::{Placement, largest_block_matrix};
 
 const WIDE: u64 = 4;
 
-/// Tensors of the MLP's width that a pass holds besides its tape.
+/// Tensors of the MLP's width in a pass, besides its tape.
 const WIDE_IN_PASS: u64 = 4;
 
 /// Tensors with the same lifetime and traffic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) what: &'static str,
-    /// Bytes at the end of the forward pass, and while parameters are stepped.
+    /// Bytes at the end of the forward pass and during updates.
     at: [u64; 2],
-    /// Times a step that a spilled byte comes back.
+    /// Copies per step to the device of each spilled byte.
     pub(super) returns: u64,
-    /// Times a step that it leaves by a copy.
+    /// Copies per step to the host.
     pub(super) leaves: u64,
 }
 
@@ -46,11 +38,11 @@ impl Part {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Demand {
-    /// In the order in which they stay on the device.
+    /// The first parts spill last.
     pub(super) parts: Vec<Part>,
     /// Upper estimate of the largest single operation's bytes.
     pub(super) floor: u64,
-    /// Bytes of an update that is one operation if the budget holds it; otherwise it is split.
+    /// Bytes of an update in one operation; split if above the budget.
     one_pass_update: u64,
     /// Lower bound of the largest single operation's bytes.
     pub(super) least: u64,
@@ -59,13 +51,12 @@ pub(super) struct Demand {
     passes: Passes,
 }
 
-/// A rank's micro-batches in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Passes {
     pub(super) micro_batches: u64,
-    /// Groups that pass each segment together.
+    /// Groups that pass segments together.
     pub(super) groups: u64,
-    /// Micro-batches of the largest group.
+    /// Size of the largest group.
     pub(super) together: u64,
 }
 
@@ -84,26 +75,26 @@ pub(super) struct Exchanged {
     pub(super) sent: u64,
     pub(super) link_in: u64,
     pub(super) link_out: u64,
-    /// Host memory outside the host budget: residuals, outer optimizer, or gradients in flight.
+    /// Host memory outside the budget: residuals, outer optimizer, or gradients in flight.
     pub(super) residuals: u64,
 }
 
 impl Exchanged {
-    /// `sums` counts a rank's sums of neighbouring micro-batches; an exact exchange has `window` parameters in flight.
+    /// `sums` is the most sums a rank holds. An exact exchange has `window` parameters in flight.
     fn new(config: &Config, placement: &Placement, ranks: usize, sums: u64, window: u64) -> Self {
         let others = ranks as u64 - 1;
         let share = |all: u64| all.div_ceil(ranks as u64);
         let on_device = placement.on_device * WIDE;
-        // Each rank sums a share of every gradient and sends the result to the others.
+        // Each rank reduces one share of every gradient, then broadcasts it.
         let all = placement.on_device + placement.on_host();
         let (part, residuals) = match config.ranks.exchange {
             ExchangeKind::Exact => (share(all * WIDE), (sums + 1) * WIDE * window),
-            // As if all parameters were one buffer. Each residual exists twice until its step ends.
+            // Treats all parameters as one buffer. Each residual has two copies until its step ends.
             ExchangeKind::OneBit => {
                 (OneBit::packed_bytes(share(all) as usize) as u64, 2 * WIDE * (all + share(all)))
             }
             ExchangeKind::Rarely => {
-                // All weights once in `local_steps` steps. The outer weights and momentum stay on the host.
+                // Exchanges all weights every `local_steps` steps. The outer optimizer is on the host.
                 let each = |bytes: u64| bytes.div_ceil(config.ranks.local_steps);
                 return Self {
                     sent: each(2 * others * share(all * WIDE)),
@@ -119,10 +110,10 @@ impl Exchanged {
         if !config.memory.shard {
             return gradients;
         }
-        // New weights from a host cross the link anyway.
+        // New host weights cross the link in any case.
         let own = share(on_device);
         Self {
-            // Each sum goes to one rank only.
+            // Each sum goes to one rank.
             sent: gradients.sent / 2 + others * share(on_device + placement.weight_bytes()),
             link_in: own + others * own,
             link_out: gradients.link_out + own,
@@ -131,10 +122,10 @@ impl Exchanged {
     }
 }
 
-/// Sums of one segment's gradients, in f32, while its micro-batches arrive.
+/// One segment's f32 gradient sums while its micro-batches arrive.
 struct GroupSums {
     bytes: u64,
-    /// Times a step that each spilled byte comes back: each micro-batch reads one of the sums.
+    /// Copies per step of each spilled byte, in each direction.
     moves: u64,
 }
 
@@ -152,18 +143,18 @@ impl GroupSums {
 
 /// Bytes of the largest update on the device.
 struct UpdateBytes {
-    /// Named by one of its operations.
+    /// Operands of one of its operations.
     named: u64,
     temporaries: u64,
-    /// Named by an update in one operation.
+    /// Operands of an update in one operation.
     one_pass: u64,
 }
 
 impl UpdateBytes {
-    /// `stepped` bytes is the largest parameter that the device steps.
+    /// `stepped` is the bytes of the largest parameter updated on the device.
     fn new(config: &Config, placement: &Placement, operations: Operations, stepped: u64) -> Self {
         let rule = config.train.optimizer;
-        // SGD steps all parameters in one way. Muon and AdamW step tables differently from the matrices of blocks.
+        // Muon and AdamW update tables differently from block matrices; SGD does not.
         let block_bytes = stepped.min(WIDE * largest_block_matrix(config));
         let (by_rule, table) = match rule {
             OptimizerKind::AdamW | OptimizerKind::Muon if stepped > block_bytes => (block_bytes, stepped),
@@ -180,13 +171,13 @@ impl UpdateBytes {
     }
 }
 
-/// Weights that come from the host in every step, even if everything has room.
+/// Host weights copied to the device in every step, under any budget.
 const STREAMED: &str = "weights from the host";
 
 const LEAVING: &str = "gradients leaving";
 
 impl Demand {
-    /// The largest share of each part over `ranks` ranks. `fused` devices fuse several operations into one kernel.
+    /// The most that any of `ranks` ranks needs. `fused` devices fuse operations into kernels.
     pub(super) fn new(config: &Config, footprint: &Footprint, ranks: usize, fused: bool) -> Self {
         let train = &config.train;
         let passes = Passes::new(config, ranks);
@@ -208,7 +199,7 @@ impl Demand {
                 let in_tiles = config.memory.activations != CrossingKind::Computed;
                 let temporaries = hidden.saturating_mul(operations.block_temporaries()).max(attention);
                 let kept = if in_tiles { inputs_in_tiles(inputs) } else { inputs };
-                // Others wait with their residual stream and, for a tied embedding, the head's gradient.
+                // Waiting micro-batches keep the residual stream and, if tied, the head's gradient.
                 let stream = for_tokens(config.model.n_embd as u64 * WIDE);
                 let tied = if config.model.tie_word_embeddings { footprint.largest_tensor * WIDE } else { 0 };
                 let waiting = (together - 1).saturating_mul(stream.saturating_add(tied));
@@ -218,11 +209,11 @@ impl Demand {
         };
 
         let placement = Placement::new(config);
-        // Weights decoded for each use leave no copy.
+        // Decoded weights are not kept.
         let kept_narrow = if placement.tiles[0] { 0 } else { kept_narrow };
         let (coding, coding_temporaries) =
             (placement.coding_bytes(config, fused), placement.coding_temporaries(config));
-        // The loss is freed before parameters are stepped.
+        // The loss is freed before updates.
         let [passing, late] = [passing.max(loss), passing]
             .map(|bytes| bytes.saturating_add(placement.decoded_bytes(config)).max(coding_temporaries));
 
@@ -234,8 +225,7 @@ impl Demand {
         let gradients = placement.on_device * WIDE;
         let streamed = placement.weight_bytes();
         let computed = placement.computed_bytes();
-        // One segment's gradients at a time, and the embeddings': the head's gradient waits for that of the tokens, and
-        // followers have their own.
+        // One segment's gradients and the embeddings': the head's waits for the tokens', and followers have their own.
         let leaving = match train.recompute {
             None => computed,
             Some(every) => {
@@ -248,10 +238,10 @@ impl Demand {
         let named = placement.row_bytes() * together;
         let accumulated = if passes.micro_batches > 1 { gradients } else { 0 };
         let waiting = gradients.saturating_mul(sums_between(config, ranks, passes).saturating_sub(1));
-        // Without recomputation a micro-batch's gradients all exist before they are added.
+        // Without recomputation, all gradients exist before they are added.
         let apart = if train.recompute.is_none() { accumulated } else { 0 };
 
-        // Ranks that divide moments keep only sums that they step.
+        // With divided moments, a rank keeps only the sums of its own parameters.
         let summed =
             if config.memory.shard { gradients.div_ceil(ranks as u64).max(stepped) } else { gradients };
         let segment_blocks = train.recompute.map_or(0, |every| every.min(config.model.n_layer) as u64);
@@ -264,9 +254,9 @@ impl Demand {
             .max(scores.saturating_mul(score_tensors))
             .max(logits.saturating_mul(logit_tensors));
         let update_or_sum = updates.named.max(Operations::SUM_TENSORS * largest);
-        // First weights are drawn and scaled in f32 on the device.
+        // Initial weights are drawn and scaled in f32.
         let drawn = 2 * WIDE * footprint.largest_tensor;
-        // Ranks divide whole parameters, so one of them has the largest.
+        // Whole parameters are divided, so one rank has the largest.
         let all = placement.device_state_bytes();
         let state = if config.memory.shard { all.div_ceil(ranks as u64).max(2 * stepped) } else { all };
 
@@ -311,8 +301,8 @@ impl Demand {
         if self.one_pass_update <= budget { self.floor.max(self.one_pass_update) } else { self.floor }
     }
 
-    /// Bytes of a step that cross the link in and out even if everything has room: gradients for the host, new weights,
-    /// embedding rows. Subtracts `spilled` weights, which come in anyway.
+    /// Bytes per step over the link in and out under any budget: new weights and embedding rows, gradients. Excludes
+    /// `spilled` weights, counted elsewhere.
     pub(super) fn streamed(&self, spilled: &[u64]) -> [u64; 2] {
         let weights = self.placement.weight_bytes();
         let away = self.weights_away(spilled);
@@ -324,7 +314,7 @@ impl Demand {
         self.placement.row_bytes().saturating_mul(self.passes.micro_batches)
     }
 
-    /// Bytes of weights that steps read over the link. `streamed` bytes have no host copy.
+    /// Weight bytes copied to the host per step; `streamed` bytes have no host copy.
     pub(super) fn read(&self, config: &Config, ranks: usize, streamed: u64) -> u64 {
         self.placement.read_bytes(config, ranks).min(streamed.saturating_sub(self.named()))
     }
@@ -344,9 +334,8 @@ impl Demand {
         parts.collect()
     }
 
-    /// Peak host bytes under `budget`, without copies of tensors on the device. At the peak of activations, a single
-    /// micro-batch's gradients are mostly absent. When all have arrived, activations are gone and read weights are on
-    /// the host.
+    /// Peak host bytes under `budget`, without copies of tensors on the device. While activations peak, a single
+    /// micro-batch's gradients are mostly absent.
     pub(super) fn host_peak(&self, config: &Config, ranks: usize, budget: u64) -> u64 {
         let [forward, update] = [0, 1].map(|moment| self.spilled_at(budget, moment));
         let sum = |spilled: &[u64]| spilled.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
@@ -355,8 +344,7 @@ impl Demand {
         let late = self.placement.single_gradient_bytes().saturating_sub(self.gradients_leaving());
         let early = optimizer.saturating_sub(if come_once { late } else { 0 });
         let all_read = self.placement.read_bytes(config, ranks);
-        // Read weights replace the old ones. With divided parameters the old ones stay until their owner broadcasts the
-        // new ones.
+        // New weights replace old ones; if divided, old ones stay until the broadcast.
         let divided = ranks > 1 && config.memory.shard;
         let away = if divided { 0 } else { self.weights_away(&update) };
         let before = sum(&update).saturating_add(all_read - all_read.min(away));
@@ -380,7 +368,7 @@ fn inputs_in_tiles(bytes: u64) -> u64 {
     super::placement::in_tiles(bytes / WIDE)
 }
 
-/// The most sums that a rank holds. With the rare exchange, each rank sums alone.
+/// The most sums on a rank. In the rare exchange, each rank sums alone.
 fn sums_held(config: &Config, ranks: usize) -> u64 {
     let micro_batches = config.train.accumulate as u64;
     match config.ranks.exchange {
@@ -389,7 +377,7 @@ fn sums_held(config: &Config, ranks: usize) -> u64 {
     }
 }
 
-/// The most sums that a rank holds between two groups.
+/// The most sums on a rank between two groups.
 fn sums_between(config: &Config, ranks: usize, passes: Passes) -> u64 {
     if ranks == 1 && passes.together > 1 {
         return sums_of_gradients(passes.groups, 1);
@@ -397,8 +385,7 @@ fn sums_between(config: &Config, ranks: usize, passes: Passes) -> u64 {
     sums_held(config, ranks)
 }
 
-/// The most sums of neighbouring micro-batches at once. A single process folds the remaining sums while the last
-/// micro-batch arrives.
+/// The most sums of neighbouring micro-batches at once. A single process folds the rest while the last one arrives.
 pub(super) fn sums_of_gradients(micro_batches: u64, ranks: usize) -> u64 {
     if ranks == 1 {
         return partial_sums(micro_batches - 1);
@@ -411,7 +398,7 @@ pub(super) fn sums_of_gradients(micro_batches: u64, ranks: usize) -> u64 {
     (0..ranks).map(held).max().unwrap_or(0)
 }
 
-/// The most sums held while `micro_batches` arrive and are added pairwise.
+/// The most sums at once in a pairwise sum of `micro_batches`.
 pub(super) fn partial_sums(micro_batches: u64) -> u64 {
     u64::from((micro_batches + 1).ilog2())
 }

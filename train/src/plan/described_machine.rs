@@ -1,4 +1,4 @@
-//! Machines described by the user: `rtx-4090,64GiB` or `24GiB,128GiB,25GB/s,80TFLOP/s`.
+//! Machines described by text: `rtx-4090,64GiB` or `24GiB,128GiB,25GB/s,80TFLOP/s`.
 
 use std::str::FromStr;
 
@@ -11,7 +11,7 @@ use super::Machine;
 
 const GIB: u64 = 1 << 30;
 
-/// Shares of free memory that `auto` takes, as on a real device.
+/// Shares of free memory under `auto`, as on a real device.
 const DEVICE_SHARE: Budget = Budget::Share(0.9);
 const HOST_SHARE: Budget = Budget::Share(0.8);
 
@@ -19,9 +19,9 @@ struct Card {
     name: &'static str,
     bytes: u64,
     link: f64,
-    /// Dense FLOP/s of f32 factors rounded to TF32, summed in f32.
+    /// Dense FLOP/s of TF32 factors with f32 sums.
     tf32: f64,
-    /// Dense FLOP/s of bf16 factors, summed in f32.
+    /// Dense FLOP/s of bf16 factors with f32 sums.
     bf16: f64,
 }
 
@@ -29,7 +29,7 @@ const fn card(name: &'static str, gib: u64, link: f64, tf32: f64, bf16: f64) -> 
     Card { name, bytes: gib * GIB, link: link * 1e9, tf32: tf32 * 1e12, bf16: bf16 * 1e12 }
 }
 
-// Links: 12 GB/s for eight lanes of PCIe 4 or sixteen of PCIe 3, 25 for sixteen of PCIe 4, 50 for PCIe 5.
+// Links: 12 GB/s for PCIe 4 x8 or PCIe 3 x16, 25 for PCIe 4 x16, 50 for PCIe 5.
 const CARDS: [Card; 9] = [
     card("rtx-3060", 12, 25.0, 12.7, 25.5),
     card("rtx-3090", 24, 25.0, 35.6, 71.0),
@@ -49,7 +49,7 @@ pub(crate) struct DescribedMachine {
     host_bytes: u64,
     link: Option<f64>,
     disk: Option<f64>,
-    /// FLOP/s of f32 factors, and of narrower ones.
+    /// FLOP/s in f32 and in narrower types.
     arithmetic: Option<[f64; 2]>,
 }
 

@@ -1,4 +1,4 @@
-//! The machine in plain numbers: bytes, or per second. `None` is unknown; for a budget, unlimited.
+//! A machine in bytes and units per second. `None` is unknown, or no limit for a budget.
 
 use std::fmt;
 
@@ -12,23 +12,23 @@ pub(crate) struct Machine {
     pub(crate) device_total: Option<u64>,
     pub(crate) device_free: Option<u64>,
     pub(crate) device_budget: Option<u64>,
-    /// Whether the device's memory is the host's.
+    /// Whether device and host share memory.
     pub(crate) shares_host: bool,
-    /// Speed of the link in one direction while the other is idle.
+    /// In one direction while the other is idle.
     pub(crate) link_bytes_per_second: Option<f64>,
-    /// Measured FLOP/s of a dense matmul on this device.
+    /// FLOP/s of a dense matmul.
     pub(crate) flops_per_second: Option<f64>,
-    /// Free host memory per process.
+    /// Per process.
     pub(crate) host_free: Option<u64>,
     pub(crate) host_budget: Option<u64>,
     /// 0 without a disk.
     pub(crate) disk_budget: u64,
-    /// Of writing blocks to the disk, and of reading them.
+    /// Speeds of writing and reading blocks.
     pub(crate) disk_bytes_per_second: Option<[f64; 2]>,
-    /// `None` if the speeds were described or not measured.
+    /// `None` if the speeds are not measured.
     pub(crate) measurement: Option<Measurement>,
     pub(crate) disk_free: Option<u64>,
-    /// Other processes that share a step's micro-batches, each with an equal device.
+    /// Other processes with an equal device each.
     pub(crate) other_ranks: usize,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Machine {
 pub(crate) struct Measurement {
     /// Seconds since 1970.
     pub(crate) at: u64,
-    /// Measured by an earlier start of the program.
+    /// Whether an earlier process measured.
     pub(crate) kept: bool,
 }
 
@@ -55,7 +55,7 @@ impl Machine {
         self.other_ranks + 1
     }
 
-    /// Whether the device fuses operations, as all but the CPU do.
+    /// Whether the device fuses operations; only the CPU does not.
     pub(crate) fn fuses(&self) -> bool {
         !self.shares_host
     }

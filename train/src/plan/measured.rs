@@ -1,4 +1,4 @@
-//! Compares predictions with measurements after the run.
+//! Compares the plan with measurements after the run.
 
 use backend_offload::Bytes;
 use serde::Serialize;
@@ -11,7 +11,7 @@ use crate::figures::duration;
 pub(crate) struct Measured {
     pub(crate) peak_device_bytes: u64,
     pub(crate) peak_host_bytes: u64,
-    /// Medians, as the next two.
+    /// Medians, like the next two fields.
     pub(crate) bytes_in_per_step: u64,
     pub(crate) bytes_out_per_step: u64,
     pub(crate) step_seconds: f64,
@@ -42,7 +42,7 @@ impl Plan {
         }
 
         if let Some((fast, slow)) = self.step_seconds() {
-            // The measured step should lie between both predictions.
+            // The measured step should lie between both.
             for (what, predicted) in [("step, copies hidden", fast), ("step, copies waited for", slow)] {
                 let ratio = format!("{:.2}", measured.step_seconds / predicted);
                 table.row([what, &duration(predicted), &duration(measured.step_seconds), &ratio]);

@@ -1,7 +1,6 @@
-//! The plan of a run, made before its first step from the configuration and a few numbers about the machine.
+//! The plan of a run, from its configuration and a few numbers about the machine.
 //!
-//! Planning asks no device, so it also works for a described machine. Predictions err on the side of more memory; a
-//! table after the run compares them with measurements.
+//! Planning uses no device, so the machine may be only described. Estimates of memory are rather too high.
 
 mod checkpoints;
 mod choice;
@@ -35,7 +34,7 @@ use replay::Replayed;
 use runs::config::{Amount, Config, RanksSection, Together};
 use serde::Serialize;
 
-/// Memory, traffic and time of a run, and reasons to refuse it on this machine.
+/// Memory, traffic and time of a run; reasons to refuse it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Plan {
     pub(crate) machine: Machine,
@@ -43,7 +42,7 @@ pub(crate) struct Plan {
     pub(crate) steps: u64,
     pub(crate) micro_batch: usize,
     pub(crate) accumulate: usize,
-    /// Micro-batches that pass each recomputed segment together.
+    /// Micro-batches that pass each segment together.
     pub(crate) together: usize,
     pub(crate) sequence: usize,
     pub(crate) tokens_per_step: u64,
@@ -51,62 +50,62 @@ pub(crate) struct Plan {
     /// Includes recomputation.
     pub(crate) flops_per_step: f64,
     pub(crate) flops: f64,
-    /// Parts of the memory; those that spill last come first.
+    /// Parts of the memory; the first spill last.
     pub(crate) held: Vec<Held>,
-    /// Bytes alive at the worst moment, on all tiers together.
+    /// Peak bytes on all tiers.
     pub(crate) working_set: u64,
     pub(crate) stays: u64,
     pub(crate) spills: u64,
-    /// Upper estimate of the largest single operation's bytes, under any budget.
+    /// Upper estimate of the largest operation's bytes, under any budget.
     pub(crate) floor: u64,
     /// The same under the planned budget.
     pub(crate) largest_operation: u64,
     pub(crate) bytes_in_per_step: u64,
     pub(crate) bytes_out_per_step: u64,
     pub(crate) bytes_sent_per_step: u64,
-    /// Host memory outside every budget: residuals, an outer optimizer's state, or gradients in flight.
+    /// Host memory outside the budget: residuals, outer optimizer, or gradients in flight.
     pub(crate) residual_bytes: u64,
     #[serde(skip)]
     ranks: RanksSection,
-    /// Seconds of a rank's share of a step at the machine's matmul speed, without spilling.
+    /// Seconds per step for a rank's arithmetic, without copies.
     pub(crate) compute_seconds: Option<f64>,
-    /// Step time as a multiple of `compute_seconds` if arithmetic hides all copies.
+    /// Step time in `compute_seconds` if arithmetic hides all copies.
     pub(crate) slowdown_hidden: Option<f64>,
-    /// The same if each copy is waited for.
+    /// The same if no copy is hidden.
     pub(crate) slowdown_waiting: Option<f64>,
-    /// Tokens per step above which arithmetic can hide this traffic.
+    /// Tokens per step from which arithmetic hides all copies.
     pub(crate) break_even_tokens: Option<u64>,
-    /// First blocks stepped on the device while the optimizer is on the host.
+    /// Leading blocks updated on the device while the optimizer is on the host.
     pub(crate) device_blocks: usize,
     /// Includes waiting gradients and weights.
     pub(crate) optimizer_host_bytes: u64,
-    /// Bytes of optimizer state on the disk; a few chunks at a time are in host memory.
+    /// Optimizer state on the disk.
     pub(crate) optimizer_disk_bytes: u64,
     #[serde(skip)]
     pub(crate) states_on_disk: StatesOnDisk,
     pub(crate) optimizer_step_bytes: u64,
-    /// Bytes of spilled tensors that the host has no room for.
+    /// Spilled bytes that go to the disk.
     pub(crate) sinks: u64,
     pub(crate) disk_written_per_step: u64,
     pub(crate) disk_read_per_step: u64,
-    /// `None` if the disk's speed is unknown.
+    /// `None` if the disk speed is unknown.
     pub(crate) disk_seconds: Option<f64>,
     pub(crate) disk_endurance: Option<u64>,
-    /// Peak host bytes of optimizer and spilled tensors. The last gradients arrive after activations are gone.
+    /// Peak host bytes of optimizer and spilled tensors.
     pub(crate) host_least: u64,
-    /// `host_least` plus host copies of tensors on the device, which can be dropped.
+    /// Includes host copies of tensors on the device, which can be dropped.
     pub(crate) host_tier_bytes: u64,
-    /// Includes the device's bytes if both are the same memory.
+    /// Includes device bytes if the device shares host memory.
     pub(crate) host_bytes: u64,
     pub(crate) checkpoint_bytes: u64,
-    /// The most at once, including the one being written.
+    /// The most at once, with the one being written.
     pub(crate) checkpoints: u64,
-    /// Upper limit; `None` without an index or for a text of unknown size.
+    /// Upper limit; `None` without an index or a known text size.
     pub(crate) index_bytes: Option<u64>,
     pub(crate) disk_bytes: u64,
     /// `None` before the shards exist.
     pub(crate) data: Option<Epoch>,
-    /// The replayed step, if any; bytes and times are then its own, not estimates.
+    /// The replayed step, if any; it replaces the estimates.
     pub(crate) replayed: Option<Replayed>,
     #[serde(skip)]
     looks_up: bool,
@@ -118,12 +117,12 @@ pub(crate) struct Plan {
 pub(crate) struct Epoch {
     pub(crate) sequences: u64,
     pub(crate) counted_targets: u64,
-    /// Counted targets that lie in some sequence.
+    /// Counted targets that some sequence contains.
     pub(crate) seen_targets: u64,
     pub(crate) tokens: u64,
 }
 
-/// Upper limit; about seven are usual.
+/// Upper limit; usually about seven.
 const INDEX_BYTES_PER_TOKEN: u64 = 8;
 
 impl Epoch {
@@ -148,8 +147,7 @@ struct DiskTraffic {
 }
 
 impl DiskTraffic {
-    /// Estimates the traffic. Tensors on the disk cross its interface as often as others cross the link. A step reads
-    /// and writes each byte of the optimizer's `states` once.
+    /// Spilled bytes on the disk move as often as those in host memory. A step reads and writes all `states` once.
     fn estimate(
         machine: &Machine,
         [sinks, states]: [u64; 2],
@@ -180,8 +178,8 @@ struct LowerTiers {
 }
 
 impl LowerTiers {
-    /// Splits `optimizer` and `spills` bytes over host and disk. `in_flight` bytes pass through the host, `pinned`
-    /// bytes stay there, `moved` bytes leave and return in a step.
+    /// Divides `optimizer` and `spills` bytes between host and disk. `in_flight` bytes pass through the host, `pinned`
+    /// bytes stay there, `moved` is the traffic per step.
     fn divide(
         config: &Config,
         machine: &Machine,
@@ -204,11 +202,11 @@ impl LowerTiers {
 }
 
 struct WeightReads {
-    /// Over the link.
+    /// Bytes over the link.
     read: u64,
-    /// Host bytes of read weights that are also on the device.
+    /// Host bytes of weights that are also on the device.
     kept: u64,
-    /// Weights absent from the device; they never go to the disk.
+    /// Weights not on the device; they never go to the disk.
     pinned: u64,
     copies: u64,
 }
@@ -216,10 +214,10 @@ struct WeightReads {
 impl WeightReads {
     fn new(config: &Config, machine: &Machine, demand: &Demand, streamed: u64, spilled: &[u64]) -> Self {
         let ranks = machine.ranks();
-        // A weight that came back unchanged keeps its host copy.
+        // An unchanged weight keeps its host copy.
         let weights = demand.parts.iter().zip(spilled).filter(|(part, _)| part.what.starts_with("weights"));
         let copies: u64 = weights.map(|(part, &spills)| spills.min(part.bytes() - spills)).sum();
-        // A host copy is read without the link. All weights are read before the first step of a parameter.
+        // Host copies need no link. All weights are read before the first update.
         let read = demand.read(config, ranks, streamed.saturating_sub(copies));
         let kept = demand.read(config, ranks, streamed);
         let pinned = demand.read(config, ranks, u64::MAX) - kept;
@@ -227,9 +225,8 @@ impl WeightReads {
     }
 }
 
-/// Peak host bytes; at most `all`.
 fn host_least(config: &Config, machine: &Machine, demand: &Demand, all: u64) -> u64 {
-    // With a disk, the moment at which a block or state goes there is unknown.
+    // With a disk, it is unknown when a block or state moves there.
     if machine.disk_budget > 0 {
         return all;
     }
@@ -247,7 +244,7 @@ fn held(parts: &[demand::Part], spilled: &[u64]) -> Vec<Held> {
 }
 
 impl Plan {
-    /// The plan with as many micro-batches together as memory has room for, if the configuration leaves it open.
+    /// Chooses the most micro-batches together that fit, if the configuration allows.
     pub(crate) fn new(config: &Config, footprint: &Footprint, machine: &Machine) -> Self {
         match config.train.together {
             Together::Auto => together::chosen(config, footprint, machine),
@@ -298,7 +295,7 @@ impl Plan {
             Some(seconds / compute_seconds?)
         };
 
-        // A note reports an unknown time.
+        // A note reports unknown times.
         let disk_share = disk.seconds.unwrap_or(0.0) / compute_seconds.unwrap_or(f64::INFINITY);
         let link_share = times_compute(bytes_in.max(bytes_out));
         let hidden = link_share.map(|share| share.max(disk_share));

@@ -1,10 +1,8 @@
-//! Counts of tensors that one operation names, and that are alive besides the tape.
+//! Counts of tensors that one operation uses, and that exist besides the tape.
 //!
-//! The CPU runs operations one by one: two factors, a result, and one more per intermediate. AdamW is in place there,
-//! in one pass if the budget holds all operands, otherwise in two. On CUDA and Vulkan, fusion makes one kernel of
-//! neighbouring operations; it names all inputs and outputs, and intermediates take no memory. `backend-offload` cuts
-//! at eight operands, so an update is one kernel and never covers two parameters. A test compares the counts with
-//! recorded steps.
+//! The CPU runs operations one by one; its AdamW is in place, in one pass if the budget holds all operands, else in
+//! two. Fusing devices (CUDA, Vulkan) make one kernel of neighbouring operations, whose intermediates take no memory.
+//! `backend-offload` limits it to eight operands, so an update is one kernel of one parameter.
 
 use models::Activation;
 use runs::config::{Config, OptimizerKind};
@@ -26,17 +24,17 @@ impl Operations {
         Self { fused, activation: model.activation_function, caps_logits: model.logit_softcap.is_some() }
     }
 
-    /// Tensors of the parameter's size that an operation of its update names at least.
+    /// The fewest parameter-sized tensors that one operation of an update uses.
     pub(super) fn update_tensors(self, rule: OptimizerKind) -> u64 {
         match (self.fused, rule) {
             (false, _) => 3,
-            // The weight, its gradient and two moments; new tensors for three of these.
+            // Weight, gradient, two moments, and three new tensors.
             (true, OptimizerKind::AdamW) => 7,
             (true, OptimizerKind::Muon | OptimizerKind::Sgd) => 5,
         }
     }
 
-    /// Bytes that AdamW's one-pass update of `bytes` names; 0 if the device has no such pass.
+    /// Operands of AdamW's one-pass update of `bytes`; 0 if the device has none.
     pub(super) fn one_pass_update(self, bytes: u64) -> u64 {
         if self.fused { 0 } else { 4 * bytes }
     }
@@ -50,7 +48,7 @@ impl Operations {
         }
     }
 
-    /// Bytes that an operation of a table's update names at least. A table is an embedding or the head; AdamW steps it.
+    /// The fewest bytes that an operation of a table's update uses. A table is an embedding or the head.
     pub(super) fn table_update_bytes(self, bytes: u64) -> u64 {
         if self.is_by_rows(bytes) {
             4 * bytes + 3 * BLOCK
@@ -69,7 +67,7 @@ impl Operations {
 
     pub(super) fn mlp_tensors(self) -> u64 {
         match (self.fused, self.activation) {
-            // Gate, input and the result's gradient; two gradients.
+            // Gate, input and three gradients.
             (true, Activation::SwiGlu | Activation::GeGlu) => 5,
             _ => 3,
         }
@@ -82,11 +80,11 @@ impl Operations {
         }
     }
 
-    /// Tensors of a chunk's scores, and of its logits, that one operation names.
+    /// Chunk-sized tensors that one operation uses: for scores, for logits.
     pub(super) fn chunk_tensors(self) -> [u64; 2] {
         [3, if self.caps_logits { 3 } else { 2 }]
     }
 
-    /// Tensors of a parameter's size while two shares of its gradient are added.
+    /// Parameter-sized tensors in a sum of two gradients.
     pub(super) const SUM_TENSORS: u64 = 3;
 }

@@ -1,4 +1,4 @@
-//! Counts of parameters by the place of their step, and their memory there.
+//! Parameters by the place of their update, and their memory there.
 
 use models::tiles::{AT_ONCE, DECODED_AT_ONCE, TILE};
 use models::{Compute, Footprint, ParameterInfo};
@@ -13,7 +13,7 @@ const NARROW: u64 = 2;
 
 const COUNT: u64 = 4;
 
-/// Steps in which each row of an embedding by rows catches up once.
+/// Steps until all rows of an embedding by rows are up to date.
 const TURNS: u64 = 64;
 
 /// f32 tensors that encoding or decoding tiles allocates at once.
@@ -24,27 +24,27 @@ const TENSORS_PER_DECODING: u64 = 2;
 pub(super) struct Placement {
     pub(super) on_device: u64,
     with_two_moments: u64,
-    /// Parameters stepped on the host, in f32 on the device.
+    /// Parameters updated on the host, f32 on the device.
     pub(super) wide: u64,
-    /// The same, in bf16 on the device.
+    /// The same, bf16 on the device.
     pub(super) narrow: u64,
     /// Wide parameters of an embedding by rows.
     table: u64,
-    /// The most of the table's parameters that a micro-batch names, and that a step names.
+    /// The most table parameters that a micro-batch uses, and a step.
     rows: [u64; 2],
     velocity: bool,
-    /// Parameters of the blocks' matrices that the host steps.
+    /// Parameters of block matrices updated on the host.
     matrices: u64,
-    /// Bytes of each in the compute type.
+    /// Bytes per number in the compute type.
     pub(super) computed: u64,
-    /// Whether weights of `matrices`, and their gradients, cross the link in tiles.
+    /// Whether weights of `matrices`, and gradients, cross the link in tiles.
     pub(super) tiles: [bool; 2],
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Matrix {
     pub(super) sides: [usize; 2],
-    /// Whether the device computes with it in bf16.
+    /// Whether the device computes in bf16.
     pub(super) narrow: bool,
 }
 
@@ -55,7 +55,7 @@ impl Matrix {
     }
 }
 
-/// Matrices of one block, and matrices outside of blocks except an embedding by rows.
+/// Matrices of one block and of the rest, without an embedding by rows.
 pub(super) fn matrices_on_host(config: &Config) -> [Vec<Matrix>; 2] {
     let matrices = config.model.parameters().into_iter().filter(ParameterInfo::is_matrix);
     let (block, outer): (Vec<_>, Vec<_>) = matrices
@@ -69,7 +69,7 @@ pub(super) fn matrices_on_host(config: &Config) -> [Vec<Matrix>; 2] {
     [block.iter().map(matrix).collect(), outer.map(matrix).collect()]
 }
 
-/// Bytes of `numbers` in tiles of 128 bytes with a four-byte scale.
+/// Bytes of `numbers` in tiles: 128 bytes with a 4-byte scale.
 pub(super) fn in_tiles(numbers: u64) -> u64 {
     numbers + numbers / 32
 }
@@ -136,24 +136,22 @@ impl Placement {
         self.wide + self.narrow
     }
 
-    /// Bytes of host-stepped parameters in the compute type, without an embedding by rows.
+    /// Bytes of host-updated parameters in the compute type, without an embedding by rows.
     pub(super) fn computed_bytes(&self) -> u64 {
         (self.wide - self.table) * WIDE + self.narrow * NARROW
     }
 
-    /// Device bytes of host-stepped parameters, without an embedding by rows.
+    /// The same bytes as they cross the link to the device.
     pub(super) fn weight_bytes(&self) -> u64 {
         self.crossing(self.tiles[0])
     }
 
-    /// The most bytes of embedding rows that a micro-batch names, if the embedding comes by rows; also of their
-    /// gradients.
+    /// The most bytes of rows, or of their gradients, per micro-batch for an embedding by rows.
     pub(super) fn row_bytes(&self) -> u64 {
         self.rows[0] * WIDE
     }
 
-    /// Bytes of gradients that cross the link in a step. A group's sum crosses once, in f32; rows and tiles cross for
-    /// each micro-batch.
+    /// Gradient bytes over the link per step. A group's sum crosses once, in f32; rows and tiles cross per micro-batch.
     pub(super) fn gradients_crossing(&self, passes: Passes) -> u64 {
         let Passes { micro_batches, groups, together } = passes;
         let rows = self.row_bytes().saturating_mul(micro_batches);
@@ -175,8 +173,7 @@ impl Placement {
         self.computed_bytes() - saved
     }
 
-    /// Bytes of the largest operation on tiles. Fusing devices decode with one kernel; others decode a matrix in pieces
-    /// and concatenate them.
+    /// Bytes of the largest operation on tiles. Without fusion, a matrix is decoded in pieces, then concatenated.
     pub(super) fn coding_bytes(&self, config: &Config, fused: bool) -> u64 {
         let numbers = self.largest_matrix(config);
         let in_pieces = |tensors: u64, most: usize| tensors * WIDE * numbers.min((most * TILE) as u64);
@@ -191,7 +188,7 @@ impl Placement {
         (if comes { decoding } else { 0 }).max(if leaves { encoding } else { 0 })
     }
 
-    /// Bytes besides a gradient being encoded (after smaller ones left) or tiles being decoded.
+    /// Bytes besides the operands while encoding a gradient or decoding tiles.
     pub(super) fn coding_temporaries(&self, config: &Config) -> u64 {
         if self.tiles == [false; 2] {
             0
@@ -226,22 +223,21 @@ impl Placement {
         (all * NARROW).max((rows * model.n_embd as u64).min(all) * WIDE)
     }
 
-    /// Numbers in the largest parameter that the host may step: a table or a block's matrix.
+    /// Numbers in the largest parameter updated on the host.
     fn largest_on_host(&self, config: &Config) -> u64 {
         let rows = config.model.vocab_size.max(config.model.n_positions) as u64;
         self.on_host().min(largest_block_matrix(config).max(rows * config.model.n_embd as u64))
     }
 
-    /// Host bytes of states and waiting gradients. Ignores that a tensor's last block of numbers may be short.
+    /// Host bytes of states and waiting gradients; short last blocks count as whole.
     pub(super) fn host_bytes(&self, config: &Config, ranks: usize) -> u64 {
         let format = format(config.memory.optimizer_state);
         let Passes { micro_batches, groups, together } = Passes::new(config, ranks);
-        // Gradients in tiles arrive one by one; others as sums of a group.
+        // Tiles arrive for each micro-batch, other gradients as group sums.
         let arrivals = if self.tiles[1] { micro_batches } else { groups };
         let waiting = partial_sums(arrivals);
         let largest = self.largest_on_host(config);
-        // A single gradient has its weight's type; a sum is in f32. With ranks, the last micro-batch's gradients leave
-        // one by one.
+        // A single gradient has its weight's type, a sum is f32. With ranks, the last gradients leave one by one.
         let leaves = ranks > 1 && config.ranks.exchange == ExchangeKind::Exact;
         let is_sum = together > 1 && arrivals == groups;
         let single = match arrivals {
@@ -254,10 +250,10 @@ impl Placement {
         };
 
         let own_sums = if arrivals > 1 { waiting.saturating_sub(1).max(1) } else { 0 };
-        // The sum over ranks is a whole table, not rows.
+        // The sum over ranks is a whole table.
         let summed_rows = if ranks > 1 { self.table } else { self.rows[1] };
         let sum = (self.on_host() - self.table + summed_rows) * WIDE;
-        // The sum over all ranks is in f32, too. Only a parameter's owner keeps it.
+        // The sum over ranks is f32; only the owner keeps it.
         let total = match (ranks, config.memory.shard) {
             (1, _) => 0,
             (_, false) => sum,
@@ -273,26 +269,26 @@ impl Placement {
             }
         };
         let all = states(self.wide, self.narrow);
-        // Each row of a table counts its steps.
+        // Each row of a table has a step count.
         let counts = if self.table > 0 { COUNT * config.model.vocab_size as u64 } else { 0 };
-        // Ranks divide whole parameters, so one of them has the largest.
+        // Whole parameters are divided, so one rank has the largest.
         all.div_ceil(owners(config, ranks)).max(states(largest, 0)) + gradients + counts
     }
 }
 
-/// Ranks that divide the parameters; 1 if they do not.
+/// Ranks that divide the parameters, or 1.
 fn owners(config: &Config, ranks: usize) -> u64 {
     if config.memory.shard { ranks as u64 } else { 1 }
 }
 
 impl Placement {
-    /// Bytes of weights that a step reads to the host, where they wait for their step.
+    /// Weight bytes read to the host per step.
     pub(super) fn read_bytes(&self, config: &Config, ranks: usize) -> u64 {
         let read = config.memory.optimizer_state == StateKind::Compact;
         if read { (self.narrow * NARROW).div_ceil(owners(config, ranks)) } else { 0 }
     }
 
-    /// Bytes of the largest new weights that a host step allocates. Weights that replace read ones need none.
+    /// Bytes of the largest new weights on the host; read weights are overwritten in place.
     pub(super) fn largest_new_weights(&self, config: &Config) -> u64 {
         if self.on_host() == 0 {
             return 0;
@@ -305,7 +301,7 @@ impl Placement {
 
     pub(super) fn step_bytes(&self, config: &Config, ranks: usize) -> u64 {
         let format = format(config.memory.optimizer_state);
-        // Rows that a step names, and rows that catch up.
+        // Rows that a step uses, and rows brought up to date.
         let wide = self.wide - self.table + self.table.min(self.rows[1] + self.table.div_ceil(TURNS));
         let all = if self.velocity {
             let computed = wide * WIDE + self.narrow * NARROW;

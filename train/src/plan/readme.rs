@@ -1,4 +1,4 @@
-//! Compares the tables of planned numbers in README, `train/README.md` and the guide with the plan.
+//! Compares tables in README, `train/README.md` and the guide with the plan.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::table::span;
 use super::{DescribedMachine, Plan, placed};
 use crate::figures::{duration, grouped};
 
-/// Larger presets are trained on 20 tokens per parameter instead of their own file.
+/// From this size on, presets train on 20 tokens per parameter.
 const LARGE: u64 = 100_000_000;
 const DAY: f64 = 86_400.0;
 
@@ -24,7 +24,7 @@ fn planned(preset: &str, on: &str, set: &[String]) -> Plan {
 }
 
 fn rows(path: &str, head: &str) -> Vec<Vec<String>> {
-    // `CARGO_MANIFEST_DIR` is that of the unit tests' package.
+    // `CARGO_MANIFEST_DIR` belongs to the unit tests' package.
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path));
     let text = text.expect("a page");
     let rows = text.lines().skip_while(|line| !line.starts_with(head)).skip(2);
@@ -33,7 +33,7 @@ fn rows(path: &str, head: &str) -> Vec<Vec<String>> {
 }
 
 fn needs(preset: &str) -> Vec<String> {
-    // Some presets require a text, which does not matter here.
+    // Some presets need a text; its content does not matter.
     let text = "data.path=text.txt".to_owned();
     let own = Config::load(preset, &[]).or_else(|_| Config::load(preset, std::slice::from_ref(&text)));
     let own = own.unwrap_or_else(|error| panic!("{error}"));
@@ -76,7 +76,7 @@ fn the_readme_lists_every_preset_as_planned() {
     assert_eq!(shown(&found), shown(&expected), "the plan's rows:\n{}", shown(&expected));
 }
 
-/// Numbers of a cell with their decimals: `20.5 GiB` is 20.5 with 1.
+/// Numbers of a cell and their decimals: `20.5 GiB` is 20.5 with 1.
 fn numbers(cell: &str) -> Vec<(f64, i32)> {
     let words = cell.split([' ', '×']).filter(|word| word.starts_with(|first: char| first.is_ascii_digit()));
     let read = |word: &str| {

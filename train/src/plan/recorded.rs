@@ -1,6 +1,6 @@
-//! Plans compared with recorded runs; `recorded.json` has their commands and bytes.
+//! Compares plans with recorded runs without a limit; `recorded.json` has their commands and bytes.
 //!
-//! They ran without a limit, on the CPU and on the stand-in for CUDA, which has CUDA's memory and kernels.
+//! They ran on the CPU and on the stand-in for CUDA, which has CUDA's memory and kernels.
 
 use models::Footprint;
 use runs::config::Config;

@@ -1,4 +1,4 @@
-//! Refuses runs that cannot work with about the predicted working set, each with a remedy. Lesser risks become notes.
+//! Refusals of runs that do not fit, each with a remedy. Lesser risks are notes.
 
 use backend_offload::Bytes;
 use models::{Compute, Footprint};
@@ -33,7 +33,7 @@ pub(super) fn refusals(plan: &Plan, demand: &Demand, config: &Config, footprint:
         ));
     }
 
-    // Host copies of tensors on the device can be dropped.
+    // Other host copies can be dropped.
     let held = plan.host_least;
     let needed = held.saturating_add(plan.residual_bytes);
     let needed = needed.saturating_add(if machine.shares_host { plan.stays } else { 0 });
@@ -69,7 +69,7 @@ pub(super) fn refusals(plan: &Plan, demand: &Demand, config: &Config, footprint:
     refusals
 }
 
-/// Refuses an index that does not fit next to one checkpoint; `refusals` checks the checkpoint alone.
+/// Refuses an index without room next to one checkpoint.
 pub(super) fn index_refusal(plan: &Plan, bytes: u64) -> Option<String> {
     let needed = plan.checkpoint_bytes.saturating_add(bytes);
     let free =

@@ -1,13 +1,9 @@
-//! The plan by replay: a recorded step under the planned budgets, moved by the run's own pager.
+//! The plan by replay: the run's own pager moves the blocks of a recorded step under the planned budgets.
 //!
-//! The recording is the CPU's, which does not fuse. A device that fuses has fewer tensors and moves somewhat less.
-//!
-//! The pager does not move optimizer states on the disk: a step reads and writes each byte once. Blocks have priority
-//! there, and the program waits for new weights until their states have passed
-//! (`states_on_the_disk_are_among_the_replayed_bytes_and_times`).
-//!
-//! A run on the CPU moves the planned bytes of blocks within a percent
-//! (`a_replayed_plan_states_the_bytes_that_a_run_moves`), except for results that the backend does not lay out in rows.
+//! The step is recorded on the CPU; a device that fuses has fewer tensors and moves somewhat less. The pager does not
+//! move states on the disk: a step reads and writes them once, after blocks
+//! (`states_on_the_disk_are_among_the_replayed_bytes_and_times`). On the CPU, moved bytes are within a percent of a
+//! run's (`a_replayed_plan_states_the_bytes_that_a_run_moves`).
 
 use pager::{Limit, Policy, Recording, Stop};
 use pager_replay::{Machine as Speeds, Replay};
@@ -15,21 +11,21 @@ use serde::Serialize;
 
 use super::{DiskTraffic, Machine, Plan};
 
-/// Rounds until the pager knows the step and its evictions settle.
+/// Rounds until the evictions no longer change.
 const ROUNDS: usize = 6;
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Replayed {
-    /// On the device, without a limit.
+    /// Device bytes without a limit.
     pub(crate) peak: u64,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
-    /// Bytes read from the device, mainly for an optimizer on the host.
+    /// Mainly for an optimizer on the host.
     pub(crate) bytes_read: u64,
-    /// For spilled tensors and optimizer state.
+    /// Bytes of spilled tensors and optimizer state.
     pub(crate) disk_written: u64,
     pub(crate) disk_read: u64,
-    /// `None` if the speed of the link, of the arithmetic, or of a disk in use is unknown.
+    /// `None` if the speed of the link, the arithmetic, or a disk in use is unknown.
     pub(crate) seconds: Option<f64>,
 }
 
@@ -57,7 +53,7 @@ impl Replayed {
         let states = 2.0 * optimizer.on_disk as f64;
         let states_per_given = states / free.given_steps()[1].max(1) as f64;
         let speeds = speeds(machine).map(|speeds| Speeds { states: states_per_given, ..speeds });
-        // If the device's memory is the host's, copies run in line without prefetching.
+        // If both memories are one, nothing is prefetched.
         let ahead = speeds.filter(|_| !machine.shares_host);
         let played = match ahead {
             Some(speeds) => under().on(speeds).run(ROUNDS)?,
@@ -80,7 +76,7 @@ impl Replayed {
         let Some(speeds) = speeds.filter(|_| !sinks_at_unknown_speed) else { return Ok(untimed) };
         let seconds = match ahead {
             Some(_) => played.elapsed()[ROUNDS - 1].step,
-            // States use the disk while blocks do not.
+            // States use the disk when blocks do not.
             None => {
                 untimed.in_line(step, speeds).max(states / speeds.disk) + disk.total() as f64 / speeds.disk
             }
@@ -94,7 +90,7 @@ impl Replayed {
     }
 }
 
-/// `None` without the link's or the arithmetic's speed. Device memory is never waited for.
+/// `None` if the speed of link or arithmetic is unknown. Device memory costs no time.
 fn speeds(machine: &Machine) -> Option<Speeds> {
     let disk = machine.disk_bytes_per_second.map_or(f64::INFINITY, |[write, read]| write.min(read));
     let (link, flops) = (machine.link_bytes_per_second?, machine.flops_per_second?);
@@ -107,8 +103,8 @@ fn arithmetic(step: &Recording, speeds: Speeds) -> f64 {
 }
 
 impl Plan {
-    /// Replaces estimated bytes and times by those of a replay of this run's recorded `step`. Refuses the run if the
-    /// budgets forbid the replay.
+    /// Replaces estimates by a replay of this run's recorded `step`. Refuses the run if the budgets are too small for
+    /// it.
     pub(crate) fn by_replay(mut self, step: &Recording) -> Self {
         let optimizer =
             OptimizerBytes { on_host: self.optimizer_host_bytes, on_disk: self.optimizer_disk_bytes };
@@ -181,7 +177,7 @@ mod tests {
         let plan = planned(&machine);
         assert_eq!((plan.bytes_in_per_step, plan.bytes_out_per_step), (0, 0));
         assert!(plan.replayed.is_some_and(|replayed| replayed.seconds.is_some()), "{plan}");
-        // The toy's recording has no counts of floating-point operations.
+        // This recording counts no floating-point operations.
         let bytes = include_bytes!("../../../backend-offload/pager/replay/traces/gpt-124m-16k.trace");
         let step = Recording::from_bytes(bytes).expect("a recording");
         let replayed = Replayed::replay(&step, &machine, OptimizerBytes::default()).expect("it fits");
@@ -252,7 +248,7 @@ mod tests {
             (sunk.bytes_out + states, sunk.bytes_in + states)
         );
 
-        // Nothing spills to the disk here, so only the states differ.
+        // Only states are on the disk.
         let fast = Machine {
             link_bytes_per_second: Some(25e9),
             flops_per_second: Some(80e12),

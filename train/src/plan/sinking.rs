@@ -1,11 +1,8 @@
-//! Optimizer states that go to the disk because host memory cannot hold them.
+//! Optimizer states that go to the disk, as few as possible, because host memory is too small.
 //!
-//! A state on the disk is read and written in every step, so as few go there as possible
-//! (`only_as_many_states_go_to_the_disk_as_needed`). Blocks' matrices go first, from the last block on, until the rest
-//! and the bytes in flight have room. Heads and embeddings follow. Vectors stay because they are small, and an
-//! embedding by rows because it is read by rows. Ranks that divide states put all their matrices into a file each, or
-//! none (`ranks_that_divide_states_on_their_disks_have_the_bits_of_ranks_with_theirs_in_memory`). The place changes no
-//! number (`states_on_the_disk_give_the_bits_of_states_in_memory_in_every_format`), so each resume may choose again.
+//! Matrices of blocks go first, from the last block on, then heads and embeddings. Vectors stay because they are small,
+//! and an embedding by rows stays. If ranks divide states, all matrices of a rank go, or none. The place changes no
+//! number (`states_on_the_disk_give_the_bits_of_states_in_memory_in_every_format`), so a resumed run chooses anew.
 
 use host_optim::{DiskBytes, Format};
 use models::ParameterInfo;
@@ -29,7 +26,7 @@ pub(super) struct StateBytes {
     pub(super) on_disk: u64,
     largest: u64,
     disk: DiskBytes,
-    /// New weights of the first step while all gradients are there.
+    /// Bytes of the largest new weights.
     weights: u64,
 }
 
@@ -56,13 +53,13 @@ impl StateBytes {
         Self { in_memory, on_disk, disk: self.disk * count, ..self }
     }
 
-    /// The most that one of `ranks` owns; one of them has the largest parameter.
+    /// The most that one of `ranks` ranks owns, including the largest parameter.
     fn share(self, ranks: u64) -> Self {
         let on_disk = self.on_disk.div_ceil(ranks).max(self.largest);
         Self { in_memory: self.in_memory / ranks, on_disk, ..self }
     }
 
-    /// Host bytes for states on the disk: chunks in flight and new weights.
+    /// Host bytes for states on the disk: chunks in flight, new weights.
     pub(super) fn passing(self) -> u64 {
         self.disk.on_host().saturating_add(self.weights)
     }
@@ -82,8 +79,8 @@ impl StatesOnDisk {
         dims == 2 && block.map_or(self.others, |block| block >= self.first_block)
     }
 
-    /// Chooses the states for the disk of `machine`; returns them and their bytes. The optimizer's `all` host bytes and
-    /// `spills` share the host's budget. Spilled tensors without room need up to `in_flight` bytes.
+    /// Chooses states for the disk, and counts their bytes. Host memory holds the optimizer's `all` bytes and `spills`;
+    /// spilled bytes on the disk need at most `in_flight`.
     pub(super) fn choose(
         config: &Config,
         machine: &Machine,

@@ -1,4 +1,4 @@
-//! The plan as a table, for readers who have never trained a model.
+//! The plan as a table for readers new to training.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use runs::config::ExchangeKind;
 use super::{Epoch, INDEX_BYTES_PER_TOKEN, Plan};
 use crate::figures::{duration, grouped, si};
 
-/// Rows of cells; the first column is left-aligned.
+/// The first column is left-aligned.
 #[derive(Debug, Default)]
 pub(super) struct Table(Vec<Vec<String>>);
 
@@ -213,7 +213,7 @@ impl Plan {
         let takes = |what: &str| format!("; {what} take {} of host memory", Bytes(self.residual_bytes));
         let [after, beside] = match self.ranks.exchange {
             ExchangeKind::Exact => [String::new(), takes("gradients under way")],
-            // The first steps send 4 bytes per number, later ones a bit.
+            // 4 bytes per number in the first steps, then one bit.
             ExchangeKind::OneBit => {
                 [format!(" after {} exact steps", grouped(self.ranks.warm_up)), takes("residuals")]
             }

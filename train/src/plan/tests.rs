@@ -13,7 +13,7 @@ mod together;
 const GIB: u64 = 1 << 30;
 const XL: u64 = 1_557_686_400;
 const SMALL: u64 = 124_475_904;
-/// Its vocabulary, padded to a multiple of 64.
+/// Vocabulary, padded to a multiple of 64.
 const WORDS: u64 = 50_304;
 
 fn plan(name: &str, set: &[&str], machine: &Machine) -> Plan {
@@ -41,7 +41,7 @@ fn card(budget: u64) -> Machine {
     }
 }
 
-/// `gpt-7b` on a described machine, by default with 160 GiB of a disk.
+/// `gpt-7b` with a disk of 160 GiB by default.
 fn seven_above_a_disk(machine: &str, settings: &[&str]) -> Plan {
     let settings = [&["memory.disk=/", "memory.disk_budget=160GiB"], settings].concat();
     let set: Vec<_> = settings.iter().map(|set| (*set).to_owned()).collect();
@@ -69,7 +69,7 @@ fn bytes_without_room_on_the_host_spill_to_the_disk() {
     assert_eq!((roomy.sinks, roomy.disk_written_per_step), (0, 0));
 }
 
-/// A card of 8 GiB and 24 GiB of host memory, where the state alone takes 75 GiB.
+/// An 8 GiB card and 24 GiB of host memory; the state takes 75 GiB.
 #[test]
 fn a_disk_makes_room_for_seven_billion_parameters_with_planned_time_and_wear() {
     let described = |text: &str, more: &[&str]| {
@@ -101,9 +101,9 @@ fn each_rank_holds_its_share_and_sends_it_to_the_others() {
     assert_eq!(state(&shared), state(&alone));
     let divided = plan("gpt-1.5b", &["train.accumulate=8", "memory.shard=true"], &four);
     assert_eq!(state(&divided), state(&alone).div_ceil(4));
-    // A gradient goes to its owner only, and the new weight comes from there.
+    // A gradient goes to its owner, which sends the new weight.
     assert_eq!(divided.bytes_sent_per_step, 3 * XL + 3 * XL);
-    // With several micro-batches the sums of all parameters wait; with one, only those that a rank owns.
+    // With several micro-batches all sums wait; with one, only the owner's.
     let gradients = |plan: &Plan| held(plan, "gradients").bytes;
     assert_eq!((gradients(&shared), gradients(&divided)), (4 * XL, 4 * XL));
     let once = plan("gpt-1.5b", &["train.accumulate=4", "memory.shard=true"], &four);
@@ -120,14 +120,14 @@ fn sharding_divides_a_host_optimizers_memory_over_the_ranks() {
     };
     let (whole, divided) = (of(&[]), of(&["memory.shard=true"]));
 
-    // Master weights and two moments in f32, the sums, and the largest gradient on its way to a sum.
+    // Master weights and two moments in f32, the sums, the largest gradient in flight.
     let leaving = 4 * 50_304 * 1600;
     assert_eq!(whole.optimizer_host_bytes, 12 * XL + 4 * XL + leaving);
     assert_eq!(divided.optimizer_host_bytes, (12 * XL + 4 * XL) / 4 + leaving);
     assert_eq!(divided.optimizer_step_bytes, whole.optimizer_step_bytes.div_ceil(4));
     assert_eq!((whole.bytes_sent_per_step, divided.bytes_sent_per_step), (6 * XL, 3 * XL + 3 * XL));
 
-    // A type of 2 bytes halves the weights sent, except tables and vectors.
+    // Two-byte weights, except tables and vectors.
     let narrow = of(&["memory.shard=true", "model.compute=bf16"]).bytes_sent_per_step;
     let wide = divided.bytes_sent_per_step;
     assert!(narrow < wide - XL && narrow > wide - 3 * XL / 2, "{narrow} {wide}");
@@ -173,7 +173,7 @@ fn a_periodic_exchange_states_its_bytes_and_memory() {
     assert!(rarely.to_string().contains("on average, all of it after every 20"), "{rarely}");
     assert!(rarely.to_string().contains("; outer weights and momentum take"), "{rarely}");
     assert!(rarely.bytes_out_per_step < exact.bytes_out_per_step, "no gradient leaves");
-    // Moments stay on the device, however little room there is.
+    // Moments stay on the device under any budget.
     let auto = of(&["ranks.exchange=rarely", "memory.optimizer=auto"]);
     assert_eq!(auto.optimizer_host_bytes, 0);
 }
@@ -207,10 +207,9 @@ fn a_plan_needs_no_machine() {
     assert_eq!(held(&plan, "gradients").bytes, 4 * XL);
     assert_eq!(held(&plan, "optimizer state").bytes, 8 * XL);
 
-    // One residual stream per block and token, since every block is recomputed.
+    // One residual stream per block and token.
     assert_eq!(held(&plan, "activations").bytes, 48 * 1600 * 4 * 8 * 1024);
-    // The embedding's update takes less than this: two tensors of the MLP's width, one block's tape and its weights in
-    // bf16.
+    // Two tensors of the MLP's width, one block's tape and its weights in bf16; more than the embedding's update.
     let block_tape = 2 * 4 * 1601 + (5 * 2 + 4) * 1600 + 25 * 4 + (4 + 2) * 6400 + 2 * 1600;
     let passing = (2 * 4 * 6400 + block_tape) * 8 * 1024 + 2 * (12 * 1600 * 1600 + 13 * 1600);
     assert_eq!(held(&plan, "working memory").bytes, passing);
@@ -218,12 +217,12 @@ fn a_plan_needs_no_machine() {
     assert_eq!(held(&plan, "partial sums of gradients").bytes, 4 * XL);
     assert_eq!(plan.working_set, passing + 20 * XL + held(&plan, "activations").bytes);
 
-    // The embedding and its gradient, two moments, and three blocks of rows.
+    // The embedding, its gradient, two moments, and three blocks of rows.
     assert_eq!(plan.floor, 4 * WORDS * 1600 * 4 + 3 * (4 << 20));
     assert_eq!(plan.checkpoint_bytes, 12 * XL);
     assert_eq!((plan.checkpoints, plan.disk_bytes), (3, 36 * XL));
 
-    // Six per parameter of blocks and head, eight for recomputed blocks, and attention over the whole square.
+    // Per parameter, 6 for blocks and head and 8 for recomputed blocks; attention over the whole square.
     let blocks = XL - (WORDS + 1024 + 2) * 1600;
     let attention = 2 * 2 * 48 * 1600 * 1024;
     let flops = 8 * blocks + 6 * WORDS * 1600 + 4 * attention;
@@ -248,15 +247,15 @@ fn spilling_everything_costs_24_bytes_in_and_16_out_per_parameter() {
 
 #[test]
 fn the_most_often_used_bytes_spill_last() {
-    // Large enough that a backward pass takes more than an update.
+    // The backward pass exceeds an update.
     let set = ["train.accumulate=1", "train.micro_batch=16"];
     let one_round = |budget| plan("gpt-1.5b", &set, &card(budget));
     let room = |plan: &Plan| held(plan, "working memory").bytes;
     let working = room(&one_round(0));
-    // Room for half of weights, gradients and two moments: only the moments move, both ways.
+    // Half of weights, gradients and two moments fit: only moments move.
     let half = one_round(working + 8 * XL);
     assert_eq!((half.bytes_in_per_step, half.bytes_out_per_step), (8 * XL, 8 * XL));
-    // Room for a quarter: gradients move, too, and the activations that had room before.
+    // A quarter fits: gradients move, and activations.
     let quarter = one_round(working + 4 * XL);
     let moved = 12 * XL + held(&quarter, "activations").bytes;
     assert_eq!((quarter.bytes_in_per_step, quarter.bytes_out_per_step), (moved, moved));
@@ -362,7 +361,7 @@ fn a_plan_says_whether_its_speeds_were_measured_just_now_or_kept() {
     assert!(!table(None).contains("\nspeeds "));
 }
 
-/// The optimizer's place changes the last digits of numbers, and measured speeds vary with load.
+/// Measured speeds vary with load, and the optimizer's place changes the last digits of results.
 #[test]
 fn measured_speeds_change_times_but_no_placement() {
     let set = ["memory.optimizer=auto", "train.recompute=1", "memory.disk=/", "memory.disk_budget=160GiB"];

@@ -1,8 +1,7 @@
-//! The number of micro-batches that pass each segment together, where the configuration leaves it to the plan.
+//! The number of micro-batches that pass each segment together, if the configuration leaves it open.
 //!
-//! A larger group reads weights less often and keeps more inputs of segments. The plan takes the group that moves the
-//! fewest bytes over the link, among those that fit and write no more to the disk than single micro-batches. Where
-//! nothing spills, that is a single one. No number depends on the choice.
+//! Larger groups read weights less often but keep more inputs. The plan minimizes bytes over the link among groups that
+//! fit and write no more to the disk than single micro-batches. The choice changes no result.
 
 use models::Footprint;
 use runs::config::{Config, Together};
@@ -26,6 +25,6 @@ pub(super) fn chosen(config: &Config, footprint: &Footprint, machine: &Machine) 
     let written = alone.disk_written_per_step;
     let groups =
         counts.map(plan).filter(|plan| plan.refusals.is_empty() && plan.disk_written_per_step <= written);
-    // Of equal ones, the first and smallest.
+    // On a tie, the smallest.
     std::iter::once(alone).chain(groups).min_by_key(moved).expect("one is there")
 }

@@ -1,9 +1,7 @@
-//! Sums on a thread during the backward pass.
+//! Sums over ranks on a thread during the backward pass.
 //!
-//! The thread has the engine from the first sum of a step to the last, so the ranks make no other call meanwhile. It
-//! sums parameters in the order of submission, which must be equal on all ranks.
-//!
-//! A run that fails keeps the engine and never leaves MPI: other ranks would wait
+//! The thread has the engine, so no other call is possible meanwhile. All ranks must submit the same order of
+//! parameters. A failed run keeps the engine and does not leave MPI: others would wait
 //! (`a_rank_that_fails_keeps_no_other_waiting`).
 
 use std::cell::Cell;
@@ -27,20 +25,20 @@ pub(crate) struct BackgroundSums {
 
 pub(crate) struct Job {
     pub(crate) own: Pairwise,
-    /// The parameter's place in the model.
+    /// The parameter's index in the model.
     pub(crate) place: usize,
-    /// The rank that gets the sum; `None` for all.
+    /// The rank that receives the sum; `None` for all.
     pub(crate) owner: Option<usize>,
 }
 
 struct Returned {
-    /// A run that fails keeps it: see [`Ranks::end`].
+    /// Never dropped after a failure: see [`Ranks::end`].
     engine: ManuallyDrop<Box<dyn Metered>>,
     outcome: exchange::Result<()>,
 }
 
 impl Ranks {
-    /// Begins sums, each made by `sum`. Until they [end](Self::end_sums) the ranks make no other call.
+    /// Begins sums, each by `sum`. No other call may run until they [end](Self::end_sums).
     pub(crate) fn begin_sums(
         &mut self,
         mut sum: impl FnMut(&mut dyn Engine, Job) -> exchange::Result<Vec<f32>> + Send + 'static,
@@ -61,7 +59,7 @@ impl Ranks {
                         None
                     }
                 };
-                // A receiver that is gone has failed itself.
+                // A receiver that is gone has failed.
                 _ = done.send(numbers);
             }
             Returned { engine, outcome }
@@ -72,7 +70,7 @@ impl Ranks {
         Ok(BackgroundSums { jobs, sums, thread, stood: Cell::default() })
     }
 
-    /// Waits for all submitted sums. Returns the error of the first one that failed.
+    /// Waits for all sums. Fails with the first sum's error.
     pub(crate) fn end_sums(&mut self, sums: BackgroundSums) -> anyhow::Result<()> {
         let begun = Instant::now();
         drop(sums.jobs);
@@ -88,12 +86,11 @@ impl Ranks {
 
 impl BackgroundSums {
     pub(crate) fn submit(&self, job: Job) {
-        // After a panic of the thread the send fails, and `end_sums` reports it.
+        // Fails after a panic of the thread; `end_sums` reports it.
         _ = self.jobs.send(job);
     }
 
-    /// Waits for the first sum not taken yet; `None` if it or an earlier one failed. Ranks that do not own the
-    /// parameter get no numbers.
+    /// Waits for the next sum; `None` after a failure. Empty on ranks that do not own the parameter.
     pub(crate) fn take(&self) -> Option<Vec<f32>> {
         let begun = Instant::now();
         let sum = self.sums.recv().ok().flatten();
@@ -172,7 +169,7 @@ mod tests {
             ranks.end_sums(sums).expect("no fault");
             let spent = ranks.spent().expect("two ranks");
             assert!(spent.costs.calls > 2, "sums are calls, too");
-            // Only the wait for the sums counts, not their calls of an hour.
+            // Waits count, not the hour of calls.
             assert!(spent.stood > CALL && spent.stood < 2 * CALL, "{:?}", spent.stood);
             assert!(ranks.all(true).expect("no fault"));
             assert_eq!(stood(&ranks), spent.stood + CALL);

@@ -1,4 +1,4 @@
-//! Several ranks from one command: the same command under `mpirun`.
+//! Several ranks from one command, by `mpirun`.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -45,7 +45,7 @@ pub(crate) struct RankArgs {
 const PATIENCE: u64 = 1800;
 
 impl RankArgs {
-    /// The most ranks on one host; all `ranks` without named hosts.
+    /// The most ranks on one host.
     pub(crate) fn most_on_a_host(&self, ranks: usize) -> anyhow::Result<usize> {
         let Some(text) = &self.hosts else { return Ok(ranks) };
         let hosts = hosts(text).map_err(|error| BadInput(error.to_string()))?;
@@ -74,8 +74,8 @@ pub(super) fn found() -> anyhow::Result<Option<Place>> {
     Ok(place(&variables)?)
 }
 
-/// Starts this program once for each rank and waits for the run's end. `None` if this process trains itself: without
-/// ranks, or as one of them. `find` names the run that a restart resumes.
+/// Starts one process per rank and waits. `None` without `--ranks` or as a rank. `find` is the run that a restart
+/// resumes.
 pub(crate) fn launch(
     args: &RankArgs,
     find: impl FnOnce() -> anyhow::Result<RunDirectory>,
@@ -106,7 +106,7 @@ pub(crate) fn launch(
 
     if args.restarts > 0 {
         let run = find()?;
-        // A run that begins has its name from now on.
+        // A new run keeps its name in restarts.
         if run.from.is_none() {
             arguments = with(arguments, &["--out"], &[OsStr::new("--out"), run.path.as_os_str()]);
         }
@@ -144,7 +144,7 @@ pub(crate) fn launch(
 
 struct Restart {
     run: RunDirectory,
-    /// The step of its latest checkpoint before this command.
+    /// Step of its last checkpoint before this command.
     before: Option<u64>,
 }
 
@@ -157,7 +157,7 @@ impl Restart {
     fn arguments(&self, arguments: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
         let now = Checkpoints::in_run(&self.run.path).latest()?;
         if self.run.from.is_some() && now == self.before {
-            // No save since the start, which may have resumed an earlier checkpoint.
+            // Nothing saved since the start, which may have resumed an earlier checkpoint.
             return Ok(arguments);
         }
         if self.run.pretrained.is_some() && now.is_none() {
@@ -171,7 +171,7 @@ impl Restart {
     }
 }
 
-/// The arguments with `added` in place of some options and their values.
+/// Replaces `options` and their values by `added`.
 fn with(arguments: Vec<OsString>, options: &[&str], added: &[&OsStr]) -> Vec<OsString> {
     let mut left = Vec::with_capacity(arguments.len() + added.len());
     let mut arguments = arguments.into_iter();
@@ -188,8 +188,8 @@ fn with(arguments: Vec<OsString>, options: &[&str], added: &[&OsStr]) -> Vec<OsS
     left
 }
 
-/// Runs `mpirun` apart from the terminal, which would make it end the ranks within a second. Passes the first request
-/// to stop on to the ranks, which save a checkpoint; the second ends them.
+/// Runs `mpirun` without the terminal, whose signal would end the ranks within a second. The first request to stop goes
+/// to the ranks, which save; the second ends them.
 #[cfg(unix)]
 struct Attendant {
     asked: Arc<AtomicBool>,
@@ -208,7 +208,7 @@ impl Attendant {
             }
             let signal = if again { Signal::TERM } else { Signal::USR1 };
             if let Some(process) = *process.lock().unwrap_or_else(PoisonError::into_inner) {
-                // The process may have ended.
+                // It may have ended.
                 _ = kill_process(process, signal);
             }
         })
@@ -220,11 +220,11 @@ impl Attendant {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// `None` if the request to stop came first.
+    /// `None` if asked to stop before the start.
     fn run(&self, mpirun: &mut Command) -> std::io::Result<Option<ExitStatus>> {
         let process = || self.process.lock().unwrap_or_else(PoisonError::into_inner);
         let mut child = {
-            // From here on, a signal waits for the lock, and then finds the child.
+            // The lock makes a signal wait for the child.
             let mut running = process();
             if self.was_asked() {
                 return Ok(None);

@@ -1,4 +1,4 @@
-//! Messages between ranks other than gradients: votes, rank 0's bytes, losses.
+//! Messages without gradients: votes, rank 0's bytes, losses.
 
 use anyhow::{Context, bail, ensure};
 use exchange::{Engine, Exact, Exchange};
@@ -7,31 +7,31 @@ use runs::BadInput;
 use super::Ranks;
 use crate::exit::is_bad_input;
 
-/// How rank 0's work ended. All ranks end alike: the launcher returns the code of the first to end.
+/// Outcomes of rank 0's work. All ranks end alike: the launcher returns the first exit code.
 const SUCCEEDED: u8 = 0;
 const WAS_ASKED_WRONGLY: u8 = 1;
 const FAILED: u8 = 2;
 
 impl Ranks {
-    /// Whether `ok` holds on every rank.
+    /// Whether `ok` holds on all ranks.
     pub(crate) fn all(&mut self, ok: bool) -> anyhow::Result<bool> {
         let agreed = self.engine()?.commit(ok);
         self.agreed(agreed).context("agreeing with the other ranks")
     }
 
-    /// Every rank's byte, in order. All living ranks get the same bytes, or all get an error.
+    /// One byte per rank, in order. All living ranks succeed, or all fail.
     pub(crate) fn exchange_bytes(&mut self, own: u8) -> anyhow::Result<Vec<u8>> {
         let mut bytes = vec![0; self.world()];
         bytes[self.rank()] = own;
         let mut parts: Vec<&mut [u8]> = bytes.chunks_mut(1).collect();
         let gathered = self.engine()?.all_gather(&mut parts);
         self.heard(gathered).context("agreeing on what follows a step")?;
-        // A rank with an error votes no, and then all have one.
+        // One failed rank makes all fail.
         ensure!(self.all(true)?, "another rank does not agree on what follows a step");
         Ok(bytes)
     }
 
-    /// Runs `work` on rank 0 and gives its result to all. If it fails, all ranks end.
+    /// Runs `work` on rank 0 and broadcasts its result. If it fails, all ranks end.
     pub(crate) fn led(&mut self, work: impl FnOnce() -> anyhow::Result<Vec<u8>>) -> anyhow::Result<Vec<u8>> {
         const GAVE_UP: &str = "rank 0 failed; its own messages say why";
         if !self.leads() {
@@ -52,7 +52,7 @@ impl Ranks {
         said
     }
 
-    /// Sends rank 0's bytes to all. The other ranks pass an empty slice.
+    /// Broadcasts rank 0's bytes; others pass an empty slice.
     pub(crate) fn broadcast(&mut self, said: &[u8]) -> anyhow::Result<Vec<u8>> {
         if self.is_alone() {
             return Ok(said.to_owned());
@@ -70,7 +70,7 @@ impl Ranks {
         self.hear(0, bytes)
     }
 
-    /// Sends the `bytes` of `rank` to all, into theirs.
+    /// Broadcasts the `bytes` of `rank` into others' `bytes`.
     pub(crate) fn hear(&mut self, rank: usize, bytes: &mut [u8]) -> anyhow::Result<()> {
         let mut parts: Vec<&mut [u8]> = (1..self.world()).map(|_| &mut [] as &mut [u8]).collect();
         parts.insert(rank, bytes);
@@ -86,7 +86,7 @@ impl Ranks {
         self.heard(outcome)
     }
 
-    /// Rank 0's number, for all.
+    /// Broadcasts rank 0's number.
     pub(crate) fn number(&mut self, own: f32) -> anyhow::Result<f32> {
         let mut bytes = own.to_le_bytes();
         self.hear_lead(&mut bytes)?;
@@ -121,7 +121,7 @@ impl Ranks {
         Ok(all)
     }
 
-    /// A number of each parameter, from its owner. `own` are this rank's, in the parameters' order.
+    /// One number per parameter, from its owner; `own` are this rank's, in order.
     pub(crate) fn of_owners(&mut self, own: &[f64], owners: &[usize]) -> anyhow::Result<Vec<f64>> {
         let counts: Vec<usize> =
             (0..self.world()).map(|rank| owners.iter().filter(|owner| **owner == rank).count()).collect();

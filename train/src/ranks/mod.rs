@@ -1,9 +1,8 @@
-//! The ranks of a run: processes that share a step's micro-batches and then take the same step.
+//! The ranks of a run: processes that share a step's micro-batches and take the same step.
 //!
-//! This module knows processes and bytes, and no tensor. Rank 0 alone evaluates, samples, saves and prints.
-//!
-//! At the end, ranks compare their weights (`ranks_that_end_with_other_weights_than_rank_0_are_an_error_of_all`). On a
-//! host with several GPUs each rank takes one (`each_rank_takes_its_own_gpu_and_ends_with_the_bits_of_one`).
+//! This module handles processes and bytes, not tensors. Only rank 0 evaluates, samples, saves and prints. All compare
+//! weights at the end (`ranks_that_end_with_other_weights_than_rank_0_are_an_error_of_all`). Each rank has its own GPU
+//! (`each_rank_takes_its_own_gpu_and_ends_with_the_bits_of_one`).
 
 mod background_sums;
 mod launch;
@@ -63,25 +62,25 @@ impl<E: Watched> Metered for Counted<E> {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
-    /// Bytes, calls and the time within them, background sums included.
+    /// Bytes, calls and their time, with background sums.
     pub(crate) costs: Costs,
-    /// Time for which the training thread waited.
+    /// Time that the training thread waited.
     pub(crate) stood: Duration,
 }
 
 pub(crate) struct Ranks {
-    /// `None` after [`Ranks::end`], and while a thread makes sums.
+    /// `None` after [`Ranks::end`] and during background sums.
     engine: ManuallyDrop<Option<Box<dyn Metered>>>,
     rank: usize,
     world: usize,
     survives: bool,
     failed: Option<FailedCall>,
-    /// Costs of the engine when this thread last had it.
+    /// The engine's costs when it was last here.
     costs: Costs,
-    /// Time of background calls, and time for which training waited for them.
+    /// Time of background calls, and of waits for them.
     in_background: Duration,
     waited: Duration,
-    /// Ranks on this host, and this one's number among them.
+    /// Ranks on this host, and this one's index.
     local: (usize, usize),
     watchdog: Option<Watchdog>,
 }
@@ -107,8 +106,7 @@ impl Ranks {
         }
     }
 
-    /// Leaves the world at the end of a run. A process that fails must not: it would wait for the others, and they for
-    /// it.
+    /// Leaves MPI. Only for runs that succeed: a failed process and the others would wait for each other.
     pub(crate) fn end(mut self) {
         drop(self.engine.take());
     }
@@ -122,7 +120,7 @@ impl Ranks {
         launch::found()?.map_or_else(|| Ok(Self::alone()), Self::over_mpi)
     }
 
-    /// From now on a longer wait for another rank ends the run. Not before step 1: rank 0 may prepare data for hours.
+    /// Ends the run after a longer wait for a rank. Call it at step 1: rank 0 may prepare data for hours.
     pub(crate) fn watch(&mut self, patience: Duration) {
         self.watchdog = self.engine.as_ref().and_then(|engine| engine.watchdog(patience));
     }
@@ -139,7 +137,7 @@ impl Ranks {
         anyhow::bail!("{} ranks were started, and this system's MPI is not known", place.world)
     }
 
-    /// `None` in a world of one.
+    /// `None` with one rank.
     pub(crate) fn spent(&self) -> Option<Spent> {
         let costs = self.engine.as_ref().map_or(self.costs, |engine| engine.costs());
         let stood = costs.time.saturating_sub(self.in_background) + self.waited;
@@ -166,7 +164,7 @@ impl Ranks {
         self.local
     }
 
-    /// The directory that rank 0 finds, on every rank.
+    /// Rank 0's directory.
     pub(crate) fn same_directory(
         &mut self,
         out: Option<&Path>,
@@ -185,18 +183,18 @@ impl Ranks {
         }
         let path = PathBuf::from(String::from_utf8(path).context("reading rank 0's directory")?);
 
-        // A resumed run is found by its name; a new run is where rank 0 makes it.
+        // A resumed run is found by name; rank 0 creates a new one.
         let mut directory = find(out).or_else(|_| find(Some(&path)))?;
         directory.path = path;
         Ok(directory)
     }
 
-    /// The run's directory for rank 0, one within it for each other rank.
+    /// The run's directory on rank 0, a directory in it on others.
     pub(crate) fn folder(&self, run: &Path) -> PathBuf {
         if self.leads() { run.to_owned() } else { run.join("ranks").join(self.rank().to_string()) }
     }
 
-    /// Refuses ranks with another kind of device or another version: their numbers would differ.
+    /// Refuses ranks with another device kind or version: results would differ.
     pub(crate) fn must_be_alike(&mut self, device: &str) -> anyhow::Result<()> {
         let own = format!("{device} with version {}", env!("CARGO_PKG_VERSION"));
         let all = self.gathered(own.as_bytes())?;
@@ -211,7 +209,7 @@ impl Ranks {
         .into())
     }
 
-    /// Fails if ranks have different weights. `digest` is of this rank's weights.
+    /// Fails if ranks' weights differ; `digest` is of this rank's.
     pub(crate) fn must_have_same_weights(&mut self, digest: &str) -> anyhow::Result<()> {
         let theirs = self.led(|| Ok(digest.as_bytes().to_owned()))?;
         let same = self.all(theirs == digest.as_bytes())?;
@@ -235,8 +233,7 @@ pub(crate) mod tests {
 
     impl Watched for Threads {}
 
-    /// Runs `work` on several threads, each of which owns its `Ranks`. A rank leaves the world when `work` returns or
-    /// panics.
+    /// Runs `work` on threads that own their `Ranks`. A rank leaves when `work` returns or panics.
     pub(crate) fn on_each_with_its_own<T: Send>(
         world: usize,
         change: impl Fn(Threads) -> Threads + Sync,
@@ -248,7 +245,7 @@ pub(crate) mod tests {
         })
     }
 
-    /// Runs `work` on several threads. A rank that panics leaves the world, so that no other waits for it.
+    /// Runs `work` on threads. A rank that panics leaves, so none waits for it.
     pub(crate) fn on_each<T: Send>(world: usize, work: impl Fn(&mut Ranks) -> T + Sync) -> Vec<T> {
         on_each_of(world, |engine| engine, work)
     }

@@ -1,7 +1,7 @@
-//! A file of each rank's own numbers for a checkpoint: residuals of a one-bit exchange, or moments of local steps.
+//! A file per rank for a checkpoint: residuals of a one-bit exchange, or moments of local steps.
 //!
-//! It names the step and the digest of losses of its checkpoint, which is whole without it. If any rank's file is
-//! missing, damaged or of another number of ranks, all ranks begin without.
+//! It has its checkpoint's step and digest of losses. If any rank's file is missing, damaged or for another number of
+//! ranks, all ranks start without.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -15,11 +15,11 @@ use sha2::{Digest, Sha256};
 use super::Ranks;
 
 const FORMAT: u32 = 1;
-/// Files that stay: a rank may save before rank 0 has named the previous checkpoint.
+/// Files kept: a rank may save before rank 0 has published the previous checkpoint.
 const NEWEST: usize = 2;
 const DIGEST: usize = 32;
 
-/// Two lists of numbers for each parameter; either may be empty.
+/// Two lists of numbers of a parameter; either may be empty.
 pub(crate) type Pair = [Vec<f32>; 2];
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,9 +27,9 @@ pub(crate) type Pair = [Vec<f32>; 2];
 pub(crate) enum Kept {
     #[default]
     Residuals,
-    /// Both moments of a rank with its own steps.
+    /// Moments of a rank's local steps.
     Moments,
-    /// Momentum of outer steps, which rank 0 saves for all.
+    /// Outer momentum, which rank 0 saves for all.
     OuterMomentum,
 }
 
@@ -43,7 +43,7 @@ impl Kept {
     }
 }
 
-/// Fetched one at a time, when they are written.
+/// Produced one at a time while writing.
 pub(crate) struct Pairs<'a> {
     pub(crate) lengths: Vec<[usize; 2]>,
     pub(crate) fetch: Box<dyn Fn(usize) -> anyhow::Result<Pair> + 'a>,
@@ -52,13 +52,13 @@ pub(crate) struct Pairs<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SavedAt<'a> {
     pub(crate) step: u64,
-    /// Digest over the bits of all losses.
+    /// Digest of the bits of all losses.
     pub(crate) losses: &'a str,
 }
 
 type Place = (usize, usize);
 
-/// The first line of a file. The numbers follow it, then a digest of everything before.
+/// First line of a file, before numbers and a digest of both.
 #[derive(Debug, Serialize, Deserialize)]
 struct Header {
     format: u32,
@@ -82,8 +82,7 @@ impl Ranks {
             .context("saving what this rank has of its own")
     }
 
-    /// The numbers that this rank saved with the checkpoint `at`, if every rank finds its own; else the first reason.
-    /// Each rank may keep another kind.
+    /// This rank's numbers from the checkpoint `at`, if all ranks have theirs; else the first reason. Kinds may differ.
     pub(crate) fn load_state(
         &mut self,
         run: &Path,
@@ -104,7 +103,7 @@ fn path_of(run: &Path, rank: usize, kept: Kept, step: u64) -> PathBuf {
     run.join("ranks").join(rank.to_string()).join(format!("{}{step:08}", kept.prefix()))
 }
 
-/// Saves `pairs` in `run`, and removes files whose checkpoints are gone.
+/// Saves `pairs` in `run` and removes files without a checkpoint.
 fn save(run: &Path, place: Place, at: SavedAt<'_>, kept: Kept, pairs: Pairs<'_>) -> io::Result<()> {
     let path = path_of(run, place.0, kept, at.step);
     let folder = path.parent().unwrap_or(run);
@@ -177,7 +176,7 @@ fn load(run: &Path, place: Place, at: SavedAt<'_>, kept: Kept) -> anyhow::Result
     header.lengths.into_iter().map(|[own, part]| Ok([numbers(own)?, numbers(part)?])).collect()
 }
 
-/// A reader that digests the bytes it passes on.
+/// Digests the bytes read through it.
 struct Summed<R> {
     from: R,
     digest: Sha256,

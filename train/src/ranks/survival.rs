@@ -1,7 +1,7 @@
 //! Continues with the living ranks, if the engine can.
 //!
-//! A step ends with a vote before any weight changes. After a loss the survivors shrink and repeat the step, all or
-//! none (`a_step_is_done_again_by_all_that_live_whichever_call_fails`). They end with the bits of an undisturbed run
+//! A vote ends a step before any weight changes. After a loss, all survivors repeat the step, or none
+//! (`a_step_is_done_again_by_all_that_live_whichever_call_fails`), with the same final bits
 //! (`survivors_end_with_the_bits_of_an_undisturbed_run`).
 
 use std::fmt;
@@ -12,18 +12,18 @@ use super::Ranks;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FailedCall {
-    /// All living ranks know of the failure.
+    /// All living ranks know the failure.
     Vote,
-    /// Other ranks may have succeeded. They wait for this rank in their next vote.
+    /// Others may have succeeded; they wait for this rank's vote.
     Other,
 }
 
-/// Ranks lost at once, numbered as before the loss.
+/// Ranks lost at once, by their old numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Loss {
-    /// Empty if a call has failed and all ranks live.
+    /// Empty if a call failed and all ranks live.
     pub(crate) gone: Vec<usize>,
-    /// Number of ranks before the loss.
+    /// Ranks before the loss.
     pub(crate) before: usize,
 }
 
@@ -38,12 +38,11 @@ impl fmt::Display for Loss {
 }
 
 impl Ranks {
-    /// Whether the others can continue when a rank is lost.
+    /// Whether others continue after a loss.
     pub(crate) fn survive(&self) -> bool {
         self.survives
     }
 
-    /// Remembers a failure.
     pub(super) fn heard<T, E>(&mut self, outcome: Result<T, E>) -> Result<T, E> {
         if outcome.is_err() {
             self.failed = Some(FailedCall::Other);
@@ -51,7 +50,6 @@ impl Ranks {
         outcome
     }
 
-    /// Remembers the failure of a vote.
     pub(super) fn agreed<T>(&mut self, outcome: exchange::Result<T>) -> exchange::Result<T> {
         if outcome.is_err() {
             self.failed = Some(FailedCall::Vote);
@@ -59,8 +57,8 @@ impl Ranks {
         outcome
     }
 
-    /// Continues without lost ranks after a failed call. `None` if no call failed, or if the engine cannot. The work
-    /// must be repeated from a state that all living ranks share.
+    /// Drops lost ranks after a failed call. `None` if no call failed, or the engine cannot. Repeat the work from a
+    /// state that all living ranks share.
     pub(crate) fn drop_lost_ranks(&mut self) -> anyhow::Result<Option<Loss>> {
         if !self.survives {
             return Ok(None);
@@ -70,7 +68,7 @@ impl Ranks {
         while let Some(failed) = self.failed.take() {
             let engine = self.engine()?;
             if failed == FailedCall::Other {
-                // Ranks whose call succeeded learn of the failure in a vote.
+                // Ranks whose call succeeded see the failure in a vote.
                 _ = engine.commit(false);
             }
             engine.shrink().context("going on with the ranks that live")?;
@@ -78,7 +76,7 @@ impl Ranks {
             (self.rank, self.world) = place;
             let alive = match self.gathered(&(own as u64).to_le_bytes()) {
                 Ok(alive) => alive,
-                // Another rank was lost meanwhile.
+                // Another rank was lost.
                 Err(_) if self.failed.is_some() => continue,
                 Err(error) => return Err(error),
             };

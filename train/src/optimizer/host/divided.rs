@@ -1,8 +1,7 @@
-//! The optimizer on the host with several ranks: sums of gradients over ranks, and parameters that another rank steps.
+//! The host optimizer with several ranks: sums over ranks, and parameters of other owners.
 //!
-//! A parameter of another owner has no moments here. Its gradients arrive as usual and leave for the sum over ranks.
-//! Its new weights come from the owner, in the type that the device computes with or in tiles of eight bits. Until
-//! these have arrived, there are none. So a rank keeps states of its own parameters only
+//! Another owner's parameter has no moments here: its gradients leave for the sum, and its new weights arrive by
+//! broadcast in the compute type or in tiles. A rank keeps only its own states
 //! (`a_rank_takes_host_memory_for_what_it_owns_and_no_more`).
 
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use super::super::streamed::{on_demand, placeholder};
 use super::{HostPart, Stride};
 
 impl HostPart {
-    /// Receives only gradients: another rank steps the parameter, of `len` elements, on its host.
+    /// Receives only gradients, of `len` numbers; another rank has the state.
     pub(in crate::optimizer) fn receive_gradients_only(
         &mut self,
         id: ParamId,
@@ -30,7 +29,7 @@ impl HostPart {
         Ok(())
     }
 
-    /// Takes a parameter's received gradient out: one sum per group of neighbouring shares.
+    /// Takes a parameter's gradient: one sum per group of neighbouring micro-batches.
     pub(crate) fn leave(&mut self, id: ParamId) -> Result<Vec<Vec<f32>>, HostOptimError> {
         if let Some(table) = self.table.as_ref().filter(|table| table.is(id)) {
             let mut rows = table.rows();
@@ -48,7 +47,7 @@ impl HostPart {
         Ok(own)
     }
 
-    /// Stores the sum of a parameter's gradients over all ranks.
+    /// Stores a gradient's sum over ranks.
     pub(crate) fn land(&mut self, id: ParamId, sum: &[f32]) -> Result<(), HostOptimError> {
         if let Some(table) = self.table.as_ref().filter(|table| table.is(id)) {
             return table.rows().replace_gradient(sum);
@@ -56,7 +55,7 @@ impl HostPart {
         self.state(id)?.map_or(Ok(()), |state| state.replace_gradient(Values::F32(sum)))
     }
 
-    /// Whether the owner's host, this rank's or another's, provides this parameter's new weights.
+    /// Whether new weights come from an owner's host, this one or another.
     pub(in crate::optimizer) fn is_broadcast_from_host(&self, id: ParamId) -> bool {
         self.to_broadcast.contains_key(&id) || self.is_elsewhere(id)
     }
@@ -65,7 +64,7 @@ impl HostPart {
         self.states.get(&id).is_some_and(HostState::is_elsewhere)
     }
 
-    /// Counts a step that another rank takes, and drops the gradient.
+    /// Counts another rank's update and drops the gradient.
     pub(in crate::optimizer) fn pass_step(&mut self, id: ParamId) {
         if let Some(state) = self.states.get_mut(&id) {
             state.drop_gradient();
@@ -73,7 +72,7 @@ impl HostPart {
         }
     }
 
-    /// Like [`prepare`](Self::prepare), for a parameter whose new weights other ranks wait for.
+    /// Like [`prepare`](Self::prepare), for weights to broadcast.
     pub(in crate::optimizer) fn prepare_to_broadcast<I: Backend, const D: usize>(
         &mut self,
         id: ParamId,
@@ -90,7 +89,7 @@ impl HostPart {
         Ok(update)
     }
 
-    /// A decoder for a parameter in tiles until its new ones are broadcast. It gives NaN and frees the old tiles.
+    /// A decoder that gives NaN until the broadcast, if the parameter is in tiles. Frees the old tiles.
     pub(in crate::optimizer) fn nan_until_broadcast<I: Backend, const D: usize>(
         &self,
         id: ParamId,
@@ -102,7 +101,6 @@ impl HostPart {
         Some(OnDemand::new(move || placeholder::<I, 2>(kind, shape.clone(), &device)))
     }
 
-    /// Waits for the weights to broadcast.
     pub(in crate::optimizer) fn stepped(&mut self, id: ParamId) -> Option<TensorData> {
         let updated = self.to_broadcast.remove(&id)?;
         let stepped = self.times.add_wait(updated.wait_timed());
@@ -110,7 +108,7 @@ impl HostPart {
         Some(Arc::unwrap_or_clone(stepped))
     }
 
-    /// A zeroed buffer for new weights from their owner: of type `kind`, or in tiles.
+    /// A zeroed receive buffer for weights: of type `kind` or in tiles.
     pub(in crate::optimizer) fn receive_buffer(code: Option<Code>, shape: Shape, kind: DType) -> TensorData {
         let (shape, kind) = match code {
             Some(_) => (Shape::new([tile_bytes(shape.num_elements())]), DType::U8),
@@ -130,7 +128,7 @@ impl HostPart {
         on_demand::<I>(self.settings.crossing, code, shape, move || tiles.clone())
     }
 
-    /// Puts stepped weights on the device, or on the host first if tensors spill.
+    /// Puts new weights on the device, or first on the host if tensors spill.
     pub(in crate::optimizer) fn place<I: Managed, const D: usize>(
         &self,
         weights: TensorData,
@@ -140,7 +138,7 @@ impl HostPart {
         Tensor::from_primitive(TensorPrimitive::Float(made))
     }
 
-    /// Whether only the owner's host has the full precision of this parameter.
+    /// Whether only the owner's host has full precision.
     pub(crate) fn completes(&self, name: &str) -> bool {
         let form = self.settings.parameters.form(name);
         form.narrow || form.code.is_some()
@@ -154,7 +152,7 @@ impl HostPart {
 
 #[cfg(test)]
 impl HostPart {
-    /// Replaces the memory that states are allocated from; call this before the first allocation.
+    /// Replaces the memory for states; call before the first allocation.
     pub(crate) fn take_memory_from(&mut self, memory: backend_offload::HostMemory) {
         self.memory = memory;
     }

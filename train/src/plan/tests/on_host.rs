@@ -48,7 +48,7 @@ fn a_host_optimizer_trains_seven_billion_parameters_on_8_gib_and_eighteen_on_24(
     ");
 }
 
-/// 69 GiB of states and sums, 17 of weights that a rank reads, and 12 of all weights that do not fit on the device.
+/// 69 GiB of states and sums, 17 of read weights, 12 of weights that exceed the device.
 #[test]
 fn sharded_ranks_hold_old_weights_and_read_ones_at_once() {
     let two = Machine { other_ranks: 1, ..large(24 * GIB, 192 * GIB) };
@@ -57,7 +57,7 @@ fn sharded_ranks_hold_old_weights_and_read_ones_at_once() {
     assert!((98 * GIB..104 * GIB).contains(&plan.host_least), "{} of {plan}", plan.host_least);
 }
 
-/// A card of 8 GiB and 24 GiB of host memory, 20 % for other programs; masters and moments take 50 GiB.
+/// An 8 GiB card and 24 GiB of host memory, a fifth of it for other programs; states take 50 GiB.
 #[test]
 fn states_beyond_host_memory_go_to_the_disk_with_their_time_and_wear() {
     let described = |text: &str, more: &[&str]| {
@@ -89,10 +89,9 @@ fn states_beyond_host_memory_go_to_the_disk_with_their_time_and_wear() {
     host memory     19.20 GiB, 24.00 GiB free
     disk            150.62 GiB for 2 checkpoints of 75.31 GiB
     ");
-    // A state on the disk has no host copy; each step reads and writes it once.
     let roomy = described("8GiB,256GiB,25GB/s,80TFLOP/s,disk=3GB/s", &[]);
     assert_eq!((roomy.optimizer_disk_bytes, roomy.disk_written_per_step), (0, 0), "{roomy}");
-    // Three chunks, and the new weights of the largest matrix, the head, in bf16.
+    // Three chunks, and new weights of the head in bf16.
     let passing = 3 * (8 * (1 << 19) + 4096) + 2 * 4096 * 32_000;
     assert_eq!(below.optimizer_host_bytes + below.optimizer_disk_bytes, roomy.optimizer_host_bytes + passing);
     assert!(below.disk_written_per_step >= below.optimizer_disk_bytes);
@@ -131,7 +130,7 @@ fn only_as_many_states_go_to_the_disk_as_needed() {
     assert!(before > 0);
 }
 
-/// A compact state lacks the upper half of each weight, so its step reads all weights into pinned memory.
+/// A compact state lacks the upper half of each weight, so a step reads weights into pinned memory.
 #[test]
 fn weights_that_steps_read_never_go_to_the_disk() {
     let settings = |state| {
@@ -147,7 +146,7 @@ fn weights_that_steps_read_never_go_to_the_disk() {
         ..card(5 * GIB / 4)
     };
 
-    // 2.9 GiB of weights and 3 GiB of gradients, both in bf16, and embedding rows.
+    // 2.9 GiB of weights and 3 GiB of gradients in bf16, and embedding rows.
     for (gib, state, fits) in [(8, 1, true), (5, 1, false), (5, 0, true)] {
         let plan = plan("gpt-1.5b", &settings(state), &host(gib));
         assert_eq!(plan.refusals().is_empty(), fits, "{gib} GiB: {plan}");
@@ -159,7 +158,7 @@ fn weights_that_steps_read_never_go_to_the_disk() {
     }
 }
 
-/// Ranks own whole parameters, not blocks, so the states of all a rank's matrices go.
+/// Ranks own whole parameters, so the states of all a rank's matrices go.
 #[test]
 fn each_rank_keeps_its_share_of_sharded_states_on_its_own_disk() {
     let host = |bytes| Machine {
@@ -172,7 +171,7 @@ fn each_rank_keeps_its_share_of_sharded_states_on_its_own_disk() {
     let all = plan("gpt-1.5b", &settings, &host(96 * GIB));
     assert_eq!((all.optimizer_disk_bytes, all.disk_written_per_step), (0, 0), "{all}");
     let below = plan("gpt-1.5b", &settings, &host(all.optimizer_host_bytes - 1));
-    // A rank keeps a quarter of the vectors in host memory.
+    // Of vectors, a quarter stays in host memory.
     let vectors = XL - (48 * 12 * 1600 * 1600 + 50_304 * 1600 + 1024 * 1600);
     assert_eq!(below.optimizer_disk_bytes, 12 * (XL - vectors) / 4);
     assert_eq!(below.disk_written_per_step, below.optimizer_disk_bytes);
@@ -185,7 +184,7 @@ fn each_rank_keeps_its_share_of_sharded_states_on_its_own_disk() {
 fn a_host_optimizer_moves_each_gradient_out_and_each_weight_in() {
     let set = ["memory.optimizer=host", "train.accumulate=1"];
     let roomy = plan("gpt-1.5b", &set, &Machine { device_budget: None, device_free: None, ..card(0) });
-    // The tied embedding, positions and vectors stay in f32.
+    // Tied embedding, positions and vectors stay f32.
     let narrow = 12 * 1600 * 1600 * 48;
     let streamed = 2 * narrow + 4 * (XL - narrow);
     assert_eq!((roomy.bytes_in_per_step, roomy.bytes_out_per_step), (streamed, streamed));
@@ -210,7 +209,7 @@ fn eight_bits_move_33_bytes_per_32_elements_each_way() {
     let matrices = 12 * 1600 * 1600 * 48;
     let streamed = matrices * 33 / 32 + 4 * (XL - matrices);
     assert_eq!((roomy.bytes_in_per_step, roomy.bytes_out_per_step), (streamed, streamed));
-    // A gradient waits on the host in its computed type.
+    // A gradient waits in the compute type.
     assert_eq!(roomy.optimizer_host_bytes, 12 * XL + 2 * matrices + 4 * (XL - matrices));
     let tight = |set: &[&str]| {
         let plan = plan("gpt-7b", &[set, &["train.together=1"]].concat(), &large(8 * GIB, 128 * GIB));
