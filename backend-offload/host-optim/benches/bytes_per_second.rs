@@ -1,9 +1,7 @@
-//! Bytes per second of a step in each format, and of encoding and decoding tiles, against a plain copy on the same
-//! threads.
+//! Bytes per second of a step in each format, and of encoding and decoding tiles, relative to a copy.
 //!
-//! `cargo bench -p host-optim` prints a line for each: bytes read and written per parameter, and the speed relative to
-//! the copy. Step and copy alternate, so other load on the machine hits both. `cargo bench -p host-optim -- 33554432`
-//! uses that number of parameters.
+//! Run with `cargo bench -p host-optim`, optionally with `-- PARAMETERS`. Step and copy alternate on the same threads,
+//! so other load slows both.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -15,8 +13,8 @@ use host_optim::{
 };
 use rayon::prelude::*;
 
-/// Default number of parameters: more than a cache holds in any format, but only milliseconds of work. So some rounds
-/// run undisturbed on a busy machine.
+/// Default number of parameters: exceeds the caches in every format, yet takes milliseconds. So some rounds run
+/// undisturbed on a busy machine.
 const LEN: usize = 1 << 23;
 const ROUNDS: usize = 60;
 const RULE: AdamW = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1 };

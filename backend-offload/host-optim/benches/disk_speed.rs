@@ -1,5 +1,5 @@
-//! Bytes per second of steps with states on disk, read and written together, against `fio` in the same folder. `fio`
-//! uses pieces of a chunk's size, one read and one write at a time.
+//! Bytes per second of steps with states on disk, compared with `fio` in the same folder. `fio` uses chunk-sized
+//! blocks, one read and one write at a time.
 //!
 //! Run with `cargo bench -p backend-offload -p host-optim --bench disk_speed -- FOLDER`.
 
@@ -15,10 +15,9 @@ use host_optim::{AdamW, Format, HostState, Stride, Values, ValuesMut};
 
 use fio::{fio, folder};
 
-/// Elements of the parameter.
 const LEN: usize = 1 << 26;
 
-/// Elements of a chunk, as in the library.
+/// As in the library.
 const CHUNK: usize = 1 << 19;
 const UNDER_WAY: usize = 2;
 const ROUNDS: usize = 5;

@@ -1,7 +1,6 @@
 //! AdamW with decoupled weight decay, one element at a time.
 //!
-//! The operations and their order are those of Burn's AdamW, each rounded to f32. So both give the same bits if the
-//! backend computes one operation at a time.
+//! Same operations, order and f32 rounding as Burn's AdamW. The bits are equal on a backend that fuses no operations.
 
 use crate::noise::Noise;
 use crate::pieces::{step_adamw, step_moments, step_weights};
@@ -13,11 +12,11 @@ pub struct AdamW {
     pub betas: [f32; 2],
     /// Added to the divisor.
     pub epsilon: f32,
-    /// Weight decay: each step takes away this share of a weight, times the learning rate.
+    /// Share of a weight, times the learning rate, that each step subtracts.
     pub weight_decay: f64,
 }
 
-/// The values that may differ from step to step.
+/// Values that may change from step to step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stride {
     /// Learning rate.
@@ -48,16 +47,15 @@ impl AdamW {
         gradient: &[f32],
     ) {
         let factors = self.factors(stride, time);
-        // A vector of `()` allocates nothing.
         step_adamw(factors, Noise::new(0, time), weights, moments, gradient, &mut vec![(); gradient.len()]);
     }
 
-    /// The first half of [`step`](Self::step), which needs no weights. Both halves together give the bits of `step`.
+    /// First half of [`step`](Self::step): the moments. Both halves together give the bits of `step`.
     pub fn step_moments(&self, stride: Stride, time: u32, moments: [&mut [f32]; 2], gradient: &[f32]) {
         step_moments(self.factors(stride, time), moments, gradient);
     }
 
-    /// The second half of [`step`](Self::step), from updated moments.
+    /// Second half of [`step`](Self::step): the weights, from updated moments.
     pub fn step_weights(&self, stride: Stride, time: u32, weights: &mut [f32], moments: [&[f32]; 2]) {
         step_weights(self.factors(stride, time), weights, moments);
     }
@@ -76,13 +74,13 @@ impl AdamW {
     }
 }
 
-/// Factors of a step with one division per element. It rounds at other places than [`Factors::step`].
+/// Factors for one division per element. Rounds differently from [`Factors::step`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Folded {
     keep: [f32; 2],
     /// Factors of the gradient, in the first moment and in the square root of the second.
     take: [f32; 2],
-    /// Learning rate with the bias corrections of both moments.
+    /// Learning rate with both bias corrections.
     lr: f32,
     epsilon: f32,
     shrink: f32,

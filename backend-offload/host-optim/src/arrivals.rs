@@ -1,8 +1,7 @@
-//! A background thread that receives gradients, in the order of their submission.
+//! A background thread that receives gradients, in order of submission.
 //!
-//! The program starts the read of a gradient from the device, which only its own thread may do, and continues
-//! (`the_program_continues_while_a_gradient_is_received`). This thread waits for the read, then widens, adds to earlier
-//! shares and computes squares. Code that needs the parameter's state waits for [`Arriving`].
+//! Only the program's own thread may start a read from the device. It then continues
+//! (`the_program_continues_while_a_gradient_is_received`), and this thread waits, adds shares and computes squares.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
@@ -11,7 +10,7 @@ use crate::error::HostOptimError;
 use crate::state::HostState;
 use crate::tensors::Incoming;
 
-/// Shares queued behind the current one. More would hold memory that no budget counts.
+/// Queued shares besides the current one. More would hold memory that no budget counts.
 const WAITING: usize = 1;
 
 /// A thread that receives gradients.
@@ -53,7 +52,7 @@ impl Arrivals {
         let run = move || {
             for Job { mut state, share, is_last, done } in waiting {
                 let outcome = take_in(&mut state, share, is_last);
-                // The receiver may be gone: the program may be ending.
+                // Fails if the program dropped the receiver.
                 _ = done.send((state, outcome));
             }
         };
@@ -63,21 +62,20 @@ impl Arrivals {
         }
     }
 
-    /// Queues `share` for `state`; computes the gradient's squares after the last one. Waits only while another share
-    /// is queued.
+    /// Queues `share` for `state`; computes the gradient's squares if `is_last`. Blocks only while another share is
+    /// queued.
     pub fn take_in(&self, state: HostState, share: Incoming, is_last: bool) -> Arriving {
-        // Room for one result, so that the thread never waits for its receiver.
+        // Room for the result, so the thread never blocks.
         let (done, result) = sync_channel(1);
         let name = state.name().to_owned();
-        // If the thread panicked, sending fails and the state is lost; `Arriving::wait` reports it.
+        // Fails if the thread panicked; `Arriving::wait` reports that.
         _ = self.jobs.as_ref().expect("there until the end").send(Job { state, share, is_last, done });
         Arriving { name, done: result }
     }
 }
 
 impl Arriving {
-    /// Waits for the state. The inner result says whether the share was received; if not, earlier shares are lost. If
-    /// the thread panicked, the state is lost.
+    /// Waits for the state; lost if the thread panicked. If the inner result is an error, earlier shares are lost.
     pub fn wait(self) -> Result<(HostState, Result<(), HostOptimError>), HostOptimError> {
         let lost =
             || HostOptimError::Gradients { reason: format!("a panic at that of {} or before", self.name) };
@@ -88,7 +86,7 @@ impl Arriving {
 impl Drop for Arrivals {
     fn drop(&mut self) {
         self.jobs = None;
-        // Freeing host memory needs the device's thread, which may end with the program. So wait here.
+        // Freeing host memory needs the device's thread, which may end with the program.
         if let Some(thread) = self.thread.take() {
             _ = thread.join();
         }
@@ -127,7 +125,6 @@ mod tests {
             state.take_in(share)
         });
         let arrivals = arrivals.expect("a thread");
-        // Both are submitted before the first is received.
         let first = arrivals.take_in(state(&memory, "first"), share([1.0; 3]), false);
         let second = arrivals.take_in(state(&memory, "second"), share([2.0; 3]), false);
         for (arriving, name, squares) in [(first, "first", 3.0), (second, "second", 12.0)] {
@@ -143,7 +140,6 @@ mod tests {
         let memory = HostMemory::unlimited();
         let arrivals = Arrivals::begin().expect("a thread");
         let mut state = state(&memory, "w");
-        // Squares after the last share, after one more share, and after another last share.
         for (numbers, is_last, squares) in
             [([1.0; 3], true, 3.0), ([2.0; 3], false, 27.0), ([-3.0, 3.0, 1.0], true, 52.0)]
         {

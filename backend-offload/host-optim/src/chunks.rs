@@ -1,15 +1,10 @@
-//! A state on disk, stored in chunks that pass through host memory one after another.
+//! A state on disk, stored in chunks. A step changes one chunk after another and writes it back in place.
 //!
-//! A chunk holds the same number of elements of every part; the last chunk may be shorter. Each begins at a
-//! [piece](crate::pieces::PIECE) of the parameter. So blocks of codes and rounding bits equal those of a state in host
-//! memory, and so do all numbers (`a_state_on_the_disk_has_the_bits_of_one_in_memory_whatever_chunk_and_threads`).
+//! Each chunk begins at a [piece](crate::pieces::PIECE), so all numbers equal those of a state in host memory
+//! (`a_state_on_the_disk_has_the_bits_of_one_in_memory_whatever_chunk_and_threads`). At most three chunks are in host
+//! memory (`three_chunks_are_in_host_memory_at_a_time_and_no_more`).
 //!
-//! A chunk is written back in place. If a transfer fails, or the code that changes a chunk panics, some chunks belong
-//! to the unfinished step and others to the one before. The state is then torn, and every later access returns an
-//! error.
-//!
-//! At most three chunks are in host memory (`three_chunks_are_in_host_memory_at_a_time_and_no_more`). New weights are
-//! handed out once their state is written.
+//! A failed transfer or a panic mixes chunks of two steps. The state is then torn: every later access fails.
 
 mod pipeline;
 
@@ -25,7 +20,7 @@ use crate::pieces::PIECE;
 
 pub(crate) use pipeline::Pipeline;
 
-/// Elements of a chunk: 6 MiB in f32.
+/// 6 MiB in f32.
 pub(crate) const CHUNK: usize = 1 << 19;
 
 const _: () = assert!(CHUNK.is_multiple_of(PIECE), "numbers would depend on it");
@@ -33,7 +28,6 @@ const _: () = assert!(CHUNK.is_multiple_of(PIECE), "numbers would depend on it")
 /// Most chunks in host memory at a time.
 const SLABS: usize = 3;
 
-/// A parameter's state on disk.
 #[derive(Debug)]
 pub(crate) struct OnDisk(Arc<ChunkStore>);
 
@@ -52,12 +46,12 @@ pub(crate) struct ChunkStore {
     failure: OnceLock<OffloadError>,
 }
 
-/// Bytes that states on disk need: on disk, and in host memory during steps, one state after another.
+/// Bytes that states on disk need. Host memory is for steps of one state after another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskBytes {
     on_disk: u64,
     chunks: u64,
-    /// Host memory for the largest chunk.
+    /// Bytes of the largest chunk.
     slab: u64,
 }
 
@@ -103,7 +97,7 @@ impl Mul<u64> for DiskBytes {
 }
 
 impl OnDisk {
-    /// A state of zeros, changed by `fill` chunk by chunk.
+    /// Zeros, changed by `fill` chunk by chunk.
     pub(crate) fn new(
         disk: &DiskMemory,
         name: &str,
@@ -135,8 +129,7 @@ impl OnDisk {
         &self.0
     }
 
-    /// Calls `change` for one chunk after another, as `pipeline` delivers them. The state counts as torn until all are
-    /// [written](Self::when_written).
+    /// Calls `change` for each chunk in order. The state is torn until all are [written](Self::when_written).
     pub(crate) fn stream(
         &mut self,
         pipeline: &mut Pipeline,
@@ -209,7 +202,7 @@ impl ChunkStore {
         self.disk.buffer(self.largest(parts), format_args!("chunks of the state of {}", self.name))
     }
 
-    /// Writes a sealed chunk, unless an earlier write of this state failed.
+    /// Does nothing if an earlier write of this state failed.
     fn write(&self, chunk: usize, slab: &PageBuffer) {
         if self.failure.get().is_none()
             && let Err(failure) = self.pieces.put(parts_of(chunk, 0..PARTS), slab)
@@ -218,7 +211,7 @@ impl ChunkStore {
         }
     }
 
-    /// Ends a step after its last write: the state is whole again if no write failed. Returns whether it is.
+    /// Called after the last write of a step. Returns whether the state is whole.
     fn finish_writes(&self) -> bool {
         let is_whole = self.failure.get().is_none();
         self.torn.store(!is_whole, Relaxed);
@@ -242,7 +235,6 @@ fn ranges(len: usize, chunk: usize) -> impl ExactSizeIterator<Item = Range<usize
     (0..len.div_ceil(chunk)).map(move |n| n * chunk..len.min((n + 1) * chunk))
 }
 
-/// Indices of these parts of a chunk among all pieces.
 fn parts_of(chunk: usize, parts: Range<usize>) -> Range<usize> {
     chunk * PARTS + parts.start..chunk * PARTS + parts.end
 }

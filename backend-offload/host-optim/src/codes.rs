@@ -1,12 +1,10 @@
 //! Eight-bit codes of moments: floating-point numbers with three mantissa bits, relative to the largest of a block.
 //!
-//! A number cut to three mantissa bits has a position among all such numbers: its upper bits. A code is the position
-//! minus its block's base. The base gives the largest number of the block the highest code; code 0 means zero. Encoding
-//! and decoding need an addition and no division, and a decoded number encodes to the same code. Seven bits span 16
-//! binary orders of magnitude, eight span 32.
+//! A number's position is its upper bits, cut to three mantissa bits. Its code is the position minus the block's base;
+//! code 0 means zero. Decoded numbers encode to the same code. Seven bits span 16 powers of two, eight span 32.
 //!
-//! A second moment is a divisor. One with a position above 0 (from about 1e-39) never becomes zero. Rounding it up to
-//! the smallest code shortens the step, never lengthens it.
+//! A second moment is a divisor: above about 1e-39 it rounds up to the smallest code, not to zero. That shortens the
+//! step.
 
 /// Bits of an f32 mantissa below the three that a code keeps.
 const CUT: u32 = 20;
@@ -21,18 +19,17 @@ const TOP_POSITIVE: u16 = 0xff;
 pub(crate) const NEAREST: u32 = 1 << (CUT - 1);
 /// Upper half of infinity; that of NaN is equal or above.
 pub(crate) const INFINITY: u16 = (f32::INFINITY.to_bits() >> 16) as u16;
-/// NaN, [`rounded`].
 pub(crate) const NAN: u16 = (f32::NAN.to_bits() >> 16) as u16;
 
-/// Splits 32 drawn bits into the rounding bits of both moments. They share bits: those least significant for the first
-/// are most significant for the second.
+/// Splits 32 drawn bits into the rounding bits of both moments. Shared bits are the lowest of the first, the highest of
+/// the second.
 #[inline(always)]
 pub(crate) fn noises(drawn: u32) -> [u32; 2] {
     [drawn >> (32 - CUT), drawn & ((1 << CUT) - 1)]
 }
 
-/// Upper half of `value`: sign, position and [`BELOW`] meaningless bits. The 20 bits of `noise` decide whether the
-/// position is rounded up. NaN survives only if no mantissa bit but the highest is set.
+/// Upper half of `value`: sign, position and [`BELOW`] meaningless bits. The 20 bits of `noise` round the position. NaN
+/// survives only if its highest mantissa bit alone is set.
 #[inline(always)]
 pub(crate) fn rounded(value: f32, noise: u32) -> u16 {
     (value.to_bits().wrapping_add(noise) >> 16) as u16
@@ -43,7 +40,6 @@ pub(crate) fn position(rounded: u16) -> u16 {
     (rounded & !SIGN) >> BELOW
 }
 
-/// Base of a block of first moments whose highest position is `largest`.
 #[inline(always)]
 pub(crate) fn signed_base(largest: u16) -> u16 {
     largest.saturating_sub(TOP_SIGNED)
@@ -54,13 +50,12 @@ pub(crate) fn positive_base(largest: u16) -> u16 {
     largest.saturating_sub(TOP_POSITIVE)
 }
 
-/// Code of a [`rounded`] first moment: sign and seven bits. Zero has two codes.
+/// Sign and seven bits. Zero has two codes.
 #[inline(always)]
 pub(crate) fn encode_signed(rounded: u16, base: u16) -> u8 {
     (position(rounded).saturating_sub(base) | (rounded & SIGN) >> 8) as u8
 }
 
-/// Code of a [`rounded`] second moment: eight bits.
 #[inline(always)]
 pub(crate) fn encode_positive(rounded: u16, base: u16) -> u8 {
     let position = position(rounded);
@@ -69,7 +64,7 @@ pub(crate) fn encode_positive(rounded: u16, base: u16) -> u8 {
 
 #[inline(always)]
 pub(crate) fn decode_signed(code: u8, base: u16) -> f32 {
-    // Sign extension puts the code's sign on the number's sign and its exponent; the mask clears the exponent.
+    // Sign extension copies the code's sign to the number's sign and exponent; the mask clears the exponent.
     let extended = (i32::from(code as i8) << CUT) as u32;
     let magnitude = extended & u32::from(TOP_SIGNED) << CUT;
     let number = (magnitude | extended & 1 << 31) + (u32::from(base) << CUT);

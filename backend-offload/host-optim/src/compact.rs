@@ -1,8 +1,7 @@
 //! Steps of parameters in the compact format, block by block.
 //!
-//! One loop takes an element from its stored bytes to its result, with no array between. A second loop encodes the
-//! block's moments, once their largest is known. The first loop has five input slices and four outputs. The compiler
-//! vectorises it only because each slice is an argument of its own, with a constant length. An element costs one
+//! One loop computes an element without arrays in between; a second encodes moments once their largest is known. The
+//! compiler vectorises the first only because each slice is an argument of constant length. An element costs one
 //! division and one square root.
 
 use bytemuck::Pod;
@@ -22,14 +21,13 @@ use crate::pieces::{PIECE, vectorised};
 pub(crate) struct Compact<'a> {
     /// Bits that complete the weights.
     pub(crate) low: &'a mut [i16],
-    /// Codes of the first moments, with sign.
+    /// First moments, with sign.
     pub(crate) first: &'a mut [u8],
     pub(crate) second: &'a mut [u8],
-    /// Bases of the codes of each block.
+    /// One pair per block.
     pub(crate) bases: &'a mut [[u16; 2]],
 }
 
-/// A block's moments, [`rounded`].
 type Moments = [[u16; BLOCK]; 2];
 
 /// One step of a parameter whose masters are its completed bf16 `weights`.
@@ -116,7 +114,7 @@ fn padded<T: Pod>(last: &[T]) -> [T; BLOCK] {
     block
 }
 
-/// One step of a block. `moments` receives its new moments before they are encoded.
+/// `moments` receives the new moments before they are encoded.
 #[inline(always)]
 #[expect(
     clippy::too_many_arguments,
@@ -154,8 +152,7 @@ fn step_block<G: Number>(
         seconds[n] = rounded(stepped.second, noise[1]);
     }
 
-    // In other places, NaN is as arithmetic produces it. A gradient's NaN may have any bits, and could round to a
-    // number.
+    // A gradient's NaN may have any bits, and could round to a number. Computed NaNs cannot.
     if gradient.iter().fold(0, |most, x| x.upper_magnitude().max(most)) >= INFINITY {
         for n in (0..BLOCK).filter(|n| gradient[*n].wide().is_nan()) {
             (weights[n], low[n], firsts[n], seconds[n]) = (bf16::NAN, 0, NAN, NAN);
@@ -179,7 +176,7 @@ fn encode([firsts, seconds]: &Moments, first: &mut [u8], second: &mut [u8]) -> [
     bases
 }
 
-/// Encodes at most one block of moments to nearest and returns the bases.
+/// Encodes at most one block to nearest and returns the bases.
 pub(crate) fn encode_nearest(moments: [&[f32]; 2], first: &mut [u8], second: &mut [u8]) -> [u16; 2] {
     let nearest = moments.map(|moments| {
         let mut block = [0; BLOCK];
@@ -191,8 +188,7 @@ pub(crate) fn encode_nearest(moments: [&[f32]; 2], first: &mut [u8], second: &mu
     encode(&nearest, first, second)
 }
 
-/// Prefetches a later block of the same slice. Slices with equal page offsets all reach their next page at once, and
-/// the processor does not prefetch past the end of a page.
+/// Prefetches a later block of the same slice, because the processor does not prefetch past the end of a page.
 #[inline(always)]
 fn fetch_ahead<T>(block: &[T; BLOCK]) {
     #[cfg(target_arch = "x86_64")]
@@ -202,7 +198,7 @@ fn fetch_ahead<T>(block: &[T; BLOCK]) {
         const LINE: usize = 64;
         let ahead = block.as_ptr().wrapping_add(BLOCKS * BLOCK).cast::<i8>();
         for line in 0..size_of::<[T; BLOCK]>() / LINE {
-            // SAFETY: a prefetch is a hint; it has no visible effect and faults at no address.
+            // SAFETY: a prefetch has no visible effect and faults at no address.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(LINE * line)) };
         }
     }

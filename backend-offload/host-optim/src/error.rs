@@ -4,8 +4,8 @@ use backend_offload::OffloadError;
 
 use crate::format::Format;
 
-/// A state could not be made, or a step not taken. Weights and moments stay unchanged, with one exception: if the disk
-/// fails within a step of its state, the weights become NaN and the state is lost.
+/// A state could not be made, or a step not taken. Weights and moments are unchanged, except after a disk failure
+/// within a step: weights are then NaN and the state is lost.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostOptimError {
@@ -17,11 +17,11 @@ pub enum HostOptimError {
     Length {
         /// The parameter.
         name: String,
-        /// The array with the wrong length.
+        /// Array with the wrong length.
         what: &'static str,
-        /// The expected length.
+        /// Length of the parameter.
         expected: usize,
-        /// The length found.
+        /// Length of the array.
         found: usize,
     },
     /// A step without a gradient.
@@ -30,17 +30,17 @@ pub enum HostOptimError {
         /// The parameter.
         name: String,
     },
-    /// The compact format was given weights that are not bf16.
+    /// The compact format requires bf16 weights.
     #[error(
         "{name}: the format `compact` completes bf16 weights and was given {found}; keep these weights in f32"
     )]
     NotBf16 {
         /// The parameter.
         name: String,
-        /// The type found.
+        /// Type of the weights.
         found: &'static str,
     },
-    /// Tiles were requested from a format whose master weights exist only on the device.
+    /// The format has no master weights on the host to encode as tiles.
     #[error(
         "{name}: the format `compact` has no master weights on the host to encode as eight-bit tiles; keep the state in \
          another format"
@@ -54,7 +54,7 @@ pub enum HostOptimError {
     OtherRule {
         /// The parameter.
         name: String,
-        /// The rule of the step.
+        /// Rule of the step.
         rule: &'static str,
     },
     /// The disk failed within an earlier step of this state.
@@ -65,7 +65,7 @@ pub enum HostOptimError {
         /// The parameter.
         name: String,
     },
-    /// A matrix stepped by rows has its state on disk.
+    /// Rows require a state in host memory.
     #[error("{name}: rows are found by their numbers in host memory; keep this state there")]
     RowsOnDisk {
         /// The matrix.
@@ -76,7 +76,7 @@ pub enum HostOptimError {
     Rows {
         /// The matrix.
         name: String,
-        /// The number of its rows.
+        /// Number of rows.
         has: usize,
     },
     /// A record of an optimizer with another format.
@@ -94,13 +94,13 @@ pub enum HostOptimError {
     /// The thread that takes steps ended early.
     #[error("the optimizer's steps on the host ended early: {reason}")]
     Updates {
-        /// The cause.
+        /// Cause.
         reason: String,
     },
     /// The thread that receives gradients failed.
     #[error("gradients could not be taken to the host: {reason}")]
     Gradients {
-        /// The failure, as the thread reported it.
+        /// Cause.
         reason: String,
     },
     /// A tensor could not be read from its device.

@@ -1,4 +1,4 @@
-//! Injected faults for tests: a failed step must be reported and must not damage a checkpoint.
+//! Injected faults for tests.
 
 use crate::state::HostState;
 

@@ -14,31 +14,29 @@ pub enum Format {
     F32,
     /// Master weights in f32; moments in bf16, rounded at random.
     Bf16Moments,
-    /// The 16 bits that complete a bf16 weight to its f32 master, and moments in 8 bits relative to a base per block.
-    /// The weights themselves exist only in the tensor that the device computes with. An f32 parameter, or one with a
-    /// velocity, uses `Bf16Moments` instead.
+    /// 16 bits that complete a bf16 weight to an f32 master; moments in 8 bits with a base per block. The bf16 weights
+    /// exist only on the device. F32 parameters and velocities use `Bf16Moments` instead.
     Compact,
 }
 
 /// Elements whose 8-bit moments share bases.
 pub(crate) const BLOCK: usize = 256;
-/// Bytes of a block's bases.
 pub(crate) const BASES: usize = size_of::<[u16; 2]>();
 
 impl Format {
-    /// Bytes of host memory that one step of `len` elements reads and writes: gradient and weights, in bf16 if
-    /// `narrow`, and the state.
+    /// Bytes of host memory that one step of `len` elements reads and writes, including gradient and weights. These are
+    /// bf16 if `narrow`.
     pub fn step_bytes(self, len: u64, narrow: bool) -> u64 {
         let outside = if narrow { 4 * len } else { 8 * len };
         match self {
-            // Also reads the weights. The bases are negligible.
+            // Also reads the weights.
             Self::Compact if narrow => outside + 2 * len + 2 * self.host_bytes(len, narrow),
             _ => outside + 2 * self.host_bytes(len, narrow),
         }
     }
 
-    /// Bytes of host memory for `len` elements; `narrow` if the device computes with bf16 weights. Large states take up
-    /// to 3,200 more, which offset their parts.
+    /// Bytes of host memory for `len` elements; `narrow` for bf16 weights. Large states take up to 3,200 more, which
+    /// offset their parts.
     pub fn host_bytes(self, len: u64, narrow: bool) -> u64 {
         match self {
             Self::F32 => 12 * len,
@@ -47,13 +45,13 @@ impl Format {
         }
     }
 
-    /// Bytes of a parameter's state on disk; with `velocity` for [`Sgd`](crate::Sgd).
+    /// Bytes on disk; `velocity` for [`Sgd`](crate::Sgd).
     pub fn disk_bytes(self, len: u64, narrow: bool, velocity: bool) -> DiskBytes {
         let moments = if velocity { Moments::Velocity } else { Moments::Two };
         DiskBytes::new(Layout::new(self, moments, narrow), len as usize, CHUNK)
     }
 
-    /// [`host_bytes`](Self::host_bytes) for a parameter stepped by [`Sgd`](crate::Sgd).
+    /// [`host_bytes`](Self::host_bytes) for [`Sgd`](crate::Sgd).
     pub fn velocity_bytes(self, len: u64) -> u64 {
         match self {
             Self::F32 => 8 * len,

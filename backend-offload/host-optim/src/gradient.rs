@@ -1,7 +1,7 @@
-//! A gradient in host memory: it arrives from the device, whole or in shares, and waits for its step.
+//! A gradient in host memory: received whole or in shares, kept until its step.
 //!
-//! Shares are added pairwise by number, as a binary counter carries: 2k and 2k + 1 first, then neighbouring pairs. So
-//! the sum has the same bits whether one process adds all shares, or several add neighbours and combine the results.
+//! Shares are added pairwise by number: 2k and 2k + 1 first, then neighbouring pairs. So the bits do not depend on
+//! which process adds which shares.
 
 use backend_offload::{HostBuffer, HostMemory, OffloadError};
 use half::bf16;
@@ -26,7 +26,7 @@ impl PartialSum {
         }
     }
 
-    /// Adds the following sum of as many shares. A single share keeps its type; sums are in f32.
+    /// Adds the next sum of as many shares. A single share keeps its type; sums are in f32.
     fn add(&mut self, memory: &HostMemory, name: &str, more: Values<'_>) -> Result<(), OffloadError> {
         let computes = !memory.computes_nothing();
         self.level += 1;
@@ -57,7 +57,6 @@ pub(crate) struct Gradient {
 }
 
 impl Gradient {
-    /// Empty; `first` is the number of the first share.
     pub(crate) fn new(first: u64) -> Self {
         Self { next: first, partial_sums: Vec::new() }
     }
@@ -100,7 +99,7 @@ impl Gradient {
         Ok(())
     }
 
-    /// Adds the remaining partial sums, from the right; afterwards one is left.
+    /// Adds the remaining partial sums from the right, until one is left.
     pub(crate) fn complete(&mut self, memory: &HostMemory, name: &str) -> Result<(), OffloadError> {
         while let [.., left, right] = &mut self.partial_sums[..] {
             left.add(memory, name, right.values())?;
@@ -109,7 +108,7 @@ impl Gradient {
         Ok(())
     }
 
-    /// The sum of all shares, after [`complete`](Self::complete).
+    /// Valid after [`complete`](Self::complete).
     pub(crate) fn whole(&self) -> Values<'_> {
         self.partial_sums[0].values()
     }
@@ -135,7 +134,6 @@ mod tests {
         (0..5).map(|n| ((share * 5 + n) as f32 * 0.618_034).fract() + 1e-4 * share as f32).collect()
     }
 
-    /// The sum of shares `range`, added pairwise.
     fn sum(range: std::ops::Range<u64>) -> Vec<f32> {
         if range.end - range.start == 1 {
             return numbers(range.start);

@@ -9,8 +9,8 @@ use crate::layout::{Layout, Moments};
 use crate::state::HostState;
 
 impl HostState {
-    /// Receives gradients of a parameter of `len` elements, without master weights, moments or steps. Takes memory only
-    /// when a gradient arrives. `time` is the number of steps taken so far.
+    /// A state that only receives gradients: no master weights, moments or steps. Takes memory when a gradient arrives.
+    /// `time` is the number of steps taken so far.
     pub fn for_gradients(
         memory: &HostMemory,
         name: &str,
@@ -30,7 +30,7 @@ impl HostState {
         self.layout.moments == Moments::None
     }
 
-    /// Counts a step that another process took. The number seeds the rounding of its gradients.
+    /// Counts a step of another process. The count seeds the rounding of gradients.
     pub fn pass_step(&mut self) {
         self.time += 1;
     }

@@ -1,4 +1,4 @@
-//! Storage of a state: in host memory, or on the disk below it.
+//! Storage of a state: in host memory, or on disk.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
@@ -10,7 +10,7 @@ use crate::chunks::{CHUNK, ChunkStore, OnDisk, Pipeline};
 use crate::error::HostOptimError;
 use crate::layout::{Arrays, Layout, PARTS, PURPOSES};
 
-/// The memory for a state. Gradients always wait in host memory.
+/// Memory for a state. Gradients always use host memory.
 #[derive(Debug, Clone)]
 pub struct StateMemory {
     pub(crate) host: HostMemory,
@@ -43,13 +43,13 @@ impl From<DiskMemory> for StateMemory {
     }
 }
 
-/// Parts of at least this many bytes start at distinct page offsets.
+/// Bytes from which parts start at distinct page offsets.
 const LARGE: usize = 1 << 20;
-/// Distance between the page offsets of large parts: whole cache lines, small against a page.
+/// Distance between these offsets: whole cache lines, small against a page.
 const APART: usize = 5 * 64;
 
-/// A part of a state in host memory. Large parts of a state start at distinct page offsets. The processor prefetches
-/// nothing past the end of a page; parts with equal offsets would all reach their next page at once.
+/// A part of a state in host memory. The processor prefetches nothing past a page's end, so large parts must not reach
+/// it together: each starts at its own page offset.
 #[derive(Debug)]
 pub(crate) struct PartBuffer {
     buffer: HostBuffer,
@@ -64,7 +64,6 @@ impl PartBuffer {
         len: usize,
         purpose: impl fmt::Display,
     ) -> Result<Self, OffloadError> {
-        // Weights and gradients have no lead, because their buffers are exchanged for each other.
         let lead = if len < LARGE { 0 } else { APART * (which + 1) };
         Ok(Self { buffer: memory.take(lead + len, purpose)?, lead })
     }
@@ -93,7 +92,7 @@ pub(crate) enum Storage {
 }
 
 impl Storage {
-    /// A state of `len` zeros, changed by `fill` range by range.
+    /// Zeros, changed by `fill` range by range.
     pub(crate) fn new(
         memory: &StateMemory,
         name: &str,
@@ -126,8 +125,8 @@ impl Storage {
         }
     }
 
-    /// Calls `change` for all `len` elements: once in host memory, chunk by chunk on disk, as `pipeline` delivers them.
-    /// After an error, and until all are [written](Self::when_written), every access to the numbers is an error.
+    /// Calls `change` for all `len` elements: at once in host memory, by chunk on disk. After an error, and until all
+    /// are [written](Self::when_written), numbers cannot be read.
     pub(crate) fn change(
         &mut self,
         pipeline: &mut Pipeline,

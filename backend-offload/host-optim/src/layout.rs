@@ -1,4 +1,4 @@
-//! The layout of a state in memory: parts, each an array of one kind of number in the parameter's order.
+//! The layout of a state: parts, each an array of one kind of number in the parameter's order.
 
 use bytemuck::Pod;
 use half::bf16;
@@ -12,13 +12,13 @@ use crate::numbers::{Number, Values, ValuesMut, completed, nearest, split};
 use crate::pieces::{DeviceWeight, convert, step_adamw, step_sgd};
 use crate::rule::Rule;
 
-/// Parts of a state; a format leaves some empty. The parts needed to decode a moment are neighbours.
+/// Parts of a state; a format leaves some empty. Parts that decode a moment are neighbours.
 pub(crate) const PARTS: usize = 4;
 /// Master weights, or the bits that complete bf16 weights to them.
 pub(crate) const MASTERS: usize = 0;
 /// First moments or their codes, or the velocity.
 pub(crate) const FIRST: usize = 1;
-/// Bases of the codes: a pair for the two moments of each block.
+/// A pair for the two moments of each block.
 pub(crate) const CODE_BASES: usize = 2;
 pub(crate) const SECOND: usize = 3;
 
@@ -26,13 +26,13 @@ pub(crate) const SECOND: usize = 3;
 pub(crate) const PURPOSES: [&str; PARTS] =
     ["the master weights", "the first moments", "the bases", "the second moments"];
 
-/// Numbers that a rule keeps per element besides the weight.
+/// Numbers per element besides the weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moments {
     Two,
     /// Stored as the first moment; the second is empty.
     Velocity,
-    /// Another process steps the parameter, so every rule is refused.
+    /// Another process steps the parameter, so every rule fails.
     None,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Layout {
     pub(crate) moments: Moments,
 }
 
-/// A state's numbers, or a range of them, for changes.
+/// A state's numbers, or a range of them.
 #[derive(Debug)]
 pub(crate) enum Arrays<'a> {
     F32 { masters: &'a mut [f32], moments: [&'a mut [f32]; 2] },
@@ -51,8 +51,7 @@ pub(crate) enum Arrays<'a> {
 }
 
 impl Layout {
-    /// The layout of a parameter's state. `Compact` becomes `Bf16Moments` for f32 weights, which have no bits to
-    /// complete, and for a velocity.
+    /// `Compact` becomes `Bf16Moments` for a velocity, and for f32 weights, which have no bits to complete.
     pub(crate) fn new(format: Format, moments: Moments, is_narrow: bool) -> Self {
         let is_compact = is_narrow && moments == Moments::Two;
         let format = if format == Format::Compact && !is_compact { Format::Bf16Moments } else { format };
@@ -86,7 +85,7 @@ impl Layout {
         }
     }
 
-    /// Decodes master weights from `part`. The compact format needs the parameter's own `weights`, which it completes.
+    /// Decodes master weights from `part`. The compact format also needs the parameter's own `weights`.
     pub(crate) fn masters(self, part: &[u8], weights: Option<&[bf16]>, into: &mut [f32]) {
         match (self.format, weights) {
             (Format::Compact, Some(weights)) => {
@@ -155,7 +154,7 @@ impl Arrays<'_> {
         }
     }
 
-    /// Copies a new parameter's weights to the masters. The compact format has nothing to copy: its bits start at zero.
+    /// The compact format has nothing to copy: its bits start at zero.
     pub(crate) fn set_initial_weights(&mut self, weights: Values<'_>) {
         match (self, weights) {
             (Self::F32 { masters, .. } | Self::Bf16Moments { masters, .. }, Values::F32(weights)) => {
@@ -176,7 +175,7 @@ impl Arrays<'_> {
     }
 }
 
-/// Casts bytes to numbers. An empty part may be unaligned, so it needs no cast.
+/// An empty part may be unaligned, so it is not cast.
 fn numbers<T: Pod>(bytes: &[u8]) -> &[T] {
     if bytes.is_empty() { &[] } else { bytemuck::cast_slice(bytes) }
 }
@@ -185,19 +184,18 @@ fn numbers_mut<T: Pod>(bytes: &mut [u8]) -> &mut [T] {
     if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
 }
 
-/// One step of a parameter, or of a range, by either rule.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StepContext<'a> {
     pub(crate) rule: &'a Rule,
     pub(crate) stride: Stride,
-    /// The step's number, from 1.
+    /// From 1.
     pub(crate) time: u32,
     /// Starts at the range's first element.
     pub(crate) noise: Noise,
 }
 
 impl StepContext<'_> {
-    /// Steps along `gradient`. `weights`, if given, receive the result; the compact format reads the old weights there.
+    /// `weights`, if given, receive the result; the compact format also reads the old weights there.
     pub(crate) fn step(self, arrays: &mut Arrays<'_>, gradient: Values<'_>, weights: Option<ValuesMut<'_>>) {
         match gradient {
             Values::F32(gradient) => self.step_with(arrays, gradient, weights),
@@ -218,7 +216,6 @@ impl StepContext<'_> {
             }
             (Some(ValuesMut::F32(weights)), arrays, _) => self.step_with_masters(arrays, gradient, weights),
             (Some(ValuesMut::Bf16(weights)), arrays, _) => self.step_with_masters(arrays, gradient, weights),
-            // A vector of `()` allocates nothing.
             (None, arrays, _) => self.step_with_masters(arrays, gradient, &mut vec![(); gradient.len()]),
         }
     }

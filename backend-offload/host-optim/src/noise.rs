@@ -2,7 +2,6 @@
 
 use crate::format::BLOCK;
 
-/// The bits of one parameter in one step, starting at an element.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Noise {
     bits: u32,
@@ -10,24 +9,21 @@ pub(crate) struct Noise {
 }
 
 impl Noise {
-    /// `parameter` and `time` (the step's number) select the sequence.
+    /// `time` is the step's number.
     pub(crate) fn new(parameter: u32, time: u32) -> Self {
         Self { bits: mixed(parameter ^ mixed(time.wrapping_mul(STRIDE))), begin: 0 }
     }
 
-    /// The bits from element `begin` on.
     pub(crate) fn starting_at(self, begin: usize) -> Self {
         Self { begin: self.begin.wrapping_add(begin as u32), ..self }
     }
 
-    /// 32 bits for one element.
     #[inline(always)]
     pub(crate) fn draw(self, element: u32) -> u32 {
-        // For consecutive elements the compiler turns this product into a sum: one multiplication is left.
+        // For consecutive elements the compiler replaces the product with a sum.
         drawn(self.bits ^ self.begin.wrapping_add(element).wrapping_mul(STRIDE))
     }
 
-    /// The bits of the block that begins at element `begin`.
     #[inline(always)]
     pub(crate) fn block(self, begin: u32) -> BlockNoise {
         BlockNoise(self.draw(begin))
@@ -47,8 +43,7 @@ impl BlockNoise {
 /// 2³² divided by the golden ratio: its multiples spread far apart.
 const STRIDE: u32 = 0x9e37_79b9;
 
-/// Multiples of `STRIDE`. Loading a vector of them costs less than multiplying, which takes as long as the rest of a
-/// draw.
+/// Multiples of `STRIDE`: loading a vector of them costs less than multiplying.
 static STRIDES: [u32; BLOCK] = {
     let mut strides = [0; BLOCK];
     let mut element = 1;

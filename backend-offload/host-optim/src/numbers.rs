@@ -12,7 +12,7 @@ use crate::pieces::squares;
 pub enum Values<'a> {
     /// Single precision.
     F32(&'a [f32]),
-    /// Brain floating point: the upper half of an f32.
+    /// Upper half of an f32.
     Bf16(&'a [bf16]),
 }
 
@@ -21,7 +21,7 @@ pub enum Values<'a> {
 pub enum ValuesMut<'a> {
     /// Single precision.
     F32(&'a mut [f32]),
-    /// Brain floating point.
+    /// Upper half of an f32.
     Bf16(&'a mut [bf16]),
 }
 
@@ -85,7 +85,6 @@ impl ValuesMut<'_> {
         }
     }
 
-    /// Overwrites old numbers, so that none passes for a result.
     pub(crate) fn fill_with_nan(&mut self) {
         match self {
             Self::F32(values) => values.fill(f32::NAN),
@@ -104,10 +103,9 @@ impl ValuesMut<'_> {
 /// A storage type; arithmetic is in f32.
 pub(crate) trait Number: Pod + Send + Sync {
     fn wide(self) -> f32;
-    /// `value` in this type. If it does not fit, `noise` decides whether to round up or down; the mean over random
-    /// `noise` is `value`.
+    /// `value` in this type, rounded up or down by `noise`. The mean over random `noise` is `value`.
     fn rounded(value: f32, noise: u32) -> Self;
-    /// Upper 16 bits of the f32 without its sign. They order magnitudes, with infinity and NaN on top.
+    /// Upper 16 bits of the f32 without sign. They order magnitudes, with infinity and NaN on top.
     #[inline(always)]
     fn upper_magnitude(self) -> u16 {
         (self.wide().to_bits() >> 16) as u16 & 0x7fff
@@ -136,7 +134,7 @@ impl Number for bf16 {
     fn rounded(value: f32, noise: u32) -> Self {
         let bits = value.to_bits();
         let noisy = bits.wrapping_add(noise >> 16);
-        // Infinity must not become NaN, nor NaN a finite number.
+        // Infinity must not become NaN, nor NaN finite.
         let bits = if value.is_finite() { noisy } else { bits };
         Self::from_bits((bits >> 16) as u16)
     }
@@ -151,7 +149,7 @@ pub(crate) fn nearest(value: f32) -> bf16 {
     bf16::from_bits((bits >> 16) as u16)
 }
 
-/// The inverse of [`split`].
+/// Inverse of [`split`].
 #[inline(always)]
 pub(crate) fn completed(weight: bf16, low: i16) -> f32 {
     let high = u32::from(weight.to_bits()) << 16;
@@ -166,7 +164,7 @@ pub(crate) fn split(master: f32) -> (bf16, i16) {
     (weight, master.to_bits().wrapping_sub(high) as i16)
 }
 
-/// [`split`] for numbers, and for NaN as arithmetic produces it.
+/// [`split`], but of NaNs only for those that arithmetic produces.
 #[inline(always)]
 pub(crate) fn split_unless_nan(master: f32) -> (bf16, i16) {
     let bits = master.to_bits();

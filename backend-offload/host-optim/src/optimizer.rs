@@ -1,4 +1,4 @@
-//! The host optimizer as a Burn `Optimizer`: model and gradients in, stepped model out.
+//! The host optimizer as a Burn `Optimizer`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl HostAdamWConfig {
         self
     }
 
-    /// Weight decay: each step takes away this share of a weight, times the learning rate.
+    /// Share of a weight, times the learning rate, that each step subtracts.
     #[must_use]
     pub fn with_weight_decay(mut self, decay: f64) -> Self {
         self.rule.weight_decay = decay;
@@ -66,28 +66,28 @@ impl HostAdamWConfig {
         self
     }
 
-    /// Clips the norm of all gradients together to `norm`.
+    /// Clips the norm of all gradients together.
     #[must_use]
     pub fn with_max_norm(mut self, norm: f64) -> Self {
         self.max_norm = Some(norm);
         self
     }
 
-    /// The optimizer. `memory` holds its state: a [`HostMemory`](backend_offload::HostMemory), or the
-    /// [`DiskMemory`](backend_offload::DiskMemory) below one.
+    /// Creates the optimizer. Its state is in `memory`: [`HostMemory`](backend_offload::HostMemory), or
+    /// [`DiskMemory`](backend_offload::DiskMemory) below it.
     pub fn init(self, memory: impl Into<StateMemory>) -> HostAdamW {
         HostAdamW { config: self, memory: memory.into(), states: BTreeMap::new(), loaded: BTreeMap::new() }
     }
 }
 
-/// AdamW with its state in host memory or on disk, for any model and backend. A clone shares states until one of the
-/// two steps, and has no gradients.
+/// AdamW with its state in host memory or on disk, for any model and backend. A clone shares states until either steps,
+/// and has no gradients.
 #[derive(Debug)]
 pub struct HostAdamW {
     config: HostAdamWConfig,
     memory: StateMemory,
     states: BTreeMap<ParamId, Arc<HostState>>,
-    /// Recorded states of parameters without a gradient since the record was loaded.
+    /// Recorded states of parameters without a gradient since loading.
     loaded: BTreeMap<ParamId, Parts>,
 }
 
@@ -102,8 +102,8 @@ impl HostAdamW {
         self.states.values().map(|state| state.disk_bytes()).sum()
     }
 
-    /// Receives the gradients of `module` in `gradients`: of some parameters or all, once or in shares. Frees their
-    /// device memory. After an error, all gradients since the last step are dropped.
+    /// Receives some or all gradients of `module`, whole or in shares, and frees their device memory. After an error,
+    /// all gradients since the last step are dropped.
     pub fn arrive<B: AutodiffBackend, M: AutodiffModule<B>>(
         &mut self,
         module: &M,
@@ -112,26 +112,26 @@ impl HostAdamW {
         self.arrive_from::<B, M>(module, gradients)
     }
 
-    /// The norm of all received gradients, as one vector.
+    /// Norm of all received gradients, as one vector.
     pub fn norm(&mut self) -> Result<f64, HostOptimError> {
         // A state shared with a clone has no gradient.
         let due = self.states.values_mut().filter_map(Arc::get_mut);
-        // Summed in the order of names, because parameter ids differ between runs.
+        // In the order of names, because parameter ids differ between runs.
         let squares = due
             .map(|state| Ok((state.name().to_owned(), state.squares()?)))
             .collect::<Result<BTreeMap<_, _>, HostOptimError>>()?;
         Ok(squares.values().sum::<f64>().sqrt())
     }
 
-    /// Drops all received gradients: skips a step whose gradients contain NaN.
+    /// Drops all received gradients, for instance if they contain NaN.
     pub fn withhold(&mut self) {
         self.states.values_mut().filter_map(Arc::get_mut).for_each(HostState::drop_gradient);
     }
 
     /// One step along the received gradients. Parameters without a gradient stay unchanged.
     ///
-    /// Only `Compact` reads tensors; if that fails, the device is unusable. If a step of a state on disk fails, the
-    /// error names the loss.
+    /// Only `Compact` reads tensors; if that fails, the device is unusable. If a disk fails, the error names the lost
+    /// state.
     pub fn apply<B: AutodiffBackend, M: AutodiffModule<B>>(
         &mut self,
         lr: LearningRate,
@@ -182,7 +182,7 @@ impl HostAdamW {
 }
 
 impl Clone for HostAdamW {
-    /// Panics if memory has no room for a copy of states with a waiting gradient, which cannot be shared.
+    /// Panics if memory has no room to copy states with a waiting gradient, which cannot be shared.
     fn clone(&self) -> Self {
         let states = self.states.iter().map(|(id, state)| {
             let own = || Arc::new(or_panic("clone", state.duplicate(&self.memory)));
@@ -200,8 +200,7 @@ impl Clone for HostAdamW {
 impl<M: AutodiffModule<B>, B: AutodiffBackend> Optimizer<M, B> for HostAdamW {
     type Record = HostAdamWRecord;
 
-    /// Panics where [`arrive`](HostAdamW::arrive) and [`apply`](HostAdamW::apply) return errors: the trait has no
-    /// `Result`.
+    /// Panics where [`arrive`](HostAdamW::arrive) and [`apply`](HostAdamW::apply) fail: the trait has no `Result`.
     fn step(&mut self, lr: LearningRate, module: M, mut gradients: GradientsParams) -> M {
         let arrived = self.arrive_from::<B, M>(&module, &mut gradients);
         or_panic("step", arrived.and_then(|()| self.apply::<B, M>(lr, module)))
@@ -265,7 +264,7 @@ impl<B: AutodiffBackend, S: GradientSource> ModuleVisitor<B> for Arrival<'_, S> 
             return;
         }
         let Some(gradient) = self.gradients.remove::<B::InnerBackend, D>(param.id) else { return };
-        // The path, because ids differ between runs: the name seeds the rounding bits.
+        // The name seeds the rounding bits. Paths repeat between runs; ids do not.
         let name = self.path.join(".");
         let weights = param.val().inner();
         let state = self.optimizer.state(param.id, &name, &weights);

@@ -1,8 +1,7 @@
-//! Loops over a parameter's elements: in pieces, on all threads of the pool, with the widest vectors of the processor.
+//! Loops over a parameter's elements: in pieces, on rayon's global threads, with the processor's widest vectors.
 //!
-//! The pool is rayon's global one. Burn's CPU backend uses it too, so both together never use more threads than there
-//! are processors. No piece reads data that another writes. Only sums of squares combine pieces, in the order of the
-//! pieces. So the number of threads changes no bit.
+//! No piece reads data that another writes, and sums of squares add pieces in order. So the number of threads changes
+//! no bit. Burn's CPU backend uses the same threads.
 
 use half::bf16;
 use pulp::Arch;
@@ -13,8 +12,7 @@ use crate::noise::Noise;
 use crate::numbers::{Number, nearest};
 use crate::sgd::SgdFactors;
 
-/// Elements of one task: a multiple of a [block](crate::format::BLOCK). Six arrays of this length fit a second-level
-/// cache.
+/// Elements of a task: a multiple of a [block](crate::format::BLOCK). Six such arrays fit a second-level cache.
 pub(crate) const PIECE: usize = 1 << 14;
 
 /// Runs `work` compiled for this processor's vectors.
@@ -23,7 +21,7 @@ pub(crate) fn vectorised<T>(work: impl FnOnce() -> T) -> T {
     Arch::new().dispatch(work)
 }
 
-/// One AdamW step of a parameter in a format with master weights. `weights` receive the masters in their own type.
+/// For formats with master weights. `weights` receive the masters in their own type.
 pub(crate) fn step_adamw<G: Number, M: Number, W: DeviceWeight>(
     factors: Factors,
     noise: Noise,
@@ -44,7 +42,6 @@ pub(crate) fn step_adamw<G: Number, M: Number, W: DeviceWeight>(
     });
 }
 
-/// Updates the moments alone.
 pub(crate) fn step_moments(factors: Factors, [first, second]: [&mut [f32]; 2], gradient: &[f32]) {
     let moments = first.par_chunks_mut(PIECE).zip(second.par_chunks_mut(PIECE));
     moments.zip(gradient.par_chunks(PIECE)).for_each(|((first, second), gradient)| {
@@ -59,7 +56,6 @@ pub(crate) fn step_moments(factors: Factors, [first, second]: [&mut [f32]; 2], g
     });
 }
 
-/// Updates the weights alone, from updated moments.
 pub(crate) fn step_weights(factors: Factors, weights: &mut [f32], [first, second]: [&[f32]; 2]) {
     let moments = first.par_chunks(PIECE).zip(second.par_chunks(PIECE));
     weights.par_chunks_mut(PIECE).zip(moments).for_each(|(weights, (first, second))| {
@@ -74,7 +70,7 @@ pub(crate) fn step_weights(factors: Factors, weights: &mut [f32], [first, second
     });
 }
 
-/// One AdamW step of a piece; `begin` is the piece's first element in the parameter.
+/// `begin` is the piece's first element in the parameter.
 #[inline(always)]
 pub(crate) fn step_elements_adamw<G: Number, M: Number, W: DeviceWeight>(
     factors: Factors,
@@ -218,7 +214,7 @@ pub(crate) fn add<G: Number>(sum: &mut [f32], more: &[G]) {
     });
 }
 
-/// Copies on all threads: one thread does not saturate the memory.
+/// On all threads: one does not saturate the memory.
 pub(crate) fn copy(to: &mut [u8], from: &[u8]) {
     const BYTES: usize = 1 << 18;
     to.par_chunks_mut(BYTES).zip(from.par_chunks(BYTES)).for_each(|(to, from)| to.copy_from_slice(from));

@@ -1,4 +1,4 @@
-//! The optimizer's state as a Burn record: the raw buffers, without loss or conversion.
+//! The optimizer's state as a Burn record: the raw buffers, without conversion.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::kept::StateMemory;
 use crate::layout::{CODE_BASES, FIRST, Layout, MASTERS, Moments, PARTS, SECOND};
 use crate::state::{HostState, check_len};
 
-/// State of a [`HostAdamW`](crate::HostAdamW) in its own format: precision settings do not apply. In the format
-/// `Compact` it completes the model's bf16 weights, so it belongs to that model's record.
+/// State of a [`HostAdamW`](crate::HostAdamW) in its own format, whatever the precision settings. With `Compact` it
+/// belongs to the record of the model whose bf16 weights it completes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct HostAdamWRecord(BTreeMap<u64, Parts>);
 
@@ -78,7 +78,7 @@ impl HostState {
         let layout = Layout::new(parts.format, Moments::Two, true);
         let (sizes, order) = (layout.bytes(len), order(parts.format));
         let sizes_agree = order.iter().map(|part| sizes[*part]).eq(parts.bytes.iter().map(Vec::len));
-        // An optimizer with `Compact` keeps an f32 parameter in `Bf16Moments`.
+        // An optimizer with `Compact` keeps f32 parameters in `Bf16Moments`.
         let formats_agree =
             parts.format == format || (format, parts.format) == (Format::Compact, Format::Bf16Moments);
         if !sizes_agree || !formats_agree {

@@ -1,7 +1,7 @@
-//! The gradient of some rows of a matrix; all other rows are zero. It arrives in shares, each with its own rows.
+//! The gradient of some rows of a matrix, received in shares, each with its own rows.
 //!
-//! Shares are added in the order of [`Gradient`](crate::gradient::Gradient). A row absent from a share counts as zeros,
-//! so the sum has the bits of a sum of whole gradients.
+//! Shares are added in the order of [`Gradient`](crate::gradient::Gradient). An absent row counts as zeros, so the bits
+//! equal a sum of whole gradients.
 
 use backend_offload::{HostBuffer, HostMemory, OffloadError};
 use rayon::prelude::*;
@@ -35,7 +35,7 @@ impl PartialSum {
                 part.rows.binary_search(row).map_or(&zeros[..], |at| &part.numbers()[at * width..][..width])
             });
             for ((sum, left), right) in sums.iter_mut().zip(left).zip(right) {
-                // Adding zero is not a no-op: it turns -0.0 into 0.0.
+                // Not skipped for zeros: adding 0.0 turns -0.0 into 0.0.
                 *sum = left + right;
             }
         });
@@ -53,7 +53,6 @@ pub(crate) struct RowGradient {
 }
 
 impl RowGradient {
-    /// Empty; `first` is the number of the first share.
     pub(crate) fn new(width: usize, first: u64) -> Self {
         Self { width, next: first, partial_sums: Vec::new() }
     }
@@ -78,7 +77,7 @@ impl RowGradient {
         Ok(())
     }
 
-    /// Adds the remaining partial sums, from the right; afterwards one is left.
+    /// Adds the remaining partial sums from the right, until one is left.
     pub(crate) fn complete(&mut self, memory: &HostMemory, name: &str) -> Result<(), OffloadError> {
         while self.partial_sums.len() > 1 {
             self.add_last(memory, name)?;
@@ -115,7 +114,6 @@ impl RowGradient {
         self.partial_sums.iter().map(|part| part.buffer.len() as u64).sum()
     }
 
-    /// Sum of squares over the whole gradient of `len` numbers.
     pub(crate) fn squares(&self, len: usize) -> f64 {
         let (rows, numbers) = self.whole();
         squares_of_rows(rows, self.width, len, numbers)

@@ -1,13 +1,9 @@
-//! A matrix whose rows are read and stepped by number, such as an embedding, of which a batch names few rows.
+//! A matrix of which a batch reads and steps few rows by number, such as an embedding.
 //!
-//! A row without a gradient changes too: its moments decay, and weights follow them and the weight decay. Such steps
-//! are delayed. The factors of each are kept. Before a row is read or stepped along a gradient, it takes all missed
-//! steps one after another, in one pass. These are the same operations on the same numbers as steps in time, so the
-//! bits are the same, rounding included (`rows_stepped_when_they_are_named_have_the_bits_of_rows_stepped_in_time`).
-//! This saves memory traffic, not arithmetic.
-//!
-//! Unused rows catch up in [turns](HostRows::catch_up_some), some in every step. So no row misses many steps, and a
-//! save does not wait for all of them at once.
+//! Moments and weight decay change unused rows too, but those steps are delayed. Before a row is used, it takes all
+//! missed steps in one pass, with the same operations and so the same bits
+//! (`rows_stepped_when_they_are_named_have_the_bits_of_rows_stepped_in_time`). This saves memory traffic, not
+//! arithmetic. Unused rows [catch up](HostRows::catch_up_some) in turns, so that saving need not step all of them.
 
 use backend_offload::HostBuffer;
 use rayon::prelude::*;
@@ -27,17 +23,17 @@ use crate::state::{HostState, check_len, name_hash};
 /// Steps within which each row has its turn.
 const TURN_PERIOD: usize = 64;
 
-/// A matrix in f32 whose rows are stepped when used, or at their turn.
+/// An f32 matrix whose rows are stepped when used, or at their turn.
 #[derive(Debug)]
 pub struct HostRows {
-    /// Its time counts the matrix's steps, including those that rows still miss.
+    /// Its time includes steps that rows still miss.
     state: HostState,
     width: usize,
     /// Steps taken by each row, in host memory.
     times: HostBuffer,
-    /// The latest steps: those that some row may miss.
+    /// The latest steps, which some row may miss.
     missed: Vec<MissedStep>,
-    /// The next row to have its turn, and the matrix's time when the current round of turns began.
+    /// The next row to have its turn, and the matrix's time when the round of turns began.
     turn: (usize, u32),
     first_share: u64,
     gradient: Option<PendingGradient>,
@@ -50,7 +46,6 @@ enum PendingGradient {
     Whole(HostBuffer),
 }
 
-/// The factors of a step, for rows that take it later.
 #[derive(Debug, Clone, Copy)]
 struct MissedStep {
     factors: StepFactors,
@@ -133,7 +128,7 @@ impl HostRows {
         self.state.moments()
     }
 
-    /// Bytes in host memory, including a received gradient.
+    /// Bytes in host memory, including the gradient.
     pub fn host_bytes(&self) -> u64 {
         let gradient = match &self.gradient {
             None => 0,
@@ -143,7 +138,7 @@ impl HostRows {
         self.state.host_bytes() + self.times.len() as u64 + gradient
     }
 
-    /// The numbers of `rows` after the last step. `rows` must be ascending, without duplicates.
+    /// Numbers of `rows` after the last step. `rows` must be ascending, without duplicates.
     pub fn read(&mut self, rows: &[u32]) -> Result<Vec<f32>, HostOptimError> {
         self.check_rows(rows)?;
         self.catch_up(rows);
@@ -161,7 +156,7 @@ impl HostRows {
         self.first_share = first;
     }
 
-    /// Receives the gradient of `rows`, or its next share; all other rows are zero. `rows` must be ascending, without
+    /// Receives the gradient of `rows`, or its next share; other rows are zero. `rows` must be ascending, without
     /// duplicates. After an error, earlier shares are lost.
     pub fn arrive(&mut self, rows: &[u32], share: &[f32]) -> Result<(), HostOptimError> {
         self.squares = None;
@@ -177,7 +172,7 @@ impl HostRows {
         Ok(())
     }
 
-    /// The gradient received so far as whole matrices: sums of neighbouring shares, in order.
+    /// Received gradient as whole matrices: sums of neighbouring shares, in order.
     pub fn shares(&self) -> Vec<Vec<f32>> {
         match &self.gradient {
             None => Vec::new(),
@@ -186,8 +181,7 @@ impl HostRows {
         }
     }
 
-    /// Replaces all received shares with `whole`, the matrix's gradient summed over all ranks. After an error, the
-    /// shares are lost.
+    /// Replaces all received shares with `whole`, summed over all ranks. After an error, the shares are lost.
     pub fn replace_gradient(&mut self, whole: &[f32]) -> Result<(), HostOptimError> {
         self.drop_gradient();
         check_len(self.name(), "the gradient", self.len(), whole.len())?;
@@ -251,8 +245,7 @@ impl HostRows {
         Ok(())
     }
 
-    /// Lets some rows take their missed steps, in turns. With one call per step, no row falls more than 64 steps
-    /// behind.
+    /// Lets some rows take their missed steps. Called once per step, it limits a row's delay to 64 steps.
     pub fn catch_up_some(&mut self) {
         let (begin, since) = self.turn;
         let end = self.rows().min(begin + self.rows().div_ceil(TURN_PERIOD));
@@ -266,7 +259,7 @@ impl HostRows {
         }
     }
 
-    /// The matrix's state, after every row has taken its missed steps.
+    /// The state, after every row has taken its missed steps.
     pub fn whole(&mut self) -> &HostState {
         let rows: Vec<u32> = (0..self.rows() as u32).collect();
         self.catch_up(&rows);
@@ -326,7 +319,6 @@ const NOT_ON_DISK: &str = "refused before: it is on the disk";
 struct RowSteps<'a> {
     width: usize,
     missed: &'a [MissedStep],
-    /// After the last step.
     time: u32,
     gradient: Option<&'a [f32]>,
 }
@@ -341,7 +333,6 @@ impl RowSteps<'_> {
         kind: Moments,
     ) {
         let width = self.width;
-        // A velocity has no second moment.
         let second_width = if kind == Moments::Two { width } else { 0 };
         let moments =
             select_rows(first, width, rows).into_iter().zip(select_rows(second, second_width, rows));

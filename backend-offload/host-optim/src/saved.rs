@@ -1,4 +1,4 @@
-//! States in full precision, as a checkpoint holds them, independent of the format.
+//! States in full precision for checkpoints, independent of the format.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::numbers::{Values, ValuesMut, nearest};
 use crate::pieces::convert;
 use crate::state::{HostState, check_len};
 
-/// A state in full precision, for files.
+/// A state in full precision.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Saved {
     /// Steps taken.
@@ -54,13 +54,13 @@ impl HostState {
         Ok(state)
     }
 
-    /// The state in full precision, without a waiting gradient. `weights` are the parameter's own, from the device.
+    /// The state in full precision, without its gradient. `weights` are the device's.
     pub fn save(&self, weights: Values<'_>) -> Result<Saved, HostOptimError> {
         let saved_moments = [self.first_moments()?, self.second_moments()?];
         Ok(Saved { time: self.time, weights: self.masters(weights)?, moments: saved_moments })
     }
 
-    /// The master weights; empty if the state [completes](Self::reads_weights) the device's weights.
+    /// Master weights; empty if the state [completes](Self::reads_weights) the device's weights.
     pub fn own_masters(&self) -> Result<Vec<f32>, HostOptimError> {
         if self.reads_weights() {
             return Ok(Vec::new());
@@ -68,7 +68,7 @@ impl HostState {
         self.numbers(MASTERS..MASTERS + 1, |_, parts, into| self.layout.masters(parts[0], None, into))
     }
 
-    /// The master weights. `weights` are the parameter's own, from the device; the compact format requires bf16.
+    /// Master weights. `weights` are the device's; the compact format requires bf16.
     pub fn masters(&self, weights: Values<'_>) -> Result<Vec<f32>, HostOptimError> {
         check_len(&self.name, "the parameter", self.len, weights.len())?;
         match weights {

@@ -2,12 +2,12 @@
 
 use crate::adamw::Stride;
 
-/// Settings of gradient descent with momentum. A state keeps one moment for it, the velocity.
+/// Settings of gradient descent with momentum.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sgd {
-    /// Share of the velocity that a step keeps before it adds the gradient.
+    /// Share of the velocity that a step keeps.
     pub momentum: f32,
-    /// Weight decay: each step takes away this share of a weight, times the learning rate.
+    /// Share of a weight, times the learning rate, that each step subtracts.
     pub weight_decay: f64,
 }
 

@@ -1,9 +1,8 @@
-//! One parameter's state: master weights, moments and the gradient of the next step, in host memory or on disk.
+//! One parameter's state: master weights, moments and the next gradient, in host memory or on disk.
 //!
-//! A step goes as follows. Gradients [arrive](HostState::arrive), in one share or several. The caller adds
-//! [`HostState::squares`] over all parameters and decides. Then each parameter [steps](HostState::step), or all
-//! [drop](HostState::drop_gradient) their gradients. A state takes memory when it is made and when a gradient arrives;
-//! on disk, also for a few chunks before a step begins.
+//! Shares of a gradient [arrive](HostState::arrive). The caller decides by the sum of all parameters'
+//! [squares](HostState::squares): every state [steps](HostState::step) or [drops](HostState::drop_gradient) its
+//! gradient. Memory is taken at creation and arrival; on disk, also before a step.
 
 use std::ops::Range;
 
@@ -21,7 +20,7 @@ use crate::numbers::{Values, ValuesMut};
 use crate::rule::Rule;
 use crate::tiles::{Code, TILE, encode, tiles};
 
-/// A parameter's state.
+/// State of a parameter.
 #[derive(Debug)]
 pub struct HostState {
     pub(crate) name: String,
@@ -30,16 +29,16 @@ pub struct HostState {
     pub(crate) time: u32,
     pub(crate) layout: Layout,
     pub(crate) storage: Storage,
-    /// Number of the first share of the next gradient.
+    /// Number of the next gradient's first share.
     first_share: u64,
     gradient: Option<Gradient>,
-    /// Sum of squares, cached until the gradient changes.
+    /// Cached until the gradient changes.
     squares: Option<f64>,
 }
 
 impl HostState {
-    /// The state before the first step, for a parameter with these `weights`. F32 weights have no bits to complete, so
-    /// `Compact` becomes `Bf16Moments` for them.
+    /// The state before the first step. For f32 `weights`, which have no bits to complete, `Compact` becomes
+    /// `Bf16Moments`.
     pub fn new(
         memory: impl Into<StateMemory>,
         name: &str,
@@ -49,7 +48,7 @@ impl HostState {
         Self::initial(&memory.into(), name, (format, Moments::Two), weights)
     }
 
-    /// As [`new`](Self::new), for steps of [`Sgd`](crate::Sgd).
+    /// [`new`](Self::new) for steps of [`Sgd`](crate::Sgd).
     pub fn with_velocity(
         memory: impl Into<StateMemory>,
         name: &str,
@@ -71,7 +70,7 @@ impl HostState {
         })
     }
 
-    /// A state of zeros, changed by `fill` range by range.
+    /// Zeros, changed by `fill` range by range.
     pub(crate) fn build(
         memory: &StateMemory,
         name: &str,
@@ -85,13 +84,13 @@ impl HostState {
         Ok(Self { name, memory, len, time: 0, layout, storage, first_share, gradient, squares })
     }
 
-    /// Numbers the shares of later gradients from `first` on; other ranks hold the shares before. Shares are added
-    /// pairwise by number, so the sum does not depend on which rank adds which.
+    /// Numbers the shares of later gradients from `first` on. Shares are added pairwise by number, so the sum does not
+    /// depend on which rank adds which.
     pub fn number_shares_from(&mut self, first: u64) {
         self.first_share = first;
     }
 
-    /// The next share's number.
+    /// Number of the next share.
     pub fn next_share(&self) -> u64 {
         self.gradient.as_ref().map_or(self.first_share, Gradient::next)
     }
@@ -112,7 +111,7 @@ impl HostState {
         Ok(())
     }
 
-    /// The gradient received so far: sums of neighbouring shares, in order.
+    /// Received gradient: sums of neighbouring shares, in order.
     pub fn shares(&self) -> Vec<Values<'_>> {
         self.gradient.iter().flat_map(Gradient::partial_sums).collect()
     }
@@ -123,7 +122,7 @@ impl HostState {
         self.arrive(whole)
     }
 
-    /// The gradient's sum of squares after its last share; 0 without a gradient. After an error, the gradient is lost.
+    /// Sum of squares after the last share; 0 without a gradient. After an error, the gradient is lost.
     pub fn squares(&mut self) -> Result<f64, HostOptimError> {
         if let Some(squares) = self.squares {
             return Ok(squares);
@@ -135,12 +134,12 @@ impl HostState {
         Ok(squares)
     }
 
-    /// Whether a gradient waits for the next step.
+    /// Whether a gradient waits for a step.
     pub fn has_gradient(&self) -> bool {
         self.gradient.is_some()
     }
 
-    /// Drops the gradient, for a skipped step.
+    /// Drops the gradient, to skip a step.
     pub fn drop_gradient(&mut self) {
         (self.gradient, self.squares) = (None, None);
     }
@@ -148,8 +147,8 @@ impl HostState {
     /// One step along the received gradient. `weights` receive the result, rounded to their type; the compact format
     /// also reads the old weights there.
     ///
-    /// After an error, weights and moments are unchanged; shares that could not be added are lost. If the disk fails,
-    /// weights become NaN and the state is lost.
+    /// After an error, weights and moments are unchanged; shares that could not be added are lost. After a disk
+    /// failure, weights are NaN and the state is lost.
     pub fn step(
         &mut self,
         rule: impl Into<Rule>,
@@ -178,8 +177,8 @@ impl HostState {
         self.storage.check_written()
     }
 
-    /// [`step`](Self::step) as one of the states of `pipeline`. The result counts once it is
-    /// [written](Storage::when_written). After an error, weights may be of no step.
+    /// [`step`](Self::step) in `pipeline`. The result is valid once [written](Storage::when_written). After an error,
+    /// `weights` may mix two steps.
     pub(crate) fn step_in(
         &mut self,
         pipeline: &mut Pipeline,
@@ -197,7 +196,7 @@ impl HostState {
         })
     }
 
-    /// As [`step_in`](Self::step_in), with the new masters as tiles: all codes, then all scales. The format must have
+    /// [`step_in`](Self::step_in) that gives the new masters as tiles: all codes, then all scales. The format must have
     /// masters.
     pub(crate) fn step_to_tiles(
         &mut self,
@@ -251,12 +250,12 @@ impl HostState {
         Ok(gradient)
     }
 
-    /// The parameter's name: appears in errors and seeds the rounding bits.
+    /// The parameter's name. It seeds the rounding bits.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether a step needs the parameter's weights from the device.
+    /// Whether a step needs the device's weights.
     pub fn reads_weights(&self) -> bool {
         self.layout.format == Format::Compact
     }
@@ -272,7 +271,7 @@ impl HostState {
         })
     }
 
-    /// Moments per element: 2, or 1 for a velocity, or 0 for [gradients only](Self::for_gradients).
+    /// Moments per element: 2, 1 for a velocity, 0 for [gradients only](Self::for_gradients).
     pub fn moments(&self) -> usize {
         match self.layout.moments {
             Moments::Two => 2,
@@ -292,12 +291,12 @@ impl HostState {
         self.time
     }
 
-    /// Bytes in host memory, including a received gradient.
+    /// Bytes in host memory, including the gradient.
     pub fn host_bytes(&self) -> u64 {
         self.storage.host_bytes() + self.gradient.as_ref().map_or(0, Gradient::bytes)
     }
 
-    /// Bytes on disk; 0 for a state in host memory.
+    /// Bytes on disk.
     pub fn disk_bytes(&self) -> u64 {
         self.storage.disk_bytes()
     }
@@ -307,7 +306,7 @@ impl HostState {
     }
 }
 
-/// Encodes `range` of a parameter of `len` master weights. A range begins at a tile.
+/// Encodes `range` of `len` master weights. A range begins at a tile.
 fn encode_range(code: Code, masters: &[f32], (range, len): (Range<usize>, usize), into: &mut [u8]) {
     let (codes, scales) = into.split_at_mut(TILE * tiles(len));
     let (first, count) = (range.start / TILE, tiles(range.len()));

@@ -1,4 +1,4 @@
-//! A parameter's tensors on their device: read for its state, and created again after a step.
+//! A parameter's tensors on their device: read for its state, created again after a step.
 
 use std::fmt;
 use std::pin::Pin;
@@ -22,7 +22,7 @@ use crate::saved::Saved;
 use crate::state::{HostState, check_len};
 use crate::tiles::{Code, TILE, decode, tile_bytes, tiles};
 
-/// A gradient, or a share of one, in transfer from the device.
+/// A gradient or a share of one, in transfer from the device.
 #[derive(Debug)]
 pub struct Incoming {
     form: Form,
@@ -37,8 +37,8 @@ enum Form {
 }
 
 impl Incoming {
-    /// Starts to read a share of the gradient of parameter `name`. On a device with asynchronous copies this returns
-    /// during the transfer, and the tensor's memory is free after it. On other devices the transfer is complete.
+    /// Starts to read a share of the gradient of parameter `name`. With asynchronous copies it returns during the
+    /// transfer, which then frees the tensor's memory. Other devices complete the transfer here.
     pub fn begin<B: Backend, const D: usize>(
         name: &str,
         share: Tensor<B, D>,
@@ -46,15 +46,14 @@ impl Incoming {
         Ok(Self { form: Form::Numbers(Reading::begin(name, share)?), level: 0 })
     }
 
-    /// The same transfer, of a sum of `1 << level` neighbouring shares in f32. The first one's number must be a multiple
-    /// of their count.
+    /// Marks a sum of `1 << level` neighbouring shares in f32. The first one's number must be a multiple of their
+    /// count.
     #[must_use]
     pub fn at_level(self, level: u32) -> Self {
         Self { level, ..self }
     }
 
-    /// As [`begin`](Self::begin), for a gradient encoded as `Int8` tiles. It waits for its step as f32, or as bf16 if
-    /// `narrow`.
+    /// [`begin`](Self::begin) for a gradient encoded as `Int8` tiles. It is kept as f32, or as bf16 if `narrow`.
     pub fn begin_tiles<B: Backend>(
         name: &str,
         (codes, scales): TileTensors<B>,
@@ -83,7 +82,6 @@ impl Reading {
             // Burn's router widens tensors to the backend's default type.
             Ok(if data.dtype == kind { data } else { data.convert_dtype(kind) })
         });
-        // The first poll starts the read.
         match reading.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(data) => data.map(Self::Here),
             Poll::Pending => Ok(Self::UnderWay(reading)),
@@ -108,7 +106,7 @@ impl fmt::Debug for Reading {
 }
 
 impl HostState {
-    /// The state before the first step of the parameter `weights`, in f32 or bf16.
+    /// The state before the first step of `weights`, in f32 or bf16.
     pub fn from_tensor<B: Backend, const D: usize>(
         memory: impl Into<StateMemory>,
         name: &str,
@@ -119,7 +117,7 @@ impl HostState {
         Self::new(memory, name, format, values(name, &data)?)
     }
 
-    /// The master weights of a parameter whose own numbers are `weights`.
+    /// Master weights of a parameter whose own numbers are `weights`.
     pub fn complete(&self, weights: TensorData) -> Result<TensorData, HostOptimError> {
         // The compact format completes bf16 weights, even if they were read in a wider type.
         let weights = if self.reads_weights() { weights.convert_dtype(DType::BF16) } else { weights };
@@ -152,7 +150,7 @@ impl HostState {
         self.take_in(share)
     }
 
-    /// Waits for the transfer of a gradient or a further share, and receives it.
+    /// [`arrive_tensor`](Self::arrive_tensor) for a transfer already begun.
     pub fn take_in(&mut self, share: Incoming) -> Result<(), HostOptimError> {
         match share.form {
             Form::Numbers(reading) => {
@@ -186,7 +184,7 @@ impl HostState {
         self.arrive(Values::Bf16(&rounded))
     }
 
-    /// The master weights in tiles, on `device`. Fails if the format has no masters on the host.
+    /// Master weights in tiles, on `device`. Fails if the format has no masters on the host.
     pub fn tiles<B: Backend>(
         &self,
         code: Code,
@@ -199,7 +197,7 @@ impl HostState {
         Ok(self.memory.first(|| tile_tensors(&encoded, self.len(), device)))
     }
 
-    /// As [`HostState::step`], on tensors. Returns the new parameter in the type of `weights`.
+    /// [`HostState::step`] on tensors. Returns the new parameter in the type of `weights`.
     pub fn step_tensor<B: Backend, const D: usize>(
         &mut self,
         rule: impl Into<Rule>,
@@ -245,8 +243,8 @@ fn zeroed_data<B: Backend, const D: usize>(
 /// Codes, `[tiles, 128]` of a byte each, and scales, `[tiles, 1]`.
 pub type TileTensors<B> = (Tensor<B, 2, Int>, Tensor<B, 2>);
 
-/// Decodes tiles with one kernel launch and no extra memory; `None` if the backend has no such kernel. Those over
-/// CubeCL do. The product of code value and scale is rounded to f32, then to `kind`.
+/// Decodes tiles with one kernel and no extra memory; `None` unless the backend is based on CubeCL. The product of code
+/// value and scale is rounded to f32, then to `kind`.
 pub fn decoded_by_kernel<B: Managed, const D: usize>(
     (codes, scales): TileTensors<B>,
     code: Code,
@@ -258,7 +256,7 @@ pub fn decoded_by_kernel<B: Managed, const D: usize>(
     Some(Tensor::from_primitive(TensorPrimitive::Float(numbers)))
 }
 
-/// Creates the tensors of tiles from their bytes: all codes, then all scales.
+/// Tensors of tiles from their bytes: all codes, then all scales.
 ///
 /// # Panics
 /// If the number of bytes is not [`tile_bytes`] of `len`.

@@ -1,8 +1,7 @@
-//! Numbers in eight bits for the link: tiles of 128 with one scale each, about a byte per number.
+//! Numbers in eight bits for the link: tiles of 128 codes with one f32 scale each.
 //!
-//! A tile's scale is its largest magnitude divided by the largest code, in f32. If that is not a normal number, the
-//! whole tile becomes zero. A tile with NaN or infinity gets a NaN scale, so all its numbers decode to NaN and none
-//! passes for a result. A step with such a gradient is skipped
+//! The scale is the tile's largest magnitude divided by the largest code. If it is not a normal number, the tile
+//! becomes zero. A tile with NaN or infinity decodes to NaN, so a step with such a gradient is skipped
 //! (`a_diverging_step_is_skipped_although_tiles_cannot_hold_nan`).
 
 use rayon::prelude::*;
@@ -14,17 +13,17 @@ pub const TILE: usize = 128;
 
 const TILES: usize = PIECE / TILE;
 
-/// Meaning of a byte; the tile's scale multiplies it.
+/// Meaning of a byte, before multiplication with the scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
-    /// A whole number from -127 to 127.
+    /// Integer from -127 to 127.
     Int8,
-    /// A floating-point number with four exponent bits and three mantissa bits (e4m3), up to 448.
+    /// Floating point with four exponent and three mantissa bits (e4m3), up to 448.
     Fp8,
 }
 
 impl Code {
-    /// The values of all 256 bytes, in order. Unused bytes are NaN.
+    /// Values of all 256 bytes, in order. Unused bytes are NaN.
     pub fn values(self) -> [f32; 256] {
         std::array::from_fn(|byte| match self {
             Self::Int8 => value_of_int8(byte as u8),
@@ -41,7 +40,7 @@ impl Code {
     }
 }
 
-/// Tiles, and so scales, for `len` numbers.
+/// Tiles for `len` numbers.
 pub fn tiles(len: usize) -> usize {
     len.div_ceil(TILE)
 }
@@ -51,15 +50,15 @@ pub fn tile_bytes(len: usize) -> usize {
     (TILE + size_of::<f32>()) * tiles(len)
 }
 
-/// Tiles of `len` NaNs, for weights whose step failed.
+/// For weights whose step failed.
 pub(crate) fn nan_tiles(len: usize) -> Vec<u8> {
     let mut encoded = vec![0; TILE * tiles(len)];
     encoded.extend(std::iter::repeat_n(f32::NAN.to_ne_bytes(), tiles(len)).flatten());
     encoded
 }
 
-/// Encodes `numbers` to nearest. `codes` covers whole tiles; codes past the last number become zero. Panics unless
-/// `codes` and `scales` have the lengths of [`tiles`].
+/// Encodes `numbers` to nearest. Codes past the last number become zero. Panics unless `codes` and `scales` have the
+/// lengths for [`tiles`].
 pub fn encode(code: Code, numbers: &[f32], codes: &mut [u8], scales: &mut [f32]) {
     assert_eq!((codes.len(), scales.len()), (TILE * tiles(numbers.len()), tiles(numbers.len())));
     let pieces = numbers.par_chunks(PIECE).zip(codes.par_chunks_mut(PIECE)).zip(scales.par_chunks_mut(TILES));
@@ -84,7 +83,7 @@ pub fn encode(code: Code, numbers: &[f32], codes: &mut [u8], scales: &mut [f32])
     });
 }
 
-/// Decodes `codes` and their tiles' `scales`; panics as [`encode`].
+/// Inverse of [`encode`]; panics like it.
 pub fn decode(code: Code, codes: &[u8], scales: &[f32], numbers: &mut [f32]) {
     assert_eq!((codes.len(), scales.len()), (TILE * tiles(numbers.len()), tiles(numbers.len())));
     let pieces = numbers.par_chunks_mut(PIECE).zip(codes.par_chunks(PIECE)).zip(scales.par_chunks(TILES));
@@ -131,7 +130,7 @@ fn encode_tile(tile: &[f32; TILE], top: f32, codes: &mut [u8; TILE], nearest: im
     scale
 }
 
-/// Added to a number below 2²², it leaves the nearest whole number in the lowest bits.
+/// Added to a number below 2²², it leaves the nearest integer in the lowest bits.
 const WHOLE: f32 = 12_582_912.0;
 
 #[inline(always)]
@@ -250,7 +249,6 @@ mod tests {
         let (_, scales, back) = there_and_back(Code::Int8, &numbers);
         assert!(scales[1] < 0.01 && (back[200] - numbers[200]).abs() < 0.005);
         assert!((back[5] - 1e6).abs() < 1.0, "{}", back[5]);
-        // Floating-point codes reach further below the largest.
         let (_, _, back) = there_and_back(Code::Fp8, &[448.0, 0.3]);
         assert!((back[1] - 0.3).abs() < 0.02, "{}", back[1]);
     }

@@ -1,8 +1,7 @@
-//! Steps on a background thread, one after another. A caller waits where it needs a result.
+//! Steps on a background thread, one after another. A caller waits only where it needs a result.
 //!
-//! The bits are those of steps that the caller waits for (`background_steps_have_the_bits_of_steps_in_the_foreground`).
-//! A failed step leaves NaN for its parameter, never old weights
-//! (`a_step_that_cannot_be_taken_is_reported_and_leaves_nan_for_its_parameter`).
+//! The bits equal those of foreground steps (`background_steps_have_the_bits_of_steps_in_the_foreground`). After a
+//! failed step, weights are NaN (`a_step_that_cannot_be_taken_is_reported_and_leaves_nan_for_its_parameter`).
 
 use std::fmt;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -25,13 +24,13 @@ use crate::state::{HostState, check_len};
 use crate::tensors::{TileTensors, check_dtype, read, tensor_from_data, tile_tensors};
 use crate::tiles::{Code, nan_tiles, tile_bytes};
 
-/// A prepared step; see [`HostState::begin_tensor`] and [`HostState::begin_tiles`].
+/// A step prepared by [`HostState::begin_tensor`] or [`HostState::begin_tiles`].
 #[derive(Debug)]
 pub struct Update {
     state: HostState,
     rule: Rule,
     stride: Stride,
-    /// The old weights, if the step reads them.
+    /// Old weights, if the step reads them.
     weights: Option<HostBuffer>,
     form: Form,
     done: SyncSender<HostBuffer>,
@@ -45,12 +44,12 @@ enum Form {
 }
 
 impl Update {
-    /// Takes the step. The weights are sent once the state is stored.
+    /// Takes the step. Weights are sent once the state is stored.
     fn run(self, pipeline: &mut Pipeline) -> Result<HostState, HostOptimError> {
         let Self { mut state, rule, stride, weights, form, done } = self;
         #[cfg(feature = "test-util")]
         crate::faults::panic_if_asked(&state);
-        // Taken late: each step frees a gradient, so that all steps together need the memory of one.
+        // Taken late: each step frees a gradient, so all steps together need the memory of one.
         let mut weights = weights.map_or_else(|| take_weights_buffer(&state, form), Ok)?;
         match form {
             Form::Tiles(code) => state.step_to_tiles(pipeline, &rule, stride, code, &mut weights)?,
@@ -63,7 +62,7 @@ impl Update {
                 state.step_in(pipeline, &rule, stride, weights)?;
             }
         }
-        // The receiver may be gone: a program that ends needs no weights.
+        // Fails if the program dropped the receiver.
         state.storage.when_written(pipeline, move || _ = done.send(weights));
         Ok(state)
     }
@@ -82,13 +81,13 @@ pub struct Updates {
 }
 
 impl Updates {
-    /// Starts `updates` on a thread of their own, in this order. While the last chunks of one state on disk are stepped
-    /// and written, the first chunks of the next are read. If the system refuses a thread, the states are lost.
+    /// Starts `updates` on one new thread, in this order. Chunks of the next state on disk are read during a step. If
+    /// the system refuses a thread, the states are lost.
     pub fn begin(updates: Vec<Update>) -> Result<Self, HostOptimError> {
         Self::begin_then(updates, || {})
     }
 
-    /// As [`begin`](Self::begin), and runs `then` on the thread after the last step.
+    /// [`begin`](Self::begin), then runs `then` on the same thread.
     pub fn begin_then(
         updates: Vec<Update>,
         then: impl FnOnce() + Send + 'static,
@@ -116,8 +115,8 @@ impl Updates {
 
     /// Waits for all steps and returns their states, in the order of `updates`.
     ///
-    /// Returns the first failure instead, in the order of the steps, and then no state. The weights of each failed step
-    /// are NaN; after a panic, those of all later steps too.
+    /// If a step fails, returns the first failure and no state. Weights of each failed step are NaN; after a panic,
+    /// those of all later steps too.
     pub fn finish(mut self) -> Result<Vec<HostState>, HostOptimError> {
         let thread = self.thread.take().expect("there until it is finished");
         thread.join().unwrap_or_else(|panic| {
@@ -130,7 +129,7 @@ impl Updates {
 
 impl Drop for Updates {
     fn drop(&mut self) {
-        // Freeing host memory needs the device's thread, which may end with the program. So wait here.
+        // Freeing host memory needs the device's thread, which may end with the program.
         if let Some(thread) = self.thread.take() {
             _ = thread.join();
         }
@@ -147,7 +146,7 @@ fn take_weights_buffer(state: &HostState, form: Form) -> Result<HostBuffer, Host
 
 impl HostState {
     /// Prepares one step along the received gradient, for [`Updates`]. Also returns the future parameter, in the type
-    /// of `weights`, and frees the device memory of `weights`.
+    /// of `weights`, whose device memory it frees.
     ///
     /// After an error the state is lost. [`Updates::finish`] reports errors of the step itself.
     pub fn begin_tensor<B: Backend, const D: usize>(
@@ -160,8 +159,7 @@ impl HostState {
         self.begin_numbers(rule.into(), stride, weights, move |data| tensor_from_data(data, &device))
     }
 
-    /// As [`begin_tensor`](Self::begin_tensor), but gives the weights' numbers, which other ranks also make tensors
-    /// from.
+    /// [`begin_tensor`](Self::begin_tensor) that gives the weights' numbers, from which other ranks also make tensors.
     pub fn begin_data<B: Backend, const D: usize>(
         self,
         rule: impl Into<Rule>,
@@ -204,7 +202,7 @@ impl HostState {
         Ok(self.begin(rule, stride, weights, form, make))
     }
 
-    /// As [`begin_tensor`](Self::begin_tensor), for a parameter that the device holds in eight-bit tiles. Fails if the
+    /// [`begin_tensor`](Self::begin_tensor) for a parameter that the device holds in eight-bit tiles. Fails if the
     /// format has no masters on the host.
     pub fn begin_tiles<B: Backend>(
         self,
@@ -217,7 +215,7 @@ impl HostState {
         self.begin_encoded(rule.into(), stride, code, move |encoded, len| tile_tensors(encoded, len, &device))
     }
 
-    /// As [`begin_tiles`](Self::begin_tiles), but gives the tiles' bytes, for [`tile_tensors`] on this and other ranks.
+    /// [`begin_tiles`](Self::begin_tiles) that gives the tiles' bytes, for [`tile_tensors`] on this and other ranks.
     pub fn begin_tile_data(
         self,
         rule: impl Into<Rule>,
@@ -291,7 +289,7 @@ impl<T: Clone> Updated<T> {
         self.wait_timed().0
     }
 
-    /// As [`wait`](Self::wait), with the time spent waiting for the step. Making a tensor does not count.
+    /// [`wait`](Self::wait), with the time spent waiting for the step, without making the tensor.
     pub fn wait_timed(&self) -> (T, Duration) {
         let mut slot = self.weights.lock().unwrap_or_else(PoisonError::into_inner);
         let mut waited = Duration::ZERO;
@@ -326,7 +324,6 @@ mod tests {
     const STRIDE: Stride = Stride { lr: 1e-2, scale: 1.0 };
     const LEN: usize = 700;
 
-    /// A state ready for its second step, and its weights.
     fn due(memory: &HostMemory, format: Format, seed: usize) -> (HostState, Vec<bf16>) {
         let numbers = |seed: usize| -> Vec<bf16> {
             (0..LEN).map(|n| bf16::from_f32(((n * 7 + seed) as f32 * 0.618).fract() - 0.5)).collect()

@@ -1,5 +1,5 @@
-//! The driver's state behind one lock, and the execution of queued work. Work, kernels included, runs on the calling
-//! thread while it holds the lock.
+//! The driver's state behind one lock, and the execution of queued work. Work runs on the calling thread, under the
+//! lock.
 
 use std::{
     collections::HashMap,
@@ -60,7 +60,6 @@ pub(crate) struct Event {
 pub(crate) struct Record {
     pub(crate) mark: Mark,
     pub(crate) clock: Clock,
-    /// Simulated.
     pub(crate) time: f64,
     pub(crate) recorder: ThreadId,
 }
@@ -73,7 +72,7 @@ pub(crate) struct Driver {
     pub(crate) schedule: schedule::Schedule<Work>,
     pub(crate) order: KnownOrder,
     pub(crate) timeline: Timeline,
-    /// Streams by handle. Handles are not reused.
+    /// Handles are not reused.
     pub(crate) streams: HashMap<u64, Stream>,
     pub(crate) events: HashMap<u64, Event>,
     pub(crate) modules: HashMap<u64, Arc<Kernel>>,
@@ -92,7 +91,6 @@ pub(crate) struct Stream {
     pub(crate) blocking: bool,
 }
 
-/// Notified after each unit of work.
 pub(crate) static WORK_DONE: Condvar = Condvar::new();
 
 static DRIVER: LazyLock<Mutex<Driver>> = LazyLock::new(|| Mutex::new(Driver::new(settings())));
@@ -101,7 +99,7 @@ pub(crate) fn driver() -> MutexGuard<'static, Driver> {
     DRIVER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The final check of all guards, at exit. Skipped if another thread holds the lock.
+/// The final check, at exit. Skipped if another thread holds the lock.
 pub(crate) fn check_all_guards() {
     if let Ok(driver) = DRIVER.try_lock() {
         require(driver.device.check_guards(None, "the end of the process"));
@@ -131,12 +129,11 @@ impl Driver {
     }
 
     pub(crate) fn new_handle(&mut self) -> u64 {
-        // Multiples of sixteen, like pointers.
         self.next_handle += 16;
         self.next_handle
     }
 
-    /// Starts a piece of work on the stream and returns its moment for race detection.
+    /// Returns the work's moment, for race detection.
     pub(crate) fn begin_work(&mut self, stream: StreamId) -> Moment {
         for other in self.implied_waits(stream) {
             let clock = self.order.clock(other).clone();
@@ -200,7 +197,7 @@ impl Driver {
         self.device.after_host_wait();
     }
 
-    /// Device memory that a piece of work names must be live. Also looks for races, if enabled.
+    /// Requires live device memory. Also looks for races, if enabled.
     pub(crate) fn touch(&mut self, range: Range<u64>, writes: bool, when: Moment, actor: &str) {
         if range.is_empty() {
             return;
@@ -247,7 +244,7 @@ impl Driver {
 
     fn fill(&self, rows: Rows, value: u8, actor: &str) {
         require(self.device.check_pending(&rows.extent(), actor));
-        // SAFETY: the pages of live device memory are accessible.
+        // SAFETY: live device memory is accessible.
         unsafe { fill(rows, value) }
     }
 
@@ -259,12 +256,12 @@ impl Driver {
             (_, CopyEnd::Device(_)) => self.check_written(&work.to, from, work.actor),
             _ => {}
         }
-        // SAFETY: both ends were checked just now; pageable memory is the caller's, who still waits for its copy.
+        // SAFETY: both ends were checked just now. The owner of pageable memory waits for its copy.
         unsafe { copy(to, from) }
     }
 
-    /// A copy into pageable memory reads values. A copy into pinned memory may also spill a tensor before its first
-    /// write. That is no fault, so its bytes are only counted.
+    /// A copy into pageable memory reads values. One into pinned memory may spill a tensor before its first write, so
+    /// unwritten bytes are only counted.
     fn check_written(&mut self, to: &CopyEnd, from: Rows, actor: &str) {
         match self.device.check_written(from, actor) {
             Err(_) if matches!(to, CopyEnd::Pinned(_)) => {
@@ -275,7 +272,7 @@ impl Driver {
         }
     }
 
-    /// The rows of a copy's end. Its memory must still exist.
+    /// The memory must still exist.
     fn resolve(&self, place: &CopyEnd, actor: &str) -> Rows {
         match place {
             CopyEnd::Device(rows) => {
@@ -310,7 +307,7 @@ impl Driver {
         require(self.device.check_guards(Some(&written), &actor));
     }
 
-    /// Makes room for `size` bytes, by running queued work that may free memory.
+    /// Runs queued work that may free memory, unless `size` bytes fit.
     pub(crate) fn make_room(&mut self, size: u64, device: usize) {
         if !self.device.fits(size, device) {
             self.run(Goal::Everything);

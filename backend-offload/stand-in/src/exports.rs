@@ -1,4 +1,4 @@
-//! The C functions of `libcuda` and `libnvrtc` that cudarc calls for CubeCL, grouped by subject.
+//! The C functions of `libcuda` and `libnvrtc` that cudarc calls for CubeCL.
 
 mod copies;
 mod device;

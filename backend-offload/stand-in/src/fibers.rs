@@ -1,10 +1,10 @@
 //! A block whose threads wait for each other: one fiber per thread, all on the launching thread.
 //!
-//! A fiber runs until its thread waits at a barrier or in a warp exchange; then the next fiber runs. The order is
-//! always the same, so a block's result is deterministic. A missing barrier shows only if it breaks this one order.
+//! A fiber runs until its thread waits, then the next runs. The order is fixed, so results are deterministic. A missing
+//! barrier shows only if it breaks this order.
 //!
-//! In a warp exchange each lane stores eight bytes. It ends when all running lanes of the mask have arrived. Two sets
-//! of slots suffice: no lane can start its second next exchange before all lanes have left this one.
+//! In a warp exchange each lane stores eight bytes; it ends when all running lanes of the mask have arrived. Two sets
+//! of slots suffice: all lanes leave an exchange before any starts its second next one.
 
 mod stacks;
 mod switch;
@@ -46,7 +46,7 @@ pub(crate) struct Position {
 
 pub(crate) type KernelFn = unsafe extern "C" fn(*mut *mut c_void);
 
-/// `stand_in_services` of the device headers: the functions a kernel may call.
+/// `stand_in_services` of the device headers: functions that kernels may call.
 #[repr(C)]
 pub(crate) struct Services {
     barrier: extern "C" fn(),
@@ -73,7 +73,7 @@ struct Fiber {
     thread: Dim,
     lane: u32,
     warp: usize,
-    /// The lanes of its last exchange.
+    /// Lanes of the last exchange.
     participants: Cell<u32>,
 }
 
@@ -85,19 +85,18 @@ struct Warp {
     alive: Cell<u32>,
 }
 
-/// A running block. The fibers and the loop that resumes them share it, hence the cells.
+/// Cells, because the fibers and the loop that resumes them share it.
 struct Block {
     fibers: Vec<Fiber>,
     warps: Vec<Warp>,
     current: Cell<usize>,
-    /// Stack pointer of the loop.
     resumer: Cell<*mut c_void>,
     body: KernelFn,
     arguments: *mut *mut c_void,
     position: *mut Position,
 }
 
-/// The running block: one at a time, under the driver's lock.
+/// At most one, under the driver's lock.
 static RUNNING: AtomicPtr<Block> = AtomicPtr::new(ptr::null_mut());
 
 #[derive(Debug, Default)]
@@ -171,8 +170,8 @@ impl Block {
     fn resume(&self, index: usize) {
         let fiber = &self.fibers[index];
         self.current.set(index);
-        // SAFETY: the position is the running kernel's, see `Fibers::run`. The fiber's stack pointer was left by
-        // `prepare` or by its last switch, and the fiber switches back before this block ends.
+        // SAFETY: the position is the running kernel's, see `Fibers::run`. `prepare` or the last switch left the
+        // fiber's stack pointer, and the fiber switches back before this block ends.
         unsafe {
             (*self.position).thread = fiber.thread;
             switch(self.resumer.as_ptr(), fiber.stack_pointer.get());
@@ -186,8 +185,8 @@ impl Block {
         }
     }
 
-    /// Called when no fiber is ready. Ends the exchanges that not all lanes of a warp joined; if there are none, opens
-    /// the barrier.
+    /// Called when no fiber is ready. Ends exchanges that some lanes of a warp did not join; without any, opens the
+    /// barrier.
     fn release_waiting(&self) {
         let mut released = false;
         for (index, warp) in self.warps.iter().enumerate().filter(|(_, warp)| warp.arrived.get() != 0) {
@@ -207,7 +206,6 @@ impl Block {
         }
     }
 
-    /// Resumes the lanes that arrived.
     fn release_warp(&self, index: usize) {
         let warp = &self.warps[index];
         let came = warp.arrived.replace(0);
@@ -220,11 +218,11 @@ impl Block {
         }
     }
 
-    /// Suspends the current fiber; returns when it is resumed.
+    /// Returns when the fiber is resumed.
     fn suspend(&self, state: State) {
         let fiber = &self.fibers[self.current.get()];
         fiber.state.set(state);
-        // SAFETY: `resume` is what this fiber was switched to from, and waits there.
+        // SAFETY: this fiber was switched to by `resume`, which waits.
         unsafe { switch(fiber.stack_pointer.as_ptr(), self.resumer.get()) }
     }
 }
@@ -246,7 +244,7 @@ extern "C" fn barrier() {
     running().suspend(State::AtBarrier);
 }
 
-/// Waits for the lanes of the mask. `slots` then points to their values. Returns the lanes that arrived.
+/// Waits for the lanes of the mask. Points `slots` to their values and returns the lanes that arrived.
 unsafe extern "C" fn warp_exchange(mask: u32, value: u64, slots: *mut *const u64) -> u32 {
     let block = running();
     let fiber = &block.fibers[block.current.get()];
@@ -259,7 +257,7 @@ unsafe extern "C" fn warp_exchange(mask: u32, value: u64, slots: *mut *const u64
     } else {
         block.suspend(State::AtWarpExchange);
     }
-    // SAFETY: the kernel passes a variable of its own.
+    // SAFETY: the kernel passes its own variable.
     unsafe { slots.write(side.as_ptr().cast()) };
     fiber.participants.get()
 }
@@ -271,7 +269,7 @@ extern "C" fn absent_lane() {
     Fault::new(Finding::AbsentLane, circumstances).report();
 }
 
-/// The caller's lanes that have not ended.
+/// Lanes of the caller's warp that have not ended.
 extern "C" fn active() -> u32 {
     let block = running();
     block.warps[block.fibers[block.current.get()].warp].alive.get()

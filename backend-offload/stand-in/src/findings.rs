@@ -1,5 +1,5 @@
-//! Findings: errors of the program under test. Each is counted and printed. A finding after which nothing sensible can
-//! follow ends the process; with `STAND_IN_STRICT`, every finding does.
+//! Findings: errors of the program under test, counted and printed. Fatal ones end the process; with `STAND_IN_STRICT`,
+//! all do.
 
 use crate::{report, settings::settings};
 
@@ -83,7 +83,6 @@ impl Fault {
     }
 }
 
-/// Reports the fault of a failed check.
 pub(crate) fn require<T>(checked: Result<T, Fault>) -> T {
     checked.unwrap_or_else(|fault| {
         fault.report();

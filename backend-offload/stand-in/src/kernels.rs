@@ -1,7 +1,6 @@
-//! Kernels: from the CUDA C++ that a program gives to NVRTC to a function that runs on the CPU.
+//! Kernels: from CUDA C++, as given to NVRTC, to a function that runs on the CPU.
 //!
-//! `canonical` gives each kernel one text, and `translate` turns it into C++. `compile` compiles that once and keeps
-//! the shared object in `cache`. `object` loads the object, and `launch` runs it over a grid.
+//! The order is `canonical`, `translate`, `compile` with its `cache`, `object` and `launch`.
 
 mod cache;
 mod canonical;

@@ -1,5 +1,4 @@
-//! Device memory and page-locked memory. Both are host memory with guards around it, and no address is handed out
-//! twice.
+//! Device memory and page-locked memory: host memory between guards. No address is used twice.
 
 mod address_space;
 mod device;

@@ -1,9 +1,8 @@
-//! Detection of missing waits: two accesses to the same device memory, at least one a write, that nothing orders. It
-//! looks at requests, not at execution, so one run in any mode finds them.
+//! Detection of missing waits: two accesses to the same device memory, at least one a write, that nothing orders. Looks
+//! at requests, so one run in any mode finds them.
 //!
-//! Each stream counts its work in a vector clock. Events carry a clock, and waits merge it. Work that the host has
-//! waited for precedes all its later requests, from any thread, because a handover between threads is invisible here. A
-//! kernel's extent is unknown, so each operand counts as its first byte.
+//! Each stream has a vector clock; events carry clocks, and waits merge them. What the host has waited for precedes its
+//! later requests from all threads. A kernel's operand counts as one byte, because its extent is unknown.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -94,7 +93,7 @@ struct PastAccess {
 pub(crate) struct Races(BTreeMap<u64, Vec<PastAccess>>);
 
 impl Races {
-    /// Adds an access by the piece of work `when`. Returns a line for each earlier access that it races with.
+    /// Adds an access by the work `when`. Returns a line for each earlier access that it races with.
     pub(crate) fn touch(
         &mut self,
         block: u64,
@@ -111,8 +110,8 @@ impl Races {
             .filter_map(|old| Some((old, intersection(&old.access.range, &access.range)?)))
             .map(|(old, both)| describe(block, old, &access, when, &both))
             .collect();
-        // Drops accesses that the host has waited for, since they precede all later ones. Also drops accesses that this
-        // one covers on the same stream.
+        // Drops accesses that precede all later ones because the host waited. Also drops those that this one covers on
+        // the same stream.
         earlier.retain(|old| {
             let covered = old.when.stream == when.stream
                 && access.range.start <= old.access.range.start

@@ -1,4 +1,4 @@
-//! The random generator `SplitMix64`: a seed gives the same order on every machine.
+//! The random generator `SplitMix64`.
 
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);

@@ -1,4 +1,4 @@
-//! The counters, written as one line of JSON at exit.
+//! Counters, written as one line of JSON at exit.
 
 use std::{
     collections::BTreeMap,
@@ -36,13 +36,13 @@ pub(crate) struct Counters {
     pub(crate) to_device: Copies,
     pub(crate) to_host: Copies,
     pub(crate) within_device: Copies,
-    /// Copies, among those above, with pageable host memory.
+    /// Of all copies, those with pageable host memory.
     pub(crate) pageable: Copies,
-    /// Copies, among those above, that move unwritten bytes into pinned memory.
+    /// Of all copies, those that move unwritten bytes into pinned memory.
     pub(crate) unwritten_to_pinned: Copies,
     pub(crate) kernels: u64,
     pub(crate) compiled: u64,
-    /// Peak of the fullest device.
+    /// Of the fullest device.
     pub(crate) peak_device_bytes: u64,
     pub(crate) peak_pinned_bytes: u64,
     pub(crate) compile_seconds: f64,
@@ -53,7 +53,7 @@ pub(crate) struct Counters {
 
 static COUNTERS: Mutex<Option<Counters>> = Mutex::new(None);
 
-/// Its lock is separate, so that a fault inside a kernel can be reported.
+/// Has its own lock, so that a fault inside a kernel can be reported.
 pub(crate) fn count(update: impl FnOnce(&mut Counters)) {
     update(counters().get_or_insert_default());
 }

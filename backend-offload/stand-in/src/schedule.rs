@@ -1,13 +1,10 @@
-//! The order of queued work. Streams hold requested work until something forces it to happen; a seed decides which
-//! other work happens then.
+//! The order of queued work: a pure function of the work, the mode and the seed. The caller executes the work.
 //!
-//! A pure function of the queued work, the mode and the seed. It hands out work as values and does not execute them.
-//! CUDA makes two promises only. Work of one stream happens in the order given. Work after a wait happens after the
-//! work that the wait names. This file may choose everything else, and `Random` chooses unfavourably: some streams run
-//! as far ahead as possible, others only when forced.
+//! As in CUDA, work of one stream happens in order, and work after a wait happens after the work it waits for. All else
+//! is free. `Random` runs some streams as far ahead as possible, others only when forced.
 //!
-//! An event needs no queue entry. Recording it takes a [`Mark`], a position in a stream; a wait lasts until the stream
-//! has reached it. Marks name only work queued earlier, so waits cannot form a circle.
+//! An event is a [`Mark`], a position in a stream that a wait must reach. Marks refer to earlier work only, so waits
+//! form no cycle.
 
 use std::collections::VecDeque;
 
@@ -31,7 +28,7 @@ impl StreamId {
 pub(crate) struct Mark {
     pub(crate) stream: StreamId,
     position: u64,
-    /// Whether the stream had been given anything but waits.
+    /// Whether the stream had any work besides waits.
     pub(crate) after_work: bool,
 }
 
@@ -69,8 +66,7 @@ pub(crate) struct Schedule<W> {
     streams: Vec<Stream<W>>,
 }
 
-/// In `Random`: the probability that an unrelated stream runs before the one that is needed, and the least probability
-/// that a chosen one accepts.
+/// In `Random`: the probability that an unrelated stream runs first, and the least probability that it accepts.
 const UNRELATED_CHANCE: f64 = 0.5;
 const LEAST_EAGERNESS: f64 = 0.05;
 

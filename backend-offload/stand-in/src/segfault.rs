@@ -1,4 +1,4 @@
-//! Segmentation faults. Names a kernel that leaves its memory, or a program that touches device memory or freed pinned
+//! Segmentation faults. Reports kernels that leave their memory, and programs that touch device memory or freed pinned
 //! memory. Other faults go to the previous handler.
 
 use std::{
@@ -20,14 +20,14 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct RunningKernel {
     pub(crate) kernel: String,
-    /// The allocations of its operands.
+    /// Allocations of its operands.
     pub(crate) allocations: Vec<Range<u64>>,
 }
 
 static RUNNING: AtomicPtr<RunningKernel> = AtomicPtr::new(ptr::null_mut());
 static PREVIOUS_HANDLER: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Runs `work`; faults within it are attributed to `running`.
+/// Attributes faults within `work` to `running`.
 pub(crate) fn with_running_kernel(running: &RunningKernel, work: impl FnOnce()) {
     RUNNING.store(ptr::from_ref(running).cast_mut(), Ordering::Relaxed);
     work();
@@ -36,12 +36,12 @@ pub(crate) fn with_running_kernel(running: &RunningKernel, work: impl FnOnce()) 
 
 pub(crate) fn install_handler() {
     let mut previous = MaybeUninit::zeroed();
-    // SAFETY: all-zero is a valid `sigaction`, of which handler and flags are then set.
+    // SAFETY: all-zero is a valid `sigaction`.
     unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
         action.sa_sigaction = handle as *const () as usize;
-        // On the thread's own stack. The one that Rust sets aside for signals is too small for a report on processors
-        // with large register state. So a stack overflow ends the process without a message.
+        // Not on Rust's signal stack, which is too small for a report where register state is large. So a stack
+        // overflow ends the process without a message.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
         libc::sigaction(libc::SIGSEGV, &raw const action, previous.as_mut_ptr());
         _ = PREVIOUS_HANDLER.set(previous.assume_init());
@@ -53,7 +53,7 @@ extern "C" fn handle(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut 
     let address = unsafe { (*info).si_addr() } as u64;
     // SAFETY: set while the kernel runs, and this is within it.
     if let Some(running) = unsafe { RUNNING.load(Ordering::Relaxed).as_ref() } {
-        // The interrupted code is a kernel, which holds none of the locks that a report takes.
+        // A kernel holds none of the locks that a report takes.
         describe_fault(running, address).report();
         std::process::abort();
     }
@@ -69,7 +69,7 @@ extern "C" fn handle(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut 
         None => {}
     }
     if let Some(previous) = PREVIOUS_HANDLER.get() {
-        // SAFETY: restores the previous handler; the faulting access is then repeated.
+        // SAFETY: restores the previous handler; the access then faults again.
         unsafe { libc::sigaction(libc::SIGSEGV, ptr::from_ref(previous), ptr::null_mut()) };
     }
 }

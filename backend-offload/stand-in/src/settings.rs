@@ -1,5 +1,5 @@
-//! Settings: environment variables named `STAND_IN_*`, read once and strictly. A misspelt option would otherwise make a
-//! test pass that should find something.
+//! Settings: environment variables `STAND_IN_*`, read once. Unknown names fail, because a misspelt option would make
+//! tests pass.
 
 use std::{path::PathBuf, sync::LazyLock};
 
@@ -10,7 +10,7 @@ pub(crate) enum Mode {
     Eager,
     /// Work runs when something waits for it.
     Lazy,
-    /// Work runs in a random order from a seed, within the limits of streams and events.
+    /// Work runs in a seeded random order, within the limits of streams and events.
     Random,
 }
 
@@ -67,7 +67,7 @@ const KNOWN: [&str; 16] = [
     "CXX",
     "CXXFLAGS",
 ];
-/// Fused multiply-add only where a kernel says `fma`, so that its bits do not depend on the optimiser.
+/// Contracts no operations, so that bits do not depend on the optimiser.
 const FLAGS: &str = "-O2 -march=native -ffp-contract=off";
 
 /// Ends the process with one line if the environment is invalid.
@@ -77,7 +77,7 @@ pub(crate) fn settings() -> &'static Settings {
         let variables = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
         Settings::parse(variables).unwrap_or_else(|problem| {
             eprintln!("stand-in: {problem}");
-            // SAFETY: ends the process at once, without running code that other threads may still use.
+            // SAFETY: ends the process without running code that other threads may still use.
             unsafe { libc::_exit(2) }
         })
     });

@@ -1,5 +1,5 @@
-//! A simulated clock: start and end of copies and kernels on a device with one copy engine per direction and one for
-//! kernels. It shows possible overlap, not the speed of a GPU.
+//! A simulated clock for copies and kernels, with one copy engine per direction and one for kernels. Shows possible
+//! overlap, not a GPU's speed.
 
 use std::{fs::File, io::Write as _};
 
@@ -14,9 +14,9 @@ pub(crate) enum Engine {
 
 #[derive(Debug)]
 pub(crate) struct Timeline {
-    /// Time of the host's next call.
+    /// Time of the next call.
     host: f64,
-    /// When each stream finishes its work.
+    /// End of each stream's work.
     streams: Vec<f64>,
     engines: [Busy; 3],
     kernel_seconds: f64,
@@ -24,13 +24,13 @@ pub(crate) struct Timeline {
     trace: Option<File>,
 }
 
-/// Seconds per call, and per copy in addition to its bytes.
+/// Seconds per call and per copy.
 const LATENCY: f64 = 2e-6;
 
 /// Smaller copies run between the pieces of larger ones.
 const LARGE: u64 = 64 << 10;
 
-/// When an engine is busy: disjoint intervals in order. Waiting work leaves the time before it to others.
+/// Busy intervals of an engine, disjoint and ordered. Other work may use the gaps.
 #[derive(Debug, Default)]
 struct Busy(Vec<(f64, f64)>);
 
@@ -71,7 +71,7 @@ impl Timeline {
         }
     }
 
-    /// Books a copy of `bytes` bytes, or a kernel, after the earlier work of its stream and its engine.
+    /// Books a copy or a kernel after the earlier work of its stream and engine.
     pub(crate) fn book(&mut self, stream: StreamId, engine: Engine, name: &str, bytes: u64) {
         let seconds = match engine {
             Engine::Compute => self.kernel_seconds,
@@ -111,7 +111,7 @@ impl Timeline {
         self.host = self.host.max(until);
     }
 
-    /// Whether the host has passed `time` by the end of this call.
+    /// Whether this call ends after `time`.
     pub(crate) fn host_asks(&mut self, time: f64) -> bool {
         self.host += LATENCY;
         self.host >= time

@@ -1,12 +1,9 @@
-//! Chunks of several states on their way through host memory: one is read while another is changed and a third written.
+//! Transfers of several states' chunks: one chunk is read while another is changed and a third written.
 //!
-//! One thread reads all chunks in the order of the states, as far ahead as buffers permit
-//! (`the_next_states_chunks_are_read_during_a_step_within_three_chunks`). Another writes changed chunks in the order of
-//! their changes. The thread that changes a chunk computes and compares checksums, so the disk does not wait for them.
-//!
-//! A failure affects only its own state (`a_failed_chunk_transfer_fails_its_own_state_and_no_other`). Chunks read for a
-//! skipped step are discarded. After a failed write, the later chunks of that state are not written. The next state
-//! continues.
+//! One thread reads all chunks in order, as far ahead as buffers permit
+//! (`the_next_states_chunks_are_read_during_a_step_within_three_chunks`); another writes. The thread that changes a
+//! chunk also computes checksums, so the disk does not wait for them. A failure affects only its own state
+//! (`a_failed_chunk_transfer_fails_its_own_state_and_no_other`).
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -19,7 +16,7 @@ use crate::error::HostOptimError;
 use crate::kept::Storage;
 use crate::layout::PARTS;
 
-/// Transfers for the states on disk among those stepped one after another.
+/// Transfers for those states, of several to step, that are on disk.
 #[derive(Debug, Default)]
 pub(crate) struct Pipeline {
     /// `None` if no state is on disk.
@@ -27,7 +24,7 @@ pub(crate) struct Pipeline {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// The threads stop when these channels are dropped.
+/// Dropping these channels stops the threads.
 #[derive(Debug)]
 struct Channels {
     to_read: Sender<PageBuffer>,
@@ -96,7 +93,7 @@ impl Pipeline {
         assert!(channels.to_write.send(job).is_ok(), "{UNTIL_DROPPED}");
     }
 
-    /// The next chunk of `state`, with its checksum verified. Discards unused chunks of earlier states.
+    /// The next chunk of `state`, verified against its checksum. Discards unused chunks of earlier states.
     pub(super) fn next_chunk(&mut self, state: &Arc<ChunkStore>) -> Result<PageBuffer, OffloadError> {
         let channels = self.channels.as_ref().expect("the state is one of its own");
         loop {
@@ -107,7 +104,7 @@ impl Pipeline {
             if is_wanted && found.is_ok() {
                 return Ok(slab);
             }
-            // The reading thread ends after the last chunk; then sending fails, which is fine.
+            // Fails after the last chunk: the reading thread has ended.
             _ = channels.to_read.send(slab);
             found?;
         }
@@ -115,11 +112,11 @@ impl Pipeline {
 }
 
 impl Drop for Pipeline {
-    /// Waits until all changed chunks are written.
+    /// Waits for all writes.
     fn drop(&mut self) {
         self.channels = None;
         for thread in self.threads.drain(..) {
-            // After a panic of the thread, its states stay torn and report that themselves.
+            // After a panic, the thread's states stay torn and report that themselves.
             _ = thread.join();
         }
     }
@@ -146,7 +143,7 @@ fn write_all(jobs: Receiver<WriteJob>, written: &Sender<PageBuffer>) {
         match job {
             WriteJob::Chunk { state, chunk, slab } => {
                 state.write(chunk, &slab);
-                // As in `next_chunk`: the reading thread may have ended.
+                // Fails if the reading thread has ended.
                 _ = written.send(slab);
             }
             WriteJob::StateDone { state, then } => {

@@ -1,5 +1,4 @@
-//! States on disk in small chunks, compared with states in host memory: the same bits for every chunk size and thread
-//! count.
+//! States on disk in small chunks, compared with states in host memory.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicUsize;
@@ -42,7 +41,6 @@ fn in_chunks_of(disk: &DiskMemory, chunk: usize) -> StateMemory {
     StateMemory { chunk, ..disk.into() }
 }
 
-/// A state and its weights after some steps along bf16 gradients.
 struct Trained {
     state: HostState,
     weights: Vec<bf16>,
@@ -231,8 +229,8 @@ fn in_line(disk: &DiskMemory, chunks: [usize; 3]) -> [Storage; 3] {
     })
 }
 
-/// Sets the masters of all states to 1 in one pipeline. Calls `within` with the number of each chunk, counted over all
-/// states. Returns, for each state, whether its chunks arrived; and the states reported as written.
+/// Sets all masters to 1 in one pipeline. Calls `within` with each chunk's number, counted over all states. Returns
+/// each state's result, and the states reported as written.
 fn step_in_line(
     kept: &mut [Storage; 3],
     within: impl Fn(usize),
@@ -324,7 +322,6 @@ fn a_failed_chunk_transfer_fails_its_own_state_and_no_other() {
         if fault == DiskFault::Write {
             assert!(stepped[1].is_ok(), "its chunks came");
             stepped[1] = kept[1].check_written();
-            // Chunks after a failed write are not written.
             let written = (disk.moved()[1] - before) / (12 * PIECE as u64);
             assert_eq!(
                 written,
@@ -348,7 +345,6 @@ fn chunks_of_a_skipped_step_are_discarded() {
     let (_folder, disk) = disk(16 << 20);
     for fault in [None, Some(DiskFault::Read)] {
         let mut kept = in_line(&disk, [4, 5, 2]);
-        // Marks the third state's chunks.
         step_alone(&mut kept[2], |masters| masters.fill(2.0));
         if let Some(fault) = fault {
             disk.fail_after(1, fault);

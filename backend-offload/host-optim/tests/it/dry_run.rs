@@ -8,8 +8,7 @@ const RULE: AdamW = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1
 const STRIDE: Stride = Stride { lr: 1e-2, scale: 1.0 };
 const LEN: usize = 1 << 10;
 
-/// Receives two shares and takes a step. Returns state, weights, squares, and the bytes in use before and after the
-/// step.
+/// Receives two shares and steps. Returns state, weights, squares, and bytes in use before and after the step.
 fn stepped(memory: &HostMemory, format: Format) -> (HostState, Vec<bf16>, f64, [u64; 2]) {
     let ones = vec![bf16::ONE; LEN];
     let mut weights = ones.clone();
@@ -45,6 +44,6 @@ fn a_dry_run_steps_rows_without_arithmetic() {
     };
     let (stepped, time) = rows(&HostMemory::unlimited());
     assert!(time == 1 && stepped.iter().all(|weight| (0.9..1.0).contains(weight)), "{stepped:?}");
-    // The memory stays as allocated: not even the first weights are written.
+    // Not even the first weights are written.
     assert_eq!(rows(&HostMemory::dry_run()), (vec![0.0; 8], 1));
 }

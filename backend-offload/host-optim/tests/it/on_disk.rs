@@ -27,7 +27,6 @@ fn numbers(seed: usize) -> Vec<bf16> {
     (0..LEN).map(|n| bf16::from_f32(number(n))).collect()
 }
 
-/// A state ready for its first step, and its weights.
 fn due(disk: &DiskMemory, format: Format, seed: usize) -> (HostState, Vec<bf16>) {
     let weights = numbers(seed);
     let name = format!("parameter {seed}");

@@ -1,4 +1,4 @@
-//! States on slices, compared with a written-out AdamW, across formats, threads and instruction sets.
+//! States on slices, compared with a separate AdamW, across formats, threads and instruction sets.
 
 use backend_offload::HostMemory;
 use half::bf16;
@@ -6,7 +6,7 @@ use host_optim::{AdamW, Format, HostOptimError, HostState, Saved, Stride, Values
 
 const RULE: AdamW = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1 };
 
-/// Several pieces, and a last one that fills neither a vector nor a block.
+/// Several pieces; the last fills neither a vector nor a block.
 const LEN: usize = 3 * (1 << 14) + 77;
 
 fn stride(step: u32) -> Stride {
@@ -27,7 +27,7 @@ fn numbers(seed: u32, size: f32) -> Vec<f32> {
         .collect()
 }
 
-/// AdamW as in its paper, with the operations in Burn's order.
+/// AdamW of its paper, in Burn's order of operations.
 fn by_hand(saved: &mut Saved, gradient: &[f32], stride: Stride) {
     saved.time += 1;
     let unbias = RULE.betas.map(|beta| 1.0 - beta.powi(saved.time as i32));
@@ -55,7 +55,6 @@ fn narrow(numbers: &[f32]) -> Vec<bf16> {
     numbers.iter().map(|x| bf16::from_f32(*x)).collect()
 }
 
-/// Weights and state of a parameter after `steps` in `format`.
 fn trained(format: Format, is_narrow: bool, steps: u32) -> (Vec<f32>, Saved) {
     let memory = HostMemory::unlimited();
     let weights = narrow(&numbers(1, 1.0));
@@ -241,7 +240,7 @@ fn a_short_last_block_has_bases_of_its_own() {
     }
 }
 
-/// One rank adds all shares. Several ranks add neighbours, then combine the rest of the tree.
+/// One rank adds all shares. Several ranks add neighbours, then combine the rest.
 #[test]
 fn shares_are_added_pairwise_by_their_number() {
     let memory = HostMemory::unlimited();

@@ -6,7 +6,7 @@ use host_optim::{AdamW, Format, HostOptimError, HostState, Saved, Sgd, Stride, V
 
 const RULE: Sgd = Sgd { momentum: 0.9, weight_decay: 0.1 };
 
-/// Two pieces, and a last one that fills no vector.
+/// Two pieces; the last fills no vector.
 const LEN: usize = 2 * (1 << 14) + 77;
 
 fn stride(step: u32) -> Stride {

@@ -1,5 +1,4 @@
-//! Copies and fills. Page-locked memory is accessed when the copy happens. Pageable memory is read at the call, and a
-//! copy into it returns after its end.
+//! Copies and fills. Page-locked memory is accessed when the copy happens, pageable memory during the call.
 
 use std::{
     ffi::{c_uchar, c_uint, c_void},
@@ -205,7 +204,7 @@ impl Driver {
         let bytes = if size == 0 {
             Vec::new()
         } else {
-            // SAFETY: the caller of the copy promises that it may be read until the call returns.
+            // SAFETY: the caller permits reads until the call returns.
             unsafe { std::slice::from_raw_parts(start, size) }.to_vec()
         };
         CopyEnd::Staged { bytes, rows }
@@ -215,9 +214,9 @@ impl Driver {
         if !require(self.pinned.check(&rows.extent(), actor)) {
             return CopyEnd::Pageable(rows);
         }
-        // The target's contents are undefined until the copy happens, unless another pending copy uses it.
+        // Undefined until the copy happens, unless another pending copy uses the target.
         if !self.schedule.pending().any(|work| work.uses_pinned(&rows.extent())) {
-            // SAFETY: pinned memory that was checked just now.
+            // SAFETY: pinned memory, checked just now.
             unsafe { fill(rows, FRESH) };
         }
         CopyEnd::Pinned(rows)

@@ -15,7 +15,7 @@ use crate::{
     settings::settings,
 };
 
-/// The version of CUDA whose symbols are exported.
+/// CUDA version of the exported symbols.
 pub(super) const VERSION: (c_int, c_int) = (12, 8);
 
 extern "C" fn at_exit() {
@@ -111,23 +111,19 @@ pub extern "C" fn cuDeviceTotalMem_v2(bytes: Out<usize>, _device: c_int) -> Stat
 pub extern "C" fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, _device: c_int) -> Status {
     let capability = settings().capability as c_int;
     value.put(match attribute {
-        // Threads per block: in all, and along x and y; then along z.
+        // Threads per block: in all and along x and y; along z.
         1..=3 => 1024,
         4 => 64,
         // Blocks per grid along each axis.
         5 => c_int::MAX,
         6 | 7 => 65535,
-        // Shared memory per block, also for blocks that opt in to more.
+        // Shared memory per block, by default and at most.
         8 | 97 => 48 << 10,
-        // Threads of a warp.
         10 => 32,
-        // Multiprocessors.
         16 => 4,
-        // Copy engines.
         40 => 2,
         75 => capability / 10,
         76 => capability % 10,
-        // Memory pools.
         115 => 1,
         _ => 0,
     })
@@ -137,7 +133,7 @@ thread_local! {
     static CURRENT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The device of the calling thread's context. Without a context it is the first device, and a finding.
+/// Device of the calling thread's context. Without a context, reports that and returns the first device.
 pub(super) fn current_device(call: &str) -> usize {
     let context = CURRENT.get();
     if context == 0 {

@@ -1,4 +1,4 @@
-//! Events. A record takes a mark in a stream and the work known to precede it.
+//! Events. A record stores a mark in a stream and the work known to precede it.
 
 use std::{
     ffi::c_uint,
@@ -53,7 +53,6 @@ pub extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) -> 
     let mut driver = driver();
     status(|| {
         let stream = driver.stream(stream, "cuStreamWaitEvent")?;
-        // An event without a record orders nothing.
         if let Some(record) = driver.record(event, "cuStreamWaitEvent")? {
             driver.stream_waits(stream, &record);
             driver.run(Goal::Optional);
@@ -70,8 +69,8 @@ pub extern "C" fn cuEventSynchronize(event: u64) -> Status {
         Ok(None) => return Status::Success,
         Err(status) => return status,
     };
-    // CubeCL's collector thread waits at once for a stream that itself only waits. It is delayed, so that other threads
-    // see the work undone.
+    // CubeCL's collector thread waits at once for a stream that itself only waits. The delay lets other threads see the
+    // work undone.
     let collects = !record.mark.after_work && record.recorder != thread::current().id();
     if collects && driver.settings.mode != Mode::Eager {
         let end = Instant::now() + Duration::from_millis(driver.settings.patience_ms);
@@ -88,14 +87,14 @@ pub extern "C" fn cuEventSynchronize(event: u64) -> Status {
     Status::Success
 }
 
-/// Answers as `cuStreamQuery` does.
+/// Same result codes as `cuStreamQuery`.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventQuery(event: u64) -> Status {
     let mut driver = driver();
     status(|| {
         let Some(record) = driver.record(event, "cuEventQuery")? else { return Ok(()) };
         driver.run(Goal::Optional);
-        // In eager mode the work is done at the call, but its simulated time may lie ahead. Repeated queries reach it.
+        // In eager mode only the simulated time may lie ahead. Repeated queries advance it.
         let is_time = driver.timeline.host_asks(record.time) || driver.settings.mode != Mode::Eager;
         if is_time && driver.schedule.is_done(record.mark) {
             driver.host_knows_record(&record);
@@ -106,7 +105,7 @@ pub extern "C" fn cuEventQuery(event: u64) -> Status {
     })
 }
 
-/// Milliseconds of simulated time between two events.
+/// Milliseconds of simulated time.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: u64, end: u64) -> Status {
     let driver = driver();

@@ -1,4 +1,4 @@
-//! Allocating and freeing device memory and page-locked host memory.
+//! Allocation of device memory and page-locked host memory.
 
 use std::ffi::c_uint;
 
@@ -114,7 +114,7 @@ pub extern "C" fn cuMemAllocHost_v2(out: Out<u64>, size: usize) -> Status {
     cuMemHostAlloc(out, size, 0)
 }
 
-/// Waits for all work, as CUDA does. A program that depends on this wait has forgotten a copy.
+/// Waits for all work, as CUDA does. A program that depends on this wait lacks one of its own.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeHost(start: u64) -> Status {
     let mut driver = driver();

@@ -1,4 +1,4 @@
-//! The pool of each device for stream-ordered allocations. Its handle is the device's number plus one.
+//! Memory pools, one per device. A pool's handle is the device's number plus one.
 
 use std::ffi::{c_int, c_void};
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::driver::driver;
 
-/// Attribute for the bytes that stay mapped when the host waits.
+/// Bytes that stay mapped when the host waits.
 const RELEASE_THRESHOLD: c_int = 4;
 
 #[unsafe(no_mangle)]

@@ -1,4 +1,4 @@
-//! Result codes, output pointers and stream handles, shared by all calls.
+//! Result codes, output pointers and stream handles.
 
 use crate::{
     driver::{Driver, Stream},
@@ -27,7 +27,7 @@ impl From<bool> for Status {
     }
 }
 
-/// A C caller's pointer for a result. Only C callers make one; they promise that it is null or writable.
+/// Pointer for a result. C callers promise that it is null or writable.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct Out<T>(*mut T);
@@ -37,14 +37,14 @@ impl<T> Out<T> {
         if self.0.is_null() {
             return Status::InvalidValue;
         }
-        // SAFETY: promised by the caller, see above.
+        // SAFETY: promised by the caller of the C function.
         unsafe { self.0.write(value) };
         Status::Success
     }
 }
 
 impl Driver {
-    /// The stream of a handle; zero is the default stream. Reports and refuses an invalid handle.
+    /// Zero is the default stream. Reports an invalid handle.
     pub(super) fn stream(&self, handle: u64, call: &str) -> Result<StreamId, Status> {
         if handle == 0 {
             return Ok(self.legacy);

@@ -1,4 +1,4 @@
-//! Creating, destroying, querying and waiting for streams.
+//! Streams: create, destroy, query and wait.
 
 use std::ffi::{c_int, c_uint};
 
@@ -49,7 +49,7 @@ pub extern "C" fn cuStreamSynchronize(stream: u64) -> Status {
     })
 }
 
-/// Runs some of the work it finds undone, so that repeated queries end.
+/// Runs some of the pending work, so that repeated queries end.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamQuery(stream: u64) -> Status {
     let mut driver = driver();

@@ -17,7 +17,7 @@ impl Default for Stacks {
     }
 }
 
-// SAFETY: an owned mapping, which does not care what thread uses it.
+// SAFETY: an owned mapping, usable from any thread.
 unsafe impl Send for Stacks {}
 
 impl Stacks {

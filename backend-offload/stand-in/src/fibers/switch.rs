@@ -2,7 +2,7 @@
 
 use std::{arch::naked_asm, ffi::c_void, ptr};
 
-/// Saves the caller's registers on its stack, stores the stack pointer in `from`, and continues at `to`.
+/// Stores the caller's stack pointer in `from`, and continues at `to`.
 ///
 /// # Safety
 /// `to` must come from [`prepare`] or from an earlier switch, and that stack must not be in use.
@@ -29,7 +29,7 @@ pub(super) unsafe extern "sysv64" fn switch(from: *mut *mut c_void, to: *mut c_v
 
 /// Makes a stack whose first switch calls `main`. `top` must be the aligned end of a writable stack.
 pub(super) fn prepare(top: *mut c_void, main: extern "C" fn() -> !) -> *mut c_void {
-    // Six registers, the return address, and an unused one that aligns `main`'s frame.
+    // Six registers, the return address, and padding that aligns `main`'s frame.
     let frame: [*const c_void; 8] = {
         let mut frame = [ptr::null(); 8];
         frame[6] = main as *const c_void;

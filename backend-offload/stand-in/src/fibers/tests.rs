@@ -1,4 +1,4 @@
-//! Fibers alone: bodies in Rust that call the services as a kernel does.
+//! Fibers alone, with bodies in Rust.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,7 +6,7 @@ use super::*;
 
 const THREADS: usize = 70;
 
-/// Memory that a body works on. Its fibers run on one thread, so cells suffice.
+/// Memory of a body. Its fibers run on one thread, so cells suffice.
 struct Board {
     position: Cell<*const Position>,
     first: [Cell<u64>; THREADS],
@@ -15,12 +15,12 @@ struct Board {
 
 impl Board {
     fn thread(&self) -> usize {
-        // SAFETY: the position lives for as long as the block runs.
+        // SAFETY: the position outlives the block.
         unsafe { (*self.position.get()).thread.x as usize }
     }
 }
 
-/// Runs `body` as a block of `threads` threads and returns the board. One block at a time, as under the driver's lock.
+/// Runs one block at a time, as under the driver's lock.
 fn run(body: unsafe extern "C" fn(*mut *mut c_void), threads: u32) -> Board {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one: MutexGuard<()> = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,7 +45,7 @@ unsafe fn board(arguments: *mut *mut c_void) -> &'static Board {
 
 fn exchange(mask: u32, value: u64) -> (u32, [u64; 32]) {
     let mut slots = ptr::null();
-    // SAFETY: a variable of our own, then 32 slots that stay until the second next exchange.
+    // SAFETY: a variable of our own, then 32 slots valid until the second next exchange.
     unsafe {
         let came = warp_exchange(mask, value, &raw mut slots);
         (came, *slots.cast())

@@ -1,5 +1,5 @@
-//! The folder of compiled kernels. Processes may share it: files appear under their names complete or not at all, and a
-//! second writer replaces a file by an equal one.
+//! The folder of compiled kernels. Processes may share it: files appear complete, and a second writer replaces a file
+//! by an equal one.
 
 use std::{
     fs, io,
@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-/// FNV-1a over all inputs of a compiled kernel. Not safe against adversaries.
+/// FNV-1a of all inputs. Not safe against adversaries.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Key(u128);
 
@@ -20,7 +20,7 @@ impl Key {
         const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
         let hash = |hash: u128, byte: &u8| (hash ^ u128::from(*byte)).wrapping_mul(PRIME);
         let part = |key: u128, part: &[u8]| {
-            // The length comes first, so that different lists of parts give different bytes.
+            // The length comes first, so that different lists give different bytes.
             part.iter().fold(part.len().to_le_bytes().iter().fold(key, hash), hash)
         };
         Self(parts.into_iter().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, part))
@@ -44,7 +44,7 @@ pub(super) fn write(path: &Path, contents: &str) -> io::Result<()> {
     fs::rename(part, path)
 }
 
-/// The processor's name and features: `-march=native` compiles differently on another processor.
+/// Name and features, because `-march=native` depends on them.
 pub(super) fn processor() -> &'static str {
     static PROCESSOR: LazyLock<String> = LazyLock::new(|| {
         let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -1,15 +1,14 @@
-//! The canonical text of a kernel. CubeCL declares vector types, mutable variables and shared memory in the order of a
-//! hash set, and lays out shared memory in that order. So one kernel has different texts in different processes. Here
-//! declarations are sorted, and offsets in shared memory become data outside the text.
+//! The canonical text of a kernel, equal in all processes.
 //!
-//! Only runs of adjacent declarations of one kind are sorted. Statements never move.
+//! CubeCL declares vector types, mutable variables and shared memory in the order of a hash set. Here each run of such
+//! declarations is sorted, and shared memory's offsets become data outside the text. Statements never move.
 
 use std::collections::BTreeMap;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Canonical {
     pub(super) text: String,
-    /// Values of `stand_in_places` while the kernel runs.
+    /// Values of `stand_in_places`.
     pub(super) places: Vec<u32>,
 }
 
@@ -21,7 +20,7 @@ struct Sorter {
     open_type: Option<String>,
     types: Vec<String>,
     variables: Vec<String>,
-    /// Offsets in shared memory, by declaration without its offset.
+    /// Offsets in shared memory, by declaration without offset.
     shared: BTreeMap<String, u32>,
 }
 

@@ -1,4 +1,4 @@
-//! Launches: a kernel with arguments and grid, and its execution.
+//! Launches: a kernel with arguments and grid.
 
 use std::{ffi::c_void, sync::Arc, time::Instant};
 
@@ -15,15 +15,15 @@ pub(crate) struct Launch {
     pub(crate) block: Dim,
     /// Bytes of dynamic shared memory.
     pub(crate) shared: usize,
-    /// Copies of the values at the call, in words for alignment.
+    /// Copied at the call, in words for alignment.
     pub(crate) arguments: Vec<Vec<u64>>,
 }
 
-/// Shared memory is not cleared between blocks, as on a GPU, but holds no plausible number.
+/// Set before each block: as on a GPU, shared memory holds no useful number.
 const SHARED_POISON: u8 = 0xFF;
 
 impl Launch {
-    /// The device addresses among the arguments, and whether the kernel may write there.
+    /// Device addresses among the arguments, and whether the kernel may write there.
     pub(crate) fn operands(&self) -> impl Iterator<Item = (u64, bool)> {
         let parameters = self.kernel.parameters.iter().zip(&self.arguments);
         parameters
@@ -47,7 +47,7 @@ impl Launch {
 
         if kernel.waits {
             for block in blocks(*grid) {
-                // SAFETY: as above; the shared memory is as large as any launch may ask for.
+                // SAFETY: as above; the shared memory is as large as any launch may request.
                 unsafe {
                     *position = block;
                     if !kernel.shared.is_null() {
@@ -57,7 +57,7 @@ impl Launch {
                 }
             }
         } else {
-            // SAFETY: there is one argument for each parameter, of its size.
+            // SAFETY: one argument for each parameter, of its size.
             unsafe { Kernel::call(kernel.grid, pointers.as_mut_ptr()) }
         }
 

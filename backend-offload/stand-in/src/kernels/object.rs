@@ -1,4 +1,4 @@
-//! A compiled kernel: the text that passes for its PTX, and the loaded shared object.
+//! A compiled kernel: the text in place of its PTX, and the loaded shared object.
 
 use std::{
     ffi::{CStr, CString, c_char, c_void},
@@ -56,7 +56,7 @@ struct Object {
 #[derive(Debug)]
 pub(crate) struct Kernel {
     pub(crate) name: String,
-    /// Each with its size in bytes.
+    /// With sizes in bytes.
     pub(crate) parameters: Vec<(Parameter, usize)>,
     pub(super) waits: bool,
     pub(super) position: *mut Position,
@@ -77,7 +77,7 @@ impl Kernel {
     pub(crate) fn load(image: &Image) -> Result<Self, String> {
         let path =
             CString::new(image.object.to_string_lossy().as_bytes()).map_err(|error| error.to_string())?;
-        // SAFETY: an object that `compile` made runs nothing when it is loaded.
+        // SAFETY: objects made by `compile` run nothing when loaded.
         let object = unsafe {
             let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
             if library.is_null() {
@@ -109,7 +109,7 @@ impl Kernel {
             name: name.to_string_lossy().into_owned(),
             parameters: kinds.iter().map(kind).zip(sizes.iter().map(|size| *size as usize)).collect(),
             waits: object.waits,
-            // SAFETY: hands the services to the object; its position is a variable of its own.
+            // SAFETY: gives the services to the object; its position is its own variable.
             position: unsafe { (object.bind)(&raw const SERVICES) },
             shared: object.shared,
             thread: object.thread,
@@ -119,14 +119,14 @@ impl Kernel {
         })
     }
 
-    /// Modules with the same object may differ in their offsets only.
+    /// Modules of one object may differ in offsets.
     pub(super) fn put_places(&self) {
         // SAFETY: the object was compiled for as many places as its image lists.
         unsafe { self.places_in_object.copy_from(self.places.as_ptr(), self.places.len()) }
     }
 
     /// # Safety
-    /// `arguments` must point to a value for each parameter, and `run` must be one of the kernel's functions.
+    /// `arguments` must point to a value for each parameter, and `run` must be a function of the kernel.
     pub(super) unsafe fn call(run: KernelFn, arguments: *mut *mut c_void) {
         // SAFETY: promised by the caller.
         unsafe { run(arguments) }

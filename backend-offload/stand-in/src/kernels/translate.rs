@@ -1,5 +1,4 @@
-//! From a kernel's canonical text to C++: shared memory gets a definition, and the kernel is exported with the data
-//! needed to call it. The device headers do the rest.
+//! From a kernel's canonical text to C++ for the device headers: defines shared memory, and exports the kernel.
 
 use super::{
     SHARED_BYTES,
@@ -12,10 +11,10 @@ pub(super) struct Translation {
     pub(super) places: Vec<u32>,
 }
 
-/// If a source contains one of these, its threads run as fibers.
+/// Threads run as fibers if a source contains one of these.
 const WAITS: [&str; 6] =
     ["__syncthreads", "__syncwarp", "_sync(", "__activemask", "wmma::", "cooperative_groups"];
-/// Attributes with arguments that may stand between `__global__` and the kernel's name.
+/// Attributes with arguments, allowed between `__global__` and the kernel's name.
 const ATTRIBUTES: [&str; 2] = ["__launch_bounds__", "__cluster_dims__"];
 
 pub(super) fn translate(source: &str) -> Result<Translation, String> {
@@ -28,7 +27,7 @@ pub(super) fn translate(source: &str) -> Result<Translation, String> {
         ("nullptr", String::new())
     };
     let count = places.len().max(1);
-    // In the headers `__shared__` is `static`, which is right for static shared memory only.
+    // In the headers `__shared__` is `static`, which suits static shared memory only.
     let text = text.replace("extern __shared__", "extern");
     let text = format!(
         "static unsigned stand_in_places[{count}];\n{text}\n{definition}STAND_IN_KERNEL({name}, {waits}, {shared})\n"

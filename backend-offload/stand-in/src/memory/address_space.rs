@@ -1,5 +1,5 @@
-//! Address space for allocations. Each gets pages of its own between inaccessible ones, and freed pages stay
-//! inaccessible. A kernel that runs past an allocation, or uses a freed one, faults at that access.
+//! Address space for allocations. Pages between them and freed pages are inaccessible, so accesses outside an
+//! allocation fault.
 
 use std::{
     ptr,
@@ -14,7 +14,7 @@ pub(crate) enum Owner {
     Pinned,
 }
 
-/// The current reservations, for the fault handler, which cannot take a lock.
+/// Atomic, because the fault handler cannot take a lock.
 static RESERVED: [(AtomicU64, AtomicU64); 2] =
     [(AtomicU64::new(0), AtomicU64::new(0)), (AtomicU64::new(0), AtomicU64::new(0))];
 
@@ -26,7 +26,7 @@ pub(crate) fn owner_of(address: u64) -> Option<Owner> {
     })
 }
 
-/// Hands out each page once: address space is plentiful, and reuse would hide a use after free.
+/// Uses each page once: reuse would hide a use after free.
 #[derive(Debug)]
 pub(super) struct AddressSpace {
     owner: Owner,
@@ -34,7 +34,7 @@ pub(super) struct AddressSpace {
     end: u64,
 }
 
-/// Address space only; another reservation follows when it is used up.
+/// Bytes. Another reservation follows when one is used up.
 const RESERVATION: u64 = 4 << 40;
 
 impl AddressSpace {
@@ -84,7 +84,7 @@ const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORES
 
 fn map(start: u64, size: u64, protection: i32, flags: i32) -> bool {
     let address = ptr::with_exposed_provenance_mut(start as usize);
-    // SAFETY: the pages lie within a reservation of ours and belong to one allocation at most, which its owner
-    // makes or gives up here.
+    // SAFETY: the pages lie within a reservation of ours and belong to at most one allocation, whose owner makes or
+    // frees it here.
     unsafe { libc::mmap(address, size as usize, protection, ANONYMOUS | flags, -1, 0) != libc::MAP_FAILED }
 }

@@ -1,8 +1,7 @@
 //! Device memory: allocations with guards, their written ranges, and freed ranges.
 //!
-//! An allocation ends at the end of a page, as closely as its alignment permits. The gap after it and the rest of its
-//! first page hold a pattern. The pattern is checked after each kernel that had the allocation as an operand, and at
-//! its free.
+//! An allocation ends as close to the end of a page as its alignment permits. The rest of its pages holds a pattern,
+//! checked after each kernel that uses the allocation, and at its free.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +22,7 @@ use crate::{
 /// Contents of unwritten memory.
 pub(crate) const FRESH: u8 = 0xCB;
 const GUARD: u8 = 0xA5;
-/// Alignment of each allocation, as on CUDA; also the least number of guard bytes before it.
+/// As on CUDA; also the least number of guard bytes before an allocation.
 const ALIGNMENT: u64 = 512;
 
 #[derive(Debug)]
@@ -40,7 +39,6 @@ struct Block {
 pub(crate) struct DeviceMemory {
     space: AddressSpace,
     blocks: BTreeMap<u64, Block>,
-    /// Start to end.
     freed_ranges: BTreeMap<u64, u64>,
     capacity: u64,
     used: [u64; 4],
@@ -68,7 +66,7 @@ impl DeviceMemory {
         self.used[device] + self.pools[device].unused()
     }
 
-    /// Called after the host has waited: unmaps unused memory down to each pool's threshold.
+    /// Unmaps unused memory down to each pool's threshold.
     pub(crate) fn after_host_wait(&mut self) {
         for device in 0..self.pools.len() {
             self.unmap(device, self.pools[device].release_threshold);
@@ -88,7 +86,7 @@ impl DeviceMemory {
         size <= self.capacity - self.used[device]
     }
 
-    /// `None` if there is no room. The contents are zero until the caller poisons them, in stream order.
+    /// `None` if there is no room. Contents are zero until the caller poisons them, in stream order.
     pub(crate) fn allocate(&mut self, size: u64, device: usize) -> Option<u64> {
         if !self.fits(size, device) {
             return None;
@@ -100,7 +98,7 @@ impl DeviceMemory {
         let block =
             Block { range: start..start + size, pages, device, freed: false, written: Written::default() };
         for guard in block.guards() {
-            // SAFETY: the pages were just committed and not handed out yet.
+            // SAFETY: the pages were just committed and nobody else has them.
             unsafe { fill(Rows::plain(guard.start, guard.end - guard.start), GUARD) }
         }
         self.used[device] += size;
@@ -109,7 +107,7 @@ impl DeviceMemory {
         Some(start)
     }
 
-    /// Later calls may not name the memory; its bytes live until [`release`](Self::release).
+    /// Later calls must not use the memory; its bytes live until [`release`](Self::release).
     pub(crate) fn mark_freed(&mut self, start: u64) -> Result<Range<u64>, Fault> {
         let was_freed = self.freed_ranges.contains_key(&start);
         match self.blocks.get_mut(&start) {
@@ -148,7 +146,7 @@ impl DeviceMemory {
         Ok(block.range.clone())
     }
 
-    /// As [`check`](Self::check), for queued work, which may precede a free that has not happened yet.
+    /// [`check`](Self::check) for queued work, which may precede a requested free.
     pub(crate) fn check_pending(&self, range: &Range<u64>, actor: &str) -> Result<Range<u64>, Fault> {
         self.allocation_of(range, actor).map(|block| block.range.clone())
     }
@@ -199,7 +197,7 @@ impl DeviceMemory {
         }
     }
 
-    /// A copy carries the written state of its source: moving unwritten bytes is no fault, reading them is.
+    /// Copies the written state too: moving unwritten bytes is no fault, reading them is.
     pub(crate) fn note_copied(&mut self, to: Rows, from: Rows) {
         for (to, from) in to.each().zip(from.each()) {
             let parts =
@@ -248,7 +246,7 @@ impl Block {
     fn check_guards(&self, actor: &str) -> Result<(), Fault> {
         for guard in self.guards() {
             let start = std::ptr::with_exposed_provenance::<u8>(guard.start as usize);
-            // SAFETY: the pages of a live block are readable, and no kernel runs while they are compared.
+            // SAFETY: the pages of a live block are readable, and no kernel runs meanwhile.
             let bytes = unsafe { std::slice::from_raw_parts(start, (guard.end - guard.start) as usize) };
             let Some(at) = bytes.iter().position(|byte| *byte != GUARD) else { continue };
             let offset = (guard.start + at as u64).wrapping_sub(self.range.start).cast_signed();

@@ -1,5 +1,4 @@
-//! Page-locked host memory. A copy accesses it when it happens, which is after the call. All other host memory is
-//! pageable and is accessed at the call.
+//! Page-locked host memory, accessed when a copy happens. All other host memory is pageable, accessed at the call.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -34,14 +33,14 @@ impl PinnedMemory {
 
     pub(crate) fn allocate(&mut self, size: u64) -> Option<u64> {
         let start = self.space.commit(size.max(1))?;
-        // SAFETY: the pages were just committed and not handed out yet.
+        // SAFETY: the pages were just committed and nobody else has them.
         unsafe { fill(Rows::plain(start, size), FRESH) }
         self.blocks.insert(start, start + size.max(1));
         self.used += size.max(1);
         Some(start)
     }
 
-    /// Whether the range is page-locked memory. A freed or partly page-locked range is a fault.
+    /// Whether the range is page-locked. A freed or partly page-locked range is a fault.
     pub(crate) fn check(&self, range: &Range<u64>, actor: &str) -> Result<bool, Fault> {
         let at = range.start;
         match find(&self.blocks, at) {

@@ -1,7 +1,5 @@
-//! The pool of a device's memory, as far as a program can observe it: freed memory that is still mapped.
-//!
-//! CUDA unmaps such memory when the host waits for work, down to a threshold that the program sets. Mapping it again is
-//! slow.
+//! The pool of a device: freed memory that is still mapped, because mapping is slow. When the host waits, CUDA unmaps
+//! it down to the program's threshold.
 
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Pool {

@@ -1,4 +1,4 @@
-//! Rows of bytes. All accesses to memory on behalf of the program are here.
+//! Rows of bytes, and all accesses to memory on behalf of the program.
 
 use std::{ops::Range, ptr};
 
@@ -30,7 +30,7 @@ impl Rows {
     }
 }
 
-/// Copies row by row, up to the end of the shorter side.
+/// Copies row by row, up to the end of the shorter side. The sides may overlap.
 ///
 /// # Safety
 /// Both sides must be readable, and `to` writable.
@@ -38,7 +38,7 @@ pub(crate) unsafe fn copy(to: Rows, from: Rows) {
     for (to, from) in to.each().zip(from.each()) {
         let source = ptr::with_exposed_provenance::<u8>(from.start as usize);
         let target = ptr::with_exposed_provenance_mut::<u8>(to.start as usize);
-        // SAFETY: promised by the caller. The rows may overlap.
+        // SAFETY: promised by the caller.
         unsafe { ptr::copy(source, target, (to.end - to.start).min(from.end - from.start) as usize) }
     }
 }

@@ -1,4 +1,4 @@
-//! The scheduler alone: random programs in which each piece of work knows its predecessors.
+//! The scheduler alone, on random programs.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ struct Piece {
     after: Vec<usize>,
 }
 
-/// Queues a random program, runs a part on the way and the rest at the end. Returns the order of execution.
+/// Queues a random program and runs it, partly between requests. Returns the order of execution.
 fn run(mode: Mode, seed: u64) -> Vec<Piece> {
     let mut dice = Random::new(seed ^ 0x5eed);
     let mut schedule = Schedule::new(mode, seed);

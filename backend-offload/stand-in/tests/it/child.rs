@@ -1,5 +1,5 @@
-//! Scenarios in processes of their own: settings are read once per process, and most findings end it. The child is this
-//! test binary again; the variable `SCENARIO` selects the function.
+//! Scenarios in separate processes: settings are read once, and most findings end the process. The child is this test
+//! binary with `SCENARIO` set to the function.
 
 use std::{
     env, fs,
@@ -20,7 +20,7 @@ pub(crate) type Scenario = (&'static str, fn());
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
     pub(crate) stderr: String,
-    /// The line of JSON; empty if none was written.
+    /// A line of JSON; empty if none was written.
     pub(crate) report: String,
 }
 
@@ -29,7 +29,7 @@ impl Ended {
         self.stderr.lines().filter(|line| line.starts_with("stand-in: ")).collect()
     }
 
-    /// The scenario's assertions hold and nothing was found.
+    /// Requires success and no finding.
     #[track_caller]
     pub(crate) fn passes(&self) {
         assert!(self.status.success(), "{}", self.stderr);
@@ -37,7 +37,7 @@ impl Ended {
         assert!(self.report.contains(r#""findings":{}"#), "{}", self.report);
     }
 
-    /// The process ended with a line that names the finding, which is also in its report.
+    /// Requires failure, with the finding on the last line and in the report.
     #[track_caller]
     pub(crate) fn ends_with(&self, finding: &str) -> &str {
         assert!(!self.status.success(), "{finding} was not found: {}", self.stderr);
@@ -73,7 +73,7 @@ pub(crate) fn run(scenario: &str, options: &[(&str, &str)]) -> Ended {
     Ended { status, stderr: String::from_utf8_lossy(&stderr).into_owned(), report: written.trim().to_owned() }
 }
 
-/// Folder for files of these tests. Kept between runs, so that kernels are compiled once.
+/// Kept between runs, so that kernels are compiled once.
 pub(crate) fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
 }

@@ -1,4 +1,4 @@
-//! The C functions, with just enough around them that a scenario reads like a program.
+//! Wrappers of the C functions for scenarios.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
@@ -67,7 +67,7 @@ unsafe extern "C" {
     fn nvrtcGetPTX(program: u64, ptx: *mut c_char) -> c_int;
 }
 
-/// `CUDA_MEMCPY2D` without offsets: kind, host, device and pitch of each side.
+/// `CUDA_MEMCPY2D` without offsets.
 #[repr(C)]
 pub(crate) struct Pitched {
     pub(crate) from: Side,
@@ -108,8 +108,8 @@ fn output<T: Default>(make: impl FnOnce(*mut T) -> c_int) -> T {
 
 pub(crate) struct Cuda;
 
-// SAFETY of every call below: handles come from the stand-in, and lengths are those of the slices. The stand-in is
-// there to find the errors that scenarios make on purpose.
+// SAFETY of every call below: handles come from the stand-in, and lengths are those of the slices. It must detect the
+// errors that scenarios make on purpose.
 #[expect(clippy::undocumented_unsafe_blocks, reason = "one reason for all of them, above")]
 #[expect(clippy::unused_self, reason = "a `Cuda` exists only after the driver has started")]
 impl Cuda {
@@ -263,7 +263,7 @@ impl Cuda {
         compiled
     }
 
-    /// Runs over blocks and threads along one axis, with `shared` bytes of dynamic shared memory.
+    /// Blocks and threads along one axis, and bytes of dynamic shared memory.
     pub(crate) fn launch(&self, kernel: u64, shape: (u32, u32, u32), stream: u64, arguments: &[Argument]) {
         succeed(self.try_launch(kernel, shape, stream, arguments));
     }

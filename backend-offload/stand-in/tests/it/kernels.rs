@@ -21,7 +21,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 const STRICT: [(&str, &str); 2] = [("RACES", "1"), ("STRICT", "1")];
 
-/// Runs a kernel over some input and returns `outputs` numbers.
 fn map(source: &str, name: &str, shape: (u32, u32, u32), input: &[f32], outputs: usize) -> Vec<f32> {
     let cuda = Cuda::start();
     let stream = cuda.stream();
@@ -81,7 +80,7 @@ fn shuffles_barriers_and_shared_memory_reduce_a_block() {
     }
 }
 
-/// The same kernel as another process of CubeCL would write it.
+/// The same kernel as another CubeCL process would write it.
 fn another_order() {
     let shuffled = REDUCTION
         .replace("float l_mut_1;\nfloat l_mut_2;", "float l_mut_2;\nfloat l_mut_1;")
@@ -143,7 +142,7 @@ extern \"C\" __global__ void place(const float* in, float* out, const __grid_con
     let kernel = cuda.kernel(source, "place");
     let [from, to] = [(); 2].map(|()| cuda.allocate(256, stream));
     cuda.upload(from, &numbers(64), stream);
-    // The structure has twelve bytes; the stand-in must copy all of them.
+    // Twelve bytes, all of which must be copied.
     let info = [7_u32, 8, 3];
     let pointers = [Argument::Device(from), Argument::Device(to), Argument::Words(&info), Argument::Int(5)];
     cuda.launch(kernel, (8, 8, 0), stream, &pointers);
@@ -175,7 +174,7 @@ extern \"C\" __global__ void round_trip(const float* in, float* out) {
     out[8 + threadIdx.x] = float(__hmax2(both, h2sqrt(both)).y);
 }";
     let found = map(source, "round_trip", (1, 4, 0), &[0.25, 2049.0, 65504.0, 1.0], 12);
-    // 2049 has twelve bits, a half eleven; 65505 rounds to 65504. bfloat16 has eight.
+    // 2049 needs twelve bits; a half has eleven, a bfloat16 eight. 65505 rounds to 65504.
     assert_eq!(found[..4], [1.25, 2048.0, 65504.0, 2.0]);
     assert_eq!(found[4..8], [0.0625, 4_194_304.0, 4_294_967_296.0, 1.0]);
     assert_eq!(found[8..], [0.5, 2048.0, 65504.0, 1.0]);

@@ -2,7 +2,7 @@
 
 use std::{ffi::CString, path::PathBuf};
 
-/// Symbols that cudarc looks up for CubeCL 0.10, found by running its whole test suite, and those that Spillway needs.
+/// Symbols that cudarc looks up for CubeCL 0.10 in its test suite, and those that Spillway needs.
 const CALLED: [&str; 60] = [
     "cuInit",
     "cuDriverGetVersion",

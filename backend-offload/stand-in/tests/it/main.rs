@@ -1,4 +1,4 @@
-//! The stand-in's C functions as a program calls them, each scenario in a process of its own.
+//! The stand-in's C functions, each scenario in a separate process.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod child;

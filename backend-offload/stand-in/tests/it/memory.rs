@@ -27,7 +27,7 @@ fn out_of_memory() {
     assert_eq!(cuda.try_allocate(400 << 10, first), Err(OUT_OF_MEMORY));
     assert_eq!(cuda.try_allocate(1 << 50, first), Err(OUT_OF_MEMORY));
     cuda.free(x, first);
-    // The other stream's free has not happened yet, but can.
+    // The other stream's free is still pending.
     let y = cuda.allocate(1 << 20, second);
     cuda.free(y, second);
 }
@@ -52,7 +52,7 @@ fn allocations_are_refused_after_the_configured_number() {
     run("refused_allocations", &[("FAIL_ALLOCATIONS_AFTER", "2")]).passes();
 }
 
-/// Freed memory stays mapped until the host waits; up to the threshold, it stays mapped longer.
+/// Freed memory stays mapped until the host waits, and up to the threshold even then.
 fn unmapped() {
     let cuda = Cuda::start();
     let stream = cuda.stream();
@@ -80,7 +80,6 @@ fn freed_memory_is_unmapped_at_a_wait_down_to_the_release_threshold() {
     assert_eq!(ended.counter("unmapped_bytes"), (300 + 200 + 300) << 10);
 }
 
-/// The source changes after the call.
 fn late_source(pinned: bool) {
     let cuda = Cuda::start();
     let stream = cuda.stream();

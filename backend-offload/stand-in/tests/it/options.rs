@@ -1,4 +1,4 @@
-//! Options as a process receives them. `settings` tests how each is parsed.
+//! Options as a process receives them. Parsing is tested in `settings`.
 
 use std::{fs, process::id};
 

@@ -1,4 +1,4 @@
-//! Correct programs give the right values in every order that streams and events permit; incorrect ones are caught.
+//! Correct programs give the right values in every permitted order; incorrect ones are detected.
 
 use crate::{
     child::{Scenario, compiler_found, run},
@@ -13,7 +13,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     ("threads", threads),
 ];
 
-/// `x = 2 * x + by`, so that order matters.
 const STEP: &str = "#include <cuda_runtime.h>
 extern \"C\" __global__ void step(float* x, float by) {
     unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -21,7 +20,7 @@ extern \"C\" __global__ void step(float* x, float by) {
 }
 ";
 
-/// Four streams pass a buffer on; each step is a kernel, a copy through another buffer, or both.
+/// Four streams use a buffer in turn; each step is a kernel, a copy through another buffer, or both.
 fn relay(waits: bool) {
     let cuda = Cuda::start();
     let step = cuda.kernel(STEP, "step");
@@ -123,7 +122,7 @@ fn repeated_queries_end_although_work_is_late() {
     assert!(!ended.stderr.contains("0 questions"), "{}", ended.stderr);
     let eager = run("polling", &[]);
     eager.passes();
-    // The work is done at the call; only its simulated time has not come.
+    // The work is done at the call, but its simulated time lies ahead.
     assert!(eager.stderr.contains("2 questions"), "{}", eager.stderr);
 }
 

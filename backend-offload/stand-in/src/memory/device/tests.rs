@@ -68,7 +68,7 @@ fn a_byte_written_on_either_side_of_an_allocation_is_found() {
     for offset in [-1, 100] {
         let start = memory.allocate(100, 0).unwrap();
         assert!(memory.check_guards(Some(&[start]), "t").is_ok());
-        // SAFETY: guards are writable, which is the point of them.
+        // SAFETY: guards are writable.
         unsafe { fill(Rows::plain(start.wrapping_add_signed(offset), 1), 0) };
         assert_eq!(finding(memory.check_guards(Some(&[start]), "t")), Finding::WrittenOutside);
         memory.mark_freed(start).unwrap();
