@@ -1,4 +1,4 @@
-//! Times of host updates, and of waits for them.
+//! Times of host updates and of waits for them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -28,7 +28,7 @@ impl HostTimes {
         self.add_wait((result, begun.elapsed()))
     }
 
-    /// Resets waits, which belong to an evaluation, a sample or a save.
+    /// Resets waits of an evaluation, a sample or a save.
     pub(crate) fn begin_step(&self) {
         self.waiting.store(0, Relaxed);
     }
