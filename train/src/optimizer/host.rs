@@ -45,7 +45,6 @@ pub(crate) struct HostPart {
     pub(crate) restored: Option<Restored>,
 }
 
-/// Settings of the configuration.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(super) train: TrainSection,
@@ -54,7 +53,6 @@ pub(crate) struct Settings {
     pub(crate) parameters: Parameters,
 }
 
-/// Gradients in flight to the host.
 #[derive(Debug, Default)]
 struct Receiving {
     arrivals: Option<Arrivals>,
@@ -131,7 +129,7 @@ impl HostPart {
         self.is_table(id) || self.states.contains_key(&id) || self.receiving.states.contains_key(&id)
     }
 
-    /// Begins to read a gradient in the background; `is_last` marks the last micro-batch of a step.
+    /// Begins to read a gradient in the background; `is_last` marks the step's last micro-batch.
     pub(crate) fn arrive<I: Backend, const D: usize>(
         &mut self,
         id: ParamId,
@@ -281,8 +279,7 @@ impl HostPart {
         table + self.states.values().map(|state| bytes(state.moments(), state.len())).sum::<u64>()
     }
 
-    /// States of this rank's parameters by name, without the table. Fails before [`settle`](Self::settle) and
-    /// [`gather`](Self::gather).
+    /// States by name, without the table. Fails before [`settle`](Self::settle) and [`gather`](Self::gather).
     pub(crate) fn by_name(&self) -> anyhow::Result<HashMap<&str, &HostState>> {
         ensure!(self.steps.under_way.is_none(), "parameters that are being stepped have no state to save");
         ensure!(self.receiving.states.is_empty(), "parameters that take a gradient in have no state to save");

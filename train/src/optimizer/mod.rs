@@ -182,7 +182,6 @@ impl<I: Managed> Optimizer<I> {
         ranks: &mut Ranks,
     ) -> (Gpt<B>, anyhow::Result<()>) {
         let (model, outcome) = owners::gathered(&self.owners, self.host.as_mut(), model, ranks);
-        // The broadcasts waited for all updates.
         let settled = if self.owners.are_divided() { self.settle() } else { Ok(()) };
         (model, outcome.and(settled))
     }

@@ -16,7 +16,6 @@ impl HostTimes {
         add(&self.stepping, begun.elapsed());
     }
 
-    /// Adds `waited` and returns the weights.
     pub(super) fn add_wait<T>(&self, (weights, waited): (T, Duration)) -> T {
         add(&self.waiting, waited);
         weights

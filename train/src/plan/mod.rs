@@ -293,7 +293,6 @@ impl Plan {
             Some(seconds / compute_seconds?)
         };
 
-        // A note reports unknown times.
         let disk_share = disk.seconds.unwrap_or(0.0) / compute_seconds.unwrap_or(f64::INFINITY);
         let link_share = times_compute(bytes_in.max(bytes_out));
         let hidden = link_share.map(|share| share.max(disk_share));

@@ -13,7 +13,7 @@ const NARROW: u64 = 2;
 
 const COUNT: u64 = 4;
 
-/// Steps until each row of an embedding by rows was up to date once.
+/// Steps in which each row of an embedding by rows is brought up to date once.
 const TURNS: u64 = 64;
 
 /// f32 tensors that encoding or decoding allocates.

@@ -19,7 +19,6 @@ pub(crate) struct Replayed {
     pub(crate) peak: u64,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
-    /// Mainly for an optimizer on the host.
     pub(crate) bytes_read: u64,
     /// Bytes of spilled tensors and optimizer state.
     pub(crate) disk_written: u64,

@@ -130,7 +130,7 @@ fn only_as_many_states_go_to_the_disk_as_needed() {
     assert!(before > 0);
 }
 
-/// A compact state lacks the upper half of each weight, so a step reads weights into pinned memory.
+/// A compact state lacks half of each weight, so a step reads weights into pinned memory.
 #[test]
 fn weights_that_steps_read_never_go_to_the_disk() {
     let settings = |state| {
@@ -171,7 +171,6 @@ fn each_rank_keeps_its_share_of_sharded_states_on_its_own_disk() {
     let all = plan("gpt-1.5b", &settings, &host(96 * GIB));
     assert_eq!((all.optimizer_disk_bytes, all.disk_written_per_step), (0, 0), "{all}");
     let below = plan("gpt-1.5b", &settings, &host(all.optimizer_host_bytes - 1));
-    // A quarter of the vectors stays in host memory.
     let vectors = XL - (48 * 12 * 1600 * 1600 + 50_304 * 1600 + 1024 * 1600);
     assert_eq!(below.optimizer_disk_bytes, 12 * (XL - vectors) / 4);
     assert_eq!(below.disk_written_per_step, below.optimizer_disk_bytes);
