@@ -1,7 +1,7 @@
 //! Muon: momentum with all singular values near one.
 //!
-//! Burn's Muon sums a whole matrix, in no fixed order on the CPU, and assumes rows are outputs. Weights here are `[in,
-//! out]`.
+//! Burn's Muon sums a whole matrix, in no fixed order on the CPU, and assumes that rows are outputs.
+//! Weights here are `[in, out]`.
 
 use burn::tensor::{FloatDType, Tensor, backend::Backend};
 use models::Compute;
