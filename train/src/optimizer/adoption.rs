@@ -1,4 +1,4 @@
-//! Moves parameters to the host optimizer, with a new state or a checkpoint's.
+//! Moves parameters and their states to the host optimizer.
 
 use std::collections::HashMap;
 
@@ -47,8 +47,8 @@ impl Restored {
 }
 
 impl HostPart {
-    /// Takes this rank's host parameters, with the moments of a checkpoint; of other `owners`, only gradients. Returns
-    /// the model as the device computes with it.
+    /// Takes this rank's host parameters, with a checkpoint's moments; of other `owners`, only gradients. Returns the
+    /// model as the device computes with it.
     pub(crate) fn adopt<B: AutodiffBackend<InnerBackend: Managed>>(
         &mut self,
         gpt: Gpt<B>,
@@ -126,7 +126,7 @@ struct Adopt<'a> {
 }
 
 impl Adopt<'_> {
-    /// If in tiles, replaces weights by tiles of their masters and a placeholder.
+    /// Replaces weights by tiles of their masters and a placeholder, if in tiles.
     fn in_tiles<I: Managed, const D: usize>(
         &mut self,
         id: ParamId,

@@ -1,10 +1,9 @@
 //! The optimizer in host memory.
 //!
-//! Threads receive and add gradients during the backward pass, and update parameters during the next forward pass, in
-//! its order. Updates begin once the norm is known and finite. Each use of a weight waits for its own update;
-//! gradients, evaluation, samples and checkpoints wait for all. In f32 the bits equal those on the device
-//! (`in_f32_host_steps_have_the_devices_bits`). A failed update gives NaN and ends the run; a gradient that fails to
-//! arrive is an error before the step (`an_unusable_gradient_fails_before_the_step_and_loses_no_state`).
+//! Threads add gradients during the backward pass, and update parameters during the next forward pass, in its order,
+//! once the norm is known and finite. A use of a weight waits for its update; gradients, evaluation, samples and
+//! checkpoints wait for all. In f32 the bits equal those on the device (`in_f32_host_steps_have_the_devices_bits`). A
+//! failed update ends the run.
 
 mod divided;
 
@@ -54,10 +53,8 @@ pub(crate) struct Settings {
     pub(crate) parameters: Parameters,
 }
 
-/// Gradients in flight to the host.
 #[derive(Debug, Default)]
 struct Receiving {
-    /// `None` before the first gradient.
     arrivals: Option<Arrivals>,
     states: HashMap<ParamId, Arriving>,
 }
@@ -69,7 +66,6 @@ struct Steps {
     failure: Option<String>,
 }
 
-/// An update not yet waited for.
 #[derive(Debug)]
 struct Stepping {
     parameters: Vec<ParamId>,
@@ -92,7 +88,7 @@ pub(super) fn adamw(settings: &TrainSection, decay: f64) -> AdamW {
     }
 }
 
-/// The gradient in the weights' type, without loss: its product had bf16 factors and result.
+/// The gradient in the weights' type. Nothing is lost: its product was rounded already.
 pub(crate) fn narrowed<I: Backend, const D: usize>(gradient: Tensor<I, D>, weights: DType) -> Tensor<I, D> {
     let narrows = weights == DType::BF16 && gradient.dtype() != weights;
     if narrows { gradient.cast(FloatDType::BF16) } else { gradient }
@@ -120,7 +116,7 @@ impl HostPart {
         })
     }
 
-    /// Whether a parameter has a velocity (SGD) instead of two moments.
+    /// Whether the state is a velocity instead of two moments.
     pub(super) fn keeps_velocity(&self) -> bool {
         self.settings.train.optimizer == OptimizerKind::Sgd
     }
@@ -133,7 +129,7 @@ impl HostPart {
         self.is_table(id) || self.states.contains_key(&id) || self.receiving.states.contains_key(&id)
     }
 
-    /// Begins the read of a micro-batch's gradient; `is_last` for the last micro-batch of a step.
+    /// Begins to read a gradient in the background; `is_last` marks the step's last micro-batch.
     pub(crate) fn arrive<I: Backend, const D: usize>(
         &mut self,
         id: ParamId,
@@ -180,7 +176,7 @@ impl HostPart {
         Ok(name.is_some_and(|name| self.settings.parameters.form(&name).gradients_in_tiles))
     }
 
-    /// The state, once its gradient has arrived. A failed arrival is one error, then forgotten.
+    /// The state, once its gradient has arrived. A failed arrival is reported once.
     pub(super) fn state(&mut self, id: ParamId) -> Result<Option<&mut HostState>, HostOptimError> {
         if let Some(arriving) = self.receiving.states.remove(&id) {
             let (state, outcome) = arriving.wait()?;
@@ -195,7 +191,7 @@ impl HostPart {
         outcomes.into_iter().collect()
     }
 
-    /// Sets the number of this rank's first micro-batch in a step.
+    /// Sets the number of this rank's first micro-batch, counted over all ranks.
     pub(crate) fn number_shares_from(&mut self, first: u64) {
         self.states.values_mut().for_each(|state| state.number_shares_from(first));
         self.table.iter().for_each(|table| table.rows().number_shares_from(first));
@@ -258,7 +254,7 @@ impl HostPart {
         Ok(())
     }
 
-    /// Waits for all updates. After a failure the model and this part are unusable, and every later call fails.
+    /// Waits for all updates. After a failure the model is unusable, and later calls fail.
     pub(crate) fn settle(&mut self) -> anyhow::Result<()> {
         if let Some(Stepping { parameters, updates }) = self.steps.under_way.take() {
             match self.times.time_wait(|| updates.finish()) {
@@ -283,8 +279,7 @@ impl HostPart {
         table + self.states.values().map(|state| bytes(state.moments(), state.len())).sum::<u64>()
     }
 
-    /// States of this rank's parameters by name, without the table. Fails before [`settle`](Self::settle) and
-    /// [`gather`](Self::gather): some states would be missing.
+    /// States by name, without the table. Fails before [`settle`](Self::settle) and [`gather`](Self::gather).
     pub(crate) fn by_name(&self) -> anyhow::Result<HashMap<&str, &HostState>> {
         ensure!(self.steps.under_way.is_none(), "parameters that are being stepped have no state to save");
         ensure!(self.receiving.states.is_empty(), "parameters that take a gradient in have no state to save");
@@ -344,7 +339,6 @@ mod tests {
     fn a_failed_update_is_reported_at_every_later_call_and_nothing_is_saved() {
         let (mut part, gpt) = tiny();
         assert!(part.settle().is_ok() && part.by_name().is_ok());
-        // Without a gradient the update fails.
         let (id, weights) = (gpt.wte.id, gpt.wte.val().inner());
         let stride = Stride { share: 1.0, scale: 1.0 };
         let (update, updated) = part.prepare(id, weights, stride).expect("it can begin");

@@ -1,7 +1,7 @@
-//! The optimizer: the update rule of each parameter, and its state.
+//! The optimizer: each parameter's update rule and state.
 //!
-//! Burn 0.21 has no parameter groups, and its learner clones the whole model per step. This mapper copies one tensor at
-//! a time. Name and dimensions choose the rule: weight decay is for matrices, Muon for matrices of blocks.
+//! Burn 0.21 has no parameter groups, and its learner clones the whole model. This mapper copies one tensor at a time.
+//! Name and dimensions choose the rule.
 
 mod adoption;
 mod host;
@@ -61,9 +61,9 @@ pub(crate) struct Optimizer<I: Backend> {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Stride {
-    /// Share of the peak learning rate, from 0 to 1.
+    /// Share of the peak learning rate.
     pub(crate) share: f64,
-    /// Factor on gradients to clip their norm.
+    /// Factor on all gradients that clips their norm.
     pub(crate) scale: f64,
 }
 
@@ -86,8 +86,8 @@ impl<I: Managed> Optimizer<I> {
         Self { compute: config.model.compute, host, passes, ..Self::new(&config.train) }
     }
 
-    /// Takes parameters for updates on the host, with states in `on_disk` on the disk. Returns the model as the device
-    /// computes with it.
+    /// Moves parameters to the host, with states in `on_disk` on the disk. Returns the model as the device computes
+    /// with it.
     pub(crate) fn adopt<B: AutodiffBackend<InnerBackend = I>>(
         &mut self,
         model: Gpt<B>,
@@ -141,8 +141,8 @@ impl<I: Managed> Optimizer<I> {
         self.host.as_mut().map_or(Ok(()), HostPart::settle)
     }
 
-    /// Updates the model with `gradients` and those on the host. Host updates run in the background; a weight's first
-    /// use waits for its own. After a failure the model must not be used.
+    /// Updates the model. Host updates run in the background; a weight's first use waits for its own. After a failure
+    /// the model must not be used.
     pub(crate) fn step<B: AutodiffBackend<InnerBackend = I>>(
         &mut self,
         model: Gpt<B>,
@@ -182,7 +182,6 @@ impl<I: Managed> Optimizer<I> {
         ranks: &mut Ranks,
     ) -> (Gpt<B>, anyhow::Result<()>) {
         let (model, outcome) = owners::gathered(&self.owners, self.host.as_mut(), model, ranks);
-        // The broadcasts waited for all updates.
         let settled = if self.owners.are_divided() { self.settle() } else { Ok(()) };
         (model, outcome.and(settled))
     }
@@ -283,7 +282,7 @@ struct Stepper<'o, I: Backend> {
     gradients: GradientsParams,
     stride: Stride,
     path: Vec<String>,
-    /// Vectors updated on the host, before all matrices: a forward pass reads the last norm's gain first.
+    /// Updated before matrices: a forward pass reads the last norm's gain first.
     vectors: Vec<(ParamId, Update)>,
     /// In the order of the forward pass.
     matrices: Vec<(ParamId, Update)>,
@@ -305,7 +304,7 @@ impl<I: Managed> Stepper<'_, I> {
         }
     }
 
-    /// Prepares an update whose result is broadcast. Until then old weights stay; tiles become NaN.
+    /// Prepares an update to broadcast. Until then old weights stay, and tiles become NaN.
     fn prepare_to_broadcast<const D: usize>(&mut self, id: ParamId, weights: Tensor<I, D>) {
         let host = self.optimizer.host.as_mut().expect("its parameter is due");
         self.on_demand.extend(host.nan_until_broadcast(id, &weights).map(|decoder| (id, decoder)));

@@ -47,7 +47,7 @@ impl<I: Backend> Moments<I> {
         }
     }
 
-    /// Panics on a state of another optimizer, which loading refuses.
+    /// Panics on another optimizer's state, which loading refuses.
     pub(super) fn into_adamw<const D: usize>(self) -> AdamWState<I, D> {
         let second = self.second.expect("AdamW's state has two moments");
         AdamWState::new(AdaptiveMomentumState {

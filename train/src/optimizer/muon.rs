@@ -1,13 +1,13 @@
 //! Muon: momentum with all singular values near one.
 //!
-//! Not Burn's Muon: its norm sums a whole matrix, in a random order on the CPU, and its learning rate assumes `[out,
-//! in]` weights. Here they are `[in, out]`.
+//! Burn's Muon sums a whole matrix, in no fixed order on the CPU, and assumes that rows are outputs.
+//! Weights here are `[in, out]`.
 
 use burn::tensor::{FloatDType, Tensor, backend::Backend};
 use models::Compute;
 
-/// Polynomials `ax + bx³ + cx⁵`, in sequence, for singular values in 0.001 to 1. Each is the best after its
-/// predecessors (Amsel and others, "The Polar Express", 2025); the last result is within half a percent of one.
+/// Polynomials `ax + bx³ + cx⁵`, in sequence, for singular values in 0.001 to 1, each the best after its predecessors
+/// (Amsel and others, "The Polar Express", 2025). The result is within half a percent of one.
 const POLYNOMIALS: [(f64, f64, f64); 6] = [
     (8.28721, -23.59589, 17.30039),
     (4.10706, -2.94785, 0.54484),
@@ -16,7 +16,7 @@ const POLYNOMIALS: [(f64, f64, f64); 6] = [
     (2.30065, -1.66890, 0.41881),
     (1.89130, -1.26800, 0.37680),
 ];
-/// Factor by which rounding may increase a singular value; a value above one would decrease in the next polynomial.
+/// Factor by which rounding may increase a singular value. The next polynomial would decrease one above 1.
 const MARGIN: f64 = 1.01;
 
 #[derive(Debug, Clone, Copy)]
@@ -26,7 +26,7 @@ pub(super) struct Rates {
     pub(super) decay: f64,
 }
 
-/// Updates a matrix `[in, out]`, with products in the model's type. Returns it and its momentum.
+/// Updates a matrix `[in, out]`. Returns it and its momentum.
 pub(super) fn step<B: Backend>(
     weight: Tensor<B, 2>,
     gradient: Tensor<B, 2>,
@@ -44,7 +44,7 @@ pub(super) fn step<B: Backend>(
     (weight.mul_scalar(1.0 - lr * decay) - update.mul_scalar(rate), velocity)
 }
 
-/// The nearest matrix with singular values of one. Products are on the shorter side.
+/// The nearest matrix with singular values of one.
 fn orthogonal<B: Backend>(matrix: Tensor<B, 2>, compute: Compute) -> Tensor<B, 2> {
     let [rows, columns] = matrix.dims();
     let tall = rows > columns;

@@ -1,4 +1,4 @@
-//! The rank that owns each parameter, with its moments and update. Whole parameters are divided, balanced by bytes
+//! The rank that owns each parameter, with its moments. Whole parameters are divided, balanced by bytes
 //! (`sharded_moments_change_no_bit_and_take_a_share_of_the_bytes`).
 
 use std::collections::{BTreeMap, HashMap};
@@ -15,7 +15,7 @@ use models::{Gpt, OnDemand};
 use super::HostPart;
 use crate::ranks::Ranks;
 
-/// If empty, this process owns all parameters.
+/// An empty table means that this process owns all parameters.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Owners {
     rank: usize,
@@ -30,7 +30,7 @@ pub(crate) struct Owned {
 }
 
 impl Owners {
-    /// Divides the parameters of `gpt`, equally on all ranks.
+    /// Divides the parameters of `gpt`, the same way on all ranks.
     pub(crate) fn divided<B: Backend>(gpt: &Gpt<B>, ranks: &Ranks) -> Self {
         if ranks.is_alone() {
             return Self::default();
@@ -63,7 +63,7 @@ impl Owners {
     }
 }
 
-/// Broadcasts each parameter from its owner; weights updated on a host leave from there.
+/// Broadcasts each parameter from its owner.
 pub(super) fn gathered<B: AutodiffBackend<InnerBackend: Managed>>(
     owners: &Owners,
     host: Option<&mut HostPart>,

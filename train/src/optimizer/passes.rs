@@ -1,8 +1,7 @@
 //! AdamW and sums of squares in one pass each, for devices in this process's memory.
 //!
-//! Burn's AdamW is a dozen operations. GPUs fuse them; on the CPU each allocates a parameter-sized tensor. These loops
-//! work in place with the bits of Burn's operations. One pass needs weights, gradient and two moments at once; smaller
-//! budgets use two passes with three tensors each.
+//! On the CPU, each of Burn's dozen operations allocates a parameter-sized tensor. These loops work in place, with the
+//! same bits. Small budgets use two passes with three tensors each.
 
 use backend_offload::{Managed, stats, works_in_place};
 use burn::tensor::{Tensor, TensorPrimitive, backend::Backend, ops::FloatTensor};
@@ -10,13 +9,13 @@ use host_optim::{AdamW, Stride, Values};
 
 use super::moments::Moments;
 
-/// Changes f32 tensors in place, or returns them as an error.
+/// Changes f32 tensors in place, or returns them unchanged as an error.
 type InPlace<I> = fn(
     Vec<FloatTensor<I>>,
     &mut dyn FnMut(&mut [&mut [f32]]),
 ) -> Result<Vec<FloatTensor<I>>, Vec<FloatTensor<I>>>;
 
-/// In-place operations of a device; `None` if it has none.
+/// `None` if the device cannot change tensors in place.
 #[derive(Debug)]
 pub(crate) struct Passes<I: Backend>(Option<InPlaceSupport<I>>);
 
@@ -64,7 +63,7 @@ impl<I: Backend> Passes<I> {
         )
     }
 
-    /// Returns the operands if they cannot change in place.
+    /// Returns the operands as an error if they cannot change in place.
     #[expect(clippy::type_complexity, reason = "the error gives the operands back")]
     pub(super) fn adamw<const D: usize>(
         &self,
@@ -103,7 +102,7 @@ impl<I: Backend> Passes<I> {
         }
     }
 
-    /// Returns the gradient and its sum of squares, shape `[1]`; fails if one pass is impossible.
+    /// Returns the gradient and its sum of squares, shape `[1]`. Fails if one pass is impossible.
     pub(crate) fn squares<const D: usize>(
         &self,
         gradient: Tensor<I, D>,
@@ -142,7 +141,7 @@ fn in_one_pass<I: Backend>(
     stepped.map(array).map_err(array)
 }
 
-/// Updates all or nothing: a failed first pass changes nothing, and the second cannot fail.
+/// All or nothing: only the first pass can fail, and then changes nothing.
 fn in_two_passes<I: Backend>(
     in_place: InPlace<I>,
     rule: &AdamW,

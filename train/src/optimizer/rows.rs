@@ -1,10 +1,8 @@
-//! The embedding by rows: the table stays on the host, and only a batch's rows cross the link
-//! (`only_the_embedding_rows_that_a_batch_names_cross_the_link`).
+//! The embedding by rows: the table stays on the host, and only a batch's rows cross the link.
 //!
-//! It requires an untied embedding updated on each rank's host. The device's parameter keeps name and shape, with NaN.
-//! Rows first apply the updates they missed, so the bits are those of a whole table
-//! (`an_embedding_that_comes_by_rows_ends_with_the_bits_of_one_that_comes_as_a_whole`). The table is updated in the
-//! step; other rows follow in turns during the next forward pass.
+//! It requires an untied embedding, updated on each rank's host. The device's parameter is NaN. Rows first apply the
+//! updates they missed, so the bits are those of a whole table
+//! (`an_embedding_that_comes_by_rows_ends_with_the_bits_of_one_that_comes_as_a_whole`). Other rows do so in turns.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -35,7 +33,7 @@ impl Table {
         let table = Self { id, rows: Arc::new(Mutex::new(HostRows::new(state, width)?)) };
         let (rows, device) = (Arc::clone(&table.rows), device.clone());
         let numbers = move |ids: &[u32]| {
-            // A panic during an update poisons the lock. The wait for updates reports it; until then rows are NaN.
+            // A panic poisons the lock; the wait for updates reports it. Until then rows are NaN.
             let read =
                 rows.lock().ok().map(|mut rows| rows.read(ids).expect("the tokenizer knows its vocabulary"));
             read.unwrap_or_else(|| vec![f32::NAN; width * ids.len()])
@@ -86,7 +84,7 @@ impl HostPart {
         }
     }
 
-    /// Starts `updates`, then brings some rows of the table up to date.
+    /// Starts `updates`, then brings some rows up to date.
     pub(super) fn begin_updates(&self, updates: Vec<Update>) -> Result<Updates, HostOptimError> {
         let (begun, times, table) = (Instant::now(), self.times.clone(), self.table.clone());
         Updates::begin_then(updates, move || {

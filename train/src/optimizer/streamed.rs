@@ -1,7 +1,7 @@
 //! Matrices that cross the link in 8-bit tiles: weights in, gradients out.
 //!
-//! Each use on the device decodes the tiles (`the_device_decodes_the_tiles_that_the_host_encoded`). The parameter keeps
-//! name, shape and place in the graph, with NaN (`the_placeholder_of_a_matrix_is_nan`).
+//! Each use decodes the tiles (`the_device_decodes_the_tiles_that_the_host_encoded`). The parameter itself is NaN
+//! (`the_placeholder_of_a_matrix_is_nan`).
 
 use backend_offload::Managed;
 use burn::module::ParamId;
@@ -78,7 +78,7 @@ pub(super) fn placeholder<I: Backend, const D: usize>(
     Tensor::<I, D>::full([1; D], f32::NAN, (device, kind)).expand::<D, _>(shape)
 }
 
-/// Weights that each use decodes from `waited`, by one kernel or by operations with the same bits.
+/// Weights that each use decodes, by one kernel or by operations with the same bits.
 pub(super) fn on_demand<I: Managed>(
     crossing: Crossing,
     code: Code,

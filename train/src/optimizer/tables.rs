@@ -1,14 +1,14 @@
 //! AdamW by blocks of rows, for embeddings and the head.
 //!
-//! A fused update of a whole table needs seven tensors of its size at once. In blocks, each written in place, it needs
-//! four and three blocks, with the same bits. A block's size does not depend on the budget.
+//! A fused update needs seven tensors of a table's size at once; in blocks, it needs four and three blocks, with the
+//! same bits. A block's size does not depend on the budget.
 
 use burn::optim::{AdamW, AdamWState, AdaptiveMomentumState, SimpleOptimizer};
 use burn::tensor::{Tensor, backend::Backend};
 
 pub(crate) const BLOCK_BYTES: usize = 4 << 20;
 
-/// Updates at learning rate `lr`, with the gradient times `scale`, `rows` rows at once.
+/// Updates along the gradient times `scale`, `rows` rows at once.
 pub(super) fn step<I: Backend, const D: usize>(
     rule: &AdamW,
     [lr, scale]: [f64; 2],

@@ -43,7 +43,7 @@ fn values(gpt: &Gpt<Tape>) -> Vec<(String, usize, Vec<f32>)> {
     values.found
 }
 
-/// Registers the same gradient for all numbers of all parameters.
+/// Registers the same gradient for all numbers.
 struct Uniform(f32, GradientsParams);
 
 impl ModuleVisitor<Tape> for Uniform {

@@ -1,4 +1,4 @@
-//! Times of host updates, and of waits for them.
+//! Times of host updates and of waits for them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,7 +16,6 @@ impl HostTimes {
         add(&self.stepping, begun.elapsed());
     }
 
-    /// Adds `waited` and returns the weights.
     pub(super) fn add_wait<T>(&self, (weights, waited): (T, Duration)) -> T {
         add(&self.waiting, waited);
         weights
@@ -28,7 +27,7 @@ impl HostTimes {
         self.add_wait((result, begun.elapsed()))
     }
 
-    /// Resets waits, which belong to an evaluation, a sample or a save.
+    /// Resets waits of an evaluation, a sample or a save.
     pub(crate) fn begin_step(&self) {
         self.waiting.store(0, Relaxed);
     }

@@ -1,7 +1,6 @@
 //! The most checkpoints on the disk at once, with the one being written.
 //!
-//! A run saves every `checkpoint.every` steps, at evaluations with the lowest loss so far, and at its end. The best
-//! evaluations are unknown, so this is the worst case.
+//! The evaluations with the lowest loss so far are unknown, so this is the worst case.
 
 use runs::config::Config;
 
@@ -17,7 +16,7 @@ pub(super) fn most(config: &Config) -> u64 {
     saves.with_latest_best().max(saves.with_old_best().unwrap_or(0)).saturating_add(1)
 }
 
-/// Saves before the last step; a period of 0 is never.
+/// Saves before the last step. A period of 0 means never.
 struct Saves {
     before: u64,
     every: u64,
@@ -75,7 +74,7 @@ fn multiples(up_to: u64, period: u64) -> u64 {
     up_to.checked_div(period).unwrap_or(0)
 }
 
-/// Least common multiple; 0 from 2⁶⁴ on.
+/// Least common multiple; 0 if it exceeds 64 bits.
 fn lcm(a: u64, b: u64) -> u64 {
     let (mut x, mut y) = (a, b);
     while y > 0 {

@@ -1,7 +1,6 @@
-//! The place of the optimizer under `auto`: the one with the fewest bytes over the link per step.
+//! The place of the optimizer under `auto`: the one with the fewest bytes over the link.
 //!
-//! It is the device if everything fits, else the host without as many first blocks as fit the device. The place changes
-//! the last digits of results, so a run chooses once and saves its choice.
+//! The place changes the last digits of results, so a run chooses once and saves its choice.
 
 use models::Footprint;
 use runs::config::{Config, ExchangeKind, PlacementKind, StateKind};

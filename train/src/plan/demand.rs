@@ -1,10 +1,8 @@
-//! The memory that training holds and the bytes that spilling moves, independent of the machine.
+//! The memory that training holds and the bytes that spilling moves, on any machine.
 //!
-//! Parts stay on the device in order of price; the rest spills. The price is how often a spilled byte crosses the link
-//! in a step. Peaks are the ends of the forward pass (all activations) and of the backward pass (all gradients).
-//!
-//! A spilled weight leaves once a step: its host copy stays valid until its update. Parameters updated on the host have
-//! no device state.
+//! Parts that cross the link most often per step spill last. Peaks are the ends of the forward pass (all activations)
+//! and of the backward pass (all gradients). A spilled weight leaves once a step: its host copy stays valid until its
+//! update.
 
 use exchange::{OneBit, Share, groups};
 use models::{Chunks, Footprint};
@@ -40,23 +38,24 @@ impl Part {
 pub(super) struct Demand {
     /// The first parts spill last.
     pub(super) parts: Vec<Part>,
-    /// Upper estimate of the largest single operation's bytes.
+    /// Upper estimate of the largest operation's bytes.
     pub(super) floor: u64,
     /// Bytes of an update in one operation; split if above the budget.
     one_pass_update: u64,
-    /// Lower bound of the largest single operation's bytes.
+    /// Lower bound of the largest operation's bytes.
     pub(super) least: u64,
     pub(super) placement: Placement,
     pub(super) exchanged: Exchanged,
     passes: Passes,
 }
 
+/// A rank's micro-batches in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Passes {
     pub(super) micro_batches: u64,
     /// Groups that pass segments together.
     pub(super) groups: u64,
-    /// Size of the largest group.
+    /// Micro-batches of the largest group.
     pub(super) together: u64,
 }
 
@@ -75,12 +74,12 @@ pub(super) struct Exchanged {
     pub(super) sent: u64,
     pub(super) link_in: u64,
     pub(super) link_out: u64,
-    /// Host memory outside the budget: residuals, outer optimizer, or gradients in flight.
+    /// Host bytes outside the budget.
     pub(super) residuals: u64,
 }
 
 impl Exchanged {
-    /// `sums` is the most sums a rank holds. An exact exchange has `window` parameters in flight.
+    /// `sums` is the most sums on a rank. An exact exchange has `window` parameters in flight.
     fn new(config: &Config, placement: &Placement, ranks: usize, sums: u64, window: u64) -> Self {
         let others = ranks as u64 - 1;
         let share = |all: u64| all.div_ceil(ranks as u64);
@@ -94,7 +93,7 @@ impl Exchanged {
                 (OneBit::packed_bytes(share(all) as usize) as u64, 2 * WIDE * (all + share(all)))
             }
             ExchangeKind::Rarely => {
-                // Exchanges all weights every `local_steps` steps. The outer optimizer is on the host.
+                // The outer optimizer is on the host.
                 let each = |bytes: u64| bytes.div_ceil(config.ranks.local_steps);
                 return Self {
                     sent: each(2 * others * share(all * WIDE)),
@@ -110,10 +109,9 @@ impl Exchanged {
         if !config.memory.shard {
             return gradients;
         }
-        // New host weights cross the link in any case.
+        // New host weights cross the link anyway.
         let own = share(on_device);
         Self {
-            // Each sum goes to one rank.
             sent: gradients.sent / 2 + others * share(on_device + placement.weight_bytes()),
             link_in: own + others * own,
             link_out: gradients.link_out + own,
@@ -122,10 +120,10 @@ impl Exchanged {
     }
 }
 
-/// One segment's f32 gradient sums while its micro-batches arrive.
+/// One segment's f32 gradient sums.
 struct GroupSums {
     bytes: u64,
-    /// Copies per step of each spilled byte, in each direction.
+    /// Copies per step of each spilled byte, each way.
     moves: u64,
 }
 
@@ -141,7 +139,6 @@ impl GroupSums {
     }
 }
 
-/// Bytes of the largest update on the device.
 struct UpdateBytes {
     /// Operands of one of its operations.
     named: u64,
@@ -151,10 +148,10 @@ struct UpdateBytes {
 }
 
 impl UpdateBytes {
-    /// `stepped` is the bytes of the largest parameter updated on the device.
+    /// `stepped` is the bytes of the largest parameter.
     fn new(config: &Config, placement: &Placement, operations: Operations, stepped: u64) -> Self {
         let rule = config.train.optimizer;
-        // Muon and AdamW update tables differently from block matrices; SGD does not.
+        // Muon and AdamW update tables differently from block matrices.
         let block_bytes = stepped.min(WIDE * largest_block_matrix(config));
         let (by_rule, table) = match rule {
             OptimizerKind::AdamW | OptimizerKind::Muon if stepped > block_bytes => (block_bytes, stepped),
@@ -171,13 +168,13 @@ impl UpdateBytes {
     }
 }
 
-/// Host weights copied to the device in every step, under any budget.
+/// Host weights copied to the device every step, under any budget.
 const STREAMED: &str = "weights from the host";
 
 const LEAVING: &str = "gradients leaving";
 
 impl Demand {
-    /// The most that any of `ranks` ranks needs. `fused` devices fuse operations into kernels.
+    /// The most that any of `ranks` ranks needs.
     pub(super) fn new(config: &Config, footprint: &Footprint, ranks: usize, fused: bool) -> Self {
         let train = &config.train;
         let passes = Passes::new(config, ranks);
@@ -213,7 +210,6 @@ impl Demand {
         let kept_narrow = if placement.tiles[0] { 0 } else { kept_narrow };
         let (coding, coding_temporaries) =
             (placement.coding_bytes(config, fused), placement.coding_temporaries(config));
-        // The loss is freed before updates.
         let [passing, late] = [passing.max(loss), passing]
             .map(|bytes| bytes.saturating_add(placement.decoded_bytes(config)).max(coding_temporaries));
 
@@ -301,8 +297,7 @@ impl Demand {
         if self.one_pass_update <= budget { self.floor.max(self.one_pass_update) } else { self.floor }
     }
 
-    /// Bytes per step over the link in and out under any budget: new weights and embedding rows, gradients. Excludes
-    /// `spilled` weights, counted elsewhere.
+    /// Bytes per step over the link, in and out, even without a limit. Excludes `spilled` weights, counted elsewhere.
     pub(super) fn streamed(&self, spilled: &[u64]) -> [u64; 2] {
         let weights = self.placement.weight_bytes();
         let away = self.weights_away(spilled);
@@ -314,7 +309,7 @@ impl Demand {
         self.placement.row_bytes().saturating_mul(self.passes.micro_batches)
     }
 
-    /// Weight bytes copied to the host per step; `streamed` bytes have no host copy.
+    /// Weight bytes read to the host; `streamed` bytes have no host copy.
     pub(super) fn read(&self, config: &Config, ranks: usize, streamed: u64) -> u64 {
         self.placement.read_bytes(config, ranks).min(streamed.saturating_sub(self.named()))
     }
@@ -334,8 +329,8 @@ impl Demand {
         parts.collect()
     }
 
-    /// Peak host bytes under `budget`, without copies of tensors on the device. While activations peak, a single
-    /// micro-batch's gradients are mostly absent.
+    /// Peak host bytes, without copies of tensors on the device. A single micro-batch's gradients mostly arrive after
+    /// the peak of activations.
     pub(super) fn host_peak(&self, config: &Config, ranks: usize, budget: u64) -> u64 {
         let [forward, update] = [0, 1].map(|moment| self.spilled_at(budget, moment));
         let sum = |spilled: &[u64]| spilled.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
@@ -368,7 +363,7 @@ fn inputs_in_tiles(bytes: u64) -> u64 {
     super::placement::in_tiles(bytes / WIDE)
 }
 
-/// The most sums on a rank. In the rare exchange, each rank sums alone.
+/// In the rare exchange, each rank sums alone.
 fn sums_held(config: &Config, ranks: usize) -> u64 {
     let micro_batches = config.train.accumulate as u64;
     match config.ranks.exchange {
@@ -377,7 +372,6 @@ fn sums_held(config: &Config, ranks: usize) -> u64 {
     }
 }
 
-/// The most sums on a rank between two groups.
 fn sums_between(config: &Config, ranks: usize, passes: Passes) -> u64 {
     if ranks == 1 && passes.together > 1 {
         return sums_of_gradients(passes.groups, 1);
@@ -385,7 +379,7 @@ fn sums_between(config: &Config, ranks: usize, passes: Passes) -> u64 {
     sums_held(config, ranks)
 }
 
-/// The most sums of neighbouring micro-batches at once. A single process folds the rest while the last one arrives.
+/// The most sums of micro-batches at once. A single process folds the rest while the last one arrives.
 pub(super) fn sums_of_gradients(micro_batches: u64, ranks: usize) -> u64 {
     if ranks == 1 {
         return partial_sums(micro_batches - 1);
@@ -398,7 +392,7 @@ pub(super) fn sums_of_gradients(micro_batches: u64, ranks: usize) -> u64 {
     (0..ranks).map(held).max().unwrap_or(0)
 }
 
-/// The most sums at once in a pairwise sum of `micro_batches`.
+/// The most sums at once while adding `micro_batches` pairwise.
 pub(super) fn partial_sums(micro_batches: u64) -> u64 {
     u64::from((micro_batches + 1).ilog2())
 }

@@ -14,21 +14,21 @@ pub(crate) struct Machine {
     pub(crate) device_budget: Option<u64>,
     /// Whether device and host share memory.
     pub(crate) shares_host: bool,
-    /// In one direction while the other is idle.
+    /// Speed in one direction while the other is idle.
     pub(crate) link_bytes_per_second: Option<f64>,
     /// FLOP/s of a dense matmul.
     pub(crate) flops_per_second: Option<f64>,
-    /// Per process.
+    /// Free bytes per process.
     pub(crate) host_free: Option<u64>,
     pub(crate) host_budget: Option<u64>,
     /// 0 without a disk.
     pub(crate) disk_budget: u64,
-    /// Speeds of writing and reading blocks.
+    /// Speeds of writing and of reading blocks.
     pub(crate) disk_bytes_per_second: Option<[f64; 2]>,
     /// `None` if the speeds are not measured.
     pub(crate) measurement: Option<Measurement>,
     pub(crate) disk_free: Option<u64>,
-    /// Other processes with an equal device each.
+    /// Other processes, each with an equal device.
     pub(crate) other_ranks: usize,
 }
 

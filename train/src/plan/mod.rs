@@ -1,6 +1,6 @@
 //! The plan of a run, from its configuration and a few numbers about the machine.
 //!
-//! Planning uses no device, so the machine may be only described. Estimates of memory are rather too high.
+//! It uses no device, so the machine may be only described. Estimates of memory are rather too high.
 
 mod checkpoints;
 mod choice;
@@ -34,7 +34,7 @@ use replay::Replayed;
 use runs::config::{Amount, Config, RanksSection, Together};
 use serde::Serialize;
 
-/// Memory, traffic and time of a run; reasons to refuse it.
+/// Memory, traffic and time of a run, and reasons to refuse it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Plan {
     pub(crate) machine: Machine,
@@ -50,7 +50,7 @@ pub(crate) struct Plan {
     /// Includes recomputation.
     pub(crate) flops_per_step: f64,
     pub(crate) flops: f64,
-    /// Parts of the memory; the first spill last.
+    /// Parts of the memory; the first ones spill last.
     pub(crate) held: Vec<Held>,
     /// Peak bytes on all tiers.
     pub(crate) working_set: u64,
@@ -63,19 +63,19 @@ pub(crate) struct Plan {
     pub(crate) bytes_in_per_step: u64,
     pub(crate) bytes_out_per_step: u64,
     pub(crate) bytes_sent_per_step: u64,
-    /// Host memory outside the budget: residuals, outer optimizer, or gradients in flight.
+    /// Host bytes outside the budget: residuals, outer optimizer, or gradients in flight.
     pub(crate) residual_bytes: u64,
     #[serde(skip)]
     ranks: RanksSection,
     /// Seconds per step for a rank's arithmetic, without copies.
     pub(crate) compute_seconds: Option<f64>,
-    /// Step time in `compute_seconds` if arithmetic hides all copies.
+    /// Step time as a multiple of `compute_seconds` if arithmetic hides all copies.
     pub(crate) slowdown_hidden: Option<f64>,
     /// The same if no copy is hidden.
     pub(crate) slowdown_waiting: Option<f64>,
     /// Tokens per step from which arithmetic hides all copies.
     pub(crate) break_even_tokens: Option<u64>,
-    /// Leading blocks updated on the device while the optimizer is on the host.
+    /// First blocks updated on the device while the optimizer is on the host.
     pub(crate) device_blocks: usize,
     /// Includes waiting gradients and weights.
     pub(crate) optimizer_host_bytes: u64,
@@ -95,17 +95,17 @@ pub(crate) struct Plan {
     pub(crate) host_least: u64,
     /// Includes host copies of tensors on the device, which can be dropped.
     pub(crate) host_tier_bytes: u64,
-    /// Includes device bytes if the device shares host memory.
+    /// Includes device bytes if the memory is shared.
     pub(crate) host_bytes: u64,
     pub(crate) checkpoint_bytes: u64,
-    /// The most at once, with the one being written.
+    /// The most at once, including the one being written.
     pub(crate) checkpoints: u64,
     /// Upper limit; `None` without an index or a known text size.
     pub(crate) index_bytes: Option<u64>,
     pub(crate) disk_bytes: u64,
     /// `None` before the shards exist.
     pub(crate) data: Option<Epoch>,
-    /// The replayed step, if any; it replaces the estimates.
+    /// The replayed step, which replaces the estimates.
     pub(crate) replayed: Option<Replayed>,
     #[serde(skip)]
     looks_up: bool,
@@ -117,7 +117,7 @@ pub(crate) struct Plan {
 pub(crate) struct Epoch {
     pub(crate) sequences: u64,
     pub(crate) counted_targets: u64,
-    /// Counted targets that some sequence contains.
+    /// Counted targets in some sequence.
     pub(crate) seen_targets: u64,
     pub(crate) tokens: u64,
 }
@@ -142,12 +142,11 @@ pub(crate) struct Held {
 struct DiskTraffic {
     written: u64,
     read: u64,
-    /// `None` if a speed is unknown.
     seconds: Option<f64>,
 }
 
 impl DiskTraffic {
-    /// Spilled bytes on the disk move as often as those in host memory. A step reads and writes all `states` once.
+    /// Blocks on the disk move as often as those in host memory; `states` once each way.
     fn estimate(
         machine: &Machine,
         [sinks, states]: [u64; 2],
@@ -178,8 +177,8 @@ struct LowerTiers {
 }
 
 impl LowerTiers {
-    /// Divides `optimizer` and `spills` bytes between host and disk. `in_flight` bytes pass through the host, `pinned`
-    /// bytes stay there, `moved` is the traffic per step.
+    /// Divides `optimizer` and `spills` between host and disk. `in_flight` bytes pass through the host, `pinned` stay
+    /// there; `moved` is per step.
     fn divide(
         config: &Config,
         machine: &Machine,
@@ -202,9 +201,8 @@ impl LowerTiers {
 }
 
 struct WeightReads {
-    /// Bytes over the link.
     read: u64,
-    /// Host bytes of weights that are also on the device.
+    /// Host bytes of weights also on the device.
     kept: u64,
     /// Weights not on the device; they never go to the disk.
     pinned: u64,
@@ -226,7 +224,7 @@ impl WeightReads {
 }
 
 fn host_least(config: &Config, machine: &Machine, demand: &Demand, all: u64) -> u64 {
-    // With a disk, it is unknown when a block or state moves there.
+    // When a block or state moves to the disk is unknown.
     if machine.disk_budget > 0 {
         return all;
     }
@@ -244,7 +242,7 @@ fn held(parts: &[demand::Part], spilled: &[u64]) -> Vec<Held> {
 }
 
 impl Plan {
-    /// Chooses the most micro-batches together that fit, if the configuration allows.
+    /// Chooses the number of micro-batches together if it is not configured.
     pub(crate) fn new(config: &Config, footprint: &Footprint, machine: &Machine) -> Self {
         match config.train.together {
             Together::Auto => together::chosen(config, footprint, machine),
@@ -295,7 +293,6 @@ impl Plan {
             Some(seconds / compute_seconds?)
         };
 
-        // A note reports unknown times.
         let disk_share = disk.seconds.unwrap_or(0.0) / compute_seconds.unwrap_or(f64::INFINITY);
         let link_share = times_compute(bytes_in.max(bytes_out));
         let hidden = link_share.map(|share| share.max(disk_share));

@@ -1,8 +1,7 @@
 //! Counts of tensors that one operation uses, and that exist besides the tape.
 //!
-//! The CPU runs operations one by one; its AdamW is in place, in one pass if the budget holds all operands, else in
-//! two. Fusing devices (CUDA, Vulkan) make one kernel of neighbouring operations, whose intermediates take no memory.
-//! `backend-offload` limits it to eight operands, so an update is one kernel of one parameter.
+//! The CPU's AdamW is in place, in one pass if the budget holds all operands, else in two. Fusing devices make one
+//! kernel of neighbouring operations, with at most eight operands: an update is one kernel.
 
 use models::Activation;
 use runs::config::{Config, OptimizerKind};
@@ -24,7 +23,7 @@ impl Operations {
         Self { fused, activation: model.activation_function, caps_logits: model.logit_softcap.is_some() }
     }
 
-    /// The fewest parameter-sized tensors that one operation of an update uses.
+    /// Parameter-sized tensors in one operation of an update.
     pub(super) fn update_tensors(self, rule: OptimizerKind) -> u64 {
         match (self.fused, rule) {
             (false, _) => 3,
@@ -34,7 +33,7 @@ impl Operations {
         }
     }
 
-    /// Operands of AdamW's one-pass update of `bytes`; 0 if the device has none.
+    /// Operand bytes of a one-pass AdamW update; 0 if the device has none.
     pub(super) fn one_pass_update(self, bytes: u64) -> u64 {
         if self.fused { 0 } else { 4 * bytes }
     }
@@ -48,7 +47,7 @@ impl Operations {
         }
     }
 
-    /// The fewest bytes that an operation of a table's update uses. A table is an embedding or the head.
+    /// Operand bytes of a table's update. A table is an embedding or the head.
     pub(super) fn table_update_bytes(self, bytes: u64) -> u64 {
         if self.is_by_rows(bytes) {
             4 * bytes + 3 * BLOCK
@@ -80,7 +79,7 @@ impl Operations {
         }
     }
 
-    /// Chunk-sized tensors that one operation uses: for scores, for logits.
+    /// Tensors that one operation on a chunk's scores, or logits, uses.
     pub(super) fn chunk_tensors(self) -> [u64; 2] {
         [3, if self.caps_logits { 3 } else { 2 }]
     }

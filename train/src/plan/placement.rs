@@ -13,10 +13,10 @@ const NARROW: u64 = 2;
 
 const COUNT: u64 = 4;
 
-/// Steps until all rows of an embedding by rows are up to date.
+/// Steps in which each row of an embedding by rows is brought up to date once.
 const TURNS: u64 = 64;
 
-/// f32 tensors that encoding or decoding tiles allocates at once.
+/// f32 tensors that encoding or decoding allocates.
 const TENSORS_PER_CODING: u64 = 3;
 const TENSORS_PER_DECODING: u64 = 2;
 
@@ -37,7 +37,7 @@ pub(super) struct Placement {
     matrices: u64,
     /// Bytes per number in the compute type.
     pub(super) computed: u64,
-    /// Whether weights of `matrices`, and gradients, cross the link in tiles.
+    /// Whether weights, and gradients, of `matrices` cross the link in tiles.
     pub(super) tiles: [bool; 2],
 }
 
@@ -55,7 +55,7 @@ impl Matrix {
     }
 }
 
-/// Matrices of one block and of the rest, without an embedding by rows.
+/// Matrices of one block, and others without an embedding by rows.
 pub(super) fn matrices_on_host(config: &Config) -> [Vec<Matrix>; 2] {
     let matrices = config.model.parameters().into_iter().filter(ParameterInfo::is_matrix);
     let (block, outer): (Vec<_>, Vec<_>) = matrices
@@ -136,22 +136,22 @@ impl Placement {
         self.wide + self.narrow
     }
 
-    /// Bytes of host-updated parameters in the compute type, without an embedding by rows.
+    /// Bytes of host parameters in the compute type, without an embedding by rows.
     pub(super) fn computed_bytes(&self) -> u64 {
         (self.wide - self.table) * WIDE + self.narrow * NARROW
     }
 
-    /// The same bytes as they cross the link to the device.
+    /// The same bytes as they cross the link.
     pub(super) fn weight_bytes(&self) -> u64 {
         self.crossing(self.tiles[0])
     }
 
-    /// The most bytes of rows, or of their gradients, per micro-batch for an embedding by rows.
+    /// The most bytes of rows, or of their gradients, per micro-batch.
     pub(super) fn row_bytes(&self) -> u64 {
         self.rows[0] * WIDE
     }
 
-    /// Gradient bytes over the link per step. A group's sum crosses once, in f32; rows and tiles cross per micro-batch.
+    /// Bytes per step. A group's sum crosses once, in f32; rows and tiles per micro-batch.
     pub(super) fn gradients_crossing(&self, passes: Passes) -> u64 {
         let Passes { micro_batches, groups, together } = passes;
         let rows = self.row_bytes().saturating_mul(micro_batches);
@@ -173,7 +173,7 @@ impl Placement {
         self.computed_bytes() - saved
     }
 
-    /// Bytes of the largest operation on tiles. Without fusion, a matrix is decoded in pieces, then concatenated.
+    /// Bytes of the largest operation on tiles. Without fusion, decoded pieces are concatenated.
     pub(super) fn coding_bytes(&self, config: &Config, fused: bool) -> u64 {
         let numbers = self.largest_matrix(config);
         let in_pieces = |tensors: u64, most: usize| tensors * WIDE * numbers.min((most * TILE) as u64);
@@ -188,7 +188,7 @@ impl Placement {
         (if comes { decoding } else { 0 }).max(if leaves { encoding } else { 0 })
     }
 
-    /// Bytes besides the operands while encoding a gradient or decoding tiles.
+    /// Bytes besides the operands of encoding or decoding.
     pub(super) fn coding_temporaries(&self, config: &Config) -> u64 {
         if self.tiles == [false; 2] {
             0
@@ -233,7 +233,7 @@ impl Placement {
     pub(super) fn host_bytes(&self, config: &Config, ranks: usize) -> u64 {
         let format = format(config.memory.optimizer_state);
         let Passes { micro_batches, groups, together } = Passes::new(config, ranks);
-        // Tiles arrive for each micro-batch, other gradients as group sums.
+        // Tiles arrive per micro-batch, others per group.
         let arrivals = if self.tiles[1] { micro_batches } else { groups };
         let waiting = partial_sums(arrivals);
         let largest = self.largest_on_host(config);
@@ -250,7 +250,6 @@ impl Placement {
         };
 
         let own_sums = if arrivals > 1 { waiting.saturating_sub(1).max(1) } else { 0 };
-        // The sum over ranks is a whole table.
         let summed_rows = if ranks > 1 { self.table } else { self.rows[1] };
         let sum = (self.on_host() - self.table + summed_rows) * WIDE;
         // The sum over ranks is f32; only the owner keeps it.
@@ -269,14 +268,13 @@ impl Placement {
             }
         };
         let all = states(self.wide, self.narrow);
-        // Each row of a table has a step count.
+        // One step count per row.
         let counts = if self.table > 0 { COUNT * config.model.vocab_size as u64 } else { 0 };
         // Whole parameters are divided, so one rank has the largest.
         all.div_ceil(owners(config, ranks)).max(states(largest, 0)) + gradients + counts
     }
 }
 
-/// Ranks that divide the parameters, or 1.
 fn owners(config: &Config, ranks: usize) -> u64 {
     if config.memory.shard { ranks as u64 } else { 1 }
 }
@@ -288,7 +286,7 @@ impl Placement {
         if read { (self.narrow * NARROW).div_ceil(owners(config, ranks)) } else { 0 }
     }
 
-    /// Bytes of the largest new weights on the host; read weights are overwritten in place.
+    /// The largest allocation for new weights; read weights are overwritten in place.
     pub(super) fn largest_new_weights(&self, config: &Config) -> u64 {
         if self.on_host() == 0 {
             return 0;
@@ -301,7 +299,7 @@ impl Placement {
 
     pub(super) fn step_bytes(&self, config: &Config, ranks: usize) -> u64 {
         let format = format(config.memory.optimizer_state);
-        // Rows that a step uses, and rows brought up to date.
+        // Rows in use, and rows brought up to date in turns.
         let wide = self.wide - self.table + self.table.min(self.rows[1] + self.table.div_ceil(TURNS));
         let all = if self.velocity {
             let computed = wide * WIDE + self.narrow * NARROW;

@@ -1,6 +1,5 @@
-//! Compares plans with recorded runs without a limit; `recorded.json` has their commands and bytes.
-//!
-//! They ran on the CPU and on the stand-in for CUDA, which has CUDA's memory and kernels.
+//! Compares plans with recorded runs without a limit, on the CPU and on a stand-in for CUDA; `recorded.json` has their
+//! commands and bytes.
 
 use models::Footprint;
 use runs::config::Config;

@@ -33,7 +33,7 @@ pub(super) fn refusals(plan: &Plan, demand: &Demand, config: &Config, footprint:
         ));
     }
 
-    // Other host copies can be dropped.
+    // Host copies of tensors on the device can be dropped.
     let held = plan.host_least;
     let needed = held.saturating_add(plan.residual_bytes);
     let needed = needed.saturating_add(if machine.shares_host { plan.stays } else { 0 });

@@ -1,9 +1,8 @@
-//! The plan by replay: the run's own pager moves the blocks of a recorded step under the planned budgets.
+//! The plan by replay: the run's own pager moves a recorded step's blocks under the planned budgets.
 //!
-//! The step is recorded on the CPU; a device that fuses has fewer tensors and moves somewhat less. The pager does not
-//! move states on the disk: a step reads and writes them once, after blocks
-//! (`states_on_the_disk_are_among_the_replayed_bytes_and_times`). On the CPU, moved bytes are within a percent of a
-//! run's (`a_replayed_plan_states_the_bytes_that_a_run_moves`).
+//! The recording is the CPU's; a device that fuses moves somewhat less. On the CPU, bytes are within a percent of a
+//! run's (`a_replayed_plan_states_the_bytes_that_a_run_moves`). States on the disk are read and written once, after
+//! blocks.
 
 use pager::{Limit, Policy, Recording, Stop};
 use pager_replay::{Machine as Speeds, Replay};
@@ -11,7 +10,7 @@ use serde::Serialize;
 
 use super::{DiskTraffic, Machine, Plan};
 
-/// Rounds until the evictions no longer change.
+/// Rounds until evictions no longer change.
 const ROUNDS: usize = 6;
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -20,12 +19,11 @@ pub(crate) struct Replayed {
     pub(crate) peak: u64,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
-    /// Mainly for an optimizer on the host.
     pub(crate) bytes_read: u64,
     /// Bytes of spilled tensors and optimizer state.
     pub(crate) disk_written: u64,
     pub(crate) disk_read: u64,
-    /// `None` if the speed of the link, the arithmetic, or a disk in use is unknown.
+    /// `None` if the speed of link, arithmetic or a disk in use is unknown.
     pub(crate) seconds: Option<f64>,
 }
 
@@ -76,7 +74,6 @@ impl Replayed {
         let Some(speeds) = speeds.filter(|_| !sinks_at_unknown_speed) else { return Ok(untimed) };
         let seconds = match ahead {
             Some(_) => played.elapsed()[ROUNDS - 1].step,
-            // States use the disk when blocks do not.
             None => {
                 untimed.in_line(step, speeds).max(states / speeds.disk) + disk.total() as f64 / speeds.disk
             }
@@ -90,7 +87,7 @@ impl Replayed {
     }
 }
 
-/// `None` if the speed of link or arithmetic is unknown. Device memory costs no time.
+/// `None` if the link's or arithmetic's speed is unknown. Device memory costs no time.
 fn speeds(machine: &Machine) -> Option<Speeds> {
     let disk = machine.disk_bytes_per_second.map_or(f64::INFINITY, |[write, read]| write.min(read));
     let (link, flops) = (machine.link_bytes_per_second?, machine.flops_per_second?);
@@ -103,8 +100,7 @@ fn arithmetic(step: &Recording, speeds: Speeds) -> f64 {
 }
 
 impl Plan {
-    /// Replaces estimates by a replay of this run's recorded `step`. Refuses the run if the budgets are too small for
-    /// it.
+    /// Replaces estimates by a replay of `step`. Refuses the run if the budgets are too small for it.
     pub(crate) fn by_replay(mut self, step: &Recording) -> Self {
         let optimizer =
             OptimizerBytes { on_host: self.optimizer_host_bytes, on_disk: self.optimizer_disk_bytes };
@@ -248,7 +244,6 @@ mod tests {
             (sunk.bytes_out + states, sunk.bytes_in + states)
         );
 
-        // Only states are on the disk.
         let fast = Machine {
             link_bytes_per_second: Some(25e9),
             flops_per_second: Some(80e12),

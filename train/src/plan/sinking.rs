@@ -1,8 +1,8 @@
-//! Optimizer states that go to the disk, as few as possible, because host memory is too small.
+//! Optimizer states on the disk: as few as host memory requires.
 //!
-//! Matrices of blocks go first, from the last block on, then heads and embeddings. Vectors stay because they are small,
-//! and an embedding by rows stays. If ranks divide states, all matrices of a rank go, or none. The place changes no
-//! number (`states_on_the_disk_give_the_bits_of_states_in_memory_in_every_format`), so a resumed run chooses anew.
+//! Block matrices go first, from the last block on, then heads and embeddings; vectors and an embedding by rows stay.
+//! If ranks divide states, all matrices of a rank go, or none. Results do not change
+//! (`states_on_the_disk_give_the_bits_of_states_in_memory_in_every_format`), so a resumed run chooses anew.
 
 use host_optim::{DiskBytes, Format};
 use models::ParameterInfo;
@@ -53,7 +53,7 @@ impl StateBytes {
         Self { in_memory, on_disk, disk: self.disk * count, ..self }
     }
 
-    /// The most that one of `ranks` ranks owns, including the largest parameter.
+    /// The most that one of `ranks` ranks owns.
     fn share(self, ranks: u64) -> Self {
         let on_disk = self.on_disk.div_ceil(ranks).max(self.largest);
         Self { in_memory: self.in_memory / ranks, on_disk, ..self }
@@ -79,8 +79,8 @@ impl StatesOnDisk {
         dims == 2 && block.map_or(self.others, |block| block >= self.first_block)
     }
 
-    /// Chooses states for the disk, and counts their bytes. Host memory holds the optimizer's `all` bytes and `spills`;
-    /// spilled bytes on the disk need at most `in_flight`.
+    /// Chooses states for the disk, and counts their bytes. The optimizer's `all` host bytes and `spills` share the
+    /// host budget; spilled tensors on the disk need up to `in_flight` host bytes.
     pub(super) fn choose(
         config: &Config,
         machine: &Machine,

@@ -101,7 +101,6 @@ fn each_rank_holds_its_share_and_sends_it_to_the_others() {
     assert_eq!(state(&shared), state(&alone));
     let divided = plan("gpt-1.5b", &["train.accumulate=8", "memory.shard=true"], &four);
     assert_eq!(state(&divided), state(&alone).div_ceil(4));
-    // A gradient goes to its owner, which sends the new weight.
     assert_eq!(divided.bytes_sent_per_step, 3 * XL + 3 * XL);
     // With several micro-batches all sums wait; with one, only the owner's.
     let gradients = |plan: &Plan| held(plan, "gradients").bytes;
@@ -145,7 +144,7 @@ fn one_bit_ranks_send_under_a_thirtieth_and_keep_residuals() {
     assert!(one_bit.bytes_sent_per_step * 30 <= exact.bytes_sent_per_step, "{one_bit}");
     assert!(one_bit.bytes_sent_per_step * 32 > exact.bytes_sent_per_step, "{one_bit}");
 
-    // The largest parameter is in flight, as a rank's sum and as the total.
+    // The largest parameter, as a rank's sum and as the total.
     assert_eq!((exact.residual_bytes, one_bit.residual_bytes), (8 * 50_304 * 1600, 8 * XL + 2 * XL));
     assert_eq!(one_bit.host_bytes - one_bit.residual_bytes, exact.host_bytes - exact.residual_bytes);
     assert!(
@@ -209,7 +208,7 @@ fn a_plan_needs_no_machine() {
 
     // One residual stream per block and token.
     assert_eq!(held(&plan, "activations").bytes, 48 * 1600 * 4 * 8 * 1024);
-    // Two tensors of the MLP's width, one block's tape and its weights in bf16; more than the embedding's update.
+    // Two tensors of the MLP's width, one block's tape and bf16 weights.
     let block_tape = 2 * 4 * 1601 + (5 * 2 + 4) * 1600 + 25 * 4 + (4 + 2) * 6400 + 2 * 1600;
     let passing = (2 * 4 * 6400 + block_tape) * 8 * 1024 + 2 * (12 * 1600 * 1600 + 13 * 1600);
     assert_eq!(held(&plan, "working memory").bytes, passing);
@@ -247,15 +246,14 @@ fn spilling_everything_costs_24_bytes_in_and_16_out_per_parameter() {
 
 #[test]
 fn the_most_often_used_bytes_spill_last() {
-    // The backward pass exceeds an update.
     let set = ["train.accumulate=1", "train.micro_batch=16"];
     let one_round = |budget| plan("gpt-1.5b", &set, &card(budget));
     let room = |plan: &Plan| held(plan, "working memory").bytes;
     let working = room(&one_round(0));
-    // Half of weights, gradients and two moments fit: only moments move.
+    // Room for half of weights, gradients and two moments: only moments spill.
     let half = one_round(working + 8 * XL);
     assert_eq!((half.bytes_in_per_step, half.bytes_out_per_step), (8 * XL, 8 * XL));
-    // A quarter fits: gradients move, and activations.
+    // Room for a quarter: gradients and activations spill, too.
     let quarter = one_round(working + 4 * XL);
     let moved = 12 * XL + held(&quarter, "activations").bytes;
     assert_eq!((quarter.bytes_in_per_step, quarter.bytes_out_per_step), (moved, moved));

@@ -1,7 +1,7 @@
-//! The number of micro-batches that pass each segment together, if the configuration leaves it open.
+//! The number of micro-batches that pass each segment together, if not configured.
 //!
-//! Larger groups read weights less often but keep more inputs. The plan minimizes bytes over the link among groups that
-//! fit and write no more to the disk than single micro-batches. The choice changes no result.
+//! The plan minimizes bytes over the link among groups that fit and write no more to the disk than single
+//! micro-batches. The choice changes no result.
 
 use models::Footprint;
 use runs::config::{Config, Together};

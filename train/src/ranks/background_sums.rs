@@ -1,8 +1,7 @@
 //! Sums over ranks on a thread during the backward pass.
 //!
-//! The thread has the engine, so no other call is possible meanwhile. All ranks must submit the same order of
-//! parameters. A failed run keeps the engine and does not leave MPI: others would wait
-//! (`a_rank_that_fails_keeps_no_other_waiting`).
+//! The thread has the engine, so no other call is possible meanwhile. All ranks submit the same order of parameters. A
+//! failed run never leaves MPI: others would wait (`a_rank_that_fails_keeps_no_other_waiting`).
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -38,7 +37,7 @@ struct Returned {
 }
 
 impl Ranks {
-    /// Begins sums, each by `sum`. No other call may run until they [end](Self::end_sums).
+    /// Begins sums, each made by `sum`. No other call may run until they [end](Self::end_sums).
     pub(crate) fn begin_sums(
         &mut self,
         mut sum: impl FnMut(&mut dyn Engine, Job) -> exchange::Result<Vec<f32>> + Send + 'static,
@@ -70,7 +69,7 @@ impl Ranks {
         Ok(BackgroundSums { jobs, sums, thread, stood: Cell::default() })
     }
 
-    /// Waits for all sums. Fails with the first sum's error.
+    /// Waits for all sums. Fails with the first error.
     pub(crate) fn end_sums(&mut self, sums: BackgroundSums) -> anyhow::Result<()> {
         let begun = Instant::now();
         drop(sums.jobs);
@@ -86,11 +85,11 @@ impl Ranks {
 
 impl BackgroundSums {
     pub(crate) fn submit(&self, job: Job) {
-        // Fails after a panic of the thread; `end_sums` reports it.
+        // Sending fails after a panic of the thread; `end_sums` reports it.
         _ = self.jobs.send(job);
     }
 
-    /// Waits for the next sum; `None` after a failure. Empty on ranks that do not own the parameter.
+    /// Waits for the next sum; `None` after a failure, empty on ranks that do not own the parameter.
     pub(crate) fn take(&self) -> Option<Vec<f32>> {
         let begun = Instant::now();
         let sum = self.sums.recv().ok().flatten();
@@ -169,7 +168,7 @@ mod tests {
             ranks.end_sums(sums).expect("no fault");
             let spent = ranks.spent().expect("two ranks");
             assert!(spent.costs.calls > 2, "sums are calls, too");
-            // Waits count, not the hour of calls.
+            // Only waits count, not the hour of calls.
             assert!(spent.stood > CALL && spent.stood < 2 * CALL, "{:?}", spent.stood);
             assert!(ranks.all(true).expect("no fault"));
             assert_eq!(stood(&ranks), spent.stood + CALL);

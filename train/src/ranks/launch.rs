@@ -1,4 +1,4 @@
-//! Several ranks from one command, by `mpirun`.
+//! Several ranks from one command: the same command under `mpirun`.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -74,8 +74,8 @@ pub(super) fn found() -> anyhow::Result<Option<Place>> {
     Ok(place(&variables)?)
 }
 
-/// Starts one process per rank and waits. `None` without `--ranks` or as a rank. `find` is the run that a restart
-/// resumes.
+/// Starts one process per rank and waits. `None` without `--ranks`, or as a rank. A restart resumes the run that `find`
+/// returns.
 pub(crate) fn launch(
     args: &RankArgs,
     find: impl FnOnce() -> anyhow::Result<RunDirectory>,
@@ -188,8 +188,8 @@ fn with(arguments: Vec<OsString>, options: &[&str], added: &[&OsStr]) -> Vec<OsS
     left
 }
 
-/// Runs `mpirun` without the terminal, whose signal would end the ranks within a second. The first request to stop goes
-/// to the ranks, which save; the second ends them.
+/// Runs `mpirun` apart from the terminal, which would end the ranks within a second. The first request to stop makes
+/// them save; the second ends them.
 #[cfg(unix)]
 struct Attendant {
     asked: Arc<AtomicBool>,

@@ -1,4 +1,4 @@
-//! Messages without gradients: votes, rank 0's bytes, losses.
+//! Messages other than gradients: votes, rank 0's bytes, losses.
 
 use anyhow::{Context, bail, ensure};
 use exchange::{Engine, Exact, Exchange};
@@ -7,7 +7,7 @@ use runs::BadInput;
 use super::Ranks;
 use crate::exit::is_bad_input;
 
-/// Outcomes of rank 0's work. All ranks end alike: the launcher returns the first exit code.
+/// The launcher returns the first exit code, so all ranks end alike.
 const SUCCEEDED: u8 = 0;
 const WAS_ASKED_WRONGLY: u8 = 1;
 const FAILED: u8 = 2;
@@ -31,7 +31,7 @@ impl Ranks {
         Ok(bytes)
     }
 
-    /// Runs `work` on rank 0 and broadcasts its result. If it fails, all ranks end.
+    /// Broadcasts the result of `work` on rank 0. If it fails, all ranks end.
     pub(crate) fn led(&mut self, work: impl FnOnce() -> anyhow::Result<Vec<u8>>) -> anyhow::Result<Vec<u8>> {
         const GAVE_UP: &str = "rank 0 failed; its own messages say why";
         if !self.leads() {
@@ -70,7 +70,7 @@ impl Ranks {
         self.hear(0, bytes)
     }
 
-    /// Broadcasts the `bytes` of `rank` into others' `bytes`.
+    /// Broadcasts the `bytes` of `rank` into those of all.
     pub(crate) fn hear(&mut self, rank: usize, bytes: &mut [u8]) -> anyhow::Result<()> {
         let mut parts: Vec<&mut [u8]> = (1..self.world()).map(|_| &mut [] as &mut [u8]).collect();
         parts.insert(rank, bytes);
@@ -121,7 +121,7 @@ impl Ranks {
         Ok(all)
     }
 
-    /// One number per parameter, from its owner; `own` are this rank's, in order.
+    /// One number per parameter, from its owner. `own` are this rank's, in order.
     pub(crate) fn of_owners(&mut self, own: &[f64], owners: &[usize]) -> anyhow::Result<Vec<f64>> {
         let counts: Vec<usize> =
             (0..self.world()).map(|rank| owners.iter().filter(|owner| **owner == rank).count()).collect();

@@ -1,7 +1,7 @@
 //! The ranks of a run: processes that share a step's micro-batches and take the same step.
 //!
-//! This module handles processes and bytes, not tensors. Only rank 0 evaluates, samples, saves and prints. All compare
-//! weights at the end (`ranks_that_end_with_other_weights_than_rank_0_are_an_error_of_all`). Each rank has its own GPU
+//! Only rank 0 evaluates, samples, saves and prints. All compare weights at the end
+//! (`ranks_that_end_with_other_weights_than_rank_0_are_an_error_of_all`). Each has its own GPU
 //! (`each_rank_takes_its_own_gpu_and_ends_with_the_bits_of_one`).
 
 mod background_sums;
@@ -69,18 +69,18 @@ pub(crate) struct Spent {
 }
 
 pub(crate) struct Ranks {
-    /// `None` after [`Ranks::end`] and during background sums.
+    /// `None` after [`Ranks::end`] and in background sums.
     engine: ManuallyDrop<Option<Box<dyn Metered>>>,
     rank: usize,
     world: usize,
     survives: bool,
     failed: Option<FailedCall>,
-    /// The engine's costs when it was last here.
+    /// The engine's costs when this thread last had it.
     costs: Costs,
     /// Time of background calls, and of waits for them.
     in_background: Duration,
     waited: Duration,
-    /// Ranks on this host, and this one's index.
+    /// Ranks on this host, and this one's index among them.
     local: (usize, usize),
     watchdog: Option<Watchdog>,
 }
@@ -106,7 +106,7 @@ impl Ranks {
         }
     }
 
-    /// Leaves MPI. Only for runs that succeed: a failed process and the others would wait for each other.
+    /// Leaves MPI. Only after success: failed and other ranks would wait for each other.
     pub(crate) fn end(mut self) {
         drop(self.engine.take());
     }
@@ -164,7 +164,7 @@ impl Ranks {
         self.local
     }
 
-    /// Rank 0's directory.
+    /// The directory that rank 0 finds.
     pub(crate) fn same_directory(
         &mut self,
         out: Option<&Path>,
@@ -189,7 +189,7 @@ impl Ranks {
         Ok(directory)
     }
 
-    /// The run's directory on rank 0, a directory in it on others.
+    /// The run's directory on rank 0, a directory within it on others.
     pub(crate) fn folder(&self, run: &Path) -> PathBuf {
         if self.leads() { run.to_owned() } else { run.join("ranks").join(self.rank().to_string()) }
     }
@@ -209,7 +209,7 @@ impl Ranks {
         .into())
     }
 
-    /// Fails if ranks' weights differ; `digest` is of this rank's.
+    /// Fails if ranks' weights differ. `digest` is of this rank's.
     pub(crate) fn must_have_same_weights(&mut self, digest: &str) -> anyhow::Result<()> {
         let theirs = self.led(|| Ok(digest.as_bytes().to_owned()))?;
         let same = self.all(theirs == digest.as_bytes())?;

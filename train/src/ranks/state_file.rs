@@ -1,7 +1,6 @@
 //! A file per rank for a checkpoint: residuals of a one-bit exchange, or moments of local steps.
 //!
-//! It has its checkpoint's step and digest of losses. If any rank's file is missing, damaged or for another number of
-//! ranks, all ranks start without.
+//! If any rank's file is missing, damaged or for another number of ranks, all ranks start without.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -15,7 +14,7 @@ use sha2::{Digest, Sha256};
 use super::Ranks;
 
 const FORMAT: u32 = 1;
-/// Files kept: a rank may save before rank 0 has published the previous checkpoint.
+/// Files kept: a rank may save before rank 0 has named the previous checkpoint.
 const NEWEST: usize = 2;
 const DIGEST: usize = 32;
 

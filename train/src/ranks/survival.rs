@@ -38,11 +38,12 @@ impl fmt::Display for Loss {
 }
 
 impl Ranks {
-    /// Whether others continue after a loss.
+    /// Whether the others continue after a loss.
     pub(crate) fn survive(&self) -> bool {
         self.survives
     }
 
+    /// Remembers a failure.
     pub(super) fn heard<T, E>(&mut self, outcome: Result<T, E>) -> Result<T, E> {
         if outcome.is_err() {
             self.failed = Some(FailedCall::Other);
@@ -50,6 +51,7 @@ impl Ranks {
         outcome
     }
 
+    /// Remembers a failed vote.
     pub(super) fn agreed<T>(&mut self, outcome: exchange::Result<T>) -> exchange::Result<T> {
         if outcome.is_err() {
             self.failed = Some(FailedCall::Vote);
@@ -57,8 +59,8 @@ impl Ranks {
         outcome
     }
 
-    /// Drops lost ranks after a failed call. `None` if no call failed, or the engine cannot. Repeat the work from a
-    /// state that all living ranks share.
+    /// Drops lost ranks after a failed call. `None` if no call failed, or the engine cannot. The work must be repeated
+    /// from a state that all living ranks share.
     pub(crate) fn drop_lost_ranks(&mut self) -> anyhow::Result<Option<Loss>> {
         if !self.survives {
             return Ok(None);

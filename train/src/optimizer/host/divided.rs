@@ -1,7 +1,6 @@
-//! The host optimizer with several ranks: sums over ranks, and parameters of other owners.
+//! The host optimizer with several ranks.
 //!
-//! Another owner's parameter has no moments here: its gradients leave for the sum, and its new weights arrive by
-//! broadcast in the compute type or in tiles. A rank keeps only its own states
+//! Another owner's parameter has no moments here: gradients leave, and new weights arrive by broadcast
 //! (`a_rank_takes_host_memory_for_what_it_owns_and_no_more`).
 
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use super::super::streamed::{on_demand, placeholder};
 use super::{HostPart, Stride};
 
 impl HostPart {
-    /// Receives only gradients, of `len` numbers; another rank has the state.
+    /// Receives only gradients: another rank has the state.
     pub(in crate::optimizer) fn receive_gradients_only(
         &mut self,
         id: ParamId,
@@ -29,7 +28,7 @@ impl HostPart {
         Ok(())
     }
 
-    /// Takes a parameter's gradient: one sum per group of neighbouring micro-batches.
+    /// Takes a gradient: one sum per group of neighbouring micro-batches.
     pub(crate) fn leave(&mut self, id: ParamId) -> Result<Vec<Vec<f32>>, HostOptimError> {
         if let Some(table) = self.table.as_ref().filter(|table| table.is(id)) {
             let mut rows = table.rows();
@@ -55,7 +54,7 @@ impl HostPart {
         self.state(id)?.map_or(Ok(()), |state| state.replace_gradient(Values::F32(sum)))
     }
 
-    /// Whether new weights come from an owner's host, this one or another.
+    /// Whether an owner's host, this one or another, provides new weights.
     pub(in crate::optimizer) fn is_broadcast_from_host(&self, id: ParamId) -> bool {
         self.to_broadcast.contains_key(&id) || self.is_elsewhere(id)
     }
@@ -89,7 +88,7 @@ impl HostPart {
         Ok(update)
     }
 
-    /// A decoder that gives NaN until the broadcast, if the parameter is in tiles. Frees the old tiles.
+    /// A decoder to NaN until the broadcast, for parameters in tiles. Frees the old tiles.
     pub(in crate::optimizer) fn nan_until_broadcast<I: Backend, const D: usize>(
         &self,
         id: ParamId,
@@ -101,6 +100,7 @@ impl HostPart {
         Some(OnDemand::new(move || placeholder::<I, 2>(kind, shape.clone(), &device)))
     }
 
+    /// Waits for the weights to broadcast.
     pub(in crate::optimizer) fn stepped(&mut self, id: ParamId) -> Option<TensorData> {
         let updated = self.to_broadcast.remove(&id)?;
         let stepped = self.times.add_wait(updated.wait_timed());
@@ -108,7 +108,7 @@ impl HostPart {
         Some(Arc::unwrap_or_clone(stepped))
     }
 
-    /// A zeroed receive buffer for weights: of type `kind` or in tiles.
+    /// A zeroed buffer of type `kind`, or in tiles.
     pub(in crate::optimizer) fn receive_buffer(code: Option<Code>, shape: Shape, kind: DType) -> TensorData {
         let (shape, kind) = match code {
             Some(_) => (Shape::new([tile_bytes(shape.num_elements())]), DType::U8),
@@ -152,7 +152,7 @@ impl HostPart {
 
 #[cfg(test)]
 impl HostPart {
-    /// Replaces the memory for states; call before the first allocation.
+    /// Replaces the memory for states. Call it before the first allocation.
     pub(crate) fn take_memory_from(&mut self, memory: backend_offload::HostMemory) {
         self.memory = memory;
     }
