@@ -1,5 +1,4 @@
-//! Address space for allocations. Pages between them and freed pages are inaccessible, so accesses outside an
-//! allocation fault.
+//! Address space for allocations. Pages between them and freed pages are inaccessible.
 
 use std::{
     ptr,
@@ -18,7 +17,6 @@ pub(crate) enum Owner {
 static RESERVED: [(AtomicU64, AtomicU64); 2] =
     [(AtomicU64::new(0), AtomicU64::new(0)), (AtomicU64::new(0), AtomicU64::new(0))];
 
-/// The owner of this address, allocated or not.
 pub(crate) fn owner_of(address: u64) -> Option<Owner> {
     [Owner::Device, Owner::Pinned].into_iter().find(|owner| {
         let (start, end) = &RESERVED[*owner as usize];
