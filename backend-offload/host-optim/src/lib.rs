@@ -1,7 +1,7 @@
 //! AdamW in host memory, for Burn programs whose optimizer state does not fit the device or its link.
 //!
-//! AdamW on the device touches four tensors of a parameter's size: up to 40 bytes per parameter over the link if they
-//! spill. Here master weights and moments stay on the host. The device sends a gradient once and receives updated
+//! AdamW on the device touches four tensors of a parameter's size. If they spill, a step moves up to 40 bytes per
+//! parameter over the link. Here master weights and moments stay on the host. The device sends a gradient once and receives updated
 //! weights at their next use.
 //!
 //! ```

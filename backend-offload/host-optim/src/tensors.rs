@@ -37,8 +37,8 @@ enum Form {
 }
 
 impl Incoming {
-    /// Starts to read a share of the gradient of parameter `name`. Only devices with asynchronous copies return during
-    /// the transfer. The tensor's memory is free after it.
+    /// Starts to read a share of the gradient of parameter `name`. With asynchronous copies it returns during the
+    /// transfer, after which the tensor's memory is free.
     pub fn begin<B: Backend, const D: usize>(
         name: &str,
         share: Tensor<B, D>,

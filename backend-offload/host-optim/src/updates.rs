@@ -271,7 +271,7 @@ pub struct Updated<T> {
 }
 
 enum Weights<T> {
-    /// `None` only if an earlier call panicked. Returns the time waited, too.
+    /// Also returns the time waited. `None` only if an earlier call panicked.
     Pending(Option<Box<dyn FnOnce() -> (T, Duration) + Send>>),
     Ready(T),
 }

@@ -22,7 +22,7 @@ use crate::{
 
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// Fills fresh memory with a pattern that marks it as unwritten.
+    /// Marks fresh memory as unwritten.
     Poison(Range<u64>),
     Release(u64),
     Copy(Copy),

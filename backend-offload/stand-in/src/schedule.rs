@@ -65,7 +65,7 @@ pub(crate) struct Schedule<W> {
     streams: Vec<Stream<W>>,
 }
 
-/// An unrelated stream runs first with the former probability; each accepts with at least the latter.
+/// In `Random`: probability that an unrelated stream is drawn first, and least probability that it then runs.
 const UNRELATED_CHANCE: f64 = 0.5;
 const LEAST_EAGERNESS: f64 = 0.05;
 
