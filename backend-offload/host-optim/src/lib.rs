@@ -1,8 +1,8 @@
 //! AdamW in host memory, for Burn programs whose optimizer state does not fit the device or its link.
 //!
 //! AdamW on the device touches four tensors of a parameter's size. If they spill, a step moves up to 40 bytes per
-//! parameter over the link. Here master weights and moments stay on the host. The device sends a gradient once and receives updated
-//! weights at their next use.
+//! parameter over the link. Here master weights and moments stay on the host. The device sends a gradient once and
+//! receives updated weights at their next use.
 //!
 //! ```
 //! use backend_offload::{Offload, host_memory};
