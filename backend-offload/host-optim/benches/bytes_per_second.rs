@@ -1,7 +1,7 @@
 //! Bytes per second of a step in each format, and of encoding and decoding tiles, relative to a copy.
 //!
-//! Run with `cargo bench -p host-optim`, optionally with `-- PARAMETERS`. Step and copy alternate on the same threads,
-//! so other load slows both.
+//! Run with `cargo bench -p host-optim`, optionally with `-- PARAMETERS`. Step and copy alternate, so other load slows
+//! both.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,8 +13,7 @@ use host_optim::{
 };
 use rayon::prelude::*;
 
-/// Default number of parameters: exceeds the caches in every format, yet takes milliseconds. So some rounds run
-/// undisturbed on a busy machine.
+/// Exceeds the caches in every format, yet takes milliseconds, so some rounds run undisturbed.
 const LEN: usize = 1 << 23;
 const ROUNDS: usize = 60;
 const RULE: AdamW = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1 };

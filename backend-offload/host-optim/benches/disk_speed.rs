@@ -35,7 +35,7 @@ fn main() -> Result<(), String> {
     Ok(())
 }
 
-/// The step's bytes per second relative to `fio`'s, for each round.
+/// The step's speed relative to `fio`'s, for each round.
 fn steps(folder: &Path, format: Format) -> Result<Vec<f64>, String> {
     let bytes = format.disk_bytes(LEN as u64, true, false).on_disk();
     let message = |error: &dyn std::error::Error| error.to_string();

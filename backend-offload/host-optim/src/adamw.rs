@@ -1,6 +1,6 @@
 //! AdamW with decoupled weight decay, one element at a time.
 //!
-//! Same operations, order and f32 rounding as Burn's AdamW. The bits are equal on a backend that fuses no operations.
+//! Same operations, order and rounding as Burn's AdamW, so same bits if the backend fuses no operations.
 
 use crate::noise::Noise;
 use crate::pieces::{step_adamw, step_moments, step_weights};
@@ -8,11 +8,11 @@ use crate::pieces::{step_adamw, step_moments, step_weights};
 /// Settings of AdamW.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamW {
-    /// Decay factors of the first and the second moment.
+    /// Decay factors of both moments.
     pub betas: [f32; 2],
     /// Added to the divisor.
     pub epsilon: f32,
-    /// Share of a weight, times the learning rate, that each step subtracts.
+    /// Decay per step, multiplied by the learning rate.
     pub weight_decay: f64,
 }
 
@@ -21,7 +21,7 @@ pub struct AdamW {
 pub struct Stride {
     /// Learning rate.
     pub lr: f64,
-    /// Factor on all gradients; 1 changes nothing.
+    /// Factor on all gradients.
     pub scale: f64,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Factors {
 }
 
 impl AdamW {
-    /// One step of an f32 parameter whose arrays the caller owns. `time` counts steps from 1.
+    /// One step of an f32 parameter. `time` counts steps from 1.
     pub fn step(
         &self,
         stride: Stride,
@@ -50,12 +50,12 @@ impl AdamW {
         step_adamw(factors, Noise::new(0, time), weights, moments, gradient, &mut vec![(); gradient.len()]);
     }
 
-    /// First half of [`step`](Self::step): the moments. Both halves together give the bits of `step`.
+    /// First half of [`step`](Self::step). Both halves together give its bits.
     pub fn step_moments(&self, stride: Stride, time: u32, moments: [&mut [f32]; 2], gradient: &[f32]) {
         step_moments(self.factors(stride, time), moments, gradient);
     }
 
-    /// Second half of [`step`](Self::step): the weights, from updated moments.
+    /// Second half of [`step`](Self::step).
     pub fn step_weights(&self, stride: Stride, time: u32, weights: &mut [f32], moments: [&[f32]; 2]) {
         step_weights(self.factors(stride, time), weights, moments);
     }
@@ -78,9 +78,9 @@ impl AdamW {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Folded {
     keep: [f32; 2],
-    /// Factors of the gradient, in the first moment and in the square root of the second.
+    /// For the first moment, and for the square root of the second.
     take: [f32; 2],
-    /// Learning rate with both bias corrections.
+    /// Includes both bias corrections.
     lr: f32,
     epsilon: f32,
     shrink: f32,

@@ -1,7 +1,7 @@
 //! A background thread that receives gradients, in order of submission.
 //!
-//! Only the program's own thread may start a read from the device. It then continues
-//! (`the_program_continues_while_a_gradient_is_received`), and this thread waits, adds shares and computes squares.
+//! The program's own thread starts reads from the device and continues
+//! (`the_program_continues_while_a_gradient_is_received`). This thread waits, adds shares and computes squares.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
@@ -62,8 +62,7 @@ impl Arrivals {
         }
     }
 
-    /// Queues `share` for `state`; computes the gradient's squares if `is_last`. Blocks only while another share is
-    /// queued.
+    /// Queues `share`. Computes squares if `is_last`. Blocks only while another share is queued.
     pub fn take_in(&self, state: HostState, share: Incoming, is_last: bool) -> Arriving {
         // Room for the result, so the thread never blocks.
         let (done, result) = sync_channel(1);

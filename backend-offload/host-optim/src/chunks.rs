@@ -25,13 +25,12 @@ pub(crate) const CHUNK: usize = 1 << 19;
 
 const _: () = assert!(CHUNK.is_multiple_of(PIECE), "numbers would depend on it");
 
-/// Most chunks in host memory at a time.
 const SLABS: usize = 3;
 
 #[derive(Debug)]
 pub(crate) struct OnDisk(Arc<ChunkStore>);
 
-/// The part of an [`OnDisk`] that reading and writing threads share.
+/// Shared by the reading and writing threads.
 #[derive(Debug)]
 pub(crate) struct ChunkStore {
     disk: DiskMemory,
@@ -42,11 +41,10 @@ pub(crate) struct ChunkStore {
     /// All parts of the first chunk, then those of the next.
     pieces: DiskPieces,
     torn: AtomicBool,
-    /// The first failed write.
     failure: OnceLock<OffloadError>,
 }
 
-/// Bytes that states on disk need. Host memory is for steps of one state after another.
+/// Bytes of states on disk that step one after another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskBytes {
     on_disk: u64,
@@ -69,7 +67,7 @@ impl DiskBytes {
         self.on_disk
     }
 
-    /// Bytes of host memory for chunks in transfer.
+    /// Bytes of host memory for chunks.
     pub fn on_host(self) -> u64 {
         self.chunks.min(SLABS as u64) * self.slab
     }
@@ -146,7 +144,7 @@ impl OnDisk {
         Ok(())
     }
 
-    /// Runs `then` once all changed chunks are written; never if a write failed.
+    /// Runs `then` unless a write failed.
     pub(crate) fn when_written(&self, pipeline: &mut Pipeline, then: impl FnOnce() + Send + 'static) {
         pipeline.when_written(&self.0, then);
     }
@@ -192,7 +190,7 @@ impl ChunkStore {
         ranges(self.len, self.chunk)
     }
 
-    /// Bytes of these parts of the first chunk, which is the largest.
+    /// Bytes in the first chunk, which is the largest.
     fn largest(&self, parts: Range<usize>) -> usize {
         let bytes = self.layout.bytes(self.len.min(self.chunk));
         DiskMemory::bytes_of(bytes[parts].iter().copied()) as usize
@@ -211,7 +209,7 @@ impl ChunkStore {
         }
     }
 
-    /// Called after the last write of a step. Returns whether the state is whole.
+    /// Called after the last write. Returns whether the state is whole.
     fn finish_writes(&self) -> bool {
         let is_whole = self.failure.get().is_none();
         self.torn.store(!is_whole, Relaxed);

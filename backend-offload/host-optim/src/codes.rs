@@ -1,35 +1,33 @@
-//! Eight-bit codes of moments: floating-point numbers with three mantissa bits, relative to the largest of a block.
+//! Eight-bit codes of moments: floating point with three mantissa bits, relative to the largest of a block.
 //!
-//! A number's position is its upper bits, cut to three mantissa bits. Its code is the position minus the block's base;
-//! code 0 means zero. Decoded numbers encode to the same code. Seven bits span 16 powers of two, eight span 32.
+//! A number's position is its upper bits, down to three mantissa bits. Its code is the position minus the block's base,
+//! or 0 for zero. Seven bits span 16 powers of two, eight span 32.
 //!
-//! A second moment is a divisor: above about 1e-39 it rounds up to the smallest code, not to zero. That shortens the
-//! step.
+//! A second moment is a divisor: above about 1e-39 it rounds up to the smallest code, not to zero.
 
-/// Bits of an f32 mantissa below the three that a code keeps.
+/// Bits of an f32 mantissa that a code drops.
 const CUT: u32 = 20;
 /// Bits of a [`rounded`] number below its position.
 const BELOW: u32 = CUT - 16;
 const SIGN: u16 = 1 << 15;
-/// Highest code of a first moment, without its sign bit.
+/// Without the sign bit.
 const TOP_SIGNED: u16 = 0x7f;
 const TOP_POSITIVE: u16 = 0xff;
 
-/// Half the distance between two positions: as `noise`, it rounds to nearest.
+/// As `noise`, it rounds to nearest.
 pub(crate) const NEAREST: u32 = 1 << (CUT - 1);
-/// Upper half of infinity; that of NaN is equal or above.
+/// Upper half of infinity. NaN is equal or above.
 pub(crate) const INFINITY: u16 = (f32::INFINITY.to_bits() >> 16) as u16;
 pub(crate) const NAN: u16 = (f32::NAN.to_bits() >> 16) as u16;
 
-/// Splits 32 drawn bits into the rounding bits of both moments. Shared bits are the lowest of the first, the highest of
-/// the second.
+/// Rounding bits of both moments. Shared bits are the lowest of the first, the highest of the second.
 #[inline(always)]
 pub(crate) fn noises(drawn: u32) -> [u32; 2] {
     [drawn >> (32 - CUT), drawn & ((1 << CUT) - 1)]
 }
 
-/// Upper half of `value`: sign, position and [`BELOW`] meaningless bits. The 20 bits of `noise` round the position. NaN
-/// survives only if its highest mantissa bit alone is set.
+/// Upper half of `value`, with the position rounded by the 20 bits of `noise`. NaN survives only if its highest
+/// mantissa bit alone is set.
 #[inline(always)]
 pub(crate) fn rounded(value: f32, noise: u32) -> u16 {
     (value.to_bits().wrapping_add(noise) >> 16) as u16
@@ -64,7 +62,7 @@ pub(crate) fn encode_positive(rounded: u16, base: u16) -> u8 {
 
 #[inline(always)]
 pub(crate) fn decode_signed(code: u8, base: u16) -> f32 {
-    // Sign extension copies the code's sign to the number's sign and exponent; the mask clears the exponent.
+    // Sign extension copies the sign to sign and exponent; the mask clears the exponent.
     let extended = (i32::from(code as i8) << CUT) as u32;
     let magnitude = extended & u32::from(TOP_SIGNED) << CUT;
     let number = (magnitude | extended & 1 << 31) + (u32::from(base) << CUT);

@@ -1,8 +1,7 @@
 //! Steps of parameters in the compact format, block by block.
 //!
-//! One loop computes an element without arrays in between; a second encodes moments once their largest is known. The
-//! compiler vectorises the first only because each slice is an argument of constant length. An element costs one
-//! division and one square root.
+//! One loop computes elements; a second encodes moments once their largest is known. The compiler vectorises the first
+//! only because each slice is an argument of constant length.
 
 use bytemuck::Pod;
 use half::bf16;
@@ -19,9 +18,8 @@ use crate::numbers::{Number, completed, split_unless_nan};
 use crate::pieces::{PIECE, vectorised};
 
 pub(crate) struct Compact<'a> {
-    /// Bits that complete the weights.
     pub(crate) low: &'a mut [i16],
-    /// First moments, with sign.
+    /// With sign.
     pub(crate) first: &'a mut [u8],
     pub(crate) second: &'a mut [u8],
     /// One pair per block.
@@ -30,7 +28,7 @@ pub(crate) struct Compact<'a> {
 
 type Moments = [[u16; BLOCK]; 2];
 
-/// One step of a parameter whose masters are its completed bf16 `weights`.
+/// Masters are the completed bf16 `weights`.
 pub(crate) fn step_compact<G: Number>(
     factors: &Factors,
     noise: Noise,
@@ -114,7 +112,7 @@ fn padded<T: Pod>(last: &[T]) -> [T; BLOCK] {
     block
 }
 
-/// `moments` receives the new moments before they are encoded.
+/// `moments` receives unencoded moments.
 #[inline(always)]
 #[expect(
     clippy::too_many_arguments,
@@ -152,7 +150,7 @@ fn step_block<G: Number>(
         seconds[n] = rounded(stepped.second, noise[1]);
     }
 
-    // A gradient's NaN may have any bits, and could round to a number. Computed NaNs cannot.
+    // A gradient's NaN may have any bits, and could round to a number.
     if gradient.iter().fold(0, |most, x| x.upper_magnitude().max(most)) >= INFINITY {
         for n in (0..BLOCK).filter(|n| gradient[*n].wide().is_nan()) {
             (weights[n], low[n], firsts[n], seconds[n]) = (bf16::NAN, 0, NAN, NAN);
@@ -188,7 +186,7 @@ pub(crate) fn encode_nearest(moments: [&[f32]; 2], first: &mut [u8], second: &mu
     encode(&nearest, first, second)
 }
 
-/// Prefetches a later block of the same slice, because the processor does not prefetch past the end of a page.
+/// Prefetches a later block, because the processor does not prefetch past the end of a page.
 #[inline(always)]
 fn fetch_ahead<T>(block: &[T; BLOCK]) {
     #[cfg(target_arch = "x86_64")]

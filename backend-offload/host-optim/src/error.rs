@@ -4,8 +4,8 @@ use backend_offload::OffloadError;
 
 use crate::format::Format;
 
-/// A state could not be made, or a step not taken. Weights and moments are unchanged, except after a disk failure
-/// within a step: weights are then NaN and the state is lost.
+/// Weights and moments are unchanged, with one exception: if the disk fails within a step, weights become NaN and the
+/// state is lost.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostOptimError {
@@ -15,7 +15,7 @@ pub enum HostOptimError {
     /// Two lengths of one parameter differ.
     #[error("{name}: {what} has {found} elements where its parameter has {expected}")]
     Length {
-        /// The parameter.
+        /// Parameter.
         name: String,
         /// Array with the wrong length.
         what: &'static str,
@@ -27,7 +27,7 @@ pub enum HostOptimError {
     /// A step without a gradient.
     #[error("{name}: no gradient has arrived since the last step")]
     NoGradient {
-        /// The parameter.
+        /// Parameter.
         name: String,
     },
     /// The compact format requires bf16 weights.
@@ -35,24 +35,24 @@ pub enum HostOptimError {
         "{name}: the format `compact` completes bf16 weights and was given {found}; keep these weights in f32"
     )]
     NotBf16 {
-        /// The parameter.
+        /// Parameter.
         name: String,
         /// Type of the weights.
         found: &'static str,
     },
-    /// The format has no master weights on the host to encode as tiles.
+    /// The format has no master weights to encode as tiles.
     #[error(
         "{name}: the format `compact` has no master weights on the host to encode as eight-bit tiles; keep the state in \
          another format"
     )]
     NoMasters {
-        /// The parameter.
+        /// Parameter.
         name: String,
     },
-    /// A step by a rule that the state was not made for.
+    /// The state was not made for this rule.
     #[error("{name}: its state was not made for steps of {rule}")]
     OtherRule {
-        /// The parameter.
+        /// Parameter.
         name: String,
         /// Rule of the step.
         rule: &'static str,
@@ -62,36 +62,36 @@ pub enum HostOptimError {
         "{name}: the disk failed within an earlier step of its state, which is lost; resume from a saved state"
     )]
     Torn {
-        /// The parameter.
+        /// Parameter.
         name: String,
     },
     /// Rows require a state in host memory.
     #[error("{name}: rows are found by their numbers in host memory; keep this state there")]
     RowsOnDisk {
-        /// The matrix.
+        /// Matrix.
         name: String,
     },
     /// Rows out of range or not in ascending order.
     #[error("{name}: rows are named in ascending order, each once, below {has}")]
     Rows {
-        /// The matrix.
+        /// Matrix.
         name: String,
         /// Number of rows.
         has: usize,
     },
-    /// A record of an optimizer with another format.
+    /// The record has another format.
     #[error(
         "{name}: the record's state is in the format {found:?} and this optimizer keeps {wanted:?}; configure the same"
     )]
     OtherFormat {
-        /// The parameter.
+        /// Parameter.
         name: String,
         /// The optimizer's format.
         wanted: Format,
         /// The record's format.
         found: Format,
     },
-    /// The thread that takes steps ended early.
+    /// The thread that takes steps failed.
     #[error("the optimizer's steps on the host ended early: {reason}")]
     Updates {
         /// Cause.
@@ -106,7 +106,7 @@ pub enum HostOptimError {
     /// A tensor could not be read from its device.
     #[error("{name}: {reason}")]
     Unreadable {
-        /// The parameter.
+        /// Parameter.
         name: String,
         /// The device's error.
         reason: String,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::chunks::{CHUNK, DiskBytes};
 use crate::layout::{Layout, Moments};
 
-/// Trades memory for precision of the optimizer's state.
+/// Memory and precision of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
@@ -14,8 +14,8 @@ pub enum Format {
     F32,
     /// Master weights in f32; moments in bf16, rounded at random.
     Bf16Moments,
-    /// 16 bits that complete a bf16 weight to an f32 master; moments in 8 bits with a base per block. The bf16 weights
-    /// exist only on the device. F32 parameters and velocities use `Bf16Moments` instead.
+    /// 16 bits that complete a bf16 weight to an f32 master; moments in 8 bits with a base per block. F32 parameters
+    /// and velocities use `Bf16Moments` instead.
     Compact,
 }
 
@@ -24,8 +24,8 @@ pub(crate) const BLOCK: usize = 256;
 pub(crate) const BASES: usize = size_of::<[u16; 2]>();
 
 impl Format {
-    /// Bytes of host memory that one step of `len` elements reads and writes, including gradient and weights. These are
-    /// bf16 if `narrow`.
+    /// Bytes that a step of `len` elements reads and writes on the host, with gradient and weights. These are bf16 if
+    /// `narrow`.
     pub fn step_bytes(self, len: u64, narrow: bool) -> u64 {
         let outside = if narrow { 4 * len } else { 8 * len };
         match self {
@@ -35,8 +35,7 @@ impl Format {
         }
     }
 
-    /// Bytes of host memory for `len` elements; `narrow` for bf16 weights. Large states take up to 3,200 more, which
-    /// offset their parts.
+    /// Bytes of host memory for `len` elements; `narrow` for bf16 weights. Offsets of large parts add up to 3,200.
     pub fn host_bytes(self, len: u64, narrow: bool) -> u64 {
         match self {
             Self::F32 => 12 * len,

@@ -1,7 +1,7 @@
-//! A gradient in host memory: received whole or in shares, kept until its step.
+//! A gradient in host memory, kept until its step.
 //!
-//! Shares are added pairwise by number: 2k and 2k + 1 first, then neighbouring pairs. So the bits do not depend on
-//! which process adds which shares.
+//! Shares are added pairwise by number: 2k and 2k + 1 first, then neighbouring pairs. So bits do not depend on which
+//! process adds which.
 
 use backend_offload::{HostBuffer, HostMemory, OffloadError};
 use half::bf16;
@@ -65,8 +65,7 @@ impl Gradient {
         self.next
     }
 
-    /// Receives the sum of the next `1 << level` shares. Panics unless the first one's number is a multiple of their
-    /// count.
+    /// Receives the sum of the next `1 << level` shares. Panics unless their first number is a multiple of their count.
     pub(crate) fn arrive(
         &mut self,
         memory: &HostMemory,
@@ -99,7 +98,7 @@ impl Gradient {
         Ok(())
     }
 
-    /// Adds the remaining partial sums from the right, until one is left.
+    /// Adds the remaining partial sums from the right.
     pub(crate) fn complete(&mut self, memory: &HostMemory, name: &str) -> Result<(), OffloadError> {
         while let [.., left, right] = &mut self.partial_sums[..] {
             left.add(memory, name, right.values())?;
@@ -146,7 +145,7 @@ mod tests {
     #[test]
     fn sums_of_neighbouring_shares_arrive_like_their_shares() {
         let memory = HostMemory::unlimited();
-        // The first share's number, and the level of each arrival.
+        // First share's number, and each arrival's level.
         for (first, levels) in [(0, vec![3]), (0, vec![1, 1, 2]), (3, vec![0, 2, 1]), (4, vec![2, 0])] {
             let (mut alone, mut together) = (Gradient::new(first), Gradient::new(first));
             for level in levels {

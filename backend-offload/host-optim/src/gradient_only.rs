@@ -1,4 +1,4 @@
-//! Gradients of a parameter that another process steps: received and added here, then sent on.
+//! Gradients of a parameter that another process steps.
 
 use backend_offload::HostMemory;
 
@@ -9,8 +9,7 @@ use crate::layout::{Layout, Moments};
 use crate::state::HostState;
 
 impl HostState {
-    /// A state that only receives gradients: no master weights, moments or steps. Takes memory when a gradient arrives.
-    /// `time` is the number of steps taken so far.
+    /// A state without master weights or moments, after `time` steps. Takes memory when a gradient arrives.
     pub fn for_gradients(
         memory: &HostMemory,
         name: &str,
@@ -30,7 +29,7 @@ impl HostState {
         self.layout.moments == Moments::None
     }
 
-    /// Counts a step of another process. The count seeds the rounding of gradients.
+    /// Counts a step of another process, which seeds the rounding of gradients.
     pub fn pass_step(&mut self) {
         self.time += 1;
     }

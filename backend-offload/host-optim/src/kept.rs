@@ -43,13 +43,13 @@ impl From<DiskMemory> for StateMemory {
     }
 }
 
-/// Bytes from which parts start at distinct page offsets.
+/// Bytes from which parts get an offset.
 const LARGE: usize = 1 << 20;
-/// Distance between these offsets: whole cache lines, small against a page.
+/// Whole cache lines, small against a page.
 const APART: usize = 5 * 64;
 
-/// A part of a state in host memory. The processor prefetches nothing past a page's end, so large parts must not reach
-/// it together: each starts at its own page offset.
+/// The processor prefetches nothing past a page's end. Large parts have distinct page offsets, so they do not reach it
+/// together.
 #[derive(Debug)]
 pub(crate) struct PartBuffer {
     buffer: HostBuffer,
@@ -125,8 +125,8 @@ impl Storage {
         }
     }
 
-    /// Calls `change` for all `len` elements: at once in host memory, by chunk on disk. After an error, and until all
-    /// are [written](Self::when_written), numbers cannot be read.
+    /// Calls `change` once in host memory, by chunk on disk. After an error, and until all are
+    /// [written](Self::when_written), numbers cannot be read.
     pub(crate) fn change(
         &mut self,
         pipeline: &mut Pipeline,
@@ -141,7 +141,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Runs `then` once all changes are in place; never if a write failed.
+    /// Runs `then` once all changes are stored, unless a write failed.
     pub(crate) fn when_written(&self, pipeline: &mut Pipeline, then: impl FnOnce() + Send + 'static) {
         match self {
             Self::Host(_) => then(),
@@ -156,7 +156,7 @@ impl Storage {
         }
     }
 
-    /// Calls `read` with the bytes of these neighbouring parts, range by range, in order.
+    /// Calls `read` with the bytes of these parts, range by range, in order.
     pub(crate) fn read(
         &self,
         parts: Range<usize>,

@@ -1,4 +1,4 @@
-//! The layout of a state: parts, each an array of one kind of number in the parameter's order.
+//! The layout of a state: parts, each an array of one kind of number.
 
 use bytemuck::Pod;
 use half::bf16;
@@ -12,13 +12,13 @@ use crate::numbers::{Number, Values, ValuesMut, completed, nearest, split};
 use crate::pieces::{DeviceWeight, convert, step_adamw, step_sgd};
 use crate::rule::Rule;
 
-/// Parts of a state; a format leaves some empty. Parts that decode a moment are neighbours.
+/// Parts that decode a moment are neighbours.
 pub(crate) const PARTS: usize = 4;
-/// Master weights, or the bits that complete bf16 weights to them.
+/// Or the bits that complete bf16 weights to them.
 pub(crate) const MASTERS: usize = 0;
-/// First moments or their codes, or the velocity.
+/// Or their codes, or the velocity.
 pub(crate) const FIRST: usize = 1;
-/// A pair for the two moments of each block.
+/// A pair for each block.
 pub(crate) const CODE_BASES: usize = 2;
 pub(crate) const SECOND: usize = 3;
 
@@ -42,7 +42,6 @@ pub(crate) struct Layout {
     pub(crate) moments: Moments,
 }
 
-/// A state's numbers, or a range of them.
 #[derive(Debug)]
 pub(crate) enum Arrays<'a> {
     F32 { masters: &'a mut [f32], moments: [&'a mut [f32]; 2] },
@@ -58,7 +57,7 @@ impl Layout {
         Self { format, moments }
     }
 
-    /// Bytes of each part for `len` elements.
+    /// Of each part.
     pub(crate) fn bytes(self, len: usize) -> [usize; PARTS] {
         let [masters, moment, bases] = match self.format {
             Format::F32 => [4 * len, 4 * len, 0],
@@ -85,7 +84,7 @@ impl Layout {
         }
     }
 
-    /// Decodes master weights from `part`. The compact format also needs the parameter's own `weights`.
+    /// The compact format requires `weights`.
     pub(crate) fn masters(self, part: &[u8], weights: Option<&[bf16]>, into: &mut [f32]) {
         match (self.format, weights) {
             (Format::Compact, Some(weights)) => {
@@ -98,7 +97,6 @@ impl Layout {
         }
     }
 
-    /// Decodes moment `which` to f32, from its part and the bases.
     pub(crate) fn wide_moments(self, which: usize, part: &[u8], bases: &[u8], into: &mut [f32]) {
         match self.format {
             Format::F32 => into.copy_from_slice(numbers(part)),
@@ -132,7 +130,7 @@ impl Arrays<'_> {
         }
     }
 
-    /// Copies a saved state in. Formats narrower than f32 round moments to nearest.
+    /// Formats narrower than f32 round moments to nearest.
     pub(crate) fn load(&mut self, weights: &[f32], saved: [&[f32]; 2]) {
         match self {
             Self::F32 { masters, moments } => {
@@ -175,7 +173,7 @@ impl Arrays<'_> {
     }
 }
 
-/// An empty part may be unaligned, so it is not cast.
+/// An empty part may be unaligned.
 fn numbers<T: Pod>(bytes: &[u8]) -> &[T] {
     if bytes.is_empty() { &[] } else { bytemuck::cast_slice(bytes) }
 }
@@ -195,7 +193,7 @@ pub(crate) struct StepContext<'a> {
 }
 
 impl StepContext<'_> {
-    /// `weights`, if given, receive the result; the compact format also reads the old weights there.
+    /// `weights`, if given, receive the result. The compact format also reads them.
     pub(crate) fn step(self, arrays: &mut Arrays<'_>, gradient: Values<'_>, weights: Option<ValuesMut<'_>>) {
         match gradient {
             Values::F32(gradient) => self.step_with(arrays, gradient, weights),

@@ -2,7 +2,7 @@
 //!
 //! AdamW on the device touches four tensors of a parameter's size. If they spill, a step moves up to 40 bytes per
 //! parameter over the link. Here master weights and moments stay on the host. The device sends a gradient once and
-//! receives the updated weights at their next use, in its compute type.
+//! receives updated weights at their next use.
 //!
 //! ```
 //! use backend_offload::{Offload, host_memory};
@@ -33,25 +33,22 @@
 //! | `Compact` | 4: 16 bits that complete a bf16 weight to an f32 master, moments of 8 bits with a base per 256 | 8 in all |
 //!
 //! `F32` computes the same bits as Burn's AdamW on the CPU
-//! (`two_hundred_steps_end_with_the_bits_of_burns_own_optimizer`). The other formats round moments at random, with bits
-//! from a counter, so every run repeats. Over 1,000 steps of a character model, their validation loss differs from
-//! `F32`'s by at most 0.0006 (`Bf16Moments`, `benchmarks/runs/2026-11-23-cpu-state-formats`) and 0.0022 (`Compact`,
-//! `benchmarks/runs/2026-11-24-cpu-host-step`).
+//! (`two_hundred_steps_end_with_the_bits_of_burns_own_optimizer`). The others round moments at random, repeatably.
+//! After 1,000 steps of a character model, validation loss differs from `F32`'s by at most 0.0006 (`Bf16Moments`,
+//! `benchmarks/runs/2026-11-23-cpu-state-formats`) and 0.0022 (`Compact`, `benchmarks/runs/2026-11-24-cpu-host-step`).
 //!
-//! With [`Sgd`], a state has one velocity: 8 bytes per parameter in `F32`, 6 in `Bf16Moments`, which `Compact` then
-//! means.
+//! With [`Sgd`], a state has one velocity: 8 bytes per parameter in `F32`, 6 in `Bf16Moments`, which replaces
+//! `Compact`.
 //!
-//! [`HostRows`] holds a matrix of which a step reads few rows, such as an embedding. It delays the steps of unused rows
+//! [`HostRows`] holds a matrix of which a step reads few rows, such as an embedding. It delays steps of unused rows
 //! without changing bits.
 //!
-//! A state made with [`DiskMemory`](backend_offload::DiskMemory) stays on disk and steps in chunks, to the same bits.
-//! At most three chunks are in host memory. [`Updates`] overlaps parameters: it reads the next one's chunks during a
-//! step. [`HostAdamWConfig::init`] also accepts a disk, and steps one parameter after another.
+//! States made with [`DiskMemory`](backend_offload::DiskMemory) stay on disk and step in chunks, to the same bits. At
+//! most three chunks are in host memory. [`Updates`] reads the next state's chunks during a step.
 //!
 //! # Promises
 //!
-//! - **Threads and instruction sets change no number.** Elements are computed alone, sums use pieces of fixed length,
-//!   and no operation is reordered or fused (`the_number_of_threads_changes_no_bit`).
+//! - **Threads and instruction sets change no number** (`the_number_of_threads_changes_no_bit`).
 //! - **Memory comes from the device's host tier**, before any computation. A refusal is an error with sizes and leaves
 //!   the state unchanged.
 //! - **Damaged disk data is never used.** Every read verifies a checksum. A failed transfer is an error that names

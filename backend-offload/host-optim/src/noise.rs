@@ -1,4 +1,4 @@
-//! Random bits from a counter. They depend only on parameter, step and element, not on the order of draws.
+//! Random bits that depend only on parameter, step and element, not on the order of draws.
 
 use crate::format::BLOCK;
 
@@ -20,7 +20,7 @@ impl Noise {
 
     #[inline(always)]
     pub(crate) fn draw(self, element: u32) -> u32 {
-        // For consecutive elements the compiler replaces the product with a sum.
+        // The compiler replaces the product with a sum.
         drawn(self.bits ^ self.begin.wrapping_add(element).wrapping_mul(STRIDE))
     }
 
@@ -43,7 +43,7 @@ impl BlockNoise {
 /// 2³² divided by the golden ratio: its multiples spread far apart.
 const STRIDE: u32 = 0x9e37_79b9;
 
-/// Multiples of `STRIDE`: loading a vector of them costs less than multiplying.
+/// Loading a vector of these costs less than multiplying.
 static STRIDES: [u32; BLOCK] = {
     let mut strides = [0; BLOCK];
     let mut element = 1;
@@ -60,7 +60,7 @@ fn drawn(x: u32) -> u32 {
     x ^ (x >> 15)
 }
 
-/// An invertible mix of 32 bits.
+/// Invertible.
 fn mixed(mut x: u32) -> u32 {
     x ^= x >> 16;
     x = x.wrapping_mul(0x21f0_aaad);

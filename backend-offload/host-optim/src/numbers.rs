@@ -39,7 +39,7 @@ impl Values<'_> {
         self.len() == 0
     }
 
-    /// Sum of squares, in an order that depends on the length alone.
+    /// Sum of squares. The order depends on the length alone.
     pub fn squares(&self) -> f64 {
         match self {
             Self::F32(values) => squares(values),
@@ -103,9 +103,9 @@ impl ValuesMut<'_> {
 /// A storage type; arithmetic is in f32.
 pub(crate) trait Number: Pod + Send + Sync {
     fn wide(self) -> f32;
-    /// `value` in this type, rounded up or down by `noise`. The mean over random `noise` is `value`.
+    /// Rounds up or down by `noise`. The mean over random `noise` is `value`.
     fn rounded(value: f32, noise: u32) -> Self;
-    /// Upper 16 bits of the f32 without sign. They order magnitudes, with infinity and NaN on top.
+    /// Upper 16 bits of the f32 without sign. Infinity and NaN are the highest.
     #[inline(always)]
     fn upper_magnitude(self) -> u16 {
         (self.wide().to_bits() >> 16) as u16 & 0x7fff
@@ -140,7 +140,7 @@ impl Number for bf16 {
     }
 }
 
-/// The nearest bf16; ties go away from zero, so the difference fits 16 signed bits.
+/// Ties go away from zero, so the difference fits 16 signed bits.
 #[inline(always)]
 pub(crate) fn nearest(value: f32) -> bf16 {
     let bits = value.to_bits();
@@ -156,7 +156,7 @@ pub(crate) fn completed(weight: bf16, low: i16) -> f32 {
     f32::from_bits(high.wrapping_add(i32::from(low) as u32))
 }
 
-/// The nearest bf16 of a master weight, and the bits that complete it.
+/// The nearest bf16, and the bits that complete it.
 #[inline(always)]
 pub(crate) fn split(master: f32) -> (bf16, i16) {
     let weight = nearest(master);

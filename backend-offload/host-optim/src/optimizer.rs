@@ -38,7 +38,7 @@ impl HostAdamWConfig {
         Self { rule, format: Format::F32, max_norm: None }
     }
 
-    /// Decay factors of the first and the second moment.
+    /// Decay factors of both moments.
     #[must_use]
     pub fn with_betas(mut self, first: f32, second: f32) -> Self {
         self.rule.betas = [first, second];
@@ -52,7 +52,7 @@ impl HostAdamWConfig {
         self
     }
 
-    /// Share of a weight, times the learning rate, that each step subtracts.
+    /// Decay per step, multiplied by the learning rate.
     #[must_use]
     pub fn with_weight_decay(mut self, decay: f64) -> Self {
         self.rule.weight_decay = decay;
@@ -73,21 +73,19 @@ impl HostAdamWConfig {
         self
     }
 
-    /// Creates the optimizer. Its state is in `memory`: [`HostMemory`](backend_offload::HostMemory), or
-    /// [`DiskMemory`](backend_offload::DiskMemory) below it.
+    /// The optimizer, with its state in host memory or on [disk](backend_offload::DiskMemory).
     pub fn init(self, memory: impl Into<StateMemory>) -> HostAdamW {
         HostAdamW { config: self, memory: memory.into(), states: BTreeMap::new(), loaded: BTreeMap::new() }
     }
 }
 
-/// AdamW with its state in host memory or on disk, for any model and backend. A clone shares states until either steps,
-/// and has no gradients.
+/// AdamW with its state in host memory or on disk. A clone shares states until either steps, and has no gradients.
 #[derive(Debug)]
 pub struct HostAdamW {
     config: HostAdamWConfig,
     memory: StateMemory,
     states: BTreeMap<ParamId, Arc<HostState>>,
-    /// Recorded states of parameters without a gradient since loading.
+    /// Recorded states, until their parameters have a gradient.
     loaded: BTreeMap<ParamId, Parts>,
 }
 
@@ -102,8 +100,8 @@ impl HostAdamW {
         self.states.values().map(|state| state.disk_bytes()).sum()
     }
 
-    /// Receives some or all gradients of `module`, whole or in shares, and frees their device memory. After an error,
-    /// all gradients since the last step are dropped.
+    /// Receives gradients of `module`, whole or in shares, and frees their device memory. After an error, all gradients
+    /// since the last step are dropped.
     pub fn arrive<B: AutodiffBackend, M: AutodiffModule<B>>(
         &mut self,
         module: &M,
@@ -116,19 +114,19 @@ impl HostAdamW {
     pub fn norm(&mut self) -> Result<f64, HostOptimError> {
         // A state shared with a clone has no gradient.
         let due = self.states.values_mut().filter_map(Arc::get_mut);
-        // In the order of names, because parameter ids differ between runs.
+        // Parameter ids differ between runs; names do not.
         let squares = due
             .map(|state| Ok((state.name().to_owned(), state.squares()?)))
             .collect::<Result<BTreeMap<_, _>, HostOptimError>>()?;
         Ok(squares.values().sum::<f64>().sqrt())
     }
 
-    /// Drops all received gradients, for instance if they contain NaN.
+    /// Drops all received gradients.
     pub fn withhold(&mut self) {
         self.states.values_mut().filter_map(Arc::get_mut).for_each(HostState::drop_gradient);
     }
 
-    /// One step along the received gradients. Parameters without a gradient stay unchanged.
+    /// One step along the received gradients. Other parameters stay unchanged.
     ///
     /// Only `Compact` reads tensors; if that fails, the device is unusable. If a disk fails, the error names the lost
     /// state.
@@ -168,7 +166,6 @@ impl HostAdamW {
     ) -> Result<&mut HostState, HostOptimError> {
         let len = weights.shape().num_elements();
         let state = match self.states.remove(&id) {
-            // A clone of this optimizer shares the state.
             Some(shared) if Arc::strong_count(&shared) > 1 => Arc::new(shared.duplicate(&self.memory)?),
             Some(own) => own,
             None => Arc::new(match self.loaded.remove(&id) {
@@ -182,7 +179,7 @@ impl HostAdamW {
 }
 
 impl Clone for HostAdamW {
-    /// Panics if memory has no room to copy states with a waiting gradient, which cannot be shared.
+    /// Panics if memory has no room to copy states with a waiting gradient.
     fn clone(&self) -> Self {
         let states = self.states.iter().map(|(id, state)| {
             let own = || Arc::new(or_panic("clone", state.duplicate(&self.memory)));
@@ -200,7 +197,7 @@ impl Clone for HostAdamW {
 impl<M: AutodiffModule<B>, B: AutodiffBackend> Optimizer<M, B> for HostAdamW {
     type Record = HostAdamWRecord;
 
-    /// Panics where [`arrive`](HostAdamW::arrive) and [`apply`](HostAdamW::apply) fail: the trait has no `Result`.
+    /// Panics where [`arrive`](HostAdamW::arrive) and [`apply`](HostAdamW::apply) fail.
     fn step(&mut self, lr: LearningRate, module: M, mut gradients: GradientsParams) -> M {
         let arrived = self.arrive_from::<B, M>(&module, &mut gradients);
         or_panic("step", arrived.and_then(|()| self.apply::<B, M>(lr, module)))
@@ -211,7 +208,7 @@ impl<M: AutodiffModule<B>, B: AutodiffBackend> Optimizer<M, B> for HostAdamW {
         or_panic("step", arrived.and_then(|()| self.apply::<B, M>(lr, module)))
     }
 
-    /// Panics if a state on disk cannot be read: the trait has no `Result`.
+    /// Panics if a state on disk cannot be read.
     fn to_record(&self) -> HostAdamWRecord {
         or_panic("record", HostAdamWRecord::new(&self.states, &self.loaded))
     }
@@ -264,7 +261,7 @@ impl<B: AutodiffBackend, S: GradientSource> ModuleVisitor<B> for Arrival<'_, S> 
             return;
         }
         let Some(gradient) = self.gradients.remove::<B::InnerBackend, D>(param.id) else { return };
-        // The name seeds the rounding bits. Paths repeat between runs; ids do not.
+        // Seeds the rounding bits. Paths repeat between runs; ids do not.
         let name = self.path.join(".");
         let weights = param.val().inner();
         let state = self.optimizer.state(param.id, &name, &weights);

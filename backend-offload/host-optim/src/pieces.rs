@@ -1,7 +1,7 @@
-//! Loops over a parameter's elements: in pieces, on rayon's global threads, with the processor's widest vectors.
+//! Loops over a parameter's elements, in pieces on rayon's global threads, which Burn's CPU backend also uses.
 //!
 //! No piece reads data that another writes, and sums of squares add pieces in order. So the number of threads changes
-//! no bit. Burn's CPU backend uses the same threads.
+//! no bit.
 
 use half::bf16;
 use pulp::Arch;
@@ -12,16 +12,15 @@ use crate::noise::Noise;
 use crate::numbers::{Number, nearest};
 use crate::sgd::SgdFactors;
 
-/// Elements of a task: a multiple of a [block](crate::format::BLOCK). Six such arrays fit a second-level cache.
+/// A multiple of a [block](crate::format::BLOCK). Six such arrays fit a second-level cache.
 pub(crate) const PIECE: usize = 1 << 14;
 
-/// Runs `work` compiled for this processor's vectors.
+/// Compiles `work` for this processor's vectors.
 #[inline(always)]
 pub(crate) fn vectorised<T>(work: impl FnOnce() -> T) -> T {
     Arch::new().dispatch(work)
 }
 
-/// For formats with master weights. `weights` receive the masters in their own type.
 pub(crate) fn step_adamw<G: Number, M: Number, W: DeviceWeight>(
     factors: Factors,
     noise: Noise,
@@ -70,7 +69,7 @@ pub(crate) fn step_weights(factors: Factors, weights: &mut [f32], [first, second
     });
 }
 
-/// `begin` is the piece's first element in the parameter.
+/// `begin` is the piece's first element.
 #[inline(always)]
 pub(crate) fn step_elements_adamw<G: Number, M: Number, W: DeviceWeight>(
     factors: Factors,
@@ -140,7 +139,7 @@ pub(crate) trait DeviceWeight: Copy + Send + Sync {
     fn from_master(master: f32) -> Self;
 }
 
-/// No output: the device receives the weights in another form.
+/// The device receives the weights in another form.
 impl DeviceWeight for () {
     #[inline(always)]
     fn from_master(_master: f32) -> Self {}
@@ -167,7 +166,7 @@ pub(crate) fn squares<G: Number>(gradient: &[G]) -> f64 {
     pieces.iter().sum()
 }
 
-/// [`squares`] of `len` numbers of which only `rows` are not zero, to the same bits.
+/// [`squares`] of `len` numbers that are zero except in `rows`, to the same bits.
 pub(crate) fn squares_of_rows(rows: &[u32], width: usize, len: usize, numbers: &[f32]) -> f64 {
     let mut runs = Vec::new();
     for (row, numbers) in rows.iter().zip(numbers.chunks_exact(width)) {
@@ -214,7 +213,7 @@ pub(crate) fn add<G: Number>(sum: &mut [f32], more: &[G]) {
     });
 }
 
-/// On all threads: one does not saturate the memory.
+/// One thread does not saturate the memory.
 pub(crate) fn copy(to: &mut [u8], from: &[u8]) {
     const BYTES: usize = 1 << 18;
     to.par_chunks_mut(BYTES).zip(from.par_chunks(BYTES)).for_each(|(to, from)| to.copy_from_slice(from));

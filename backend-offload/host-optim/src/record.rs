@@ -1,4 +1,4 @@
-//! The optimizer's state as a Burn record: the raw buffers, without conversion.
+//! The optimizer's state as a Burn record, without conversion.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::kept::StateMemory;
 use crate::layout::{CODE_BASES, FIRST, Layout, MASTERS, Moments, PARTS, SECOND};
 use crate::state::{HostState, check_len};
 
-/// State of a [`HostAdamW`](crate::HostAdamW) in its own format, whatever the precision settings. With `Compact` it
-/// belongs to the record of the model whose bf16 weights it completes.
+/// State of a [`HostAdamW`](crate::HostAdamW), whatever the precision settings. With `Compact` it belongs to the record
+/// of the model whose bf16 weights it completes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct HostAdamWRecord(BTreeMap<u64, Parts>);
 
@@ -65,7 +65,6 @@ impl HostState {
         Ok(Parts { format: self.layout.format, time: self.time, len: self.len, bytes })
     }
 
-    /// The state of a parameter of `len` elements, for an optimizer with this `format`.
     pub(crate) fn from_parts(
         memory: &StateMemory,
         name: &str,
@@ -78,7 +77,7 @@ impl HostState {
         let layout = Layout::new(parts.format, Moments::Two, true);
         let (sizes, order) = (layout.bytes(len), order(parts.format));
         let sizes_agree = order.iter().map(|part| sizes[*part]).eq(parts.bytes.iter().map(Vec::len));
-        // An optimizer with `Compact` keeps f32 parameters in `Bf16Moments`.
+        // `Compact` keeps f32 parameters in `Bf16Moments`.
         let formats_agree =
             parts.format == format || (format, parts.format) == (Format::Compact, Format::Bf16Moments);
         if !sizes_agree || !formats_agree {

@@ -1,7 +1,7 @@
 //! The gradient of some rows of a matrix, received in shares, each with its own rows.
 //!
-//! Shares are added in the order of [`Gradient`](crate::gradient::Gradient). An absent row counts as zeros, so the bits
-//! equal a sum of whole gradients.
+//! Shares are added as in [`Gradient`](crate::gradient::Gradient). Absent rows count as zeros, so the bits equal a sum
+//! of whole gradients.
 
 use backend_offload::{HostBuffer, HostMemory, OffloadError};
 use rayon::prelude::*;
@@ -35,7 +35,7 @@ impl PartialSum {
                 part.rows.binary_search(row).map_or(&zeros[..], |at| &part.numbers()[at * width..][..width])
             });
             for ((sum, left), right) in sums.iter_mut().zip(left).zip(right) {
-                // Not skipped for zeros: adding 0.0 turns -0.0 into 0.0.
+                // Zeros matter: adding 0.0 turns -0.0 into 0.0.
                 *sum = left + right;
             }
         });
@@ -77,7 +77,7 @@ impl RowGradient {
         Ok(())
     }
 
-    /// Adds the remaining partial sums from the right, until one is left.
+    /// Adds the remaining partial sums from the right.
     pub(crate) fn complete(&mut self, memory: &HostMemory, name: &str) -> Result<(), OffloadError> {
         while self.partial_sums.len() > 1 {
             self.add_last(memory, name)?;
@@ -93,12 +93,12 @@ impl RowGradient {
         Ok(())
     }
 
-    /// Rows and their sum, after [`complete`](Self::complete).
+    /// Valid after [`complete`](Self::complete).
     pub(crate) fn whole(&self) -> (&[u32], &[f32]) {
         (&self.partial_sums[0].rows, self.partial_sums[0].numbers())
     }
 
-    /// Each partial sum as a gradient of the whole matrix of `len` numbers.
+    /// As gradients of the whole matrix of `len` numbers.
     pub(crate) fn partial_sums(&self, len: usize) -> Vec<Vec<f32>> {
         let whole = |part: &PartialSum| {
             let mut whole = vec![0.0; len];

@@ -1,9 +1,9 @@
-//! A matrix of which a batch reads and steps few rows by number, such as an embedding.
+//! A matrix of which a batch uses few rows, such as an embedding.
 //!
-//! Moments and weight decay change unused rows too, but those steps are delayed. Before a row is used, it takes all
-//! missed steps in one pass, with the same operations and so the same bits
+//! Moments and weight decay change unused rows too, but those steps are delayed. A row takes all missed steps before
+//! its next use, with the same operations and bits
 //! (`rows_stepped_when_they_are_named_have_the_bits_of_rows_stepped_in_time`). This saves memory traffic, not
-//! arithmetic. Unused rows [catch up](HostRows::catch_up_some) in turns, so that saving need not step all of them.
+//! arithmetic.
 
 use backend_offload::HostBuffer;
 use rayon::prelude::*;
@@ -23,17 +23,17 @@ use crate::state::{HostState, check_len, name_hash};
 /// Steps within which each row has its turn.
 const TURN_PERIOD: usize = 64;
 
-/// An f32 matrix whose rows are stepped when used, or at their turn.
+/// An f32 matrix whose rows step when used, or at their turn.
 #[derive(Debug)]
 pub struct HostRows {
-    /// Its time includes steps that rows still miss.
+    /// Its time includes missed steps.
     state: HostState,
     width: usize,
-    /// Steps taken by each row, in host memory.
+    /// Steps taken by each row.
     times: HostBuffer,
     /// The latest steps, which some row may miss.
     missed: Vec<MissedStep>,
-    /// The next row to have its turn, and the matrix's time when the round of turns began.
+    /// The next row to have its turn, and the time when this round began.
     turn: (usize, u32),
     first_share: u64,
     gradient: Option<PendingGradient>,
@@ -81,8 +81,7 @@ impl MissedStep {
 }
 
 impl HostRows {
-    /// Steps the matrix of `state` by rows of `width` elements. The state must be in host memory, with f32 weights and
-    /// without a waiting gradient.
+    /// Steps `state` by rows of `width` elements. Requires host memory, f32 weights and no waiting gradient.
     pub fn new(state: HostState, width: usize) -> Result<Self, HostOptimError> {
         state.check_has_masters()?;
         if state.storage.host_parts().is_none() {
@@ -138,7 +137,7 @@ impl HostRows {
         self.state.host_bytes() + self.times.len() as u64 + gradient
     }
 
-    /// Numbers of `rows` after the last step. `rows` must be ascending, without duplicates.
+    /// Numbers of `rows`, which must be ascending, without duplicates.
     pub fn read(&mut self, rows: &[u32]) -> Result<Vec<f32>, HostOptimError> {
         self.check_rows(rows)?;
         self.catch_up(rows);
@@ -156,8 +155,8 @@ impl HostRows {
         self.first_share = first;
     }
 
-    /// Receives the gradient of `rows`, or its next share; other rows are zero. `rows` must be ascending, without
-    /// duplicates. After an error, earlier shares are lost.
+    /// Receives the gradient of `rows`, or its next share. `rows` must be ascending, without duplicates. After an
+    /// error, earlier shares are lost.
     pub fn arrive(&mut self, rows: &[u32], share: &[f32]) -> Result<(), HostOptimError> {
         self.squares = None;
         let waiting = self.gradient.take();
@@ -181,7 +180,7 @@ impl HostRows {
         }
     }
 
-    /// Replaces all received shares with `whole`, summed over all ranks. After an error, the shares are lost.
+    /// Replaces all received shares with `whole`, summed over all ranks. After an error, they are lost.
     pub fn replace_gradient(&mut self, whole: &[f32]) -> Result<(), HostOptimError> {
         self.drop_gradient();
         check_len(self.name(), "the gradient", self.len(), whole.len())?;
@@ -216,7 +215,7 @@ impl HostRows {
         (self.gradient, self.squares) = (None, None);
     }
 
-    /// One step along the received gradient. Rows without a gradient take it later.
+    /// One step along the received gradient. Other rows take it later.
     pub fn step(&mut self, rule: impl Into<Rule>, stride: Stride) -> Result<(), HostOptimError> {
         let rule = rule.into();
         self.state.check_rule(&rule)?;
@@ -245,7 +244,7 @@ impl HostRows {
         Ok(())
     }
 
-    /// Lets some rows take their missed steps. Called once per step, it limits a row's delay to 64 steps.
+    /// Lets some rows catch up. One call per step limits a row's delay to 64 steps.
     pub fn catch_up_some(&mut self) {
         let (begin, since) = self.turn;
         let end = self.rows().min(begin + self.rows().div_ceil(TURN_PERIOD));
@@ -259,7 +258,7 @@ impl HostRows {
         }
     }
 
-    /// The state, after every row has taken its missed steps.
+    /// The state, with no step missed.
     pub fn whole(&mut self) -> &HostState {
         let rows: Vec<u32> = (0..self.rows() as u32).collect();
         self.catch_up(&rows);
@@ -292,7 +291,7 @@ impl HostRows {
         self.take_steps(rows, None);
     }
 
-    /// Lets `rows` take all missed steps; the last one along `gradient`, if given.
+    /// Takes all missed steps; the last one along `gradient`, if given.
     fn take_steps(&mut self, rows: &[u32], gradient: Option<&[f32]>) {
         if self.state.memory.computes_nothing() {
             return;
@@ -361,7 +360,7 @@ impl RowSteps<'_> {
     }
 }
 
-/// Slices of `width` elements at these row numbers, which must be ascending.
+/// `rows` must be ascending.
 fn select_rows<'a, T>(mut all: &'a mut [T], width: usize, rows: &[u32]) -> Vec<&'a mut [T]> {
     let mut at = 0;
     let pick = |row: &u32| {

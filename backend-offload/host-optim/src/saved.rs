@@ -17,12 +17,12 @@ pub struct Saved {
     pub time: u32,
     /// Master weights.
     pub weights: Vec<f32>,
-    /// First and second moments; for a velocity, the second is empty.
+    /// Both moments; for a velocity, the second is empty.
     pub moments: [Vec<f32>; 2],
 }
 
 impl HostState {
-    /// The saved state. `weights` receive the saved weights, rounded to their type. Formats narrower than f32 round
+    /// Restores a state. `weights` receive the saved weights, rounded to their type. Formats narrower than f32 round
     /// moments to nearest.
     pub fn restore(
         memory: impl Into<StateMemory>,
@@ -54,7 +54,7 @@ impl HostState {
         Ok(state)
     }
 
-    /// The state in full precision, without its gradient. `weights` are the device's.
+    /// The state without its gradient. `weights` are the device's.
     pub fn save(&self, weights: Values<'_>) -> Result<Saved, HostOptimError> {
         let saved_moments = [self.first_moments()?, self.second_moments()?];
         Ok(Saved { time: self.time, weights: self.masters(weights)?, moments: saved_moments })
@@ -68,7 +68,7 @@ impl HostState {
         self.numbers(MASTERS..MASTERS + 1, |_, parts, into| self.layout.masters(parts[0], None, into))
     }
 
-    /// Master weights. `weights` are the device's; the compact format requires bf16.
+    /// Master weights. `weights` are the device's, in bf16 for the compact format.
     pub fn masters(&self, weights: Values<'_>) -> Result<Vec<f32>, HostOptimError> {
         check_len(&self.name, "the parameter", self.len, weights.len())?;
         match weights {

@@ -5,9 +5,9 @@ use crate::adamw::Stride;
 /// Settings of gradient descent with momentum.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sgd {
-    /// Share of the velocity that a step keeps.
+    /// Factor on the old velocity.
     pub momentum: f32,
-    /// Share of a weight, times the learning rate, that each step subtracts.
+    /// Decay per step, multiplied by the learning rate.
     pub weight_decay: f64,
 }
 

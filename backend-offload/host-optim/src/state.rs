@@ -1,8 +1,8 @@
 //! One parameter's state: master weights, moments and the next gradient, in host memory or on disk.
 //!
-//! Shares of a gradient [arrive](HostState::arrive). The caller decides by the sum of all parameters'
-//! [squares](HostState::squares): every state [steps](HostState::step) or [drops](HostState::drop_gradient) its
-//! gradient. Memory is taken at creation and arrival; on disk, also before a step.
+//! Gradients [arrive](HostState::arrive) in shares. Then each state [steps](HostState::step) or
+//! [drops](HostState::drop_gradient) its gradient. Memory is taken at creation and arrival; on disk, also before a
+//! step.
 
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ pub struct HostState {
     pub(crate) time: u32,
     pub(crate) layout: Layout,
     pub(crate) storage: Storage,
-    /// Number of the next gradient's first share.
+    /// Of the next gradient.
     first_share: u64,
     gradient: Option<Gradient>,
     /// Cached until the gradient changes.
@@ -37,8 +37,7 @@ pub struct HostState {
 }
 
 impl HostState {
-    /// The state before the first step. For f32 `weights`, which have no bits to complete, `Compact` becomes
-    /// `Bf16Moments`.
+    /// Before the first step. F32 `weights` have no bits to complete, so `Compact` becomes `Bf16Moments`.
     pub fn new(
         memory: impl Into<StateMemory>,
         name: &str,
@@ -84,8 +83,7 @@ impl HostState {
         Ok(Self { name, memory, len, time: 0, layout, storage, first_share, gradient, squares })
     }
 
-    /// Numbers the shares of later gradients from `first` on. Shares are added pairwise by number, so the sum does not
-    /// depend on which rank adds which.
+    /// Numbers later shares from `first` on. Shares are added pairwise by number, whichever rank adds them.
     pub fn number_shares_from(&mut self, first: u64) {
         self.first_share = first;
     }
@@ -100,8 +98,8 @@ impl HostState {
         self.arrive_sum(share, 0)
     }
 
-    /// Receives the sum of the next `1 << level` shares, added pairwise. Panics unless the first one's number is a
-    /// multiple of their count.
+    /// Receives the sum of the next `1 << level` shares, added pairwise. Panics unless their first number is a multiple
+    /// of their count.
     pub fn arrive_sum(&mut self, sum: Values<'_>, level: u32) -> Result<(), HostOptimError> {
         check_len(&self.name, "the gradient", self.len, sum.len())?;
         self.squares = None;
@@ -116,7 +114,7 @@ impl HostState {
         self.gradient.iter().flat_map(Gradient::partial_sums).collect()
     }
 
-    /// Replaces all received shares with `whole`, the sum over all ranks. After an error, the shares are lost.
+    /// Replaces all received shares with `whole`, the sum over all ranks. After an error, they are lost.
     pub fn replace_gradient(&mut self, whole: Values<'_>) -> Result<(), HostOptimError> {
         self.drop_gradient();
         self.arrive(whole)
@@ -139,16 +137,16 @@ impl HostState {
         self.gradient.is_some()
     }
 
-    /// Drops the gradient, to skip a step.
+    /// Drops the gradient.
     pub fn drop_gradient(&mut self) {
         (self.gradient, self.squares) = (None, None);
     }
 
-    /// One step along the received gradient. `weights` receive the result, rounded to their type; the compact format
-    /// also reads the old weights there.
+    /// One step along the received gradient. `weights` receive the result, rounded to their type. The compact format
+    /// also reads them.
     ///
-    /// After an error, weights and moments are unchanged; shares that could not be added are lost. After a disk
-    /// failure, weights are NaN and the state is lost.
+    /// After an error, weights and moments are unchanged; shares not yet added are lost. After a disk failure, weights
+    /// are NaN and the state is lost.
     pub fn step(
         &mut self,
         rule: impl Into<Rule>,
@@ -177,8 +175,8 @@ impl HostState {
         self.storage.check_written()
     }
 
-    /// [`step`](Self::step) in `pipeline`. The result is valid once [written](Storage::when_written). After an error,
-    /// `weights` may mix two steps.
+    /// [`step`](Self::step) in `pipeline`, valid once [written](Storage::when_written). After an error, `weights` may
+    /// mix two steps.
     pub(crate) fn step_in(
         &mut self,
         pipeline: &mut Pipeline,
@@ -196,8 +194,7 @@ impl HostState {
         })
     }
 
-    /// [`step_in`](Self::step_in) that gives the new masters as tiles: all codes, then all scales. The format must have
-    /// masters.
+    /// [`step_in`](Self::step_in) that gives the masters as tiles: all codes, then all scales. Requires masters.
     pub(crate) fn step_to_tiles(
         &mut self,
         pipeline: &mut Pipeline,
@@ -250,7 +247,7 @@ impl HostState {
         Ok(gradient)
     }
 
-    /// The parameter's name. It seeds the rounding bits.
+    /// The parameter's name, which seeds the rounding bits.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -306,7 +303,7 @@ impl HostState {
     }
 }
 
-/// Encodes `range` of `len` master weights. A range begins at a tile.
+/// `range` begins at a tile.
 fn encode_range(code: Code, masters: &[f32], (range, len): (Range<usize>, usize), into: &mut [u8]) {
     let (codes, scales) = into.split_at_mut(TILE * tiles(len));
     let (first, count) = (range.start / TILE, tiles(range.len()));

@@ -1,4 +1,4 @@
-//! A parameter's tensors on their device: read for its state, created again after a step.
+//! A parameter's tensors on their device.
 
 use std::fmt;
 use std::pin::Pin;
@@ -22,7 +22,7 @@ use crate::saved::Saved;
 use crate::state::{HostState, check_len};
 use crate::tiles::{Code, TILE, decode, tile_bytes, tiles};
 
-/// A gradient or a share of one, in transfer from the device.
+/// A gradient or share in transfer from the device.
 #[derive(Debug)]
 pub struct Incoming {
     form: Form,
@@ -38,7 +38,7 @@ enum Form {
 
 impl Incoming {
     /// Starts to read a share of the gradient of parameter `name`. With asynchronous copies it returns during the
-    /// transfer, which then frees the tensor's memory. Other devices complete the transfer here.
+    /// transfer, after which the tensor's memory is free.
     pub fn begin<B: Backend, const D: usize>(
         name: &str,
         share: Tensor<B, D>,
@@ -46,14 +46,13 @@ impl Incoming {
         Ok(Self { form: Form::Numbers(Reading::begin(name, share)?), level: 0 })
     }
 
-    /// Marks a sum of `1 << level` neighbouring shares in f32. The first one's number must be a multiple of their
-    /// count.
+    /// Marks a sum of `1 << level` neighbouring shares in f32. Their first number must be a multiple of their count.
     #[must_use]
     pub fn at_level(self, level: u32) -> Self {
         Self { level, ..self }
     }
 
-    /// [`begin`](Self::begin) for a gradient encoded as `Int8` tiles. It is kept as f32, or as bf16 if `narrow`.
+    /// [`begin`](Self::begin) for `Int8` tiles. The gradient is kept as f32, or as bf16 if `narrow`.
     pub fn begin_tiles<B: Backend>(
         name: &str,
         (codes, scales): TileTensors<B>,
@@ -106,7 +105,7 @@ impl fmt::Debug for Reading {
 }
 
 impl HostState {
-    /// The state before the first step of `weights`, in f32 or bf16.
+    /// Before the first step of `weights`, in f32 or bf16.
     pub fn from_tensor<B: Backend, const D: usize>(
         memory: impl Into<StateMemory>,
         name: &str,
@@ -117,9 +116,9 @@ impl HostState {
         Self::new(memory, name, format, values(name, &data)?)
     }
 
-    /// Master weights of a parameter whose own numbers are `weights`.
+    /// Master weights of a parameter with these `weights`.
     pub fn complete(&self, weights: TensorData) -> Result<TensorData, HostOptimError> {
-        // The compact format completes bf16 weights, even if they were read in a wider type.
+        // `weights` may have been read in a wider type.
         let weights = if self.reads_weights() { weights.convert_dtype(DType::BF16) } else { weights };
         let masters = self.masters(values(self.name(), &weights)?)?;
         Ok(TensorData::new(masters, weights.shape))
@@ -141,7 +140,7 @@ impl HostState {
         Ok((state, weights))
     }
 
-    /// Receives a gradient, or a further share, and waits for its transfer.
+    /// Receives a gradient, or a further share.
     pub fn arrive_tensor<B: Backend, const D: usize>(
         &mut self,
         share: Tensor<B, D>,
@@ -184,7 +183,7 @@ impl HostState {
         self.arrive(Values::Bf16(&rounded))
     }
 
-    /// Master weights in tiles, on `device`. Fails if the format has no masters on the host.
+    /// Master weights in tiles. Fails if the format has none on the host.
     pub fn tiles<B: Backend>(
         &self,
         code: Code,
@@ -197,7 +196,7 @@ impl HostState {
         Ok(self.memory.first(|| tile_tensors(&encoded, self.len(), device)))
     }
 
-    /// [`HostState::step`] on tensors. Returns the new parameter in the type of `weights`.
+    /// [`HostState::step`] on tensors. Keeps the type of `weights`.
     pub fn step_tensor<B: Backend, const D: usize>(
         &mut self,
         rule: impl Into<Rule>,
@@ -243,8 +242,8 @@ fn zeroed_data<B: Backend, const D: usize>(
 /// Codes, `[tiles, 128]` of a byte each, and scales, `[tiles, 1]`.
 pub type TileTensors<B> = (Tensor<B, 2, Int>, Tensor<B, 2>);
 
-/// Decodes tiles with one kernel and no extra memory; `None` unless the backend is based on CubeCL. The product of code
-/// value and scale is rounded to f32, then to `kind`.
+/// Decodes tiles with one kernel and no extra memory; `None` unless the backend is based on CubeCL. The product is
+/// rounded to f32, then to `kind`.
 pub fn decoded_by_kernel<B: Managed, const D: usize>(
     (codes, scales): TileTensors<B>,
     code: Code,
@@ -256,7 +255,7 @@ pub fn decoded_by_kernel<B: Managed, const D: usize>(
     Some(Tensor::from_primitive(TensorPrimitive::Float(numbers)))
 }
 
-/// Tensors of tiles from their bytes: all codes, then all scales.
+/// Tensors from bytes: all codes, then all scales.
 ///
 /// # Panics
 /// If the number of bytes is not [`tile_bytes`] of `len`.

@@ -1,7 +1,7 @@
 //! Numbers in eight bits for the link: tiles of 128 codes with one f32 scale each.
 //!
-//! The scale is the tile's largest magnitude divided by the largest code. If it is not a normal number, the tile
-//! becomes zero. A tile with NaN or infinity decodes to NaN, so a step with such a gradient is skipped
+//! The scale is the largest magnitude divided by the largest code. If it is not a normal number, the tile becomes zero.
+//! A tile with NaN or infinity decodes to NaN, so its step is skipped
 //! (`a_diverging_step_is_skipped_although_tiles_cannot_hold_nan`).
 
 use rayon::prelude::*;
@@ -13,7 +13,7 @@ pub const TILE: usize = 128;
 
 const TILES: usize = PIECE / TILE;
 
-/// Meaning of a byte, before multiplication with the scale.
+/// Meaning of a byte, before scaling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
     /// Integer from -127 to 127.
@@ -31,7 +31,7 @@ impl Code {
         })
     }
 
-    /// The largest magnitude of a code.
+    /// Largest magnitude of a code.
     pub fn top(self) -> f32 {
         match self {
             Self::Int8 => 127.0,
@@ -45,7 +45,7 @@ pub fn tiles(len: usize) -> usize {
     len.div_ceil(TILE)
 }
 
-/// Bytes of `len` numbers in tiles: all codes, then all scales.
+/// Bytes of `len` numbers in tiles.
 pub fn tile_bytes(len: usize) -> usize {
     (TILE + size_of::<f32>()) * tiles(len)
 }
@@ -57,8 +57,8 @@ pub(crate) fn nan_tiles(len: usize) -> Vec<u8> {
     encoded
 }
 
-/// Encodes `numbers` to nearest. Codes past the last number become zero. Panics unless `codes` and `scales` have the
-/// lengths for [`tiles`].
+/// Encodes to nearest. Codes past the last number become zero. Panics unless `codes` and `scales` have the lengths for
+/// [`tiles`].
 pub fn encode(code: Code, numbers: &[f32], codes: &mut [u8], scales: &mut [f32]) {
     assert_eq!((codes.len(), scales.len()), (TILE * tiles(numbers.len()), tiles(numbers.len())));
     let pieces = numbers.par_chunks(PIECE).zip(codes.par_chunks_mut(PIECE)).zip(scales.par_chunks_mut(TILES));
@@ -105,7 +105,7 @@ pub fn decode(code: Code, codes: &[u8], scales: &[f32], numbers: &mut [f32]) {
 
 #[inline(always)]
 fn decode_tile(codes: &[u8; TILE], scale: f32, numbers: &mut [f32], value: impl Fn(u8) -> f32) {
-    // Whole tiles run in a loop of constant length.
+    // So that the loop has constant length.
     if let Ok(numbers) = <&mut [f32; TILE]>::try_from(&mut *numbers) {
         for n in 0..TILE {
             numbers[n] = value(codes[n]) * scale;
@@ -117,7 +117,7 @@ fn decode_tile(codes: &[u8; TILE], scale: f32, numbers: &mut [f32], value: impl 
 
 #[inline(always)]
 fn encode_tile(tile: &[f32; TILE], top: f32, codes: &mut [u8; TILE], nearest: impl Fn(f32) -> u8) -> f32 {
-    // Bit patterns order magnitudes, with NaN on top.
+    // NaN has the largest bit pattern.
     let largest = f32::from_bits(tile.iter().fold(0, |most: u32, x| most.max(x.to_bits() & (u32::MAX >> 1))));
     let scale = largest / top;
     if !scale.is_normal() {
@@ -140,7 +140,7 @@ fn nearest_int8(share: f32) -> u8 {
 
 /// Bits of an f32 mantissa that e4m3 drops.
 const CUT: u32 = 20;
-/// Difference between the exponent biases of f32 and e4m3.
+/// Difference of the exponent biases.
 const BIAS: u32 = 127 - 7;
 const SMALLEST_NORMAL: f32 = 1.0 / 64.0;
 /// Codes below `SMALLEST_NORMAL` are multiples of 1 / `STEPS`.

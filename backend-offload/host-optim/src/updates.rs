@@ -1,7 +1,7 @@
 //! Steps on a background thread, one after another. A caller waits only where it needs a result.
 //!
-//! The bits equal those of foreground steps (`background_steps_have_the_bits_of_steps_in_the_foreground`). After a
-//! failed step, weights are NaN (`a_step_that_cannot_be_taken_is_reported_and_leaves_nan_for_its_parameter`).
+//! Bits equal those of foreground steps (`background_steps_have_the_bits_of_steps_in_the_foreground`). After a failed
+//! step, weights are NaN (`a_step_that_cannot_be_taken_is_reported_and_leaves_nan_for_its_parameter`).
 
 use std::fmt;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -44,12 +44,12 @@ enum Form {
 }
 
 impl Update {
-    /// Takes the step. Weights are sent once the state is stored.
+    /// Sends weights once the state is stored.
     fn run(self, pipeline: &mut Pipeline) -> Result<HostState, HostOptimError> {
         let Self { mut state, rule, stride, weights, form, done } = self;
         #[cfg(feature = "test-util")]
         crate::faults::panic_if_asked(&state);
-        // Taken late: each step frees a gradient, so all steps together need the memory of one.
+        // Taken late: each step frees a gradient, so all together need the memory of one.
         let mut weights = weights.map_or_else(|| take_weights_buffer(&state, form), Ok)?;
         match form {
             Form::Tiles(code) => state.step_to_tiles(pipeline, &rule, stride, code, &mut weights)?,
@@ -81,8 +81,7 @@ pub struct Updates {
 }
 
 impl Updates {
-    /// Starts `updates` on one new thread, in this order. Chunks of the next state on disk are read during a step. If
-    /// the system refuses a thread, the states are lost.
+    /// Starts `updates` on one new thread, in order. If the system refuses a thread, the states are lost.
     pub fn begin(updates: Vec<Update>) -> Result<Self, HostOptimError> {
         Self::begin_then(updates, || {})
     }
@@ -113,10 +112,10 @@ impl Updates {
         }
     }
 
-    /// Waits for all steps and returns their states, in the order of `updates`.
+    /// Waits for all steps and returns their states in order.
     ///
-    /// If a step fails, returns the first failure and no state. Weights of each failed step are NaN; after a panic,
-    /// those of all later steps too.
+    /// Returns the first failure instead. Weights of each failed step are NaN; after a panic, those of all later steps
+    /// too.
     pub fn finish(mut self) -> Result<Vec<HostState>, HostOptimError> {
         let thread = self.thread.take().expect("there until it is finished");
         thread.join().unwrap_or_else(|panic| {
@@ -145,8 +144,8 @@ fn take_weights_buffer(state: &HostState, form: Form) -> Result<HostBuffer, Host
 }
 
 impl HostState {
-    /// Prepares one step along the received gradient, for [`Updates`]. Also returns the future parameter, in the type
-    /// of `weights`, whose device memory it frees.
+    /// Prepares one step along the received gradient, for [`Updates`]. Also returns the future parameter. Frees the
+    /// device memory of `weights`, and keeps their type.
     ///
     /// After an error the state is lost. [`Updates::finish`] reports errors of the step itself.
     pub fn begin_tensor<B: Backend, const D: usize>(
@@ -159,7 +158,7 @@ impl HostState {
         self.begin_numbers(rule.into(), stride, weights, move |data| tensor_from_data(data, &device))
     }
 
-    /// [`begin_tensor`](Self::begin_tensor) that gives the weights' numbers, from which other ranks also make tensors.
+    /// [`begin_tensor`](Self::begin_tensor) that gives the weights' numbers, for other ranks too.
     pub fn begin_data<B: Backend, const D: usize>(
         self,
         rule: impl Into<Rule>,
@@ -202,8 +201,8 @@ impl HostState {
         Ok(self.begin(rule, stride, weights, form, make))
     }
 
-    /// [`begin_tensor`](Self::begin_tensor) for a parameter that the device holds in eight-bit tiles. Fails if the
-    /// format has no masters on the host.
+    /// [`begin_tensor`](Self::begin_tensor) for a parameter in eight-bit tiles. Fails if the format has no masters on
+    /// the host.
     pub fn begin_tiles<B: Backend>(
         self,
         rule: impl Into<Rule>,
@@ -215,7 +214,7 @@ impl HostState {
         self.begin_encoded(rule.into(), stride, code, move |encoded, len| tile_tensors(encoded, len, &device))
     }
 
-    /// [`begin_tiles`](Self::begin_tiles) that gives the tiles' bytes, for [`tile_tensors`] on this and other ranks.
+    /// [`begin_tiles`](Self::begin_tiles) that gives bytes for [`tile_tensors`], on other ranks too.
     pub fn begin_tile_data(
         self,
         rule: impl Into<Rule>,
@@ -272,7 +271,7 @@ pub struct Updated<T> {
 }
 
 enum Weights<T> {
-    /// Waits for the step and returns the time waited. `None` only if an earlier call panicked.
+    /// Also returns the time waited. `None` only if an earlier call panicked.
     Pending(Option<Box<dyn FnOnce() -> (T, Duration) + Send>>),
     Ready(T),
 }
@@ -284,12 +283,12 @@ impl<T> fmt::Debug for Updated<T> {
 }
 
 impl<T: Clone> Updated<T> {
-    /// Waits for the new weights; all NaN if the step failed, which [`Updates::finish`] reports.
+    /// Waits for the new weights; NaN if the step failed.
     pub fn wait(&self) -> T {
         self.wait_timed().0
     }
 
-    /// [`wait`](Self::wait), with the time spent waiting for the step, without making the tensor.
+    /// [`wait`](Self::wait), with the time waited for the step.
     pub fn wait_timed(&self) -> (T, Duration) {
         let mut slot = self.weights.lock().unwrap_or_else(PoisonError::into_inner);
         let mut waited = Duration::ZERO;

@@ -1,5 +1,4 @@
-//! The driver's state behind one lock, and the execution of queued work. Work runs on the calling thread, under the
-//! lock.
+//! The driver's state behind one lock. Queued work runs on the calling thread, under the lock.
 
 use std::{
     collections::HashMap,
@@ -23,7 +22,7 @@ use crate::{
 
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// Fills fresh memory with a pattern that marks it as unwritten.
+    /// Marks fresh memory as unwritten.
     Poison(Range<u64>),
     Release(u64),
     Copy(Copy),
@@ -151,7 +150,6 @@ impl Driver {
         self.order.begin_work(stream)
     }
 
-    /// The default stream and blocking streams wait for each other.
     fn implied_waits(&self, stream: StreamId) -> Vec<StreamId> {
         let blocking = self.streams.values().filter(|stream| stream.blocking).map(|stream| stream.id);
         if stream == self.legacy {
@@ -197,7 +195,7 @@ impl Driver {
         self.device.after_host_wait();
     }
 
-    /// Requires live device memory. Also looks for races, if enabled.
+    /// Requires live device memory. Looks for races, if enabled.
     pub(crate) fn touch(&mut self, range: Range<u64>, writes: bool, when: Moment, actor: &str) {
         if range.is_empty() {
             return;
@@ -256,12 +254,12 @@ impl Driver {
             (_, CopyEnd::Device(_)) => self.check_written(&work.to, from, work.actor),
             _ => {}
         }
-        // SAFETY: both ends were checked just now. The owner of pageable memory waits for its copy.
+        // SAFETY: both ends were checked just now. The owner of pageable memory waits.
         unsafe { copy(to, from) }
     }
 
-    /// A copy into pageable memory reads values. One into pinned memory may spill a tensor before its first write, so
-    /// unwritten bytes are only counted.
+    /// A copy into pageable memory reads values. One into pinned memory may spill an unwritten tensor, so its bytes are
+    /// only counted.
     fn check_written(&mut self, to: &CopyEnd, from: Rows, actor: &str) {
         match self.device.check_written(from, actor) {
             Err(_) if matches!(to, CopyEnd::Pinned(_)) => {
@@ -272,7 +270,6 @@ impl Driver {
         }
     }
 
-    /// The memory must still exist.
     fn resolve(&self, place: &CopyEnd, actor: &str) -> Rows {
         match place {
             CopyEnd::Device(rows) => {

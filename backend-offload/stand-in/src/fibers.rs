@@ -1,10 +1,10 @@
 //! A block whose threads wait for each other: one fiber per thread, all on the launching thread.
 //!
-//! A fiber runs until its thread waits, then the next runs. The order is fixed, so results are deterministic. A missing
-//! barrier shows only if it breaks this order.
+//! A fiber runs until its thread waits. The order is fixed, so results are deterministic. A missing barrier shows only
+//! if it breaks this order.
 //!
-//! In a warp exchange each lane stores eight bytes; it ends when all running lanes of the mask have arrived. Two sets
-//! of slots suffice: all lanes leave an exchange before any starts its second next one.
+//! A warp exchange ends when all running lanes of the mask have arrived. Two sets of slots suffice: all lanes leave an
+//! exchange before any starts its second next one.
 
 mod stacks;
 mod switch;
@@ -170,8 +170,8 @@ impl Block {
     fn resume(&self, index: usize) {
         let fiber = &self.fibers[index];
         self.current.set(index);
-        // SAFETY: the position is the running kernel's, see `Fibers::run`. `prepare` or the last switch left the
-        // fiber's stack pointer, and the fiber switches back before this block ends.
+        // SAFETY: the position is the running kernel's, see `Fibers::run`. `prepare` or the last switch left the stack
+        // pointer, and the fiber switches back before this block ends.
         unsafe {
             (*self.position).thread = fiber.thread;
             switch(self.resumer.as_ptr(), fiber.stack_pointer.get());
@@ -269,7 +269,6 @@ extern "C" fn absent_lane() {
     Fault::new(Finding::AbsentLane, circumstances).report();
 }
 
-/// Lanes of the caller's warp that have not ended.
 extern "C" fn active() -> u32 {
     let block = running();
     block.warps[block.fibers[block.current.get()].warp].alive.get()

@@ -1,5 +1,4 @@
-//! Findings: errors of the program under test, counted and printed. Fatal ones end the process; with `STAND_IN_STRICT`,
-//! all do.
+//! Errors of the program under test, counted and printed. Fatal ones end the process; with `STAND_IN_STRICT`, all do.
 
 use crate::{report, settings::settings};
 
@@ -54,7 +53,6 @@ impl Finding {
     }
 }
 
-/// A finding with its circumstances, not yet [reported](Fault::report).
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) finding: Finding,

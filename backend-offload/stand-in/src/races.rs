@@ -1,5 +1,5 @@
-//! Detection of missing waits: two accesses to the same device memory, at least one a write, that nothing orders. Looks
-//! at requests, so one run in any mode finds them.
+//! Detection of missing waits: two unordered accesses to the same device memory, at least one a write. Looks at
+//! requests, so one run in any mode finds them.
 //!
 //! Each stream has a vector clock; events carry clocks, and waits merge them. What the host has waited for precedes its
 //! later requests from all threads. A kernel's operand counts as one byte, because its extent is unknown.
@@ -12,7 +12,7 @@ use crate::schedule::StreamId;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Clock(Vec<u64>);
 
-/// A piece of work: its number in its stream.
+/// Its number in its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Moment {
     stream: StreamId,
@@ -88,12 +88,12 @@ struct PastAccess {
     when: Moment,
 }
 
-/// Accesses to each live allocation that later ones may race with.
+/// Past accesses to each live allocation.
 #[derive(Debug, Default)]
 pub(crate) struct Races(BTreeMap<u64, Vec<PastAccess>>);
 
 impl Races {
-    /// Adds an access by the work `when`. Returns a line for each earlier access that it races with.
+    /// Adds an access by `when`. Returns a line for each earlier access that it races with.
     pub(crate) fn touch(
         &mut self,
         block: u64,
@@ -110,8 +110,7 @@ impl Races {
             .filter_map(|old| Some((old, intersection(&old.access.range, &access.range)?)))
             .map(|(old, both)| describe(block, old, &access, when, &both))
             .collect();
-        // Drops accesses that precede all later ones because the host waited. Also drops those that this one covers on
-        // the same stream.
+        // Drops accesses that the host has waited for, or that this one covers on the same stream.
         earlier.retain(|old| {
             let covered = old.when.stream == when.stream
                 && access.range.start <= old.access.range.start

@@ -1,10 +1,9 @@
 //! The order of queued work: a pure function of the work, the mode and the seed. The caller executes the work.
 //!
-//! As in CUDA, work of one stream happens in order, and work after a wait happens after the work it waits for. All else
-//! is free. `Random` runs some streams as far ahead as possible, others only when forced.
+//! As in CUDA, work of one stream happens in order, and work after a wait happens after its target. All else is free.
+//! `Random` runs some streams as far ahead as possible, others only when forced.
 //!
-//! An event is a [`Mark`], a position in a stream that a wait must reach. Marks refer to earlier work only, so waits
-//! form no cycle.
+//! An event is a [`Mark`], a position in a stream. Marks refer to earlier work only, so waits form no cycle.
 
 use std::collections::VecDeque;
 
@@ -66,7 +65,7 @@ pub(crate) struct Schedule<W> {
     streams: Vec<Stream<W>>,
 }
 
-/// In `Random`: the probability that an unrelated stream runs first, and the least probability that it accepts.
+/// In `Random`: probability that an unrelated stream is drawn first, and least probability that it then runs.
 const UNRELATED_CHANCE: f64 = 0.5;
 const LEAST_EAGERNESS: f64 = 0.05;
 
@@ -96,7 +95,6 @@ impl<W> Schedule<W> {
         Mark { stream: id, position: stream.done + stream.queue.len() as u64, after_work: stream.worked }
     }
 
-    /// Orders all later work of the stream after `mark`.
     pub(crate) fn wait(&mut self, stream: StreamId, mark: Mark) {
         if !self.is_done(mark) {
             self.streams[stream.0].queue.push_back(Entry::Wait(mark));
@@ -118,7 +116,7 @@ impl<W> Schedule<W> {
         })
     }
 
-    /// The next piece of work towards the goal, to be executed before the next call; `None` at the goal.
+    /// Must be executed before the next call. `None` at the goal.
     pub(crate) fn next(&mut self, goal: Goal) -> Option<W> {
         loop {
             let stream = self.choose(goal)?;

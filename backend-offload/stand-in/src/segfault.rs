@@ -1,5 +1,5 @@
-//! Segmentation faults. Reports kernels that leave their memory, and programs that touch device memory or freed pinned
-//! memory. Other faults go to the previous handler.
+//! Segmentation faults of kernels, and of programs that touch device memory or freed pinned memory. Other faults go to
+//! the previous handler.
 
 use std::{
     ffi::{c_int, c_void},
@@ -20,7 +20,6 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct RunningKernel {
     pub(crate) kernel: String,
-    /// Allocations of its operands.
     pub(crate) allocations: Vec<Range<u64>>,
 }
 
@@ -40,8 +39,8 @@ pub(crate) fn install_handler() {
     unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
         action.sa_sigaction = handle as *const () as usize;
-        // Not on Rust's signal stack, which is too small for a report where register state is large. So a stack
-        // overflow ends the process without a message.
+        // Not on Rust's signal stack, which may be too small for a report. So a stack overflow ends the process without
+        // a message.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
         libc::sigaction(libc::SIGSEGV, &raw const action, previous.as_mut_ptr());
         _ = PREVIOUS_HANDLER.set(previous.assume_init());

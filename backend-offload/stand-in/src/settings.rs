@@ -1,5 +1,4 @@
-//! Settings: environment variables `STAND_IN_*`, read once. Unknown names fail, because a misspelt option would make
-//! tests pass.
+//! Environment variables `STAND_IN_*`, read once. Unknown names fail: a misspelt option would make tests pass.
 
 use std::{path::PathBuf, sync::LazyLock};
 

@@ -1,5 +1,5 @@
-//! A simulated clock for copies and kernels, with one copy engine per direction and one for kernels. Shows possible
-//! overlap, not a GPU's speed.
+//! A simulated clock, with one engine for kernels and one for copies in each direction. Shows possible overlap, not a
+//! GPU's speed.
 
 use std::{fs::File, io::Write as _};
 
@@ -30,12 +30,12 @@ const LATENCY: f64 = 2e-6;
 /// Smaller copies run between the pieces of larger ones.
 const LARGE: u64 = 64 << 10;
 
-/// Busy intervals of an engine, disjoint and ordered. Other work may use the gaps.
+/// Disjoint, ordered intervals. Other work may use the gaps.
 #[derive(Debug, Default)]
 struct Busy(Vec<(f64, f64)>);
 
 impl Busy {
-    /// Takes the first sufficient interval from `ready` on. No later call asks for a time before `now`.
+    /// Takes the first sufficient gap from `ready` on. No later call asks for a time before `now`.
     fn take(&mut self, now: f64, ready: f64, seconds: f64) -> f64 {
         self.0.retain(|(_, end)| *end > now);
         let mut start = ready;
@@ -71,7 +71,6 @@ impl Timeline {
         }
     }
 
-    /// Books a copy or a kernel after the earlier work of its stream and engine.
     pub(crate) fn book(&mut self, stream: StreamId, engine: Engine, name: &str, bytes: u64) {
         let seconds = match engine {
             Engine::Compute => self.kernel_seconds,

@@ -1,8 +1,7 @@
 //! Transfers of several states' chunks: one chunk is read while another is changed and a third written.
 //!
-//! One thread reads all chunks in order, as far ahead as buffers permit
-//! (`the_next_states_chunks_are_read_during_a_step_within_three_chunks`); another writes. The thread that changes a
-//! chunk also computes checksums, so the disk does not wait for them. A failure affects only its own state
+//! Reads run ahead as far as buffers permit (`the_next_states_chunks_are_read_during_a_step_within_three_chunks`). The
+//! thread that changes a chunk computes checksums, so the disk does not wait. A failure affects only its own state
 //! (`a_failed_chunk_transfer_fails_its_own_state_and_no_other`).
 
 use std::sync::Arc;
@@ -16,7 +15,6 @@ use crate::error::HostOptimError;
 use crate::kept::Storage;
 use crate::layout::PARTS;
 
-/// Transfers for those states, of several to step, that are on disk.
 #[derive(Debug, Default)]
 pub(crate) struct Pipeline {
     /// `None` if no state is on disk.
@@ -56,7 +54,7 @@ enum WriteJob {
 const UNTIL_DROPPED: &str = "the threads go on until the pipeline is dropped";
 
 impl Pipeline {
-    /// Takes host memory for chunks of these states and starts to read. An error has changed no state.
+    /// Takes host memory and starts to read. An error has changed no state.
     pub(crate) fn new<'k>(storages: impl IntoIterator<Item = &'k Storage>) -> Result<Self, HostOptimError> {
         let states: Vec<_> = storages.into_iter().filter_map(Storage::chunk_store).cloned().collect();
         let Some(first) = states.first() else { return Ok(Self::default()) };
@@ -93,7 +91,7 @@ impl Pipeline {
         assert!(channels.to_write.send(job).is_ok(), "{UNTIL_DROPPED}");
     }
 
-    /// The next chunk of `state`, verified against its checksum. Discards unused chunks of earlier states.
+    /// Verifies the checksum. Discards unused chunks of earlier states.
     pub(super) fn next_chunk(&mut self, state: &Arc<ChunkStore>) -> Result<PageBuffer, OffloadError> {
         let channels = self.channels.as_ref().expect("the state is one of its own");
         loop {
@@ -116,7 +114,7 @@ impl Drop for Pipeline {
     fn drop(&mut self) {
         self.channels = None;
         for thread in self.threads.drain(..) {
-            // After a panic, the thread's states stay torn and report that themselves.
+            // After a panic, the thread's states stay torn and report that.
             _ = thread.join();
         }
     }

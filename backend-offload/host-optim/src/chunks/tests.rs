@@ -229,8 +229,8 @@ fn in_line(disk: &DiskMemory, chunks: [usize; 3]) -> [Storage; 3] {
     })
 }
 
-/// Sets all masters to 1 in one pipeline. Calls `within` with each chunk's number, counted over all states. Returns
-/// each state's result, and the states reported as written.
+/// Sets all masters to 1. Calls `within` with each chunk's number, counted over all states. Returns each state's
+/// result, and the states reported as written.
 fn step_in_line(
     kept: &mut [Storage; 3],
     within: impl Fn(usize),

@@ -1,4 +1,4 @@
-//! Rows stepped by number, compared with the same matrix stepped as a whole: the same bits.
+//! Rows stepped by number, compared with the whole matrix: the same bits.
 
 use backend_offload::HostMemory;
 use host_optim::{AdamW, Format, HostRows, HostState, Rule, Saved, Sgd, Stride, Values, ValuesMut};
@@ -112,7 +112,7 @@ impl Twins {
 fn rows_stepped_when_they_are_named_have_the_bits_of_rows_stepped_in_time() {
     let memory = HostMemory::unlimited();
     for (format, rule) in FORMATS.into_iter().flat_map(|format| rules().map(|rule| (format, rule))) {
-        // Few steps, and with turns more steps than any row misses.
+        // With turns, more steps than any row may miss.
         for (steps, turns, saves) in [(24, false, 0), (150, true, 0), (24, true, 5)] {
             let mut twins = Twins::new(&memory, format, rule, [97, 24]);
             for time in 0..steps {

@@ -21,7 +21,6 @@ fn numbers(seed: u32, size: f32) -> Vec<f32> {
         x ^= x << 5;
         x
     };
-    // Magnitudes span several orders, as in gradients.
     (0..LEN)
         .map(|_| (next() as f32 / u32::MAX as f32 - 0.5) * size * 0.5f32.powi((next() % 12) as i32))
         .collect()
@@ -240,7 +239,7 @@ fn a_short_last_block_has_bases_of_its_own() {
     }
 }
 
-/// One rank adds all shares. Several ranks add neighbours, then combine the rest.
+/// One rank adds all shares, or several add neighbours.
 #[test]
 fn shares_are_added_pairwise_by_their_number() {
     let memory = HostMemory::unlimited();

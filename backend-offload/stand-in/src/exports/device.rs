@@ -133,7 +133,7 @@ thread_local! {
     static CURRENT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Device of the calling thread's context. Without a context, reports that and returns the first device.
+/// Without a context, reports that and returns the first device.
 pub(super) fn current_device(call: &str) -> usize {
     let context = CURRENT.get();
     if context == 0 {

@@ -69,8 +69,7 @@ pub extern "C" fn cuEventSynchronize(event: u64) -> Status {
         Ok(None) => return Status::Success,
         Err(status) => return status,
     };
-    // CubeCL's collector thread waits at once for a stream that itself only waits. The delay lets other threads see the
-    // work undone.
+    // CubeCL's collector thread waits at once for a stream that only waits. The delay lets others see the work undone.
     let collects = !record.mark.after_work && record.recorder != thread::current().id();
     if collects && driver.settings.mode != Mode::Eager {
         let end = Instant::now() + Duration::from_millis(driver.settings.patience_ms);

@@ -39,7 +39,7 @@ pub extern "C" fn cuMemAlloc_v2(out: Out<u64>, size: usize) -> Status {
     let device = current_device("cuMemAlloc");
     let mut driver = driver();
     status(|| {
-        // No stream can use fresh memory yet, so waiting for the default stream suffices.
+        // No stream can use fresh memory yet, so the default stream suffices.
         let legacy = driver.legacy;
         let start = driver.allocate(size as u64, device, legacy)?;
         driver.host_waits(legacy);
@@ -114,7 +114,7 @@ pub extern "C" fn cuMemAllocHost_v2(out: Out<u64>, size: usize) -> Status {
     cuMemHostAlloc(out, size, 0)
 }
 
-/// Waits for all work, as CUDA does. A program that depends on this wait lacks one of its own.
+/// Waits for all work, as CUDA does. A program that needs this lacks a wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeHost(start: u64) -> Status {
     let mut driver = driver();

@@ -1,4 +1,4 @@
-//! Stack switching on x86-64: callee-saved registers are pushed to the old stack and popped from the new one.
+//! Stack switching on x86-64: callee-saved registers are on the suspended stack.
 
 use std::{arch::naked_asm, ffi::c_void, ptr};
 
@@ -27,7 +27,7 @@ pub(super) unsafe extern "sysv64" fn switch(from: *mut *mut c_void, to: *mut c_v
     )
 }
 
-/// Makes a stack whose first switch calls `main`. `top` must be the aligned end of a writable stack.
+/// A stack whose first switch calls `main`. `top` must be the aligned end of a writable stack.
 pub(super) fn prepare(top: *mut c_void, main: extern "C" fn() -> !) -> *mut c_void {
     // Six registers, the return address, and padding that aligns `main`'s frame.
     let frame: [*const c_void; 8] = {

@@ -6,7 +6,7 @@ use super::*;
 
 const THREADS: usize = 70;
 
-/// Memory of a body. Its fibers run on one thread, so cells suffice.
+/// The fibers run on one thread, so cells suffice.
 struct Board {
     position: Cell<*const Position>,
     first: [Cell<u64>; THREADS],

@@ -1,5 +1,5 @@
-//! The folder of compiled kernels. Processes may share it: files appear complete, and a second writer replaces a file
-//! by an equal one.
+//! The folder of compiled kernels. Processes may share it: files appear complete, and later writers replace them by
+//! equal ones.
 
 use std::{
     fs, io,
@@ -20,7 +20,7 @@ impl Key {
         const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
         let hash = |hash: u128, byte: &u8| (hash ^ u128::from(*byte)).wrapping_mul(PRIME);
         let part = |key: u128, part: &[u8]| {
-            // The length comes first, so that different lists give different bytes.
+            // Different lists must give different bytes.
             part.iter().fold(part.len().to_le_bytes().iter().fold(key, hash), hash)
         };
         Self(parts.into_iter().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, part))
@@ -31,7 +31,7 @@ impl Key {
     }
 }
 
-/// A path in the same folder that no other thread or process writes to.
+/// No other thread or process writes to it.
 pub(super) fn temporary_path(path: &Path) -> PathBuf {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -54,7 +54,6 @@ pub(super) fn processor() -> &'static str {
     &PROCESSOR
 }
 
-/// The text of every file below a folder, by name.
 pub(super) fn texts_below(folder: &Path) -> io::Result<Vec<String>> {
     let mut entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
     entries.sort_by_key(fs::DirEntry::path);

@@ -1,7 +1,7 @@
 //! The canonical text of a kernel, equal in all processes.
 //!
-//! CubeCL declares vector types, mutable variables and shared memory in the order of a hash set. Here each run of such
-//! declarations is sorted, and shared memory's offsets become data outside the text. Statements never move.
+//! CubeCL declares types, variables and shared memory in the order of a hash set. Here runs of declarations are sorted,
+//! and shared memory's offsets become data outside the text. Statements never move.
 
 use std::collections::BTreeMap;
 
@@ -47,14 +47,13 @@ impl Sorter {
         } else if is_variable(line) {
             self.variables.push(line.to_owned());
         } else if line.starts_with("// Shared ") || (line.is_empty() && !self.types.is_empty()) {
-            // Skips comments that list sizes in hash order, and the empty line between two types.
+            // Skips sizes in hash order, and the empty line between two types.
         } else {
             self.flush();
             self.emit(line);
         }
     }
 
-    /// Ends a run of declarations.
     fn flush(&mut self) {
         for mut run in [std::mem::take(&mut self.types), std::mem::take(&mut self.variables)] {
             run.sort_unstable();

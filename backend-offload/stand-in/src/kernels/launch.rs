@@ -23,7 +23,7 @@ pub(crate) struct Launch {
 const SHARED_POISON: u8 = 0xFF;
 
 impl Launch {
-    /// Device addresses among the arguments, and whether the kernel may write there.
+    /// Device addresses, and whether the kernel may write there.
     pub(crate) fn operands(&self) -> impl Iterator<Item = (u64, bool)> {
         let parameters = self.kernel.parameters.iter().zip(&self.arguments);
         parameters
@@ -31,7 +31,7 @@ impl Launch {
             .map(|((kind, _), argument)| (argument[0], *kind == Parameter::Pointer))
     }
 
-    /// Runs on the calling thread. The operands must be live device memory.
+    /// The operands must be live device memory.
     pub(crate) fn run(&mut self, fibers: &mut Fibers) {
         let started = Instant::now();
         let Self { kernel, grid, block, shared, arguments } = self;

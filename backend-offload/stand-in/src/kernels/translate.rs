@@ -1,4 +1,4 @@
-//! From a kernel's canonical text to C++ for the device headers: defines shared memory, and exports the kernel.
+//! From a kernel's canonical text to C++ for the device headers.
 
 use super::{
     SHARED_BYTES,
@@ -14,7 +14,7 @@ pub(super) struct Translation {
 /// Threads run as fibers if a source contains one of these.
 const WAITS: [&str; 6] =
     ["__syncthreads", "__syncwarp", "_sync(", "__activemask", "wmma::", "cooperative_groups"];
-/// Attributes with arguments, allowed between `__global__` and the kernel's name.
+/// Attributes with arguments.
 const ATTRIBUTES: [&str; 2] = ["__launch_bounds__", "__cluster_dims__"];
 
 pub(super) fn translate(source: &str) -> Result<Translation, String> {
@@ -27,7 +27,7 @@ pub(super) fn translate(source: &str) -> Result<Translation, String> {
         ("nullptr", String::new())
     };
     let count = places.len().max(1);
-    // In the headers `__shared__` is `static`, which suits static shared memory only.
+    // The headers' `static` suits static shared memory only.
     let text = text.replace("extern __shared__", "extern");
     let text = format!(
         "static unsigned stand_in_places[{count}];\n{text}\n{definition}STAND_IN_KERNEL({name}, {waits}, {shared})\n"
@@ -35,7 +35,6 @@ pub(super) fn translate(source: &str) -> Result<Translation, String> {
     Ok(Translation { text, places })
 }
 
-/// The identifier before the parameters of the first `__global__` function.
 fn kernel_name(source: &str) -> Option<&str> {
     let (_, mut rest) = source.split_once("__global__")?;
     loop {

@@ -1,5 +1,4 @@
-//! Address space for allocations. Pages between them and freed pages are inaccessible, so accesses outside an
-//! allocation fault.
+//! Address space for allocations. Pages between them and freed pages are inaccessible.
 
 use std::{
     ptr,
@@ -18,7 +17,6 @@ pub(crate) enum Owner {
 static RESERVED: [(AtomicU64, AtomicU64); 2] =
     [(AtomicU64::new(0), AtomicU64::new(0)), (AtomicU64::new(0), AtomicU64::new(0))];
 
-/// The owner of this address, allocated or not.
 pub(crate) fn owner_of(address: u64) -> Option<Owner> {
     [Owner::Device, Owner::Pinned].into_iter().find(|owner| {
         let (start, end) = &RESERVED[*owner as usize];
@@ -84,7 +82,6 @@ const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORES
 
 fn map(start: u64, size: u64, protection: i32, flags: i32) -> bool {
     let address = ptr::with_exposed_provenance_mut(start as usize);
-    // SAFETY: the pages lie within a reservation of ours and belong to at most one allocation, whose owner makes or
-    // frees it here.
+    // SAFETY: the pages lie within our reservation. They belong to no allocation, or to one that is made or freed here.
     unsafe { libc::mmap(address, size as usize, protection, ANONYMOUS | flags, -1, 0) != libc::MAP_FAILED }
 }

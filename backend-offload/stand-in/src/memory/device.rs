@@ -1,7 +1,7 @@
 //! Device memory: allocations with guards, their written ranges, and freed ranges.
 //!
-//! An allocation ends as close to the end of a page as its alignment permits. The rest of its pages holds a pattern,
-//! checked after each kernel that uses the allocation, and at its free.
+//! An allocation ends near the end of a page. The rest of its pages holds a pattern, checked after each kernel that
+//! uses it, and at its free.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +22,7 @@ use crate::{
 /// Contents of unwritten memory.
 pub(crate) const FRESH: u8 = 0xCB;
 const GUARD: u8 = 0xA5;
-/// As on CUDA; also the least number of guard bytes before an allocation.
+/// As on CUDA; also the least guard before an allocation.
 const ALIGNMENT: u64 = 512;
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ struct Block {
     range: Range<u64>,
     pages: Range<u64>,
     device: usize,
-    /// Whether a free was requested that has not happened yet.
+    /// Whether a requested free is pending.
     freed: bool,
     written: Written,
 }
@@ -86,7 +86,7 @@ impl DeviceMemory {
         size <= self.capacity - self.used[device]
     }
 
-    /// `None` if there is no room. Contents are zero until the caller poisons them, in stream order.
+    /// `None` if there is no room. Zero until the caller poisons it, in stream order.
     pub(crate) fn allocate(&mut self, size: u64, device: usize) -> Option<u64> {
         if !self.fits(size, device) {
             return None;
@@ -137,7 +137,7 @@ impl DeviceMemory {
         intact
     }
 
-    /// The range must lie within one allocation that is not freed. Returns the allocation.
+    /// The range must lie within one allocation that is not freed.
     pub(crate) fn check(&self, range: &Range<u64>, actor: &str) -> Result<Range<u64>, Fault> {
         let block = self.allocation_of(range, actor)?;
         if block.freed {
@@ -183,7 +183,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Counts everything from the operand to the end of the allocation as written.
+    /// From the operand to the end of the allocation.
     pub(crate) fn note_kernel(&mut self, operand: u64) {
         if let Some(block) = self.block_of(operand) {
             let rest = operand..block.range.end;
@@ -197,7 +197,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Copies the written state too: moving unwritten bytes is no fault, reading them is.
+    /// Copies the written state too: moving unwritten bytes is no fault.
     pub(crate) fn note_copied(&mut self, to: Rows, from: Rows) {
         for (to, from) in to.each().zip(from.each()) {
             let parts =
@@ -227,7 +227,7 @@ impl DeviceMemory {
         block.filter(|block| block.range.contains(&address))
     }
 
-    /// Checks the guards of the allocations that hold these addresses, or of all.
+    /// Of the allocations that hold these addresses, or of all.
     pub(crate) fn check_guards(&self, operands: Option<&[u64]>, actor: &str) -> Result<(), Fault> {
         let Some(operands) = operands else {
             return self.blocks.values().try_for_each(|block| block.check_guards(actor));

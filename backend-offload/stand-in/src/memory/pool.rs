@@ -1,9 +1,9 @@
-//! The pool of a device: freed memory that is still mapped, because mapping is slow. When the host waits, CUDA unmaps
-//! it down to the program's threshold.
+//! A device's pool of freed memory that is still mapped. When the host waits, CUDA unmaps it down to the program's
+//! threshold.
 
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Pool {
-    /// Bytes that stay mapped when the host waits, including memory in use.
+    /// Includes memory in use.
     pub(crate) release_threshold: u64,
     /// Bytes mapped but not allocated.
     unused: u64,
@@ -22,7 +22,7 @@ impl Pool {
         self.unused += bytes;
     }
 
-    /// Unmaps unused memory until `mapped` bytes are left, of which `used` are allocated. Returns the bytes unmapped.
+    /// Unmaps memory until `mapped` bytes are left, of which `used` are allocated. Returns the bytes unmapped.
     pub(crate) fn trim_to(&mut self, mapped: u64, used: u64) -> u64 {
         let unmapped = (used + self.unused).saturating_sub(mapped).min(self.unused);
         self.unused -= unmapped;

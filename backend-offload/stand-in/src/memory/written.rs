@@ -1,4 +1,4 @@
-//! The written bytes of an allocation: disjoint, ordered ranges that do not touch each other.
+//! The written bytes of an allocation: disjoint, ordered ranges that do not touch.
 
 use std::{collections::BTreeMap, ops::Range};
 

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use super::*;
 
-/// A piece of work and its predecessors.
 #[derive(Debug, Clone)]
 struct Piece {
     number: usize,

@@ -1,5 +1,5 @@
-//! Scenarios in separate processes: settings are read once, and most findings end the process. The child is this test
-//! binary with `SCENARIO` set to the function.
+//! Scenarios in separate processes, because settings are read once and most findings are fatal. The child is this test
+//! binary; `SCENARIO` names the function.
 
 use std::{
     env, fs,

@@ -109,7 +109,7 @@ fn output<T: Default>(make: impl FnOnce(*mut T) -> c_int) -> T {
 pub(crate) struct Cuda;
 
 // SAFETY of every call below: handles come from the stand-in, and lengths are those of the slices. It must detect the
-// errors that scenarios make on purpose.
+// scenarios' deliberate errors.
 #[expect(clippy::undocumented_unsafe_blocks, reason = "one reason for all of them, above")]
 #[expect(clippy::unused_self, reason = "a `Cuda` exists only after the driver has started")]
 impl Cuda {
@@ -223,7 +223,6 @@ impl Cuda {
         unsafe { cuEventQuery(event) }
     }
 
-    /// Orders later work of `later` after the work of `earlier` so far.
     pub(crate) fn order(&self, earlier: u64, later: u64) {
         let event = self.record(earlier);
         succeed(unsafe { cuStreamWaitEvent(later, event, 0) });

@@ -1,4 +1,4 @@
-//! Every kind of finding: a program that causes it ends with its name.
+//! Every kind of finding: its program ends with its name.
 
 use crate::{
     child::{Scenario, compiler_found, run},

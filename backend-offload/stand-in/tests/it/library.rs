@@ -2,7 +2,7 @@
 
 use std::{ffi::CString, path::PathBuf};
 
-/// Symbols that cudarc looks up for CubeCL 0.10 in its test suite, and those that Spillway needs.
+/// Symbols that cudarc looks up for CubeCL 0.10 or that Spillway needs.
 const CALLED: [&str; 60] = [
     "cuInit",
     "cuDriverGetVersion",
@@ -66,7 +66,7 @@ const CALLED: [&str; 60] = [
     "nvrtcGetPTX",
 ];
 
-/// Cargo puts it into the test binary's folder or the one above.
+/// In the test binary's folder or the one above.
 fn shared_object() -> PathBuf {
     let binary = std::env::current_exe().unwrap();
     let folders = binary.ancestors().skip(1).take(2);

@@ -1,4 +1,4 @@
-//! Memory as on CUDA: its size, when host memory is accessed, and the contents of fresh memory.
+//! Memory as on CUDA: size, times of access, and fresh contents.
 
 use crate::{
     child::{Ended, Scenario, run},
