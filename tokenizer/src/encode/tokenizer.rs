@@ -97,13 +97,10 @@ impl Tokenizer {
             ["<|assistant_end|>", "<|endoftext|>"],
         );
 
-        let chat = config.chat_template.as_ref().and_then(crate::format::config::Template::default_text).map(
-            |template| {
-                let text =
-                    |id: Option<u32>| id.and_then(|id| specials.text(id)).unwrap_or_default().to_owned();
-                ChatTemplate::new(template.to_owned(), text(bos), text(eos))
-            },
-        );
+        let chat = config.template().map(|template| {
+            let text = |id: Option<u32>| id.and_then(|id| specials.text(id)).unwrap_or_default().to_owned();
+            ChatTemplate::new(template.to_owned(), text(bos), text(eos))
+        });
 
         let fingerprint = Fingerprint::of(&json);
         Ok(Self { kind, specials, size, bos, eos, json, fingerprint, config, chat })
@@ -131,7 +128,7 @@ impl Tokenizer {
 
     /// The template of conversations, as other programs read it.
     pub(crate) fn chat_template(&self) -> Option<&str> {
-        self.config.chat_template.as_ref().and_then(crate::format::config::Template::default_text)
+        self.config.template()
     }
 
     /// All ids are below; some may be unused.

@@ -69,7 +69,7 @@ impl Token {
 }
 
 impl Template {
-    pub(crate) fn default_text(&self) -> Option<&str> {
+    fn default_text(&self) -> Option<&str> {
         match self {
             Self::One(text) => Some(text),
             Self::Named(several) => {
@@ -80,6 +80,11 @@ impl Template {
 }
 
 impl Config {
+    /// The chat template that counts.
+    pub(crate) fn template(&self) -> Option<&str> {
+        self.chat_template.as_ref().and_then(Template::default_text)
+    }
+
     /// The chat template is present only with its control tokens.
     pub(crate) fn for_specials(specials: &SpecialTokens) -> Self {
         let chat = crate::CHAT_SPECIALS.iter().all(|text| specials.id(text).is_some());

@@ -99,7 +99,7 @@ fn parse_merges(text: &[u8]) -> Result<Vec<SpelledMerge>, Problem> {
 }
 
 fn read_config(folder: &Path) -> Result<Config, Error> {
-    let path = folder.join("tokenizer_config.json");
+    let mut path = folder.join("tokenizer_config.json");
     let mut config = match read_if_there(&path)? {
         None => Config::default(),
         Some(json) => serde_json::from_slice(&json)
@@ -108,13 +108,13 @@ fn read_config(folder: &Path) -> Result<Config, Error> {
     // Newer releases keep the template in a file of its own, which counts before the other.
     let template = folder.join("chat_template.jinja");
     if let Some(text) = read_if_there(&template)? {
+        path = template;
         let text = String::from_utf8(text)
-            .map_err(|_| Error::Tokenizer { path: template, problem: Problem::TemplateNotText })?;
+            .map_err(|_| Error::Tokenizer { path: path.clone(), problem: Problem::TemplateNotText })?;
         config.chat_template = Some(Template::One(text));
     }
-    let template = config.chat_template.as_ref().and_then(Template::default_text);
     Limit::TemplateBytes
-        .check(template.map_or(0, str::len), limits::TEMPLATE_BYTES)
+        .check(config.template().map_or(0, str::len), limits::TEMPLATE_BYTES)
         .map_err(|problem| Error::Tokenizer { path, problem })?;
     Ok(config)
 }

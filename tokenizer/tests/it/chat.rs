@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use tokenizer::{BpeTraining, CHAT_SPECIALS, ChatProblem, Error, Message, Role, Tokenizer};
+use tokenizer::{BpeTraining, CHAT_SPECIALS, ChatIds, ChatProblem, Error, Message, Role, Tokenizer, limits};
 
 use crate::fixtures::{SMALL, corpus_lines, goldens, small_training};
 
@@ -26,6 +26,10 @@ fn shown(tokenizer: &Tokenizer, ids: &[u32]) -> String {
     ids.iter().map(text).collect()
 }
 
+fn trained(chat: &ChatIds) -> Vec<u32> {
+    chat.ids.iter().zip(&chat.trained).filter_map(|(id, on)| on.then_some(*id)).collect()
+}
+
 fn problem(result: Result<impl std::fmt::Debug, Error>) -> ChatProblem {
     match result {
         Err(Error::Chat(problem)) => problem,
@@ -47,8 +51,7 @@ fn only_the_assistants_words_and_their_end_are_trained_on() {
     let chat = SMALL
         .encode_chat(&[user("the water"), assistant("rises"), user("?"), assistant("falls")])
         .expect("it encodes");
-    let trained: Vec<u32> =
-        chat.ids.iter().zip(&chat.trained).filter_map(|(id, on)| on.then_some(*id)).collect();
+    let trained = trained(&chat);
     assert_eq!(shown(&SMALL, &trained), "rises<|assistant_end|>falls<|assistant_end|>");
     assert_eq!(chat.ids.len(), chat.trained.len());
 }
@@ -132,8 +135,7 @@ fn another_template_is_used() {
         shown(&tokenizer, &chat.ids),
         "<|bos|>[user]\nx\n<|user_end|>\n[assistant]\ny\n<|user_end|>\n"
     );
-    let trained: Vec<u32> =
-        chat.ids.iter().zip(&chat.trained).filter_map(|(id, on)| on.then_some(*id)).collect();
+    let trained = trained(&chat);
     assert_eq!(shown(&tokenizer, &trained), "y<|user_end|>");
 }
 
@@ -200,8 +202,7 @@ fn a_published_template_is_recognised_and_its_turns_are_trained_on() {
         shown(&tokenizer, &chat.ids),
         "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\ny <|im_end|><|im_end|>\n"
     );
-    let trained: Vec<u32> =
-        chat.ids.iter().zip(&chat.trained).filter_map(|(id, on)| on.then_some(*id)).collect();
+    let trained = trained(&chat);
     let end = tokenizer.specials().id("<|im_end|>").expect("a control token");
     assert_eq!(trained.len(), "y <|im_end|>".len() + 1, "a control token in a message is text");
     assert_eq!(trained.last(), Some(&end));
@@ -217,6 +218,17 @@ fn a_template_in_a_file_of_its_own_counts_before_the_other() {
     let prompt = chatml(&files).encode_prompt(&[user("x")]).expect("it encodes");
     let tokenizer = chatml(&files);
     assert_eq!(shown(&tokenizer, &prompt), "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n");
+}
+
+#[test]
+fn an_unusable_template_is_refused_with_the_file_it_is_in() {
+    let folder = tempfile::tempdir().expect("a folder");
+    Tokenizer::bytes(&CHAT_SPECIALS).save(folder.path()).expect("saving");
+    for text in [vec![b'x'; limits::TEMPLATE_BYTES + 1], vec![0xFF]] {
+        fs::write(folder.path().join("chat_template.jinja"), text).expect("writing");
+        let refused = Tokenizer::load(folder.path()).expect_err("it is unusable").to_string();
+        assert!(refused.contains("chat_template.jinja"), "{refused}");
+    }
 }
 
 #[test]
