@@ -4,14 +4,14 @@
 //! installed, it is asked for them.
 
 use std::collections::BTreeMap;
-use std::{env, f64::consts::TAU, fs, path::Path, process::Command};
+use std::{env, fs, path::Path, process::Command};
 
-use safetensors::{Dtype, serialize_to_file, tensor::TensorView};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use suite::Need;
 use tokenizer::Fingerprint;
 
+use crate::known_weights;
 use crate::program::{assert_code, assert_success, last_words, stdout};
 use crate::tiny::Tiny;
 
@@ -175,34 +175,14 @@ fn shapes(family: &str, config: &Value) -> Vec<(String, Vec<usize>)> {
 
 /// Writes a family's published folder.
 fn publish(folder: &Path, family: &str, config: &Value) {
-    let shapes = shapes(family, config);
-    let mut at = 0.0_f64;
-    let mut number = |name: &str| {
-        at += 1.0;
-        // Squares times the golden ratio look random and are the same everywhere.
-        let drawn = ((at * at * 0.618_033_988_749_895).fract() * TAU).sin();
-        let value = match name {
-            name if name.contains("norm") && family.starts_with("gemma") => 0.2 * drawn,
-            name if name.ends_with("bias") => 0.1 * drawn,
-            name if name.contains("ln_") || name.contains("norm") => 1.0 + 0.2 * drawn,
-            // Else a tied head repeats the last token.
-            name if name.contains("embed_tokens") => 0.03 * drawn,
-            _ => 0.3 * drawn,
-        };
-        (value as f32).to_le_bytes()
-    };
-
-    let bytes: Vec<Vec<u8>> = shapes
-        .iter()
-        .map(|(name, shape)| (0..shape.iter().product()).flat_map(|_| number(name)).collect())
-        .collect();
-    let tensors = shapes.iter().zip(&bytes).map(|((name, shape), bytes)| {
-        (name.as_str(), TensorView::new(Dtype::F32, shape.clone(), bytes).expect("its bytes"))
+    known_weights::publish(folder, config, &shapes(family, config), |name, drawn| match name {
+        name if name.contains("norm") && family.starts_with("gemma") => 0.2 * drawn,
+        name if name.ends_with("bias") => 0.1 * drawn,
+        name if name.contains("ln_") || name.contains("norm") => 1.0 + 0.2 * drawn,
+        // Else a tied head repeats the last token.
+        name if name.contains("embed_tokens") => 0.03 * drawn,
+        _ => 0.3 * drawn,
     });
-    fs::create_dir(folder).expect("making");
-    let format = [("format".to_owned(), "pt".to_owned())].into();
-    serialize_to_file(tensors, Some(format), &folder.join("model.safetensors")).expect("written");
-    fs::write(folder.join("config.json"), config.to_string()).expect("written");
 }
 
 /// Imports a family as the run `family`, with a vocabulary of bytes.

@@ -13,6 +13,7 @@ mod gguf;
 mod host_optimizer;
 mod index;
 mod inspect;
+mod known_weights;
 mod longest_match;
 mod panics;
 mod plan;

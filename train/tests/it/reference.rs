@@ -3,13 +3,13 @@
 //! The weights follow a formula, so the recorded answer holds on each machine. If Python has the library, it is asked
 //! too: about these weights, and about a model pretrained, trained and published here.
 
-use std::{env, f64::consts::TAU, fs, path::Path, process::Command};
+use std::{env, path::Path, process::Command};
 
-use safetensors::{Dtype, serialize_to_file, tensor::TensorView};
 use serde_json::{Value, json};
 use suite::Need;
 
 use crate::finetune;
+use crate::known_weights;
 use crate::program::{assert_success, stdout};
 use crate::tiny::Tiny;
 
@@ -41,36 +41,16 @@ fn publish(folder: &Path) {
         ("transformer.ln_f.weight".to_owned(), vec![embedding]),
         ("transformer.ln_f.bias".to_owned(), vec![embedding]),
     ];
-    let mut at = 0.0_f64;
-    let mut number = |name: &str| {
-        at += 1.0;
-        // Squares times the golden ratio look random and are the same everywhere.
-        let drawn = ((at * at * 0.618_033_988_749_895).fract() * TAU).sin();
-        let value = match name {
-            name if name.contains("ln_") && name.ends_with("weight") => 1.0 + 0.2 * drawn,
-            name if name.ends_with("bias") => 0.1 * drawn,
-            name if name.contains("wpe") => drawn,
-            _ => 0.4 * drawn,
-        };
-        (value as f32).to_le_bytes()
-    };
-
-    let bytes: Vec<Vec<u8>> = shapes
-        .iter()
-        .map(|(name, shape)| (0..shape.iter().product()).flat_map(|_| number(name)).collect())
-        .collect();
-    let tensors = shapes.iter().zip(&bytes).map(|((name, shape), bytes)| {
-        (name.as_str(), TensorView::new(Dtype::F32, shape.clone(), bytes).expect("its bytes"))
-    });
-
-    fs::create_dir(folder).expect("making");
-    let format = [("format".to_owned(), "pt".to_owned())].into();
-    serialize_to_file(tensors, Some(format), &folder.join("model.safetensors")).expect("written");
     let config = json!({
         "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": embedding,
         "n_positions": positions, "vocab_size": words, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5
     });
-    fs::write(folder.join("config.json"), config.to_string()).expect("written");
+    known_weights::publish(folder, &config, &shapes, |name, drawn| match name {
+        name if name.contains("ln_") && name.ends_with("weight") => 1.0 + 0.2 * drawn,
+        name if name.ends_with("bias") => 0.1 * drawn,
+        name if name.contains("wpe") => drawn,
+        _ => 0.4 * drawn,
+    });
 }
 
 fn answer(tiny: &Tiny, run: &str) -> String {
