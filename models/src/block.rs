@@ -142,7 +142,7 @@ impl<B: Backend> Attention<B> {
             norm_across_heads: config.qk_norm_across_heads,
             rotation: config.rotation_of(layer),
             options: AttentionOptions {
-                scale: config.attention_scale.unwrap_or(1.0 / (head_dim as f64).sqrt()),
+                scale: config.attention_scale(),
                 soft_cap: config.attention_softcap,
                 window: config.window_of(layer),
                 compute: config.compute,

@@ -256,6 +256,11 @@ impl GptConfig {
         self.head_dim.unwrap_or(self.n_embd / self.n_head)
     }
 
+    /// Factor on attention scores, resolved.
+    pub(crate) fn attention_scale(&self) -> f64 {
+        self.attention_scale.unwrap_or(1.0 / (self.head_dim() as f64).sqrt())
+    }
+
     /// Features of a head that rotate.
     pub fn rotated_dim(&self) -> usize {
         (self.head_dim() as f64 * self.rope_share) as usize

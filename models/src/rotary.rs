@@ -85,6 +85,11 @@ pub(crate) struct Angles<B: Backend> {
     sin: Tensor<B, 4>,
 }
 
+/// Angle per position of a pair of features, before stretching.
+pub(crate) fn frequency(theta: f64, pair: usize, width: usize) -> f64 {
+    theta.powf(-2.0 * pair as f64 / width as f64)
+}
+
 impl<B: Backend> Rotary<B> {
     pub(crate) fn new(
         config: &GptConfig,
@@ -96,8 +101,8 @@ impl<B: Backend> Rotary<B> {
         let table = |turn: fn(f64) -> f64| {
             let angles = (0..config.n_positions).flat_map(|position| {
                 (0..width).map(move |feature| {
-                    let pair = (feature % (width / 2)) as f64;
-                    let frequency = theta.powf(-2.0 * pair / width as f64);
+                    let pair = feature % (width / 2);
+                    let frequency = frequency(theta, pair, width);
                     let frequency = scaling.map_or(frequency, |scaling| scaling.stretched(frequency));
                     turn(position as f64 * frequency) as f32
                 })

@@ -358,9 +358,8 @@ fn comparable(config: &GptConfig) -> Value {
     let mut config = simplest(config.clone());
     config.n_kv_head = Some(config.kv_heads());
     config.n_inner = Some(config.inner());
-    let scale = config.attention_scale.unwrap_or(1.0 / (config.head_dim() as f64).sqrt());
     // The published form is the inverse square, in f64.
-    config.attention_scale = Some(f64::from(scale as f32));
+    config.attention_scale = Some(f64::from(config.attention_scale() as f32));
     config.embedding_scale = config.embedding_scale.map(|scale| f64::from(scale as f32));
     config.to_value()
 }

@@ -190,14 +190,13 @@ impl Naming {
     pub(crate) fn tensor(self, ours: &str) -> (String, Arrangement) {
         let Some(names) = self.published else { return (ours.to_owned(), Arrangement::Plain) };
         let norm = if names.less_one { Arrangement::LessOne } else { Arrangement::Plain };
-        let Some((layer, part)) = ours.strip_prefix("blocks.").and_then(|part| part.split_once('.')) else {
+        let Some((layer, module, kind)) = part_of_block(ours) else {
             let theirs = names.outer.iter().find(|(known, _)| *known == ours);
             let (_, theirs) = theirs.expect("an expressible model has only parameters with published names");
             let scale = ours.ends_with("norm.weight");
             return ((*theirs).to_owned(), if scale { norm } else { Arrangement::Plain });
         };
 
-        let (module, kind) = part.rsplit_once('.').expect("a block's parameter has a module and a kind");
         let row = names.parts.iter().copied().flatten().find(|(known, ..)| *known == module);
         let (_, theirs, part) = row.expect("an expressible model has only parameters with published names");
         let matrix = kind == "weight";
@@ -210,6 +209,13 @@ impl Naming {
         };
         (format!("{}.{layer}.{theirs}.{kind}", names.block), arrangement)
     }
+}
+
+/// Number of the block, module within it and kind of a parameter; `None` outside the blocks.
+pub(super) fn part_of_block(ours: &str) -> Option<(&str, &str, &str)> {
+    let (layer, part) = ours.strip_prefix("blocks.")?.split_once('.')?;
+    let (module, kind) = part.rsplit_once('.').expect("a block's parameter has a module and a kind");
+    Some((layer, module, kind))
 }
 
 fn names(config: &GptConfig) -> &'static Names {

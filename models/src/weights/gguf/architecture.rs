@@ -2,7 +2,8 @@
 
 use super::Value;
 use crate::config::{Activation, GptConfig};
-use crate::rotary::RopeScaling;
+use crate::rotary::{self, RopeScaling};
+use crate::weights::names::part_of_block;
 use crate::weights::{WeightsError, hugging_face};
 
 /// How a tensor holds a parameter.
@@ -176,13 +177,12 @@ impl Architecture {
 
     /// Name and arrangement of the tensor that holds parameter `ours`.
     pub(super) fn tensor(&self, ours: &str) -> (String, Rows) {
-        let Some((layer, part)) = ours.strip_prefix("blocks.").and_then(|part| part.split_once('.')) else {
+        let Some((layer, module, kind)) = part_of_block(ours) else {
             let theirs = OUTER.iter().find(|(known, _)| *known == ours);
             let (_, theirs) = theirs.expect("an expressible model has only parameters with published names");
             return ((*theirs).to_owned(), Rows::AsTheyAre);
         };
 
-        let (module, kind) = part.rsplit_once('.').expect("a block's parameter has a module and a kind");
         let theirs = PARTS.iter().find(|(known, _)| *known == module);
         let (_, theirs) = theirs.expect("an expressible model has only parameters with published names");
         let projected = ["attention.query", "attention.key", "attention.value"].contains(&module);
@@ -202,7 +202,7 @@ impl Architecture {
     pub(super) fn frequency_factors(&self, config: &GptConfig) -> Option<Vec<f32>> {
         let scaling = config.rope_scaling.filter(|scaling| matches!(scaling, RopeScaling::Llama3 { .. }))?;
         let factor = |pair: usize| {
-            let frequency = config.rope_theta.powf(-2.0 * pair as f64 / self.head_dim as f64);
+            let frequency = rotary::frequency(config.rope_theta, pair, self.head_dim);
             (frequency / scaling.stretched(frequency)) as f32
         };
         Some((0..self.head_dim / 2).map(factor).collect())
@@ -219,11 +219,10 @@ impl Row {
             config.head_dim()
         };
         let usual = 1.0 / (width as f64).sqrt();
-        let scale = config.attention_scale.unwrap_or(1.0 / (config.head_dim() as f64).sqrt());
 
         let rules: [(bool, &'static str); 11] = [
             (config.activation_function != self.activation, "this `activation_function`"),
-            ((scale - usual).abs() > 1e-6 * usual, "this `attention_scale`"),
+            ((config.attention_scale() - usual).abs() > 1e-6 * usual, "this `attention_scale`"),
             (
                 matches!(config.rope_scaling, Some(RopeScaling::Llama3 { .. })) && self.name != "llama",
                 "Llama 3's `rope_scaling`",
