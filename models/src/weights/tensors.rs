@@ -37,6 +37,18 @@ impl Stored {
         }
     }
 
+    /// `numbers` in this type. Fails at one that is not finite in it.
+    pub(super) fn narrowed(self, name: &str, numbers: TensorData) -> Result<TensorData, WeightsError> {
+        let numbers = finite(name, numbers)?.convert_dtype(self.types().1);
+        if self == Self::F16 {
+            let halves = numbers.as_slice::<f16>().expect("the data was just converted to f16");
+            if !halves.iter().all(|half| half.is_finite()) {
+                return Err(WeightsError::BeyondF16 { name: name.to_owned() });
+            }
+        }
+        Ok(numbers)
+    }
+
     fn types(self) -> (Dtype, DType) {
         match self {
             Self::F32 => (Dtype::F32, DType::F32),
@@ -95,7 +107,7 @@ pub(super) fn write(
     stored: Stored,
     note: Option<(&str, String)>,
 ) -> Result<(), WriteError> {
-    let (dtype, burn_dtype) = stored.types();
+    let (dtype, _) = stored.types();
 
     let mut end = 0;
     let infos = tensors.iter().map(|(name, tensor)| {
@@ -115,12 +127,8 @@ pub(super) fn write(
     file.write_all(&header)?;
 
     for (name, tensor) in tensors {
-        let numbers = (tensor.fetch)().and_then(|numbers| finite(name, numbers));
-        let numbers = numbers.map_err(WriteError::Tensor)?.convert_dtype(burn_dtype);
-        if stored == Stored::F16 {
-            within_f16(name, &numbers).map_err(WriteError::Tensor)?;
-        }
-        file.write_all(numbers.as_bytes())?;
+        let numbers = (tensor.fetch)().and_then(|numbers| stored.narrowed(name, numbers));
+        file.write_all(numbers.map_err(WriteError::Tensor)?.as_bytes())?;
     }
     Ok(())
 }
@@ -213,15 +221,6 @@ pub(super) fn float_type(name: &str, dtype: Dtype) -> Result<DType, WeightsError
         Dtype::BF16 => DType::BF16,
         other => return Err(WeightsError::Dtype { name: name.to_owned(), dtype: format!("{other:?}") }),
     })
-}
-
-/// `numbers` were finite as f32.
-pub(super) fn within_f16(name: &str, numbers: &TensorData) -> Result<(), WeightsError> {
-    let halves = numbers.as_slice::<f16>().expect("the data was just converted to f16");
-    if halves.iter().all(|half| half.is_finite()) {
-        return Ok(());
-    }
-    Err(WeightsError::BeyondF16 { name: name.to_owned() })
 }
 
 pub(super) fn finite(name: &str, data: TensorData) -> Result<TensorData, WeightsError> {

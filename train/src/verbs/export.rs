@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use backend_offload::{Offload, Offloadable};
-use burn::tensor::backend::Backend;
 use clap::ValueEnum;
-use models::Gpt;
-use models::weights::{self, Layout, Stored, gguf as container};
+use models::weights::gguf::Numbers;
+use models::weights::{self, Layout, Stored};
 use runs::BadInput;
 use runs::Trained;
 use runs::checkpoint::WEIGHTS;
@@ -38,7 +37,7 @@ pub(crate) struct Args {
 enum Names {
     /// GPT-2 and Llama shapes as `transformers` loads them.
     HuggingFace,
-    /// One file for `llama.cpp` and programs on it, vocabulary and chat template included.
+    /// One file for `llama.cpp`, vocabulary and chat template included.
     Gguf,
     /// Every model of this trainer.
     Native,
@@ -54,21 +53,62 @@ enum Type {
     Q8_0,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    if args.dtype == Some(Type::Q8_0) && args.layout != Names::Gguf {
-        return Err(BadInput("--dtype q8_0 needs --layout gguf".to_owned()).into());
+impl Type {
+    /// `None` for a type that only GGUF files have.
+    fn stored(self) -> Option<Stored> {
+        match self {
+            Self::F32 => Some(Stored::F32),
+            Self::Bf16 => Some(Stored::Bf16),
+            Self::F16 => Some(Stored::F16),
+            Self::Q8_0 => None,
+        }
     }
-    let there = args.out.join(if args.layout == Names::Gguf { gguf::FILE } else { WEIGHTS });
+}
+
+/// What is written, with the type of its numbers.
+#[derive(Clone, Copy)]
+enum Target {
+    Published(Stored),
+    Gguf(Numbers),
+    Native(Stored),
+}
+
+impl Target {
+    fn of(args: &Args) -> Result<Self, BadInput> {
+        match (args.layout, args.dtype.map_or(Some(Stored::F32), Type::stored)) {
+            (Names::Gguf, _) => {
+                let numbers = |dtype: Type| dtype.stored().map_or(Numbers::Q8_0, Numbers::Plain);
+                Ok(Self::Gguf(args.dtype.map_or(Numbers::Plain(Stored::F16), numbers)))
+            }
+            (Names::HuggingFace, Some(stored)) => Ok(Self::Published(stored)),
+            (Names::Native, Some(stored)) => Ok(Self::Native(stored)),
+            (_, None) => Err(BadInput("--dtype q8_0 needs --layout gguf".to_owned())),
+        }
+    }
+
+    /// The file with the weights.
+    fn file(self) -> &'static str {
+        match self {
+            Self::Gguf(_) => gguf::FILE,
+            Self::Published(_) | Self::Native(_) => WEIGHTS,
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let target = Target::of(args)?;
+    let there = args.out.join(target.file());
     if there.exists() {
         return Err(BadInput(format!("{} exists; choose another --out", there.display())).into());
     }
     let trained = args.checkpoint.open()?;
     let setup = Setup::from(&trained.config).without_disk();
-    device::with(args.checkpoint.device, &setup, Exporting { args, trained })
+    device::with(args.checkpoint.device, &setup, Exporting { out: &args.out, target, trained })
 }
 
 struct Exporting<'a> {
-    args: &'a Args,
+    out: &'a Path,
+    target: Target,
     trained: Trained,
 }
 
@@ -76,49 +116,31 @@ impl Work for Exporting<'_> {
     type Output = ();
 
     fn on<I: Offloadable>(self, device: &I::Device, _place: &Place) -> anyhow::Result<()> {
-        let Self { args, trained } = self;
+        let Self { out, target, trained } = self;
         let gpt = trained.weights::<Offload<I>>(device)?;
-        if args.layout == Names::Gguf {
-            return export_gguf(args, &trained, &gpt);
+        match target {
+            Target::Gguf(numbers) => return gguf::export(out, numbers, &trained, &gpt),
+            Target::Published(stored) => {
+                // First, so that a refused shape leaves no empty folder.
+                weights::config_to_hugging_face(gpt.config()).map_err(|error| BadInput(error.to_string()))?;
+                make(out)?;
+                weights::save_pretrained(&gpt, out, stored)?;
+                trained.tokenizer.save(out)?;
+                describe_control_tokens(out, &trained.tokenizer)?;
+            }
+            Target::Native(stored) => {
+                make(out)?;
+                weights::save(&gpt, &out.join(WEIGHTS), Layout::Native, stored)?;
+                trained.tokenizer.save(out)?;
+            }
         }
-        let stored = match args.dtype {
-            Some(Type::Bf16) => Stored::Bf16,
-            Some(Type::F16) => Stored::F16,
-            Some(Type::F32 | Type::Q8_0) | None => Stored::F32,
-        };
-
-        let published = args.layout == Names::HuggingFace;
-        if published {
-            // First, so that a refused shape leaves no empty folder.
-            weights::config_to_hugging_face(gpt.config()).map_err(|error| BadInput(error.to_string()))?;
-        }
-
-        std::fs::create_dir_all(&args.out).with_context(|| format!("making {}", args.out.display()))?;
-        if published {
-            weights::save_pretrained(&gpt, &args.out, stored)?;
-        } else {
-            weights::save(&gpt, &args.out.join(WEIGHTS), Layout::Native, stored)?;
-        }
-
-        trained.tokenizer.save(&args.out)?;
-        if published {
-            describe_control_tokens(&args.out, &trained.tokenizer)?;
-        }
-        println!("{}: weights and tokenizer of step {}", args.out.display(), trained.checkpoint.step);
+        println!("{}: weights and tokenizer of step {}", out.display(), trained.checkpoint.step);
         Ok(())
     }
 }
 
-fn export_gguf<B: Backend>(args: &Args, trained: &Trained, gpt: &Gpt<B>) -> anyhow::Result<()> {
-    // First, so that a refused shape or vocabulary leaves no empty folder.
-    container::check(gpt.config()).map_err(|error| BadInput(error.to_string()))?;
-    let fields = gguf::fields(trained, gpt.config().vocab_size)?;
-
-    std::fs::create_dir_all(&args.out).with_context(|| format!("making {}", args.out.display()))?;
-    let path = args.out.join(gguf::FILE);
-    container::save(gpt, &path, args.dtype.unwrap_or(Type::F16).into(), fields)?;
-    println!("{}: weights and vocabulary of step {}", path.display(), trained.checkpoint.step);
-    Ok(())
+fn make(folder: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))
 }
 
 /// Writes the ids that open a text and end an answer into the files that `transformers` reads.

@@ -17,9 +17,12 @@ use self::file::{Entry, Header};
 pub use self::numbers::Numbers;
 use crate::config::GptConfig;
 use crate::gpt::Gpt;
-use crate::weights::WeightsError;
 use crate::weights::store::{floats, parameters, transposed};
-use crate::weights::tensors::{Fetch, Outgoing, WriteError, finite};
+use crate::weights::tensors::{Fetch, Outgoing, WriteError};
+use crate::weights::{Stored, WeightsError};
+
+/// The type of vectors.
+const WIDE: Numbers = Numbers::Plain(Stored::F32);
 
 /// Fails if no architecture of `llama.cpp` computes the network.
 pub fn check(config: &GptConfig) -> Result<(), WeightsError> {
@@ -67,7 +70,7 @@ fn tensors<B: Backend>(
     let mut tensors: Vec<Tensor<'static>> =
         parts.into_iter().map(|(name, parts)| joined(name, parts, numbers)).collect();
     tensors.extend(architecture.frequency_factors(&model.config).map(|factors| {
-        let entry = Entry::new("rope_freqs.weight".to_owned(), vec![factors.len()], Numbers::F32);
+        let entry = Entry::new("rope_freqs.weight".to_owned(), vec![factors.len()], WIDE);
         let fetch = move || Ok(TensorData::new(factors.clone(), [factors.len()]));
         Tensor { entry, fetch: Box::new(fetch) }
     }));
@@ -80,7 +83,7 @@ fn joined(name: String, parts: Vec<(Rows, Outgoing<'_>)>, numbers: Numbers) -> T
     // `llama.cpp` adds positions as f32.
     let wide = shape.len() == 1 || name == "position_embd.weight";
     let columns = shape[shape.len() - 1];
-    let stored = if wide { Numbers::F32 } else { numbers.for_rows_of(columns) };
+    let stored = if wide { WIDE } else { numbers.for_rows_of(columns) };
 
     let sides = shape.clone();
     let fetch = move || {
@@ -97,8 +100,7 @@ fn write(path: &Path, fields: &[(String, Value)], tensors: &[Tensor<'_>]) -> Res
     let entries: Vec<&Entry> = tensors.iter().map(|tensor| &tensor.entry).collect();
     let mut file = Header { fields, entries }.write(path)?;
     for Tensor { entry, fetch } in tensors {
-        let values = fetch().and_then(|values| finite(entry.name(), values));
-        let bytes = values.and_then(|values| entry.numbers().bytes(entry.name(), values));
+        let bytes = fetch().and_then(|values| entry.numbers().bytes(entry.name(), values));
         file.tensor(&bytes.map_err(WriteError::Tensor)?)?;
     }
     file.finish()?;

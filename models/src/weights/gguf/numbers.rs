@@ -1,19 +1,15 @@
 //! Types of numbers in a GGUF file.
 
-use burn::tensor::{DType, TensorData, f16};
+use burn::tensor::{TensorData, f16};
 
-use crate::weights::WeightsError;
-use crate::weights::tensors::within_f16;
+use crate::weights::tensors::finite;
+use crate::weights::{Stored, WeightsError};
 
 /// The type of a file's matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Numbers {
-    /// Four bytes, lossless.
-    F32,
-    /// Two bytes, f32's range.
-    Bf16,
-    /// Two bytes, finer, up to 65,504.
-    F16,
+    /// Each number by itself.
+    Plain(Stored),
     /// 34 bytes for 32 numbers: eight bits each, and one f16 scale.
     Q8_0,
 }
@@ -25,47 +21,41 @@ impl Numbers {
     /// `general.file_type`.
     pub(super) fn file_type(self) -> u32 {
         match self {
-            Self::F32 => 0,
-            Self::F16 => 1,
+            Self::Plain(Stored::F32) => 0,
+            Self::Plain(Stored::F16) => 1,
+            Self::Plain(Stored::Bf16) => 32,
             Self::Q8_0 => 7,
-            Self::Bf16 => 32,
         }
     }
 
     pub(super) fn tensor_type(self) -> u32 {
         match self {
-            Self::F32 => 0,
-            Self::F16 => 1,
+            Self::Plain(Stored::F32) => 0,
+            Self::Plain(Stored::F16) => 1,
+            Self::Plain(Stored::Bf16) => 30,
             Self::Q8_0 => 8,
-            Self::Bf16 => 30,
         }
     }
 
     pub(super) fn size(self, numbers: usize) -> usize {
         match self {
-            Self::F32 => 4 * numbers,
-            Self::F16 | Self::Bf16 => 2 * numbers,
+            Self::Plain(Stored::F32) => 4 * numbers,
+            Self::Plain(Stored::F16 | Stored::Bf16) => 2 * numbers,
             Self::Q8_0 => numbers / BLOCK * (BLOCK + 2),
         }
     }
 
     /// A block of eight-bit numbers lies in one row; others fall back to f16.
     pub(super) fn for_rows_of(self, columns: usize) -> Self {
-        if self == Self::Q8_0 && !columns.is_multiple_of(BLOCK) { Self::F16 } else { self }
+        let is_cut = self == Self::Q8_0 && !columns.is_multiple_of(BLOCK);
+        if is_cut { Self::Plain(Stored::F16) } else { self }
     }
 
     pub(super) fn bytes(self, name: &str, values: TensorData) -> Result<Vec<u8>, WeightsError> {
-        let dtype = match self {
-            Self::F32 => DType::F32,
-            Self::Bf16 => DType::BF16,
-            Self::F16 => DType::F16,
-            Self::Q8_0 => return eight_bits(name, &values),
-        };
-        let values = values.convert_dtype(dtype);
-        if self == Self::F16 {
-            within_f16(name, &values)?;
+        match self {
+            Self::Plain(stored) => Ok(stored.narrowed(name, values)?.as_bytes().to_vec()),
+            Self::Q8_0 => eight_bits(name, &finite(name, values)?),
         }
-        Ok(values.as_bytes().to_vec())
     }
 }
 
@@ -117,9 +107,9 @@ mod tests {
     #[test]
     fn a_number_beyond_f16_is_refused_where_the_type_cannot_hold_it() {
         let values = TensorData::new(vec![70_000.0_f32; 32], [32]);
-        let refused = Numbers::F16.bytes("w", values.clone()).unwrap_err();
+        let refused = Numbers::Plain(Stored::F16).bytes("w", values.clone()).unwrap_err();
         assert!(matches!(refused, WeightsError::BeyondF16 { name } if name == "w"));
-        assert!(Numbers::Bf16.bytes("w", values.clone()).is_ok());
+        assert!(Numbers::Plain(Stored::Bf16).bytes("w", values.clone()).is_ok());
         assert!(Numbers::Q8_0.bytes("w", values).is_ok());
     }
 }

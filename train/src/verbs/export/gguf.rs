@@ -1,28 +1,36 @@
-//! The vocabulary's fields of a GGUF file.
+//! GGUF files: the model, and its vocabulary as fields.
+
+use std::path::Path;
 
 use anyhow::Context;
-use models::weights::gguf::{Numbers, Value};
+use burn::tensor::backend::Backend;
+use models::Gpt;
+use models::weights::gguf::{self, Numbers, Value};
 use runs::{BadInput, Trained};
 use tokenizer::LlamaCpp;
-
-use super::Type;
 
 /// The file, in the folder that `--out` names.
 pub(super) const FILE: &str = "model.gguf";
 
-impl From<Type> for Numbers {
-    fn from(dtype: Type) -> Self {
-        match dtype {
-            Type::F32 => Self::F32,
-            Type::Bf16 => Self::Bf16,
-            Type::F16 => Self::F16,
-            Type::Q8_0 => Self::Q8_0,
-        }
-    }
+pub(super) fn export<B: Backend>(
+    out: &Path,
+    numbers: Numbers,
+    trained: &Trained,
+    gpt: &Gpt<B>,
+) -> anyhow::Result<()> {
+    // First, so that a refused shape or vocabulary leaves no empty folder.
+    gguf::check(gpt.config()).map_err(|error| BadInput(error.to_string()))?;
+    let fields = fields(trained, gpt.config().vocab_size)?;
+
+    super::make(out)?;
+    let path = out.join(FILE);
+    gguf::save(gpt, &path, numbers, fields)?;
+    println!("{}: weights and vocabulary of step {}", path.display(), trained.checkpoint.step);
+    Ok(())
 }
 
 /// What `llama.cpp` needs beside the weights.
-pub(super) fn fields(trained: &Trained, words: usize) -> anyhow::Result<Vec<(String, Value)>> {
+fn fields(trained: &Trained, words: usize) -> anyhow::Result<Vec<(String, Value)>> {
     let tokenizer = &trained.tokenizer;
     let vocabulary = tokenizer.llama_cpp(words).map_err(|error| BadInput(error.to_string()))?;
     let LlamaCpp { model, pattern, tokens, kinds, scores, merges, adds_space, opens_texts, chat_template } =
