@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::error::ConfigError;
 use crate::footprint::Footprint;
+use crate::norm::NormKind;
 use crate::precision::Compute;
 use crate::presets;
 use crate::rotary::{RopeScaling, Rotation};
@@ -38,16 +39,6 @@ pub enum NormPlacement {
     After,
     /// `x + norm(f(norm(x)))`: Gemma 2 and 3.
     Both,
-}
-
-/// The norm before each sub-layer and the head.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NormKind {
-    /// Zero mean, unit variance.
-    LayerNorm,
-    /// Unit root mean square.
-    RmsNorm,
 }
 
 /// The MLP's non-linearity, under its Hugging Face name.

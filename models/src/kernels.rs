@@ -9,9 +9,9 @@ use burn::tensor::{Tensor, backend::Backend};
 
 use crate::activation::{self, Pointwise};
 use crate::attention::{self, AttentionOptions};
-use crate::config::NormKind;
 use crate::loss::{self, LossOptions, Targets};
 use crate::norm;
+use crate::norm::NormKind;
 use crate::on_demand::{self, OnDemand};
 use crate::precision::Compute;
 

@@ -4,9 +4,10 @@ use burn::module::{Module, Param};
 use burn::tensor::{Tensor, backend::Backend};
 
 use crate::activation::Pointwise;
-use crate::config::{Activation, GptConfig, NormKind};
+use crate::config::{Activation, GptConfig};
 use crate::init::{Filler, Role};
 use crate::kernels::Kernels;
+use crate::norm::NormKind;
 use crate::on_demand::OnDemand;
 use crate::precision::Compute;
 

@@ -72,9 +72,7 @@ mod vocabulary;
 pub mod weights;
 
 pub use block::{Attention, Block};
-pub use config::{
-    Activation, Family, GptConfig, NormKind, NormPlacement, Positions, REQUIRED_KEYS, nearest_key,
-};
+pub use config::{Activation, Family, GptConfig, NormPlacement, Positions, REQUIRED_KEYS, nearest_key};
 pub use continuing::Continuing;
 pub use continuous::{Chosen, Continuation, Continuous, Likelihood};
 pub use decode::{Decoder, DecoderFull};
@@ -85,6 +83,7 @@ pub use gpt::{Batch, Gpt, PassOptions};
 pub use input::Input;
 pub use kernels::{Chunks, Kernels, Lean, Plain};
 pub use lookup::{Lookup, Matching, Stretch};
+pub use norm::NormKind;
 pub use on_demand::OnDemand;
 pub use parameters::{ParameterInfo, Part};
 pub use precision::Compute;

@@ -1,7 +1,8 @@
 //! Shapes of known models, by name.
 
-use crate::config::{Activation, Family, GptConfig, NormKind, NormPlacement, Positions};
+use crate::config::{Activation, Family, GptConfig, NormPlacement, Positions};
 use crate::error::ConfigError;
+use crate::norm::NormKind;
 use crate::precision::Compute;
 
 /// Names of all presets.

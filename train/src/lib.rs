@@ -17,6 +17,7 @@ mod progress;
 mod ranks;
 mod rehearsal;
 mod report;
+mod rule;
 mod summary;
 mod training;
 mod verbs;

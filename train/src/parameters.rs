@@ -8,7 +8,7 @@ use host_optim::Code;
 use models::{Compute, ParameterInfo, Part};
 use runs::config::{Config, CrossingKind, PlacementKind, StreamKind};
 
-use crate::optimizer::steps_on_device_only;
+use crate::rule::steps_on_device_only;
 
 /// Where the rank that owns a parameter steps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

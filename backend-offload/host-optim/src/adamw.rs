@@ -1,9 +1,12 @@
-//! AdamW with decoupled weight decay, one element at a time.
+//! AdamW with decoupled weight decay.
 //!
 //! Same operations, order and rounding as Burn's AdamW, so same bits if the backend fuses no operations.
 
+use rayon::prelude::*;
+
 use crate::noise::Noise;
-use crate::pieces::{step_adamw, step_moments, step_weights};
+use crate::numbers::Number;
+use crate::pieces::{DeviceWeight, PIECE, vectorised};
 
 /// Settings of AdamW.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -134,6 +137,79 @@ impl Folded {
         let second = second * self.keep[1] + root * root;
         let delta = first * self.lr / (second.sqrt() + self.epsilon);
         Element { weight: weight * self.shrink - delta, first, second }
+    }
+}
+
+pub(crate) fn step_adamw<G: Number, M: Number, W: DeviceWeight>(
+    factors: Factors,
+    noise: Noise,
+    masters: &mut [f32],
+    [first, second]: [&mut [M]; 2],
+    gradient: &[G],
+    weights: &mut [W],
+) {
+    let moments = first.par_chunks_mut(PIECE).zip(second.par_chunks_mut(PIECE));
+    let outside = gradient.par_chunks(PIECE).zip(weights.par_chunks_mut(PIECE));
+    let pieces = masters.par_chunks_mut(PIECE).zip(moments).zip(outside);
+    pieces.enumerate().for_each(|(n, ((masters, (first, second)), (gradient, weights)))| {
+        let begin = (n * PIECE) as u32;
+        vectorised(
+            #[inline(always)]
+            || step_elements_adamw(factors, noise, begin, masters, [first, second], gradient, weights),
+        );
+    });
+}
+
+fn step_moments(factors: Factors, [first, second]: [&mut [f32]; 2], gradient: &[f32]) {
+    let moments = first.par_chunks_mut(PIECE).zip(second.par_chunks_mut(PIECE));
+    moments.zip(gradient.par_chunks(PIECE)).for_each(|((first, second), gradient)| {
+        vectorised(
+            #[inline(always)]
+            || {
+                for ((first, second), gradient) in first.iter_mut().zip(second).zip(gradient) {
+                    [*first, *second] = factors.moments([*first, *second], *gradient);
+                }
+            },
+        );
+    });
+}
+
+fn step_weights(factors: Factors, weights: &mut [f32], [first, second]: [&[f32]; 2]) {
+    let moments = first.par_chunks(PIECE).zip(second.par_chunks(PIECE));
+    weights.par_chunks_mut(PIECE).zip(moments).for_each(|(weights, (first, second))| {
+        vectorised(
+            #[inline(always)]
+            || {
+                for ((weight, first), second) in weights.iter_mut().zip(first).zip(second) {
+                    *weight = factors.weight(*weight, [*first, *second]);
+                }
+            },
+        );
+    });
+}
+
+/// `begin` is the piece's first element.
+#[inline(always)]
+pub(crate) fn step_elements_adamw<G: Number, M: Number, W: DeviceWeight>(
+    factors: Factors,
+    noise: Noise,
+    begin: u32,
+    masters: &mut [f32],
+    [first, second]: [&mut [M]; 2],
+    gradient: &[G],
+    weights: &mut [W],
+) {
+    let len = masters.len();
+    let (first, second) = (&mut first[..len], &mut second[..len]);
+    let (gradient, weights) = (&gradient[..len], &mut weights[..len]);
+    for n in 0..len {
+        let noise = noise.draw(begin.wrapping_add(n as u32));
+        let element = Element { weight: masters[n], first: first[n].wide(), second: second[n].wide() };
+        let stepped = factors.step(element, gradient[n].wide());
+        masters[n] = stepped.weight;
+        first[n] = M::rounded(stepped.first, noise);
+        second[n] = M::rounded(stepped.second, noise << 16);
+        weights[n] = W::from_master(stepped.weight);
     }
 }
 

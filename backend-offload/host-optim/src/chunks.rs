@@ -15,7 +15,8 @@ use std::sync::{Arc, OnceLock};
 use backend_offload::{DiskMemory, DiskPieces, OffloadError, PageBuffer};
 
 use crate::error::HostOptimError;
-use crate::layout::{Arrays, Layout, PARTS};
+use crate::format::Format;
+use crate::layout::{Arrays, Layout, Moments, PARTS};
 use crate::pieces::PIECE;
 
 pub(crate) use pipeline::Pipeline;
@@ -51,6 +52,14 @@ pub struct DiskBytes {
     chunks: u64,
     /// Bytes of the largest chunk.
     slab: u64,
+}
+
+impl Format {
+    /// Bytes on disk; `velocity` for [`Sgd`](crate::Sgd).
+    pub fn disk_bytes(self, len: u64, narrow: bool, velocity: bool) -> DiskBytes {
+        let moments = if velocity { Moments::Velocity } else { Moments::Two };
+        DiskBytes::new(Layout::new(self, moments, narrow), len as usize, CHUNK)
+    }
 }
 
 impl DiskBytes {

@@ -5,6 +5,11 @@
 //!
 //! A second moment is a divisor: above about 1e-39 it rounds up to the smallest code, not to zero.
 
+/// Elements whose 8-bit moments share bases.
+pub(crate) const BLOCK: usize = 256;
+/// Bytes of a block's bases.
+pub(crate) const BASES: usize = size_of::<[u16; 2]>();
+
 /// Bits of an f32 mantissa that a code drops.
 const CUT: u32 = 20;
 /// Bits of a [`rounded`] number below its position.

@@ -9,10 +9,9 @@ use rayon::prelude::*;
 
 use crate::adamw::{Element, Factors, Folded};
 use crate::codes::{
-    INFINITY, NAN, NEAREST, decode_positive, decode_signed, encode_positive, encode_signed, noises, position,
-    positive_base, rounded, signed_base,
+    BLOCK, INFINITY, NAN, NEAREST, decode_positive, decode_signed, encode_positive, encode_signed, noises,
+    position, positive_base, rounded, signed_base,
 };
-use crate::format::BLOCK;
 use crate::noise::{BlockNoise, Noise};
 use crate::numbers::{Number, completed, split_unless_nan};
 use crate::pieces::{PIECE, vectorised};

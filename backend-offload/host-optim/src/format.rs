@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::chunks::{CHUNK, DiskBytes};
-use crate::layout::{Layout, Moments};
+use crate::codes::{BASES, BLOCK};
 
 /// Memory and precision of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -18,10 +17,6 @@ pub enum Format {
     /// and velocities use `Bf16Moments` instead.
     Compact,
 }
-
-/// Elements whose 8-bit moments share bases.
-pub(crate) const BLOCK: usize = 256;
-pub(crate) const BASES: usize = size_of::<[u16; 2]>();
 
 impl Format {
     /// Bytes that a step of `len` elements reads and writes on the host, with gradient and weights. These are bf16 if
@@ -42,12 +37,6 @@ impl Format {
             Self::Compact if narrow => 4 * len + BASES as u64 * len.div_ceil(BLOCK as u64),
             Self::Bf16Moments | Self::Compact => 8 * len,
         }
-    }
-
-    /// Bytes on disk; `velocity` for [`Sgd`](crate::Sgd).
-    pub fn disk_bytes(self, len: u64, narrow: bool, velocity: bool) -> DiskBytes {
-        let moments = if velocity { Moments::Velocity } else { Moments::Two };
-        DiskBytes::new(Layout::new(self, moments, narrow), len as usize, CHUNK)
     }
 
     /// [`host_bytes`](Self::host_bytes) for [`Sgd`](crate::Sgd).

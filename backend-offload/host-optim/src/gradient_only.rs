@@ -4,9 +4,9 @@ use backend_offload::HostMemory;
 
 use crate::error::HostOptimError;
 use crate::format::Format;
-use crate::kept::StateMemory;
 use crate::layout::{Layout, Moments};
 use crate::state::HostState;
+use crate::storage::StateMemory;
 
 impl HostState {
     /// A state without master weights or moments, after `time` steps. Takes memory when a gradient arrives.
@@ -25,7 +25,7 @@ impl HostState {
     }
 
     /// Whether another process steps the parameter.
-    pub fn is_elsewhere(&self) -> bool {
+    pub fn belongs_to_another_rank(&self) -> bool {
         self.layout.moments == Moments::None
     }
 

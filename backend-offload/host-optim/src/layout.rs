@@ -3,14 +3,15 @@
 use bytemuck::Pod;
 use half::bf16;
 
-use crate::adamw::Stride;
-use crate::codes::{decode_positive, decode_signed};
+use crate::adamw::{Stride, step_adamw};
+use crate::codes::{BASES, BLOCK, decode_positive, decode_signed};
 use crate::compact::{Compact, encode_nearest, step_compact};
-use crate::format::{BASES, BLOCK, Format};
+use crate::format::Format;
 use crate::noise::Noise;
 use crate::numbers::{Number, Values, ValuesMut, completed, nearest, split};
-use crate::pieces::{DeviceWeight, convert, step_adamw, step_sgd};
+use crate::pieces::{DeviceWeight, convert};
 use crate::rule::Rule;
+use crate::sgd::step_sgd;
 
 /// Parts that decode a moment are neighbours.
 pub(crate) const PARTS: usize = 4;

@@ -1,6 +1,6 @@
 //! Random bits that depend only on parameter, step and element, not on the order of draws.
 
-use crate::format::BLOCK;
+use crate::codes::BLOCK;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Noise {

@@ -5,8 +5,6 @@ use std::ops::Range;
 use bytemuck::Pod;
 use half::bf16;
 
-use crate::pieces::squares;
-
 /// Numbers read from a device.
 #[derive(Debug, Clone, Copy)]
 pub enum Values<'a> {
@@ -37,14 +35,6 @@ impl Values<'_> {
     /// Whether the length is zero.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// Sum of squares. The order depends on the length alone.
-    pub fn squares(&self) -> f64 {
-        match self {
-            Self::F32(values) => squares(values),
-            Self::Bf16(values) => squares(values),
-        }
     }
 
     /// Whether the type is bf16.

@@ -13,9 +13,9 @@ use burn::tensor::{
 use crate::adamw::{AdamW, Stride};
 use crate::error::HostOptimError;
 use crate::format::Format;
-use crate::kept::StateMemory;
 use crate::record::{HostAdamWRecord, Parts};
 use crate::state::HostState;
+use crate::storage::StateMemory;
 
 /// Settings of [`HostAdamW`]; the defaults are those of Burn's `AdamWConfig`.
 #[derive(Debug, Clone)]

@@ -7,131 +7,15 @@ use half::bf16;
 use pulp::Arch;
 use rayon::prelude::*;
 
-use crate::adamw::{Element, Factors};
-use crate::noise::Noise;
-use crate::numbers::{Number, nearest};
-use crate::sgd::SgdFactors;
+use crate::numbers::{Number, Values, nearest};
 
-/// A multiple of a [block](crate::format::BLOCK). Six such arrays fit a second-level cache.
+/// A multiple of a [block](crate::codes::BLOCK). Six such arrays fit a second-level cache.
 pub(crate) const PIECE: usize = 1 << 14;
 
 /// Compiles `work` for this processor's vectors.
 #[inline(always)]
 pub(crate) fn vectorised<T>(work: impl FnOnce() -> T) -> T {
     Arch::new().dispatch(work)
-}
-
-pub(crate) fn step_adamw<G: Number, M: Number, W: DeviceWeight>(
-    factors: Factors,
-    noise: Noise,
-    masters: &mut [f32],
-    [first, second]: [&mut [M]; 2],
-    gradient: &[G],
-    weights: &mut [W],
-) {
-    let moments = first.par_chunks_mut(PIECE).zip(second.par_chunks_mut(PIECE));
-    let outside = gradient.par_chunks(PIECE).zip(weights.par_chunks_mut(PIECE));
-    let pieces = masters.par_chunks_mut(PIECE).zip(moments).zip(outside);
-    pieces.enumerate().for_each(|(n, ((masters, (first, second)), (gradient, weights)))| {
-        let begin = (n * PIECE) as u32;
-        vectorised(
-            #[inline(always)]
-            || step_elements_adamw(factors, noise, begin, masters, [first, second], gradient, weights),
-        );
-    });
-}
-
-pub(crate) fn step_moments(factors: Factors, [first, second]: [&mut [f32]; 2], gradient: &[f32]) {
-    let moments = first.par_chunks_mut(PIECE).zip(second.par_chunks_mut(PIECE));
-    moments.zip(gradient.par_chunks(PIECE)).for_each(|((first, second), gradient)| {
-        vectorised(
-            #[inline(always)]
-            || {
-                for ((first, second), gradient) in first.iter_mut().zip(second).zip(gradient) {
-                    [*first, *second] = factors.moments([*first, *second], *gradient);
-                }
-            },
-        );
-    });
-}
-
-pub(crate) fn step_weights(factors: Factors, weights: &mut [f32], [first, second]: [&[f32]; 2]) {
-    let moments = first.par_chunks(PIECE).zip(second.par_chunks(PIECE));
-    weights.par_chunks_mut(PIECE).zip(moments).for_each(|(weights, (first, second))| {
-        vectorised(
-            #[inline(always)]
-            || {
-                for ((weight, first), second) in weights.iter_mut().zip(first).zip(second) {
-                    *weight = factors.weight(*weight, [*first, *second]);
-                }
-            },
-        );
-    });
-}
-
-/// `begin` is the piece's first element.
-#[inline(always)]
-pub(crate) fn step_elements_adamw<G: Number, M: Number, W: DeviceWeight>(
-    factors: Factors,
-    noise: Noise,
-    begin: u32,
-    masters: &mut [f32],
-    [first, second]: [&mut [M]; 2],
-    gradient: &[G],
-    weights: &mut [W],
-) {
-    let len = masters.len();
-    let (first, second) = (&mut first[..len], &mut second[..len]);
-    let (gradient, weights) = (&gradient[..len], &mut weights[..len]);
-    for n in 0..len {
-        let noise = noise.draw(begin.wrapping_add(n as u32));
-        let element = Element { weight: masters[n], first: first[n].wide(), second: second[n].wide() };
-        let stepped = factors.step(element, gradient[n].wide());
-        masters[n] = stepped.weight;
-        first[n] = M::rounded(stepped.first, noise);
-        second[n] = M::rounded(stepped.second, noise << 16);
-        weights[n] = W::from_master(stepped.weight);
-    }
-}
-
-pub(crate) fn step_sgd<G: Number, M: Number, W: DeviceWeight>(
-    factors: SgdFactors,
-    noise: Noise,
-    masters: &mut [f32],
-    velocity: &mut [M],
-    gradient: &[G],
-    weights: &mut [W],
-) {
-    let outside = gradient.par_chunks(PIECE).zip(weights.par_chunks_mut(PIECE));
-    let pieces = masters.par_chunks_mut(PIECE).zip(velocity.par_chunks_mut(PIECE)).zip(outside);
-    pieces.enumerate().for_each(|(n, ((masters, velocity), (gradient, weights)))| {
-        let begin = (n * PIECE) as u32;
-        vectorised(
-            #[inline(always)]
-            || step_elements_sgd(factors, noise, begin, masters, velocity, gradient, weights),
-        );
-    });
-}
-
-#[inline(always)]
-pub(crate) fn step_elements_sgd<G: Number, M: Number, W: DeviceWeight>(
-    factors: SgdFactors,
-    noise: Noise,
-    begin: u32,
-    masters: &mut [f32],
-    velocity: &mut [M],
-    gradient: &[G],
-    weights: &mut [W],
-) {
-    let len = masters.len();
-    let velocity = &mut velocity[..len];
-    let (gradient, weights) = (&gradient[..len], &mut weights[..len]);
-    for n in 0..len {
-        let [weight, moved] = factors.step(masters[n], velocity[n].wide(), gradient[n].wide());
-        masters[n] = weight;
-        velocity[n] = M::rounded(moved, noise.draw(begin.wrapping_add(n as u32)));
-        weights[n] = W::from_master(weight);
-    }
 }
 
 /// The type in which the device receives weights.
@@ -159,8 +43,17 @@ impl DeviceWeight for bf16 {
     }
 }
 
-/// The order of additions depends on the length alone.
-pub(crate) fn squares<G: Number>(gradient: &[G]) -> f64 {
+impl Values<'_> {
+    /// Sum of squares. The order depends on the length alone.
+    pub fn squares(&self) -> f64 {
+        match self {
+            Self::F32(values) => squares(values),
+            Self::Bf16(values) => squares(values),
+        }
+    }
+}
+
+fn squares<G: Number>(gradient: &[G]) -> f64 {
     let pieces: Vec<f64> =
         gradient.par_chunks(PIECE).map(|piece| vectorised(|| piece_squares(piece))).collect();
     pieces.iter().sum()

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::HostOptimError;
 use crate::format::Format;
-use crate::kept::StateMemory;
 use crate::layout::{CODE_BASES, FIRST, Layout, MASTERS, Moments, PARTS, SECOND};
 use crate::state::{HostState, check_len};
+use crate::storage::StateMemory;
 
 /// State of a [`HostAdamW`](crate::HostAdamW), whatever the precision settings. With `Compact` it belongs to the record
 /// of the model whose bf16 weights it completes.

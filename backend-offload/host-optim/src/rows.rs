@@ -8,17 +8,19 @@
 use backend_offload::HostBuffer;
 use rayon::prelude::*;
 
+use crate::adamw::step_elements_adamw;
 use crate::adamw::{Factors, Stride};
 use crate::error::HostOptimError;
-use crate::kept::arrays;
 use crate::layout::{Arrays, MASTERS, Moments};
 use crate::noise::Noise;
 use crate::numbers::{Number, Values};
-use crate::pieces::{step_elements_adamw, step_elements_sgd, vectorised};
+use crate::pieces::vectorised;
 use crate::row_gradient::RowGradient;
 use crate::rule::Rule;
 use crate::sgd::SgdFactors;
+use crate::sgd::step_elements_sgd;
 use crate::state::{HostState, check_len, name_hash};
+use crate::storage::arrays;
 
 /// Steps within which each row has its turn.
 const TURN_PERIOD: usize = 64;

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use crate::error::HostOptimError;
 use crate::format::Format;
-use crate::kept::StateMemory;
 use crate::layout::{CODE_BASES, FIRST, Layout, MASTERS, Moments, SECOND};
 use crate::numbers::{Values, ValuesMut, nearest};
 use crate::pieces::convert;
 use crate::state::{HostState, check_len};
+use crate::storage::StateMemory;
 
 /// A state in full precision.
 #[derive(Debug, Clone, PartialEq)]

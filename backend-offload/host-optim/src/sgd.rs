@@ -1,6 +1,11 @@
-//! Gradient descent with momentum and decoupled weight decay, one element at a time.
+//! Gradient descent with momentum and decoupled weight decay.
+
+use rayon::prelude::*;
 
 use crate::adamw::Stride;
+use crate::noise::Noise;
+use crate::numbers::Number;
+use crate::pieces::{DeviceWeight, PIECE, vectorised};
 
 /// Settings of gradient descent with momentum.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -36,6 +41,46 @@ impl SgdFactors {
     pub(crate) fn step(&self, weight: f32, velocity: f32, gradient: f32) -> [f32; 2] {
         let velocity = velocity * self.momentum + gradient * self.scale;
         [weight * self.shrink - velocity * self.lr, velocity]
+    }
+}
+
+pub(crate) fn step_sgd<G: Number, M: Number, W: DeviceWeight>(
+    factors: SgdFactors,
+    noise: Noise,
+    masters: &mut [f32],
+    velocity: &mut [M],
+    gradient: &[G],
+    weights: &mut [W],
+) {
+    let outside = gradient.par_chunks(PIECE).zip(weights.par_chunks_mut(PIECE));
+    let pieces = masters.par_chunks_mut(PIECE).zip(velocity.par_chunks_mut(PIECE)).zip(outside);
+    pieces.enumerate().for_each(|(n, ((masters, velocity), (gradient, weights)))| {
+        let begin = (n * PIECE) as u32;
+        vectorised(
+            #[inline(always)]
+            || step_elements_sgd(factors, noise, begin, masters, velocity, gradient, weights),
+        );
+    });
+}
+
+#[inline(always)]
+pub(crate) fn step_elements_sgd<G: Number, M: Number, W: DeviceWeight>(
+    factors: SgdFactors,
+    noise: Noise,
+    begin: u32,
+    masters: &mut [f32],
+    velocity: &mut [M],
+    gradient: &[G],
+    weights: &mut [W],
+) {
+    let len = masters.len();
+    let velocity = &mut velocity[..len];
+    let (gradient, weights) = (&gradient[..len], &mut weights[..len]);
+    for n in 0..len {
+        let [weight, moved] = factors.step(masters[n], velocity[n].wide(), gradient[n].wide());
+        masters[n] = weight;
+        velocity[n] = M::rounded(moved, noise.draw(begin.wrapping_add(n as u32)));
+        weights[n] = W::from_master(weight);
     }
 }
 

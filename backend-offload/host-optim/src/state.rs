@@ -13,11 +13,11 @@ use crate::chunks::Pipeline;
 use crate::error::HostOptimError;
 use crate::format::Format;
 use crate::gradient::Gradient;
-use crate::kept::{StateMemory, Storage};
 use crate::layout::{Arrays, Layout, MASTERS, Moments, StepContext};
 use crate::noise::Noise;
 use crate::numbers::{Values, ValuesMut};
 use crate::rule::Rule;
+use crate::storage::{StateMemory, Storage};
 use crate::tiles::{Code, TILE, encode, tiles};
 
 /// State of a parameter.
@@ -168,7 +168,7 @@ impl HostState {
         &mut self,
         step: impl FnOnce(&mut Self, &mut Pipeline) -> Result<(), HostOptimError>,
     ) -> Result<(), HostOptimError> {
-        let mut pipeline = Pipeline::new([&self.storage])?;
+        let mut pipeline = Storage::pipeline([&self.storage])?;
         step(self, &mut pipeline)?;
         self.storage.when_written(&mut pipeline, || {});
         drop(pipeline);

@@ -14,12 +14,12 @@ use half::bf16;
 use crate::adamw::Stride;
 use crate::error::HostOptimError;
 use crate::format::Format;
-use crate::kept::StateMemory;
 use crate::numbers::{Values, ValuesMut, nearest};
 use crate::pieces::convert;
 use crate::rule::Rule;
 use crate::saved::Saved;
 use crate::state::{HostState, check_len};
+use crate::storage::StateMemory;
 use crate::tiles::{Code, TILE, decode, tile_bytes, tiles};
 
 /// A gradient or share in transfer from the device.

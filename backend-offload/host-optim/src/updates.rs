@@ -92,7 +92,7 @@ impl Updates {
         then: impl FnOnce() + Send + 'static,
     ) -> Result<Self, HostOptimError> {
         Self::run(move || {
-            let mut pipeline = Pipeline::new(updates.iter().map(|update| &update.state.storage))?;
+            let mut pipeline = Storage::pipeline(updates.iter().map(|update| &update.state.storage))?;
             let taken: Vec<_> = updates.into_iter().map(|update| update.run(&mut pipeline)).collect();
             drop(pipeline);
             let whole = |state: HostState| state.storage.check_written().map(|()| state);

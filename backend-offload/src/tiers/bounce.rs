@@ -20,7 +20,7 @@ use super::aligned::Memory;
 use super::extents::ALIGNMENT;
 #[cfg(test)]
 use super::ring::Ring;
-use super::transfer::{Direction, finish, move_all};
+use super::transfer::{BUFFERS, Direction, finish, move_all};
 #[cfg(any(test, feature = "test-util"))]
 use crate::faults::DiskFault;
 use std::fmt;
@@ -29,8 +29,6 @@ use std::io;
 use std::sync::Arc;
 
 pub(super) const PIECE: usize = 4 << 20;
-
-pub(super) const BUFFERS: usize = 8;
 
 /// In background use between calls.
 pub(super) const BACKGROUND_BUFFERS: usize = BUFFERS - 2;

@@ -115,7 +115,7 @@ impl Tiers {
             // Damaged host memory must not become the contents.
             let lease = self.verified(block)?;
             let disk =
-                self.disk.as_ref().ok_or_else(|| missing("sinking a block", block, "there is no disk"))?;
+                self.disk.as_ref().ok_or_else(|| missing("spilling a block", block, "there is no disk"))?;
             let begun = self.ahead.take_if(|(id, _)| *id == block);
             let spilled = match begun {
                 Some((_, writing)) => writing.finish(lease.bytes())?,
@@ -164,7 +164,7 @@ impl Tiers {
     /// Does not wait. True once the block is on the host; the disk keeps its copy.
     pub fn load_ahead(&mut self, block: BlockId) -> Result<bool, OffloadError> {
         let Some((_, mut draft, landing)) = self.loading.take_if(|(id, ..)| *id == block) else {
-            return Err(missing("raising a block ahead", block, "it was not begun"));
+            return Err(missing("loading a block ahead", block, "it was not begun"));
         };
         match self.spilled(block)?.read_in_background(&mut draft, landing)? {
             Some(landing) => {
@@ -177,7 +177,7 @@ impl Tiers {
     }
 
     fn spilled(&self, block: BlockId) -> Result<&Spilled, OffloadError> {
-        self.spilled.get(&block).ok_or_else(|| missing("raising a block", block, "it is not on the disk"))
+        self.spilled.get(&block).ok_or_else(|| missing("loading a block", block, "it is not on the disk"))
     }
 
     pub fn load(&mut self, block: BlockId, len: u64) -> Result<(), OffloadError> {
@@ -195,7 +195,7 @@ impl Tiers {
     fn refused(&self, wanted: u64) -> OffloadError {
         let usage = self.pool.usage();
         OffloadError::HostRefused {
-            operation: "raising a block from the disk".to_owned(),
+            operation: "loading a block from the disk".to_owned(),
             wanted,
             in_use: usage.in_use,
             budget: usage.limit.get(),

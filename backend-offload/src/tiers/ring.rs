@@ -4,8 +4,7 @@
 //! (`threads_take_over_from_a_ring_that_refuses_entries`). This is reported once
 //! (`a_kernel_without_rings_is_reported_once`).
 
-use super::bounce::BUFFERS;
-use super::transfer::Direction;
+use super::transfer::{BUFFERS, Direction};
 use io_uring::{IoUring, Probe, opcode, types::Fd};
 use std::fs::File;
 use std::io;

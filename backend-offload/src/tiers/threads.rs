@@ -1,7 +1,6 @@
 //! Transfers by threads, where the kernel offers no `io_uring`.
 
-use super::bounce::BUFFERS;
-use super::transfer::{Direction, move_all};
+use super::transfer::{BUFFERS, Direction, move_all};
 use std::fs::File;
 use std::io;
 use std::ptr::NonNull;

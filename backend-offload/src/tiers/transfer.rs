@@ -4,6 +4,9 @@ use super::system;
 use std::fs::File;
 use std::io;
 
+/// Pieces in flight at most, each with a buffer.
+pub(super) const BUFFERS: usize = 8;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     Write,

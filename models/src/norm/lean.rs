@@ -12,8 +12,8 @@ use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::tensor::{Tensor, backend::Backend};
 
+use super::NormKind;
 use super::{Normalised, forward};
-use crate::config::NormKind;
 use crate::tape::{Saved, node};
 
 pub(crate) fn lean<I: Backend, C: CheckpointStrategy, const D: usize>(

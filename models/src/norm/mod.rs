@@ -1,10 +1,11 @@
 //! `LayerNorm` and `RMSNorm` without trained scale and offset, in primitives like the activations.
 
+mod kind;
 mod lean;
 
 use burn::tensor::{Tensor, backend::Backend};
 
-use crate::config::NormKind;
+pub use kind::NormKind;
 pub(crate) use lean::lean;
 
 pub(crate) struct Normalised<B: Backend, const D: usize> {

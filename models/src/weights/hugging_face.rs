@@ -9,8 +9,9 @@ use serde_json::{Map, Value, json};
 
 use super::WeightsError;
 use super::families::{Family, INERT, REFUSED, neutral_value};
-use crate::config::{Activation, GptConfig, NormKind, NormPlacement, Positions};
+use crate::config::{Activation, GptConfig, NormPlacement, Positions};
 use crate::error::ConfigError;
+use crate::norm::NormKind;
 use crate::rotary::RopeScaling;
 
 /// A published description.

@@ -5,7 +5,8 @@
 //! All use this crate's half-split rotary order.
 
 use super::{Layout, WeightsError, hugging_face};
-use crate::config::{GptConfig, NormKind, NormPlacement, Positions};
+use crate::config::{GptConfig, NormPlacement, Positions};
+use crate::norm::NormKind;
 
 /// How a tensor stores a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

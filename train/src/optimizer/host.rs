@@ -5,7 +5,7 @@
 //! checkpoints wait for all. In f32 the bits equal those on the device (`in_f32_host_steps_have_the_devices_bits`). A
 //! failed update ends the run.
 
-mod divided;
+mod sharded;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,6 +25,7 @@ use super::streamed::Crossing;
 use super::times::HostTimes;
 use super::{Stride, decay};
 use crate::parameters::{Home, Parameters};
+use crate::rule::format;
 
 #[derive(Debug)]
 pub(crate) struct HostPart {
@@ -70,14 +71,6 @@ struct Steps {
 struct Stepping {
     parameters: Vec<ParamId>,
     updates: Updates,
-}
-
-pub(crate) fn format(state: StateKind) -> Format {
-    match state {
-        StateKind::F32 => Format::F32,
-        StateKind::Bf16 => Format::Bf16Moments,
-        StateKind::Compact => Format::Compact,
-    }
 }
 
 pub(super) fn adamw(settings: &TrainSection, decay: f64) -> AdamW {
@@ -284,7 +277,7 @@ impl HostPart {
         ensure!(self.steps.under_way.is_none(), "parameters that are being stepped have no state to save");
         ensure!(self.receiving.states.is_empty(), "parameters that take a gradient in have no state to save");
         ensure!(self.steps.failure.is_none(), "the last update could not run, so there is nothing to save");
-        let own = self.states.values().filter(|state| !state.is_elsewhere());
+        let own = self.states.values().filter(|state| !state.belongs_to_another_rank());
         Ok(own.map(|state| (state.name(), state)).collect())
     }
 }

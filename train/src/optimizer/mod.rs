@@ -20,7 +20,7 @@ pub(crate) mod tests;
 mod times;
 
 pub(crate) use adoption::Restored;
-pub(crate) use host::{HostPart, format, narrowed};
+pub(crate) use host::{HostPart, narrowed};
 pub(crate) use moments::Moments;
 pub(crate) use norm::SquaredNorms;
 pub(crate) use numbers::numbers;
@@ -42,11 +42,12 @@ use burn::tensor::{
     backend::{AutodiffBackend, Backend},
 };
 use host_optim::{HostOptimError, Update};
-use models::{Compute, Gpt, OnDemand, ParameterInfo};
-use runs::config::{Config, OptimizerKind, TrainSection};
+use models::{Compute, Gpt, OnDemand};
+use runs::config::{Config, TrainSection};
 
 use crate::plan::StatesOnDisk;
 use crate::ranks::{Pair, Ranks};
+use crate::rule::Rule;
 
 #[derive(Debug)]
 pub(crate) struct Optimizer<I: Backend> {
@@ -182,7 +183,7 @@ impl<I: Managed> Optimizer<I> {
         ranks: &mut Ranks,
     ) -> (Gpt<B>, anyhow::Result<()>) {
         let (model, outcome) = owners::gathered(&self.owners, self.host.as_mut(), model, ranks);
-        let settled = if self.owners.are_divided() { self.settle() } else { Ok(()) };
+        let settled = if self.owners.are_sharded() { self.settle() } else { Ok(()) };
         (model, outcome.and(settled))
     }
 
@@ -198,7 +199,7 @@ impl<I: Managed> Optimizer<I> {
         let lr = settings.lr * share;
 
         let before = self.moments.remove(name);
-        let rule = rule(settings.optimizer, name, D);
+        let rule = Rule::choose(settings.optimizer, name, D);
         let gradient = if rule != Rule::AdamW && scale < 1.0 { gradient.mul_scalar(scale) } else { gradient };
 
         let (weight, after) = match rule {
@@ -240,31 +241,6 @@ impl<I: Managed> Optimizer<I> {
 /// Only matrices decay: vectors are gains and offsets, which would go to zero.
 fn decay(settings: &TrainSection, dims: usize) -> f64 {
     if dims >= 2 { settings.weight_decay } else { 0.0 }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rule {
-    AdamW,
-    Muon,
-    Sgd,
-}
-
-fn rule(kind: OptimizerKind, name: &str, dims: usize) -> Rule {
-    match kind {
-        OptimizerKind::Sgd => Rule::Sgd,
-        OptimizerKind::Muon if dims == 2 && name.starts_with("blocks.") => Rule::Muon,
-        OptimizerKind::Muon | OptimizerKind::AdamW => Rule::AdamW,
-    }
-}
-
-/// Whether only the device has a rule for the parameter.
-pub(crate) fn steps_on_device_only(kind: OptimizerKind, parameter: &ParameterInfo) -> bool {
-    rule(kind, &parameter.name, parameter.shape.len()) == Rule::Muon
-}
-
-/// Whether a parameter has two moments.
-pub(crate) fn keeps_second_moment(kind: OptimizerKind, name: &str, dims: usize) -> bool {
-    rule(kind, name, dims) == Rule::AdamW
 }
 
 fn adamw(settings: &TrainSection, decay: f64) -> AdamW {
@@ -366,7 +342,7 @@ impl<B: AutodiffBackend<InnerBackend = I>, I: Managed> ModuleMapper<B> for Stepp
             return Param::from_mapped_value(id, weight, mapper);
         }
 
-        if let Some(host) = self.optimizer.host.as_mut().filter(|host| host.is_elsewhere(id)) {
+        if let Some(host) = self.optimizer.host.as_mut().filter(|host| host.belongs_to_another_rank(id)) {
             host.pass_step(id);
             self.on_demand
                 .extend(host.nan_until_broadcast(id, &weight.clone().inner()).map(|decoder| (id, decoder)));
@@ -374,7 +350,7 @@ impl<B: AutodiffBackend<InnerBackend = I>, I: Managed> ModuleMapper<B> for Stepp
         }
 
         if let Some(host) = self.optimizer.host.as_ref().filter(|host| host.is_due(id)) {
-            if self.optimizer.owners.are_divided() {
+            if self.optimizer.owners.are_sharded() {
                 self.prepare_to_broadcast(id, weight.clone().inner());
                 return Param::from_mapped_value(id, weight, mapper);
             }

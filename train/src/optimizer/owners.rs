@@ -31,7 +31,7 @@ pub(crate) struct Owned {
 
 impl Owners {
     /// Divides the parameters of `gpt`, the same way on all ranks.
-    pub(crate) fn divided<B: Backend>(gpt: &Gpt<B>, ranks: &Ranks) -> Self {
+    pub(crate) fn sharded<B: Backend>(gpt: &Gpt<B>, ranks: &Ranks) -> Self {
         if ranks.is_alone() {
             return Self::default();
         }
@@ -45,7 +45,7 @@ impl Owners {
         Self { rank: ranks.rank(), by_name, by_id }
     }
 
-    pub(crate) fn are_divided(&self) -> bool {
+    pub(crate) fn are_sharded(&self) -> bool {
         !self.by_name.is_empty()
     }
 
@@ -70,7 +70,7 @@ pub(super) fn gathered<B: AutodiffBackend<InnerBackend: Managed>>(
     gpt: Gpt<B>,
     ranks: &mut Ranks,
 ) -> (Gpt<B>, anyhow::Result<()>) {
-    if !owners.are_divided() {
+    if !owners.are_sharded() {
         return (gpt, Ok(()));
     }
     let (path, on_demand) = (Vec::new(), HashMap::new());

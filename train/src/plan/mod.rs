@@ -16,7 +16,7 @@ mod readme;
 mod recorded;
 mod refusal;
 mod replay;
-mod sinking;
+mod states_on_disk;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -26,11 +26,12 @@ pub(crate) use choice::placed;
 pub(crate) use described_machine::DescribedMachine;
 pub(crate) use machine::{Machine, Measurement};
 pub(crate) use measured::Measured;
-pub(crate) use sinking::StatesOnDisk;
+pub(crate) use states_on_disk::StatesOnDisk;
 
 use demand::{Demand, state_bytes};
 use models::Footprint;
 use replay::Replayed;
+use runs::BadInput;
 use runs::config::{Amount, Config, RanksSection, Together};
 use serde::Serialize;
 
@@ -366,6 +367,14 @@ impl Plan {
         self.disk_bytes = self.disk_bytes.saturating_add(index);
         self.refusals.extend(refusal::index_refusal(&self, index));
         self
+    }
+
+    /// An error if the run does not fit.
+    pub(crate) fn refuse(&self) -> anyhow::Result<()> {
+        if self.refusals.is_empty() {
+            return Ok(());
+        }
+        Err(BadInput(format!("this run cannot work here:\n  {}", self.refusals.join("\n  "))).into())
     }
 
     pub(crate) fn refusals(&self) -> &[String] {

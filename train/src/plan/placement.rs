@@ -5,8 +5,8 @@ use models::{Compute, Footprint, ParameterInfo};
 use runs::config::{Config, CrossingKind, ExchangeKind, OptimizerKind, PlacementKind, StateKind, StreamKind};
 
 use super::demand::{Passes, partial_sums};
-use crate::optimizer::{format, keeps_second_moment};
 use crate::parameters::{Form, Home, home};
+use crate::rule::{format, keeps_second_moment};
 
 const WIDE: u64 = 4;
 const NARROW: u64 = 2;

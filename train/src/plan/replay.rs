@@ -69,9 +69,9 @@ impl Replayed {
             seconds: None,
         };
 
-        let sinks_at_unknown_speed =
+        let disk_speed_is_unknown =
             untimed.disk_written + untimed.disk_read > 0 && machine.disk_bytes_per_second.is_none();
-        let Some(speeds) = speeds.filter(|_| !sinks_at_unknown_speed) else { return Ok(untimed) };
+        let Some(speeds) = speeds.filter(|_| !disk_speed_is_unknown) else { return Ok(untimed) };
         let seconds = match ahead {
             Some(_) => played.elapsed()[ROUNDS - 1].step,
             None => {

@@ -16,16 +16,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::ensure;
 use burn::backend::Autodiff;
-use burn::optim::GradientsParams;
 use burn::tensor::{Tensor, backend::Backend};
-use burn_train::{TrainOutput, TrainStep};
 use exchange::groups;
 use models::dropout::DropoutKey;
 use models::{Batch, Chunks, Gpt, Lean, PassOptions, recompute, rows};
-use runs::config::RanksSection;
 
-use super::exchange::Pass;
-use super::{Exchange, Learner};
+use super::Learner;
 use crate::data::{MicroBatch, StepData};
 use crate::optimizer::{self, Owners, Passes};
 use crate::progress::Report;
@@ -54,23 +50,6 @@ impl TapeLock {
 
 pub(super) const ANOTHER_FAILED: &str =
     "another rank could not compute its micro-batches; its own messages say why";
-
-impl<I: Backend> TrainStep for Learner<Autodiff<I>> {
-    type Input = StepData;
-    type Output = Report;
-
-    /// The step of Burn's training loop. Ours calls [`Exchange::sum`].
-    fn step(&self, data: StepData) -> TrainOutput<Report> {
-        let (mut ranks, owners) = (Ranks::alone(), Owners::default());
-        let mut exchange = Exchange::choose(&RanksSection::default(), false, &ranks);
-        let pass = Pass { learner: self, data: &data, host: None, owners: &owners, passes: Passes::none() };
-        let (grads, item) = exchange.sum(pass, &mut ranks).unwrap_or_else(|error| {
-            let failure = Some(format!("{error:#}"));
-            (GradientsParams::new(), Report { step: data.step, failure, ..Report::default() })
-        });
-        TrainOutput { grads, item }
-    }
-}
 
 impl<I: Backend> Learner<Autodiff<I>> {
     /// Losses of this rank's micro-batches from number `first` on, each divided by `divisor` targets. Adds the

@@ -1,8 +1,6 @@
 //! The run itself, behind Burn's training interface.
 
 mod beginning;
-#[cfg(test)]
-mod divided;
 mod due;
 mod evaluation;
 mod exchange;
@@ -13,10 +11,13 @@ mod samples;
 mod saving;
 mod session;
 mod shard_gather;
+#[cfg(test)]
+mod sharded;
 mod snapshot;
 mod strategy;
 #[cfg(test)]
 mod together;
+mod train_step;
 mod trainer;
 mod watching;
 mod wear;
@@ -30,7 +31,7 @@ pub(crate) use learner::Learner;
 pub(crate) use metrics::Peaks;
 pub(crate) use samples::{QuizScore, quiz};
 pub(crate) use session::{Progress, Session, Speed};
-pub(crate) use snapshot::{PARTS, check, restore, save};
+pub(crate) use snapshot::{check, restore, save};
 pub(crate) use strategy::{Display, Failed, Outcome, Taken, Tape, launch};
 pub(crate) use trainer::Trainer;
 pub(crate) use wear::Wear;

@@ -2,7 +2,7 @@
 //!
 //! Rank 0 fetches them in the order of the checkpoint's files. Every rank takes part in every fetch, so rank 0 fetches
 //! all of them even if it fails to write them. A sharded checkpoint is whole and resumes with any placement
-//! (`a_checkpoint_of_a_divided_optimizer_resumes_wherever_it_is_kept`).
+//! (`a_checkpoint_of_a_sharded_optimizer_resumes_with_any_placement`).
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,11 @@ use backend_offload::Managed;
 use burn::tensor::backend::Backend;
 use models::Gpt;
 
-use crate::optimizer::{HostPart, Optimizer, keeps_second_moment};
+use crate::optimizer::{HostPart, Optimizer};
 use crate::ranks::Ranks;
+use crate::rule::{MOMENTS, keeps_second_moment};
 
-use super::snapshot::{Own, PARTS};
+use super::snapshot::Own;
 
 /// Tensors to fetch, and how many have been fetched.
 pub(crate) struct ShardGather<'r> {
@@ -41,8 +42,15 @@ enum What {
 }
 
 impl<'r> ShardGather<'r> {
-    /// Builds the list, equal on every rank.
-    pub(super) fn begin<I: Managed>(optimizer: &Optimizer<I>, ranks: &'r mut Ranks) -> anyhow::Result<Self> {
+    /// Waits for updates and builds the list, equal on every rank. `None` if ranks do not shard the optimizer.
+    pub(super) fn begin<I: Managed>(
+        optimizer: &mut Optimizer<I>,
+        ranks: &'r mut Ranks,
+    ) -> anyhow::Result<Option<Self>> {
+        if !optimizer.owners.are_sharded() {
+            return Ok(None);
+        }
+        optimizer.settle()?;
         let own = serde_json::to_vec(&times(optimizer)?)?;
         let mut times = BTreeMap::new();
         for theirs in ranks.gathered(&own)? {
@@ -66,7 +74,7 @@ impl<'r> ShardGather<'r> {
                 remote.push(of(name.clone(), What::Masters));
             }
             let second = keeps_second_moment(optimizer.kind(), name, dims);
-            for (part, word) in PARTS.iter().enumerate().take(1 + usize::from(second)) {
+            for (part, word) in MOMENTS.iter().enumerate().take(1 + usize::from(second)) {
                 moments.push(of(format!("{name}.{word}"), What::Moment(part)));
             }
         }
@@ -74,7 +82,7 @@ impl<'r> ShardGather<'r> {
         moments.sort_by(|one, other| one.key.cmp(&other.key));
         remote.extend(moments);
         remote.retain(|remote| remote.owner != 0);
-        Ok(Self { ranks, remote, next: 0, times })
+        Ok(Some(Self { ranks, remote, next: 0, times }))
     }
 
     pub(super) fn moments(&self) -> Vec<RemoteTensor> {

@@ -9,7 +9,7 @@ use runs::config::{Config, Together};
 use runs::device::{self, DeviceChoice, Place, Setup, Work};
 use runs::directory::DEFAULT;
 
-use super::{ConfigArgs, run::refuse};
+use super::ConfigArgs;
 use crate::data::{Data, TrainingWindows};
 use crate::machine::{Measuring, survey};
 use crate::plan::{DescribedMachine, Epoch, Machine, Plan, placed};
@@ -89,7 +89,7 @@ fn show(config: &Config, machine: &Machine, replay: bool, json: bool) -> anyhow:
     } else {
         println!("{plan}");
     }
-    refuse(&plan)
+    plan.refuse()
 }
 
 /// `None` before the shards exist.

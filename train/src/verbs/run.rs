@@ -186,20 +186,12 @@ fn make_plan<I: Offloadable>(
         println!("{}", serde_json::to_string_pretty(&plan)?);
     }
 
-    match refuse(&plan) {
+    match plan.refuse() {
         Err(reasons) if computes_nothing() => eprintln!("{reasons:#}\nnothing is computed, so it goes on"),
         refusal => refusal?,
     }
     check_eight_bits::<Offload<I>>(&directory.config, device)?;
     Ok((plan, machine.flops_per_second))
-}
-
-pub(super) fn refuse(plan: &Plan) -> anyhow::Result<()> {
-    let refusals = plan.refusals();
-    if refusals.is_empty() {
-        return Ok(());
-    }
-    Err(BadInput(format!("this run cannot work here:\n  {}", refusals.join("\n  "))).into())
 }
 
 fn resume_command(run: &Path, device: DeviceChoice, ranks: &RankArgs) -> String {

@@ -12,7 +12,6 @@ use backend_offload::{OffloadError, PageBuffer};
 
 use super::{ChunkStore, SLABS, parts_of};
 use crate::error::HostOptimError;
-use crate::kept::Storage;
 use crate::layout::PARTS;
 
 #[derive(Debug, Default)]
@@ -55,8 +54,7 @@ const UNTIL_DROPPED: &str = "the threads go on until the pipeline is dropped";
 
 impl Pipeline {
     /// Takes host memory and starts to read. An error has changed no state.
-    pub(crate) fn new<'k>(storages: impl IntoIterator<Item = &'k Storage>) -> Result<Self, HostOptimError> {
-        let states: Vec<_> = storages.into_iter().filter_map(Storage::chunk_store).cloned().collect();
+    pub(crate) fn new(states: Vec<Arc<ChunkStore>>) -> Result<Self, HostOptimError> {
         let Some(first) = states.first() else { return Ok(Self::default()) };
         let chunks = states.iter().map(|state| state.ranges().len()).sum::<usize>();
         let largest = states.iter().map(|state| state.largest(0..PARTS)).max().unwrap_or_default();

@@ -9,8 +9,8 @@ use backend_offload::{DiskFault, HostMemory};
 use half::bf16;
 
 use super::*;
-use crate::kept::Storage;
 use crate::layout::{MASTERS, Moments};
+use crate::storage::Storage;
 use crate::{AdamW, Code, Format, HostState, Rule, Saved, Sgd, StateMemory, Stride, Values, ValuesMut};
 
 fn rules() -> [Rule; 2] {
@@ -204,7 +204,7 @@ fn a_panic_within_a_step_makes_the_state_unreadable() {
     let state = OnDisk::new(&disk, "w", layout, (5 * PIECE, PIECE), |_, _| {}).expect("there is room");
     let mut kept = Storage::Disk(state);
     let panicking = catch_unwind(AssertUnwindSafe(|| {
-        let mut pipeline = Pipeline::new([&kept]).expect("memory");
+        let mut pipeline = Storage::pipeline([&kept]).expect("memory");
         kept.change(&mut pipeline, layout, 5 * PIECE, |range, _| {
             assert!(range.start < 2 * PIECE, "the memory went away");
         })
@@ -213,7 +213,7 @@ fn a_panic_within_a_step_makes_the_state_unreadable() {
     assert_eq!(disk.host().usage().in_use, 0, "what the step had is free");
     let message = kept.read(0..1, 5 * PIECE, |_, _| {}).expect_err("it is torn").to_string();
     assert!(message.contains("w: the disk failed within an earlier step of its state"), "{message}");
-    let mut pipeline = Pipeline::new([&kept]).expect("memory");
+    let mut pipeline = Storage::pipeline([&kept]).expect("memory");
     let again = kept.change(&mut pipeline, layout, 5 * PIECE, |_, _| {});
     assert!(matches!(again, Err(HostOptimError::Torn { .. })));
 }
@@ -235,7 +235,7 @@ fn step_in_line(
     kept: &mut [Storage; 3],
     within: impl Fn(usize),
 ) -> ([Result<(), HostOptimError>; 3], Vec<usize>) {
-    let mut pipeline = Pipeline::new(kept.iter()).expect("memory");
+    let mut pipeline = Storage::pipeline(kept.iter()).expect("memory");
     let (completed, mut first, mut number) = (Arc::new(AtomicUsize::new(0)), 0, 0..);
     let stepped = kept.each_mut().map(|kept| {
         let (len, completed, bit) =
@@ -349,7 +349,7 @@ fn chunks_of_a_skipped_step_are_discarded() {
         if let Some(fault) = fault {
             disk.fail_after(1, fault);
         }
-        let mut pipeline = Pipeline::new(kept.iter()).expect("memory");
+        let mut pipeline = Storage::pipeline(kept.iter()).expect("memory");
         let mut ranges = Vec::new();
         let stepped = kept[2].change(&mut pipeline, LAYOUT, 2 * PIECE, |range, arrays| {
             let Arrays::F32 { masters, .. } = arrays else { unreachable!("of the layout") };
@@ -368,7 +368,7 @@ fn chunks_of_a_skipped_step_are_discarded() {
 }
 
 fn step_alone(kept: &mut Storage, change: impl Fn(&mut [f32])) {
-    let mut pipeline = Pipeline::new([&*kept]).expect("memory");
+    let mut pipeline = Storage::pipeline([&*kept]).expect("memory");
     let len = kept.chunk_store().expect("there").len;
     let changed = kept.change(&mut pipeline, LAYOUT, len, |_, arrays| {
         let Arrays::F32 { masters, .. } = arrays else { unreachable!("of the layout") };
@@ -386,7 +386,7 @@ fn buffers_fit_the_largest_state_and_match_disk_bytes() {
     let lens = [300, PIECE + 300];
     let made = |len| OnDisk::new(&disk, "w", LAYOUT, (len, PIECE), |_, _| {}).expect("there is room");
     let mut kept = lens.map(|len| Storage::Disk(made(len)));
-    let mut pipeline = Pipeline::new(kept.iter()).expect("memory");
+    let mut pipeline = Storage::pipeline(kept.iter()).expect("memory");
     for (kept, len) in kept.iter_mut().zip(lens) {
         kept.change(&mut pipeline, LAYOUT, len, |_, _| {}).expect("the disk is whole");
         kept.when_written(&mut pipeline, || {});

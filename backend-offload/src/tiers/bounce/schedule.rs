@@ -1,7 +1,6 @@
 //! Transfers that end at times drawn from a seed, alike on any machine.
 
-use super::BUFFERS;
-use crate::tiers::transfer::{Direction, move_all};
+use crate::tiers::transfer::{BUFFERS, Direction, move_all};
 use std::fs::File;
 use std::io;
 use std::ptr::NonNull;

@@ -118,6 +118,13 @@ impl Storage {
         Ok(Self::Host(parts))
     }
 
+    /// Transfers of the states among `storages` that lie on disk.
+    pub(crate) fn pipeline<'s>(
+        storages: impl IntoIterator<Item = &'s Self>,
+    ) -> Result<Pipeline, HostOptimError> {
+        Pipeline::new(storages.into_iter().filter_map(Self::chunk_store).cloned().collect())
+    }
+
     pub(crate) fn chunk_store(&self) -> Option<&Arc<ChunkStore>> {
         match self {
             Self::Host(_) => None,

@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use super::Machine;
 use super::placement::{Matrix, matrices_on_host};
-use crate::optimizer::format;
 use crate::parameters::{Home, home};
+use crate::rule::format;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct StatesOnDisk {

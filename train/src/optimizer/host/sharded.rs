@@ -56,11 +56,11 @@ impl HostPart {
 
     /// Whether an owner's host, this one or another, provides new weights.
     pub(in crate::optimizer) fn is_broadcast_from_host(&self, id: ParamId) -> bool {
-        self.to_broadcast.contains_key(&id) || self.is_elsewhere(id)
+        self.to_broadcast.contains_key(&id) || self.belongs_to_another_rank(id)
     }
 
-    pub(in crate::optimizer) fn is_elsewhere(&self, id: ParamId) -> bool {
-        self.states.get(&id).is_some_and(HostState::is_elsewhere)
+    pub(in crate::optimizer) fn belongs_to_another_rank(&self, id: ParamId) -> bool {
+        self.states.get(&id).is_some_and(HostState::belongs_to_another_rank)
     }
 
     /// Counts another rank's update and drops the gradient.

@@ -1,0 +1,13 @@
+//! Kinds of norms.
+
+use serde::{Deserialize, Serialize};
+
+/// The norm before each sub-layer and the head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NormKind {
+    /// Zero mean, unit variance.
+    LayerNorm,
+    /// Unit root mean square.
+    RmsNorm,
+}
