@@ -25,7 +25,7 @@ pub enum Event {
         bytes: u64,
     },
     /// A block was spilled from host to disk.
-    Sunk {
+    Spilled {
         /// Its size.
         bytes: u64,
         /// False if the disk already held its contents.
@@ -37,7 +37,7 @@ pub enum Event {
         bytes: u64,
     },
     /// A block was loaded from disk to host.
-    Raised {
+    Loaded {
         /// Its size.
         bytes: u64,
     },
@@ -104,13 +104,13 @@ impl Journal {
             }
             Event::Restored { bytes } => tracing::debug!(target: TARGET, bytes, "restored"),
             Event::CopyDropped { bytes } => tracing::debug!(target: TARGET, bytes, "host copy dropped"),
-            Event::Sunk { bytes, written } => {
-                tracing::debug!(target: TARGET, bytes, written, "sunk to the disk");
+            Event::Spilled { bytes, written } => {
+                tracing::debug!(target: TARGET, bytes, written, "spilled to the disk");
             }
             Event::WrittenAhead { bytes } => {
                 tracing::debug!(target: TARGET, bytes, "written to the disk ahead");
             }
-            Event::Raised { bytes } => tracing::debug!(target: TARGET, bytes, "raised from the disk"),
+            Event::Loaded { bytes } => tracing::debug!(target: TARGET, bytes, "loaded from the disk"),
             Event::Trimmed => tracing::debug!(target: TARGET, "spare memory returned to the driver"),
             Event::DeviceRefused { bytes } => {
                 tracing::warn!(target: TARGET, "the driver refused {} within the budget", Bytes(*bytes));

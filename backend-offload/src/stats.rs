@@ -47,15 +47,15 @@ pub struct Stats {
     /// Bytes copied from host to device by restores.
     pub bytes_in: u64,
     /// Blocks spilled from host to disk, including blocks already there.
-    pub sunk: u64,
+    pub spilled: u64,
     /// Bytes written to the disk, including [`DiskMemory`](crate::DiskMemory).
     pub bytes_to_disk: u64,
     /// Blocks written to the disk early, which stay on the host.
     pub written_ahead: u64,
     /// Blocks loaded from disk to host.
-    pub raised: u64,
+    pub loaded: u64,
     /// Blocks loaded before an operation needed them.
-    pub raised_ahead: u64,
+    pub loaded_ahead: u64,
     /// Bytes read from the disk, including [`DiskMemory`](crate::DiskMemory).
     pub bytes_from_disk: u64,
     /// Bytes the program wrote to the device. Tensors without room there arrive by restores.
@@ -106,11 +106,11 @@ impl Stats {
             restores: self.restores.saturating_sub(earlier.restores),
             bytes_out: self.bytes_out.saturating_sub(earlier.bytes_out),
             bytes_in: self.bytes_in.saturating_sub(earlier.bytes_in),
-            sunk: self.sunk.saturating_sub(earlier.sunk),
+            spilled: self.spilled.saturating_sub(earlier.spilled),
             bytes_to_disk: self.bytes_to_disk.saturating_sub(earlier.bytes_to_disk),
             written_ahead: self.written_ahead.saturating_sub(earlier.written_ahead),
-            raised: self.raised.saturating_sub(earlier.raised),
-            raised_ahead: self.raised_ahead.saturating_sub(earlier.raised_ahead),
+            loaded: self.loaded.saturating_sub(earlier.loaded),
+            loaded_ahead: self.loaded_ahead.saturating_sub(earlier.loaded_ahead),
             bytes_from_disk: self.bytes_from_disk.saturating_sub(earlier.bytes_from_disk),
             bytes_written: self.bytes_written.saturating_sub(earlier.bytes_written),
             bytes_read: self.bytes_read.saturating_sub(earlier.bytes_read),
@@ -155,13 +155,13 @@ impl fmt::Display for Stats {
         if self.disk.budget.is_some_and(|budget| budget > 0) {
             writeln!(
                 f,
-                "disk    {} in use, peak {} of {}; {} sank with {} written, {} raised with {} read",
+                "disk    {} in use, peak {} of {}; {} spilled with {} written, {} loaded with {} read",
                 Bytes(self.disk.in_use),
                 Bytes(self.disk.peak),
                 OrUnlimited(self.disk.budget),
-                self.sunk,
+                self.spilled,
                 Bytes(self.bytes_to_disk),
-                self.raised,
+                self.loaded,
                 Bytes(self.bytes_from_disk)
             )?;
         }

@@ -8,6 +8,19 @@ use crate::blocks::Ended;
 pub struct Counters {
     /// Operations begun.
     pub operations: u64,
+    /// Moves between device and host.
+    pub link: LinkCounts,
+    /// Moves between host and disk.
+    pub disk: DiskCounts,
+    /// Predictions, and moves that rely on them.
+    pub ahead: AheadCounts,
+    /// Shortages of device memory.
+    pub memory: MemoryCounts,
+}
+
+/// Moves between device and host.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LinkCounts {
     /// Blocks that left by a copy.
     pub evictions: u64,
     /// Blocks that left without a copy.
@@ -18,24 +31,28 @@ pub struct Counters {
     pub bytes_out: u64,
     /// Bytes copied onto the device.
     pub bytes_in: u64,
+}
+
+/// Moves between host and disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskCounts {
     /// Blocks spilled to disk.
-    pub sunk: u64,
+    pub spilled: u64,
     /// Bytes written to disk.
     pub bytes_to_disk: u64,
     /// Blocks written to disk ahead.
     pub written_ahead: u64,
     /// Blocks loaded from disk.
-    pub raised: u64,
+    pub loaded: u64,
     /// Blocks loaded before their use.
-    pub raised_ahead: u64,
+    pub loaded_ahead: u64,
     /// Bytes loaded from disk.
     pub bytes_from_disk: u64,
-    /// Times spare memory was given back to the driver.
-    pub trims: u64,
-    /// Operands brought beyond the budget.
-    pub over_budget: u64,
-    /// Times the driver refused memory within the budget.
-    pub device_refusals: u64,
+}
+
+/// Predictions, and moves that rely on them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AheadCounts {
     /// Operations that the forecast predicted.
     pub predicted: u64,
     /// Times the program departed from the forecast.
@@ -46,6 +63,17 @@ pub struct Counters {
     pub brought_ahead: u64,
     /// Blocks brought ahead that left unused.
     pub brought_in_vain: u64,
+}
+
+/// Shortages of device memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MemoryCounts {
+    /// Times spare memory was given back to the driver.
+    pub trims: u64,
+    /// Operands brought beyond the budget.
+    pub over_budget: u64,
+    /// Times the driver refused memory within the budget.
+    pub device_refusals: u64,
     /// Most bytes of one operation.
     pub largest_operation: u64,
 }
@@ -53,15 +81,15 @@ pub struct Counters {
 impl Counters {
     pub(crate) fn note_bytes(&mut self, ended: &Ended) {
         match (ended.to, ended.frees) {
-            (Some(Tier::Host), Some(_)) => self.bytes_out += ended.bytes,
-            (Some(Tier::Host), None) => self.bytes_from_disk += ended.bytes,
-            (Some(Tier::Disk), _) => self.bytes_to_disk += ended.bytes,
-            (Some(Tier::Device), _) if ended.copy.is_some() => self.bytes_in += ended.bytes,
+            (Some(Tier::Host), Some(_)) => self.link.bytes_out += ended.bytes,
+            (Some(Tier::Host), None) => self.disk.bytes_from_disk += ended.bytes,
+            (Some(Tier::Disk), _) => self.disk.bytes_to_disk += ended.bytes,
+            (Some(Tier::Device), _) if ended.copy.is_some() => self.link.bytes_in += ended.bytes,
             _ => {}
         }
     }
 
     pub(crate) fn left(&self) -> u64 {
-        self.evictions + self.clean_drops
+        self.link.evictions + self.link.clean_drops
     }
 }

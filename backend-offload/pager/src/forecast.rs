@@ -67,11 +67,11 @@ pub(crate) enum Course {
     /// Nothing predicted, as before.
     Unknown,
     /// As predicted.
-    Foretold,
+    Predicted,
     /// As predicted, but with more bytes.
     Larger,
     /// The place was `lost`, or another was `found`, which changes all predictions.
-    Elsewhere { lost: bool, found: bool },
+    Changed { lost: bool, found: bool },
 }
 
 /// Finds the program's place in its past, and predicts from there.
@@ -223,12 +223,14 @@ impl Forecast {
     fn pass_on(&mut self, freed: &Outlook) {
         let (bytes, _) = self.trace.size(freed.place);
         for place in self.trace.uses(freed.used) {
-            let Some(heir) = self.trace.block(place).filter(|_| self.trace.size(place) == (bytes, true))
+            let Some(replacement) =
+                self.trace.block(place).filter(|_| self.trace.size(place) == (bytes, true))
             else {
                 continue;
             };
-            let outlook = &mut self.outlooks[heir.index as usize];
-            if outlook.generation == heir.generation && !outlook.inherits && outlook.used >= freed.used {
+            let outlook = &mut self.outlooks[replacement.index as usize];
+            if outlook.generation == replacement.generation && !outlook.inherits && outlook.used >= freed.used
+            {
                 (outlook.first, outlook.inherits) = (freed.first, true);
                 return;
             }
@@ -275,9 +277,9 @@ impl Forecast {
             (None, None) => Course::Unknown,
             (_, Some(past)) if foretold => {
                 let is_larger = self.resized > 0 && self.bytes(number) > self.bytes(past);
-                if is_larger { Course::Larger } else { Course::Foretold }
+                if is_larger { Course::Larger } else { Course::Predicted }
             }
-            (before, now) => Course::Elsewhere { lost: before.is_some(), found: now.is_some() },
+            (before, now) => Course::Changed { lost: before.is_some(), found: now.is_some() },
         }
     }
 
@@ -310,9 +312,9 @@ impl Forecast {
         let rival = self.rival.map(|rival| rival + 1).filter(fits).or(context);
         let resized = expected.filter(|past| looks_right.is_none() && self.differs_in_sizes(number, *past));
         // So many differences are no accident if another place matches.
-        let is_elsewhere = rival.is_some() && self.resized + 1 >= CONTEXT;
+        let is_rivaled = rival.is_some() && self.resized + 1 >= CONTEXT;
         match (looks_right, resized) {
-            (None, Some(_)) if !is_elsewhere => {
+            (None, Some(_)) if !is_rivaled => {
                 (self.resized, self.rival) = (self.resized + 1, rival);
                 resized
             }
@@ -385,12 +387,13 @@ impl Forecast {
             } else {
                 self.credit -= period;
             }
-            let mut heirs = Replacements::new(self.trace.uses(past + 1).start..self.trace.uses(number).start);
+            let mut replacements =
+                Replacements::new(self.trace.uses(past + 1).start..self.trace.uses(number).start);
             // Backwards, so that the earliest use remains.
             for then in (past + 1..number).rev() {
-                heirs.look_at(&self.trace, then);
+                replacements.look_at(&self.trace, then);
                 for place in self.trace.uses(then) {
-                    let Some(id) = heirs.at(place) else { continue };
+                    let Some(id) = replacements.at(place) else { continue };
                     let outlook = &mut self.outlooks[id.index as usize];
                     if outlook.generation != id.generation {
                         continue;
@@ -398,7 +401,7 @@ impl Forecast {
                     let persists = if self.trace.block(place) == Some(id) {
                         outlook.born <= past
                     } else {
-                        heirs.inherits(place) || !self.trace.size(place).1
+                        replacements.inherits(place) || !self.trace.size(place).1
                     };
                     let (at, place) = if persists { (then, place) } else { (outlook.used, outlook.place) };
                     outlook.ends = false;

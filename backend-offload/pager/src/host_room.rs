@@ -1,6 +1,6 @@
 //! Room on the host: drops copies and spills blocks until enough bytes are free. An operation takes one step at a time.
 //! For memory of the program's own, all steps are chosen before the first, so none is taken in vain
-//! (`nothing_sinks_for_a_room_that_cannot_be_made`). Sums of bytes do not suffice: blocks are whole, the disk takes
+//! (`no_block_spills_if_that_cannot_make_room`). Sums of bytes do not suffice: blocks are whole, the disk takes
 //! pages, and a copy in progress cannot be dropped.
 
 use crate::block::{Block, BlockId, Place, Tier};

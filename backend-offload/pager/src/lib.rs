@@ -54,7 +54,7 @@ mod write_ahead;
 
 pub use block::{Arena, Block, BlockId, Place, Preference, Tier, Token};
 pub use copies::TierSet;
-pub use counters::Counters;
+pub use counters::{AheadCounts, Counters, DiskCounts, LinkCounts, MemoryCounts};
 pub use fault::{Fault, Shortage, Stop};
 pub use ledger::Ledger;
 pub use limit::Limit;

@@ -1,5 +1,5 @@
 //! Loads ahead: blocks on disk with a known next use come back to the host early
-//! (`nothing_is_raised_ahead_unless_its_next_use_is_known`). They replace blocks that the disk has and that are needed
+//! (`a_block_is_loaded_ahead_only_if_its_next_use_is_known`). They replace blocks that the disk has and that are needed
 //! at least three times as late. Otherwise an operation that fills the host would spill the loaded block first.
 //!
 //! One block loads at a time. It counts in host memory at once, and as on disk until complete. An operation that needs

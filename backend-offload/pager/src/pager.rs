@@ -79,7 +79,7 @@ impl Pager {
     /// Sets peaks to the bytes held now.
     pub fn reset_peaks(&mut self) {
         self.blocks.reset_peaks();
-        self.counters.largest_operation = 0;
+        self.counters.memory.largest_operation = 0;
     }
 
     /// Counts of decisions.
@@ -154,7 +154,7 @@ impl Pager {
         let (wanted, all_here) = self.name_operands(operands)?;
         self.note_operation();
         self.counters.operations += 1;
-        self.counters.largest_operation = self.counters.largest_operation.max(wanted);
+        self.counters.memory.largest_operation = self.counters.memory.largest_operation.max(wanted);
         if !all_here && self.oversized == Oversized::Refuse && !self.blocks.ledger().budget().allows(wanted) {
             return Err(Shortage::WorkingSet { wanted, pinned: 0 }.into());
         }
@@ -207,12 +207,12 @@ impl Pager {
 
     fn note_operation(&mut self) {
         let Some(course) = self.listeners.operation(&self.blocks, &self.request) else { return };
-        self.counters.predicted += u64::from(matches!(course, Course::Foretold | Course::Larger));
-        self.counters.diverged += u64::from(matches!(course, Course::Elsewhere { lost: true, .. }));
-        let anew = matches!(course, Course::Elsewhere { found: true, .. });
+        self.counters.ahead.predicted += u64::from(matches!(course, Course::Predicted | Course::Larger));
+        self.counters.ahead.diverged += u64::from(matches!(course, Course::Changed { lost: true, .. }));
+        let anew = matches!(course, Course::Changed { found: true, .. });
         let view = View { blocks: &self.blocks, request: &self.request, forecast: self.listeners.forecast() };
         self.eviction.enter_operands(view, anew);
-        self.prefetch.device.go_on(course);
+        self.prefetch.device.note_course(course);
     }
 
     /// The next step of the latest operation; call again after every report. `rooms` returns the bytes left below the
@@ -225,7 +225,7 @@ impl Pager {
             eviction: &mut self.eviction,
             ahead: &mut self.prefetch.device,
             oversized: self.oversized,
-            over_budget: &mut self.counters.over_budget,
+            over_budget: &mut self.counters.memory.over_budget,
         };
         room.next_step(rooms)
     }
@@ -243,7 +243,7 @@ impl Pager {
     /// An optional step for later operations. `rooms` as for [`next_step`](Self::next_step).
     pub fn prefetch(&mut self, link: Link, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
         let view = View { blocks: &self.blocks, request: &self.request, forecast: self.listeners.forecast() };
-        let (left, spilled) = (self.counters.left(), self.counters.sunk);
+        let (left, spilled) = (self.counters.left(), self.counters.disk.spilled);
         let step = match link {
             Link::Device => self.prefetch.device.next(view, left, rooms),
             Link::FromDisk => self.prefetch.loads.next(view, rooms),
@@ -253,9 +253,9 @@ impl Pager {
             }
         };
         match step? {
-            Step::Evict { .. } => self.counters.left_ahead += 1,
+            Step::Evict { .. } => self.counters.ahead.left_ahead += 1,
             Step::Bring { block, .. } => {
-                self.counters.brought_ahead += 1;
+                self.counters.ahead.brought_ahead += 1;
                 self.blocks.set_ahead(block, true).ok()?;
             }
             _ => {}
@@ -305,7 +305,7 @@ impl Pager {
                     return Err(illegal("evicted while it is needed", id, &block));
                 }
                 let token = self.blocks.start(id, copy, Some(Tier::Device), "evicted")?;
-                self.counters.brought_in_vain += u64::from(self.blocks.set_ahead(id, false)?);
+                self.counters.ahead.brought_in_vain += u64::from(self.blocks.set_ahead(id, false)?);
                 Ok(token)
             }
             Step::Bring { block, .. } => {
@@ -364,15 +364,15 @@ impl Pager {
     fn note_end(&mut self, outcome: Outcome) -> Result<(), Fault> {
         let now = self.request.number();
         match outcome {
-            Outcome::Left { copied: Some(_), .. } => self.counters.evictions += 1,
-            Outcome::Left { copied: None, .. } => self.counters.clean_drops += 1,
+            Outcome::Left { copied: Some(_), .. } => self.counters.link.evictions += 1,
+            Outcome::Left { copied: None, .. } => self.counters.link.clean_drops += 1,
             Outcome::Stayed { block } => {
                 self.blocks.note_failure(block, now)?;
                 self.enter_in_order(block);
             }
             Outcome::Rescued { block, .. } => self.enter_in_order(block),
             Outcome::Returned { block, from, .. } => {
-                self.counters.restores += u64::from(from.is_some());
+                self.counters.link.restores += u64::from(from.is_some());
                 self.enter_in_order(block);
             }
             Outcome::NotReturned { block } => {
@@ -380,11 +380,11 @@ impl Pager {
                 self.blocks.set_ahead(block, false)?;
             }
             Outcome::Loaded { block, .. } => {
-                self.counters.raised += 1;
-                self.counters.raised_ahead += u64::from(self.blocks.set_ahead(block, false)?);
+                self.counters.disk.loaded += 1;
+                self.counters.disk.loaded_ahead += u64::from(self.blocks.set_ahead(block, false)?);
             }
-            Outcome::Spilled { .. } => self.counters.sunk += 1,
-            Outcome::WrittenAhead { .. } => self.counters.written_ahead += 1,
+            Outcome::Spilled { .. } => self.counters.disk.spilled += 1,
+            Outcome::WrittenAhead { .. } => self.counters.disk.written_ahead += 1,
             // The chosen loads counted on its room.
             Outcome::Unmoved { .. } => self.prefetch.loads.forget(),
             Outcome::Dropped { .. } | Outcome::Removed { .. } => {}
@@ -422,7 +422,7 @@ impl Pager {
 
     /// Reports that the allocator holds no spare slice.
     pub fn trimmed(&mut self) {
-        self.counters.trims += 1;
+        self.counters.memory.trims += 1;
         self.blocks.trim();
         // Ask the driver again before evicting more.
         self.request.appease_driver();
@@ -430,7 +430,7 @@ impl Pager {
 
     /// Reports that the driver refused memory for the block to be brought.
     pub fn device_refused(&mut self) {
-        self.counters.device_refusals += 1;
+        self.counters.memory.device_refusals += 1;
         self.request.note_refusal();
     }
 
@@ -451,7 +451,7 @@ impl Pager {
 
     /// Whether the allocator holds far more than the peak use, as with changing sizes: a spare slice serves only its
     /// own.
-    pub fn hoards(&self) -> bool {
+    pub fn keeps_spare_memory(&self) -> bool {
         let peak = self.blocks.ledger().resident_peak();
         self.blocks.ledger().reserved() > peak.saturating_add(peak / 2).saturating_add(SLACK)
     }
@@ -484,7 +484,7 @@ impl Pager {
 
     /// Whether writes matter: a recording is made, or blocks spill. Otherwise an adapter may report all operands as
     /// [`wrote`](Self::wrote).
-    pub fn minds_writes(&self) -> bool {
+    pub fn needs_writes(&self) -> bool {
         self.listeners.is_recording() || self.is_spilling()
     }
 }

@@ -81,8 +81,8 @@ impl Ahead {
     }
 
     /// Notes the course of the next operation.
-    pub fn go_on(&mut self, course: Course) {
-        if course != Course::Foretold {
+    pub fn note_course(&mut self, course: Course) {
+        if course != Course::Predicted {
             self.schedule = None;
         }
     }

@@ -52,11 +52,13 @@ impl Replacements {
         let freed = places.clone().filter(|place| matches!(trace.next(*place), Next::Freed(_)));
         for place in freed {
             let (bytes, _) = trace.size(place);
-            let takes_over = |heir: &u64| {
-                trace.size(*heir) == (bytes, true) && !self.inherits(*heir) && self.at(*heir).is_some()
+            let takes_over = |replacement: &u64| {
+                trace.size(*replacement) == (bytes, true)
+                    && !self.inherits(*replacement)
+                    && self.at(*replacement).is_some()
             };
-            if let Some(heir) = places.clone().find(takes_over)
-                && let (Some(from), Some(to)) = (self.index(place), self.index(heir))
+            if let Some(replacement) = places.clone().find(takes_over)
+                && let (Some(from), Some(to)) = (self.index(place), self.index(replacement))
             {
                 self.last[from] = self.last[to];
                 self.inherits[to] = true;

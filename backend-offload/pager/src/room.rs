@@ -34,13 +34,13 @@ impl Room<'_> {
         if let Some((bytes, arena)) = self.request.room() {
             return Ok(self.make_room(bytes, arena, rooms)?.unwrap_or(Step::Ready));
         }
-        let (mut awaited, mut sunk) = (None, None);
+        let (mut awaited, mut spilled) = (None, None);
         let mut position = self.request.arrived();
         while let Some(&id) = self.request.operands().get(position) {
             let block = self.blocks.block(id)?;
             match block.place() {
                 Place::Device { .. } => {
-                    if awaited.is_none() && sunk.is_none() {
+                    if awaited.is_none() && spilled.is_none() {
                         self.request.set_arrived(position + 1);
                     }
                 }
@@ -54,12 +54,12 @@ impl Room<'_> {
                     .into());
                 }
                 // It passes the host, which has more room once others are on the device.
-                Place::Away(Tier::Disk) => sunk = sunk.or(Some(id)),
+                Place::Away(Tier::Disk) => spilled = spilled.or(Some(id)),
                 Place::Nowhere | Place::Away(_) => return self.step_towards(id, rooms),
             }
             position += 1;
         }
-        if let Some(id) = sunk {
+        if let Some(id) = spilled {
             return self.step_towards(id, rooms);
         }
         Ok(awaited.map_or(Step::Ready, Step::Wait))

@@ -2,7 +2,7 @@
 //!
 //! Blocks pass the host unchanged (`any_program_above_a_disk_reads_what_it_wrote_from_all_three_tiers`). A loaded block
 //! keeps its copy on disk until written, and spills again for free
-//! (`a_block_sinks_again_for_free_until_it_is_written`). Before a refusal, a full disk drops copies that other tiers
+//! (`a_block_spills_again_without_a_write_until_it_changes`). Before a refusal, a full disk drops copies that other tiers
 //! have (`a_full_disk_gives_up_what_other_tiers_have_before_it_refuses`), and operands on the host may spill. That
 //! ends: evicted blocks stay away until the operation is ready, and loads wait for device memory.
 

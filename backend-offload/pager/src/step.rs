@@ -39,7 +39,7 @@ impl Recording {
         let until = before + births(this);
 
         // Initial blocks and their replacements, by first use.
-        let mut heirs: Vec<(usize, usize)> = Vec::new();
+        let mut replacements: Vec<(usize, usize)> = Vec::new();
         let mut known = HashMap::new();
         for (event, (mine, theirs)) in this.iter().zip(next).enumerate() {
             let different = BadRecording::Different { event };
@@ -52,14 +52,14 @@ impl Recording {
                     return Err(different);
                 }
                 if fresh.is_none() {
-                    heirs.push((mine, theirs));
+                    replacements.push((mine, theirs));
                 }
             }
         }
         if this.len() != next.len() {
             return Err(BadRecording::Different { event: this.len().min(next.len()) });
         }
-        Ok(self.cut(this, before, &heirs))
+        Ok(self.cut(this, before, &replacements))
     }
 
     /// Pairs of blocks in two events; `None` if these differ.
@@ -91,12 +91,12 @@ impl Recording {
         }
     }
 
-    fn cut(&self, step: &[Event], before: usize, heirs: &[(usize, usize)]) -> Self {
+    fn cut(&self, step: &[Event], before: usize, replacements: &[(usize, usize)]) -> Self {
         let mut cut = Self::default();
         let mut numbers = BTreeMap::new();
         let births: Vec<Event> =
             self.events.iter().filter(|event| matches!(event, Event::Born { .. })).copied().collect();
-        for (role, (block, _)) in heirs.iter().enumerate() {
+        for (role, (block, _)) in replacements.iter().enumerate() {
             numbers.insert(*block, role);
             cut.events.extend([births[*block], Event::WrittenInTier(role)]);
         }
@@ -105,7 +105,7 @@ impl Recording {
         for event in step {
             let event = match *event {
                 Event::Born { .. } => {
-                    numbers.insert(born, heirs.len() + born - before);
+                    numbers.insert(born, replacements.len() + born - before);
                     born += 1;
                     *event
                 }
@@ -125,8 +125,8 @@ impl Recording {
             };
             cut.events.push(event);
         }
-        for (role, (_, heir)) in heirs.iter().enumerate() {
-            if let Some(by) = numbers.get(heir) {
+        for (role, (_, replacement)) in replacements.iter().enumerate() {
+            if let Some(by) = numbers.get(replacement) {
                 cut.events.push(Event::Carried { role, by: *by });
             }
         }

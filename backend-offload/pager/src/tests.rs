@@ -3,11 +3,11 @@
 use super::*;
 
 mod host_room;
+mod load_ahead;
 mod planning;
-mod raising_ahead;
-mod sinking;
-mod sinking_ahead;
+mod spill;
 mod sweep;
+mod write_ahead;
 
 trait Reports {
     fn evict(&mut self, id: BlockId) -> Result<Token, Fault>;
@@ -87,36 +87,36 @@ fn check(budget: u64, policy: Policy, count: usize, uses: &[&[usize]]) -> Counte
 #[test]
 fn blocks_that_fit_never_move() {
     let counters = check(40, Policy::Recency, 4, &[&[0, 1], &[2, 3], &[0, 3]]);
-    assert_eq!((counters.evictions, counters.restores, counters.clean_drops), (0, 0, 0));
+    assert_eq!((counters.link.evictions, counters.link.restores, counters.link.clean_drops), (0, 0, 0));
 }
 
 #[test]
 fn a_block_that_was_not_written_since_leaves_without_a_copy() {
     // Room for two of three blocks: the writes evict one, and later evictions are of clean blocks.
     let counters = check(20, Policy::LeastRecentlyUsed, 3, &[&[0], &[1], &[2], &[0], &[1]]);
-    assert_eq!(counters.evictions, 3, "each block is copied out once");
-    assert!(counters.clean_drops > 0);
+    assert_eq!(counters.link.evictions, 3, "each block is copied out once");
+    assert!(counters.link.clean_drops > 0);
 }
 
 #[test]
 fn who_is_written_matters_once_blocks_leave_or_somebody_listens() {
     let (mut pager, blocks) = written(Limit::bytes(20), Policy::Planned, 2);
-    assert!(!pager.minds_writes());
+    assert!(!pager.needs_writes());
     pager.record();
-    assert!(pager.minds_writes());
+    assert!(pager.needs_writes());
     pager.stop_recording();
-    assert!(!pager.minds_writes());
+    assert!(!pager.needs_writes());
     let third = pager.insert(10, Arena::UNPOOLED);
     operate(&mut pager, &[blocks[0], third]);
-    assert!(pager.minds_writes());
+    assert!(pager.needs_writes());
 }
 
 #[test]
 fn a_sweep_over_more_than_fits_moves_less_than_least_recently_used_would() {
     let sweep: Vec<Vec<usize>> = (0..10).flat_map(|_| (0..64).map(|n| vec![n])).collect();
     let uses: Vec<&[usize]> = sweep.iter().map(Vec::as_slice).collect();
-    let recency = check(480, Policy::Recency, 64, &uses).bytes_in;
-    let baseline = check(480, Policy::LeastRecentlyUsed, 64, &uses).bytes_in;
+    let recency = check(480, Policy::Recency, 64, &uses).link.bytes_in;
+    let baseline = check(480, Policy::LeastRecentlyUsed, 64, &uses).link.bytes_in;
     assert_eq!(baseline, 10 * 64 * 10, "the baseline misses every time");
     assert!(recency * 2 < baseline, "{recency} of {baseline} bytes");
 }
@@ -126,8 +126,8 @@ fn going_back_and_forth_moves_no_more_than_least_recently_used() {
     let there_and_back: Vec<Vec<usize>> =
         (0..10).flat_map(|_| (0..64).chain((0..64).rev()).map(|n| vec![n])).collect();
     let uses: Vec<&[usize]> = there_and_back.iter().map(Vec::as_slice).collect();
-    let recency = check(320, Policy::Recency, 64, &uses).bytes_in;
-    let baseline = check(320, Policy::LeastRecentlyUsed, 64, &uses).bytes_in;
+    let recency = check(320, Policy::Recency, 64, &uses).link.bytes_in;
+    let baseline = check(320, Policy::LeastRecentlyUsed, 64, &uses).link.bytes_in;
     assert!(recency <= baseline + baseline / 10, "{recency} of {baseline} bytes");
 }
 
@@ -307,7 +307,11 @@ fn an_operation_takes_a_leaving_block_back() {
         assert_eq!(pager.ledger().held(Tier::Host), if current { 10 } else { 0 });
         pager.wrote(blocks[0]).expect("on the device");
     }
-    assert_eq!((pager.counters().evictions, pager.counters().bytes_out), (0, 20), "copied, but never gone");
+    assert_eq!(
+        (pager.counters().link.evictions, pager.counters().link.bytes_out),
+        (0, 20),
+        "copied, but never gone"
+    );
 }
 
 #[test]

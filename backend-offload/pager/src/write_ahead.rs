@@ -2,8 +2,8 @@
 //!
 //! While blocks spill, a part of the host is kept ready: a forty-eighth, or its largest block. The first to spill are
 //! written while the disk is idle. Their next use must be known
-//! (`nothing_is_written_ahead_unless_blocks_sink_and_their_next_use_is_known`). The disk must have room to spare
-//! (`a_disk_that_is_nearly_full_is_left_to_who_has_to_sink`).
+//! (`blocks_are_written_ahead_only_while_blocks_spill_and_their_next_use_is_known`). The disk must have room to spare
+//! (`a_nearly_full_disk_is_kept_for_blocks_that_must_spill`).
 
 use crate::block::{Block, BlockId, Tier};
 use crate::forecast::Future;

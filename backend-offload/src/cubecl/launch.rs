@@ -39,7 +39,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
                 // SAFETY: the same kernel over the same bytes, as the caller promised.
                 let launched =
                     unsafe { self.device.launch_inside(&task, &named, count, arguments, mode, stream) };
-                let writes = self.paging.pager().minds_writes().then(|| self.visibility.of(&task)).flatten();
+                let writes = self.paging.pager().needs_writes().then(|| self.visibility.of(&task)).flatten();
                 named.written(writes.as_ref()).for_each(|id| self.wrote(id));
                 launched.map_err(|error| self.new_failure(Arc::new(error), stream))
             });

@@ -151,7 +151,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     fn sweep_if_due(&mut self) {
         if self.paging.pager().sweep_pays() {
             self.sweep();
-            if self.paging.pager().hoards() {
+            if self.paging.pager().keeps_spare_memory() {
                 self.trim_device();
             }
         }

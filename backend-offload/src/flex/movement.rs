@@ -97,7 +97,7 @@ mod tests {
         let second = tensor(&mut state, 2, 2.0);
         assert!(matches!(state.heap.table.tensor(first.id), Some(Tensor::Here { .. })));
         assert!(matches!(state.heap.table.tensor(second.id), Some(Tensor::Away { .. })));
-        assert_eq!(state.paging.pager().counters().evictions, 0);
+        assert_eq!(state.paging.pager().counters().link.evictions, 0);
     }
 
     #[test]

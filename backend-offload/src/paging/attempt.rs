@@ -329,8 +329,8 @@ fn event_of(outcome: Outcome) -> Option<Event> {
         Outcome::Left { bytes, copied, .. } => Event::Evicted { bytes, copied: copied.is_some() },
         Outcome::Returned { bytes, from: Some(_), .. } => Event::Restored { bytes },
         Outcome::Dropped { bytes, .. } => Event::CopyDropped { bytes },
-        Outcome::Spilled { bytes, written, .. } => Event::Sunk { bytes, written },
-        Outcome::Loaded { bytes, .. } => Event::Raised { bytes },
+        Outcome::Spilled { bytes, written, .. } => Event::Spilled { bytes, written },
+        Outcome::Loaded { bytes, .. } => Event::Loaded { bytes },
         Outcome::WrittenAhead { bytes, .. } => Event::WrittenAhead { bytes },
         _ => return None,
     })

@@ -33,8 +33,8 @@ impl Paging {
         let (resident, counters) = (self.pager.ledger().resident(), self.pager.counters());
         Reading {
             resident,
-            bytes_out: counters.bytes_out,
-            bytes_in: counters.bytes_in,
+            bytes_out: counters.link.bytes_out,
+            bytes_in: counters.link.bytes_in,
             bytes_read: self.counts.bytes_read,
             bytes_written: self.counts.bytes_written,
             stall: self.counts.stall,

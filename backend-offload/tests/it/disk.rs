@@ -60,15 +60,15 @@ pub fn tensors<B: Offloadable>(facts: &Facts, device: &B::Device) -> Facts {
 
     drop(tensors);
     _ = Offload::<B>::sync(device);
-    let Stats { device, host, disk, sunk, raised, .. } = stats::<B>(device);
+    let Stats { device, host, disk, spilled, loaded, .. } = stats::<B>(device);
     let (_, _, reason) = named(facts.text("disk fault"));
     for words in &errors {
         assert!(words.contains(" of the file on the disk at ") && words.contains(reason), "{words}");
     }
     Facts::default()
         .with("errors", errors.len())
-        .with("sunk", sunk)
-        .with("raised", raised)
+        .with("spilled", spilled)
+        .with("loaded", loaded)
         .with("left", device.in_use + host.in_use + disk.in_use)
 }
 
@@ -95,7 +95,7 @@ fn assert_is(data: &TensorData, number: impl Fn(usize) -> f32) {
 pub fn values_are_right_or_the_failure_is_reported(faults: &[usize], run: impl Fn(&str) -> Report) {
     for (name, fault, _) in faults.iter().map(|n| FAULTS[*n]) {
         let report = run(name);
-        assert!(report.number("sunk").min(report.number("raised")) > 12, "{name}: {report:?}");
+        assert!(report.number("spilled").min(report.number("loaded")) > 12, "{name}: {report:?}");
         // A failed write keeps its bytes; a later one usually succeeds.
         assert!(fault.is_of_writes() || report.number("errors") > 0, "{name}: {report:?}");
         assert_eq!(report.number("left"), 0, "{name}: nothing stays behind");

@@ -88,7 +88,7 @@ fn fresh<B: Backend>(
 }
 
 fn owners<I: Backend>(config: &Config, gpt: &Gpt<I>, ranks: &Ranks) -> Owners {
-    if config.memory.shard { Owners::divided(gpt, ranks) } else { Owners::default() }
+    if config.memory.shard { Owners::sharded(gpt, ranks) } else { Owners::default() }
 }
 
 #[cfg(test)]

@@ -109,11 +109,7 @@ impl<I: Offloadable> Trainer<I> {
     }
 
     fn write(&mut self) -> anyhow::Result<Unsealed> {
-        let gather = if self.optimizer.owners.are_divided() {
-            Some(RefCell::new(ShardGather::begin(&self.optimizer, &mut self.ranks)?))
-        } else {
-            None
-        };
+        let gather = ShardGather::begin(&mut self.optimizer, &mut self.ranks)?.map(RefCell::new);
 
         let session = &self.session;
         let remote = gather.as_ref().map_or(0, |gather| gather.borrow().bytes());
@@ -207,11 +203,8 @@ impl<I: Offloadable> Trainer<I> {
     /// This rank's part of rank 0's save: state of the exchange, and its shard of the optimizer.
     pub(super) fn send_own(&mut self) -> anyhow::Result<()> {
         self.save_own();
-        if !self.optimizer.owners.are_divided() {
-            return Ok(());
-        }
-        self.optimizer.settle()?;
-        ShardGather::begin(&self.optimizer, &mut self.ranks)?.send_shards(&self.optimizer, &self.model.gpt)
+        let gather = ShardGather::begin(&mut self.optimizer, &mut self.ranks)?;
+        gather.map_or(Ok(()), |gather| gather.send_shards(&self.optimizer, &self.model.gpt))
     }
 
     /// As [`save`](Self::save), but waits: the checkpoint exists, or an error says why not.

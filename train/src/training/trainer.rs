@@ -221,7 +221,7 @@ impl<I: Offloadable> Trainer<I> {
         if saves {
             self.save_on_all_ranks(better, due.ending.is_some())?;
         }
-        if is_done && self.optimizer.owners.are_divided() {
+        if is_done && self.optimizer.owners.are_sharded() {
             let (step, bytes) = (self.session.progress.step, self.optimizer.bytes());
             let on_host = self.optimizer.host_bytes();
             self.tell("moments", &json!({ "step": step, "bytes": bytes, "host_bytes": on_host }));

@@ -51,7 +51,7 @@ impl Tiny {
 
     /// Runs a command that starts ranks in this folder; a hanging one fails with its output.
     pub(crate) fn run_to_end(&self, command: &mut Command) -> Output {
-        // Files, because a pipe stays open until every heir process has ended.
+        // Files, because a pipe stays open until every replacement process has ended.
         let mut printed = [(), ()].map(|()| tempfile::tempfile().expect("a file"));
         let [stdout, stderr] = printed.each_ref().map(|file| file.try_clone().expect("the file once more"));
         command.current_dir(self.path()).envs([CACHE]);

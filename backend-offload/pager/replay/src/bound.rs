@@ -9,7 +9,7 @@
 //! `no_way_of_using_three_tiers_undercuts_the_bound_for_the_disk`). The bound may be out of reach: it divides blocks
 //! into bytes and treats the directions as independent. Above a disk, recorded steps move at most a sixth more than its
 //! [bound](disk_bound). Those of 7 billion parameters move at most 3 % more
-//! (`what_sinks_and_is_raised_are_the_very_bytes_on_record`).
+//! (`bytes_spilled_to_and_loaded_from_disk_equal_the_record`).
 
 use crate::step_bytes::Moved;
 use pager::{Event, Recording};

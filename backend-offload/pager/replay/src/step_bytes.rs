@@ -31,8 +31,11 @@ pub(crate) struct StepBytes {
 
 impl StepBytes {
     pub fn end_step(&mut self, counters: &Counters) {
-        self.device.end_step(Moved { bytes_in: counters.bytes_in, bytes_out: counters.bytes_out });
-        self.disk.end_step(Moved { bytes_in: counters.bytes_from_disk, bytes_out: counters.bytes_to_disk });
+        self.device.end_step(Moved { bytes_in: counters.link.bytes_in, bytes_out: counters.link.bytes_out });
+        self.disk.end_step(Moved {
+            bytes_in: counters.disk.bytes_from_disk,
+            bytes_out: counters.disk.bytes_to_disk,
+        });
         self.read.end_step();
         self.given.end_step();
     }

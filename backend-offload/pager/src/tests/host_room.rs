@@ -23,19 +23,19 @@ fn rooms(host: u64, disk: u64) -> Rooms {
     Rooms { host: Limit::bytes(host), disk: Limit::bytes(disk), page: 1 }
 }
 
-fn sinks<const N: usize>(blocks: [BlockId; N]) -> Vec<Step> {
+fn spills<const N: usize>(blocks: [BlockId; N]) -> Vec<Step> {
     blocks.map(|block| Step::Spill { block }).to_vec()
 }
 
 #[test]
-fn nothing_sinks_for_a_room_that_cannot_be_made() {
+fn no_block_spills_if_that_cannot_make_room() {
     let (pager, [small, large]) = on_host([20, 30]);
-    assert_eq!(pager.steps_to_host_room(5, rooms(5, 40)), Ok(sinks([])), "it is there");
-    assert_eq!(pager.steps_to_host_room(35, rooms(5, 40)), Ok(sinks([large])));
+    assert_eq!(pager.steps_to_host_room(5, rooms(5, 40)), Ok(spills([])), "it is there");
+    assert_eq!(pager.steps_to_host_room(35, rooms(5, 40)), Ok(spills([large])));
     for wanted in 36..60 {
         assert_eq!(pager.steps_to_host_room(wanted, rooms(5, 40)), refused(wanted), "20 do not go into 10");
     }
-    assert_eq!(pager.steps_to_host_room(36, rooms(5, 50)), Ok(sinks([large, small])));
+    assert_eq!(pager.steps_to_host_room(36, rooms(5, 50)), Ok(spills([large, small])));
     assert_eq!(pager.steps_to_host_room(56, rooms(5, 50)), refused(56), "no more is on the host");
 }
 
@@ -44,16 +44,16 @@ fn a_block_takes_whole_pages_of_the_disk() {
     let (pager, [small, large]) = on_host([30, 41]);
     let in_pages = |disk| Rooms { page: 40, ..rooms(0, disk) };
     assert_eq!(pager.steps_to_host_room(42, in_pages(80)), refused(42), "three pages do not go into two");
-    assert_eq!(pager.steps_to_host_room(42, in_pages(120)), Ok(sinks([large, small])));
-    assert_eq!(pager.steps_to_host_room(42, rooms(0, 71)), Ok(sinks([large, small])));
+    assert_eq!(pager.steps_to_host_room(42, in_pages(120)), Ok(spills([large, small])));
+    assert_eq!(pager.steps_to_host_room(42, rooms(0, 71)), Ok(spills([large, small])));
 }
 
 #[test]
-fn a_place_on_the_disk_is_given_up_only_for_a_block_that_sinks_into_it() {
+fn a_disk_copy_is_dropped_only_for_a_block_that_spills_into_its_place() {
     let (mut pager, [spare, block]) = on_host([30, 50]);
     pager.report(Step::Spill { block: spare }).expect("it is on the host");
     pager.report(Step::Load { block: spare }).expect("it is on the disk");
-    assert_eq!(pager.steps_to_host_room(30, rooms(0, 0)), Ok(sinks([spare])), "the disk has it");
+    assert_eq!(pager.steps_to_host_room(30, rooms(0, 0)), Ok(spills([spare])), "the disk has it");
     operate(&mut pager, &[spare]);
     let copy = Step::DropCopy { block: spare, tier: HOST };
     assert_eq!(pager.steps_to_host_room(30, rooms(0, 0)), Ok(vec![copy]));

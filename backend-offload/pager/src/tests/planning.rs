@@ -82,7 +82,11 @@ fn the_first_in_order_is_the_one_a_look_at_all_blocks_finds() {
             program.requests.extend(passing.into_iter().map(Request::Freed));
         }
         let counters = program.run(Limit::bytes(70 + dice.below(150)));
-        chosen += if counters.predicted > 0 { counters.evictions + counters.clean_drops } else { 0 };
+        chosen += if counters.ahead.predicted > 0 {
+            counters.link.evictions + counters.link.clean_drops
+        } else {
+            0
+        };
     }
     assert!(chosen > 10_000, "{chosen} victims");
 }
@@ -104,5 +108,5 @@ fn hints_come_before_what_is_known_of_the_future() {
             _ => {}
         }
     }
-    assert!(pager.counters().predicted > 100);
+    assert!(pager.counters().ahead.predicted > 100);
 }

@@ -33,9 +33,9 @@ impl Sweep {
     }
 
     pub fn rooms(&self) -> Rooms {
-        let raising = if self.pager.loading().is_some() { 10 } else { 0 };
+        let loading = if self.pager.loading().is_some() { 10 } else { 0 };
         let left = |room: u64, tier| Limit::bytes(room - self.pager.ledger().held(tier));
-        Rooms { host: left(self.host - raising, HOST), disk: left(self.disk, DISK), page: 1 }
+        Rooms { host: left(self.host - loading, HOST), disk: left(self.disk, DISK), page: 1 }
     }
 
     /// Runs an operation on the block.
@@ -50,8 +50,8 @@ impl Sweep {
             }
         }
         let after = self.pager.counters();
-        self.waited_for.loaded += after.bytes_from_disk - before.bytes_from_disk;
-        self.waited_for.written += after.bytes_to_disk - before.bytes_to_disk;
+        self.waited_for.loaded += after.disk.bytes_from_disk - before.disk.bytes_from_disk;
+        self.waited_for.written += after.disk.bytes_to_disk - before.disk.bytes_to_disk;
     }
 
     /// Sweeps `ROUNDS` times, and calls `after` after each operation.

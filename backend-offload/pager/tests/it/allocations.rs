@@ -52,7 +52,7 @@ fn operations_of_a_program_that_fits_allocate_nothing() {
     let before = ALLOCATIONS.get();
     (0..10).for_each(|_| step());
     assert_eq!(ALLOCATIONS.get() - before, 0);
-    assert!(pager.counters().predicted > 1000);
+    assert!(pager.counters().ahead.predicted > 1000);
 }
 
 /// Takes a step, whose move ends at once.
@@ -98,6 +98,6 @@ fn operations_of_a_program_of_which_half_fits_allocate_at_most_once_each() {
     let (made, operations) = (ALLOCATIONS.get() - before, STEPS * (BLOCKS - 1));
     println!("{made} allocations for {operations} operations");
     let counters = pager.counters();
-    assert!(counters.left_ahead > 50 && counters.brought_ahead > 50, "{counters:?}");
+    assert!(counters.ahead.left_ahead > 50 && counters.ahead.brought_ahead > 50, "{counters:?}");
     assert!(made > 0 && made <= operations, "{made} allocations for {operations} operations");
 }

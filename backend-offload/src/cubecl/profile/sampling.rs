@@ -53,7 +53,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let bytes: u64 =
             took.iter().filter(|(id, _)| !self.device.buffers.holds(*id)).map(|(_, bytes)| bytes).sum();
 
-        let arrived = self.paging.pager().counters().bytes_in;
+        let arrived = self.paging.pager().counters().link.bytes_in;
         // Released memory is spare in the right sizes.
         let ledger = self.paging.pager().ledger();
         let short = bytes > ledger.spare() && ledger.budget().allows(bytes);
@@ -63,7 +63,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             self.paging.make_room(&mut self.device, bytes, arena);
         }
 
-        if self.paging.pager().counters().bytes_in != arrived {
+        if self.paging.pager().counters().link.bytes_in != arrived {
             let mut streams: Vec<_> = operands.iter().map(|id| self.device.buffers.get(*id).stream).collect();
             streams.sort_unstable();
             streams.dedup();

@@ -144,22 +144,22 @@ impl FakeAdapter {
     /// A refusal leaves all blocks in their places.
     pub fn take_host(&mut self, len: usize) {
         self.device.operands.clear();
-        let sunk = self.paging.pager.counters().sunk;
+        let spilled = self.paging.pager.counters().disk.spilled;
         let at_rest = self.at_rest();
         match self.paging.draft(&mut self.device, len) {
             Ok(Some(draft)) => self.taken.push(draft),
             Ok(None) => {
                 assert_eq!(
-                    self.paging.pager.counters().sunk,
-                    sunk,
-                    "no block sinks for a room that cannot be made"
+                    self.paging.pager.counters().disk.spilled,
+                    spilled,
+                    "no block spills if that cannot make room"
                 );
                 let before =
                     at_rest.iter().filter_map(|before| Some((before, self.paging.pager.get(before.0)?)));
                 for ((_, place, held), block) in before {
                     assert_eq!((block.place(), block.held()), (*place, *held), "nothing is given up for it");
                 }
-                assert!(!self.all_could_sink(len as u64), "a room that can be made is not refused");
+                assert!(!self.all_could_spill(len as u64), "a room that can be made is not refused");
             }
             Err(error) => assert!(matches!(error, OffloadError::Disk { .. }), "{error}"),
         }
@@ -173,7 +173,7 @@ impl FakeAdapter {
     }
 
     /// Whether `len` bytes of the host are free once every block there has spilled.
-    fn all_could_sink(&self, len: u64) -> bool {
+    fn all_could_spill(&self, len: u64) -> bool {
         let taken: usize = self.taken.iter().map(|draft| draft.len()).sum();
         let blocks =
             self.device.shadows.iter().flatten().filter_map(|shadow| self.paging.pager.get(shadow.id));
@@ -218,7 +218,7 @@ impl FakeAdapter {
         if self.device.ended.is_empty() {
             let counters = self.paging.pager.counters();
             assert_eq!(
-                (counters.bytes_out, counters.bytes_in),
+                (counters.link.bytes_out, counters.link.bytes_in),
                 (self.device.copied_out, self.device.copied_in)
             );
         }

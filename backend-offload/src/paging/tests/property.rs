@@ -233,21 +233,24 @@ proptest! {
         }
         adapter.check();
         let counters = adapter.paging.pager.counters();
-        SUNK.fetch_add(counters.sunk, Ordering::Relaxed);
-        RAISED.fetch_add(counters.raised, Ordering::Relaxed);
+        SPILLED.fetch_add(counters.disk.spilled, Ordering::Relaxed);
+        LOADED.fetch_add(counters.disk.loaded, Ordering::Relaxed);
         adapter.close();
     }
 }
 
-static SUNK: AtomicU64 = AtomicU64::new(0);
-static RAISED: AtomicU64 = AtomicU64::new(0);
+static SPILLED: AtomicU64 = AtomicU64::new(0);
+static LOADED: AtomicU64 = AtomicU64::new(0);
 
 /// By chance a single program may load nothing; all together load thousands of times.
 #[test]
 fn any_program_above_a_disk_reads_what_it_wrote_from_all_three_tiers() {
     any_program_on_pages();
-    let (sunk, raised) = (SUNK.load(Ordering::Relaxed), RAISED.load(Ordering::Relaxed));
-    assert!(sunk > 1000 && raised > 1000, "the disk is in play: {sunk} blocks spilled, {raised} were loaded");
+    let (spilled, loaded) = (SPILLED.load(Ordering::Relaxed), LOADED.load(Ordering::Relaxed));
+    assert!(
+        spilled > 1000 && loaded > 1000,
+        "the disk is in play: {spilled} blocks spilled, {loaded} were loaded"
+    );
 }
 
 /// Weights do not fit together.
@@ -266,8 +269,8 @@ fn a_sweep_over_more_than_fits_is_moved_ahead() {
         }
     }
     let counters = adapter.paging.pager.counters();
-    assert!(counters.left_ahead > 50 && counters.brought_ahead > 50, "{counters:?}");
-    assert!(counters.brought_in_vain * 10 < counters.brought_ahead, "{counters:?}");
+    assert!(counters.ahead.left_ahead > 50 && counters.ahead.brought_ahead > 50, "{counters:?}");
+    assert!(counters.ahead.brought_in_vain * 10 < counters.ahead.brought_ahead, "{counters:?}");
     adapter.close();
 }
 
@@ -328,7 +331,7 @@ fn a_repeated_program_spills_in_the_background() {
         adapter.paging.pager.mark_step();
     }
     let counters = adapter.paging.pager.counters();
-    assert!(counters.written_ahead > 30, "{counters:?}");
+    assert!(counters.disk.written_ahead > 30, "{counters:?}");
     adapter.close();
 }
 
@@ -361,7 +364,10 @@ fn reading_sweep() -> (FakeAdapter, Vec<BlockId>) {
 fn a_repeated_program_loads_from_the_disk_in_the_background() {
     let (mut adapter, _) = reading_sweep();
     let counters = adapter.paging.pager.counters();
-    assert!(counters.raised_ahead > 60 && counters.raised_ahead * 3 > counters.raised, "{counters:?}");
+    assert!(
+        counters.disk.loaded_ahead > 60 && counters.disk.loaded_ahead * 3 > counters.disk.loaded,
+        "{counters:?}"
+    );
     adapter.close();
 }
 
@@ -373,28 +379,28 @@ fn no_block_spills_for_room_that_the_disk_cannot_provide() {
     let disk = at_once(4);
     let mut adapter =
         FakeAdapter::above_a_disk(device, host, disk, Policy::Recency, Oversized::Refuse, modes);
-    let raised = adapter.insert(6000, 0);
-    adapter.write_from_host(raised);
+    let loaded = adapter.insert(6000, 0);
+    adapter.write_from_host(loaded);
     adapter.take_host(14_200);
-    assert!(adapter.taken.pop().is_some(), "it sinks into two pages");
+    assert!(adapter.taken.pop().is_some(), "it spills into two pages");
     let blocks = [4200, 4000].map(|bytes| adapter.insert(bytes, 0));
     for block in blocks {
         adapter.write_from_host(block);
     }
-    assert!(adapter.paging.tiers.begin_load(raised, 6000), "there is room for it");
-    adapter.paging.pager.started(Step::LoadAhead { block: raised }).expect("it is on the disk");
+    assert!(adapter.paging.tiers.begin_load(loaded, 6000), "there is room for it");
+    adapter.paging.pager.started(Step::LoadAhead { block: loaded }).expect("it is on the disk");
     adapter.check();
 
     adapter.take_host(12_300);
     assert_eq!(
-        (adapter.taken.len(), adapter.paging.pager.counters().sunk),
+        (adapter.taken.len(), adapter.paging.pager.counters().disk.spilled),
         (0, 1),
         "three pages do not go into two"
     );
     adapter.check();
     adapter.take_host(10_200);
     assert_eq!(
-        (adapter.taken.len(), adapter.paging.pager.counters().sunk),
+        (adapter.taken.len(), adapter.paging.pager.counters().disk.spilled),
         (1, 2),
         "the larger one makes room"
     );
@@ -455,13 +461,13 @@ fn devices_that_share_a_disk_load_nothing_ahead() {
     let disk = adapter.paging.tiers.below().disk;
     let other = Tiers::new(adapter.paging.tiers.pool().clone(), SlabSource::Heap, true).above(disk);
     let sweep = |adapter: &mut FakeAdapter| {
-        let before = adapter.paging.pager.counters().raised_ahead;
+        let before = adapter.paging.pager.counters().disk.loaded_ahead;
         blocks
             .iter()
             .chain(blocks.iter().rev())
             .for_each(|id| adapter.operate(&[*id], 0).expect("it comes back"));
         adapter.check();
-        adapter.paging.pager.counters().raised_ahead - before
+        adapter.paging.pager.counters().disk.loaded_ahead - before
     };
     assert_eq!(sweep(&mut adapter), 0, "the other one could not ask for the memory");
     drop(other);

@@ -219,21 +219,21 @@ fn check_bits_above_a_disk(
 ) {
     let host = (roomy.host_peak / 4).max(largest_block(program));
     let child = configured(spilling(machine, program, STEPS)).with("budget", roomy.budget);
-    let sinking = machine.run(child.with("host", host).with("disk", "256MiB"));
+    let spilling = machine.run(child.with("host", host).with("disk", "256MiB"));
     println!(
-        "{program}: {} bytes on the device and {host} of {} on the host: {} sunk, {} of them written before, {} raised, {} of them ahead",
+        "{program}: {} bytes on the device and {host} of {} on the host: {} spilled, {} of them written before, {} loaded, {} of them ahead",
         roomy.budget,
         roomy.host_peak,
-        sinking.text("sunk"),
-        sinking.text("written ahead"),
-        sinking.text("raised"),
-        sinking.text("raised ahead")
+        spilling.text("spilled"),
+        spilling.text("written ahead"),
+        spilling.text("loaded"),
+        spilling.text("loaded ahead")
     );
-    assert_eq!(sinking.text("fingerprint"), roomy.run.text("fingerprint"), "{program} above a disk");
-    assert!(sinking.number("sunk") > 0 && sinking.number("raised") > 0);
-    assert!(sinking.number("device peak reserved") <= roomy.budget);
-    assert!(sinking.number("host peak reserved") <= host);
-    assert_eq!((sinking.number("over budget"), sinking.number("failures")), (0, 0));
+    assert_eq!(spilling.text("fingerprint"), roomy.run.text("fingerprint"), "{program} above a disk");
+    assert!(spilling.number("spilled") > 0 && spilling.number("loaded") > 0);
+    assert!(spilling.number("device peak reserved") <= roomy.budget);
+    assert!(spilling.number("host peak reserved") <= host);
+    assert_eq!((spilling.number("over budget"), spilling.number("failures")), (0, 0));
 }
 
 fn an_mlp_trains_to_the_same_bits_at_every_budget(machine: &Machine) {

@@ -67,7 +67,7 @@ fn a_tied_transformer_trains_to_the_same_bits_under_any_budget() {
 #[test]
 fn a_disk_below_a_quarter_of_the_host_changes_no_bit() {
     const STEPS: usize = 8;
-    let (mut written, mut raised) = (0, 0);
+    let (mut written, mut loaded) = (0, 0);
     for program in ["mlp", "conv", "normalised", "recurrent", "transformer", "tied transformer"] {
         let free = training(program, STEPS).run();
         let budget = (free.number("peak") * 3 / 10).max(free.number("largest launch"));
@@ -77,27 +77,30 @@ fn a_disk_below_a_quarter_of_the_host_changes_no_bit() {
 
         let full = tight().with("host budget", host).run();
         assert!(full.find("error").is_some_and(|error| error.contains("raise the host budget")), "{program}");
-        let sinking = tight().with("host budget", host).with("disk", "256MiB").with("paranoid", true).run();
+        let spilling = tight().with("host budget", host).with("disk", "256MiB").with("paranoid", true).run();
 
         println!(
-            "{program}: host {host} bytes; {} sank, {} were written before, {} bytes written; {} raised, {} of them ahead, {} bytes read",
-            sinking.number("sunk"),
-            sinking.number("written ahead"),
-            sinking.number("bytes to disk"),
-            sinking.number("raised"),
-            sinking.number("raised ahead"),
-            sinking.number("bytes from disk")
+            "{program}: host {host} bytes; {} spilled, {} were written before, {} bytes written; {} loaded, {} of them ahead, {} bytes read",
+            spilling.number("spilled"),
+            spilling.number("written ahead"),
+            spilling.number("bytes to disk"),
+            spilling.number("loaded"),
+            spilling.number("loaded ahead"),
+            spilling.number("bytes from disk")
         );
 
-        assert_eq!(sinking.find("error"), None, "{program}");
-        assert_eq!(sinking.number("fingerprint"), free.number("fingerprint"), "{program}");
-        assert!(sinking.number("raised") > 0 && sinking.number("host peak") <= host, "{program}");
-        assert!(sinking.number("bytes to disk") < sinking.number("bytes out"), "only what has no room sinks");
-        assert_eq!(roomy.find("sunk"), None, "{program}");
-        written += sinking.number("written ahead");
-        raised += sinking.number("raised ahead");
+        assert_eq!(spilling.find("error"), None, "{program}");
+        assert_eq!(spilling.number("fingerprint"), free.number("fingerprint"), "{program}");
+        assert!(spilling.number("loaded") > 0 && spilling.number("host peak") <= host, "{program}");
+        assert!(
+            spilling.number("bytes to disk") < spilling.number("bytes out"),
+            "only what has no room spills"
+        );
+        assert_eq!(roomy.find("spilled"), None, "{program}");
+        written += spilling.number("written ahead");
+        loaded += spilling.number("loaded ahead");
     }
-    assert!(written > 0 && raised > 0, "what sinks and what is raised passes the disk beside the program");
+    assert!(written > 0 && loaded > 0, "what spills and what is loaded passes the disk beside the program");
 }
 
 #[test]

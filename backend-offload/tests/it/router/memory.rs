@@ -147,7 +147,7 @@ fn an_in_place_change_allocates_nothing_and_invalidates_host_copies() {
 
 fn changes(facts: &Facts) -> Facts {
     install::<Flex>(facts, &FlexDevice);
-    let raised = |tensors: Vec<Tensor<Offloaded, 2>>| {
+    let loaded = |tensors: Vec<Tensor<Offloaded, 2>>| {
         let primitives = tensors.into_iter().map(|tensor| tensor.into_primitive().tensor()).collect();
         let changed = in_place::<Offloaded>(primitives, &mut |slices| {
             slices.iter_mut().flat_map(|slice| slice.iter_mut()).for_each(|x| *x += 1.0);
@@ -177,13 +177,13 @@ fn changes(facts: &Facts) -> Facts {
     drop(sums);
 
     let before = stats::<Flex>(&FlexDevice).allocations;
-    let changed = raised(operands.to_vec());
+    let changed = loaded(operands.to_vec());
     let copied = stats::<Flex>(&FlexDevice).allocations - before;
     let is_as_it_was = operands.iter().zip(names).all(|(operand, name)| holds(operand, name, 0.0));
 
     drop(operands);
     let before = stats::<Flex>(&FlexDevice).allocations;
-    let changed = raised(changed);
+    let changed = loaded(changed);
     let after = stats::<Flex>(&FlexDevice);
     assert_eq!(push_out(), 4, "every changed operand leaves");
     let is_changed = changed.iter().zip(names).all(|(tensor, name)| holds(tensor, name, 2.0));

@@ -64,10 +64,10 @@ pub fn install<B: Offloadable>(facts: &Facts, device: &B::Device) {
 pub fn report(stats: &Stats) -> Facts {
     let disk = Facts::default();
     let disk = if stats.disk.budget.is_some_and(|budget| budget > 0) {
-        disk.with("sunk", stats.sunk)
+        disk.with("spilled", stats.spilled)
             .with("written ahead", stats.written_ahead)
-            .with("raised", stats.raised)
-            .with("raised ahead", stats.raised_ahead)
+            .with("loaded", stats.loaded)
+            .with("loaded ahead", stats.loaded_ahead)
             .with("bytes to disk", stats.bytes_to_disk)
             .with("bytes from disk", stats.bytes_from_disk)
     } else {

@@ -116,7 +116,7 @@ impl Installation {
         let front: Vec<OsString> = front.iter().map(Into::into).chain([program.into_os_string()]).collect();
         let folder = tempfile::tempdir().expect("a folder");
 
-        // A file, because a pipe stays open while any heir process lives.
+        // A file, because a pipe stays open while any replacement process lives.
         let printed = folder.path().join("printed");
         let file = File::create(&printed).expect("a file");
         let mut child = self

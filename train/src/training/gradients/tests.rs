@@ -155,7 +155,7 @@ fn nan_or_infinity_on_one_rank_skips_the_step_on_all_and_leaves_no_trace() {
             on_each(2, |ranks| {
                 let mut exchange = Exchange::choose(&settings, divided, ranks);
                 let learner = learner("1");
-                let owners = if divided { Owners::divided(&learner.gpt, ranks) } else { Owners::default() };
+                let owners = if divided { Owners::sharded(&learner.gpt, ranks) } else { Owners::default() };
                 [1, 2, 3].map(|step| {
                     let mut data = StepData { step, ..data(4) };
                     if first_is_bad && step == 1 {

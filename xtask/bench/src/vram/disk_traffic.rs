@@ -44,23 +44,23 @@ impl DiskTraffic {
 
 pub(super) fn markdown(rows: &[DiskTraffic]) -> String {
     let mut text = String::from(
-        "\n| Step above a disk | Device | Host | Policy | Raised | Written | Least raised | Least written | Of the bound |\n\
+        "\n| Step above a disk | Device | Host | Policy | Loaded | Written | Least loaded | Least written | Of the bound |\n\
          |---|---|---|---|---|---|---|---|---|\n",
     );
     for row in rows {
-        let [raised, written, of_bound] = match row.moved {
+        let [loaded, written, of_bound] = match row.moved {
             None => ["does not fit".to_owned(), String::new(), String::new()],
             Some(moved) => [Bytes(moved.0).to_string(), Bytes(moved.1).to_string(), ratio(moved, row.least)],
         };
-        let [least_raised, least_written] = [row.least.0, row.least.1].map(|bytes| Bytes(bytes).to_string());
+        let [least_loaded, least_written] = [row.least.0, row.least.1].map(|bytes| Bytes(bytes).to_string());
         let fields = [
             row.trace.clone(),
             format!("{} = {}", row.budget, Bytes(row.device)),
             Bytes(row.host).to_string(),
             row.policy.to_owned(),
-            raised,
+            loaded,
             written,
-            least_raised,
+            least_loaded,
             least_written,
             of_bound,
         ];
@@ -78,16 +78,16 @@ pub(super) fn cells(rows: &[DiskTraffic]) -> Vec<Vec<String>> {
         "device_bytes",
         "host_bytes",
         "policy",
-        "raised",
+        "loaded",
         "written",
-        "least_raised",
+        "least_loaded",
         "least_written",
     ];
     let mut cells = vec![header.map(str::to_owned).to_vec()];
     for row in rows {
         let moved = row.moved.map_or_else(
             || [String::new(), String::new()],
-            |(raised, written)| [raised.to_string(), written.to_string()],
+            |(loaded, written)| [loaded.to_string(), written.to_string()],
         );
         let mut cell = vec![
             row.trace.clone(),

@@ -29,13 +29,13 @@ impl Tiers {
     /// Next places of a block, each with its bytes over the disk's link.
     fn ways(&self, block: usize, at: At, named: bool) -> Vec<(At, u64)> {
         let bytes = self.sizes[block];
-        let (below, raising, sinking) = match at {
+        let (below, loading, spilling) = match at {
             At::Undefined | At::Gone => return vec![(at, 0)],
             At::Device { below } | At::Host { below } => (below, 0, if below { 0 } else { bytes }),
             At::Disk => (true, bytes, 0),
         };
-        let here = (At::Device { below }, raising);
-        if named { vec![here] } else { vec![here, (At::Host { below }, raising), (At::Disk, sinking)] }
+        let here = (At::Device { below }, loading);
+        if named { vec![here] } else { vec![here, (At::Host { below }, loading), (At::Disk, spilling)] }
     }
 
     /// Every arrangement in which the operation can run, with its bytes.

@@ -154,13 +154,17 @@ fn a_step_is_learned_once_and_then_foretold() {
         let counters = played.pager().counters();
         let step = counters.operations / 10;
         assert!(
-            counters.predicted > 8 * step - 2 * CONTEXT,
+            counters.ahead.predicted > 8 * step - 2 * CONTEXT,
             "marks {marks}, reborn {reborn}: {} of {} operations",
-            counters.predicted,
+            counters.ahead.predicted,
             counters.operations
         );
         // Like operations make weights and moments; then the first step is like nothing before.
-        assert!(counters.diverged <= 2, "marks {marks}, reborn {reborn}: {} times", counters.diverged);
+        assert!(
+            counters.ahead.diverged <= 2,
+            "marks {marks}, reborn {reborn}: {} times",
+            counters.ahead.diverged
+        );
     }
 }
 
@@ -199,7 +203,7 @@ fn a_program_that_fits_moves_nothing_however_it_is_planned() {
 #[test]
 fn without_a_budget_nothing_is_learned() {
     let recording = training(4, true, true, |_, _, _| {});
-    assert_eq!(replay(&recording, Limit::NONE, Policy::Planned).pager().counters().predicted, 0);
+    assert_eq!(replay(&recording, Limit::NONE, Policy::Planned).pager().counters().ahead.predicted, 0);
 }
 
 #[test]
@@ -227,7 +231,7 @@ fn an_interruption_costs_no_more_than_itself() {
             assert!(after * 4 < steady * 5, "reborn {reborn}, step {step}: {after}, else {steady}");
         }
         assert!(
-            with.pager().counters().diverged <= 14,
+            with.pager().counters().ahead.diverged <= 14,
             "twice for each of six evaluations, at most, and once more"
         );
     }
@@ -278,8 +282,16 @@ fn a_step_is_foretold_although_some_blocks_have_other_sizes_each_time() {
     let ((same, same_ahead), (other, other_ahead)) = (played(&same), played(&other));
     for (same, other) in [(&same, &other), (&same_ahead, &other_ahead)] {
         let (same, other) = (same.pager().counters(), other.pager().counters());
-        assert_eq!((other.predicted, other.diverged), (same.predicted, same.diverged));
-        assert!(other.predicted * 10 > other.operations * 8, "{} of {}", other.predicted, other.operations);
+        assert_eq!(
+            (other.ahead.predicted, other.ahead.diverged),
+            (same.ahead.predicted, same.ahead.diverged)
+        );
+        assert!(
+            other.ahead.predicted * 10 > other.operations * 8,
+            "{} of {}",
+            other.ahead.predicted,
+            other.operations
+        );
     }
     // The rows themselves come in, up to ten units more of them.
     for step in 3..STEPS {
@@ -291,8 +303,11 @@ fn a_step_is_foretold_although_some_blocks_have_other_sizes_each_time() {
     let bytes = |replay: &Replay| replay.steps()[4..].iter().map(|step| step.total()).sum::<u64>();
     assert_eq!(bytes(&same_ahead), bytes(&same), "what moves ahead would have moved anyway");
     let (same, other) = (same_ahead.pager().counters(), other_ahead.pager().counters());
-    assert!(other.brought_ahead * 20 > same.brought_ahead * 19, "{other:?}, not as {same:?}");
-    assert!(other.brought_in_vain <= same.brought_in_vain + STEPS as u64, "{other:?}, not as {same:?}");
+    assert!(other.ahead.brought_ahead * 20 > same.ahead.brought_ahead * 19, "{other:?}, not as {same:?}");
+    assert!(
+        other.ahead.brought_in_vain <= same.ahead.brought_in_vain + STEPS as u64,
+        "{other:?}, not as {same:?}"
+    );
 }
 
 #[test]
@@ -307,7 +322,7 @@ fn a_program_that_never_repeats_is_left_to_recency() {
     script.step();
     let budget = Limit::bytes(2000);
     let planned = replay(&script.recording, budget, Policy::Planned);
-    assert_eq!(planned.pager().counters().predicted, 0);
+    assert_eq!(planned.pager().counters().ahead.predicted, 0);
     assert_eq!(
         planned.steps(),
         replay(&script.recording, budget, Policy::Recency).steps(),

@@ -78,7 +78,7 @@ fn a_step_that_fits_moves_nothing_ahead() {
     let (step, peak) = recorded("toy");
     let replay = played(&step, peak, LINK);
     let counters = replay.pager().counters();
-    assert_eq!((counters.left_ahead, counters.brought_ahead), (0, 0));
+    assert_eq!((counters.ahead.left_ahead, counters.ahead.brought_ahead), (0, 0));
     let Elapsed { step, arithmetic, .. } = last(&replay);
     assert!((step - arithmetic).abs() < 1e-9 * arithmetic, "{step} for {arithmetic}");
 }
@@ -107,6 +107,9 @@ fn the_budget_holds_while_moves_are_ahead() {
         let budget = peak * share / 100;
         let replay = played(&step, budget, LINK);
         assert!(replay.pager().ledger().reserved_peak() <= budget);
-        assert!(replay.pager().counters().brought_ahead > 0 && replay.pager().counters().left_ahead > 0);
+        assert!(
+            replay.pager().counters().ahead.brought_ahead > 0
+                && replay.pager().counters().ahead.left_ahead > 0
+        );
     }
 }

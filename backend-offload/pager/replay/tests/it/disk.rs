@@ -18,8 +18,8 @@ const STEPS: [(&str, [u64; 2], u64); 7] = [
 ];
 
 #[test]
-fn what_sinks_and_is_raised_are_the_very_bytes_on_record() {
-    let mut table = String::from("step,device,host,raised,written,least_raised,least_written\n");
+fn bytes_spilled_to_and_loaded_from_disk_equal_the_record() {
+    let mut table = String::from("step,device,host,loaded,written,least_loaded,least_written\n");
     for (name, [on_device, on_host], percent) in STEPS {
         let (step, peak) = recorded(name);
         let [device, host] = [on_device, on_host].map(|share| peak * share / 100);

@@ -46,7 +46,7 @@ impl<'r> Training<'r> {
         ranks: &'r mut Ranks,
         optimizer: impl FnOnce(Owners) -> Optimizer<Device>,
     ) -> Self {
-        let owners = if config.memory.shard { Owners::divided(&gpt, ranks) } else { Owners::default() };
+        let owners = if config.memory.shard { Owners::sharded(&gpt, ranks) } else { Owners::default() };
         let mut optimizer = optimizer(owners);
         let (memory, on_disk) = match &config.memory.disk {
             Some(folder) => {
@@ -129,16 +129,15 @@ impl<'r> Training<'r> {
 
     fn save(&mut self, folder: &Path) {
         let Self { config, learner, optimizer, ranks, .. } = self;
-        let (gpt, divided) = (&learner.gpt, optimizer.owners.are_divided());
-        if !ranks.leads() {
-            if divided {
-                let gather = ShardGather::begin(optimizer, ranks).expect("no rank fails");
+        let (gpt, leads) = (&learner.gpt, ranks.leads());
+        let gather = ShardGather::begin(optimizer, ranks).expect("no rank fails");
+        if !leads {
+            if let Some(gather) = gather {
                 gather.send_shards(optimizer, gpt).expect("no rank fails");
             }
             return;
         }
-        let gather =
-            divided.then(|| RefCell::new(ShardGather::begin(optimizer, ranks).expect("no rank fails")));
+        let gather = gather.map(RefCell::new);
         let (words, progress) = (Tokenizer::bytes(&tokenizer::CHAT_SPECIALS), Progress::start(1));
         save(folder, gpt, optimizer, gather.as_ref(), config, &progress, &words).expect("saved");
         if let Some(gather) = gather {
@@ -174,7 +173,7 @@ fn trained(settings: &[&str], worlds: [usize; 2], later: &[&str]) -> Trained {
 }
 
 #[test]
-fn ranks_that_divide_the_hosts_optimizer_have_the_bits_of_one_that_has_all_of_it() {
+fn ranks_that_shard_the_host_optimizer_have_the_bits_of_one_process() {
     let cases: [&[&str]; 8] = [
         &["train.grad_clip=null"],
         &["memory.stream=fp8", "memory.optimizer_state=bf16", "model.compute=bf16", "train.recompute=1"],
@@ -202,7 +201,7 @@ fn ranks_that_divide_the_hosts_optimizer_have_the_bits_of_one_that_has_all_of_it
 
 #[cfg(target_os = "linux")]
 #[test]
-fn ranks_that_divide_states_on_their_disks_have_the_bits_of_ranks_with_theirs_in_memory() {
+fn ranks_that_shard_states_on_disks_have_the_bits_of_ranks_with_states_in_memory() {
     let folder = tempfile::tempdir().expect("a folder");
     let disk = format!("memory.disk={}", folder.path().display());
     let cases: [&[&str]; 2] = [&[], &["memory.optimizer_state=compact", "model.compute=bf16"]];
@@ -226,7 +225,7 @@ fn ranks_that_divide_states_on_their_disks_have_the_bits_of_ranks_with_theirs_in
 }
 
 #[test]
-fn a_checkpoint_of_a_divided_optimizer_resumes_wherever_it_is_kept() {
+fn a_checkpoint_of_a_sharded_optimizer_resumes_with_any_placement() {
     // In f32 and without clipping the host has the device's bits.
     let settings = ["train.accumulate=4", "train.grad_clip=null", "memory.shard=true"];
     let on_host = trained(&settings, [4, 2], &[]);

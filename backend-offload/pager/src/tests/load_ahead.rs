@@ -10,14 +10,14 @@ fn begin_ahead(sweep: &mut Sweep) -> Option<BlockId> {
         match sweep.pager.prefetch(Link::FromDisk, &|| rooms)? {
             Step::LoadAhead { block } if sweep.pager.loading().is_some() => return Some(block),
             Step::LoadAhead { block } => {
-                assert!(rooms.host.allows(10), "others sank for it");
+                assert!(rooms.host.allows(10), "others spilled for it");
                 sweep.pager.started(Step::LoadAhead { block }).expect("it is on the disk");
             }
             step => {
                 assert!(matches!(step, Step::Spill { .. }), "{step:?}");
-                let before = sweep.pager.counters().bytes_to_disk;
+                let before = sweep.pager.counters().disk.bytes_to_disk;
                 take(&mut sweep.pager, step).expect("as it was told");
-                assert_eq!(sweep.pager.counters().bytes_to_disk, before, "it sinks for free");
+                assert_eq!(sweep.pager.counters().disk.bytes_to_disk, before, "it spills for free");
             }
         }
     }
@@ -38,22 +38,25 @@ fn swept(policy: Policy, ahead: bool) -> Sweep {
 }
 
 #[test]
-fn what_is_raised_came_before_it_was_needed() {
+fn blocks_are_loaded_before_their_use() {
     let [in_time, ahead] = [false, true].map(|ahead| swept(Policy::Planned, ahead));
     let [in_time_waited, ahead_waited] = [&in_time, &ahead].map(|sweep| sweep.waited_for.loaded);
     assert!(in_time_waited > 3 * 10 * BLOCKS as u64, "{in_time_waited}");
-    assert_eq!(ahead_waited, 0, "one block can be raised beside every operation");
+    assert_eq!(ahead_waited, 0, "one block can be loaded beside every operation");
     let [in_time, ahead] = [in_time, ahead].map(|sweep| sweep.pager.counters());
-    assert_eq!(in_time.raised_ahead, 0);
-    assert!(ahead.bytes_from_disk <= in_time.bytes_from_disk * 6 / 5, "{ahead:?}, not as {in_time:?}");
-    assert!(ahead.bytes_to_disk <= 10 * BLOCKS as u64, "each block is written once at most");
+    assert_eq!(in_time.disk.loaded_ahead, 0);
+    assert!(
+        ahead.disk.bytes_from_disk <= in_time.disk.bytes_from_disk * 6 / 5,
+        "{ahead:?}, not as {in_time:?}"
+    );
+    assert!(ahead.disk.bytes_to_disk <= 10 * BLOCKS as u64, "each block is written once at most");
 }
 
 #[test]
-fn nothing_is_raised_ahead_unless_its_next_use_is_known() {
+fn a_block_is_loaded_ahead_only_if_its_next_use_is_known() {
     for policy in [Policy::Recency, Policy::LeastRecentlyUsed] {
         let counters = swept(policy, true).pager.counters();
-        assert!(counters.raised > 0 && counters.raised_ahead == 0, "{policy:?}: {counters:?}");
+        assert!(counters.disk.loaded > 0 && counters.disk.loaded_ahead == 0, "{policy:?}: {counters:?}");
     }
 }
 
@@ -64,7 +67,7 @@ fn under_way() -> (Sweep, BlockId) {
         sweep.operate(sweep.blocks[n]);
         begin_ahead(&mut sweep)
     });
-    (sweep, block.expect("something is raised in a sweep"))
+    (sweep, block.expect("something is loaded in a sweep"))
 }
 
 #[test]
@@ -87,9 +90,9 @@ fn an_operation_finishes_what_is_under_way_and_makes_no_other_room_for_it() {
         steps.push(sweep.pager.loading());
     }
     assert_eq!(steps.last(), Some(&None));
-    assert_eq!(sweep.pager.counters().raised, before.raised + 1);
-    assert_eq!(sweep.pager.counters().raised_ahead, before.raised_ahead, "it waited for the rest");
-    assert_eq!(sweep.pager.counters().sunk, before.sunk);
+    assert_eq!(sweep.pager.counters().disk.loaded, before.disk.loaded + 1);
+    assert_eq!(sweep.pager.counters().disk.loaded_ahead, before.disk.loaded_ahead, "it waited for the rest");
+    assert_eq!(sweep.pager.counters().disk.spilled, before.disk.spilled);
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn place(pager: &Pager, id: BlockId) -> (Place, bool) {
 }
 
 #[test]
-fn what_was_used_longest_ago_sinks_and_is_raised_when_it_is_wanted() {
+fn the_least_recently_used_block_spills_and_is_loaded_for_its_next_use() {
     let (mut pager, blocks) = written(Limit::bytes(20), Policy::LeastRecentlyUsed, 2);
     let room = [20, 100];
     for _ in 0..4 {
@@ -45,15 +45,15 @@ fn what_was_used_longest_ago_sinks_and_is_raised_when_it_is_wanted() {
     assert_eq!(place(&pager, blocks[0]), (Place::Away(DISK), false));
     assert_eq!(place(&pager, blocks[1]), (Place::Away(DISK), false));
     let steps = operate_above_a_disk(&mut pager, &[blocks[0]], room).expect("it comes back");
-    let raised = steps.iter().position(|step| *step == Step::Load { block: blocks[0] }).expect("raised");
-    assert_eq!(steps[raised + 1], Step::Bring { block: blocks[0], from: Some(HOST) }, "{steps:?}");
+    let loaded = steps.iter().position(|step| *step == Step::Load { block: blocks[0] }).expect("loaded");
+    assert_eq!(steps[loaded + 1], Step::Bring { block: blocks[0], from: Some(HOST) }, "{steps:?}");
     assert_eq!(place(&pager, blocks[0]), (Place::Device { clean: Some(HOST) }, true));
     let counters = pager.counters();
-    assert_eq!((counters.bytes_to_disk, counters.bytes_from_disk), (40, 10));
+    assert_eq!((counters.disk.bytes_to_disk, counters.disk.bytes_from_disk), (40, 10));
 }
 
 #[test]
-fn a_block_sinks_again_for_free_until_it_is_written() {
+fn a_block_spills_again_without_a_write_until_it_changes() {
     let (mut pager, blocks) = written(Limit::bytes(20), Policy::LeastRecentlyUsed, 2);
     let more: Vec<_> = (0..3).map(|_| pager.insert(10, Arena(0))).collect();
     let room = [10, 100];
@@ -61,7 +61,7 @@ fn a_block_sinks_again_for_free_until_it_is_written() {
         operate_above_a_disk(&mut pager, &[*block], room).expect("the disk takes it");
         pager.wrote(*block).expect("on the device");
     }
-    let written = |pager: &Pager| pager.counters().bytes_to_disk;
+    let written = |pager: &Pager| pager.counters().disk.bytes_to_disk;
     let read = |pager: &mut Pager, id| {
         operate_above_a_disk(pager, &[id], room).expect("it comes back");
     };
@@ -120,7 +120,7 @@ fn a_full_disk_is_a_full_tier_and_no_disk_is_no_step() {
             })
             .collect();
         assert_eq!(outcome, Err(Stop::Shortage(Shortage::TierFull { wanted: 10 })));
-        assert_eq!(pager.counters().sunk, disk / 10);
+        assert_eq!(pager.counters().disk.spilled, disk / 10);
     }
 }
 
@@ -145,7 +145,7 @@ fn what_is_written_on_the_host_is_no_more_on_the_disk() {
 }
 
 #[test]
-fn the_block_that_the_disk_has_sinks_of_two_needed_equally_late_and_nothing_is_written() {
+fn of_two_blocks_needed_equally_late_the_one_with_a_disk_copy_spills() {
     let mut pager = Pager::new(Limit::bytes(10), Policy::LeastRecentlyUsed, Oversized::Refuse);
     let [below, larger] = [10, 12].map(|bytes| pager.insert(bytes, Arena(0)));
     for block in [below, larger] {
@@ -157,7 +157,7 @@ fn the_block_that_the_disk_has_sinks_of_two_needed_equally_late_and_nothing_is_w
     let full = Rooms { host: Limit::bytes(0), disk: Limit::NONE, page: 1 };
     assert_eq!(pager.steps_to_host_room(5, full), Ok(vec![Step::Spill { block: below }]));
     pager.report(Step::Spill { block: below }).expect("it is on the host");
-    assert_eq!(pager.counters().bytes_to_disk, 10, "it was written before");
+    assert_eq!(pager.counters().disk.bytes_to_disk, 10, "it was written before");
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn a_full_disk_gives_up_what_other_tiers_have_before_it_refuses() {
 }
 
 #[test]
-fn an_operand_on_the_host_sinks_where_only_that_makes_room_for_its_victim() {
+fn an_operand_on_the_host_spills_if_only_that_makes_room_for_its_victim() {
     let (mut pager, [a, b]) = written_pair();
     let third = pager.insert(10, Arena(0));
     operate_above_a_disk(&mut pager, &[third], [10, 20]).expect("there is a place on the host");
@@ -244,7 +244,7 @@ fn a_copy_on_the_disk_is_kept_where_giving_it_up_makes_no_room() {
 }
 
 #[test]
-fn an_operand_sinks_after_all_others() {
+fn an_operand_spills_after_all_other_blocks() {
     let (mut pager, [a, b]) = written_pair();
     let more = [0; 2].map(|_| pager.insert(10, Arena(0)));
     for block in more {
@@ -253,6 +253,6 @@ fn an_operand_sinks_after_all_others() {
     }
     assert_eq!([a, b].map(|block| place(&pager, block).0), [Place::Away(HOST); 2]);
     let steps = operate_above_a_disk(&mut pager, &[a], [20, 40]).expect("they change places");
-    let sunk: Vec<_> = steps.iter().filter(|step| matches!(step, Step::Spill { .. })).collect();
-    assert_eq!(sunk, [&Step::Spill { block: b }], "{steps:?}");
+    let spilled: Vec<_> = steps.iter().filter(|step| matches!(step, Step::Spill { .. })).collect();
+    assert_eq!(spilled, [&Step::Spill { block: b }], "{steps:?}");
 }
