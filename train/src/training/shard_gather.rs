@@ -1,7 +1,7 @@
 //! Fetches tensors of a checkpoint from other ranks: moments, and master weights if the device has fewer bits.
 //!
-//! Rank 0 fetches them in the order of the checkpoint's files. Every rank takes part in every fetch, so rank 0 fetches
-//! all of them even if it fails to write them. A sharded checkpoint is whole and resumes with any placement
+//! Rank 0 fetches in the order of the files. Every rank joins every fetch, so rank 0 fetches all even after a failed
+//! write. A sharded checkpoint resumes with any placement
 //! (`a_checkpoint_of_a_divided_optimizer_resumes_wherever_it_is_kept`).
 
 use std::collections::BTreeMap;
@@ -16,7 +16,6 @@ use crate::ranks::Ranks;
 
 use super::snapshot::{Own, PARTS};
 
-/// Tensors to fetch, and how many have been fetched.
 pub(crate) struct ShardGather<'r> {
     ranks: &'r mut Ranks,
     /// Master weights by name, then moments by name.
@@ -41,7 +40,7 @@ enum What {
 }
 
 impl<'r> ShardGather<'r> {
-    /// Builds the list, equal on every rank.
+    /// The list is equal on every rank.
     pub(super) fn begin<I: Managed>(optimizer: &Optimizer<I>, ranks: &'r mut Ranks) -> anyhow::Result<Self> {
         let own = serde_json::to_vec(&times(optimizer)?)?;
         let mut times = BTreeMap::new();
@@ -85,7 +84,7 @@ impl<'r> ShardGather<'r> {
         self.remote.iter().any(|remote| remote.what == What::Masters && remote.parameter == parameter)
     }
 
-    /// The numbers of the next tensor, which must be `key`.
+    /// The next tensor, which must be `key`.
     pub(super) fn fetch(&mut self, key: &str) -> anyhow::Result<Vec<f32>> {
         let remote = self.remote.get(self.next).filter(|remote| remote.key == key);
         let remote = remote.with_context(|| format!("`{key}` is asked for out of turn"))?;
@@ -110,7 +109,7 @@ impl<'r> ShardGather<'r> {
         Ok(())
     }
 
-    /// Sends this rank's tensors in the order in which rank 0 fetches them.
+    /// Sends in the order of rank 0's fetches.
     pub(super) fn send_shards<I: Managed, B: Backend>(
         self,
         optimizer: &Optimizer<I>,
