@@ -68,7 +68,7 @@ impl Due {
         self.ending == Some(Ending::Interrupted)
     }
 
-    /// Unless the run ends anyway.
+    /// Adds a stop, unless the run ends anyway.
     pub(crate) fn with_stop(self) -> Self {
         match self.ending {
             None => Self { save: true, ending: Some(Ending::Interrupted), ..self },
