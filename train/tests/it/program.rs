@@ -8,7 +8,7 @@ use suite::Need;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_train");
 
-/// One cache folder for all tests: one start measures the machine, and the user's folder stays untouched.
+/// All tests share one measurement of the machine; the user's folder stays untouched.
 pub(crate) const CACHE: (&str, &str) = ("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
 
 /// A program that takes longer counts as hanging.

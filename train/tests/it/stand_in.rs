@@ -15,8 +15,7 @@ use crate::plan::{SHAPES, assert_as_planned};
 use crate::program::{CACHE, PROGRAM, assert_success, json};
 use crate::tiny::{Tiny, bits};
 
-/// The folder that plays a CUDA installation. `cargo xtask test` passes its path; otherwise the process's first test
-/// builds it.
+/// A folder that plays a CUDA installation: passed by `cargo xtask test`, otherwise built by the first test.
 pub(crate) fn installation() -> Option<&'static Path> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
@@ -70,7 +69,7 @@ fn orders() -> impl Iterator<Item = Order> {
     [Order::Eager].into_iter().chain(lazy).chain((1..=seeds).map(Order::Random))
 }
 
-/// The folder that plays a CUDA installation, and one for runs. Autotune's timings thus stay out of a real GPU's cache.
+/// Autotune's timings stay out of a real GPU's cache.
 struct StandIn {
     installation: &'static Path,
     tiny: Tiny,
@@ -115,7 +114,7 @@ impl StandIn {
         self.output_and_report(out, self.command(out, order, settings)).0
     }
 
-    /// Fails on findings; returns the program's output and the stand-in's report.
+    /// Fails on findings.
     fn output_and_report(&self, out: &str, mut command: Command) -> (Output, Value) {
         let output = command.output().expect("the program starts");
         assert_success(&output);
@@ -221,7 +220,7 @@ mod gate {
         assert!(overlapped < serial, "{overlapped} ms, in line {serial} ms");
     }
 
-    /// The records next to the plan cover more shapes; this covers the program's own output.
+    /// Records next to the plan cover more shapes; this covers the program's output.
     #[test]
     #[ignore = "gate: trains for minutes"]
     fn a_run_on_cuda_uses_the_memory_of_its_plan() {

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::program::{CACHE, PROGRAM, assert_success, json, stdout, train};
 
-/// Tensors below 64 KiB never move, so matrices are at least that large. The working set is about 4 MiB.
+/// Matrices have 64 KiB or more, since smaller tensors never move. The working set is about 4 MiB.
 const DESCRIPTION: &str = r#"{
   "model": {
     "preset": "nanochat", "n_layer": 1, "n_head": 2, "n_embd": 128, "n_positions": 64, "vocab_size": 264
@@ -156,7 +156,7 @@ fn training<'a>(out: &'a str, settings: &[&'a str]) -> Vec<&'a str> {
     begin.into_iter().chain(settings.iter().flat_map(|setting| ["--set", setting])).collect()
 }
 
-/// Digests over the bits of all losses and all weights.
+/// Digests of all losses and all weights.
 pub(crate) fn bits(summary: &Value) -> [String; 2] {
     ["losses_sha256", "weights_sha256"].map(|key| {
         let digest = summary[key].as_str().expect("a digest");
