@@ -92,7 +92,6 @@ impl Tiny {
         assert!(first - exact > 2.0 && other < exact + margin, "{first} {exact} {other}");
     }
 
-    /// An absurd learning rate ends a run on both ranks after two skipped steps.
     pub(crate) fn assert_divergence_stops_two(&self, settings: &[&str]) {
         let diverging = ["train.lr=1e30", "train.bad_steps=2", "train.steps=9"];
         let output = self.attempt_on("2", "run", &[&SHARED[..], &diverging, settings].concat());
@@ -131,7 +130,7 @@ impl Tiny {
         self.journal(out).matches(r#"{"kind":"step""#).count() as u64
     }
 
-    /// The process ids of a run's ranks, in order, once it has saved a checkpoint.
+    /// The ranks' process ids, in order, once the run has saved a checkpoint.
     pub(crate) fn processes(&self, out: &str) -> Vec<u32> {
         let latest = self.join(out).join("checkpoints/latest");
         self.wait_until(out, || latest.exists(), "no checkpoint was saved");
@@ -151,7 +150,7 @@ impl Tiny {
         status.code()
     }
 
-    /// Waits for a run that must succeed; returns its digests.
+    /// The run must succeed.
     pub(crate) fn bits_at_end(&self, child: &mut Child, out: &str) -> [String; 2] {
         assert_eq!(self.ended(child, out), Some(0), "{}", self.log(out));
         self.saved_bits(out)

@@ -124,7 +124,7 @@ impl StandIn {
         (output, report)
     }
 
-    /// A run under a budget below its working set has the bits of an unlimited one, in each order of queued work.
+    /// In each order of queued work.
     fn assert_spills_to_the_same_bits(&self, name: &str, budget: &str, settings: &[&str]) {
         let settings = [settings, &["train.steps=3", "eval.questions=[]"]].concat();
         let roomy = json(&self.train(&format!("{name}-roomy"), Order::Lazy, &settings));
@@ -142,7 +142,7 @@ impl StandIn {
     }
 }
 
-/// Large reads in the stand-in's trace; fails if one is on a stream that runs kernels.
+/// Fails if a large read is on a stream that runs kernels.
 fn overlapped_reads(trace: &Path) -> u64 {
     let text = fs::read_to_string(trace).expect("a trace");
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();

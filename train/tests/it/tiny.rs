@@ -108,7 +108,6 @@ impl Tiny {
         json(&output)
     }
 
-    /// Under a budget below its working set, a run ends with the bits of an unlimited one.
     pub(crate) fn assert_spills_to_the_same_bits(&self, name: &str, budget: &str, settings: &[&str]) {
         let tight = self.run(&format!("tight-{name}"), &[&[budget], settings].concat());
         let roomy = [settings, &["memory.device_budget=unlimited"]].concat();
@@ -120,7 +119,6 @@ impl Tiny {
         assert_eq!(bits(&tight), bits(&roomy), "{settings:?}");
     }
 
-    /// A run stopped after four of seven steps resumes to the bits of an uninterrupted one.
     pub(crate) fn assert_resumes_to_the_same_bits(&self, name: &str, settings: &[&str]) {
         let (whole, run) = (format!("whole-{name}"), format!("run-{name}"));
         let uninterrupted = self.run(&whole, &[settings, &["train.steps=7"]].concat());
