@@ -26,7 +26,7 @@ pub trait Engine: Send {
 
     /// Whether every rank says `ok`, equal on all living ranks.
     ///
-    /// After an error a rank is gone or an earlier call failed: call [`shrink`](Self::shrink) and repeat the work.
+    /// An error means that a rank is gone or an earlier call failed: call [`shrink`](Self::shrink) and repeat the work.
     /// `false` means that a rank said so and no call failed.
     fn commit(&mut self, ok: bool) -> Result<bool>;
 

@@ -58,16 +58,16 @@ pub enum Error {
     /// A rank sends another number of bytes than this one expects.
     #[error("{call}: {expected} bytes are expected of rank {peer}, which sends {found}")]
     Bytes { call: Call, peer: usize, expected: usize, found: usize },
-    /// A list for all ranks has another number of entries.
+    /// A list does not have one entry for each rank.
     #[error("{call}: {found} parts were given for a world of {world}")]
     Parts { call: Call, world: usize, found: usize },
     /// Elements that belong together differ in number.
     #[error("{what}: {found} elements where {expected} are expected")]
     Length { what: &'static str, expected: usize, found: usize },
-    /// A sum before this rank has added all of its contributions, or after too many.
+    /// This rank has added too few or too many contributions to a sum.
     #[error("rank {rank} of {world} contributes {expected} of {count} micro-batches and has added {found}")]
     Contributions { rank: usize, world: usize, count: u64, expected: u64, found: u64 },
-    /// An object is for another place in the world than the engine's.
+    /// A place in the world that is not the engine's.
     #[error("{what} is for rank {} of {}, and this is rank {} of {}", expected.0, expected.1, found.0, found.1)]
     Place { what: &'static str, expected: (usize, usize), found: (usize, usize) },
     /// The engine cannot go on with fewer ranks.

@@ -63,7 +63,7 @@ impl Exact {
         Ok(whole)
     }
 
-    /// This rank's part of the sum, and a free buffer of the sum's length.
+    /// Also returns a free buffer of the sum's length.
     fn reduce<T: Number>(
         self,
         engine: &mut dyn Engine,
@@ -144,7 +144,7 @@ fn one_row_of_each<'a, T: Number>(
     receive
 }
 
-/// Appends the sum of rows of `width` elements, in the order of the tree; zeros if there is no row.
+/// Appends the sum of rows of `width` elements, in tree order; zeros without rows.
 pub(crate) fn add_rows<T: Number>(rows: &mut [T], width: usize, order: &[Block], sum: &mut Vec<T>) {
     let mut add = |left: &mut usize, right: usize| {
         let (before, after) = rows.split_at_mut(right * width);

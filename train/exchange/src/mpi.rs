@@ -102,6 +102,10 @@ impl Mpi {
 
     /// Ends all ranks of the job, naming the missing ones, when a call of this rank takes longer than `limit`. If only
     /// this process ended, ranks that survive losses would leave a frozen one behind.
+    ///
+    /// # Panics
+    ///
+    /// If the system starts no thread.
     #[must_use = "the watchdog ends when it is dropped"]
     pub fn watchdog(&self, limit: Duration) -> Watchdog {
         let abort = self.library.abort();
@@ -189,7 +193,7 @@ impl Engine for Mpi {
     }
 
     fn commit(&mut self, ok: bool) -> Result<bool> {
-        // The vote below does not name missing ranks; messages do.
+        // The vote below does not name awaited ranks; messages do.
         let asked = self.ask_all(ok);
         let Some(agree) = self.library.ulfm.as_ref().map(|ulfm| ulfm.agree) else { return asked };
         self.waiting.begin(Call::Commit, self.rank, std::iter::empty());

@@ -35,8 +35,8 @@ pub fn range(count: u64, world: usize, rank: usize) -> Range<u64> {
     begin(rank)..begin(rank + 1)
 }
 
-/// Splits `count` micro-batches, numbered from both `starts`, into groups of at most `most`. A group's size is a power
-/// of two that divides both first numbers, so its sum is one of the pairwise sums.
+/// Splits `count` micro-batches, numbered from each of `starts`, into groups of at most `most`. A group's size is a
+/// power of two that divides both numbers of its first micro-batch, so its sum is one of the pairwise sums.
 pub fn groups(starts: [u64; 2], count: usize, most: usize) -> Vec<Range<usize>> {
     let mut groups = Vec::new();
     let mut begin = 0;

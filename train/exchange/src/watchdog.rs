@@ -20,8 +20,8 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Calls `expired` once, on the watchdog's thread, when a call has lasted for `limit`. Choose more than ranks'
-    /// times for their own work differ.
+    /// Calls `expired` once, on the watchdog's thread, when a call has lasted for `limit`. Choose a limit above the
+    /// difference of ranks' times for their own work.
     ///
     /// # Panics
     ///
