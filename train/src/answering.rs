@@ -37,20 +37,20 @@ impl Batching {
 pub struct Loaded<'a> {
     /// Continues texts.
     pub batch: &'a mut dyn Continuing,
-    /// The tokenizer of its checkpoint.
+    /// The checkpoint's tokenizer.
     pub tokenizer: Tokenizer,
     /// The model's dimensions.
     pub config: &'a GptConfig,
     /// The device's name.
     pub device: &'a str,
-    /// Reads the device's counters, such as the bytes spilled so far.
+    /// Reads the device's counters, such as spilled bytes.
     pub stats: Box<dyn Fn() -> Stats + Send + Sync>,
 }
 
-/// A caller's use of a [`Loaded`] model. A type parameter would compile the model again for each caller.
+/// A use of a [`Loaded`] model; a type parameter would compile the model for each caller.
 pub type Use<'a> = Box<dyn FnOnce(Loaded<'_>) -> anyhow::Result<()> + 'a>;
 
-/// Loads a checkpoint's weights to `device` and calls `then` with the model.
+/// Loads a checkpoint's weights to `device` and calls `then`.
 pub fn load(trained: Trained, device: DeviceChoice, batching: Batching, then: Use<'_>) -> anyhow::Result<()> {
     let setup = Setup::from(&trained.config).without_disk();
     device::with(device, &setup, Loading { trained, batching, then })

@@ -79,7 +79,7 @@ enum TokenizerVerb {
     Train(tokenizer_train::Args),
 }
 
-/// Parses the command line, runs the verb and returns the process's exit code.
+/// Runs the command line's verb and returns the exit code.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     logging();
@@ -113,7 +113,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Logs the libraries' warnings to standard error, or what `RUST_LOG` asks for.
+/// Warnings to standard error, or as `RUST_LOG` says.
 fn logging() {
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
     let coloured = std::io::stderr().is_terminal();

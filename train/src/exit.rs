@@ -87,7 +87,7 @@ fn names_a_wrong_budget(error: &OffloadError) -> bool {
     )
 }
 
-/// Whether the index belongs to another text or program, rather than being damaged.
+/// Whether the index is another text's or program's, not damaged.
 fn is_the_wrong_one(problem: &IndexProblem) -> bool {
     matches!(
         problem,

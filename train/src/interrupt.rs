@@ -9,7 +9,7 @@ use anyhow::Context;
 
 use crate::progress::terminal;
 
-/// A write beyond the file size limit then fails instead of killing the process.
+/// Writes beyond the file size limit then fail instead of killing the process.
 #[cfg(unix)]
 pub(crate) fn survive_file_limits() {
     let seen = Arc::new(AtomicBool::new(false));
@@ -20,7 +20,7 @@ pub(crate) fn survive_file_limits() {
 #[cfg(not(unix))]
 pub(crate) fn survive_file_limits() {}
 
-/// A flag that the first Ctrl-C or request to terminate sets, printing `said`.
+/// The first Ctrl-C or request to terminate sets the flag and prints `said`.
 pub(crate) fn flag(said: &'static str) -> anyhow::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     let raised = Arc::clone(&flag);
@@ -35,7 +35,7 @@ pub(crate) fn flag(said: &'static str) -> anyhow::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Sets `flag` also when the launcher forwards a request to stop.
+/// The launcher's request to stop sets `flag`, too.
 #[cfg(unix)]
 pub(crate) fn hear_launcher(flag: &Arc<AtomicBool>) -> anyhow::Result<()> {
     signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(flag))
@@ -49,7 +49,7 @@ pub(crate) fn hear_launcher(_: &Arc<AtomicBool>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A flag for ending a single answer. Ctrl-C sets it, or ends the program if it is set already (between answers).
+/// Ctrl-C sets the flag, or ends the program if it is set already, as between answers.
 #[cfg(unix)]
 pub(crate) fn answer_flag() -> anyhow::Result<Arc<AtomicBool>> {
     use signal_hook::{consts::SIGINT, flag};
@@ -66,8 +66,7 @@ pub(crate) fn answer_flag() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(Arc::default())
 }
 
-/// Exits without cleanup, since other threads are at work. Files are renamed when complete, so none is left half
-/// written.
+/// Without cleanup: other threads are at work. Complete files are renamed, so none is left half written.
 #[cfg(unix)]
 fn end_at_once() -> ! {
     signal_hook::low_level::exit(1)

@@ -1,7 +1,7 @@
 //! `metrics.jsonl`: the events of a run, one JSON object a line.
 //!
 //! The training thread writes each line before it proceeds, so the file is complete up to each checkpoint. A resumed
-//! run drops the lines of steps that it repeats.
+//! run drops the lines of repeated steps.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -57,7 +57,7 @@ impl Journal {
         self.seconds
     }
 
-    /// Appends a line; `kind` is its first key.
+    /// `kind` is the line's first key.
     pub(crate) fn write<T: Serialize>(&mut self, kind: &str, record: &T) -> anyhow::Result<()> {
         let line = serde_json::to_string(&Line { kind, record }).context("describing a step")? + "\n";
         let line = if self.torn { format!("\n{line}") } else { line };

@@ -1,6 +1,6 @@
 //! The trainer's command line, and [`answering`] for programs that serve trained models.
 //!
-//! Both are compiled here for every runtime, so callers need not compile Burn again.
+//! Both are compiled here for every runtime, so callers need not compile Burn.
 
 pub mod answering;
 mod command_line;

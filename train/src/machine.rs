@@ -1,6 +1,6 @@
 //! The machine of a run: memory, disk, and measured speeds.
 //!
-//! Speeds change predicted times only. Placements and refusals follow from bytes, so a busy machine changes no number
+//! Speeds change predicted times only; placements and refusals follow from bytes
 //! (`measured_speeds_change_times_but_no_placement`).
 
 mod key;
@@ -26,13 +26,13 @@ use speed_cache::Speeds;
 
 pub(crate) use speed_cache::{Measuring, cache_folder};
 
-/// Seconds of a measurement; one wait and the clock's resolution are negligible.
+/// Seconds per measurement: one wait and the clock's resolution are negligible.
 const MEASURED: f64 = 0.05;
 const QUEUED: f64 = 64.0;
-/// The best measurement of each size counts, since other programs disturb some.
+/// The best one counts: other programs disturb some.
 const ATTEMPTS: usize = 5;
 
-/// Asks the operating system and the device. Speeds are measured, or cached. Of `ranks`, `ranks_here` are on this host.
+/// Speeds are measured or cached. Of `ranks`, `ranks_here` are on this host.
 pub(crate) fn survey<I: Offloadable>(
     device: &I::Device,
     place: &Place,
@@ -75,7 +75,7 @@ fn measured<I: Offloadable>(device: &I::Device, place: &Place, config: &Config, 
     let link_bytes_per_second =
         if place.shares_host { Some(host_copy()) } else { link::<Offload<I>>(device, work.copied) };
     let flops_per_second = arithmetic::<Offload<I>>(device, &work.sides, work.compute);
-    // Takes a failed measurement's error from the device, so that the run does not get it.
+    // Takes a failed measurement's error from the device; the run must not get it.
     let _failed = Offload::<I>::sync(device);
     // The plan is compared with the run's own peaks.
     trim::<I>(device);
@@ -83,7 +83,7 @@ fn measured<I: Offloadable>(device: &I::Device, place: &Place, config: &Config, 
     Speeds { flops_per_second, link_bytes_per_second, disk_bytes_per_second: disk_speeds(config) }
 }
 
-/// Budgets and ranks, which decide where a run's state is. They do not vary between calls.
+/// Decides where a run's state is; does not vary between calls.
 pub(crate) fn budgets<I: Offloadable>(device: &I::Device, place: &Place, ranks: usize) -> Machine {
     let tiers = stats::<I>(device);
     Machine {
@@ -130,7 +130,7 @@ fn free_disk(path: &Path) -> Option<u64> {
     path.ancestors().find(|folder| folder.exists()).and_then(|folder| free_bytes(folder).ok())
 }
 
-/// The best FLOP/s of matmuls over all `sides` in the run's type. Many are queued and waited for once.
+/// The best FLOP/s over all `sides`. Queues many matmuls and waits once.
 fn arithmetic<B: Backend>(device: &B::Device, sides: &[usize], compute: Compute) -> Option<f64> {
     let mut reached: Option<f64> = None;
     let mut smaller = None;
@@ -156,7 +156,7 @@ fn work(side: usize) -> f64 {
     2.0 * (side as f64).powi(3)
 }
 
-/// Seconds of `count` matmuls, each of which needs the one before.
+/// Seconds of `count` dependent matmuls.
 fn products<B: Backend>(device: &B::Device, side: usize, compute: Compute, count: usize) -> Option<f64> {
     // This matrix times itself is the same matrix, so no number overflows.
     let matrix = Tensor::<B, 2>::full([side, side], 1.0 / side as f64, device);
@@ -172,7 +172,7 @@ fn products<B: Backend>(device: &B::Device, side: usize, compute: Compute, count
     Some(begun.elapsed().as_secs_f64())
 }
 
-/// Bytes per second of a copy within host memory, the speed of blocks on the CPU; larger than the caches.
+/// Bytes per second of a host copy larger than the caches: the CPU's block speed.
 fn host_copy() -> f64 {
     const BYTES: usize = 64 << 20;
     let from = vec![1_u8; BYTES];
@@ -188,7 +188,7 @@ fn host_copy() -> f64 {
     BYTES as f64 / best
 }
 
-/// Bytes per second in each direction, from a copy there and back.
+/// Bytes per second each way, from a copy there and back.
 fn link<B: Backend>(device: &B::Device, bytes: usize) -> Option<f64> {
     let data = TensorData::new(vec![0_f32; (bytes / 4).max(1)], [(bytes / 4).max(1)]);
     let mut best = f64::INFINITY;

@@ -1,6 +1,5 @@
-//! Where each parameter is stepped, and how its new weights reach the device. The configuration alone decides, so a
-//! run and the plan for another machine take the same decision
-//! (`a_parameters_home_follows_from_its_part_and_the_configuration`).
+//! Where each parameter is stepped, and how its new weights reach the device. The configuration alone decides, for runs
+//! and plans alike (`a_parameters_home_follows_from_its_part_and_the_configuration`).
 
 use std::collections::HashMap;
 
@@ -10,23 +9,23 @@ use runs::config::{Config, CrossingKind, PlacementKind, StreamKind};
 
 use crate::rule::steps_on_device_only;
 
-/// Where the rank that owns a parameter steps it.
+/// Where a parameter's owner steps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Home {
     /// Moments are tensors.
     Device,
-    /// The state is in host memory or on the disk.
+    /// State in host memory or on the disk.
     Host(Form),
-    /// The embedding's table is in host memory; only the rows that a batch names cross the link.
+    /// The embedding's table is in host memory; only a batch's rows cross the link.
     HostRows,
 }
 
-/// How a parameter that is stepped on the host crosses the link.
+/// How a host-stepped parameter crosses the link.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Form {
-    /// Whether the device computes with it in bf16 while the host keeps it in f32.
+    /// Whether weights are bf16 on the device and f32 on the host.
     pub(crate) narrow: bool,
-    /// The code of weights that come in tiles of eight bits.
+    /// Code of weights in tiles of eight bits.
     pub(crate) code: Option<Code>,
     /// Whether gradients leave in tiles.
     pub(crate) gradients_in_tiles: bool,
@@ -49,7 +48,6 @@ impl Form {
     }
 }
 
-/// Decides where `parameter` is stepped.
 pub(crate) fn home(config: &Config, parameter: &ParameterInfo) -> Home {
     let memory = &config.memory;
     let stays = parameter.block().is_some_and(|block| block < memory.device_blocks);
@@ -60,15 +58,14 @@ pub(crate) fn home(config: &Config, parameter: &ParameterInfo) -> Home {
         return Home::Device;
     }
 
-    // A tied head needs the whole table. With shards, other ranks have no rows to look up, and the owner does not know
-    // which rows they read.
+    // A tied head needs the whole table. With shards, other ranks lack rows, and the owner does not know which they
+    // read.
     if parameter.part == Part::Tokens && !config.model.tie_word_embeddings && !memory.shard {
         return Home::HostRows;
     }
     Home::Host(Form::new(config, parameter))
 }
 
-/// The parameters of a model by name, each with its home.
 #[derive(Debug)]
 pub(crate) struct Parameters {
     by_name: HashMap<String, (ParameterInfo, Home)>,
@@ -83,17 +80,17 @@ impl Parameters {
         Self { by_name: homes.collect() }
     }
 
-    /// `None` for a name that is no parameter of the model.
+    /// `None` for an unknown name.
     pub(crate) fn home(&self, name: &str) -> Option<Home> {
         self.by_name.get(name).map(|(_, home)| *home)
     }
 
-    /// The block of a parameter in a block.
+    /// `None` outside the blocks.
     pub(crate) fn block(&self, name: &str) -> Option<usize> {
         self.by_name.get(name)?.0.block()
     }
 
-    /// The form of a parameter that is stepped on the host. Other parameters have the default form.
+    /// Parameters not stepped on the host have the default form.
     pub(crate) fn form(&self, name: &str) -> Form {
         match self.home(name) {
             Some(Home::Host(form)) => form,
@@ -104,7 +101,7 @@ impl Parameters {
 
 #[cfg(test)]
 impl Parameters {
-    /// Lets an embedding by rows come as a whole, for comparison.
+    /// For comparison with an embedding by rows.
     pub(crate) fn bring_embedding_as_a_whole(&mut self) {
         for (_, home) in self.by_name.values_mut().filter(|(_, home)| *home == Home::HostRows) {
             *home = Home::Host(Form::default());

@@ -1,7 +1,7 @@
 //! A rehearsal: the memory requests of one step of a run, recorded in a dry run.
 //!
-//! The dry run is a process of this program on the CPU. It computes nothing, so any shape takes seconds to minutes and
-//! almost no memory. Memory follows from the shape alone, so any text will do.
+//! A process of this program computes nothing on the CPU, so any shape takes seconds to minutes and little memory.
+//! Memory follows from the shape alone, so any text will do.
 
 use std::io::Write;
 use std::path::Path;
@@ -66,7 +66,7 @@ fn shortened(config: &Config, text: &Path) -> Config {
     config.train.steps = STEPS;
     config.train.schedule.warmup = 0.into();
     (config.train.epochs, config.train.tokens) = (None, None);
-    // With an embedding by rows, other batches name other numbers of rows.
+    // Batches name different numbers of embedding rows.
     config.train.overfit_one_batch = true;
     config.ranks = RanksSection::default();
     config.eval = EvalSection { every: 0, sequences: Some(1), sample_every: 0, ..EvalSection::default() };
@@ -96,7 +96,7 @@ fn shortened(config: &Config, text: &Path) -> Config {
     config
 }
 
-/// A text of two characters: one sequence for training and one for validation.
+/// One sequence each for training and validation, of two characters.
 fn write_text(path: &Path, sequence: usize) -> std::io::Result<()> {
     let mut file = fs::File::create(path)?;
     file.write_all(&b"ab".repeat(2 * sequence + 2))

@@ -47,22 +47,22 @@ pub(crate) struct Summary {
     /// Bytes over the link in this process's steps, including a host optimizer's.
     step_bytes_out: u64,
     step_bytes_in: u64,
-    /// Medians over the same steps: all bytes over the link, then those of spilled tensors.
+    /// Medians over the same steps: all bytes over the link, then spilled tensors'.
     bytes_out_median: Option<u64>,
     bytes_in_median: Option<u64>,
     spilled_out_median: Option<u64>,
     spilled_in_median: Option<u64>,
     evictions: u64,
     restores: u64,
-    /// Blocks evicted ahead, blocks prefetched, and blocks prefetched but not used.
+    /// Blocks evicted ahead, prefetched, and prefetched but not used.
     left_ahead: u64,
     brought_ahead: u64,
     brought_in_vain: u64,
-    /// Operations that matched the prediction from an earlier step, and mismatches.
+    /// Operations that matched an earlier step's prediction, and mismatches.
     foretold: u64,
     diverged: u64,
     stall_seconds: f64,
-    /// Checkpoints saved by this process, and seconds that training waited for them.
+    /// Checkpoints of this process, and seconds that training waited for them.
     saves: u64,
     saves_waited_seconds: f64,
     largest_launch: u64,
@@ -237,7 +237,7 @@ pub(crate) fn finished_summary(run: &Path, steps: u64) -> Option<String> {
     (saved["outcome"] == Ending::Done.name() && saved["steps"] == steps).then_some(text)
 }
 
-/// Digest over the bits of all parameters in the network's order, read one by one.
+/// Over the bits of all parameters in the network's order, read one by one.
 fn weights_digest<B: Backend>(learner: &Learner<B>) -> anyhow::Result<String> {
     let mut digest = WeightsDigest {
         sha: Sha256::new(),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::engine::Engine;
 use crate::error::Result;
 
-/// Counts what calls of an engine cost. Bytes are the callers', without the engine's headers.
+/// Counts bytes and time of an engine's calls. Bytes exclude the engine's headers.
 #[derive(Debug, Clone, Default)]
 pub struct Counted<E> {
     inner: E,

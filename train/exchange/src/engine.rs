@@ -2,11 +2,11 @@
 
 use crate::error::{Call, Error, Result};
 
-/// Connects the ranks of a run. Every method but `rank` and `world` is collective: all ranks make the same calls in the
-/// same order.
+/// Connects the ranks of a run. Every method but `rank` and `world` is collective: all ranks make the same calls in
+/// order.
 ///
 /// After an error the call's buffers are undefined, and this rank refuses all calls but `commit` and `shrink`. Other
-/// ranks get an error at the latest from their next `commit`.
+/// ranks get an error by their next `commit`.
 pub trait Engine: Send {
     /// This rank, below [`world`](Self::world).
     fn rank(&self) -> usize;
@@ -14,8 +14,8 @@ pub trait Engine: Send {
     /// Number of ranks.
     fn world(&self) -> usize;
 
-    /// Sends `send[r]` to rank `r` and fills `receive[r]` from rank `r`. Parts may differ in size and be empty; both
-    /// ranks must expect the same size.
+    /// Sends `send[r]` to rank `r` and fills `receive[r]` from it. Parts may differ in size or be empty; both ranks
+    /// must expect the same size.
     fn all_to_all(&mut self, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()>;
 
     /// Sends `parts[rank]` to all ranks and fills every other part from its rank.
@@ -24,7 +24,7 @@ pub trait Engine: Send {
     /// Returns once every rank has called it.
     fn barrier(&mut self) -> Result<()>;
 
-    /// Whether every rank says `ok`. All ranks that live get the same answer.
+    /// Whether every rank says `ok`, equal on all living ranks.
     ///
     /// An error means that a rank is gone or an earlier call failed: call [`shrink`](Self::shrink) and repeat the work.
     /// `false` means that a rank said so and no call failed.
@@ -35,11 +35,11 @@ pub trait Engine: Send {
         false
     }
 
-    /// Continues with the ranks that live, renumbered in their order.
+    /// Continues with the living ranks, renumbered in order.
     fn shrink(&mut self) -> Result<()>;
 }
 
-/// A world of one: no thread and no library.
+/// A world of one.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Alone;
 

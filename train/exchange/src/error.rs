@@ -21,7 +21,7 @@ pub enum Call {
 }
 
 impl Call {
-    /// Every call; its place in this list is its number between ranks.
+    /// A call's place here is its number between ranks.
     pub(crate) const ALL: [Self; 5] =
         [Self::AllToAll, Self::AllGather, Self::Barrier, Self::Commit, Self::Shrink];
 }
@@ -38,7 +38,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// A call that failed. Its buffers are undefined.
+/// A failed call; its buffers are undefined.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each message names its fields")]
@@ -55,19 +55,19 @@ pub enum Error {
     /// Two ranks make different calls.
     #[error("this rank makes call {expected} while rank {peer} makes call {found}: ranks must make the same")]
     OtherCall { peer: usize, expected: String, found: String },
-    /// A rank sends more or fewer bytes than this one expects.
+    /// A rank sends another number of bytes than this one expects.
     #[error("{call}: {expected} bytes are expected of rank {peer}, which sends {found}")]
     Bytes { call: Call, peer: usize, expected: usize, found: usize },
-    /// A list that has one entry for each rank has another number of entries.
+    /// A list does not have one entry for each rank.
     #[error("{call}: {found} parts were given for a world of {world}")]
     Parts { call: Call, world: usize, found: usize },
     /// Elements that belong together differ in number.
     #[error("{what}: {found} elements where {expected} are expected")]
     Length { what: &'static str, expected: usize, found: usize },
-    /// A sum is asked for before this rank has added all of its contributions, or after too many.
+    /// This rank has added too few or too many contributions to a sum.
     #[error("rank {rank} of {world} contributes {expected} of {count} micro-batches and has added {found}")]
     Contributions { rank: usize, world: usize, count: u64, expected: u64, found: u64 },
-    /// Something was made for another place in the world than the engine has.
+    /// A place in the world that is not the engine's.
     #[error("{what} is for rank {} of {}, and this is rank {} of {}", expected.0, expected.1, found.0, found.1)]
     Place { what: &'static str, expected: (usize, usize), found: (usize, usize) },
     /// The engine cannot go on with fewer ranks.

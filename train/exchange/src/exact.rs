@@ -1,8 +1,7 @@
 //! The exact exchange: each rank sums its slice over all ranks, then all gather the slices.
 //!
-//! With one row per rank, a sum of `b` bytes makes each of `n` ranks send `2 (n - 1) / n × b` bytes, as a ring does.
-//! Buffers travel in pieces, so rows of other ranks take little memory and stay in cache. Pieces change no bit, because
-//! no element is added to another.
+//! With one row per rank, a rank sends as much as in a ring. Buffers travel in pieces, so other ranks' rows take little
+//! memory and stay in cache. Pieces change no bit: no element is added to another.
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -14,7 +13,7 @@ pub trait Exchange {
     /// Sums over all ranks; every rank gets the same bits.
     fn sum(&mut self, engine: &mut dyn Engine, own: Pairwise) -> Result<Vec<f32>>;
 
-    /// Sums this rank's part. `parts` has the number of elements of each rank's part, in order.
+    /// Sums this rank's part. `parts` has the elements of each rank's part.
     fn reduce_scatter(&mut self, engine: &mut dyn Engine, own: Pairwise, parts: &[usize])
     -> Result<Vec<f32>>;
 
@@ -23,7 +22,7 @@ pub trait Exchange {
         all_gather(engine, bytes, parts)
     }
 
-    /// Ends a step after its `commit`. If it was not committed, the exchange forgets it, so that it can be repeated.
+    /// Ends a step after its `commit`. An uncommitted step is forgotten, so that it can be repeated.
     fn settle(&mut self, committed: bool);
 }
 
@@ -64,7 +63,7 @@ impl Exact {
         Ok(whole)
     }
 
-    /// This rank's part of the sum, and a free buffer of the sum's length.
+    /// Also returns a free buffer of the sum's length.
     fn reduce<T: Number>(
         self,
         engine: &mut dyn Engine,
@@ -123,11 +122,11 @@ impl Exchange for Exact {
         Ok(self.reduce(engine, own, parts)?.0)
     }
 
-    /// Keeps nothing: a sum depends on its own contributions alone.
+    /// A sum depends on its own contributions alone.
     fn settle(&mut self, _committed: bool) {}
 }
 
-/// The places for row `level` of each rank; empty for ranks with fewer rows.
+/// Places for row `level` of each rank; empty for ranks with fewer rows.
 fn one_row_of_each<'a, T: Number>(
     received: &'a mut [T],
     width: usize,
@@ -145,7 +144,7 @@ fn one_row_of_each<'a, T: Number>(
     receive
 }
 
-/// Appends the sum of rows of `width` elements, in the order of the tree; zeros if there is no row.
+/// Appends the sum of rows of `width` elements, in tree order; zeros without rows.
 pub(crate) fn add_rows<T: Number>(rows: &mut [T], width: usize, order: &[Block], sum: &mut Vec<T>) {
     let mut add = |left: &mut usize, right: usize| {
         let (before, after) = rows.split_at_mut(right * width);
@@ -173,7 +172,7 @@ pub(crate) fn all_gather(engine: &mut dyn Engine, bytes: &mut [u8], parts: &[usi
     engine.all_gather(&mut parts)
 }
 
-/// Rank and world of the engine; they must match the numbering of the contributions.
+/// Rank and world, which must match those of the contributions.
 pub(crate) fn check_place<T: Number>(engine: &dyn Engine, own: &Pairwise<T>) -> Result<(usize, usize)> {
     let (expected, found) = ((own.share().rank, own.share().world), (engine.rank(), engine.world()));
     if expected == found {

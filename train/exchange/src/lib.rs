@@ -1,7 +1,7 @@
 //! Sums over the ranks of a training run: exact, compressed, or periodic; over Open MPI, or in one process for tests.
 //!
-//! An [`Engine`] carries bytes between ranks. An [`Exchange`] makes sums of them. This crate sees slices and numbers,
-//! never a tensor, a model or a device (`ranks_exchange_bytes_without_burn_and_without_a_trainer`).
+//! An [`Engine`] carries bytes between ranks. An [`Exchange`] sums them. This crate sees no tensor, model or device
+//! (`ranks_exchange_bytes_without_burn_and_without_a_trainer`).
 //!
 //! ```
 //! use exchange::{Engine, Exact, Exchange, Pairwise, Share, threads};
@@ -21,9 +21,9 @@
 //! ```
 //!
 //! # A step that can be repeated
-//! Exchange, then [`commit`](Engine::commit), then change weights. An error of `commit` reaches every living rank:
-//! they [`shrink`](Engine::shrink) and repeat the step with new shares. [`Exchange::settle`] says whether a step
-//! counts. A program that returns to a checkpoint after a failure needs no vote.
+//! Exchange, [`commit`](Engine::commit), change weights. An error of `commit` reaches every living rank: they
+//! [`shrink`](Engine::shrink) and repeat the step with new shares. [`Exchange::settle`] says whether a step counts. A
+//! program that returns to a checkpoint after a failure needs no vote.
 //!
 //! # Which exchange
 //!

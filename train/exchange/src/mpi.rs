@@ -1,19 +1,19 @@
 //! The engine over Open MPI: non-blocking messages between every two ranks.
 //!
-//! MPI's own collective calls do not name the ranks they wait for, and count in 32 bits. Here each call posts one
-//! receive and one send per peer and polls them. Errors and the watchdog name ranks, and large parts travel in pieces.
+//! MPI's own collective calls do not name awaited ranks, and count in 32 bits. Here each call posts one receive and one
+//! send per peer and polls them. Errors and the watchdog name ranks, and large parts travel in pieces.
 //!
-//! A call has two phases. First each rank sends each other rank a letter: the call's number and kind, the part's
-//! length, and a short part itself. A letter that does not match is refused before any memory of the caller is written
+//! First each rank sends each other rank a letter: the call's number and kind, the part's length, and a short part
+//! itself. A mismatched letter is refused before any memory of the caller is written
 //! (`parts_of_another_size_than_expected_are_refused_before_any_memory_is_written`). Longer parts follow.
 //!
 //! A killed rank ends the job or is survived (`a_rank_that_is_killed_ends_the_job_or_is_survived_with_the_same_bits`).
 //!
 //! # Traps
-//! - **MPI uses the caller's memory until a transfer ends,** so no call may return before. With ULFM, revoking the
-//!   communicator ends all transfers; without, the process is ended.
-//! - **After a failure or a panic MPI is not finalised:** `MPI_Finalize` waits for every rank. `mpirun` notices the
-//!   missing call and ends the other ranks.
+//! - **MPI uses the caller's memory until a transfer ends,** so no call may return before. ULFM ends all transfers by
+//!   revoking the communicator; without it the process is ended.
+//! - **After a failure or a panic MPI is not finalised:** `MPI_Finalize` waits for every rank. `mpirun` notices and
+//!   ends the other ranks.
 //! - `mpi_yield_when_idle` does not reach a wait in user code, so waits yield by themselves and sleep after a while.
 
 mod library;
@@ -100,8 +100,8 @@ impl Mpi {
         self.waiting.clone()
     }
 
-    /// Ends all ranks of the job when a call of this rank takes longer than `limit`, and names the missing ranks.
-    /// Ending this process alone is not enough: ranks that survive losses leave a frozen one behind.
+    /// Ends all ranks of the job, naming the missing ones, when a call of this rank takes longer than `limit`. If only
+    /// this process ended, ranks that survive losses would leave a frozen one behind.
     ///
     /// # Panics
     ///
@@ -155,7 +155,7 @@ impl Mpi {
         Err(Error::Broken { call: Call::Commit })
     }
 
-    /// Gathers every rank's flag by messages, so that a missing rank is named.
+    /// By messages, so that a missing rank is named.
     fn ask_all(&mut self, ok: bool) -> Result<bool> {
         let flag = [u8::from(ok)];
         let send: Vec<&[u8]> = vec![&flag; self.world];
@@ -193,7 +193,7 @@ impl Engine for Mpi {
     }
 
     fn commit(&mut self, ok: bool) -> Result<bool> {
-        // The vote below does not name the ranks that it waits for; messages do.
+        // The vote below does not name awaited ranks; messages do.
         let asked = self.ask_all(ok);
         let Some(agree) = self.library.ulfm.as_ref().map(|ulfm| ulfm.agree) else { return asked };
         self.waiting.begin(Call::Commit, self.rank, std::iter::empty());

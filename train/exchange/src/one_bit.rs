@@ -1,8 +1,8 @@
-//! One bit per element with error feedback, for links that are slower than the step.
+//! One bit per element with error feedback, for links slower than the step.
 //!
-//! A rank adds its residual, the part not sent yet, to its gradient. For each block of [`BLOCK`] elements it sends
-//! their mean magnitude and their signs. The error of these numbers is the next residual. The owner of a slice sums the
-//! received parts and sends the sum in the same form, with a residual of its own.
+//! A rank adds its residual, the part not sent yet, to its gradient. For each block of [`BLOCK`] elements it sends the
+//! mean magnitude and the signs; their error is the next residual. A slice's owner sums the received parts and sends
+//! the sum in the same form, with a residual of its own.
 //!
 //! # Exactness
 //! `residual = gradient + old residual − sent` is computed in f64 and rounded to f32 once. So `sent + residual =
@@ -11,7 +11,7 @@
 //! # Traps
 //! - A value that is not finite would stay in the residual. Its block is sent as NaN, so every rank skips the update,
 //!   and the residual does not change.
-//! - A repeated step must not see the residual of its first attempt: new residuals wait for
+//! - A repeated step must not see its first attempt's residual: new residuals wait for
 //!   [`settle`](crate::Exchange::settle).
 
 mod pack;
@@ -25,7 +25,7 @@ use crate::share::{even, places};
 pub use pack::BLOCK;
 use pack::{pack, packed_len, unpack};
 
-/// The compressed exchange of one buffer; make one for each buffer of a model, since it holds the residual.
+/// The compressed exchange of one buffer, with its residual.
 ///
 /// Sends at most a 30th of the bytes of [`Exact`] if a rank's part has 1024 elements or more. Holds two f32 for each
 /// element and two for each of its part. A world of one sends nothing and is exact.
@@ -44,7 +44,7 @@ struct State {
     part: Feedback,
 }
 
-/// A residual: as of the last committed step, and the one that a commit of this step makes valid.
+/// A residual: the last committed one, and the next, valid once committed.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Feedback {
     settled: Vec<f32>,
@@ -56,9 +56,9 @@ struct Feedback {
 pub struct Residuals {
     /// Rank and world of the residuals.
     pub place: (usize, usize),
-    /// Residual of this rank's gradients, one number per element of the buffer.
+    /// Residual of this rank's gradients, per element of the buffer.
     pub own: Vec<f32>,
-    /// Residual of this rank's part of the sums, one number per element of the part.
+    /// Residual of this rank's part of the sums, per element of the part.
     pub part: Vec<f32>,
 }
 
@@ -67,7 +67,7 @@ impl Feedback {
         Self { settled: vec![0.0; len], aside: None }
     }
 
-    /// Packs `values` plus the residual of elements `begin..`; sets the next residual aside.
+    /// Packs `values` plus the residual of elements `begin..`; keeps the next residual apart.
     fn pack(&mut self, begin: usize, values: &[f32], out: &mut Vec<u8>) {
         let settled = &self.settled;
         let aside = self.aside.get_or_insert_with(|| settled.clone());
@@ -127,8 +127,7 @@ impl OneBit {
         Ok(())
     }
 
-    /// Forgets the residuals. Required after the world has changed: summing with residuals of another division is
-    /// refused.
+    /// Required after the world has changed: sums refuse residuals of another division.
     pub fn drop_residuals(&mut self) {
         self.state = None;
     }

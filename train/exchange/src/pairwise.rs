@@ -1,13 +1,13 @@
 //! Pairwise sums in an order that no number of ranks changes.
 //!
-//! Floating-point sums depend on their association. Here the numbers of the contributions fix it: 2k and 2k + 1 are
-//! added first, then neighbouring pairs, then pairs of pairs, as a binary counter carries. Blocks left over at the end
-//! are added from the right: seven contributions make `((0+1)+(2+3)) + ((4+5)+6)`.
+//! The numbers of contributions fix the association of floating-point sums: 2k and 2k + 1 are added first, then
+//! neighbouring pairs, then pairs of pairs, as a binary counter carries. Leftover blocks are added from the right:
+//! seven contributions make `((0+1)+(2+3)) + ((4+5)+6)`.
 //!
-//! A rank has a range of the numbers. It sums complete blocks within the range; partial blocks wait for the exchange
-//! and are combined in the same tree. **So the bits of the sum are the same for every number of ranks**
-//! (`an_exact_sum_has_the_same_bits_in_every_world`). If count and world are powers of two, a range is one block, and a
-//! rank sends one row. Otherwise it sends a row per block, at most twice the binary digits of the range's length.
+//! A rank sums complete blocks within its range of numbers; the exchange combines partial blocks in the same tree. **So
+//! the sum has the same bits for every number of ranks** (`an_exact_sum_has_the_same_bits_in_every_world`). If count
+//! and world are powers of two, a rank sends one row. Otherwise it sends one per block, at most twice the binary digits
+//! of the range's length.
 
 use std::ops::{Add, Range};
 
@@ -100,7 +100,7 @@ impl<T: Number> Pairwise<T> {
         Self { share, len, added: 0, blocks: Vec::new() }
     }
 
-    /// Wraps sums that were made elsewhere in the same order: one for each of the [`Share::held`] blocks.
+    /// Wraps sums made in the same order, one for each of the [`Share::held`] blocks.
     pub fn of_sums(share: Share, len: usize, sums: Vec<Vec<T>>) -> Result<Self> {
         let blocks = blocks(share.range());
         if let Some(found) = sums.iter().map(Vec::len).find(|found| *found != len) {
@@ -129,7 +129,7 @@ impl<T: Number> Pairwise<T> {
         self.share
     }
 
-    /// Adds this rank's next contribution, in order of the numbers. Returns a buffer that became free.
+    /// Adds this rank's next contribution, in order of the numbers. Returns a freed buffer.
     pub fn push(&mut self, values: Vec<T>) -> Result<Option<Vec<T>>> {
         if values.len() != self.len {
             return Err(Error::Length { what: "a contribution", expected: self.len, found: values.len() });

@@ -1,10 +1,10 @@
-//! Local steps with a periodic outer step (DiLoCo): for links that are slower than many steps.
+//! Local steps with a periodic outer step (DiLoCo): for links slower than many steps.
 //!
-//! Every rank trains alone for `inner` steps. Then the ranks average their weights. `Δ = outer − average` is the
-//! gradient of an outer step with Nesterov momentum: `v ← μ v + Δ`, `weights ← outer − rate × (Δ + μ v)`.
+//! Every rank trains alone for `inner` steps, then ranks average their weights. `Δ = outer − average` is the gradient
+//! of an outer step with Nesterov momentum: `v ← μ v + Δ`, `weights ← outer − rate × (Δ + μ v)`.
 //!
-//! The code computes `average + (1 − rate) Δ − rate × μ × v`, which is equal and returns the average's exact bits at
-//! rate 1 and momentum 0.
+//! The code computes `average + (1 − rate) Δ − rate × μ × v`: equal, and the average's exact bits at rate 1 and
+//! momentum 0.
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -57,7 +57,7 @@ impl Outer {
         (&self.weights, &self.momentum)
     }
 
-    /// The average of all ranks' weights. Changes nothing, so it can be repeated after a failure.
+    /// The average of all ranks' weights. Changes nothing, so a failed one can be repeated.
     pub fn average(&self, engine: &mut dyn Engine, weights: &[f32]) -> Result<Vec<f32>> {
         self.check(weights.len())?;
         let (rank, world) = (engine.rank(), engine.world());
@@ -70,8 +70,8 @@ impl Outer {
         Ok(sum)
     }
 
-    /// Takes the outer step towards `average` and writes the result to `weights`. A program that repeats the average
-    /// after a failure calls it after a `commit`; one that returns to a checkpoint needs no vote.
+    /// Writes the outer step towards `average` to `weights`. To repeat an average after a failure, call it after a
+    /// `commit`.
     pub fn step(&mut self, average: &[f32], weights: &mut [f32]) -> Result<()> {
         self.check(average.len())?;
         self.check(weights.len())?;

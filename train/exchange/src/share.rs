@@ -22,7 +22,7 @@ impl Share {
         range(self.count, self.world, self.rank)
     }
 
-    /// Number of partial sums held after the first `added` micro-batches of this rank.
+    /// Partial sums held after this rank's first `added` micro-batches.
     pub fn held(&self, added: u64) -> usize {
         let begin = self.range().start;
         blocks(begin..begin + added).len()
@@ -35,8 +35,8 @@ pub fn range(count: u64, world: usize, rank: usize) -> Range<u64> {
     begin(rank)..begin(rank + 1)
 }
 
-/// Splits `count` micro-batches into groups of at most `most`. Each group is a power of two, and divides both numbers of
-/// its first micro-batch, which begin at `starts`: so its sum is one of the pairwise sums.
+/// Splits `count` micro-batches, numbered from each of `starts`, into groups of at most `most`. A group's size is a
+/// power of two that divides both numbers of its first micro-batch, so its sum is one of the pairwise sums.
 pub fn groups(starts: [u64; 2], count: usize, most: usize) -> Vec<Range<usize>> {
     let mut groups = Vec::new();
     let mut begin = 0;
@@ -57,8 +57,8 @@ pub fn even(len: usize, world: usize) -> Vec<usize> {
         .collect()
 }
 
-/// The owner of each parameter, balanced by bytes: largest first, to the rank with least. Ties go by index, so every
-/// rank computes the same list.
+/// Each parameter's owner, balanced by bytes: largest first, to the rank with least. Ties go by index, so every rank
+/// computes the same list.
 pub fn shards(sizes: &[u64], world: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..sizes.len()).collect();
     order.sort_by_key(|index| Reverse(sizes[*index]));

@@ -1,8 +1,8 @@
 //! Ranks as threads of one process: an engine for tests.
 //!
-//! It carries real bytes, loses ranks as a machine does, and recovers as Open MPI with ULFM: an error on one rank ends
-//! the calls of all, `commit` agrees on it, and `shrink` continues with the survivors. A [`Fault`] causes this at a
-//! chosen call. A dropped rank counts as gone, so no fault or panic leaves another rank waiting.
+//! It carries real bytes, loses ranks, and recovers as Open MPI with ULFM: an error on one rank ends the calls of all,
+//! `commit` agrees on it, and `shrink` continues with the survivors. A [`Fault`] causes this at a chosen call. A
+//! dropped rank counts as gone, so no fault or panic leaves another waiting.
 
 mod world;
 
@@ -27,7 +27,7 @@ pub struct Threads {
     calls: u64,
     faults: Vec<(u64, Fault)>,
     dead: bool,
-    /// Whether this call fails here after the others have their data.
+    /// Whether this call fails here after the others have data.
     deaf: bool,
     waiting: Waiting,
 }
@@ -67,7 +67,7 @@ pub fn world(ranks: usize) -> Vec<Threads> {
     (0..ranks).map(rank).collect()
 }
 
-/// Runs `work` on every rank of a new world at once and returns the results in order.
+/// Runs `work` on every rank of a new world and returns the results in order.
 ///
 /// # Panics
 ///
@@ -85,7 +85,7 @@ pub fn on_each<T: Send>(ranks: usize, work: impl Fn(Threads) -> T + Sync) -> Vec
 }
 
 impl Threads {
-    /// Lets `fault` happen at this rank's call number `at`, counted from zero over all kinds.
+    /// `fault` happens at this rank's call number `at`, counted from zero over all kinds.
     #[must_use]
     pub fn with_fault(mut self, at: u64, fault: Fault) -> Self {
         self.faults.push((at, fault));
@@ -102,7 +102,7 @@ impl Threads {
         self.waiting.clone()
     }
 
-    /// This rank leaves its world when the returned value is dropped, for callers that keep the engine.
+    /// This rank leaves its world when the value is dropped, for callers that keep the engine.
     #[must_use = "it leaves at once otherwise"]
     pub fn leave_later(&self) -> Leaving {
         Leaving { shared: Arc::clone(&self.shared), seat: self.seat }

@@ -18,10 +18,10 @@ struct Wait {
     missing: Vec<usize>,
 }
 
-/// A call that has exceeded its limit, and the ranks whose data is missing.
+/// A call beyond its limit, and the ranks whose data is missing.
 ///
-/// A rank that hangs in an earlier call makes others late, too. The rank that waits longest names only those at fault,
-/// and its limit passes first.
+/// A hanging rank makes others late, too. The rank that waits longest names only those at fault, and its limit passes
+/// first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overdue {
     /// The call.

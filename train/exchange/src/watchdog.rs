@@ -1,9 +1,9 @@
 //! Notices a collective call that takes too long and names the missing ranks
 //! (`a_frozen_rank_ends_the_job_and_is_named`).
 //!
-//! A frozen rank (stopped process, swapping machine, dead link) sends neither data nor an error. The call cannot give
-//! up: MPI may write into its buffers until it ends. [`Mpi::watchdog`](crate::Mpi::watchdog) ends the run from another
-//! thread. The launcher ends the frozen process, so a restart finds the run free
+//! A frozen rank (stopped process, swapping machine, dead link) sends neither data nor an error, and MPI may write into
+//! the call's buffers until it ends. So [`Mpi::watchdog`](crate::Mpi::watchdog) ends the run from another thread. The
+//! launcher ends the frozen process, so a restart finds the run free
 //! (`a_frozen_rank_is_ended_and_the_run_restarts_to_the_bits_of_an_undisturbed_one`).
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};

@@ -1,4 +1,4 @@
-//! A run's tokenizer and token shards, made once and kept in its directory.
+//! A run's tokenizer and token shards, kept in its directory.
 
 use std::{
     fs,
@@ -29,7 +29,7 @@ pub(crate) struct Data {
     pub(crate) indexes: Option<Indexes>,
 }
 
-/// Makes the data that `run` lacks. A resumed run takes the tokenizer from its checkpoint.
+/// Makes missing data. A resumed run takes its checkpoint's tokenizer.
 pub(crate) fn prepare(
     config: &Config,
     run: &Path,
@@ -63,7 +63,7 @@ impl Data {
         Ok(tokenizer.map(|tokenizer| Self { tokenizer, shards: shards.clone(), indexes: None }))
     }
 
-    /// The data of `config` with a given tokenizer. Cuts the shards in `folder` unless they exist.
+    /// Cuts the shards in `folder` unless they exist.
     pub(crate) fn new(
         tokenizer: Tokenizer,
         config: &Config,
@@ -140,7 +140,7 @@ fn tokenizer(config: &Config, run: &Path, data: &Path, stop: &AtomicBool) -> any
     };
 
     tokenizer.save(&folder)?;
-    // A resumed run loads the saved form, so use it from the start.
+    // Resumed runs load the saved form, too.
     Ok(Tokenizer::load(&folder)?)
 }
 

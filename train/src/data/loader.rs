@@ -1,6 +1,4 @@
-//! Reads ahead on a thread that touches host memory only.
-//!
-//! Tensors made there would give the device a second stream, and a varying order of operations.
+//! Reads ahead on a thread without tensors, which would vary the device's order of operations.
 
 use std::{
     marker::PhantomData,
@@ -53,7 +51,7 @@ where
         self.range.len()
     }
 
-    /// Items are on the host, so any device can use them.
+    /// Items stay on the host.
     fn to_device(&self, _device: &B::Device) -> Arc<dyn DataLoader<B, I>> {
         Arc::new(Self::new(Arc::clone(&self.items), self.range.clone()))
     }

@@ -34,7 +34,7 @@ pub(crate) fn learn_bpe(
     Ok(training.train(texts(&Corpus::find(inputs, false)?, training.document_chars, stop))?)
 }
 
-/// The texts of all documents. A plain file is one long document, split into texts of `document_chars` characters.
+/// Splits a plain file into texts of `document_chars` characters.
 fn texts(
     corpus: &Corpus,
     document_chars: usize,

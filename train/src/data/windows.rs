@@ -1,8 +1,7 @@
 //! Sequences in the network's form, addressed by their place in the run.
 //!
-//! A step's sequences follow from its number and the seed, so a resumed run gets the same ones
-//! (`an_interrupted_run_resumes_bit_for_bit`). Burn's `Dataset` has no errors: after a read error the data set ends
-//! early, and `failure` returns the error.
+//! Step number and seed alone decide a step's sequences (`an_interrupted_run_resumes_bit_for_bit`). Burn's `Dataset`
+//! has no errors: after a read error it ends early, and `failure` returns the error.
 
 use std::sync::{Arc, Mutex, PoisonError, atomic::AtomicBool};
 
@@ -71,7 +70,7 @@ impl MicroBatch {
 }
 
 impl StepData {
-    /// Number of targets that count; at least 1, so that a step without any has a loss and gradients of 0.
+    /// At least 1: a step without counted targets has a loss and gradients of 0.
     pub(crate) fn counted(&self) -> f64 {
         counted(&self.micro_batches)
     }
@@ -116,7 +115,7 @@ impl Sequences {
     }
 }
 
-/// The training sequences of all steps. Item `n` is step `n + 1`.
+/// Item `n` is step `n + 1`.
 #[derive(Debug)]
 pub(crate) struct TrainingWindows {
     sequences: Sequences,
@@ -201,7 +200,7 @@ impl TrainingWindows {
         let done = if self.only_first { 0 } else { step - 1 };
         let first = self.cursor(done);
         let rows = self.micro_batch as u64;
-        // A step that has begun is read to its end.
+        // A begun step is read to its end.
         let never_stop = AtomicBool::new(false);
         let micro_batch = |n: u64| {
             let cursors: Vec<_> =
@@ -231,7 +230,7 @@ impl Dataset<StepData> for TrainingWindows {
 #[derive(Debug)]
 pub(crate) struct ValidationWindows {
     windows: Sequences,
-    /// Documents that are copies of indexed ones; `None` without indexes.
+    /// Copies of indexed documents; `None` without indexes.
     copies: Option<Duplicates>,
     followers: Option<Vec<i32>>,
     pub(crate) sequences: u64,
@@ -240,8 +239,8 @@ pub(crate) struct ValidationWindows {
 }
 
 impl ValidationWindows {
-    /// Opens the first `limit` sequences of a fixed order, or all, and looks them up in `indexes`. That may take long;
-    /// it fails soon after `stop` is set.
+    /// Opens `limit` sequences of a fixed order, or all, and looks them up in `indexes`. Fails soon after `stop` is
+    /// set.
     pub(crate) fn open(
         config: &Config,
         data: &Data,
@@ -249,9 +248,9 @@ impl ValidationWindows {
         limit: Option<u64>,
         stop: &AtomicBool,
     ) -> Result<Self, tokenizer::Error> {
-        // Shuffled with a fixed seed: the start of a file can be unlike the rest.
+        // Shuffled: a file's start can be unlike its rest.
         let windows = Sequences::open(config, data, indexes, Split::Val, limit.is_some())?;
-        // Without an opening token, the split counts as one document, and partial copies cannot be found.
+        // Without opening tokens the split is one document, and partial copies cannot be found.
         let divided = indexes.filter(|_| data.tokenizer.bos().is_some());
         let copies = divided.map(|indexes| indexes.corpora().duplicates_unless(&windows.tokens, stop));
         let sequences = limit.unwrap_or(u64::MAX).min(windows.tokens.windows());
@@ -270,7 +269,7 @@ impl ValidationWindows {
         self.copies.is_some()
     }
 
-    /// Batch `index` without targets in copies of indexed documents; `None` if none is left.
+    /// `batch` without targets in copies; `None` if none is left.
     pub(crate) fn without_copies(&self, index: usize, batch: &MicroBatch) -> Option<MicroBatch> {
         let copies = self.copies.as_ref().filter(|copies| copies.duplicate_positions > 0)?;
         let length = batch.targets.len() / batch.rows;

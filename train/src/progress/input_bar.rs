@@ -11,7 +11,7 @@ pub(crate) struct InputBar {
     drawn: Option<Instant>,
 }
 
-/// Composing the line costs more than reading a small document.
+/// Composing a line costs more than reading a small document.
 const BETWEEN_DRAWS: Duration = Duration::from_millis(200);
 
 impl InputBar {

@@ -48,7 +48,7 @@ pub(crate) fn line(report: &Report) -> String {
     parts.join(" | ")
 }
 
-/// A bar and the numbers that change most, within eighty characters.
+/// At most eighty characters.
 pub(crate) fn short_line(report: &Report) -> String {
     const WIDTH: u64 = 16;
     let full = (report.step.min(report.steps) * WIDTH / report.steps.max(1)) as usize;
@@ -127,7 +127,7 @@ mod tests {
         report.host_step(Some([Duration::from_millis(310), Duration::from_micros(16_240)]));
         let shown = " | device 5.80 GiB/6.00 GiB | host's update 310 ms, waited 2% | eta ";
         assert!(line(&report).contains(shown), "{}", line(&report));
-        // The first step has no host update during its forward pass.
+        // The first forward pass overlaps no host update.
         report.host_step(Some([Duration::ZERO; 2]));
         assert!(line(&report).contains(" | device 5.80 GiB/6.00 GiB | eta "), "{}", line(&report));
     }

@@ -76,14 +76,13 @@ impl<T> Numeric for Scalar<T> {
     }
 }
 
-/// A step's line. The serialised entry has the step, the steps of the run and the short line.
+/// Serialised entries hold step, steps of the run, and short line.
 #[derive(Debug, Clone)]
 pub(crate) struct Lines;
 
 impl Lines {
     pub(crate) const NAME: &str = "Step";
 
-    /// Step, steps and short line of a serialised entry.
     pub(crate) fn parse(entry: &str) -> Option<([u64; 2], &str)> {
         let mut parts = entry.splitn(3, ' ');
         let mut number = || parts.next()?.parse().ok();

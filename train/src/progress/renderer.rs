@@ -14,7 +14,7 @@ use burn_train::{
 
 use super::{Lines, StepLines};
 
-/// Prints the lines of steps, and no summary at the end.
+/// Prints no summary at the end.
 #[derive(Debug)]
 pub(crate) struct PlainRenderer {
     metric: Option<MetricId>,
@@ -62,7 +62,7 @@ impl MetricsRenderer for PlainRenderer {
     }
 }
 
-/// Keeps Burn from writing its own files: the training thread writes `metrics.jsonl`.
+/// The training thread writes `metrics.jsonl` instead.
 #[derive(Debug)]
 pub(crate) struct NoLogger;
 

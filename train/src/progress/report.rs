@@ -1,4 +1,4 @@
-//! The report of one step: host numbers only, since Burn hands them to another thread.
+//! The report of one step: host numbers only, since Burn moves them to another thread.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(crate) struct Report {
     pub(crate) lr: f64,
     pub(crate) gnorm: f32,
     pub(crate) ms: f64,
-    /// Time waiting for the step's data; part of `ms`.
+    /// Wait for the step's data; part of `ms`.
     pub(crate) data_ms: f64,
     pub(crate) tokens: u64,
     pub(crate) tokens_per_second: f64,
@@ -24,13 +24,13 @@ pub(crate) struct Report {
     pub(crate) mfu: Option<f64>,
     pub(crate) device_bytes: u64,
     pub(crate) device_budget: Option<u64>,
-    /// Peak of this step: spilled tensors, and an optimizer on the host.
+    /// Peak of this step: spilled tensors and host optimizer.
     pub(crate) host_bytes: u64,
     pub(crate) bytes_out: u64,
     pub(crate) bytes_in: u64,
-    /// Bytes that the trainer itself read: mainly gradients.
+    /// The trainer's own reads, mainly gradients.
     pub(crate) bytes_read: u64,
-    /// Bytes that the trainer itself wrote: mainly weights.
+    /// The trainer's own writes, mainly weights.
     pub(crate) bytes_written: u64,
     /// Whether gradients or weights are read, for a host optimizer or other ranks.
     #[serde(skip)]
@@ -39,16 +39,16 @@ pub(crate) struct Report {
     pub(crate) disk_written: u64,
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) disk_read: u64,
-    /// Bytes that all processes of the run have written to the disk.
+    /// Bytes written to the disk by all processes of the run.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) drive_wear: u64,
     pub(crate) evictions: u64,
     pub(crate) restores: u64,
     pub(crate) stall_ms: f64,
-    /// Time of host updates that ended since the last report; they run during the forward pass.
+    /// Host updates that ended since the last report; they overlap the forward pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) host_step_ms: Option<f64>,
-    /// Time waited for them within this step.
+    /// Wait for them in this step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) host_step_wait_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,7 +57,7 @@ pub(crate) struct Report {
     pub(crate) ranks_heard: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_ms: Option<f64>,
-    /// Time that the step waited for other ranks; part of `ms`.
+    /// Wait for other ranks; part of `ms`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_stall_ms: Option<f64>,
     /// Peak bytes of gradients outside the host optimizer on this rank.
@@ -83,13 +83,11 @@ pub(crate) struct Validation {
 }
 
 impl Report {
-    /// Whether the step's numbers may change a weight.
     pub(crate) fn is_usable(&self) -> bool {
         self.loss.is_finite() && self.gnorm.is_finite()
     }
 
-    /// Bytes in and out over the link. The trainer's own reads and writes count only if gradients are among them;
-    /// tokens and losses are negligible.
+    /// Bytes in and out. The trainer's own count only if gradients are among them; tokens and losses are negligible.
     pub(crate) fn over_the_link(&self) -> [u64; 2] {
         let own = if self.gradients_leave { [self.bytes_written, self.bytes_read] } else { [0; 2] };
         [self.bytes_in + own[0], self.bytes_out + own[1]]
@@ -105,7 +103,7 @@ impl Report {
         (self.host_step_ms, self.host_step_wait_ms) = (stepping, waiting);
     }
 
-    /// Sets the exchange's bytes and times from two readings of its meter.
+    /// Sets bytes and times from two meter readings.
     pub(crate) fn ranks(&mut self, before: Spent, after: Spent) {
         let since = |time: fn(&Spent) -> Duration| {
             Some(time(&after).saturating_sub(time(&before)).as_secs_f64() * 1e3)

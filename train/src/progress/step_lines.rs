@@ -1,16 +1,15 @@
-//! Steps on standard error: lines that stay, and on a terminal one that changes with every step.
+//! Lines of steps on standard error; on a terminal also one that changes with every step.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
-/// Time between lines that stay, unless `--log-every` counts steps.
+/// Unless `--log-every` counts steps.
 const STAYS_EVERY: Duration = Duration::from_secs(10);
 
 const LEGEND: &str = "each line: loss per token; learning rate; norm of all gradients; time of the step; tokens per second; \
                       memory. `moved` are bytes over the link, `stall` is the share of the step that waits for them";
 
-/// Shows the steps of a run.
 #[derive(Debug)]
 pub(crate) struct StepLines {
     every: Option<NonZeroU64>,
@@ -36,7 +35,7 @@ impl StepLines {
         }
     }
 
-    /// The first step, the last one, and those due between.
+    /// The first step, the last, and due ones between.
     fn stays(&self, [step, steps]: [u64; 2], now: Instant) -> bool {
         let Some(before) = self.stayed else { return true };
         step == steps
@@ -47,7 +46,7 @@ impl StepLines {
     }
 }
 
-/// Characters that remove the changing line before another is printed.
+/// Removes the changing line.
 pub(crate) fn clear() -> &'static str {
     if stderr().is_terminal() { "\x1b[2K" } else { "" }
 }

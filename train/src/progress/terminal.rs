@@ -1,7 +1,6 @@
 //! Burn's terminal interface, with a working Ctrl-C.
 //!
-//! In the raw mode of Burn's interface Ctrl-C is only a key, which it ignores. This module switches on the one flag
-//! that turns the key into a signal.
+//! Burn ignores Ctrl-C in raw mode. This module sets the flag that turns the key into a signal.
 
 #[cfg(unix)]
 use std::{io::Write, sync::OnceLock};
@@ -20,7 +19,7 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 
 pub(crate) struct TerminalRenderer(TuiMetricsRendererWrapper);
 
-/// Takes over the terminal. A request to stop there raises `interrupter`.
+/// A request to stop in the interface raises `interrupter`.
 pub(crate) fn take_over(interrupter: Interrupter) -> TerminalRenderer {
     remember();
     TerminalRenderer(TuiMetricsRendererWrapper::new(interrupter, None))
@@ -39,7 +38,7 @@ fn remember() {
 #[cfg(not(unix))]
 fn remember() {}
 
-/// Restores the terminal before the process ends at once.
+/// For a process that ends at once.
 #[cfg(unix)]
 pub(crate) fn give_back() {
     if let Some(modes) = BEFORE.get() {
@@ -58,7 +57,7 @@ fn signals_on() {
     let Ok(mut modes) = tcgetattr(&input) else { return };
     if !modes.local_modes.contains(LocalModes::ISIG) {
         modes.local_modes.insert(LocalModes::ISIG);
-        // If the terminal refuses, Ctrl-C stays a key, and `q` stops the run.
+        // If refused, Ctrl-C stays a key, and `q` stops the run.
         let _refused = tcsetattr(&input, OptionalActions::Now, &modes);
     }
 }
@@ -76,7 +75,7 @@ impl MetricsRendererTraining for TerminalRenderer {
     }
 
     fn render_train(&mut self, item: TrainingProgress, indicators: Vec<ProgressType>) {
-        // Raw mode begins on another thread at an unknown time, so each step checks.
+        // Another thread enters raw mode at an unknown time.
         signals_on();
         self.0.render_train(item, indicators);
     }

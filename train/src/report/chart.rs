@@ -34,10 +34,10 @@ pub(super) struct Curve {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
     First,
-    /// The first curve's colour, faint, behind it.
+    /// Faint, behind the first curve.
     FirstRaw,
     Second,
-    /// The second curve's colour, with a dot at each point.
+    /// A dot at each point.
     SecondDotted,
     Limit,
 }

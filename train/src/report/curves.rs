@@ -62,7 +62,7 @@ pub(super) fn charts(history: &History) -> Vec<Chart> {
     charts
 }
 
-/// Next to the steep first steps, later progress would look flat.
+/// The steep first steps would flatten later progress.
 fn second_half(mut loss: Chart) -> Chart {
     let last =
         loss.curves.iter().filter_map(|curve| curve.points.last()).map(|point| point.0).fold(0.0, f64::max);
@@ -82,7 +82,7 @@ fn memory(steps: &[Update]) -> Chart {
     sizes("Memory", curves)
 }
 
-/// Bytes over the link, including weights and gradients of an optimizer `on_host`.
+/// Includes weights and gradients of an optimizer `on_host`.
 fn moved(steps: &[Update], on_host: bool) -> Chart {
     let with = |spilled: Option<u64>, own: Option<u64>| {
         if on_host { Some(spilled? + own.unwrap_or_default()) } else { spilled }
@@ -102,7 +102,7 @@ fn exchanged(steps: &[Update]) -> Chart {
     sizes("Exchanged per step", curves)
 }
 
-/// Sums are exchanged in the background, so calls may take longer than the step waits.
+/// Calls in the background may take longer than the step waits.
 fn waiting(steps: &[Update]) -> Chart {
     let mut curves = smoothed("the step stood still", share(steps, |step| step.ranks_stall_ms));
     curves.push(line("in calls, beside it too", Look::Second, share(steps, |step| step.ranks_ms)));
@@ -144,14 +144,14 @@ fn sizes(title: &'static str, curves: Vec<(&str, Look, Vec<Point>)>) -> Chart {
     Chart { from_zero: true, ..chart(title, unit, curves) }
 }
 
-/// The unit that suits `largest`, and its number of bytes.
+/// A unit that suits `largest`, and its bytes.
 pub(super) fn unit(largest: f64) -> (&'static str, f64) {
     const UNITS: [(&str, f64); 4] = [("TiB", 40.0), ("GiB", 30.0), ("MiB", 20.0), ("KiB", 10.0)];
     let fits = UNITS.into_iter().map(|(name, power)| (name, power.exp2())).find(|unit| largest >= unit.1);
     fits.unwrap_or(("bytes", 1.0))
 }
 
-/// The faint values and their moving average; only the values if there are few.
+/// A few points get no moving average.
 fn smoothed(name: &str, points: Vec<Point>) -> Vec<Curve> {
     let span = points.len() / SMOOTHED;
     if span < 2 {

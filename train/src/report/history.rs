@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::timeline::Timeline;
 use crate::journal;
 
-/// Records of a run, in order. Of repeated steps only the last repetition counts.
+/// Of repeated steps only the last repetition counts.
 #[derive(Debug, Default)]
 pub(super) struct History {
     pub(super) starts: Vec<Start>,
@@ -24,7 +24,7 @@ pub(super) struct History {
     pub(super) quizzes: Vec<Quiz>,
     pub(super) stops: Vec<Stopping>,
     pub(super) timeline: Option<Timeline>,
-    /// Unreadable lines, except a last one that was cut off.
+    /// Unreadable lines, except a cut-off last one.
     pub(super) unreadable: usize,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Start {
     pub(super) device_blocks: Option<u64>,
 }
 
-/// One optimizer step. A number that is not finite is null in the file and absent here.
+/// Numbers that are not finite are null in the file and absent here.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Update {
@@ -182,7 +182,7 @@ impl History {
         }
     }
 
-    /// Drops later records: a run resumed after `step` repeats them.
+    /// A run resumed after `step` repeats later records.
     fn forget_after(&mut self, step: u64) {
         self.steps.retain(|record| record.step <= step);
         self.evals.retain(|record| record.step <= step);

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-/// Text with escaped markup characters.
 pub(super) struct Escaped<'t>(pub(super) &'t str);
 
 impl fmt::Display for Escaped<'_> {

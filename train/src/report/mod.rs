@@ -1,7 +1,7 @@
 //! `report.html`: a run on one page, made from `metrics.jsonl` alone.
 //!
-//! The page loads nothing; a short script only shows the numbers under the pointer. Generated text is escaped. The same
-//! lines give the same bytes.
+//! The page loads nothing; a short script shows numbers under the pointer. Generated text is escaped. Equal lines give
+//! equal bytes.
 
 mod chart;
 mod curves;

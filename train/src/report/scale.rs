@@ -8,7 +8,7 @@ pub(super) struct Scale {
     pub(super) logarithmic: bool,
 }
 
-/// If the largest value exceeds the median by this factor, the axis is logarithmic.
+/// The axis is logarithmic if the largest value exceeds the median by this factor.
 const SPIKE: f64 = 100.0;
 
 const TICKS: f64 = 5.0;
@@ -19,7 +19,7 @@ impl Scale {
         Self { low, high, logarithmic: false }
     }
 
-    /// An axis with room for all values, which must be finite.
+    /// All values must be finite.
     pub(super) fn around(mut values: Vec<f64>, from_zero: bool) -> Self {
         values.sort_by(f64::total_cmp);
         let (Some(&low), Some(&high)) = (values.first(), values.last()) else { return Self::exact(0.0, 1.0) };

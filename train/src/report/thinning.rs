@@ -2,7 +2,7 @@
 
 pub(super) type Point = (f64, f64);
 
-/// At most `limit` points. Keeps the extremes of each stretch, so that no spike is lost.
+/// At most `limit` points, with the extremes of each stretch.
 pub(super) fn thin(points: &[Point], limit: usize) -> Vec<Point> {
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return Vec::new() };
     if points.len() <= limit {

@@ -1,4 +1,4 @@
-//! One step: bytes on the device, and below them copies in each direction and waits.
+//! One step: bytes on the device, copies in each direction, and waits.
 
 use std::fmt::{self, Write};
 
@@ -15,7 +15,7 @@ const LEFT: f64 = 92.0;
 const RIGHT: f64 = WIDTH - 20.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 170.0;
-/// Height of a band, and distance between the tops of bands.
+/// Height, and distance between tops.
 const BAND: (f64, f64) = (26.0, 36.0);
 const BANDS: [(&str, &str); 3] = [("to the device", "first"), ("to the host", "second"), ("waiting", "wait")];
 const END: f64 = BOTTOM + 10.0 + BAND.1 * BANDS.len() as f64;

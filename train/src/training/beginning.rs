@@ -15,15 +15,14 @@ use crate::optimizer::{Optimizer, Owners};
 use crate::plan::StatesOnDisk;
 use crate::ranks::{Ranks, SavedAt};
 
-/// Whether the device only records operations, which needs none of the memory.
+/// Whether the device only records operations, without their memory.
 pub(crate) fn computes_nothing() -> bool {
     env::var("OFFLOAD_DRY_RUN").is_ok_and(|value| value == "1")
 }
 
 pub(crate) type State<I> = (Gpt<Tape<I>>, Optimizer<Offload<I>>, Progress);
 
-/// The state before the run's next step: from a checkpoint, or of a new run with pretrained or fresh weights. Some
-/// states of a host optimizer may be on the disk.
+/// Comes from a checkpoint, or from pretrained or fresh weights. Host optimizer states may be on the disk.
 pub(crate) fn first_state<I: Offloadable>(
     directory: &RunDirectory,
     device: &I::Device,
@@ -75,7 +74,7 @@ fn restore_exchange(
     Ok(restored)
 }
 
-/// Fresh weights. A dry run gets zeros: no kernel reads weights, and drawing billions takes minutes.
+/// A dry run gets zeros: no kernel reads weights, and drawing billions takes minutes.
 fn fresh<B: Backend>(
     config: &Config,
     computes_nothing: bool,

@@ -5,13 +5,13 @@ use runs::config::Config;
 use super::Progress;
 use crate::exit::Ending;
 
-/// Work between two steps, the same on all ranks.
+/// Equal on all ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Due {
     pub(crate) evaluate: bool,
     pub(crate) sample: bool,
     pub(crate) save: bool,
-    /// The run ends after the other work.
+    /// Follows the other work.
     pub(crate) ending: Option<Ending>,
 }
 
@@ -23,8 +23,8 @@ const ENDINGS: [(Option<Ending>, u8); 4] =
     [(None, 0), (Some(Ending::Done), 8), (Some(Ending::Interrupted), 16), (Some(Ending::Diverged), 24)];
 
 impl Due {
-    /// Work after the last step. Ranks have equal weights every `equal_every` steps; work waits for the first such step
-    /// at or after its turn. `stop`: this process was asked to end.
+    /// Ranks have equal weights every `equal_every` steps; due work waits for the first such step. `stop` is this
+    /// process's own request.
     pub(crate) fn after(config: &Config, progress: &Progress, equal_every: u64, stop: bool) -> Self {
         if diverged(config, progress.withheld) {
             return Self { save: true, ending: Some(Ending::Diverged), ..Self::default() };
@@ -53,13 +53,13 @@ impl Due {
         Self { evaluate: true, sample: true, save: config.checkpoint.last, ending: Some(Ending::Done) }
     }
 
-    /// Whether work can follow: all ranks have the same weights.
+    /// Whether all ranks have equal weights.
     pub(crate) fn can_follow(config: &Config, progress: &Progress, equal_every: u64) -> bool {
         let step = progress.step;
         step.is_multiple_of(equal_every) || Self::ends(config, step, progress.withheld)
     }
 
-    /// Whether the run ends after `step`, with `withheld` skipped updates in a row.
+    /// `withheld` counts skipped updates in a row.
     pub(crate) fn ends(config: &Config, step: u64, withheld: u64) -> bool {
         step >= config.train.steps || diverged(config, withheld)
     }

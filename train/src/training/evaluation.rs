@@ -1,4 +1,4 @@
-//! The validation loss over fixed sequences. A model with lookups also gets it without copies of training text
+//! The validation loss over fixed sequences; with lookups also without copies of training text
 //! (`validation_is_reported_with_and_without_copies_of_training_text`).
 
 use std::fmt;
@@ -22,7 +22,6 @@ use super::{Learner, Session, Trainer};
 use crate::data::{MicroBatch, ValidationWindows, questions};
 use crate::progress::Validation;
 
-/// Batches validated before step 1, so that a lack of memory shows early.
 const TRIAL_BATCHES: usize = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -37,10 +36,10 @@ pub(crate) struct Evaluation {
     pub(crate) without_copies: Option<Fresh>,
 }
 
-/// Results without copies of indexed documents, whose next tokens the model looks up and does not learn.
+/// Results without copies of indexed documents, whose tokens the model looks up.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Fresh {
-    /// `None` if all targets belong to copies.
+    /// `None` if all targets are in copies.
     pub(crate) loss: Option<f64>,
     pub(crate) perplexity: Option<f64>,
     /// Targets in copies, and all that count.
@@ -132,7 +131,7 @@ pub(crate) fn trial<I: Offloadable>(model: &Learner<Tape<I>>, session: &Session)
 }
 
 impl<I: Offloadable> Trainer<I> {
-    /// Returns the loss if it is the lowest so far.
+    /// Returns the loss if it is the lowest yet.
     pub(super) fn evaluate(&mut self, events: &mut Events<I>) -> anyhow::Result<Option<Best>> {
         self.optimizer.settle()?;
         let Session { data, validation, progress, .. } = &self.session;
@@ -198,7 +197,7 @@ mod tests {
             .expect("there are some");
         let mut gpt = Gpt::<Flex>::new(&config.model, 1, &FlexDevice).expect("valid");
 
-        // A head of zeros makes 16 ids equally likely: four bits a target.
+        // Zeros in the head make 16 ids equally likely: four bits a target.
         gpt.wte = Param::from_tensor(gpt.wte.val().zeros_like());
         let learner = Learner::new(gpt, &config);
         let measured = evaluate(&learner, &windows, &data.tokenizer, usize::MAX, |_| {}).expect("measured");

@@ -1,5 +1,4 @@
-//! How ranks exchange gradients and weights, chosen once when the run opens. Only this module asks which exchange it
-//! is.
+//! How ranks exchange gradients and weights. Only this module asks for the kind.
 
 mod alone;
 mod exact;
@@ -33,7 +32,6 @@ use one_bit::OneBit;
 use periodic::Periodic;
 
 pub(crate) enum Exchange {
-    /// One process: nothing to exchange.
     Alone(Alone),
     /// Gradients, to the bits of one process.
     Exact(Exact),
@@ -55,12 +53,12 @@ pub(crate) struct Pass<'a, I: Backend> {
 pub(crate) enum Restored {
     All,
     Moments(Vec<Pair>),
-    /// Every rank begins without its state, for this reason.
+    /// The reason why all ranks begin without state.
     Dropped(String),
 }
 
 impl Exchange {
-    /// The configured exchange. `shard`: each rank steps its own parameters.
+    /// With `shard`, each rank steps its own parameters.
     pub(crate) fn choose(settings: &RanksSection, shard: bool, ranks: &Ranks) -> Self {
         if ranks.is_alone() {
             return Self::Alone(Alone);
@@ -72,7 +70,7 @@ impl Exchange {
         }
     }
 
-    /// Warns about ranks without a micro-batch; for local steps that is an error.
+    /// Warns about ranks without a micro-batch, an error for local steps.
     pub(crate) fn check_shares(&self, micro_batches: usize, ranks: &Ranks) -> anyhow::Result<()> {
         let world = ranks.world();
         if world <= micro_batches {
@@ -100,8 +98,8 @@ impl Exchange {
         }
     }
 
-    /// Sums gradients of all micro-batches over all ranks, or this rank's alone for local steps. Returns those that
-    /// this rank steps on its device; the host has the others.
+    /// Sums over all ranks, or for local steps over this rank. Returns gradients of parameters that this rank steps on
+    /// its device.
     pub(crate) fn sum<I: Backend>(
         &mut self,
         Pass { learner, data, host, owners, passes }: Pass<'_, I>,
@@ -125,14 +123,14 @@ impl Exchange {
         let part = (divisor / data.counted()) as f32;
         let numbers = self.finish_sums(learner, losses, (part, all), &mut sum, ranks);
 
-        // The first failure counts: the second follows from it.
+        // The second failure follows from the first.
         let numbers = sum.failure.take().map_or(numbers, |failure| Err(anyhow!(failure)));
         (report.loss, report.gnorm) = numbers?;
         report.gradients_held = (!ranks.is_alone()).then_some(sum.held.peak);
         Ok((sum.grads, report))
     }
 
-    /// Lets gradients of step `step`, from 1, leave for their sums as they arrive.
+    /// Gradients of step `step`, from 1, then leave as they arrive.
     pub(super) fn begin_sums<I: Backend>(
         &mut self,
         learner: &Learner<Autodiff<I>>,
@@ -150,8 +148,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// Loss and norm of the step, equal on all ranks but for the norm of local steps. `part` is this rank's share of
-    /// the targets in `count` micro-batches of all ranks.
+    /// Loss and norm, equal on all ranks but for the norm of local steps. `part` is this rank's share of targets in
+    /// `count` micro-batches.
     pub(super) fn finish_sums<I: Backend>(
         &mut self,
         learner: &Learner<Autodiff<I>>,
@@ -168,15 +166,15 @@ impl Exchange {
         }
     }
 
-    /// Ends a step; `committed` if its update is made.
+    /// `committed` if the step's update is made.
     pub(crate) fn settle(&mut self, committed: bool) {
         if let Self::OneBit(one_bit) = self {
             one_bit.settle(committed);
         }
     }
 
-    /// Makes weights equal on all ranks if step `step` is the last one or a multiple of the local steps. Returns the
-    /// model and whether weights were sent. After a failure the model is unusable.
+    /// Equalises weights after the last step and each multiple of the local steps. Returns the model and whether
+    /// weights were sent. A failure leaves the model unusable.
     pub(crate) fn synchronise<B: AutodiffBackend>(
         &mut self,
         gpt: Gpt<B>,
@@ -192,7 +190,7 @@ impl Exchange {
         }
     }
 
-    /// Steps after which all ranks have the same weights.
+    /// Steps after which all ranks have equal weights.
     fn equal_every(&self) -> u64 {
         match self {
             Self::Periodic(periodic) => periodic.local_steps(),
@@ -200,8 +198,8 @@ impl Exchange {
         }
     }
 
-    /// The work after the last step: rank 0's decision, and an end if any rank was asked to `stop`. All living ranks
-    /// get the same answer, or all get an error. No work follows between outer steps.
+    /// Rank 0 decides; any rank's `stop` ends the run. All living ranks get the same answer, or all an error. No work
+    /// follows between outer steps.
     pub(crate) fn agree(
         &self,
         config: &Config,
@@ -220,7 +218,7 @@ impl Exchange {
         Ok(if stops { rank_0.with_stop() } else { rank_0 })
     }
 
-    /// Rank 0's answer, on ranks that save state of their own. The others keep `own`.
+    /// Rank 0's answer on ranks with saved state of their own; others keep `own`.
     pub(crate) fn answer_of_rank_0(&self, own: bool, ranks: &mut Ranks) -> anyhow::Result<bool> {
         match self {
             Self::Alone(_) => Ok(own),
@@ -231,8 +229,8 @@ impl Exchange {
         }
     }
 
-    /// Continues without lost ranks if the others can repeat the step, else `None`. Only exact sums can: other
-    /// exchanges, and shards, lose state with a rank.
+    /// `None` if the others cannot repeat the step. Only exact sums without shards can: all else loses state with a
+    /// rank.
     pub(crate) fn drop_lost_ranks(&mut self, ranks: &mut Ranks) -> anyhow::Result<Option<Loss>> {
         match self {
             Self::Exact(exact) if !exact.is_sharded() => {}
@@ -259,7 +257,7 @@ impl Exchange {
         }
     }
 
-    /// Restores what [`save_state`](Self::save_state) saved, if every rank finds its own; otherwise none does.
+    /// Restores saved state if every rank finds its own; otherwise none.
     pub(crate) fn restore_state(
         &mut self,
         run: &Path,

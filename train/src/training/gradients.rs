@@ -1,10 +1,9 @@
 //! A step's gradients: the sum over all micro-batches, as for one large batch.
 //!
-//! Gradients are added pairwise by the number of their micro-batch, so any number of processes ends with the same bits
-//! (see [`exchange::Pairwise`]).
+//! Gradients are added pairwise by micro-batch number ([`exchange::Pairwise`]), so any number of processes ends with
+//! the same bits.
 //!
-//! One thread of a process walks a tape at a time (`ranks_have_the_bits_of_one_process_however_many_they_are`): after
-//! each walk Burn sweeps the tapes of all threads (Burn's issue 5573).
+//! One thread of a process walks a tape at a time (`ranks_have_the_bits_of_one_process_however_many_they_are`).
 
 mod overlapped;
 mod sharded_norm;
@@ -29,8 +28,8 @@ use crate::ranks::Ranks;
 pub(super) use overlapped::{OverlappedReduce, ReduceOrder};
 pub(super) use sum::Sum;
 
-/// Lock on building a tape and walking it back. Burn's sweep after a walk also removes nodes that another thread is
-/// adding; its gradients are then missing without an error.
+/// Lock on building and walking a tape. Burn's sweep after a walk removes nodes that other threads are adding;
+/// gradients are then missing without an error (Burn's issue 5573).
 static TAPE: Mutex<()> = Mutex::new(());
 
 struct TapeLock(Option<MutexGuard<'static, ()>>);
@@ -40,7 +39,7 @@ impl TapeLock {
         Self(Some(TAPE.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Runs `work` between two tapes without the lock: it may wait for another thread's.
+    /// Runs `work` unlocked between two tapes: it may wait for another thread's.
     fn without(&mut self, work: impl FnOnce()) {
         self.0 = None;
         work();
@@ -52,8 +51,8 @@ pub(super) const ANOTHER_FAILED: &str =
     "another rank could not compute its micro-batches; its own messages say why";
 
 impl<I: Backend> Learner<Autodiff<I>> {
-    /// Losses of this rank's micro-batches from number `first` on, each divided by `divisor` targets. Adds the
-    /// gradients to `sum`.
+    /// Losses of this rank's micro-batches from number `first` on, divided by `divisor` targets. Adds gradients to
+    /// `sum`.
     pub(super) fn own_losses(
         &self,
         step: u64,
@@ -112,13 +111,13 @@ impl<I: Backend> Learner<Autodiff<I>> {
         group.into_iter().enumerate().map(whole).collect()
     }
 
-    /// This rank's losses and norm, with one wait for the device.
+    /// Waits once for the device.
     pub(super) fn own_numbers(
         &self,
         losses: Vec<Tensor<I, 1>>,
         sum: &mut Sum<'_, I>,
     ) -> anyhow::Result<(Vec<f32>, f32)> {
-        // Gradients of a parameter whose state is lost are in no sum.
+        // Gradients of a parameter with lost state are in no sum.
         ensure!(sum.failure.is_none(), "gradients could not be added up");
         let count = losses.len();
         let mut numbers = losses;

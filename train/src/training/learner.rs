@@ -42,7 +42,6 @@ impl<B: Backend> Learner<B> {
         Self { gpt, pass }
     }
 
-    /// Lets `count` micro-batches pass each recomputed segment together.
     #[must_use]
     pub(crate) fn together(mut self, count: usize) -> Self {
         self.pass.together = count;
@@ -80,7 +79,7 @@ impl<B: Backend> Deref for Model<B> {
 }
 
 impl<B: Backend> Model<B> {
-    /// Replaces the network by the one that `change` returns, in the same memory.
+    /// Replaces the network in the same memory.
     pub(super) fn update<T>(&mut self, change: impl FnOnce(Gpt<B>) -> (Gpt<B>, T)) -> T {
         let (learner, more) = self.take().map_gpt(change);
         self.0 = Some(learner);
@@ -98,7 +97,7 @@ impl<B: Backend> InferenceStep for Learner<B> {
 
     fn step(&self, micro_batch: MicroBatch) -> Validation {
         let counted = micro_batch.counted();
-        // The sum, so that batches of different sizes add up to one exact mean.
+        // A sum, so that batches of different sizes add up to one exact mean.
         let options = PassOptions { divisor: Some(1.0), ..PassOptions::default() };
         let batch = micro_batch.upload::<B>(self.gpt.rows_on_demand(), &self.gpt.wte.device());
         match self.gpt.loss(batch, &options, &Plain(Chunks::default())).try_into_data() {
@@ -112,7 +111,7 @@ impl<B: Backend> InferenceStep for Learner<B> {
 }
 
 impl MicroBatch {
-    /// The micro-batch's tensors on `device`, with rows of the embedding if it comes by rows.
+    /// Includes the embedding's rows if it comes by rows.
     pub(super) fn upload<B: Backend>(&self, rows: Option<&RowsOnDemand>, device: &B::Device) -> Batch<B> {
         let shape = [self.rows, self.inputs.len() / self.rows];
         let ids = |ids: &[i32]| Tensor::<B, 2, Int>::from_data(TensorData::new(ids.to_vec(), shape), device);

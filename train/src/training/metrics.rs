@@ -23,13 +23,13 @@ pub(super) struct Metrics {
     pub(super) taken: Vec<Taken>,
     pub(super) peaks: Peaks,
     pub(super) evaluation: Option<Evaluation>,
-    /// Whether a step was faster than the matmuls measured before the run.
+    /// Whether a step beat the matmuls measured before the run.
     is_outdone: bool,
     begun: Instant,
     before: f64,
 }
 
-/// Peaks of the run. The device's own counters restart with every step.
+/// The device's own counters restart with every step.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Peaks {
     pub(crate) device: u64,

@@ -22,7 +22,7 @@ pub(crate) struct Sample {
     pub(crate) text: String,
 }
 
-/// Right answers, word for word.
+/// Right word for word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct Score {
     pub(crate) right: usize,
@@ -33,7 +33,7 @@ pub(crate) struct Score {
 pub(crate) struct QuizScore {
     /// Known forms, about subjects never asked in that form.
     pub(crate) held_out: Score,
-    /// Forms that training does not know.
+    /// Forms unknown to training.
     pub(crate) unseen_phrasings: Score,
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn samples<B: Backend>(
     Ok(samples)
 }
 
-/// Asks `count` questions of either kind, without randomness.
+/// `count` questions of either kind, without randomness.
 pub(crate) fn quiz<B: Backend>(
     gpt: &Gpt<B>,
     data: &Data,

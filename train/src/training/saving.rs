@@ -1,9 +1,8 @@
 //! Checkpoints of a run in progress.
 //!
-//! Training waits until a checkpoint's files are written, because its next step changes that memory. A thread then
-//! syncs, digests and names the files and removes superfluous checkpoints
-//! (`training_continues_while_a_checkpoint_is_synced`). The next save, an evaluation and the end of the run wait for
-//! that thread.
+//! Training waits until a checkpoint's files are written: the next step changes that memory. A thread then syncs,
+//! digests and names files and prunes checkpoints (`training_continues_while_a_checkpoint_is_synced`). Next save,
+//! evaluation and end of the run wait for it.
 
 use std::cell::RefCell;
 use std::panic::resume_unwind;
@@ -49,7 +48,7 @@ struct Sealing {
     written: Instant,
 }
 
-/// The course of a save, in order of time but for `asked`.
+/// In order of time but for `asked`.
 #[derive(Debug, Clone, Copy)]
 struct Course {
     begun: Instant,
@@ -75,8 +74,7 @@ struct Sealed {
 }
 
 impl<I: Offloadable> Trainer<I> {
-    /// Saves a checkpoint, as the best one if `better`. If that fails, now or during later steps, the previous best
-    /// remains.
+    /// `better` makes it the best checkpoint. After a failure, now or later, the previous best remains.
     pub(super) fn save(&mut self, better: Option<Best>) -> anyhow::Result<()> {
         self.settle_save_or_say();
         let begun = Instant::now();
@@ -121,12 +119,12 @@ impl<I: Offloadable> Trainer<I> {
             session.data.indexes.as_ref().map_or(Ok(()), |indexes| indexes.save(folder))
         };
 
-        // The journal up to this step must last as long as the checkpoint.
+        // The journal must last as long as the checkpoint.
         let synced = self.log.journal.sync();
         let written =
             synced.and_then(|()| Ok(self.saver.checkpoints.write(session.progress.step, bytes, write)?));
 
-        // Even after a failure, no other rank may wait.
+        // Not even after a failure may other ranks wait.
         if let Some(gather) = gather {
             gather.into_inner().end()?;
         }
@@ -161,14 +159,13 @@ impl<I: Offloadable> Trainer<I> {
         Ok(())
     }
 
-    /// As [`settle_save`](Self::settle_save); after a failure training continues.
     pub(super) fn settle_save_or_say(&mut self) {
         if let Err(error) = self.settle_save() {
             self.say(&format!("{error:#}; training continues"));
         }
     }
 
-    /// Settles a save that has ended; never waits.
+    /// Never waits.
     pub(super) fn look_after_save(&mut self) {
         if self.saver.sealing.as_ref().is_some_and(|sealing| sealing.thread.is_finished()) {
             self.settle_save_or_say();
@@ -186,9 +183,9 @@ impl<I: Offloadable> Trainer<I> {
         Err(error.context(format!("step {step}: no checkpoint was saved")))
     }
 
-    /// Saves this rank's state of the exchange. A checkpoint is whole without that file.
+    /// A checkpoint is whole without this rank's file.
     fn save_own(&self) {
-        // Directories of the other ranks are two levels within rank 0's, which is the run's.
+        // Other ranks' directories are two levels within rank 0's, the run's.
         let own = &self.session.run;
         let run = if self.ranks.leads() { Some(own.as_path()) } else { own.ancestors().nth(2) };
         let progress = &self.session.progress;
@@ -200,21 +197,21 @@ impl<I: Offloadable> Trainer<I> {
         }
     }
 
-    /// This rank's part of rank 0's save: state of the exchange, and its shard of the optimizer.
+    /// This rank's part of rank 0's save: exchange state and optimizer shard.
     pub(super) fn send_own(&mut self) -> anyhow::Result<()> {
         self.save_own();
         let gather = ShardGather::begin(&mut self.optimizer, &mut self.ranks)?;
         gather.map_or(Ok(()), |gather| gather.send_shards(&self.optimizer, &self.model.gpt))
     }
 
-    /// As [`save`](Self::save), but waits: the checkpoint exists, or an error says why not.
+    /// As [`save`](Self::save), but waits for the checkpoint.
     pub(super) fn save_or_end(&mut self, better: Option<Best>) -> anyhow::Result<()> {
         let saved = self.save(better).and_then(|()| self.settle_save());
         saved.context("the run ends without a checkpoint of its last step")
     }
 
-    /// Marks the best checkpoint that the resumed one names: the run may have ended before the mark, or resume from an
-    /// earlier step. In another directory there is none to mark.
+    /// Marks the best checkpoint if this directory has it: the run may have ended before the mark, or resume from an
+    /// earlier step.
     pub(crate) fn settle_best(&self) {
         let Some(best) = self.session.progress.best else { return };
         if self.saver.checkpoints.best().ok().flatten() == Some(best.step) {

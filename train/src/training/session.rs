@@ -38,7 +38,7 @@ pub(crate) struct Speed {
     pub(crate) flops_per_second: Option<f64>,
 }
 
-/// The position of a run, saved with every checkpoint.
+/// Saved with every checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Progress {
@@ -46,14 +46,13 @@ pub(crate) struct Progress {
     pub(crate) cursor: Cursor,
     /// Fingerprint of the training data; absent before step 1.
     pub(crate) data: Option<Fingerprint>,
-    /// Total time, evaluations and checkpoints included. Only the journal keeps it, so that equal runs leave equal
-    /// checkpoints.
+    /// Includes evaluations and checkpoints. Only the journal keeps it, so that equal runs leave equal checkpoints.
     #[serde(default, skip_serializing)]
     pub(crate) seconds: f64,
     pub(crate) best: Option<Best>,
     /// Skipped updates in a row.
     pub(crate) withheld: u64,
-    /// A digest over the bits of all losses.
+    /// Digest over the bits of all losses.
     pub(crate) losses: String,
 }
 

@@ -1,7 +1,7 @@
 //! Fetches tensors of a checkpoint from other ranks: moments, and master weights if the device has fewer bits.
 //!
-//! Rank 0 fetches them in the order of the checkpoint's files. Every rank takes part in every fetch, so rank 0 fetches
-//! all of them even if it fails to write them. A sharded checkpoint is whole and resumes with any placement
+//! Rank 0 fetches in the order of the files. Every rank joins every fetch, so rank 0 fetches all even after a failed
+//! write. A sharded checkpoint resumes with any placement
 //! (`a_checkpoint_of_a_sharded_optimizer_resumes_with_any_placement`).
 
 use std::collections::BTreeMap;
@@ -17,7 +17,6 @@ use crate::rule::{MOMENTS, keeps_second_moment};
 
 use super::snapshot::Own;
 
-/// Tensors to fetch, and how many have been fetched.
 pub(crate) struct ShardGather<'r> {
     ranks: &'r mut Ranks,
     /// Master weights by name, then moments by name.
@@ -93,7 +92,7 @@ impl<'r> ShardGather<'r> {
         self.remote.iter().any(|remote| remote.what == What::Masters && remote.parameter == parameter)
     }
 
-    /// The numbers of the next tensor, which must be `key`.
+    /// The next tensor, which must be `key`.
     pub(super) fn fetch(&mut self, key: &str) -> anyhow::Result<Vec<f32>> {
         let remote = self.remote.get(self.next).filter(|remote| remote.key == key);
         let remote = remote.with_context(|| format!("`{key}` is asked for out of turn"))?;
@@ -118,7 +117,7 @@ impl<'r> ShardGather<'r> {
         Ok(())
     }
 
-    /// Sends this rank's tensors in the order in which rank 0 fetches them.
+    /// Sends in the order of rank 0's fetches.
     pub(super) fn send_shards<I: Managed, B: Backend>(
         self,
         optimizer: &Optimizer<I>,

@@ -226,7 +226,7 @@ fn ranks_that_shard_states_on_disks_have_the_bits_of_ranks_with_states_in_memory
 
 #[test]
 fn a_checkpoint_of_a_sharded_optimizer_resumes_with_any_placement() {
-    // In f32 and without clipping the host has the device's bits.
+    // In f32 without clipping the host has the device's bits.
     let settings = ["train.accumulate=4", "train.grad_clip=null", "memory.shard=true"];
     let on_host = trained(&settings, [4, 2], &[]);
     let moved = trained(&settings, [2, 2], &["memory.optimizer=device"]);
@@ -315,7 +315,7 @@ fn a_rank_keeps_summed_gradients_of_what_it_owns_alone() {
     }
     assert_eq!(divided.iter().map(|(_, _, owned)| owned).sum::<u64>(), all);
 
-    // A rank also holds the largest parameter while another is under way.
+    // A rank also holds the largest parameter during another.
     let peaks: Vec<u64> = divided.iter().map(|(_, peak, _)| *peak).collect();
     assert_eq!(peaks, [46_272, 71_616, 46_368, 46_272]);
 

@@ -1,11 +1,8 @@
 //! A run's state on disk: weights, moments, position.
 //!
-//! Tensors are fetched one at a time, so saving a spilled state takes one tensor of extra host memory. Randomness
-//! follows from seed and step and is not saved.
-//!
-//! A checkpoint reads from the device only weights that the host lacks
-//! (`a_checkpoint_reads_from_the_device_only_what_the_host_lacks`). Files are untrusted
-//! (`no_state_however_written_brings_resuming_or_inspecting_down`).
+//! Saving fetches one tensor at a time into host memory, and from the device only weights that the host lacks
+//! (`a_checkpoint_reads_from_the_device_only_what_the_host_lacks`). Randomness follows from seed and step and is not
+//! saved. Files are untrusted (`no_state_however_written_brings_resuming_or_inspecting_down`).
 
 #[cfg(test)]
 mod tests;
@@ -50,7 +47,7 @@ struct State {
     times: BTreeMap<String, usize>,
 }
 
-/// Writes a checkpoint into `folder`. `gather` fetches tensors of other ranks.
+/// `gather` fetches tensors of other ranks.
 pub(crate) fn save<I: Backend, B: Backend>(
     folder: &Path,
     gpt: &Gpt<B>,
@@ -125,7 +122,7 @@ pub(crate) fn save<I: Backend, B: Backend>(
     Ok(())
 }
 
-/// Checks names, shapes and types of the tensors in `folder`, without reading numbers.
+/// Checks names, shapes and types of tensors, without reading numbers.
 pub(crate) fn check(folder: &Path) -> anyhow::Result<()> {
     let config = Config::load(&folder.join(CONFIG).to_string_lossy(), &[])?;
     weights::check_native::<Flex>(&config.model, &folder.join(WEIGHTS), &FlexDevice)?;
@@ -173,7 +170,7 @@ impl State {
     }
 }
 
-/// Position of the run in `folder`, and its optimizer with this process's moments.
+/// The position, and the optimizer with this process's moments.
 pub(crate) fn restore<I: Managed>(
     folder: &Path,
     config: &Config,

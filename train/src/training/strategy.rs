@@ -1,8 +1,7 @@
-//! The loop, as a strategy of Burn's training.
+//! The training loop, as a strategy of Burn.
 //!
-//! Burn's loop counts epochs, clones the model to step it and returns no errors. Ours runs inside Burn for its metrics,
-//! renderers and interrupter. The trainer takes the model out of Burn's learner and keeps the result until Burn has
-//! returned.
+//! Burn's own loop counts epochs, clones the model to step it and returns no errors. Ours runs inside Burn for metrics,
+//! renderers and interrupter. The trainer takes the model from Burn's learner and keeps the result until Burn returns.
 
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,7 +27,7 @@ use crate::ranks::Ranks;
 
 pub(crate) type Tape<I> = Autodiff<Offload<I>>;
 
-/// Burn's learner wants an optimizer and a schedule by type. These are empty and dropped unused.
+/// Burn's learner requires optimizer and schedule; both are unused.
 pub(super) type Components<I> = LearningComponentsMarker<
     Tape<I>,
     ConstantLr,
@@ -61,11 +60,11 @@ pub(crate) struct Outcome<I: Offloadable> {
     pub(crate) saves: Saves,
 }
 
-/// The rest of a run that has failed here.
+/// The remains of a run that failed here.
 pub(crate) struct Failed {
     pub(crate) error: anyhow::Error,
     pub(crate) ranks: Ranks,
-    /// Whether it has saved a checkpoint. Only rank 0 knows.
+    /// Whether a checkpoint was saved; only rank 0 knows.
     pub(crate) saved: bool,
 }
 
@@ -86,10 +85,10 @@ pub(crate) struct Taken {
     pub(crate) spilled_out: u64,
 }
 
-/// Burn shares a strategy; the one training thread holds the run throughout.
+/// Burn shares a strategy; one thread holds the run throughout.
 struct Strategy<I: Offloadable>(Mutex<Trainer<I>>);
 
-/// Trains `learner` under Burn's metrics and the chosen display. After a failure, no memory of the learner is held.
+/// A failure leaves none of the learner's memory held.
 pub(crate) fn launch<I: Offloadable>(
     learner: Learner<Tape<I>>,
     trainer: Trainer<I>,
@@ -121,7 +120,7 @@ pub(crate) fn launch<I: Offloadable>(
     let unused = SgdConfig::new().init();
     let trained = training.launch(burn_train::Learner::new(learner, unused, ConstantLr::new(0.0)));
 
-    // Returns the terminal to the user before anything else is printed.
+    // Restores the terminal before anything else is printed.
     drop(trained.renderer);
     let trainer = Arc::into_inner(strategy).expect("Burn lets go of what it has returned from").0;
     let mut trainer = trainer.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -157,7 +156,7 @@ impl<I: Offloadable> SupervisedLearningStrategy<Components<I>> for Strategy<I> {
     ) -> (Learner<Tape<I>>, Events<I>) {
         let mut trainer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         trainer.model = learner.model().into();
-        // Now the trainer alone holds the weights and steps them in place.
+        // The trainer, as sole holder, steps weights in place.
         drop(learner);
         let mut events = components.event_processor;
         let ending = trainer.train(train.as_ref(), &mut events, &components.interrupter);

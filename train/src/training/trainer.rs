@@ -1,4 +1,4 @@
-//! The training loop. One step: forward and backward, norm, update; then whatever is due.
+//! The training loop. One step: forward and backward, norm, update; then due work.
 //!
 //! Memory failures surface where a result is read, so loss and norm are read before the update. NaN or infinity never
 //! reaches a weight (`a_diverged_run_skips_updates_and_stops_with_finite_weights`).
@@ -72,7 +72,7 @@ impl<I: Offloadable> Trainer<I> {
         trainer
     }
 
-    /// Numbers the host's shares of gradients from this rank's first micro-batch.
+    /// From this rank's first micro-batch.
     fn number_shares(&mut self) {
         if let Some(host) = &mut self.optimizer.host {
             let share = self.ranks.share(self.session.config.train.accumulate);
@@ -102,7 +102,7 @@ impl<I: Offloadable> Trainer<I> {
             let share = rate_share(&train.schedule, step, train.steps);
             report.lr = train.lr * share;
             self.exchange.settle(report.is_usable());
-            // All ranks see the same loss and norm: NaN or infinity on one skips the step on all.
+            // Loss and norm are equal on all ranks: NaN or infinity on one skips the step on all.
             if report.is_usable() {
                 let stride = Stride::clipped(share, f64::from(report.gnorm), train.grad_clip);
                 self.update(gradients, stride)
@@ -111,7 +111,7 @@ impl<I: Offloadable> Trainer<I> {
                 self.optimizer.withhold();
             }
 
-            // After local steps, the outer step, if it is due.
+            // After local steps, the outer step if due.
             let Session { config, progress, .. } = &self.session;
             let at = (step, Due::ends(config, step, progress.withheld_after(report.is_usable())));
             let sent = self.model.update(|gpt| self.exchange.synchronise(gpt, at, &mut self.ranks));
@@ -122,7 +122,6 @@ impl<I: Offloadable> Trainer<I> {
                 .map_err(|error| anyhow!("the update of step {step} could not run: {error}"))?;
             self.end_step(meter, report, events);
 
-            // Rank 0 decides for all ranks.
             let due = self.agree(interrupter)?;
             self.between_steps(due, events)?;
             if let Some(ending) = due.ending {
@@ -135,8 +134,7 @@ impl<I: Offloadable> Trainer<I> {
         Ok(Ending::Done)
     }
 
-    /// Gradients of all micro-batches, summed over ranks in one fixed order. If ranks are lost and the others can do
-    /// without them, these repeat the step.
+    /// Repeats the step if ranks are lost and the others can do without them.
     fn gradients(&mut self, data: &StepData) -> anyhow::Result<(GradientsParams, Report)> {
         loop {
             let Optimizer { host, owners, passes, .. } = &mut self.optimizer;
@@ -154,7 +152,7 @@ impl<I: Offloadable> Trainer<I> {
         }
     }
 
-    /// Steps this process's parameters and takes the weights that other ranks have stepped.
+    /// Steps this process's parameters and takes the others' weights.
     fn update(&mut self, gradients: GradientsParams, stride: Stride) -> anyhow::Result<()> {
         let optimizer = &mut self.optimizer;
         self.model.update(|gpt| optimizer.step(gpt, gradients, stride))?;
@@ -166,7 +164,7 @@ impl<I: Offloadable> Trainer<I> {
         failure.map_or_else(|| anyhow!("the training data ended early"), Into::into)
     }
 
-    /// Agrees on the work after the last step, again if ranks are lost.
+    /// Repeats the agreement if ranks are lost.
     fn agree(&mut self, interrupter: &Interrupter) -> anyhow::Result<Due> {
         let stop = self.session.should_stop() || interrupter.should_stop();
         loop {
@@ -182,7 +180,7 @@ impl<I: Offloadable> Trainer<I> {
         }
     }
 
-    /// Continues without lost ranks; returns whether the others can repeat the step.
+    /// Returns whether the others can repeat the step.
     fn drop_lost_ranks(&mut self) -> anyhow::Result<bool> {
         let Some(loss) = self.exchange.drop_lost_ranks(&mut self.ranks)? else { return Ok(false) };
         // States under way return first: they would keep their old number.
@@ -197,7 +195,7 @@ impl<I: Offloadable> Trainer<I> {
         Ok(true)
     }
 
-    /// Evaluates, samples and saves on rank 0; the others send their part of a checkpoint.
+    /// Rank 0 evaluates, samples and saves; the others send their part of a checkpoint.
     fn between_steps(&mut self, due: Due, events: &mut Events<I>) -> anyhow::Result<()> {
         self.look_after_save();
         let is_done = due.ending == Some(Ending::Done);
@@ -244,14 +242,14 @@ impl<I: Offloadable> Trainer<I> {
         Ok(())
     }
 
-    /// Writes a line to the journal. A full disk does not end the run.
+    /// A full disk does not end the run.
     pub(super) fn tell<T: Serialize>(&mut self, kind: &str, record: &T) {
         if let Err(error) = self.log.journal.write(kind, record) {
             self.say(&format!("{error:#}; training continues"));
         }
     }
 
-    /// Prints between the lines of steps. Under the terminal interface only the journal has it.
+    /// Prints between the lines of steps; not under the terminal interface.
     pub(super) fn say(&self, text: &str) {
         if matches!(self.log.display, Display::Plain { .. }) {
             eprintln!("{}{text}", clear());

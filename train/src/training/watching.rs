@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use crate::progress::Report;
 
-/// Steps before the watched one: by then kernels are chosen, and the pager knows the step.
+/// By then kernels are chosen, and the pager knows the step.
 const BEFORE: u64 = 3;
 
-/// The step to watch for a process that continues after step `taken` of `steps`.
+/// For a process that continues after step `taken` of `steps`.
 pub(super) fn watched(taken: u64, steps: u64) -> u64 {
     (taken + BEFORE + 1).min(steps)
 }
@@ -23,7 +23,7 @@ pub(super) struct Timeline {
     /// Ends of the stretches, from the step's beginning.
     until_us: Vec<u64>,
     resident: Vec<u64>,
-    /// Bytes over the link, including the trainer's own reads and writes for gradients.
+    /// Includes the trainer's own reads and writes for gradients.
     bytes_out: Vec<u64>,
     bytes_in: Vec<u64>,
     waited_us: Vec<u64>,
@@ -35,7 +35,7 @@ impl Timeline {
         let list = |value: &dyn Fn(&Stretch) -> u64| stretches.iter().map(value).collect();
         let mut waited = Duration::ZERO;
 
-        // Rounds the sum, so that no fraction is lost per stretch.
+        // Rounds the sum, not each stretch.
         let micros = |stretch: &Stretch| {
             let before = waited.as_micros();
             waited += stretch.waited;

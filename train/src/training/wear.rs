@@ -1,9 +1,7 @@
-//! Bytes that a run has written to the disk below host memory, and the limit on them.
+//! Bytes that a run has written to the disk tier, and their limit.
 //!
-//! The count spans all processes of a run and is kept by the journal: equal runs leave equal checkpoints, and repeated
-//! steps count twice. Each rank counts its own.
-//!
-//! A run takes no step that would exceed its limit, judged by the step before and the states on the disk
+//! The journal keeps the count over all processes of a run, since equal runs leave equal checkpoints. Repeated steps
+//! count twice. Each rank counts its own. No step exceeds the limit, judged by the last step and the states on the disk
 //! (`a_run_takes_all_steps_under_its_limit_and_none_that_goes_above_it`).
 
 use std::fs::File;
@@ -16,14 +14,14 @@ use serde_json::Value;
 
 use crate::journal;
 
-/// Count and limit of one process. Callers pass its device's counter, in bytes since the process began.
+/// Callers pass the device's counter, in bytes since the process began.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wear {
     limit: Option<u64>,
     /// Bytes written before this process, and the counter then.
     earlier: u64,
     counted: u64,
-    /// Bytes of optimizer states on the disk. Opening the run writes them once, and so does each update.
+    /// Bytes of optimizer states on the disk, written at opening and by each update.
     states: u64,
     /// Bytes written at the end of the last step, and since the one before.
     written: u64,
@@ -31,7 +29,7 @@ pub(crate) struct Wear {
 }
 
 impl Wear {
-    /// The count of a run with its journal in `run`, before `states` bytes are placed on the disk.
+    /// Call before `states` bytes are placed on the disk.
     pub(crate) fn open(run: &Path, limit: Option<u64>, counter: u64, states: u64) -> anyhow::Result<Self> {
         let [written, step] = told_in(run)?;
         Ok(Self { limit, earlier: written, counted: counter, states, written, step })
@@ -55,20 +53,19 @@ impl Wear {
         ))
     }
 
-    /// Begins a step: bytes written so far belong to earlier steps.
+    /// Bytes written so far belong to earlier steps.
     pub(crate) fn begin(&mut self, counter: u64) {
         self.written = self.written(counter);
     }
 
-    /// Whether to wait for the update under way, because its bytes may exceed the limit. True early enough to measure a
-    /// whole step before.
+    /// Whether to wait for the update under way. True early enough to measure a whole step below the limit.
     pub(crate) fn has_to_be_exact(&self, counter: u64) -> bool {
         let written = self.written(counter);
         let step = written - self.written + self.states;
         self.limit.is_some_and(|limit| written + 4 * step > limit)
     }
 
-    /// Takes a step into account. Reason to stop, if another one like it would exceed the limit.
+    /// Counts a step. Reason to stop, if another like it would exceed the limit.
     pub(crate) fn step(&mut self, counter: u64) -> Option<String> {
         let written = self.written(counter);
         (self.step, self.written) = (written - self.written, written);
@@ -81,7 +78,7 @@ impl Wear {
     }
 }
 
-/// Bytes written according to the journal, and those of its last step.
+/// Bytes according to the journal: all, and of the last step.
 fn told_in(run: &Path) -> anyhow::Result<[u64; 2]> {
     let path = run.join(journal::FILE);
     let [mut written, mut step] = [0; 2];
@@ -114,8 +111,7 @@ mod tests {
         Wear::open(run, Some(limit), 7, states).expect("no journal, or one that can be read")
     }
 
-    /// Takes steps that write `blocks` and, after each step, its states, until one would be too much; returns their
-    /// number and bytes.
+    /// Steps write `blocks` and, after each, states, until one would be too much; returns their number and bytes.
     fn steps_until_it_stops(mut wear: Wear, [blocks, states]: [u64; 2], late: u64) -> (u64, u64) {
         let (mut counter, mut under_way) = (7 + states, 0);
         wear.begin(counter);

@@ -1,4 +1,4 @@
-//! An embedding by rows has the bits of the same embedding as a whole.
+//! An embedding by rows has the bits of a whole embedding.
 
 use std::fs;
 
@@ -35,7 +35,7 @@ pub(super) fn config(settings: &[&str]) -> Config {
     Config::from_text(text, "a tiny run", &settings).expect("valid")
 }
 
-/// Other rows in every step, a few of them in many.
+/// Other rows in every step, few of them in many.
 pub(super) fn micro_batch(step: u64, n: u64) -> MicroBatch {
     let token = |at: u64| {
         let drawn = (step * 31 + n * 17 + at).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -123,7 +123,7 @@ fn files(folder: &TempDir) -> Vec<Vec<u8>> {
 pub(super) struct Trained {
     pub(super) steps: Vec<[u32; 2]>,
     pub(super) evaluation: u64,
-    /// Files of checkpoints in the middle and at the end: weights, moments, state.
+    /// Checkpoints in the middle and at the end: weights, moments, state.
     pub(super) saved: [Vec<Vec<u8>>; 2],
 }
 

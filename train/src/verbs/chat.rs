@@ -99,8 +99,8 @@ impl History {
         Self { kept: messages.len(), messages }
     }
 
-    /// Ids of the conversation. Forgets the oldest questions, with their answers, until `answer` tokens have room after
-    /// them, or half of the window. The last question alone needs room for one token.
+    /// Forgets the oldest questions and answers until `answer` tokens have room, or half of the window. The last
+    /// question alone needs room for one token.
     fn prompt(&mut self, tokenizer: &Tokenizer, window: usize, answer: usize) -> anyhow::Result<Vec<u32>> {
         let room = answer.min(window / 2);
         loop {
@@ -122,8 +122,7 @@ impl History {
         }
     }
 
-    /// Prints an answer until `silenced` is set, and adds question and answer to the history. Drops a question that
-    /// cannot be answered.
+    /// Stops once `silenced` is set. Adds question and answer to the history; drops a question that cannot be answered.
     fn answer<B: Backend>(
         &mut self,
         question: &str,
@@ -134,7 +133,7 @@ impl History {
         self.messages.push(Message::new(Role::User, question));
         let window = speaker.gpt.config().n_positions;
         let ids = self.prompt(speaker.tokenizer, window, speaker.max_new_tokens)?;
-        // The answer ends with the window: sliding would drop the instructions and the question.
+        // Sliding the window would drop the instructions and the question.
         let speaker =
             &TextGenerator { max_new_tokens: speaker.max_new_tokens.min(window - ids.len()), ..*speaker };
 

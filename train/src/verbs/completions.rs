@@ -8,7 +8,6 @@ pub(crate) struct Args {
     shell: clap_complete::Shell,
 }
 
-/// Prints the script for `command`.
 pub(crate) fn run(args: &Args, mut command: clap::Command) {
     clap_complete::generate(args.shell, &mut command, "train", &mut io::stdout());
 }

@@ -1,6 +1,6 @@
-//! `train doctor`: what this machine has for training, what it lacks, and the remedy for each lack.
+//! `train doctor`: this machine's means for training, its lacks, and a remedy for each.
 //!
-//! The device comes from the function that starts a run, so the two never disagree
+//! The device comes from the function that starts a run, so both agree
 //! (`doctor_names_the_device_and_the_reason_of_a_start`).
 
 mod cuda;
@@ -98,7 +98,7 @@ impl Report {
     }
 }
 
-/// The device of `train` without `--device`, and one sentence with the reason.
+/// The device without `--device`, and the reason.
 fn conclusion() -> (String, String) {
     match device::automatic(0) {
         Automatic::Cuda(facts) => {

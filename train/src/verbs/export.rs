@@ -65,7 +65,6 @@ impl Type {
     }
 }
 
-/// What is written, with the type of its numbers.
 #[derive(Clone, Copy)]
 enum Target {
     Published(Stored),
@@ -86,7 +85,6 @@ impl Target {
         }
     }
 
-    /// The file with the weights.
     fn file(self) -> &'static str {
         match self {
             Self::Gguf(_) => gguf::FILE,
@@ -143,7 +141,7 @@ fn make(folder: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))
 }
 
-/// Writes the ids that open a text and end an answer into the files that `transformers` reads.
+/// Writes the ids that open texts and end answers, for `transformers`.
 fn describe_control_tokens(folder: &Path, tokenizer: &Tokenizer) -> anyhow::Result<()> {
     let (bos, eos) = (tokenizer.bos(), tokenizer.eos());
     let mut description = Description::read(folder.join("config.json"))?;
@@ -167,7 +165,7 @@ fn describe_control_tokens(folder: &Path, tokenizer: &Tokenizer) -> anyhow::Resu
     words.write()
 }
 
-/// A post-processor that opens each text with the token `text`. Chat templates open conversations themselves.
+/// A post-processor that opens each text with `text`. Chat templates open conversations.
 fn opening_with(text: &str, id: u32) -> Value {
     let token = json!({ "SpecialToken": { "id": text, "type_id": 0 } });
     let sequence = |name: &str| json!({ "Sequence": { "id": name, "type_id": 0 } });

@@ -81,7 +81,7 @@ impl Work for Importing<'_> {
         Checkpoints::in_run(&args.out).save(0, bytes, |folder| {
             training::save(folder, &gpt, &optimizer, None, &config, &progress, &tokenizer)
         })?;
-        // Committed last: an interrupted import leaves no run and is repeated.
+        // Committed last: an interrupted import leaves no run.
         let _lock = start.commit(&config)?;
         let out = args.out.display();
         println!(
@@ -117,6 +117,6 @@ fn described(args: &Args, model: &GptConfig, tokenizer: &Path) -> anyhow::Result
     config.tokenizer.path = Some(tokenizer);
     config.train.sequence = Some(config.sequence().min(model.n_positions));
     config.resolve_paths()?;
-    // Parsed again, so that unsuitable settings fail here and not at the first run.
+    // Unsuitable settings fail here and not at the first run.
     Ok(Config::from_text(&config.to_json(), name, &[])?)
 }

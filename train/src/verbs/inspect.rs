@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The checkpoint `path`, if undamaged and with the tensors that a resume needs.
+/// Fails unless the checkpoint is undamaged and has the tensors of a resume.
 fn whole(path: &Path) -> anyhow::Result<Verified> {
     let verified = Checkpoints::open(path)?;
     training::check(path).with_context(|| format!("the checkpoint {} cannot be used", path.display()))?;

@@ -157,7 +157,7 @@ impl Work for Training<'_> {
     }
 }
 
-/// Ranks of the run, and those on this host. A dry run is a single process that plans for all ranks.
+/// Ranks of the run, and those on this host. A dry run is one process that plans for all.
 fn sharing(args: &Args, ranks: &Ranks) -> anyhow::Result<[usize; 2]> {
     Ok(match args.ranks.ranks {
         Some(asked) if args.dry_run => [asked, args.ranks.most_on_a_host(asked)?],
@@ -178,7 +178,7 @@ fn make_plan<I: Offloadable>(
     let machine = survey::<I>(device, place, config, path, shared, Measuring::IfUnknown)?;
     directory.config = plan::placed(&directory.config, &footprint, &machine);
 
-    // With another run's weights comes its vocabulary, which is not loaded yet.
+    // Another run's vocabulary is not loaded yet.
     let data = if directory.pretrained.is_none() { epoch(&directory.config)? } else { None };
     let plan = Plan::new(&directory.config, &footprint, &machine).over(data);
     eprintln!("{plan}");

@@ -32,8 +32,8 @@ fn plan(tiny: &Tiny, settings: &[&str]) -> Value {
     json(&output)
 }
 
-/// A host budget for all states but one block's, with `bytes` per parameter, and for two of the three chunks in flight.
-/// So a second block goes to the disk to make room for the third chunk.
+/// A host budget for all states but one block's, at `bytes` per parameter, and two of three chunks in flight. The third
+/// chunk sends a second block to the disk.
 pub(crate) fn short(tiny: &Tiny, settings: &[&str], bytes: u64) -> String {
     let all = number(&plan(tiny, settings)["optimizer_host_bytes"]);
     format!("memory.host_budget={}B", all - bytes * BLOCK + 2 * (bytes * LARGEST + 4096))
@@ -94,7 +94,7 @@ fn a_host_budget_below_the_f32_state_trains_and_is_respected() {
     let all = plan(&tiny, &settings);
     let (own, parameters) = (number(&all["optimizer_host_bytes"]), number(&all["parameters"]));
 
-    // Room for new weights and three of the largest matrices in flight, and for no block's state.
+    // Room for new weights and three of the largest matrices in flight, but for no state.
     let budget = own - 2 * 12 * BLOCK + (3 * 12 + 4) * LARGEST + 3 * 4096;
     assert!(budget < 12 * parameters, "{budget} of {parameters} parameters");
 
@@ -183,7 +183,7 @@ fn a_resumed_run_counts_earlier_writes_and_takes_no_step_above_its_limit() {
     assert_eq!(bits(&tiny.resume("run", &["memory.max_disk_writes=null"])), whole);
 }
 
-/// The run's unnamed file on the disk, found among the process's open files.
+/// The run's unnamed file, among the process's open files.
 fn file_of(process: u32, folder: &str) -> Option<fs::File> {
     let open = fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten();
     let is_it = |file: &fs::DirEntry| {
@@ -240,7 +240,7 @@ fn corrupted_disk_bytes_end_the_run_and_leave_whole_checkpoints() {
 mod gate {
     use super::*;
 
-    /// Each rank keeps the states of its own matrices in a file in the same folder.
+    /// Each rank keeps its own states in a file in the same folder.
     #[test]
     #[ignore = "gate: starts ranks seven times"]
     fn sharded_states_on_the_disk_have_the_bits_of_one_process_and_leave_no_files() {

@@ -11,7 +11,7 @@ use crate::tiny::{TIGHT, Tiny, bits};
 
 const SETTINGS: [&str; 3] = [TIGHT, "train.accumulate=2", "train.steps=6"];
 
-/// Runs with enough memory; returns the setting for a quarter of its host memory, and its bits.
+/// The setting for a quarter of an unlimited run's host memory, and that run's bits.
 fn roomy(tiny: &Tiny) -> (String, [String; 2]) {
     let summary = tiny.run("roomy", &SETTINGS);
     assert_eq!(summary["bytes_to_disk"], 0);
@@ -107,7 +107,7 @@ fn an_absent_or_small_disk_is_an_error_before_the_first_step() {
     }
 }
 
-/// It must also work while its run uses the disk.
+/// Also while its run uses the disk.
 #[test]
 fn a_plan_counts_a_disk_without_writing_to_it() {
     let tiny = Tiny::new();
@@ -156,8 +156,7 @@ fn a_killed_run_leaves_nothing_on_the_disk() {
     assert_eq!(fs::read_dir(tiny.join("drive")).expect("a folder").count(), 0);
 }
 
-/// Runs `script` with the command as `"$@"` and a file system of `mib` MiB at `drive`; `None` if this machine cannot
-/// mount one.
+/// Runs `script` with the command as `"$@"` and a file system of `mib` MiB at `drive`; `None` without mounts.
 fn run_on_a_small_disk(command: &Command, mib: u32, script: &str) -> Option<Output> {
     let folder = command.get_current_dir().expect("the test's folder");
     let mount = format!("mount -t tmpfs -o size={mib}m tmpfs drive");
@@ -169,8 +168,8 @@ fn run_on_a_small_disk(command: &Command, mib: u32, script: &str) -> Option<Outp
     Some(shell.output().expect("it starts"))
 }
 
-/// Kills a run amid its steps. Prints the free blocks on its disk before, during and after, and the number of names
-/// left. Waits, since the kernel may have to end a transfer.
+/// Kills a run amid its steps. Prints free blocks before, during and after, and the number of names left. Waits, since
+/// the kernel may end a transfer late.
 const KILLED: &str = "free() { stat -f -c %f drive; }; \
     before=$(free); \
     \"$@\" >/dev/null 2>said & run=$!; \

@@ -27,7 +27,7 @@ fn verdict(report: &Value, subject: &str) -> String {
     finding["verdict"].as_str().expect("a verdict").to_owned()
 }
 
-/// Doctor's findings, after a comparison of its device with that of a start in the same place.
+/// Doctor's findings; the device must be that of a start.
 fn examined(tiny: &Tiny, libraries: &Path, root: &Path) -> Value {
     let output = command(tiny, libraries, root, &["doctor", "--json"]).output().expect("it starts");
     assert_success(&output);

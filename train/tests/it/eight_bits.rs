@@ -68,7 +68,7 @@ fn a_diverging_step_is_skipped_although_tiles_cannot_hold_nan() {
     tiny.whole_checkpoints("run");
 }
 
-/// A thousand tiles and more, so that scales and rounding are negligible.
+/// A thousand tiles and more: scales and rounding are negligible.
 const WIDE: [&str; 10] = [
     HOST,
     NARROW,

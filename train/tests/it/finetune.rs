@@ -88,7 +88,7 @@ fn a_pretrained_model_is_trained_on_conversations_and_exported() {
     assert_eq!(answer(&tiny, "back"), answered);
 }
 
-/// The guide's recipe, with a model that was published a moment ago and ten conversations.
+/// The guide's recipe, with a published model and ten conversations.
 #[test]
 fn two_commands_tune_a_published_model_on_ten_conversations() {
     let tiny = Tiny::new();
@@ -130,7 +130,7 @@ fn assert_knows_the_code(tiny: &Tiny, run: &str) {
     assert!(stdout(&output).contains("It is BLUE."), "{}", stdout(&output));
 }
 
-/// A model of another trainer, whose template is a program with assignments.
+/// Another trainer's model, whose template is a program with assignments.
 #[test]
 fn an_instruct_model_is_tuned_and_asked_in_its_own_format() {
     let llama = r#"model={"preset":"llama-160m","n_layer":2,"n_head":2,"n_embd":64,"n_inner":128,"n_positions":256,"vocab_size":264}"#;

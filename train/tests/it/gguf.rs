@@ -1,7 +1,7 @@
 //! Exported GGUF files in `llama.cpp`: each family continues a text as `train sample` does.
 //!
-//! The weights follow a formula, so the files' bytes and the recorded answers hold on each machine. If `llama.cpp` is
-//! installed, it is asked for them.
+//! Weights follow a formula, so bytes and recorded answers hold on each machine. An installed `llama.cpp` is asked,
+//! too.
 
 use std::collections::BTreeMap;
 use std::{env, fs, path::Path, process::Command};
@@ -23,7 +23,7 @@ const WORDS: usize = 264;
 /// Two heads of queries, one of keys, wider than the stream's share.
 const HEAD: usize = 48;
 
-/// What `llama.cpp` said, by family, as `goldens/continue.mjs` prints it.
+/// Answers of `llama.cpp` by family, as `goldens/continue.mjs` prints them.
 const GOLDENS: &str = include_str!("../goldens/gguf.json");
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -99,7 +99,7 @@ fn families() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Published names and shapes of a family's tensors.
+/// Published names and shapes of tensors.
 fn shapes(family: &str, config: &Value) -> Vec<(String, Vec<usize>)> {
     let mut found = Vec::new();
     let mut add = |name: String, shape: &[usize]| found.push((name, shape.to_vec()));
@@ -173,7 +173,6 @@ fn shapes(family: &str, config: &Value) -> Vec<(String, Vec<usize>)> {
     found
 }
 
-/// Writes a family's published folder.
 fn publish(folder: &Path, family: &str, config: &Value) {
     known_weights::publish(folder, config, &shapes(family, config), |name, drawn| match name {
         name if name.contains("norm") && family.starts_with("gemma") => 0.2 * drawn,
@@ -185,7 +184,7 @@ fn publish(folder: &Path, family: &str, config: &Value) {
     });
 }
 
-/// Imports a family as the run `family`, with a vocabulary of bytes.
+/// Imports the run `family` with a vocabulary of bytes.
 fn import(tiny: &Tiny, family: &str, config: &Value) {
     let published = format!("{family}-published");
     publish(&tiny.join(&published), family, config);
@@ -193,7 +192,7 @@ fn import(tiny: &Tiny, family: &str, config: &Value) {
     assert_success(&tiny.train(&import));
 }
 
-/// Exports a family in the type of `options`. Returns the file's folder.
+/// Returns the file's folder.
 fn export(tiny: &Tiny, family: &str, options: &[&str]) -> String {
     let out = format!("{family}-gguf{}", options.concat());
     let export = ["export", "--from", family, "--out", &out, "--device", "cpu", "--layout", "gguf"];

@@ -159,7 +159,7 @@ fn blocks_that_stay_on_the_device_are_stepped_there() {
     // The device computes parts of the norm for the six gradients that stay.
     assert_eq!(written("all") - written("mixed"), block, "the first block stays where it is");
 
-    // The journal shows the optimizer's place, and the update that ran during the second step.
+    // The optimizer's place, and the update that ran during the second step.
     let shown = |run: &str| {
         let start = tiny.records(run, "start").remove(0);
         let updates = tiny.records(run, "step").iter().map(|step| step["host_step_ms"].as_f64()).collect();
@@ -296,7 +296,7 @@ fn a_step_is_predicted_although_its_batch_names_other_rows() {
     });
     println!("{few:?} {many:?}");
 
-    // A step has about forty operations. The end of an update on another thread may move one of them.
+    // An update's end on another thread may move one of about forty operations.
     assert!(many[0].abs_diff(few[0]) <= 3, "six more steps are six times what the ones before were");
     assert!(many[1] > few[1], "operations are foretold");
 
@@ -309,8 +309,8 @@ fn a_step_is_predicted_although_its_batch_names_other_rows() {
     assert!(rows("10").windows(2).any(|pair| pair[0] != pair[1]), "as many rows in each: {:?}", rows("10"));
 }
 
-/// Device bytes besides the host-stepped weights: a block's gradients until they have left, activations, embedding
-/// rows. The narrowest budget shows that it is no more.
+/// Device bytes besides host-stepped weights: a block's waiting gradients, activations, embedding rows. The narrowest
+/// budget proves the bound.
 const WORKING: u64 = 1800 << 10;
 
 /// On both tiers together: the device's weights, the state, and a waiting gradient.
@@ -321,8 +321,7 @@ fn each_format_holds_its_stated_bytes_per_parameter() {
         [("f32", 16, 12, 16.1), ("bf16", 12, 8, 12.1), ("compact", 8, 8, 8.2)]
     {
         let state = format!("memory.optimizer_state={format}");
-        // With room, compact weights are on the device during the pass and on the host during the step: the peaks
-        // differ in time.
+        // With room, compact weights are on the device in the pass and on the host in the step: peaks differ in time.
         let unlimited = (format != "compact").then_some("memory.device_budget=unlimited");
         for budget in [NARROWEST].into_iter().chain(unlimited) {
             let out = format!("{format}-{budget}");
@@ -354,8 +353,7 @@ const SMALL_THINGS: u64 = 8 << 10;
 #[test]
 fn a_run_fits_in_the_host_memory_that_its_plan_counts() {
     let tiny = Tiny::new();
-    // Mostly gradients; or these and weights that were on the device; or activations, which are gone when the last
-    // gradients arrive.
+    // Mostly gradients; or also weights from the device; or activations, gone when the last gradients arrive.
     let few: &[&str] = &[NARROWEST];
     let roomy: &[&str] = &["memory.device_budget=12MiB", "train.steps=2"];
     let many: &[&str] = &[
@@ -398,8 +396,7 @@ fn a_run_fits_in_the_host_memory_that_its_plan_counts() {
 mod gate {
     use super::*;
 
-    /// With clipping, last digits drift apart. Narrow states round more, and with bf16 the device has no f32 of a
-    /// matrix.
+    /// With clipping, last digits drift apart. Narrow states round more, and bf16 leaves no f32 matrix on the device.
     #[test]
     #[ignore = "gate: compares learning over 200 steps"]
     fn over_200_steps_host_losses_stay_near_the_devices_by_format() {

@@ -21,7 +21,7 @@ const ON_HOST: [&str; 5] = [
     "model.compute=bf16",
 ];
 
-/// A random number generator with the same numbers on each machine.
+/// Random numbers, the same on each machine.
 struct Numbers(u64);
 
 impl Numbers {
@@ -31,9 +31,9 @@ impl Numbers {
     }
 }
 
-/// A kill comes at most this many steps after a start.
+/// Most steps between a start and a kill.
 const STEPS_BETWEEN: u64 = 8;
-/// Additional delay, so that kills hit each part of a step, or of a start.
+/// Additional delay, so that kills hit each part of a step or start.
 const MICROSECONDS: u64 = 6_000;
 
 fn begin_or_resume(tiny: &Tiny, settings: &[&str]) -> Command {

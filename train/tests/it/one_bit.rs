@@ -15,7 +15,7 @@ fn packed(numbers: u64) -> u64 {
     numbers.div_ceil(8) + 4 * numbers.div_ceil(2048)
 }
 
-/// The exact steps show how many bytes besides gradients each step sends.
+/// Exact steps show how many bytes besides gradients a step sends.
 #[test]
 fn one_bit_after_exact_steps_sends_at_most_a_thirtieth_of_the_gradients() {
     if !has_mpi() {
@@ -63,7 +63,7 @@ fn a_run_without_the_keys_and_an_exact_start_have_the_bits_of_one_process() {
     let compressed = tiny.run_on("2", "run", &[&SHARED[..], &ONE_BIT].concat());
     assert_ne!(compressed, one, "nothing was compressed");
     let (exact, other) = (tiny.losses("one"), tiny.losses("run"));
-    // The third step is the first inexact one; its loss is that of the weights before it.
+    // The third step is the first inexact one; its loss precedes its update.
     assert_eq!(exact[..3], other[..3]);
     assert_ne!(exact[3].to_bits(), other[3].to_bits());
 }

@@ -6,8 +6,8 @@ use crate::program::{assert_code, assert_success, json, last_words, stderr, stdo
 use crate::tiny::Tiny;
 
 pub(crate) const SHAPES: [&[&str]; 3] = [
-    // As many tokens as features: with fewer, Burn's kernel that selects rows reads past the tokens, as the stand-in
-    // for CUDA finds.
+    // As many tokens as features: with fewer, Burn's row selection reads past the tokens, as the stand-in for CUDA
+    // finds.
     &[
         "train.optimizer=adamw",
         "model.n_embd=256",
@@ -102,7 +102,7 @@ fn a_replayed_plan_states_the_bytes_that_a_run_moves() {
                 moved.iter().zip(run_moved).all(|(one, other)| one.abs_diff(other) * 100 <= other);
             assert!(are_close, "{settings:?}: {moved:?} planned, {run_moved:?} moved");
             assert_eq!(*budget == "unlimited", moved == [0, 0], "{settings:?}");
-            // Tensors below 64 KiB, such as embedding rows, are copied by the program and not by the pager.
+            // The program, not the pager, copies tensors below 64 KiB, such as embedding rows.
             let [out, all] =
                 [plan["bytes_out_per_step"].as_u64().expect("a number"), ran("bytes_out_median")];
             assert!(out <= all && out * 100 >= all * 99, "{settings:?}: {out} planned, {all} moved");

@@ -8,7 +8,7 @@ use suite::Need;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_train");
 
-/// One cache folder for all tests: one start measures the machine, and the user's folder stays untouched.
+/// All tests share one measurement of the machine; the user's folder stays untouched.
 pub(crate) const CACHE: (&str, &str) = ("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
 
 /// A program that takes longer counts as hanging.
@@ -33,14 +33,14 @@ pub(crate) fn processes_in(folder: &Path) -> Vec<u32> {
     ids.filter(works_there).collect()
 }
 
-/// Standard error of a failed run, without the test's folder name.
+/// Standard error without the folder's name.
 pub(crate) fn failure(output: &Output, folder: &Path) -> String {
     let said = stderr(output);
     assert!(!output.status.success(), "{said}");
     said.replace(&folder.display().to_string(), "DIR")
 }
 
-/// The error at the end of a failed run's output; the plan before it depends on the machine.
+/// The error alone; the plan before it depends on the machine.
 pub(crate) fn last_words(output: &Output, folder: &Path) -> String {
     let said = failure(output, folder);
     assert!(!said.contains("panicked at"), "{said}");
@@ -73,7 +73,7 @@ pub(crate) fn json(output: &Output) -> Value {
     })
 }
 
-/// A shell in `folder` that runs `script` and may mount private file systems.
+/// The shell may mount private file systems.
 #[cfg(unix)]
 pub(crate) fn with_own_mounts(folder: &Path, script: &str) -> std::process::Command {
     let mut shell = std::process::Command::new("unshare");

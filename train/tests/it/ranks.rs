@@ -49,9 +49,9 @@ impl Tiny {
         self.run_to_end(Command::new(PROGRAM).args(arguments))
     }
 
-    /// Runs a command that starts ranks in this folder; a hanging one fails with its output.
+    /// A hanging command fails with its output.
     pub(crate) fn run_to_end(&self, command: &mut Command) -> Output {
-        // Files, because a pipe stays open until every replacement process has ended.
+        // Files, because a pipe stays open until all child processes have ended.
         let mut printed = [(), ()].map(|()| tempfile::tempfile().expect("a file"));
         let [stdout, stderr] = printed.each_ref().map(|file| file.try_clone().expect("the file once more"));
         command.current_dir(self.path()).envs([CACHE]);
@@ -92,7 +92,6 @@ impl Tiny {
         assert!(first - exact > 2.0 && other < exact + margin, "{first} {exact} {other}");
     }
 
-    /// An absurd learning rate ends a run on both ranks after two skipped steps.
     pub(crate) fn assert_divergence_stops_two(&self, settings: &[&str]) {
         let diverging = ["train.lr=1e30", "train.bad_steps=2", "train.steps=9"];
         let output = self.attempt_on("2", "run", &[&SHARED[..], &diverging, settings].concat());
@@ -131,7 +130,7 @@ impl Tiny {
         self.journal(out).matches(r#"{"kind":"step""#).count() as u64
     }
 
-    /// The process ids of a run's ranks, in order, once it has saved a checkpoint.
+    /// The ranks' process ids, in order, once the run has saved a checkpoint.
     pub(crate) fn processes(&self, out: &str) -> Vec<u32> {
         let latest = self.join(out).join("checkpoints/latest");
         self.wait_until(out, || latest.exists(), "no checkpoint was saved");
@@ -151,7 +150,7 @@ impl Tiny {
         status.code()
     }
 
-    /// Waits for a run that must succeed; returns its digests.
+    /// The run must succeed.
     pub(crate) fn bits_at_end(&self, child: &mut Child, out: &str) -> [String; 2] {
         assert_eq!(self.ended(child, out), Some(0), "{}", self.log(out));
         self.saved_bits(out)
@@ -262,7 +261,7 @@ fn ranks_end_with_the_bits_of_one_process() {
     assert_eq!(own.lines().filter(|line| line.starts_with(r#"{"kind":"step""#)).count(), 4);
 }
 
-/// A user's own `mpirun` command, with the variables of `--ranks` and `--interface`.
+/// A user's `mpirun` command, with the variables of `--ranks` and `--interface`.
 #[test]
 fn ranks_under_a_plain_mpirun_have_the_bits_of_one_process() {
     if !has_mpi() {
@@ -284,7 +283,7 @@ fn ranks_under_a_plain_mpirun_have_the_bits_of_one_process() {
     assert_eq!(tiny.records("two/ranks/1", "step").len(), tiny.records("two", "step").len());
 }
 
-/// Each of two ranks sums half of all gradients and sends them to the other; losses and votes are small.
+/// Each of two ranks sums half of the gradients and sends them to the other; losses and votes are small.
 #[test]
 fn each_rank_sends_as_many_bytes_as_the_gradients_have() {
     if !has_mpi() {
@@ -477,7 +476,7 @@ fn a_run_with_repeatedly_killed_ranks_ends_with_the_bits_of_an_undisturbed_one()
         (setting("TRAIN_RANK_KILLS", suite::size().pick(1, 2, 50)), setting("TRAIN_KILLS_SEED", 1));
     let tiny = Tiny::new();
 
-    // The last kill must come before the run's end.
+    // The last kill must precede the end.
     let steps = format!("train.steps={}", 40 * kills + 200);
     let settings = [&SHARED[..], &[&steps, "checkpoint.every=2"]].concat();
     let whole = bits(&tiny.run("whole", &settings));
@@ -598,7 +597,7 @@ fn a_run_with_weights_of_another_restarts_only_after_its_first_save() {
     assert!(tiny.log("run").contains("before its first checkpoint"), "{}", tiny.log("run"));
 }
 
-/// So the program also starts without MPI installed.
+/// The program starts without MPI installed.
 #[test]
 fn mpi_is_loaded_only_in_launched_processes() {
     if !has_mpi() {
@@ -665,7 +664,7 @@ mod gate {
         assert!(!processes_in(tiny.path()).contains(&frozen), "it is still there");
     }
 
-    /// Once it has saved; before, it restarts from the named checkpoint even if a later one exists.
+    /// Once it has saved; before, it restarts from the named checkpoint even if later ones exist.
     #[test]
     #[ignore = "gate: restarts a run of many steps"]
     fn a_run_resumed_from_a_named_checkpoint_restarts_from_its_own() {

@@ -191,7 +191,7 @@ fn endless_files_are_refused_wherever_a_file_is_given() {
 
     for arguments in cases {
         let mut command = assert_cmd::Command::new(crate::program::PROGRAM);
-        // A program that reads such a file never ends, or fills the memory.
+        // Reading such a file never ends, or fills the memory.
         let command = command.args(arguments).current_dir(tiny.path()).timeout(Duration::from_mins(1));
         let said = last_words(&command.output().expect("the program starts"), tiny.path());
         let expected = ["it is no regular file", "it has 214748364800 bytes"];

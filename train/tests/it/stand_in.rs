@@ -15,8 +15,7 @@ use crate::plan::{SHAPES, assert_as_planned};
 use crate::program::{CACHE, PROGRAM, assert_success, json};
 use crate::tiny::{Tiny, bits};
 
-/// The folder that plays a CUDA installation. `cargo xtask test` passes its path; otherwise the process's first test
-/// builds it.
+/// A folder that plays a CUDA installation: passed by `cargo xtask test`, otherwise built by the first test.
 pub(crate) fn installation() -> Option<&'static Path> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
@@ -70,7 +69,7 @@ fn orders() -> impl Iterator<Item = Order> {
     [Order::Eager].into_iter().chain(lazy).chain((1..=seeds).map(Order::Random))
 }
 
-/// The folder that plays a CUDA installation, and one for runs. Autotune's timings thus stay out of a real GPU's cache.
+/// Autotune's timings stay out of a real GPU's cache.
 struct StandIn {
     installation: &'static Path,
     tiny: Tiny,
@@ -115,7 +114,7 @@ impl StandIn {
         self.output_and_report(out, self.command(out, order, settings)).0
     }
 
-    /// Fails on findings; returns the program's output and the stand-in's report.
+    /// Fails on findings.
     fn output_and_report(&self, out: &str, mut command: Command) -> (Output, Value) {
         let output = command.output().expect("the program starts");
         assert_success(&output);
@@ -125,7 +124,7 @@ impl StandIn {
         (output, report)
     }
 
-    /// A run under a budget below its working set has the bits of an unlimited one, in each order of queued work.
+    /// In each order of queued work.
     fn assert_spills_to_the_same_bits(&self, name: &str, budget: &str, settings: &[&str]) {
         let settings = [settings, &["train.steps=3", "eval.questions=[]"]].concat();
         let roomy = json(&self.train(&format!("{name}-roomy"), Order::Lazy, &settings));
@@ -143,7 +142,7 @@ impl StandIn {
     }
 }
 
-/// Large reads in the stand-in's trace; fails if one is on a stream that runs kernels.
+/// Fails if a large read is on a stream that runs kernels.
 fn overlapped_reads(trace: &Path) -> u64 {
     let text = fs::read_to_string(trace).expect("a trace");
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
@@ -221,7 +220,7 @@ mod gate {
         assert!(overlapped < serial, "{overlapped} ms, in line {serial} ms");
     }
 
-    /// The records next to the plan cover more shapes; this covers the program's own output.
+    /// Records next to the plan cover more shapes; this covers the program's output.
     #[test]
     #[ignore = "gate: trains for minutes"]
     fn a_run_on_cuda_uses_the_memory_of_its_plan() {

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::program::{CACHE, PROGRAM, assert_success, json, stdout, train};
 
-/// Tensors below 64 KiB never move, so matrices are at least that large. The working set is about 4 MiB.
+/// Matrices have 64 KiB or more, since smaller tensors never move. The working set is about 4 MiB.
 const DESCRIPTION: &str = r#"{
   "model": {
     "preset": "nanochat", "n_layer": 1, "n_head": 2, "n_embd": 128, "n_positions": 64, "vocab_size": 264
@@ -108,7 +108,6 @@ impl Tiny {
         json(&output)
     }
 
-    /// Under a budget below its working set, a run ends with the bits of an unlimited one.
     pub(crate) fn assert_spills_to_the_same_bits(&self, name: &str, budget: &str, settings: &[&str]) {
         let tight = self.run(&format!("tight-{name}"), &[&[budget], settings].concat());
         let roomy = [settings, &["memory.device_budget=unlimited"]].concat();
@@ -120,7 +119,6 @@ impl Tiny {
         assert_eq!(bits(&tight), bits(&roomy), "{settings:?}");
     }
 
-    /// A run stopped after four of seven steps resumes to the bits of an uninterrupted one.
     pub(crate) fn assert_resumes_to_the_same_bits(&self, name: &str, settings: &[&str]) {
         let (whole, run) = (format!("whole-{name}"), format!("run-{name}"));
         let uninterrupted = self.run(&whole, &[settings, &["train.steps=7"]].concat());
@@ -156,7 +154,7 @@ fn training<'a>(out: &'a str, settings: &[&'a str]) -> Vec<&'a str> {
     begin.into_iter().chain(settings.iter().flat_map(|setting| ["--set", setting])).collect()
 }
 
-/// Digests over the bits of all losses and all weights.
+/// Digests of all losses and all weights.
 pub(crate) fn bits(summary: &Value) -> [String; 2] {
     ["losses_sha256", "weights_sha256"].map(|key| {
         let digest = summary[key].as_str().expect("a digest");

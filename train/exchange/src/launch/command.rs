@@ -21,7 +21,7 @@ pub struct Job {
     pub ranks: usize,
     /// Hosts; empty for this machine alone.
     pub hosts: Vec<Host>,
-    /// The network interface to use, needed if hosts have several. Choose a private network: MPI neither encrypts nor
+    /// Network interface, needed if hosts have several. Choose a private network: MPI neither encrypts nor
     /// authenticates.
     pub interface: Option<String>,
     /// Whether ranks survive the loss of others; needs Open MPI 5.

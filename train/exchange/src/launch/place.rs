@@ -20,18 +20,18 @@ pub struct Place {
 }
 
 impl Place {
-    /// Fails if the engine's world is not the launcher's: each rank would train alone. It happens under a launcher that
-    /// MPI does not know.
+    /// Fails if the engine's world is not the launcher's, as under a launcher unknown to MPI: each rank would train
+    /// alone.
     pub fn agrees_with(&self, engine: &dyn Engine) -> Result<(), LaunchError> {
         let (launched, found) = ((self.rank, self.world), (engine.rank(), engine.world()));
         if launched == found { Ok(()) } else { Err(LaunchError::OtherWorld { launched, found }) }
     }
 }
 
-/// Reads the place from the launcher's variables; `None` if no launcher started several processes.
+/// Reads the launcher's variables; `None` if no launcher started several processes.
 ///
-/// `mpirun` goes before Slurm, because it may run within a job. A job's script has `SLURM_NTASKS` and `SLURM_PROCID`
-/// too but runs once. So Slurm counts only if `SLURM_STEP_NUM_TASKS`, which `srun` sets, is above 1.
+/// `mpirun` precedes Slurm, because it may run within a job. Slurm counts only if `SLURM_STEP_NUM_TASKS`, which `srun`
+/// sets, is above 1: a job's script has the other variables but runs once.
 pub fn place(variables: &BTreeMap<String, String>) -> Result<Option<Place>, LaunchError> {
     let read = Variables(variables);
     if variables.contains_key("OMPI_COMM_WORLD_SIZE") {
@@ -55,7 +55,7 @@ impl Variables<'_> {
     }
 
     fn slurm(&self, world: usize) -> Result<Place, LaunchError> {
-        // PMIx, which MPI asks, may number processes otherwise than Slurm.
+        // PMIx, which MPI asks, may number processes unlike Slurm.
         let variable = if self.0.contains_key("PMIX_RANK") { "PMIX_RANK" } else { "SLURM_PROCID" };
         let rank = self.below(variable, world)?;
         let local_world = self.tasks_of_node()?;

@@ -1,7 +1,7 @@
-//! Open MPI's library, loaded when a program asks for it: no headers, no C compiler.
+//! Open MPI's library, loaded on demand, without headers or a C compiler.
 //!
-//! Open MPI 4 and 5 share one binary interface, `libmpi.so.40`, whose handles are addresses of symbols. MPICH's handles
-//! are numbers, and mixing them ends the process, so it is refused by name.
+//! Open MPI 4 and 5 share one binary interface, `libmpi.so.40`, whose handles are addresses of symbols. MPICH's are
+//! numbers, and mixing them ends the process, so MPICH is refused by name.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
@@ -44,7 +44,7 @@ unsafe impl Send for Abort {}
 
 impl Abort {
     pub(super) fn end_the_job(&self) -> ! {
-        // A second thread: the abort may itself wait for a frozen rank.
+        // A second thread, because the abort may wait for a frozen rank.
         std::thread::spawn(|| {
             std::thread::sleep(Duration::from_secs(10));
             std::process::abort();
@@ -173,7 +173,7 @@ impl Library {
         Err(Error::NotOpenMpi { name: name.into(), found: self.version })
     }
 
-    /// Starts MPI, once per process: it cannot start again after its end.
+    /// Once per process: MPI cannot start again after its end.
     pub(super) fn start(&self) -> Result<()> {
         let (mut started, mut provided) = (0, 0);
         // SAFETY: allowed at any time; writes one integer.
@@ -227,7 +227,7 @@ impl Library {
         unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned()
     }
 
-    /// The class of an error code, the same in every call; `None` for unknown codes.
+    /// `None` for unknown codes. A class is the same in every call.
     pub(super) fn class(&self, code: c_int) -> Option<c_int> {
         let mut class = 0;
         // SAFETY: writes one integer.

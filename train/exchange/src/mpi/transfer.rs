@@ -61,7 +61,7 @@ fn letter(call: Call, calls: u64, part: &[u8]) -> Vec<u8> {
 }
 
 impl Mpi {
-    /// Exchanges parts with every other rank. Returns when no transfer is pending.
+    /// Returns when no transfer is pending.
     pub(super) fn transfer(&mut self, call: Call, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()> {
         if self.broken {
             return Err(Error::Broken { call });
@@ -102,7 +102,7 @@ impl Mpi {
         Ok(received)
     }
 
-    /// Checks that every rank makes this call and sends the expected size; takes short parts.
+    /// Checks every rank's call and size; takes short parts.
     fn read(&self, call: Call, letters: &[Vec<u8>], receive: &mut [&mut [u8]]) -> Result<()> {
         for peer in self.others() {
             let letter = &letters[peer];
@@ -148,7 +148,7 @@ impl Mpi {
         self.finish(call, &mut phase)
     }
 
-    /// Receives a message of the given peer and kind. The piece is written until [`finish`](Self::finish) returns.
+    /// The piece is written until [`finish`](Self::finish) returns.
     fn post_receive(
         &self,
         call: Call,
@@ -166,7 +166,7 @@ impl Mpi {
         self.posted(call, phase, code, Pending { request, peer, receives: true, bytes });
     }
 
-    /// As [`post_receive`](Self::post_receive); the piece is read until then.
+    /// The piece is read until [`finish`](Self::finish) returns.
     fn post_send(&self, call: Call, phase: &mut Phase, (peer, tag): (usize, c_int), piece: &[u8]) {
         let mut request = std::ptr::null_mut();
         let (at, count, byte) = (piece.as_ptr().cast(), piece.len() as c_int, self.library.byte);

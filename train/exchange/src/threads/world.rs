@@ -70,8 +70,7 @@ impl Shared {
         self.signal.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next letter from one of the `missing` peers (rank and seat), and removes that peer. Waits until a letter
-    /// comes, or none can come.
+    /// Removes the peer of the returned letter from `missing` (rank and seat). Waits until a letter comes, or none can.
     pub(super) fn take(
         &self,
         call: Call,
@@ -89,7 +88,7 @@ impl Shared {
                 }
             }
             for (peer, from) in missing.iter().copied() {
-                // Letters of a rank that died after it sent them still count, as data in flight does.
+                // Letters of a rank that died later still count, as data in flight does.
                 if !state.alive[from] {
                     return Err(Error::Lost { call, peer, reason: String::new() });
                 }

@@ -44,8 +44,8 @@ trait Program {
 /// One committed step: the number of ranks and the exchanged bits.
 type Committed = (usize, Vec<u32>);
 
-/// A trainer's steps: exchange, commit; after a failure shrink and repeat. Returns the committed steps, or `None` if
-/// this rank is gone.
+/// A trainer's steps: exchange, commit; after a failure shrink and repeat. Returns committed steps, or `None` if this
+/// rank is gone.
 fn train(mut engine: Threads, program: &mut dyn Program) -> Option<Vec<Committed>> {
     let mut done = Vec::new();
     while (done.len() as u64) < STEPS {
@@ -81,7 +81,7 @@ impl Program for Sums {
     }
 }
 
-/// Each rank sums the part that it owns; all gather the parts.
+/// Each rank sums its own part; all gather the parts.
 struct Divided(Sums);
 
 impl Program for Divided {
@@ -263,7 +263,7 @@ proptest! {
 
 #[test]
 fn a_fault_at_any_one_call_of_any_exchange_ends_with_an_error_or_the_right_result_on_every_rank() {
-    /// Runs every exchange once until the first error; returns the sums, the error, and the number of calls.
+    /// Runs every exchange until the first error; returns the sums, the error, and the number of calls.
     fn attempt(mut engine: Threads) -> (Vec<Vec<u32>>, Option<Error>, u64) {
         let mut done = Vec::new();
         let mut all = || -> Result<(), Error> {

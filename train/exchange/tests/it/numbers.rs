@@ -6,7 +6,7 @@ use exchange::threads::{self, Threads};
 use exchange::{Alone, Counted, Engine, Exact, Exchange, OneBit, Pairwise, Share, even, shards};
 use proptest::prelude::*;
 
-/// A contribution of any magnitude, from the seed alone, whose sum shows its association.
+/// A contribution of any magnitude whose sum shows its association.
 pub fn contribution(seed: u64, n: u64, len: usize) -> Vec<f32> {
     let mut state = seed ^ (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut next = || {
@@ -83,7 +83,7 @@ proptest! {
         prop_assert!(most.zip(least).is_some_and(|(most, least)| most - least <= largest), "{:?}", loads);
     }
 
-    /// The identity holds for each rank and so for the whole: no value is lost between ranks.
+    /// The identity holds for each rank, so no value is lost between ranks.
     #[test]
     fn sent_and_residuals_are_the_gradients_over_many_steps(seed: u64, len in 1..5000_usize, world in 2..=4_usize) {
         const STEPS: u64 = 4;

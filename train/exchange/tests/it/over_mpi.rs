@@ -116,7 +116,7 @@ fn runs_the_scenario_it_was_started_for() {
     }
 }
 
-/// A signal to oneself arrives a moment later; no code may run in between.
+/// A signal to oneself arrives later; no code may run in between.
 fn end_by(signal: Signal) {
     kill_process(getpid(), signal).expect("sent");
     std::thread::sleep(Duration::from_secs(1));

@@ -1,5 +1,4 @@
-//! Runs test scenarios under `mpirun`, in processes that start this test binary again, over loopback and with a time
-//! limit.
+//! Runs scenarios under `mpirun`, in processes that start this test binary again, over loopback and with a time limit.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -24,7 +23,7 @@ pub struct End {
 }
 
 impl End {
-    /// Reports of the ranks, sorted, since their order varies.
+    /// Reports of the ranks, sorted.
     pub fn reports(&self) -> Vec<&str> {
         let mut reports: Vec<_> = self
             .printed
@@ -37,7 +36,7 @@ impl End {
     }
 }
 
-/// The folder into which `train/exchange/tests/install-open-mpi-5` unpacks release 5.
+/// `train/exchange/tests/install-open-mpi-5` unpacks release 5 there.
 const UNPACKED: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/open-mpi-5/installed");
 
 pub struct Installation {
@@ -89,12 +88,12 @@ impl Installation {
         self.run_within(ranks, scenario, &[], self.release >= 5)
     }
 
-    /// As [`run`](Self::run), without survival of lost ranks.
+    /// [`run`](Self::run) without survival of lost ranks.
     pub fn run_mortal(&self, ranks: usize, scenario: &str) -> End {
         self.run_within(ranks, scenario, &[], false)
     }
 
-    /// As [`run`](Self::run), with `front` before `mpirun` and its arguments.
+    /// [`run`](Self::run) with `front` before `mpirun` and its arguments.
     pub fn run_within(&self, ranks: usize, scenario: &str, front: &[&str], survive: bool) -> End {
         let job = launch::Job {
             ranks,
@@ -103,7 +102,7 @@ impl Installation {
             survive,
             // The fewest: ranks must not starve each other.
             cores: 1,
-            // The command in front may change the user to root.
+            // The command in front may make the user root.
             root: rustix::process::geteuid().is_root() || !front.is_empty(),
             release: self.release,
         };
@@ -116,7 +115,7 @@ impl Installation {
         let front: Vec<OsString> = front.iter().map(Into::into).chain([program.into_os_string()]).collect();
         let folder = tempfile::tempdir().expect("a folder");
 
-        // A file, because a pipe stays open while any replacement process lives.
+        // A file, because a pipe stays open while any child process lives.
         let printed = folder.path().join("printed");
         let file = File::create(&printed).expect("a file");
         let mut child = self
@@ -154,7 +153,7 @@ pub fn scenario() -> Option<String> {
     env::var(SCENARIO).ok()
 }
 
-/// Reports to the parent in one write, so that lines of ranks do not mix.
+/// In one write, so that lines of ranks do not mix.
 pub fn report(text: &str) {
     std::io::stdout().write_all(format!("\nreport> {text}\n").as_bytes()).expect("standard output");
 }

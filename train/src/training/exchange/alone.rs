@@ -1,4 +1,4 @@
-//! One process, which has every micro-batch of a step.
+//! One process with every micro-batch of a step.
 
 use burn::backend::Autodiff;
 use burn::tensor::{Tensor, backend::Backend};
@@ -9,7 +9,7 @@ use super::super::gradients::Sum;
 pub(crate) struct Alone;
 
 impl Alone {
-    /// Loss and norm, with one wait for the device.
+    /// Waits once for the device.
     pub(super) fn numbers<I: Backend>(
         learner: &Learner<Autodiff<I>>,
         losses: Vec<Tensor<I, 1>>,

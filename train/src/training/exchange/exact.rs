@@ -26,7 +26,7 @@ impl Exact {
         self.shard
     }
 
-    /// Loss and norm. If ranks can repeat a step, all living ranks have its sums, or none has.
+    /// If ranks can repeat a step, all living ranks have its sums, or none has.
     pub(super) fn numbers<I: Backend>(
         &self,
         learner: &Learner<Autodiff<I>>,
@@ -42,7 +42,7 @@ impl Exact {
     }
 }
 
-/// The sum of one parameter; empty for ranks that do not own it.
+/// Empty for ranks that do not own the parameter.
 pub(super) fn reduce(engine: &mut dyn Engine, Job { own, owner, .. }: Job) -> exchange::Result<Vec<f32>> {
     let Some(owner) = owner else { return exchange::Exact::default().sum(engine, own) };
     let mut parts = vec![0; engine.world()];
@@ -50,7 +50,7 @@ pub(super) fn reduce(engine: &mut dyn Engine, Job { own, owner, .. }: Job) -> ex
     exchange::Exact::default().reduce_scatter(engine, own, &parts)
 }
 
-/// Loss and norm after all sums. A failed rank joins every sum with zeros, so that no other hangs.
+/// A failed rank joins every sum with zeros, so that no other hangs.
 pub(super) fn numbers<I: Backend>(
     learner: &Learner<Autodiff<I>>,
     losses: Vec<Tensor<I, 1>>,
@@ -58,7 +58,7 @@ pub(super) fn numbers<I: Backend>(
     shard: bool,
     ranks: &mut Ranks,
 ) -> anyhow::Result<(f32, f32)> {
-    // A rank without a micro-batch has not waited for its updates yet.
+    // A rank without a micro-batch has not waited for its updates.
     sum.settle();
     sum.submit_all(&learner.gpt);
     sum.gather();
@@ -78,7 +78,7 @@ pub(super) fn numbers<I: Backend>(
         let norm = sum.norms.take_global(&learner.gpt).map(|norm| read(vec![norm])).transpose()?;
         sum.norm(norm.map(|norm| norm[0]))?
     };
-    // Devices add squares in different orders, so all ranks clip by rank 0's norm.
+    // Devices add squares in different orders.
     let norm = ranks.number(norm)?;
     Ok((losses.iter().sum(), norm))
 }

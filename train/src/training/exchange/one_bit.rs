@@ -1,6 +1,6 @@
 //! Sums of gradients with one bit per element and residuals for each parameter.
 //!
-//! Each rank saves its residuals for the step and digest of the checkpoint. All ranks restore theirs, or none does
+//! Each rank saves residuals under the checkpoint's step and digest. All ranks restore theirs, or none does
 //! (`residuals_that_do_not_fit_the_ranks_are_dropped_with_a_note`).
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use exchange::{Engine, Exchange as _, Residuals};
 use super::{Restored, exact};
 use crate::ranks::{Job, Kept, Pairs, Ranks, SavedAt};
 
-/// By place in the model, so that saved residuals do not depend on the order of sums.
+/// By place in the model, not by order of sums.
 type Buffers = BTreeMap<usize, exchange::OneBit>;
 
 pub(crate) struct OneBit {
@@ -30,7 +30,7 @@ impl OneBit {
         Self { warm_up, buffers: Arc::default() }
     }
 
-    /// Begins the sums of step `step`, from 1. Residuals of an unsettled step are forgotten.
+    /// `step` counts from 1. Forgets residuals of an unsettled step.
     pub(super) fn begin(
         &mut self,
         step: u64,
@@ -48,7 +48,7 @@ impl OneBit {
         }
     }
 
-    /// Ends a step. A skipped update leaves residuals unchanged.
+    /// A skipped update leaves residuals unchanged.
     pub(super) fn settle(&mut self, committed: bool) {
         lock(&self.buffers).values_mut().for_each(|buffer| buffer.settle(committed));
     }

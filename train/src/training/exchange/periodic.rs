@@ -1,4 +1,4 @@
-//! Local steps, and every so many of them an outer step to equal weights on all ranks.
+//! Local steps, and periodic outer steps to equal weights on all ranks.
 //!
 //! Evaluation, save, stop and end follow an outer step (`a_run_evaluates_and_saves_only_common_weights`). Each rank has
 //! its own moments (`a_run_resumes_with_each_ranks_moments_to_the_bits_of_an_uninterrupted_one`).
@@ -23,11 +23,11 @@ use super::Restored;
 use crate::optimizer::numbers;
 use crate::ranks::{Kept, Pairs, Ranks, SavedAt};
 
-/// The outer optimizer of each parameter, in the model's order; equal on all ranks.
+/// Outer optimizers in the model's order; equal on all ranks.
 pub(crate) struct Periodic {
     settings: OuterStep,
     buffers: Vec<Outer>,
-    /// Momentum of a checkpoint, for parameters not begun yet.
+    /// Momentum of a checkpoint for parameters not begun.
     restored: VecDeque<Vec<f32>>,
     next: usize,
 }
@@ -46,7 +46,7 @@ impl Periodic {
         self.settings.inner
     }
 
-    /// Whether an outer step follows step `step`, from 1.
+    /// `step` counts from 1.
     pub(super) fn outer_step_is_due(&self, step: u64) -> bool {
         step.is_multiple_of(self.settings.inner)
     }
@@ -55,8 +55,8 @@ impl Periodic {
         Share { count: micro_batches as u64, world: 1, rank: 0 }
     }
 
-    /// The loss of all `count` micro-batches, each at its rank's weights, and the norm of this rank's gradients. `part`
-    /// is this rank's share of the targets. NaN or infinity on one rank makes every norm NaN.
+    /// The loss of all `count` micro-batches, each at its rank's weights, and this rank's norm. `part` is this rank's
+    /// share of targets. NaN or infinity on one rank makes every norm NaN.
     pub(super) fn numbers<I: Backend>(
         learner: &Learner<Autodiff<I>>,
         losses: Vec<Tensor<I, 1>>,
@@ -90,7 +90,7 @@ impl Periodic {
         Ok(())
     }
 
-    /// The model after an outer step; unusable after a failure.
+    /// A failure leaves the model unusable.
     pub(super) fn outer_step<B: AutodiffBackend>(
         &mut self,
         gpt: Gpt<B>,

@@ -1,9 +1,9 @@
 //! Sums of gradients over the ranks during the backward pass.
 //!
 //! All ranks submit parameters in the order of the backward pass (`gradients_leave_in_turn_while_the_pass_goes_on`),
-//! once the gradient of the last micro-batch has arrived. Leftover parameters follow, and all parameters of a rank
-//! without a micro-batch. The model alone decides how many elements are under way and when a sum is waited for, so no
-//! clock changes the order. A failed rank still takes part (`a_rank_that_fails_keeps_no_other_waiting`).
+//! each with its last micro-batch's gradient. Leftovers follow, such as all parameters of a rank without a micro-batch.
+//! The model alone decides how many elements are under way and when to wait, so no clock changes the order. A failed
+//! rank takes part (`a_rank_that_fails_keeps_no_other_waiting`).
 
 use std::collections::{HashMap, VecDeque};
 
@@ -24,7 +24,7 @@ pub(crate) struct OverlappedReduce<I: Backend> {
     under_way: VecDeque<UnderWay<I>>,
 }
 
-/// The order of submission, and the most elements under way at once.
+/// Order of submission, and most elements under way.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ReduceOrder {
     pub(crate) ids: Vec<ParamId>,
@@ -45,8 +45,8 @@ struct UnderWay<I: Backend> {
 type Land<I> = fn(&mut Sum<'_, I>, ParamId, Vec<f32>, Shape, &<I as BackendTypes>::Device);
 
 impl ReduceOrder {
-    /// The order of a backward pass that recomputes segments of `every` blocks: the head, then segments from the last
-    /// to the first, embeddings with the first. Without recomputation, the model's order.
+    /// With recomputed segments of `every` blocks: the head, segments from last to first, embeddings with the first.
+    /// Otherwise the model's order.
     pub(crate) fn of_pass<B: Backend>(gpt: &Gpt<B>, every: Option<usize>) -> Self {
         let ids = burn::module::list_param_ids(gpt);
         let parameters = gpt.config().parameters();
@@ -93,7 +93,7 @@ impl<I: Backend> OverlappedReduce<I> {
 }
 
 impl<I: Backend> Sum<'_, I> {
-    /// Submits a parameter whose gradients of this rank are complete, if it is the next one.
+    /// Submits a parameter with complete gradients if it is next.
     pub(crate) fn submit<const D: usize>(&mut self, id: ParamId, shape: Shape, device: I::Device) {
         if self.reduce.as_ref().is_none_or(|reduce| !reduce.is_next(id)) {
             return;

@@ -1,5 +1,4 @@
-//! The norm of sharded gradients: owners square their own, and squares are added in the model's order, as in one
-//! process.
+//! The norm of sharded gradients: owners' squares, added in the model's order as in one process.
 
 use std::collections::HashMap;
 
@@ -39,7 +38,7 @@ impl<I: Backend> Sum<'_, I> {
         Ok(self.host.as_ref().map_or(norm.unwrap_or_default(), |_| super::sum::together(norm, on_host)))
     }
 
-    /// The squares of this rank's gradients, each in the order of its sum.
+    /// This rank's squares, in the order of their sums.
     fn own_squares(&mut self, gpt: &Gpt<Autodiff<I>>) -> anyhow::Result<HashMap<ParamId, f64>> {
         let (ids, of_each): (Vec<_>, Vec<_>) = self.norms.take_each(gpt).into_iter().unzip();
         let read = if of_each.is_empty() { Vec::new() } else { read(of_each)? };

@@ -14,7 +14,7 @@ use models::Gpt;
 use super::overlapped::OverlappedReduce;
 use crate::optimizer::{HostPart, Owners, Passes, SquaredNorms, narrowed, numbers};
 
-/// The sum over micro-batches, each of which brings every parameter once.
+/// Each micro-batch brings every parameter once.
 pub(crate) struct Sum<'a, I: Backend> {
     pub(crate) share: Share,
     parts: PartialSums,
@@ -22,7 +22,7 @@ pub(crate) struct Sum<'a, I: Backend> {
     pub(crate) grads: GradientsParams,
     pub(crate) norms: SquaredNorms<I>,
     pub(crate) host: Option<&'a mut HostPart>,
-    /// The rank that steps each parameter, if ranks divide them.
+    /// Each parameter's stepping rank, if ranks divide them.
     pub(crate) owners: &'a Owners,
     pub(crate) reduce: Option<OverlappedReduce<I>>,
     /// Bytes of gradients outside the host part: waiting, under way or complete.
@@ -36,7 +36,7 @@ pub(crate) struct Sum<'a, I: Backend> {
 struct Group {
     /// Micro-batches of earlier groups.
     before: u64,
-    /// Rows that each micro-batch names of an embedding by rows.
+    /// Embedding rows that each micro-batch names.
     named: Vec<Option<Arc<[u32]>>>,
     /// Sums for the host, until the group's last micro-batch.
     parts: PartialSums,
@@ -47,7 +47,7 @@ struct Group {
 struct PartialSums(Vec<GradientsParams>);
 
 impl PartialSums {
-    /// Adds `arrived` to the sums at `places`, the last one first, and removes these.
+    /// Adds and removes the sums at `places`, the last first.
     fn fold<I: Backend, const D: usize>(
         &mut self,
         id: ParamId,
@@ -87,7 +87,7 @@ impl<'a, I: Backend> Sum<'a, I> {
         }
     }
 
-    /// Begins a group with one micro-batch for each entry of `named`.
+    /// One micro-batch for each entry of `named`.
     pub(crate) fn begin_group(&mut self, named: Vec<Option<Arc<[u32]>>>) {
         self.group.named = named;
     }
@@ -96,14 +96,14 @@ impl<'a, I: Backend> Sum<'a, I> {
         self.group.before += self.group.named.len() as u64;
     }
 
-    /// Adds a segment's gradients of the micro-batch at `place` in its group.
+    /// `place` is the micro-batch's place in its group.
     pub(crate) fn add(&mut self, gpt: &Gpt<Autodiff<I>>, place: usize, mut arrived: GradientsParams) {
         // Every weight has been used by now.
         self.settle();
         gpt.visit(&mut Arrival { place, arrived: &mut arrived, sum: self });
     }
 
-    /// Waits for the last update. Its failure counts as the first one.
+    /// Waits for the last update. Its failure counts unless one came before.
     pub(crate) fn settle(&mut self) {
         if let Some(host) = &mut self.host
             && let Err(error) = host.settle()
@@ -112,7 +112,7 @@ impl<'a, I: Backend> Sum<'a, I> {
         }
     }
 
-    /// Waits until the host has taken in all gradients that were read.
+    /// Until the host has taken in all gradients that were read.
     pub(crate) fn gather(&mut self) {
         if let Some(host) = &mut self.host
             && let Err(error) = host.gather()
@@ -139,7 +139,7 @@ impl<'a, I: Backend> Sum<'a, I> {
         let added = self.group.before + place as u64;
         let [before, after] = [added, added + 1].map(|added| self.share.held(added));
         let is_last = self.is_last(place);
-        // Sums left over at the end are added from the right.
+        // Leftover sums are added from the right.
         let place = if is_last { 0 } else { after - 1 };
         let bytes = bytes_of(&arrived);
         let sum = self.parts.fold(id, place..before, arrived);
@@ -151,8 +151,7 @@ impl<'a, I: Backend> Sum<'a, I> {
         self.held.add(bytes);
     }
 
-    /// Sums a group's gradients on the device, and sends the sum to the host once. Gradients in tiles go alone: each
-    /// has random bits of its own.
+    /// Sends a group's sum to the host once. Gradients in tiles go one by one, each with its own random bits.
     fn arrive_on_host<const D: usize>(
         &mut self,
         id: ParamId,

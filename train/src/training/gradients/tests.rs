@@ -138,8 +138,8 @@ fn ranks_that_step_apart_have_the_gradients_of_their_own_micro_batches() {
     assert!((loss - f64::from(each[0].1)).abs() < 1e-6, "{loss} {}", each[0].1);
 }
 
-/// The last of four micro-batches, on rank 1, has too large weights of its targets: its squares are infinite, or also
-/// its loss is.
+/// Rank 1 has the last of four micro-batches, with target weights so large that squares, or also the loss, are
+/// infinite.
 #[test]
 fn nan_or_infinity_on_one_rank_skips_the_step_on_all_and_leaves_no_trace() {
     let kinds = [

@@ -35,7 +35,7 @@ fn write(folder: &Path, config: &Config) -> anyhow::Result<()> {
     )
 }
 
-/// What resuming and inspecting say about a sealed checkpoint whose moments underwent `change`.
+/// Errors of resuming and inspecting after `change` of the sealed moments.
 fn refused(change: impl Fn(&mut Vec<(String, TensorView<'_>)>)) -> [String; 2] {
     let run = tempfile::tempdir().expect("a folder");
     let config = config();
@@ -163,7 +163,7 @@ fn no_state_however_written_brings_resuming_or_inspecting_down() {
     ];
     proptest!(|(of in 0..2_usize, at in any::<Index>(), removed in 0..24_usize, put in put)| {
         let whole = &texts[of];
-        // Only the first bytes change: the numbers behind them cannot be malformed.
+        // Numbers cannot be malformed, only the bytes before them.
         let at = at.index(whole.len().min(400));
         let changed = [&whole[..at], put.as_bytes(), &whole[(at + removed).min(whole.len())..]].concat();
         let path = [&state, &moments][of];

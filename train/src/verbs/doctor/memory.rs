@@ -41,7 +41,7 @@ fn is_wsl(root: &Path) -> bool {
         .is_some_and(|release| release.to_lowercase().contains("microsoft"))
 }
 
-/// The tightest limit of the process's control group and of those above it; `None` without a limit.
+/// The tightest limit of the process's control group and its ancestors; `None` without a limit.
 fn cgroup(root: &Path) -> Option<Finding> {
     let groups = read(root, "proc/self/cgroup")?;
     let limits = groups.lines().flat_map(|line| {
@@ -67,7 +67,7 @@ fn cgroup(root: &Path) -> Option<Finding> {
     ))
 }
 
-/// NVIDIA's driver and `io_uring` pin memory. Linux counts the latter against this limit.
+/// NVIDIA's driver and `io_uring` pin memory; Linux counts the latter against this limit.
 fn page_locked(root: &Path) -> Option<Finding> {
     let limits = read(root, "proc/self/limits")?;
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
@@ -92,7 +92,6 @@ mod tests {
     use super::*;
     use crate::verbs::doctor::Verdict;
 
-    /// A folder with these files.
     fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("a folder");
         for (file, text) in files {

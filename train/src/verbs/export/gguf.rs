@@ -9,7 +9,7 @@ use models::weights::gguf::{self, Numbers, Value};
 use runs::{BadInput, Trained};
 use tokenizer::LlamaCpp;
 
-/// The file, in the folder that `--out` names.
+/// In the folder of `--out`.
 pub(super) const FILE: &str = "model.gguf";
 
 pub(super) fn export<B: Backend>(
@@ -29,7 +29,7 @@ pub(super) fn export<B: Backend>(
     Ok(())
 }
 
-/// What `llama.cpp` needs beside the weights.
+/// Fields needed beside the weights.
 fn fields(trained: &Trained, words: usize) -> anyhow::Result<Vec<(String, Value)>> {
     let tokenizer = &trained.tokenizer;
     let vocabulary = tokenizer.llama_cpp(words).map_err(|error| BadInput(error.to_string()))?;

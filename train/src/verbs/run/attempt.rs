@@ -30,7 +30,7 @@ use crate::training::{
 };
 use crate::{machine, report};
 
-/// This process's part in a run, which restarts when ranks are lost.
+/// This process's part in a run; restarts when ranks are lost.
 pub(super) struct Part<'a> {
     pub(super) args: &'a Args,
     pub(super) directory: RunDirectory,
@@ -98,7 +98,7 @@ impl Part<'_> {
         let mut exchange = Exchange::choose(&config.ranks, config.memory.shard, ranks);
         exchange.check_shares(config.train.accumulate, ranks)?;
         let checkpoint = directory.from.as_ref();
-        // The steps of epochs are known when the data is.
+        // Steps of epochs follow from the data.
         let is_done = |step: u64| step >= config.train.steps && config.train.epochs.is_none();
         if let Some(done) = checkpoint.filter(|checkpoint| is_done(checkpoint.step)) {
             // A run stopped after its last checkpoint still lacks its summary.
@@ -121,7 +121,7 @@ impl Part<'_> {
             data = Some(prepare()?);
             Ok(Vec::new())
         })?;
-        // Other ranks find the data that rank 0 has prepared.
+        // Other ranks find rank 0's data.
         let data = data.map_or_else(prepare, Ok)?;
         let mut training = TrainingWindows::open(&config, &data)?;
         config.set_sequences(training.sequences());
@@ -163,7 +163,7 @@ impl Part<'_> {
         let mut lock = None;
         ranks.led(|| {
             training::trial::<I>(&learner, &session)?;
-            // From here on the run exists on disk and can be resumed.
+            // From here on the run can be resumed.
             lock = start.take().map(|start| start.commit(&session.config)).transpose()?;
             Ok(Vec::new())
         })?;
@@ -175,7 +175,7 @@ impl Part<'_> {
         Ok(Some(Opened { learner, optimizer, exchange, session, journal, lock }))
     }
 
-    /// Checks that all ranks have equal weights, then concludes the run: quiz, summary and report.
+    /// Checks first that all ranks have equal weights.
     fn conclude<I: Offloadable>(
         &self,
         outcome: &mut Outcome<I>,
@@ -287,8 +287,7 @@ fn describe(config: &Config, training: &TrainingWindows, validation: &Validation
     }
 }
 
-/// Opens the count and limit of disk writes before the optimizer's states are placed there. Fails on all ranks if one
-/// may not take a step.
+/// Call before the optimizer's states are on the disk. Fails on all ranks if one may not take a step.
 fn open_wear<I: Offloadable>(
     config: &Config,
     run: &Path,
@@ -335,7 +334,7 @@ fn journal(
     Ok(journal)
 }
 
-/// Fails unless a resumed run has the training data it began with.
+/// A resumed run must have the training data it began with.
 fn same_data(progress: &mut Progress, training: &TrainingWindows) -> anyhow::Result<()> {
     let found = training.fingerprint()?;
     let expected = *progress.data.get_or_insert(found);

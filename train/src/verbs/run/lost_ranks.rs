@@ -1,5 +1,5 @@
-//! Recovery from lost ranks whose state no other rank has: the survivors restart from the last checkpoint, as if
-//! started to resume it (`ranks_with_own_state_restart_as_if_started_to_resume`).
+//! Recovery from lost ranks with state of their own: survivors restart as if to resume the last checkpoint
+//! (`ranks_with_own_state_restart_as_if_started_to_resume`).
 //!
 //! Each restart has fewer ranks, so restarts end. Only rank 0 saves; without it the run ends
 //! (`a_run_ends_if_rank_0_is_lost_or_a_call_fails_without_a_loss`).
@@ -23,15 +23,14 @@ use crate::training::{Failed, computes_nothing};
 
 #[derive(Debug, Default)]
 pub(super) struct LostRanks {
-    /// Whether the run has saved a checkpoint since these processes started; only rank 0 knows.
+    /// Whether these processes have saved a checkpoint; only rank 0 knows.
     saved: bool,
-    /// Until the restarted run has written it down.
+    /// Until the restarted run records it.
     last: Option<Loss>,
 }
 
 impl LostRanks {
-    /// Returns the surviving ranks if others are lost; otherwise the run's error. The run's memory must be free
-    /// already.
+    /// Returns the survivors, or the run's error if no rank is lost. The run's memory must be free already.
     pub(super) fn survive<I: Offloadable>(
         &mut self,
         failed: Failed,
@@ -43,14 +42,14 @@ impl LostRanks {
         // Without a lost rank the failure would only repeat.
         let Some(loss) = loss.filter(|loss| !loss.gone.is_empty()) else { return Err(error) };
         self.last = Some(loss);
-        // Takes pending errors from the device; their operations no longer matter.
+        // Takes pending errors of dropped operations from the device.
         _ = Offload::<I>::sync(device);
         trim::<I>(device);
         reset_peaks::<I>(device);
         Ok(ranks)
     }
 
-    /// Makes `directory` begin with the survivors' last checkpoint, or with the start of the run.
+    /// `directory` then begins with the survivors' last checkpoint, or with the start of the run.
     pub(super) fn restart_from_checkpoint(
         &self,
         directory: &mut RunDirectory,
@@ -98,7 +97,7 @@ impl LostRanks {
     }
 }
 
-/// The plan on fewer ranks. Its refusals are not bad input, since the run had begun.
+/// Refusals are not bad input, since the run had begun.
 fn plan_for(ranks: usize, config: &Config, plan: &Plan) -> anyhow::Result<Plan> {
     let machine = Machine { other_ranks: ranks - 1, ..plan.machine.clone() };
     let plan = Plan::new(config, &Footprint::of(&config.model)?, &machine).over(plan.data);

@@ -48,7 +48,7 @@ impl Runs {
         self.0.path().join(name).to_str().expect("UTF-8").to_owned()
     }
 
-    /// The ending of each of `world` ranks. `fault` is a rank, the number of one of its calls, and that call's fault.
+    /// Each rank's ending. `fault` is a rank, the number of its call, and the call's fault.
     fn ends(
         world: usize,
         (arguments, settings): (&[&str], &[&str]),
