@@ -1,4 +1,4 @@
-//! The error type of this crate.
+//! This crate's error type.
 
 use std::{io, path::PathBuf};
 
@@ -35,7 +35,7 @@ pub enum Error {
     FileTooLarge {
         /// The file.
         path: PathBuf,
-        /// Bytes of the file.
+        /// Its size.
         bytes: u64,
         /// The limit.
         limit: u64,
@@ -58,13 +58,13 @@ pub enum Error {
         /// The fault.
         problem: Problem,
     },
-    /// A vocabulary too small for bytes and control tokens.
+    /// A vocabulary smaller than bytes and control tokens.
     #[error(
         "a vocabulary of {asked} is too small: 256 bytes and {specials} control tokens need at least {}",
         256 + specials
     )]
     VocabularyTooSmall {
-        /// The requested size.
+        /// Requested size.
         asked: usize,
         /// Control tokens.
         specials: usize,
@@ -74,7 +74,7 @@ pub enum Error {
         "the corpus is empty: none of its {documents} document(s) has text. Check what --input points at"
     )]
     EmptyCorpus {
-        /// The number of documents.
+        /// How many.
         documents: u64,
     },
     /// From Hugging Face's trainer.
@@ -88,7 +88,7 @@ pub enum Error {
     OutsideAlphabet {
         /// The character.
         character: char,
-        /// Its byte position.
+        /// Byte position.
         at: usize,
     },
     /// An id without a token.
@@ -104,36 +104,36 @@ pub enum Error {
         "a text of {bytes} bytes is too long to encode in one call, the limit is {limit}; encode it in parts"
     )]
     TextTooLong {
-        /// Bytes of the text.
+        /// Its bytes.
         bytes: usize,
         /// The limit.
         limit: usize,
     },
-    /// Bytes that are not UTF-8, for a tokenizer of text.
+    /// Bytes other than UTF-8, for a tokenizer of text.
     #[error(
         "the bytes are not UTF-8 from byte {at} on, and this tokenizer reads text only; use a byte-level one"
     )]
     BytesNotText {
-        /// The first invalid byte.
+        /// First invalid byte.
         at: usize,
     },
     /// From Hugging Face's encoder.
     #[error("encoding {bytes} bytes of text: {reason}")]
     Encoding {
-        /// Bytes of the text.
+        /// Text bytes.
         bytes: usize,
-        /// The encoder's message.
+        /// Its message.
         reason: String,
     },
     /// From Hugging Face's decoder.
     #[error("decoding {ids} ids: {reason}")]
     Decoding {
-        /// Number of ids.
+        /// How many.
         ids: usize,
-        /// The decoder's message.
+        /// Its message.
         reason: String,
     },
-    /// Text that the tokenizer would turn into a control token.
+    /// Text that would become a control token.
     #[error(
         "the text contains `{token}`, which this tokenizer turns into a control token; remove it from the text"
     )]
@@ -144,7 +144,7 @@ pub enum Error {
     /// A conversation that cannot be encoded.
     #[error(transparent)]
     Chat(#[from] ChatProblem),
-    /// A text file that is not UTF-8.
+    /// A file other than UTF-8.
     #[error(
         "{} is not UTF-8: byte {at} cannot be read as text. Convert the file, or take it as plain bytes with \
          `--tokenizer bytes`",
@@ -153,10 +153,10 @@ pub enum Error {
     NotUtf8 {
         /// The file.
         path: PathBuf,
-        /// The first invalid byte.
+        /// First invalid byte.
         at: u64,
     },
-    /// A malformed line of a JSON-lines file.
+    /// A malformed JSON line.
     #[error(
         "{} line {line}: {reason}. Each line is a JSON object with `text`, `messages`, `conversations`, or `prompt` \
          and `completion`",
@@ -178,7 +178,7 @@ pub enum Error {
         /// Reason and remedy.
         reason: String,
     },
-    /// One JSON array instead of lines.
+    /// A JSON array instead of lines.
     #[error(
         "{} is a JSON array of records; expected one record per line. Convert it with `jq -c '.[]' FILE > FILE.jsonl`",
         path.display()
@@ -197,7 +197,7 @@ pub enum Error {
         bad: u64,
         /// Records read.
         records: u64,
-        /// The first one's location and reason.
+        /// Location and reason of the first.
         first: String,
     },
     /// A folder, FIFO, socket or device.
@@ -211,7 +211,7 @@ pub enum Error {
     Document {
         /// The file.
         path: PathBuf,
-        /// Number within the file, from 1.
+        /// Within the file, from 1.
         document: u64,
         /// The reason.
         problem: Box<Error>,
@@ -240,7 +240,7 @@ pub enum Error {
     EmptySplit {
         /// Its name.
         split: &'static str,
-        /// Documents in the corpus.
+        /// In the corpus.
         documents: u64,
     },
     /// An option out of range.
@@ -279,7 +279,7 @@ pub enum Error {
         /// The fault.
         problem: ShardProblem,
     },
-    /// A refused index of longest matches.
+    /// A refused index.
     #[error("{} {problem}", path.display())]
     Index {
         /// The file.
@@ -304,7 +304,7 @@ fn remedy(cause: &io::Error) -> &'static str {
 }
 
 impl Error {
-    /// Whether the error is about one record: reading can continue.
+    /// Whether it concerns one record: reading can continue.
     pub fn is_bad_record(&self) -> bool {
         match self {
             Self::Line { .. } => true,

@@ -1,4 +1,4 @@
-//! SHA-256 digests that identify tokenizers and shards.
+//! SHA-256 digests of tokenizers and shards.
 
 use std::{fmt, str::FromStr};
 
@@ -11,12 +11,12 @@ use sha2::{Digest, Sha256};
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// The digest of `bytes`.
+    /// Digest of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         Self::finish(Sha256::new_with_prefix(bytes))
     }
 
-    /// The digest of everything given to `digest`.
+    /// Digest of all that `digest` received.
     pub fn finish(digest: Sha256) -> Self {
         Self(digest.finalize().into())
     }

@@ -1,4 +1,4 @@
-//! Locks that show whether a folder's writer is running.
+//! Locks that show whether a folder's writer runs.
 
 use std::{
     fs::{File, TryLockError},
@@ -7,8 +7,7 @@ use std::{
 
 use crate::error::Error;
 
-/// Locks `path` until the file is dropped. Fails with [`Error::Occupied`] and `reason` if another program holds the
-/// lock.
+/// Locks `path` until the file is dropped. If another program holds it, fails with [`Error::Occupied`] and `reason`.
 pub(crate) fn exclusive(path: &Path, reason: &str) -> Result<File, Error> {
     let lock = File::create(path).map_err(Error::write(path))?;
     match lock.try_lock() {

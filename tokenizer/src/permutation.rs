@@ -12,7 +12,7 @@ fn scatter(mut state: u64) -> u64 {
     state ^ (state >> 31)
 }
 
-/// A permutation of `0..length`: a Feistel network over the next power of four, repeated until below `length`.
+/// Permutes `0..length`: a Feistel network over the next power of four, repeated until below `length`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Permutation {
     length: u64,
@@ -28,7 +28,7 @@ impl Permutation {
         Self { length, half_bits: bits.div_ceil(2).max(1), key: mix(seed, epoch) }
     }
 
-    /// On average under four rounds, since the domain is at most four times the length.
+    /// Under four rounds on average: the domain is at most four times the length.
     pub(crate) fn apply(&self, index: u64) -> u64 {
         debug_assert!(index < self.length, "{index} is not below {}", self.length);
         let mut place = self.round_trip(index);

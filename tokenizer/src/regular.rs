@@ -1,4 +1,4 @@
-//! Regular files, with this crate's error.
+//! Opens regular files, with this crate's error.
 
 use std::{fs::File, path::Path};
 
@@ -7,7 +7,7 @@ use memmap2::Mmap;
 
 use crate::error::Error;
 
-/// Opens `path`, following links.
+/// Follows links.
 pub(crate) fn open(path: &Path) -> Result<File, Error> {
     regular::open(path).map_err(unread(path))
 }

@@ -1,5 +1,5 @@
-//! `cargo xtask ci`: the gate. Steps run cheapest first and stop at the first failure. The CI service runs only this
-//! command, so both check the same.
+//! `cargo xtask ci`: the gate. Steps run cheapest first and stop at the first failure. The CI service runs the same
+//! command.
 
 use std::time::Instant;
 
@@ -97,7 +97,7 @@ fn failure(step: Step) -> String {
     format!("step `{name}` failed; repeat it with `cargo xtask ci {name}`{hint}", name = step.name())
 }
 
-// Uses the profile of the tests, so that procedural macros and build scripts are compiled once for all steps.
+// The tests' profile: procedural macros and build scripts are compiled once for all steps.
 fn clippy() -> Invocation {
     Invocation::cargo("clippy --release --workspace --all-targets -- -D warnings")
 }
@@ -106,7 +106,7 @@ fn doc() -> Invocation {
     Invocation::cargo("doc --release --workspace --no-deps").environment("RUSTDOCFLAGS", "-D warnings")
 }
 
-/// Features left to `cargo xtask test --full`: they choose another compiler of the same kernels, or no user names them.
+/// Left to `cargo xtask test --full`: they choose another compiler of the same kernels, or no user names them.
 const WITHOUT_CODE_OF_THEIR_OWN: [&str; 4] = ["cube", "default", "metal", "vulkan"];
 
 /// Reads the manifest's features, so that an added one is checked too.

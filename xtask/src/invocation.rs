@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-/// A program with its arguments and changes to its environment.
+/// A program, its arguments and changes to its environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct Invocation {
@@ -35,7 +35,7 @@ impl Invocation {
         self
     }
 
-    /// Sets a variable for the program.
+    /// Sets a variable.
     pub fn environment(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.environment.push((name, value.into()));
         self
@@ -46,7 +46,7 @@ impl Invocation {
         [&self.program].into_iter().chain(&self.arguments).cloned().collect()
     }
 
-    /// Hides variables of our own environment from the program.
+    /// Hides variables of our own environment.
     pub fn withhold(mut self, names: &'static [&'static str]) -> Self {
         self.withheld = names;
         self
@@ -63,7 +63,7 @@ impl Invocation {
         Ok(())
     }
 
-    /// Runs without showing the command, and returns standard output; standard error reaches the terminal.
+    /// Runs without showing the command, and returns standard output. Standard error reaches the terminal.
     pub fn output(&self, directory: &Path) -> Result<String> {
         let output = self
             .command(directory)
@@ -132,7 +132,7 @@ mod tests {
     fn a_withheld_variable_does_not_reach_the_program() {
         let show = Invocation::new("sh").arguments(["-c", "echo ${PATH-withheld}"]);
         assert_ne!(show.output(Path::new(".")).unwrap(), "withheld\n");
-        // `sh` sets a default path if it got none, but does not export it.
+        // Without a path, `sh` sets a default, but does not export it.
         let show = Invocation::new("sh").arguments(["-c", "exec /usr/bin/env"]).withhold(&["PATH"]);
         assert!(!show.output(Path::new(".")).unwrap().contains("\nPATH="));
     }

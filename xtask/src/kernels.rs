@@ -1,4 +1,6 @@
-//! `cargo xtask kernels`: compiles the kernels that programs generated on the stand-in with NVIDIA's run-time compiler.
+//! `cargo xtask kernels`: compiles kernels that programs generated on the stand-in with NVIDIA's run-time compiler,
+//! NVRTC.
+//!
 //! NVRTC needs no GPU. The stand-in accepts all that a C++ compiler accepts; this shows whether a GPU's compiler does.
 
 mod toolkit;
@@ -81,7 +83,7 @@ fn count_kernels(folder: &Path) -> Result<usize> {
     }
 }
 
-/// Compiles all architectures at once, each in a process; results follow the order of `architectures`.
+/// Compiles all architectures at once, one process each. Results follow the order of `architectures`.
 fn compile(toolkit: &Toolkit, folder: &Path, architectures: &[u32]) -> Result<Vec<Verdicts>> {
     let one = |architecture| {
         let started = Instant::now();

@@ -1,5 +1,5 @@
-//! What the measuring commands in `bench` share with `cargo xtask`: commands of other programs, the workspace, and the
-//! README's table of measurements.
+//! Shared by `bench` and `cargo xtask`: commands of other programs, the workspace, and the README's table of
+//! measurements.
 
 pub mod invocation;
 pub mod readme_table;
@@ -7,7 +7,7 @@ pub mod workspace;
 
 use std::process::ExitCode;
 
-/// Reports an error in one line. There is no backtrace, whatever `RUST_BACKTRACE` says: these errors are no bugs of ours.
+/// Reports an error in one line, without a backtrace whatever `RUST_BACKTRACE` says: it is no bug of ours.
 pub fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

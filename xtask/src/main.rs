@@ -1,7 +1,6 @@
-//! Developer commands: `cargo xtask <command>`. One file per command; this one only dispatches.
+//! Developer commands: `cargo xtask <command>`. One file per command; this one dispatches.
 //!
-//! This program builds in seconds: it depends neither on Burn nor on a crate that does
-//! (`developer_commands_build_without_burn`).
+//! It builds in seconds: no dependency leads to Burn (`developer_commands_build_without_burn`).
 
 mod ci;
 mod instructions;

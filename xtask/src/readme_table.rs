@@ -14,7 +14,7 @@ const TO_WRITE: &str = "give it these two lines: `<!-- bench-vram: RECORD -->` a
 
 struct Page<'a> {
     before: &'a str,
-    /// The record's folder, relative to the root.
+    /// Folder, relative to the root.
     record: &'a str,
     table: &'a str,
     after: &'a str,
@@ -37,7 +37,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// The README's text between its markers, from the record's own page: its first table.
+/// The text between the markers: the first table of the record's page.
 fn render(record: &str, page: &str) -> Result<String> {
     let rows = page.lines().skip_while(|line| !line.starts_with("| Model |"));
     let table: String = rows.take_while(|line| line.starts_with('|')).flat_map(|row| [row, "\n"]).collect();
@@ -45,7 +45,7 @@ fn render(record: &str, page: &str) -> Result<String> {
     Ok(format!("\n{table}\n[Command, machine, caveats and raw data](../../{record}/README.md).\n\n"))
 }
 
-/// Puts the table of the record in this folder into [`PAGE`].
+/// Puts the record's table into [`PAGE`].
 pub fn rewrite(record: &Path) -> Result<()> {
     let root = workspace::root().canonicalize()?;
     let folder =
@@ -66,7 +66,7 @@ pub fn rewrite(record: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The line and the reason if a table differs from its record. `read` finds a file relative to the root.
+/// Line and reason if a table differs from its record. `read` finds a file relative to the root.
 pub fn fault<'a>(text: &str, read: impl Fn(&str) -> Option<&'a str>) -> Option<(usize, String)> {
     let line = text.lines().position(|line| line.contains(OPENS))? + 1;
     let check = || {

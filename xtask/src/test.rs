@@ -1,5 +1,5 @@
 //! `cargo xtask test`: builds the tests once, runs each binary under a time limit, and reports which tests ran and
-//! which did not. The suite has three sizes: this command sets the size, and tests read it through crate `suite`.
+//! which did not. Tests read the suite's size through crate `suite`.
 
 mod binary;
 mod build;
@@ -26,10 +26,10 @@ use crate::{
 use binary::{Binary, Ran, Selection};
 use missing::Missing;
 
-/// Variable for the folder of the CUDA stand-in, so that tests need not build it.
+/// Folder of the CUDA stand-in: tests need not build it.
 const STAND_IN: &str = "SPILLWAY_STAND_IN";
 
-/// Variable that seeds all random tests; `.cargo/config.toml` fixes it.
+/// Seeds all random tests; fixed by `.cargo/config.toml`.
 const RANDOM_SEED: &str = "PROPTEST_RNG_SEED";
 
 #[derive(Args, Default)]
@@ -83,7 +83,7 @@ impl Test {
             println!("random tests draw from {RANDOM_SEED}={seed}");
             variables.push((RANDOM_SEED, seed.to_string()));
         }
-        // Without the stand-in, the tests report that it is missing.
+        // Without it, tests report that it is missing.
         if let Ok(folder) = stand_in::installation() {
             variables.push((STAND_IN, folder.display().to_string()));
         }

@@ -1,5 +1,5 @@
-//! `cargo xtask tidy`: house rules that no compiler checks. A rule maps text to findings, so its tests need no files;
-//! this file reads the tree. CONTRIBUTING.md explains the rules.
+//! `cargo xtask tidy`: house rules that no compiler checks, explained in CONTRIBUTING.md. A rule maps text to findings,
+//! so its tests need no files; this file reads the tree.
 
 mod compiled_once;
 mod documents;
@@ -25,7 +25,7 @@ struct Finding {
     reason: String,
 }
 
-/// A text file of the repository. The path is relative to its root, with `/` on every system.
+/// A text file. The path is relative to the root, with `/` on every system.
 #[derive(Debug, Clone, Copy)]
 struct File<'a> {
     path: &'a str,
@@ -101,8 +101,7 @@ fn findings() -> Result<Vec<Finding>> {
 
 type Tree = BTreeMap<String, String>;
 
-/// Reads the files that git tracks or would track. A file that is not UTF-8 has an empty text, so that links to it
-/// resolve.
+/// Reads files that git tracks or would track. Other than UTF-8 becomes an empty text, so that links to it resolve.
 fn read_tree() -> Result<Tree> {
     let listing = Invocation::new("git")
         .arguments(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])

@@ -1,4 +1,4 @@
-//! The workspace as cargo describes it: members, their features and dependencies.
+//! The workspace as cargo describes it.
 
 use std::path::{Path, PathBuf};
 
@@ -7,35 +7,35 @@ use serde_json::Value;
 
 use crate::invocation::Invocation;
 
-/// Members, and the folder of builds.
+/// Members and the build folder.
 pub struct Workspace {
     /// All members.
     pub members: Vec<Member>,
-    /// Cargo's folder for builds.
+    /// The build folder.
     pub target: PathBuf,
 }
 
-/// A package of the workspace.
+/// A package.
 #[derive(Debug, Default)]
 pub struct Member {
-    /// The package's name.
+    /// Package name.
     pub name: String,
     /// Relative to the repository's root.
     pub manifest: String,
-    /// Names of its features.
+    /// Feature names.
     pub features: Vec<String>,
-    /// Its dependencies, on members and others.
+    /// Dependencies on members and others.
     pub dependencies: Vec<Dependency>,
-    /// True if examples in its documentation are tests.
+    /// Whether documentation examples are tests.
     pub tests_documentation: bool,
 }
 
 /// A dependency of a member.
 #[derive(Debug)]
 pub struct Dependency {
-    /// The package's name.
+    /// Package name.
     pub name: String,
-    /// Used only by the crate's tests and benches.
+    /// Only for the crate's tests and benches.
     pub dev: bool,
 }
 
@@ -44,7 +44,7 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a member below the root")
 }
 
-/// The checked-out commit, with `-dirty` if tracked files differ from it.
+/// The checked-out commit, with `-dirty` if tracked files differ.
 pub fn commit() -> Result<String> {
     let described = Invocation::new("git")
         .arguments(["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"])
@@ -53,13 +53,13 @@ pub fn commit() -> Result<String> {
 }
 
 impl Workspace {
-    /// Asks cargo for the workspace that holds this program's source.
+    /// Reads the workspace that holds this program's source.
     pub fn read() -> Result<Self> {
         let metadata = Invocation::cargo("metadata --no-deps --format-version 1").output(root())?;
         Self::parse(&metadata, root())
     }
 
-    /// Finds a member by its name.
+    /// Finds a member by name.
     pub fn member(&self, name: &str) -> Result<&Member> {
         self.members
             .iter()

@@ -1,7 +1,7 @@
-//! Conversations to token ids, with a mask of trained tokens.
+//! Encodes conversations, with a mask of trained tokens.
 //!
-//! The template is rendered with placeholders for message contents. Control tokens count only in the text that it
-//! renders around them: a message with `<|assistant_start|>` is ordinary text.
+//! Templates are rendered with placeholders for contents. Control tokens count only in the text around them: a message
+//! with `<|assistant_start|>` is ordinary text.
 
 use std::io;
 
@@ -17,11 +17,11 @@ use crate::{
     error::Error,
 };
 
-/// The speaker of a message.
+/// A message's speaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Instructions, only as the first message.
+    /// Instructions; only first.
     System,
     /// The person.
     User,
@@ -56,7 +56,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// A message of `role`.
+    /// A message.
     pub fn new(role: Role, content: impl Into<String>) -> Self {
         Self { role, content: content.into() }
     }
@@ -67,7 +67,7 @@ impl Message {
 pub struct ChatIds {
     /// The tokens.
     pub ids: Vec<u32>,
-    /// For each id: `true` for the assistant's text and the control token that ends it.
+    /// Whether each id is trained: the assistant's text and the control token that ends it.
     pub trained: Vec<bool>,
 }
 
@@ -86,7 +86,7 @@ pub enum ChatProblem {
     Empty {
         /// From 1.
         at: usize,
-        /// Role of the message.
+        /// Its role.
         role: Role,
     },
     /// Turns out of order.
@@ -97,36 +97,36 @@ pub enum ChatProblem {
     OutOfTurn {
         /// From 1.
         at: usize,
-        /// Role of the message.
+        /// Its role.
         role: Role,
         /// The expected role.
         expected: Role,
     },
-    /// The prompt ends with an answer.
+    /// A prompt that ends with an answer.
     #[error("a prompt ends with the user's message, this one ends with the assistant's")]
     NothingToAnswer,
-    /// The template failed or exceeded its steps.
+    /// A template that failed or exceeded its steps.
     #[error("the chat template: {0:#}")]
     Template(#[from] minijinja::Error),
-    /// The template repeated itself.
+    /// A template that repeats itself.
     #[error("the chat template writes more than {limit} bytes for this conversation, so it repeats itself")]
     TooLong {
-        /// Once the template for each message, and once more.
+        /// The template once per message, and once more.
         limit: usize,
     },
-    /// The template left out a message.
+    /// A template that leaves out a message.
     #[error("the chat template leaves out message {at}; its text would be lost")]
     LeftOut {
         /// From 1.
         at: usize,
     },
-    /// The template uses an unsupported construct.
+    /// An unsupported construct in the template.
     #[error(
         "the chat template uses `{0}`, and it is none of ChatML's, Llama's, Gemma's or Mistral's; others may only use \
          `for NAME in messages`, `if`, names, texts and comparisons, like the one `train tokenizer train` writes"
     )]
     Program(String),
-    /// The template contains the placeholders' characters.
+    /// The placeholders' characters in the template.
     #[error("the chat template contains U+F0000 or U+F0001, which mark the messages' places")]
     Marks,
 }
@@ -137,12 +137,12 @@ impl ChatProblem {
     }
 }
 
-/// Private-use characters around a message's number in the rendered text.
+/// Private-use characters around a message's number.
 const OPEN: char = '\u{F0000}';
 const CLOSE: char = '\u{F0001}';
 /// Steps of a template per message, plus once; this crate's needs about 30.
 const FUEL: u64 = 200;
-/// Most bytes that a message's place takes beside the template's own text.
+/// Most bytes that a message's placeholder adds to the template's text.
 const MARK_BYTES: usize = 256;
 /// Without assignments, macros and repetition, intermediate values stay as short as the template.
 const STATEMENTS: [&str; 6] = ["for", "endfor", "if", "elif", "else", "endif"];
@@ -172,12 +172,11 @@ impl ChatTemplate {
         template
     }
 
-    /// The published format, where the template itself is not run.
     pub(crate) fn published(&self) -> Option<&PublishedFormat> {
         self.published.as_ref()
     }
 
-    /// Checks the source text, where quotes cannot hide a statement; refuses templates that quote `{%` or `*`.
+    /// Checks the source text, where quotes cannot hide a statement. So it refuses quoted `{%` or `*`.
     fn check(&self) -> Result<(), ChatProblem> {
         if self.source.contains([OPEN, CLOSE]) {
             return Err(ChatProblem::Marks);
@@ -209,7 +208,7 @@ impl ChatTemplate {
         }
         self.check()?;
         let mut environment = Environment::empty();
-        // The settings of Hugging Face's renderer.
+        // As in Hugging Face's renderer.
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
         environment.set_syntax(syntax);
         environment.set_fuel(Some(FUEL * (messages.len() as u64 + 1)));
@@ -231,7 +230,7 @@ impl ChatTemplate {
     }
 }
 
-/// A rendered text that ends in an error at its limit: each message may repeat the template once.
+/// Rendered text. Fails at its limit: each message may repeat the template once.
 struct Rendered {
     text: Vec<u8>,
     limit: usize,
@@ -253,7 +252,7 @@ impl io::Write for Rendered {
     }
 }
 
-/// Whether `NAME in messages` is all that the statement says.
+/// Whether the statement is only `NAME in messages`.
 fn is_over_messages(statement: &str) -> bool {
     let statement = statement.split("%}").next().unwrap_or_default().trim_end_matches(['-', '+']);
     let mut words = statement.split_whitespace();
@@ -309,7 +308,7 @@ impl Tokenizer {
         self.encode_turns(messages, false)
     }
 
-    /// Encodes a conversation for the assistant to answer.
+    /// Encodes a conversation to be answered.
     pub fn encode_prompt(&self, messages: &[Message]) -> Result<Vec<u32>, Error> {
         check_turns(messages)?;
         if messages.last().is_some_and(|last| last.role == Role::Assistant) {

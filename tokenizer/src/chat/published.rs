@@ -1,36 +1,35 @@
-//! Formats of conversations of published families.
+//! Published families' formats of conversations.
 //!
-//! Their templates are programs with assignments and filters, which are never run here: a template is recognised by the
-//! control tokens that it writes, and the conversation is rendered in its format. Tools and images are left out.
+//! Their templates are programs with assignments and filters, and never run here. A template is recognised by its
+//! control tokens, and the conversation rendered in its format, without tools and images.
 
 use super::conversation::Role;
 
-/// The date that Llama's template writes where no clock is given.
+/// The date that Llama's template writes without a clock.
 const LLAMA_DATES: &str = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
-/// An answer without reasoning, as Qwen3 writes it.
+/// How Qwen3 writes no reasoning.
 const NO_THOUGHTS: &str = "<think>\n\n</think>\n\n";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
     /// Qwen, `SmolLM2` and others.
     ChatMl,
-    /// Llama 3 to 3.3.
+    /// 3 to 3.3.
     Llama3,
-    /// Gemma 1 to 3.
+    /// 1 to 3.
     Gemma,
-    /// Mistral Nemo and later.
+    /// Nemo and later.
     Mistral,
-    /// Llama 2, chat.
     Llama2,
 }
 
-/// A format, with what its template says about it.
+/// A format and its template's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PublishedFormat {
     family: Family,
-    /// Whether a text opens with the first control token.
+    /// Whether texts open with the first control token.
     opens: bool,
-    /// The system message of conversations that have none.
+    /// For conversations without a system message.
     default_system: Option<String>,
     /// Whether the last answer begins with an empty thought.
     thinks: bool,
@@ -74,7 +73,7 @@ impl PublishedFormat {
         }
     }
 
-    /// The control token that ends an answer, where it is not the one that ends a text.
+    /// The control token that ends an answer, if another than a text's.
     pub(crate) fn ends_answers(&self) -> Option<&'static str> {
         match self.family {
             Family::ChatMl => Some("<|im_end|>"),
@@ -84,7 +83,7 @@ impl PublishedFormat {
         }
     }
 
-    /// Renders `messages`: an optional system message, then user and assistant in turn.
+    /// `messages`: an optional system message, then user and assistant in turn.
     pub(crate) fn render(&self, messages: &[(Role, String)], bos: &str, eos: &str, prompt: bool) -> String {
         let mut out = if self.opens { bos.to_owned() } else { String::new() };
         let (system, turns) = match messages {
@@ -123,7 +122,7 @@ impl PublishedFormat {
         out
     }
 
-    /// A turn of its own for the system message.
+    /// The system message as a turn.
     fn system_turn(&self, system: Option<&str>) -> String {
         match (self.family, system) {
             (Family::ChatMl, Some(text)) => format!("<|im_start|>system\n{text}<|im_end|>\n"),
@@ -136,7 +135,7 @@ impl PublishedFormat {
         }
     }
 
-    /// The system message as part of a question.
+    /// The system message within a question.
     fn system_within(&self, system: Option<&str>, is_first: bool, is_last: bool) -> String {
         match (self.family, system) {
             (Family::Gemma, Some(text)) if is_first => format!("{text}\n\n"),
@@ -157,14 +156,14 @@ impl PublishedFormat {
     }
 }
 
-/// Whether nothing is written beside role and text, as Phi-4 (`<|im_sep|>`) and `SmolLM3` do.
+/// Whether only role and text are written. Phi-4 adds `<|im_sep|>`, and `SmolLM3` more.
 fn is_plain_chatml(source: &str) -> bool {
     let mut marks = source.split("<|im_").skip(1);
     marks.all(|mark| mark.starts_with("start|>") || mark.starts_with("end|>"))
         && !source.contains("## Metadata")
 }
 
-/// The text that the template quotes between the marks of a system message.
+/// The text between a system message's marks in the template.
 fn default_system(source: &str) -> Option<String> {
     let quoted = |opening: &str| {
         source.split(opening).skip(1).find_map(|rest| {
@@ -201,7 +200,7 @@ mod tests {
         }
     }
 
-    // Expected texts are those of the published templates, rendered by Hugging Face's library.
+    // The published templates' texts, rendered by Hugging Face's library.
 
     #[test]
     fn qwens_conversations_have_its_default_system_message() {

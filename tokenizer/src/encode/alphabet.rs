@@ -1,5 +1,5 @@
-//! GPT-2's printable alphabet, so that JSON can hold byte-level tokens. Printable bytes stand for themselves; the other
-//! 68 map to U+0100 and up.
+//! GPT-2's printable alphabet for byte-level tokens in JSON. Printable bytes stand for themselves; the other 68 map to
+//! U+0100 and up.
 
 const fn prints(byte: u8) -> bool {
     matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF)

@@ -1,7 +1,7 @@
-//! Byte-level BPE: encodes any bytes, and decodes to the same bytes.
+//! Byte-level BPE: encodes any bytes, and decodes to the same.
 //!
-//! Short pieces repeat, so workers cache their ids. Idle workers wait in lists by thread: a cache that moves between
-//! cores is slower than none.
+//! Short pieces repeat, so workers cache their ids. Idle workers wait in lists by thread: a cache that changes cores is
+//! slower than none.
 
 use std::{
     collections::HashMap,
@@ -169,7 +169,7 @@ impl ByteBpe {
         }
     }
 
-    /// A worker returns only after its work, so a panic leaves the pool usable.
+    /// Workers return only after their work, so a panic leaves the pool usable.
     fn idle_workers(&self) -> MutexGuard<'_, Vec<Worker>> {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         thread_local! {

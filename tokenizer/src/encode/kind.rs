@@ -1,6 +1,4 @@
-//! Chooses the encoder for a checked definition.
-//!
-//! Hugging Face's code runs the definitions that this crate's encoders cannot run.
+//! Chooses the encoder for a checked definition: this crate's, or Hugging Face's code.
 
 use std::collections::HashSet;
 
@@ -22,7 +20,7 @@ use crate::{
     },
 };
 
-/// Control tokens are in none of the tables.
+/// Without control tokens.
 #[derive(Debug)]
 pub(crate) enum Kind {
     Bytes,
@@ -77,7 +75,7 @@ fn is_plain(definition: &Definition) -> bool {
         && definition.added_tokens.iter().all(|token| token.special)
 }
 
-/// `None` if a token has no spelling in bytes, or a byte no token: Hugging Face's code decides.
+/// `None` for Hugging Face's code: a token has no spelling in bytes, or a byte no token.
 fn byte_level(
     pattern: Pattern,
     definition: &Definition,

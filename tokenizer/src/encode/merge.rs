@@ -1,4 +1,4 @@
-//! Byte-pair merging of a piece: the best-ranked adjacent pair first, the leftmost on a tie.
+//! Merges a piece's byte pairs: the best-ranked adjacent pair first, the leftmost on a tie.
 //!
 //! A heap of candidates over a linked list of symbols: n symbols cost O(n log n), even in a megabyte of one letter.
 
@@ -34,7 +34,7 @@ fn join(high: u32, low: u32) -> u64 {
 
 #[derive(Clone, Copy, Debug)]
 struct Symbol {
-    /// [`NONE`] after merging into its left neighbour.
+    /// [`NONE`] once merged into its left neighbour.
     id: u32,
     previous: u32,
     next: u32,
@@ -43,7 +43,7 @@ struct Symbol {
 #[derive(Debug, Default)]
 pub(crate) struct Merger {
     symbols: Vec<Symbol>,
-    /// Rank, then position of the left symbol.
+    /// Rank, then the left symbol's position.
     candidates: BinaryHeap<Reverse<u64>>,
 }
 
@@ -83,8 +83,8 @@ impl Merger {
             return;
         }
         let right = self.symbols[left.next as usize];
-        // Stale if the pair is gone. Compares results, not ranks, as Hugging Face does: another pair with the same
-        // result may have replaced its own.
+        // Stale if the pair is gone. Compares results, not ranks, like Hugging Face: another pair with the same result
+        // may have replaced it.
         if table.rank(left.id, right.id).is_none_or(|rank| table.results[rank as usize] != result) {
             return;
         }

@@ -1,5 +1,5 @@
-//! The rest of the BPE family on Hugging Face's code, for checked definitions: normalizers, prefix spaces, byte
-//! fallback.
+//! The rest of the BPE family on Hugging Face's code: normalizers, prefix spaces, byte fallback. Definitions are
+//! checked.
 
 use crate::{
     encode::special::SpecialTokens,
@@ -12,7 +12,7 @@ pub(crate) struct Pipeline {
     tokenizer: hf::Tokenizer,
     /// For characters outside the vocabulary; may be a control token.
     unknown: Option<u32>,
-    /// Longest text, in bytes, that stays within [`limits::NORMALIZED_BYTES`].
+    /// Most bytes of text that stay within [`limits::NORMALIZED_BYTES`].
     longest: usize,
 }
 

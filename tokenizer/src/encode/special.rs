@@ -1,8 +1,8 @@
-//! Control tokens: ids for structure, which no text encodes to.
+//! Control tokens: structural ids that no text encodes to.
 
 use serde::{Deserialize, Serialize};
 
-/// Control tokens of conversations, by id in vocabularies trained here.
+/// Control tokens of conversations, in the order of ids.
 pub const CHAT_SPECIALS: [&str; 5] =
     ["<|bos|>", "<|user_start|>", "<|user_end|>", "<|assistant_start|>", "<|assistant_end|>"];
 
@@ -11,11 +11,11 @@ pub const CHAT_SPECIALS: [&str; 5] =
 pub struct SpecialToken {
     /// Spelling in templates.
     pub text: String,
-    /// Id of the token.
+    /// Its id.
     pub id: u32,
 }
 
-/// Control tokens of a vocabulary.
+/// A vocabulary's control tokens.
 #[derive(Clone, Debug, Default)]
 pub struct SpecialTokens(Vec<SpecialToken>);
 

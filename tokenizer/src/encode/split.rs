@@ -1,8 +1,8 @@
 //! Cuts text into the pieces within which merges happen.
 //!
-//! Known patterns only. All end in `\s+(?!\S)|\s+`, whose look-ahead needs backtracking, which gives up on a megabyte
-//! of blanks. Without it, the pattern is a DFA, and a run of blanks before a word gives back its last. Searches are
-//! anchored, since the alternatives match any character: time is linear.
+//! Only by known patterns. All end in `\s+(?!\S)|\s+`, whose look-ahead needs backtracking, which gives up on a
+//! megabyte of blanks. Without it a pattern is a DFA, and a run of blanks before a word gives back its last. Searches
+//! are anchored, since the alternatives match any character: time is linear.
 
 use regex_automata::{
     Anchored, Input,
@@ -13,17 +13,17 @@ use regex_automata::{
 /// A known split pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pattern {
-    /// The whole text is one piece.
+    /// Does not cut.
     Whole,
-    /// GPT-2's, in Hugging Face files `ByteLevel { use_regex: true }`.
+    /// GPT-2's; `ByteLevel { use_regex: true }` in Hugging Face files.
     Gpt2,
-    /// GPT-4's, but at most two digits together: the default for training.
+    /// GPT-4's with at most two digits together: the default for training.
     Digits2,
-    /// GPT-4's (`cl100k`) and Llama 3's: at most three digits together.
+    /// GPT-4's (`cl100k`) and Llama 3's: at most three digits.
     Digits3,
     /// Qwen's: every digit alone.
     Digits1,
-    /// GPT-4o's (`o200k`): also breaks between lower and upper case.
+    /// GPT-4o's (`o200k`): also between lower and upper case.
     CaseAware,
 }
 
@@ -31,7 +31,7 @@ const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]
 const DIGITS2: &str = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const CASE_AWARE: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Known spellings; saving writes the first.
+/// Saving writes the first.
 const SPELLINGS: &[(Pattern, &str)] = &[
     (Pattern::Gpt2, GPT2),
     (Pattern::Digits2, DIGITS2),
@@ -61,7 +61,7 @@ impl Pattern {
         SPELLINGS.iter().find(|(_, spelling)| *spelling == regex).map(|(pattern, _)| *pattern)
     }
 
-    /// The regular expression of other programs; `None` for [`Pattern::Whole`].
+    /// Other programs' regular expression; `None` for [`Pattern::Whole`].
     pub fn regex(self) -> Option<&'static str> {
         SPELLINGS.iter().find(|(pattern, _)| *pattern == self).map(|(_, spelling)| *spelling)
     }
@@ -97,7 +97,6 @@ impl Splitter {
         self.dfa.as_ref().map(DFA::create_cache)
     }
 
-    /// Calls `piece` with each piece in order.
     pub(crate) fn split<'t>(&self, text: &'t str, cache: &mut SplitCache, mut piece: impl FnMut(&'t str)) {
         let (Some(dfa), Some(cache)) = (&self.dfa, cache) else {
             if !text.is_empty() {
@@ -126,7 +125,7 @@ impl Splitter {
         }
         let run = &text[start..end];
         let Some(last) = run.chars().next_back() else { return end };
-        // In all patterns but GPT-2's, a separate alternative matches a final line break.
+        // In all patterns but GPT-2's, another alternative matches a final line break.
         let line_break = matches!(last, '\r' | '\n') && self.pattern != Pattern::Gpt2;
         if line_break || last.len_utf8() == run.len() || !run.chars().all(char::is_whitespace) {
             return end;
@@ -135,8 +134,8 @@ impl Splitter {
     }
 }
 
-/// The largest position up to `limit` where a cut changes no piece: between an ASCII letter and a blank, or after a
-/// single line break between visible characters. No pattern looks back; one joins a line break and a slash.
+/// The last position up to `limit` where a cut changes no piece: between an ASCII letter and a blank, or after a single
+/// line break between visible characters. No pattern looks back; one joins a line break and a slash.
 pub(crate) fn safe_cut(text: &str, limit: usize) -> Option<usize> {
     let bytes = text.as_bytes();
     let end = limit.min(bytes.len().checked_sub(1)?);

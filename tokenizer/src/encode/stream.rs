@@ -1,23 +1,23 @@
-//! Decoding token by token.
+//! Decodes token by token.
 
 use crate::{
     encode::{kind::Kind, tokenizer::Tokenizer},
     error::Error,
 };
 
-/// Turns ids into text as they arrive. Bytes wait until they complete a character. All results joined equal
-/// [`Tokenizer::decode`] of the ids.
+/// Turns ids into text as they arrive. Bytes wait until they complete a character. Joined results equal
+/// [`Tokenizer::decode`].
 #[derive(Debug)]
 pub struct DecodeStream<'t> {
     tokenizer: &'t Tokenizer,
     pending: Vec<u8>,
-    /// All ids so far, if neighbours affect a token's text.
+    /// All ids, if neighbours affect a token's text.
     context: Vec<u32>,
     shown: usize,
 }
 
 impl Tokenizer {
-    /// A stream for one text.
+    /// Starts a text.
     pub fn decode_stream(&self) -> DecodeStream<'_> {
         DecodeStream { tokenizer: self, pending: Vec::new(), context: Vec::new(), shown: 0 }
     }
@@ -33,7 +33,7 @@ impl DecodeStream<'_> {
         Ok(take_complete(&mut self.pending))
     }
 
-    /// The remaining text: U+FFFD for an incomplete character.
+    /// The rest: U+FFFD for an incomplete character.
     pub fn finish(mut self) -> Result<String, Error> {
         if !self.context.is_empty() {
             let text = self.tokenizer.decode(&self.context)?;

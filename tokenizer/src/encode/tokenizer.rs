@@ -1,4 +1,4 @@
-//! The tokenizer, for all kinds of encoder.
+//! The tokenizer, over all encoders.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -25,7 +25,7 @@ use crate::{
 
 /// Turns text into token ids and back.
 ///
-/// [`encode`](Self::encode) never gives a control token; these come from the chat template or by name. Encoding is
+/// [`encode`](Self::encode) never gives control tokens, which come from the chat template or by name. Encoding is
 /// deterministic, and threads can share a tokenizer.
 ///
 /// ```
@@ -49,7 +49,7 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Raw bytes as the ids 0 to 255, then `specials`.
+    /// Bytes as ids 0 to 255, then `specials`.
     pub fn bytes(specials: &[&str]) -> Self {
         let vocabulary =
             (0..=u8::MAX).map(|byte| (alphabet::char_of(byte).to_string(), byte.into())).collect();
@@ -57,7 +57,7 @@ impl Tokenizer {
             .expect("256 bytes are a vocabulary")
     }
 
-    /// The characters of `alphabet` by code point, then `specials`.
+    /// Characters of `alphabet` by code point, then `specials`.
     pub fn characters(alphabet: &BTreeSet<char>, specials: &[&str]) -> Result<Self, Problem> {
         let vocabulary =
             alphabet.iter().zip(0..).map(|(character, id)| (character.to_string(), id)).collect();
@@ -106,7 +106,7 @@ impl Tokenizer {
         Ok(Self { kind, specials, size, bos, eos, json, fingerprint, config, chat })
     }
 
-    /// Adds the chat template, and missing control tokens after the last id. Does nothing with a template.
+    /// Without a template, adds one and, after the last id, missing control tokens.
     pub fn with_chat(self) -> Result<Self, Problem> {
         if self.chat.is_some() {
             return Ok(self);
@@ -126,7 +126,6 @@ impl Tokenizer {
         Definition::parse(&self.json).expect("the tokenizer was made of it")
     }
 
-    /// The template of conversations, as other programs read it.
     pub(crate) fn chat_template(&self) -> Option<&str> {
         self.config.template()
     }
@@ -141,17 +140,18 @@ impl Tokenizer {
         &self.specials
     }
 
-    /// The control token that opens documents.
+    /// Opens documents.
     pub fn bos(&self) -> Option<u32> {
         self.bos
     }
 
-    /// The control token that ends generation.
+    /// Ends generation.
     pub fn eos(&self) -> Option<u32> {
         self.eos
     }
 
-    /// Control tokens that end an answer, without repeats: the chat format's, the text's, and the one that opens a text.
+    /// Control tokens that end an answer, without repeats: the chat format's, the text's, and the one that opens a
+    /// text.
     pub fn ends_of_answers(&self) -> Vec<u32> {
         let published = self.chat.as_ref().and_then(ChatTemplate::published);
         let own = published.and_then(PublishedFormat::ends_answers).and_then(|text| self.specials.id(text));
@@ -169,7 +169,7 @@ impl Tokenizer {
         self.fingerprint
     }
 
-    /// One of `bytes`, `characters`, `byte-level BPE` or `BPE`.
+    /// `bytes`, `characters`, `byte-level BPE` or `BPE`.
     pub fn kind(&self) -> &'static str {
         match &self.kind {
             Kind::Bytes => "bytes",
@@ -179,7 +179,7 @@ impl Tokenizer {
         }
     }
 
-    /// The pattern that cuts text here.
+    /// The pattern that this crate cuts text by.
     pub fn pattern(&self) -> Option<Pattern> {
         match &self.kind {
             Kind::ByteBpe(bpe) => Some(bpe.pattern()),
@@ -193,7 +193,7 @@ impl Tokenizer {
         matches!(self.kind, Kind::Bytes)
     }
 
-    /// Ids without control tokens.
+    /// Never gives control tokens.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
         if text.len() > limits::TEXT_BYTES {
             return Err(Error::TextTooLong { bytes: text.len(), limit: limits::TEXT_BYTES });
@@ -221,7 +221,7 @@ impl Tokenizer {
         }
     }
 
-    /// [`encode`](Self::encode) for many texts, on the current thread pool.
+    /// Encodes many texts on the current thread pool.
     pub fn encode_batch<S: AsRef<str> + Sync>(&self, texts: &[S]) -> Result<Vec<Vec<u32>>, Error> {
         texts.par_iter().with_max_len(1).map(|text| self.encode(text.as_ref())).collect()
     }

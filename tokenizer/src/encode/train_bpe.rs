@@ -1,7 +1,7 @@
-//! Training of byte-level BPE vocabularies.
+//! Trains byte-level BPE vocabularies.
 //!
-//! Hugging Face's trainer learns merges from pieces that the encoder's splitter cuts. Counts are sums, and ids break
-//! ties, so threads and document order do not matter.
+//! Hugging Face's trainer learns merges from the encoder's pieces. Counts are sums, and ids break ties, so neither
+//! threads nor document order matter.
 
 use std::sync::{
     Mutex, PoisonError,
@@ -32,17 +32,17 @@ use crate::{
 /// A vocabulary to train.
 #[derive(Clone, Debug)]
 pub struct BpeTraining {
-    /// Ids, control tokens included. Text with few repetitions gives fewer.
+    /// Ids, with control tokens. Text with few repetitions gives fewer.
     pub vocab_size: usize,
     /// Their ids follow the learned ones.
     pub specials: Vec<String>,
     /// Cuts text before merging.
     pub pattern: Pattern,
-    /// Characters read per document, so that none dominates.
+    /// Per document, so that none dominates.
     pub document_chars: usize,
     /// Share of documents to read.
     pub sample: f64,
-    /// No further document is read after so much text.
+    /// No document is read after so much text.
     pub max_bytes: u64,
     /// Chooses the sample.
     pub seed: u64,

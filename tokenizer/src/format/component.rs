@@ -1,4 +1,4 @@
-//! Checks normalizers, pre-tokenizers and decoders, and runs nothing.
+//! Checks normalizers, pre-tokenizers and decoders without running them.
 //!
 //! A component passes if its type is known, its literals are short and [`crate::encode::split`] knows its regular
 //! expression.
@@ -22,7 +22,7 @@ pub(crate) enum PreTokenizer {
 
 struct Component {
     name: &'static str,
-    /// The steps of a `Sequence`.
+    /// Steps of a `Sequence`.
     steps: &'static str,
     known: &'static [&'static str],
 }
@@ -76,8 +76,8 @@ fn byte_level(step: &Value) -> Option<PreTokenizer> {
     Some(PreTokenizer::ByteLevel(if flag("use_regex", true)? { Pattern::Gpt2 } else { Pattern::Whole }))
 }
 
-/// Known patterns match everything, so an inverted `Split` or one without gaps would be the same: only the plain form
-/// is accepted.
+/// Known patterns match everything, so inverting a `Split` or leaving gaps changes nothing: only the plain form is
+/// accepted.
 fn isolating_split(step: &Value) -> Option<Pattern> {
     let isolated = step.get("behavior")?.as_str()? == "Isolated";
     let inverted = step.get("invert").and_then(Value::as_bool).unwrap_or(false);

@@ -21,7 +21,7 @@ pub(crate) const CHAT_TEMPLATE: &str = "\
 {%- if add_generation_prompt -%}{{- '<|assistant_start|>' -}}{%- endif -%}
 ";
 
-/// Other programs' fields are kept, unread.
+/// Keeps other programs' fields unread.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Config {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,12 +80,11 @@ impl Template {
 }
 
 impl Config {
-    /// The chat template that counts.
     pub(crate) fn template(&self) -> Option<&str> {
         self.chat_template.as_ref().and_then(Template::default_text)
     }
 
-    /// The chat template is present only with its control tokens.
+    /// Adds the chat template only with its control tokens.
     pub(crate) fn for_specials(specials: &SpecialTokens) -> Self {
         let chat = crate::CHAT_SPECIALS.iter().all(|text| specials.id(text).is_some());
         let token = |text: &str| specials.id(text).map(|_| Token::Text(text.to_owned()));

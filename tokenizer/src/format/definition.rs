@@ -1,6 +1,6 @@
-//! `tokenizer.json`: parsed within limits and checked; equal tokenizers are written as equal bytes.
+//! `tokenizer.json`: parsed within limits and checked. Equal tokenizers are written as equal bytes.
 //!
-//! For every kind of tokenizer: sizes, ids, and that each merge joins two known tokens into a third.
+//! Checks sizes, ids, and that each merge joins two known tokens into a third.
 
 use std::{collections::HashMap, fmt};
 
@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// Parts that this crate does not interpret stay JSON.
+/// Uninterpreted parts stay JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Definition {
     #[serde(default = "version")]
@@ -146,7 +146,7 @@ impl Definition {
         Ok(())
     }
 
-    /// Merges by id. A result is the parts joined, without the prefix of continued words.
+    /// Merges by id. A result joins the parts, without the prefix of continued words.
     pub(crate) fn merge_rules(&self) -> Result<Vec<MergeRule>, Problem> {
         let ids: HashMap<&str, u32> =
             self.model.vocab.0.iter().map(|(token, id)| (token.as_str(), *id)).collect();

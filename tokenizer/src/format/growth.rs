@@ -1,7 +1,7 @@
-//! Bounds the growth of text in a tokenizer's components.
+//! Bounds how much components lengthen text.
 //!
-//! A kilobyte of chained replacements can turn a letter into gigabytes. A chain's bound is the product of its steps'
-//! bounds, known before it runs.
+//! A kilobyte of chained replacements can turn a letter into gigabytes. A chain's bound is the product of its steps',
+//! known before it runs.
 
 use serde_json::Value;
 
@@ -19,7 +19,7 @@ fn step_factor(step: &Value, composed: &mut bool) -> f64 {
     let was_composed = std::mem::replace(composed, matches!(kind, "NFC" | "NFD" | "NFKC" | "NFKD"));
     match kind {
         "NFC" | "NFD" | "NFKC" | "NFKD" if was_composed => 1.0,
-        // Worst cases of the Unicode Standard in UTF-8, U+0390 and U+FDFA.
+        // The Unicode Standard's worst cases in UTF-8, U+0390 and U+FDFA.
         "NFC" | "NFD" => 3.0,
         "NFKC" | "NFKD" => 11.0,
         // U+0130, two bytes, becomes three.

@@ -1,7 +1,7 @@
-//! The vocabulary of a GGUF file, as `llama.cpp` reads it.
+//! A GGUF file's vocabulary, as `llama.cpp` reads it.
 //!
-//! That program knows patterns of splitting by name and runs no others. Byte-level BPE is its `gpt2`; BPE over
-//! characters with `▁` for blanks is its `llama`, which merges by scores of tokens instead of ranks of pairs.
+//! It knows split patterns by name and runs no others. Its `gpt2` is byte-level BPE. Its `llama` is BPE over characters
+//! with `▁` for blanks, and merges by tokens' scores instead of pairs' ranks.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,24 +15,24 @@ use crate::{
     },
 };
 
-/// A vocabulary in the terms of `llama.cpp`.
+/// A vocabulary in `llama.cpp`'s terms.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlamaCpp {
-    /// Kind of encoder: `gpt2` or `llama`.
+    /// Encoder: `gpt2` or `llama`.
     pub model: &'static str,
-    /// Name of the pattern that cuts text.
+    /// Name of the split pattern.
     pub pattern: &'static str,
-    /// Spelling of each id.
+    /// Spellings by id.
     pub tokens: Vec<String>,
-    /// Kind of each id.
+    /// Kinds by id.
     pub kinds: Vec<i32>,
-    /// Scores of ids, for `llama`.
+    /// Scores by id (`llama`).
     pub scores: Option<Vec<f32>>,
-    /// Merges, for `gpt2`.
+    /// Merges (`gpt2`).
     pub merges: Option<Vec<String>>,
-    /// Whether a blank precedes each text.
+    /// Whether a blank precedes texts.
     pub adds_space: bool,
-    /// Whether the tokenizer opens each text with its first control token.
+    /// Whether the first control token opens texts.
     pub opens_texts: bool,
     /// The chat template.
     pub chat_template: Option<String>,
@@ -50,11 +50,11 @@ const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
 const BYTE: i32 = 6;
 
-/// What replaces a blank in vocabularies of characters.
+/// Replaces a blank in vocabularies of characters.
 const BLANK: &str = "▁";
 
 impl Tokenizer {
-    /// The vocabulary for a GGUF file of a model with `rows` tokens; those beyond the vocabulary are unused.
+    /// The vocabulary for a model with `rows` tokens; rows beyond the vocabulary are unused.
     pub fn llama_cpp(&self, rows: usize) -> Result<LlamaCpp, NotInLlamaCpp> {
         let definition = self.definition();
         let byte_level = byte_level(&definition)?;
@@ -89,12 +89,12 @@ impl Tokenizer {
     }
 }
 
-/// Name of the pattern of byte-level BPE, `None` for BPE over characters.
+/// Byte-level BPE's pattern; `None` for BPE over characters.
 fn byte_level(definition: &Definition) -> Result<Option<&'static str>, NotInLlamaCpp> {
     let pre_tokenizer = definition.pre_tokenizer.as_ref();
     let checked = component::check_pre_tokenizer(pre_tokenizer);
     let ranked = definition.model.ignore_merges;
-    // Text in normal form C, which nearly all text is, stays as it is.
+    // Nearly all text is in normal form C and stays as it is.
     let normalizer = definition.normalizer.as_ref().map(|normalizer| &normalizer["type"]);
     let normalized = normalizer.is_some_and(|kind| *kind != json!("NFC"));
 
@@ -168,7 +168,7 @@ fn merges(definition: &Definition) -> Result<Vec<String>, NotInLlamaCpp> {
     definition.model.merges.iter().map(spelled).collect()
 }
 
-/// Each token's rank, negated. Fails where scores of tokens choose another pair than the merges do.
+/// Each token's rank, negated. Fails where scores would choose another pair than merges.
 fn scores(definition: &Definition, tokens: &[String], kinds: &[i32]) -> Result<Vec<f32>, NotInLlamaCpp> {
     let normal: HashSet<&str> = tokens
         .iter()
@@ -182,7 +182,7 @@ fn scores(definition: &Definition, tokens: &[String], kinds: &[i32]) -> Result<V
     for SpelledMerge(left, right) in &definition.model.merges {
         let joined = format!("{left}{right}");
         pairs.insert((left, right));
-        // Others are cut from the text before anything merges.
+        // Others are cut from the text before merging.
         if joined != last && normal.contains(joined.as_str()) && ranks.contains_key(&joined) {
             return Err(NotInLlamaCpp("merges into one token have others between them"));
         }

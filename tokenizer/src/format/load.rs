@@ -42,7 +42,7 @@ impl Tokenizer {
         Err(Error::NoTokenizer { path: path.to_owned() })
     }
 
-    /// Builds a tokenizer from a `tokenizer.json` alone.
+    /// From `tokenizer.json` alone.
     pub fn from_json(json: &[u8]) -> Result<Self, Problem> {
         Self::new(&Definition::parse(json)?, json.to_vec(), Config::default())
     }
@@ -105,7 +105,7 @@ fn read_config(folder: &Path) -> Result<Config, Error> {
         Some(json) => serde_json::from_slice(&json)
             .map_err(|error| Error::Tokenizer { path: path.clone(), problem: Problem::Json(error) })?,
     };
-    // Newer releases keep the template in a file of its own, which counts before the other.
+    // Newer releases keep the template in its own file, which takes precedence.
     let template = folder.join("chat_template.jinja");
     if let Some(text) = read_if_there(&template)? {
         path = template;

@@ -1,4 +1,4 @@
-//! Tokenizer files: found, read within limits, and checked before use.
+//! Finds tokenizer files, reads them within limits, and checks them before use.
 
 pub(crate) mod component;
 pub(crate) mod config;

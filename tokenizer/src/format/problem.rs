@@ -15,14 +15,14 @@ pub enum Problem {
     /// A size beyond [`crate::limits`].
     #[error("{what}: {found}, the limit is {limit}")]
     TooLarge {
-        /// The quantity.
+        /// Quantity.
         what: Limit,
         /// Its value.
         found: usize,
         /// The limit.
         limit: usize,
     },
-    /// A chat template that is not UTF-8.
+    /// A chat template other than UTF-8.
     #[error("the chat template is not UTF-8")]
     TemplateNotText,
     /// A token without text.
@@ -44,7 +44,7 @@ pub enum Problem {
     /// A merge of an unknown token, or into one.
     #[error("merge {at} needs token `{token}`, which the vocabulary lacks")]
     UnknownInMerge {
-        /// Place in the list, from 1.
+        /// From 1.
         at: usize,
         /// The missing token.
         token: String,
@@ -52,16 +52,16 @@ pub enum Problem {
     /// A pair merged twice.
     #[error("merge {at} repeats the pair of an earlier one")]
     RepeatedMerge {
-        /// Place in the list, from 1.
+        /// From 1.
         at: usize,
     },
-    /// A line of `merges.txt` that is no merge.
+    /// A malformed line of `merges.txt`.
     #[error("line {0} is not two tokens with one blank between")]
     MergeLine(usize),
     /// A merge of plain text into a control token.
     #[error("merge {at} makes the control token `{token}`; plain text must never become one")]
     MergeMakesControlToken {
-        /// Place in the list, from 1.
+        /// From 1.
         at: usize,
         /// The control token.
         token: String,
@@ -84,17 +84,17 @@ pub enum Problem {
     UnknownComponent {
         /// Normalizer, pre-tokenizer or decoder.
         place: &'static str,
-        /// Its type in the file.
+        /// Its type.
         kind: String,
         /// Supported types.
         known: String,
     },
-    /// A field that is missing, of another type, or too long.
+    /// A field that is missing, too long or of another type.
     #[error("{place} `{kind}`: field `{field}` must be {expected}")]
     ComponentField {
         /// Normalizer, pre-tokenizer or decoder.
         place: &'static str,
-        /// The component's type in the file.
+        /// Its type.
         kind: String,
         /// The field.
         field: &'static str,
@@ -133,7 +133,7 @@ pub enum Limit {
     TokenId,
     /// Steps of one component.
     Components,
-    /// Characters of a prefix of continued words, or a suffix of words.
+    /// Characters of a continued word's prefix, or a word's suffix.
     AffixChars,
     /// Bytes of the chat template.
     TemplateBytes,

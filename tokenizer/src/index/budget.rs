@@ -10,7 +10,7 @@ const LEAST_BUFFERED: u64 = 64;
 const MOST_BUFFERED: u64 = 1 << 16;
 /// A run's current context and position, generously.
 const CURSOR_BYTES: u64 = 256;
-/// Bytes of a stretch's entry, the widest that is read in pieces.
+/// Bytes of a stretch's entry, the widest read in pieces.
 const WIDEST: u64 = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

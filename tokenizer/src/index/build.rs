@@ -33,18 +33,17 @@ pub struct IndexBuild {
     pub set: PathBuf,
     /// Usually the training split.
     pub split: Split,
-    /// Folder of the index.
+    /// The index's folder.
     pub out: PathBuf,
-    /// Bytes to allocate, except for a few megabytes. The mapped shards are page cache on top: if they do not fit,
-    /// merging is slow.
+    /// Bytes to allocate, up to a few megabytes more. The mapped shards need page cache on top, or merging is slow.
     pub memory: u64,
     /// Tokens sorted at once; `None` fills the memory.
     pub chunk_tokens: Option<u64>,
-    /// Threads, at least 1; no effect on the index.
+    /// At least 1; does not change the index.
     pub threads: usize,
 }
 
-/// A step of a build.
+/// A build's step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexStep {
     /// Sorting chunks.
@@ -55,12 +54,12 @@ pub enum IndexStep {
     Match,
 }
 
-/// Progress of a build.
+/// A build's progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexProgress {
     /// The current step.
     pub step: IndexStep,
-    /// Finished tokens of the step.
+    /// Its finished tokens.
     pub tokens: u64,
     /// All tokens.
     pub all: u64,

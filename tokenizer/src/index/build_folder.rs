@@ -1,4 +1,4 @@
-//! The folder of a build, which keeps finished pieces and becomes the index.
+//! A build's folder, which keeps finished pieces and becomes the index.
 
 use std::{
     fs::{self, File},
@@ -29,7 +29,7 @@ pub(super) struct BuildFolder {
     _lock: File,
 }
 
-/// Pieces of another build are discarded.
+/// Another build's pieces are discarded.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Pieces {
@@ -37,7 +37,7 @@ struct Pieces {
     chunk_tokens: u64,
 }
 
-/// The manifest of the planned index in `out`; `None` for an absent or empty folder. Anything else is an error.
+/// The planned index's manifest in `out`; `None` for an absent or empty folder. Anything else is an error.
 pub(super) fn finished(out: &Path, plan: &IndexPlan) -> Result<Option<IndexManifest>, Error> {
     let mut entries = match fs::read_dir(out) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -77,7 +77,7 @@ impl BuildFolder {
         self.folder.join(name)
     }
 
-    /// Verifies and reuses the piece `name`, or writes it with `fill`. The flag is `true` for a reused piece.
+    /// Verifies and reuses the piece `name`, or writes it with `fill`. `true` if reused.
     pub(super) fn piece(
         &self,
         name: &str,

@@ -1,11 +1,11 @@
-//! Several indexes searched as one long text.
+//! Searches several indexes as one long text.
 
 use std::{borrow::Borrow, ops::Range, path::Path, sync::Arc};
 
 use super::{Features, Follower, Index, IndexProblem, Matcher, manifest, text::Context};
 use crate::{data::dataset::TokenDataset, error::Error};
 
-/// Indexes of one tokenizer, in the order given.
+/// Indexes of one tokenizer, in the given order.
 #[derive(Debug)]
 pub struct Corpora {
     indexes: Vec<Index>,
@@ -19,7 +19,7 @@ pub struct Match {
     pub length: usize,
     /// The id that followed.
     pub next: u32,
-    /// The matching text.
+    /// Where it is.
     pub source: Source,
     /// Position of the last common token there.
     pub at: u64,
@@ -28,17 +28,17 @@ pub struct Match {
 /// A searched text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The split of this index.
+    /// This index's split.
     Index(usize),
-    /// The document up to the current token.
+    /// The document, up to the current token.
     Document,
 }
 
 impl Corpora {
-    /// Default shortest match. A token's first occurrence has a fixed follower, so a match of one token says nothing.
+    /// Default shortest match. One token says nothing: its first occurrence has a fixed follower.
     pub const SHORTEST: usize = 2;
 
-    /// Opens indexes with their sets. Matches shorter than `shortest` tokens (1 to 32) do not count.
+    /// Opens indexes with their sets. Matches below `shortest` tokens (1 to 32) do not count.
     pub fn open<P: AsRef<Path>>(
         folders: impl IntoIterator<Item = (P, P)>,
         shortest: usize,
@@ -71,12 +71,12 @@ impl Corpora {
         self.search(&Context::after(context, self.bos()), self.indexes.len())
     }
 
-    /// A matcher of a growing document, which with `own` also matches itself.
+    /// Matches a growing document; with `own`, also against itself.
     pub fn matcher(self: &Arc<Self>, own: bool) -> Matcher {
         Matcher::new(Arc::clone(self), own)
     }
 
-    /// The features of the positions of `dataset`.
+    /// Features of `dataset`'s positions.
     pub fn features<D: Borrow<TokenDataset>>(self: &Arc<Self>, dataset: D) -> Result<Features<D>, Error> {
         Features::new(Arc::clone(self), dataset)
     }

@@ -1,7 +1,7 @@
 //! The longest earlier match within a document that grows by one token at a time.
 //!
-//! Positions are sorted by context. The first that shares `n` tokens is found by following matches, whose lengths fall:
-//! at most 32 steps.
+//! Positions are sorted by context. Following matches, whose lengths fall, finds the first that shares `n` tokens: at
+//! most 32 steps.
 
 use super::{
     self_matches::EarlierMatch,
@@ -17,7 +17,7 @@ pub(super) struct Document {
 }
 
 impl Document {
-    /// Appends a token. Returns the longest earlier match that ends with it.
+    /// Returns the longest earlier match that ends with `id`.
     pub(super) fn push(&mut self, id: u32) -> EarlierMatch {
         if let Some(last) = self.ids.len().checked_sub(1) {
             let place = self.place(&self.context(last as u32));

@@ -1,4 +1,4 @@
-//! Documents of a split that an index holds word for word: with the feature, a model only copies them.
+//! Finds a split's documents that an index holds word for word: with the feature, a model only copies them.
 
 use std::{
     collections::HashMap,
@@ -19,11 +19,11 @@ pub struct Duplicates {
     pub documents: u64,
     /// Tokens of the split.
     pub positions: u64,
-    /// Documents that are copies.
+    /// Copies.
     pub duplicate_documents: u64,
-    /// Tokens of the copies.
+    /// Copies' tokens.
     pub duplicate_positions: u64,
-    /// Positions of the copies: ascending, disjoint, touching ranges joined.
+    /// Copies' positions: ascending, disjoint, touching ranges joined.
     pub ranges: Vec<Range<u64>>,
 }
 
@@ -98,7 +98,7 @@ impl Corpora {
 }
 
 impl Duplicates {
-    /// Whether a copy holds this `position` of the split.
+    /// Whether a copy holds this `position`.
     pub fn contains(&self, position: u64) -> bool {
         let behind = self.ranges.partition_point(|range| range.start <= position);
         behind.checked_sub(1).is_some_and(|at| self.ranges[at].contains(&position))

@@ -1,7 +1,7 @@
-//! Features of a dataset's positions: the token that followed the longest earlier occurrence of the context.
+//! Features of a dataset's positions: the token after the longest earlier occurrence of the context.
 //!
-//! A position of an indexed split has matches in earlier indexes and at earlier positions of its own. Any other
-//! position has matches in all indexes and earlier in its document.
+//! An indexed split's positions match earlier indexes and earlier positions of the split. Others match all indexes and
+//! earlier positions of the document.
 
 use std::{
     borrow::Borrow,
@@ -20,7 +20,7 @@ use crate::{
     error::Error,
 };
 
-/// Without an index, the search for a document's beginning goes back one to two times as many tokens.
+/// Without an index, a document's beginning is sought one to two times as many tokens back.
 const REACH: u64 = 1 << 15;
 
 /// A dataset, and the indexes to search.
@@ -46,7 +46,7 @@ impl<D: Borrow<TokenDataset>> Features<D> {
         self.window_with(cursor, &mut Scan::new())
     }
 
-    /// [`window`](Self::window) for several. In a split without an index, windows of a document share a pass over it.
+    /// [`window`](Self::window) for several. In a split without an index, a document's windows share a pass over it.
     pub fn windows(&self, cursors: &[Cursor]) -> Result<Vec<Vec<Option<u32>>>, Error> {
         self.windows_unless(cursors, &AtomicBool::new(false))
     }
@@ -95,7 +95,7 @@ impl<D: Borrow<TokenDataset>> Features<D> {
     fn indexed_split(&self, own: usize, positions: Range<u64>) -> Result<Vec<Option<u32>>, Error> {
         let index = &self.corpora.indexes()[own];
         let found = index.followers(positions.clone())?;
-        // A binary search in mapped memory per position, the slowest part of a batch.
+        // A binary search in mapped memory per position, a batch's slowest part.
         let corpora = &*self.corpora;
         let features = found.into_par_iter().enumerate().map(|(place, found)| {
             let context = index.text().context(positions.start + place as u64);
@@ -145,7 +145,7 @@ impl<D: Borrow<TokenDataset>> Features<D> {
     }
 }
 
-/// State of a pass, from which later ranges of the document resume.
+/// A pass, from which the document's later ranges resume.
 #[derive(Debug)]
 struct Scan {
     /// Assumed beginning of the document.

@@ -1,4 +1,4 @@
-//! Files of an index: a header of 64 bytes, then entries.
+//! An index's files: a header of 64 bytes, then entries.
 //!
 //! The header: kind (8 bytes), format (4), bytes of an entry (4), number of entries (8), mark of the set's tokens (8),
 //! SHA-256 of the entries (32), by which a resumed build verifies files.
@@ -68,7 +68,7 @@ impl Header {
         bytes
     }
 
-    /// Parses the header of a file of `found` bytes and compares it.
+    /// Parses and compares the header of a file of `found` bytes.
     pub(super) fn parse(
         bytes: &[u8],
         found: u64,

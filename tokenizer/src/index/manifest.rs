@@ -1,4 +1,4 @@
-//! `index.json`: inputs and checksums of an index. Written last: its folder is complete.
+//! `index.json`: an index's inputs and checksums. Written last, so its folder is complete.
 
 use std::{io::ErrorKind, path::Path};
 
@@ -23,23 +23,23 @@ const MAX_BYTES: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IndexManifest {
-    /// Format version of all files.
+    /// All files' format version.
     pub format: u32,
-    /// Tokenizer of the ids.
+    /// The ids' tokenizer.
     pub tokenizer: TokenizerEntry,
     /// Indexed split.
     pub split: Split,
-    /// Tokens of the split.
+    /// The split's tokens.
     pub tokens: u64,
-    /// [`TokenDataset::fingerprint`](crate::TokenDataset::fingerprint) of the split.
+    /// The split's [`TokenDataset::fingerprint`](crate::TokenDataset::fingerprint).
     pub shards: Fingerprint,
-    /// Digest of the entries of `order.bin`.
+    /// Digest of `order.bin`'s entries.
     pub order: Fingerprint,
-    /// Digest of the entries of `followers.bin`.
+    /// Digest of `followers.bin`'s entries.
     pub followers: Fingerprint,
 }
 
-/// The part known before the build.
+/// Known before the build.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct IndexPlan {
@@ -84,7 +84,7 @@ impl IndexPlan {
 }
 
 impl IndexManifest {
-    /// The version written here.
+    /// Version written here.
     pub const FORMAT: u32 = 1;
 
     /// Reads the manifest in `folder`.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Corpora, Match, Source, document::Document, text::Context};
 
-/// Finds the longest match after each token, which depends on the document's tokens alone.
+/// Finds the longest match after each token, which depends only on the document's tokens.
 #[derive(Clone, Debug)]
 pub struct Matcher {
     corpora: Arc<Corpora>,

@@ -1,6 +1,6 @@
 //! Merges sorted chunks, one stretch of the order at a time.
 //!
-//! Contexts of the first chunk divide the order, into as many stretches as chunks. Threads can merge stretches, and a
+//! The first chunk's contexts divide the order, into as many stretches as chunks. Threads can merge stretches, and a
 //! resumed build can reuse their files.
 
 use std::{

@@ -1,4 +1,4 @@
-//! A tree of minima over a sequence: the first of all positions that share a context, without reading each.
+//! A tree of minima: the first of all positions that share a context, without reading each.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ pub(super) fn fold<E>(
     Ok(())
 }
 
-/// Reads at most 128 entries of each level.
+/// Reads at most 128 entries per level.
 pub(super) fn least(levels: &[Range<u64>], get: impl Fn(u64) -> u32, stretch: Range<u64>) -> u32 {
     let Range { mut start, mut end } = stretch;
     let mut least = u32::MAX;

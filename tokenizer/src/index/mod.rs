@@ -1,14 +1,14 @@
-//! Longest matches: a context's longest suffix that occurs earlier in an indexed text, and the token that followed. A
-//! model may read that token as a second input.
+//! Longest matches: a context's longest suffix that occurs earlier in an indexed text, and the token that followed,
+//! which a model may read as a second input.
 //!
 //! # Definition
 //!
-//! A position's context is the tokens that end there, from the token that opens the document, or 32 tokens. Its match
-//! is the earlier position whose context shares the most last tokens; of several, **the first in the text**
+//! A position's context is the tokens that end there, from the token that opens the document, or 32. Its match is the
+//! earlier position whose context shares the most last tokens; of several, **the first in the text**
 //! (`every_position_has_the_follower_of_its_longest_earlier_match`). The follower lies at or before the position, so it
 //! reveals nothing of the next token. Followers may open the next document: models also predict a document's end.
 //!
-//! So the match does not depend on chunks, threads or memory (`chunks_memory_and_threads_change_no_byte`), nor on
+//! So the match depends neither on chunks, threads or memory (`chunks_memory_and_threads_change_no_byte`), nor on
 //! division into several indexes. 32 numbers suffice to find all matches in one pass (`self_matches.rs`), and 32 steps
 //! in a growing document (`document.rs`).
 //!
@@ -22,9 +22,9 @@
 //! `order.bin` looks up any context: in decoding, in evaluation, from another corpus. It holds the sorted positions, 4
 //! bytes a token, and a tree with the minimum of every 64 (`minima.rs`).
 //!
-//! `followers.bin` holds follower and length of the text's own matches, 3 bytes a token. The order would have to
-//! exclude later positions and touch some fifty places a token; training reads this file in sequence. Lengths let a
-//! reader compare indexes. Both files take 7.07 bytes a token.
+//! `followers.bin` holds follower and length of the text's own matches, 3 bytes a token. Training reads it in sequence;
+//! the order would touch some fifty places a token and have to exclude later positions. Lengths let a reader compare
+//! indexes. Both files take 7.07 bytes a token.
 //!
 //! # Damaged files
 //!

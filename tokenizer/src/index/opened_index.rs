@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{data::shard::Manifest, error::Error, fingerprint::Fingerprint, regular};
 
-/// A split's index, with its shards.
+/// A split's index, with shards.
 #[derive(Debug)]
 pub struct Index {
     folder: PathBuf,
@@ -31,7 +31,7 @@ pub struct Index {
 }
 
 impl Index {
-    /// Opens the index in `folder` of the set in `set`. Compares sizes, headers and checksums of the set;
+    /// Opens the index in `folder` of the set in `set`. Compares sizes, headers and the set's checksums;
     /// [`verify`](Self::verify) reads everything. Damage can hide a match, but not make one up.
     pub fn open(folder: impl AsRef<Path>, set: impl AsRef<Path>) -> Result<Self, Error> {
         let folder = folder.as_ref();
@@ -53,12 +53,12 @@ impl Index {
         &self.manifest
     }
 
-    /// Size of the index's files, without shards.
+    /// Size of its files, without shards.
     pub fn bytes(&self) -> u64 {
         (self.order.bytes().len() + self.followers.len()) as u64
     }
 
-    /// Reads index and shards, and compares checksums.
+    /// Compares checksums of all index files and shards.
     pub fn verify(&self) -> Result<(), Error> {
         self.text.verify(&self.set, self.manifest.split)?;
         let files = [

@@ -1,4 +1,4 @@
-//! Faults of an index's files.
+//! Faults of index files.
 
 use super::{IndexManifest, files::Header};
 use crate::fingerprint::Fingerprint;
@@ -7,19 +7,19 @@ use crate::fingerprint::Fingerprint;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IndexProblem {
-    /// No finished index in the folder.
+    /// A folder without a finished index.
     #[error(
         "holds no index of longest matches: it has no index.json. Build one from a set of shards; a build that was \
          stopped goes on when it is started again"
     )]
     NoIndex,
-    /// The file is shorter than a header.
+    /// A file shorter than a header.
     #[error(
         "has {found} bytes where a file of an index begins with a header of {}; {REBUILD}",
         Header::BYTES
     )]
     NoHeader {
-        /// Bytes of the file.
+        /// File bytes.
         found: u64,
     },
     /// Another kind, or another program's file.
@@ -28,15 +28,15 @@ pub enum IndexProblem {
     /// Another format version.
     #[error("is of format {found}; expected {}. {REBUILD}", IndexManifest::FORMAT)]
     Format {
-        /// The version found.
+        /// Version found.
         found: u32,
     },
     /// A size that contradicts the number of entries.
     #[error("has {found} bytes; expected {expected}. It is truncated or damaged; {REBUILD}")]
     Size {
-        /// Bytes of header and entries.
+        /// Header and entries.
         expected: u64,
-        /// Bytes of the file.
+        /// File bytes.
         found: u64,
     },
     /// Other shards than the set's.
@@ -45,12 +45,12 @@ pub enum IndexProblem {
          the set it was built from, or build the index of this set"
     )]
     OtherShards {
-        /// Fingerprint of the indexed tokens.
+        /// Indexed tokens.
         expected: Fingerprint,
-        /// Fingerprint of the set's tokens.
+        /// The set's tokens.
         found: Fingerprint,
     },
-    /// Index and set disagree.
+    /// Index and set that disagree.
     #[error("differs from its set in {0}; {REBUILD}")]
     OtherSet(&'static str),
     /// Two tokenizers.
@@ -58,12 +58,12 @@ pub enum IndexProblem {
         "was made with the tokenizer {found}; the index listed first has {expected}. Leave one of them out"
     )]
     OtherTokenizer {
-        /// Tokenizer of the first index.
+        /// Of the first index.
         expected: Fingerprint,
-        /// Tokenizer of this index.
+        /// Of this index.
         found: Fingerprint,
     },
-    /// Contents changed since they were written.
+    /// Contents changed since writing.
     #[error("has changed since it was written: its SHA-256 is {found}; expected {expected}. {REBUILD}")]
     Checksum {
         /// From header or manifest.
@@ -74,10 +74,10 @@ pub enum IndexProblem {
     /// An entry that no build writes.
     #[error("holds an impossible entry at position {at}: it is damaged; {REBUILD}")]
     Entry {
-        /// Position of the entry.
+        /// Its position.
         at: u64,
     },
-    /// A manifest that does not parse.
+    /// An unparsable manifest.
     #[error("does not parse: {0}")]
     Json(#[from] serde_json::Error),
 }

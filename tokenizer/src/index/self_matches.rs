@@ -1,7 +1,7 @@
 //! Each position's longest earlier match, from the sorted positions.
 //!
-//! Contexts with `n` common last tokens are adjacent in the order. So a forward pass needs, for each `n`, only the
-//! smallest position passed that shares `n` tokens: 32 numbers. A backward pass does the same; the longer match counts.
+//! Contexts with `n` common last tokens are adjacent in the order. So for each `n`, a forward pass needs only the
+//! smallest passed position that shares `n` tokens: 32 numbers. A backward pass does the same; the longer match counts.
 
 use std::{
     ops::Range,

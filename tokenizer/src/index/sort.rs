@@ -1,4 +1,4 @@
-//! Sorts a chunk's positions by context, three tokens at a time.
+//! Sorts a chunk's positions by context.
 //!
 //! Three tokens fit a 64-bit word, so most comparisons read no text. Equal words are sorted again by their next three
 //! tokens, at most ten times.
@@ -10,15 +10,15 @@ use super::text::LONGEST;
 /// Ids are below 2^18; 0 is no token.
 const BITS: u32 = 21;
 const STEP: usize = 3;
-/// Sorted by several threads.
+/// From so many on, several threads sort.
 const LARGE: usize = 1 << 14;
 
 pub(super) const BYTES_PER_TOKEN: u64 = 20;
 
-/// A chunk of text, with the tokens before it that its contexts need.
+/// A chunk of text, with the earlier tokens that its contexts need.
 #[derive(Debug)]
 pub(super) struct Chunk {
-    /// `head` tokens before the chunk, at most `LONGEST - 1`, then the chunk.
+    /// `head` earlier tokens, at most `LONGEST - 1`, then the chunk.
     pub(super) tokens: Vec<u32>,
     pub(super) head: usize,
     pub(super) start: u32,

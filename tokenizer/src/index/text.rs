@@ -1,4 +1,4 @@
-//! A split as one sequence of tokens, and the context of each position.
+//! A split as one sequence of tokens, with contexts.
 
 use std::{
     ops::{Deref, Range},

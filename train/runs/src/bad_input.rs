@@ -1,6 +1,6 @@
-//! The error type for mistakes of the user.
+//! The error type for user mistakes.
 
-/// Input that cannot work, with the correction; no failure of the program.
+/// Unusable input, with the correction.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct BadInput(pub String);

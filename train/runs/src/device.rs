@@ -12,7 +12,7 @@ use crate::BadInput;
 use crate::config::{Config, MemorySection};
 use crate::{pages, threads};
 
-/// The device that `--device` names.
+/// The argument of `--device`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
     /// CUDA if it is usable, else the CPU.
@@ -20,7 +20,7 @@ pub enum DeviceChoice {
     Auto,
     /// An NVIDIA GPU by number, by default this process's number on its host.
     Cuda(Option<usize>),
-    /// The default device of the system's Vulkan driver.
+    /// The system's default Vulkan device.
     Vulkan,
     /// The CPU, whose heap counts as device memory.
     Cpu,
@@ -29,27 +29,27 @@ pub enum DeviceChoice {
 /// An open device.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// Name of the device, including its number.
+    /// Device name and number.
     pub name: String,
     /// Runtime and total memory, equal on devices of one kind.
     pub kind: String,
-    /// Name of the hardware, if reported.
+    /// Hardware name, if reported.
     pub model: Option<String>,
-    /// Total and free device memory, if reported.
+    /// Total and free memory, if reported.
     pub memory: Option<DeviceMemory>,
-    /// Limit on bytes of tensors on the device.
+    /// Limit on bytes of tensors.
     pub budget: Option<u64>,
     /// Whether device memory is host memory.
     pub shares_host: bool,
 }
 
-/// Settings with which a device is opened.
+/// Settings that open a device.
 #[derive(Debug, Clone)]
 pub struct Setup {
     memory: MemorySection,
     tf32: bool,
     processes: NonZeroUsize,
-    /// Number of this process among them, from 0.
+    /// From 0.
     process: usize,
 }
 
@@ -88,7 +88,7 @@ impl Setup {
 
 /// Work on a device, generic over its backend.
 pub trait Work {
-    /// Result of the work.
+    /// Result.
     type Output;
 
     /// Runs on `device`.
@@ -116,13 +116,13 @@ fn cpu<W: Work>(setup: &Setup, work: W) -> anyhow::Result<W::Output> {
 /// The device that [`DeviceChoice::Auto`] opens.
 #[derive(Debug)]
 pub enum Automatic {
-    /// The NVIDIA GPU with the number of this process.
+    /// The NVIDIA GPU with this process's number.
     Cuda(DeviceFacts),
-    /// The CPU. With a reason if this machine has NVIDIA's driver.
+    /// The CPU. The reason, if this machine has NVIDIA's driver.
     Cpu(Option<OffloadError>),
 }
 
-/// Decides for process number `process` of this host. Opens no device.
+/// Decides for this host's process `process`. Opens no device.
 #[cfg(feature = "cuda")]
 pub fn automatic(process: usize) -> Automatic {
     if !backend_offload::cuda_driver_found() {
@@ -131,20 +131,20 @@ pub fn automatic(process: usize) -> Automatic {
     cuda_facts(process).map_or_else(|error| Automatic::Cpu(Some(error)), Automatic::Cuda)
 }
 
-/// Decides for process number `process` of this host. Opens no device.
+/// Always the CPU: this build lacks CUDA.
 #[cfg(not(feature = "cuda"))]
 pub fn automatic(_: usize) -> Automatic {
     Automatic::Cpu(None)
 }
 
-/// Facts about an NVIDIA GPU, or the part that it lacks.
+/// Facts about an NVIDIA GPU. The error names a missing part.
 #[cfg(feature = "cuda")]
 pub fn cuda_facts(index: usize) -> Result<DeviceFacts, OffloadError> {
     use burn::backend::{Cuda, cuda::CudaDevice};
     probe::<Cuda>(&CudaDevice::new(index))
 }
 
-/// Falls back to the CPU, with a message, if NVIDIA's driver is there but no compiler for kernels.
+/// With NVIDIA's driver but no kernel compiler, falls back to the CPU with a message.
 fn auto<W: Work>(setup: &Setup, work: W) -> anyhow::Result<W::Output> {
     match automatic(setup.process) {
         #[cfg(feature = "cuda")]

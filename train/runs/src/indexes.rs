@@ -1,8 +1,8 @@
-//! Indexed texts for models with `model.longest_match`: `data.indexes`, then the run's training text.
+//! Indexed texts of models with `model.longest_match`: `data.indexes`, then the run's training text.
 //!
-//! A checkpoint stores digests of the texts. Resumed training needs the same texts
-//! (`listed_texts_are_looked_up_too_and_must_not_change`). Without them a model answers as if it found no matches, with
-//! a warning (`a_model_without_its_index_answers_with_a_warning`).
+//! A checkpoint stores the texts' digests. Resuming needs the same texts
+//! (`listed_texts_are_looked_up_too_and_must_not_change`). Without them a model answers as if it found no match, with a
+//! warning (`a_model_without_its_index_answers_with_a_warning`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::config::{Config, DataSource, IndexEntry};
 #[derive(Debug, Clone)]
 pub struct Indexes(Arc<Corpora>);
 
-/// Identity of an indexed text, stored in checkpoints.
+/// A text's identity, stored in checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct IndexedText {
@@ -41,7 +41,7 @@ fn own_index(data: &Path) -> PathBuf {
     data.join("index")
 }
 
-/// Folder of the run's training shards: the configured one, or `shards` in its data folder.
+/// Folder of training shards: the configured one, or `shards` in the data folder.
 pub fn own_shards(config: &Config, data: &Path) -> PathBuf {
     match (config.data.source, &config.data.path) {
         (DataSource::Shards, Some(path)) => path.clone(),
@@ -49,7 +49,7 @@ pub fn own_shards(config: &Config, data: &Path) -> PathBuf {
     }
 }
 
-/// Index of the run's own training text.
+/// The run's own training text.
 pub fn own_entry(config: &Config, data: &Path) -> IndexEntry {
     IndexEntry { index: own_index(data), set: own_shards(config, data) }
 }
@@ -92,7 +92,7 @@ impl Indexes {
         Ok(Self::open(&found)?)
     }
 
-    /// Whether the text with this digest is indexed.
+    /// Whether this text is indexed.
     pub fn have(&self, shards: Fingerprint) -> bool {
         self.texts().iter().any(|text| text.shards == shards)
     }
@@ -107,7 +107,7 @@ impl Indexes {
         manifests.map(|manifest| IndexedText { shards: manifest.shards, tokens: manifest.tokens }).collect()
     }
 
-    /// Writes the identities of the texts into a checkpoint.
+    /// Writes the texts' identities into a checkpoint.
     pub fn save(&self, checkpoint: &Path) -> anyhow::Result<()> {
         let mut text = serde_json::to_vec_pretty(&self.texts())?;
         text.push(b'\n');

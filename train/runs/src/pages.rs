@@ -1,10 +1,10 @@
-//! Reuse of memory pages by tensors on the CPU.
+//! Reuse of memory pages by CPU tensors.
 //!
 //! By default glibc unmaps large freed allocations, and the system zeroes their pages at the next use: a fifth of a
-//! training step. With all memory on its heap, glibc reuses freed pages. The process keeps its tensors' peak memory and
-//! a few percent more, or a fifth more with an arena per thread.
+//! training step. Kept on the heap, freed pages are reused. The process holds its tensors' peak memory and a few
+//! percent more, or a fifth more with an arena per thread.
 //!
-//! A dry run touches no tensor memory. Fresh pages cost it nothing, but heap memory would be cleared.
+//! Dry runs touch no tensor memory: fresh pages cost nothing, but heap memory would be cleared.
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 static KEPT: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
@@ -25,11 +25,11 @@ pub(crate) fn keep_freed_pages() {
     }
 }
 
-/// Returns idle pages to the system, for example after a model's construction.
+/// Returns idle pages to the system, for example after building a model.
 pub fn give_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     if KEPT.load(std::sync::atomic::Ordering::Relaxed) {
-        // SAFETY: it may be called at any time and touches no memory in use.
+        // SAFETY: may be called at any time; touches no memory in use.
         unsafe { libc::malloc_trim(0) };
     }
 }

@@ -1,4 +1,4 @@
-//! Weights and vocabulary of another run, from which a new run starts.
+//! Weights and vocabulary that a new run takes from another.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::checkpoint::{CONFIG, TOKENIZER, Verified};
 use crate::config::{Config, DataSource};
 use crate::{BadInput, trained, tuning, weights};
 
-/// GPU kernels prefer vocabularies that are multiples of this.
+/// GPU kernels prefer multiples of this as vocabulary.
 const ROWS: usize = 64;
 
 /// A checkpoint from which another run starts.
@@ -24,16 +24,16 @@ pub struct Pretrained {
     added: u32,
     /// Whether `data.indexes` are dropped: they lack the added tokens.
     drops_indexes: bool,
-    /// Settings of the new run that nobody gave.
+    /// The new run's default settings.
     defaults: Option<String>,
 }
 
-/// Keys of `model` and `tokenizer` that the weights do not determine.
+/// Keys of `model` and `tokenizer` that weights do not determine.
 const CHANGEABLE_KEYS: [&str; 4] =
     ["model.compute", "model.longest_match", "model.match_pdrop", "tokenizer.chat"];
 
 impl Pretrained {
-    /// Finds the checkpoint at `path`, or the latest of the run at `path`, and verifies all its bytes.
+    /// Verifies the checkpoint `path`, or the latest of the run `path`.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let (run, checkpoint) = trained::checkpoint(path, None)?;
         let tokenizer = Tokenizer::load(checkpoint.path.join(TOKENIZER))?;
@@ -49,13 +49,13 @@ impl Pretrained {
         })
     }
 
-    /// Name of its run, which a new run takes by default.
+    /// Its run's name, a new run's default.
     pub fn name(&self) -> Option<String> {
         Some(self.run.as_ref()?.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// The configuration of a new run in `run`: the named one, or else this checkpoint's with a schedule for tuning,
-    /// always with its model and vocabulary. Adds chat control tokens if the run needs them.
+    /// The configuration of a new run in `run`: the named one, or this checkpoint's with a schedule for tuning, always
+    /// with its model and vocabulary. Adds chat control tokens if needed.
     pub fn describe(
         mut self,
         run: &Path,
@@ -100,7 +100,7 @@ impl Pretrained {
             self = self.add_chat_tokens()?;
         }
         if self.added > 0 && name == saved && !config.data.indexes.is_empty() {
-            // Indexes given by `--set` are kept.
+            // Keep indexes given by `--set`.
             if !set.iter().any(|given| given.trim_start().starts_with("data.indexes")) {
                 config.data.indexes.clear();
                 self.drops_indexes = true;
@@ -126,12 +126,12 @@ impl Pretrained {
         Ok(self)
     }
 
-    /// Saves the vocabulary in the run directory `run`.
+    /// Saves the vocabulary in `run`.
     pub fn save_vocabulary(&self, run: &Path) -> Result<(), tokenizer::Error> {
         self.tokenizer.save(run.join(TOKENIZER))
     }
 
-    /// Loads the weights and adapts them to the vocabulary and lookup of `wanted`.
+    /// Loads the weights, adapted to the vocabulary and lookup of `wanted`.
     pub fn weights<B: Backend>(&self, wanted: &GptConfig, device: &B::Device) -> anyhow::Result<Gpt<B>> {
         let (path, step) = (self.checkpoint.path.display(), self.checkpoint.step);
         eprintln!("beginning with the weights of step {step} in {path}");
@@ -166,7 +166,7 @@ impl Pretrained {
         Ok(gpt.with_longest_match(wanted.match_pdrop))
     }
 
-    /// Whether its model was trained with `longest_match`.
+    /// Whether the model has `longest_match`.
     pub fn looks_up(&self) -> bool {
         self.model.longest_match
     }

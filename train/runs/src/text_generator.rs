@@ -1,4 +1,4 @@
-//! Generates text with a trained model, in batches or streamed, up to an end token or a stop string.
+//! Generates text, in batches or streamed, up to an end token or stop string.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -12,29 +12,29 @@ use tokenizer::Tokenizer;
 /// Texts per batch. Larger batches take more memory and save no time.
 pub const TEXTS_AT_ONCE: usize = 32;
 
-/// A model with its vocabulary and the settings of generation.
+/// A model, its vocabulary and settings.
 pub struct TextGenerator<'a, B: Backend> {
     /// The model.
     pub gpt: &'a Gpt<B>,
     /// Its vocabulary.
     pub tokenizer: &'a Tokenizer,
-    /// Parameters of token sampling.
+    /// Sampling parameters.
     pub sampling: Sampling,
-    /// Maximum number of new tokens per text.
+    /// Most new tokens per text.
     pub max_new_tokens: usize,
-    /// Strings that end a text and are cut off.
+    /// Strings that end a text, cut off.
     pub stop: &'a [String],
-    /// Indexed texts for a model with `longest_match`.
+    /// Indexed texts (`longest_match`).
     pub lookup: Option<&'a dyn Lookup>,
 }
 
 impl<B: Backend> TextGenerator<'_, B> {
-    /// Ids of a text to continue, by the function [`opening`].
+    /// Token ids of a text to continue, by [`opening`].
     pub fn opening(&self, text: &str) -> anyhow::Result<Vec<u32>> {
         opening(self.tokenizer, text)
     }
 
-    /// Continues `prompts`, and passes new tokens of the first to `show`.
+    /// Continues `prompts`. Passes the first's new tokens to `show`.
     pub fn speak(
         &self,
         prompts: &[Vec<u32>],
@@ -57,7 +57,7 @@ impl<B: Backend> TextGenerator<'_, B> {
         Ok(completions)
     }
 
-    /// Streams a continuation to `out` until `silenced` is set. Returns the text.
+    /// Streams a continuation to `out` until `silenced`. Returns the text.
     pub fn stream_to(
         &self,
         prompt: &[Vec<u32>],
@@ -97,12 +97,12 @@ impl<B: Backend> TextGenerator<'_, B> {
         Ok(said + &rest)
     }
 
-    /// Text of a completion, up to a stop string.
+    /// A completion's text, up to a stop string.
     pub fn text(&self, completion: &Completion) -> anyhow::Result<String> {
         completion.text.clone().map_or_else(|| self.words(&completion.tokens), Ok)
     }
 
-    /// Decodes `ids` without ids beyond the vocabulary, which a larger embedding can produce.
+    /// Decodes `ids`, less ids beyond the vocabulary, which a larger embedding can produce.
     pub fn words(&self, ids: &[u32]) -> anyhow::Result<String> {
         let known: Vec<u32> = ids.iter().copied().filter(|id| *id < self.tokenizer.vocab_size()).collect();
         let bytes = self.tokenizer.decode_bytes(&known)?;
@@ -110,7 +110,7 @@ impl<B: Backend> TextGenerator<'_, B> {
     }
 }
 
-/// Ids of a text to continue, after the opening token. Never empty.
+/// Token ids of a text to continue, after the opening token. Never empty.
 pub fn opening(tokenizer: &Tokenizer, text: &str) -> anyhow::Result<Vec<u32>> {
     let mut ids: Vec<u32> = tokenizer.bos().into_iter().collect();
     ids.extend(tokenizer.encode(text)?);

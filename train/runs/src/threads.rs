@@ -1,21 +1,21 @@
-//! The thread pool for tensors on the CPU, with the calling thread in it.
+//! The thread pool for CPU tensors, including the calling thread.
 
 use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
 
 use rayon::ThreadPoolBuilder;
 
-/// The pool's threads: `RAYON_NUM_THREADS`, or the parallelism available.
+/// Threads in the pool: `RAYON_NUM_THREADS`, or the parallelism available.
 pub fn count() -> usize {
     let asked = std::env::var("RAYON_NUM_THREADS").ok().and_then(|count| count.parse().ok());
     let count = asked.filter(|count| *count > 0);
     count.unwrap_or_else(|| available_parallelism().map_or(1, NonZeroUsize::get))
 }
 
-/// Makes the calling thread part of the pool, unless that is in use. Waking an outside thread for each operation costs
-/// as much as adding a hundred thousand numbers.
+/// Adds the calling thread to the pool, unless that is in use. Waking an outside thread per operation costs as much as
+/// adding a hundred thousand numbers.
 ///
-/// A member runs tasks only while it waits for its own. So it must not be the only one, or tasks of others never run.
+/// A member runs tasks only while it waits for its own. Alone, it would never run those of others.
 pub(crate) fn join_pool() {
     let count = count();
     if count > 1 {

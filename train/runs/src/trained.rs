@@ -13,36 +13,36 @@ use crate::directory::{is_checkpoint, latest, latest_named};
 use crate::weights;
 use crate::{Indexes, own_entry};
 
-/// Selects a checkpoint; by default the latest of the last run with the default configuration.
+/// Selects a checkpoint; by default the latest of the default configuration's last run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Wanted<'a> {
-    /// A run's directory or a checkpoint.
+    /// A run directory or a checkpoint.
     pub from: Option<&'a Path>,
-    /// One of a run's checkpoints; `None` is the latest.
+    /// One of the run's checkpoints; `None` is the latest.
     pub which: Option<Which>,
-    /// With `from`, a configuration that replaces the saved one; without it, the name of the run.
+    /// With `from`, replaces the saved configuration; without it, names the run.
     pub config: Option<&'a str>,
-    /// Changes to the configuration, each `section.key=value`.
+    /// Configuration changes, each `section.key=value`.
     pub set: &'a [String],
 }
 
 /// A verified checkpoint with its configuration and tokenizer.
 #[derive(Debug)]
 pub struct Trained {
-    /// Data folder of its run, if the configuration has the same data and seed.
+    /// The run's data folder, if data and seed are the same.
     pub data: Option<PathBuf>,
-    /// Folder and step of the checkpoint.
+    /// Checkpoint folder and step.
     pub checkpoint: Verified,
-    /// The requested configuration, or the one it was trained with.
+    /// The requested configuration, or the trained one.
     pub config: Config,
-    /// The tokenizer it was trained with.
+    /// Its tokenizer.
     pub tokenizer: Tokenizer,
-    /// Candidates for the indexes it was trained with.
+    /// Candidates for its indexes.
     indexed: Vec<IndexEntry>,
 }
 
 impl Trained {
-    /// Finds the checkpoint and verifies all its bytes.
+    /// Finds and verifies the checkpoint.
     pub fn open(wanted: Wanted<'_>) -> anyhow::Result<Self> {
         let Wanted { from, which, config: name, set } = wanted;
         let path = from.map_or_else(|| latest_named(name), Path::to_owned);
@@ -51,7 +51,7 @@ impl Trained {
         let learned = Config::load(&saved, &[])?;
         let mut config = match name {
             Some(name) if from.is_some() => Config::load(name, set)?,
-            // A run found by its name uses its saved configuration.
+            // A run found by name uses its saved configuration.
             _ => Config::load(&saved, set)?,
         };
 
@@ -63,13 +63,13 @@ impl Trained {
         let mut indexed = [&config, &learned].map(|config| config.data.indexes.clone()).concat();
 
         if let Some(folder) = &folder {
-            // Configured shards may have moved since the training.
+            // Configured shards may have moved since.
             indexed.extend([&config, &learned].map(|config| own_entry(config, folder)));
         }
         Ok(Self { data: folder.filter(|_| same), checkpoint, config, tokenizer, indexed })
     }
 
-    /// Opens the indexed texts of a model with `longest_match`. If one is missing, passes the reason to `warn`.
+    /// Opens the indexed texts (`longest_match`). If one is missing, passes the reason to `warn`.
     pub fn indexes(&self, warn: impl FnOnce(&str)) -> Option<Indexes> {
         if !self.config.model.longest_match {
             return None;
@@ -88,13 +88,13 @@ impl Trained {
         weights::load(&self.checkpoint.path, &self.config.model, device)
     }
 
-    /// Loads the weights to `device` for inference, with matrices in the compute type.
+    /// Loads weights for inference, with matrices in the compute type.
     pub fn for_inference<B: Backend>(&self, device: &B::Device) -> anyhow::Result<Gpt<B>> {
         Ok(self.weights(device)?.narrowed())
     }
 }
 
-/// Finds and verifies the checkpoint at `path`, or one of the run at `path`. Also returns its run.
+/// Verifies the checkpoint `path`, or one of the run `path`. Also returns its run.
 pub(crate) fn checkpoint(path: &Path, which: Option<Which>) -> anyhow::Result<(Option<PathBuf>, Verified)> {
     if is_checkpoint(path) {
         return Ok((Checkpoints::run_of(path), Checkpoints::open(path)?));

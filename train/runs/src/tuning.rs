@@ -1,20 +1,20 @@
-//! Defaults of a run that begins with trained weights. Those of pretraining would destroy what the weights know.
+//! Defaults of a run that begins with trained weights. Those of pretraining would destroy the weights.
 
 use models::{Footprint, GptConfig};
 use serde_json::{Map, Value, json};
 
-/// The most tokens of a sequence. Conversations are seldom longer, and memory grows with the length.
+/// Tokens per sequence at most. Conversations are seldom longer, and memory grows with length.
 const SEQUENCE: usize = 2048;
 
-/// Sequences of a step, one after another: the plan lets them pass together.
+/// Sequences per step, accumulated: the plan lets them pass together.
 const SEQUENCES: usize = 4;
 
 const EPOCHS: f64 = 3.0;
 const WARM_UP: f64 = 0.03;
 const WEIGHT_DECAY: f64 = 0.01;
 
-/// Peak learning rates by the most parameters. For 7 and 8 billion, recipes of torchtune and of Hugging Face's alignment
-/// handbook use 2e-5; smaller models need and bear more.
+/// Peak learning rates by most parameters. For 7 and 8 billion, torchtune and Hugging Face's alignment handbook use
+/// 2e-5; smaller models need and bear more.
 const RATES: [(u64, f64); 4] =
     [(20_000_000, 5e-4), (200_000_000, 1e-4), (2_000_000_000, 5e-5), (10_000_000_000, 2e-5)];
 const LEAST_RATE: f64 = 1e-5;
@@ -23,8 +23,8 @@ fn rate(parameters: u64) -> f64 {
     RATES.iter().find(|(most, _)| parameters <= *most).map_or(LEAST_RATE, |(_, rate)| *rate)
 }
 
-/// Settings of a run with the weights of `model`, as of `--set`, but for sections that `set` replaces and for what
-/// follows from it: a text is read by documents, and a length in steps or tokens replaces epochs.
+/// Settings, as for `--set`, of a run with the weights of `model`. A length in steps or tokens in `set` replaces
+/// epochs. A `data.path` without a source is text, read by documents.
 pub(crate) fn defaults(model: &GptConfig, set: &[String]) -> anyhow::Result<Vec<String>> {
     let gives =
         |key: &str| set.iter().any(|given| given.split_once('=').is_some_and(|(name, _)| name.trim() == key));
@@ -50,7 +50,7 @@ pub(crate) fn defaults(model: &GptConfig, set: &[String]) -> anyhow::Result<Vec<
     Ok(settings)
 }
 
-/// One line that lists `defaults`.
+/// `defaults` in one line.
 pub(crate) fn described(defaults: &[String]) -> String {
     let keys = |setting: &String| {
         let (section, value) = setting.split_once('=')?;

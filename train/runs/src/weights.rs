@@ -9,11 +9,11 @@ use models::{Footprint, Gpt, GptConfig, weights::Layout};
 use crate::BadInput;
 use crate::checkpoint::WEIGHTS;
 
-/// Loads the verified weights in `folder`, which must be of the model `wanted`.
+/// Loads verified weights in `folder`, which must be of the model `wanted`.
 pub fn load<B: Backend>(folder: &Path, wanted: &GptConfig, device: &B::Device) -> anyhow::Result<Gpt<B>> {
     tables_fit(wanted)?;
     let path = folder.join(WEIGHTS);
-    // The compute type may differ from that in training.
+    // The compute type may differ from training.
     let stored = GptConfig { compute: wanted.compute, ..models::weights::native_config(&path)? };
     if stored != *wanted {
         return Err(BadInput(format!(

@@ -1,7 +1,7 @@
-//! `cargo xtask gpu-check`: checks on a CUDA device that spilling changes no number, and measures its cost. Release
-//! binaries are carried there in one folder, because a GPU machine often has neither compiler nor network. Every run,
-//! passed or failed, becomes a dated record. It also runs on the stand-in for the CUDA driver, without a GPU, and the
-//! record then says so.
+//! `cargo xtask gpu-check`: checks on a CUDA device that spilling changes no number, and measures its cost.
+//!
+//! GPU machines often have neither compiler nor network, so release binaries are carried there in one folder. Every
+//! run, passed or failed, becomes a dated record. A record from the stand-in for the CUDA driver says so.
 
 mod carry;
 mod completeness;
@@ -45,7 +45,7 @@ impl GpuCheck {
             return Ok(());
         }
         let ran = Invocation::new(folder.join("run").to_string_lossy()).run(workspace::root());
-        // A run that broke off is recorded as well; its own error is reported.
+        // Record an aborted run too, but report its own error.
         let recorded = record::make(&folder.join("raw.jsonl"), device);
         ran.and(recorded)
     }

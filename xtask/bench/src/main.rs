@@ -1,5 +1,4 @@
-//! The measuring commands of `cargo xtask`, in a program of their own: `cargo xtask test` and the gate's other steps
-//! compile none of it.
+//! The measuring commands of `cargo xtask`. A separate program, so the gate's other steps compile none of it.
 
 mod gpu_check;
 mod picture;

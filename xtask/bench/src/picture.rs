@@ -1,7 +1,6 @@
 //! The README's picture: one step of the toy under a third of its memory, and its losses with and without a limit.
 //!
-//! The step is drawn over its operations, not over time: so the picture depends on no clock, and `--check` compares it
-//! to the byte.
+//! The axis is operations, not time: no clock changes the picture, and `--check` compares it byte for byte.
 
 use std::{
     env::consts::EXE_SUFFIX,
@@ -22,7 +21,6 @@ use crate::records::{
     svg::{At, Canvas},
 };
 
-/// The picture, from the repository's root.
 const PICTURE: &str = "docs/spill.svg";
 const STEPS: usize = 60;
 const BUDGET: &str = "16MiB";
@@ -35,7 +33,7 @@ const BANDS: (f64, f64) = (246.0, 24.0);
 const LOSSES: (f64, f64) = (356.0, 130.0);
 const SIZE: (f64, f64) = (480.0, 520.0);
 const PARTS: usize = 190;
-/// Every so many steps the limited run has a dot on the unlimited run's line.
+/// Steps between the limited run's dots on the unlimited run's line.
 const DOT_EVERY: usize = 3;
 
 #[derive(Args)]
@@ -86,7 +84,7 @@ struct Run {
     losses: Vec<f64>,
     peak: u64,
     budget: Option<u64>,
-    /// One step's stretches of some operations each: bytes on the device, copied out and copied in.
+    /// Bytes on the device, copied out and copied in, by stretches of operations.
     step: Vec<[u64; 3]>,
 }
 
@@ -187,7 +185,7 @@ fn svg(limited: &Run, unlimited: &Run) -> Result<String> {
     Ok(canvas.finish())
 }
 
-/// One kind of bytes of a step in [`PARTS`] equal parts.
+/// One kind of bytes in [`PARTS`] equal parts.
 fn parts(step: &[[u64; 3]], kind: usize, joined: impl Fn(u64, u64) -> u64) -> Vec<u64> {
     let mut parts = vec![0; PARTS];
     for (n, stretch) in step.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! One process under a time limit: how it ended, and its output.
+//! Runs one process under a time limit.
 
 use std::{
     fs::{self, File},
@@ -13,22 +13,21 @@ use anyhow::{Context, Result};
 use xtask::invocation::Invocation;
 
 pub(crate) struct Ended {
-    /// `None` if the process was stopped at the limit.
+    /// `None` if stopped at the limit.
     pub(crate) status: Option<ExitStatus>,
     pub(crate) printed: String,
-    /// The program's error, or else the last useful line on standard error.
+    /// The program's error, or the last useful line on standard error.
     pub(crate) complaint: String,
 }
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
-/// Runs `invocation` in the current folder, so that relative paths in its arguments hold. `name` and a colon start its
-/// errors.
+/// Runs in the current folder, so that relative paths hold. Errors start with `name:`.
 pub(crate) fn run(invocation: &Invocation, name: &str, scratch: &Path, limit: Duration) -> Result<Ended> {
     run_watched(invocation, name, scratch, limit, |_| {})
 }
 
-/// Like [`run`]; `look` gets the file of its standard error every few hundredths of a second.
+/// Like [`run`]; `look` gets the standard-error file every few hundredths of a second.
 pub(crate) fn run_watched(
     invocation: &Invocation,
     name: &str,
@@ -36,7 +35,7 @@ pub(crate) fn run_watched(
     limit: Duration,
     mut look: impl FnMut(&Path),
 ) -> Result<Ended> {
-    // Files instead of pipes: no process can fill them and block, and none that outlives the limit holds them open.
+    // Files, not pipes: none fills up and blocks, and no surviving child holds one open.
     let [printed, said] = ["stdout", "stderr"].map(|name| scratch.join(name));
     let file =
         |path| File::create(path).with_context(|| format!("no room for output in {}", scratch.display()));
@@ -69,7 +68,7 @@ fn wait(child: &mut Child, limit: Duration, mut look: impl FnMut()) -> Result<Op
     }
 }
 
-/// The program's last error in one line, without its name and without Rust's hint after a panic.
+/// The last error in one line, without the program's name and Rust's hint after a panic.
 fn complaint(name: &str, said: &str) -> String {
     let name = format!("{name}: ");
     let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();

@@ -1,4 +1,4 @@
-//! Folders of measurements: `benchmarks/runs/<date>-<device>/`. A record is never overwritten.
+//! Records: `benchmarks/runs/<date>-<device>/`, never overwritten.
 
 pub(crate) mod bytes;
 pub(crate) mod csv;
@@ -18,13 +18,13 @@ pub(crate) fn runs() -> PathBuf {
     workspace::root().join("benchmarks/runs")
 }
 
-/// The date in UTC, as `2026-01-02`.
+/// UTC, as `2026-01-02`.
 pub(crate) fn today() -> Result<String> {
     let date = Invocation::new("date").arguments(["-u", "+%F"]).output(Path::new("."))?;
     Ok(date.trim().to_owned())
 }
 
-/// Makes the folder of a record; a second one of the same day gets a number.
+/// A second record of the same day gets a number.
 pub(crate) fn fresh_folder(runs: &Path, date: &str, device: &str) -> Result<PathBuf> {
     let name = format!("{date}-{}", slug(device));
     let numbered = (2..).map(|number| format!("{name}-{number}"));
@@ -37,7 +37,7 @@ pub(crate) fn fresh_folder(runs: &Path, date: &str, device: &str) -> Result<Path
     Ok(folder)
 }
 
-/// Makes the folder `given`, unless it holds one of these files of a record.
+/// Makes the folder `given`, unless it holds one of these files.
 pub(crate) fn claim(given: &Path, files: &[&str]) -> Result<PathBuf> {
     if files.iter().any(|name| given.join(name).exists()) {
         bail!(
@@ -55,7 +55,7 @@ pub(crate) fn command() -> Invocation {
     Invocation::cargo("xtask").arguments(typed)
 }
 
-/// Shortens absolute paths: folders of this machine mean nothing elsewhere.
+/// Shortens absolute paths, which mean nothing on another machine.
 fn without_folders(argument: &str) -> String {
     let (option, path) =
         argument.split_once('=').filter(|_| argument.starts_with("--")).unwrap_or(("", argument));

@@ -1,5 +1,5 @@
-//! `cargo xtask bench-scale`: measures exchanges between ranks on this machine, and simulates up to 1,024 ranks from a
-//! model fitted to the measurements. It measures TCP on loopback, shared memory, and a training step of one rank.
+//! `cargo xtask bench-scale`: measures exchanges between ranks over TCP on loopback and shared memory, and a training
+//! step of one rank. A fitted model then simulates up to 1,024 ranks.
 //!
 //! Only `ranks` and `training` start processes; the other modules are pure.
 
@@ -78,7 +78,7 @@ struct Simulated {
     latency: f64,
 }
 
-/// The measured links. TCP also stands in for a network.
+/// TCP also stands in for a network.
 const LINKS: [Link; 2] = [Link::Tcp, Link::SharedMemory];
 
 const SAMPLES: &str = "samples.csv";

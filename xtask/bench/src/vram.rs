@@ -309,7 +309,7 @@ impl BenchVram {
     }
 }
 
-/// Opens the GPU's energy counter, or prints why there is none.
+/// Prints the reason if there is no counter.
 fn open_energy_counter(place: &Place) -> Option<energy::Gpu> {
     let gpu = if place.device.starts_with("cuda") {
         energy::Gpu::open(energy::NVML)

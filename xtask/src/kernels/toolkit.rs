@@ -1,4 +1,4 @@
-//! NVRTC and its headers: from an installed CUDA, or fetched by pip into `target/nvrtc`. Nothing is linked; NVIDIA's
+//! NVRTC and its headers: from an installed CUDA, or fetched by pip into `target/nvrtc`. Nothing is linked. NVIDIA's
 //! licence covers the fetched files, which stay below `target`.
 
 use std::{
@@ -19,13 +19,13 @@ pub(super) struct Toolkit {
     pub(super) headers: Vec<PathBuf>,
 }
 
-/// The second is for tensor cores, and comes in a wheel of its own.
+/// The second is for tensor cores, in a wheel of its own.
 const HEADERS: [&str; 2] = ["cuda_runtime.h", "crt/mma.h"];
 const WAYS_OUT: &str = "`cargo xtask kernels --fetch` downloads NVRTC and its headers from PyPI; an installed CUDA is \
                         found through CUDA_PATH";
 
 impl Toolkit {
-    /// The first complete toolkit: in `folders`, in `CUDA_PATH`, or where CUDA is installed by default.
+    /// The first complete toolkit: in `folders`, in `CUDA_PATH`, or in CUDA's default places.
     pub(super) fn find(folders: &[PathBuf]) -> Result<Self> {
         let installed = env::var_os("CUDA_PATH").map(PathBuf::from);
         let usual = ["/usr/local/cuda", "/opt/cuda"].map(PathBuf::from);
@@ -39,7 +39,7 @@ impl Toolkit {
         bail!("NVRTC is not at hand: {}. {WAYS_OUT}", lacking.join("; "))
     }
 
-    /// Accepts an installation, or unpacked wheels, which bring folders below `nvidia`.
+    /// An installation, or unpacked wheels with folders below `nvidia`.
     fn in_folder(folder: &Path) -> Result<Self, Vec<&'static str>> {
         let mut roots = vec![folder.to_owned()];
         roots.extend(children(&folder.join("nvidia")));
@@ -60,7 +60,7 @@ impl Toolkit {
     }
 }
 
-/// Follows links: the stand-in has a link of this name to something else.
+/// Follows links: the stand-in has a link of this name to another library.
 fn is_nvrtc(file: &Path) -> bool {
     let named =
         |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libnvrtc.so"));
@@ -111,7 +111,7 @@ impl Release {
         if Toolkit::in_folder(&folder).is_ok() {
             return Ok(());
         }
-        // Under another name until it is complete.
+        // Under another name until complete.
         let part = folder.with_extension(format!("{}.part", self.minor));
         for unfinished in [&part, &folder] {
             if unfinished.exists() {

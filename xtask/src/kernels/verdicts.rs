@@ -15,12 +15,12 @@ pub(super) struct Compiler {
 pub(super) struct Verdicts {
     architecture: String,
     accepted: usize,
-    /// File names, each with the lines of the log that give the reason.
+    /// File names, each with the log's reasons.
     pub(super) refused: Vec<(String, String)>,
     took: Duration,
 }
 
-/// Kernels that are shown; one fault often makes a hundred kernels fail alike.
+/// One fault often makes a hundred kernels fail alike.
 const SHOWN_KERNELS: usize = 10;
 const SHOWN_LINES: usize = 3;
 
@@ -60,7 +60,7 @@ impl Verdicts {
     }
 }
 
-/// The first errors of a log, or its first lines if none is marked as an error.
+/// The first errors of a log, or its first lines if none is marked.
 fn reasons(log: &str) -> String {
     let errors: Vec<&str> =
         log.lines().filter(|line| line.contains("error:")).take(SHOWN_LINES).map(str::trim).collect();

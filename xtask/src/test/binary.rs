@@ -1,4 +1,4 @@
-//! Selects the tests of a binary for a size, and runs them under a time limit.
+//! Selects a binary's tests for a size, and runs them under a time limit.
 
 use std::{
     fmt::{self, Write as _},
@@ -25,7 +25,7 @@ pub(super) struct Binary {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Selection {
-    /// All tests without `#[ignore]`, or those of them that contain one of these texts.
+    /// Without `#[ignore]`; if texts are given, only tests that contain one.
     Unmarked(Vec<String>),
     /// These tests, marked `#[ignore]` because they belong to a larger size.
     Marked(Vec<String>),
@@ -46,7 +46,7 @@ impl Ran {
         self.ignored += other.ignored;
     }
 
-    /// Adds the counts of a line of libtest, if it closes a run of tests.
+    /// Adds the counts of a libtest line that closes a run.
     fn read(&mut self, line: &str) {
         let Some(counts) = line.strip_prefix("test result: ").and_then(|line| line.split_once(". ")) else {
             return;
@@ -64,7 +64,7 @@ impl Ran {
     }
 }
 
-/// True if a test marked `#[ignore]` belongs to `size`: its module is `gate` or `full`.
+/// Whether an `#[ignore]` test belongs to `size`: its module is `gate` or `full`.
 fn belongs(test: &str, size: Size) -> bool {
     let is_in = |module: &str| test.split("::").any(|part| part == module);
     (size >= Size::Gate && is_in("gate")) || (size == Size::Full && is_in("full"))
@@ -94,8 +94,7 @@ impl Binary {
             .environment("CARGO_MANIFEST_DIR", self.folder.to_string_lossy())
     }
 
-    /// Runs the selected tests, and kills the process at the limit. Output is shown if a test fails or the limit is
-    /// reached.
+    /// Kills the process at the limit. Shows output on failure or at the limit.
     pub(super) fn run(
         &self,
         selection: &Selection,
@@ -150,7 +149,7 @@ pub(super) fn watch(mut child: Child, limit: Duration) -> Result<Ran> {
     Ok(ran)
 }
 
-/// Lines of `output` until it is closed. Children of the process may keep it open; the limit ends that.
+/// Lines of `output` until it closes. Child processes may keep it open; the limit ends that.
 fn reader(output: impl Read + Send + 'static) -> mpsc::Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {

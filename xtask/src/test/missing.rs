@@ -11,7 +11,7 @@ use suite::Need;
 pub(super) struct Missing(BTreeMap<Need, BTreeSet<String>>);
 
 impl Missing {
-    /// Parses lines of need, tab and test; a test may appear more than once.
+    /// Parses lines of need, tab and test, which may repeat.
     pub(super) fn read(lines: &str) -> Self {
         let mut missing = BTreeMap::<Need, BTreeSet<String>>::new();
         for (name, test) in lines.lines().filter_map(|line| line.split_once('\t')) {
@@ -22,7 +22,7 @@ impl Missing {
         Self(missing)
     }
 
-    /// Number of tests that lacked something, each counted once.
+    /// Counts each test once.
     pub(super) fn tests(&self) -> usize {
         self.0.values().flatten().collect::<BTreeSet<_>>().len()
     }

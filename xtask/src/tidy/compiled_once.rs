@@ -1,9 +1,9 @@
 //! Rules for what cargo compiles: the README's commands share the first one's build, and code that runs during
 //! compilation is not optimised.
 //!
-//! Cargo compiles a dependency once per set of features that the packages of a command request. One more feature in the
-//! tests alone can have all of Burn compiled a second time. So these rules compare the commands' unit graphs, which
-//! cargo prints without compiling.
+//! Cargo compiles a dependency once per set of features that a command's packages request. One more feature in tests
+//! alone can have Burn compiled twice. So these rules compare commands' unit graphs, which cargo prints without
+//! compiling.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use xtask::{invocation::Invocation, workspace};
 
 const PINS: &str = "xtask/pins/Cargo.toml";
 
-/// The first command of the README.
+/// The README's first command.
 const FIRST: &str = "build --release --package train";
 
 /// Later commands, which reuse its build.
@@ -51,13 +51,13 @@ struct Profile {
     opt_level: String,
 }
 
-/// Package, target, mode and optimisation level: units that agree in these differ only in features. A dependency of a
-/// procedural macro is another unit than the same package in a program, and not optimised.
+/// Package, target, mode and optimisation level: units that agree in these differ only in features. A procedural
+/// macro's dependency is not optimised, and so another unit than the same package in a program.
 type Identity<'a> = (&'a str, &'a str, &'a str, &'a str);
 
 impl Graph {
     fn for_command(command: &str) -> Result<Self> {
-        // Unit graphs are unstable; with this variable, stable cargo prints them.
+        // Unit graphs are unstable; this variable makes stable cargo print them.
         let graph = Invocation::cargo(command)
             .arguments(["--unit-graph", "-Z", "unstable-options"])
             .environment("RUSTC_BOOTSTRAP", "1")
@@ -91,7 +91,7 @@ pub(super) fn all() -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Dependencies that the later command compiles with other features than the first.
+/// Dependencies with other features than in the first command.
 fn compiled_again(first: &Graph, command: &str, later: &Graph) -> Vec<Finding> {
     let known = first.features();
     let mut findings = Vec::new();
@@ -113,7 +113,7 @@ fn compiled_again(first: &Graph, command: &str, later: &Graph) -> Vec<Finding> {
     findings
 }
 
-/// Optimised procedural macros and build scripts: each runs once, in less time than its optimisation takes.
+/// Optimised procedural macros and build scripts: each runs once, in less time than optimising takes.
 fn optimised(command: &str, graph: &Graph) -> Vec<Finding> {
     let runs_while_compiling = |unit: &&Unit| {
         unit.target.kind.iter().any(|kind| matches!(kind.as_str(), "proc-macro" | "custom-build"))

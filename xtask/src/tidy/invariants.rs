@@ -1,5 +1,5 @@
-//! Rules that keep promises true: tests named by ARCHITECTURE.md and by heads of Rust files exist, and each adapter's
-//! library is used only by that adapter.
+//! Rules that keep promises true: tests named by ARCHITECTURE.md and by heads of Rust files exist; each adapter's
+//! library is used only there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ pub(super) fn named_tests(architecture: &File, tests: &BTreeSet<&str>) -> Vec<Fi
     findings
 }
 
-/// Every test that the head of a Rust file names in parentheses exists.
+/// Every test that a Rust file's head names in parentheses exists.
 pub(super) fn named_in_head(file: &File, tests: &BTreeSet<&str>) -> Vec<Finding> {
     let mut fenced = false;
     let mut head = Vec::new();
@@ -54,7 +54,7 @@ fn joined(lines: &[(usize, &str)]) -> String {
     lines.iter().map(|(_, line)| *line).collect::<Vec<_>>().join(" ")
 }
 
-/// Whether code looks like a test's name: many words, no path.
+/// Looks for many words and no path.
 fn is_test_name(code: &str) -> bool {
     let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     code.matches('_').count() >= 3 && code.chars().all(is_word)
@@ -65,7 +65,7 @@ fn test_names(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).filter(|code| is_test_name(code)).collect()
 }
 
-/// Tests named in backticks within parentheses. Parentheses within code do not count.
+/// Tests named in backticks within parentheses; parentheses in code do not count.
 fn test_names_in_parentheses(text: &str) -> Vec<&str> {
     let mut depth = 0_usize;
     let mut names = Vec::new();
@@ -85,21 +85,21 @@ fn test_names_in_parentheses(text: &str) -> Vec<&str> {
     names
 }
 
-/// Names of all tests, including those that the macro `promises!` makes.
+/// Includes tests made by the macro `promises!`.
 pub(super) fn all_tests(tree: &BTreeMap<String, String>) -> BTreeSet<&str> {
     let sources = tree.iter().filter(|(path, text)| File { path, text }.has_extension("rs"));
     let texts = sources.map(|(_, text)| text.as_str());
     texts.flat_map(|text| rust_files::tests_in(text).map(|(_, name)| name).chain(promised(text))).collect()
 }
 
-/// Tests' names in calls of `promises!`, each of which ends with a brace at the beginning of a line.
+/// Names in calls of `promises!`, which end with a brace at the beginning of a line.
 fn promised(text: &str) -> impl Iterator<Item = &str> {
     let calls = text.split("\npromises! {\n").skip(1).filter_map(|rest| rest.split("\n}").next());
     let words = calls.flat_map(|call| call.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
     words.filter(|word| is_test_name(word))
 }
 
-/// In `backend-offload`, an adapter's library is named only in that adapter's folder.
+/// In `backend-offload`, only an adapter's folder names its library.
 pub(super) fn foreign_libraries(file: &File) -> Vec<Finding> {
     let Some(path) = file.path.strip_prefix("backend-offload/src/") else { return Vec::new() };
     let adapters = [

@@ -7,20 +7,19 @@ use super::{File, Finding};
 struct Arrows {
     from: &'static str,
     to: &'static [&'static str],
-    /// Further dependencies of its tests and benches.
+    /// More for its tests and benches.
     tests_to: &'static [&'static str],
 }
 
-/// Dependencies that each member may have on others. An unlisted member is a finding: its dependencies are decided when
-/// it is made.
+/// Dependencies that each member may have on others. An unlisted member is a finding.
 const ARROWS: [Arrows; 22] = [
     Arrows { from: "pager", to: &[], tests_to: &[] },
     Arrows { from: "pager-replay", to: &["pager"], tests_to: &[] },
     Arrows { from: "backend-offload", to: &["pager"], tests_to: &[] },
     Arrows { from: "host-optim", to: &["backend-offload"], tests_to: &[] },
-    // No member may link it: programs load it at run time, in place of the driver.
+    // No member may link it: programs load it at run time, as the driver.
     Arrows { from: "stand-in", to: &[], tests_to: &[] },
-    // Tests of `backend-offload`, which must not know its users: on the stand-in and the CPU, and on Vulkan.
+    // Tests of `backend-offload`, which must not know its users: on the stand-in and CPU, and on Vulkan.
     Arrows { from: "offload-tests", to: &[], tests_to: &["backend-offload", "pager", "pager-replay"] },
     Arrows { from: "on-vulkan", to: &[], tests_to: &["backend-offload", "host-optim", "pager"] },
     Arrows { from: "durable", to: &[], tests_to: &[] },
@@ -79,18 +78,18 @@ const ARROWS: [Arrows; 22] = [
     },
     Arrows { from: "xtask", to: &["suite"], tests_to: &[] },
     Arrows { from: "bench", to: &["exchange", "pager", "pager-replay", "xtask"], tests_to: &[] },
-    // Manifests and variables only; they depend on no other member.
+    // Manifests and variables only.
     Arrows { from: "pins", to: &[], tests_to: &[] },
     Arrows { from: "suite", to: &[], tests_to: &[] },
 ];
 
-/// Members without code, only features; all members may depend on them.
+/// Features without code, for all members.
 const EVERYWHERE: [&str; 1] = ["pins"];
 
-/// Members that the tests of all members may depend on.
+/// For all members' tests.
 const IN_TESTS: [&str; 1] = ["suite"];
 
-/// Members that must build in seconds, without Burn or CubeCL.
+/// Must build in seconds, without Burn or CubeCL.
 const WITHOUT_BURN: [&str; 4] = ["bench", "exchange", "web", "xtask"];
 
 pub(super) fn arrows(members: &[Member]) -> Vec<Finding> {

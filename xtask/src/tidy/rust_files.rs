@@ -7,10 +7,9 @@ use super::{File, Finding};
 const LONGEST_SOURCE: usize = 500;
 const LONGEST_TEST: usize = 800;
 
-/// Names without a concept.
 const NAMES_WITHOUT_MEANING: [&str; 6] = ["utils", "helpers", "common", "base", "manager", "misc"];
 
-/// Beginnings of a test's name that postpone its subject.
+/// Beginnings that postpone a test's subject.
 const LATE_SUBJECTS: [&str; 4] = ["of_", "that_", "those_", "there_"];
 
 pub(super) fn all(file: &File) -> Vec<Finding> {
@@ -115,7 +114,7 @@ fn second_paths(file: &File) -> Vec<Finding> {
     file.lines().filter_map(breach).collect()
 }
 
-/// An attribute that may span several lines, up to its closing bracket.
+/// Up to the closing bracket, over several lines.
 fn attribute_from(lines: &[&str]) -> String {
     let mut depth = 0_i32;
     let mut attribute = String::new();

@@ -1,5 +1,5 @@
 //! Things that some tests need and some machines lack. No test is skipped silently: it reports the need on standard
-//! error and leaves a line for the summary of `cargo xtask test`, or fails if the need is required.
+//! error and leaves a line for `cargo xtask test`, or fails if the need is required.
 
 use std::{
     env, fmt,
@@ -8,10 +8,10 @@ use std::{
     thread,
 };
 
-/// Variable with the needs that must be met: `all`, or names separated by commas. `all,-mounts` requires all others.
+/// Needs that must be met: `all`, or names separated by commas. `all,-mounts` requires all others.
 pub const REQUIRE: &str = "SPILLWAY_REQUIRE";
 
-/// Variable with a file that gets one line per test that lacks something: the need's name, a tab, the test.
+/// File that gets a line per test that lacks something: the need's name, a tab, the test.
 pub const NOT_RUN: &str = "SPILLWAY_NOT_RUN";
 
 /// Something outside the repository that tests need.
@@ -21,21 +21,21 @@ pub enum Need {
     Vulkan,
     /// The stand-in for the CUDA driver: x86-64 Linux and a C++ compiler.
     StandIn,
-    /// Open MPI, as installed on the system.
+    /// An installed Open MPI.
     Mpi,
-    /// Open MPI 5, under which ranks survive the loss of others.
+    /// Open MPI 5: ranks survive the loss of others.
     Mpi5,
-    /// The right to mount file systems in a separate namespace.
+    /// The right to mount file systems in a namespace.
     Mounts,
-    /// The right to a separate network namespace, and `ip`.
+    /// The right to a network namespace, and `ip`.
     Namespace,
-    /// Python's `openai` package, and a browser with its driver.
+    /// Python's `openai`, and a browser with its driver.
     Clients,
-    /// Valgrind, which counts instructions.
+    /// Valgrind.
     Valgrind,
     /// Python with `torch` and `transformers`.
     Torch,
-    /// `llama.cpp` in Node's package `node-llama-cpp`.
+    /// Node's package `node-llama-cpp`.
     LlamaCpp,
     /// A folder with the published GPT-2.
     Gpt2,
@@ -43,12 +43,12 @@ pub enum Need {
     NoCuda,
     /// A kernel that permits `io_uring`.
     Ring,
-    /// A folder on a file system in memory.
+    /// A folder in memory.
     MemoryFolder,
 }
 
 impl Need {
-    /// All needs, in the order of summaries.
+    /// In the order of summaries.
     pub const ALL: [Self; 14] = [
         Self::Vulkan,
         Self::StandIn,
@@ -66,7 +66,7 @@ impl Need {
         Self::MemoryFolder,
     ];
 
-    /// Name in `SPILLWAY_REQUIRE` and in the summary.
+    /// Name in `SPILLWAY_REQUIRE` and summaries.
     pub fn name(self) -> &'static str {
         match self {
             Self::Vulkan => "vulkan",
@@ -86,7 +86,7 @@ impl Need {
         }
     }
 
-    /// Advice on how to meet it.
+    /// How to meet it.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::Vulkan => "apt-get install libvulkan1 mesa-vulkan-drivers",
@@ -110,12 +110,12 @@ impl Need {
         }
     }
 
-    /// True if a test without it must fail.
+    /// Whether a test without it must fail.
     pub fn is_required(self) -> bool {
         is_required(&env::var(REQUIRE).unwrap_or_default(), self.name())
     }
 
-    /// Returns true if nothing is `missing`. Otherwise reports and counts the calling test, which then has to return.
+    /// True if nothing is `missing`. Otherwise reports and counts the calling test, which must return.
     ///
     /// # Panics
     /// If this need is required.
@@ -123,18 +123,18 @@ impl Need {
         let Some(missing) = missing else { return true };
         let test = thread::current().name().unwrap_or("a test").to_owned();
         assert!(!self.is_required(), "`{test}` has to run, but {missing}: {}", self.remedy());
-        // Not by the print macros, whose output is shown only for tests that fail.
+        // Print macros show output only of failed tests.
         writeln!(stderr(), "not run: {test}: {missing} ({})", self.remedy()).expect("standard error");
         if let Some(file) = env::var_os(NOT_RUN) {
             let mut file =
                 OpenOptions::new().append(true).create(true).open(file).expect("a file for the summary");
-            // A single write, so that lines of concurrent tests stay whole.
+            // A single write: lines of concurrent tests stay whole.
             file.write_all(format!("{self}\t{test}\n").as_bytes()).expect("a line for the summary");
         }
         false
     }
 
-    /// Like [`is_met`](Self::is_met), with a value that was found or the reason for its absence.
+    /// Like [`is_met`](Self::is_met), with a value or the reason for its absence.
     pub fn found<T, E: fmt::Display>(self, found: Result<T, E>) -> Option<T> {
         match found {
             Ok(found) => Some(found),

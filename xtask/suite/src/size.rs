@@ -8,16 +8,16 @@ pub const SIZE: &str = "SPILLWAY_TESTS";
 /// How many cases of each promise run. A larger size runs all tests of a smaller one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Size {
-    /// Takes minutes; runs each promise that is fast enough, once.
+    /// Minutes: each promise that is fast enough, once.
     Quick,
     /// Required of a change: each promise of ARCHITECTURE.md.
     Gate,
-    /// Every schedule, seed, kill and program, with random cases drawn afresh. Takes hours.
+    /// Hours: every schedule, seed, kill and program, with fresh random cases.
     Full,
 }
 
 impl Size {
-    /// The argument that belongs to this size.
+    /// This size's argument.
     pub fn pick<T>(self, quick: T, gate: T, full: T) -> T {
         match self {
             Self::Quick => quick,
@@ -55,12 +55,12 @@ pub fn size() -> Size {
     }
 }
 
-/// Number of random cases: `usual`, or ten times as many in the full suite.
+/// Random cases: `usual`, or ten times as many in the full suite.
 pub fn cases(usual: u32) -> u32 {
     size().pick(usual, usual, usual * 10)
 }
 
-/// The first `quick` cases in the quick suite, and all cases in larger ones.
+/// The first `quick` cases in the quick suite, all in larger ones.
 ///
 /// # Panics
 /// If there are fewer cases.

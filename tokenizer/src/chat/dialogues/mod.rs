@@ -1,4 +1,4 @@
-//! Generated conversations on a few topics: a corpus without a download.
+//! Generated conversations: a corpus without a download.
 //!
 //! To tell a model from a table of its training text, training lacks a tenth of the filled-in forms
 //! ([`Dialogues::reserved`]) and a few forms ([`Dialogues::held_out`]). A dialogue depends only on seed and number.
@@ -15,7 +15,7 @@ use crate::{
     permutation::mix,
 };
 
-/// An endless series of conversations of one to three questions.
+/// Endless conversations of one to three questions.
 #[derive(Clone, Debug)]
 pub struct Dialogues {
     seed: u64,
@@ -48,12 +48,12 @@ impl Draws {
 }
 
 impl Dialogues {
-    /// Questions for training.
+    /// Training questions.
     pub fn training(seed: u64) -> Self {
         Self { seed, next: 0, part: Part::Training }
     }
 
-    /// Single questions in the forms of [`training`](Self::training), with words that it never uses in them.
+    /// Single questions in [`training`](Self::training)'s forms, with words that it never uses in them.
     pub fn reserved(seed: u64) -> Self {
         Self { seed, next: 0, part: Part::Reserved }
     }
@@ -103,7 +103,7 @@ fn is_reserved(question: &str) -> bool {
     question.bytes().fold(RESERVED_SEED, |hash, byte| mix(hash, u64::from(byte))).is_multiple_of(10)
 }
 
-/// Another number reserves other questions.
+/// Decides which questions are reserved.
 const RESERVED_SEED: u64 = 0x7265_7365_7276_6564;
 
 impl Iterator for Dialogues {

@@ -1,4 +1,4 @@
-//! Topics of the dialogues. `{0}` and `{1}` in a question stand for drawn words.
+//! Topics of dialogues. `{0}` and `{1}` in a question are drawn words.
 
 use super::Draws;
 
@@ -7,7 +7,7 @@ pub(super) struct Topic {
     pub(super) held_out: &'static [&'static str],
     /// Frequency in training, about the square root of the number of questions.
     pub(super) share: usize,
-    /// Words of a question, and its answer.
+    /// A question's words, and its answer.
     pub(super) draw: fn(&mut Draws) -> (Vec<String>, String),
 }
 

@@ -1,4 +1,4 @@
-//! Input decompressed while reading: any number of gzip members or Zstandard frames.
+//! Decompresses input while reading: any number of gzip members or Zstandard frames.
 
 use std::{
     fs::File,
@@ -14,7 +14,7 @@ use ruzstd::decoding::{
 
 use crate::{error::Error, regular};
 
-/// The compression of a file.
+/// A file's compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
     /// `.gz`.

@@ -1,4 +1,4 @@
-//! Detects a file's format by its beginning, or else its name.
+//! Detects a file's format by its beginning, else its name.
 
 use std::{io::Read, path::Path};
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::error::Error;
 
-/// Formats of input files.
+/// Input formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// UTF-8 text, one document.
@@ -23,7 +23,7 @@ pub enum Format {
     Parquet,
 }
 
-/// The first line of almost any JSON-lines file.
+/// Holds almost any JSON-lines file's first line.
 const SAMPLE_BYTES: u64 = 64 << 10;
 
 pub(super) fn format(path: &Path, plain_bytes: bool) -> Result<(Format, Option<Compression>), Error> {

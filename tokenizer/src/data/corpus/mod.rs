@@ -1,4 +1,4 @@
-//! Files to documents, streamed a few parts at a time.
+//! Reads files as documents, a few parts at a time.
 
 mod compressed;
 mod detect;
@@ -18,38 +18,38 @@ pub use detect::Format;
 
 use crate::{chat::conversation::Message, error::Error, regular};
 
-/// Size of the parts of a long document.
+/// Part size of a long document.
 pub(crate) const PART_BYTES: usize = 64 << 10;
 
-/// Input files with their formats, sorted by name.
+/// Input files with formats, sorted by name.
 #[derive(Clone, Debug)]
 pub struct Corpus {
     files: Vec<CorpusFile>,
 }
 
-/// A file of the corpus.
+/// A corpus file.
 #[derive(Clone, Debug)]
 pub struct CorpusFile {
-    /// Path of the file.
+    /// Its path.
     pub path: PathBuf,
     /// Path within the input folder, with `/`, or the file name.
     pub name: String,
     /// Decompressed size.
     pub bytes: u64,
-    /// Format of the contents.
+    /// Its format.
     pub format: Format,
     /// `None` for a plain file.
     pub compression: Option<Compression>,
 }
 
-/// A document, or a part of a long one.
+/// A document, or part of a long one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Number of the file.
+    /// File number.
     pub file: usize,
     /// Number within the file, from 1.
     pub document: u64,
-    /// Whether this is the document's first part.
+    /// Whether the document begins here.
     pub begins: bool,
     /// Bytes of all files before the part.
     pub position: u64,
@@ -71,7 +71,7 @@ pub enum Body {
 pub(crate) struct FilePart {
     document: u64,
     begins: bool,
-    /// Bytes of the file before the part.
+    /// In the file, before the part.
     position: u64,
     body: Body,
 }
@@ -111,8 +111,8 @@ impl Iterator for FileParts {
 }
 
 impl Corpus {
-    /// Finds the files under `inputs`, without hidden and empty ones. With `plain_bytes`, files other than JSON lines
-    /// and Parquet need not be UTF-8.
+    /// Finds files under `inputs`, without hidden and empty ones. With `plain_bytes`, files other than JSON lines and
+    /// Parquet need not be UTF-8.
     pub fn find(inputs: &[PathBuf], plain_bytes: bool) -> Result<Self, Error> {
         let mut files = Vec::new();
         for input in inputs {
@@ -136,7 +136,7 @@ impl Corpus {
         &self.files
     }
 
-    /// Decompressed size of all files.
+    /// Decompressed size.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }
@@ -196,7 +196,7 @@ impl Body {
     }
 }
 
-/// Links to folders are not followed: they may form a cycle.
+/// Does not follow links to folders: they may form a cycle.
 fn search(root: &Path, folder: &Path, plain_bytes: bool, files: &mut Vec<CorpusFile>) -> Result<(), Error> {
     for entry in fs::read_dir(folder).map_err(Error::read(folder))? {
         let entry = entry.map_err(Error::read(folder))?;

@@ -1,4 +1,4 @@
-//! Column `text` of a Parquet file, one document per row; rows without text are skipped.
+//! Reads a Parquet file's column `text`, a document per row; skips rows without text.
 
 use std::{
     fs::File,
@@ -74,7 +74,7 @@ impl ParquetText {
         Ok(true)
     }
 
-    /// Estimated: compressed bytes have no position per row.
+    /// Estimated: compressed rows have no positions.
     fn bytes_read(&self) -> u64 {
         let rows = self.metadata.file_metadata().num_rows().max(1) as u64;
         let share = (self.document - 1).min(rows) as f64 / rows as f64;

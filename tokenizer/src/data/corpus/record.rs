@@ -1,11 +1,11 @@
-//! A record of a JSON-lines file: a text, or a conversation in a common layout.
+//! A JSON-lines record: a text, or a conversation in a common layout.
 
 use serde::Deserialize;
 
 use super::Body;
 use crate::chat::conversation::{Message, Role};
 
-/// Other fields are ignored.
+/// Ignores other fields.
 #[derive(Deserialize)]
 struct Record {
     text: Option<String>,
@@ -17,7 +17,7 @@ struct Record {
     system: Option<String>,
 }
 
-/// As in chat APIs, or as in `ShareGPT`.
+/// As in chat APIs or `ShareGPT`.
 #[derive(Deserialize)]
 struct Turn {
     #[serde(alias = "from")]
@@ -26,7 +26,7 @@ struct Turn {
     content: String,
 }
 
-/// One of these fields, or both of the last two.
+/// One of these, or both of the last two.
 pub(super) const KEYS: [&str; 5] = ["text", "messages", "conversations", "prompt", "completion"];
 
 /// The error is the reason.

@@ -1,7 +1,7 @@
-//! Plain files: one document each, read in parts.
+//! Reads plain files, one document each, in parts.
 //!
-//! Parts end where every split pattern ends a piece, so they encode as the whole text would. After [`LONGEST_PART`]
-//! bytes without such a place, a part ends at any character.
+//! Parts end where every split pattern ends a piece, so they encode like the whole text. After [`LONGEST_PART`] bytes
+//! without such a place, a part ends at any character.
 
 use std::{
     io::Read,

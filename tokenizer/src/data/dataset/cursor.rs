@@ -1,4 +1,4 @@
-//! The position of a run in its data.
+//! A run's position in its data.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ pub struct Cursor {
     pub epoch: u64,
     /// Windows read in this epoch.
     pub index: u64,
-    /// Seeds the order of shuffled epochs.
+    /// Seeds shuffled epochs.
     pub seed: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Shards of other programs: llm.c's and nanoGPT's `.bin` files, found by name. They name no tokenizer: the caller's
-//! gives vocabulary and opening token.
+//! llm.c's and nanoGPT's `.bin` shards, found by name. They name no tokenizer: the caller's gives vocabulary and
+//! opening token.
 
 use std::{
     fs::{self, File},
@@ -17,12 +17,12 @@ use crate::{
     regular,
 };
 
-/// Ids per file that are checked on opening.
+/// Per file, on opening.
 const CHECKED_IDS: u64 = 1 << 20;
-/// Bytes per file that enter its fingerprint.
+/// Per file, in its fingerprint.
 const SAMPLED_BYTES: u64 = 1 << 20;
 
-/// `.bin` files with `train` or `val` in their names, sorted. `None` without files of either split.
+/// Sorted `.bin` files with `train` or `val` in their names. `None` without files of either split.
 pub(super) fn find(folder: &Path, split: Split) -> Result<Option<Vec<PathBuf>>, Error> {
     let mut of_either = false;
     let mut files = Vec::new();
@@ -47,7 +47,7 @@ fn split_named(path: &Path) -> Option<Split> {
     })
 }
 
-/// Refuses a shard of this crate without its manifest: its loss mask would be lost.
+/// Refuses this crate's shards without a manifest: their loss mask would be lost.
 pub(super) fn format(path: &Path) -> Result<ShardFormat, Error> {
     let mut beginning = Vec::new();
     let file = regular::open(path)?;

@@ -1,4 +1,4 @@
-//! Shards for training: windows of tokens at any position, in an order that a cursor resumes.
+//! Reads shards as windows of tokens at any position, in an order that a cursor resumes.
 //!
 //! A window depends only on files, plan, position and seed. So workers that share positions read one stream, and
 //! resuming means reading the next position.
@@ -26,7 +26,7 @@ use crate::{
     permutation::Permutation,
 };
 
-/// A split of a set.
+/// A set's split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Split {
@@ -39,21 +39,21 @@ pub enum Split {
 /// A training sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// As many tokens as the plan's length.
+    /// Tokens, as many as the plan's length.
     pub x: Vec<u32>,
     /// The token after each of `x`.
     pub y: Vec<u32>,
-    /// `true` for targets of the loss; `None` if all count. Targets outside the loss mask, of an earlier window and in
+    /// `true` for targets of the loss; `None` if all count. Targets outside the loss mask, in an earlier window or in
     /// padding do not.
     pub mask: Option<Vec<bool>>,
 }
 
-/// Files without a manifest.
+/// Formats without a manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShardFormat {
     /// llm.c's `.bin`, with a header.
     LlmC,
-    /// nanoGPT's `.bin`: 16-bit ids without a header.
+    /// nanoGPT's `.bin`: headerless 16-bit ids.
     NanoGpt,
 }
 
@@ -85,10 +85,10 @@ impl Split {
 }
 
 impl TokenDataset {
-    /// Opens one split of the set in `folder`, which must hold ids of `tokenizer`. Checks sizes, headers and marks; ids
-    /// are checked when read, and everything by [`verify`](Self::verify).
+    /// Opens one split of the set in `folder`, which must hold ids of `tokenizer`. Checks sizes, headers and marks;
+    /// reading checks ids, and [`verify`](Self::verify) everything.
     ///
-    /// Without a manifest, the folder may hold llm.c's or nanoGPT's `.bin` files, with the split in their names.
+    /// A folder without a manifest may hold llm.c's or nanoGPT's `.bin` files, with the split in their names.
     /// `tokenizer` must be theirs; its [`bos`](Tokenizer::bos) opens documents.
     pub fn open(
         folder: impl AsRef<Path>,
@@ -142,7 +142,7 @@ impl TokenDataset {
         Ok(dataset)
     }
 
-    /// Opens shards of other programs, with ids below `vocab_size`. Windows can begin with documents only given `bos`.
+    /// Opens other programs' shards, with ids below `vocab_size`. Windows can begin with documents only given `bos`.
     pub fn from_files(
         files: &[PathBuf],
         format: ShardFormat,
@@ -171,7 +171,7 @@ impl TokenDataset {
         Ok(Self { shards, manifest, bos, windows, plan })
     }
 
-    /// Windows in one epoch.
+    /// Windows per epoch.
     pub fn windows(&self) -> u64 {
         self.windows.len()
     }
@@ -186,12 +186,12 @@ impl TokenDataset {
         self.windows.targets()
     }
 
-    /// The set's manifest, if any.
+    /// The manifest, if any.
     pub fn manifest(&self) -> Option<&Manifest> {
         self.manifest.as_ref().map(|(_, manifest, _)| manifest)
     }
 
-    /// Identifies the tokens by the manifest's checksums, or else by sizes and beginnings.
+    /// Identifies the tokens by the manifest's checksums, else by sizes and beginnings.
     pub fn fingerprint(&self) -> Result<Fingerprint, Error> {
         match &self.manifest {
             Some((_, manifest, split)) => Ok(split.entry(manifest).fingerprint()),
@@ -258,12 +258,12 @@ impl TokenDataset {
         Cursor { epoch: cursor.epoch + (place / windows) as u64, index: (place % windows) as u64, ..cursor }
     }
 
-    /// All windows from `cursor` on, endlessly, with their positions.
+    /// All windows from `cursor` on, endlessly, with positions.
     pub fn stream(&self, cursor: Cursor) -> impl Iterator<Item = Result<(Cursor, Window), Error>> {
         self.share(cursor, 0, 1)
     }
 
-    /// Every `workers`-th window from `cursor` on, starting with number `worker`.
+    /// Every `workers`-th window from `cursor` on, from number `worker`.
     pub fn share(
         &self,
         cursor: Cursor,
@@ -275,7 +275,7 @@ impl TokenDataset {
         places.map(|place| Ok((place, self.window(place)?)))
     }
 
-    /// Reads every byte of the split: compares any checksums, and all ids with the vocabulary.
+    /// Reads the whole split: compares any checksums, and all ids with the vocabulary.
     pub fn verify(&self) -> Result<(), Error> {
         let entries = self.manifest.as_ref().map(|(_, manifest, split)| &split.entry(manifest).shards);
         for (at, Shard { tokens, mask }) in self.shards.iter().enumerate() {

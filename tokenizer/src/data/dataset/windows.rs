@@ -1,4 +1,4 @@
-//! The window table: the beginnings of all windows, so that every counted target counts exactly once.
+//! The window table: where windows begin, so that every counted target counts exactly once.
 //!
 //! A window spans consecutive tokens of one shard; neighbours may overlap. A target counts in the first window that
 //! predicts it. A window that no document or shard fills is moved back or padded, not dropped.
@@ -8,18 +8,18 @@ use crate::{
     error::Error,
 };
 
-/// Windows of a dataset.
+/// How to cut windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowPlan {
     /// Tokens in `x`, from 1 to 16777216.
     pub length: usize,
-    /// Where windows may begin.
+    /// Beginnings of windows.
     pub align: Align,
     /// By the cursor's seed, in every epoch; otherwise in file order.
     pub shuffle: bool,
 }
 
-/// Where windows may begin.
+/// Beginnings of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
     /// Back to back. Without a loss mask, a shard's incomplete last window is left out.
@@ -30,17 +30,17 @@ pub enum Align {
     Document,
 }
 
-/// Targets that count: all tokens, or those in the loss mask.
+/// Counted targets: all tokens, or those in the loss mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Targets {
     /// In the files.
     pub counted: u64,
-    /// In an epoch's windows. A shard's first token is never predicted, and its last tokens may fill no window.
+    /// In an epoch's windows. A shard's first token is never predicted, and its last may fill no window.
     pub seen: u64,
 }
 
 impl Targets {
-    /// Share of counted targets that an epoch trains on.
+    /// Share of counted targets in an epoch.
     pub fn share(self) -> f64 {
         if self.counted == 0 { 0.0 } else { self.seen as f64 / self.counted as f64 }
     }
@@ -59,7 +59,7 @@ pub(super) struct Shard {
 pub(super) struct WindowStart {
     pub(super) shard: usize,
     pub(super) from: u64,
-    /// Targets before it were predicted by an earlier window.
+    /// An earlier window predicted targets before it.
     pub(super) fresh: u64,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct WindowTable {
 
 #[derive(Debug)]
 enum WindowStarts {
-    /// `firsts`: index of each shard's first window.
+    /// `firsts`: each shard's first window.
     Even { firsts: Vec<u64>, len: u64 },
     /// Shard and first token, in file order.
     Listed(Vec<(u32, u64)>),
@@ -190,7 +190,7 @@ fn listed(shards: &[Shard], bos: Option<u32>, length: u64, align: Align) -> Resu
     Ok(WindowStarts::Listed(places))
 }
 
-/// Calls `add` with the first token of each window, in order. `documents` are positions of opening tokens.
+/// Calls `add` with each window's first token, in order. `documents` are positions of opening tokens.
 fn list(
     shard: &Shard,
     documents: impl Iterator<Item = u64>,

@@ -1,4 +1,4 @@
-//! Unusable records: counted, reported and skipped, unless there are too many.
+//! Counts, reports and skips unusable records, unless there are too many.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::error::Error;
 /// Treatment of unusable records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnBadRecord {
-    /// Skips them, up to a tenth of all records. A single one is always skipped if any other record is clean.
+    /// Skips up to a tenth of all records, and always a single one if another is clean.
     #[default]
     Skip,
     /// Ends the preparation.
@@ -18,7 +18,7 @@ pub enum OnBadRecord {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BadRecords {
-    /// Number of records.
+    /// How many.
     pub count: u64,
     /// The first ten: file, line or document, and reason.
     pub first: Vec<String>,
@@ -26,11 +26,11 @@ pub struct BadRecords {
 
 const DESCRIBED: usize = 10;
 const RECORDS_PER_BAD: u64 = 10;
-/// Records after which the bad share may end the work.
+/// The bad share may end the work only after so many.
 const EARLY_CHECK_RECORDS: u64 = 1000;
 
 impl BadRecords {
-    /// Whether every record was used.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }

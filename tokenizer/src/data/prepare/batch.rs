@@ -14,7 +14,7 @@ use crate::{
     permutation::mix,
 };
 
-/// Threads seldom wait for each other at a batch's end.
+/// Large, so threads seldom wait at a batch's end.
 const BATCH_BYTES: usize = 4 << 20;
 const BATCH_PARTS: usize = 1 << 14;
 
@@ -30,9 +30,9 @@ pub(super) struct Batch {
 pub(super) struct EncodedPart {
     pub(super) split: Split,
     pub(super) begins: bool,
-    /// Random bits; the smallest go to validation.
+    /// Random; the smallest go to validation.
     drawn: u64,
-    /// In the shard's format: a quarter to half the memory of ids.
+    /// In the shard's format: a quarter to half of ids' memory.
     pub(super) tokens: Vec<u8>,
     pub(super) trained: Option<Vec<bool>>,
     pub(super) bytes: u64,
@@ -257,7 +257,7 @@ fn hash(body: &Body, seed: u64) -> u64 {
     }
 }
 
-/// Four states take a word each: a single state would wait for its multiplication.
+/// Four states take a word each: a single one would wait for its multiplication.
 fn hash_bytes(seed: u64, bytes: &[u8]) -> u64 {
     let take = |state: u64, word: [u8; 8]| {
         (state.rotate_left(23) ^ u64::from_le_bytes(word)).wrapping_mul(0x9E37_79B9_7F4A_7C15)

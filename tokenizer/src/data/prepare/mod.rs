@@ -1,7 +1,7 @@
 //! Text to shards in one pass and constant memory.
 //!
-//! A thread reads documents, the thread pool encodes them, a thread writes shards, a few batches apart. Batches keep
-//! their order, so the result does not depend on threads or speed.
+//! A thread reads documents, the thread pool encodes them and a thread writes shards, a few batches apart. Batches keep
+//! their order, so the result depends neither on threads nor on speed.
 
 mod bad_records;
 mod batch;
@@ -33,11 +33,11 @@ use crate::{
 /// A set to prepare.
 #[derive(Clone, Debug)]
 pub struct Preparation {
-    /// Files and folders of text, in reading order.
+    /// Files and folders, in reading order.
     pub inputs: Vec<PathBuf>,
-    /// Folder of the set.
+    /// The set's folder.
     pub out: PathBuf,
-    /// Division of documents between the splits.
+    /// Division into splits.
     pub split: SplitRule,
     /// Most tokens per shard.
     pub shard_tokens: u64,
@@ -45,39 +45,38 @@ pub struct Preparation {
     pub on_bad_record: OnBadRecord,
 }
 
-/// Progress of a preparation.
+/// A preparation's progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Encoded documents.
     pub documents: u64,
-    /// Encoded bytes of text.
+    /// Encoded bytes.
     pub bytes: u64,
     /// Encoded tokens.
     pub tokens: u64,
-    /// Read bytes of the input, out of [`Progress::input_bytes`].
+    /// Bytes read of [`Progress::input_bytes`].
     pub position: u64,
-    /// Bytes of the input.
+    /// Input bytes.
     pub input_bytes: u64,
 }
 
-/// The result of a preparation.
+/// A preparation's result.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// The set was written.
+    /// A written set.
     Written(Manifest),
     /// The folder held this set.
     AlreadyThere(Manifest),
 }
 
-/// Batches between two stages; each stage holds another.
+/// Between two stages; each stage holds another.
 const QUEUED_BATCHES: usize = 4;
 
 impl Preparation {
     /// 200 MB of 16-bit ids.
     pub const SHARD_TOKENS: u64 = 100_000_000;
 
-    /// Reads all inputs and writes the set, or no set if it fails or `stop` is set. `observe` is called after every
-    /// batch.
+    /// Writes the set, or none if it fails or `stop` is set. Calls `observe` after every batch.
     pub fn run(
         &self,
         tokenizer: &Tokenizer,

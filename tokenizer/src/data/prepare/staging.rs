@@ -1,5 +1,5 @@
-//! A set is built in `OUT.partial`, synced, then renamed to `OUT`. A lock there shows whether its run is alive; the
-//! next run clears the files of a dead one.
+//! Builds a set in `OUT.partial`, syncs it and renames it to `OUT`. A lock shows whether a run is alive; the next run
+//! clears a dead one's files.
 
 use std::{
     fs::{self, File},
@@ -112,7 +112,7 @@ impl Staging {
 impl Drop for Staging {
     fn drop(&mut self) {
         if self.lock.is_some() {
-            // A remaining folder is harmless: it has no manifest and another name.
+            // Left-overs are harmless: another name, and no manifest.
             let _ = fs::remove_dir_all(&self.folder);
         }
     }

@@ -1,13 +1,13 @@
 //! A shard's header: 256 little-endian 32-bit integers. Other programs read magic, version and number of tokens. The
-//! next two are the first bytes of the tokenizer's fingerprint, or zeros.
+//! next two are the tokenizer's fingerprint's first bytes, or zeros.
 
 use super::ShardProblem;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// 16-bit ids, as in llm.c's GPT-2 shards.
+    /// 16-bit, as llm.c's GPT-2 shards.
     Narrow,
-    /// 32-bit ids, as in llm.c's Llama 3 shards.
+    /// 32-bit, as llm.c's Llama 3 shards.
     Wide,
     /// A byte per token: 1 for training targets.
     Mask,
@@ -36,7 +36,7 @@ impl Content {
         }
     }
 
-    /// The bytes of any `first` and `ids`, all within the vocabulary.
+    /// Bytes of any `first` and `ids`, all within the vocabulary.
     pub(crate) fn encode(self, first: Option<u32>, ids: &[u32]) -> Vec<u8> {
         fn all<const N: usize>(first: Option<u32>, ids: &[u32], encode: impl Fn(u32) -> [u8; N]) -> Vec<u8> {
             let mut bytes = Vec::with_capacity((first.iter().len() + ids.len()) * N);

@@ -1,4 +1,4 @@
-//! `manifest.json`: the contents of a set of shards. Written last: its folder is complete.
+//! `manifest.json`: the contents of a set of shards. Written last, so its folder is complete.
 
 use std::{
     io::ErrorKind,
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::ShardProblem;
 use crate::{data::prepare::BadRecords, error::Error, fingerprint::Fingerprint, regular};
 
-/// Name of the manifest.
+/// The manifest's name.
 pub const MANIFEST: &str = "manifest.json";
 
 const MAX_BYTES: u64 = 64 << 20;
@@ -22,15 +22,15 @@ const MAX_BYTES: u64 = 64 << 20;
 pub struct Manifest {
     /// Format version.
     pub format: u32,
-    /// Tokenizer of the ids.
+    /// The ids' tokenizer.
     pub tokenizer: TokenizerEntry,
     /// Input files.
     pub inputs: Vec<Input>,
-    /// Division of documents between the splits.
+    /// Division into splits.
     pub split: SplitRule,
     /// Most tokens per shard.
     pub shard_tokens: u64,
-    /// Whether the shards have loss masks.
+    /// Whether shards have loss masks.
     pub loss_mask: bool,
     /// Training split.
     pub train: SplitEntry,
@@ -45,11 +45,11 @@ pub struct Manifest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenizerEntry {
-    /// Digest of its `tokenizer.json`; the set holds a copy.
+    /// Digest of `tokenizer.json`; the set holds a copy.
     pub sha256: Fingerprint,
     /// All ids are below.
     pub vocab_size: u32,
-    /// The id that opens documents.
+    /// Opens documents.
     pub bos: Option<u32>,
 }
 
@@ -59,15 +59,15 @@ pub struct TokenizerEntry {
 pub struct Input {
     /// Path within the input folder, or the file name.
     pub name: String,
-    /// Bytes of the contents.
+    /// Its size.
     pub bytes: u64,
 }
 
-/// Division of documents between the splits.
+/// Division of documents into splits.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "lowercase", tag = "by")]
 pub enum SplitRule {
-    /// By a hash of each document's text, so that copies stay together. A single document is divided by
+    /// By a hash of each document's text, so copies stay together. A single document is divided by
     /// [`Position`](Self::Position).
     Document {
         /// Share for validation.
@@ -92,7 +92,7 @@ pub struct SplitEntry {
     pub documents: u64,
     /// Bytes of text.
     pub bytes: u64,
-    /// The shards in order.
+    /// Shards in order.
     pub shards: Vec<ShardEntry>,
 }
 
@@ -100,15 +100,15 @@ pub struct SplitEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShardEntry {
-    /// File name in the set's folder.
+    /// Name in the set's folder.
     pub file: String,
-    /// The number of tokens.
+    /// Its tokens.
     pub tokens: u64,
     /// Documents that begin here.
     pub documents: u64,
-    /// Digest of the contents after the header.
+    /// Digest after the header.
     pub sha256: Fingerprint,
-    /// The shard's loss mask.
+    /// Loss mask.
     pub mask: Option<MaskEntry>,
 }
 
@@ -116,14 +116,14 @@ pub struct ShardEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MaskEntry {
-    /// File name in the set.
+    /// Name in the set's folder.
     pub file: String,
-    /// Digest of the contents after the header.
+    /// Digest after the header.
     pub sha256: Fingerprint,
 }
 
 impl SplitRule {
-    /// The share for validation.
+    /// Share for validation.
     pub fn val_fraction(self) -> f64 {
         match self {
             Self::Document { val_fraction, .. } | Self::Position { val_fraction } => val_fraction,
@@ -140,7 +140,7 @@ impl SplitEntry {
 }
 
 impl Manifest {
-    /// The version written here.
+    /// Version written here.
     pub const FORMAT: u32 = 1;
 
     /// Reads the manifest in `folder`.

@@ -29,7 +29,7 @@ pub(crate) struct MaskMap {
     map: Mmap,
 }
 
-/// Files below `least` bytes are refused, since empty ones cannot be mapped.
+/// Refuses files below `least` bytes: empty ones cannot be mapped.
 fn map(path: &Path, least: u64, refusal: impl FnOnce(u64) -> ShardProblem) -> Result<Mmap, Error> {
     let check = |found| if found < least { Err(Error::shard(path, refusal(found))) } else { Ok(()) };
     regular::map(path, check)
@@ -65,7 +65,7 @@ impl ShardMap {
         Ok(shard)
     }
 
-    /// nanoGPT's format: 16-bit ids without a header.
+    /// nanoGPT's headerless 16-bit ids.
     pub(crate) fn open_headerless(path: &Path, vocabulary: u32) -> Result<Self, Error> {
         let map = map(path, 2, |found| ShardProblem::NotPairs { found })?;
         let found = map.len() as u64;
@@ -121,7 +121,7 @@ impl ShardMap {
         }
     }
 
-    /// Fills `ids` with those up to `at`, the last first, unchecked. Returns their number.
+    /// Fills `ids` with unchecked ids up to `at`, the last first. Returns how many.
     pub(crate) fn read_backwards(&self, at: u64, ids: &mut [u32]) -> usize {
         let end = if at < self.tokens { at as usize + 1 } else { 0 };
         let count = ids.len().min(end);

@@ -1,7 +1,7 @@
-//! Token shards, between preparing text and training.
+//! Token shards, between preparation and training.
 //!
-//! A shard has llm.c's `.bin` format: a header of 256 32-bit integers, then ids. A manifest describes a set. Each shard
-//! of conversations has a loss mask in the same format, a byte per token.
+//! A shard has llm.c's `.bin` format: a header of 256 32-bit integers, then ids. A manifest describes a set. Shards of
+//! conversations have a loss mask in the same format, a byte per token.
 
 mod header;
 mod manifest;
@@ -19,10 +19,10 @@ use crate::fingerprint::Fingerprint;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShardProblem {
-    /// The file is shorter than a header.
+    /// A file shorter than a header.
     #[error("has {found} bytes where a shard begins with a header of {}", Header::BYTES)]
     NoHeader {
-        /// Bytes of the file.
+        /// File bytes.
         found: u64,
     },
     /// Another program's file.
@@ -30,7 +30,7 @@ pub enum ShardProblem {
     Magic {
         /// The first integer.
         found: i32,
-        /// The expected value.
+        /// Expected value.
         expected: &'static str,
     },
     /// Another format version.
@@ -38,7 +38,7 @@ pub enum ShardProblem {
     Version {
         /// The second integer.
         found: i32,
-        /// The expected value.
+        /// Expected value.
         expected: i32,
     },
     /// A size that contradicts the header.
@@ -48,18 +48,18 @@ pub enum ShardProblem {
     Size {
         /// Tokens in the header.
         tokens: u64,
-        /// Bytes of header and tokens.
+        /// Header and tokens.
         expected: u64,
-        /// Bytes of the file.
+        /// File bytes.
         found: u64,
     },
-    /// An empty headerless file, or half a token at its end.
+    /// An empty headerless file, or one with half a token.
     #[error("has {found} bytes; a headerless file of 16-bit tokens has an even number above 0")]
     NotPairs {
-        /// Bytes of the file.
+        /// File bytes.
         found: u64,
     },
-    /// Another number of tokens than the manifest's.
+    /// A number of tokens other than the manifest's.
     #[error("holds {found} tokens; the manifest states {expected}")]
     Tokens {
         /// In the manifest.
@@ -67,7 +67,7 @@ pub enum ShardProblem {
         /// In the header.
         found: u64,
     },
-    /// Another tokenizer, by its digest.
+    /// Another tokenizer, by digest.
     #[error(
         "was made with the tokenizer {found}; expected {expected}. Prepare the text again with this tokenizer, or \
          load the one in the set's folder"
@@ -78,12 +78,12 @@ pub enum ShardProblem {
         /// Tokenizer in the manifest.
         found: Fingerprint,
     },
-    /// Another tokenizer, by the mark in the header.
+    /// Another tokenizer, by the header's mark.
     #[error("carries the tokenizer mark {found}; expected {expected}. It belongs to another set")]
     TokenizerMark {
-        /// Mark of the manifest's tokenizer.
+        /// From the manifest.
         expected: String,
-        /// Mark in the header.
+        /// From the header.
         found: String,
     },
     /// An id beyond the vocabulary.
@@ -91,7 +91,7 @@ pub enum ShardProblem {
     TokenId {
         /// The id.
         id: u32,
-        /// Position in the shard.
+        /// In the shard.
         at: u64,
         /// Number of ids.
         vocabulary: u32,
@@ -101,10 +101,10 @@ pub enum ShardProblem {
     MaskByte {
         /// The byte.
         value: u8,
-        /// Position in the mask.
+        /// In the mask.
         at: u64,
     },
-    /// Tokens changed since they were written.
+    /// Tokens changed since writing.
     #[error("has changed since it was written: its tokens' SHA-256 is {found}; expected {expected}")]
     Checksum {
         /// Digest in the manifest.
@@ -112,13 +112,13 @@ pub enum ShardProblem {
         /// Computed digest.
         found: Fingerprint,
     },
-    /// A manifest that does not parse.
+    /// An unparsable manifest.
     #[error("does not parse: {0}")]
     Json(#[from] serde_json::Error),
-    /// A manifest of another format version.
+    /// A manifest of another version.
     #[error("is a manifest of format {found}; expected {}", Manifest::FORMAT)]
     Format {
-        /// The version found.
+        /// Version found.
         found: u32,
     },
     /// A file outside the manifest's folder.
@@ -132,17 +132,17 @@ pub enum ShardProblem {
         "holds no window of {length} tokens and the one that follows; the longest shard has {longest} tokens"
     )]
     NoWindow {
-        /// Tokens of a window.
+        /// Window length.
         length: usize,
         /// In the longest shard.
         longest: u64,
     },
-    /// A loss mask without a marked token.
+    /// A loss mask that marks nothing.
     #[error(
         "holds no target that counts: its loss mask marks no token, in this shard or any other of the split"
     )]
     NoTarget,
-    /// Windows by document, where no token opens one.
+    /// Windows by document, without an opening token.
     #[error(
         "cannot be read by document: its tokenizer has no token that opens one. Read it in order or shuffled"
     )]

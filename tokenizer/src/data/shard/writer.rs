@@ -1,4 +1,4 @@
-//! Writes one split's shards. Each is complete before it gets its name.
+//! Writes one split's shards. Each is complete before it is named.
 
 use std::{
     fs::File,

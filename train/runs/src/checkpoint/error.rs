@@ -1,4 +1,4 @@
-//! Errors of saving and reading checkpoints, each with a way out.
+//! Errors of checkpoints, each with a way out.
 
 use std::{
     fmt, io,
@@ -8,7 +8,7 @@ use std::{
 use backend_offload::Bytes;
 use tokenizer::Fingerprint;
 
-/// A checkpoint that could not be saved, found or used.
+/// A failure to save, find or use a checkpoint.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what its variant is and what its fields are")]
 pub enum CheckpointError {
@@ -27,10 +27,10 @@ pub enum CheckpointError {
     #[error("the checkpoint {} is damaged: {file} {damage}{}", path.display(), offer(whole.as_deref()))]
     Damaged {
         path: PathBuf,
-        /// The damaged file, relative to `path`.
+        /// Relative to `path`.
         file: String,
         damage: Box<Damage>,
-        /// The latest whole checkpoint of the same run.
+        /// The run's latest whole checkpoint.
         whole: Option<PathBuf>,
     },
     #[error(
@@ -40,7 +40,7 @@ pub enum CheckpointError {
     Pointer { pointer: PathBuf, text: String, whole: Option<PathBuf> },
 }
 
-/// Damage to one file of a checkpoint.
+/// Damage to one file.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what its variant is and what its fields are")]
 pub enum Damage {

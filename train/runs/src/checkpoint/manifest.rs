@@ -1,6 +1,6 @@
-//! `manifest.json`: a checkpoint's files with checksums, and a digest over the manifest.
+//! `manifest.json`: a checkpoint's files with checksums, and a digest of the manifest.
 //!
-//! It must be byte for byte as this program writes it, so every changed byte is detected.
+//! It must equal what this program writes, so every changed byte is detected.
 
 use serde::{Deserialize, Serialize};
 use tokenizer::Fingerprint;
@@ -9,7 +9,7 @@ use super::error::Damage;
 
 pub(super) const FILE: &str = "manifest.json";
 const VERSION: u32 = 1;
-/// A checkpoint has a dozen files, and one more per rank.
+/// Checkpoints have a dozen files and one per rank.
 pub(super) const MAX_BYTES: u64 = 16 << 20;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -17,17 +17,17 @@ pub(super) const MAX_BYTES: u64 = 16 << 20;
 pub(super) struct Manifest {
     version: u32,
     pub(super) step: u64,
-    /// Number of the save within its run. A run resumed at an earlier step saves lower steps later.
+    /// Save number within the run. A run resumed at an earlier step saves lower steps later.
     pub(super) sequence: u64,
     pub(super) files: Vec<Entry>,
-    /// Digest over all fields above.
+    /// Digest of the fields above.
     seal: Fingerprint,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Entry {
-    /// Relative to the checkpoint, with `/` between folders.
+    /// Relative to the checkpoint, with `/`.
     pub(super) name: String,
     pub(super) bytes: u64,
     pub(super) sha256: Fingerprint,

@@ -1,4 +1,4 @@
-//! Checkpoints as folders of files with checksums: whole or absent, and verified to the last bit before use
+//! Checkpoints: folders of files with checksums, whole or absent, and verified to the last bit before use
 //! (`any_flipped_bit_is_found_and_named`).
 //!
 //! # Crash safety
@@ -11,15 +11,14 @@
 //! 4. Rename the pointer to `latest`.
 //!
 //! Readers ignore `.partial` names, and the next save removes them: a save that ends before step 3 did not happen.
-//! Manifests number the saves of a run. After step 3 the whole checkpoint with the highest number counts, although
-//! `latest` names an older one. Only steps 1 and 2 need disk space
-//! (`a_disk_that_fills_up_anywhere_in_a_save_leaves_the_store_as_it_was`).
+//! Manifests number a run's saves. After step 3 the highest number counts, even if `latest` names an older checkpoint.
+//! Only steps 1 and 2 need disk space (`a_disk_that_fills_up_anywhere_in_a_save_leaves_the_store_as_it_was`).
 //!
-//! An existing checkpoint of the same step is renamed to `step-00000250.replaced` and counts until its replacement is
-//! in place. Removal begins with a rename to `.partial`, so no partly removed folder looks damaged.
+//! An existing checkpoint of the same step becomes `step-00000250.replaced` and counts until its replacement is in
+//! place. Removal first renames to `.partial`, so nothing half removed looks damaged.
 //!
-//! One process saves in a run directory, one checkpoint at a time. The caller waits for the files only; the rest can
-//! run on another thread (`a_checkpoint_exists_once_it_is_sealed_on_any_thread`).
+//! One process saves in a run directory, one checkpoint at a time. Callers wait for the files only; any thread can seal
+//! (`a_checkpoint_exists_once_it_is_sealed_on_any_thread`).
 
 mod contents;
 mod error;
@@ -59,11 +58,11 @@ pub struct Checkpoints {
 /// Selects a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
-    /// The last save, whatever its step.
+    /// The last save, at any step.
     Latest,
-    /// The checkpoint marked as best.
+    /// Marked as best.
     Best,
-    /// The checkpoint of this step.
+    /// Of this step.
     Step(u64),
 }
 
@@ -72,7 +71,7 @@ pub enum Which {
 pub struct Saved {
     /// Its folder.
     pub path: PathBuf,
-    /// Total bytes of its files without the manifest.
+    /// Bytes of its files without the manifest.
     pub bytes: u64,
 }
 
@@ -83,7 +82,7 @@ pub struct Verified {
     pub path: PathBuf,
     /// Steps taken when it was saved.
     pub step: u64,
-    /// Total bytes of its files without the manifest.
+    /// Bytes of its files without the manifest.
     pub bytes: u64,
 }
 
@@ -91,12 +90,12 @@ pub struct Verified {
 struct Candidate {
     step: u64,
     path: PathBuf,
-    /// Number of the save; `None` if the manifest cannot be read.
+    /// Number of the save; `None` without a readable manifest.
     sequence: Option<u64>,
 }
 
 impl Checkpoints {
-    /// The checkpoints in the run directory `run`. Nothing is created before the first save.
+    /// The checkpoints of the run directory `run`. Creates nothing.
     pub fn in_run(run: &Path) -> Self {
         Self { folder: run.join(FOLDER) }
     }
@@ -110,14 +109,14 @@ impl Checkpoints {
         named.is_some() || path.join(manifest::FILE).exists()
     }
 
-    /// The run directory that contains the checkpoint `path`.
+    /// The run directory of the checkpoint `path`.
     pub fn run_of(path: &Path) -> Option<PathBuf> {
         let path = std::path::absolute(path).ok()?;
         let folder = path.parent()?;
         (folder.file_name()? == FOLDER).then_some(folder.parent()?.to_owned())
     }
 
-    /// Opens the checkpoint `path` and verifies all its bytes.
+    /// Verifies all bytes of the checkpoint `path`.
     pub fn open(path: &Path) -> Result<Verified, CheckpointError> {
         let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
         let siblings = Self { folder: parent.to_owned() };
@@ -128,7 +127,7 @@ impl Checkpoints {
         verify(path).map_err(|fault| siblings.damaged(path, fault))
     }
 
-    /// Finds a checkpoint and verifies all its bytes. For a damaged one, the error names the latest whole one.
+    /// Finds and verifies a checkpoint. For a damaged one, the error names the latest whole one.
     pub fn find(&self, which: Which) -> Result<Verified, CheckpointError> {
         match which {
             Which::Latest => self.find_latest(),
@@ -145,22 +144,22 @@ impl Checkpoints {
         }
     }
 
-    /// Folders of all checkpoints, unverified, the latest save first.
+    /// All checkpoints' folders, unverified, latest save first.
     pub fn folders(&self) -> Result<Vec<PathBuf>, CheckpointError> {
         Ok(self.candidates()?.into_iter().map(|candidate| candidate.path).collect())
     }
 
-    /// Step that `latest` names, unverified.
+    /// The step in `latest`, unverified.
     pub fn latest(&self) -> Result<Option<u64>, CheckpointError> {
         self.pointed(LATEST)
     }
 
-    /// Step marked as best, unverified.
+    /// The step marked as best, unverified.
     pub fn best(&self) -> Result<Option<u64>, CheckpointError> {
         self.pointed(BEST)
     }
 
-    /// Marks the checkpoint of `step`, which must exist, as best.
+    /// Marks the existing checkpoint of `step` as best.
     pub fn mark_best(&self, step: u64) -> Result<(), CheckpointError> {
         if !self.path_of(step).is_dir() {
             return Err(self.absent(format!("checkpoint of step {step}")));
@@ -170,7 +169,7 @@ impl Checkpoints {
             .map_err(CheckpointError::folder("writing", &pointer))
     }
 
-    /// Removes all checkpoints but the last `keep_last` saves, multiples of `keep_every`, the latest and the best.
+    /// Keeps the last `keep_last` saves, multiples of `keep_every`, the latest and the best; removes the rest.
     pub fn prune(&self, keep_last: usize, keep_every: Option<u64>) -> Result<(), CheckpointError> {
         let rule = Rule { keep_last, keep_every, pointed: [self.latest()?, self.best()?] };
         let candidates = self.candidates()?;
@@ -207,7 +206,7 @@ impl Checkpoints {
         }
     }
 
-    /// The latest save first; those without a readable manifest last.
+    /// Latest save first; those without a readable manifest last.
     fn candidates(&self) -> Result<Vec<Candidate>, CheckpointError> {
         let mut candidates = Vec::new();
         for name in self.names()? {
@@ -228,7 +227,7 @@ impl Checkpoints {
         Ok(candidates)
     }
 
-    /// Names in the folder; none if there is no folder.
+    /// Empty if there is no folder.
     fn names(&self) -> Result<Vec<String>, CheckpointError> {
         let read = || -> io::Result<Vec<String>> {
             let entries = match fs::read_dir(&self.folder) {
@@ -271,7 +270,7 @@ impl Checkpoints {
         others.find_map(|candidate| verify(&candidate.path).ok()).map(|whole| whole.path)
     }
 
-    /// Folder of a step's checkpoint, which may not exist.
+    /// Folder of a step's checkpoint; may not exist.
     pub fn path_of(&self, step: u64) -> PathBuf {
         self.folder.join(name_of(step))
     }

@@ -1,16 +1,16 @@
-//! The rule by which checkpoints are removed.
+//! Decides which checkpoints to remove.
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Rule {
     pub(super) keep_last: usize,
-    /// Multiples of this stay.
+    /// Multiples stay.
     pub(super) keep_every: Option<u64>,
     /// Steps of `latest` and `best`, which stay.
     pub(super) pointed: [Option<u64>; 2],
 }
 
 impl Rule {
-    /// Selects the steps to remove. `steps` has the latest save first, which always stays.
+    /// Steps to remove. The first of `steps`, the latest save, always stays.
     pub(super) fn removable(&self, steps: &[u64]) -> Vec<u64> {
         let older = steps.iter().copied().skip(self.keep_last.max(1));
         let stays = |step: u64| {
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn the_checkpoint_saved_last_stays_whatever_its_step() {
-        // A run that went back to step 100 and saved step 200 again.
+        // The run went back to step 100 and saved step 200 again.
         assert_eq!(Rule::default().removable(&[200, 900, 800]), [900, 800]);
     }
 }

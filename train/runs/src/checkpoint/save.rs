@@ -13,7 +13,7 @@ use super::{
     BEST, CheckpointError, Checkpoints, LATEST, PREFIX, REPLACED, Saved, contents, name_of, pointer_text,
 };
 
-/// A written checkpoint, which exists only once it is sealed.
+/// A written checkpoint. It exists once sealed.
 #[derive(Debug)]
 #[must_use]
 pub struct Unsealed {
@@ -23,8 +23,7 @@ pub struct Unsealed {
 }
 
 impl Checkpoints {
-    /// Saves the files that `write` puts into its folder, about `expected_bytes` in total. A failed save changes no
-    /// existing checkpoint.
+    /// Saves the files that `write` makes, about `expected_bytes`. A failed save changes no checkpoint.
     pub fn save(
         &self,
         step: u64,
@@ -34,7 +33,7 @@ impl Checkpoints {
         self.write(step, expected_bytes, write)?.seal()
     }
 
-    /// Writes the files. [`Unsealed::seal`] completes the save, on any thread; until then, neither save nor prune.
+    /// Writes the files. [`Unsealed::seal`] completes the save, on any thread; neither save nor prune before it.
     pub fn write(
         &self,
         step: u64,
@@ -108,7 +107,7 @@ impl Checkpoints {
         }
         durable::rename(&path, &replaced)?;
         durable::rename(partial, &path).inspect_err(|_| {
-            // If this fails too, readers find the old checkpoint as `.replaced`.
+            // If this fails too, readers find the checkpoint as `.replaced`.
             let _ = durable::rename(&replaced, &path);
         })
     }
@@ -119,7 +118,7 @@ impl Checkpoints {
 }
 
 impl Unsealed {
-    /// Makes the files durable, writes the manifest and gives the folder its name.
+    /// Makes the checkpoint durable and visible.
     pub fn seal(self) -> Result<Saved, CheckpointError> {
         let bytes = self.or_remove(self.put_in_place())?;
         // The save has succeeded; the next one removes leftovers.
@@ -127,7 +126,7 @@ impl Unsealed {
         Ok(Saved { path: self.checkpoints.path_of(self.step), bytes })
     }
 
-    /// Returns the total bytes of its files.
+    /// Returns the files' bytes.
     fn put_in_place(&self) -> anyhow::Result<u64> {
         let Self { checkpoints, step, sequence } = self;
         let partial = checkpoints.partial_path_of(*step);
@@ -143,7 +142,7 @@ impl Unsealed {
 
     fn or_remove<T>(&self, done: anyhow::Result<T>) -> Result<T, CheckpointError> {
         done.map_err(|cause| {
-            // The first failure is reported, not the cleanup's.
+            // Report the first failure, not the cleanup's.
             let _ = fs::remove_dir_all(self.checkpoints.partial_path_of(self.step));
             self.checkpoints.saving(self.step)(cause)
         })

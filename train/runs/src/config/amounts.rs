@@ -1,11 +1,11 @@
-//! Amounts of memory in a configuration, saved as they were written.
+//! Amounts of memory, saved as they were written.
 
 use std::str::FromStr;
 
 use backend_offload::{Budget, BudgetError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A value with its text, which a saved configuration repeats.
+/// A value and its text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Amount<T> {
     text: String,
@@ -13,13 +13,13 @@ pub struct Amount<T> {
 }
 
 impl<T: Copy> Amount<T> {
-    /// The value of the text.
+    /// The value.
     pub fn value(&self) -> T {
         self.value
     }
 }
 
-/// A type that an amount's text can be parsed into.
+/// A value parsed from an amount's text.
 pub trait Meaning: Sized {
     /// Parses `text`. The error names the right form.
     fn read(text: &str) -> Result<Self, String>;
@@ -49,7 +49,7 @@ fn budget(text: &str) -> Result<Budget, String> {
     text.parse().map_err(|error: BudgetError| error.to_string())
 }
 
-/// `auto` is `None`: the environment and the device decide.
+/// `auto` is `None`: the environment and device decide.
 impl Meaning for Option<Budget> {
     fn read(text: &str) -> Result<Self, String> {
         match text {
@@ -62,7 +62,7 @@ impl Meaning for Option<Budget> {
 /// Part of a disk, reserved when a run starts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum DiskPart {
-    /// Number of bytes.
+    /// Bytes.
     Bytes(u64),
     /// Share of the free space.
     Share(f64),

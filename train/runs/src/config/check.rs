@@ -1,6 +1,5 @@
-//! Checks a configuration for values that are out of range or incompatible, without opening a file.
-//!
-//! Each refusal names the keys, their values and the way out.
+//! Refuses values out of range or incompatible, without opening a file. Each refusal names keys, values and the way
+//! out.
 
 mod ranks;
 
@@ -20,10 +19,10 @@ use super::{
 const MAX_DIALOGUES: usize = 1_000_000;
 const MAX_QUESTIONS: usize = 100_000;
 
-/// Tokens of all steps, far above every text.
+/// Limit on the tokens of all steps, beyond any text.
 const MOST_TOKENS: u64 = 1 << 60;
 
-/// Limit on the tokens of one continuation.
+/// Limit on tokens per continuation.
 pub const MOST_NEW_TOKENS: u64 = 1_000_000;
 
 pub(super) fn combinations(config: &Config) -> Vec<Combination> {
@@ -106,7 +105,6 @@ impl Refusals {
         let tokens =
             micro_batch.checked_mul(accumulate).and_then(|sequences| sequences.checked_mul(sequence));
 
-        // The tokens of all steps must fit, too.
         if tokens.and_then(|tokens| (tokens as u64).checked_mul(train.steps)).is_none() {
             self.add(
                 &["train.micro_batch", "train.accumulate", "train.sequence", "train.steps"],
@@ -162,7 +160,7 @@ impl Refusals {
         }
     }
 
-    /// Refuses numbers that round to 0, 1 or infinity in f32, the type of parameters.
+    /// Refuses numbers that round to 0, 1 or infinity in f32, the parameters' type.
     fn f32_rounding(&mut self, train: &TrainSection) {
         for (key, value) in [
             ("train.lr", train.lr),
@@ -233,7 +231,7 @@ impl Refusals {
         );
     }
 
-    /// Refuses a missing path that is read, and a path that is not read.
+    /// Refuses missing and unused paths.
     fn paths(&mut self, Config { data, tokenizer, model, .. }: &Config) {
         if !data.indexes.is_empty() && !model.longest_match {
             self.add(
@@ -336,7 +334,7 @@ impl Refusals {
         }
     }
 
-    /// Refuses settings that need absent chat control tokens. A tokenizer file is checked when it is read.
+    /// Refuses settings that need absent chat control tokens. Reading a tokenizer file checks its own.
     fn conversations(&mut self, Config { tokenizer, data, eval, .. }: &Config) {
         let chat_keys = ["tokenizer.chat", "tokenizer.kind"];
         if tokenizer.kind != TokenizerKind::File && !tokenizer.chat {

@@ -1,4 +1,4 @@
-//! Compares two configurations of one run, and resolves their paths.
+//! Compares two configurations of a run, and resolves paths.
 
 use std::fmt;
 use std::path::Path;
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use super::Config;
 
-/// A key in which two configurations of a run differ.
+/// A key whose value differs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
-    /// The whole key: `train.steps`.
+    /// Full key: `train.steps`.
     pub key: String,
     before: Value,
     now: Value,
@@ -24,18 +24,18 @@ impl fmt::Display for Change {
     }
 }
 
-/// Differences from the configuration that a run was trained with.
+/// Differences from a run's trained configuration.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// Changes with which the run resumes.
+    /// The run resumes with these.
     pub allowed: Vec<Change>,
-    /// Changes that would alter weights, moments or the order of data.
+    /// These would alter weights, moments or data order.
     pub refused: Vec<Change>,
 }
 
 impl Config {
-    /// Compares with the configuration of a run's training. Before its first step (not `begun`) only model and
-    /// vocabulary are fixed.
+    /// Compares with the trained configuration. Before the first step (not `begun`) only model and vocabulary are
+    /// fixed.
     pub fn changes_since(&self, before: &Self, begun: bool) -> Changes {
         let mut changes = Changes::default();
         let [old, new] = [before, self]
@@ -72,7 +72,7 @@ impl Config {
         }
     }
 
-    /// Makes paths absolute, since a saved configuration is used from any folder.
+    /// Makes paths absolute: a saved configuration is used from any folder.
     pub fn resolve_paths(&mut self) -> anyhow::Result<()> {
         let paths = [&mut self.data.path, &mut self.tokenizer.path, &mut self.memory.disk];
         let listed = self.data.indexes.iter_mut().flat_map(|listed| [&mut listed.index, &mut listed.set]);
@@ -82,7 +82,7 @@ impl Config {
         Ok(())
     }
 
-    /// Keys whose path does not exist, with the path.
+    /// Keys with missing paths.
     pub fn dead_paths(&self) -> Vec<(&'static str, &Path)> {
         let paths = [
             ("data.path", &self.data.path),

@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::overrides::Overrides;
 use super::presets::presets;
 
-/// A configuration that cannot be read or is invalid.
+/// An unreadable or invalid configuration.
 #[derive(Debug, Error)]
 #[expect(missing_docs, reason = "each message says what its variant is and what its fields are")]
 pub enum ConfigError {
@@ -47,7 +47,7 @@ pub enum Problem {
     Combination(Combination),
 }
 
-/// Source of a key. Messages do not mention the usual one.
+/// Where a key was given. Messages omit the usual source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     File,
@@ -63,10 +63,9 @@ impl fmt::Display for Source {
     }
 }
 
-/// Values that are incompatible or out of range.
+/// Values incompatible or out of range.
 #[derive(Debug)]
 pub struct Combination {
-    /// Keys whose values it depends on.
     pub(super) keys: Vec<&'static str>,
     pub(super) text: String,
 }

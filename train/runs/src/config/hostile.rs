@@ -5,7 +5,6 @@ use serde_json::Value;
 
 use super::*;
 
-/// Signs, limits of number types, other types, empty values.
 const VALUES: [&str; 26] = [
     "-1",
     "0",

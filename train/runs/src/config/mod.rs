@@ -1,8 +1,8 @@
 //! The configuration of a run: eight sections of one JSON file.
 //!
-//! Every key but the model's sizes has a default. A run directory keeps the complete configuration, which reproduces
+//! Every key but the model's sizes has a default. The run directory keeps the complete configuration, which reproduces
 //! the run (`the_saved_configuration_alone_reproduces_the_run_bit_for_bit`). Reading is strict, since an ignored
-//! misspelt key would cost hours, and reports all problems at once. It opens no device, tokenizer or data set.
+//! misspelt key would cost hours. It reports all problems at once and opens no device, tokenizer or data set.
 
 mod amounts;
 mod check;
@@ -41,7 +41,7 @@ use serde::Serialize;
 
 const MAX_BYTES: u64 = 4 << 20;
 
-/// The configuration of one run.
+/// A run's configuration.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Config {
     /// The network's shape.
@@ -54,7 +54,7 @@ pub struct Config {
     pub train: TrainSection,
     /// Evaluations and samples.
     pub eval: EvalSection,
-    /// Checkpoints that are kept.
+    /// Checkpoints to keep.
     pub checkpoint: CheckpointSection,
     /// Budgets.
     pub memory: MemorySection,
@@ -63,11 +63,11 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads the file `name`, or else the preset of that name (`toy` or `toy.json`), and applies `set`
+    /// Reads the file `name`, else the preset `name` (with or without `.json`), and applies `set`
     /// (`section.key=value`).
     pub fn load(name: &str, set: &[String]) -> Result<Self, ConfigError> {
         let path = Path::new(name);
-        // A folder does not hide a preset of the same name.
+        // A folder does not hide a preset.
         if path.exists() && !path.is_dir() {
             let text = regular::read_text(path, MAX_BYTES)
                 .map_err(|unread| ConfigError::Unreadable { path: path.to_owned(), source: unread.into() })?;
@@ -80,7 +80,7 @@ impl Config {
         }
     }
 
-    /// Reads `text`, which errors call `origin`.
+    /// Reads `text`, called `origin` in errors.
     pub fn from_text(text: &str, origin: &str, set: &[String]) -> Result<Self, ConfigError> {
         let mut tree = syntax::parse(text)
             .map_err(|source| ConfigError::Syntax { origin: origin.to_owned(), source })?;
@@ -91,7 +91,7 @@ impl Config {
         problems.none_or(origin).map(|()| config.with_length())
     }
 
-    /// Replaces `train.steps` by the steps that `train.tokens` takes.
+    /// Derives `train.steps` from `train.tokens`.
     fn with_length(mut self) -> Self {
         if let Some(tokens) = self.train.tokens {
             self.train.steps = tokens.div_ceil(self.tokens_per_step()).max(1);
@@ -99,7 +99,7 @@ impl Config {
         self
     }
 
-    /// Replaces `train.steps` by the steps that `train.epochs` take over `sequences`.
+    /// Derives `train.steps` from `train.epochs` over `sequences`.
     pub fn set_sequences(&mut self, sequences: u64) {
         if let Some(epochs) = self.train.epochs {
             let per_step = (self.train.micro_batch * self.train.accumulate) as f64;
@@ -113,7 +113,7 @@ impl Config {
         serde_json::to_string_pretty(self).expect("numbers, texts and lists always serialise") + "\n"
     }
 
-    /// Tokens in one sequence of a batch.
+    /// Tokens per sequence.
     pub fn sequence(&self) -> usize {
         self.train.sequence.unwrap_or(self.model.n_positions)
     }
@@ -123,7 +123,7 @@ impl Config {
         if self.data.source == DataSource::Dialogues { self.eval.quiz } else { 0 }
     }
 
-    /// Tokens in one optimizer step.
+    /// Tokens per optimizer step.
     pub fn tokens_per_step(&self) -> u64 {
         (self.train.micro_batch * self.train.accumulate * self.sequence()) as u64
     }

@@ -1,15 +1,15 @@
-//! `--set section.key=value`, applied before the tree is read, so checked like the file.
+//! `--set section.key=value`, applied before reading, so checked like the file.
 
 use serde_json::{Map, Value};
 
 use super::error::{Problems, Source};
 
-/// Paths of the values that came from `--set`.
+/// Paths given by `--set`.
 #[derive(Debug, Default)]
 pub(super) struct Overrides(Vec<String>);
 
 impl Overrides {
-    /// Applies `set` to `tree`. A value that is not JSON is text.
+    /// A value that is not JSON is text.
     pub(super) fn apply(set: &[String], tree: &mut Map<String, Value>, problems: &mut Problems) -> Self {
         let mut overrides = Self::default();
         for given in set {

@@ -1,6 +1,6 @@
-//! The configurations embedded in the binary.
+//! Configurations embedded in the binary.
 
-/// File name and text of each preset.
+/// Presets' file names and texts.
 pub fn presets() -> impl Iterator<Item = (&'static str, &'static str)> {
     [
         ("toy.json", include_str!("../../configs/toy.json")),

@@ -1,18 +1,18 @@
-//! The section `ranks`: how the processes of a run sum gradients.
+//! The section `ranks`: how processes sum gradients.
 
 use serde::de::{Error, IntoDeserializer};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The exchange between the processes of a run; ignored by a single process.
+/// The exchange between processes; unused by a single one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RanksSection {
     /// How gradients are summed.
     #[serde(deserialize_with = "exchange")]
     pub exchange: ExchangeKind,
-    /// Number of first steps with exact sums (`one_bit`).
+    /// First steps with exact sums (`one_bit`).
     pub warm_up: u64,
-    /// Steps between averages of all processes' weights (`rarely`).
+    /// Steps between averages of weights (`rarely`).
     pub local_steps: u64,
     /// Rate of the outer step from the last common weights to the average; 1 takes the average (`rarely`).
     pub outer_rate: f64,
@@ -20,7 +20,7 @@ pub struct RanksSection {
     pub outer_momentum: f64,
 }
 
-/// How gradients are summed over the ranks.
+/// How ranks sum gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExchangeKind {
@@ -28,11 +28,11 @@ pub enum ExchangeKind {
     Exact,
     /// A sign per element and a scale per 2048, with error feedback: a 31st of the bytes.
     OneBit,
-    /// No gradients: processes step alone and average their weights every `local_steps` steps.
+    /// No gradients: processes step alone and average weights every `local_steps` steps.
     Rarely,
 }
 
-/// Reads the name of an exchange. A name of earlier versions is refused with its replacement.
+/// Refuses a name of earlier versions with its replacement.
 fn exchange<'de, D: Deserializer<'de>>(value: D) -> Result<ExchangeKind, D::Error> {
     let name = String::deserialize(value)?;
     if name == "late" {

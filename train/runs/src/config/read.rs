@@ -1,7 +1,7 @@
 //! Strict reading of a JSON tree into a [`Config`].
 //!
-//! The serialised defaults are the list of keys. Each given value is put into them separately, so one wrong type does
-//! not hide the next. Later checks see the valid values, and defaults for the others.
+//! The serialised defaults list the keys. Each given value is put into them separately, so one wrong type hides no
+//! other. Later checks see valid values, and defaults for the others.
 
 use models::GptConfig;
 use models::presets;
@@ -16,7 +16,7 @@ use super::{
     TrainSection,
 };
 
-/// Reads `given`. A default replaces each wrong value, which is added to `problems`.
+/// A default replaces each wrong value, which is added to `problems`.
 pub(super) fn config(given: Map<String, Value>, overrides: &Overrides, problems: &mut Problems) -> Config {
     let mut reader = Reader { known: known_keys(), given, overrides, problems };
     let config = Config {
@@ -40,7 +40,7 @@ fn placeholder_model() -> GptConfig {
     presets::preset("gpt2").expect("a preset of this name")
 }
 
-/// All keys with their sections, such as `train.schedule.kind`.
+/// All keys with sections: `train.schedule.kind`.
 fn known_keys() -> Vec<String> {
     fn walk(tree: &Value, path: &str, keys: &mut Vec<String>) {
         for (key, below) in tree.as_object().into_iter().flatten() {
@@ -63,7 +63,7 @@ fn known_keys() -> Vec<String> {
     let mut keys = Vec::new();
     walk(&tree_of(&defaults), "", &mut keys);
 
-    // On a tie, `optimizer` means `train.optimizer` rather than `memory.optimizer`.
+    // On a tie, `optimizer` means `train.optimizer`, not `memory.optimizer`.
     keys.sort_by_key(|key| key.starts_with("memory."));
     keys
 }
@@ -127,7 +127,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The model's section has its own reader, with aliases and presets.
+    /// Has its own reader, with aliases and presets.
     fn model(&mut self) -> GptConfig {
         let Some(given) = self.given.remove("model") else {
             let reason = format!(
@@ -168,8 +168,8 @@ impl Reader<'_> {
         self.problems.unknown_key(path, meant, self.overrides);
     }
 
-    /// The known key with the most similar name; on a tie, one of this section. So `train.dialogues` means
-    /// `data.dialogues`. A key of this section that differs only in underscores always wins.
+    /// The most similar known key; on a tie, one of this section: `train.dialogues` means `data.dialogues`. A key of
+    /// this section that differs only in underscores always wins.
     fn meant(&self, section: &str, key: &str) -> String {
         let sibling = |known: &&String| **known == joined(section, last(known));
         let (mut known, others): (Vec<_>, Vec<_>) = self.known.iter().partition(sibling);

@@ -1,4 +1,4 @@
-//! Keys, types and defaults of the sections. The model's section is [`models::GptConfig`].
+//! Keys, types and defaults of sections but [`models::GptConfig`].
 
 use std::path::{Path, PathBuf};
 
@@ -15,11 +15,11 @@ use super::warm_up::WarmUp;
 pub struct TokenizerSection {
     /// Kind of tokenizer.
     pub kind: TokenizerKind,
-    /// A tokenizer's folder or `tokenizer.json` (kind `file`).
+    /// Tokenizer folder or `tokenizer.json` (`file`).
     pub path: Option<PathBuf>,
-    /// Maximum number of ids to learn (kind `bpe`).
+    /// Most ids to learn (`bpe`).
     pub vocab_size: usize,
-    /// Whether the vocabulary has chat control tokens (kinds other than `file`).
+    /// Whether chat control tokens are added (not `file`).
     pub chat: bool,
 }
 
@@ -27,17 +27,17 @@ pub struct TokenizerSection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TokenizerKind {
-    /// Byte-pair encoding, learned from the data before step 1.
+    /// Byte-pair encoding, learned before step 1.
     Bpe,
-    /// One token per character that occurs.
+    /// A token per character that occurs.
     Characters,
-    /// One token per byte.
+    /// A token per byte.
     Bytes,
     /// Read from `path`.
     File,
 }
 
-/// The text to train on.
+/// The training text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataSection {
@@ -45,19 +45,19 @@ pub struct DataSection {
     pub source: DataSource,
     /// A text file or folder (`text`); a prepared set, or a folder of llm.c's or nanoGPT's `.bin` files (`shards`).
     pub path: Option<PathBuf>,
-    /// Number of generated conversations (`dialogues`).
+    /// Generated conversations (`dialogues`).
     pub dialogues: usize,
-    /// The share held out for validation (`text` and `dialogues`).
+    /// Share held out for validation (`text`, `dialogues`).
     pub val_fraction: f64,
-    /// How the validation text is chosen.
+    /// How validation text is chosen.
     pub split: SplitKind,
     /// Where sequences may begin.
     pub align: AlignKind,
-    /// Whether sequences have a new order in every epoch.
+    /// Whether each epoch has a new order.
     pub shuffle: bool,
-    /// Treatment of records that cannot be used (`text`).
+    /// Treatment of unusable records (`text`).
     pub on_bad_record: OnBadRecordKind,
-    /// Indexes of `train index build` that are searched before the training text itself (`model.longest_match`).
+    /// Indexes of `train index build`, searched before the training text (`model.longest_match`).
     pub indexes: Vec<IndexEntry>,
 }
 
@@ -65,9 +65,9 @@ pub struct DataSection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IndexEntry {
-    /// The index's folder.
+    /// Index folder.
     pub index: PathBuf,
-    /// The folder of the prepared set it was built from.
+    /// Folder of the prepared set it indexes.
     pub set: PathBuf,
 }
 
@@ -75,7 +75,7 @@ pub struct IndexEntry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DataSource {
-    /// The embedded corpus: short conversations, generated.
+    /// The embedded corpus of generated conversations.
     Dialogues,
     /// Plain text, JSON lines or Parquet at `path`.
     Text,
@@ -99,66 +99,66 @@ pub enum SplitKind {
 pub enum AlignKind {
     /// Back to back.
     Anywhere,
-    /// At the beginning of a document.
+    /// At a document's beginning.
     Document,
 }
 
-/// Treatment of records that cannot be used.
+/// Treatment of unusable records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnBadRecordKind {
-    /// The record is counted, named and skipped, as long as nine of ten records are clean.
+    /// Counts, names and skips the record, while nine in ten are clean.
     Skip,
-    /// The record ends the preparation.
+    /// Ends the preparation.
     Fail,
 }
 
-/// The training loop and its optimizer.
+/// Training loop and optimizer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainSection {
-    /// Optimizer steps, unless `epochs` or `tokens` gives the length.
+    /// Optimizer steps, unless `epochs` or `tokens` is given.
     pub steps: u64,
-    /// Passes over the training text; the number of steps follows when the text is prepared.
+    /// Passes over the training text; steps follow once it is prepared.
     pub epochs: Option<f64>,
     /// Tokens of all steps.
     pub tokens: Option<u64>,
-    /// Sequences that pass through the network at once.
+    /// Sequences per pass through the network.
     pub micro_batch: usize,
     /// Micro-batches per optimizer step.
     pub accumulate: usize,
-    /// Tokens per sequence; `null` means the model's `n_positions`.
+    /// Tokens per sequence; `null` means `n_positions`.
     pub sequence: Option<usize>,
     /// The optimizer.
     pub optimizer: OptimizerKind,
-    /// Peak learning rate; under `muon` hidden matrices have their own.
+    /// Peak learning rate; `muon` has another for hidden matrices.
     pub lr: f64,
     /// Peak learning rate of hidden matrices (`muon`).
     pub matrix_lr: f64,
-    /// Decay rates of the two moments (`adamw`).
+    /// Decay rates of both moments (`adamw`).
     pub betas: [f64; 2],
     /// Added to the root of the second moment (`adamw`).
     pub epsilon: f64,
     /// Momentum (`sgd` and `muon`).
     pub momentum: f64,
-    /// Weight decay of matrices; vectors have none.
+    /// Decay of matrices; vectors have none.
     pub weight_decay: f64,
-    /// Maximum norm of all gradients together; `null` does not clip.
+    /// Maximum global gradient norm; `null` does not clip.
     pub grad_clip: Option<f64>,
     /// The learning rate over the steps.
     pub schedule: ScheduleSection,
-    /// Blocks that the backward pass recomputes at a time; `null` keeps all activations.
+    /// Blocks recomputed at a time in the backward pass; `null` keeps all activations.
     pub recompute: Option<usize>,
-    /// Micro-batches that pass each recomputed segment before the next one's weights come: a power of two, or `auto`.
+    /// Micro-batches that pass a recomputed segment before the next one's weights come: a power of two, or `auto`.
     /// Changes no number.
     pub together: Together,
     /// Whether a GPU may round factors of f32 products to TF32, Burn's default.
     pub tf32: bool,
     /// Weight of the squared log-partition in the loss.
     pub z_loss: f64,
-    /// Seed of initial weights, the order of sequences and dropout.
+    /// Seed of initial weights, sequence order and dropout.
     pub seed: u64,
-    /// Whether every step sees the first batch, to check that the model learns.
+    /// Whether all steps see the first batch, to check that the model learns.
     pub overfit_one_batch: bool,
     /// Consecutive skipped steps (NaN or infinity as loss or norm) that end the run.
     pub bad_steps: u64,
@@ -176,29 +176,29 @@ pub enum OptimizerKind {
     Sgd,
 }
 
-/// The learning rate over the steps, as a share of its peak.
+/// The learning rate over the steps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScheduleSection {
-    /// The shape of the decay.
+    /// Shape of the decay.
     pub kind: ScheduleKind,
-    /// Steps from zero to the peak, or their share of all steps. A run shorter than this count warms up for a tenth.
+    /// Steps from zero to the peak, or their share. A run shorter than this count warms up for a tenth.
     pub warmup: WarmUp,
-    /// Share of the steps that the final decay takes (`linear`).
+    /// Share of steps in the final decay (`linear`).
     pub decay: f64,
-    /// Final learning rate, as a share of the peak.
+    /// Final share of the peak.
     pub floor: f64,
 }
 
-/// The shape of the learning rate's decay.
+/// Shape of the decay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ScheduleKind {
-    /// Half a cosine from the peak to the floor.
+    /// Half a cosine, from peak to floor.
     Cosine,
-    /// Constant at the peak, then a straight line to the floor.
+    /// Constant, then linear to the floor.
     Linear,
-    /// Constant at the peak.
+    /// Constant.
     Constant,
 }
 
@@ -206,69 +206,69 @@ pub enum ScheduleKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvalSection {
-    /// Steps between evaluations; 0 for none but the last.
+    /// Steps between evaluations; 0 for only the last.
     pub every: u64,
     /// Validation sequences per evaluation, always the same; `null` takes all.
     pub sequences: Option<u64>,
-    /// Steps between samples; 0 for none but the last.
+    /// Steps between samples; 0 for only the last.
     pub sample_every: u64,
     /// Texts to continue.
     pub prompts: Vec<String>,
-    /// Questions to answer, asked as a conversation.
+    /// Questions to answer as a conversation.
     pub questions: Vec<String>,
-    /// Held-out questions of the embedded corpus scored at the end (`dialogues`).
+    /// Held-out questions of the embedded corpus, scored at the end (`dialogues`).
     pub quiz: usize,
-    /// Tokens per sample at most.
+    /// Most tokens per sample.
     pub max_new_tokens: usize,
-    /// Sampling temperature; 0 always takes the likeliest token.
+    /// Temperature; 0 takes the likeliest token.
     pub temperature: f64,
-    /// Number of likeliest tokens to sample from; `null` samples from all.
+    /// Likeliest tokens to sample from; `null` takes all.
     pub top_k: Option<usize>,
 }
 
-/// Checkpoints: how often, and which are kept.
+/// How often to save, and what to keep.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointSection {
-    /// Steps between checkpoints; 0 for none but the last.
+    /// Steps between checkpoints; 0 for only the last.
     pub every: u64,
     /// Latest checkpoints to keep.
     pub keep_last: usize,
-    /// Checkpoints at multiples of this are never removed.
+    /// Multiples of this are never removed.
     pub keep_every: Option<u64>,
     /// Whether the run ends with a checkpoint. An interrupted run always does.
     pub last: bool,
 }
 
-/// How much memory may be used.
+/// Memory budgets and placement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MemorySection {
-    /// Budget of device memory: bytes (`"6GiB"`), a share (`"80%"`), `"unlimited"` or `"auto"`.
+    /// Device memory: bytes (`"6GiB"`), a share (`"80%"`), `"unlimited"` or `"auto"`.
     pub device_budget: Amount<Option<Budget>>,
-    /// Budget of host memory for spilled tensors and an optimizer on the host.
+    /// Host memory for spilled tensors and a host optimizer.
     pub host_budget: Amount<Option<Budget>>,
     /// Folder for tensors and optimizer states beyond the host budget; `null` uses no disk.
     pub disk: Option<PathBuf>,
-    /// Disk space reserved when a run begins: bytes, or a share of the free space.
+    /// Disk space reserved at the start: bytes, or a share of the free space.
     pub disk_budget: Amount<DiskPart>,
-    /// Limit on bytes written to the disk (`"20TiB"`). Before a step would exceed it, the run ends with a checkpoint.
+    /// Limit on disk writes (`"20TiB"`). Before a step would exceed it, the run ends with a checkpoint.
     pub max_disk_writes: Option<Amount<u64>>,
-    /// Rated endurance of the drive (`"600TB"`), for the plan's estimate of its lifetime.
+    /// The drive's rated endurance (`"600TB"`), from which the plan estimates its lifetime.
     pub disk_endurance: Option<Amount<u64>>,
-    /// Place where `adamw` and `sgd` keep state and compute steps. Results differ in their last digits.
+    /// Where `adamw` and `sgd` keep state and compute steps. Results differ in their last digits.
     pub optimizer: PlacementKind,
-    /// Whether ranks shard the moments: each steps its share of the parameters and sends the weights.
+    /// Whether each rank steps a share of the parameters and sends the weights.
     pub shard: bool,
     /// First blocks whose parameters are stepped on the device (`host`).
     pub device_blocks: usize,
-    /// Form of each parameter's state on the host (`host`).
+    /// Form of state on the host (`host`).
     pub optimizer_state: StateKind,
-    /// Transfer format to the device of the blocks' matrices that are stepped on the host (`host`).
+    /// Transfer format to the device of blocks' host-stepped matrices (`host`).
     pub stream: StreamKind,
-    /// Transfer format of their gradients to the host (`host`).
+    /// Transfer format of their gradients (`host`).
     pub gradients: CrossingKind,
-    /// Storage format of the inputs of recomputed blocks (`train.recompute`).
+    /// Storage format of recomputed blocks' inputs (`train.recompute`).
     pub activations: CrossingKind,
 }
 
@@ -276,11 +276,11 @@ pub struct MemorySection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PlacementKind {
-    /// On the device, with the weights. State that does not fit spills like any tensor.
+    /// With the weights. State that does not fit spills like any tensor.
     Device,
     /// In host memory: only gradients and new weights cross the link.
     Host,
-    /// The place that the plan chooses when a run begins. A resumed run keeps it.
+    /// The plan chooses at the start. A resumed run keeps the choice.
     Auto,
 }
 
@@ -290,7 +290,7 @@ pub enum PlacementKind {
 pub enum StateKind {
     /// 12 bytes per parameter, exact; 8 for `sgd`.
     F32,
-    /// 8 bytes per parameter, with moments of 16 bits; 6 for `sgd`.
+    /// 8 bytes per parameter, with 16-bit moments; 6 for `sgd`.
     Bf16,
     /// 4 bytes per parameter: 8-bit moments, and the bits that complete bf16 matrices to f32. Not for `sgd`.
     Compact,
@@ -302,13 +302,13 @@ pub enum StateKind {
 pub enum StreamKind {
     /// The compute type.
     Computed,
-    /// An 8-bit integer per parameter, and a scale per 128.
+    /// An 8-bit integer per parameter and a scale per 128.
     Int8,
-    /// An 8-bit float (e4m3) per parameter, and a scale per 128.
+    /// An 8-bit float (e4m3) per parameter and a scale per 128.
     Fp8,
 }
 
-/// Transfer format of gradients of matrices, and storage format of activations.
+/// Transfer format of matrices' gradients, and storage format of activations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CrossingKind {
@@ -426,7 +426,7 @@ impl MemorySection {
         }
     }
 
-    /// Folder on the disk and the part of the disk to reserve; `None` without a disk.
+    /// Disk folder and the part to reserve, if any.
     pub fn disk_part(&self) -> Option<(&Path, DiskPart)> {
         self.disk.as_deref().map(|folder| (folder, self.disk_budget.value()))
     }

@@ -1,4 +1,4 @@
-//! Parses JSON and refuses duplicate keys, of which `serde_json` silently keeps the last.
+//! Parses JSON. Refuses duplicate keys, of which `serde_json` keeps the last.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Configurations: accepted values, error messages, presets.
+//! Accepted values, error messages and presets.
 
 use std::fs;
 
@@ -203,7 +203,7 @@ fn numbers_outside_their_range_are_refused() {
       `data.val_fraction` = 1 must be above 0 and below 1
     "#);
 
-    // Other optimizers ignore the same rate.
+    // Other optimizers ignore it.
     preset("gpt-124m", &["train.matrix_lr=0"]);
 }
 
@@ -333,7 +333,7 @@ fn conversations_need_their_control_tokens() {
 
 #[test]
 fn a_value_in_doubt_causes_no_further_errors() {
-    // A default `source` would make `path` look superfluous; an ignored typo would make it look missing.
+    // A default `source` would make `path` look superfluous; an ignored typo, missing.
     assert_snapshot!(refused(r#""data": {"source": "txt", "path": "a.txt"}"#), @r"
     run.json has 1 problem:
       `data.source`: unknown value `txt`, expected one of `dialogues`, `text`, `shards`

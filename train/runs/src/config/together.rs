@@ -7,14 +7,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 /// Micro-batches that pass each recomputed segment together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Together {
-    /// As many as memory has room for, by the plan.
+    /// As many as fit in memory, by the plan.
     Auto,
     /// At most this many.
     Count(usize),
 }
 
 impl Together {
-    /// The count, unless the plan chooses it.
+    /// The count; `None` if the plan chooses it.
     pub fn count(self) -> Option<usize> {
         match self {
             Self::Auto => None,

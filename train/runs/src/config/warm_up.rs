@@ -1,20 +1,20 @@
-//! `train.schedule.warmup`: how long the learning rate rises.
+//! `train.schedule.warmup`: the steps of the rising learning rate.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Steps from a learning rate of zero to its peak.
+/// Warm-up from a learning rate of zero to its peak.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum WarmUp {
-    /// A number of steps.
+    /// Number of steps.
     Steps(u64),
-    /// A share of all steps, below 1.
+    /// Share of all steps, below 1.
     Share(f64),
 }
 
 impl WarmUp {
-    /// The steps in a run of `steps`. A count that would leave no step at the peak becomes a tenth of the run.
+    /// Its steps in a run of `steps`. A count that leaves no step at the peak becomes a tenth.
     pub fn in_run(self, steps: u64) -> u64 {
         match self {
             Self::Steps(count) if count >= steps => steps / 10,
@@ -23,7 +23,7 @@ impl WarmUp {
         }
     }
 
-    /// Whether a run of `steps` is too short for this count.
+    /// Whether a run of `steps` is too short for the count.
     pub fn is_cut(self, steps: u64) -> bool {
         matches!(self, Self::Steps(count) if count > 0 && count >= steps)
     }

@@ -1,6 +1,6 @@
 //! The run directory, and whether a run starts or resumes in it.
 //!
-//! A resumed run uses its saved configuration, or one given again, whose differences are printed or refused.
+//! A resumed run uses its saved configuration, or a given one, whose differences are printed or refused.
 
 mod names;
 mod start;
@@ -18,33 +18,33 @@ use names::unused;
 /// The argument of `--resume`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resume {
-    /// The run directory's latest checkpoint, if there is one.
+    /// The latest checkpoint of the run directory, if any.
     Auto,
-    /// A run directory, or a checkpoint.
+    /// This run directory or checkpoint.
     From(PathBuf),
 }
 
-/// The checkpoint that a run begins with. Without one, weights are random.
+/// The checkpoint a run begins with, or random weights.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Beginning<'a> {
     /// The run to resume.
     pub resume: Option<&'a Resume>,
-    /// A run or a checkpoint whose weights a new run starts from.
+    /// Run or checkpoint whose weights a new run takes.
     pub pretrained: Option<&'a Path>,
 }
 
-/// A run that can start or resume.
+/// A run to start or resume.
 #[derive(Debug)]
 pub struct RunDirectory {
-    /// The directory, made by [`start`](Self::start).
+    /// Directory, made by [`start`](Self::start).
     pub path: PathBuf,
-    /// The complete configuration.
+    /// Complete configuration.
     pub config: Config,
-    /// The verified checkpoint to resume from.
+    /// Verified checkpoint to resume from.
     pub from: Option<Verified>,
-    /// The checkpoint of another run to start from.
+    /// Another run's checkpoint to start from.
     pub pretrained: Option<Pretrained>,
-    /// Changes to the configuration of a resumed run.
+    /// A resumed run's changes to the configuration.
     pub changes: Vec<Change>,
 }
 
@@ -104,7 +104,7 @@ impl RunDirectory {
         };
         config.resolve_paths()?;
 
-        // Checked before the directory exists, which would block the corrected command.
+        // Check before the directory exists: it would block the corrected command.
         let is_expected = |key: &str| pretrained.is_none() || key != "tokenizer.path";
         if let Some((key, dead)) = config.dead_paths().into_iter().find(|(key, _)| is_expected(key)) {
             return Err(BadInput(format!("`{key}` leads nowhere: there is no {}", dead.display())).into());

@@ -7,7 +7,7 @@ use crate::checkpoint::{CONFIG, CheckpointError, Checkpoints, Verified, WEIGHTS,
 
 const RUNS: &str = "runs";
 
-/// Default configuration of a run.
+/// A run's default configuration.
 pub const DEFAULT: &str = "toy.json";
 
 /// Whether `path` is a checkpoint, even a damaged or renamed one.
@@ -15,12 +15,12 @@ pub fn is_checkpoint(path: &Path) -> bool {
     Checkpoints::is_one(path) || path.join(WEIGHTS).exists()
 }
 
-/// The error for a path that is neither a run nor a checkpoint.
+/// The error for any other path.
 pub fn neither(path: &Path) -> BadInput {
     BadInput(format!("{} is neither a run's directory nor a checkpoint", path.display()))
 }
 
-/// Verifies the latest checkpoint of a run; `None` before the first save.
+/// A run's latest checkpoint, verified; `None` before the first save.
 pub fn latest(run: &Path) -> Result<Option<Verified>, CheckpointError> {
     match Checkpoints::in_run(run).find(Which::Latest) {
         Err(CheckpointError::Absent { .. }) => Ok(None),
@@ -40,7 +40,7 @@ pub(super) fn unused(name: Option<&str>) -> PathBuf {
     numbered(name).find(|path| !path.join(CONFIG).exists()).expect("numbers do not run out")
 }
 
-/// The last run with this name, or the path of the first if there is none.
+/// The last run of this name; the first path if there is none.
 pub fn latest_named(name: Option<&str>) -> PathBuf {
     let there = numbered(name).take_while(|path| path.join(CONFIG).exists()).last();
     there.unwrap_or_else(|| unused(name))

@@ -14,7 +14,7 @@ use crate::checkpoint::{CONFIG, TOKENIZER};
 use crate::config::Config;
 
 const PREPARED: [&str; 2] = [TOKENIZER, "data"];
-/// File with the results of a run, written when it ends.
+/// A run's results, written when it ends.
 pub const SUMMARY: &str = "summary.json";
 const LOCK: &str = "lock";
 
@@ -23,13 +23,13 @@ const LOCK: &str = "lock";
 pub struct Start<'r> {
     directory: &'r RunDirectory,
     lock: Option<File>,
-    /// Whether the directory held no run before.
+    /// Whether it held no run before.
     fresh: bool,
-    /// Folders made by this start, innermost first.
+    /// Folders made, innermost first.
     made: Vec<PathBuf>,
 }
 
-/// Lock of a run directory while a process trains in it.
+/// Locks a run directory during training.
 #[derive(Debug)]
 pub struct Lock(#[expect(dead_code, reason = "the lock lives as long as the open file")] Option<File>);
 
@@ -37,7 +37,7 @@ impl RunDirectory {
     /// Makes the directory and locks it against other processes.
     pub fn start(&self) -> anyhow::Result<Start<'_>> {
         let fresh = !self.path.join(CONFIG).exists();
-        // With a lock but no run, they are left from a killed start.
+        // With a lock but no run, a killed start left them.
         let foreign = PREPARED.iter().find(|name| self.path.join(name).exists());
         if let Some(name) = foreign.filter(|_| fresh && !self.path.join(LOCK).exists()) {
             let path = self.path.display();
@@ -91,7 +91,7 @@ impl Start<'_> {
         durable::write(&path, config.to_json().as_bytes())
             .with_context(|| format!("writing {}", path.display()))?;
         self.fresh = false;
-        // Results of the earlier part of a resumed run.
+        // Results before a resumption.
         clear(&run.join(SUMMARY), |path| fs::remove_file(path))?;
         Ok(Lock(self.lock.take()))
     }
@@ -108,7 +108,7 @@ impl Drop for Start<'_> {
         if !self.fresh {
             return;
         }
-        // The next start removes leftovers. The lock goes last, because it marks them as ours.
+        // The next start removes leftovers. The lock, which marks them as ours, goes last.
         if self.clear().is_ok() && fs::remove_file(self.directory.path.join(LOCK)).is_ok() {
             for folder in &self.made {
                 let _ = fs::remove_dir(folder);

@@ -1,5 +1,5 @@
-//! Fills the folder to carry: the stripped binaries of the check, the trainer and this program, the same models in
-//! PyTorch, the script that runs them, and the commit.
+//! Fills the folder to carry: stripped binaries of the check, the trainer and this program, the PyTorch models, the
+//! script that runs them, and the commit.
 
 use std::{
     env, fs,
@@ -36,7 +36,7 @@ pub(super) fn fill_folder() -> Result<PathBuf> {
         let binary = folder.join(name);
         fs::copy(built, &binary)
             .with_context(|| format!("{name} could not be copied to {}", folder.display()))?;
-        // Stripped here: another profile would build all of Burn once more.
+        // Another profile would build all of Burn once more.
         Invocation::new("strip").arguments([binary.to_string_lossy()]).run(root)?;
         println!("{}: {} MiB", binary.display(), fs::metadata(&binary)?.len().div_ceil(1 << 20));
     }
@@ -119,8 +119,7 @@ mod tests {
         );
     }
 
-    /// The arguments that the measuring program gets if `python` is the machine's Python, and whether the peer was
-    /// carried.
+    /// The measuring program's arguments if `python` is the machine's Python, and whether the peer was carried.
     fn measured_where(python: &str, test: &str) -> (String, bool) {
         let folder = env::temp_dir().join(format!("gpu-check-{test}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
@@ -159,7 +158,7 @@ mod tests {
         );
     }
 
-    /// Runs the script; the trainer's digest is `one` for a single process and `several` for ranks.
+    /// Runs the script. The trainer's digest is `one` for a single process, `several` for ranks.
     fn outcome_of_ranks(gpus: &str, [one, several]: [&str; 2]) -> (bool, String) {
         let name = format!("gpu-check-ranks-{gpus}-{one}-{several}-{}", std::process::id());
         let folder = env::temp_dir().join(name);
@@ -202,7 +201,7 @@ mod tests {
         fs::create_dir_all(folder.join("lib")).unwrap();
         fs::write(folder.join("lib/libcuda.so.1"), b"\0\x7fELF\0CUDA stand-in\0").unwrap();
         write_script(&folder, "abc\n").unwrap();
-        // Fails if it starts in a folder without autotune settings.
+        // Fails in a folder without autotune settings.
         let binary =
             "#!/bin/sh\ngrep -q local cubecl.toml && echo '{\"program\": \"mlp\", \"verdict\": \"pass\"}'\n";
         fs::write(folder.join(BINARY), binary).unwrap();

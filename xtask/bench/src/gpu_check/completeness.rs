@@ -1,9 +1,8 @@
-//! The lines that a run must have: for each program a plain run, one without a budget, and one per budget of the
-//! command. A run that died, or a truncated file, lacks some.
+//! Finds missing lines: for each program a plain run, one without a budget, and one per budget of the command.
 
 use super::run::Run;
 
-/// Programs without budgets: a bandwidth that could not be measured, and one rank per GPU.
+/// Lines without budgets: an unmeasured bandwidth, and one rank per GPU.
 const NO_PROGRAMS: [&str; 2] = ["bandwidth", "ranks"];
 
 pub(super) fn missing(run: &Run) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Turns the lines of a run into a dated record that others can judge and repeat.
+//! Turns a run's lines into a dated record that others can judge and repeat.
 
 use std::{
     fmt::Write,
@@ -36,7 +36,7 @@ pub(super) fn make(raw: &Path, device: Option<&str>) -> Result<()> {
     }
 }
 
-/// Folder of the `bench-vram` record that the script leaves next to its lines.
+/// The `bench-vram` record next to the lines.
 const MEASURED: &str = "bench-vram";
 
 fn adopt(measured: &Path, runs: &Path, date: &str, device: &str) -> Result<PathBuf> {
@@ -49,7 +49,7 @@ fn adopt(measured: &Path, runs: &Path, date: &str, device: &str) -> Result<PathB
     Ok(folder)
 }
 
-/// Why the run proves nothing, and which of its lines are missing.
+/// Why the run proves nothing, and its missing lines.
 fn shortcoming(run: &Run) -> Option<String> {
     let missing = completeness::missing(run);
     let missing = (!missing.is_empty()).then(|| format!("missing: {}", missing.join(", ")));

@@ -1,4 +1,4 @@
-//! A run of the checking binary, parsed from its JSON lines.
+//! A run of the check, parsed from JSON lines.
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value};
@@ -8,7 +8,7 @@ pub(super) struct Run {
     pub(super) date: String,
     pub(super) commit: String,
     pub(super) command: String,
-    /// Facts about the machine, as the script found them, sorted by name.
+    /// From the script, sorted by name.
     pub(super) machine: Map<String, Value>,
     pub(super) verdicts: Vec<Verdict>,
     /// The last line of a complete run.

@@ -1,4 +1,4 @@
-//! Runs on the stand-in for the CUDA driver: `cargo xtask stand-in cargo xtask gpu-check --here`. Their records must
+//! Runs on the stand-in for the CUDA driver (`cargo xtask stand-in cargo xtask gpu-check --here`). Their records must
 //! not pass for a GPU's.
 
 use std::ffi::OsString;
@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use super::run::Run;
 
-/// `cuDeviceGetName` of the stand-in; `run.sh` looks for it in the driver that programs would load.
+/// The stand-in's `cuDeviceGetName`. `run.sh` looks for it in the driver.
 const NAME: &str = "CUDA stand-in";
 
 pub(super) const NOTE: &str = "**No GPU took part.** The device was the stand-in for the CUDA driver: the kernels ran on \
@@ -18,7 +18,6 @@ pub(super) fn ran_on_the_stand_in(run: &Run) -> bool {
     run.gpu() == Some(NAME)
 }
 
-/// Refuses to record a run on the stand-in under any other name.
 pub(super) fn check_name(run: &Run, device: &str) -> Result<()> {
     ensure!(
         !ran_on_the_stand_in(run) || device == NAME,
@@ -28,8 +27,8 @@ pub(super) fn check_name(run: &Run, device: &str) -> Result<()> {
     Ok(())
 }
 
-/// Variables that the build must not see. A changed `CUDA_PATH` rebuilds `cudarc` and all that depends on it; the
-/// stand-in sets it for the program alone.
+/// Variables hidden from the build. The stand-in sets `CUDA_PATH` for the program; a change would rebuild `cudarc` and
+/// all that depends on it.
 pub(super) fn withheld_from_the_build(ours: impl Fn(&str) -> Option<OsString>) -> &'static [&'static str] {
     if ours("STAND_IN_CACHE").is_some() { &["CUDA_PATH"] } else { &[] }
 }

@@ -1,4 +1,4 @@
-//! Comma-separated tables of text; a truncated table is refused.
+//! Comma-separated tables. A truncated table is refused.
 
 use anyhow::{Context, Result, ensure};
 

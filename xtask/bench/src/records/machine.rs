@@ -1,4 +1,4 @@
-//! The facts about this machine that a record states, including its GPU.
+//! Facts about this machine that a record states.
 
 use std::{fs, path::Path, thread};
 
@@ -41,7 +41,7 @@ impl Machine {
     }
 }
 
-/// Processes that ran or waited to run, averaged over the last minute.
+/// Processes running or waiting to run, over the last minute.
 pub(crate) fn load() -> String {
     read("/proc/loadavg").split_whitespace().next().unwrap_or("unknown").to_owned()
 }
@@ -55,7 +55,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The driver's own page about its first GPU; containers often lack `nvidia-smi`.
+/// The driver's page about its first GPU; containers often lack `nvidia-smi`.
 fn information() -> Option<String> {
     let gpu = fs::read_dir("/proc/driver/nvidia/gpus").ok()?.next()?.ok()?;
     fs::read_to_string(gpu.path().join("information")).ok()
@@ -77,7 +77,7 @@ fn first_gpu(smi: &str) -> Option<[&str; 3]> {
     Some([fields.next()?, fields.next()?, fields.next()?])
 }
 
-/// The value after `name:` in a file of the kernel.
+/// The value after `name:` in a kernel file.
 fn field(text: &str, name: &str) -> Option<String> {
     let value = |line: &str| {
         let (found, value) = line.split_once(':')?;
@@ -86,7 +86,7 @@ fn field(text: &str, name: &str) -> Option<String> {
     text.lines().find_map(value)
 }
 
-/// The machine's memory, and the control group's limit if that is lower.
+/// The machine's memory, or the control group's lower limit.
 fn memory(meminfo: &str, group: &str) -> String {
     let total =
         field(meminfo, "MemTotal").and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok());

@@ -1,11 +1,11 @@
-//! A canvas for SVG pictures of lines, dots and text.
+//! An SVG canvas of lines, dots and text.
 
 use std::fmt::{Arguments, Write as _};
 
-/// A point in the picture, from its top left.
+/// From the top left.
 pub(crate) type At = (f64, f64);
 
-/// Number of classes `c0`, `c1` and so on, which colour lines and dots.
+/// Number of the classes `c0`, `c1` and so on, which colour lines and dots.
 pub(crate) const COLOURS: usize = 6;
 
 const STYLE: &str = "\
@@ -42,7 +42,7 @@ impl Canvas {
         self.put(format_args!("<polyline class=\"{class}\" points=\"{}\"/>", points.join(" ")));
     }
 
-    /// A dot with a text that appears while the pointer rests on it.
+    /// A dot with a text under the pointer.
     pub(crate) fn dot(&mut self, class: &str, (x, y): At, said: &str) {
         self.put(format_args!(
             "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\"><title>{}</title></circle>",

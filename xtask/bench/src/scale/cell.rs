@@ -1,4 +1,4 @@
-//! Summaries of one exchange's repetitions: medians and quartiles.
+//! Medians and quartiles of one exchange's repetitions.
 
 use super::sample::{Kind, Link, Sample};
 
@@ -16,8 +16,7 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// Lower quartile in seconds, which the model is fitted to. Other load only adds time, and shifts the median as
-    /// well if it runs in most turns.
+    /// Lower quartile in seconds, for fitting. Other load only adds time; in most turns, it also shifts the median.
     pub(super) fn undisturbed(&self) -> f64 {
         self.quartiles.0
     }
@@ -53,7 +52,7 @@ pub(super) fn cells(samples: &[Sample]) -> Vec<Cell> {
     keys.into_iter().map(cell).collect()
 }
 
-/// The value nearest to the quantile `share`; NaN if there are no values.
+/// The value nearest to the quantile `share`; NaN if empty.
 fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -61,25 +60,25 @@ fn quantile(values: &[f64], share: f64) -> f64 {
     sorted.get(place.round() as usize).copied().unwrap_or(f64::NAN)
 }
 
-/// Kinds compared turn by turn: a baseline, the compared kind, and the baseline again.
+/// Kinds compared in each turn: a baseline, another, the baseline again.
 pub(super) type Trio = [Kind; 3];
 
 pub(super) const SUMS: Trio = [Kind::Plain, Kind::Alone, Kind::PlainAgain];
 pub(super) const STEPS: Trio = [Kind::Step, Kind::StepUnderMpi, Kind::StepAgain];
 
-/// Extra time of the second kind over the first, by ratios within one turn.
+/// Extra time of the second kind, by ratios within a turn.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Overhead {
     pub(super) bytes: u64,
     pub(super) turns: usize,
-    /// Median seconds of each kind.
+    /// Median seconds.
     pub(super) first: f64,
     pub(super) second: f64,
-    /// Median ratio of the second kind to the first, minus one.
+    /// Median ratio of second to first, minus one.
     pub(super) share: f64,
-    /// Quartiles of these ratios, minus one.
+    /// Their quartiles, minus one.
     pub(super) quartiles: (f64, f64),
-    /// Median ratio of the repeated first kind to itself, minus one.
+    /// Median ratio of the repeated first to the first, minus one.
     pub(super) noise: f64,
 }
 

@@ -1,23 +1,22 @@
 //! Least-squares line through measured times: `time = latency + bytes × seconds per byte`.
 //!
-//! Sizes and times span three orders of magnitude, and no line fits all of them: sizes that fit a cache are faster.
-//! Squared seconds would be dominated by the largest size and leave the latency to chance. Squared relative errors
-//! would let the smallest size distort the rate, which large sizes need. So relative errors give the latency first, and
-//! seconds then give the rate.
+//! Sizes and times span three orders of magnitude, and no line fits all: cached sizes are faster. Squared seconds would
+//! leave the latency to chance. Squared relative errors would let the smallest size distort the rate. So relative
+//! errors give the latency, then seconds give the rate.
 
-/// A fitted line; neither number is negative.
+/// Neither number is negative.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Line {
     /// Seconds for zero bytes.
     pub(super) latency: f64,
-    /// Seconds per byte.
+    /// Seconds.
     pub(super) per_byte: f64,
     /// The largest error, as a share of the measured time.
     pub(super) worst: f64,
 }
 
 impl Line {
-    /// Fits points of (bytes, seconds). `None` with fewer than two different sizes, or if a time is not positive.
+    /// Fits points of (bytes, seconds). `None` with fewer than two sizes, or if a time is not positive.
     pub(super) fn fit(points: &[(f64, f64)]) -> Option<Self> {
         let (first, _) = points.first()?;
         let differ = points.iter().any(|(bytes, _)| bytes.total_cmp(first).is_ne());
@@ -35,7 +34,7 @@ impl Line {
         let determinant = uu * vv - uv * uv;
         let (free, slope) = ((u * vv - v * uv) / determinant, (v * uu - u * uv) / determinant);
         let latency = if slope < 0.0 { u / uu } else { free.max(0.0) };
-        // Minimise the sum of (latency + per_byte × bytes − seconds)² over the rate alone.
+        // Minimise the sum of (latency + per_byte × bytes − seconds)² over the rate.
         let squares = sum(|bytes, _| bytes * bytes);
         let per_byte = (sum(|bytes, seconds| bytes * seconds) - latency * sum(|bytes, _| bytes)) / squares;
         let per_byte = per_byte.max(0.0);

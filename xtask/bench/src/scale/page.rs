@@ -1,4 +1,4 @@
-//! The page of a record: measurements, the fitted model and its predictions, in separate sections.
+//! A record's page: measurements, the fitted model and its predictions, in separate sections.
 
 use super::{
     cell::{self, Cell, Overhead},
@@ -10,9 +10,9 @@ use super::{
 
 pub(super) struct Findings {
     cells: Vec<Cell>,
-    /// Sums in a world of one, compared with plain loops.
+    /// In a world of one, against plain loops.
     sums: Vec<Overhead>,
-    /// Training steps under MPI, compared with those of a process without MPI.
+    /// Under MPI, against a process without.
     steps: Vec<Overhead>,
     models: Vec<Model>,
     step: Step,
@@ -35,7 +35,7 @@ impl Findings {
         Self { cells, sums, steps, models, step, network }
     }
 
-    /// The model of TCP, which is closer to a network than shared memory is.
+    /// The model of TCP, closer to a network than shared memory.
     fn model(&self) -> Option<&Model> {
         self.models.iter().find(|model| model.link == Link::Tcp)
     }
@@ -88,7 +88,7 @@ impl Findings {
         )
     }
 
-    /// The cost of a world of one as an estimated share of the simulated step.
+    /// Cost of a world of one, as an estimated share of the simulated step.
     fn share_of_a_step(&self) -> String {
         let Some(largest) = self.sums.iter().max_by_key(|overhead| overhead.bytes) else {
             return String::new();
@@ -131,7 +131,7 @@ impl Findings {
     }
 }
 
-/// Largest acceptable share of a training step that MPI costs one rank.
+/// Largest acceptable cost of MPI for one rank, as a share of a training step.
 const LIMIT: f64 = 0.01;
 
 const TRAINED: &str = "\

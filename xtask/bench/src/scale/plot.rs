@@ -1,4 +1,4 @@
-//! The picture of a record: measured rates by size, and simulated efficiencies by ranks.
+//! A record's picture: measured rates by size, simulated efficiencies by ranks.
 
 use crate::records::{
     bytes::Bytes,
@@ -23,7 +23,7 @@ const WAYS: [(Way, &str, &str); 3] =
 const KINDS: [(Kind, &str); 4] =
     [(Kind::Exact, "c0"), (Kind::OneBit, "c1"), (Kind::ReduceScatter, "c4"), (Kind::AllGather, "c3")];
 
-/// Draws the record; the panels of scaling stay empty without a model.
+/// Without a model, the panels of scaling stay empty.
 pub(super) fn svg(cells: &[Cell], model: Option<&Model>, step: &Step, assumed: Network) -> String {
     let height = LEGEND + KINDS.len() as f64 * LEGEND_LINE;
     let mut canvas = Canvas::new(1220.0, height, "Exchange rates, measured, and scaling, simulated");
@@ -86,7 +86,7 @@ fn efficiencies(
     }
 }
 
-/// Number of intervals between `count` points, at least one.
+/// Intervals between `count` points, at least one.
 fn intervals(count: usize) -> f64 {
     count.saturating_sub(1).max(1) as f64
 }

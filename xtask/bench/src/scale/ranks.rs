@@ -1,4 +1,4 @@
-//! Builds the measuring program from crate `exchange`, and runs it alone or as several ranks.
+//! Builds the measuring program of crate `exchange`; runs it alone or as several ranks.
 
 use std::{
     env,
@@ -27,7 +27,7 @@ pub(super) const MPIRUN: &str = "mpirun";
 
 const LIMIT: Duration = Duration::from_mins(10);
 
-/// Loopback interface: nothing leaves this machine.
+/// Nothing leaves this machine.
 const LOOPBACK: &str = if cfg!(target_os = "macos") { "lo0" } else { "lo" };
 
 #[derive(Debug, Clone)]
@@ -55,7 +55,7 @@ pub(super) struct Launcher {
 }
 
 impl Launcher {
-    /// Fails with installation advice if there is no `mpirun`.
+    /// Without `mpirun`, fails with installation advice.
     pub(super) fn find() -> Result<Self> {
         let mpirun = launch::find_mpirun(&env::var_os("PATH").unwrap_or_default())?;
         let here = Path::new(".");
@@ -93,7 +93,7 @@ impl Launcher {
         Ok(set.fold(ranks, |ranks, (name, value)| ranks.environment(name, value)))
     }
 
-    /// Open MPI's name of the transport. By default, ranks of one machine use shared memory.
+    /// Open MPI's name of the transport. On one machine, the default is shared memory.
     fn transport(&self, link: Link) -> &'static str {
         match link {
             Link::SharedMemory if self.release < 5 => "self,vader",
@@ -137,7 +137,7 @@ impl Program {
         Ok(self.run(&invocation, Link::None, 1)?.1)
     }
 
-    /// Returns the engine's version too.
+    /// Also returns the engine's version.
     pub(super) fn between(
         &self,
         launcher: &Launcher,

@@ -1,4 +1,4 @@
-//! One repetition of one exchange: the raw data of a record, parsed from the measuring program's output.
+//! One repetition of one exchange: a record's raw data, parsed from the measuring program's output.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::records::csv;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Link {
-    /// A world of one, which sends nothing.
+    /// A world of one sends nothing.
     None,
     Tcp,
     SharedMemory,
@@ -22,14 +22,14 @@ pub(super) enum Kind {
     OneBit,
     ReduceScatter,
     AllGather,
-    /// The additions of a world of one, as plain loops.
+    /// A world of one's additions, as plain loops.
     Plain,
     Alone,
-    /// The same loops again; their difference from `Plain` is the noise.
+    /// The same loops again; the difference from `Plain` is noise.
     PlainAgain,
-    /// A training step of a process without MPI.
+    /// A training step without MPI.
     Step,
-    /// The same step as the one rank of `mpirun -n 1`.
+    /// The same step under `mpirun -n 1`.
     StepUnderMpi,
     StepAgain,
 }
@@ -39,12 +39,12 @@ pub(super) struct Sample {
     pub(super) link: Link,
     pub(super) ranks: usize,
     pub(super) kind: Kind,
-    /// Bytes of gradients; 0 for a barrier or a commit.
+    /// Gradients; 0 for a barrier or a commit.
     pub(super) bytes: u64,
     pub(super) turn: u64,
-    /// Bytes that rank 0 sends.
+    /// By rank 0, in bytes.
     pub(super) sent: u64,
-    /// Seconds of the slowest rank; for a training process, of its fastest step.
+    /// Of the slowest rank; of a training process's fastest step.
     pub(super) seconds: f64,
 }
 
@@ -109,7 +109,7 @@ impl Sample {
     }
 }
 
-/// Parses the program's output: its engine, and samples. Other lines come from `mpirun` and are ignored.
+/// The engine and samples. Other lines come from `mpirun` and are ignored.
 pub(super) fn printed(text: &str, link: Link, ranks: usize) -> Result<(String, Vec<Sample>)> {
     let engine = text.lines().find_map(|line| line.strip_prefix("engine,"));
     let engine = engine.context("the program did not name its engine")?.to_owned();

@@ -1,8 +1,8 @@
-//! Predicts steps at numbers of ranks that were not measured, from lines fitted to measurements.
+//! Predicts steps at unmeasured numbers of ranks, from lines fitted to measurements.
 //!
-//! A line fitted at `n` ranks is extrapolated to `N`. The engine writes to every other rank, so the latency grows with
-//! `N − 1`. Every rank sends `(N − 1) / N` of the bytes, so the time per byte grows with that. The vote after each sum
-//! scales as a latency does. An assumed network adds its own latency and the time of the bytes sent.
+//! A line fitted at `n` ranks is extrapolated to `N`. The engine writes to every other rank: latency grows with `N −
+//! 1`. Each rank sends `(N − 1) / N` of the bytes: time per byte grows with that. The vote after each sum scales like
+//! latency. An assumed network adds its latency and the time of the bytes sent.
 
 use std::fmt;
 
@@ -14,12 +14,12 @@ use super::{
 
 pub(super) const RANKS: [u64; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 
-/// A sum has two phases, each of small messages and then data; the commit is one small message.
+/// A sum has two phases of small messages and data; the commit is one small message.
 const TRIPS: f64 = 5.0;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step {
-    /// Seconds that one rank computes.
+    /// Seconds per rank.
     pub(super) compute: f64,
     pub(super) gradient: u64,
     /// Local steps per exchange, where ranks exchange rarely.
@@ -30,7 +30,7 @@ pub(super) struct Step {
 pub(super) enum Network {
     /// The measured link, between all ranks.
     AsMeasured,
-    /// The measured link, followed by a network of this bandwidth and latency.
+    /// The measured link, then a network.
     Assumed { bytes_per_second: f64, latency: f64 },
 }
 
@@ -72,9 +72,9 @@ pub(super) struct Model {
 pub(super) struct Forecast {
     pub(super) ranks: u64,
     pub(super) exchange: f64,
-    /// Efficiency (compute over compute and exchange) if the step of one rank is divided among all.
+    /// Efficiency (compute over compute and exchange) if all ranks share one rank's step.
     pub(super) strong: f64,
-    /// Efficiency if every rank computes a whole step.
+    /// Efficiency if each computes a whole step.
     pub(super) weak: f64,
 }
 
@@ -84,7 +84,7 @@ pub(super) fn line(cells: &[Cell], link: Link, ranks: usize, kind: Kind) -> Opti
 }
 
 impl Model {
-    /// Fits the cells at the most ranks measured over this link; `None` with fewer than two sizes.
+    /// Fits cells at the most ranks measured over this link; `None` with fewer than two sizes.
     pub(super) fn fit(cells: &[Cell], link: Link) -> Option<Self> {
         let ranks = cells.iter().filter(|cell| cell.link == link).map(|cell| cell.ranks).max()?;
         let sent = |kind| {
@@ -110,7 +110,7 @@ impl Model {
         line.latency * self.peers(ranks) + line.per_byte * bytes * self.share(ranks)
     }
 
-    /// Predicted seconds, including the vote.
+    /// Predicted seconds, with the vote.
     fn exchange(&self, way: Way, ranks: u64, bytes: f64, network: Network) -> f64 {
         if ranks < 2 {
             return 0.0;
@@ -132,12 +132,12 @@ impl Model {
         }
     }
 
-    /// Number of peers relative to the measurement.
+    /// Peers relative to the measurement.
     fn peers(&self, ranks: u64) -> f64 {
         (ranks - 1) as f64 / (self.ranks - 1) as f64
     }
 
-    /// Share of the bytes that a rank sends, relative to the measurement.
+    /// Share of bytes that a rank sends, relative to the measurement.
     fn share(&self, ranks: u64) -> f64 {
         self.peers(ranks) * self.ranks as f64 / ranks as f64
     }

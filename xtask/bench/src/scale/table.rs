@@ -1,4 +1,4 @@
-//! Tables of the page.
+//! The page's tables.
 
 use crate::records::bytes::Bytes;
 
@@ -145,7 +145,6 @@ pub(super) fn signed_percent(share: f64) -> String {
     format!("{:+.2} %", 100.0 * share)
 }
 
-/// Megabytes per second, from bytes per second.
 pub(super) fn megabytes(rate: f64) -> String {
     let rate = rate / 1e6;
     if rate >= 99.5 { format!("{rate:.0}") } else { format!("{rate:.1}") }

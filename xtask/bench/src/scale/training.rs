@@ -1,4 +1,4 @@
-//! Training steps in a world of one: the trainer without MPI and as one rank under `mpirun`, in turn.
+//! Training steps in a world of one, without MPI and under `mpirun`, in turn.
 
 use std::{path::Path, time::Duration};
 
@@ -18,15 +18,14 @@ const NAME: &str = "train";
 const DEVICE: &str = "cpu";
 const CONFIG: &str = "toy";
 
-/// Steps per process; the fastest counts.
+/// Per process; the fastest counts.
 const STEPS_OF_ONE: u64 = 40;
 
-/// Turns; an odd number has a median.
+/// Odd, so that there is a median.
 const TURNS: u64 = 21;
 
 const LIMIT: Duration = Duration::from_mins(10);
 
-/// The trainer, started without and with `mpirun`.
 pub(super) struct Training {
     by_itself: Trainer,
     under_mpi: Trainer,
@@ -64,7 +63,7 @@ pub(super) fn shown(launcher: &Launcher) -> Result<[String; 2]> {
     Ok([by_itself.to_string(), under_mpi.to_string()])
 }
 
-/// Rotates the order of the kinds, so that none always runs first.
+/// Rotates the kinds, so that none always runs first.
 fn by_turns(turns: u64, mut run: impl FnMut(Kind) -> Result<Timed>) -> Result<Vec<Sample>> {
     let mut samples = Vec::new();
     let mut weights = None;

@@ -1,8 +1,8 @@
-//! Search for the deepest depth that works, if all smaller depths work and no larger one does.
+//! Finds the greatest working depth, if all smaller depths work and no larger one does.
 
 use anyhow::Result;
 
-/// Outcome at one depth: a result, or the reason why it fails.
+/// One depth's result, or why it fails.
 pub(super) type Probe<T> = Result<T, String>;
 
 #[derive(Debug, PartialEq)]

@@ -1,5 +1,4 @@
-//! Cells compared with their bounds: the least bytes that can move, the speed of the link, and the longer of computing
-//! and copying.
+//! Cells against bounds: the least bytes moved, the link's speed, and the longer of computing and copying.
 
 use super::{cell::Cell, simulation, summary::Summary, table};
 
@@ -60,7 +59,7 @@ fn exposed(run: &Summary, reference: &Summary) -> Option<String> {
     Some(if longer > 0.0 { format!("{longer:.1} ms") } else { "none".to_owned() })
 }
 
-/// Bytes in and out: those of the median step, and the lower bound.
+/// Bytes in and out: the median step's, and the lower bound.
 pub(super) fn moved_and_bound(run: &Summary) -> Option<[(u64, u64); 2]> {
     Some([(run.spilled_in_median?, run.spilled_out_median?), (run.least_in?, run.least_out?)])
 }
@@ -108,7 +107,7 @@ pub(super) mod tests {
         run
     }
 
-    /// The second cell has all figures, and waits for each of its copies.
+    /// The second cell has all figures, and waits for each copy.
     pub(in super::super) fn measured() -> Vec<Cell> {
         let mut cells = three();
         let run = spilling(&mut cells);

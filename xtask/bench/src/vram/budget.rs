@@ -1,4 +1,4 @@
-//! Budgets as given on the command line, in the trainer's units.
+//! Budgets on the command line, in the trainer's units.
 
 use std::{fmt, str::FromStr};
 
@@ -9,18 +9,18 @@ use crate::records::bytes::Bytes;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Budget {
     Unlimited,
-    /// Percent of the peak of the same model without a limit.
+    /// Percent of the same model's unlimited peak.
     Share(f64),
     Bytes(u64),
 }
 
 const EXAMPLE: &str = "write `75%`, `8GiB` or `unlimited`";
 
-/// Device memory of one process in bytes; `None` is no limit.
+/// A process's device memory in bytes; `None` is no limit.
 pub(super) type Limit = Option<u64>;
 
 impl Budget {
-    /// Converts to bytes. A share needs the unlimited peak, so the unlimited run comes first.
+    /// Converts to bytes. A share needs the unlimited run first.
     pub(super) fn resolve(self, unlimited_peak: Option<u64>) -> Result<Limit> {
         match self {
             Self::Unlimited => Ok(None),
@@ -53,7 +53,7 @@ impl FromStr for Budget {
     }
 }
 
-/// Exact, so that the text reads back as the same budget.
+/// Exact: the text reads back as the same budget.
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];

@@ -1,8 +1,8 @@
-//! `bench-vram --peer pytorch` on a GPU: the trainer and the same model in PyTorch, in turn, under the same caps of
-//! device memory.
+//! `bench-vram --peer pytorch` on a GPU: the trainer and the same model in PyTorch, in turn, under equal caps of device
+//! memory.
 //!
-//! PyTorch trains in three ways: all on the device, saved activations in host memory, or parameters and moments in host
-//! memory. Its rows have the columns of a sweep's cells; a column that PyTorch does not report stays empty.
+//! PyTorch keeps everything on the device, or saved activations in host memory, or parameters and moments there. Its
+//! rows have a sweep's columns, empty where PyTorch reports nothing.
 
 use std::{
     fs,
@@ -36,7 +36,7 @@ const WAYS: [(&str, &str); 3] = [
     ("fsdp", "PyTorch, FSDP2 with its parameters in host memory"),
 ];
 
-/// Settings of the trainer and arguments of the script that make the same model.
+/// Trainer settings and script arguments that make the same model.
 struct Shape {
     config: &'static str,
     settings: &'static [&'static str],
@@ -56,20 +56,20 @@ const SHAPES: [Shape; 1] = [Shape {
     words: &["--batch", "8", "--time", "1024"],
 }];
 
-/// Rounds: each runs the trainer and all `WAYS` at every budget, and ends before the next begins.
+/// Each runs the trainer and all `WAYS` at every budget.
 const ROUNDS: usize = 3;
 
 const ROWS: &str = "peer.csv";
 const PAGE: &str = "peer.md";
 
-/// Exit code of the script when it runs out of memory.
+/// The script's exit code without memory.
 const OUT_OF_MEMORY: i32 = 4;
 
 pub(super) fn default_models() -> Vec<String> {
     SHAPES.iter().map(|shape| shape.config.to_owned()).collect()
 }
 
-/// Settings that give the trainer the script's models; refuses a model that the script lacks.
+/// Trainer settings for the script's models; refuses a model that the script lacks.
 pub(super) fn settings(models: &[String]) -> Result<Vec<String>> {
     let known = || SHAPES.iter().map(|shape| shape.config).collect::<Vec<_>>().join(" and ");
     for model in models {
@@ -234,7 +234,7 @@ fn judge(ended: &Ended, time: Duration) -> PeerRun {
     }
 }
 
-/// The folder of the rows: a new one, or one with a sweep's record.
+/// A new folder for the rows, or that of a sweep's record.
 pub(super) struct Comparison {
     pub(super) folder: PathBuf,
 }
@@ -296,7 +296,7 @@ mod tests {
         Model { name: "gpt-124m".into(), config: "gpt-124m".into(), settings: Vec::new() }
     }
 
-    /// All rows of a comparison at half of the peak, with `script` in PyTorch's place.
+    /// All rows of a comparison at half the peak, with `script` as PyTorch.
     fn compared(test: &str, script: &str, limits: &Limits) -> Result<Vec<Vec<String>>> {
         let trainer = StandIn::new(test, &format!("cat <<'END'\n{PRINTED}\nEND\n"));
         let twin = trainer.folder.join("twin.sh");

@@ -1,4 +1,4 @@
-//! One cell: a model at a budget, and its outcome. Cells are the raw data of a record.
+//! A model at a budget, with its outcome: a record's raw data.
 
 use crate::records::csv;
 
@@ -11,12 +11,12 @@ use super::{
 pub(super) struct Cell {
     pub(super) model: String,
     pub(super) budget: Budget,
-    /// The budget in bytes; `None` without a limit, and if a share has no peak to refer to.
+    /// In bytes; `None` without a limit, or if a share has no peak to refer to.
     pub(super) limit: Limit,
     pub(super) outcome: Outcome,
 }
 
-/// Every outcome except `Fits` carries its reason in one line.
+/// All but `Fits` carry the reason in one line.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Outcome {
     Fits(Box<Summary>),
@@ -25,7 +25,7 @@ pub(super) enum Outcome {
     Killed(String),
     OutOfTime(String),
     Skipped(String),
-    /// Failed for a reason unrelated to memory.
+    /// For a reason other than memory.
     Failed(String),
 }
 

@@ -1,4 +1,4 @@
-//! Bytes that replayed steps move to and from a disk below the host, compared with the lower bound.
+//! Bytes that replayed steps move to and from a disk below the host, against the lower bound.
 
 use pager_replay::disk_bound;
 
@@ -9,7 +9,7 @@ use super::{
     simulation::{BudgetedStep, POLICIES, ROUNDS, ratio},
 };
 
-/// Bytes that one policy moves to and from the disk in a steady step.
+/// Of one policy, in a steady step.
 pub(super) struct DiskTraffic {
     trace: String,
     budget: Budget,

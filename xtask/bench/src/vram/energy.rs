@@ -1,4 +1,4 @@
-//! Energy of a run's steps, from the counter of NVIDIA's driver. Its library, NVML, is optional and loaded at run time.
+//! Energy of a run's steps, counted by NVIDIA's driver. Its library, NVML, is optional and loaded at run time.
 
 use std::{
     ffi::{c_int, c_uint, c_ulonglong, c_void},
@@ -24,7 +24,7 @@ pub(super) struct Gpu {
 
 impl Gpu {
     pub(super) fn open(library: &str) -> Result<Self> {
-        // SAFETY: NVML and the stand-in for it run no code when they are loaded.
+        // SAFETY: NVML and its stand-in run no code when loaded.
         let library =
             unsafe { Library::new(library) }.with_context(|| format!("{library} cannot be loaded"))?;
 
@@ -50,7 +50,7 @@ impl Gpu {
         unsafe {
             checked(init(), "NVML does not start")?;
             checked(count(&raw mut gpus), "NVML does not count GPUs")?;
-            // NVML may number GPUs differently than CUDA.
+            // NVML and CUDA may number GPUs differently.
             ensure!(gpus == 1, "there are {gpus} GPUs, and which of them CUDA uses NVML does not tell");
             checked(by_index(0, &raw mut device), "NVML does not open the GPU")?;
         }
@@ -60,10 +60,10 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// Energy in joules since the driver was loaded.
+    /// Since the driver was loaded.
     pub(super) fn joules(&self) -> Result<f64> {
         let mut millijoules = 0;
-        // SAFETY: the same library opened the device, and the pointer is to a value of the type that is written.
+        // SAFETY: the same library opened the device; the pointer is to a value of the written type.
         let status = unsafe { (self.energy)(self.device, &raw mut millijoules) };
         checked(status, "the GPU does not count its energy")?;
         Ok(millijoules as f64 / 1e3)
@@ -77,17 +77,17 @@ fn checked(status: c_int, failed: &str) -> Result<()> {
     Ok(())
 }
 
-/// At the end of the first step and of the latest.
+/// Step and joules at the end of the first and the latest step.
 #[derive(Default)]
 pub(super) struct Meter {
-    /// Bytes of the run's output that were read.
+    /// Bytes of the output that were read.
     seen: u64,
     first: Option<(u64, f64)>,
     latest: Option<(u64, f64)>,
 }
 
 impl Meter {
-    /// Reads the counter if the output says that another step ended.
+    /// Reads the counter if the output reports another step.
     pub(super) fn look(&mut self, said: &Path, joules: impl FnOnce() -> Option<f64>) {
         let Some(step) =
             self.steps_since(said).filter(|step| self.latest.is_none_or(|(before, _)| *step > before))
@@ -146,7 +146,7 @@ pub(super) mod tests {
             Self(folder)
         }
 
-        /// `None`, with a message, if there is no compiler.
+        /// `None`, with a message, without a compiler.
         pub(in super::super) fn library(&self, gpus: u32, status: u32) -> Option<String> {
             let (source, library) = (self.0.join("nvml.c"), self.0.join(format!("nvml-{gpus}-{status}.so")));
             fs::write(&source, LIBRARY).unwrap();

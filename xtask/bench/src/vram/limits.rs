@@ -1,4 +1,4 @@
-//! Time limits of one cell and of all cells.
+//! Time limits of one cell and of all.
 
 use std::time::{Duration, Instant};
 
@@ -13,13 +13,13 @@ impl Limits {
         Self { cell, total, started: Instant::now() }
     }
 
-    /// Time limit of the next cell; an error's text if none is left.
+    /// The next cell's time limit; an error's text if none is left.
     pub(super) fn next(&self) -> Result<Duration, String> {
         self.after(self.started.elapsed())
     }
 
     fn after(&self, spent: Duration) -> Result<Duration, String> {
-        // A cell with less than a second could not even report that it was stopped.
+        // Less than a second would not even suffice to report the stop.
         let left = self.total.saturating_sub(spent);
         if left < Duration::from_secs(1) {
             return Err(format!("the {} s for all cells were used up", self.total.as_secs()));

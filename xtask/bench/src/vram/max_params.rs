@@ -1,4 +1,4 @@
-//! `--max-params`: the deepest model that takes two steps within a budget, without spilling and with it.
+//! `--max-params`: the deepest model that takes two steps within a budget, with and without spilling.
 
 use std::{
     fmt,
@@ -20,12 +20,12 @@ use super::{
     trainer::Trainer,
 };
 
-/// Reached only if the budget is far too large for the model's width.
+/// Only a budget far too large for the width reaches it.
 const MOST_LAYERS: u64 = 4096;
 
 #[derive(Clone, Copy)]
 enum Spilling {
-    /// Nothing leaves the device, as on a backend without spilling.
+    /// As on a backend without spilling.
     Without,
     With,
 }

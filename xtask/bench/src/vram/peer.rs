@@ -1,6 +1,6 @@
 //! `bench-vram --peer pytorch` on the CPU: the trainer and the same model in PyTorch, in turn. For GPUs see `capped`.
 //!
-//! A round is one run of each, so that other load affects both; ratios are taken within a round.
+//! A round runs each once, so that other load affects both. Ratios are within a round.
 
 use std::{
     env,
@@ -26,12 +26,12 @@ pub(super) enum Peer {
 /// Models that the script has too.
 const SHAPES: [&str; 2] = ["toy", "gpt-124m"];
 
-/// Rounds; an odd number has a median.
+/// Odd, so that there is a median.
 const ROUNDS: usize = 3;
 
 pub(crate) const SCRIPT: &str = "xtask/peers/pytorch_gpt.py";
 
-/// The script's name where `cargo xtask gpu-check` put it, next to this program.
+/// The script's name next to this program, as `cargo xtask gpu-check` puts it.
 pub(crate) const CARRIED: &str = "pytorch_gpt.py";
 
 pub(super) struct Twin {
@@ -118,7 +118,7 @@ pub(super) fn run(twin: &Twin, trainer: &Trainer, models: &[Model], limits: &Lim
     Ok(lines.join("\n"))
 }
 
-/// Refuses models and devices without a twin, before anything is built.
+/// Refuses models and devices that PyTorch lacks, before anything is built.
 pub(super) fn check(models: &[Model], place: &Place) -> Result<()> {
     if place.device != "cpu" {
         bail!("--peer compares on the CPU and on CUDA, and not on {}; add --device cpu", place.device);
@@ -161,7 +161,7 @@ mod tests {
         *,
     };
 
-    /// Compares ten steps of 1,024 tokens, 120 ms each, with a twin that prints `said`.
+    /// Compares ten steps of 1,024 tokens, 120 ms each, with a script that prints `said`.
     fn compared(test: &str, said: &str) -> Result<String> {
         let trainer = StandIn::new(test, &format!("cat <<'END'\n{PRINTED}\nEND\n"));
         let script = trainer.folder.join("twin.sh");

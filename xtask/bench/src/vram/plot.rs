@@ -1,5 +1,4 @@
-//! The picture of a record: speed and peak memory against the budget, self-contained and with colours for light and
-//! dark pages.
+//! A record's self-contained picture: speed and peak memory against the budget, for light and dark pages.
 
 use crate::records::{
     bytes::Bytes,
@@ -8,7 +7,7 @@ use crate::records::{
 
 use super::{bounds, budget::Budget, cell::Cell, summary::Summary, table};
 
-/// A model's cells relative to its unlimited run, so that small and large models share one picture.
+/// A model's cells relative to its unlimited run: small and large models share a picture.
 struct Series<'a> {
     reference: &'a Summary,
     model: &'a str,
@@ -21,7 +20,7 @@ struct Point<'a> {
     /// `None` is no limit.
     budget: Option<f64>,
     run: &'a Summary,
-    /// Peak bytes without a limit.
+    /// Unlimited peak in bytes.
     whole: f64,
     speed: f64,
     peak: f64,
@@ -29,7 +28,7 @@ struct Point<'a> {
 
 const PANEL: (f64, f64) = (340.0, 230.0);
 const TOP: f64 = 50.0;
-/// Top of the legend, which has one line per model.
+/// Top of the legend, with one line per model.
 const LEGEND: f64 = TOP + PANEL.1 + 70.0;
 const LEGEND_LINE: f64 = 20.0;
 pub(super) fn svg(cells: &[Cell]) -> String {
@@ -60,7 +59,7 @@ pub(super) fn svg(cells: &[Cell]) -> String {
     canvas.finish()
 }
 
-/// Bytes of spilled tensors per step against the budget, with the lower bound dashed. `None` if no cell has a bound.
+/// Spilled bytes per step against the budget, with the lower bound dashed. `None` if no cell has a bound.
 pub(super) fn bytes(cells: &[Cell]) -> Option<String> {
     let mut series = series(cells);
     let moved = |point: &Point| {
@@ -147,20 +146,20 @@ impl<'a> Series<'a> {
     }
 }
 
-/// The largest value, or 1 if all are smaller: axes reach at least 100 %.
+/// At least 1: axes reach 100 %.
 fn most(values: impl Iterator<Item = f64>) -> f64 {
     values.fold(1.0, f64::max)
 }
 
 struct Panel {
     left: f64,
-    /// Values at the ends of the two axes.
+    /// Values at the axes' ends.
     budget: f64,
     top: f64,
 }
 
 impl Panel {
-    /// A run without a limit lies at the far right, apart from every budget.
+    /// Unlimited runs lie at the far right, apart from every budget.
     fn at(&self, budget: Option<f64>, value: f64) -> At {
         let across = budget.map_or(1.0, |budget| budget / self.budget * 0.81);
         (self.left + PANEL.0 * across, TOP + PANEL.1 * (1.0 - value / self.top))

@@ -1,4 +1,4 @@
-//! The dated record of a sweep: a page, the raw cells and pictures, written again after every cell.
+//! A sweep's dated record: a page, raw cells and pictures, rewritten after every cell.
 
 use std::{
     fs,
@@ -28,7 +28,7 @@ const CELLS: &str = "cells.csv";
 const BYTES: &str = "bytes.svg";
 
 impl Record {
-    /// Claims the folder before anything is measured, so that no measurement is lost for want of a folder.
+    /// Claims the folder before measuring, so that no measurement lacks one.
     pub(super) fn begin(
         out: Option<&Path>,
         machine: &Machine,

@@ -1,6 +1,6 @@
-//! Replays recorded steps under budgets with the real pager, and compares the bytes moved with a lower bound.
+//! Replays recorded steps under budgets with the real pager, and compares bytes moved with a lower bound.
 //!
-//! Nothing is measured and no device is needed: bytes follow from the recording and the budget alone.
+//! It needs no device and measures nothing: bytes follow from recording and budget alone.
 
 use std::{
     fs,
@@ -39,25 +39,25 @@ struct Row {
 pub(super) struct Simulation<'a> {
     pub(super) traces: &'a [PathBuf],
     pub(super) budgets: &'a [Budget],
-    /// Host memory above a disk; without it, host memory is unlimited.
+    /// Above a disk; without it, host memory is unlimited.
     pub(super) host_budget: Option<Budget>,
     pub(super) rates: Rates,
     pub(super) keep: Option<&'a Path>,
     pub(super) out: Option<&'a Path>,
 }
 
-/// Speeds of the simulated machine; `None` if not given.
+/// The simulated machine's speeds; `None` if not given.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rates {
     /// Bytes per second in each direction.
     pub(super) link: Option<u64>,
-    /// Bytes of operands per second that operations process.
+    /// Operand bytes per second of operations.
     pub(super) memory: Option<u64>,
-    /// Floating-point operations per second, for operations whose arithmetic is recorded.
+    /// Floating-point operations per second, where arithmetic is recorded.
     pub(super) flops: Option<f64>,
-    /// Bytes per second of new weights from an optimizer on the host.
+    /// Bytes per second of new weights from a host optimizer.
     pub(super) host: Option<u64>,
-    /// Bytes per second of the disk.
+    /// Bytes per second.
     pub(super) disk: Option<u64>,
 }
 
@@ -139,11 +139,11 @@ impl Simulation<'_> {
     }
 }
 
-/// A step under one budget on a machine, planned and with moves ahead of their use.
+/// A planned step under one budget on a machine, with moves ahead of their use.
 struct TimedStep {
     said: String,
     elapsed: Elapsed,
-    /// Lower bound of the step's seconds, however its bytes move.
+    /// Lower bound of the seconds, however bytes move.
     least: f64,
     file: String,
     svg: String,
@@ -235,14 +235,14 @@ fn committed() -> Result<Vec<PathBuf>> {
     Ok(traces.into_iter().map(|(_, path)| path).collect())
 }
 
-/// Reads a step that repeats; from a longer recording, the latest such step.
+/// Reads a step that repeats; from a longer recording, the latest.
 pub(super) fn read(path: &Path) -> Result<Recording> {
     let bytes = fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
     let recording = Recording::from_bytes(&bytes).map_err(|error| anyhow!("{}: {error}", path.display()))?;
     recording.repeating().map_err(|error| anyhow!("{} has no step that repeats: {error}", path.display()))
 }
 
-/// Peak bytes on the device without a limit.
+/// Unlimited peak bytes on the device.
 fn peak(name: &str, step: &Recording) -> Result<u64> {
     let free = Replay::new(step, Limit::NONE, Policy::Planned).run(2);
     let free = free.map_err(|stop| anyhow!("{name} contradicts itself: {stop:?}"))?;
@@ -333,7 +333,7 @@ fn command() -> String {
     format!("cargo xtask {}", arguments.join(" "))
 }
 
-/// The commit; empty if git fails or the tree has changes.
+/// Empty if git fails or the tree has changes.
 fn commit() -> String {
     let git =
         |arguments: [&str; 2]| Invocation::new("git").arguments(arguments).output(workspace::root()).ok();

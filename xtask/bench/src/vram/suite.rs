@@ -1,4 +1,4 @@
-//! The default suite: models that a machine measures in about ten minutes.
+//! The default suite: models measured in about ten minutes.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::records::machine::Machine;
 
 pub(crate) struct Model {
     pub(super) name: String,
-    /// Argument of the trainer's `--config`: a path or a preset.
+    /// A path or a preset.
     pub(super) config: String,
     pub(super) settings: Vec<String>,
 }
@@ -31,7 +31,7 @@ pub(super) enum Crossing {
     Fp8,
 }
 
-/// Settings that each model runs with in turn; an empty list keeps the configuration's own.
+/// Settings each model runs with in turn; an empty list keeps the configuration's.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Turns<'a> {
     pub(super) optimizers: &'a [Optimizer],
@@ -40,12 +40,12 @@ pub(super) struct Turns<'a> {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Argument of the trainer's `--device`; never `auto`, so that all cells run on the same device.
+    /// Never `auto`, so that all cells run on the same device.
     pub(super) device: String,
     pub(super) has_gpu: bool,
 }
 
-/// Settings of every cell, which disable all but training steps.
+/// All cells' settings, which disable all but training steps.
 const STEPS_ONLY: [&str; 8] = [
     "eval.every=0",
     "eval.sequences=1",
@@ -57,10 +57,10 @@ const STEPS_ONLY: [&str; 8] = [
     "checkpoint.last=false",
 ];
 
-/// A tokenizer without training, and only as much text as the steps read; neither changes the cost of a micro-batch.
+/// No tokenizer training, and only the text that the steps read. Neither changes a micro-batch's cost.
 const QUICK_START: [&str; 3] = ["tokenizer.kind=bytes", "data.dialogues=5000", "train.accumulate=1"];
 
-/// Settings for a CPU, which computes in no type smaller than f32.
+/// A CPU computes in no type smaller than f32.
 const SHORT_STEPS: [&str; 3] = ["train.micro_batch=1", "train.sequence=64", "model.compute=f32"];
 
 impl Place {
@@ -70,7 +70,7 @@ impl Place {
         Self { device: device.to_owned(), has_gpu: device != "cpu" && machine.gpu.is_some() }
     }
 
-    /// Name in a record: the GPU, or else the processor.
+    /// Name in a record: the GPU, else the processor.
     pub(super) fn name(&self, machine: &Machine) -> String {
         let gpu = machine.gpu.clone().filter(|_| self.has_gpu);
         gpu.unwrap_or_else(|| machine.processor.clone())
@@ -81,7 +81,7 @@ impl Place {
     }
 }
 
-/// The models `asked` for, or else those that suit the place, each in all `turns`. `settings` come last and win.
+/// Models `asked` for, or those that suit the place, each in all `turns`. `settings` come last and win.
 pub(super) fn models(
     asked: &[String],
     steps: Option<u64>,
@@ -114,7 +114,7 @@ impl Model {
         let stem =
             Path::new(&config).file_name().map_or(config.as_str().into(), |name| name.to_string_lossy());
         let name = stem.strip_suffix(".json").unwrap_or(&stem).to_owned();
-        // An existing file is run with its own settings.
+        // An existing file keeps its own settings.
         let is_large_preset = name.starts_with("gpt-") && !Path::new(&config).exists();
         let (usual_steps, own): (u64, Vec<&str>) = match (name.as_str(), is_large_preset, place.has_gpu) {
             (_, true, true) => (8, QUICK_START.to_vec()),
@@ -147,7 +147,7 @@ impl Model {
         Self { name, config: self.config.clone(), settings }
     }
 
-    /// Puts the optimizer on the host: eight-bit weights are made from its master weights.
+    /// Needs the optimizer on the host: eight-bit weights come from its master weights.
     fn with_crossing(&self, crossing: Crossing) -> Self {
         let (name, stream, gradients) = match crossing {
             Crossing::Computed => ("as computed with", "computed", "computed"),

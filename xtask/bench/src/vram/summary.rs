@@ -1,4 +1,4 @@
-//! The fields of the trainer's JSON summary that the benchmark reads; they are also the columns of a record.
+//! The fields read from the trainer's JSON summary, also a record's columns.
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
@@ -6,7 +6,7 @@ use serde::Deserialize;
 /// Lists the fields once, for the struct and its columns.
 macro_rules! summary {
     ($($(#[$attribute:meta])* $field:ident: $kind:ty,)*) => {
-        /// Ignores other keys of the JSON.
+        /// Ignores other keys.
         #[derive(Debug, Clone, PartialEq, Deserialize)]
         pub(super) struct Summary {
             $($(#[$attribute])* pub(super) $field: $kind,)*
@@ -36,7 +36,7 @@ summary! {
     weights_sha256: String,
     peak_device_bytes: u64,
     peak_host_bytes: u64,
-    /// All bytes over the link, not only those of spilled tensors.
+    /// All bytes over the link, not only spilled tensors.
     #[serde(rename = "step_bytes_out")]
     bytes_out: u64,
     #[serde(rename = "step_bytes_in")]
@@ -45,12 +45,12 @@ summary! {
     restores: u64,
     stall_seconds: f64,
     largest_launch: u64,
-    /// Bytes to and from the disk below host memory.
+    /// Disk below host memory.
     #[serde(default)]
     bytes_to_disk: Option<u64>,
     #[serde(default)]
     bytes_from_disk: Option<u64>,
-    /// Medians of the steps without the first: all bytes over the link, and those of spilled tensors.
+    /// Medians without the first step: all bytes over the link, and spilled tensors.
     #[serde(default)]
     bytes_out_median: Option<u64>,
     #[serde(default)]
@@ -59,12 +59,12 @@ summary! {
     spilled_out_median: Option<u64>,
     #[serde(default)]
     spilled_in_median: Option<u64>,
-    /// Bytes of spilled tensors in the whole run, which `stall_seconds` were spent on.
+    /// Spilled tensors in the whole run, which `stall_seconds` were spent on.
     #[serde(default, rename = "bytes_out")]
     spilled_out: Option<u64>,
     #[serde(default, rename = "bytes_in")]
     spilled_in: Option<u64>,
-    /// Blocks evicted and loaded before an operation needed it, and those loaded in vain.
+    /// Blocks evicted and loaded ahead of need, and those loaded in vain.
     #[serde(default)]
     left_ahead: Option<u64>,
     #[serde(default)]
@@ -92,7 +92,7 @@ impl Summary {
         (self.bytes_out + self.bytes_in).checked_div(self.steps).unwrap_or_default()
     }
 
-    /// Bytes out of the device, into it, and both together per parameter.
+    /// Bytes out of the device, into it, and both per parameter.
     pub(super) fn crossings_per_step(&self) -> (u64, u64, f64) {
         let each =
             [self.bytes_out, self.bytes_in].map(|bytes| bytes.checked_div(self.steps).unwrap_or_default());
@@ -144,7 +144,7 @@ impl<T: Column> Column for Option<T> {
 pub(super) mod tests {
     use super::*;
 
-    /// A summary as the trainer prints it, with a key that the benchmark does not read.
+    /// As the trainer prints it, with a key that the benchmark does not read.
     pub(in super::super) const PRINTED: &str = r#"{"outcome": "done", "device": "cpu", "parameters": 1200000,
         "steps": 10, "tokens": 10240, "seconds": 4.0, "step_ms_median": 350.5, "tokens_per_second": 3000.0,
         "loss": 0.1, "val_loss": null, "losses_sha256": "aa", "weights_sha256": "bb",

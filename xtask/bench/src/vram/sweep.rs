@@ -1,4 +1,4 @@
-//! Measures all cells, one after another. A model's unlimited run comes first, because shares refer to its peak.
+//! Measures all cells in turn. A model's unlimited run comes first: shares refer to its peak.
 
 use std::io::{self, Write as _};
 
@@ -17,8 +17,8 @@ use super::{
     trainer::Trainer,
 };
 
-/// Measures all cells; `limited` changes the configuration of those with a budget. `after_each` gets all cells so far,
-/// so that a later failure loses none.
+/// `limited` changes the configuration of cells with a budget. `after_each` gets all cells so far, so that a later
+/// failure loses none.
 pub(super) fn run(
     trainer: &Trainer,
     models: &[Model],
@@ -48,7 +48,7 @@ pub(super) fn run(
     Ok(cells)
 }
 
-/// Returns why bounds are missing. A recording does not depend on the budget, so any budget that fits will do.
+/// Returns why bounds are missing. Recordings do not depend on the budget: any that fits will do.
 fn note_bounds(
     trainer: &Trainer,
     model: &Model,
@@ -82,7 +82,6 @@ pub(super) fn cell_count(models: &[Model], budgets: &[Budget]) -> usize {
     models.len() * with_reference(budgets).count()
 }
 
-/// The run without a limit, then the budgets.
 pub(super) fn with_reference(budgets: &[Budget]) -> impl Iterator<Item = Budget> {
     let limited = budgets.iter().copied().filter(|budget| *budget != Budget::Unlimited);
     std::iter::once(Budget::Unlimited).chain(limited)
@@ -117,7 +116,7 @@ mod tests {
         *,
     };
 
-    /// A trainer that peaks at 40 MB or at its budget, and does not fit into less than 15 MB.
+    /// A trainer that peaks at 40 MB or its budget, and needs 15 MB.
     fn fits_above_15_mb() -> String {
         let summary = PRINTED.replace("40000000", "$peak");
         let summary = summary.replace('\n', "");
@@ -166,7 +165,7 @@ mod tests {
         assert_eq!(cells[1].summary().map(|run| run.peak_device_bytes), Some(20_000_000));
     }
 
-    /// The same trainer, with a step of the toy as its recording.
+    /// The same trainer, which records a step of the toy.
     fn recorded() -> String {
         let trace = xtask::workspace::root().join("backend-offload/pager/replay/traces/toy.trace");
         format!(

@@ -1,5 +1,4 @@
-//! One step as a picture: bytes on the device, and below them when copies run in each direction and when the program
-//! waits.
+//! One step as a picture: bytes on the device and, below, the times of copies in each direction and of waiting.
 
 use pager_replay::StepTimeline;
 
@@ -12,7 +11,7 @@ const LEFT: f64 = 90.0;
 const WIDTH: f64 = 740.0;
 const TOP: f64 = 50.0;
 const HEIGHT: f64 = 200.0;
-/// Height of a band, and distance from one to the next.
+/// Height of a band, and distance to the next.
 const BAND: (f64, f64) = (24.0, 40.0);
 const PARTS: usize = 370;
 

@@ -1,4 +1,4 @@
-//! The trainer as a program: a clean process per run, so that every peak belongs to that run.
+//! The trainer as a program: one process per run, so that a peak belongs to that run.
 
 use std::{
     env::consts::EXE_SUFFIX,
@@ -28,13 +28,13 @@ use super::{
 };
 
 pub(crate) struct Trainer {
-    /// States the commit that the trainer was built from, if known.
+    /// The commit that it was built from, if known.
     pub(crate) origin: String,
     program: Invocation,
     device: String,
-    /// Folder for runs, on the disk of the build: a temporary folder may lie in host memory, which is measured.
+    /// On the build's disk: a temporary folder may lie in host memory, which is measured.
     scratch: PathBuf,
-    /// Counts energy, if the GPU can.
+    /// If it can count energy.
     gpu: Option<Gpu>,
 }
 
@@ -104,7 +104,7 @@ impl Trainer {
         self.in_scratch(|scratch| self.run(self.program.clone(), model, limit, further, scratch, time))
     }
 
-    /// Records the memory requests of a step of `model` under `limit`.
+    /// Records a step's memory requests under `limit`.
     pub(super) fn record(
         &self,
         model: &Model,
@@ -123,9 +123,9 @@ impl Trainer {
         })
     }
 
-    /// Runs `work` in a folder that is removed afterwards.
+    /// Runs `work` in a folder, then removes it.
     pub(super) fn in_scratch<T>(&self, work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
-        // Named by process, so that two benchmarks at once keep their files apart.
+        // Named by process: two benchmarks at once keep their files apart.
         let scratch = self.scratch.join(std::process::id().to_string());
         fs::create_dir_all(&scratch).with_context(|| format!("{} could not be made", scratch.display()))?;
         let done = work(&scratch);
@@ -146,7 +146,7 @@ impl Trainer {
         let budget = limit.map_or_else(|| UNLIMITED.to_owned(), |bytes| format!("{bytes}B"));
         let run = scratch.join(RUN).to_string_lossy().into_owned();
         let program = program.arguments(arguments(model, &self.device, &budget, further, &run));
-        // The meter of energy hears each step.
+        // The energy meter reads each step's line.
         let program = program.arguments(["--log-every", "1"]);
         let mut meter = Meter::default();
         let look = |said: &Path| {
@@ -166,12 +166,11 @@ impl Trainer {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Timed {
     pub(crate) parameters: u64,
-    /// Seconds of the fastest step: other load only adds time.
+    /// Of the fastest step: other load only adds time.
     pub(crate) step_seconds: f64,
     pub(crate) weights: String,
 }
 
-/// The arguments that a record shows.
 pub(crate) fn unlimited_arguments(model: &Model, device: &str) -> Vec<String> {
     arguments(model, device, UNLIMITED, &[], "DIR")
 }
@@ -193,7 +192,7 @@ fn arguments(model: &Model, device: &str, budget: &str, further: &[String], run:
         .collect()
 }
 
-/// States the commit of a trainer that `cargo xtask gpu-check` carried here.
+/// Of a trainer that `cargo xtask gpu-check` carried here.
 fn commit_of_carried(folder: &Path) -> Option<String> {
     let commit = fs::read_to_string(folder.join("commit")).ok()?;
     Some(format!("built by `cargo xtask gpu-check` at commit {}", commit.trim()))
@@ -206,11 +205,11 @@ fn build(target: &Path, device: &str) -> Result<PathBuf> {
     Ok(target.join("release").join(format!("train{EXE_SUFFIX}")))
 }
 
-/// Start of the trainer's message when its plan refuses a run. Any other exit with code 2 is bad input.
+/// How the trainer reports that its plan refuses a run. Other exits with code 2 are bad input.
 const PLAN_REFUSES: &str = "this run cannot work here";
 
 fn judge(ended: &Ended, time: Duration, run: &str) -> Outcome {
-    // The run's own folder means nothing to a reader of the record.
+    // The run's own folder means nothing to readers.
     let complaint = ended.complaint.replace(run, "DIR");
     let Some(status) = ended.status else {
         return Outcome::OutOfTime(format!("stopped after {} s", time.as_secs()));
@@ -354,7 +353,7 @@ pub(super) mod tests {
         let mut stand_in = StandIn::new("energy", &[step(1), step(3), finishing(PRINTED)].concat());
         stand_in.trainer.gpu = Some(Gpu::open(&library).unwrap());
         let outcome = stand_in.trainer.train(&toy(), None, &[], Duration::from_mins(1)).unwrap();
-        // One joule for two steps of 1,024 tokens each.
+        // One joule for two steps of 1,024 tokens.
         let joules = outcome.summary().and_then(|run| run.joules_per_kilotoken);
         assert!(joules.is_some_and(|joules| (joules - 1e3 / 2048.0).abs() < 1e-9), "{outcome:?}");
     }

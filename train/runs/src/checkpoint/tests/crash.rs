@@ -1,4 +1,4 @@
-//! Saves killed at any moment: the latest whole checkpoint is at least as new as the last completed save.
+//! Killed saves: the latest whole checkpoint is at least as new as the last completed save.
 
 use std::{
     fs::File,
@@ -11,13 +11,13 @@ use std::{
 use super::*;
 
 const STORE: &str = "SPILLWAY_TEST_STORE";
-/// Makes the process stop amid its second save and wait to be killed.
+/// The process stops amid its second save and waits to be killed.
 const STOPS: &str = "SPILLWAY_TEST_STOPS";
 
-/// Enough that making, renaming and removing them take similar time.
+/// So that making, renaming and removing take similar time.
 const SMALL_FILES: u64 = 40;
 
-/// In memory if possible: on a disk, syncing takes most of the time, and every kill would hit it.
+/// In memory if possible: on a disk, nearly every kill would hit a sync.
 fn run_directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder")
 }

@@ -1,4 +1,4 @@
-//! Every change to a checkpoint is detected, and the error names the file.
+//! Every change to a checkpoint is detected and its file named.
 
 use std::fs::{self, File};
 

@@ -1,4 +1,4 @@
-//! Tests of the checkpoint store with real files.
+//! The checkpoint store on real files.
 
 mod crash;
 mod damage;
@@ -125,7 +125,7 @@ fn the_latest_checkpoint_is_the_last_saved_even_at_a_lower_step() {
         save(&checkpoints, step);
     }
     assert_holds(&checkpoints.find(Which::Latest).expect("it is whole"), 150);
-    // As if the save had been cut off before its last rename.
+    // As if cut off before the last rename.
     fs::write(checkpoints.folder.join("latest"), "step-00000300\n").expect("written");
     assert_holds(&checkpoints.find(Which::Latest).expect("it is whole"), 150);
     checkpoints.prune(2, None).expect("nothing hinders");

@@ -1,4 +1,4 @@
-//! Settings that are incompatible with an exchange between ranks.
+//! Settings incompatible with an exchange between ranks.
 
 use super::Refusals;
 use crate::config::{Config, ExchangeKind, PlacementKind};
