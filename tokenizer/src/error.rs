@@ -3,7 +3,7 @@
 use std::{io, path::PathBuf};
 
 use crate::{
-    chat::conversation::ChatProblem, data::shard::ShardProblem, format::problem::Problem, index::IndexProblem,
+    chat::problem::ChatProblem, data::shard::ShardProblem, format::problem::Problem, index::IndexProblem,
 };
 
 /// Why an operation failed.

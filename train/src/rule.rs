@@ -12,7 +12,7 @@ pub(crate) enum Rule {
 }
 
 /// Names of moments in a checkpoint, after the parameter's.
-pub(crate) const MOMENTS: [&str; 2] = ["first", "second"];
+pub(crate) const MOMENT_NAMES: [&str; 2] = ["first", "second"];
 
 impl Rule {
     pub(crate) fn choose(kind: OptimizerKind, name: &str, dims: usize) -> Self {

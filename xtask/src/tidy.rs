@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: house rules that no compiler checks, explained in CONTRIBUTING.md. A rule maps text to findings,
 //! so its tests need no files; this file reads the tree.
 
+mod circles;
 mod compiled_once;
 mod documents;
 mod invariants;
@@ -68,6 +69,7 @@ fn findings() -> Result<Vec<Finding>> {
     let tests = invariants::all_tests(&tree);
     let mut findings = manifests::arrows(&members);
     findings.extend(compiled_once::all()?);
+    findings.extend(circles::all(&files));
 
     for file in files {
         findings.extend(documents::machine_paths(&file));

@@ -21,6 +21,7 @@ use crate::numbers::ValuesMut;
 use crate::pieces::copy;
 use crate::rule::Rule;
 use crate::state::{HostState, check_len};
+use crate::storage::Storage;
 use crate::tensors::{TileTensors, check_dtype, read, tensor_from_data, tile_tensors};
 use crate::tiles::{Code, nan_tiles, tile_bytes};
 

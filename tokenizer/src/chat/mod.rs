@@ -1,7 +1,12 @@
 //! Conversations: encoding with a loss mask, and a generated corpus.
 
-pub(crate) mod conversation;
+mod conversation;
 pub mod dialogues;
+pub(crate) mod message;
+pub(crate) mod problem;
 pub(crate) mod published;
+pub(crate) mod template;
 
-pub use conversation::{ChatIds, ChatProblem, Message, Role};
+pub use conversation::ChatIds;
+pub use message::{Message, Role};
+pub use problem::ChatProblem;

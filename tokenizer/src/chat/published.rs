@@ -3,7 +3,7 @@
 //! Their templates are programs with assignments and filters, and never run here. A template is recognised by its
 //! control tokens, and the conversation rendered in its format, without tools and images.
 
-use super::conversation::Role;
+use super::message::Role;
 
 /// The date that Llama's template writes without a clock.
 const LLAMA_DATES: &str = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";

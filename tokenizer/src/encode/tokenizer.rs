@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use serde_json::json;
 
 use crate::{
-    chat::{conversation::ChatTemplate, published::PublishedFormat},
+    chat::{published::PublishedFormat, template::ChatTemplate},
     encode::{
         alphabet,
         kind::Kind,

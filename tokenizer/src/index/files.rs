@@ -11,7 +11,10 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{IndexManifest, IndexProblem};
+use super::{
+    IndexProblem,
+    format::{FORMAT, HEADER_BYTES},
+};
 use crate::{error::Error, fingerprint::Fingerprint, regular};
 
 const BUFFER: usize = 1 << 16;
@@ -55,12 +58,12 @@ impl Kind {
 }
 
 impl Header {
-    pub(super) const BYTES: usize = 64;
+    pub(super) const BYTES: usize = HEADER_BYTES;
 
     fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..8].copy_from_slice(&self.kind.magic());
-        bytes[8..12].copy_from_slice(&IndexManifest::FORMAT.to_le_bytes());
+        bytes[8..12].copy_from_slice(&FORMAT.to_le_bytes());
         bytes[12..16].copy_from_slice(&(self.kind.entry_bytes() as u32).to_le_bytes());
         bytes[16..24].copy_from_slice(&self.entries.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.mark);
@@ -81,7 +84,7 @@ impl Header {
         digest.copy_from_slice(&bytes[32..]);
         let header = Self { kind, entries, mark, digest: Fingerprint::from_bytes(digest) };
         let version = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
-        if bytes[..8] == kind.magic() && version != IndexManifest::FORMAT {
+        if bytes[..8] == kind.magic() && version != FORMAT {
             return Err(IndexProblem::Format { found: version });
         }
         if *bytes != header.to_bytes() {

@@ -4,7 +4,7 @@ use std::{io::ErrorKind, path::Path};
 
 use serde::{Deserialize, Serialize};
 
-use super::IndexProblem;
+use super::{IndexProblem, format::FORMAT};
 use crate::{
     data::{
         dataset::Split,
@@ -85,7 +85,7 @@ impl IndexPlan {
 
 impl IndexManifest {
     /// Version written here.
-    pub const FORMAT: u32 = 1;
+    pub const FORMAT: u32 = FORMAT;
 
     /// Reads the manifest in `folder`.
     pub fn read(folder: impl AsRef<Path>) -> Result<Self, Error> {

@@ -40,6 +40,7 @@ mod duplicates;
 mod features;
 mod files;
 mod follower;
+mod format;
 mod manifest;
 mod matcher;
 mod merge;

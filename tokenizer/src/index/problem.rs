@@ -1,6 +1,6 @@
 //! Faults of index files.
 
-use super::{IndexManifest, files::Header};
+use super::format::{FORMAT, HEADER_BYTES};
 use crate::fingerprint::Fingerprint;
 
 /// Why an index is refused.
@@ -14,10 +14,7 @@ pub enum IndexProblem {
     )]
     NoIndex,
     /// A file shorter than a header.
-    #[error(
-        "has {found} bytes where a file of an index begins with a header of {}; {REBUILD}",
-        Header::BYTES
-    )]
+    #[error("has {found} bytes where a file of an index begins with a header of {}; {REBUILD}", HEADER_BYTES)]
     NoHeader {
         /// File bytes.
         found: u64,
@@ -26,7 +23,7 @@ pub enum IndexProblem {
     #[error("does not begin like this file of an index; {REBUILD}")]
     Magic,
     /// Another format version.
-    #[error("is of format {found}; expected {}. {REBUILD}", IndexManifest::FORMAT)]
+    #[error("is of format {found}; expected {}. {REBUILD}", FORMAT)]
     Format {
         /// Version found.
         found: u32,

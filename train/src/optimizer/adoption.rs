@@ -20,7 +20,7 @@ use super::streamed::{on_demand, placeholder};
 use super::{HostPart, Owners};
 use crate::parameters::Home;
 use crate::plan::StatesOnDisk;
-use crate::rule::MOMENTS;
+use crate::rule::MOMENT_NAMES;
 
 /// A checkpoint's moments, read one by one: all may exceed host memory.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Restored {
             let numbers = self.stored.numbers(&format!("{name}.{part}"));
             Ok(numbers.map_err(|error| BadInput(error.to_string()))?.iter::<f32>().collect())
         };
-        let [first, second] = MOMENTS;
+        let [first, second] = MOMENT_NAMES;
         let second = if has_velocity { Vec::new() } else { moment(second)? };
         Ok(Some((time, [moment(first)?, second])))
     }

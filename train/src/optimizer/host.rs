@@ -17,7 +17,7 @@ use burn::tensor::{DType, FloatDType, Tensor, TensorData, backend::Backend};
 use host_optim::{
     AdamW, Arrivals, Arriving, Format, HostOptimError, HostState, Incoming, Sgd, Update, Updated, Updates,
 };
-use runs::config::{Config, OptimizerKind, PlacementKind, StateKind, TrainSection};
+use runs::config::{Config, OptimizerKind, PlacementKind, TrainSection};
 
 use super::adoption::Restored;
 use super::rows::Table;

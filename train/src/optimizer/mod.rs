@@ -43,7 +43,7 @@ use burn::tensor::{
 };
 use host_optim::{HostOptimError, Update};
 use models::{Compute, Gpt, OnDemand};
-use runs::config::{Config, TrainSection};
+use runs::config::{Config, OptimizerKind, TrainSection};
 
 use crate::plan::StatesOnDisk;
 use crate::ranks::{Pair, Ranks};

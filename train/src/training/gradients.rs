@@ -21,10 +21,8 @@ use models::dropout::DropoutKey;
 use models::{Batch, Chunks, Gpt, Lean, PassOptions, recompute, rows};
 
 use super::Learner;
-use crate::data::{MicroBatch, StepData};
-use crate::optimizer::{self, Owners, Passes};
-use crate::progress::Report;
-use crate::ranks::Ranks;
+use crate::data::MicroBatch;
+use crate::optimizer;
 pub(super) use overlapped::{OverlappedReduce, ReduceOrder};
 pub(super) use sum::Sum;
 

@@ -13,7 +13,7 @@ use models::Gpt;
 
 use crate::optimizer::{HostPart, Optimizer};
 use crate::ranks::Ranks;
-use crate::rule::{MOMENTS, keeps_second_moment};
+use crate::rule::{MOMENT_NAMES, keeps_second_moment};
 
 use super::snapshot::Own;
 
@@ -73,7 +73,7 @@ impl<'r> ShardGather<'r> {
                 remote.push(of(name.clone(), What::Masters));
             }
             let second = keeps_second_moment(optimizer.kind(), name, dims);
-            for (part, word) in MOMENTS.iter().enumerate().take(1 + usize::from(second)) {
+            for (part, word) in MOMENT_NAMES.iter().enumerate().take(1 + usize::from(second)) {
                 moments.push(of(format!("{name}.{word}"), What::Moment(part)));
             }
         }

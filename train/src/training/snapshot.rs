@@ -35,7 +35,7 @@ use super::Progress;
 use super::shard_gather::ShardGather;
 use crate::optimizer::{HostPart, Moments, Optimizer, Owners, Restored};
 use crate::ranks::Pairs;
-use crate::rule::{MOMENTS, keeps_second_moment};
+use crate::rule::{MOMENT_NAMES, keeps_second_moment};
 
 const FORMAT: u32 = 1;
 
@@ -84,7 +84,7 @@ pub(crate) fn save<I: Backend, B: Backend>(
     let mut moments = BTreeMap::new();
     for (name, kept) in &optimizer.moments {
         let parts = [Some(&kept.first), kept.second.as_ref()];
-        for (part, tensor) in MOMENTS.into_iter().zip(parts) {
+        for (part, tensor) in MOMENT_NAMES.into_iter().zip(parts) {
             if let Some(tensor) = tensor {
                 let name = format!("{name}.{part}");
                 let (shape, called) = (tensor.shape().to_vec(), name.clone());
@@ -136,7 +136,7 @@ fn check_moments(state: &State, folder: &Path, moments: &TensorFile) -> anyhow::
         let weight = weights.info(name);
         let weight = weight.with_context(|| format!("{STATE} names `{name}`, which is not in {WEIGHTS}"))?;
         let second = keeps_second_moment(state.optimizer, name, weight.shape.len());
-        for part in MOMENTS.into_iter().take(1 + usize::from(second)) {
+        for part in MOMENT_NAMES.into_iter().take(1 + usize::from(second)) {
             let part = format!("{name}.{part}");
             let found = moments.info(&part).with_context(|| format!("{MOMENTS} lacks `{part}`"))?;
             ensure!(
@@ -199,7 +199,7 @@ pub(crate) fn restore<I: Managed>(
             other_times.insert(name, time);
             continue;
         }
-        let [first, second] = MOMENTS.map(|part| format!("{name}.{part}"));
+        let [first, second] = MOMENT_NAMES.map(|part| format!("{name}.{part}"));
         let numbers = |part: &str| stored.numbers(part).map_err(|error| BadInput(error.to_string()));
         if optimizer.host.as_ref().is_some_and(|host| host.takes(&name)) {
             on_host.insert(name, time);
@@ -236,7 +236,7 @@ impl<B: Backend> ModuleVisitor<B> for HostMoments<'_, '_> {
         let name = self.path.join(".");
         let Some(&state) = self.on_host.get(name.as_str()) else { return };
         let reads = [HostState::first_moments, HostState::second_moments];
-        for (part, read) in MOMENTS.into_iter().zip(reads).take(state.moments()) {
+        for (part, read) in MOMENT_NAMES.into_iter().zip(reads).take(state.moments()) {
             let shape = param.lazy_shape().to_vec();
             let sides = shape.clone();
             let fetch = Box::new(move || {

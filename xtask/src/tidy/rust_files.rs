@@ -12,10 +12,24 @@ const NAMES_WITHOUT_MEANING: [&str; 6] = ["utils", "helpers", "common", "base", 
 /// Beginnings that postpone a test's subject.
 const LATE_SUBJECTS: [&str; 4] = ["of_", "that_", "those_", "there_"];
 
+/// Folders whose structs are types with a purpose, not records of a report or a configuration.
+const FEW_FIELDS: [&str; 8] = [
+    "backend-offload/pager/src/",
+    "backend-offload/src/cubecl/",
+    "backend-offload/src/flex/",
+    "backend-offload/src/paging/",
+    "backend-offload/src/tiers/",
+    "train/src/optimizer/",
+    "train/src/ranks/",
+    "train/src/training/",
+];
+const MOST_FIELDS: usize = 10;
+
 pub(super) fn all(file: &File) -> Vec<Finding> {
     let findings = [header(file), length(file), file_name(file)].into_iter().flatten();
     let findings = findings.chain(module_names(file)).chain(test_names(file));
-    findings.chain(muted_lints(file)).chain(second_paths(file)).collect()
+    let findings = findings.chain(muted_lints(file)).chain(second_paths(file));
+    findings.chain(many_fields(file)).collect()
 }
 
 fn header(file: &File) -> Option<Finding> {
@@ -114,6 +128,32 @@ fn second_paths(file: &File) -> Vec<Finding> {
     file.lines().filter_map(breach).collect()
 }
 
+/// Finds structs with many fields. A formatted struct has one field a line and ends with a brace at its own depth.
+fn many_fields(file: &File) -> Vec<Finding> {
+    let is_test = file.path.contains("/tests/");
+    if is_test || !FEW_FIELDS.iter().any(|folder| file.path.starts_with(folder)) {
+        return Vec::new();
+    }
+    let is_field = |line: &str| {
+        let line = line.trim_start();
+        let private = line.strip_prefix("pub").map(|rest| rest.split_once(' ').map_or("", |(_, rest)| rest));
+        let is_name =
+            |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        private.unwrap_or(line).split_once(": ").is_some_and(|(name, _)| !name.is_empty() && is_name(name))
+    };
+    let breach = |(number, line): (usize, &str)| {
+        let opens = line.ends_with(" {") && line.split_whitespace().take(3).any(|word| word == "struct");
+        let end = format!("{}}}", &line[..line.len() - line.trim_start().len()]);
+        let fields = || file.lines().skip(number).take_while(|(_, line)| *line != end);
+        let count = if opens { fields().filter(|(_, line)| is_field(line)).count() } else { 0 };
+        (count > MOST_FIELDS).then(|| {
+            let reason = format!("{count} fields, more than {MOST_FIELDS}: group those that change together");
+            file.finding(number, "fields", reason)
+        })
+    };
+    file.lines().filter_map(breach).collect()
+}
+
 /// Up to the closing bracket, over several lines.
 fn attribute_from(lines: &[&str]) -> String {
     let mut depth = 0_i32;
@@ -136,6 +176,27 @@ fn mentions(attribute: &str, call: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_struct_of_eleven_fields_in_the_pager_is_a_breach_and_ten_are_none() {
+        let text = |fields: usize| {
+            let fields = (0..fields).map(|n| format!("    /// A use: of it.\n    pub(crate) f{n}: u64,\n"));
+            let fields = fields.collect::<Vec<_>>().concat();
+            format!(
+                "//! A head.\n\npub(crate) struct Many {{\n{fields}}}\n\nstruct Few {{\n    one: u8,\n}}\n"
+            )
+        };
+        let found = |path: &str, fields: usize| {
+            let text = text(fields);
+            many_fields(&File { path, text: &text })
+                .into_iter()
+                .map(|finding| finding.line)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(found("backend-offload/pager/src/a.rs", 11), [3]);
+        assert_eq!(found("backend-offload/pager/src/a.rs", 10), [0; 0]);
+        assert_eq!(found("train/src/plan/a.rs", 11), [0; 0]);
+    }
 
     fn rules_broken(path: &str, text: &str) -> Vec<(&'static str, usize)> {
         all(&File { path, text }).into_iter().map(|finding| (finding.rule, finding.line)).collect()

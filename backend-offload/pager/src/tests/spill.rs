@@ -145,7 +145,7 @@ fn what_is_written_on_the_host_is_no_more_on_the_disk() {
 }
 
 #[test]
-fn of_two_blocks_needed_equally_late_the_one_with_a_disk_copy_spills() {
+fn a_block_with_a_disk_copy_spills_before_one_needed_equally_late() {
     let mut pager = Pager::new(Limit::bytes(10), Policy::LeastRecentlyUsed, Oversized::Refuse);
     let [below, larger] = [10, 12].map(|bytes| pager.insert(bytes, Arena(0)));
     for block in [below, larger] {

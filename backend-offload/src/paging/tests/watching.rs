@@ -34,6 +34,9 @@ fn a_watched_step_lists_the_copies_of_each_operation() {
     }
     let sum: u64 = stretches.iter().map(|part| part.bytes_in + part.bytes_out).sum();
     let after = adapter.paging.pager.counters();
-    assert_eq!(sum, after.link.bytes_in + after.link.bytes_out - before.link.bytes_in - before.link.bytes_out);
+    assert_eq!(
+        sum,
+        after.link.bytes_in + after.link.bytes_out - before.link.bytes_in - before.link.bytes_out
+    );
     assert_eq!(adapter.paging.watched_step(), None, "it was taken");
 }

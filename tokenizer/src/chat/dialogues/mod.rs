@@ -10,7 +10,7 @@ use std::path::Path;
 use topics::{TOPICS, Topic};
 
 use crate::{
-    chat::conversation::{Message, Role},
+    chat::message::{Message, Role},
     error::Error,
     permutation::mix,
 };

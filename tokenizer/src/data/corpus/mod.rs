@@ -16,7 +16,7 @@ use std::{
 pub use compressed::Compression;
 pub use detect::Format;
 
-use crate::{chat::conversation::Message, error::Error, regular};
+use crate::{chat::message::Message, error::Error, regular};
 
 /// Part size of a long document.
 pub(crate) const PART_BYTES: usize = 64 << 10;

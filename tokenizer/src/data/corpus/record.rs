@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::Body;
-use crate::chat::conversation::{Message, Role};
+use crate::chat::message::{Message, Role};
 
 /// Ignores other fields.
 #[derive(Deserialize)]

@@ -1,14 +1,22 @@
 //! A step's gradients, alone and over ranks.
 
 use burn::backend::{Autodiff, Flex, flex::FlexDevice};
+use burn::optim::GradientsParams;
+use burn_train::{TrainOutput, TrainStep};
 use exchange::threads::{Fault, Threads};
 use exchange::{Engine, Share};
 use models::Gpt;
-use runs::config::{Config, ExchangeKind};
+use runs::config::{Config, ExchangeKind, RanksSection};
 
 use super::*;
+use crate::data::StepData;
 use crate::optimizer::tests::{norm_of, values_of};
+use crate::optimizer::{Owners, Passes};
+use crate::progress::Report;
+use crate::ranks::Ranks;
 use crate::ranks::tests::{on_each, on_each_of};
+use crate::training::Exchange;
+use crate::training::exchange::Pass;
 
 fn data(micro_batches: i32) -> StepData {
     let micro_batch = |first: i32| MicroBatch {
