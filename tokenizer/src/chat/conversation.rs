@@ -1,7 +1,7 @@
 //! Encodes conversations, with a mask of trained tokens.
 //!
-//! Templates are rendered with placeholders for contents. Control tokens count only in the text around them: a message
-//! with `<|assistant_start|>` is ordinary text.
+//! Templates are rendered with placeholders for contents. Control tokens count only around them: a message with
+//! `<|assistant_start|>` is ordinary text.
 
 use std::io;
 
@@ -142,7 +142,7 @@ const OPEN: char = '\u{F0000}';
 const CLOSE: char = '\u{F0001}';
 /// Steps of a template per message, plus once; this crate's needs about 30.
 const FUEL: u64 = 200;
-/// Most bytes that a message's placeholder adds to the template's text.
+/// Most bytes that a placeholder adds.
 const MARK_BYTES: usize = 256;
 /// Without assignments, macros and repetition, intermediate values stay as short as the template.
 const STATEMENTS: [&str; 6] = ["for", "endfor", "if", "elif", "else", "endif"];
@@ -176,7 +176,7 @@ impl ChatTemplate {
         self.published.as_ref()
     }
 
-    /// Checks the source text, where quotes cannot hide a statement. So it refuses quoted `{%` or `*`.
+    /// Checks source text, where quotes cannot hide a statement; so it refuses quoted `{%` or `*`.
     fn check(&self) -> Result<(), ChatProblem> {
         if self.source.contains([OPEN, CLOSE]) {
             return Err(ChatProblem::Marks);
@@ -230,7 +230,7 @@ impl ChatTemplate {
     }
 }
 
-/// Rendered text. Fails at its limit: each message may repeat the template once.
+/// Fails at its limit: each message may repeat the template once.
 struct Rendered {
     text: Vec<u8>,
     limit: usize,
@@ -340,7 +340,7 @@ impl Tokenizer {
     }
 }
 
-/// Joins adjacent text before encoding: merges may span a message and the template.
+/// Merges may span a message and the template, so adjacent text is joined first.
 struct TurnEncoder<'t> {
     tokenizer: &'t Tokenizer,
     text: String,
