@@ -1,7 +1,7 @@
 //! Strict reading of a JSON tree into a [`Config`].
 //!
-//! The serialised defaults list the keys. Values are put into them one by one, so one wrong type hides no other, and
-//! later checks see a default in its place.
+//! The serialised defaults list the keys. Values are put into them one by one, so one wrong type hides no other. Later
+//! checks see a default in its place.
 
 use models::GptConfig;
 use models::presets;
