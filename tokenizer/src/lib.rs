@@ -27,8 +27,7 @@
 //!
 //! # Promises
 //!
-//! - **Equal input gives equal bytes.** Vocabularies, shards and windows depend neither on threads nor on timing, and
-//!   seeds mean the same on every machine.
+//! - **Equal input gives equal bytes**, whatever threads, timing and machine.
 //! - **Text never becomes a control token.** [`SpecialTokens`] come from a chat template or by name.
 //! - **Files are not trusted.** [`limits`] bounds their cost; a regular expression runs only if it is a [`Pattern`].
 //! - **A file is complete or absent**, even if its writing was interrupted.

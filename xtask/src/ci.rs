@@ -1,5 +1,4 @@
-//! `cargo xtask ci`: the gate. Steps run cheapest first and stop at the first failure. The CI service runs the same
-//! command.
+//! `cargo xtask ci`: the gate, also the CI service's command. Steps run cheapest first and stop at the first failure.
 
 use std::time::Instant;
 
@@ -97,7 +96,7 @@ fn failure(step: Step) -> String {
     format!("step `{name}` failed; repeat it with `cargo xtask ci {name}`{hint}", name = step.name())
 }
 
-// The tests' profile: procedural macros and build scripts are compiled once for all steps.
+// The tests' profile: procedural macros and build scripts are compiled once.
 fn clippy() -> Invocation {
     Invocation::cargo("clippy --release --workspace --all-targets -- -D warnings")
 }
@@ -109,7 +108,7 @@ fn doc() -> Invocation {
 /// Left to `cargo xtask test --full`: they choose another compiler of the same kernels, or no user names them.
 const WITHOUT_CODE_OF_THEIR_OWN: [&str; 4] = ["cube", "default", "metal", "vulkan"];
 
-/// Reads the manifest's features, so that an added one is checked too.
+/// Read from the manifest, so that an added one is checked too.
 fn each_feature_alone(features: &[String]) -> Vec<Invocation> {
     let check = Invocation::cargo("check --release -p backend-offload --no-default-features");
     let alone = features

@@ -1,7 +1,7 @@
 //! `cargo xtask instructions`: counts the pager's instructions with callgrind and compares them with a committed table.
 //!
-//! Unlike times, one compiler's instruction counts do not vary with machine and load. Our own code counts, with
-//! everything inlined. The C library does not: it chooses code by processor.
+//! Unlike times, one compiler's counts do not vary with machine and load. Our own code counts, with all that is
+//! inlined. The C library does not: it chooses code by processor.
 
 use std::{fs, path::Path};
 
@@ -21,7 +21,7 @@ pub(crate) struct Instructions {
     write: bool,
 }
 
-/// Arguments of the example; each is a piece of work.
+/// The example's arguments, a piece of work each.
 const WORK: [&str; 12] = [
     "resident",
     "resident planned",
@@ -64,7 +64,7 @@ impl Instructions {
         }
 
         let target = Workspace::read()?.target.join(EXAMPLE);
-        // One codegen unit: inlining must not depend on how the compiler divides its work.
+        // Inlining must not depend on how the compiler divides its work.
         Invocation::cargo("build --quiet --release --package pager-replay --example")
             .arguments([EXAMPLE, "--target-dir", &target.to_string_lossy()])
             .environment("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
@@ -104,7 +104,7 @@ fn count(target: &Path, work: &str) -> Result<Row> {
     Ok(Row { work: work.to_owned(), operations, instructions: own_instructions(&text, EXAMPLE)? })
 }
 
-/// Instructions of code in the file `program`, without calls into other files.
+/// Without calls into files other than `program`.
 fn own_instructions(profile: &str, program: &str) -> Result<u64> {
     let (mut ours, mut sum) = (false, 0);
     let mut lines = profile.lines();
@@ -112,7 +112,7 @@ fn own_instructions(profile: &str, program: &str) -> Result<u64> {
         if let Some(object) = line.strip_prefix("ob=") {
             ours = Path::new(object).file_name().is_some_and(|name| name == program);
         } else if line.starts_with("calls=") {
-            // Skips a call's inclusive cost, which is listed again where it arose.
+            // Skips a call's inclusive cost, listed again where it arose.
             lines.next();
         } else if ours && line.starts_with(|first: char| first.is_ascii_digit()) {
             let cost = line.split_whitespace().nth(1).and_then(|cost| cost.parse::<u64>().ok());
@@ -131,7 +131,7 @@ fn shown(rows: &[Row]) -> String {
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Work whose count differs, or that only one side has.
+/// Work that differs, or that one side lacks.
 fn differences(rows: &[Row], table: &[Row]) -> Vec<String> {
     let find = |rows: &[Row], work: &str| rows.iter().find(|row| row.work == work).cloned();
     let gone = table.iter().filter(|row| find(rows, &row.work).is_none());

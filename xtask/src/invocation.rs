@@ -1,4 +1,4 @@
-//! A command line of another program. It is shown before it runs, so that a failing step can be repeated by hand.
+//! A command line of another program, shown before it runs so that it can be repeated by hand.
 
 use std::{
     fmt,
@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-/// A program, its arguments and changes to its environment.
+/// A program, its arguments and environment changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct Invocation {
@@ -63,7 +63,7 @@ impl Invocation {
         Ok(())
     }
 
-    /// Runs without showing the command, and returns standard output. Standard error reaches the terminal.
+    /// Runs without showing the command; returns standard output. Standard error reaches the terminal.
     pub fn output(&self, directory: &Path) -> Result<String> {
         let output = self
             .command(directory)

@@ -1,5 +1,4 @@
-//! `cargo xtask kernels`: compiles kernels that programs generated on the stand-in with NVIDIA's run-time compiler,
-//! NVRTC.
+//! `cargo xtask kernels`: compiles, with NVIDIA's run-time compiler NVRTC, kernels that programs left on the stand-in.
 //!
 //! NVRTC needs no GPU. The stand-in accepts all that a C++ compiler accepts; this shows whether a GPU's compiler does.
 
@@ -40,7 +39,7 @@ pub(crate) struct Kernels {
     architectures: Vec<u32>,
 }
 
-/// Relative to the repository's root, where it runs.
+/// Relative to the root, where it runs.
 const SCRIPT: &str = "xtask/src/kernels/compile.py";
 
 impl Kernels {
@@ -83,7 +82,7 @@ fn count_kernels(folder: &Path) -> Result<usize> {
     }
 }
 
-/// Compiles all architectures at once, one process each. Results follow the order of `architectures`.
+/// All architectures at once, a process each. Results keep their order.
 fn compile(toolkit: &Toolkit, folder: &Path, architectures: &[u32]) -> Result<Vec<Verdicts>> {
     let one = |architecture| {
         let started = Instant::now();
@@ -104,7 +103,7 @@ fn script(toolkit: &Toolkit, arguments: &[String]) -> Invocation {
         .arguments(arguments.iter().cloned())
 }
 
-/// The options that CubeCL passes (`compile_kernel` of `cubecl-cuda`), after the folder of kernels.
+/// The folder, then CubeCL's options (`compile_kernel` of `cubecl-cuda`).
 fn arguments(folder: &Path, architecture: u32, headers: &[PathBuf]) -> Vec<String> {
     let mut arguments = vec![
         folder.display().to_string(),
@@ -115,7 +114,7 @@ fn arguments(folder: &Path, architecture: u32, headers: &[PathBuf]) -> Vec<Strin
     arguments
 }
 
-/// From 90 on, CubeCL compiles for the exact GPU, as its inline PTX demands.
+/// From 90 on, CubeCL compiles for the exact GPU, for its inline PTX.
 fn target_name(architecture: u32) -> String {
     format!("sm_{architecture}{}", if architecture >= 90 { "a" } else { "" })
 }

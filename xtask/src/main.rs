@@ -1,4 +1,4 @@
-//! Developer commands: `cargo xtask <command>`. One file per command; this one dispatches.
+//! Developer commands: `cargo xtask <command>`, one file each; this one dispatches.
 //!
 //! It builds in seconds: no dependency leads to Burn (`developer_commands_build_without_burn`).
 

@@ -1,4 +1,4 @@
-//! The guide's table of measurements, generated from the record that the page names.
+//! The guide's table of measurements, generated from the record named there.
 
 use std::{fs, path::Path};
 
@@ -37,7 +37,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// The text between the markers: the first table of the record's page.
+/// The first table of the record's page.
 fn render(record: &str, page: &str) -> Result<String> {
     let rows = page.lines().skip_while(|line| !line.starts_with("| Model |"));
     let table: String = rows.take_while(|line| line.starts_with('|')).flat_map(|row| [row, "\n"]).collect();
@@ -66,7 +66,7 @@ pub fn rewrite(record: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Line and reason if a table differs from its record. `read` finds a file relative to the root.
+/// Line and reason if a table differs from its record. `read` finds files relative to the root.
 pub fn fault<'a>(text: &str, read: impl Fn(&str) -> Option<&'a str>) -> Option<(usize, String)> {
     let line = text.lines().position(|line| line.contains(OPENS))? + 1;
     let check = || {

@@ -1,7 +1,7 @@
 //! `cargo xtask stand-in`: runs a program on a CUDA driver that needs no GPU.
 //!
 //! It builds the driver, package `stand-in`, lays it out as a CUDA installation and points the program there. Without a
-//! program it prints only the folder, for tests that start their own processes.
+//! program it prints only the folder, for tests that start processes.
 
 use std::{
     env,
@@ -46,7 +46,7 @@ pub(crate) struct StandIn {
     program: Vec<OsString>,
 }
 
-/// Names under which programs load the driver and the run-time compiler. One object serves as both.
+/// One object serves as driver and run-time compiler.
 const LIBRARIES: [&str; 5] =
     ["libcuda.so", "libcuda.so.1", "libnvrtc.so", "libnvrtc.so.12", "libnvrtc.so.13"];
 
@@ -63,7 +63,7 @@ impl StandIn {
             .with_context(|| format!("`{}` could not be started", program.display()))
     }
 
-    /// The program's additional variables. `ours` looks up our own environment.
+    /// `ours` looks up our own environment.
     fn environment(
         &self,
         folder: &Path,
@@ -99,14 +99,14 @@ fn require_compiler(compiler: &str) -> Result<()> {
     })
 }
 
-/// Builds the driver; returns the folder that programs take for CUDA's.
+/// Builds the driver; returns the folder of the installation.
 pub(crate) fn installation() -> Result<PathBuf> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         bail!("the stand-in for CUDA runs on x86-64 Linux only");
     }
     require_compiler(&env::var("STAND_IN_CXX").unwrap_or_else(|_| "g++".to_owned()))?;
     let root = workspace::root();
-    // Captured: our standard output may hold only the folder.
+    // Our standard output may hold only the folder.
     Invocation::cargo("build --release --package stand-in").output(root)?;
     let target = Workspace::read()?.target;
     let folder = target.join("stand-in");
@@ -125,7 +125,7 @@ fn lay_out(folder: &Path, library: &Path, headers: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Other processes may use the folder: a correct link stays, any other is replaced atomically.
+/// Other processes may use the folder: a correct link stays, others are replaced atomically.
 fn link(to: &Path, at: &Path) -> Result<()> {
     if fs::read_link(at).is_ok_and(|found| found == to) {
         return Ok(());

@@ -26,7 +26,7 @@ use crate::{
 use binary::{Binary, Ran, Selection};
 use missing::Missing;
 
-/// Folder of the CUDA stand-in: tests need not build it.
+/// Lets tests use one build of the CUDA stand-in.
 const STAND_IN: &str = "SPILLWAY_STAND_IN";
 
 /// Seeds all random tests; fixed by `.cargo/config.toml`.

@@ -1,5 +1,5 @@
-//! `cargo xtask tidy`: house rules that no compiler checks, explained in CONTRIBUTING.md. A rule maps text to findings,
-//! so its tests need no files; this file reads the tree.
+//! `cargo xtask tidy`: house rules that no compiler checks, explained in CONTRIBUTING.md. Rules map text to findings,
+//! so their tests need no files; this file reads the tree.
 
 mod circles;
 mod compiled_once;
@@ -26,7 +26,7 @@ struct Finding {
     reason: String,
 }
 
-/// A text file. The path is relative to the root, with `/` on every system.
+/// The path is relative to the root, with `/` on every system.
 #[derive(Debug, Clone, Copy)]
 struct File<'a> {
     path: &'a str,
@@ -103,7 +103,7 @@ fn findings() -> Result<Vec<Finding>> {
 
 type Tree = BTreeMap<String, String>;
 
-/// Reads files that git tracks or would track. Other than UTF-8 becomes an empty text, so that links to it resolve.
+/// Files that git tracks or would track. Other than UTF-8 becomes empty text, so that links resolve.
 fn read_tree() -> Result<Tree> {
     let listing = Invocation::new("git")
         .arguments(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
@@ -113,7 +113,7 @@ fn read_tree() -> Result<Tree> {
     for path in listing.split_terminator('\0') {
         match fs::read(workspace::root().join(path)) {
             Ok(bytes) => _ = tree.insert(path.to_owned(), String::from_utf8(bytes).unwrap_or_default()),
-            // Deleted, but not yet committed.
+            // Deleted, not yet committed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error).with_context(|| format!("`{path}` is unreadable")),
         }

@@ -1,5 +1,5 @@
-//! Times of the gate's steps and test binaries. The CSV file is written after every row, so a failed or stopped run
-//! leaves its times.
+//! Times of the gate's steps and test binaries. The CSV file is written after every row: a failed or stopped run leaves
+//! its times.
 
 use std::{
     fs,
@@ -63,7 +63,7 @@ impl Times {
         })
     }
 
-    /// The slowest rows first, and the file with all.
+    /// Slowest first, and the file with all.
     pub(crate) fn slowest(&self) -> String {
         let mut rows: Vec<&Row> = self.rows.iter().collect();
         rows.sort_by_key(|row| std::cmp::Reverse(row.took));

@@ -1,7 +1,7 @@
 //! Encodes conversations, with a mask of trained tokens.
 //!
-//! Templates are rendered with placeholders for contents. Control tokens count only in the text around them: a message
-//! with `<|assistant_start|>` is ordinary text.
+//! Templates are rendered with placeholders for contents. Control tokens count only around them: a message with
+//! `<|assistant_start|>` is ordinary text.
 
 use crate::{
     encode::{
@@ -87,7 +87,7 @@ impl Tokenizer {
     }
 }
 
-/// Joins adjacent text before encoding: merges may span a message and the template.
+/// Merges may span a message and the template, so adjacent text is joined first.
 struct TurnEncoder<'t> {
     tokenizer: &'t Tokenizer,
     text: String,

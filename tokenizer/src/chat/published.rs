@@ -1,11 +1,11 @@
 //! Published families' formats of conversations.
 //!
-//! Their templates are programs with assignments and filters, and never run here. A template is recognised by its
-//! control tokens, and the conversation rendered in its format, without tools and images.
+//! Their templates are programs with assignments and filters, and never run here. Control tokens reveal the format, in
+//! which a conversation is rendered, without tools and images.
 
 use super::message::Role;
 
-/// The date that Llama's template writes without a clock.
+/// Llama's date without a clock.
 const LLAMA_DATES: &str = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
 /// How Qwen3 writes no reasoning.
 const NO_THOUGHTS: &str = "<think>\n\n</think>\n\n";
@@ -73,7 +73,7 @@ impl PublishedFormat {
         }
     }
 
-    /// The control token that ends an answer, if another than a text's.
+    /// Control token that ends an answer, if another than a text's.
     pub(crate) fn ends_answers(&self) -> Option<&'static str> {
         match self.family {
             Family::ChatMl => Some("<|im_end|>"),
@@ -156,14 +156,13 @@ impl PublishedFormat {
     }
 }
 
-/// Whether only role and text are written. Phi-4 adds `<|im_sep|>`, and `SmolLM3` more.
+/// Phi-4 adds `<|im_sep|>`, and `SmolLM3` more.
 fn is_plain_chatml(source: &str) -> bool {
     let mut marks = source.split("<|im_").skip(1);
     marks.all(|mark| mark.starts_with("start|>") || mark.starts_with("end|>"))
         && !source.contains("## Metadata")
 }
 
-/// The text between a system message's marks in the template.
 fn default_system(source: &str) -> Option<String> {
     let quoted = |opening: &str| {
         source.split(opening).skip(1).find_map(|rest| {

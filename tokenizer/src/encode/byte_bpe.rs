@@ -1,6 +1,6 @@
 //! Byte-level BPE: encodes any bytes, and decodes to the same.
 //!
-//! Short pieces repeat, so workers cache their ids. Idle workers wait in lists by thread: a cache that changes cores is
+//! Short pieces repeat, so workers cache ids. Idle workers wait in lists by thread: a cache that changes cores is
 //! slower than none.
 
 use std::{
@@ -38,7 +38,7 @@ pub(crate) struct ByteBpe {
     tokens: Vec<Option<Box<[u8]>>>,
     byte_ids: Box<[u32; 256]>,
     merges: MergeTable,
-    /// Llama 3's `ignore_merges`: a piece that is a token needs no merges.
+    /// Llama 3's `ignore_merges`: a token needs no merges.
     whole_pieces: Option<Pieces<u32>>,
     workers: [Mutex<Vec<Worker>>; WORKER_LISTS],
 }
@@ -169,7 +169,7 @@ impl ByteBpe {
         }
     }
 
-    /// Workers return only after their work, so a panic leaves the pool usable.
+    /// Workers return only after work, so a panic leaves the pool usable.
     fn idle_workers(&self) -> MutexGuard<'_, Vec<Worker>> {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         thread_local! {

@@ -1,6 +1,6 @@
 //! Merges a piece's byte pairs: the best-ranked adjacent pair first, the leftmost on a tie.
 //!
-//! A heap of candidates over a linked list of symbols: n symbols cost O(n log n), even in a megabyte of one letter.
+//! A heap of candidates over linked symbols: n symbols cost O(n log n), even in a megabyte of one letter.
 
 use std::{
     cmp::Reverse,
@@ -83,8 +83,8 @@ impl Merger {
             return;
         }
         let right = self.symbols[left.next as usize];
-        // Stale if the pair is gone. Compares results, not ranks, like Hugging Face: another pair with the same result
-        // may have replaced it.
+        // Stale if the pair is gone. Like Hugging Face, compares results, not ranks: another pair may have the same
+        // result.
         if table.rank(left.id, right.id).is_none_or(|rank| table.results[rank as usize] != result) {
             return;
         }

@@ -1,8 +1,8 @@
 //! Cuts text into the pieces within which merges happen.
 //!
-//! Only by known patterns. All end in `\s+(?!\S)|\s+`, whose look-ahead needs backtracking, which gives up on a
-//! megabyte of blanks. Without it a pattern is a DFA, and a run of blanks before a word gives back its last. Searches
-//! are anchored, since the alternatives match any character: time is linear.
+//! Patterns end in `\s+(?!\S)|\s+`, whose look-ahead needs backtracking, which gives up on a megabyte of blanks.
+//! Without it a pattern is a DFA, and a run of blanks before a word gives back its last. Searches are anchored, since
+//! the alternatives match any character: time is linear.
 
 use regex_automata::{
     Anchored, Input,

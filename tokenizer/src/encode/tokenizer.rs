@@ -150,8 +150,7 @@ impl Tokenizer {
         self.eos
     }
 
-    /// Control tokens that end an answer, without repeats: the chat format's, the text's, and the one that opens a
-    /// text.
+    /// Ends of an answer, without repeats: the chat format's, the text's, and the token that opens a text.
     pub fn ends_of_answers(&self) -> Vec<u32> {
         let published = self.chat.as_ref().and_then(ChatTemplate::published);
         let own = published.and_then(PublishedFormat::ends_answers).and_then(|text| self.specials.id(text));
@@ -187,8 +186,8 @@ impl Tokenizer {
         }
     }
 
-    /// Whether [`Preparation`](crate::Preparation) accepts files that are not UTF-8. For byte-level BPE, such a file is
-    /// nearly always a mistake.
+    /// Whether [`Preparation`](crate::Preparation) accepts files other than UTF-8: for byte-level BPE, nearly always a
+    /// mistake.
     pub fn takes_any_file(&self) -> bool {
         matches!(self.kind, Kind::Bytes)
     }

@@ -1,7 +1,7 @@
 //! Trains byte-level BPE vocabularies.
 //!
-//! Hugging Face's trainer learns merges from the encoder's pieces. Counts are sums, and ids break ties, so neither
-//! threads nor document order matter.
+//! Hugging Face's trainer learns merges from the encoder's pieces. Counts are sums and ids break ties: neither threads
+//! nor document order matter.
 
 use std::sync::{
     Mutex, PoisonError,

@@ -1,7 +1,6 @@
 //! Checks normalizers, pre-tokenizers and decoders without running them.
 //!
-//! A component passes if its type is known, its literals are short and [`crate::encode::split`] knows its regular
-//! expression.
+//! A component passes if type and regular expression ([`crate::encode::split`]) are known and literals are short.
 
 use serde_json::Value;
 
@@ -76,8 +75,7 @@ fn byte_level(step: &Value) -> Option<PreTokenizer> {
     Some(PreTokenizer::ByteLevel(if flag("use_regex", true)? { Pattern::Gpt2 } else { Pattern::Whole }))
 }
 
-/// Known patterns match everything, so inverting a `Split` or leaving gaps changes nothing: only the plain form is
-/// accepted.
+/// Accepts the plain form only: known patterns match everything, so inverting or gaps would change nothing.
 fn isolating_split(step: &Value) -> Option<Pattern> {
     let isolated = step.get("behavior")?.as_str()? == "Isolated";
     let inverted = step.get("invert").and_then(Value::as_bool).unwrap_or(false);

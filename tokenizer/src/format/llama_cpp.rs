@@ -1,7 +1,7 @@
 //! A GGUF file's vocabulary, as `llama.cpp` reads it.
 //!
-//! It knows split patterns by name and runs no others. Its `gpt2` is byte-level BPE. Its `llama` is BPE over characters
-//! with `▁` for blanks, and merges by tokens' scores instead of pairs' ranks.
+//! It knows split patterns by name only. Its `gpt2` is byte-level BPE. Its `llama` is BPE over characters with `▁` for
+//! blanks, and merges by tokens' scores instead of pairs' ranks.
 
 use std::collections::{HashMap, HashSet};
 
@@ -205,7 +205,6 @@ fn scores(definition: &Definition, tokens: &[String], kinds: &[i32]) -> Result<V
     Ok(tokens.iter().map(|token| ranks.get(token).map_or(unmerged, |rank| -(*rank as f32))).collect())
 }
 
-/// Whether the normalizer or the pre-tokenizer puts a blank before the text.
 fn adds_space(definition: &Definition) -> bool {
     let prepends = |step: &Value| match step["type"].as_str() {
         Some("Prepend") => step["prepend"] == json!(BLANK),

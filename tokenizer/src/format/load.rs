@@ -20,7 +20,7 @@ use crate::{
 
 impl Tokenizer {
     /// Loads `tokenizer.json`, or a folder with it or with GPT-2's `vocab.json` and `merges.txt`. A
-    /// `tokenizer_config.json` there adds the chat template. Files are read within [`crate::limits`]; a refused one is
+    /// `tokenizer_config.json` there adds the chat template. Files are read within [`crate::limits`]; a faulty one is
     /// an [`Error::Tokenizer`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();

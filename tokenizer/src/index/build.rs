@@ -234,7 +234,7 @@ impl<O: FnMut(IndexProgress)> Work<'_, O> {
         next.map_or(Follower::NONE, |next| Follower { length: found.length(), next })
     }
 
-    /// The order lacks the last position, which has no follower.
+    /// The order lacks the last position.
     fn last_match(&self) -> Result<EarlierMatch, Error> {
         let map = regular::map(&self.folder.path(ORDER), |_| Ok(()))?;
         let tokens = self.text.tokens();

@@ -77,7 +77,7 @@ impl BuildFolder {
         self.folder.join(name)
     }
 
-    /// Verifies and reuses the piece `name`, or writes it with `fill`. `true` if reused.
+    /// Verifies and reuses the piece, or writes it with `fill`. `true` if reused.
     pub(super) fn piece(
         &self,
         name: &str,

@@ -42,8 +42,7 @@ struct EqualDocuments {
 }
 
 impl Corpora {
-    /// Finds documents of `dataset` that equal an indexed one, or an earlier one in its own index. Reads the dataset
-    /// and all indexed splits.
+    /// Finds documents of `dataset` that equal an indexed one, or an earlier one in its own index. Reads all splits.
     pub fn duplicates(&self, dataset: &TokenDataset) -> Result<Duplicates, Error> {
         self.duplicates_unless(dataset, &AtomicBool::new(false))
     }

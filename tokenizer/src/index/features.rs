@@ -20,7 +20,7 @@ use crate::{
     error::Error,
 };
 
-/// Without an index, a document's beginning is sought one to two times as many tokens back.
+/// Without an index, a document's beginning is sought one to two times as far back, in tokens.
 const REACH: u64 = 1 << 15;
 
 /// A dataset, and the indexes to search.
@@ -95,7 +95,7 @@ impl<D: Borrow<TokenDataset>> Features<D> {
     fn indexed_split(&self, own: usize, positions: Range<u64>) -> Result<Vec<Option<u32>>, Error> {
         let index = &self.corpora.indexes()[own];
         let found = index.followers(positions.clone())?;
-        // A binary search in mapped memory per position, a batch's slowest part.
+        // A batch's slowest part: a binary search in mapped memory per position.
         let corpora = &*self.corpora;
         let features = found.into_par_iter().enumerate().map(|(place, found)| {
             let context = index.text().context(positions.start + place as u64);

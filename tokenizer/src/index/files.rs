@@ -23,7 +23,7 @@ const BUFFER: usize = 1 << 16;
 pub(super) enum Kind {
     /// A chunk's positions, sorted by context.
     Run,
-    /// Positions of a stretch of the order, each with the number of tokens in common with the previous context.
+    /// A stretch's positions in order, each with the number of tokens in common with the previous context.
     Stretch,
     /// All positions by context, then the minima of every 64.
     Order,
@@ -71,7 +71,6 @@ impl Header {
         bytes
     }
 
-    /// Parses and compares the header of a file of `found` bytes.
     pub(super) fn parse(
         bytes: &[u8],
         found: u64,

@@ -67,7 +67,7 @@ impl Merge<'_> {
         Ok(low)
     }
 
-    /// Writes positions in order, each with the number of tokens in common with the previous context.
+    /// Writes positions in order, each with the tokens in common with the previous context.
     pub(super) fn write(
         &self,
         parts: &[Range<u64>],

@@ -1,5 +1,5 @@
-//! Longest matches: a context's longest suffix that occurs earlier in an indexed text, and the token that followed,
-//! which a model may read as a second input.
+//! Longest matches: a context's longest suffix that occurs earlier in an indexed text, and the token that followed, a
+//! model's optional second input.
 //!
 //! # Definition
 //!
@@ -19,8 +19,8 @@
 //!
 //! # Two files
 //!
-//! `order.bin` looks up any context: in decoding, in evaluation, from another corpus. It holds the sorted positions, 4
-//! bytes a token, and a tree with the minimum of every 64 (`minima.rs`).
+//! `order.bin` looks up any context: in decoding, evaluation, another corpus. It holds the sorted positions, 4 bytes a
+//! token, and the minima of every 64 (`minima.rs`).
 //!
 //! `followers.bin` holds follower and length of the text's own matches, 3 bytes a token. Training reads it in sequence;
 //! the order would touch some fifty places a token and have to exclude later positions. Lengths let a reader compare

@@ -38,7 +38,7 @@ impl EarlierMatch {
 struct FirstSharing([u32; LONGEST + 1]);
 
 impl FirstSharing {
-    /// Moves to `position`, `common` tokens from the previous context. Skips matches at later positions.
+    /// `common`: tokens in common with the previous context. Skips matches at later positions.
     fn step(&mut self, common: usize, position: u32) -> EarlierMatch {
         let mut length = common.min(LONGEST);
         while length > 0 && self.0[length] >= position {

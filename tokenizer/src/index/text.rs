@@ -23,8 +23,7 @@ pub(crate) struct Text {
     bos: Option<u32>,
 }
 
-/// The tokens that end at a position, backwards to the opening token, at most [`LONGEST`]. Compared like slices: the
-/// last token first.
+/// Tokens that end at a position, backwards to the opening token, at most [`LONGEST`]. Compared from the last token.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Context {
     ids: [u32; LONGEST],

@@ -18,7 +18,7 @@ pub enum DeviceChoice {
     /// CUDA if it is usable, else the CPU.
     #[default]
     Auto,
-    /// An NVIDIA GPU by number, by default this process's number on its host.
+    /// An NVIDIA GPU by number, by default the process's on its host.
     Cuda(Option<usize>),
     /// The system's default Vulkan device.
     Vulkan,
@@ -65,7 +65,7 @@ impl From<&Config> for Setup {
 }
 
 impl Setup {
-    /// Settings for process `process`, from 0, of `processes` on this host.
+    /// For process `process`, from 0, of `processes` on this host.
     #[must_use]
     pub fn among(mut self, process: usize, processes: usize) -> Self {
         self.process = process;
@@ -73,7 +73,7 @@ impl Setup {
         self
     }
 
-    /// Settings without the disk, for programs that only read weights.
+    /// Without the disk, for programs that only read weights.
     #[must_use]
     pub fn without_disk(mut self) -> Self {
         self.memory.disk = None;
@@ -86,7 +86,7 @@ impl Setup {
     }
 }
 
-/// Work on a device, generic over its backend.
+/// Work on a device of any backend.
 pub trait Work {
     /// Result.
     type Output;

@@ -1,6 +1,6 @@
-//! Indexed texts of models with `model.longest_match`: `data.indexes`, then the run's training text.
+//! Indexed texts for `model.longest_match`: `data.indexes`, then the run's training text.
 //!
-//! A checkpoint stores the texts' digests. Resuming needs the same texts
+//! A checkpoint stores their digests. Resuming needs the same texts
 //! (`listed_texts_are_looked_up_too_and_must_not_change`). Without them a model answers as if it found no match, with a
 //! warning (`a_model_without_its_index_answers_with_a_warning`).
 
@@ -21,7 +21,7 @@ use crate::config::{Config, DataSource, IndexEntry};
 #[derive(Debug, Clone)]
 pub struct Indexes(Arc<Corpora>);
 
-/// A text's identity, stored in checkpoints.
+/// Stored in checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct IndexedText {
@@ -41,7 +41,7 @@ fn own_index(data: &Path) -> PathBuf {
     data.join("index")
 }
 
-/// Folder of training shards: the configured one, or `shards` in the data folder.
+/// The configured shards, or `shards` in the data folder.
 pub fn own_shards(config: &Config, data: &Path) -> PathBuf {
     match (config.data.source, &config.data.path) {
         (DataSource::Shards, Some(path)) => path.clone(),
@@ -61,7 +61,7 @@ impl Indexes {
         Ok(Self(Arc::new(Corpora::open(folders, Corpora::SHORTEST)?)))
     }
 
-    /// Opens a checkpoint's texts, in its order, from `candidates`.
+    /// Opens a checkpoint's texts from `candidates`, in its order.
     pub fn from_checkpoint(checkpoint: &Path, candidates: &[IndexEntry]) -> anyhow::Result<Self> {
         let mut found = Vec::new();
         for text in IndexedText::from_checkpoint(checkpoint)? {
@@ -107,7 +107,7 @@ impl Indexes {
         manifests.map(|manifest| IndexedText { shards: manifest.shards, tokens: manifest.tokens }).collect()
     }
 
-    /// Writes the texts' identities into a checkpoint.
+    /// Writes the identities into a checkpoint.
     pub fn save(&self, checkpoint: &Path) -> anyhow::Result<()> {
         let mut text = serde_json::to_vec_pretty(&self.texts())?;
         text.push(b'\n');

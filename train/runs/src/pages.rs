@@ -1,8 +1,8 @@
 //! Reuse of memory pages by CPU tensors.
 //!
-//! By default glibc unmaps large freed allocations, and the system zeroes their pages at the next use: a fifth of a
-//! training step. Kept on the heap, freed pages are reused. The process holds its tensors' peak memory and a few
-//! percent more, or a fifth more with an arena per thread.
+//! By default glibc unmaps large freed allocations, and the system zeroes pages at the next use: a fifth of a training
+//! step. Freed pages of the heap are reused. The process holds its tensors' peak memory and a few percent more, or a
+//! fifth more with an arena per thread.
 //!
 //! Dry runs touch no tensor memory: fresh pages cost nothing, but heap memory would be cleared.
 
@@ -25,7 +25,7 @@ pub(crate) fn keep_freed_pages() {
     }
 }
 
-/// Returns idle pages to the system, for example after building a model.
+/// Returns idle pages to the system, as after building a model.
 pub fn give_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     if KEPT.load(std::sync::atomic::Ordering::Relaxed) {

@@ -11,7 +11,7 @@ use crate::checkpoint::{CONFIG, TOKENIZER, Verified};
 use crate::config::{Config, DataSource};
 use crate::{BadInput, trained, tuning, weights};
 
-/// GPU kernels prefer multiples of this as vocabulary.
+/// GPU kernels prefer multiples as vocabulary.
 const ROWS: usize = 64;
 
 /// A checkpoint from which another run starts.
@@ -22,13 +22,12 @@ pub struct Pretrained {
     model: GptConfig,
     tokenizer: Tokenizer,
     added: u32,
-    /// Whether `data.indexes` are dropped: they lack the added tokens.
+    /// They would lack the added tokens.
     drops_indexes: bool,
-    /// The new run's default settings.
     defaults: Option<String>,
 }
 
-/// Keys of `model` and `tokenizer` that weights do not determine.
+/// Not determined by the weights.
 const CHANGEABLE_KEYS: [&str; 4] =
     ["model.compute", "model.longest_match", "model.match_pdrop", "tokenizer.chat"];
 
@@ -49,13 +48,13 @@ impl Pretrained {
         })
     }
 
-    /// Its run's name, a new run's default.
+    /// Its run's name: a new run's default.
     pub fn name(&self) -> Option<String> {
         Some(self.run.as_ref()?.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// The configuration of a new run in `run`: the named one, or this checkpoint's with a schedule for tuning, always
-    /// with its model and vocabulary. Adds chat control tokens if needed.
+    /// Configures a new run in `run`: by `name`, or as this checkpoint with a schedule for tuning, always with its
+    /// model and vocabulary. Adds chat control tokens if needed.
     pub fn describe(
         mut self,
         run: &Path,

@@ -34,7 +34,7 @@ impl<B: Backend> TextGenerator<'_, B> {
         opening(self.tokenizer, text)
     }
 
-    /// Continues `prompts`. Passes the first's new tokens to `show`.
+    /// Continues `prompts`; `show` gets the first's new tokens.
     pub fn speak(
         &self,
         prompts: &[Vec<u32>],
@@ -57,7 +57,7 @@ impl<B: Backend> TextGenerator<'_, B> {
         Ok(completions)
     }
 
-    /// Streams a continuation to `out` until `silenced`. Returns the text.
+    /// Streams a continuation to `out` until `silenced`. Returns it.
     pub fn stream_to(
         &self,
         prompt: &[Vec<u32>],
@@ -102,7 +102,7 @@ impl<B: Backend> TextGenerator<'_, B> {
         completion.text.clone().map_or_else(|| self.words(&completion.tokens), Ok)
     }
 
-    /// Decodes `ids`, less ids beyond the vocabulary, which a larger embedding can produce.
+    /// Decodes `ids`, less any beyond the vocabulary, which a larger embedding can produce.
     pub fn words(&self, ids: &[u32]) -> anyhow::Result<String> {
         let known: Vec<u32> = ids.iter().copied().filter(|id| *id < self.tokenizer.vocab_size()).collect();
         let bytes = self.tokenizer.decode_bytes(&known)?;

@@ -1,11 +1,11 @@
-//! The thread pool for CPU tensors, including the calling thread.
+//! The thread pool for CPU tensors, with the calling thread.
 
 use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
 
 use rayon::ThreadPoolBuilder;
 
-/// Threads in the pool: `RAYON_NUM_THREADS`, or the parallelism available.
+/// Pool threads: `RAYON_NUM_THREADS`, or the parallelism available.
 pub fn count() -> usize {
     let asked = std::env::var("RAYON_NUM_THREADS").ok().and_then(|count| count.parse().ok());
     let count = asked.filter(|count| *count > 0);
@@ -15,7 +15,7 @@ pub fn count() -> usize {
 /// Adds the calling thread to the pool, unless that is in use. Waking an outside thread per operation costs as much as
 /// adding a hundred thousand numbers.
 ///
-/// A member runs tasks only while it waits for its own. Alone, it would never run those of others.
+/// A member runs tasks only while it waits for its own: alone, it would starve others.
 pub(crate) fn join_pool() {
     let count = count();
     if count > 1 {

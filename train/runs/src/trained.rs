@@ -1,4 +1,4 @@
-//! A checkpoint opened for use: configuration, vocabulary and weights.
+//! A checkpoint opened for use: configuration, vocabulary, weights.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ pub struct Wanted<'a> {
     pub from: Option<&'a Path>,
     /// One of the run's checkpoints; `None` is the latest.
     pub which: Option<Which>,
-    /// With `from`, replaces the saved configuration; without it, names the run.
+    /// With `from`, replaces the saved configuration; else names the run.
     pub config: Option<&'a str>,
     /// Configuration changes, each `section.key=value`.
     pub set: &'a [String],
@@ -69,7 +69,7 @@ impl Trained {
         Ok(Self { data: folder.filter(|_| same), checkpoint, config, tokenizer, indexed })
     }
 
-    /// Opens the indexed texts (`longest_match`). If one is missing, passes the reason to `warn`.
+    /// Opens the indexed texts (`longest_match`), or passes the reason to `warn`.
     pub fn indexes(&self, warn: impl FnOnce(&str)) -> Option<Indexes> {
         if !self.config.model.longest_match {
             return None;
@@ -88,7 +88,7 @@ impl Trained {
         weights::load(&self.checkpoint.path, &self.config.model, device)
     }
 
-    /// Loads weights for inference, with matrices in the compute type.
+    /// Loads weights with matrices in the compute type.
     pub fn for_inference<B: Backend>(&self, device: &B::Device) -> anyhow::Result<Gpt<B>> {
         Ok(self.weights(device)?.narrowed())
     }

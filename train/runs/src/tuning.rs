@@ -1,12 +1,12 @@
-//! Defaults of a run that begins with trained weights. Those of pretraining would destroy the weights.
+//! Defaults of a run that begins with trained weights, which those of pretraining would destroy.
 
 use models::{Footprint, GptConfig};
 use serde_json::{Map, Value, json};
 
-/// Tokens per sequence at most. Conversations are seldom longer, and memory grows with length.
+/// Conversations are seldom longer, and memory grows with length.
 const SEQUENCE: usize = 2048;
 
-/// Sequences per step, accumulated: the plan lets them pass together.
+/// Accumulated: the plan lets them pass together.
 const SEQUENCES: usize = 4;
 
 const EPOCHS: f64 = 3.0;
@@ -23,8 +23,8 @@ fn rate(parameters: u64) -> f64 {
     RATES.iter().find(|(most, _)| parameters <= *most).map_or(LEAST_RATE, |(_, rate)| *rate)
 }
 
-/// Settings, as for `--set`, of a run with the weights of `model`. A length in steps or tokens in `set` replaces
-/// epochs. A `data.path` without a source is text, read by documents.
+/// Settings, as for `--set`, of a run with the weights of `model`. Steps or tokens in `set` replace epochs. A
+/// `data.path` without a source is text, read by documents.
 pub(crate) fn defaults(model: &GptConfig, set: &[String]) -> anyhow::Result<Vec<String>> {
     let gives =
         |key: &str| set.iter().any(|given| given.split_once('=').is_some_and(|(name, _)| name.trim() == key));

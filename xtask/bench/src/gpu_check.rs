@@ -1,7 +1,7 @@
 //! `cargo xtask gpu-check`: checks on a CUDA device that spilling changes no number, and measures its cost.
 //!
-//! GPU machines often have neither compiler nor network, so release binaries are carried there in one folder. Every
-//! run, passed or failed, becomes a dated record. A record from the stand-in for the CUDA driver says so.
+//! GPU machines often lack compiler and network, so release binaries are carried there. Every run, passed or failed,
+//! becomes a dated record. One from the stand-in for the CUDA driver says so.
 
 mod carry;
 mod completeness;

@@ -1,6 +1,6 @@
-//! The README's picture: one step of the toy under a third of its memory, and its losses with and without a limit.
+//! The README's picture: a step of the toy under a third of its memory, and losses with and without a limit.
 //!
-//! The axis is operations, not time: no clock changes the picture, and `--check` compares it byte for byte.
+//! It is drawn over operations, so no clock changes it, and `--check` compares bytes.
 
 use std::{
     env::consts::EXE_SUFFIX,
@@ -27,13 +27,13 @@ const BUDGET: &str = "16MiB";
 
 const LEFT: f64 = 78.0;
 const WIDTH: f64 = 380.0;
-/// Tops and heights of the memory, of a band of copies, and of the losses.
+/// Tops and heights.
 const MEMORY: (f64, f64) = (64.0, 150.0);
 const BANDS: (f64, f64) = (246.0, 24.0);
 const LOSSES: (f64, f64) = (356.0, 130.0);
 const SIZE: (f64, f64) = (480.0, 520.0);
 const PARTS: usize = 190;
-/// Steps between the limited run's dots on the unlimited run's line.
+/// Steps between dots.
 const DOT_EVERY: usize = 3;
 
 #[derive(Args)]
@@ -84,7 +84,7 @@ struct Run {
     losses: Vec<f64>,
     peak: u64,
     budget: Option<u64>,
-    /// Bytes on the device, copied out and copied in, by stretches of operations.
+    /// Bytes on the device, copied out and copied in.
     step: Vec<[u64; 3]>,
 }
 
@@ -185,7 +185,6 @@ fn svg(limited: &Run, unlimited: &Run) -> Result<String> {
     Ok(canvas.finish())
 }
 
-/// One kind of bytes in [`PARTS`] equal parts.
 fn parts(step: &[[u64; 3]], kind: usize, joined: impl Fn(u64, u64) -> u64) -> Vec<u64> {
     let mut parts = vec![0; PARTS];
     for (n, stretch) in step.iter().enumerate() {

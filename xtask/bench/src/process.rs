@@ -22,7 +22,7 @@ pub(crate) struct Ended {
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
-/// Runs in the current folder, so that relative paths hold. Errors start with `name:`.
+/// Runs in the current folder: relative paths hold. Errors start with `name:`.
 pub(crate) fn run(invocation: &Invocation, name: &str, scratch: &Path, limit: Duration) -> Result<Ended> {
     run_watched(invocation, name, scratch, limit, |_| {})
 }
@@ -35,7 +35,7 @@ pub(crate) fn run_watched(
     limit: Duration,
     mut look: impl FnMut(&Path),
 ) -> Result<Ended> {
-    // Files, not pipes: none fills up and blocks, and no surviving child holds one open.
+    // Pipes could fill and block, or a surviving child could hold one open.
     let [printed, said] = ["stdout", "stderr"].map(|name| scratch.join(name));
     let file =
         |path| File::create(path).with_context(|| format!("no room for output in {}", scratch.display()));
@@ -68,7 +68,7 @@ fn wait(child: &mut Child, limit: Duration, mut look: impl FnMut()) -> Result<Op
     }
 }
 
-/// The last error in one line, without the program's name and Rust's hint after a panic.
+/// The last error in one line, without program name and Rust's hint after a panic.
 fn complaint(name: &str, said: &str) -> String {
     let name = format!("{name}: ");
     let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();

@@ -37,7 +37,7 @@ pub(crate) fn fresh_folder(runs: &Path, date: &str, device: &str) -> Result<Path
     Ok(folder)
 }
 
-/// Makes the folder `given`, unless it holds one of these files.
+/// Refuses a folder with one of these files.
 pub(crate) fn claim(given: &Path, files: &[&str]) -> Result<PathBuf> {
     if files.iter().any(|name| given.join(name).exists()) {
         bail!(
@@ -49,13 +49,13 @@ pub(crate) fn claim(given: &Path, files: &[&str]) -> Result<PathBuf> {
     Ok(given.to_owned())
 }
 
-/// The running command, without folders of this machine.
+/// Without folders of this machine.
 pub(crate) fn command() -> Invocation {
     let typed = env::args().skip(1).map(|argument| without_folders(&argument));
     Invocation::cargo("xtask").arguments(typed)
 }
 
-/// Shortens absolute paths, which mean nothing on another machine.
+/// Absolute paths mean nothing on another machine.
 fn without_folders(argument: &str) -> String {
     let (option, path) =
         argument.split_once('=').filter(|_| argument.starts_with("--")).unwrap_or(("", argument));

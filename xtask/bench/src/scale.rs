@@ -1,7 +1,7 @@
-//! `cargo xtask bench-scale`: measures exchanges between ranks over TCP on loopback and shared memory, and a training
-//! step of one rank. A fitted model then simulates up to 1,024 ranks.
+//! `cargo xtask bench-scale`: measures exchanges between ranks over TCP on loopback and shared memory, and one rank's
+//! training step. A fitted model simulates up to 1,024 ranks.
 //!
-//! Only `ranks` and `training` start processes; the other modules are pure.
+//! Only `ranks` and `training` start processes.
 
 mod cell;
 mod fit;
@@ -78,7 +78,7 @@ struct Simulated {
     latency: f64,
 }
 
-/// TCP also stands in for a network.
+/// TCP also represents a network.
 const LINKS: [Link; 2] = [Link::Tcp, Link::SharedMemory];
 
 const SAMPLES: &str = "samples.csv";

@@ -1,1 +1,1 @@
-//! Only a manifest: it fixes features of shared dependencies, so that all commands share one build of each.
+//! Only a manifest: it fixes features of shared dependencies, so that all commands share one build.

@@ -1,5 +1,5 @@
-//! NVRTC and its headers: from an installed CUDA, or fetched by pip into `target/nvrtc`. Nothing is linked. NVIDIA's
-//! licence covers the fetched files, which stay below `target`.
+//! NVRTC and its headers: installed, or fetched by pip into `target/nvrtc`. Nothing is linked. NVIDIA's licence covers
+//! fetched files, which stay below `target`.
 
 use std::{
     env, fs,
@@ -19,13 +19,13 @@ pub(super) struct Toolkit {
     pub(super) headers: Vec<PathBuf>,
 }
 
-/// The second is for tensor cores, in a wheel of its own.
+/// The second is for tensor cores, in its own wheel.
 const HEADERS: [&str; 2] = ["cuda_runtime.h", "crt/mma.h"];
 const WAYS_OUT: &str = "`cargo xtask kernels --fetch` downloads NVRTC and its headers from PyPI; an installed CUDA is \
                         found through CUDA_PATH";
 
 impl Toolkit {
-    /// The first complete toolkit: in `folders`, in `CUDA_PATH`, or in CUDA's default places.
+    /// The first complete one: in `folders`, `CUDA_PATH` or CUDA's default places.
     pub(super) fn find(folders: &[PathBuf]) -> Result<Self> {
         let installed = env::var_os("CUDA_PATH").map(PathBuf::from);
         let usual = ["/usr/local/cuda", "/opt/cuda"].map(PathBuf::from);
@@ -60,7 +60,7 @@ impl Toolkit {
     }
 }
 
-/// Follows links: the stand-in has a link of this name to another library.
+/// Follows links: the stand-in's link of this name leads to another library.
 fn is_nvrtc(file: &Path) -> bool {
     let named =
         |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libnvrtc.so"));

@@ -15,12 +15,12 @@ pub(super) struct Compiler {
 pub(super) struct Verdicts {
     architecture: String,
     accepted: usize,
-    /// File names, each with the log's reasons.
+    /// File names and the log's reasons.
     pub(super) refused: Vec<(String, String)>,
     took: Duration,
 }
 
-/// One fault often makes a hundred kernels fail alike.
+/// One fault often fails a hundred kernels alike.
 const SHOWN_KERNELS: usize = 10;
 const SHOWN_LINES: usize = 3;
 
@@ -60,7 +60,7 @@ impl Verdicts {
     }
 }
 
-/// The first errors of a log, or its first lines if none is marked.
+/// The first errors, or first lines if none is marked.
 fn reasons(log: &str) -> String {
     let errors: Vec<&str> =
         log.lines().filter(|line| line.contains("error:")).take(SHOWN_LINES).map(str::trim).collect();

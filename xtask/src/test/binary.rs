@@ -25,9 +25,9 @@ pub(super) struct Binary {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Selection {
-    /// Without `#[ignore]`; if texts are given, only tests that contain one.
+    /// Without `#[ignore]`; given texts, only tests that contain one.
     Unmarked(Vec<String>),
-    /// These tests, marked `#[ignore]` because they belong to a larger size.
+    /// `#[ignore]` tests of a larger size.
     Marked(Vec<String>),
 }
 
@@ -46,7 +46,7 @@ impl Ran {
         self.ignored += other.ignored;
     }
 
-    /// Adds the counts of a libtest line that closes a run.
+    /// Adds the counts of libtest's closing line.
     fn read(&mut self, line: &str) {
         let Some(counts) = line.strip_prefix("test result: ").and_then(|line| line.split_once(". ")) else {
             return;
@@ -64,7 +64,7 @@ impl Ran {
     }
 }
 
-/// Whether an `#[ignore]` test belongs to `size`: its module is `gate` or `full`.
+/// A larger size's test is in a module `gate` or `full`.
 fn belongs(test: &str, size: Size) -> bool {
     let is_in = |module: &str| test.split("::").any(|part| part == module);
     (size >= Size::Gate && is_in("gate")) || (size == Size::Full && is_in("full"))
@@ -94,7 +94,7 @@ impl Binary {
             .environment("CARGO_MANIFEST_DIR", self.folder.to_string_lossy())
     }
 
-    /// Kills the process at the limit. Shows output on failure or at the limit.
+    /// Kills the process at the limit. Shows output then and on failure.
     pub(super) fn run(
         &self,
         selection: &Selection,
@@ -149,7 +149,7 @@ pub(super) fn watch(mut child: Child, limit: Duration) -> Result<Ran> {
     Ok(ran)
 }
 
-/// Lines of `output` until it closes. Child processes may keep it open; the limit ends that.
+/// Child processes may keep `output` open; the limit ends that.
 fn reader(output: impl Read + Send + 'static) -> mpsc::Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {

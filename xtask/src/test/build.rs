@@ -13,10 +13,10 @@ use suite::Size;
 use super::binary::{Binary, Ran, watch};
 use xtask::{invocation::Invocation, workspace};
 
-/// All targets except those with `test = false`; examples are not part of the suite.
+/// All targets without `test = false`; examples are not part of the suite.
 const TARGETS: &str = "--tests";
 
-/// Packages and features with tests that no default enables: the full suite runs these once more.
+/// No default enables these features with tests: the full suite runs them once more.
 const MORE_FEATURES: [(&str, &str); 2] = [("on-vulkan", "spirv"), ("tokenizer", "parquet")];
 
 pub(super) fn binaries(size: Size, packages: &[String]) -> Result<Vec<Binary>> {
@@ -32,7 +32,7 @@ pub(super) fn binaries(size: Size, packages: &[String]) -> Result<Vec<Binary>> {
     Ok(binaries)
 }
 
-/// They only choose a compiler of the same kernels, so the gate leaves them out.
+/// They only choose a compiler of the same kernels: the gate leaves them out.
 pub(super) fn feature_checks() -> Vec<Invocation> {
     let check = Invocation::cargo("check --profile checked --no-default-features");
     let of = [
@@ -74,8 +74,8 @@ pub(super) fn documentation(
     watch(child, Duration::from_mins(30))
 }
 
-/// The quick suite covers the default members, which share the first command's build. Larger sizes add Vulkan, for
-/// which Burn is compiled with a second backend.
+/// The quick suite covers the default members, which share the first command's build. Larger sizes add Vulkan, with a
+/// second backend of Burn.
 pub(super) fn cargo_test(size: Size, packages: &[String]) -> Invocation {
     let test = Invocation::cargo("test");
     let test = match size {
@@ -105,7 +105,7 @@ fn parse(message: &str) -> Result<Option<Binary>> {
     }))
 }
 
-/// A package's name from `path+file:///repository/models#0.1.0`, or `…#name@0.1.0` if the folder has another name.
+/// From `path+file:///repository/models#0.1.0`, or `…#name@0.1.0` if the folder has another name.
 fn name_in(identifier: &str, folder: &Path) -> String {
     let named = identifier.rsplit_once('#').and_then(|(_, rest)| rest.split_once('@'));
     let folder = folder.file_name().unwrap_or_default().to_string_lossy();

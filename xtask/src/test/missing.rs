@@ -1,4 +1,4 @@
-//! Tests that did not run, by missing need, as written by crate `suite`.
+//! Tests that did not run, by missing need, as crate `suite` writes them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use suite::Need;
 pub(super) struct Missing(BTreeMap<Need, BTreeSet<String>>);
 
 impl Missing {
-    /// Parses lines of need, tab and test, which may repeat.
+    /// Lines of need, tab and test, which may repeat.
     pub(super) fn read(lines: &str) -> Self {
         let mut missing = BTreeMap::<Need, BTreeSet<String>>::new();
         for (name, test) in lines.lines().filter_map(|line| line.split_once('\t')) {

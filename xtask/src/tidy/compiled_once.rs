@@ -1,9 +1,8 @@
 //! Rules for what cargo compiles: the README's commands share the first one's build, and code that runs during
 //! compilation is not optimised.
 //!
-//! Cargo compiles a dependency once per set of features that a command's packages request. One more feature in tests
-//! alone can have Burn compiled twice. So these rules compare commands' unit graphs, which cargo prints without
-//! compiling.
+//! Cargo compiles a dependency once per set of features that a command requests. One more feature in tests can compile
+//! Burn twice. So these rules compare commands' unit graphs, which cargo prints without compiling.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +17,7 @@ const PINS: &str = "xtask/pins/Cargo.toml";
 /// The README's first command.
 const FIRST: &str = "build --release --package train";
 
-/// Later commands, which reuse its build.
+/// They reuse its build.
 const LATER: [&str; 4] = [
     "test --release --no-run",
     "build --release --package serve",
@@ -51,13 +50,13 @@ struct Profile {
     opt_level: String,
 }
 
-/// Package, target, mode and optimisation level: units that agree in these differ only in features. A procedural
-/// macro's dependency is not optimised, and so another unit than the same package in a program.
+/// Package, target, mode and optimisation level: such units differ only in features. A procedural macro's dependencies
+/// are not optimised, so they are other units than a program's.
 type Identity<'a> = (&'a str, &'a str, &'a str, &'a str);
 
 impl Graph {
     fn for_command(command: &str) -> Result<Self> {
-        // Unit graphs are unstable; this variable makes stable cargo print them.
+        // Makes stable cargo print unit graphs.
         let graph = Invocation::cargo(command)
             .arguments(["--unit-graph", "-Z", "unstable-options"])
             .environment("RUSTC_BOOTSTRAP", "1")
@@ -91,7 +90,6 @@ pub(super) fn all() -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Dependencies with other features than in the first command.
 fn compiled_again(first: &Graph, command: &str, later: &Graph) -> Vec<Finding> {
     let known = first.features();
     let mut findings = Vec::new();
@@ -113,7 +111,7 @@ fn compiled_again(first: &Graph, command: &str, later: &Graph) -> Vec<Finding> {
     findings
 }
 
-/// Optimised procedural macros and build scripts: each runs once, in less time than optimising takes.
+/// Procedural macros and build scripts run once, in less time than optimising takes.
 fn optimised(command: &str, graph: &Graph) -> Vec<Finding> {
     let runs_while_compiling = |unit: &&Unit| {
         unit.target.kind.iter().any(|kind| matches!(kind.as_str(), "proc-macro" | "custom-build"))

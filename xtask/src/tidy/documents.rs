@@ -7,7 +7,7 @@ use xtask::readme_table;
 
 use super::{File, Finding, Tree};
 
-/// A machine's top-level folders, never a checkout's.
+/// Top level of a machine, never of a checkout.
 const MACHINE_FOLDERS: [&str; 4] = ["home", "root", "work", "Users"];
 
 pub(super) fn links(file: &File, tree: &Tree) -> Vec<Finding> {
@@ -19,7 +19,7 @@ pub(super) fn links(file: &File, tree: &Tree) -> Vec<Finding> {
 }
 
 fn dead_end(file: &File, target: &str, tree: &Tree) -> Option<&'static str> {
-    // Rustdoc checks item paths in pages that it includes.
+    // Rustdoc checks item paths in included pages.
     if target.contains("://") || target.starts_with("mailto:") || target.contains("::") {
         return None;
     }
@@ -35,7 +35,7 @@ fn dead_end(file: &File, target: &str, tree: &Tree) -> Option<&'static str> {
     misses.then_some("names no heading of that page")
 }
 
-/// Path from the root, without `.` and `..`. A target that starts with `/` is relative to the root.
+/// From the root, without `.` and `..`. A target that starts with `/` is relative to the root.
 fn resolve(from: &str, target: &str) -> Option<String> {
     if target.is_empty() {
         return Some(from.to_owned());
@@ -53,7 +53,7 @@ fn resolve(from: &str, target: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Targets of `[text](target)` and `[label]: target`, outside of code.
+/// `[text](target)` and `[label]: target`, outside of code.
 fn link_targets(file: &File) -> Vec<(usize, String)> {
     let mut targets = Vec::new();
     for (number, line) in prose(file) {
@@ -66,7 +66,7 @@ fn link_targets(file: &File) -> Vec<(usize, String)> {
     targets
 }
 
-/// Lines outside of fenced blocks, without inline code.
+/// Lines outside of fences, without inline code.
 fn prose<'a>(file: &'a File) -> impl Iterator<Item = (usize, String)> + 'a {
     let mut fenced = false;
     file.lines().filter_map(move |(number, line)| {
@@ -82,7 +82,6 @@ fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect()
 }
 
-/// Files named by a description of the tree exist.
 pub(super) fn code_map(file: &File, tree: &Tree) -> Vec<Finding> {
     let exists = |name: &str| tree.keys().any(|path| path == name || path.ends_with(&format!("/{name}")));
     let is_path = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
@@ -126,7 +125,7 @@ pub(super) fn machine_paths(file: &File) -> Vec<Finding> {
     file.lines().filter_map(breach).collect()
 }
 
-/// Finds `/name/` where a path starts, not within a path or an address.
+/// Finds `/name/` at a path's start, not within a path or address.
 fn names_root_folder(line: &str, name: &str) -> bool {
     let path = format!("/{name}/");
     let inside_a_path = |c: char| c.is_alphanumeric() || "._-~*})]>".contains(c);

@@ -1,5 +1,5 @@
-//! Rules that keep promises true: tests named by ARCHITECTURE.md and by heads of Rust files exist; each adapter's
-//! library is used only there.
+//! Rules that keep promises true: tests named by ARCHITECTURE.md and by heads of Rust files exist; only its adapter
+//! uses an adapter's library.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ const NAMED: &str = "invariant-names-its-test";
 const NAMED_IN_HEAD: &str = "head-names-its-test";
 const FOREIGN: &str = "library-stays-in-its-adapter";
 
-/// Every invariant names at least one test, and every named test exists.
+/// Every invariant names a test, and named tests exist.
 pub(super) fn named_tests(architecture: &File, tests: &BTreeSet<&str>) -> Vec<Finding> {
     let section = architecture.lines().skip_while(|(_, line)| *line != "## Invariants").skip(1);
     let section: Vec<_> = section.take_while(|(_, line)| !line.starts_with("## ")).collect();
@@ -28,7 +28,7 @@ pub(super) fn named_tests(architecture: &File, tests: &BTreeSet<&str>) -> Vec<Fi
     findings
 }
 
-/// Every test that a Rust file's head names in parentheses exists.
+/// Tests named in parentheses in a file's head exist.
 pub(super) fn named_in_head(file: &File, tests: &BTreeSet<&str>) -> Vec<Finding> {
     let mut fenced = false;
     let mut head = Vec::new();
@@ -54,18 +54,17 @@ fn joined(lines: &[(usize, &str)]) -> String {
     lines.iter().map(|(_, line)| *line).collect::<Vec<_>>().join(" ")
 }
 
-/// Looks for many words and no path.
+/// Many words, no path.
 fn is_test_name(code: &str) -> bool {
     let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     code.matches('_').count() >= 3 && code.chars().all(is_word)
 }
 
-/// Tests named in backticks.
 fn test_names(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).filter(|code| is_test_name(code)).collect()
 }
 
-/// Tests named in backticks within parentheses; parentheses in code do not count.
+/// Parentheses in code do not count.
 fn test_names_in_parentheses(text: &str) -> Vec<&str> {
     let mut depth = 0_usize;
     let mut names = Vec::new();
@@ -85,14 +84,14 @@ fn test_names_in_parentheses(text: &str) -> Vec<&str> {
     names
 }
 
-/// Includes tests made by the macro `promises!`.
+/// Includes those of the macro `promises!`.
 pub(super) fn all_tests(tree: &BTreeMap<String, String>) -> BTreeSet<&str> {
     let sources = tree.iter().filter(|(path, text)| File { path, text }.has_extension("rs"));
     let texts = sources.map(|(_, text)| text.as_str());
     texts.flat_map(|text| rust_files::tests_in(text).map(|(_, name)| name).chain(promised(text))).collect()
 }
 
-/// Names in calls of `promises!`, which end with a brace at the beginning of a line.
+/// Calls of `promises!` end with a brace at the beginning of a line.
 fn promised(text: &str) -> impl Iterator<Item = &str> {
     let calls = text.split("\npromises! {\n").skip(1).filter_map(|rest| rest.split("\n}").next());
     let words = calls.flat_map(|call| call.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));

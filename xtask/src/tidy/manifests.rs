@@ -1,4 +1,4 @@
-//! Rules for manifests: dependencies between members, and inherited lints.
+//! Rules for manifests: dependencies between members, inherited lints.
 
 use xtask::workspace::{Dependency, Member};
 
@@ -11,15 +11,15 @@ struct Arrows {
     tests_to: &'static [&'static str],
 }
 
-/// Dependencies that each member may have on others. An unlisted member is a finding.
+/// Allowed dependencies on other members. An unlisted member is a finding.
 const ARROWS: [Arrows; 22] = [
     Arrows { from: "pager", to: &[], tests_to: &[] },
     Arrows { from: "pager-replay", to: &["pager"], tests_to: &[] },
     Arrows { from: "backend-offload", to: &["pager"], tests_to: &[] },
     Arrows { from: "host-optim", to: &["backend-offload"], tests_to: &[] },
-    // No member may link it: programs load it at run time, as the driver.
+    // Not for linking: programs load it at run time, as the driver.
     Arrows { from: "stand-in", to: &[], tests_to: &[] },
-    // Tests of `backend-offload`, which must not know its users: on the stand-in and CPU, and on Vulkan.
+    // Tests of `backend-offload`, which must not know its users: on the stand-in, the CPU and Vulkan.
     Arrows { from: "offload-tests", to: &[], tests_to: &["backend-offload", "pager", "pager-replay"] },
     Arrows { from: "on-vulkan", to: &[], tests_to: &["backend-offload", "host-optim", "pager"] },
     Arrows { from: "durable", to: &[], tests_to: &[] },
@@ -29,7 +29,7 @@ const ARROWS: [Arrows; 22] = [
     Arrows { from: "runs", to: &["backend-offload", "durable", "models", "tokenizer"], tests_to: &[] },
     Arrows {
         from: "train",
-        // Plans replay recordings, which belong to the pager and to no device.
+        // Plans replay recordings, which belong to the pager, not to a device.
         to: &[
             "backend-offload",
             "durable",
@@ -43,7 +43,7 @@ const ARROWS: [Arrows; 22] = [
         ],
         tests_to: &[],
     },
-    // The code of `train`, compiled for its unit tests.
+    // The code of `train`, for its unit tests.
     Arrows {
         from: "train-units",
         to: &[],
@@ -83,7 +83,6 @@ const ARROWS: [Arrows; 22] = [
     Arrows { from: "suite", to: &[], tests_to: &[] },
 ];
 
-/// Features without code, for all members.
 const EVERYWHERE: [&str; 1] = ["pins"];
 
 /// For all members' tests.
@@ -105,7 +104,7 @@ fn member_findings(member: &Member, members: &[Member]) -> Vec<Finding> {
     let refused = |dependency: &&Dependency| {
         let ours = members.iter().any(|other| other.name == dependency.name);
         let name = dependency.name.as_str();
-        // A crate's own tests may enable more of its features.
+        // A crate's tests may enable more of its features.
         let itself = dependency.dev && name == member.name;
         let allowed = arrows.to.contains(&name)
             || EVERYWHERE.contains(&name)

@@ -1,4 +1,4 @@
-//! Rules for single Rust files: header, length, names of files, modules and tests, muted lints, and one path per item.
+//! Rules for single Rust files: header, length, names of files, modules and tests, muted lints, one path per item.
 
 use std::path::Path;
 
@@ -79,7 +79,6 @@ fn test_names(file: &File) -> Vec<Finding> {
     tests_in(file.text).filter_map(breach).collect()
 }
 
-/// Line and name of each test function.
 pub(super) fn tests_in(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_test = false;
     (1..).zip(text.lines()).filter_map(move |(number, line)| {
@@ -111,7 +110,7 @@ fn muted_lints(file: &File) -> Vec<Finding> {
     lines.iter().enumerate().filter_map(breach).collect()
 }
 
-/// Finds re-exports from public modules, whose items would have two paths.
+/// Re-exports from public modules give items two paths.
 fn second_paths(file: &File) -> Vec<Finding> {
     let published: Vec<&str> = file
         .lines()
@@ -154,7 +153,7 @@ fn many_fields(file: &File) -> Vec<Finding> {
     file.lines().filter_map(breach).collect()
 }
 
-/// Up to the closing bracket, over several lines.
+/// It may span lines.
 fn attribute_from(lines: &[&str]) -> String {
     let mut depth = 0_i32;
     let mut attribute = String::new();

@@ -1,7 +1,7 @@
 //! The size of a test run ([`size`]), and needs that a machine may not meet ([`Need`]).
 //!
-//! `cargo xtask test` sets the variables read here, and counts tests that did not run. Without them tests run as in the
-//! quick suite, and report unmet needs on standard error.
+//! `cargo xtask test` sets the variables read here, and counts tests that did not run. Without them, tests run as in
+//! the quick suite.
 
 mod need;
 mod size;

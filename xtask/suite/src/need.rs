@@ -1,5 +1,5 @@
-//! Things that some tests need and some machines lack. No test is skipped silently: it reports the need on standard
-//! error and leaves a line for `cargo xtask test`, or fails if the need is required.
+//! Needs that some machines do not meet. No test is skipped silently: it reports the need on standard error and leaves
+//! a line for `cargo xtask test`, or fails if the need is required.
 
 use std::{
     env, fmt,
@@ -8,24 +8,24 @@ use std::{
     thread,
 };
 
-/// Needs that must be met: `all`, or names separated by commas. `all,-mounts` requires all others.
+/// Required needs: `all`, or names separated by commas. `all,-mounts` requires all others.
 pub const REQUIRE: &str = "SPILLWAY_REQUIRE";
 
-/// File that gets a line per test that lacks something: the need's name, a tab, the test.
+/// File that gets a line per test that did not run: need, tab, test.
 pub const NOT_RUN: &str = "SPILLWAY_NOT_RUN";
 
-/// Something outside the repository that tests need.
+/// Something outside the repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Need {
     /// A Vulkan device.
     Vulkan,
-    /// The stand-in for the CUDA driver: x86-64 Linux and a C++ compiler.
+    /// The stand-in for CUDA: x86-64 Linux and a C++ compiler.
     StandIn,
     /// An installed Open MPI.
     Mpi,
     /// Open MPI 5: ranks survive the loss of others.
     Mpi5,
-    /// The right to mount file systems in a namespace.
+    /// The right to mount in a namespace.
     Mounts,
     /// The right to a network namespace, and `ip`.
     Namespace,

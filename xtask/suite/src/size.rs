@@ -5,12 +5,12 @@ use std::str::FromStr;
 /// Variable that names the size: `quick`, `gate` or `full`.
 pub const SIZE: &str = "SPILLWAY_TESTS";
 
-/// How many cases of each promise run. A larger size runs all tests of a smaller one.
+/// How many cases of each promise run. Larger sizes run all tests of smaller ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Size {
     /// Minutes: each promise that is fast enough, once.
     Quick,
-    /// Required of a change: each promise of ARCHITECTURE.md.
+    /// Each promise of ARCHITECTURE.md; required of a change.
     Gate,
     /// Hours: every schedule, seed, kill and program, with fresh random cases.
     Full,

@@ -1,6 +1,6 @@
 //! Generated conversations: a corpus without a download.
 //!
-//! To tell a model from a table of its training text, training lacks a tenth of the filled-in forms
+//! To tell a model from a table of its text, training lacks a tenth of the filled-in forms
 //! ([`Dialogues::reserved`]) and a few forms ([`Dialogues::held_out`]). A dialogue depends only on seed and number.
 
 mod topics;

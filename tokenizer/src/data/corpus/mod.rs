@@ -141,7 +141,7 @@ impl Corpus {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
-    /// Reads all files in order. An error [about one record](Error::is_bad_record) is followed by the next record; any
+    /// Reads files in order. An error [about one record](Error::is_bad_record) is followed by the next record; any
     /// other ends its file. A plain file is one document, with a second from corpus position `cut`.
     pub fn parts(&self, cut: Option<u64>) -> impl Iterator<Item = Result<Part, Error>> + Send {
         let mut before = 0;

@@ -1,6 +1,6 @@
 //! Reads plain files, one document each, in parts.
 //!
-//! Parts end where every split pattern ends a piece, so they encode like the whole text. After [`LONGEST_PART`] bytes
+//! Parts end where every split pattern ends a piece, so they encode like the whole. After [`LONGEST_PART`] bytes
 //! without such a place, a part ends at any character.
 
 use std::{

@@ -47,7 +47,7 @@ fn split_named(path: &Path) -> Option<Split> {
     })
 }
 
-/// Refuses this crate's shards without a manifest: their loss mask would be lost.
+/// A shard of this crate without a manifest would lose its loss mask.
 pub(super) fn format(path: &Path) -> Result<ShardFormat, Error> {
     let mut beginning = Vec::new();
     let file = regular::open(path)?;

@@ -1,7 +1,6 @@
 //! Reads shards as windows of tokens at any position, in an order that a cursor resumes.
 //!
-//! A window depends only on files, plan, position and seed. So workers that share positions read one stream, and
-//! resuming means reading the next position.
+//! A window depends only on files, plan, position and seed. So workers that share positions read one stream.
 
 mod cursor;
 mod foreign;
@@ -275,7 +274,7 @@ impl TokenDataset {
         places.map(|place| Ok((place, self.window(place)?)))
     }
 
-    /// Reads the whole split: compares any checksums, and all ids with the vocabulary.
+    /// Reads the split: compares checksums, and all ids with the vocabulary.
     pub fn verify(&self) -> Result<(), Error> {
         let entries = self.manifest.as_ref().map(|(_, manifest, split)| &split.entry(manifest).shards);
         for (at, Shard { tokens, mask }) in self.shards.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! The window table: where windows begin, so that every counted target counts exactly once.
 //!
 //! A window spans consecutive tokens of one shard; neighbours may overlap. A target counts in the first window that
-//! predicts it. A window that no document or shard fills is moved back or padded, not dropped.
+//! predicts it. A window that no document or shard fills is moved back or padded.
 
 use crate::{
     data::shard::{MaskMap, ShardMap, ShardProblem},

@@ -138,7 +138,7 @@ impl<'a> Encoder<'a> {
         Ok(EncodedBatch { parts, documents, bytes, tokens, position })
     }
 
-    /// Moves a document and its copies into a split that chance left empty.
+    /// Moves a document and its copies into an empty split.
     fn fill_empty_split(&mut self, parts: &mut [EncodedPart]) {
         let SplitRule::Document { val_fraction, .. } = self.rule else { return };
         let drawn = || parts.iter().filter(|part| part.begins).map(|part| part.drawn);
@@ -230,7 +230,7 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// Lets several threads encode a long document of JSON lines or Parquet.
+/// Lets several threads encode a long document.
 fn split_long(part: Part) -> impl Iterator<Item = Part> {
     let mut rest = Some(part);
     std::iter::from_fn(move || {
@@ -257,7 +257,7 @@ fn hash(body: &Body, seed: u64) -> u64 {
     }
 }
 
-/// Four states take a word each: a single one would wait for its multiplication.
+/// A single state would wait for its multiplication.
 fn hash_bytes(seed: u64, bytes: &[u8]) -> u64 {
     let take = |state: u64, word: [u8; 8]| {
         (state.rotate_left(23) ^ u64::from_le_bytes(word)).wrapping_mul(0x9E37_79B9_7F4A_7C15)

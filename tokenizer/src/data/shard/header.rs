@@ -1,5 +1,5 @@
-//! A shard's header: 256 little-endian 32-bit integers. Other programs read magic, version and number of tokens. The
-//! next two are the tokenizer's fingerprint's first bytes, or zeros.
+//! A shard's header: 256 little-endian 32-bit integers. Other programs read magic, version and number of tokens. Two
+//! with the tokenizer's mark, or zeros, follow.
 
 use super::ShardProblem;
 

@@ -1,7 +1,7 @@
 //! Token shards, between preparation and training.
 //!
-//! A shard has llm.c's `.bin` format: a header of 256 32-bit integers, then ids. A manifest describes a set. Shards of
-//! conversations have a loss mask in the same format, a byte per token.
+//! A shard has llm.c's `.bin` format: a header of 256 32-bit integers, then ids. A manifest describes a set.
+//! Conversations have loss masks in the same format, a byte per token.
 
 mod header;
 mod manifest;

@@ -1,4 +1,4 @@
-//! Verifies a checkpoint's files piece by piece, so memory does not grow with the model.
+//! Verifies a checkpoint's files piece by piece: memory does not grow with the model.
 
 use std::{
     collections::BTreeMap,
@@ -63,7 +63,6 @@ pub(super) fn verify(folder: &Path) -> Result<Manifest, Fault> {
     let mut there = Tree::walk(folder)?.files;
     there.remove(manifest::FILE);
 
-    // Cheap checks first: names and sizes.
     let mut listed = Vec::with_capacity(manifest.files.len());
     for entry in &manifest.files {
         let fault = |damage| Fault::new(&entry.name, damage);
@@ -113,15 +112,14 @@ fn digest(mut file: File) -> io::Result<Fingerprint> {
 
 const PARALLEL_FILES: usize = 4;
 
-/// Runs `work` for every file, in parallel: one core hashes slower than a disk reads. Returns the first failure in file
-/// order.
+/// Runs `work` in parallel: one core hashes slower than a disk reads. Returns the first failure in file order.
 fn each_file<F: Sync, T: Send, E: Send>(
     files: &[F],
     work: impl Fn(&F) -> Result<T, E> + Sync,
 ) -> Result<Vec<T>, E> {
     let mut done = Vec::with_capacity(files.len());
     for files in files.chunks(PARALLEL_FILES) {
-        // All threads end before a failure returns, so none reads an abandoned folder.
+        // No thread may outlive a failure and read an abandoned folder.
         let results: Vec<_> = thread::scope(|scope| {
             let threads: Vec<_> = files.iter().map(|file| scope.spawn(|| work(file))).collect();
             threads
@@ -136,7 +134,7 @@ fn each_file<F: Sync, T: Send, E: Send>(
     Ok(done)
 }
 
-/// All files below a folder. Refuses links: their targets are outside the checkpoint.
+/// Refuses links: their targets are outside the checkpoint.
 #[derive(Default)]
 struct Tree {
     files: BTreeMap<String, PathBuf>,

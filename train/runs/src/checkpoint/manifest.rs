@@ -17,7 +17,7 @@ pub(super) const MAX_BYTES: u64 = 16 << 20;
 pub(super) struct Manifest {
     version: u32,
     pub(super) step: u64,
-    /// Save number within the run. A run resumed at an earlier step saves lower steps later.
+    /// Numbers a run's saves. A run resumed at an earlier step saves lower steps later.
     pub(super) sequence: u64,
     pub(super) files: Vec<Entry>,
     /// Digest of the fields above.

@@ -11,11 +11,11 @@
 //! 4. Rename the pointer to `latest`.
 //!
 //! Readers ignore `.partial` names, and the next save removes them: a save that ends before step 3 did not happen.
-//! Manifests number a run's saves. After step 3 the highest number counts, even if `latest` names an older checkpoint.
-//! Only steps 1 and 2 need disk space (`a_disk_that_fills_up_anywhere_in_a_save_leaves_the_store_as_it_was`).
+//! After it, the manifest with the highest number counts, even if `latest` names an older checkpoint. Only steps 1 and
+//! 2 need disk space (`a_disk_that_fills_up_anywhere_in_a_save_leaves_the_store_as_it_was`).
 //!
-//! An existing checkpoint of the same step becomes `step-00000250.replaced` and counts until its replacement is in
-//! place. Removal first renames to `.partial`, so nothing half removed looks damaged.
+//! A checkpoint of the same step becomes `step-00000250.replaced` and counts until its replacement is in place. Removal
+//! first renames to `.partial`, so nothing half removed looks damaged.
 //!
 //! One process saves in a run directory, one checkpoint at a time. Callers wait for the files only; any thread can seal
 //! (`a_checkpoint_exists_once_it_is_sealed_on_any_thread`).
@@ -49,7 +49,7 @@ const PREFIX: &str = "step-";
 const REPLACED: &str = ".replaced";
 const POINTER_BYTES: u64 = 4 << 10;
 
-/// The checkpoints of a run.
+/// A run's checkpoints.
 #[derive(Debug, Clone)]
 pub struct Checkpoints {
     folder: PathBuf,
@@ -71,18 +71,18 @@ pub enum Which {
 pub struct Saved {
     /// Its folder.
     pub path: PathBuf,
-    /// Bytes of its files without the manifest.
+    /// File bytes without the manifest.
     pub bytes: u64,
 }
 
-/// A checkpoint whose bytes all match its manifest.
+/// A checkpoint that matches its manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified {
     /// Its folder.
     pub path: PathBuf,
-    /// Steps taken when it was saved.
+    /// Steps taken.
     pub step: u64,
-    /// Bytes of its files without the manifest.
+    /// File bytes without the manifest.
     pub bytes: u64,
 }
 
@@ -90,12 +90,12 @@ pub struct Verified {
 struct Candidate {
     step: u64,
     path: PathBuf,
-    /// Number of the save; `None` without a readable manifest.
+    /// `None` without a readable manifest.
     sequence: Option<u64>,
 }
 
 impl Checkpoints {
-    /// The checkpoints of the run directory `run`. Creates nothing.
+    /// A run directory's checkpoints. Creates nothing.
     pub fn in_run(run: &Path) -> Self {
         Self { folder: run.join(FOLDER) }
     }
@@ -109,14 +109,14 @@ impl Checkpoints {
         named.is_some() || path.join(manifest::FILE).exists()
     }
 
-    /// The run directory of the checkpoint `path`.
+    /// A checkpoint's run directory.
     pub fn run_of(path: &Path) -> Option<PathBuf> {
         let path = std::path::absolute(path).ok()?;
         let folder = path.parent()?;
         (folder.file_name()? == FOLDER).then_some(folder.parent()?.to_owned())
     }
 
-    /// Verifies all bytes of the checkpoint `path`.
+    /// Verifies the checkpoint `path`.
     pub fn open(path: &Path) -> Result<Verified, CheckpointError> {
         let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
         let siblings = Self { folder: parent.to_owned() };
@@ -127,7 +127,7 @@ impl Checkpoints {
         verify(path).map_err(|fault| siblings.damaged(path, fault))
     }
 
-    /// Finds and verifies a checkpoint. For a damaged one, the error names the latest whole one.
+    /// Finds and verifies a checkpoint. The error for a damaged one names the latest whole one.
     pub fn find(&self, which: Which) -> Result<Verified, CheckpointError> {
         match which {
             Which::Latest => self.find_latest(),
@@ -144,22 +144,22 @@ impl Checkpoints {
         }
     }
 
-    /// All checkpoints' folders, unverified, latest save first.
+    /// Checkpoint folders, unverified, latest save first.
     pub fn folders(&self) -> Result<Vec<PathBuf>, CheckpointError> {
         Ok(self.candidates()?.into_iter().map(|candidate| candidate.path).collect())
     }
 
-    /// The step in `latest`, unverified.
+    /// Step of `latest`, unverified.
     pub fn latest(&self) -> Result<Option<u64>, CheckpointError> {
         self.pointed(LATEST)
     }
 
-    /// The step marked as best, unverified.
+    /// Step of `best`, unverified.
     pub fn best(&self) -> Result<Option<u64>, CheckpointError> {
         self.pointed(BEST)
     }
 
-    /// Marks the existing checkpoint of `step` as best.
+    /// Marks `step`'s existing checkpoint as best.
     pub fn mark_best(&self, step: u64) -> Result<(), CheckpointError> {
         if !self.path_of(step).is_dir() {
             return Err(self.absent(format!("checkpoint of step {step}")));
@@ -169,7 +169,7 @@ impl Checkpoints {
             .map_err(CheckpointError::folder("writing", &pointer))
     }
 
-    /// Keeps the last `keep_last` saves, multiples of `keep_every`, the latest and the best; removes the rest.
+    /// Keeps `keep_last` saves, multiples of `keep_every`, latest and best; removes the rest.
     pub fn prune(&self, keep_last: usize, keep_every: Option<u64>) -> Result<(), CheckpointError> {
         let rule = Rule { keep_last, keep_every, pointed: [self.latest()?, self.best()?] };
         let candidates = self.candidates()?;
@@ -206,7 +206,7 @@ impl Checkpoints {
         }
     }
 
-    /// Latest save first; those without a readable manifest last.
+    /// Latest save first; unreadable manifests last.
     fn candidates(&self) -> Result<Vec<Candidate>, CheckpointError> {
         let mut candidates = Vec::new();
         for name in self.names()? {
@@ -270,7 +270,7 @@ impl Checkpoints {
         others.find_map(|candidate| verify(&candidate.path).ok()).map(|whole| whole.path)
     }
 
-    /// Folder of a step's checkpoint; may not exist.
+    /// A step's folder; may not exist.
     pub fn path_of(&self, step: u64) -> PathBuf {
         self.folder.join(name_of(step))
     }

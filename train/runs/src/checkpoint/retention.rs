@@ -10,7 +10,7 @@ pub(super) struct Rule {
 }
 
 impl Rule {
-    /// Steps to remove. The first of `steps`, the latest save, always stays.
+    /// Steps to remove. The first of `steps`, the latest save, stays.
     pub(super) fn removable(&self, steps: &[u64]) -> Vec<u64> {
         let older = steps.iter().copied().skip(self.keep_last.max(1));
         let stays = |step: u64| {

@@ -33,7 +33,7 @@ impl Checkpoints {
         self.write(step, expected_bytes, write)?.seal()
     }
 
-    /// Writes the files. [`Unsealed::seal`] completes the save, on any thread; neither save nor prune before it.
+    /// Writes the files. Neither save nor prune before [`Unsealed::seal`] completes the save, on any thread.
     pub fn write(
         &self,
         step: u64,

@@ -1,5 +1,4 @@
-//! Refuses values out of range or incompatible, without opening a file. Each refusal names keys, values and the way
-//! out.
+//! Refuses values out of range or incompatible, without opening files. Refusals name keys, values and the way out.
 
 mod ranks;
 
@@ -15,11 +14,11 @@ use super::{
     StreamKind, TokenizerKind, TrainSection,
 };
 
-/// The embedded corpus is made in memory.
+/// The corpus is made in memory.
 const MAX_DIALOGUES: usize = 1_000_000;
 const MAX_QUESTIONS: usize = 100_000;
 
-/// Limit on the tokens of all steps, beyond any text.
+/// Beyond any text.
 const MOST_TOKENS: u64 = 1 << 60;
 
 /// Limit on tokens per continuation.
@@ -334,7 +333,7 @@ impl Refusals {
         }
     }
 
-    /// Refuses settings that need absent chat control tokens. Reading a tokenizer file checks its own.
+    /// Refuses settings that need absent chat control tokens. A tokenizer file is checked when read.
     fn conversations(&mut self, Config { tokenizer, data, eval, .. }: &Config) {
         let chat_keys = ["tokenizer.chat", "tokenizer.kind"];
         if tokenizer.kind != TokenizerKind::File && !tokenizer.chat {

@@ -27,15 +27,14 @@ impl fmt::Display for Change {
 /// Differences from a run's trained configuration.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// The run resumes with these.
+    /// Changes for resuming.
     pub allowed: Vec<Change>,
-    /// These would alter weights, moments or data order.
+    /// Changes to weights, moments or data order.
     pub refused: Vec<Change>,
 }
 
 impl Config {
-    /// Compares with the trained configuration. Before the first step (not `begun`) only model and vocabulary are
-    /// fixed.
+    /// Compares with the trained configuration. Unless `begun`, only model and vocabulary are fixed.
     pub fn changes_since(&self, before: &Self, begun: bool) -> Changes {
         let mut changes = Changes::default();
         let [old, new] = [before, self]
@@ -122,7 +121,7 @@ mod tests {
         Config::load("toy", &set).expect("a preset with valid values")
     }
 
-    /// Allowed and refused keys if a toy run resumes with `set`.
+    /// If a toy run resumes with `set`.
     fn changes(set: &[&str], begun: bool) -> [Vec<String>; 2] {
         let Changes { allowed, refused } = config(set).changes_since(&config(&[]), begun);
         [allowed, refused].map(|changes| changes.into_iter().map(|change| change.key).collect())

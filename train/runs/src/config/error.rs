@@ -32,7 +32,7 @@ fn listed(problems: &[Problem]) -> String {
     format!("{} problem{plural}:\n{}", problems.len(), lines.join("\n"))
 }
 
-/// One problem of a configuration.
+/// One problem.
 #[derive(Debug, Error)]
 pub enum Problem {
     #[error("unknown key `{path}`{source_note}; the nearest known key is `{nearest}`")]
@@ -47,7 +47,7 @@ pub enum Problem {
     Combination(Combination),
 }
 
-/// Where a key was given. Messages omit the usual source.
+/// Where a key was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     File,
@@ -129,7 +129,7 @@ impl Problems {
     }
 }
 
-/// Replaces Serde's Rust terms by plain words.
+/// Serde's Rust terms in plain words.
 fn plain(reason: &str) -> String {
     const WORDS: [(&str, &str); 7] = [
         ("invalid type: ", "found "),

@@ -1,4 +1,4 @@
-//! The configuration of a run: eight sections of one JSON file.
+//! A run's configuration: eight sections of one JSON file.
 //!
 //! Every key but the model's sizes has a default. The run directory keeps the complete configuration, which reproduces
 //! the run (`the_saved_configuration_alone_reproduces_the_run_bit_for_bit`). Reading is strict, since an ignored
@@ -108,7 +108,7 @@ impl Config {
         }
     }
 
-    /// The complete configuration as JSON. Reading it gives an equal one.
+    /// Complete JSON. Reading it gives an equal configuration.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("numbers, texts and lists always serialise") + "\n"
     }
@@ -118,7 +118,7 @@ impl Config {
         self.train.sequence.unwrap_or(self.model.n_positions)
     }
 
-    /// Number of quiz questions; 0 unless the run uses the embedded corpus.
+    /// Quiz questions; 0 without the embedded corpus.
     pub fn quiz(&self) -> usize {
         if self.data.source == DataSource::Dialogues { self.eval.quiz } else { 0 }
     }

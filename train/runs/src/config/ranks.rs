@@ -14,7 +14,7 @@ pub struct RanksSection {
     pub warm_up: u64,
     /// Steps between averages of weights (`rarely`).
     pub local_steps: u64,
-    /// Rate of the outer step from the last common weights to the average; 1 takes the average (`rarely`).
+    /// Rate of the outer step from the last common weights to the average, which 1 takes (`rarely`).
     pub outer_rate: f64,
     /// Nesterov momentum of the outer step (`rarely`).
     pub outer_momentum: f64,
@@ -28,7 +28,7 @@ pub enum ExchangeKind {
     Exact,
     /// A sign per element and a scale per 2048, with error feedback: a 31st of the bytes.
     OneBit,
-    /// No gradients: processes step alone and average weights every `local_steps` steps.
+    /// No gradients: processes average weights every `local_steps` steps.
     Rarely,
 }
 

@@ -1,7 +1,7 @@
 //! Strict reading of a JSON tree into a [`Config`].
 //!
-//! The serialised defaults list the keys. Each given value is put into them separately, so one wrong type hides no
-//! other. Later checks see valid values, and defaults for the others.
+//! The serialised defaults list the keys. Values are put into them one by one, so one wrong type hides no other. Later
+//! checks see a default in its place.
 
 use models::GptConfig;
 use models::presets;
@@ -16,7 +16,7 @@ use super::{
     TrainSection,
 };
 
-/// A default replaces each wrong value, which is added to `problems`.
+/// Wrong values are added to `problems`; defaults replace them.
 pub(super) fn config(given: Map<String, Value>, overrides: &Overrides, problems: &mut Problems) -> Config {
     let mut reader = Reader { known: known_keys(), given, overrides, problems };
     let config = Config {
@@ -35,7 +35,7 @@ pub(super) fn config(given: Map<String, Value>, overrides: &Overrides, problems:
     config
 }
 
-/// Lets other sections be checked if the model is unreadable.
+/// Lets other sections be checked.
 fn placeholder_model() -> GptConfig {
     presets::preset("gpt2").expect("a preset of this name")
 }
@@ -169,7 +169,7 @@ impl Reader<'_> {
     }
 
     /// The most similar known key; on a tie, one of this section: `train.dialogues` means `data.dialogues`. A key of
-    /// this section that differs only in underscores always wins.
+    /// this section that differs only in underscores wins.
     fn meant(&self, section: &str, key: &str) -> String {
         let sibling = |known: &&String| **known == joined(section, last(known));
         let (mut known, others): (Vec<_>, Vec<_>) = self.known.iter().partition(sibling);

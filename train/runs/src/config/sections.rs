@@ -67,7 +67,7 @@ pub struct DataSection {
 pub struct IndexEntry {
     /// Index folder.
     pub index: PathBuf,
-    /// Folder of the prepared set it indexes.
+    /// The prepared set it indexes.
     pub set: PathBuf,
 }
 
@@ -119,7 +119,7 @@ pub enum OnBadRecordKind {
 pub struct TrainSection {
     /// Optimizer steps, unless `epochs` or `tokens` is given.
     pub steps: u64,
-    /// Passes over the training text; steps follow once it is prepared.
+    /// Passes over the training text, converted to steps once it is prepared.
     pub epochs: Option<f64>,
     /// Tokens of all steps.
     pub tokens: Option<u64>,
@@ -131,9 +131,9 @@ pub struct TrainSection {
     pub sequence: Option<usize>,
     /// The optimizer.
     pub optimizer: OptimizerKind,
-    /// Peak learning rate; `muon` has another for hidden matrices.
+    /// Peak learning rate; another for hidden matrices under `muon`.
     pub lr: f64,
-    /// Peak learning rate of hidden matrices (`muon`).
+    /// That of hidden matrices (`muon`).
     pub matrix_lr: f64,
     /// Decay rates of both moments (`adamw`).
     pub betas: [f64; 2],
@@ -147,7 +147,7 @@ pub struct TrainSection {
     pub grad_clip: Option<f64>,
     /// The learning rate over the steps.
     pub schedule: ScheduleSection,
-    /// Blocks recomputed at a time in the backward pass; `null` keeps all activations.
+    /// Blocks recomputed at a time; `null` keeps all activations.
     pub recompute: Option<usize>,
     /// Micro-batches that pass a recomputed segment before the next one's weights come: a power of two, or `auto`.
     /// Changes no number.
@@ -158,9 +158,9 @@ pub struct TrainSection {
     pub z_loss: f64,
     /// Seed of initial weights, sequence order and dropout.
     pub seed: u64,
-    /// Whether all steps see the first batch, to check that the model learns.
+    /// Whether all steps see the first batch, to check learning.
     pub overfit_one_batch: bool,
-    /// Consecutive skipped steps (NaN or infinity as loss or norm) that end the run.
+    /// Consecutive skipped steps (loss or norm NaN or infinite) that end the run.
     pub bad_steps: u64,
 }
 
@@ -182,7 +182,7 @@ pub enum OptimizerKind {
 pub struct ScheduleSection {
     /// Shape of the decay.
     pub kind: ScheduleKind,
-    /// Steps from zero to the peak, or their share. A run shorter than this count warms up for a tenth.
+    /// Steps from zero to the peak, or their share. A shorter run warms up for a tenth.
     pub warmup: WarmUp,
     /// Share of steps in the final decay (`linear`).
     pub decay: f64,
@@ -208,7 +208,7 @@ pub enum ScheduleKind {
 pub struct EvalSection {
     /// Steps between evaluations; 0 for only the last.
     pub every: u64,
-    /// Validation sequences per evaluation, always the same; `null` takes all.
+    /// Validation sequences per evaluation, the same each time; `null` takes all.
     pub sequences: Option<u64>,
     /// Steps between samples; 0 for only the last.
     pub sample_every: u64,
@@ -216,7 +216,7 @@ pub struct EvalSection {
     pub prompts: Vec<String>,
     /// Questions to answer as a conversation.
     pub questions: Vec<String>,
-    /// Held-out questions of the embedded corpus, scored at the end (`dialogues`).
+    /// Held-out questions scored at the end (`dialogues`).
     pub quiz: usize,
     /// Most tokens per sample.
     pub max_new_tokens: usize,
@@ -236,7 +236,7 @@ pub struct CheckpointSection {
     pub keep_last: usize,
     /// Multiples of this are never removed.
     pub keep_every: Option<u64>,
-    /// Whether the run ends with a checkpoint. An interrupted run always does.
+    /// Whether the run ends with a checkpoint; an interrupted one always does.
     pub last: bool,
 }
 
@@ -248,23 +248,23 @@ pub struct MemorySection {
     pub device_budget: Amount<Option<Budget>>,
     /// Host memory for spilled tensors and a host optimizer.
     pub host_budget: Amount<Option<Budget>>,
-    /// Folder for tensors and optimizer states beyond the host budget; `null` uses no disk.
+    /// Folder for tensors and optimizer states beyond the host budget; `null` for none.
     pub disk: Option<PathBuf>,
     /// Disk space reserved at the start: bytes, or a share of the free space.
     pub disk_budget: Amount<DiskPart>,
     /// Limit on disk writes (`"20TiB"`). Before a step would exceed it, the run ends with a checkpoint.
     pub max_disk_writes: Option<Amount<u64>>,
-    /// The drive's rated endurance (`"600TB"`), from which the plan estimates its lifetime.
+    /// The drive's rated endurance (`"600TB"`), for the plan's estimate of its lifetime.
     pub disk_endurance: Option<Amount<u64>>,
-    /// Where `adamw` and `sgd` keep state and compute steps. Results differ in their last digits.
+    /// Where `adamw` and `sgd` keep state and step. Results differ in their last digits.
     pub optimizer: PlacementKind,
     /// Whether each rank steps a share of the parameters and sends the weights.
     pub shard: bool,
-    /// First blocks whose parameters are stepped on the device (`host`).
+    /// First blocks stepped on the device (`host`).
     pub device_blocks: usize,
     /// Form of state on the host (`host`).
     pub optimizer_state: StateKind,
-    /// Transfer format to the device of blocks' host-stepped matrices (`host`).
+    /// Transfer format of host-stepped blocks' matrices (`host`).
     pub stream: StreamKind,
     /// Transfer format of their gradients (`host`).
     pub gradients: CrossingKind,
@@ -280,19 +280,19 @@ pub enum PlacementKind {
     Device,
     /// In host memory: only gradients and new weights cross the link.
     Host,
-    /// The plan chooses at the start. A resumed run keeps the choice.
+    /// The plan's choice at the start. A resumed run keeps it.
     Auto,
 }
 
-/// Form of a parameter's state on the host.
+/// Form of host state, per parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StateKind {
-    /// 12 bytes per parameter, exact; 8 for `sgd`.
+    /// 12 bytes, exact; 8 for `sgd`.
     F32,
-    /// 8 bytes per parameter, with 16-bit moments; 6 for `sgd`.
+    /// 8 bytes, with 16-bit moments; 6 for `sgd`.
     Bf16,
-    /// 4 bytes per parameter: 8-bit moments, and the bits that complete bf16 matrices to f32. Not for `sgd`.
+    /// 4 bytes: 8-bit moments, and the bits that complete bf16 matrices to f32. Not for `sgd`.
     Compact,
 }
 
@@ -302,19 +302,19 @@ pub enum StateKind {
 pub enum StreamKind {
     /// The compute type.
     Computed,
-    /// An 8-bit integer per parameter and a scale per 128.
+    /// 8-bit integers and a scale per 128.
     Int8,
-    /// An 8-bit float (e4m3) per parameter and a scale per 128.
+    /// 8-bit floats (e4m3) and a scale per 128.
     Fp8,
 }
 
-/// Transfer format of matrices' gradients, and storage format of activations.
+/// Format of gradients in transfer, and of stored activations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CrossingKind {
     /// The type they are computed in.
     Computed,
-    /// An 8-bit integer per number, rounded randomly for gradients, and a scale per 128.
+    /// 8-bit integers, rounded randomly for gradients, and a scale per 128.
     Int8,
 }
 

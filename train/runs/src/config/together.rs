@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Micro-batches that pass each recomputed segment together.
+/// Micro-batches per pass of a recomputed segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Together {
     /// As many as fit in memory, by the plan.

@@ -14,7 +14,7 @@ pub enum WarmUp {
 }
 
 impl WarmUp {
-    /// Its steps in a run of `steps`. A count that leaves no step at the peak becomes a tenth.
+    /// Its steps in a run of `steps`; a tenth if the count leaves none at the peak.
     pub fn in_run(self, steps: u64) -> u64 {
         match self {
             Self::Steps(count) if count >= steps => steps / 10,

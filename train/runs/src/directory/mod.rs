@@ -1,6 +1,6 @@
 //! The run directory, and whether a run starts or resumes in it.
 //!
-//! A resumed run uses its saved configuration, or a given one, whose differences are printed or refused.
+//! A resumed run uses its saved configuration, or a given one: differences are printed or refused.
 
 mod names;
 mod start;
@@ -55,7 +55,7 @@ impl From<&str> for Resume {
 }
 
 impl RunDirectory {
-    /// Finds or describes the run and writes nothing. `name` is the given configuration.
+    /// Finds or describes the run; writes nothing. `name` is the given configuration.
     pub fn find(
         name: Option<&str>,
         set: &[String],
@@ -104,7 +104,7 @@ impl RunDirectory {
         };
         config.resolve_paths()?;
 
-        // Check before the directory exists: it would block the corrected command.
+        // Before the directory exists, which would block the corrected command.
         let is_expected = |key: &str| pretrained.is_none() || key != "tokenizer.path";
         if let Some((key, dead)) = config.dead_paths().into_iter().find(|(key, _)| is_expected(key)) {
             return Err(BadInput(format!("`{key}` leads nowhere: there is no {}", dead.display())).into());

@@ -18,7 +18,7 @@ const PREPARED: [&str; 2] = [TOKENIZER, "data"];
 pub const SUMMARY: &str = "summary.json";
 const LOCK: &str = "lock";
 
-/// A run directory in preparation. [`commit`](Self::commit) makes it a run; dropping it undoes the start.
+/// A run directory in preparation: [`commit`](Self::commit) makes it a run, and dropping undoes it.
 #[derive(Debug)]
 pub struct Start<'r> {
     directory: &'r RunDirectory,
@@ -34,7 +34,7 @@ pub struct Start<'r> {
 pub struct Lock(#[expect(dead_code, reason = "the lock lives as long as the open file")] Option<File>);
 
 impl RunDirectory {
-    /// Makes the directory and locks it against other processes.
+    /// Makes the directory and locks out other processes.
     pub fn start(&self) -> anyhow::Result<Start<'_>> {
         let fresh = !self.path.join(CONFIG).exists();
         // With a lock but no run, a killed start left them.
@@ -84,7 +84,7 @@ fn clear(path: &Path, remove: fn(&Path) -> io::Result<()>) -> anyhow::Result<()>
 }
 
 impl Start<'_> {
-    /// Writes the complete configuration, which makes the directory a run.
+    /// Writes the complete configuration, which makes it a run.
     pub fn commit(mut self, config: &Config) -> anyhow::Result<Lock> {
         let run = &self.directory.path;
         let path = run.join(CONFIG);
@@ -108,7 +108,7 @@ impl Drop for Start<'_> {
         if !self.fresh {
             return;
         }
-        // The next start removes leftovers. The lock, which marks them as ours, goes last.
+        // The next start removes leftovers. The lock marks them as ours, so it goes last.
         if self.clear().is_ok() && fs::remove_file(self.directory.path.join(LOCK)).is_ok() {
             for folder in &self.made {
                 let _ = fs::remove_dir(folder);

@@ -1,5 +1,5 @@
-//! Fills the folder to carry: stripped binaries of the check, the trainer and this program, the PyTorch models, the
-//! script that runs them, and the commit.
+//! Fills the folder to carry: binaries of the check, the trainer and this program, the PyTorch models, the script that
+//! runs them, and the commit.
 
 use std::{
     env, fs,
@@ -119,7 +119,7 @@ mod tests {
         );
     }
 
-    /// The measuring program's arguments if `python` is the machine's Python, and whether the peer was carried.
+    /// With `python` as the machine's Python: the measuring program's arguments, and whether the peer was carried.
     fn measured_where(python: &str, test: &str) -> (String, bool) {
         let folder = env::temp_dir().join(format!("gpu-check-{test}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();

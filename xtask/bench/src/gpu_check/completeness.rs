@@ -1,8 +1,8 @@
-//! Finds missing lines: for each program a plain run, one without a budget, and one per budget of the command.
+//! Finds missing lines: per program a plain run, one without a budget, and one per budget.
 
 use super::run::Run;
 
-/// Lines without budgets: an unmeasured bandwidth, and one rank per GPU.
+/// An unmeasured bandwidth and one rank per GPU have no budgets.
 const NO_PROGRAMS: [&str; 2] = ["bandwidth", "ranks"];
 
 pub(super) fn missing(run: &Run) -> Vec<String> {

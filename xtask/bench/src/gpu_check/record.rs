@@ -36,7 +36,6 @@ pub(super) fn make(raw: &Path, device: Option<&str>) -> Result<()> {
     }
 }
 
-/// The `bench-vram` record next to the lines.
 const MEASURED: &str = "bench-vram";
 
 fn adopt(measured: &Path, runs: &Path, date: &str, device: &str) -> Result<PathBuf> {
@@ -49,7 +48,7 @@ fn adopt(measured: &Path, runs: &Path, date: &str, device: &str) -> Result<PathB
     Ok(folder)
 }
 
-/// Why the run proves nothing, and its missing lines.
+/// Why the run proves nothing, and what is missing.
 fn shortcoming(run: &Run) -> Option<String> {
     let missing = completeness::missing(run);
     let missing = (!missing.is_empty()).then(|| format!("missing: {}", missing.join(", ")));

@@ -11,7 +11,7 @@ pub(super) struct Run {
     /// From the script, sorted by name.
     pub(super) machine: Map<String, Value>,
     pub(super) verdicts: Vec<Verdict>,
-    /// The last line of a complete run.
+    /// Last in a complete run.
     pub(super) bandwidth: Option<Value>,
 }
 
@@ -80,7 +80,7 @@ impl Run {
         self.verdicts.iter().filter_map(|verdict| Some((verdict.name(), verdict.error.as_deref()?)))
     }
 
-    /// Why this run proves nothing, if so. A skipped check proves and disproves nothing.
+    /// A skipped check proves and disproves nothing.
     pub(super) fn shortcoming(&self) -> Option<String> {
         let failed: Vec<_> =
             self.verdicts.iter().filter(|verdict| verdict.outcome == Outcome::Fail).collect();

@@ -1,5 +1,5 @@
-//! Runs on the stand-in for the CUDA driver (`cargo xtask stand-in cargo xtask gpu-check --here`). Their records must
-//! not pass for a GPU's.
+//! Runs on the stand-in for the CUDA driver (`cargo xtask stand-in cargo xtask gpu-check --here`) must not pass for a
+//! GPU's.
 
 use std::ffi::OsString;
 
@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use super::run::Run;
 
-/// The stand-in's `cuDeviceGetName`. `run.sh` looks for it in the driver.
+/// The stand-in's `cuDeviceGetName`, as in `run.sh`.
 const NAME: &str = "CUDA stand-in";
 
 pub(super) const NOTE: &str = "**No GPU took part.** The device was the stand-in for the CUDA driver: the kernels ran on \
@@ -27,8 +27,8 @@ pub(super) fn check_name(run: &Run, device: &str) -> Result<()> {
     Ok(())
 }
 
-/// Variables hidden from the build. The stand-in sets `CUDA_PATH` for the program; a change would rebuild `cudarc` and
-/// all that depends on it.
+/// The stand-in sets `CUDA_PATH` for the program. The build must not see it: it would rebuild `cudarc` and its
+/// dependents.
 pub(super) fn withheld_from_the_build(ours: impl Fn(&str) -> Option<OsString>) -> &'static [&'static str] {
     if ours("STAND_IN_CACHE").is_some() { &["CUDA_PATH"] } else { &[] }
 }

@@ -1,4 +1,4 @@
-//! Byte counts: parsing and display.
+//! Parsing and display of byte counts.
 
 use std::{fmt, str::FromStr};
 

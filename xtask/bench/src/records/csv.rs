@@ -1,4 +1,4 @@
-//! Comma-separated tables. A truncated table is refused.
+//! Comma-separated tables, refused if truncated.
 
 use anyhow::{Context, Result, ensure};
 

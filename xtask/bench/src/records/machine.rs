@@ -1,4 +1,4 @@
-//! Facts about this machine that a record states.
+//! Facts about this machine for a record.
 
 use std::{fs, path::Path, thread};
 
@@ -8,7 +8,7 @@ use super::bytes::Bytes;
 
 pub(crate) struct Machine {
     pub(crate) gpu: Option<String>,
-    /// How the GPU, or its absence, was determined.
+    /// How the GPU or its absence was determined.
     pub(crate) evidence: String,
     pub(crate) processor: String,
     pub(crate) facts: Vec<(&'static str, String)>,
@@ -55,7 +55,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The driver's page about its first GPU; containers often lack `nvidia-smi`.
+/// From the driver: containers often lack `nvidia-smi`.
 fn information() -> Option<String> {
     let gpu = fs::read_dir("/proc/driver/nvidia/gpus").ok()?.next()?.ok()?;
     fs::read_to_string(gpu.path().join("information")).ok()
@@ -77,7 +77,6 @@ fn first_gpu(smi: &str) -> Option<[&str; 3]> {
     Some([fields.next()?, fields.next()?, fields.next()?])
 }
 
-/// The value after `name:` in a kernel file.
 fn field(text: &str, name: &str) -> Option<String> {
     let value = |line: &str| {
         let (found, value) = line.split_once(':')?;
@@ -86,7 +85,7 @@ fn field(text: &str, name: &str) -> Option<String> {
     text.lines().find_map(value)
 }
 
-/// The machine's memory, or the control group's lower limit.
+/// The control group's limit, if lower.
 fn memory(meminfo: &str, group: &str) -> String {
     let total =
         field(meminfo, "MemTotal").and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok());

@@ -11,12 +11,12 @@ pub(super) struct Cell {
     pub(super) sent: u64,
     pub(super) turns: usize,
     pub(super) seconds: f64,
-    /// First and third quartile of the seconds.
+    /// First and third, of the seconds.
     pub(super) quartiles: (f64, f64),
 }
 
 impl Cell {
-    /// Lower quartile in seconds, for fitting. Other load only adds time; in most turns, it also shifts the median.
+    /// Lower quartile, for fitting. Other load only adds time; in most turns, it also shifts the median.
     pub(super) fn undisturbed(&self) -> f64 {
         self.quartiles.0
     }
@@ -52,7 +52,7 @@ pub(super) fn cells(samples: &[Sample]) -> Vec<Cell> {
     keys.into_iter().map(cell).collect()
 }
 
-/// The value nearest to the quantile `share`; NaN if empty.
+/// NaN if empty.
 fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -60,7 +60,7 @@ fn quantile(values: &[f64], share: f64) -> f64 {
     sorted.get(place.round() as usize).copied().unwrap_or(f64::NAN)
 }
 
-/// Kinds compared in each turn: a baseline, another, the baseline again.
+/// A baseline, another kind and the baseline again, compared in each turn.
 pub(super) type Trio = [Kind; 3];
 
 pub(super) const SUMS: Trio = [Kind::Plain, Kind::Alone, Kind::PlainAgain];

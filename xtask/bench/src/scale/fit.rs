@@ -1,4 +1,4 @@
-//! Least-squares line through measured times: `time = latency + bytes × seconds per byte`.
+//! Least-squares line: `time = latency + bytes × seconds per byte`.
 //!
 //! Sizes and times span three orders of magnitude, and no line fits all: cached sizes are faster. Squared seconds would
 //! leave the latency to chance. Squared relative errors would let the smallest size distort the rate. So relative
@@ -11,7 +11,7 @@ pub(super) struct Line {
     pub(super) latency: f64,
     /// Seconds.
     pub(super) per_byte: f64,
-    /// The largest error, as a share of the measured time.
+    /// Largest error relative to the measured time.
     pub(super) worst: f64,
 }
 

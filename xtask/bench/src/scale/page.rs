@@ -1,4 +1,4 @@
-//! A record's page: measurements, the fitted model and its predictions, in separate sections.
+//! A record's page: measurements, fitted model, predictions.
 
 use super::{
     cell::{self, Cell, Overhead},
@@ -10,7 +10,7 @@ use super::{
 
 pub(super) struct Findings {
     cells: Vec<Cell>,
-    /// In a world of one, against plain loops.
+    /// A world of one against plain loops.
     sums: Vec<Overhead>,
     /// Under MPI, against a process without.
     steps: Vec<Overhead>,
@@ -35,7 +35,7 @@ impl Findings {
         Self { cells, sums, steps, models, step, network }
     }
 
-    /// The model of TCP, closer to a network than shared memory.
+    /// TCP is closer to a network than shared memory.
     fn model(&self) -> Option<&Model> {
         self.models.iter().find(|model| model.link == Link::Tcp)
     }
@@ -88,7 +88,7 @@ impl Findings {
         )
     }
 
-    /// Cost of a world of one, as an estimated share of the simulated step.
+    /// An estimate for a world of one.
     fn share_of_a_step(&self) -> String {
         let Some(largest) = self.sums.iter().max_by_key(|overhead| overhead.bytes) else {
             return String::new();
@@ -131,7 +131,7 @@ impl Findings {
     }
 }
 
-/// Largest acceptable cost of MPI for one rank, as a share of a training step.
+/// Most that MPI may cost one rank, as a share of a step.
 const LIMIT: f64 = 0.01;
 
 const TRAINED: &str = "\

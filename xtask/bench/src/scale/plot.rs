@@ -86,7 +86,7 @@ fn efficiencies(
     }
 }
 
-/// Intervals between `count` points, at least one.
+/// At least one.
 fn intervals(count: usize) -> f64 {
     count.saturating_sub(1).max(1) as f64
 }

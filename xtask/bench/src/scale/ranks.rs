@@ -1,4 +1,4 @@
-//! Builds the measuring program of crate `exchange`; runs it alone or as several ranks.
+//! Builds crate `exchange`'s measuring program; runs it alone or as ranks.
 
 use std::{
     env,
@@ -65,7 +65,7 @@ impl Launcher {
         Ok(Self { mpirun, release: launch::release(&version)?, is_root: user.trim() == "0", cores })
     }
 
-    /// Starts `program`, a name and its arguments, as `ranks` ranks.
+    /// `program` is a name and its arguments.
     pub(super) fn start(
         &self,
         link: Link,
@@ -93,7 +93,7 @@ impl Launcher {
         Ok(set.fold(ranks, |ranks, (name, value)| ranks.environment(name, value)))
     }
 
-    /// Open MPI's name of the transport. On one machine, the default is shared memory.
+    /// On one machine, Open MPI defaults to shared memory.
     fn transport(&self, link: Link) -> &'static str {
         match link {
             Link::SharedMemory if self.release < 5 => "self,vader",
@@ -103,7 +103,7 @@ impl Launcher {
     }
 }
 
-/// Commands for the record, without folders of this machine.
+/// For the record, without folders of this machine.
 pub(super) fn shown(launcher: &Launcher, worlds: &[usize], workload: &Workload) -> Result<Vec<String>> {
     let alone = Invocation::new(NAME).arguments(workload.arguments()).to_string();
     let mut lines = vec![alone];

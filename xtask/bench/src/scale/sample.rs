@@ -1,4 +1,4 @@
-//! One repetition of one exchange: a record's raw data, parsed from the measuring program's output.
+//! One repetition of one exchange, parsed from the measuring program's output: a record's raw data.
 
 use std::fmt;
 
@@ -22,12 +22,12 @@ pub(super) enum Kind {
     OneBit,
     ReduceScatter,
     AllGather,
-    /// A world of one's additions, as plain loops.
+    /// A world of one's additions in plain loops.
     Plain,
     Alone,
-    /// The same loops again; the difference from `Plain` is noise.
+    /// The difference from `Plain` is noise.
     PlainAgain,
-    /// A training step without MPI.
+    /// Training without MPI.
     Step,
     /// The same step under `mpirun -n 1`.
     StepUnderMpi,
@@ -109,7 +109,7 @@ impl Sample {
     }
 }
 
-/// The engine and samples. Other lines come from `mpirun` and are ignored.
+/// Ignores `mpirun`'s lines.
 pub(super) fn printed(text: &str, link: Link, ranks: usize) -> Result<(String, Vec<Sample>)> {
     let engine = text.lines().find_map(|line| line.strip_prefix("engine,"));
     let engine = engine.context("the program did not name its engine")?.to_owned();
@@ -156,7 +156,7 @@ pub(super) fn from_csv(text: &str) -> Result<Vec<Sample>> {
 pub(super) mod tests {
     use super::*;
 
-    /// Samples of a machine with an exact latency and time per byte.
+    /// Exact latency and time per byte.
     pub(in super::super) fn samples() -> Vec<Sample> {
         let mut samples = Vec::new();
         let mut take = |link, ranks, kind, bytes, sent, seconds| {

@@ -1,8 +1,8 @@
-//! Predicts steps at unmeasured numbers of ranks, from lines fitted to measurements.
+//! Predicts steps at unmeasured numbers of ranks, from fitted lines.
 //!
 //! A line fitted at `n` ranks is extrapolated to `N`. The engine writes to every other rank: latency grows with `N −
-//! 1`. Each rank sends `(N − 1) / N` of the bytes: time per byte grows with that. The vote after each sum scales like
-//! latency. An assumed network adds its latency and the time of the bytes sent.
+//! 1`. Each rank sends `(N − 1) / N` of the bytes, and time per byte follows. Votes after sums scale like latency. An
+//! assumed network adds its latency and the time of the bytes sent.
 
 use std::fmt;
 
@@ -22,13 +22,13 @@ pub(super) struct Step {
     /// Seconds per rank.
     pub(super) compute: f64,
     pub(super) gradient: u64,
-    /// Local steps per exchange, where ranks exchange rarely.
+    /// Local steps per exchange, if rare.
     pub(super) every: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Network {
-    /// The measured link, between all ranks.
+    /// Between all ranks.
     AsMeasured,
     /// The measured link, then a network.
     Assumed { bytes_per_second: f64, latency: f64 },
@@ -72,9 +72,9 @@ pub(super) struct Model {
 pub(super) struct Forecast {
     pub(super) ranks: u64,
     pub(super) exchange: f64,
-    /// Efficiency (compute over compute and exchange) if all ranks share one rank's step.
+    /// Compute over compute and exchange, if all ranks share one rank's step.
     pub(super) strong: f64,
-    /// Efficiency if each computes a whole step.
+    /// The same if each computes a whole step.
     pub(super) weak: f64,
 }
 
@@ -84,7 +84,7 @@ pub(super) fn line(cells: &[Cell], link: Link, ranks: usize, kind: Kind) -> Opti
 }
 
 impl Model {
-    /// Fits cells at the most ranks measured over this link; `None` with fewer than two sizes.
+    /// Fits cells at the most ranks; `None` with fewer than two sizes.
     pub(super) fn fit(cells: &[Cell], link: Link) -> Option<Self> {
         let ranks = cells.iter().filter(|cell| cell.link == link).map(|cell| cell.ranks).max()?;
         let sent = |kind| {
@@ -104,7 +104,7 @@ impl Model {
         })
     }
 
-    /// Predicted seconds over the measured link.
+    /// Predicted seconds.
     pub(super) fn sum(&self, way: Way, ranks: u64, bytes: f64) -> f64 {
         let (line, _) = self.line_and_sent(way);
         line.latency * self.peers(ranks) + line.per_byte * bytes * self.share(ranks)
@@ -137,7 +137,7 @@ impl Model {
         (ranks - 1) as f64 / (self.ranks - 1) as f64
     }
 
-    /// Share of bytes that a rank sends, relative to the measurement.
+    /// Share of bytes sent per rank, relative to the measurement.
     fn share(&self, ranks: u64) -> f64 {
         self.peers(ranks) * self.ranks as f64 / ranks as f64
     }

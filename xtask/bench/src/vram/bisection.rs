@@ -1,8 +1,7 @@
-//! Finds the greatest working depth, if all smaller depths work and no larger one does.
+//! Finds the greatest working depth: all smaller ones work, no larger one.
 
 use anyhow::Result;
 
-/// One depth's result, or why it fails.
 pub(super) type Probe<T> = Result<T, String>;
 
 #[derive(Debug, PartialEq)]

@@ -1,4 +1,4 @@
-//! Budgets on the command line, in the trainer's units.
+//! Budgets in the trainer's units.
 
 use std::{fmt, str::FromStr};
 
@@ -9,18 +9,18 @@ use crate::records::bytes::Bytes;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Budget {
     Unlimited,
-    /// Percent of the same model's unlimited peak.
+    /// Percent of the model's unlimited peak.
     Share(f64),
     Bytes(u64),
 }
 
 const EXAMPLE: &str = "write `75%`, `8GiB` or `unlimited`";
 
-/// A process's device memory in bytes; `None` is no limit.
+/// Device bytes of a process; `None` is no limit.
 pub(super) type Limit = Option<u64>;
 
 impl Budget {
-    /// Converts to bytes. A share needs the unlimited run first.
+    /// A share needs the unlimited run first.
     pub(super) fn resolve(self, unlimited_peak: Option<u64>) -> Result<Limit> {
         match self {
             Self::Unlimited => Ok(None),

@@ -1,8 +1,7 @@
-//! `bench-vram --peer pytorch` on a GPU: the trainer and the same model in PyTorch, in turn, under equal caps of device
-//! memory.
+//! `bench-vram --peer pytorch` on a GPU: the trainer and the same model in PyTorch, in turn, under equal memory caps.
 //!
-//! PyTorch keeps everything on the device, or saved activations in host memory, or parameters and moments there. Its
-//! rows have a sweep's columns, empty where PyTorch reports nothing.
+//! PyTorch keeps all on the device, or activations in host memory, or parameters and moments there. Its rows have a
+//! sweep's columns, empty where PyTorch reports nothing.
 
 use std::{
     fs,
@@ -36,14 +35,14 @@ const WAYS: [(&str, &str); 3] = [
     ("fsdp", "PyTorch, FSDP2 with its parameters in host memory"),
 ];
 
-/// Trainer settings and script arguments that make the same model.
+/// The same model for trainer and script.
 struct Shape {
     config: &'static str,
     settings: &'static [&'static str],
     words: &'static [&'static str],
 }
 
-/// Both compute in f32 with factors rounded to TF32, and recompute no activations.
+/// Both compute in f32 with TF32 factors and recompute nothing.
 const SHAPES: [Shape; 1] = [Shape {
     config: "gpt-124m",
     settings: &[
@@ -69,7 +68,7 @@ pub(super) fn default_models() -> Vec<String> {
     SHAPES.iter().map(|shape| shape.config.to_owned()).collect()
 }
 
-/// Trainer settings for the script's models; refuses a model that the script lacks.
+/// Refuses a model that the script lacks.
 pub(super) fn settings(models: &[String]) -> Result<Vec<String>> {
     let known = || SHAPES.iter().map(|shape| shape.config).collect::<Vec<_>>().join(" and ");
     for model in models {
@@ -174,7 +173,6 @@ struct PeerRun {
     report: Option<Value>,
 }
 
-/// An outcome without the trainer's summary.
 enum Ending {
     Fits,
     Other(Outcome),
@@ -234,7 +232,6 @@ fn judge(ended: &Ended, time: Duration) -> PeerRun {
     }
 }
 
-/// A new folder for the rows, or that of a sweep's record.
 pub(super) struct Comparison {
     pub(super) folder: PathBuf,
 }
@@ -296,7 +293,7 @@ mod tests {
         Model { name: "gpt-124m".into(), config: "gpt-124m".into(), settings: Vec::new() }
     }
 
-    /// All rows of a comparison at half the peak, with `script` as PyTorch.
+    /// At half the peak, with `script` as PyTorch.
     fn compared(test: &str, script: &str, limits: &Limits) -> Result<Vec<Vec<String>>> {
         let trainer = StandIn::new(test, &format!("cat <<'END'\n{PRINTED}\nEND\n"));
         let twin = trainer.folder.join("twin.sh");

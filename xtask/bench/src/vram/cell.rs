@@ -11,17 +11,17 @@ use super::{
 pub(super) struct Cell {
     pub(super) model: String,
     pub(super) budget: Budget,
-    /// In bytes; `None` without a limit, or if a share has no peak to refer to.
+    /// `None` without a limit, or for a share without a peak.
     pub(super) limit: Limit,
     pub(super) outcome: Outcome,
 }
 
-/// All but `Fits` carry the reason in one line.
+/// All but `Fits` carry a one-line reason.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Outcome {
     Fits(Box<Summary>),
     DoesNotFit(String),
-    /// Ended by a signal; the kernel sends one when memory runs out.
+    /// By a signal; the kernel sends one when memory runs out.
     Killed(String),
     OutOfTime(String),
     Skipped(String),
@@ -95,7 +95,7 @@ pub(super) fn to_csv(cells: &[Cell]) -> String {
 pub(super) mod tests {
     use super::{super::summary::tests::summary, *};
 
-    /// A model that fits at half of its peak, and not at a quarter.
+    /// Fits at half of its peak, not at a quarter.
     pub(in super::super) fn three() -> Vec<Cell> {
         let spilling = Summary {
             tokens_per_second: 2160.0,

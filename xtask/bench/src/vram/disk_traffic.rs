@@ -1,4 +1,4 @@
-//! Bytes that replayed steps move to and from a disk below the host, against the lower bound.
+//! Replayed steps' traffic with a disk below the host, against the lower bound.
 
 use pager_replay::disk_bound;
 

@@ -1,4 +1,4 @@
-//! Energy of a run's steps, counted by NVIDIA's driver. Its library, NVML, is optional and loaded at run time.
+//! Energy of steps, counted by NVIDIA's driver. Its library, NVML, is optional and loaded at run time.
 
 use std::{
     ffi::{c_int, c_uint, c_ulonglong, c_void},
@@ -77,10 +77,10 @@ fn checked(status: c_int, failed: &str) -> Result<()> {
     Ok(())
 }
 
-/// Step and joules at the end of the first and the latest step.
+/// Step and joules after the first and the latest step.
 #[derive(Default)]
 pub(super) struct Meter {
-    /// Bytes of the output that were read.
+    /// Bytes of the output read.
     seen: u64,
     first: Option<(u64, f64)>,
     latest: Option<(u64, f64)>,
@@ -125,7 +125,7 @@ pub(super) mod tests {
     use super::*;
     use xtask::invocation::Invocation;
 
-    /// A stand-in for NVML with `GPUS` GPUs. Each reading adds a joule and creates the file `READ`.
+    /// Stands in for NVML with `GPUS` GPUs. Each reading adds a joule and creates the file `READ`.
     const LIBRARY: &str = r#"
         #include <stdio.h>
         static unsigned long long counted = 5000;

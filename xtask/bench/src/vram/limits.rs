@@ -13,13 +13,13 @@ impl Limits {
         Self { cell, total, started: Instant::now() }
     }
 
-    /// The next cell's time limit; an error's text if none is left.
+    /// Errors if no time is left.
     pub(super) fn next(&self) -> Result<Duration, String> {
         self.after(self.started.elapsed())
     }
 
     fn after(&self, spent: Duration) -> Result<Duration, String> {
-        // Less than a second would not even suffice to report the stop.
+        // Too short even to report the stop.
         let left = self.total.saturating_sub(spent);
         if left < Duration::from_secs(1) {
             return Err(format!("the {} s for all cells were used up", self.total.as_secs()));

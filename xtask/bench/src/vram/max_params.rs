@@ -20,7 +20,7 @@ use super::{
     trainer::Trainer,
 };
 
-/// Only a budget far too large for the width reaches it.
+/// Beyond any budget that suits the width.
 const MOST_LAYERS: u64 = 4096;
 
 #[derive(Clone, Copy)]
@@ -35,7 +35,7 @@ pub(super) fn run(trainer: &Trainer, model: &Model, budget: u64, limits: &Limits
         deepest(start, MOST_LAYERS, |layers| probe(trainer, model, budget, layers, spilling, limits))
     };
     let without = search(Spilling::Without, 1)?;
-    // A model that fits without spilling fits with it.
+    // What fits without spilling fits with it.
     let start = without.works.as_ref().map_or(1, |(layers, _)| *layers);
     let with = search(Spilling::With, start)?;
     println!("\n{}", report(model, Budget::Bytes(budget), &without, &with));

@@ -1,6 +1,6 @@
 //! `bench-vram --peer pytorch` on the CPU: the trainer and the same model in PyTorch, in turn. For GPUs see `capped`.
 //!
-//! A round runs each once, so that other load affects both. Ratios are within a round.
+//! A round runs each once, so other load affects both. Ratios are within a round.
 
 use std::{
     env,
@@ -31,7 +31,7 @@ const ROUNDS: usize = 3;
 
 pub(crate) const SCRIPT: &str = "xtask/peers/pytorch_gpt.py";
 
-/// The script's name next to this program, as `cargo xtask gpu-check` puts it.
+/// `cargo xtask gpu-check` puts the script next to this program.
 pub(crate) const CARRIED: &str = "pytorch_gpt.py";
 
 pub(super) struct Twin {
@@ -41,7 +41,7 @@ pub(super) struct Twin {
 }
 
 impl Twin {
-    /// The script under `python`, which must have PyTorch, and see a GPU unless `device` is the CPU.
+    /// `python` must have PyTorch, and see a GPU unless `device` is the CPU.
     pub(super) fn pytorch(python: &str, device: &str, steps: u64) -> Result<Self> {
         let look = "import torch; print(torch.__version__, torch.cuda.is_available())";
         let found = Invocation::new(python).arguments(["-c", look]).output(Path::new("."));
@@ -118,7 +118,7 @@ pub(super) fn run(twin: &Twin, trainer: &Trainer, models: &[Model], limits: &Lim
     Ok(lines.join("\n"))
 }
 
-/// Refuses models and devices that PyTorch lacks, before anything is built.
+/// Refuses, before anything is built, models and devices that PyTorch lacks.
 pub(super) fn check(models: &[Model], place: &Place) -> Result<()> {
     if place.device != "cpu" {
         bail!("--peer compares on the CPU and on CUDA, and not on {}; add --device cpu", place.device);
@@ -161,7 +161,7 @@ mod tests {
         *,
     };
 
-    /// Compares ten steps of 1,024 tokens, 120 ms each, with a script that prints `said`.
+    /// Ten steps of 1,024 tokens, 120 ms each, against a script that prints `said`.
     fn compared(test: &str, said: &str) -> Result<String> {
         let trainer = StandIn::new(test, &format!("cat <<'END'\n{PRINTED}\nEND\n"));
         let script = trainer.folder.join("twin.sh");

@@ -1,4 +1,4 @@
-//! A record's self-contained picture: speed and peak memory against the budget, for light and dark pages.
+//! A record's picture: speed and peak memory against the budget, for light and dark pages.
 
 use crate::records::{
     bytes::Bytes,
@@ -7,12 +7,12 @@ use crate::records::{
 
 use super::{bounds, budget::Budget, cell::Cell, summary::Summary, table};
 
-/// A model's cells relative to its unlimited run: small and large models share a picture.
+/// Relative to the model's unlimited run, so that models of all sizes share a picture.
 struct Series<'a> {
     reference: &'a Summary,
     model: &'a str,
     points: Vec<Point<'a>>,
-    /// Budgets at which the model did not train.
+    /// Budgets without training.
     misses: Vec<f64>,
 }
 
@@ -28,7 +28,7 @@ struct Point<'a> {
 
 const PANEL: (f64, f64) = (340.0, 230.0);
 const TOP: f64 = 50.0;
-/// Top of the legend, with one line per model.
+/// The legend has one line per model.
 const LEGEND: f64 = TOP + PANEL.1 + 70.0;
 const LEGEND_LINE: f64 = 20.0;
 pub(super) fn svg(cells: &[Cell]) -> String {
@@ -59,7 +59,7 @@ pub(super) fn svg(cells: &[Cell]) -> String {
     canvas.finish()
 }
 
-/// Spilled bytes per step against the budget, with the lower bound dashed. `None` if no cell has a bound.
+/// Spilled bytes per step against the budget, the bound dashed. `None` without bounds.
 pub(super) fn bytes(cells: &[Cell]) -> Option<String> {
     let mut series = series(cells);
     let moved = |point: &Point| {
@@ -153,13 +153,13 @@ fn most(values: impl Iterator<Item = f64>) -> f64 {
 
 struct Panel {
     left: f64,
-    /// Values at the axes' ends.
+    /// At the axes' ends.
     budget: f64,
     top: f64,
 }
 
 impl Panel {
-    /// Unlimited runs lie at the far right, apart from every budget.
+    /// Unlimited runs lie at the far right.
     fn at(&self, budget: Option<f64>, value: f64) -> At {
         let across = budget.map_or(1.0, |budget| budget / self.budget * 0.81);
         (self.left + PANEL.0 * across, TOP + PANEL.1 * (1.0 - value / self.top))

@@ -1,4 +1,4 @@
-//! A sweep's dated record: a page, raw cells and pictures, rewritten after every cell.
+//! A sweep's dated record: page, raw cells and pictures, rewritten after every cell.
 
 use std::{
     fs,
@@ -28,7 +28,7 @@ const CELLS: &str = "cells.csv";
 const BYTES: &str = "bytes.svg";
 
 impl Record {
-    /// Claims the folder before measuring, so that no measurement lacks one.
+    /// Claims the folder before measuring.
     pub(super) fn begin(
         out: Option<&Path>,
         machine: &Machine,

@@ -1,6 +1,6 @@
-//! Replays recorded steps under budgets with the real pager, and compares bytes moved with a lower bound.
+//! Replays recorded steps under budgets with the real pager, against a lower bound of bytes moved.
 //!
-//! It needs no device and measures nothing: bytes follow from recording and budget alone.
+//! It needs no device and measures nothing: bytes follow from recording and budget.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ use super::{
     timeline,
 };
 
-/// Replays per step. The first learns the step; the last is steady.
+/// The first replay learns the step; the last is steady.
 pub(super) const ROUNDS: usize = 4;
 
 pub(super) const POLICIES: [(&str, Policy); 2] = [("planned", Policy::Planned), ("recency", Policy::Recency)];
@@ -31,7 +31,7 @@ struct Row {
     budget: Budget,
     bytes: u64,
     policy: &'static str,
-    /// Bytes into and out of the device in the second and in the last round; `None` if an operation does not fit.
+    /// Bytes into and out of the device in the second and last round; `None` if an operation does not fit.
     moved: Option<[(u64, u64); 2]>,
     least: (u64, u64),
 }
@@ -39,23 +39,23 @@ struct Row {
 pub(super) struct Simulation<'a> {
     pub(super) traces: &'a [PathBuf],
     pub(super) budgets: &'a [Budget],
-    /// Above a disk; without it, host memory is unlimited.
+    /// Above a disk. Without it, unlimited.
     pub(super) host_budget: Option<Budget>,
     pub(super) rates: Rates,
     pub(super) keep: Option<&'a Path>,
     pub(super) out: Option<&'a Path>,
 }
 
-/// The simulated machine's speeds; `None` if not given.
+/// Simulated speeds; `None` if not given.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rates {
     /// Bytes per second in each direction.
     pub(super) link: Option<u64>,
-    /// Operand bytes per second of operations.
+    /// Operand bytes per second.
     pub(super) memory: Option<u64>,
-    /// Floating-point operations per second, where arithmetic is recorded.
+    /// Per second, where arithmetic is recorded.
     pub(super) flops: Option<f64>,
-    /// Bytes per second of new weights from a host optimizer.
+    /// New weights from a host optimizer, in bytes per second.
     pub(super) host: Option<u64>,
     /// Bytes per second.
     pub(super) disk: Option<u64>,
@@ -139,17 +139,17 @@ impl Simulation<'_> {
     }
 }
 
-/// A planned step under one budget on a machine, with moves ahead of their use.
+/// Planned, with moves ahead of their use.
 struct TimedStep {
     said: String,
     elapsed: Elapsed,
-    /// Lower bound of the seconds, however bytes move.
+    /// Lower bound of the seconds.
     least: f64,
     file: String,
     svg: String,
 }
 
-/// A step under a device budget and, above a disk, a host budget.
+/// Under a device budget and, above a disk, a host budget.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BudgetedStep<'a> {
     pub(super) name: &'a str,
@@ -221,7 +221,7 @@ host together in the place of the device; it reads or writes one block at a time
 of what sinks without having been written before, and for what is raised without having come before (`--disk-speed`).
 ";
 
-/// Traces committed with the replay, smallest first.
+/// Smallest first.
 fn committed() -> Result<Vec<PathBuf>> {
     let folder = workspace::root().join("backend-offload/pager/replay/traces");
     let entries = fs::read_dir(&folder).with_context(|| format!("{} cannot be read", folder.display()))?;
@@ -235,14 +235,14 @@ fn committed() -> Result<Vec<PathBuf>> {
     Ok(traces.into_iter().map(|(_, path)| path).collect())
 }
 
-/// Reads a step that repeats; from a longer recording, the latest.
+/// Reads a step that repeats, the latest if the recording is longer.
 pub(super) fn read(path: &Path) -> Result<Recording> {
     let bytes = fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
     let recording = Recording::from_bytes(&bytes).map_err(|error| anyhow!("{}: {error}", path.display()))?;
     recording.repeating().map_err(|error| anyhow!("{} has no step that repeats: {error}", path.display()))
 }
 
-/// Unlimited peak bytes on the device.
+/// Unlimited peak.
 fn peak(name: &str, step: &Recording) -> Result<u64> {
     let free = Replay::new(step, Limit::NONE, Policy::Planned).run(2);
     let free = free.map_err(|stop| anyhow!("{name} contradicts itself: {stop:?}"))?;

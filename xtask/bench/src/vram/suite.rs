@@ -1,4 +1,4 @@
-//! The default suite: models measured in about ten minutes.
+//! The default suite: about ten minutes.
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ pub(super) enum Crossing {
     Fp8,
 }
 
-/// Settings each model runs with in turn; an empty list keeps the configuration's.
+/// Settings in turn; an empty list keeps the configuration's.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Turns<'a> {
     pub(super) optimizers: &'a [Optimizer],
@@ -45,7 +45,7 @@ pub(super) struct Place {
     pub(super) has_gpu: bool,
 }
 
-/// All cells' settings, which disable all but training steps.
+/// Disable all but training steps.
 const STEPS_ONLY: [&str; 8] = [
     "eval.every=0",
     "eval.sequences=1",
@@ -57,7 +57,7 @@ const STEPS_ONLY: [&str; 8] = [
     "checkpoint.last=false",
 ];
 
-/// No tokenizer training, and only the text that the steps read. Neither changes a micro-batch's cost.
+/// No tokenizer training, and only the text that steps read. Neither changes a micro-batch's cost.
 const QUICK_START: [&str; 3] = ["tokenizer.kind=bytes", "data.dialogues=5000", "train.accumulate=1"];
 
 /// A CPU computes in no type smaller than f32.
@@ -70,7 +70,7 @@ impl Place {
         Self { device: device.to_owned(), has_gpu: device != "cpu" && machine.gpu.is_some() }
     }
 
-    /// Name in a record: the GPU, else the processor.
+    /// The GPU, else the processor.
     pub(super) fn name(&self, machine: &Machine) -> String {
         let gpu = machine.gpu.clone().filter(|_| self.has_gpu);
         gpu.unwrap_or_else(|| machine.processor.clone())
@@ -81,7 +81,7 @@ impl Place {
     }
 }
 
-/// Models `asked` for, or those that suit the place, each in all `turns`. `settings` come last and win.
+/// Models `asked` for, else those that suit the place, each in all `turns`. `settings` come last and win.
 pub(super) fn models(
     asked: &[String],
     steps: Option<u64>,
@@ -147,7 +147,7 @@ impl Model {
         Self { name, config: self.config.clone(), settings }
     }
 
-    /// Needs the optimizer on the host: eight-bit weights come from its master weights.
+    /// Eight-bit weights come from master weights: the optimizer moves to the host.
     fn with_crossing(&self, crossing: Crossing) -> Self {
         let (name, stream, gradients) = match crossing {
             Crossing::Computed => ("as computed with", "computed", "computed"),

@@ -1,9 +1,9 @@
-//! The fields read from the trainer's JSON summary, also a record's columns.
+//! Fields of the trainer's JSON summary; also a record's columns.
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-/// Lists the fields once, for the struct and its columns.
+/// Lists fields once, for struct and columns.
 macro_rules! summary {
     ($($(#[$attribute:meta])* $field:ident: $kind:ty,)*) => {
         /// Ignores other keys.
@@ -30,13 +30,13 @@ summary! {
     seconds: f64,
     step_ms_median: Option<f64>,
     tokens_per_second: f64,
-    /// `None` if the last loss is NaN or infinite.
+    /// `None` if NaN or infinite.
     loss: Option<f64>,
     losses_sha256: String,
     weights_sha256: String,
     peak_device_bytes: u64,
     peak_host_bytes: u64,
-    /// All bytes over the link, not only spilled tensors.
+    /// All bytes over the link.
     #[serde(rename = "step_bytes_out")]
     bytes_out: u64,
     #[serde(rename = "step_bytes_in")]
@@ -50,7 +50,7 @@ summary! {
     bytes_to_disk: Option<u64>,
     #[serde(default)]
     bytes_from_disk: Option<u64>,
-    /// Medians without the first step: all bytes over the link, and spilled tensors.
+    /// Medians without the first step: over the link, and of spilled tensors.
     #[serde(default)]
     bytes_out_median: Option<u64>,
     #[serde(default)]
@@ -59,22 +59,22 @@ summary! {
     spilled_out_median: Option<u64>,
     #[serde(default)]
     spilled_in_median: Option<u64>,
-    /// Spilled tensors in the whole run, which `stall_seconds` were spent on.
+    /// Of spilled tensors in the whole run, timed by `stall_seconds`.
     #[serde(default, rename = "bytes_out")]
     spilled_out: Option<u64>,
     #[serde(default, rename = "bytes_in")]
     spilled_in: Option<u64>,
-    /// Blocks evicted and loaded ahead of need, and those loaded in vain.
+    /// Blocks evicted and loaded ahead of need, and loaded in vain.
     #[serde(default)]
     left_ahead: Option<u64>,
     #[serde(default)]
     brought_ahead: Option<u64>,
     #[serde(default)]
     brought_in_vain: Option<u64>,
-    /// Speed of one long copy in the same process.
+    /// One long copy in the same process.
     #[serde(default)]
     link_bytes_per_second: Option<f64>,
-    /// Lower bound of a step's bytes under this budget.
+    /// Lower bounds of a step under this budget.
     #[serde(skip)]
     least_out: Option<u64>,
     #[serde(skip)]
@@ -92,7 +92,7 @@ impl Summary {
         (self.bytes_out + self.bytes_in).checked_div(self.steps).unwrap_or_default()
     }
 
-    /// Bytes out of the device, into it, and both per parameter.
+    /// Bytes out, bytes in, and both per parameter.
     pub(super) fn crossings_per_step(&self) -> (u64, u64, f64) {
         let each =
             [self.bytes_out, self.bytes_in].map(|bytes| bytes.checked_div(self.steps).unwrap_or_default());
@@ -111,7 +111,7 @@ impl Summary {
     }
 }
 
-/// A value in a record's table; a number's text has all its bits.
+/// A record's value; a number's text has all its bits.
 trait Column {
     fn to_column(&self) -> String;
 }
@@ -144,7 +144,7 @@ impl<T: Column> Column for Option<T> {
 pub(super) mod tests {
     use super::*;
 
-    /// As the trainer prints it, with a key that the benchmark does not read.
+    /// With a key that the benchmark does not read.
     pub(in super::super) const PRINTED: &str = r#"{"outcome": "done", "device": "cpu", "parameters": 1200000,
         "steps": 10, "tokens": 10240, "seconds": 4.0, "step_ms_median": 350.5, "tokens_per_second": 3000.0,
         "loss": 0.1, "val_loss": null, "losses_sha256": "aa", "weights_sha256": "bb",

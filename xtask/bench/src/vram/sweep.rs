@@ -1,4 +1,4 @@
-//! Measures all cells in turn. A model's unlimited run comes first: shares refer to its peak.
+//! Measures cells in turn. A model's unlimited run comes first: shares refer to its peak.
 
 use std::io::{self, Write as _};
 
@@ -17,8 +17,7 @@ use super::{
     trainer::Trainer,
 };
 
-/// `limited` changes the configuration of cells with a budget. `after_each` gets all cells so far, so that a later
-/// failure loses none.
+/// `limited` changes the configuration under a budget. `after_each` gets all cells so far: a later failure loses none.
 pub(super) fn run(
     trainer: &Trainer,
     models: &[Model],
@@ -116,7 +115,7 @@ mod tests {
         *,
     };
 
-    /// A trainer that peaks at 40 MB or its budget, and needs 15 MB.
+    /// Peaks at 40 MB or its budget, and needs 15 MB.
     fn fits_above_15_mb() -> String {
         let summary = PRINTED.replace("40000000", "$peak");
         let summary = summary.replace('\n', "");
@@ -165,7 +164,7 @@ mod tests {
         assert_eq!(cells[1].summary().map(|run| run.peak_device_bytes), Some(20_000_000));
     }
 
-    /// The same trainer, which records a step of the toy.
+    /// Records a step of the toy, too.
     fn recorded() -> String {
         let trace = xtask::workspace::root().join("backend-offload/pager/replay/traces/toy.trace");
         format!(

@@ -44,7 +44,7 @@ pub(super) fn names(cell: &Cell, cells: &[Cell]) -> [String; 2] {
     [model(cell, cells), budget]
 }
 
-/// The model's name, with its size if a run reported it.
+/// With the size, if a run reported it.
 fn model(cell: &Cell, cells: &[Cell]) -> String {
     let known = cells.iter().filter(|other| other.model == cell.model).find_map(Cell::summary);
     known.map_or_else(|| cell.model.clone(), |run| format!("{} ({})", cell.model, parameters(run.parameters)))
@@ -103,7 +103,7 @@ pub(super) fn markdown(cells: &[Cell]) -> String {
     cells.iter().map(|cell| line(&row(cell, cells))).fold(header + &rule, |table, line| table + &line)
 }
 
-/// Bytes over the link in each direction, for cells that moved any; empty if none did.
+/// Each direction, for cells that moved any; empty if none did.
 pub(super) fn over_the_link(cells: &[Cell]) -> String {
     let row = |cell: &Cell| {
         let run = cell.summary().filter(|run| run.bytes_per_step() > 0)?;

@@ -1,4 +1,4 @@
-//! One step as a picture: bytes on the device and, below, the times of copies in each direction and of waiting.
+//! One step as a picture: bytes on the device, then times of copies in each direction and of waiting.
 
 use pager_replay::StepTimeline;
 
@@ -11,7 +11,7 @@ const LEFT: f64 = 90.0;
 const WIDTH: f64 = 740.0;
 const TOP: f64 = 50.0;
 const HEIGHT: f64 = 200.0;
-/// Height of a band, and distance to the next.
+/// Height, and distance to the next.
 const BAND: (f64, f64) = (24.0, 40.0);
 const PARTS: usize = 370;
 
@@ -65,7 +65,7 @@ fn highest(step: &StepTimeline, seconds: f64) -> Vec<u64> {
     highest
 }
 
-/// The share of each part of the step that `stretches` cover.
+/// Covered share of each part of the step.
 fn shares(stretches: &[(f64, f64)], seconds: f64) -> Vec<f64> {
     let mut shares = vec![0.0; PARTS];
     let long = seconds / PARTS as f64;

@@ -1,4 +1,4 @@
-//! The trainer as a program: one process per run, so that a peak belongs to that run.
+//! The trainer as a program: a process per run, so that a peak belongs to that run.
 
 use std::{
     env::consts::EXE_SUFFIX,
@@ -28,11 +28,11 @@ use super::{
 };
 
 pub(crate) struct Trainer {
-    /// The commit that it was built from, if known.
+    /// Its commit, if known.
     pub(crate) origin: String,
     program: Invocation,
     device: String,
-    /// On the build's disk: a temporary folder may lie in host memory, which is measured.
+    /// On the build's disk: temporary folders may lie in host memory, which is measured.
     scratch: PathBuf,
     /// If it can count energy.
     gpu: Option<Gpu>,
@@ -43,7 +43,7 @@ const RECORDED: &str = "train.steps=4";
 
 const RUN: &str = "run";
 
-/// Variables that would override a cell's settings or slow it down.
+/// They would override a cell's settings or slow it down.
 const WITHHELD: [&str; 3] = ["OFFLOAD_DEVICE_BUDGET", "OFFLOAD_HOST_BUDGET", "OFFLOAD_PARANOID"];
 
 impl Trainer {
@@ -73,7 +73,7 @@ impl Trainer {
         Self { origin, program: program.withhold(&WITHHELD), device: device.to_owned(), scratch, gpu: None }
     }
 
-    /// The same trainer, started by the command that `by` makes of its command line.
+    /// The same trainer, started by the command that `by` makes.
     pub(crate) fn launched(&self, by: impl FnOnce(&[String]) -> Result<Invocation>) -> Result<Self> {
         let program = by(&self.program.argv())?;
         Ok(Self::new(program, self.origin.clone(), &self.device, self.scratch.clone()))
@@ -123,9 +123,9 @@ impl Trainer {
         })
     }
 
-    /// Runs `work` in a folder, then removes it.
+    /// Removes the folder afterwards.
     pub(super) fn in_scratch<T>(&self, work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
-        // Named by process: two benchmarks at once keep their files apart.
+        // Keeps files of two benchmarks at once apart.
         let scratch = self.scratch.join(std::process::id().to_string());
         fs::create_dir_all(&scratch).with_context(|| format!("{} could not be made", scratch.display()))?;
         let done = work(&scratch);
@@ -166,7 +166,7 @@ impl Trainer {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Timed {
     pub(crate) parameters: u64,
-    /// Of the fastest step: other load only adds time.
+    /// Fastest step: other load only adds time.
     pub(crate) step_seconds: f64,
     pub(crate) weights: String,
 }
@@ -192,7 +192,7 @@ fn arguments(model: &Model, device: &str, budget: &str, further: &[String], run:
         .collect()
 }
 
-/// Of a trainer that `cargo xtask gpu-check` carried here.
+/// Carried by `cargo xtask gpu-check`.
 fn commit_of_carried(folder: &Path) -> Option<String> {
     let commit = fs::read_to_string(folder.join("commit")).ok()?;
     Some(format!("built by `cargo xtask gpu-check` at commit {}", commit.trim()))
@@ -205,11 +205,10 @@ fn build(target: &Path, device: &str) -> Result<PathBuf> {
     Ok(target.join("release").join(format!("train{EXE_SUFFIX}")))
 }
 
-/// How the trainer reports that its plan refuses a run. Other exits with code 2 are bad input.
+/// The plan's refusal. Other exits with code 2 are bad input.
 const PLAN_REFUSES: &str = "this run cannot work here";
 
 fn judge(ended: &Ended, time: Duration, run: &str) -> Outcome {
-    // The run's own folder means nothing to readers.
     let complaint = ended.complaint.replace(run, "DIR");
     let Some(status) = ended.status else {
         return Outcome::OutOfTime(format!("stopped after {} s", time.as_secs()));
@@ -245,7 +244,7 @@ pub(super) mod tests {
 
     use super::{super::summary::tests::PRINTED, *};
 
-    /// A script in the trainer's place, in a folder per test.
+    /// A script as the trainer, in a folder per test.
     pub(in super::super) struct StandIn {
         pub(in super::super) trainer: Trainer,
         pub(in super::super) folder: PathBuf,

@@ -1,4 +1,4 @@
-//! Killed saves: the latest whole checkpoint is at least as new as the last completed save.
+//! Saves killed at any moment: the latest whole checkpoint is at least as new as the last completed save.
 
 use std::{
     fs::File,
@@ -11,13 +11,13 @@ use std::{
 use super::*;
 
 const STORE: &str = "SPILLWAY_TEST_STORE";
-/// The process stops amid its second save and waits to be killed.
+/// Makes a process wait for the kill amid its second save.
 const STOPS: &str = "SPILLWAY_TEST_STOPS";
 
 /// So that making, renaming and removing take similar time.
 const SMALL_FILES: u64 = 40;
 
-/// In memory if possible: on a disk, nearly every kill would hit a sync.
+/// On a disk, nearly every kill would hit a sync.
 fn run_directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder")
 }
