@@ -4,7 +4,7 @@ use super::system;
 use std::fs::File;
 use std::io;
 
-/// Most pieces in flight, each with a buffer.
+/// The most pieces in flight, each with a buffer.
 pub(super) const BUFFERS: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
