@@ -16,15 +16,15 @@ use pager::{Limit, Preference};
 /// Backend `B` whose memory spills: `type B = Autodiff<Offload<Cuda>>`.
 pub type Offload<B> = <B as Offloadable>::Offloaded;
 
-/// A backend that this crate can offload: `CubeBackend` over a supported CubeCL runtime, with or without fusion
-/// (`Cuda`, `Wgpu`), and `Flex` with feature `router`.
+/// A backend to offload: `CubeBackend` over a supported CubeCL runtime, with or without fusion (`Cuda`, `Wgpu`), and
+/// `Flex` with feature `router`.
 pub trait Offloadable: Managed {
     /// Same devices, types and numbers.
     type Offloaded: Spilling<Device = Self::Device>;
 }
 
-/// A backend whose device the functions of this crate accept: plain, offloaded, or either with autodiff.
-/// `stats::<Cuda>`, `stats::<Offload<Cuda>>` and `stats::<Autodiff<Offload<Cuda>>>` are equal.
+/// A backend whose device this crate's functions accept: plain, offloaded, or either with autodiff. `stats::<Cuda>`,
+/// `stats::<Offload<Cuda>>` and `stats::<Autodiff<Offload<Cuda>>>` are equal.
 pub trait Managed: Backend + sealed::Sealed {
     #[doc(hidden)]
     type Door: Door<Device = Self::Device>;
@@ -60,9 +60,7 @@ pub struct Decoding {
     pub tile: usize,
     /// Whether codes are floats (e4m3) instead of integers.
     pub floating: bool,
-    /// Shape of the decoded tensor.
     pub shape: Shape,
-    /// Type of the decoded tensor.
     pub kind: DType,
 }
 
@@ -97,41 +95,26 @@ pub(crate) mod sealed {
     pub trait Sealed {}
 }
 
-/// Access to a running device, for this crate alone.
 #[doc(hidden)]
 pub trait Door: sealed::Sealed {
-    /// The device type.
     type Device;
-    /// See [`probe`].
     fn facts(device: &Self::Device) -> Result<DeviceFacts, OffloadError>;
-    /// See [`OffloadConfig::install`].
     fn install(device: &Self::Device, config: OffloadConfig) -> Result<(), OffloadError>;
-    /// See [`ready`].
     fn ready(device: &Self::Device) -> Result<(), OffloadError>;
-    /// See [`stats`].
     fn stats(device: &Self::Device) -> Stats;
-    /// See [`largest_holders`].
     fn largest_holders(device: &Self::Device, count: usize) -> Vec<Holder>;
-    /// See [`reset_peaks`].
     fn reset_peaks(device: &Self::Device);
-    /// See [`set_device_budget`]. Returns the previous budget.
+    /// Returns the previous budget.
     fn set_device_budget(device: &Self::Device, budget: Limit) -> Limit;
-    /// See [`trim`].
     fn trim(device: &Self::Device);
-    /// See [`host_memory`].
     fn host_memory(device: &Self::Device) -> HostMemory;
-    /// See [`mark_step`].
     fn mark_step(device: &Self::Device);
-    /// See [`watch_step`].
     fn watch_step(device: &Self::Device);
-    /// See [`watched_step`].
     fn watched_step(device: &Self::Device) -> Option<Vec<Stretch>>;
-    /// See [`events`].
     #[cfg(feature = "test-util")]
     fn events(_device: &Self::Device) -> Vec<crate::Event> {
         Vec::new()
     }
-    /// See [`runtime_peaks`].
     #[cfg(feature = "test-util")]
     fn runtime_peaks(_device: &Self::Device) -> crate::RuntimePeaks {
         crate::RuntimePeaks::default()
@@ -142,8 +125,8 @@ impl OffloadConfig {
     /// Applies the configuration to `device`.
     ///
     /// # Errors
-    /// If the device has started, a budget is invalid or cannot be resolved, or a component (driver, compiler, headers)
-    /// is missing.
+    /// If the device has started, a budget is invalid or unresolved, or a component (driver, compiler, headers) is
+    /// missing.
     pub fn install<B: Managed>(self, device: &B::Device) -> Result<(), OffloadError> {
         B::Door::install(device, self)
     }
@@ -151,8 +134,8 @@ impl OffloadConfig {
 
 /// Name and memory of `device`, without starting it.
 ///
-/// A CUDA driver reports free memory only while the device is open. The call opens it for a moment, which takes some
-/// hundred megabytes, and restores the thread's CUDA context.
+/// A CUDA driver reports free memory only of an open device. The call opens it for a moment, which takes some hundred
+/// megabytes, and restores the thread's CUDA context.
 ///
 /// # Errors
 /// If a component (driver, compiler, headers) is missing.
@@ -162,18 +145,18 @@ pub fn probe<B: Managed>(device: &B::Device) -> Result<DeviceFacts, OffloadError
 
 /// Checks that `device` can start, without starting it: its budgets, driver, libraries and headers.
 ///
-/// Burn's signatures return no error, so the first tensor on a device that cannot start panics. After success, no
-/// missing component does.
+/// Burn's signatures return no error: the first tensor on a device that cannot start panics. Success rules out missing
+/// components.
 ///
 /// # Errors
-/// The error that the start would panic with.
+/// The error of that panic.
 pub fn ready<B: Managed>(device: &B::Device) -> Result<(), OffloadError> {
     B::Door::ready(device)
 }
 
-/// Counters of `device`, after dropped buffers are released. Starts the device if needed.
+/// Counters of `device` after the release of dropped buffers. Starts the device if needed.
 ///
-/// Fusion delays operations and drops. To count all of them, synchronise first
+/// Fusion delays operations and drops: to count all, synchronise first
 /// ([`Backend::sync`](burn_backend::Backend::sync)).
 pub fn stats<B: Managed>(device: &B::Device) -> Stats {
     B::Door::stats(device)
@@ -184,16 +167,16 @@ pub fn largest_holders<B: Managed>(device: &B::Device, count: usize) -> Vec<Hold
     B::Door::largest_holders(device, count)
 }
 
-/// Resets the peaks of [`Stats`] to the present values, and its largest launch.
+/// Resets the peaks of [`Stats`] and its largest launch.
 pub fn reset_peaks<B: Managed>(device: &B::Device) {
     B::Door::reset_peaks(device);
 }
 
 /// Changes the device budget during a run. Excess blocks are evicted at once if possible, otherwise before the next
-/// operation that takes memory. A share refers to memory that is free at the call.
+/// operation that takes memory. A share is of the memory free at the call.
 ///
 /// # Errors
-/// If the budget is invalid, or a share on a device that does not report its memory.
+/// If the budget is invalid, or a share of unreported memory.
 pub fn set_device_budget<B: Managed>(device: &B::Device, budget: Budget) -> Result<(), OffloadError> {
     replace_budget::<B>(device, budget).map(drop)
 }
@@ -201,7 +184,7 @@ pub fn set_device_budget<B: Managed>(device: &B::Device, budget: Budget) -> Resu
 /// Runs `work` under another device budget, then restores the previous one, even after a panic.
 ///
 /// # Errors
-/// As [`set_device_budget`]; `work` has not run then.
+/// As [`set_device_budget`], before `work`.
 pub fn with_device_budget<B: Managed, T>(
     device: &B::Device,
     budget: Budget,
@@ -228,14 +211,13 @@ pub fn trim<B: Managed>(device: &B::Device) {
     B::Door::trim(device);
 }
 
-/// The host tier of `device`, for the program's own buffers under the same budget. Starts the device if needed.
+/// The host tier of `device`, for the program's own buffers under its budget. Starts the device if needed.
 pub fn host_memory<B: Managed>(device: &B::Device) -> HostMemory {
     B::Door::host_memory(device)
 }
 
-/// Lets `work` change `tensors` in place, each as one slice in row-major order. All must be on the device at once. A
-/// tensor that shares memory, or whose elements are not in rows, is copied first. On the CPU, an optimizer's many
-/// passes become one.
+/// Lets `work` change `tensors` in place, each as one row-major slice. All must be on the device at once. A tensor that
+/// shares memory or is not row-major is copied first. On the CPU, an optimizer's many passes become one.
 ///
 /// # Errors
 /// The unchanged tensors, if one is not f32 or the device's memory is not this process's.
@@ -256,14 +238,14 @@ pub fn mark_step<B: Managed>(device: &B::Device) {
     B::Door::mark_step(device);
 }
 
-/// Starts to record operations until [`watched_step`]: at most 1,025 stretches, however many operations. Meanwhile each
-/// operation reads the clock once.
+/// Records operations until [`watched_step`]: at most 1,025 stretches, however many operations. Each operation reads
+/// the clock once.
 pub fn watch_step<B: Managed>(device: &B::Device) {
     B::Door::watch_step(device);
 }
 
-/// The timeline since [`watch_step`]; `None` without one. Its bytes equal the growth of the counters of [`stats`].
-/// Times are those of requests: a GPU runs operations later.
+/// The timeline since [`watch_step`]; `None` without one. Its bytes are the growth of the counters of [`stats`]. Times
+/// are of requests; a GPU runs operations later.
 pub fn watched_step<B: Managed>(device: &B::Device) -> Option<Vec<Stretch>> {
     B::Door::watched_step(device)
 }
@@ -274,8 +256,8 @@ pub fn events<B: Managed>(device: &B::Device) -> Vec<crate::Event> {
     B::Door::events(device)
 }
 
-/// Maximum memory that the inner runtime reported after a launch, with [`watch_runtime`](OffloadConfig::watch_runtime).
-/// Zero for an adapter without an inner runtime.
+/// The inner runtime's maximum memory after a launch, with [`watch_runtime`](OffloadConfig::watch_runtime). Zero for an
+/// adapter without an inner runtime.
 #[cfg(feature = "test-util")]
 pub fn runtime_peaks<B: Managed>(device: &B::Device) -> crate::RuntimePeaks {
     B::Door::runtime_peaks(device)

@@ -16,7 +16,7 @@ pub enum Budget {
     Unlimited,
 }
 
-/// A budget that could not be read.
+/// An invalid budget.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "cannot read {text:?} as a memory budget: {reason}; write bytes (\"6GiB\", \"512MB\", \"1048576\"), a share (\"80%\") or \"unlimited\""
@@ -29,7 +29,6 @@ pub struct BudgetError {
 const SHARE: &str = "a share lies above 0 % and at most at 100 %";
 
 impl Budget {
-    /// Refuses a share that is NaN, not positive, or above 1.
     pub(crate) fn checked(self) -> Result<(), BudgetError> {
         match self {
             Self::Share(share) if !(share > 0.0 && share <= 1.0) => {
@@ -104,7 +103,7 @@ impl fmt::Display for Budget {
     }
 }
 
-/// A byte count that prints with a binary unit, or exactly if below the smallest unit.
+/// A byte count that prints with a binary unit, or exactly below the smallest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub u64);
 

@@ -1,4 +1,4 @@
-//! Budgets and behaviour of an offloaded device, set before it starts.
+//! Budgets and behaviour of an offloaded device, set before its start.
 
 use crate::bytes::Budget;
 use crate::error::OffloadError;
@@ -12,11 +12,11 @@ pub(crate) const DEFAULT_HOST_SHARE: Budget = Budget::Share(0.8);
 /// The machine cannot reclaim page-locked memory.
 pub(crate) const DEFAULT_PINNED_SHARE: Budget = Budget::Share(0.4);
 
-/// Configures one device. [`install`](Self::install) it before the first tensor is made there.
+/// Configures one device. [`install`](Self::install) it before the device's first tensor.
 ///
-/// Unset budgets come from `OFFLOAD_DEVICE_BUDGET`, `OFFLOAD_HOST_BUDGET` and `OFFLOAD_PINNED_BUDGET`. By default the
-/// device budget on CUDA is 90 % of the memory free at the start; devices that do not report their memory have no
-/// limit. The host budget is 80 % of the memory that machine and control group leave.
+/// Unset budgets come from `OFFLOAD_DEVICE_BUDGET`, `OFFLOAD_HOST_BUDGET` and `OFFLOAD_PINNED_BUDGET`. The device
+/// budget defaults to 90 % of the memory free at the start on CUDA, and to no limit on devices that do not report their
+/// memory. The host budget defaults to 80 % of the memory that machine and control group leave.
 #[derive(Debug, Clone, Default)]
 pub struct OffloadConfig {
     pub(crate) device_budget: Option<Budget>,
@@ -60,8 +60,8 @@ impl OffloadConfig {
         self
     }
 
-    /// Divides host, page-locked and disk budgets, wherever set, among the processes on this host. All need the same
-    /// configuration.
+    /// Divides host, page-locked and disk budgets, wherever set, among the processes on this host. All need equal
+    /// configurations.
     #[must_use]
     pub fn among(mut self, processes: NonZeroUsize) -> Self {
         self.processes = Some(processes);
@@ -69,8 +69,8 @@ impl OffloadConfig {
     }
 
     /// Page-locked host memory for all devices of the process; by default 40 % of the memory that machine and control
-    /// group leave. It copies several times faster, but cannot be paged out. Beyond the limit, or on runtimes without
-    /// it, ordinary memory is used.
+    /// group leave. It copies several times faster, but cannot be paged out. Ordinary memory serves beyond the limit,
+    /// and on runtimes without it.
     #[must_use]
     pub fn pinned_budget(mut self, budget: Budget) -> Self {
         self.pinned_budget = Some(budget);
@@ -78,15 +78,15 @@ impl OffloadConfig {
     }
 
     /// Lets blocks spill to the disk of `folder` once the host budget is used up, in one unnamed file for all devices
-    /// of the process. `budget` bytes are allocated at once, so that a full disk is an error at the start. Off by
-    /// default. Also `OFFLOAD_DISK_DIR` with `OFFLOAD_DISK_BUDGET`. Linux only.
+    /// of the process. `budget` bytes are allocated at once, so a full disk is an error at the start. Off by default.
+    /// Also `OFFLOAD_DISK_DIR` with `OFFLOAD_DISK_BUDGET`. Linux only.
     #[must_use]
     pub fn disk(mut self, folder: impl Into<PathBuf>, budget: Budget) -> Self {
         (self.disk_folder, self.disk_budget) = (Some(folder.into()), Some(budget));
         self
     }
 
-    /// Rule that chooses the blocks to evict.
+    /// The rule for evictions.
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
@@ -101,45 +101,45 @@ impl OffloadConfig {
     }
 
     /// Limits the buffers of one fused kernel: 8 by default. Without a limit, one kernel may need whole optimizer
-    /// states at once. Fusion's cuts decide how values round: only equal limits give equal bits.
+    /// states. Fusion's cuts decide rounding: only equal limits give equal bits.
     #[must_use]
     pub fn max_bindings(mut self, bindings: u32) -> Self {
         self.max_bindings = Some(bindings);
         self
     }
 
-    /// Fuses kernels as the plain backend does, for its bits. This raises the floor of the device budget: a kernel may
-    /// name as many buffers as the device binds.
+    /// Fuses kernels as the plain backend does, for its bits. A kernel may then name as many buffers as the device
+    /// binds, which raises the device budget's floor.
     #[must_use]
     pub fn plain_fusion(self) -> Self {
         self.max_bindings(u32::MAX)
     }
 
-    /// Buffers below this many bytes (64 KiB by default) never move and do not count: a move costs more than they hold.
+    /// Buffers below this many bytes (64 KiB by default) never move or count: a move costs more than they hold.
     #[must_use]
     pub fn smallest_block(mut self, bytes: u64) -> Self {
         self.smallest_block = Some(bytes.max(1));
         self
     }
 
-    /// Multiplies f32 matrices in true f32. By default, as in the plain backend, a CUDA device may round the factors to
-    /// TF32 (ten bits of mantissa), several times faster.
+    /// Multiplies f32 matrices in true f32. By default, as in the plain backend, CUDA may round the factors to TF32
+    /// (ten bits of mantissa), several times faster.
     #[must_use]
     pub fn exact_f32(mut self, exact: bool) -> Self {
         self.exact_f32 = exact;
         self
     }
 
-    /// Lets copies run in parallel with the device's work, and ahead of it in repeated programs. Only CUDA supports it.
-    /// On by default; also `OFFLOAD_OVERLAP=0`.
+    /// Runs copies in parallel with the device's work, and ahead of it in repeated programs. CUDA only. On by default;
+    /// also `OFFLOAD_OVERLAP=0`.
     #[must_use]
     pub fn overlap(mut self, overlap: bool) -> Self {
         self.overlap = Some(overlap);
         self
     }
 
-    /// Overwrites the device memory of evicted blocks, and verifies a checksum of every returning block. Slow; for
-    /// tests. Also `OFFLOAD_PARANOID=1`.
+    /// Overwrites evicted device memory, and verifies a checksum of every returning block. Slow; for tests. Also
+    /// `OFFLOAD_PARANOID=1`.
     #[must_use]
     pub fn paranoid(mut self, paranoid: bool) -> Self {
         self.paranoid = Some(paranoid);
@@ -154,9 +154,8 @@ impl OffloadConfig {
         self
     }
 
-    /// Computes nothing: tensors have their sizes but read as zeros, and their memory is never touched. With
-    /// [`trace`](Self::trace) and no budget, this records a program for another machine. Only on the CPU adapter. Also
-    /// `OFFLOAD_DRY_RUN=1`.
+    /// Computes nothing: tensors read as zeros, and their memory is never touched. With [`trace`](Self::trace) and no
+    /// budget, this records a program for another machine. CPU adapter only. Also `OFFLOAD_DRY_RUN=1`.
     #[must_use]
     pub fn dry_run(mut self, dry: bool) -> Self {
         self.dry_run = Some(dry);
@@ -171,7 +170,7 @@ impl OffloadConfig {
         self
     }
 
-    /// Asks the runtime for its memory use after every launch; see [`runtime_peaks`](crate::runtime_peaks). Slow.
+    /// Asks the runtime for its memory use after each launch; see [`runtime_peaks`](crate::runtime_peaks). Slow.
     #[cfg(feature = "test-util")]
     #[must_use]
     pub fn watch_runtime(mut self) -> Self {

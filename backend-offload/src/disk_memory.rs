@@ -1,7 +1,7 @@
 //! Disk memory for the program itself, under the disk budget of spilled blocks.
 //!
-//! An optimizer keeps state here in pieces, and moves them from its own threads through its own host memory. Each read
-//! verifies every piece's checksum.
+//! An optimizer moves pieces of state from its own threads, through its own host memory. Each read verifies every
+//! piece's checksum.
 
 use crate::bytes::Bytes;
 use crate::error::OffloadError;
@@ -18,7 +18,7 @@ use std::sync::{Mutex, PoisonError};
 
 const PAGE: usize = ALIGNMENT as usize;
 
-/// The disk below a device's host memory. Clones share one budget.
+/// The disk below a device's host memory. Clones share its budget.
 #[derive(Clone)]
 pub struct DiskMemory {
     host: HostMemory,
@@ -28,7 +28,7 @@ pub struct DiskMemory {
     fault: Arc<Mutex<Option<(u64, DiskFault)>>>,
 }
 
-/// Disk space in pieces, transferred alone or with neighbours. Freed on drop.
+/// Disk space in pieces, transferred alone or with neighbours. A drop frees it.
 pub struct DiskPieces {
     memory: DiskMemory,
     name: String,
@@ -73,7 +73,7 @@ impl DiskMemory {
         pieces.into_iter().map(|len| len.next_multiple_of(PAGE) as u64).sum()
     }
 
-    /// Reserves pieces, which must be written before they are read. Errors name them `name`.
+    /// Reserves pieces, to be written before they are read. Errors call them `name`.
     ///
     /// # Errors
     /// If the disk budget has no room.
@@ -146,7 +146,7 @@ impl DiskPieces {
         DiskMemory::bytes_of(self.pieces.iter().map(|piece| piece.len))
     }
 
-    /// Range of each piece in their common buffer.
+    /// Each piece's range in a common buffer.
     pub fn places(&self, pieces: Range<usize>) -> Vec<Range<usize>> {
         let pieces = &self.pieces[pieces];
         let first = pieces.first().map_or(0, |piece| piece.begin);
@@ -171,7 +171,7 @@ impl DiskPieces {
         self.verify(pieces, into)
     }
 
-    /// Reads without verification: [`verify`](Self::verify) the pieces before use.
+    /// Reads unverified pieces: [`verify`](Self::verify) them before use.
     ///
     /// # Errors
     /// If the disk fails.
@@ -191,7 +191,7 @@ impl DiskPieces {
         Ok(())
     }
 
-    /// Verifies the checksums of [fetched](Self::fetch) pieces, on the calling thread.
+    /// Verifies checksums of [fetched](Self::fetch) pieces on the calling thread.
     ///
     /// # Errors
     /// If a piece differs from its last contents.
@@ -219,14 +219,14 @@ impl DiskPieces {
         self.put(pieces, from)
     }
 
-    /// Takes the pieces' checksums before [`put`](Self::put).
+    /// Takes checksums before [`put`](Self::put).
     pub fn seal(&self, pieces: Range<usize>, from: &PageBuffer) {
         for (piece, place) in self.pieces[pieces.clone()].iter().zip(self.places(pieces)) {
             piece.checksum.store(checksum(&from[place]), Relaxed);
         }
     }
 
-    /// Writes pieces that were [sealed](Self::seal).
+    /// Writes [sealed](Self::seal) pieces.
     ///
     /// # Errors
     /// If the disk fails.
@@ -322,7 +322,7 @@ mod tests {
     #[test]
     fn pieces_read_alone_or_together_have_the_written_bytes_wherever_they_lie() {
         let (_folder, memory) = memory(9);
-        // Free space in two parts, neither large enough for all pieces.
+        // Free space in two parts, each too small for all pieces.
         let mut held: Vec<_> = (0..9).map(|n| memory.take(&[PAGE], n).expect("room")).collect();
         let _between = held.swap_remove(4);
         drop(held);

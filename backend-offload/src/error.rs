@@ -1,4 +1,4 @@
-//! Errors, each with the attempted action, its sizes and a remedy.
+//! Errors with action, sizes and remedy.
 
 use crate::bytes::{BudgetError, Bytes, OrUnlimited};
 use pager::Tier;
@@ -8,7 +8,7 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// Size as the allocator counts it.
+    /// Size in the allocator.
     pub bytes: u64,
     /// Where the block is.
     pub tier: Tier,
@@ -22,7 +22,7 @@ pub struct Holder {
 pub struct Situation {
     /// The kernel or backend call.
     pub operation: String,
-    /// Bytes needed on the device at once, or of one buffer without room.
+    /// Bytes needed at once on the device, or by a buffer without room.
     pub wanted: u64,
     /// Device budget; `None` is no limit.
     pub device_budget: Option<u64>,
@@ -40,7 +40,7 @@ pub struct Situation {
     pub holders: Vec<Holder>,
 }
 
-/// Every error of this crate. Cloneable, since one failure can surface at several reads.
+/// Every error of this crate. Cloneable, as one failure can surface at several reads.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum OffloadError {
@@ -55,7 +55,7 @@ pub enum OffloadError {
     /// An invalid budget.
     #[error(transparent)]
     Budget(#[from] BudgetError),
-    /// An environment variable with an unusable value.
+    /// An unusable value of an environment variable.
     #[error("the environment variable {name} is set to {value:?}: {reason}")]
     Environment {
         /// Its name.
@@ -85,7 +85,7 @@ pub enum OffloadError {
         /// The device's free memory.
         free: u64,
     },
-    /// A budget as a share of unknown memory.
+    /// A share of unknown memory.
     #[error(
         "a budget of {share} cannot be resolved: {tier} does not tell how much memory is free; give bytes (\"6GiB\") or \"unlimited\""
     )]
@@ -108,10 +108,10 @@ pub enum OffloadError {
     /// One operation's operands do not fit the device budget.
     #[error("{0} needs more device memory at once than the budget allows; raise the device budget above {wanted}, or make the operation smaller (micro-batch, sequence length, chunked loss, fewer fused operands through max_bindings)", wanted = Bytes(.0.wanted))]
     WorkingSet(Box<Situation>),
-    /// An eviction found no room on the host or the disk.
+    /// An eviction without room on host or disk.
     #[error("{situation} would push blocks to the host, whose budget is used up{way_out}, or hold less (recomputation, smaller optimizer state)", situation = .0, way_out = .0.way_out_of_full_tiers())]
     HostFull(Box<Situation>),
-    /// The program requested host memory beyond its budget.
+    /// The program asked for host memory beyond the budget.
     #[error("{operation}: {} of host memory are wanted and {} of {} are in use; raise the host budget, or hold less", Bytes(*wanted), Bytes(*in_use), OrUnlimited(*budget))]
     HostRefused {
         /// Purpose of the memory.
@@ -123,7 +123,7 @@ pub enum OffloadError {
         /// `None` is no limit.
         budget: Option<u64>,
     },
-    /// The copy of an evicted block failed.
+    /// An evicted block's copy failed.
     #[error("{0} would push blocks to the host, and copying them out failed ({reason}); they stay on the device, unharmed", reason = .1)]
     CopyOut(Box<Situation>, String),
     /// The driver refused memory within the budget.
@@ -195,7 +195,7 @@ pub enum OffloadError {
         /// The system's message.
         reason: String,
     },
-    /// The records of block positions contradict each other: a defect of this crate.
+    /// Contradictory records of block positions: a defect of this crate.
     #[error("{operation} did not run: {fault}; this is a defect of backend-offload, please report it")]
     Bookkeeping {
         /// The operation.

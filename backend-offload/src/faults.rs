@@ -61,7 +61,7 @@ impl DiskFault {
     }
 }
 
-/// Peaks reported by the device runtime after launches, over all streams and with small buffers.
+/// Peaks that the device runtime reported after launches, over all streams and small buffers.
 #[cfg(feature = "test-util")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RuntimePeaks {

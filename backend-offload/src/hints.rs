@@ -1,15 +1,14 @@
 //! Hints from the program about the places of its tensors.
 //!
 //! A hint changes the order of evictions, never a result, nor whether an operation can run. It belongs to a tensor's
-//! present memory, which an update not in place replaces. Repeat the hint for a trained parameter after each optimizer
-//! step.
+//! present memory, which updates may replace: repeat it for a trained parameter after each optimizer step.
 
 use crate::backend::Spilling;
 use burn_core::module::{Module, ModuleVisitor, Param};
 use burn_core::tensor::Tensor;
 use pager::Preference;
 
-/// Asks to evict the memory of `tensor` late or early, compared with all other memory. Views share the hint.
+/// Asks to evict the memory of `tensor` before or after all other memory. Views share the hint.
 ///
 /// ```
 /// # #[cfg(feature = "router")]

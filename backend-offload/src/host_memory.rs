@@ -1,7 +1,6 @@
 //! Host memory for the program's own buffers, under the same budget as spilled tensors.
 //!
-//! Optimizer state on the host competes with spilled tensors. One limit holds for both: no tensor can spill to memory
-//! that the program holds.
+//! Optimizer state on the host competes with spilled tensors, so one limit holds for both.
 
 use crate::bytes::Bytes;
 use crate::disk_memory::DiskMemory;
@@ -14,9 +13,9 @@ use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The device that owns the host memory. Page-locked memory is allocated and freed on its thread.
+/// The device that owns the host memory. Its thread allocates and frees page-locked memory.
 pub(crate) trait Site: Send + Sync {
-    /// `None` if there is no room and none can be made.
+    /// `None` if no room is there or can be made.
     fn draft(&self, pool: &Arc<HostPool>, len: usize) -> Result<Option<Draft>, OffloadError> {
         Ok(pool.draft(len, SlabSource::Heap))
     }
@@ -54,7 +53,7 @@ impl HostMemory {
         Self::without_device(Limit::NONE, None)
     }
 
-    /// Unlimited host memory above a disk, of which `bytes` in `folder` are allocated at once.
+    /// Unlimited host memory above a disk: `bytes` in `folder`, allocated at once.
     ///
     /// # Errors
     /// As for [`OffloadConfig::disk`](crate::OffloadConfig::disk).
@@ -75,7 +74,7 @@ impl HostMemory {
         Self::new(Below { pool, disk, traffic: Arc::default() }, Nowhere)
     }
 
-    /// Whether the device [computes nothing](crate::OffloadConfig::dry_run), so that arithmetic on its buffers can be
+    /// Whether the device [computes nothing](crate::OffloadConfig::dry_run), so arithmetic on its buffers can be
     /// skipped.
     pub fn computes_nothing(&self) -> bool {
         self.pool.is_dry()
@@ -87,11 +86,11 @@ impl HostMemory {
         Some(DiskMemory::new(self.clone(), disk, traffic))
     }
 
-    /// A buffer of `len` bytes with unspecified contents, aligned for any number type. Errors name `purpose`.
+    /// A buffer of `len` bytes, with unspecified contents, aligned for any number. Errors name `purpose`.
     ///
     /// # Errors
-    /// If the budget or the machine has no room, or the disk fails. To make room, host copies of blocks on the device
-    /// are dropped, and other blocks spill to the disk.
+    /// If the budget or the machine has no room, or the disk fails. Host copies of blocks on the device are dropped
+    /// first, and other blocks spill.
     pub fn take(&self, len: usize, purpose: impl fmt::Display) -> Result<HostBuffer, OffloadError> {
         if let Some(draft) = self.site.draft(&self.pool, len)? {
             return Ok(HostBuffer { draft: Some(draft), site: self.site.clone() });
@@ -105,12 +104,11 @@ impl HostMemory {
         })
     }
 
-    /// Runs `make`. If tensors of this device spill, tensors that `make` creates from data start on the host. They
-    /// evict no block, and are evicted without a copy later. Otherwise a tensor starts on the host only if the device
-    /// has no room.
+    /// Runs `make`. While tensors of this device spill, tensors that `make` creates from data start on the host: they
+    /// evict no block, and later leave without a copy. Otherwise they start there only if the device has no room.
     ///
-    /// Spilling is judged by the steps of [`mark_step`](crate::mark_step), or by the whole program without steps. The
-    /// hint also applies to tensors of other threads meanwhile.
+    /// Spilling is judged by the steps of [`mark_step`](crate::mark_step), or by the whole program. The hint also
+    /// applies to other threads meanwhile.
     pub fn first<T>(&self, make: impl FnOnce() -> T) -> T {
         struct After<'a>(&'a HostMemory);
         impl Drop for After<'_> {
@@ -123,7 +121,7 @@ impl HostMemory {
         make()
     }
 
-    /// Usage of the whole tier, for all devices of the process.
+    /// Usage of the whole tier, by all devices of the process.
     pub fn usage(&self) -> TierStats {
         let usage = self.pool.usage();
         TierStats {
@@ -136,7 +134,7 @@ impl HostMemory {
     }
 }
 
-/// A buffer in the host tier, page-locked if that copies faster. Its bytes count until its drop.
+/// A buffer in the host tier, page-locked if that copies faster. Counts until its drop.
 pub struct HostBuffer {
     draft: Option<Draft>,
     site: Arc<dyn Site>,

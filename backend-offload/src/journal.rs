@@ -1,4 +1,4 @@
-//! A record of memory decisions: `tracing` events, and in tests a list.
+//! A record of memory decisions: `tracing` events, and a list in tests.
 
 use crate::bytes::Bytes;
 use crate::trace_file::TraceFile;
@@ -67,7 +67,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// For a long run that never drains its events.
+    /// For long runs that never drain events.
     #[cfg(feature = "test-util")]
     const KEPT: usize = 1 << 20;
 
@@ -116,7 +116,7 @@ impl Journal {
                 tracing::warn!(target: TARGET, "the driver refused {} within the budget", Bytes(*bytes));
             }
             Event::SampleDiscarded => tracing::debug!(target: TARGET, "autotune sample discarded"),
-            // The thread that caused the failure gets the error; a warning would repeat it.
+            // The failure's thread gets the error; a warning would repeat it.
             Event::Failed { error } => tracing::debug!(target: TARGET, "{error}"),
         }
 

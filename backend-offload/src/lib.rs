@@ -1,6 +1,6 @@
 //! Burn programs that outgrow their GPU keep running, with the same numbers.
 //!
-//! Change the backend type and set a budget; nothing else in the program changes:
+//! Change the backend type and set a budget, nothing else:
 //!
 //! ```
 //! # #[cfg(feature = "router")]
@@ -34,14 +34,14 @@
 //! # What moves
 //!
 //! The unit is the **base allocation**, called a block: a tensor's memory with all its views. Fusion, autotune and
-//! autodiff work above it, unchanged. Activations, gradients, optimizer state and kernels' scratch memory are all
-//! blocks. Buffers below 64 KiB never move and do not count.
+//! autodiff work above it, unchanged. Activations, gradients, optimizer state and kernels' scratch memory are blocks.
+//! Buffers below 64 KiB never move or count.
 //!
 //! # When
 //!
-//! Blocks move only under pressure. Before an operation runs, its blocks are made resident; if the budget has no room,
+//! Blocks move only under pressure. An operation's blocks are made resident before it runs; without room in the budget,
 //! others are evicted first. An eviction copies nothing if the host copy is current (*clean*) or the block was never
-//! written. While everything fits, nothing is copied, and a launch costs a few microseconds more.
+//! written. While everything fits, a launch costs only a few microseconds more.
 //!
 //! A block is in one of four places. In motion, it counts on both sides:
 //!
@@ -54,17 +54,16 @@
 //!
 //! # Promises
 //!
-//! - **Numbers do not change.** Blocks return bit for bit, with the same layout, and the same kernels run on them.
-//!   Hints and predictions decide only *when* bytes move.
-//! - **The budget holds before memory is taken.** Bytes in use and the allocator's spare bytes never exceed it. Its
-//!   floor is the largest single operation ([`Stats::largest_launch`]). A larger operation is refused with an error
-//!   that names it.
-//! - **A failure is reported once, to the thread that caused it.** If a launch cannot run, reading its outputs, or
-//!   values computed from them, returns the [`OffloadError`]. So does the next synchronisation of its stream. Stale
-//!   bytes are never returned, and later operations work.
+//! - **Numbers do not change.** Blocks return bit for bit, in the same layout, to the same kernels. Hints and
+//!   predictions decide only *when* bytes move.
+//! - **The budget holds before memory is taken.** Used and spare bytes of the allocator never exceed it. Its floor is
+//!   the largest single operation ([`Stats::largest_launch`]). A larger operation is refused by name.
+//! - **A failure is reported once, to the thread that caused it.** If a launch cannot run, reads of its outputs, or of
+//!   values computed from them, return the [`OffloadError`]. So does the next synchronisation of its stream. Reads
+//!   never return stale bytes, and later operations work.
 //! - **Memory comes back.** Dropping the last tensor of a block frees its bytes on every tier.
 //!
-//! The [`guide`] explains how to size the budgets, which speed to expect, and the limits.
+//! The [`guide`] explains budgets, speed and limits.
 //!
 //! # Adapters
 //!

@@ -1,4 +1,4 @@
-//! The devices that are configured or have started, and the one host pool behind them all.
+//! Devices that are configured or started, and their one host pool.
 
 use crate::bytes::Budget;
 use crate::config::{DEFAULT_HOST_SHARE, DEFAULT_PINNED_SHARE, OffloadConfig};
@@ -23,7 +23,7 @@ pub(crate) struct Settings {
     /// If the runtime supports it.
     #[cfg_attr(not(feature = "cube"), expect(dead_code, reason = "no other adapter copies in parallel"))]
     pub overlap: bool,
-    /// In bytes, if the device reports it.
+    /// Bytes, if the device reports it.
     #[cfg_attr(
         all(feature = "cube", not(feature = "cuda")),
         expect(dead_code, reason = "only CUDA takes buffers of any size")
@@ -34,7 +34,7 @@ pub(crate) struct Settings {
     pub watch_runtime: bool,
 }
 
-/// Facts about a device before its start, from [`probe`](crate::probe).
+/// Facts about an unstarted device, from [`probe`](crate::probe).
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct DeviceFacts {
@@ -46,7 +46,7 @@ pub struct DeviceFacts {
     pub memory: Option<DeviceMemory>,
     /// If neither configuration nor environment sets one.
     pub default_budget: Budget,
-    /// Missing optional parts and their sources. Without them the device is slower.
+    /// Missing optional parts and their sources; the device is slower without them.
     pub lacking: Option<String>,
     /// Simulated in ordinary memory.
     pub simulated: bool,
@@ -61,7 +61,7 @@ pub struct DeviceMemory {
     pub total: u64,
 }
 
-/// The adapter's type separates devices with the same number.
+/// The adapter's type separates devices of one number.
 pub(crate) type DeviceKey = (TypeId, DeviceId);
 
 enum Entry {
@@ -80,7 +80,7 @@ struct Registry {
 #[derive(Clone)]
 struct InstalledHost {
     pool: Arc<HostPool>,
-    /// As configured: a share's bytes change with every device that starts.
+    /// As configured: a share's bytes change with each start of a device.
     named: [Option<Budget>; 2],
 }
 
@@ -128,7 +128,7 @@ pub(crate) fn prepare(
     Ok(())
 }
 
-/// `None` if the device was not prepared. Later calls of `install` are refused.
+/// `None` if unprepared. Later calls of `install` are refused.
 pub(crate) fn start(key: DeviceKey) -> Option<Settings> {
     let mut guard = registry();
     match guard.get_or_insert_default().devices.insert(key, Entry::Started) {
@@ -290,7 +290,7 @@ fn device_budget(config: &OffloadConfig, facts: &DeviceFacts, smallest: u64) -> 
 
     let limit = resolved(wanted, facts)?;
     let Some(budget) = limit.get() else { return Ok(limit) };
-    // Only oversized operations that run alone can use a budget below one block.
+    // Only oversized operations that run alone can use less than one block.
     if budget == 0 || (budget < smallest && config.oversized == Oversized::Refuse) {
         return Err(OffloadError::BudgetTooSmall { budget, smallest });
     }

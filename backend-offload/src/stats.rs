@@ -38,7 +38,7 @@ pub struct Stats {
     pub allocations: u64,
     /// Blocks evicted by a copy to the host.
     pub evictions: u64,
-    /// Blocks evicted without a copy: the host copy was current, or nothing had been written.
+    /// Blocks evicted without a copy: the host copy was current, or nothing was written.
     pub clean_drops: u64,
     /// Blocks that returned to the device.
     pub restores: u64,
@@ -58,13 +58,13 @@ pub struct Stats {
     pub loaded_ahead: u64,
     /// Bytes read from the disk, including [`DiskMemory`](crate::DiskMemory).
     pub bytes_from_disk: u64,
-    /// Bytes the program wrote to the device. Tensors without room there arrive by restores.
+    /// Bytes the program wrote to the device. Tensors without room arrive by restores.
     pub bytes_written: u64,
-    /// Bytes the program read from the device, not from the host.
+    /// Bytes the program read from the device itself.
     pub bytes_read: u64,
     /// Time the program waited for blocks to move.
     pub stall: Duration,
-    /// Bytes the largest operation needed on the device: the minimum of any budget.
+    /// Bytes the largest operation needed on the device: the least possible budget.
     pub largest_launch: u64,
     /// Operations above the budget, run by [`Oversized::RunAlone`](crate::Oversized::RunAlone).
     pub over_budget: u64,
@@ -72,18 +72,17 @@ pub struct Stats {
     pub trims: u64,
     /// Times the driver refused memory within the budget.
     pub device_refusals: u64,
-    /// Host copies in ordinary memory because page-locked memory was refused.
+    /// Host copies in ordinary memory after a refusal of page-locked memory.
     pub pageable_fallbacks: u64,
-    /// Autotune samples discarded because blocks moved while they were timed.
+    /// Autotune samples discarded because blocks moved.
     pub autotune_discards: u64,
-    /// Autotune samples without a time: the candidate exceeded the budget or always moved blocks. Such choices are not
-    /// cached on disk.
+    /// Autotune samples without a time: beyond the budget, or always with moves. Such choices are not cached on disk.
     pub autotune_unmeasured: u64,
-    /// Operations that ran as predicted, so that blocks needed last were evicted first.
+    /// Operations that ran as predicted; blocks needed last were evicted first.
     pub predicted: u64,
     /// Deviations from the prediction. Recency decides evictions until a known sequence recurs.
     pub diverged: u64,
-    /// Blocks evicted before their memory was needed, including dead and clean ones.
+    /// Blocks evicted before their memory was needed, dead and clean ones included.
     pub left_ahead: u64,
     /// Blocks prefetched to the device.
     pub brought_ahead: u64,
@@ -94,7 +93,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// The counts since `earlier`. Sizes, peaks and budgets are those of `self`.
+    /// Counts since `earlier`, with present sizes, peaks and budgets.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {

@@ -1,6 +1,6 @@
-//! The timeline of a watched step: bytes on the device, copies and waits per operation.
+//! A watched step: bytes on the device, copies and waits per operation.
 //!
-//! Memory is bounded: stretches are merged in pairs, which preserves every sum.
+//! Stretches merge in pairs: memory is bounded, sums are exact.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The file that receives a device's [`Recording`](pager::Recording) during the run.
+//! The file of a running device's [`Recording`](pager::Recording).
 
 use crate::error::OffloadError;
 use crate::journal::TARGET;
@@ -17,7 +17,7 @@ impl TraceFile {
     /// Bytes buffered before a write.
     pub const BUFFER: usize = 64 << 10;
 
-    /// After a process's first device, a number is added to the name.
+    /// The name of each further device's file ends in a number.
     pub fn create(mut path: PathBuf, others: u32) -> Result<Self, OffloadError> {
         if others > 0 {
             path.as_mut_os_string().push(format!(".{others}"));

@@ -1,4 +1,4 @@
-//! A block: attention and MLP around the residual stream, with their norms.
+//! A block: attention and MLP on the residual stream, with norms.
 
 use burn::module::Module;
 use burn::tensor::{Tensor, backend::Backend};
@@ -12,20 +12,20 @@ use crate::layers::{Linear, Mlp, Norm};
 use crate::rotary::{Angles, PassAngles, Rotation};
 
 /// `x + attention(norm(x))`, then `x + mlp(norm(x))`. `norm_placement` moves the norms; `parallel_residual` adds both
-/// to the same `x`.
+/// to one `x`.
 #[derive(Module, Debug)]
 pub struct Block<B: Backend> {
     /// Norm before attention.
     pub attention_norm: Option<Norm<B>>,
     /// Mixes positions.
     pub attention: Attention<B>,
-    /// Norm of attention's result.
+    /// Norm of attention's output.
     pub attention_out_norm: Option<Norm<B>>,
     /// Norm before the MLP.
     pub mlp_norm: Option<Norm<B>>,
     /// Mixes features.
     pub mlp: Mlp<B>,
-    /// Norm of the MLP's result.
+    /// Norm of the MLP's output.
     pub mlp_out_norm: Option<Norm<B>>,
     #[module(skip)]
     parallel: bool,
@@ -48,7 +48,7 @@ pub struct Attention<B: Backend> {
     pub output: Linear<B>,
     /// Norm of queries, per head or across heads.
     pub query_norm: Option<Norm<B>>,
-    /// Norm of keys, likewise.
+    /// Norm of keys.
     pub key_norm: Option<Norm<B>>,
     #[module(skip)]
     head_dim: usize,

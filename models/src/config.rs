@@ -1,10 +1,9 @@
 //! A model's shape under Hugging Face names, parsed strictly.
 //!
 //! Unknown keys are refused with the nearest known name: a misspelt key wastes a training run. Llama's names are
-//! aliases. Sizes are checked, with overflow, before any tensor exists.
+//! aliases. Sizes and their products are checked before any tensor exists.
 //!
-//! `{"preset": "gpt2", "n_layer": 4}` changes a preset. Without one, other keys than [`REQUIRED_KEYS`] default to
-//! GPT-2.
+//! `{"preset": "gpt2", "n_layer": 4}` changes a preset. Without one, all but [`REQUIRED_KEYS`] default to GPT-2.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -16,7 +15,7 @@ use crate::precision::Compute;
 use crate::presets;
 use crate::rotary::{RopeScaling, Rotation};
 
-/// Required keys of a description without a preset.
+/// Keys required without a preset.
 pub const REQUIRED_KEYS: [&str; 5] = ["n_layer", "n_head", "n_embd", "n_positions", "vocab_size"];
 
 /// How token positions enter the network.
@@ -41,7 +40,7 @@ pub enum NormPlacement {
     Both,
 }
 
-/// The MLP's non-linearity, under its Hugging Face name.
+/// The MLP's non-linearity, by its Hugging Face name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Activation {
     /// GELU by the tanh formula, as in GPT-2.
@@ -61,7 +60,7 @@ pub enum Activation {
     ReluSquared,
 }
 
-/// The table column in [`crate::init`] that fills a fresh model.
+/// The column of [`crate::init`]'s table for a fresh model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
@@ -73,7 +72,7 @@ pub enum Family {
     Nanochat,
 }
 
-/// A network's configuration, under Hugging Face names.
+/// A network's configuration, with Hugging Face names.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent yes or no of a published format")]
@@ -82,13 +81,13 @@ pub struct GptConfig {
     pub n_layer: usize,
     /// Query heads per block.
     pub n_head: usize,
-    /// Key and value heads; `None` means as many as query heads.
+    /// Key and value heads; `None` for as many as query heads.
     pub n_kv_head: Option<usize>,
-    /// Features per head; `None` means `n_embd / n_head`.
+    /// Features per head; `None` for `n_embd / n_head`.
     pub head_dim: Option<usize>,
     /// Width of the residual stream.
     pub n_embd: usize,
-    /// Width of the MLP; `None` means `4 * n_embd`.
+    /// Width of the MLP; `None` for `4 * n_embd`.
     pub n_inner: Option<usize>,
     /// Longest sequence.
     pub n_positions: usize,
@@ -100,13 +99,13 @@ pub struct GptConfig {
     pub rope_theta: f64,
     /// Stretching of rotary positions.
     pub rope_scaling: Option<RopeScaling>,
-    /// Base of the rotary frequencies in blocks with a window; `None` means as in the others.
+    /// Base of the rotary frequencies in blocks with a window; `None` for the others' base.
     pub rope_local_theta: Option<f64>,
-    /// Share of a head's features that rotate, from the first.
+    /// Share of a head's features, from the first, that rotate.
     pub rope_share: f64,
     /// The last of every `n` blocks does not rotate.
     pub unrotated_every: Option<usize>,
-    /// Visible positions, a query's own included; `None` means all earlier ones.
+    /// Visible positions, a query's own included; `None` for all earlier ones.
     pub window: Option<usize>,
     /// The last of every `n` blocks has no window.
     pub full_attention_every: Option<usize>,
@@ -114,7 +113,7 @@ pub struct GptConfig {
     pub norm: NormKind,
     /// Position of the norms of attention and MLP.
     pub norm_placement: NormPlacement,
-    /// Whether attention and MLP read the same residual stream.
+    /// Whether attention and MLP read one residual stream.
     pub parallel_residual: bool,
     /// Whether norms have a trained scale.
     pub norm_weights: bool,
@@ -128,7 +127,7 @@ pub struct GptConfig {
     pub qk_norm_across_heads: bool,
     /// Factor on the embedding.
     pub embedding_scale: Option<f64>,
-    /// Factor on attention scores; `None` means `1 / sqrt(head width)`.
+    /// Factor on attention scores; `None` for `1 / sqrt(head width)`.
     pub attention_scale: Option<f64>,
     /// Whether the embedding is normalised before the first block.
     pub embedding_norm: bool,
@@ -136,13 +135,13 @@ pub struct GptConfig {
     pub activation_function: Activation,
     /// Whether the attention projections have offsets.
     pub attention_bias: bool,
-    /// Whether attention's output projection has an offset; `None` means as `attention_bias`.
+    /// Whether attention's output projection has an offset; `None` for `attention_bias`.
     pub attention_output_bias: Option<bool>,
     /// Whether the MLP projections have offsets.
     pub mlp_bias: bool,
     /// Whether the head is the embedding.
     pub tie_word_embeddings: bool,
-    /// Whether the model reads each token's follower: the token after the longest earlier match of the text.
+    /// Whether the model reads each token's follower: the token after the text's longest earlier match.
     pub longest_match: bool,
     /// `c * tanh(logit / c)` on the output logits.
     pub logit_softcap: Option<f64>,
@@ -154,13 +153,13 @@ pub struct GptConfig {
     pub resid_pdrop: f64,
     /// Share of matches that training hides, with `longest_match`.
     pub match_pdrop: f64,
-    /// Dropout on attention weights; only 0 is accepted.
+    /// Dropout on attention weights; must be 0.
     pub attn_pdrop: f64,
     /// Initialisation table.
     pub init: Family,
-    /// Standard deviation of normal weights, where the table uses it.
+    /// Standard deviation of the table's normal weights.
     pub initializer_range: f64,
-    /// Whether projections onto the residual stream start smaller by `sqrt(2 * n_layer)`.
+    /// Whether residual projections start smaller by `sqrt(2 * n_layer)`.
     pub scale_residual_init: bool,
     /// Type of matrix products.
     pub compute: Compute,
@@ -188,7 +187,7 @@ impl GptConfig {
         Self::from_value(serde_json::from_str(text).map_err(ConfigError::Syntax)?)
     }
 
-    /// Parses and checks a JSON value, such as a section of a larger file. Reports all problems.
+    /// Parses and checks a JSON value, as of a section. Reports all problems.
     pub fn from_value(value: Value) -> Result<Self, ConfigError> {
         let (mut given, mut wrong) = canonical_keys(object(value)?);
         let understood = wrong.len();
@@ -232,7 +231,7 @@ impl GptConfig {
         })
     }
 
-    /// The whole description under canonical names.
+    /// The whole description, with canonical names.
     pub fn to_value(&self) -> Value {
         serde_json::to_value(self).expect("a struct of numbers and names always serialises")
     }
@@ -295,7 +294,7 @@ impl GptConfig {
         attention.into_iter().chain(std::iter::repeat_n([width, inner], mlp)).collect()
     }
 
-    /// Names and shapes of the matrices outside the blocks.
+    /// Names and shapes of matrices outside the blocks.
     pub fn outer_matrices(&self) -> Vec<(&'static str, [usize; 2])> {
         let (words, width) = (self.vocab_size, self.n_embd);
         let all = [
@@ -307,7 +306,7 @@ impl GptConfig {
         all.into_iter().filter(|(.., has)| *has).map(|(name, rows, _)| (name, [rows, width])).collect()
     }
 
-    /// Checks that sizes fit together and bytes fit an address. Allocates nothing.
+    /// Checks that sizes fit each other and the address space. Allocates nothing.
     pub fn validate(&self) -> Result<(), ConfigError> {
         ConfigError::gather(self.problems())
     }
@@ -346,7 +345,7 @@ impl GptConfig {
             }
         }
 
-        // The network computes in f32: values outside become 0 or infinity.
+        // The network computes in f32, where others become 0 or infinity.
         let positive = |value: f64| value > 0.0 && (value as f32).is_normal();
         let above_zero = "a finite number above 0, from 1.2e-38 to 3.4e38";
         for (key, value) in [
@@ -436,7 +435,7 @@ fn canonical_keys(given: Map<String, Value>) -> (Map<String, Value>, Vec<ConfigE
     (renamed, wrong)
 }
 
-/// The candidate with the smallest edit distance to `key`; of several, the first.
+/// The candidate with the smallest edit distance to `key`, the first of several.
 pub fn nearest_key<'c>(key: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     candidates.into_iter().min_by_key(|candidate| strsim::levenshtein(key, candidate))
 }

@@ -1,11 +1,11 @@
-//! [`Continuous`] as a trait object, for programs that choose the backend at run time.
+//! [`Continuous`] as a trait object, for a backend chosen at run time.
 
 use burn::tensor::backend::Backend;
 
 use crate::continuous::{Chosen, Continuation, Continuous};
 use crate::generate::GenerateError;
 
-/// A [`Continuous`] of any backend: holders of `dyn Continuing` compile without the model.
+/// A [`Continuous`] of any backend: users of `dyn Continuing` compile without the model.
 pub trait Continuing {
     /// See [`Continuous::join`].
     fn join(&mut self, key: u64, wanted: Continuation) -> Result<usize, GenerateError>;

@@ -1,8 +1,8 @@
-//! Continuous batching: sequences join and leave, and every step gives each its next token.
+//! Continuous batching: sequences join and leave; every step gives each its next token.
 //!
 //! A sequence's tokens do not depend on the others (`a_continuous_batch_gives_each_request_the_tokens_of_generate`):
-//! random numbers are keyed by seed and row, and attention sees the sequence's own keys. Caches of ended sequences are
-//! kept: a prompt with the same beginning reads only the rest.
+//! seed and row key random numbers, and attention sees the sequence's own keys. Caches of ended sequences stay: a
+//! prompt with a known beginning reads only the rest.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -23,9 +23,9 @@ pub struct Continuation {
     pub prompt: Vec<u32>,
     /// How tokens are chosen.
     pub sampling: Sampling,
-    /// Separates sequences of one seed: row `n` draws like prompt `n` of a [`crate::Request`].
+    /// Separates sequences of one seed: row `n` draws as prompt `n` of a [`crate::Request`].
     pub row: u64,
-    /// Number of most likely tokens to report with each choice; `None` omits likelihoods.
+    /// Most likely tokens to report with each choice; `None` omits likelihoods.
     pub alternatives: Option<usize>,
 }
 
@@ -47,7 +47,7 @@ pub struct Likelihood {
     pub alternatives: Vec<(u32, f64)>,
 }
 
-/// Sequences being continued, and ended ones kept for reuse.
+/// Running sequences, and ended ones kept for reuse.
 #[derive(Debug)]
 pub struct Continuous<'m, B: Backend> {
     model: &'m Gpt<B>,
@@ -55,7 +55,7 @@ pub struct Continuous<'m, B: Backend> {
     piece: usize,
     keep: usize,
     rows: BTreeMap<u64, Row<B>>,
-    /// Ended sequences, the most recently used last.
+    /// Ended sequences, most recently used last.
     kept: VecDeque<Sequence<B>>,
 }
 
@@ -80,13 +80,13 @@ impl<'m, B: Backend> Continuous<'m, B> {
         Self { model, lookup: None, piece: piece.max(1), keep, rows: BTreeMap::new(), kept: VecDeque::new() }
     }
 
-    /// Sets the texts where a model with `longest_match` looks up its tokens.
+    /// Sets the texts in which a model with `longest_match` looks up its tokens.
     #[must_use]
     pub fn looking_up(self, lookup: Option<Arc<dyn Lookup>>) -> Self {
         Self { lookup, ..self }
     }
 
-    /// Adds a sequence under an unused key. Returns how many prompt tokens were already read.
+    /// Adds a sequence under an unused key. Returns its prompt's tokens that are already read.
     pub fn join(&mut self, key: u64, wanted: Continuation) -> Result<usize, GenerateError> {
         let Continuation { prompt, sampling, row, alternatives } = wanted;
 
@@ -114,7 +114,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         Ok(known)
     }
 
-    /// The longest known beginning of `prompt`, without its last token, whose logits were not kept.
+    /// `prompt`'s longest known beginning, without its last token, whose logits were not kept.
     fn with_known_prefix(&mut self, prompt: &[u32]) -> Sequence<B> {
         let common = |sequence: &Sequence<B>| {
             let alike = sequence.tokens().iter().zip(prompt).take_while(|(a, b)| a == b).count();
@@ -136,7 +136,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         }
     }
 
-    /// Removes a sequence and keeps its cache. Ignores an unknown key.
+    /// Removes a sequence and keeps its cache. Ignores unknown keys.
     pub fn leave(&mut self, key: u64) {
         let Some(Row { sequence, .. }) = self.rows.remove(&key) else { return };
         if sequence.tokens().is_empty() {
@@ -150,17 +150,17 @@ impl<'m, B: Backend> Continuous<'m, B> {
         }
     }
 
-    /// Number of sequences being continued.
+    /// Number of running sequences.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether no sequence is being continued.
+    /// Whether no sequence runs.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Runs the model once. Returns the next token of every sequence whose prompt is read, ordered by key.
+    /// Runs the model once. Returns the next token of every sequence with a read prompt, ordered by key.
     pub fn step(&mut self) -> Result<Vec<(u64, Chosen)>, GenerateError> {
         let mut left = self.piece;
         let mut turns = Vec::with_capacity(self.rows.len());
@@ -168,7 +168,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         for (key, row) in &mut self.rows {
             let first = row.sequence.tokens().len();
             let unread = row.text.tokens().len() - first;
-            // A single token is a decoding step or a prompt's end, and never waits.
+            // A single token is a decoding step or a prompt's end, which never waits.
             let count = if unread == 1 { 1 } else { unread.min(left) };
             if unread > 1 {
                 left -= count;
@@ -202,7 +202,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         Ok(tokens)
     }
 
-    /// Drops all caches. Sequences read their tokens anew and continue as they would have
+    /// Drops all caches. Sequences read their tokens again and continue unchanged
     /// (`a_batch_without_its_caches_continues_as_before`).
     pub fn forget(&mut self) {
         self.kept.clear();

@@ -1,6 +1,6 @@
-//! Decoding one token at a time over a cache of keys and values.
+//! Decodes one token at a time over a cache of keys and values.
 //!
-//! A step appends while it holds the only reference, so a backend can write in place; Burn 0.21's CPU backend copies in
+//! A step appends with the only reference, so backends can write in place; Burn 0.21's CPU backend copies in
 //! `slice_assign`. Prompts are padded on the left; positions count from a row's first own token.
 
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
@@ -25,10 +25,10 @@ pub struct DecoderFull {
     pub capacity: usize,
 }
 
-/// Queries computed at once while a prompt is read.
+/// Queries at once while a prompt is read.
 pub(crate) const PROMPT_CHUNK: usize = 128;
 
-/// A model with the cache of the sequences it has read.
+/// A model and its cache of sequences.
 #[derive(Debug)]
 pub struct Decoder<'a, B: Backend> {
     model: &'a Gpt<B>,
@@ -59,8 +59,7 @@ impl<'a, B: Backend> Decoder<'a, B> {
         Self { model, layers, capacity, len: 0, padding: None }
     }
 
-    /// A decoder that has read `prompts`, padded to one length. Also returns the logits `[batch, vocabulary]` after
-    /// each.
+    /// A decoder that has read `prompts`, padded to one length, and the logits `[batch, vocabulary]` after each.
     pub fn with_prompts(
         model: &'a Gpt<B>,
         prompts: &[Stretch<'_>],
@@ -136,7 +135,7 @@ impl<'a, B: Backend> Decoder<'a, B> {
     }
 }
 
-/// Writes `new` after the first `len` positions of the cache, which grows to `capacity`. Returns all positions so far.
+/// Writes `new` after the cache's first `len` positions, which grows to `capacity`. Returns all positions so far.
 pub(crate) fn append<B: Backend>(
     cache: &mut Option<Tensor<B, 4>>,
     new: Tensor<B, 4>,
@@ -145,7 +144,7 @@ pub(crate) fn append<B: Backend>(
 ) -> Tensor<B, 4> {
     let [rows, heads, time, width] = new.dims();
     let empty = |positions| Tensor::zeros([rows, heads, positions, width], (&new.device(), new.dtype()));
-    // Taken out: the write must hold the only reference.
+    // Taken out: the write needs the only reference.
     let old = match cache.take() {
         None => empty(capacity),
         Some(old) if old.dims()[2] < capacity => {

@@ -1,22 +1,22 @@
 //! Reproducible dropout, on the device.
 //!
-//! A recomputed block must drop the features of its first pass, on another backend. `nn::Dropout` draws from a
-//! backend's process-wide generator, and only under autodiff. Here a key decides the mask.
+//! A recomputed block must drop its first pass's features, on another backend. `nn::Dropout` draws from a backend's
+//! process-wide generator, and only under autodiff. Here a key decides.
 //!
-//! The host draws an odd factor m and an offset a per row, and a number p per column. The device computes:
+//! The host draws an odd factor m and an offset a per row, p per column. The device computes:
 //!
 //! ```text
 //! dropped  ⇔  (p · m + a) mod 2¹⁶ < rate · 2¹⁶          p, m < 2¹⁵, a < 2¹⁶
 //! ```
 //!
-//! No number reaches 2³¹, where backends overflow differently. The remainder is a mask of bits, since CubeCL's own is
-//! inexact. So all backends drop the same features, any two of them independently.
+//! No number reaches 2³¹, where backends overflow differently. The remainder is a bit mask, since CubeCL's own is
+//! inexact. So all backends drop the same features, any two independently.
 
 use burn::tensor::{Bool, ElementConversion, Int, Tensor, TensorData, backend::Backend};
 
 use crate::random::{Random, combine};
 
-/// Names the random bits of a forward pass; equal keys drop the same features.
+/// Names a forward pass's random bits; equal keys drop equal features.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DropoutKey {
     /// The run's seed.
@@ -40,7 +40,7 @@ pub enum Place {
     Followers,
 }
 
-/// The numbers of a mask.
+/// A mask's numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MaskNumbers {
     /// p of each column; distinct for up to 2¹⁵ columns.
@@ -49,7 +49,7 @@ pub struct MaskNumbers {
     pub factors: Vec<i32>,
     /// a of each row.
     pub offsets: Vec<i32>,
-    /// Features with results below this are dropped.
+    /// Smaller results are dropped.
     pub threshold: i32,
 }
 
@@ -67,7 +67,7 @@ impl DropoutKey {
         combine(&[self.seed, self.step, self.micro_batch, place])
     }
 
-    /// Draws the numbers of a mask.
+    /// Draws a mask's numbers.
     pub fn numbers(self, place: Place, rows: usize, columns: usize, rate: f64) -> MaskNumbers {
         let mut random = Random::new(self.at(place));
         let columns = without_repetition(&mut random, columns);
@@ -109,7 +109,7 @@ impl MaskNumbers {
     }
 }
 
-/// Zeroes elements with probability `rate` and scales the rest to keep the mean; does nothing without a key.
+/// Zeroes elements with probability `rate` and scales the rest to keep the mean. Identity without a key.
 pub fn dropout<B: Backend, const D: usize>(
     x: Tensor<B, D>,
     rate: f64,

@@ -1,4 +1,4 @@
-//! Errors in a model's configuration, reported before anything is allocated.
+//! Errors in a model's configuration, before any allocation.
 
 use thiserror::Error;
 
@@ -22,7 +22,7 @@ pub enum ConfigError {
         /// The known key with the smallest edit distance.
         nearest: String,
     },
-    /// One setting under two names, such as `n_embd` and `hidden_size`.
+    /// One setting by two names, such as `n_embd` and `hidden_size`.
     #[error("`{key}` sets `{canonical}`, which is already set under another name; keep one of the two")]
     SetTwice {
         /// The second name.
@@ -90,7 +90,7 @@ pub enum ConfigError {
         /// The accepted range, in words.
         expected: &'static str,
     },
-    /// Dropout on attention weights needs a T×T matrix, which never exists here.
+    /// Dropout on attention weights would need a T×T matrix.
     #[error(
         "`attn_pdrop` = {value}: dropout on attention weights is not supported, since attention never holds them; \
          set it to 0 and use `resid_pdrop`"
@@ -99,7 +99,7 @@ pub enum ConfigError {
         /// The rate.
         value: f64,
     },
-    /// Sizes whose products do not fit the address space.
+    /// Sizes whose products exceed the address space.
     #[error(
         "a model with n_layer = {n_layer}, n_embd = {n_embd}, n_inner = {n_inner}, n_positions = {n_positions}, \
          vocab_size = {vocab_size} has more bytes than an address can name; check the sizes for stray digits"

@@ -1,9 +1,9 @@
-//! The cost of a model before it exists: parameters, bytes and floating-point operations.
+//! A model's cost before it exists: parameters, bytes, floating-point operations.
 //!
-//! Overflow is reported: a mistyped size fails here instead of in an allocator.
+//! Overflow is an error: a mistyped size fails here, not in an allocator.
 //!
-//! Activation bytes are the tape's after a forward pass under [`Lean`](crate::Lean); a test finds at most 9 % of live
-//! bytes missing.
+//! Activation bytes are the tape's after a forward pass under [`Lean`](crate::Lean). In a test at most 9 % of live
+//! bytes are missing.
 
 use crate::config::{Activation, GptConfig, NormPlacement, Positions};
 use crate::error::ConfigError;
@@ -19,11 +19,11 @@ pub struct Footprint {
     pub multiplied: u64,
     /// Parameters of one block.
     pub per_block: u64,
-    /// Parameters in the blocks' matrices, which Muon steps.
+    /// Parameters in block matrices, which Muon steps.
     pub hidden_matrices: u64,
-    /// Parameters of the largest tensor: the minimum of an optimizer step.
+    /// Parameters of the largest tensor, the least of an optimizer step.
     pub largest_tensor: u64,
-    /// Numbers in the rotary tables, which are not parameters.
+    /// Numbers in the rotary tables, which are no parameters.
     pub rotary: u64,
     layers: u64,
     heads: u64,
@@ -38,7 +38,7 @@ pub struct Footprint {
 const WIDE: u64 = 4;
 
 impl Footprint {
-    /// Sizes of the model `config`, after validating it.
+    /// Sizes of a validated `config`.
     pub fn of(config: &GptConfig) -> Result<Self, ConfigError> {
         config.validate()?;
         Self::from_validated(config)
@@ -83,7 +83,7 @@ impl Footprint {
         let positions = (config.n_positions as u64).checked_mul(width)?;
         let outer_norms = width * vectors_per_norm * (1 + u64::from(config.embedding_norm));
         let learned = offsets(config.positions == Positions::Learned, positions);
-        // One row stands for no match.
+        // One row is for no match.
         let followers = offsets(config.longest_match, vocabulary.checked_add(width)?);
 
         let parameters = blocks
@@ -131,13 +131,13 @@ impl Footprint {
         self.parameters * 2 * WIDE
     }
 
-    /// Bytes of the cosines and sines of all positions, f32.
+    /// Bytes of all positions' cosines and sines, f32.
     pub fn rotary_bytes(&self) -> u64 {
         self.rotary * WIDE
     }
 
-    /// Floating-point operations of forward and backward per token at length `time`. Attention counts the full square,
-    /// as is customary; recomputation adds the blocks' forward pass.
+    /// Floating-point operations per token at length `time`, forward and backward. Attention counts the full square, as
+    /// is customary; recomputation adds the blocks' forward pass.
     pub fn flops_per_token(&self, time: usize, recompute: bool) -> f64 {
         let attention = 2.0 * (2 * self.layers * self.attention_width) as f64 * time as f64;
         let forward = 2.0 * self.multiplied as f64 + attention;
@@ -145,7 +145,7 @@ impl Footprint {
         3.0 * forward + if recompute { again } else { 0.0 }
     }
 
-    /// Bytes of narrow weight copies on the tape: of all products, or of one segment of `n` blocks. 0 in f32.
+    /// Bytes of narrow weights on the tape: of all products, or of a segment of `n` blocks. 0 in f32.
     pub fn narrow_weight_bytes(&self, checkpoint_every: Option<usize>) -> u64 {
         let matrices = self.multiplied - self.vocabulary * self.width;
         match (self.compute, checkpoint_every) {
@@ -155,12 +155,12 @@ impl Footprint {
         }
     }
 
-    /// Most working bytes of a chunk of attention, and of the loss.
+    /// Most working bytes of an attention chunk, and of the loss.
     pub fn working_bytes(&self, batch: usize, time: usize, chunks: Chunks) -> [u64; 2] {
         self.chunk_bytes(batch, time, chunks).map(|bytes| bytes.saturating_mul(TENSORS_PER_CHUNK))
     }
 
-    /// Bytes of an attention chunk's scores, and of a loss chunk's logits.
+    /// Bytes of an attention chunk's scores, and a loss chunk's logits.
     pub fn chunk_bytes(&self, batch: usize, time: usize, chunks: Chunks) -> [u64; 2] {
         let queries = chunks.queries(time) as u64;
         let all = batch.saturating_mul(time);
@@ -173,7 +173,7 @@ impl Footprint {
         (every.max(1) as u64).min(self.layers)
     }
 
-    /// Tape bytes per token after the forward pass. Recomputation every `n` blocks keeps each segment's input and one
+    /// Tape bytes per token after the forward pass. Recomputation of `n` blocks keeps each segment's input and one
     /// segment's tape.
     pub fn activation_bytes_per_token(&self, checkpoint_every: Option<usize>) -> u64 {
         match checkpoint_every {
@@ -191,15 +191,15 @@ impl Footprint {
     }
 }
 
-/// Live score or logit tensors in a chunk's backward step.
+/// Score or logit tensors alive in a chunk's backward step.
 const TENSORS_PER_CHUNK: u64 = 4;
 
 fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {
     let width = config.n_embd as u64;
     let narrow = config.compute.bytes();
 
-    // A norm keeps its result. Without a scale or cast behind it, the next product keeps the same tensor, and so does
-    // attention without rotation.
+    // A norm keeps its result. Without a scale or cast, the next product keeps the same tensor, as does attention
+    // without rotation.
     let own_result = config.norm_weights || config.norm_bias || config.compute != Compute::F32;
     let norms = norms_per_block(config) * norm_activations(if own_result { width } else { 0 }, 1);
     let heads = (config.n_head * config.head_dim()) as u64;
@@ -228,7 +228,7 @@ fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {
     mlp.checked_add(norms + head_norms + attention + dropped)
 }
 
-/// Tape bytes outside the blocks per token: norms, the loss's precomputed gradient, and token ids.
+/// Tape bytes per token outside the blocks: norms, the loss's precomputed gradient, token ids.
 fn outer_activations(config: &GptConfig) -> u64 {
     let width = config.n_embd as u64;
     let norms = (1 + u64::from(config.embedding_norm)) * norm_activations(width, 1);

@@ -1,4 +1,4 @@
-//! Text generation: batched, streamed, and stoppable between any two tokens.
+//! Text generation: batched, streamed, stoppable between any two tokens.
 
 use std::ops::ControlFlow;
 
@@ -15,10 +15,10 @@ use crate::stop::Stop;
 /// A sequence at `n_positions`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overflow {
-    /// Refuses requests that could exceed the window.
+    /// Refuses requests that could exceed it.
     #[default]
     Refuse,
-    /// Drops the older half of the window and reads the rest again.
+    /// Drops the window's older half and reads the rest again.
     Slide,
 }
 
@@ -31,13 +31,13 @@ pub struct Request<'a> {
     pub max_new_tokens: usize,
     /// How tokens are chosen.
     pub sampling: Sampling,
-    /// Tokens that end a completion, which excludes them.
+    /// Tokens that end a completion; excluded from it.
     pub end_tokens: &'a [u32],
-    /// Texts that end a completion, which excludes them.
+    /// Texts that end a completion; excluded from it.
     pub stop: Option<Stop<'a>>,
-    /// Behaviour at the end of the window.
+    /// Behaviour at the window's end.
     pub overflow: Overflow,
-    /// Texts where a model with `longest_match` looks up its tokens.
+    /// Texts in which a model with `longest_match` looks up its tokens.
     pub lookup: Option<&'a dyn Lookup>,
 }
 
@@ -56,20 +56,20 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Why a completion is over.
+/// The end of a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
     /// `max_new_tokens` were generated.
     Length,
     /// An end token was chosen.
     EndToken,
-    /// A stop string appeared.
+    /// A stop string came up.
     StopString,
     /// The callback asked to stop.
     Cancelled,
 }
 
-/// The continuation of one prompt.
+/// One prompt's continuation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Completion {
     /// New tokens, without end token or stop string.
@@ -80,7 +80,7 @@ pub struct Completion {
     pub finish: Finish,
 }
 
-/// Tokens that are final, streamed as they come.
+/// Final tokens, streamed as they come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece<'a> {
     /// Index of the prompt.
@@ -124,7 +124,7 @@ pub enum GenerateError {
         /// `n_positions`.
         window: usize,
     },
-    /// A key that another sequence of the batch has.
+    /// A key already in the batch.
     #[error("another sequence runs under the key {key}")]
     KeyInUse {
         /// The key.
@@ -139,12 +139,12 @@ pub enum GenerateError {
     /// An invalid sampling setting.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
-    /// More tokens than the cache holds; ruled out before the first token.
+    /// More tokens than the cache holds; excluded before the first token.
     #[error(transparent)]
     DecoderFull(#[from] DecoderFull),
 }
 
-/// Continues every prompt. `on_piece` receives final tokens at once and may cancel the whole request.
+/// Continues every prompt. `on_piece` gets final tokens at once, and may cancel the request.
 pub fn generate<B: Backend>(
     model: &Gpt<B>,
     request: &Request<'_>,
@@ -206,7 +206,7 @@ fn check<B: Backend>(model: &Gpt<B>, request: &Request<'_>) -> Result<(), Genera
         if let Some(token) = prompt.iter().copied().find(|token| *token as usize >= vocab_size) {
             return Err(GenerateError::UnknownToken { index, token, vocab_size });
         }
-        // The last token is never read back, so it needs no position.
+        // The last token is never read, so it needs no position.
         let positions = (prompt.len() - 1).saturating_add(request.max_new_tokens);
         if request.overflow == Overflow::Refuse && positions > window {
             return Err(GenerateError::WindowTooSmall {
@@ -258,7 +258,7 @@ impl Row {
         &self.text.tokens()[self.prompt..]
     }
 
-    /// A finished row reads its last token again to keep the batch one matrix; the result is ignored.
+    /// A finished row rereads its last token, to keep the batch one matrix; the result is ignored.
     fn last(&self) -> Stretch<'_> {
         self.text.from(self.text.tokens().len() - 1)
     }

@@ -1,7 +1,7 @@
-//! The network, top to bottom: embedding, a stack of blocks, a norm, a head.
+//! The network, top to bottom: embedding, blocks, norm, head.
 //!
 //! Shapes: B batch, T time, E `n_embd`, H heads, W head width, V vocabulary. The residual stream is `[B, T, E]`, in the
-//! parameters' type. Nothing here knows where tensors live or how a model is trained.
+//! parameters' type. Nothing here knows where tensors live or how models train.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -32,23 +32,23 @@ pub struct Gpt<B: Backend> {
     pub wte: Param<Tensor<B, 2>>,
     /// Learned position embedding `[n_positions, E]`.
     pub wpe: Option<Param<Tensor<B, 2>>>,
-    /// Embedding of followers `[V + 1, E]`; the last row stands for no match.
+    /// Embedding of followers `[V + 1, E]`; the last row is for no match.
     pub followers: Option<Param<Tensor<B, 2>>>,
     /// Norm of the embedding.
     pub embedding_norm: Option<Norm<B>>,
     /// Constants, not parameters; absent for learned positions.
     pub(crate) rotary: Option<Rotary<B>>,
-    /// Tables of blocks with a window, if they differ.
+    /// Tables for blocks with a window, if different.
     pub(crate) local_rotary: Option<Rotary<B>>,
     /// The blocks, first to last.
     pub blocks: Vec<Block<B>>,
-    /// Norm before the head.
+    /// The head's norm.
     pub final_norm: Norm<B>,
     /// Head `[V, E]`, unless tied.
     pub lm_head: Option<Param<Tensor<B, 2>>>,
-    /// A tied head in the compute type, made by [`Gpt::narrowed`].
+    /// A tied head in the compute type, from [`Gpt::narrowed`].
     pub(crate) narrow_head: Option<Tensor<B, 2>>,
-    /// If present, `wte` only names the parameter.
+    /// With rows, `wte` only names the parameter.
     #[module(skip)]
     rows_on_demand: Option<RowsOnDemand>,
     #[module(skip)]
@@ -62,7 +62,7 @@ pub struct Batch<B: Backend> {
     pub inputs: Input<B>,
     /// Tokens to predict, `[B, T]`.
     pub targets: Tensor<B, 2, Int>,
-    /// Weight of each target, `[B, T]`; `None` weighs all alike.
+    /// Weight of each target, `[B, T]`; `None` for equal weights.
     pub mask: Option<Tensor<B, 2>>,
 }
 
@@ -77,7 +77,7 @@ impl<B: AutodiffBackend> Batch<B> {
     }
 }
 
-/// Settings of a pass over a batch.
+/// Settings of a pass.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PassOptions {
     /// `None` turns dropout off.
@@ -86,31 +86,31 @@ pub struct PassOptions {
     pub z_loss: f64,
     /// See [`LossOptions::divisor`].
     pub divisor: Option<f64>,
-    /// Keeps the inputs of recomputed segments in 8-bit tiles, a quarter of the bytes. Gradients move, as inputs are
-    /// off by up to 1/254 of a tile's largest number; the loss does not.
+    /// Keeps recomputed segments' inputs in 8-bit tiles, a quarter of the bytes. Inputs are off by up to 1/254 of a
+    /// tile's largest number, which moves gradients, not the loss.
     pub inputs_in_tiles: bool,
 }
 
 impl<B: Backend> Gpt<B> {
-    /// A fresh model drawn from `seed` (see [`crate::init`]). An invalid configuration allocates nothing.
+    /// A fresh model from `seed` (see [`crate::init`]). An invalid configuration allocates nothing.
     pub fn new(config: &GptConfig, seed: u64, device: &B::Device) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self::filled(Filler { config, seed: Some(seed), device }).with_rotary_tables(device))
     }
 
-    /// A model of zeros, allocated at first use, for programs that measure steps without computing.
+    /// A model of zeros, allocated at first use, to measure steps without computing.
     pub fn zeroed(config: &GptConfig, device: &B::Device) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self::blank(config, device).with_rotary_tables(device))
     }
 
-    /// To be filled from a file: parameters allocated at first use, no rotary tables. `config` has been validated.
+    /// For a file's contents: parameters allocated at first use, no rotary tables. `config` is validated.
     pub(crate) fn blank(config: &GptConfig, device: &B::Device) -> Self {
         Self::filled(Filler { config, seed: None, device })
     }
 
-    /// Casts the factors of matrix products to `compute` once, for inference, with equal results bit for bit. Embedding
-    /// and vectors stay wide. A wide matrix is released before the next is cast.
+    /// Casts factors of matrix products to `compute` once, for inference, with equal bits. Embedding and vectors stay
+    /// wide. Each wide matrix is released before the next cast.
     #[must_use]
     pub fn narrowed(mut self) -> Self {
         let compute = self.config.compute;
@@ -125,7 +125,7 @@ impl<B: Backend> Gpt<B> {
         self
     }
 
-    /// Makes weights of block projections for each use, where `weights` returns a source.
+    /// Makes weights of block projections for each use where `weights` returns a source.
     #[must_use]
     pub fn with_weights_on_demand(mut self, mut weights: impl FnMut(ParamId) -> Option<OnDemand>) -> Self {
         for projection in self.blocks.iter_mut().flat_map(Block::projections_mut) {
@@ -142,14 +142,14 @@ impl<B: Backend> Gpt<B> {
             .collect()
     }
 
-    /// Lets inputs bring embedding rows fetched through `rows`. The head must not be tied.
+    /// Lets inputs bring embedding rows from `rows`. The head must be untied.
     #[must_use]
     pub fn with_rows_on_demand(mut self, rows: Option<RowsOnDemand>) -> Self {
         self.rows_on_demand = rows.or(self.rows_on_demand);
         self
     }
 
-    /// How embedding rows are fetched.
+    /// The source of embedding rows on demand.
     pub fn rows_on_demand(&self) -> Option<&RowsOnDemand> {
         self.rows_on_demand.as_ref()
     }
@@ -191,7 +191,7 @@ impl<B: Backend> Gpt<B> {
         &self.config
     }
 
-    /// Logits `[B, T, V]`. Panics, like [`Gpt::loss`], if T exceeds `n_positions`.
+    /// Logits `[B, T, V]`. Panics, as does [`Gpt::loss`], if T exceeds `n_positions`.
     pub fn forward<K: Kernels<B>>(&self, input: impl Into<Input<B>>, kernels: &K) -> Tensor<B, 3> {
         let input = input.into();
         let [batch, time] = input.tokens.dims();
@@ -200,14 +200,14 @@ impl<B: Backend> Gpt<B> {
         self.logits(x, kernels).reshape([batch, time, self.config.vocab_size])
     }
 
-    /// Mean loss over the targets, `[1]`. Logits exist one chunk at a time.
+    /// Mean loss over the targets, `[1]`. Only one chunk's logits exist at a time.
     pub fn loss<K: Kernels<B>>(&self, batch: Batch<B>, options: &PassOptions, kernels: &K) -> Tensor<B, 1> {
         let x = self.embed(batch.inputs, options.dropout, kernels);
         let x = self.run_blocks(0..self.blocks.len(), x, options.dropout, kernels);
         self.head_loss(x, batch.targets, batch.mask, options, kernels)
     }
 
-    /// Does not wait for weights of other blocks.
+    /// Does not wait for other blocks' weights.
     pub(crate) fn part(&self, blocks: Range<usize>) -> Self {
         Self {
             wte: self.wte.clone(),

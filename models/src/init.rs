@@ -1,4 +1,4 @@
-//! Initialisation of a fresh model: one table, one column per family.
+//! A fresh model's initialisation, one column per family.
 //!
 //! | | `gpt2` | `llama` | `nanochat` |
 //! |---|---|---|---|
@@ -10,8 +10,8 @@
 //! | norm scales, all offsets | 1, 0 | 1, 0 | 1, 0 |
 //! | embedding of followers | 0 | 0 | 0 |
 //!
-//! r is `initializer_range`; `scale_residual_init` turns the division by √(2 `n_layer`) on or off. Each tensor is drawn
-//! on the host from seed and name, independent of backend and other tensors.
+//! r is `initializer_range`; `scale_residual_init` switches the division by √(2 `n_layer`). The host draws each tensor
+//! from seed and name alone.
 
 use burn::module::{Param, ParamId};
 use burn::tensor::{Tensor, TensorData, backend::Backend};
@@ -42,7 +42,7 @@ impl GptConfig {
         match (self.init, role) {
             (Family::Nanochat, Role::Embedding) => 1.0,
             (Family::Nanochat, Role::Head) => 0.001,
-            // Zeros start as a model without followers.
+            // Zeros: at first a model without followers.
             (_, Role::Follower) | (Family::Nanochat, Role::Residual) => 0.0,
             (Family::Nanochat, Role::Hidden) => {
                 (outputs as f64 / inputs as f64).sqrt().min(1.0) / (inputs as f64).sqrt()
@@ -52,7 +52,7 @@ impl GptConfig {
         }
     }
 
-    /// Standard deviation of the head. An untrained model's loss is about `ln(vocab_size) + deviation² · n_embd / 2`.
+    /// Standard deviation of the head. An untrained loss is about `ln(vocab_size) + deviation² · n_embd / 2`.
     pub fn head_deviation(&self) -> f64 {
         let role = if self.tie_word_embeddings { Role::Embedding } else { Role::Head };
         self.deviation(role, [self.n_embd, self.vocab_size])

@@ -1,7 +1,7 @@
-//! The operations that decide a GPT's training memory, behind one small value.
+//! Operations that decide a GPT's training memory.
 //!
-//! [`Plain`] never builds a T×T matrix or all logits, but under autodiff the tape keeps every result. [`Lean`] runs the
-//! same forward passes, bit for bit, as single tape nodes. Each `lean.rs` names the tensors that its node keeps.
+//! [`Plain`] never builds a T×T matrix or all logits, but autodiff keeps every result on the tape. [`Lean`] runs the
+//! same forward passes, bit for bit, as single tape nodes. Each `lean.rs` names the tensors kept.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -17,8 +17,8 @@ use crate::precision::Compute;
 
 /// Operations whose tape would be too large.
 pub trait Kernels<B: Backend>: Clone + std::fmt::Debug + Send + Sync {
-    /// Causal attention, wide. `q` is `[batch, heads, time, width]`. `k` and `v` may have fewer heads, each for a run
-    /// of consecutive query heads, and earlier positions.
+    /// Causal attention, wide. `q` is `[batch, heads, time, width]`. `k` and `v` may have earlier positions, and fewer
+    /// heads, each for consecutive query heads.
     fn attention(
         &self,
         q: Tensor<B, 4>,
@@ -36,7 +36,7 @@ pub trait Kernels<B: Backend>: Clone + std::fmt::Debug + Send + Sync {
         options: &LossOptions,
     ) -> Tensor<B, 1>;
 
-    /// Scales the last dimension to unit variance or mean square; `epsilon` is added before.
+    /// Scales the last dimension to unit variance or mean square, plus `epsilon`.
     fn normalise<const D: usize>(&self, x: Tensor<B, D>, kind: NormKind, epsilon: f64) -> Tensor<B, D>;
 
     /// Applies `function` elementwise.
@@ -45,7 +45,7 @@ pub trait Kernels<B: Backend>: Clone + std::fmt::Debug + Send + Sync {
     /// `gate · sigmoid(gate) · up`.
     fn swiglu(&self, gate: Tensor<B, 3>, up: Tensor<B, 3>) -> Tensor<B, 3>;
 
-    /// `x · weights`, wide, with weights made for this use; `leaf` receives their gradient.
+    /// `x · weights`, wide, with weights made for this use. `leaf` gets their gradient.
     fn product(
         &self,
         x: Tensor<B, 2>,
@@ -55,7 +55,7 @@ pub trait Kernels<B: Backend>: Clone + std::fmt::Debug + Send + Sync {
     ) -> Tensor<B, 2>;
 }
 
-/// Chunk sizes change rounding, so they follow from the batch's shape, never from a memory budget.
+/// Chunk sizes change rounding, so they follow from the batch's shape, not from memory budgets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Chunks {
     queries: Option<usize>,
@@ -76,8 +76,8 @@ impl Chunks {
         self.queries.unwrap_or(QUERIES).clamp(1, time.max(1))
     }
 
-    /// Tokens per step; the largest logit tensor is `tokens × vocabulary`. Few steps are better, since each adds to the
-    /// head's whole gradient. Logits take at most the bytes of the MLP's activations, above a minimum.
+    /// Tokens per step; the largest logit tensor is `tokens × vocabulary`. Few steps are better, as each adds to the
+    /// head's whole gradient. Logits take at most the MLP activations' bytes, above a minimum.
     pub fn tokens(self, all: usize, width: usize, vocabulary: usize) -> usize {
         let by_shape = || (4 * width).saturating_mul(all) / vocabulary.max(1);
         self.tokens.unwrap_or_else(|| by_shape().max(LEAST_TOKENS)).clamp(1, all.max(1))
@@ -92,11 +92,11 @@ impl Chunks {
 const QUERIES: usize = 128;
 const LEAST_TOKENS: usize = 512;
 
-/// Ordinary tensor operations, on any backend.
+/// Ordinary tensor operations on any backend.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Plain(pub Chunks);
 
-/// Hand-written backward passes that save little, for `Autodiff`.
+/// Hand-written backward passes with small tapes, for `Autodiff`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Lean(pub Chunks);
 

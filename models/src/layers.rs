@@ -1,4 +1,4 @@
-//! The parts of a block: projections, norms, the MLP.
+//! A block's parts: projections, norms, the MLP.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Tensor, backend::Backend};
@@ -18,7 +18,7 @@ pub struct Linear<B: Backend> {
     pub weight: Param<Tensor<B, 2>>,
     /// `[outputs]`.
     pub bias: Option<Param<Tensor<B, 1>>>,
-    /// If present, `weight` only receives the gradient.
+    /// With a source, `weight` only receives the gradient.
     #[module(skip)]
     pub(crate) on_demand: Option<OnDemand>,
     #[module(skip)]
@@ -38,7 +38,7 @@ impl<B: Backend> Linear<B> {
 
     pub(crate) fn forward<K: Kernels<B>>(&self, x: Tensor<B, 3>, kernels: &K) -> Tensor<B, 3> {
         let [batch, time, inputs] = x.dims();
-        // A batched product would give the weight one gradient per batch row.
+        // A batched product would give the weight a gradient per batch row.
         let x = self.compute.narrow(x.reshape([batch * time, inputs]));
         let y = match &self.on_demand {
             Some(weights) => kernels.product(x, self.weight.val(), weights, self.compute),

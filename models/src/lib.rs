@@ -1,8 +1,8 @@
-//! The GPT family: a network that trains in little memory, samples fast, and matches the references number for number.
+//! GPT models that train in little memory, sample fast, and match their references number for number.
 //!
 //! Read `gpt.rs` first: [`Gpt`] takes [`Kernels`], [`Plain`] on any backend or [`Lean`] under autodiff. [`Lean`] and
-//! [`recompute`] avoid the memory that Burn 0.21 wastes. The crate knows nothing of offloading, training loops,
-//! tokenizers, or files other than weights (`models_depend_on_spilling_only_in_tests`).
+//! [`recompute`] save memory that Burn 0.21 wastes. The crate knows no offloading, training loops, tokenizers, or files
+//! other than weights (`models_depend_on_spilling_only_in_tests`).
 //!
 //! ```
 //! use std::ops::ControlFlow;

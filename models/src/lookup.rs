@@ -1,6 +1,6 @@
-//! Lookup of followers: the token after the longest earlier match of the text up to each token.
+//! Lookup of followers: for each token, the one after the longest earlier match of the text.
 //!
-//! The caller decides which texts are searched. Decoding looks up the followers of a full pass
+//! The caller chooses the texts. Decoding looks up the followers of a full pass
 //! (`decoding_with_matches_equals_a_full_forward_pass`).
 
 use std::fmt::Debug;
@@ -11,19 +11,19 @@ use burn::tensor::{Tensor, TensorData, backend::Backend};
 use crate::gpt::Gpt;
 use crate::input::Input;
 
-/// Texts that are searched for followers.
+/// Texts searched for followers.
 pub trait Lookup: Debug + Send + Sync {
     /// Begins an empty text.
     fn begin(&self) -> Box<dyn Matching>;
 }
 
-/// A text as far as it has been read.
+/// A text read so far.
 pub trait Matching: Debug + Send {
-    /// Reads the next token. Returns the token after the longest match, which must depend on the text alone.
+    /// Reads the next token. Returns the one after the longest match, which must depend on the text alone.
     fn follower_after(&mut self, token: u32) -> Option<u32>;
 }
 
-/// Consecutive tokens of a text and their followers.
+/// Consecutive tokens and their followers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stretch<'a> {
     /// The tokens.
@@ -94,7 +94,7 @@ impl Text {
         self.part(first, self.tokens.len())
     }
 
-    /// The followers must have been looked up.
+    /// Needs followers looked up before.
     pub(crate) fn part(&self, first: usize, end: usize) -> Stretch<'_> {
         let followers = self.matching.is_some().then(|| &self.followers[first..end]);
         Stretch { tokens: &self.tokens[first..end], followers }

@@ -1,7 +1,8 @@
-//! Weights made anew for each use, from a smaller form.
+//! Weights made for each use from a smaller form.
 //!
-//! The matrix exists only during a use: the backward pass makes the same numbers again
-//! (`on_demand_weights_give_the_bits_of_stored_weights`). Its parameter is a name and a place on the tape.
+//! The matrix exists only while in use; the backward pass makes its numbers again
+//! (`on_demand_weights_give_the_bits_of_stored_weights`). Its parameter is a name and a place on the
+//! tape.
 
 use std::any::Any;
 use std::fmt;
@@ -14,8 +15,8 @@ use burn::tensor::{Tensor, backend::Backend};
 use crate::precision::Compute;
 use crate::tape::{Saved, node};
 
-/// Makes a projection's weights, in its compute type, on the backend below the tape. A module's fields change backends,
-/// so only [`OnDemand::weights`] names it.
+/// Makes a projection's weights, in its compute type, on the backend below the tape. Only [`OnDemand::weights`] names
+/// that backend, since a module's fields change backends.
 #[derive(Clone)]
 pub struct OnDemand(Arc<dyn Any + Send + Sync>);
 
@@ -30,7 +31,7 @@ impl OnDemand {
     /// Makes the weights.
     ///
     /// # Panics
-    /// On any backend but that of [`OnDemand::new`].
+    /// On any backend but [`OnDemand::new`]'s.
     pub fn weights<I: Backend>(&self) -> Tensor<I, 2> {
         let make = self.0.downcast_ref::<Make<I>>();
         let make = make.expect("weights on demand are made below the tape: train with `Lean` kernels");

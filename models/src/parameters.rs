@@ -1,4 +1,4 @@
-//! The parameters of a model that does not exist yet (`parameters_are_listed_in_the_order_and_shapes_of_the_model`).
+//! The parameters of a future model (`parameters_are_listed_in_the_order_and_shapes_of_the_model`).
 
 use crate::config::{GptConfig, NormPlacement, Positions};
 
@@ -21,10 +21,10 @@ pub enum Part {
     Head,
 }
 
-/// A parameter before the model exists.
+/// A future model's parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParameterInfo {
-    /// Path of its field, as in a checkpoint.
+    /// Its field's path, as in a checkpoint.
     pub name: String,
     /// Its part of the network.
     pub part: Part,

@@ -1,7 +1,7 @@
-//! Mixed precision by hand: matrix products in a narrow type, everything else in the parameters' own.
+//! Mixed precision: matrix products in a narrow type, the rest in the parameters' own.
 //!
 //! Burn has no autocast. Both factors are cast where they meet; gradients are wide. [`Compute::F32`] records no cast:
-//! bits equal the plain path, and an f64 model stays in f64.
+//! bits are the plain path's, and f64 models stay in f64.
 
 use burn::tensor::{FloatDType, Tensor, backend::Backend};
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub enum Compute {
     F32,
     /// f32's range, about three decimal digits.
     Bf16,
-    /// Finer, but gradients below 6e-8 vanish: scale the loss in training.
+    /// Finer, but gradients below 6e-8 vanish: scale the training loss.
     F16,
 }
 

@@ -1,7 +1,7 @@
 //! Several sequences in one pass, each with its own cache and length.
 //!
-//! A projection reads its weights, the main cost of decoding, once for all sequences. Nothing is padded: sequences join
-//! and leave between passes, and one may read part of its prompt while others read a token.
+//! Projections read their weights, decoding's main cost, once for all sequences. Nothing is padded: sequences join and
+//! leave between passes, and one may read a part of its prompt while others read a token.
 
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 
@@ -15,7 +15,7 @@ use crate::rotary::PositionIds;
 /// Positions added to a full cache.
 const GROWTH: usize = 64;
 
-/// A sequence with the cache of its tokens.
+/// A sequence with its cache.
 #[derive(Debug, Clone)]
 pub struct Sequence<B: Backend> {
     tokens: Vec<u32>,
@@ -30,7 +30,7 @@ struct Layer<B: Backend> {
     values: Option<Tensor<B, 4>>,
 }
 
-/// A sequence and the tokens it reads next, at least one.
+/// A sequence and its next tokens, at least one.
 #[derive(Debug)]
 pub struct Turn<'a, B: Backend> {
     /// The sequence.
@@ -56,7 +56,7 @@ impl<B: Backend> Sequence<B> {
         self.capacity
     }
 
-    /// The first `len` tokens, with little room for more. Memory is shared until either sequence reads on.
+    /// The first `len` tokens, with little room for more. Both share memory until one reads on.
     #[must_use]
     pub fn beginning(&self, len: usize) -> Self {
         let capacity = len.next_multiple_of(GROWTH).min(self.capacity);
@@ -89,8 +89,8 @@ impl<B: Backend> Sequence<B> {
     }
 }
 
-/// Reads each sequence's next tokens, or none if one lacks positions. Returns the logits `[turns, vocabulary]` after
-/// each last token.
+/// Reads each sequence's next tokens, or none if one lacks positions. Returns logits `[turns, vocabulary]` after each
+/// last token.
 pub fn read<B: Backend>(model: &Gpt<B>, turns: &mut [Turn<'_, B>]) -> Result<Tensor<B, 2>, DecoderFull> {
     turns.iter().try_for_each(|turn| turn.sequence.check(turn.next.tokens.len()))?;
     let places = turns.iter().flat_map(|turn| {

@@ -1,7 +1,7 @@
-//! Random numbers that depend on a key alone, not on backend, thread or time.
+//! Random numbers from a key alone, not from backend, thread or time.
 //!
-//! A backend's generator is process-wide: threads disturb each other, and bits differ between backends. So weights,
-//! dropout masks and sampled tokens are drawn on the host, from keys that name their purpose.
+//! Backends' generators are process-wide: threads disturb each other, and bits differ between backends. So the host
+//! draws weights, dropout masks and sampled tokens, from keys that name their purpose.
 
 /// A stream of random numbers fixed by its key.
 #[derive(Debug, Clone)]
@@ -23,7 +23,7 @@ impl Random {
         Self::new(combine(&[seed, folded]))
     }
 
-    /// The stream after `count` draws of [`bits`](Self::bits); [`normal`](Self::normal) draws two.
+    /// The stream after `count` draws of [`bits`](Self::bits), of which [`normal`](Self::normal) takes two.
     #[must_use]
     pub fn after(&self, count: u64) -> Self {
         Self { state: self.state.wrapping_add(count.wrapping_mul(GOLDEN)) }
@@ -55,7 +55,7 @@ fn mix(mut bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// One key from several; their order matters.
+/// One key from several, in order.
 pub fn combine(parts: &[u64]) -> u64 {
     parts.iter().fold(GOLDEN, |key, part| mix(key.wrapping_mul(3).wrapping_add(*part).wrapping_add(GOLDEN)))
 }

@@ -1,17 +1,17 @@
-//! Training without keeping the blocks' activations, driven from outside the tape.
+//! Training without the blocks' activations, driven from outside the tape.
 //!
-//! Burn 0.21 has no checkpointing of user functions, and `backward` inside a custom node deadlocks on the graph's lock.
-//! So this module walks the model from outside the tape. The forward pass runs on the inner backend and keeps the input
-//! of each segment of `every` blocks. Then, from the head down, each segment runs again under autodiff, and `backward`
-//! is called on `sum(y · g)`. Its input's gradient is the `g` of the segment below.
+//! Burn 0.21 checkpoints no user functions, and `backward` inside a custom node deadlocks on the graph's lock. So the
+//! forward pass runs on the inner backend and keeps the input of each segment of `every` blocks. From the head down,
+//! each segment then runs again under autodiff, and `backward` is called on `sum(y · g)`. Its input's gradient is the
+//! `g` of the segment below.
 //!
-//! Both runs are equal: the same operations in the same chunks, with dropout from a key.
+//! Both runs have the same operations, chunks and dropout keys.
 //!
-//! Weights are requested when the forward pass reaches their segment: they may still be loading
+//! The forward pass requests weights at their segment, as they may still be loading
 //! (`a_blocks_weights_are_first_used_when_the_pass_reaches_it`).
 //!
 //! Each segment's gradients are handed out at once, every parameter once: a tied embedding's share from the head waits
-//! for the input's. The callback may step these parameters.
+//! for the input's. The callback may step the parameters.
 
 use std::ops::Range;
 
@@ -31,7 +31,7 @@ use crate::rows;
 use crate::tiles::{Code, Rounding, Tiles};
 
 /// Runs forward and backward, recomputing `every` blocks at a time. `on_segment` gets each segment's gradients, from
-/// the head down. Returns its last model, and the loss, shape `[1]`.
+/// the head down. Returns its last model and the loss, `[1]`.
 pub fn sweep<I, C, F>(
     model: Gpt<Autodiff<I, C>>,
     batch: Batch<I>,
@@ -51,11 +51,10 @@ where
     (model, losses.pop().expect("one batch has one loss"))
 }
 
-/// As [`sweep`], for a group of batches. All pass a segment before the next segment's weights are used: each weight is
-/// requested as often as for one batch. A batch has the bits that it has alone. The inputs of all segments of all
-/// batches are kept.
+/// As [`sweep`], for a group of batches. All pass a segment before the next segment's weights are used, so weights are
+/// requested as for one batch. Each batch has the bits it has alone. All batches' segment inputs are kept.
 ///
-/// `on_segment` also gets the batch's index; a segment's parameters may be stepped after the last batch.
+/// `on_segment` also gets the batch's index; step a segment's parameters after the last batch.
 pub fn sweep_together<I, C, F>(
     mut model: Gpt<Autodiff<I, C>>,
     group: Vec<(Batch<I>, PassOptions)>,
@@ -95,7 +94,7 @@ struct BatchPass<I: Backend> {
     options: PassOptions,
     /// Inputs of all segments but the first, which starts from tokens.
     kept: Vec<SegmentInput<I>>,
-    /// The residual stream forward, its gradient backward. Absent while a segment runs.
+    /// The residual stream forward, its gradient backward; absent while a segment runs.
     stream: Option<Tensor<I, 3>>,
     loss: Option<Tensor<I, 1>>,
     from_head: Option<Tensor<I, 2>>,
@@ -192,7 +191,7 @@ impl<I: Backend> BatchPass<I> {
     }
 }
 
-/// As [`sweep`]: returns the loss, shape `[1]`, and every parameter's gradient.
+/// As [`sweep`]; returns the loss, `[1]`, and every parameter's gradient.
 pub fn loss_and_gradients<I: Backend, C: CheckpointStrategy>(
     model: &Gpt<Autodiff<I, C>>,
     batch: Batch<I>,

@@ -1,4 +1,4 @@
-//! Rotary positions: tables of angles, their stretching, and the rotation of queries and keys.
+//! Rotary positions: angles, their stretching, the rotation of queries and keys.
 
 use std::f64::consts::TAU;
 
@@ -31,7 +31,7 @@ pub enum RopeScaling {
 }
 
 impl RopeScaling {
-    /// Finite and above 0 only if all settings are, and the blend is not empty.
+    /// Finite and above 0 only if all settings are, with a blend that is not empty.
     pub(crate) fn weakest(self) -> f64 {
         match self {
             Self::Linear { factor } => factor,
@@ -85,7 +85,7 @@ pub(crate) struct Angles<B: Backend> {
     sin: Tensor<B, 4>,
 }
 
-/// Angle per position of a pair of features, before stretching.
+/// Angle per position of a feature pair, before stretching.
 pub(crate) fn frequency(theta: f64, pair: usize, width: usize) -> f64 {
     theta.powf(-2.0 * pair as f64 / width as f64)
 }
@@ -128,7 +128,7 @@ impl<B: Backend> Rotary<B> {
 }
 
 impl<B: Backend> Angles<B> {
-    /// Rotates feature `i` with `i + width / 2`, Llama's layout, within the rotated width.
+    /// Rotates feature `i` with `i + width / 2`, Llama's layout, in the rotated width.
     pub(crate) fn rotate(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
         let (rotated, all) = (self.cos.dims()[3], x.dims()[3]);
         if rotated == all {
@@ -166,7 +166,7 @@ impl<B: Backend> PassAngles<B> {
 
 #[derive(Debug, Clone)]
 pub(crate) enum PositionIds<B: Backend> {
-    /// Equal for every row.
+    /// Alike in every row.
     From { first: usize, time: usize },
     /// `[batch, time]`.
     PerRow(Tensor<B, 2, Int>),

@@ -1,7 +1,7 @@
-//! An embedding whose table is not on the device: each use fetches the rows that its tokens name.
+//! An embedding whose table is off the device: each use fetches its tokens' rows.
 //!
-//! A batch names few rows of a large vocabulary. The rows go to the device once, ordered by id, and tokens become
-//! indices into them. Only these rows have a gradient, added up in the order of a whole table.
+//! A batch names few rows of a large vocabulary. They go to the device once, ordered by id, and tokens become indices
+//! into them. Only they have a gradient, summed in a whole table's order.
 
 use std::any::Any;
 use std::fmt;
@@ -29,8 +29,7 @@ type Numbers = dyn Fn(&[u32]) -> Vec<f32> + Send + Sync;
 struct Upload<I: Backend>(Box<dyn Fn(TensorData) -> Tensor<I, 2> + Send + Sync>);
 
 impl RowsOnDemand {
-    /// Rows from `numbers` in host memory, requested in order, each once. `upload` puts them on `I`, the backend below
-    /// the tape.
+    /// Rows from `numbers` in host memory, in order, each once. `upload` puts them on `I`, the backend below the tape.
     pub fn new<I: Backend>(
         numbers: impl Fn(&[u32]) -> Vec<f32> + Send + Sync + 'static,
         upload: impl Fn(TensorData) -> Tensor<I, 2> + Send + Sync + 'static,
@@ -38,12 +37,12 @@ impl RowsOnDemand {
         Self { numbers: Arc::new(numbers), upload: Arc::new(Upload::<I>(Box::new(upload))) }
     }
 
-    /// The numbers of `rows`, distinct and in order. Uses no device.
+    /// The numbers of `rows`, distinct and ordered. Uses no device.
     pub fn numbers(&self, rows: &[u32]) -> Vec<f32> {
         (self.numbers)(rows)
     }
 
-    /// Panics on any backend but that of [`RowsOnDemand::new`].
+    /// Panics on any backend but [`RowsOnDemand::new`]'s.
     fn fetch<I: Backend>(&self, rows: &[u32]) -> Tensor<I, 2> {
         let upload = self.upload.downcast_ref::<Upload<I>>();
         let upload = upload.expect("rows are fetched below the tape");
@@ -59,7 +58,7 @@ impl fmt::Debug for RowsOnDemand {
     }
 }
 
-/// The embedding rows that an input names.
+/// An input's embedding rows.
 #[derive(Debug, Clone)]
 pub struct NamedRows<B: Backend> {
     /// Row ids, in order, each once.
@@ -69,7 +68,7 @@ pub struct NamedRows<B: Backend> {
 }
 
 impl<B: Backend> Input<B> {
-    /// Sequences of `tokens` in rows of `shape`, with any embedding rows fetched on demand.
+    /// Sequences of `tokens` in rows of `shape`, with any rows fetched on demand.
     pub fn of_tokens(
         tokens: Vec<i32>,
         shape: [usize; 2],
@@ -90,7 +89,7 @@ impl<B: AutodiffBackend> NamedRows<B> {
     }
 }
 
-/// Gradients after a backward pass. The gradient of `rows` replaces that of `embedding`.
+/// Gradients after a backward pass; that of `rows` replaces that of `embedding`.
 pub fn gradients<I: Backend, C: CheckpointStrategy>(
     mut walk: <Autodiff<I, C> as AutodiffBackend>::Gradients,
     model: &crate::Gpt<Autodiff<I, C>>,

@@ -1,21 +1,21 @@
-//! Sampling: from logits to a token, on the host.
+//! Sampling: from logits to a token on the host.
 
 use thiserror::Error;
 
 use crate::random::Random;
 
-/// Choice of the next token; by default plain sampling.
+/// Choice of the next token; plain sampling by default.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
-    /// Divides the logits; 0 always takes the most likely token.
+    /// Divides the logits; 0 takes the most likely token.
     pub temperature: f64,
     /// Only the `k` most likely tokens.
     pub top_k: Option<usize>,
-    /// Only the most likely tokens that together reach this probability.
+    /// Only the most likely tokens that together reach this.
     pub top_p: Option<f64>,
-    /// Only tokens at least this likely relative to the most likely.
+    /// Only tokens this likely relative to the most likely.
     pub min_p: Option<f64>,
-    /// Divides the positive and multiplies the negative logits of tokens already in the sequence.
+    /// Divides positive and multiplies negative logits of tokens already in the sequence.
     pub repetition_penalty: Option<f64>,
     /// Seed of the choices.
     pub seed: u64,

@@ -1,11 +1,11 @@
 //! Stop strings over a stream of tokens.
 //!
-//! A stop string may begin and end inside tokens. Tokens are held back while the text could become a stop string.
+//! Stop strings may begin and end inside tokens. Tokens are held back while the text could become one.
 
-/// Strings that end a completion, with the decoder of tokens.
+/// Strings that end a completion, with a decoder.
 #[derive(Clone, Copy)]
 pub struct Stop<'a> {
-    /// Any of them ends the completion and is cut off.
+    /// Any of them ends the completion, without itself.
     pub strings: &'a [String],
     /// Decodes tokens to text.
     pub decode: &'a dyn Fn(&[u32]) -> String,
@@ -26,7 +26,7 @@ pub(crate) struct Verdict {
 }
 
 impl Stop<'_> {
-    /// Judges all generated tokens; the first `shown` are known to be safe.
+    /// Judges all tokens; the first `shown` are safe.
     pub(crate) fn judge(&self, tokens: &[u32], shown: usize) -> Verdict {
         let text = (self.decode)(tokens);
         let strings = self.strings.iter().filter(|string| !string.is_empty());

@@ -1,6 +1,6 @@
 //! Tape nodes with hand-written backward passes.
 //!
-//! The forward pass runs on the inner backend, unrecorded; only the tensors in [`Saved`] live until the backward pass.
+//! The forward pass runs unrecorded on the inner backend; only tensors in [`Saved`] live until the backward pass.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;

@@ -1,6 +1,6 @@
-//! 8-bit tensors on the device: tiles of 128 numbers with a scale each.
+//! 8-bit tensors on the device: tiles of 128 numbers and a scale.
 //!
-//! The host has its own implementation; tests compare the two. A tile with NaN or infinity decodes to NaN
+//! Tests compare them with the host's own. A tile with NaN or infinity decodes to NaN
 //! (`zeros_stay_zero_and_nan_or_infinity_makes_its_tile_nan`).
 
 use std::ops::Range;
@@ -17,7 +17,7 @@ pub const TILE: usize = 128;
 
 const TOP: f32 = 127.0;
 
-/// Number system of the codes.
+/// The codes' number system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
     /// An integer from -127 to 127.
@@ -31,7 +31,7 @@ pub enum Code {
 pub enum Rounding {
     /// To the nearest.
     Nearest,
-    /// To a neighbour at random, unbiased; the bits follow from the key.
+    /// To a neighbour at random, unbiased, by the key.
     Random {
         /// Key of the tensor.
         key: u64,
@@ -57,7 +57,7 @@ pub struct Tiles<B: Backend> {
 }
 
 impl<B: Backend> Tiles<B> {
-    /// The numbers, in the given shape and type.
+    /// The numbers, in this shape and type.
     pub fn decode<const D: usize>(&self, code: Code, shape: impl Into<Shape>, kind: DType) -> Tensor<B, D> {
         let shape = shape.into();
         let len = shape.num_elements();
@@ -120,10 +120,9 @@ impl<B: Backend> Tiles<B> {
     }
 }
 
-/// Tiles encoded at once: each operation holds three tensors of four bytes a number. Affects the random bits of
-/// rounding.
+/// Tiles encoded at once: each operation holds three tensors of four bytes a number. Affects rounding's random bits.
 pub const AT_ONCE: usize = 1 << 15;
-/// Tiles decoded at once: little beside the decoded matrix. Affects no bit.
+/// Tiles decoded at once: little beside the decoded matrix. Affects no bits.
 pub const DECODED_AT_ONCE: usize = 1 << 11;
 
 fn ranges(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
@@ -141,13 +140,13 @@ fn joined<B: Backend, K: BasicOps<B>>(mut pieces: Vec<Tensor<B, 2, K>>) -> Tenso
     if pieces.len() == 1 { pieces.remove(0) } else { Tensor::cat(pieces, 0) }
 }
 
-/// Integers as f32. Burn's router cannot cast between integer types.
+/// As f32. Burn's router cannot cast between integer types.
 fn wide<B: Backend>(codes: Tensor<B, 2, Int>) -> Tensor<B, 2> {
     let codes = B::int_into_float(codes.into_primitive(), FloatDType::F32);
     Tensor::from_primitive(TensorPrimitive::Float(codes))
 }
 
-/// e4m3 by table lookup: bit fields take five times as many passes.
+/// e4m3 by table: bit fields take five times as many passes.
 fn fp8_values<B: Backend>(codes: Tensor<B, 2, Int>) -> Tensor<B, 2> {
     let (device, shape) = (codes.device(), codes.shape());
     let table = (i8::MIN..=i8::MAX).map(|code| fp8_value(code as u8)).collect();
@@ -174,8 +173,8 @@ const GROUP: usize = 256;
 /// ((p · m + a) mod 2¹⁶ + ½) / 2¹⁶          p, m < 2¹⁵, a < 2¹⁶, m odd
 /// ```
 ///
-/// The host draws p per column. A tile's m and a are the sum of a draw for its group and one for its place in the
-/// group. Little crosses the link, and all backends get the same numbers.
+/// The host draws p per column. A tile's m and a sum a draw for its group and one for its place there. Little crosses
+/// the link, and all backends get equal numbers.
 fn thresholds<B: Backend>(tiles: usize, key: u64, device: &B::Device) -> Tensor<B, 2> {
     let mut random = Random::new(key);
     let mut draw = |count: usize, below: u64| -> Vec<i32> {
@@ -233,7 +232,7 @@ mod tests {
         let errors = sums.iter().zip(&numbers).map(|(sum, number)| sum / rounds as f32 - number);
         let largest = errors.clone().fold(0.0, |most: f32, error| most.max(error.abs()));
         let mean = errors.sum::<f32>() / numbers.len() as f32;
-        // Five standard deviations of a rounding, and of the mean of 400.
+        // Five standard deviations of one rounding, and of the mean of 400.
         assert!(largest < 5.0 / 127.0 / 40.0 && mean.abs() < 1e-4, "{largest} and {mean}");
     }
 

@@ -1,4 +1,4 @@
-//! Growing a trained model: more tokens, or followers of longest matches.
+//! Grows a trained model: more tokens, or followers of longest matches.
 
 use std::ops::Range;
 
@@ -8,8 +8,8 @@ use burn::tensor::{Tensor, backend::Backend};
 use crate::gpt::Gpt;
 
 impl<B: Backend> Gpt<B> {
-    /// The same model with tokens `new`, in tables of `rows` rows. Tokens below `new` keep their rows. Other rows, also
-    /// untrained ones of the table, start as the mean of these: neither likely nor unlikely.
+    /// The same model with tokens `new`, in tables of `rows` rows. Tokens below `new` keep their rows. All others,
+    /// even untrained ones, start as the mean of these: neither likely nor unlikely.
     ///
     /// # Panics
     /// If the model has more than `rows` rows or fewer than `new.start`, or was narrowed for inference.
@@ -29,8 +29,8 @@ impl<B: Backend> Gpt<B> {
         self
     }
 
-    /// The same model with `longest_match`; training hides a share `match_pdrop` of matches. The new table of zeros
-    /// leaves results unchanged.
+    /// The same model with `longest_match`; training hides a share `match_pdrop` of matches. Its table of zeros changes
+    /// no result.
     ///
     /// # Panics
     /// If the model was narrowed for inference.
@@ -48,8 +48,7 @@ impl<B: Backend> Gpt<B> {
     }
 }
 
-/// Rows of `new`, and from `known` to `wanted`, become the mean of the rows before `new`. A row for no match stays
-/// last.
+/// Rows of `new`, and from `known` to `wanted`, become the mean of rows before `new`. The row for no match stays last.
 fn renewed<B: Backend>(
     table: Param<Tensor<B, 2>>,
     new: &Range<usize>,

@@ -1,4 +1,4 @@
-//! One block and the places it can be in.
+//! One block and its places.
 
 use crate::copies::{Copies, TierSet};
 
@@ -7,11 +7,11 @@ use crate::copies::{Copies, TierSet};
 pub struct BlockId {
     /// Index among the live blocks.
     pub index: u32,
-    /// Counts the blocks of this index.
+    /// Generation of this index.
     pub generation: u32,
 }
 
-/// A part of the device allocator with its own spare slices (a CubeCL stream).
+/// A part of the device allocator with spare slices of its own (a CubeCL stream).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Arena(pub u32);
 
@@ -23,18 +23,18 @@ impl Arena {
 /// A kind of memory that holds contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tier {
-    /// Device memory.
+    /// Device.
     Device,
-    /// Host memory.
+    /// Host.
     Host,
-    /// The disk below host memory.
+    /// Disk.
     Disk,
 }
 
 /// The place of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// Never used, so without memory.
+    /// Without memory: never used.
     Nowhere,
     /// On the device.
     Device {
@@ -46,7 +46,7 @@ pub enum Place {
         /// The tier that had the contents before the move. A clean block needs no copy.
         clean: Option<Tier>,
     },
-    /// Its device memory is taken, its contents are not there yet.
+    /// Its device memory is taken, without contents yet.
     Returning {
         /// The tier that holds its contents; `None` for a block never written.
         from: Option<Tier>,
@@ -62,10 +62,10 @@ impl Place {
     }
 }
 
-/// A hint for evictions, which never prevents an operation.
+/// A hint for evictions. Never prevents an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, PartialOrd, Ord)]
 pub enum Preference {
-    /// Leaves the device among the first, however recently used.
+    /// Among the first to leave, however recently used.
     Host,
     /// As the policy decides.
     #[default]
@@ -81,15 +81,15 @@ pub struct Block {
     pub bytes: u64,
     /// Arena of its device memory.
     pub arena: Arena,
-    /// The tier that the program prefers.
+    /// The program's preferred tier.
     pub preference: Preference,
     pub(crate) copies: Copies,
     pub(crate) last_use: u64,
-    /// Code outside operations may use its memory at any time, so it stays on the device.
+    /// Code outside operations may use its memory at any time, so it stays.
     pub(crate) pinned: bool,
-    /// The operation in which a move failed. Others are tried before it.
+    /// The operation of a failed move. Other blocks are tried first.
     pub(crate) stuck_in: u64,
-    /// Brought before its use, and not used since.
+    /// Brought ahead and unused since.
     pub(crate) ahead: bool,
 }
 
@@ -117,7 +117,7 @@ impl Block {
         self.copies.is_on_device()
     }
 
-    /// Tiers with memory for the block, all with the same contents.
+    /// Tiers with its memory, all with the same contents.
     pub fn held(&self) -> TierSet {
         self.copies.held()
     }
@@ -130,7 +130,7 @@ impl Block {
         self.held().contains(Tier::Disk)
     }
 
-    /// Whether leaving takes a copy, since the device alone has the contents.
+    /// Whether the device alone has the contents, so leaving takes a copy.
     pub fn needs_copy(&self) -> bool {
         self.copies.needs_copy()
     }

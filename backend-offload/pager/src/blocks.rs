@@ -1,6 +1,6 @@
-//! All blocks and byte counts. A change of place and its posting are one call, so they agree. A call that fails changes
-//! nothing (`reports_that_contradict_the_books_are_faults_and_change_nothing`). Memory of a removed block counts until
-//! its move ends (`a_block_removed_on_its_way_counts_until_its_move_ends`).
+//! All blocks and byte counts. One call changes a place and posts it. A failed call changes nothing
+//! (`reports_that_contradict_the_books_are_faults_and_change_nothing`). Memory of a removed block counts until its move
+//! ends (`a_block_removed_on_its_way_counts_until_its_move_ends`).
 
 use crate::block::{Arena, Block, BlockId, Preference, Tier, Token};
 use crate::copies::{Change, Copies, Fate, TierSet};
@@ -16,7 +16,6 @@ pub(crate) struct Blocks {
     /// Oldest first.
     under_way: Vec<UnderWay>,
     started: u64,
-    /// Blocks with a preference.
     hinted: u64,
 }
 
@@ -30,7 +29,7 @@ struct Slot {
 struct UnderWay {
     token: Token,
     id: BlockId,
-    /// The block, if removed meanwhile. Its memory still counts.
+    /// The block, if removed. Its memory still counts.
     removed: Option<Box<Block>>,
 }
 
@@ -42,15 +41,14 @@ pub(crate) struct Ended {
     pub frees: Option<Tier>,
     /// The tier below the device that had the contents before.
     pub copy: Option<Tier>,
-    /// `None` if removed meanwhile.
+    /// `None` for a removed block.
     pub fate: Option<Fate>,
 }
 
-/// An operand.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Used {
     pub bytes: u64,
-    /// The operation that used it before.
+    /// The previous operation that used it.
     pub last_use: u64,
     pub is_on_device: bool,
 }
@@ -79,7 +77,6 @@ impl Blocks {
         self.ledger.reset_peaks();
     }
 
-    /// Notes that the allocator has no spare slices.
     pub fn trim(&mut self) {
         self.ledger.trim();
     }
@@ -113,19 +110,17 @@ impl Blocks {
         (self.slots.len() - self.free.len()) as u64
     }
 
-    /// The most blocks ever alive at a time.
+    /// The most blocks ever alive at once.
     pub fn most(&self) -> u64 {
         self.slots.len() as u64
     }
 
-    /// Whether any block has a preference.
     pub fn has_preferences(&self) -> bool {
         self.hinted > 0
     }
 
     // ---- the program's blocks -------------------------------------------------------------------------
 
-    /// Adds a block without memory.
     pub fn insert(&mut self, bytes: u64, arena: Arena, now: u64) -> BlockId {
         let block = Block::new(bytes, arena, now);
         if let Some(index) = self.free.pop() {
@@ -196,7 +191,6 @@ impl Blocks {
         Ok(token)
     }
 
-    /// Ends a transfer. A failed one changes nothing.
     pub fn end(&mut self, token: Token, succeeded: bool) -> Result<Ended, Fault> {
         let at = self.position(token)?;
         let UnderWay { id, removed, .. } = &mut self.under_way[at];
@@ -220,7 +214,6 @@ impl Blocks {
         found.map_err(|_| Fault::UnknownMove(token))
     }
 
-    /// The block of a transfer, unless removed.
     fn carried(&self, under_way: &UnderWay) -> Option<&Block> {
         self.get(under_way.id).filter(|_| under_way.removed.is_none())
     }
@@ -233,7 +226,7 @@ impl Blocks {
         self.under_way.iter().find(|under_way| moves(under_way)).map(|under_way| under_way.token)
     }
 
-    /// Transfers that will free device memory, oldest first, with their bytes.
+    /// Transfers that will free device memory, oldest first, and their bytes.
     pub fn departing(&self) -> impl Iterator<Item = (Token, u64)> {
         self.under_way.iter().filter_map(|under_way| {
             let block = match &under_way.removed {
@@ -244,7 +237,6 @@ impl Blocks {
         })
     }
 
-    /// Bytes of device memory that they free.
     pub fn departing_bytes(&self) -> u64 {
         self.departing().map(|(_, bytes)| bytes).sum()
     }
@@ -271,7 +263,7 @@ impl Blocks {
         Ok(Some(Used { bytes: block.bytes, last_use, is_on_device: block.is_on_device() }))
     }
 
-    /// Keeps a block on the device, where it must be, for the rest of its life.
+    /// Keeps a block on the device, where it must be, for life.
     pub fn pin(&mut self, id: BlockId) -> Result<(), Fault> {
         let block = *self.block(id)?;
         if !block.is_on_device() {
@@ -288,7 +280,6 @@ impl Blocks {
         Ok(())
     }
 
-    /// Notes a failed move in the operation `now`.
     pub fn note_failure(&mut self, id: BlockId, now: u64) -> Result<(), Fault> {
         self.block_mut(id)?.stuck_in = now;
         Ok(())
@@ -299,7 +290,7 @@ impl Blocks {
         self.slots.iter_mut().filter_map(|slot| slot.block.as_mut()).for_each(|block| block.stuck_in = 0);
     }
 
-    /// Sets whether the block came ahead. Returns the old value.
+    /// Returns the old value.
     pub fn set_ahead(&mut self, id: BlockId, ahead: bool) -> Result<bool, Fault> {
         Ok(std::mem::replace(&mut self.block_mut(id)?.ahead, ahead))
     }

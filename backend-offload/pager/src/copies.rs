@@ -1,4 +1,4 @@
-//! Copies of one block: the tiers that hold its bytes, and its one transfer, a row of this table:
+//! Copies of one block: the tiers with its bytes, and at most one transfer:
 //!
 //! | transfer | copies to | frees |
 //! |---|---|---|
@@ -12,9 +12,9 @@
 //! | drop a copy | – | host or disk |
 //!
 //! Bytes of a transfer count on both sides until it ends (`a_move_holds_its_bytes_on_both_sides_until_it_lands`). A
-//! block that could not leave stays as dirty or clean (`a_block_that_could_not_leave_is_as_dirty_or_clean_as_it_was`).
-//! The transfer of a block that an operation keeps frees nothing (`an_operation_takes_a_leaving_block_back`). Its copy
-//! is dropped if the block was written since.
+//! block that could not leave stays dirty or clean (`a_block_that_could_not_leave_is_as_dirty_or_clean_as_it_was`). The
+//! transfer of a block that an operation keeps frees nothing (`an_operation_takes_a_leaving_block_back`). Its copy is
+//! dropped if the block was written since.
 
 use crate::block::{Place, Tier, Token};
 
@@ -65,9 +65,8 @@ const DISK: TierSet = TierSet::of(Tier::Disk);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Copies {
-    /// Tiers with memory for the block, all with the same contents.
     held: TierSet,
-    /// It has contents, which an eviction must preserve.
+    /// It has contents to preserve.
     written: bool,
     transfer: Option<Transfer>,
 }
@@ -80,10 +79,8 @@ struct Transfer {
     fate: Fate,
 }
 
-/// Changes to the block since its transfer started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// None.
     Awaited,
     /// Kept by an operation; the copy in progress is current.
     Kept,
@@ -91,7 +88,6 @@ pub(crate) enum Fate {
     Outdated,
 }
 
-/// Tiers that gain or lose the bytes, for the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Change {
     pub gains: Option<Tier>,
@@ -107,7 +103,6 @@ pub(crate) struct Ended {
 }
 
 impl Copies {
-    /// Tiers with memory for the block.
     pub fn held(&self) -> TierSet {
         self.held
     }
@@ -116,7 +111,6 @@ impl Copies {
         self.written
     }
 
-    /// Whether an operation can use the block.
     pub fn is_on_device(&self) -> bool {
         self.held.contains(Tier::Device) && !self.is_leaving()
     }
@@ -126,17 +120,15 @@ impl Copies {
         self.written && self.held == DEVICE && self.transfer.is_none()
     }
 
-    /// Whether no tier has memory for the block.
     pub fn is_nowhere(&self) -> bool {
         self.held.is_empty() && self.transfer.is_none()
     }
 
-    /// Whether leaving takes a copy, since the device alone has the contents.
     pub fn needs_copy(&self) -> bool {
         self.written && self.held == DEVICE && !self.is_leaving()
     }
 
-    /// Whether the block is on the host, off the device, and in no transfer.
+    /// Whether the host has the block, the device does not, and no transfer runs.
     pub fn rests_on_host(&self) -> bool {
         self.held.contains(Tier::Host) && !self.held.contains(Tier::Device) && self.transfer.is_none()
     }
@@ -168,18 +160,15 @@ impl Copies {
         }
     }
 
-    /// The token of a transfer to or from the device.
     pub fn moving(&self) -> Option<Token> {
         self.transfer.filter(Transfer::involves_device).map(|transfer| transfer.token)
     }
 
-    /// The token of a load from disk.
     pub fn loading(&self) -> Option<Token> {
         let loads = |transfer: &Transfer| transfer.to == Some(Tier::Host) && transfer.frees.is_none();
         self.transfer.filter(loads).map(|transfer| transfer.token)
     }
 
-    /// Whether the transfer frees device memory.
     pub fn departs(&self) -> bool {
         self.is_leaving()
     }
@@ -200,7 +189,7 @@ impl Copies {
         row && self.transfer.is_none()
     }
 
-    /// Starts a transfer, unless the table forbids it: then `None`.
+    /// Starts a transfer, or `None` if the table forbids it.
     pub fn start(&mut self, token: Token, to: Option<Tier>, frees: Option<Tier>) -> Option<Change> {
         if !self.allows(to, frees) {
             return None;
@@ -221,14 +210,13 @@ impl Copies {
         Some(Ended { to, frees, fate, loses: loses.into() })
     }
 
-    /// Starts and ends a transfer at once, in a simulation.
+    /// A simulated transfer, ended at once.
     pub fn take(&mut self, to: Option<Tier>, frees: Option<Tier>) {
         if self.start(Token(u64::MAX), to, frees).is_some() {
             self.end(true);
         }
     }
 
-    /// Keeps a block that is leaving.
     pub fn keep(&mut self) {
         if self.is_leaving()
             && let Some(transfer) = &mut self.transfer
@@ -237,8 +225,7 @@ impl Copies {
         }
     }
 
-    /// Notes new contents in a tier, which make other copies stale. `None` if the block is not there and cannot start
-    /// there.
+    /// Notes new contents in a tier; other copies become stale. `None` if the block neither is nor can start there.
     pub fn wrote(&mut self, tier: Tier) -> Option<Change> {
         let is_there = match tier {
             Tier::Device => self.is_on_device(),

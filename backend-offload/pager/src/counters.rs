@@ -12,7 +12,7 @@ pub struct Counters {
     pub link: LinkCounts,
     /// Moves between host and disk.
     pub disk: DiskCounts,
-    /// Predictions, and moves that rely on them.
+    /// Predictions and the moves they cause.
     pub ahead: AheadCounts,
     /// Shortages of device memory.
     pub memory: MemoryCounts,
@@ -27,7 +27,7 @@ pub struct LinkCounts {
     pub clean_drops: u64,
     /// Blocks whose contents came back.
     pub restores: u64,
-    /// Bytes copied off the device, with outdated copies.
+    /// Bytes copied off the device, outdated copies included.
     pub bytes_out: u64,
     /// Bytes copied onto the device.
     pub bytes_in: u64,
@@ -50,14 +50,14 @@ pub struct DiskCounts {
     pub bytes_from_disk: u64,
 }
 
-/// Predictions, and moves that rely on them.
+/// Predictions and the moves they cause.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AheadCounts {
     /// Operations that the forecast predicted.
     pub predicted: u64,
     /// Times the program departed from the forecast.
     pub diverged: u64,
-    /// Evictions ahead, with free ones.
+    /// Evictions ahead, free ones included.
     pub left_ahead: u64,
     /// Blocks brought ahead of their use.
     pub brought_ahead: u64,

@@ -1,4 +1,4 @@
-//! Eviction: chooses the block that leaves the device. Preferences of the program come first, then the
+//! Eviction: chooses the next block to leave the device. The program's preferences come first, then the
 //! [order](crate::eviction_order) of predicted uses, then recency.
 
 use crate::block::{Block, BlockId, Place};
@@ -55,7 +55,7 @@ impl Eviction {
         view.blocks.id(index)
     }
 
-    /// Compares a block that returns, last used in the operation `last_use`, with those still away.
+    /// Compares a returning block, last used in the operation `last_use`, with those still away.
     pub fn note_return(&mut self, view: View, last_use: u64) {
         let (mut older, mut away) = (0, 0);
         for (_, block) in view.blocks.live().filter(|(_, block)| matches!(block.place(), Place::Away(_))) {
@@ -70,7 +70,6 @@ impl Eviction {
         self.order.sleep();
     }
 
-    /// Enters a block in the order.
     pub fn enter(&mut self, view: View, id: BlockId) {
         if let Some(forecast) = view.forecast
             && self.order.is_awake()

@@ -1,12 +1,12 @@
-//! The eviction order while the forecast knows the future. An eviction costs a copy out, unless another tier has the
-//! contents. If the block is used again, it also costs a copy back. Blocks leave in this order:
+//! The eviction order while the forecast knows the future. An eviction costs a copy out unless another tier has the
+//! contents, and a copy back before the next use. Blocks leave in this order:
 //!
 //! 1. blocks that cost nothing, largest first;
 //! 2. blocks without a known next use, longest unused first: a known use is at most a period away;
 //! 3. all others, by operations gained per byte copied, those needed within [`NEAR`] operations last.
 //!
-//! A block gains at most twice the missing bytes, since more is of no use. Two copies count as four: later evictions of
-//! a copied block cost half. Replays gave both numbers. Heap entries may be stale, and are checked on use.
+//! A gain counts up to twice the missing bytes. Two copies count as four, since later evictions of a copied block cost
+//! half. Both numbers come from replays. Heap entries may be stale; each use checks them.
 //!
 //! Recorded steps move at most a tenth more than the lower bound at 75, 50 and 25 % of their memory
 //! (`bytes_of_recorded_steps_are_on_record_below_recency_and_within_a_tenth_of_the_bound`). More memory never moves
@@ -27,7 +27,7 @@ const MOST_EMPTY: usize = 256;
 pub(crate) enum EvictionCost {
     /// No copy.
     Free,
-    /// Unknown next use. Smaller `recent` leaves earlier.
+    /// Unknown next use; smaller `recent` leaves earlier.
     Unknown { recent: u64 },
     /// Used or freed by operation `due`; takes one or two `copies`.
     Known { due: u64, copies: u64 },
@@ -48,7 +48,6 @@ impl EvictionCost {
         }
     }
 
-    /// Whether it is needed within the next [`NEAR`] operations.
     pub fn is_near(self, now: u64) -> bool {
         matches!(self, Self::Known { due, .. } if due <= now + NEAR)
     }
@@ -126,7 +125,7 @@ impl Resident {
 pub(crate) struct EvictionOrder {
     heaps: Vec<(Class, BinaryHeap<Entry>)>,
     entries: usize,
-    /// Known ones, soonest first, to find those whose time has passed.
+    /// Known ones, soonest first, to find those that have passed.
     passing: BinaryHeap<Reverse<Entry>>,
     awake: bool,
     asked: bool,
@@ -136,7 +135,7 @@ pub(crate) struct EvictionOrder {
 }
 
 impl EvictionOrder {
-    /// Whether entries are kept. Otherwise rebuild before use.
+    /// Whether entries are kept; otherwise rebuild before use.
     pub fn is_awake(&self) -> bool {
         self.awake
     }
@@ -158,7 +157,6 @@ impl EvictionOrder {
         self.awake
     }
 
-    /// Starts to keep entries.
     pub fn wake(&mut self) {
         self.awake = true;
     }
@@ -183,8 +181,8 @@ impl EvictionOrder {
         self.entries += 1;
     }
 
-    /// The first to leave of those that `may_leave`, where `missing` bytes are wanted. `look` returns a block and its
-    /// cost, or `None` off the device.
+    /// The first to leave that `may_leave`, where `missing` bytes are wanted. `look` returns a block and its cost, or
+    /// `None` off the device.
     pub fn first(
         &mut self,
         now: u64,
@@ -218,7 +216,7 @@ impl EvictionOrder {
         }
     }
 
-    /// The first of one class that may leave. Stale ones are `moved`.
+    /// The first of one class that may leave. Blocks with stale entries go to `moved`.
     fn top(
         &mut self,
         at: usize,

@@ -1,4 +1,4 @@
-//! Errors: impossible reports, and too little memory.
+//! Errors: impossible reports, too little memory.
 
 use crate::block::{Block, BlockId, Place, Token};
 use std::fmt;
@@ -8,9 +8,9 @@ use std::fmt;
 pub enum Fault {
     /// The block was removed, or never existed.
     UnknownBlock(BlockId),
-    /// The move has ended already, or never started.
+    /// The move has ended or never started.
     UnknownMove(Token),
-    /// The block cannot do that from its place.
+    /// The block's place forbids that.
     Illegal {
         /// The transition.
         attempted: &'static str,
@@ -57,19 +57,19 @@ pub(crate) fn illegal(attempted: &'static str, block: BlockId, found: &Block) ->
 /// Why an operation cannot run. No contents are lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortage {
-    /// The operands and the pinned blocks exceed the device budget.
+    /// Operands and pinned blocks exceed the device budget.
     WorkingSet {
         /// Bytes of the operands.
         wanted: u64,
         /// Bytes of other pinned blocks.
         pinned: u64,
     },
-    /// Blocks would have to leave, but the tier is full.
+    /// Blocks must leave, but the tier is full.
     TierFull {
         /// Bytes the operation needs.
         wanted: u64,
     },
-    /// Blocks would have to leave, but copying them out failed.
+    /// Blocks must leave, but copying them out failed.
     CopyOut {
         /// Bytes the operation needs.
         wanted: u64,

@@ -1,9 +1,9 @@
 //! The forecast: predicts the next use of each block from the program's past. A cursor into the [`History`] points at
-//! an earlier operation like the current one, with like operations before it. What followed there is predicted here.
-//! Sizes alone may differ (`a_step_is_foretold_although_some_blocks_have_other_sizes_each_time`).
+//! an earlier operation like the current one, after like operations. What followed there is predicted. Sizes may differ
+//! (`a_step_is_foretold_although_some_blocks_have_other_sizes_each_time`).
 //!
-//! Where the present is like no past, recency decides (`a_program_that_never_repeats_is_left_to_recency`). An
-//! interruption costs no more than itself (`an_interruption_costs_no_more_than_itself`).
+//! Without a like past, recency decides (`a_program_that_never_repeats_is_left_to_recency`). An interruption costs no
+//! more than itself (`an_interruption_costs_no_more_than_itself`).
 
 use crate::block::BlockId;
 use crate::history::{CONTEXT, History, Named, Next};
@@ -12,11 +12,11 @@ use crate::replacements::Replacements;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Outlook {
     generation: u32,
-    /// The operation after which it was inserted.
+    /// The operation before its insertion.
     born: u64,
     /// The operation of its last use; 0 for none.
     used: u64,
-    /// The first operation of this step that used it, or the block before it.
+    /// The first operation of this step with the block, or with the one it replaces.
     first: u64,
     /// It replaced another block.
     inherits: bool,
@@ -28,18 +28,16 @@ pub(crate) struct Outlook {
     ends: bool,
 }
 
-/// The next use or end of a block, as far as known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Future {
-    /// Unknown, or the predicted use did not happen.
+    /// Unknown, or a predicted use did not happen.
     Unknown,
-    /// Used in so many operations.
+    /// Used in this many operations.
     Used(u64),
-    /// Freed in so many operations.
+    /// Freed in this many operations.
     Freed(u64),
 }
 
-/// The next use or end of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Due {
     pub operation: u64,
@@ -49,52 +47,48 @@ pub(crate) struct Due {
     pub ends: bool,
 }
 
-/// An operand of a future operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Foreseen {
     pub bytes: u64,
-    /// It has no memory before.
+    /// Without memory before.
     pub is_new: bool,
     /// The operation changes it.
     pub written: bool,
-    /// Its next use or end, if known.
     pub due: Option<Due>,
 }
 
-/// The operation, compared with the forecast.
+/// The operation against the forecast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Course {
-    /// Nothing predicted, as before.
+    /// Nothing predicted, before or now.
     Unknown,
     /// As predicted.
     Predicted,
-    /// As predicted, but with more bytes.
+    /// As predicted, with more bytes.
     Larger,
-    /// The place was `lost`, or another was `found`, which changes all predictions.
+    /// The place was `lost`, or another was `found`; all predictions change.
     Changed { lost: bool, found: bool },
 }
 
-/// Finds the program's place in its past, and predicts from there.
 #[derive(Debug)]
 pub(crate) struct Forecast {
     trace: History,
-    /// By index of the block.
     outlooks: Vec<Outlook>,
     /// The past operation that corresponds to the current one.
     cursor: Option<u64>,
     /// Operations in a row with other sizes.
     resized: u64,
-    /// Another past operation like the latest of these.
+    /// Another past operation like the latest resized one.
     rival: Option<u64>,
-    /// First operations of marked steps, latest last.
+    /// First operations of marked steps, in order.
     beginnings: [u64; BEGINNINGS],
     marked: bool,
-    /// Past operations that may be searched for new predictions. Each operation adds a few, so frequent changes of
-    /// place cost no more.
+    /// Past operations that a search may still visit. Each operation adds a few, so frequent changes of place cost no
+    /// more.
     credit: u64,
     /// The last operation before this marked step.
     began: u64,
-    /// The latest start of a marked step that replaced all predictions.
+    /// The latest marked step whose start replaced all predictions.
     anchored: u64,
 }
 
@@ -117,12 +111,10 @@ impl Forecast {
         }
     }
 
-    /// Whether the place is known.
     pub fn knows(&self) -> bool {
         self.cursor.is_some()
     }
 
-    /// The number of the current operation.
     pub fn now(&self) -> u64 {
         self.trace.end() - 1
     }
@@ -140,19 +132,18 @@ impl Forecast {
         }
     }
 
-    /// Operations since the program was at this place before.
+    /// Operations since the program was last at this place.
     pub fn period(&self) -> Option<u64> {
         Some(self.now() - self.cursor?)
     }
 
-    /// The next use or end of a block, if known.
     pub fn due(&self, id: BlockId) -> Option<Due> {
         let now = self.now();
         let outlook = self.outlook(id).filter(|outlook| outlook.due > now)?;
         Some(Due { operation: outlook.due, operand: outlook.operand, ends: outlook.ends })
     }
 
-    /// Predicted operands one period after the `past` operation, which must be over.
+    /// Predicted operands one period after the past operation `past`, which must have ended.
     pub fn foreseen(&self, past: u64) -> impl Iterator<Item = Foreseen> {
         let period = self.period().unwrap_or(0);
         let past = if past < self.now() { past } else { 0 };
@@ -174,12 +165,11 @@ impl Forecast {
         })
     }
 
-    /// The block that was this operand of an operation.
+    /// The block at this operand of an operation.
     pub fn operand(&self, number: u64, operand: usize) -> Option<BlockId> {
         self.trace.block(self.trace.uses(number).nth(operand)?)
     }
 
-    /// Notes a write by the current operation.
     pub fn wrote(&mut self, id: BlockId) {
         let now = self.now();
         if let Some(place) =
@@ -202,8 +192,8 @@ impl Forecast {
         self.outlooks[index] = Outlook { generation: id.generation, born: self.now(), ..Outlook::default() };
     }
 
-    /// The recency of a block with unknown future: its last use plus its time in use. A block used throughout a step is
-    /// used early in the next one.
+    /// The recency of a block with unknown future: its last use plus its time in use, since a block used throughout a
+    /// step is used early in the next.
     pub fn recent(&self, id: BlockId) -> u64 {
         self.outlook(id).map_or(0, |outlook| {
             let used = outlook.used.max(outlook.born);
@@ -219,7 +209,7 @@ impl Forecast {
         }
     }
 
-    /// A block of its size, new in its last operation, replaces the freed one.
+    /// The freed block's replacement is one of its size, new in its last operation.
     fn pass_on(&mut self, freed: &Outlook) {
         let (bytes, _) = self.trace.size(freed.place);
         for place in self.trace.uses(freed.used) {
@@ -250,7 +240,6 @@ impl Forecast {
         let context = self.trace.push(operands.clone());
         let expected = self.cursor.map(|cursor| cursor + 1);
         let begins = std::mem::take(&mut self.marked);
-        // The loop below replaces the predictions.
         let found = self.find(number, expected, context, begins);
         for (n, Named { block: id, .. }) in operands.clone().enumerate() {
             let Some(outlook) = self.outlooks.get_mut(id.index as usize) else { continue };
@@ -311,7 +300,7 @@ impl Forecast {
         let looks_right = expected.filter(fits);
         let rival = self.rival.map(|rival| rival + 1).filter(fits).or(context);
         let resized = expected.filter(|past| looks_right.is_none() && self.differs_in_sizes(number, *past));
-        // So many differences are no accident if another place matches.
+        // So many differences are no accident where another place matches.
         let is_rivaled = rival.is_some() && self.resized + 1 >= CONTEXT;
         match (looks_right, resized) {
             (None, Some(_)) if !is_rivaled => {
@@ -325,7 +314,7 @@ impl Forecast {
         }
     }
 
-    /// Whether both operations have as many operands, each new or used before alike.
+    /// Whether both operations have equally many operands, each new or used as in the other.
     fn has_such_operands(&self, number: u64, past: u64) -> bool {
         let (here, there) = (self.trace.uses(number), self.trace.uses(past));
         here.end - here.start == there.end - there.start
@@ -339,8 +328,8 @@ impl Forecast {
         self.trace.block(place).and_then(|id| self.outlook(id)).is_some_and(|outlook| outlook.used > 0)
     }
 
-    /// Whether this operation names the predicted blocks, in any size: each comes from the same place as in the `past`
-    /// one, or is unused as there.
+    /// Whether this operation names the predicted blocks, in any size: each from the same place as in `past`, or unused
+    /// as there.
     fn differs_in_sizes(&self, number: u64, past: u64) -> bool {
         let (here, there) = (self.trace.uses(number), self.trace.uses(past));
         let as_many = here.end - here.start == there.end - there.start && !here.is_empty();
@@ -376,7 +365,7 @@ impl Forecast {
         }
     }
 
-    /// Replaces the predictions for used blocks, after another place was found.
+    /// Replaces predictions for used blocks at another place.
     fn anchor(&mut self, number: u64, past: u64, begins: bool) {
         let period = number - past;
         // A marked step pays for its own search.

@@ -1,26 +1,24 @@
 //! The trace: the latest operations of the program, and the next use or end of each operand.
 //!
-//! A step repeats, but its block ids do not, so the place of its latest use identifies a block. Operations look alike
-//! if their operands have the same sizes; [`CONTEXT`] in a row find a place. All data is in reused rings, so recording
-//! allocates nothing once they are full.
+//! A step repeats, but its block ids do not, so a block is known by the place of its latest use. Operations with
+//! operands of equal sizes look alike; [`CONTEXT`] in a row find a place. Full rings are reused, without allocations.
 
 use crate::block::BlockId;
 
-/// Operations in a row that must look alike to find a place.
+/// Like operations in a row that find a place.
 pub(crate) const CONTEXT: u64 = 4;
 
 /// Operations remembered: dozens of steps of small models, several of large ones.
 const MOST_OPERATIONS: usize = 1 << 18;
 const MOST_USES: usize = 1 << 20;
 
-/// The next use or end of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// None yet.
     Unknown,
-    /// Used again so many operations later.
+    /// Used again this many operations later.
     Used(u64),
-    /// Freed so many operations later, unused.
+    /// Freed this many operations later, unused.
     Freed(u64),
 }
 
@@ -53,7 +51,7 @@ impl PackedNext {
 struct Operation {
     /// Hash of its operand sizes.
     look: u64,
-    /// Hash of its look and of those before it.
+    /// Hash of its look and earlier ones.
     context: u64,
     first: u64,
 }
@@ -62,7 +60,6 @@ struct Operation {
 pub(crate) struct Named {
     pub block: BlockId,
     pub bytes: u64,
-    /// It has no memory yet.
     pub is_new: bool,
 }
 
@@ -71,7 +68,7 @@ struct Use {
     block: BlockId,
     next: PackedNext,
     size: PackedSize,
-    /// Its position among the operands of its next operation.
+    /// Its operand position in its next operation.
     operand: u16,
     written: bool,
     /// No operation used it before.
@@ -130,12 +127,10 @@ impl History {
         }
     }
 
-    /// The number of the next operation, from 1.
     pub fn end(&self) -> u64 {
         self.operations.end + 1
     }
 
-    /// The number of the next operand.
     pub fn uses_end(&self) -> u64 {
         self.uses.end
     }
@@ -176,7 +171,6 @@ impl History {
         }
     }
 
-    /// The earliest operation remembered.
     fn first(&self) -> u64 {
         self.operations.begin() + 1
     }
@@ -185,7 +179,6 @@ impl History {
         self.operations.get(number.checked_sub(1)?)
     }
 
-    /// Whether both are remembered and look alike.
     pub fn look_alike(&self, one: u64, other: u64) -> bool {
         let look = |number| self.operation(number).map(|operation| operation.look);
         look(one).is_some() && look(one) == look(other)
@@ -206,12 +199,11 @@ impl History {
         self.uses.get(place).map_or(Next::Unknown, |used| used.next.get())
     }
 
-    /// Bytes of the block at a place, and whether it was new.
     pub fn size(&self, place: u64) -> (u64, bool) {
         self.uses.get(place).map_or((0, false), |used| (used.size.bytes(), used.size.is_new()))
     }
 
-    /// Sets the next use or end of a block; `operand` is its position then.
+    /// Sets the next use or end of a block; `operand` is its position there.
     pub fn learn(&mut self, place: u64, next: Next, operand: usize) {
         if let Some(used) = self.uses.get_mut(place) {
             let operand = u16::try_from(operand);
@@ -225,31 +217,26 @@ impl History {
         self.uses.get(place).map_or(0, |used| usize::from(used.operand))
     }
 
-    /// Notes an earlier use of the block at a place.
     pub fn used_before(&mut self, place: u64) {
         if let Some(used) = self.uses.get_mut(place) {
             used.first = false;
         }
     }
 
-    /// Whether this was the first use of its block.
     pub fn is_first(&self, place: u64) -> bool {
         self.uses.get(place).is_some_and(|used| used.first)
     }
 
-    /// Notes that the operation changed the block at this place.
     pub fn write(&mut self, place: u64) {
         if let Some(used) = self.uses.get_mut(place) {
             used.written = true;
         }
     }
 
-    /// Whether the operation changed the block at this place.
     pub fn is_written(&self, place: u64) -> bool {
         self.uses.get(place).is_some_and(|used| used.written)
     }
 
-    /// The place of the next use, if any.
     pub fn next_place(&self, number: u64, place: u64) -> Option<u64> {
         let Next::Used(after) = self.next(place) else { return None };
         self.uses(number + after).nth(self.operand(place))
@@ -259,7 +246,6 @@ impl History {
 #[derive(Debug)]
 struct Ring<T> {
     slots: Vec<T>,
-    /// Items pushed so far.
     end: u64,
     most: usize,
     blank: T,
@@ -280,7 +266,6 @@ impl<T: Copy> Ring<T> {
         self.end.saturating_sub(self.slots.len() as u64)
     }
 
-    /// Returns whether the ring has grown.
     fn push(&mut self, item: T) -> bool {
         let grows = self.end == self.slots.len() as u64 && self.slots.len() < self.most;
         if grows {

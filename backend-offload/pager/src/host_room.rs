@@ -1,7 +1,7 @@
-//! Room on the host: drops copies and spills blocks until enough bytes are free. An operation takes one step at a time.
-//! For memory of the program's own, all steps are chosen before the first, so none is taken in vain
-//! (`no_block_spills_if_that_cannot_make_room`). Sums of bytes do not suffice: blocks are whole, the disk takes
-//! pages, and a copy in progress cannot be dropped.
+//! Room on the host: drops copies and spills blocks until enough bytes are free. An operation takes steps one by one.
+//! For the program's own memory all steps are chosen first, so none is in vain
+//! (`no_block_spills_if_that_cannot_make_room`). Sums of bytes do not suffice: blocks are whole, the disk uses pages,
+//! and copies in progress stay.
 
 use crate::block::{Block, BlockId, Place, Tier};
 use crate::fault::{Shortage, Stop};
@@ -53,13 +53,13 @@ impl View<'_> {
         }
     }
 
-    /// The next step: a block gives up its host bytes, or its place on disk for another to spill.
+    /// The next step: drop a host copy, spill, or free disk space for a spill.
     fn next_to_make_way<'a>(
         self,
         live: impl Iterator<Item = (BlockId, &'a Block)> + Clone,
         rooms: Rooms,
     ) -> Option<Step> {
-        // Costs at most a transfer over the link, and none if the disk has the contents.
+        // Costs at most one copy over the link; none if the disk has the contents.
         if let Some(block) = largest_duplicate(live.clone()) {
             return Some(Step::DropCopy { block, tier: Tier::Host });
         }
@@ -70,8 +70,8 @@ impl View<'_> {
         Some(Step::DropCopy { block, tier: Tier::Disk })
     }
 
-    /// The block to spill first. Operands come last, because they are loaded again. Of blocks needed equally late, one
-    /// on disk is preferred: a write wears the drive.
+    /// The block to spill first. Operands come last, since they return. Of blocks needed equally late, one on disk
+    /// comes first: writes wear the drive.
     fn deepest<'a>(self, live: impl Iterator<Item = (BlockId, &'a Block)>, room: Limit) -> Option<BlockId> {
         let able = live
             .filter(|(_, block)| block.rests_on_host() && (block.is_on_disk() || room.allows(block.bytes)));
@@ -92,7 +92,7 @@ fn largest_duplicate<'a>(live: impl Iterator<Item = (BlockId, &'a Block)>) -> Op
     duplicates.max_by_key(|(_, block)| (block.is_on_disk(), block.bytes)).map(|(id, _)| id)
 }
 
-/// The block that gives up its place on a full disk: first those on the host, then those on the device.
+/// The block that gives up its place on a full disk: host ones first, then device ones.
 fn spare_on_disk<'a>(
     mut live: impl Iterator<Item = (BlockId, &'a Block)> + Clone,
     rooms: Rooms,

@@ -1,5 +1,5 @@
-//! Bytes per tier. Every change of place is one posting, so sums are never recomputed. A posting beyond zero or `u64`
-//! is an error and changes nothing (`a_posting_that_would_take_a_sum_below_zero_changes_nothing`).
+//! Bytes per tier. Each change of place is one posting; sums are never recomputed. A posting beyond zero or `u64` fails
+//! and changes nothing (`a_posting_that_would_take_a_sum_below_zero_changes_nothing`).
 
 use crate::block::{Arena, Tier};
 use crate::copies::Change;
@@ -7,7 +7,7 @@ use crate::fault::Fault;
 use crate::limit::Limit;
 use std::collections::HashMap;
 
-/// The device budget, and the bytes in each tier.
+/// The device budget and the bytes per tier.
 #[derive(Debug)]
 pub struct Ledger {
     budget: Limit,
@@ -51,7 +51,6 @@ impl Ledger {
         self.budget = budget;
     }
 
-    /// Sets the peaks to the present sums.
     pub(crate) fn reset_peaks(&mut self) {
         self.resident_peak = self.resident;
         self.reserved_peak = self.reserved();
@@ -60,11 +59,11 @@ impl Ledger {
         }
     }
 
-    /// The most bytes, used and spare, allowed on the device.
+    /// The most bytes on the device, used and spare.
     pub fn budget(&self) -> Limit {
         self.budget
     }
-    /// Bytes of blocks on the device, moving ones included.
+    /// Bytes of blocks on the device, moving ones too.
     pub fn resident(&self) -> u64 {
         self.resident
     }
@@ -84,7 +83,7 @@ impl Ledger {
     pub fn reserved_peak(&self) -> u64 {
         self.reserved_peak
     }
-    /// Bytes in a tier, with copies in progress.
+    /// Bytes in a tier, copies in progress included.
     pub fn held(&self, tier: Tier) -> u64 {
         self.account(tier).bytes
     }
@@ -109,12 +108,12 @@ impl Ledger {
         self.budget.allows_more(self.reserved(), bytes)
     }
 
-    /// Whether `bytes` more have room without an eviction.
+    /// Whether `bytes` more fit without an eviction.
     pub(crate) fn has_room(&self, bytes: u64, arena: Arena) -> bool {
         self.has_spare(arena, bytes) || self.fits(bytes)
     }
 
-    /// Whether `bytes` would fit without spare slices and `leaving` bytes.
+    /// Whether `bytes` fit without spare slices and `leaving` bytes.
     pub(crate) fn fits_without(&self, leaving: u64, bytes: u64) -> bool {
         self.budget.allows_more(self.resident.saturating_sub(leaving), bytes)
     }
@@ -161,7 +160,6 @@ impl Ledger {
         Ok(())
     }
 
-    /// Notes that the allocator has no spare slices.
     pub(crate) fn trim(&mut self) {
         self.slices.clear();
         self.spare = 0;

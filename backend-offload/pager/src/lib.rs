@@ -1,19 +1,18 @@
-//! Decides which blocks of memory live where, and moves none of them. A *block* is one base allocation, known by its
-//! [`BlockId`] and size. An *adapter* drives the pager:
+//! Decides where blocks of memory live; moves none. A *block* is one base allocation with a [`BlockId`] and a size. An
+//! *adapter* drives the pager:
 //!
 //! 1. [`Pager::begin`] names the operands of the next operation.
-//! 2. [`Pager::next_step`] returns one step at a time, until [`Step::Ready`]. The adapter takes it and reports the
-//!    result; moves by [`Pager::started`] and [`Pager::ended`]. In between, other steps and operations may run.
+//! 2. [`Pager::next_step`] returns one step at a time, until [`Step::Ready`]. The adapter takes and reports it; moves
+//!    by [`Pager::started`] and [`Pager::ended`]. Other steps and operations may run in between.
 //! 3. The operation runs. [`Pager::wrote`] names each block that changed.
 //!
-//! Meanwhile, [`Pager::prefetch`] names moves for later operations.
+//! [`Pager::prefetch`] names moves for later operations.
 //!
-//! Invariant: `resident + spare <= budget` before and after every step. *Spare* slices are kept by the allocator for
-//! reuse; moving blocks are resident. The one exception, [`Oversized::RunAlone`], is counted.
+//! Invariant: `resident + spare <= budget` before and after every step. *Spare* slices await reuse in the allocator;
+//! moving blocks are resident. The sole exception, [`Oversized::RunAlone`], is counted.
 //!
-//! A report that contradicts the books is a [`Fault`] and changes nothing, in release too. Decisions depend on the
-//! program and the budget alone (`every_decision_of_small_programs_is_the_one_on_record`). Hints and policies change
-//! only how many bytes move (`the_program_may_say_who_leaves_first_and_last`).
+//! Decisions depend on the program and the budget alone (`every_decision_of_small_programs_is_the_one_on_record`).
+//! Hints and policies change only how many bytes move (`the_program_may_say_who_leaves_first_and_last`).
 //!
 //! Operations of a program that fits allocate nothing (`operations_of_a_program_that_fits_allocate_nothing`); others
 //! allocate at most once (`operations_of_a_program_of_which_half_fits_allocate_at_most_once_each`).
@@ -66,7 +65,7 @@ pub use recording::{BadRecording, Event, Operand, Recorder, Recording};
 pub use rooms::Rooms;
 pub use steps::Step;
 
-/// The treatment of an operation whose operands exceed the device budget.
+/// Treatment of an operation whose operands exceed the device budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Oversized {
     /// Refused, with the error `WorkingSet`.

@@ -1,6 +1,6 @@
-//! An upper limit on bytes, or none.
+//! An upper limit on bytes.
 
-/// At most so many bytes, or [`Limit::NONE`].
+/// At most this many bytes, or [`Limit::NONE`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit(Option<u64>);
 
@@ -13,7 +13,7 @@ impl Limit {
         Self(Some(bytes))
     }
 
-    /// The limit in bytes; `None` without a limit.
+    /// Bytes, or `None` without a limit.
     pub const fn get(self) -> Option<u64> {
         self.0
     }
@@ -23,7 +23,7 @@ impl Limit {
         self.0.is_none_or(|limit| bytes <= limit)
     }
 
-    /// Whether `used` and `more` bytes together are within the limit. A sum beyond `u64` never is.
+    /// Whether `used` and `more` bytes together are within the limit; never beyond `u64`.
     pub fn allows_more(self, used: u64, more: u64) -> bool {
         used.checked_add(more).is_some_and(|sum| self.allows(sum))
     }

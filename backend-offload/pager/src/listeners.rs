@@ -1,4 +1,4 @@
-//! Listeners to the requests of the program: the recorder and the forecast.
+//! Listeners to the program's requests: the recorder and the forecast.
 
 use crate::block::{Arena, BlockId};
 use crate::blocks::Blocks;
@@ -12,7 +12,7 @@ use crate::request::Request;
 #[derive(Debug)]
 pub(crate) struct Listeners {
     recorder: Option<Box<Recorder>>,
-    /// `None` under a policy that does not plan.
+    /// `None` for a policy without plans.
     forecast: Option<Forecast>,
 }
 
@@ -83,7 +83,7 @@ impl Listeners {
         }
     }
 
-    /// Notes an operation. The forecast learns only under a budget, since no block leaves without one.
+    /// Notes an operation. The forecast learns only under a budget, as nothing leaves without one.
     pub fn operation(&mut self, blocks: &Blocks, request: &Request) -> Option<Course> {
         let operands = request.operands();
         if let Some(recorder) = &mut self.recorder {

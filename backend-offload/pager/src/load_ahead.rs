@@ -1,9 +1,9 @@
-//! Loads ahead: blocks on disk with a known next use come back to the host early
+//! Loads ahead: brings blocks on disk with a known next use to the host early
 //! (`a_block_is_loaded_ahead_only_if_its_next_use_is_known`). They replace blocks that the disk has and that are needed
-//! at least three times as late. Otherwise an operation that fills the host would spill the loaded block first.
+//! three times as late or later. Otherwise an operation that fills the host would spill the loaded block first.
 //!
-//! One block loads at a time. It counts in host memory at once, and as on disk until complete. An operation that needs
-//! it finishes the load (`an_operation_finishes_what_is_under_way_and_makes_no_other_room_for_it`).
+//! One block loads at a time. It takes host memory at once, and stays on disk until complete. An operation that needs
+//! it completes the load (`an_operation_finishes_what_is_under_way_and_makes_no_other_room_for_it`).
 
 use crate::block::{Place, Tier};
 use crate::forecast::Future;
@@ -12,7 +12,7 @@ use crate::rooms::Rooms;
 use crate::steps::Step;
 use crate::view::View;
 
-/// A block spills for a loaded one if needed this many times as late. With 2, more is read.
+/// A block spills for a loaded one if needed this many times as late. With 2, reads increase.
 const LATER: u64 = 3;
 
 /// Blocks chosen at a time.
@@ -20,18 +20,17 @@ const SOON: usize = 16;
 
 #[derive(Debug, Default)]
 pub(crate) struct LoadAhead {
-    /// Spills and loads, the first one last.
+    /// Spills and loads, in reverse order.
     chosen: Vec<Step>,
     at: u64,
 }
 
 impl LoadAhead {
-    /// Drops the chosen steps.
     pub fn forget(&mut self) {
         self.chosen.clear();
     }
 
-    /// The next step: to load a block, or to spill one on disk.
+    /// The next load, or the next spill of a block on disk.
     pub fn next(&mut self, view: View, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
         if let Some((_, block)) = view.blocks.loading() {
             return Some(Step::LoadAhead { block });
@@ -39,7 +38,7 @@ impl LoadAhead {
         if view.known().is_none() || view.blocks.ledger().held(Tier::Disk) == 0 {
             return None;
         }
-        // The choice visits every block.
+        // Each choice visits every block.
         if view.request.number() - self.at > view.blocks.count() / 64 {
             self.at = view.request.number();
             self.chosen = to_be_exchanged(view, rooms().host);
@@ -62,12 +61,12 @@ fn is_of_use(view: View, step: Step) -> bool {
     })
 }
 
-/// The loads and the spills before them, the first one last.
+/// Loads and the spills before them, in reverse order.
 fn to_be_exchanged(view: View, room: Limit) -> Vec<Step> {
     let (Some(forecast), Some(mut room)) = (view.known(), room.get()) else { return Vec::new() };
     let resting = view.blocks.live().filter(|(_, block)| block.rests_on_host());
     let resting = resting.map(|(id, block)| (view.depth(id, block), id, block));
-    // A block needed later would spill next.
+    // A block needed later would be the next to spill.
     let latest = resting.clone().map(|(depth, ..)| depth).max().unwrap_or(u64::MAX);
     let spilled = resting.filter(|(_, _, block)| block.is_on_disk());
     let mut spilled: Vec<_> = spilled.map(|(depth, id, block)| (depth, id, block.bytes)).collect();

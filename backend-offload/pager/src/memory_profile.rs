@@ -1,24 +1,22 @@
-//! The memory profile: simulated memory after each operation of a moving window. A tree of maxima, so changes and
-//! queries of ranges take logarithmic time.
+//! The memory profile: simulated memory after each operation of a moving window. A tree of maxima: changes and queries
+//! take logarithmic time.
 
 use std::ops::Range;
 
 #[derive(Debug, Default)]
 pub(crate) struct MemoryProfile {
-    /// Binary tree, the root at 1: the maximum below, without amounts added at nodes above.
+    /// Binary tree, root at 1: maxima below, without amounts added at higher nodes.
     highest: Vec<i64>,
-    /// Added to all levels below a node, and contained in its `highest`.
+    /// Added to all levels below a node; contained in its `highest`.
     added: Vec<i64>,
 }
 
 impl MemoryProfile {
-    /// Creates a profile of at least so many operations.
     pub fn of(operations: u64) -> Self {
         let leaves = operations.max(1).next_power_of_two() as usize;
         Self { highest: vec![0; 2 * leaves], added: vec![0; 2 * leaves] }
     }
 
-    /// Operations whose levels are kept at a time.
     pub fn kept(&self) -> u64 {
         self.highest.len() as u64 / 2
     }
@@ -31,7 +29,7 @@ impl MemoryProfile {
         [begin..end.min(all), 0..end.saturating_sub(all)]
     }
 
-    /// Sets the level after an operation, in place of the oldest one kept.
+    /// Sets the level after an operation; the oldest one goes.
     pub fn set(&mut self, operation: u64, level: i64) {
         let before = self.highest(operation..operation + 1).unwrap_or(0);
         self.add(operation..operation + 1, level - before);

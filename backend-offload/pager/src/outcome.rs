@@ -1,4 +1,4 @@
-//! The result of a move.
+//! Results of moves.
 
 use crate::block::{BlockId, Tier};
 use crate::blocks::Ended;
@@ -16,7 +16,7 @@ pub enum Outcome {
         /// The tier copied to, if any.
         copied: Option<Tier>,
     },
-    /// An operation kept the block: its device memory stays. Keep the new copy if `current`, drop it otherwise.
+    /// An operation kept the block, and its device memory stays. Keep the new copy if `current`; else drop it.
     Rescued {
         /// The block.
         block: BlockId,
@@ -33,10 +33,10 @@ pub enum Outcome {
         block: BlockId,
         /// Its size.
         bytes: u64,
-        /// The tier with its contents, which keeps them; `None` for a block never written.
+        /// The tier that keeps its contents; `None` for a block never written.
         from: Option<Tier>,
     },
-    /// The block could not leave: its device memory stays. Drop a partial copy.
+    /// The block could not leave and keeps its device memory. Drop a partial copy.
     Stayed {
         /// The block.
         block: BlockId,
@@ -76,7 +76,7 @@ pub enum Outcome {
         /// Its size.
         bytes: u64,
     },
-    /// A move between host and disk failed, and changed nothing.
+    /// A move between host and disk failed without effect.
     Unmoved {
         /// The block.
         block: BlockId,

@@ -1,4 +1,4 @@
-//! The interface of the pager for adapters.
+//! The pager's interface for adapters.
 
 use crate::Oversized;
 use crate::block::{Arena, Block, BlockId, Place, Preference, Tier, Token};
@@ -24,7 +24,7 @@ use crate::view::View;
 /// Spare bytes not worth a trim.
 const SLACK: u64 = 64 << 20;
 
-/// The places of all blocks of one device, and the moves that operations need.
+/// The places of all blocks of one device, and the moves for its operations.
 #[derive(Debug)]
 pub struct Pager {
     blocks: Blocks,
@@ -41,7 +41,7 @@ pub struct Pager {
 #[derive(Debug, Default)]
 struct MarkedSteps {
     count: u64,
-    /// Blocks that had left at the ends of the last two steps, the earlier first.
+    /// Blocks that had left at the ends of the last two steps, in order.
     left: [u64; 2],
 }
 
@@ -70,7 +70,7 @@ impl Pager {
         self.blocks.ledger()
     }
 
-    /// Changes the device budget. Excess blocks leave when room is made next.
+    /// Changes the device budget. Excess blocks leave when room is next made.
     pub fn set_budget(&mut self, budget: Limit) {
         self.blocks.set_budget(budget);
         self.eviction.forget_order();
@@ -92,24 +92,24 @@ impl Pager {
         self.steps.count
     }
 
-    /// Ends a step of the program. The forecast also finds steps without marks, later.
+    /// Ends a step of the program. Without marks the forecast finds steps later.
     pub fn mark_step(&mut self) {
         self.steps.count += 1;
         self.steps.left = [self.steps.left[1], self.counters.left()];
         self.listeners.step();
     }
 
-    /// Makes [`place_new`](Self::place_new) assume spilling, for recordings made without a budget.
+    /// Makes [`place_new`](Self::place_new) assume spilling, for recordings without a budget.
     pub fn expect_spilling(&mut self) {
         self.expects_spilling = true;
     }
 
-    /// Whether the host holds contents, or a block left since the previous step began.
+    /// Whether the host holds contents, or blocks have left since the previous step began.
     fn is_spilling(&self) -> bool {
         self.blocks.ledger().held(Tier::Host) > 0 || self.counters.left() > self.steps.left[0]
     }
 
-    /// The block, unless it was removed.
+    /// The block, unless removed.
     pub fn get(&self, id: BlockId) -> Option<&Block> {
         self.blocks.get(id)
     }
@@ -121,7 +121,7 @@ impl Pager {
 
     // ---- blocks come and go ---------------------------------------------------------------------------
 
-    /// Registers a block of `bytes`, without memory before its first use.
+    /// Registers a block of `bytes`. It has no memory before its first use.
     pub fn insert(&mut self, bytes: u64, arena: Arena) -> BlockId {
         self.request.note_insertion(bytes);
         let id = self.blocks.insert(bytes, arena, self.request.number());
@@ -136,20 +136,20 @@ impl Pager {
         Ok(())
     }
 
-    /// Keeps a block on the device, where it must be, for the rest of its life.
+    /// Keeps a block on the device, where it must be, for life.
     pub fn pin(&mut self, id: BlockId) -> Result<(), Fault> {
         self.blocks.pin(id)
     }
 
-    /// Sets the tier that the program prefers.
+    /// Sets the program's preferred tier.
     pub fn prefer(&mut self, id: BlockId, preference: Preference) -> Result<(), Fault> {
         self.blocks.prefer(id, preference)
     }
 
     // ---- operations -----------------------------------------------------------------------------------
 
-    /// Starts an operation over `operands`, which may repeat. Leaving operands are kept. Returns whether all are on the
-    /// device.
+    /// Starts an operation over `operands`; repeats are allowed. Leaving operands are kept. Returns whether all are on
+    /// the device.
     pub fn begin(&mut self, operands: &[BlockId]) -> Result<bool, Stop> {
         let (wanted, all_here) = self.name_operands(operands)?;
         self.note_operation();
@@ -161,7 +161,7 @@ impl Pager {
         Ok(all_here)
     }
 
-    /// Starts to bring `blocks` ahead. Neither counted as an operation nor limited by the budget.
+    /// Starts to bring `blocks` ahead. Not counted as an operation, nor limited by the budget.
     pub fn begin_ahead(&mut self, blocks: &[BlockId]) -> Result<(), Stop> {
         self.name_operands(blocks).map(drop)
     }
@@ -215,8 +215,8 @@ impl Pager {
         self.prefetch.device.note_course(course);
     }
 
-    /// The next step of the latest operation; call again after every report. `rooms` returns the bytes left below the
-    /// device, and is called only if a block has to leave.
+    /// The next step of the latest operation; call again after each report. `rooms` returns the bytes left below the
+    /// device, and is called only when a block must leave.
     pub fn next_step(&mut self, rooms: &dyn Fn() -> Rooms) -> Result<Step, Stop> {
         let mut room = Room {
             blocks: &mut self.blocks,
@@ -263,21 +263,21 @@ impl Pager {
         step
     }
 
-    /// The next steps to load a block from disk; none unless it is on the disk alone.
+    /// The next steps to load a block from disk; none unless only the disk has it.
     pub fn steps_to_host(&self, block: BlockId, rooms: Rooms) -> Result<Vec<Step>, Stop> {
         self.view().steps_to_host(block, rooms)
     }
 
-    /// All steps that make room for `bytes` of the program's own on the host, in order. While moves run, only the wait
+    /// All steps, in order, that make room on the host for `bytes` of the program's own; while moves run, only the wait
     /// for the oldest. Dead blocks must have been [swept](Self::swept).
     ///
     /// # Errors
-    /// [`Shortage::TierFull`] if the steps do not suffice. None may be taken then.
+    /// [`Shortage::TierFull`] if the steps do not suffice. Take none then.
     pub fn steps_to_host_room(&self, bytes: u64, rooms: Rooms) -> Result<Vec<Step>, Stop> {
         self.view().steps_to_host_room(bytes, rooms)
     }
 
-    /// At most `count` blocks on the disk alone with a known next use, soonest first.
+    /// At most `count` blocks that only the disk has, with a known next use, soonest first.
     pub fn soon_from_disk(&self, count: usize) -> Vec<BlockId> {
         self.view().soon_from_disk(count)
     }
@@ -287,7 +287,7 @@ impl Pager {
         self.blocks.loading()
     }
 
-    /// Forgets the chosen loads ahead, whose room is gone.
+    /// Forgets the chosen loads ahead: their room is gone.
     pub fn forget_loads(&mut self) {
         self.prefetch.loads.forget();
     }
@@ -295,7 +295,7 @@ impl Pager {
     // ---- moves ----------------------------------------------------------------------------------------
 
     /// Reports the start of a move that [`next_step`](Self::next_step) or [`prefetch`](Self::prefetch) named. Its bytes
-    /// now count in the tier it copies to. A running load keeps its token.
+    /// count in its target tier at once. A running load keeps its token.
     pub fn started(&mut self, step: Step) -> Result<Token, Fault> {
         match step {
             Step::Evict { block: id, copy } => {
@@ -347,8 +347,8 @@ impl Pager {
         }
     }
 
-    /// Reports the end of a move. A failure changes nothing, but a block that could not leave is tried again after all
-    /// others. The allocator keeps the memory of one that could not come.
+    /// Reports the end of a move. A failure changes nothing, but a block that could not leave is tried again last. The
+    /// allocator keeps the memory of one that could not come.
     pub fn ended(&mut self, token: Token, succeeded: bool) -> Result<Outcome, Fault> {
         let ended = self.blocks.end(token, succeeded)?;
         if succeeded {
@@ -399,14 +399,14 @@ impl Pager {
 
     // ---- contents -------------------------------------------------------------------------------------
 
-    /// Reports that the contents changed on the device. Returns the tiers with stale copies, which the adapter drops.
+    /// Reports new contents on the device. Returns the tiers with stale copies, for the adapter to drop.
     pub fn wrote(&mut self, id: BlockId) -> Result<TierSet, Fault> {
         let stale = self.blocks.wrote(id, Tier::Device)?;
         self.listeners.wrote(id);
         Ok(stale)
     }
 
-    /// Reports that contents were put into host memory alone.
+    /// Reports new contents in host memory alone.
     pub fn wrote_on_host(&mut self, id: BlockId) -> Result<(), Fault> {
         self.blocks.wrote(id, Tier::Host)?;
         self.listeners.wrote_on_host(id);
@@ -428,7 +428,7 @@ impl Pager {
         self.request.appease_driver();
     }
 
-    /// Reports that the driver refused memory for the block to be brought.
+    /// Reports that the driver refused memory for the block to bring.
     pub fn device_refused(&mut self) {
         self.counters.memory.device_refusals += 1;
         self.request.note_refusal();
@@ -436,21 +436,21 @@ impl Pager {
 
     // ---- questions ------------------------------------------------------------------------------------
 
-    /// The tier for new data: host or device. Data on the host evicts no block and needs no copy to leave. It starts
-    /// there if the device has no room, or if blocks spill and the program prefers the host.
+    /// The tier for new data. Data on the host evicts nothing and needs no copy to leave. It starts there if the device
+    /// lacks room, or if blocks spill and the program prefers the host.
     pub fn place_new(&self, bytes: u64, arena: Arena, preference: Preference) -> Tier {
         let prefers_host = preference == Preference::Host && (self.expects_spilling || self.is_spilling());
         if prefers_host || !self.blocks.ledger().has_room(bytes, arena) { Tier::Host } else { Tier::Device }
     }
 
-    /// Whether to sweep for dead blocks, for adapters that find them by sweeps alone. Bounds the device to the live
-    /// blocks, a small part more, and one block, at constant time per insertion.
+    /// Whether to sweep, for adapters that find dead blocks by sweeps alone. Bounds the device to the live blocks, a
+    /// small part more, and one block, at constant time per insertion.
     pub fn sweep_pays(&self) -> bool {
         self.request.sweep_pays(self.blocks.count(), self.blocks.ledger().resident())
     }
 
     /// Whether the allocator holds far more than the peak use, as with changing sizes: a spare slice serves only its
-    /// own.
+    /// own size.
     pub fn keeps_spare_memory(&self) -> bool {
         let peak = self.blocks.ledger().resident_peak();
         self.blocks.ledger().reserved() > peak.saturating_add(peak / 2).saturating_add(SLACK)
@@ -477,12 +477,12 @@ impl Pager {
         self.listeners.recorder()
     }
 
-    /// Ends the recording, without the part not taken.
+    /// Ends the recording and drops the part not taken.
     pub fn stop_recording(&mut self) {
         self.listeners.stop_recording();
     }
 
-    /// Whether writes matter: a recording is made, or blocks spill. Otherwise an adapter may report all operands as
+    /// Whether writes matter: while recording or spilling. Otherwise an adapter may report all operands as
     /// [`wrote`](Self::wrote).
     pub fn needs_writes(&self) -> bool {
         self.listeners.is_recording() || self.is_spilling()

@@ -1,23 +1,23 @@
-//! The eviction policy: a pure decision over the last uses of blocks.
+//! The eviction policy: a pure decision over last uses.
 //!
-//! Forward then backward, the block used last is needed first, so the *least* recently used one should leave. Over the
-//! optimizer step and the next forward pass, the block used longest ago is needed next. There the *most* recently used
-//! one should leave. [`Policy::Recency`] assumes such a sweep when restored blocks are those unused longest.
+//! Backward passes need the last-used block first, so the *least* recently used one should leave. The optimizer step
+//! and the next forward pass sweep: they need the longest-unused block first, so the *most* recently used one should
+//! leave. [`Policy::Recency`] assumes a sweep when restored blocks are the longest unused.
 
-/// How victims are chosen. Never changes results, only how many bytes move.
+/// How victims are chosen. Changes only how many bytes move, never results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Policy {
-    /// Least recently used, or most recently used while the program sweeps.
+    /// Least recently used; in a sweep, most recently used.
     Recency,
-    /// The block predicted to be needed latest; recency where nothing is predicted.
+    /// The block with the latest predicted need; recency without predictions.
     #[default]
     Planned,
     /// Always least recently used: a baseline.
     LeastRecentlyUsed,
 }
 
-/// Most-recently-used victims exclude blocks of this many last operations, whose results are read next.
+/// Most-recently-used victims exclude blocks of this many last operations: their results are read next.
 const WARM_OPERATIONS: u64 = 16;
 
 /// Restores in a row that begin or end a sweep.
@@ -26,7 +26,7 @@ const CONVICTION: i32 = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Recency {
     policy: Policy,
-    /// Above zero: restores look like a sweep.
+    /// Positive: restores look like a sweep.
     sweeping: i32,
 }
 
@@ -41,7 +41,7 @@ impl Recency {
         Self { policy, sweeping: 0 }
     }
 
-    /// Notes a restored block: `older` of the `away` blocks still away were unused for longer.
+    /// Notes a restored block: `older` of the `away` blocks still away were unused longer.
     pub fn restored(&mut self, older: usize, away: usize) {
         if away < 2 {
             return;

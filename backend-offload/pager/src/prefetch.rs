@@ -1,7 +1,7 @@
 //! Prefetch: starts moves before the operation that needs them, for adapters with asynchronous moves.
 //!
-//! The [schedule](crate::schedule) predicts the moves, so early ones cost no extra bytes. They take no memory that an
-//! earlier operation needs (`the_budget_holds_while_moves_are_ahead`). If everything fits, there are none
+//! The [schedule](crate::schedule) predicts the moves, so they cost no extra bytes. They take no memory from earlier
+//! operations (`the_budget_holds_while_moves_are_ahead`). If everything fits, there are none
 //! (`a_step_that_fits_moves_nothing_ahead`). On the stand-in for CUDA, deep programs hide nine tenths of the copies
 //! that can be hidden (`a_deep_transformer_hides_its_copies`).
 
@@ -19,8 +19,8 @@ use crate::write_ahead::WriteAhead;
 /// Operations that the schedule reaches ahead.
 const FAR: u64 = 1 << 13;
 
-/// The most copies off the device in progress. With one, the link would idle between operations. With many, urgent
-/// copies would queue.
+/// The most copies off the device in progress. One would leave the link idle between operations; many would delay
+/// urgent copies.
 const LEAVING: usize = 32;
 
 /// Operations planned at a time, to delay no operation for long.
@@ -69,7 +69,7 @@ impl Ahead {
         self.enabled
     }
 
-    /// The next step for later operations. `left` counts blocks that have left.
+    /// The next step for later operations. `left` counts departed blocks.
     pub fn next(&mut self, view: View, left: u64, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
         if !self.enabled || view.known().is_none() || view.request.driver().refuses() {
             return None;
@@ -80,7 +80,6 @@ impl Ahead {
         step
     }
 
-    /// Notes the course of the next operation.
     pub fn note_course(&mut self, course: Course) {
         if course != Course::Predicted {
             self.schedule = None;
@@ -113,7 +112,7 @@ impl Ahead {
         Some(schedule)
     }
 
-    /// The block that leaves for the current operation, if predicted.
+    /// The predicted block that leaves for the current operation.
     pub fn scheduled_victim(&mut self, view: View, room: Limit) -> Option<BlockId> {
         let mut schedule = self.schedule.take()?;
         let first = first_leave(&mut schedule, view).map(|(id, _)| id);
@@ -133,7 +132,7 @@ fn named(view: View<'_>, name: Name) -> Option<(BlockId, &Block)> {
     Some((id, view.blocks.get(id)?))
 }
 
-/// The first block to leave, if it is as scheduled.
+/// The first block to leave, if it is where the schedule has it.
 fn first_leave(schedule: &mut Schedule, view: View) -> Option<(BlockId, Leave)> {
     let forecast = view.known()?;
     while let Some(leave) = schedule.first_leave(forecast.now()) {

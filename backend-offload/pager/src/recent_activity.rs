@@ -2,13 +2,13 @@
 
 #[derive(Debug, Default)]
 pub(crate) struct RecentActivity {
-    /// The operation at which this period began, and the count of the event then.
+    /// The operation that began this period, and the event's count then.
     began: (u64, u64),
     before: bool,
 }
 
 impl RecentActivity {
-    /// Whether the event occurred in this period or the previous one. Its count is `count` at the operation `now`.
+    /// Whether the event occurred in this or the previous period; `count` is its count at the operation `now`.
     pub fn is_active(&mut self, now: u64, period: u64, count: u64) -> bool {
         let (began, occurred) = self.began;
         if now >= began + period {

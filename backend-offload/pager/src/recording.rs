@@ -1,10 +1,9 @@
-//! Recordings: all requests of a program to a pager, without the answers. Made by
-//! [`Pager::record`](crate::Pager::record), replayed under any budget by the crate `pager-replay`. Blocks are numbered
-//! by birth.
+//! Recordings: a program's requests to a pager. [`Pager::record`](crate::Pager::record) makes them; the crate
+//! `pager-replay` replays them under any budget. Blocks are numbered by birth.
 //!
-//! The file is a magic number, then events: a byte for the kind, and varints of 7 bits a byte, low bits first. Operands
-//! are written as births since their own, so like parts have the same bytes. A [kept](Recording::to_bytes) recording
-//! stores those once ([`repeats`](crate::repeats)). New kinds may be added; older files stay valid.
+//! The file is a magic number, then events: a byte for the kind, and varints of 7 bits a byte, low bits first. An
+//! operand is the count of births since its own, so like parts have the same bytes. A [kept](Recording::to_bytes)
+//! recording stores those once ([`repeats`](crate::repeats)). New kinds keep older files valid.
 
 use crate::block::{Arena, BlockId};
 use crate::repeats::{REPEAT, Repeats};
@@ -13,7 +12,7 @@ use std::ops::Range;
 
 const MAGIC: [u8; 8] = *b"spilled1";
 
-/// One request of a program to a pager.
+/// One request to a pager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// The next block is inserted.
@@ -23,7 +22,7 @@ pub enum Event {
         /// Its arena.
         arena: Arena,
     },
-    /// An operation runs over these [`operands`](Recording::operands).
+    /// An operation over these [`operands`](Recording::operands).
     Operation {
         /// Index of the first operand.
         first: usize,
@@ -32,13 +31,13 @@ pub enum Event {
         /// Floating-point operations; 0 if unknown.
         flops: u64,
     },
-    /// The block changed outside of any operation on it.
+    /// The block changed outside any operation.
     Written(usize),
     /// Contents were put into the host tier.
     WrittenInTier(usize),
     /// The program dropped the block.
     Freed(usize),
-    /// The program reads contents; it waits for a copy unless the host has them.
+    /// The program reads contents, and waits for a copy unless the host has them.
     Read {
         /// The block.
         block: usize,
@@ -47,11 +46,11 @@ pub enum Event {
     },
     /// A step of the program ends.
     Step,
-    /// The repeated step begins; earlier events only create its blocks.
+    /// The repeated step begins; earlier events only make its blocks.
     Begin,
     /// The step repeats from here, with the block `by` in place of the block `role`.
     Carried {
-        /// A block at the beginning of the step.
+        /// A block at the step's beginning.
         role: usize,
         /// Its replacement in the next round.
         by: usize,
@@ -76,7 +75,7 @@ pub struct Recording {
     pub operands: Vec<Operand>,
 }
 
-/// Why bytes are no recording, or no step repeats.
+/// The bytes are no recording, or no step repeats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BadRecording {
     /// The magic number is missing.
@@ -132,7 +131,7 @@ impl Recording {
     /// Reads a recording.
     ///
     /// # Errors
-    /// If the bytes are invalid. Allocates at most a few times their length, plus a million events.
+    /// If the bytes are invalid. Allocates at most a few times their length and a million events.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, BadRecording> {
         let rest = bytes.strip_prefix(&MAGIC).ok_or(BadRecording::Foreign)?;
         let mut reader = Reader { bytes: rest, at: 0, born: 0 };
@@ -163,7 +162,7 @@ impl Recording {
         Ok(recording)
     }
 
-    /// The recording as a file, repeated stretches written once.
+    /// The recording as a file; repeated stretches are written once.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         let events: Vec<Range<usize>> = self
@@ -189,7 +188,7 @@ impl Recording {
         file.bytes
     }
 
-    /// Whether this is one step that repeats.
+    /// Whether this is one repeating step.
     pub fn repeats(&self) -> bool {
         self.events.contains(&Event::Begin)
     }
@@ -339,7 +338,7 @@ impl Reader<'_> {
 pub struct Recorder {
     writer: Writer,
     numbers: Vec<usize>,
-    /// Operands of the latest operation, whose writes are known only after it; and its flops.
+    /// Operands of the latest operation, whose writes are known only afterwards, and its flops.
     open: Option<(Vec<Operand>, u64)>,
 }
 
@@ -348,7 +347,7 @@ impl Recorder {
         Self { writer: Writer::new(), numbers: Vec::new(), open: None }
     }
 
-    /// Takes the bytes since the last call, to append to the file.
+    /// Takes the bytes since the last call.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.writer.bytes)
     }
@@ -374,7 +373,7 @@ impl Recorder {
         self.open = Some((indices.map(operand).collect(), 0));
     }
 
-    /// Adds floating-point operations to the latest operation.
+    /// Adds floating-point operations to the latest one.
     pub fn takes(&mut self, flops: u64) {
         if let Some((_, sum)) = &mut self.open {
             *sum = flops;
@@ -395,7 +394,7 @@ impl Recorder {
         self.tell(Event::WrittenInTier(self.numbers[index as usize]));
     }
 
-    /// Records a read of so many bytes, in any tier.
+    /// Records a read of this many bytes, in any tier.
     pub fn reads(&mut self, block: BlockId, bytes: u64) {
         let Some(block) = self.numbers.get(block.index as usize).copied() else { return };
         self.tell(Event::Read { block, bytes });

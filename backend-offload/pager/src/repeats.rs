@@ -1,13 +1,12 @@
-//! Repeats: stretches of events that occurred before in a recording, byte for byte. Layers are alike, and operands are
-//! named by the age of their block. So one event can stand for a stretch, by distance and count; the two may overlap.
+//! Repeats: stretches of events that occurred before, byte for byte, as in like layers. One event stands for a stretch,
+//! by distance and count; the two may overlap.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// The kind of the event that stands for others.
 pub(crate) const REPEAT: u8 = 10;
 
-/// The most events repeated in a recording. Without it, a few damaged bytes could fill memory.
+/// The most repeated events in a recording. Without it a few damaged bytes could fill memory.
 const MOST: usize = 1 << 20;
 
 /// Events in a row that identify like stretches.
@@ -16,20 +15,19 @@ const ALIKE: usize = 3;
 /// Earlier stretches to compare, the latest first.
 const TRIED: usize = 64;
 
-/// Approximate bytes of a repeat, at most.
+/// Most bytes of a repeat, approximately.
 const COST: usize = 6;
 
-/// A stretch that repeats an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Repeat {
     /// Its first event.
     pub at: usize,
-    /// Distance from there back to the repeated event.
+    /// Distance back to the repeated event.
     pub ago: usize,
     pub count: usize,
 }
 
-/// Positions of the bytes of each event read so far.
+/// Position of each event read so far.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats {
     places: Vec<usize>,
@@ -37,7 +35,6 @@ pub(crate) struct Repeats {
 }
 
 impl Repeats {
-    /// Notes that an event was read at this position.
     pub fn written_at(&mut self, place: usize) {
         self.places.push(place);
     }
@@ -50,7 +47,7 @@ impl Repeats {
         allowed.is_some()
     }
 
-    /// The position of the event that repeats `ago` events later. `None` if there was none.
+    /// The position of the event `ago` events back, if any.
     pub fn again(&mut self, ago: u64) -> Option<usize> {
         let ago = usize::try_from(ago).ok().filter(|ago| *ago > 0)?;
         let place = *self.places.get(self.places.len().checked_sub(ago)?)?;
@@ -58,7 +55,7 @@ impl Repeats {
         Some(place)
     }
 
-    /// The repeats that shorten `events` most, in order. Each event is a range of `bytes`.
+    /// Repeats that shorten `events` most, in order. Each event is a range of `bytes`.
     pub fn found(bytes: &[u8], events: &[Range<usize>]) -> Vec<Repeat> {
         let mut numbers = HashMap::new();
         let same: Vec<usize> = events

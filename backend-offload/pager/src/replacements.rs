@@ -1,21 +1,18 @@
-//! Replacements: which new block replaced which old one in one period. Burn's optimizers replace the block of a
-//! parameter in each step. The new block is inserted in the operation that uses the old one last, and has its size. It
-//! takes over the uses of the old one.
+//! Replacements: new blocks that replaced old ones in a period. In each step Burn's optimizers replace a parameter's
+//! block. The new block is inserted in the last operation on the old one, has its size, and takes over its uses.
 
 use crate::block::BlockId;
 use crate::history::{History, Next};
 
-/// By place: the block that has replaced the one there, found backwards from the period's end.
+/// By place: the block that replaced the one there, found backwards from the period's end.
 #[derive(Debug)]
 pub(crate) struct Replacements {
-    /// The earliest place covered.
     begin: u64,
     last: Vec<Option<BlockId>>,
     inherits: Vec<bool>,
 }
 
 impl Replacements {
-    /// Covers the places in this range.
     pub fn new(places: std::ops::Range<u64>) -> Self {
         let count = places.end.saturating_sub(places.start) as usize;
         Self { begin: places.start, last: vec![None; count], inherits: vec![false; count] }
@@ -26,17 +23,16 @@ impl Replacements {
         (index < self.last.len()).then_some(index)
     }
 
-    /// The live block that has replaced the one at `place`, if visited.
+    /// The live block that replaced the one at `place`, if visited.
     pub fn at(&self, place: u64) -> Option<BlockId> {
         self.last[self.index(place)?]
     }
 
-    /// Whether the block inserted at `place` replaced another.
     pub fn inherits(&self, place: u64) -> bool {
         self.index(place).is_some_and(|index| self.inherits[index])
     }
 
-    /// Visits an operation. Later ones must have been visited.
+    /// Visits an operation after all later ones.
     pub fn look_at(&mut self, trace: &History, number: u64) {
         let places = trace.uses(number);
         for place in places.clone() {

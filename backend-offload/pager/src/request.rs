@@ -5,14 +5,14 @@ use crate::block::{Arena, BlockId};
 /// One operation from [`Pager::begin`](crate::Pager::begin) to the next.
 #[derive(Debug)]
 pub(crate) struct Request {
-    /// Counts operations; also the clock of last uses.
+    /// Counts operations; the clock of last uses.
     number: u64,
     wanted: Wanted,
     driver: Driver,
-    /// Blocks whose copies failed are tried once more.
+    /// Blocks with failed copies are tried once more.
     second_try: bool,
     swept: bool,
-    /// The operation in which that was last done.
+    /// The operation of the last sweep.
     swept_at: u64,
     /// Blocks and bytes inserted since.
     unswept: (u64, u64),
@@ -20,9 +20,9 @@ pub(crate) struct Request {
 
 #[derive(Debug)]
 enum Wanted {
-    /// Blocks that must be on the device together; the first `arrived` are.
+    /// Blocks needed together; the first `arrived` are on the device.
     Operands { blocks: Vec<BlockId>, arrived: usize },
-    /// Free room, for no block yet.
+    /// Free room, for no block.
     Room { bytes: u64, arena: Arena },
 }
 
@@ -35,7 +35,7 @@ pub(crate) enum Driver {
     Refused,
     /// Refused with nothing left to evict; asked once more.
     LastRequest,
-    /// Refused the last request, too.
+    /// Refused the last request too.
     RefusedAgain,
 }
 
@@ -44,7 +44,6 @@ impl Driver {
         matches!(self, Self::Refused | Self::RefusedAgain)
     }
 
-    /// It refused memory.
     pub fn refused(self) -> Self {
         match self {
             Self::Willing | Self::Refused => Self::Refused,
@@ -52,7 +51,6 @@ impl Driver {
         }
     }
 
-    /// It gave memory, or got some back.
     pub fn appeased(self) -> Self {
         match self {
             Self::Willing | Self::Refused => Self::Willing,
@@ -61,11 +59,10 @@ impl Driver {
     }
 }
 
-/// A sweep pays when dead blocks may hold this part of the device.
+/// A sweep pays once dead blocks may hold this part of the device.
 const DEAD_PART: u64 = 32;
 
 impl Request {
-    /// Before the first operation.
     pub fn none() -> Self {
         Self {
             number: 1,
@@ -78,7 +75,6 @@ impl Request {
         }
     }
 
-    /// The number of the latest operation.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -89,7 +85,7 @@ impl Request {
         (self.second_try, self.swept) = (false, false);
     }
 
-    /// Starts the next operation. Returns an empty list for its operands, to be reused.
+    /// Starts the next operation. Returns an empty list to reuse for operands.
     pub fn next(&mut self) -> Vec<BlockId> {
         self.begin();
         let Wanted::Operands { blocks, .. } = &mut self.wanted else { return Vec::new() };
@@ -98,18 +94,16 @@ impl Request {
         blocks
     }
 
-    /// Sets the operands, the first `arrived` of which are on the device.
+    /// Sets the operands; the first `arrived` are on the device.
     pub fn name(&mut self, blocks: Vec<BlockId>, arrived: usize) {
         self.wanted = Wanted::Operands { blocks, arrived };
     }
 
-    /// Starts a request for room.
     pub fn next_room(&mut self, bytes: u64, arena: Arena) {
         self.begin();
         self.wanted = Wanted::Room { bytes, arena };
     }
 
-    /// The room asked for, if any.
     pub fn room(&self) -> Option<(u64, Arena)> {
         match self.wanted {
             Wanted::Room { bytes, arena } => Some((bytes, arena)),
@@ -144,7 +138,6 @@ impl Request {
         self.driver
     }
 
-    /// Notes a refusal.
     pub fn note_refusal(&mut self) {
         self.driver = self.driver.refused();
     }
@@ -154,7 +147,6 @@ impl Request {
         self.driver = self.driver.appeased();
     }
 
-    /// Notes the last request.
     pub fn ask_last(&mut self) {
         self.driver = Driver::LastRequest;
     }
@@ -166,7 +158,6 @@ impl Request {
 
     // ---- dead blocks ----------------------------------------------------------------------------------
 
-    /// Whether dead blocks were removed in this operation.
     pub fn is_swept(&self) -> bool {
         self.swept
     }
@@ -179,7 +170,7 @@ impl Request {
         self.unswept = (self.unswept.0 + 1, self.unswept.1.saturating_add(bytes));
     }
 
-    /// Each sweep visits all blocks, so with many it is due less often.
+    /// A sweep visits all blocks, so many blocks make it rarer.
     pub fn sweep_is_due(&self, most_blocks: u64) -> bool {
         self.number - self.swept_at > most_blocks / 64
     }

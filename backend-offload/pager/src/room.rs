@@ -1,4 +1,4 @@
-//! Room on the device: makes room for the current operation and brings its operands.
+//! Room on the device for the current operation and its operands.
 
 use crate::Oversized;
 use crate::block::{Arena, BlockId, Place, Tier};
@@ -53,7 +53,7 @@ impl Room<'_> {
                     }
                     .into());
                 }
-                // It passes the host, which has more room once others are on the device.
+                // It passes the host, which gains room from others that come to the device.
                 Place::Away(Tier::Disk) => spilled = spilled.or(Some(id)),
                 Place::Nowhere | Place::Away(_) => return self.step_towards(id, rooms),
             }
@@ -100,7 +100,7 @@ impl Room<'_> {
         }
     }
 
-    /// The next step towards room for `bytes`; `None` once it is there.
+    /// The next step towards room for `bytes`; `None` if there is room.
     fn make_room(
         &mut self,
         bytes: u64,
@@ -152,7 +152,7 @@ impl Room<'_> {
             if let Ok(Some(step)) = self.view().make_host_room(block.bytes, rooms) {
                 return Ok(step);
             }
-            // Nothing can spill for it. Another victim may have room.
+            // Nothing can spill for it; another victim may have room.
             if let Some(block) = self.victim(rooms.host) {
                 let copy = self.blocks.block(block)?.copied_to();
                 return Ok(Step::Evict { block, copy });

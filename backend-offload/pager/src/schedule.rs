@@ -1,5 +1,5 @@
-//! The schedule: the moves of predicted operations, found by simulation with the real eviction order. Moves cost no
-//! more bytes when made earlier: a block may leave after its last use, and come back once memory is free until its use.
+//! The schedule: moves of predicted operations, simulated with the real eviction order. Early moves cost no more bytes:
+//! a block may leave after its last use, and return once memory is free until its next.
 
 use crate::block::{Block, BlockId, Place};
 use crate::eviction_order::{EvictionCost, EvictionOrder, Resident};
@@ -8,14 +8,13 @@ use crate::memory_profile::MemoryProfile;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Evict blocks used in this many last operations only if all others are needed soon: there is no time to copy them
-/// ahead.
+/// Blocks of this many last operations leave only if all others are needed soon: too little time to copy them ahead.
 const RESTED: u64 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Name {
     Block(BlockId),
-    /// The block that will be this operand of that operation.
+    /// The block at this operand of that operation.
     Operand(u64, usize),
 }
 
@@ -78,10 +77,10 @@ impl SimulatedBlock {
 
 type Number = u32;
 
-/// Next uses and ends of simulated blocks. Entries of earlier generations are stale.
+/// Next uses and ends of simulated blocks. Entries of older generations are stale.
 #[derive(Debug, Default)]
 struct Calendar {
-    /// The operation, the operand, the block and its generation.
+    /// Operation, operand, block, generation.
     uses: BinaryHeap<Reverse<(u64, usize, Number, u32)>>,
     /// The operation before which the block is freed.
     ends: BinaryHeap<Reverse<(u64, Number, u32)>>,
@@ -89,12 +88,12 @@ struct Calendar {
 
 #[derive(Debug, Default)]
 struct Moves {
-    /// Blocks to leave after a later operation, by that operation.
+    /// Blocks to leave after a later operation.
     later: BinaryHeap<Reverse<(u64, Leave)>>,
-    /// Blocks that can leave, the most urgent first.
+    /// Blocks that can leave, most urgent first.
     ready: BinaryHeap<Reverse<Leave>>,
     returns: VecDeque<Return>,
-    /// Bytes of all returns since the beginning.
+    /// Bytes returned since the beginning.
     returned: u64,
 }
 
@@ -108,7 +107,7 @@ pub(crate) struct Schedule {
     order: EvictionOrder,
     resident: u64,
     moves: Moves,
-    /// Bytes on the device after each operation, less all returns until then, if blocks leave as early as possible.
+    /// Bytes on the device after each operation, less all returns so far, if blocks leave as early as possible.
     profile: MemoryProfile,
     operands: Vec<Option<Number>>,
 }
@@ -148,12 +147,11 @@ impl Schedule {
         Some(schedule)
     }
 
-    /// Whether most simulated blocks are dead.
     pub fn is_cluttered(&self, live: u64) -> bool {
         (self.simulated.len() - self.unused.len()) as u64 > 4 * live + 1024
     }
 
-    /// Whether it reaches `operations` ahead, or as far as possible.
+    /// Whether it reaches `operations` ahead, or all it can.
     pub fn reaches(&self, now: u64, operations: u64) -> bool {
         self.upto >= now + operations.min(self.period.saturating_sub(1))
     }
@@ -195,7 +193,6 @@ impl Schedule {
         }
     }
 
-    /// Simulates the next operation with `memory` bytes.
     pub fn play(&mut self, forecast: &Forecast, memory: u64) {
         self.upto += 1;
         let now = self.upto;
@@ -333,7 +330,7 @@ impl Schedule {
 
     // ---- what to do -----------------------------------------------------------------------------------
 
-    /// The first block to leave of those that can.
+    /// The first block that can leave.
     pub fn first_leave(&mut self, now: u64) -> Option<Leave> {
         while let Some(Reverse((_, leave))) = self.moves.later.peek().filter(|next| next.0.0 < now).copied() {
             self.moves.later.pop();
@@ -342,12 +339,11 @@ impl Schedule {
         self.moves.ready.peek().map(|first| first.0)
     }
 
-    /// Drops the first leave.
     pub fn leave_done(&mut self) {
         self.moves.ready.pop();
     }
 
-    /// The first return, and the most bytes in use until then, earlier returns included.
+    /// The first return, and the most bytes in use until then, with earlier returns.
     pub fn first_return(&mut self, now: u64) -> Option<(Return, i64)> {
         while self.moves.returns.front().is_some_and(|first| first.by <= now) {
             self.moves.returns.pop_front();
@@ -357,7 +353,6 @@ impl Schedule {
         Some((first, highest + first.until as i64))
     }
 
-    /// Drops the first return.
     pub fn return_done(&mut self) {
         self.moves.returns.pop_front();
     }

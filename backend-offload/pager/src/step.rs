@@ -1,4 +1,4 @@
-//! Cuts one step out of a recording, to be repeated.
+//! Cuts one repeatable step out of a recording.
 
 use crate::recording::{BadRecording, Event, Operand, Recording};
 use std::collections::{BTreeMap, HashMap};
@@ -7,7 +7,7 @@ impl Recording {
     /// The recording itself if it repeats, or its latest repeating step.
     ///
     /// # Errors
-    /// If no complete step is followed by a like one.
+    /// If no two complete steps in a row are alike.
     pub fn repeating(self) -> Result<Self, BadRecording> {
         if self.repeats() {
             return Ok(self);
@@ -20,8 +20,8 @@ impl Recording {
         }
     }
 
-    /// The marked step of this number, from zero, as one that repeats for ever. Its initial blocks are born on the
-    /// host, and replaced by blocks of the same part in the next step.
+    /// The marked step of this number, from zero, to repeat for ever. Its initial blocks are born on the host; blocks
+    /// of the same part in the next step replace them.
     ///
     /// # Errors
     /// If the step or the next one is incomplete, or they differ.

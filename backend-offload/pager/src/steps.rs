@@ -1,9 +1,9 @@
-//! Steps of an adapter. [`Step::Sweep`] comes first, so no live block is copied out while a dead one holds memory
+//! Steps of an adapter. [`Step::Sweep`] comes first, so no live block is copied out while dead ones hold memory
 //! (`no_live_block_is_copied_out_before_dead_ones_were_looked_for`).
 
 use crate::block::{BlockId, Tier, Token};
 
-/// The next task of the adapter. Moves are reported by [`Pager::started`](crate::Pager::started) and
+/// The adapter's next task. Moves are reported by [`Pager::started`](crate::Pager::started) and
 /// [`Pager::ended`](crate::Pager::ended).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
@@ -19,7 +19,7 @@ pub enum Step {
         /// The tier to copy to first; `None` if no copy is needed.
         copy: Option<Tier>,
     },
-    /// Drop one tier's copy of `block`; another tier keeps the contents.
+    /// Drop a tier's copy of `block`; another keeps the contents.
     DropCopy {
         /// The block.
         block: BlockId,
@@ -33,15 +33,15 @@ pub enum Step {
     },
     /// Load `block` from disk to the host.
     Load {
-        /// An operand, brought from there later.
+        /// An operand, to be brought later.
         block: BlockId,
     },
-    /// Load `block` before its use, possibly while operations run.
+    /// Load `block` before its use; operations may run meanwhile.
     LoadAhead {
         /// The block.
         block: BlockId,
     },
-    /// Write `block` to disk, and keep it on the host. Reported once complete.
+    /// Write `block` to disk and keep it on the host. Reported when complete.
     WriteAhead {
         /// The block.
         block: BlockId,
@@ -54,8 +54,8 @@ pub enum Step {
         /// The tier with its contents; `None` for a block never written.
         from: Option<Tier>,
     },
-    /// Wait for the end of this move first.
+    /// Wait for the end of this move.
     Wait(Token),
-    /// All operands, or the room asked for, are on the device.
+    /// All operands, or the requested room, are on the device.
     Ready,
 }

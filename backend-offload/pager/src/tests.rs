@@ -1,4 +1,4 @@
-//! Properties of the pager, without contents. `backend-offload` tests it on random programs with contents.
+//! Properties of the pager, without contents. `backend-offload` tests random programs with contents.
 
 use super::*;
 
@@ -61,7 +61,6 @@ fn operate(pager: &mut Pager, operands: &[BlockId]) -> Vec<Step> {
     take_steps(pager).expect("memory suffices")
 }
 
-/// A pager with `count` written blocks of 10 bytes.
 fn written(budget: Limit, policy: Policy, count: usize) -> (Pager, Vec<BlockId>) {
     let mut pager = Pager::new(budget, policy, Oversized::Refuse);
     let mut blocks = Vec::new();
@@ -92,7 +91,7 @@ fn blocks_that_fit_never_move() {
 
 #[test]
 fn a_block_that_was_not_written_since_leaves_without_a_copy() {
-    // Room for two of three blocks: the writes evict one, and later evictions are of clean blocks.
+    // Room for two of three blocks: writes evict one, and later evictions are clean.
     let counters = check(20, Policy::LeastRecentlyUsed, 3, &[&[0], &[1], &[2], &[0], &[1]]);
     assert_eq!(counters.link.evictions, 3, "each block is copied out once");
     assert!(counters.link.clean_drops > 0);
@@ -164,7 +163,7 @@ fn the_program_may_say_who_leaves_first_and_last() {
             Step::Evict { block, .. } => blocks.iter().position(|known| known == block),
             _ => None,
         };
-        // Only the four are not operands.
+        // All others are operands.
         others.push(other);
         left.extend(operate(&mut pager, &others).iter().filter_map(evicted));
         pager.wrote(other).expect("on the device");
@@ -189,7 +188,7 @@ fn making_room_in_advance_is_no_operation() {
 
 #[test]
 fn no_live_block_is_copied_out_before_dead_ones_were_looked_for() {
-    // With this many blocks a sweep is not due at every operation.
+    // With so many blocks not every operation is due for a sweep.
     let (mut pager, blocks) = written(Limit::bytes(5_000), Policy::Recency, 500);
     for round in 0..20 {
         let more = pager.insert(10, Arena(0));
@@ -318,7 +317,7 @@ fn an_operation_takes_a_leaving_block_back() {
 fn a_block_removed_on_its_way_counts_until_its_move_ends() {
     for land in [true, false] {
         for clean in [false, true] {
-            // The clean block left, but the bytes of its host copy remain.
+            // The clean block left; its host copy remains.
             let (mut pager, blocks) = written(Limit::bytes(20), Policy::LeastRecentlyUsed, 3);
             let block = if clean { blocks[0] } else { blocks[2] };
             if clean {

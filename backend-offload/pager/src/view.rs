@@ -1,4 +1,4 @@
-//! A view of the pager: the state that decisions read and do not change.
+//! A view of the pager: state that decisions read and never change.
 
 use crate::block::{Block, BlockId, Place};
 use crate::blocks::Blocks;
@@ -14,7 +14,7 @@ pub(crate) struct View<'p> {
 }
 
 impl<'p> View<'p> {
-    /// The forecast, while it knows the place of the program.
+    /// The forecast, if it knows the program's place.
     pub fn known(self) -> Option<&'p Forecast> {
         self.forecast.filter(|forecast| forecast.knows())
     }
@@ -31,12 +31,11 @@ impl<'p> View<'p> {
         self.may_leave(block) && block.stuck_in != self.request.number() && has_room
     }
 
-    /// All blocks that are able to leave.
     pub fn able(self, room: Limit) -> impl Iterator<Item = (BlockId, &'p Block)> + Clone {
         self.blocks.live().filter(move |(_, block)| self.is_able(block, room))
     }
 
-    /// Bytes that have to leave for the current operation.
+    /// Bytes that must leave for the current operation.
     pub fn missing(self) -> u64 {
         let room = self.request.room().map_or(0, |(bytes, _)| bytes);
         let operands = self.request.operands().iter().filter_map(|id| self.blocks.get(*id));
@@ -45,13 +44,13 @@ impl<'p> View<'p> {
         let ledger = self.blocks.ledger();
         let stays = ledger.resident().saturating_sub(self.blocks.departing_bytes());
         match wanted.saturating_sub(ledger.budget().less(stays).cut(u64::MAX)) {
-            // The driver has less than the budget, by an unknown amount.
+            // The driver has less than the budget by an unknown amount.
             0 => wanted,
             missing => missing,
         }
     }
 
-    /// The distance to the next use of the block, or an estimate.
+    /// Estimated or known distance to the block's next use.
     pub fn depth(self, id: BlockId, block: &Block) -> u64 {
         let age = self.request.number() - block.last_use;
         match self.known().map(|forecast| forecast.future(id)) {

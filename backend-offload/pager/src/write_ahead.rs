@@ -1,7 +1,7 @@
-//! Writes ahead: blocks on the host are written to disk early, so that they spill without a wait.
+//! Writes ahead: writes blocks on the host to disk early, so they spill without a wait.
 //!
-//! While blocks spill, a part of the host is kept ready: a forty-eighth, or its largest block. The first to spill are
-//! written while the disk is idle. Their next use must be known
+//! While blocks spill, a forty-eighth of the host, or its largest block, is kept ready. The next to spill are written
+//! while the disk is idle, if their next use is known
 //! (`blocks_are_written_ahead_only_while_blocks_spill_and_their_next_use_is_known`). The disk must have room to spare
 //! (`a_nearly_full_disk_is_kept_for_blocks_that_must_spill`).
 
@@ -11,11 +11,10 @@ use crate::recent_activity::RecentActivity;
 use crate::rooms::Rooms;
 use crate::view::View;
 
-/// The part of the host kept ready, or else its largest block. Half as much makes steps longer; more only wears the
-/// drive.
+/// The part of the host kept ready, or else its largest block. Half lengthens steps; more only wears the drive.
 const READY: u64 = 48;
 
-/// The largest part kept ready. A disk with less room is left to blocks that must spill.
+/// The largest part kept ready. A smaller disk is left to blocks that must spill.
 const SPARE: u64 = 6;
 
 #[derive(Debug, Default)]
@@ -34,7 +33,7 @@ impl WriteAhead {
             return None;
         }
         let chosen = self.first_chosen(view, rooms);
-        // The choice visits every block.
+        // Each choice visits every block.
         if chosen.is_some() || view.request.number() - self.at <= view.blocks.count() / 64 {
             return chosen;
         }
@@ -43,7 +42,7 @@ impl WriteAhead {
         self.first_chosen(view, rooms)
     }
 
-    /// The first chosen block that can still be written, without those before.
+    /// The first chosen block that can still be written; drops those before it.
     fn first_chosen(&mut self, view: View, rooms: &dyn Fn() -> Rooms) -> Option<BlockId> {
         while let Some(id) = self.chosen.last().copied() {
             let block = view.blocks.get(id).filter(|block| is_unwritten(block));

@@ -1,4 +1,4 @@
-//! The CubeCL adapter's public functions. Each runs on the device's thread.
+//! The CubeCL adapter's public functions, run on the device's thread.
 
 use super::inner::{InnerRuntime, key, prepare};
 use super::runtime::OffloadRuntime;
@@ -117,7 +117,7 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
     }
 }
 
-/// Runs on the device's thread, where its context is current.
+/// Runs on the device's thread, under its context.
 struct CubeSite<R: InnerRuntime>(R::Device);
 
 impl<R: InnerRuntime> Site for CubeSite<R> {

@@ -1,4 +1,4 @@
-//! The supported CubeCL backends: with and without fusion, plain and offloaded.
+//! The supported CubeCL backends, with and without fusion, plain and offloaded.
 
 use super::adapter::CubeDoor;
 use super::inner::{InnerRuntime, Reaches};
@@ -115,7 +115,7 @@ where
     I: IntElement,
     B: BoolElement,
 {
-    /// Computes the tensor first if fusion has not: without memory there is no place to prefer.
+    /// Computes the tensor first if fusion has not: without memory it has no place.
     fn prefer(tensor: FloatTensor<Self>, preference: Preference) {
         let client = tensor.client.clone();
         let tensor = client.resolve_tensor_float::<CubeBackend<OffloadRuntime<R>, F, I, B>>(tensor);

@@ -1,10 +1,10 @@
 //! Copies in flight, in parallel with the device's work.
 //!
-//! A copy to the host starts after the buffer's last use; a copy to the device once its memory is unused, as far as
-//! [`Marks`] knows. The buffer's next user waits for the copy on the device. Until a copy ends, its host memory is kept
-//! here, and the device memory of an evicted block.
+//! A copy to the host starts after the buffer's last use; a copy to the device once [`Marks`] knows its memory unused.
+//! The buffer's next user waits on the device. Until a copy ends, its host memory and an evicted block's device memory
+//! stay here.
 //!
-//! A read for the program copies to its reader's memory, from the first poll of its future on
+//! A read for the program copies to its reader's memory from its future's first poll on
 //! (`tensors_read_while_kernels_run_arrive_unchanged`). Later kernels do not wait for it
 //! (`kernels_do_not_wait_for_earlier_reads`).
 //!
@@ -37,9 +37,9 @@ struct Copying<E> {
 
 #[derive(Debug)]
 enum Host {
-    /// The device memory must not be reused before the copy ends.
+    /// No reuse of the device memory before the copy ends.
     Target(Token, Draft, ManagedMemoryHandle),
-    /// Needs no hold on device memory: its next owner waits for the copy.
+    /// Needs no hold on device memory: its next owner waits.
     Source { _copy: Lease },
     /// The reader holds the host memory.
     Reader,
@@ -141,7 +141,7 @@ impl<R: InnerRuntime> Copies<R> {
         Ok((id, Reading { end, host: Some(host) }))
     }
 
-    /// Before the piece of work that follows `pieces` others is queued.
+    /// Before the piece of work that follows `pieces` others.
     pub fn mark(&mut self, index: usize, pieces: u64) {
         if let Some(marks) = self.marks.get_mut(&index).filter(|marks| marks.is_moving()) {
             marks.mark(pieces, self.streams.mark(index));
@@ -230,7 +230,7 @@ impl<R: InnerRuntime> Copies<R> {
     }
 }
 
-/// Dropping it waits for the copy, which still writes to the memory.
+/// A drop waits for the copy, which still writes to the memory.
 pub(super) struct Reading<R: InnerRuntime> {
     end: Arc<End<R>>,
     host: Option<Bytes>,

@@ -32,13 +32,13 @@ impl Rows {
 pub trait CopyStreams<S>: Debug + Default + Send {
     type End: Debug + Send + Sync + 'static;
 
-    /// Runs `begin`, in which the server creates a stream, and records the stream as `index`.
+    /// Runs `begin`, in which the server creates a stream, and records it as `index`.
     fn watch(&mut self, server: &mut S, index: usize, begin: &mut dyn FnMut(&mut S));
 
     fn serves(&self, index: usize) -> bool;
 
-    /// Copies `rows` of `device` to `host`, without gaps, `after` a point in the work of the stream with this index;
-    /// without a point, after all work queued on it.
+    /// Copies `rows` of `device` to `host`, without gaps, `after` a point in the work of the stream with this index, or
+    /// after all its queued work.
     ///
     /// # Safety
     /// Both memories stay until the end.

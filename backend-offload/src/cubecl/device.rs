@@ -1,4 +1,4 @@
-//! The device of an offloading server: the runtime's own server, its buffers, and the order of work on them.
+//! The device of an offloading server: the runtime's server, its buffers, and their order of work.
 //!
 //! [`Paging`](crate::paging::Paging) drives it through [`Device`](crate::paging::Device), implemented in
 //! [`movement`](super::movement).

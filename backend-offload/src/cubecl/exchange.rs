@@ -1,8 +1,8 @@
 //! Transfers of tensors between offloaded devices, through host memory.
 //!
 //! CubeCL submits `send` to the source, then `recv` to the destination, each on its device's thread. [`Transit`] holds
-//! the bytes in between. An early `recv` blocks its device. The waits form no cycle, because every `send` is queued
-//! before its `recv`.
+//! the bytes in between. An early `recv` blocks its device. Waits form no cycle, as every `send` is queued before its
+//! `recv`.
 //!
 //! Every `send` posts exactly one parcel: the bytes, or an error that marks the destination's tensor as failed. A
 //! `recv` without a `send` ends after [`PATIENCE`]; a late parcel is dropped.
@@ -31,7 +31,7 @@ type Route = (TypeId, DeviceId, DeviceId, StreamId);
 
 type Parcel = Result<Bytes, String>;
 
-/// A source may compile kernels first.
+/// The source may compile kernels first.
 const PATIENCE: Duration = Duration::from_mins(10);
 
 static IN_TRANSIT: LazyLock<Transit> = LazyLock::new(Transit::default);
@@ -45,7 +45,7 @@ struct Transit {
 #[derive(Default)]
 struct Lane {
     parcels: VecDeque<Parcel>,
-    /// Parcels still to come, whose readers gave up.
+    /// Parcels to come whose readers gave up.
     unwanted: u32,
 }
 
@@ -83,7 +83,7 @@ impl Transit {
     }
 }
 
-/// Dropped without a post, it posts an error.
+/// A drop without a post posts an error.
 struct Sending<'a> {
     transit: &'a Transit,
     route: Route,
@@ -142,7 +142,7 @@ impl<R: InnerRuntime> ServerCommunication for OffloadServer<R> {
         stream: StreamId,
         from: DeviceId,
     ) -> Result<(), ServerError> {
-        // Collected first, so that no failure leaves the parcel to another reader.
+        // Collected first: no failure leaves the parcel to another reader.
         let parcel = IN_TRANSIT.collect((TypeId::of::<R>(), from, self.device.id, stream), PATIENCE);
         let size = handle.size();
         self.initialize_memory(handle.memory.clone(), size, stream);

@@ -1,8 +1,8 @@
 //! Failed operations, and errors not yet reported.
 //!
-//! A CubeCL launch returns nothing. So the buffers that a failed launch should have written are marked, and all
-//! computed from them: a read returns the error (`a_launch_that_the_runtime_refuses_leaves_no_readable_output`). The
-//! launching stream also reports it at its next synchronisation.
+//! A CubeCL launch returns nothing. So the outputs of a failed launch are marked, with all computed from them: a read
+//! returns the error (`a_launch_that_the_runtime_refuses_leaves_no_readable_output`). The launching stream also reports
+//! it at its next synchronisation.
 //!
 //! Our errors are kept by stream id, for their thread alone
 //! (`an_error_reaches_the_thread_that_caused_it_and_no_other`); the runtime's by stream index.
@@ -21,14 +21,13 @@ use std::sync::Arc;
 pub(super) struct Failures {
     pub(super) small: SmallFailures,
     ours: HashMap<StreamId, Vec<ServerError>>,
-    /// The runtime's errors, by stream index.
     theirs: HashMap<usize, Vec<ServerError>>,
 }
 
-/// A buffer's position on its device, unique among live buffers.
+/// A buffer's position, unique among its device's live buffers.
 pub(super) type Address = (u64, u64);
 
-/// CubeCL does not report drops of small buffers: an error ends when another buffer takes the memory.
+/// CubeCL hides drops of small buffers: an error ends when another buffer takes the memory.
 #[derive(Debug, Default, Clone)]
 pub(super) struct SmallFailures {
     errors: HashMap<u64, Arc<OffloadError>>,

@@ -22,11 +22,11 @@ pub(super) type Resource<R> =
 /// A CubeCL runtime that this crate supports.
 #[expect(private_interfaces, reason = "the trait is sealed: its methods are for this crate")]
 pub trait InnerRuntime: Reaches<Inner = Self> {
-    /// Whether a read returns, and so takes, errors of earlier launches on its stream.
+    /// Whether reads return, and so take, errors of earlier launches on their stream.
     #[doc(hidden)]
     const READS_TAKE_ERRORS: bool;
 
-    /// Default limit of buffers in one fused kernel. Fusion's cuts decide how values round, so no budget may change it.
+    /// Default limit of buffers per fused kernel. Fusion's cuts decide rounding, so no budget may change it.
     #[doc(hidden)]
     const FUSED_OPERANDS: u32;
 
@@ -51,7 +51,7 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
         read_in_pieces(server, &source, stream, target)
     }
 
-    /// The error of queued work, if the runtime knows it without waiting.
+    /// The error of queued work, if known without waiting.
     #[doc(hidden)]
     fn stream_error(_server: &mut Self::Server, _stream: StreamId) -> Option<ServerError> {
         None
@@ -69,8 +69,8 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
         limits.max_page_size
     }
 
-    /// `Runtime::name` needs a client, which would start a second server. Autotune's cache, shared with the plain
-    /// runtime, has the name in its key.
+    /// `Runtime::name` needs a client, which would start a second server. The key of autotune's cache, shared with the
+    /// plain runtime, contains the name.
     #[doc(hidden)]
     fn runtime_name(info: &<Self::Server as ComputeServer>::Info) -> &'static str;
 
@@ -87,7 +87,7 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
     }
 }
 
-/// A runtime with access to an offloading server: a supported plain runtime, or its offloaded form.
+/// A runtime with access to an offloading server: a supported plain one, or its offloaded form.
 #[doc(hidden)]
 pub trait Reaches: Runtime + sealed::Sealed {
     type Inner: InnerRuntime<Device = Self::Device>;

@@ -31,7 +31,7 @@ type Contents = DynFut<Result<Vec<Bytes>, ServerError>>;
 type OnDevice = (usize, CopyDescriptor, Named);
 
 impl Rows {
-    /// For a row-major layout with contiguous rows, which the runtime can read.
+    /// For row-major layouts with contiguous rows, which the runtime can read.
     fn of(descriptor: &CopyDescriptor) -> Self {
         let shape = descriptor.shape.as_slice();
         let size = descriptor.elem_size;
@@ -47,7 +47,7 @@ impl Rows {
     }
 }
 
-/// Whether a tensor covers its buffer, up to the padding at the end. Sizes alone do not tell for small buffers.
+/// Whether a tensor covers its buffer, up to padding at the end. Sizes do not tell for small buffers.
 fn is_whole(descriptor: &CopyDescriptor, alignment: u64) -> bool {
     let Rows { start, row, pitch, count } = Rows::of(descriptor);
     // CUDA also pads a single row, unseen in its strides.
@@ -255,7 +255,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         true
     }
 
-    /// The block is pinned while the handle lives: the user may write to it at any time.
+    /// Pins the block while the handle lives: the user may write to it at any time.
     pub(super) fn hand_out(
         &mut self,
         mut binding: Binding,

@@ -1,6 +1,6 @@
 //! Kernel launches: operands made resident, bindings rewritten, written buffers recorded.
 //!
-//! A resident launch takes no lock of this crate and reuses its lists
+//! A resident launch takes no lock and reuses its lists
 //! (`a_resident_launch_allocates_hardly_more_than_on_the_plain_runtime`).
 
 use super::device::CubeDevice;
@@ -121,8 +121,8 @@ impl<R: InnerRuntime> CubeDevice<R> {
             return Err(OffloadError::RuntimePanic { operation: operation(), message });
         }
 
-        // Only the stream returns a launch's error. It is checked where a launch can fail: with an empty grid or tensor
-        // maps, or after a compilation.
+        // Only the stream returns a launch's error. It is checked where a launch can fail: empty grids, tensor maps,
+        // compilations.
         if task.was_compiled() || may_be_refused {
             return self.inner.flush(stream).map_err(|error| OffloadError::LaunchFailed {
                 operation: operation(),

@@ -1,11 +1,11 @@
-//! Logical handles: the handles that Burn holds, never shown to the runtime underneath.
+//! Logical handles, held by Burn and hidden from the runtime underneath.
 //!
 //! A bound CubeCL handle cannot move to other memory. So Burn's handle is bound to a slot, and the runtime sees a
-//! separate physical handle. CubeCL hides a handle's identity, but not its storage, whose size encodes the slot here
+//! physical handle. CubeCL hides a handle's identity but not its storage, whose size encodes the slot
 //! (`a_handle_resolves_to_the_slot_it_was_bound_to`, `a_handle_that_was_never_bound_resolves_to_nothing`).
 //!
-//! As in a pool, one clone of each handle is kept, so that in-place operations detect a single user. The caller of
-//! [`Slots::bind`] holds it and polls `is_free`, since drops are not notified
+//! As in a pool, one clone of each handle is kept: in-place operations then detect a single user. The caller of
+//! [`Slots::bind`] holds it and polls `is_free`, as drops are silent
 //! (`binding_keeps_in_place_updates_possible_and_drops_noticeable`).
 
 use cubecl_core::ir::MemoryDeviceProperties;
@@ -24,7 +24,7 @@ pub(super) struct Slots {
     stand_ins: Vec<ManagedMemoryHandle>,
 }
 
-/// Unbound handles resolve to the first slot, where no handle is bound.
+/// Unbound handles resolve to the first slot, which has no handle.
 const UNBOUND: usize = 0;
 
 impl Slots {
@@ -53,7 +53,7 @@ impl Slots {
         self.grow_to(slot);
         let stand_in = self.stand_ins[slot].clone();
         self.memory.bind(stand_in.clone(), user, 0).expect("the slot is reserved");
-        // Replaces the slot's clone of the user's handle: the caller's is the only one.
+        // Replaces the slot's clone: the caller's is the only one.
         self.memory.bind(stand_in.clone(), stand_in, 0).expect("the slot is reserved");
     }
 
@@ -63,7 +63,7 @@ impl Slots {
     }
 }
 
-/// Never reused. Read from CubeCL's debug output in less than a microsecond.
+/// Never reused. Reading CubeCL's debug output takes less than a microsecond.
 pub(super) fn number(binding: &ManagedMemoryBinding) -> Option<u64> {
     let mut reader = NumberReader::default();
     // An error ends the output at the number.

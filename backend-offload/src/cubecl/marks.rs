@@ -1,12 +1,12 @@
 //! Points in a stream's work, after which freed memory may be overwritten.
 //!
-//! A copy onto the device that waits for all work of the stream does not overlap with it. So while blocks move, a point
-//! precedes each piece of work, and freed memory is remembered with its last piece. A copy waits for the next point
+//! A copy onto the device that waits for all of a stream's work does not overlap with it. So while blocks move, a point
+//! precedes each piece of work, and freed memory keeps its last piece. A copy waits for the next point
 //! (`memory_waits_for_the_first_point_after_its_last_use`); the number of points is bounded
 //! (`points_are_bounded_and_forgotten_when_no_block_moves`).
 //!
-//! It waits for all queued work if the memory is fresh from the driver, was used by another stream, may be read by a
-//! copy, or is small enough for the runtime's own buffers.
+//! It waits for all queued work if the memory is fresh from the driver, another stream used it, a copy may read it, or
+//! the runtime's own small buffers may use it.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -2,32 +2,30 @@
 //!
 //! # Why below Burn
 //!
-//! A CubeCL runtime has one server per device, on its own thread, for every allocation, launch, read and write.
-//! [`OffloadServer`](server::OffloadServer) wraps it for [`OffloadRuntime`]. So the adapter sees all memory with its
-//! true sizes, and fusion, autotune and autodiff work unchanged. [`Paging`](crate::paging::Paging) decides;
+//! A CubeCL runtime has one server per device, on its own thread, for all allocations, launches, reads and writes.
+//! [`OffloadServer`](server::OffloadServer) wraps it for [`OffloadRuntime`]. So it sees all memory in true sizes, and
+//! fusion, autotune and autodiff work unchanged. [`Paging`](crate::paging::Paging) decides;
 //! [`CubeDevice`](device::CubeDevice) moves bytes.
 //!
 //! # Two handles per buffer
 //!
-//! Burn holds a *logical* handle, bound in [`logical`] and never shown to the runtime. The memory has a *physical*
-//! handle: taken at first use from the allocating stream's pool, lost at eviction, replaced at the return. [`launch`]
-//! makes a launch's blocks resident and substitutes their physical handles.
+//! Burn holds a *[logical]* handle, hidden from the runtime. The memory has a *physical* handle: taken at first use
+//! from the allocating stream's pool, lost at eviction, replaced at the return. [`launch`] makes blocks resident and
+//! substitutes their physical handles.
 //!
-//! Buffers below `smallest_block` pass through untouched. A step that fits is launched and allocated as on the plain
-//! runtime (`a_step_that_fits_is_launched_and_allocated_as_on_the_plain_runtime`).
+//! Buffers below `smallest_block` pass through untouched. Steps that fit launch and allocate as on the plain runtime
+//! (`a_step_that_fits_is_launched_and_allocated_as_on_the_plain_runtime`).
 //!
 //! # Streams
 //!
-//! A stream that uses a buffer waits, on the device, for the last stream that used it ([`streams`]); the owner's stream
-//! waits before the memory is read, reused or freed. Where possible, copies run on separate streams ([`copy_streams`]).
-//! Elsewhere, and within autotune's samples, they run on the buffer's own stream, and copies to the host block the
-//! device's thread.
+//! A stream waits, on the device, for the last stream that used a buffer ([`streams`]); the owner's stream waits before
+//! the memory is read, reused or freed. Where possible, copies run on separate streams ([`copy_streams`]). Elsewhere,
+//! and in autotune's samples, they run on the buffer's stream, and copies to the host block the device's thread.
 //!
 //! # Failures
 //!
-//! The runtime panics if it cannot allocate, launches return nothing, and a stream's errors go to its first
-//! synchronisation. Hence `catch_unwind`, marks on buffers that were never written ([`failures`]), and errors kept for
-//! their stream.
+//! The runtime panics if it cannot allocate, launches return nothing, and a stream's errors surface at its first
+//! synchronisation. Hence `catch_unwind`, marks on unwritten buffers ([`failures`]), and errors kept for their stream.
 
 mod adapter;
 mod backends;

@@ -1,4 +1,4 @@
-//! Moves buffers: the [`Device`] that paging drives. Only this file gives a buffer device memory or takes it away.
+//! Moves buffers: the [`Device`] that paging drives. Only this file gives and takes a buffer's device memory.
 
 use super::copies::CopyId;
 use super::device::CubeDevice;
@@ -31,7 +31,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
     ) {
         let index = self.streams.index(stream);
         if size >= REMEMBERED && self.copies.is_moving(index) {
-            // A copy is no work of the stream, and paranoid mode overwrites memory.
+            // A copy is no work of the stream; paranoid mode overwrites memory.
             let last = match last_use {
                 _ if copy.is_some() || self.settings.paging.paranoid => None,
                 None => return,
@@ -90,7 +90,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
             let inner = &mut self.inner;
             let copied = catch_unwind(AssertUnwindSafe(|| R::copy_out(inner, source, stream, target)))
                 .map_err(|panic| panic_message(panic.as_ref()))?;
-            // Some runtimes return a stream's errors from any call that waits: keep the error, and try again.
+            // Some runtimes return a stream's errors from any waiting call: keep the error and try again.
             Ok::<_, String>(copied.map_err(|error| {
                 let message = error.to_string();
                 self.keep_error(stream, error);
@@ -273,14 +273,14 @@ impl<R: InnerRuntime> Device for CubeDevice<R> {
         self.copies.forget_marks();
         let streams: Vec<_> = self.streams.entered().collect();
         for stream in streams {
-            // The driver takes the memory once this stream's work has ended, even if other streams still read it.
+            // The driver takes the memory once this stream's work ends, even if other streams still read it.
             self.wait_for_small_buffer_users(stream, stream);
             let inner = &mut self.inner;
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| inner.memory_cleanup(stream))) {
                 let message = panic_message(panic.as_ref());
                 tracing::warn!(target: TARGET, "trimming device memory panicked: {message}");
             }
-            // On CUDA a cleanup only queues the frees; a flush performs them.
+            // CUDA's cleanup only queues frees; a flush performs them.
             self.release_uploads(stream);
         }
     }

@@ -6,14 +6,14 @@ use cubecl_core::prelude::CubeCount;
 use cubecl_core::server::{Binding, KernelArguments};
 use pager::BlockId;
 
-/// Reused by every launch, so that the lists are allocated once.
+/// Reused by every launch, to allocate its lists once.
 #[derive(Default)]
 pub(super) struct Operands {
     buffers: Vec<Named>,
     maps: Vec<Named>,
     count: Option<Named>,
     blocks: Vec<BlockId>,
-    /// Clones: a runtime that panics takes the arguments with it.
+    /// Clones, since a runtime's panic takes the arguments with it.
     small: Vec<(usize, Binding)>,
 }
 

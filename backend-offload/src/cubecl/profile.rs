@@ -3,24 +3,24 @@
 //! # How the runtime tunes
 //!
 //! For each candidate, autotune flushes the stream, takes three warm-up samples, then ten recorded ones. An error loses
-//! a sample. A candidate fails if all its warm-up samples or all its recorded ones are lost; if every candidate fails,
-//! the tuner panics. Otherwise one line with all results goes to a file that the plain runtime also reads, permanently.
+//! a sample. A candidate fails if all its warm-up or all its recorded samples are lost; if every candidate fails, the
+//! tuner panics. Otherwise one line of results goes to a permanent file, which the plain runtime also reads.
 //!
-//! Under a budget, a sample can contain copies, or a candidate cannot run: it exceeds the budget, or an earlier failure
-//! left an operand without contents. Neither may cause a panic or count as a time.
+//! Under a budget, samples can contain copies, and candidates may be unable to run: beyond the budget, or over an
+//! operand that an earlier failure left without contents. Neither may panic or count as a time.
 //!
 //! # Guarantees
 //!
-//! - **Room first.** Before a sample, the previous sample's operands are loaded, room for its other memory is made, and
-//!   uploads end. So blocks move only in a candidate's first sample, or if it exceeds the budget.
-//! - **A recorded time contains no copy.** A recorded sample in which blocks moved is lost. Warm-up samples are not, so
-//!   no candidate fails because of copies.
-//! - **No panic because of offloading.** A candidate that could not run, or that moves blocks in every sample, gets the
-//!   time [`UNMEASURED`](super::unmeasured::UNMEASURED). Any real time is shorter.
-//! - **No such time is kept.** [`unmeasured`](super::unmeasured) removes its line before the tuned operation is
-//!   launched. After a kill in between, the next offloaded device to start removes it.
-//! - **Candidates do not disturb each other.** A failed candidate marks its outputs as failed. The next one writes the
-//!   same buffers, so the marks end with the sample.
+//! - **Room first.** Before a sample, the previous one's operands are loaded, its other memory gets room, and uploads
+//!   end. So blocks move only in a candidate's first sample, or beyond the budget.
+//! - **A recorded time contains no copy.** A recorded sample in which blocks moved is lost; a warm-up sample is not, so
+//!   copies fail no candidate.
+//! - **No panic because of offloading.** A candidate that could not run, or moves blocks in every sample, gets the time
+//!   [`UNMEASURED`](super::unmeasured::UNMEASURED), longer than any real one.
+//! - **No such time is kept.** [`unmeasured`](super::unmeasured) removes its line before the tuned operation's launch;
+//!   after a kill, at the next start of an offloaded device.
+//! - **Candidates do not disturb each other.** A failed candidate's marks on its outputs end with the sample, since the
+//!   next one writes the same buffers.
 //!
 //! A candidate that the runtime itself refuses gets an error, as on the plain runtime.
 
@@ -35,7 +35,7 @@ const WARM_UPS: u32 = 3;
 
 const MAX_LOST_SAMPLES: u32 = 5;
 
-/// Launches that look for an unmeasured sample's line. A nested tuner launches some before the line is written.
+/// Launches that look for an unmeasured sample's line: a nested tuner launches some before it is written.
 const MAX_CHECKS: u32 = 8;
 
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ pub(super) struct ProfileWatch {
     /// In progress: a candidate may tune a part of itself.
     samples: Vec<Sample>,
     candidates: Vec<Candidate>,
-    /// The stream whose tuning may have left lines to remove, and the checks left.
+    /// The stream whose tuning may have left lines, and the checks left.
     owed: Option<(StreamId, u32)>,
     discards: u64,
     unmeasured: u64,
@@ -58,7 +58,7 @@ struct Candidate {
     /// One recorded sample without a time is enough.
     answered: bool,
     operands: HashSet<BlockId>,
-    /// New blocks of the last sample, with their bytes.
+    /// New blocks of the last sample, and their bytes.
     took: Vec<(BlockId, u64)>,
 }
 
@@ -173,7 +173,7 @@ impl ProfileWatch {
 mod tests {
     use super::*;
 
-    /// `m` moved blocks, `n` did not run, `.` neither; `-` in the result is a skipped sample.
+    /// `m`: blocks moved; `n`: not run; `.`: neither. `-` in the result is a skipped sample.
     fn verdicts(samples: &str) -> String {
         let mut watch = ProfileWatch::default();
         watch.candidate_begins();

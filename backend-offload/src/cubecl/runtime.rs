@@ -1,4 +1,4 @@
-//! The CubeCL runtime that Burn sees: the inner runtime with this crate's server and compiler.
+//! The runtime that Burn sees: the inner runtime with this crate's server and compiler.
 
 use super::inner::{InnerRuntime, prepare};
 use super::precision::has_tf32;
@@ -11,7 +11,7 @@ use cubecl_core::ir::TargetProperties;
 use cubecl_core::zspace::{Shape, Strides};
 use std::marker::PhantomData;
 
-/// The runtime `R` whose memory spills to the host.
+/// Runtime `R` whose memory spills to the host.
 #[derive(Debug, Clone)]
 pub struct OffloadRuntime<R>(PhantomData<R>);
 

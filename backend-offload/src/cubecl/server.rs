@@ -1,4 +1,4 @@
-//! The server that Burn calls. Each operation makes its buffers resident, rewrites its bindings, and is passed on.
+//! The server that Burn calls: makes an operation's buffers resident, rewrites its bindings, and passes it on.
 
 use super::device::CubeDevice;
 use super::failures::together;
@@ -44,7 +44,7 @@ impl<R: InnerRuntime> std::fmt::Debug for OffloadServer<R> {
     }
 }
 
-/// Shares the utilities, because `Info` cannot be cloned.
+/// `Info` cannot be cloned, so utilities are shared.
 pub struct InnerInfo<S: ComputeServer>(pub(super) Arc<ServerUtilities<S>>);
 
 impl<S: ComputeServer> std::fmt::Debug for InnerInfo<S> {
@@ -64,7 +64,7 @@ impl<S: ComputeServer> MemoryLayoutPolicy for InnerLayout<S> {
 impl<R: InnerRuntime> DeviceService for OffloadServer<R> {
     fn init(device: DeviceId) -> Self {
         let start = || {
-            // A client may be loaded without `OffloadRuntime::client`, which prepares.
+            // A client may load without `OffloadRuntime::client`, which prepares.
             prepare::<R>(&R::Device::from_id(device))?;
             let settings = registry::start(key::<R>(device));
             Ok::<_, OffloadError>(settings.expect("prepared just before, and a device starts once"))
@@ -173,7 +173,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 
     fn initialize_small(&mut self, memory: ManagedMemoryHandle, size: u64, stream: StreamId) {
-        // CUDA's driver refuses allocations of zero bytes, but Burn makes tensors without elements.
+        // CUDA refuses allocations of zero bytes; Burn makes tensors without elements.
         let size = size.max(1);
         let binding = Handle::from_memory(memory.clone(), stream, size).binding();
         let inner = &mut self.device.inner;
@@ -208,7 +208,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
 
         self.sweep_if_due();
         let limits = &self.utilities.properties.memory;
-        // The pool of exact sizes accepts buffers that the device cannot bind.
+        // The pool of exact sizes accepts unbindable buffers.
         let limit = R::largest_buffer(&self.device.settings, limits);
         let failed = (size > limit).then(|| Arc::new(OffloadError::BufferTooLarge { wanted: size, limit }));
         let bytes = size.next_multiple_of(limits.alignment.max(1));
@@ -323,6 +323,6 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
         self.end_sample(stream, token)
     }
 
-    /// Ignored: Burn changes the mode at each parameter's initialisation, which on wgpu flushes the stream.
+    /// Ignored: Burn changes the mode at each parameter's initialisation, which flushes the stream on wgpu.
     fn allocation_mode(&mut self, _: MemoryAllocationMode, _: StreamId) {}
 }

@@ -1,11 +1,11 @@
 //! The runtime's streams, and the order of work across them.
 //!
 //! A CubeCL stream id belongs to a thread; the runtime maps ids to a fixed number of streams, each with a memory pool.
-//! Across streams it orders a buffer's users only after the allocation: another thread would read a tensor before its
-//! kernels have run.
+//! Across streams it orders a buffer's users only after its allocation: another thread could read a tensor before its
+//! kernels ran.
 //!
-//! So each stream numbers its work. Before it uses a buffer, it waits on the device for the last use, which comes after
-//! all earlier ones (`tensors_handed_over_without_waiting_keep_their_values`).
+//! So each stream numbers its work, and waits on the device for a buffer's last use, which comes after all earlier ones
+//! (`tensors_handed_over_without_waiting_keep_their_values`).
 
 mod order;
 
@@ -29,7 +29,7 @@ pub(super) struct Streams {
 struct Stream {
     id: Option<StreamId>,
     uses: u64,
-    /// For each other stream, the number of its pieces before this stream's next.
+    /// For each other stream, its pieces before this stream's next.
     comes_after: Vec<u64>,
     /// Bytes of uploads possibly held on the host.
     uploading: u64,
@@ -65,7 +65,7 @@ impl Streams {
         Use { stream, number: self.by_index[index].uses }
     }
 
-    /// True if finished uploads should be released: the runtime does so only when the stream launches.
+    /// True if finished uploads should be released: the runtime does so only at launches.
     pub(super) fn queued_upload(&mut self, stream: StreamId, bytes: u64) -> bool {
         const GATHERED: u64 = 64 << 20;
         let index = self.index(stream);
@@ -97,7 +97,7 @@ impl Streams {
         waiting != other && known < earlier.number
     }
 
-    /// All work queued on `other` comes before the next work of `waiting`.
+    /// All queued work of `other` comes before the next of `waiting`.
     fn ordered(&mut self, waiting: StreamId, other: StreamId) {
         let (waiting, other) = (self.index(waiting), self.index(other));
         let uses = self.by_index[other].uses;

@@ -1,4 +1,4 @@
-//! The buffers of one device: the user's handle, the device memory behind it, and the state of its contents.
+//! The buffers of one device: the user's handle, device memory, and state of contents.
 
 use super::copies::CopyId;
 use super::logical::Slots;
@@ -55,7 +55,7 @@ impl Table {
         Self { slots: Slots::new(logger), rows: Vec::new(), smallest }
     }
 
-    /// A view's binding carries the size of its base allocation, so views and bases agree.
+    /// A view's binding has its base allocation's size, so both agree.
     pub(super) fn manages(&self, size: u64) -> bool {
         size >= self.smallest
     }

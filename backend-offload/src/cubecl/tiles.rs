@@ -1,7 +1,7 @@
 //! One kernel that decodes tiles of 128 codes with a scale each, without intermediate memory
 //! (`a_matrix_of_bytes_is_decoded_by_one_launch_to_the_bits_of_the_processor`).
 //!
-//! It reads four codes as one word, because not every runtime has bytes.
+//! It reads words of four codes: not every runtime has bytes.
 
 #![expect(
     clippy::used_underscore_binding,

@@ -1,4 +1,4 @@
-//! Copies between device and host through the runtime's own reads and writes.
+//! Copies between device and host by the runtime's own reads and writes.
 
 use crate::tiers::Lease;
 use cubecl_common::bytes::{AllocationController, AllocationProperty, Bytes};
@@ -7,7 +7,7 @@ use cubecl_common::stream_id::StreamId;
 use cubecl_core::server::{Binding, ComputeServer, CopyDescriptor, Handle, ServerError};
 use std::mem::MaybeUninit;
 
-/// The runtime's pool for reads grows its pages with the largest request.
+/// The runtime's pool for reads grows by the largest request.
 pub(super) fn read_in_pieces<S: ComputeServer>(
     server: &mut S,
     source: &Handle,

@@ -1,8 +1,7 @@
 //! Removal of unmeasured times from autotune's results on disk.
 //!
-//! CubeCL keeps one file per tuner and device, one JSON object per line. Processes append under a lock file and
-//! continue reading where they stopped. So lines are overwritten with spaces, which JSON ignores, and no reader loses
-//! its place.
+//! CubeCL keeps one file per tuner and device, one JSON object per line. Processes append under a lock file, and read
+//! on where they stopped. So lines become spaces, which JSON ignores, and readers keep their place.
 
 use crate::journal::TARGET;
 use cubecl_common::device::DeviceId;
@@ -13,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Longer than any kernel takes, and odd enough to be unique.
+/// Longer than any kernel takes, and unique.
 pub(super) const UNMEASURED: Duration = Duration::new(3600, 271_828_182);
 
 const MARK: &[u8] = br#""secs":3600,"nanos":271828182"#;
@@ -73,7 +72,7 @@ fn marked(text: &[u8]) -> Vec<Range<usize>> {
     lines
 }
 
-/// CubeCL's own lock: a neighbouring file with its time of creation.
+/// CubeCL's lock: a neighbouring file with its time of creation.
 struct Lock(PathBuf);
 
 impl Lock {

@@ -1,12 +1,11 @@
 //! The buffers that a kernel writes.
 //!
-//! Only the kernel's definition states them, and only compilers receive it. So this runtime's compiler wraps the real
-//! one and records them. The definition of a cached kernel is built once for inspection. A buffer counts as written
-//! unless known to be read-only; atomics always count
-//! (`an_atomic_buffer_counts_as_written_although_it_is_declared_read_only`).
+//! Only the kernel's definition states them, and only compilers receive it. So this compiler wraps the real one and
+//! records them. A cached kernel's definition is built once for inspection. All buffers not known as read-only count as
+//! written; atomics always do (`an_atomic_buffer_counts_as_written_although_it_is_declared_read_only`).
 //!
-//! The runtime receives a [`KernelProxy`], whose boxing allocates nothing; the kernel stays here for queries after a
-//! failure.
+//! The runtime gets a [`KernelProxy`], whose boxing allocates nothing; the kernel stays here for queries after
+//! failures.
 
 use cubecl_core::ir::{ElemType, StorageType};
 use cubecl_core::prelude::{CompiledKernel, KernelDefinition, KernelId};
@@ -80,7 +79,7 @@ impl<C: Compiler> Compiler for RecordingCompiler<C> {
     }
 }
 
-/// Moved instead of cloned: the clone of an unused SPIR-V compiler panics.
+/// Moved, not cloned: cloning an unused SPIR-V compiler panics.
 struct Lent<'c, C: Compiler> {
     place: &'c mut C,
     recording: ManuallyDrop<RecordingCompiler<C>>,
@@ -106,7 +105,7 @@ impl<C: Compiler> Drop for Lent<'_, C> {
 
 pub(super) struct RecordingTask<C: Compiler> {
     task: Box<dyn CubeTask<RecordingCompiler<C>>>,
-    /// Built once per launch: the id of a fused kernel is costly.
+    /// Built once per launch: a fused kernel's id is costly.
     id: OnceCell<KernelId>,
     recorded: RefCell<Option<Writes>>,
     compiled: Cell<bool>,

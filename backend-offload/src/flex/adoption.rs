@@ -1,4 +1,4 @@
-//! Adoption: assigns blocks to the storages of an operation's outputs.
+//! Adoption: assigns blocks to storages of an operation's outputs.
 
 use super::failures::Failure;
 use super::state::{OutputMemory, State, Work};
@@ -13,9 +13,9 @@ struct Fresh<B: SharedStorage> {
 }
 
 impl<B: SharedStorage> State<B> {
-    /// Each output lies in a storage that stays, or in one that was written: a consumed one, updated in place, or new
-    /// memory at a consumed address. Addresses cannot tell. So a written storage takes over a consumed block of its
-    /// size, if there is one, and nothing depends on timing.
+    /// An output lies in a storage that stays or one that was written: a consumed one updated in place, or new memory
+    /// at a consumed address. Addresses cannot tell. So a written storage adopts a consumed block of its size, if any,
+    /// and nothing depends on timing.
     pub(super) fn adopt(
         &mut self,
         work: &Work,
@@ -35,7 +35,7 @@ impl<B: SharedStorage> State<B> {
             }
 
             let known = self.heap.table.block_at(address).filter(|block| self.has_size(*block, bytes));
-            // No operation writes to a shared storage, or to a view's source.
+            // No operation writes to a shared storage or a view's source.
             if let Some(block) = known
                 .filter(|block| work.memory == OutputMemory::ViewOfInput || self.heap.table.is_held(*block))
             {
@@ -50,7 +50,7 @@ impl<B: SharedStorage> State<B> {
         self.settle_all(fresh, consumed, reserved, work.name)
     }
 
-    /// A written storage gets a consumed block of its size, else a reserved one, else a new one.
+    /// A written storage gets a consumed block of its size, a reserved one, or a new one.
     fn settle_all(
         &mut self,
         fresh: Vec<Fresh<B>>,
@@ -73,7 +73,7 @@ impl<B: SharedStorage> State<B> {
         }
 
         self.remove_unheld(consumed);
-        // Reserved blocks are operands of this operation only: the next one would evict them.
+        // Reserved blocks are operands of this operation alone: the next would evict them.
         reserved.drain(..).for_each(|block| self.remove_block(block));
 
         for storage in others {

@@ -1,4 +1,4 @@
-//! The channel by which Burn's router finds this adapter's devices.
+//! The channel by which Burn's router finds these devices.
 
 use super::client::{OffloadClient, raise};
 use super::storage::SharedStorage;

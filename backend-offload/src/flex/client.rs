@@ -32,7 +32,7 @@ impl<B: SharedStorage> OffloadClient<B> {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State<B>> {
-        // The backend's panics are caught inside; others leave the state as it was.
+        // The backend's panics are caught inside; others leave the state intact.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -71,7 +71,7 @@ impl<B: SharedStorage> OffloadClient<B> {
 
 type Tensors<B> = Vec<RouterTensor<OffloadClient<B>>>;
 
-/// Copies are separate operations, so that `work` needs no other tensors.
+/// Copies are separate operations, so `work` needs no other tensors.
 pub(super) fn in_place<B: SharedStorage>(
     tensors: Tensors<B>,
     work: &mut dyn FnMut(&mut [&mut [f32]]),
@@ -108,7 +108,7 @@ impl<B: SharedStorage> RunnerClient for OffloadClient<B> {
     }
 
     fn create_empty_handle(&self) -> TensorId {
-        // The counter is global to the process.
+        // The counter is process-wide.
         Runner::<B>::new(self.device.clone()).create_empty_handle()
     }
 

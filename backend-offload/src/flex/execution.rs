@@ -1,4 +1,4 @@
-//! Execution: operands are made resident, the backend runs, outputs are entered.
+//! Execution: makes operands resident, runs the backend, enters outputs.
 
 use super::failures::Failure;
 use super::operation;
@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
 impl<B: SharedStorage> State<B> {
-    /// Without memory, reading the outputs returns the error.
+    /// Without memory, reads of the outputs return the error.
     pub fn execute(&mut self, operation: &OperationIr) -> Result<(), Failure> {
         match operation {
             OperationIr::Drop(tensor) => {
@@ -51,7 +51,7 @@ impl<B: SharedStorage> State<B> {
         self.produce(&work, |state, handles| state.launch(operation, &inputs, handles, &outputs))
     }
 
-    /// The inputs become the outputs. An output keeps its input's block unless another tensor shares it.
+    /// Inputs become outputs. An output keeps its input's block unless another tensor shares it.
     pub fn change(
         &mut self,
         inputs: &[TensorIr],
@@ -133,7 +133,7 @@ impl<B: SharedStorage> State<B> {
         self.view_of(input).is_some_and(|view| B::makes_view(operation, &view))
     }
 
-    /// Whether the input is consumed, alone in its storage, and in rows.
+    /// Whether the input is consumed, alone in its storage, and row-major.
     pub fn keeps_storage(&self, input: &TensorIr) -> bool {
         let block = self.heap.table.tensor(input.id).and_then(Tensor::block);
         consumes(input)
@@ -237,11 +237,11 @@ impl<B: SharedStorage> State<B> {
         ran
     }
 
-    /// The inputs' handles, and the storages that lost a tensor. Consumed handles are moved, for updates in place.
+    /// The inputs' handles, and storages that lost a tensor. Consumed handles are moved, for updates in place.
     pub(super) fn hand_over(&mut self, inputs: &[TensorIr]) -> (Vec<B::Handle>, Vec<BlockId>) {
         let mut consumed = Vec::new();
         let mut handles: Vec<Option<B::Handle>> = Vec::with_capacity(inputs.len());
-        // Inputs that stay come first: one operation may both read and consume a tensor.
+        // Inputs that stay come first: an operation may both read and consume a tensor.
         for input in inputs {
             handles.push(match self.heap.table.tensor(input.id) {
                 Some(Tensor::Here { handle, .. }) if !consumes(input) => Some(handle.clone()),

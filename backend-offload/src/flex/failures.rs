@@ -9,9 +9,9 @@ use std::any::Any;
 use std::sync::Arc;
 
 pub(super) enum Failure {
-    /// Memory or an input is missing. Reading an output returns the error.
+    /// Memory or an input is missing. Reads of outputs return the error.
     Memory(Arc<OffloadError>),
-    /// The adapter does not support the operation. Reported at once.
+    /// Unsupported operation. Reported at once.
     Refused(OffloadError),
     /// The backend's own panic, resumed on the caller's thread.
     Panicked(Box<dyn Any + Send>),

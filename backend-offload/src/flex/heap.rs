@@ -1,4 +1,4 @@
-//! The device's memory: storages are evicted and loaded again, as [`Paging`] asks.
+//! The device's memory: evicts and loads storages for [`Paging`].
 
 use super::failures::bookkeeping;
 use super::storage::SharedStorage;
@@ -58,7 +58,7 @@ impl<B: SharedStorage> Heap<B> {
         Ok(())
     }
 
-    /// All tensors of a lost storage return the error.
+    /// All tensors of a lost storage return its error.
     pub(super) fn lose(&mut self, paging: &mut Paging, block: BlockId, error: &Arc<OffloadError>) {
         let Some(lost) = self.table.remove_stored(block) else { return };
         for tensor in lost.tensors {

@@ -1,41 +1,37 @@
 //! The adapter for Flex, Burn's CPU backend, as a client of Burn's router (feature `router`).
 //!
-//! It is a *simulated device*: Flex computes in ordinary memory, which plays the device's. Storages are counted to the
-//! byte, evicted, and loaded before their next use. It serves machines without a GPU, toy runs, and tests that run
-//! everywhere.
+//! A *simulated device*: Flex computes in ordinary memory, which plays the device's. Storages are counted to the byte,
+//! evicted, and loaded before their next use. It serves machines without a GPU, toy runs, and portable tests.
 //!
 //! # What moves
 //!
-//! The unit is the backend's *storage*. A Flex tensor is a view (shape, strides, offset) of a counted allocation that
-//! several tensors may share. Both decide the bits of later results: a strided matrix takes another path through a
-//! product, and an unshared storage is updated in place. So a storage moves with all its tensors, and each keeps its
-//! view.
+//! The unit is the backend's *storage*. A Flex tensor is a view (shape, strides, offset) of an allocation that several
+//! tensors may share. Both decide bits of later results: strided matrices take other paths through products, and
+//! unshared storages are updated in place. So a storage moves with all its tensors, and each keeps its view.
 //!
 //! # How an operation runs
 //!
-//! An operation holds the device's one lock from start to end. The pager makes operands and room for outputs resident.
-//! The handles go into a scratch runner: consumed ones moved, others cloned, so that reference counts are plain Flex's.
-//! After the run, the outputs' addresses show which lie in a known storage and which in a written one.
+//! An operation holds the device's one lock throughout. The pager makes operands and room for outputs resident. Handles
+//! enter a scratch runner, consumed ones moved, others cloned: reference counts are plain Flex's. After the run, the
+//! outputs' addresses tell known storages from written ones.
 //!
-//! So operations of several threads run one at a time. They must not run inside tasks of the thread pool that the
-//! backend computes on.
+//! So operations run one at a time, and never inside tasks of the backend's thread pool.
 //!
-//! Each operation gets its own Burn `Runner`: no storage could be evicted from its private handle table. A panic would
-//! also poison its lock, and with it every tensor on the device. Element-wise operations and products in f32 bypass the
-//! runner (`loops`).
+//! Each operation has its own Burn `Runner`, because its private handle table allows no eviction, and a panic poisons
+//! its lock with every tensor inside. Element-wise operations and products in f32 bypass it (`loops`).
 //!
-//! Every run makes the same decisions, to the last event (`decisions_under_every_budget_match_the_record`).
+//! Decisions never vary between runs (`decisions_under_every_budget_match_the_record`).
 //!
 //! # Counting
 //!
 //! Storages of at least `smallest_block` bytes count. Outputs' shapes and types give their bytes, so room is made
-//! *before* an operation. A known view needs none; an update in place requests slightly too much. Room for memory
-//! beyond the shapes is made afterwards. Temporary memory within one operation does not count.
+//! *before* an operation. Known views need none; updates in place request slightly too much. Memory beyond the shapes
+//! gets room afterwards. An operation's temporary memory does not count.
 //!
 //! # Refused operations
 //!
 //! Quantized data, custom operations and scatters other than additions are refused by name. Burn's router panics on
-//! `q_*` methods and Fourier transforms, on the caller's thread and without harm to the device.
+//! `q_*` methods and Fourier transforms, on the caller's thread, without harm to the device.
 
 mod adoption;
 mod channel;
@@ -180,7 +176,7 @@ struct RouterSite<B: SharedStorage>(OffloadClient<B>);
 
 impl<B: SharedStorage> Site for RouterSite<B> {
     fn draft(&self, _: &Arc<HostPool>, len: usize) -> Result<Option<Draft>, OffloadError> {
-        // Locked until the memory is taken: the program's operations could fill it again.
+        // Locked until the memory is taken: the program could fill it again.
         let State { paging, heap, .. } = &mut *self.0.state();
         paging.draft(heap, len)
     }

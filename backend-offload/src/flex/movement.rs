@@ -1,4 +1,4 @@
-//! Makes storages resident, on the device or on the host.
+//! Makes storages resident on device or host.
 
 use super::failures::Failure;
 use super::state::State;
@@ -18,7 +18,7 @@ impl<B: SharedStorage> State<B> {
         resident.map_err(|error| Failure::Memory(self.report(error)))
     }
 
-    /// If the contents changed on the host, all tensors of the storage return the error.
+    /// If contents changed on the host, all tensors of the storage return the error.
     pub(super) fn verified_copy(&mut self, block: BlockId) -> Result<Lease, Arc<OffloadError>> {
         let loaded = self.paging.load_to_host(&mut self.heap, block, &|| "reading a tensor".to_owned());
         loaded.map_err(|error| self.report(error))?;

@@ -53,7 +53,7 @@ impl<B: SharedStorage> State<B> {
         download::<B>(handle, tensor.shape.clone(), tensor.dtype)
     }
 
-    /// The handle keeps the memory alive; the ledger does not count it.
+    /// The handle keeps memory alive that the ledger does not count.
     pub fn take(&mut self, tensor: &TensorIr) -> Result<B::Handle, Arc<OffloadError>> {
         let name = || "a tensor handed out".to_owned();
         self.handle(&Work {

@@ -1,7 +1,7 @@
 //! Runs one operation on the backend underneath.
 //!
-//! Burn's [`Runner`] hides its handles and is lost after a panic, so it serves one operation. Handles are moved in and
-//! out under the operation's ids: moving keeps the reference counts on which updates in place depend.
+//! Burn's [`Runner`] hides its handles and is lost after a panic, so it serves one operation. Handles move in and out
+//! under the operation's ids, which keeps reference counts for updates in place.
 
 use burn_backend::Shape;
 use burn_backend::{ExecutionError, TensorData};
@@ -17,7 +17,7 @@ impl<B: BackendIr> Scratch<B> {
 
     pub fn put(&self, ir: &TensorIr, handle: B::Handle) {
         let parked = self.0.register_tensor(handle, ir.shape.clone(), ir.dtype, self.0.clone()).into_ir();
-        // The runner chooses the id of a registered handle, but not of an output: permute by the identity.
+        // The runner lets callers choose the ids of registered handles, not of outputs: permute by the identity.
         let rename = BaseOperationIr::Permute(PermuteOpIr {
             input: parked,
             out: TensorIr { status: TensorStatus::NotInit, ..ir.clone() },
@@ -41,7 +41,7 @@ impl<B: BackendIr> Scratch<B> {
     }
 }
 
-/// The runner itself would lose unsigned integers.
+/// The runner's upload loses unsigned integers.
 pub fn upload<B: BackendIr>(data: TensorData, device: &B::Device) -> B::Handle {
     if data.dtype.is_float() {
         B::float_tensor_handle(B::float_from_data(data, device))

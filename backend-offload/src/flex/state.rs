@@ -1,4 +1,4 @@
-//! The simulated device: its tensors, storages and places, under one lock.
+//! The simulated device: tensors, storages and places under one lock.
 
 use super::failures::Failure;
 use super::heap::Heap;
@@ -19,7 +19,7 @@ pub(super) struct State<B: SharedStorage> {
     pub(super) paging: Paging,
     pub(super) heap: Heap<B>,
     pub(super) smallest_block: u64,
-    /// The first failure on each thread since its last synchronisation.
+    /// Each thread's first failure since its last synchronisation.
     pub(super) pending: HashMap<ThreadId, Arc<OffloadError>>,
     #[cfg(feature = "test-util")]
     pub(super) peak_found: Option<u64>,
@@ -39,7 +39,7 @@ pub(super) enum OutputMemory {
     New,
     /// The first input's memory, as views.
     ViewOfInput,
-    /// Each input's memory, unless another tensor shares it or its elements are not in rows.
+    /// Each input's memory, if unshared and row-major.
     InPlace,
 }
 
@@ -56,7 +56,7 @@ impl<B: SharedStorage> State<B> {
         }
     }
 
-    /// Fails if an input is missing or failed.
+    /// Fails at a missing or failed input.
     pub(super) fn blocks_of(&mut self, work: &Work) -> Result<Vec<BlockId>, Failure> {
         let mut blocks = Vec::new();
         for input in work.inputs {

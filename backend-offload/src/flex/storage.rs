@@ -1,4 +1,4 @@
-//! Storages and views: a tensor handle's memory, and its layout over that memory.
+//! Storages and views: a handle's memory, and its layout there.
 
 use super::loops;
 use burn_backend::{Bytes, DType, TensorData};
@@ -6,7 +6,7 @@ use burn_flex::{Flex, FlexTensor, Layout};
 use burn_ir::{BackendIr, BaseOperationIr, HandleKind, OperationIr, TensorIr};
 use std::sync::Arc;
 
-/// A backend whose handles split into a storage, possibly shared, and a view, and rejoin unchanged.
+/// A backend whose handles split into a storage, maybe shared, and a view, and rejoin unchanged.
 ///
 /// Permuting dimensions by the identity returns the same handle. Operations that [make a view](Self::makes_view)
 /// neither allocate nor write.
@@ -22,15 +22,15 @@ pub trait SharedStorage: BackendIr {
     fn untouched(len: usize) -> Self::Storage;
     fn blank(tensor: &TensorIr) -> Self::Handle;
     fn address(storage: &Self::Storage) -> usize;
-    /// The whole allocation, not only a view's part.
+    /// The whole allocation, beyond any view.
     fn bytes(storage: &Self::Storage) -> &[u8];
     fn bytes_mut(storage: &mut Self::Storage) -> Option<&mut [u8]>;
     /// Whether the output is a view of the first input.
     fn makes_view(operation: &OperationIr, input: &Self::View) -> bool;
-    /// Runs operations that have faster loops here; otherwise returns the operands.
+    /// Runs operations that have faster loops here, or returns the operands.
     fn run(operation: &OperationIr, operands: Vec<Self::Handle>) -> Result<Self::Handle, Vec<Self::Handle>>;
     fn is_in_rows(view: &Self::View) -> bool;
-    /// Copies tensors that are shared or not in rows.
+    /// Copies tensors that are shared or not row-major.
     fn change(tensors: Vec<Self::Handle>, work: &mut dyn FnMut(&mut [&mut [f32]])) -> Vec<Self::Handle>;
     /// A view's part of `contents`, if contiguous.
     fn read(view: &Self::View, contents: &[u8]) -> Option<TensorData>;

@@ -1,4 +1,4 @@
-//! The tensors that the user holds, their storages, and which tensors share one.
+//! The user's tensors, their storages, and which tensors share one.
 
 use super::storage::SharedStorage;
 use crate::error::OffloadError;
@@ -13,7 +13,6 @@ pub enum Tensor<B: SharedStorage> {
         handle: B::Handle,
         block: Option<BlockId>,
     },
-    /// Its storage is not on the device.
     Away {
         view: B::View,
         block: BlockId,
@@ -113,7 +112,7 @@ impl<B: SharedStorage> Table<B> {
         Some(stored)
     }
 
-    /// Keeps only the tensors' views. Returns the last reference to the storage.
+    /// Keeps only the views. Returns the last reference to the storage.
     pub fn send_away(&mut self, block: BlockId) -> Option<B::Storage> {
         let stored = self.stored.get_mut(&block).expect("a managed storage");
         let mut last = None;
@@ -149,7 +148,7 @@ impl<B: SharedStorage> Table<B> {
         }
     }
 
-    /// Recounts storages of at least `smallest` bytes; `outputs` are not entered yet.
+    /// Recounts storages of at least `smallest` bytes and `outputs`, which are not entered yet.
     pub fn bytes_on_device(&self, smallest: u64, outputs: &[B::Handle]) -> u64 {
         let mut storages = HashMap::new();
         let entered = self.tensors.values().filter_map(|tensor| match tensor {

@@ -1,4 +1,4 @@
-//! The loop that carries out the pager's steps until an operation is ready.
+//! Carries out the pager's steps until an operation is ready.
 
 use super::{Device, MoveFailure, Paging, Progress, Transfer, panic_message};
 use crate::error::OffloadError;
@@ -16,7 +16,7 @@ impl Paging {
         operation: &dyn Fn() -> String,
     ) -> Result<(), OffloadError> {
         if self.journal.is_recording() {
-            // A recording has each drop where it happened, not where a sweep found it.
+            // Recordings show each drop where it happened, not where a sweep found it.
             self.sweep(device);
             if self.pager.recorder().is_some_and(|recorder| recorder.pending() >= TraceFile::BUFFER) {
                 self.write_trace();
@@ -43,7 +43,7 @@ impl Paging {
         Ok(())
     }
 
-    /// Best effort: stops at the first failure of an operand.
+    /// Best effort: stops at an operand's first failure.
     pub(crate) fn complete_ended<D: Device>(&mut self, device: &mut D) {
         let operation = || "completing moves".to_owned();
         let _reported_by_its_operation = Attempt::new(self, device, &operation).complete_ended();
@@ -71,7 +71,7 @@ impl Paging {
         }
     }
 
-    /// Evicts blocks above the budget, as far as possible. Returns the previous budget.
+    /// Evicts blocks above the budget, best effort. Returns the previous budget.
     #[cfg_attr(
         not(any(feature = "cube", feature = "router")),
         expect(dead_code, reason = "only adapters offer it")
@@ -111,7 +111,7 @@ pub(super) struct Attempt<'a, D> {
     pub(super) paging: &'a mut Paging,
     pub(super) device: &'a mut D,
     operation: &'a dyn Fn() -> String,
-    /// A block's first use only allocates: that is no stall, and reads no clock.
+    /// A block's first use only allocates: no stall, no look at the clock.
     copying_since: Option<Instant>,
     copy_failure: Option<String>,
     /// Finished uploads have released their host memory.
@@ -156,7 +156,7 @@ impl<'a, D: Device> Attempt<'a, D> {
         let Paging { pager, tiers, .. } = &mut *self.paging;
         let step = pager.next_step(&|| tiers.rooms()).map_err(Halt::Stop)?;
         if matches!(step, Step::Spill { .. }) && !std::mem::replace(&mut self.reclaimed, true) {
-            // Finished uploads may still hold host memory: release it before a spill.
+            // Finished uploads may hold host memory: release it before a spill.
             self.device.reclaim_host();
             return Ok(false);
         }
@@ -314,7 +314,7 @@ impl Paging {
     }
 }
 
-/// If `room` no longer allows the bytes, another device or the program took them, and the pager decides again.
+/// If `room` no longer allows the bytes, another device or the program took them: the pager decides again.
 fn error_if_room(room: Limit, bytes: u64, failure: MoveFailure) -> Result<bool, Halt> {
     if room.allows(bytes) { Err(Halt::Move(failure)) } else { Ok(false) }
 }

@@ -1,4 +1,4 @@
-//! The interface to an adapter, which moves the bytes of one block at a time.
+//! The interface to an adapter, which moves one block's bytes at a time.
 
 use super::Paging;
 use crate::error::OffloadError;
@@ -6,7 +6,7 @@ use pager::{BlockId, Outcome, Token};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Transfer {
-    /// `copies` is false if the contents are elsewhere, or were never written.
+    /// `copies` is false if contents are elsewhere or were never written.
     Evict { block: BlockId, copies: bool },
     /// From the host.
     Bring { block: BlockId },
@@ -47,7 +47,7 @@ pub(crate) trait Device {
     /// False if the driver refuses; a panic counts as a refusal.
     fn allocate(&mut self, block: BlockId) -> bool;
 
-    /// The device memory of an evicted block stays valid until [`finish`](Self::finish).
+    /// An evicted block's device memory stays valid until [`finish`](Self::finish).
     fn start(
         &mut self,
         paging: &mut Paging,
@@ -67,7 +67,7 @@ pub(crate) trait Device {
         Err("the adapter has no move to wait for".to_owned().into())
     }
 
-    /// Removes the block, here and from `paging`, if the program has dropped it. The default is for adapters that are
+    /// Removes a block that the program has dropped, here and from `paging`. The default is for adapters that are
     /// notified of drops.
     fn forget_if_dead(&mut self, _paging: &mut Paging, _block: BlockId) -> bool {
         false
@@ -77,7 +77,7 @@ pub(crate) trait Device {
 
     fn trim(&mut self);
 
-    /// Releases host memory that only finished uploads still hold.
+    /// Releases host memory held only by finished uploads.
     fn reclaim_host(&mut self) {}
 
     /// Whether transfers may start ahead, in parallel with the work.

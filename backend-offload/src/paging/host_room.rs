@@ -1,4 +1,4 @@
-//! Host memory for blocks that are read there, and for the program's own buffers.
+//! Host memory for blocks read there, and for the program's own buffers.
 
 use super::attempt::{Attempt, Halt};
 use super::{Device, Paging};
@@ -17,7 +17,7 @@ impl Paging {
         self.carry_out_all(device, operation, |pager, rooms| pager.steps_to_host(block, rooms))
     }
 
-    /// Data that took the last bytes below the device could not reach it, so room on the device is made first
+    /// Data in the last bytes below the device could not reach it, so the device gets room first
     /// (`new_data_reaches_the_device_when_device_and_host_are_full`).
     pub(crate) fn begins_on_host<D: Device>(&mut self, device: &mut D, bytes: u64, arena: Arena) -> bool {
         if self.pager.place_new(bytes, arena, self.new_data) == Tier::Device {
@@ -62,7 +62,7 @@ impl Paging {
     ) -> Result<(), OffloadError> {
         let mut attempt = Attempt::new(self, device, operation);
         loop {
-            // Ended moves need no wait. The operation of a failed one requests it again.
+            // Ended moves need no wait. A failed one's operation requests it again.
             while attempt.complete_ended().is_err() {}
             let steps = match next(&attempt.paging.pager, attempt.paging.tiers.rooms()) {
                 Ok(steps) if steps.is_empty() => return Ok(()),

@@ -1,12 +1,11 @@
-//! The paging of one device: its pager, the tiers below it, its journal and its counts.
+//! The paging of one device: pager, tiers below, journal, counts.
 //!
 //! Both adapters own a [`Paging`] and implement [`Device`], which moves bytes and decides nothing.
-//! [`Paging::make_resident`] asks the pager, starts its step on the device, and reports its end, at once or later. A
-//! panic inside a move is a failed move: its block stays where it was
-//! (`a_panic_in_a_move_leaves_its_block_where_it_was`).
+//! [`Paging::make_resident`] starts each step of the pager on the device, and reports its end, at once or later. A
+//! panic in a move is a failed move: the block stays (`a_panic_in_a_move_leaves_its_block_where_it_was`).
 //!
 //! Random programs under any budget read what they wrote, while moves end late, in any order, or not at all
-//! (`any_program_under_any_budget_reads_what_it_wrote`). In repeated programs, a seed decides when disk transfers end
+//! (`any_program_under_any_budget_reads_what_it_wrote`). In repeated programs a seed times disk transfers
 //! (`any_repeated_program_reads_what_it_wrote_while_moves_are_ahead`).
 
 mod attempt;
@@ -110,7 +109,7 @@ impl Paging {
         self.pager.remove(block)
     }
 
-    /// For the rest of the block's life.
+    /// For the block's whole life.
     pub(crate) fn pin(&mut self, block: BlockId) -> Result<(), Fault> {
         self.pager.pin(block)
     }

@@ -1,9 +1,7 @@
-//! Moves, reads and writes that start ahead of their operation. All are hints: if one fails, its operation makes it
-//! again.
+//! Moves, reads and writes ahead of their operation. All are hints: an operation repeats what failed.
 //!
-//! Memory of a load ahead can go to a block that the program needs
-//! (`memory_of_a_load_ahead_is_given_to_a_needed_block`). Devices that share a disk load nothing ahead, since none
-//! could reclaim another's memory (`devices_that_share_a_disk_load_nothing_ahead`).
+//! A needed block can take a load's memory (`memory_of_a_load_ahead_is_given_to_a_needed_block`). Devices that share a
+//! disk load nothing ahead, as none can reclaim another's memory (`devices_that_share_a_disk_load_nothing_ahead`).
 
 use super::attempt::{Attempt, Halt};
 use super::{Device, Paging};
@@ -19,7 +17,7 @@ impl Paging {
         }
     }
 
-    /// The pager does not count these reads.
+    /// The pager does not count them.
     pub(super) fn read_ahead(&mut self) {
         if self.tiers.has_disk() {
             let soon = self.pager.soon_from_disk(Tiers::READ_AHEAD);
@@ -27,14 +25,14 @@ impl Paging {
         }
     }
 
-    /// Into free host memory, or memory that others can leave at once.
+    /// Into host memory that is free, or that others can leave at once.
     pub(super) fn load_ahead<D: Device>(&mut self, device: &mut D) {
         if !self.tiers.loads_ahead() {
             return;
         }
         let mut spilled = None;
         let failed = self.carry_out_ahead(device, Link::FromDisk, |tiers, step| match step {
-            // A spill frees nothing while an upload shares the memory. A block named twice in a row was not spilled.
+            // An upload that shares the memory keeps it after a spill. A block named twice in a row was not spilled.
             Step::Spill { block } if tiers.is_lent(block) || spilled == Some(block) => false,
             Step::Spill { block } => {
                 spilled = Some(block);

@@ -1,4 +1,4 @@
-//! A device's counters, and the numbers behind an error.
+//! A device's counters, and an error's numbers.
 
 use super::Paging;
 use crate::error::{Holder, OffloadError, Situation};

@@ -4,7 +4,7 @@ use super::extents::ALIGNMENT;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// All buffers, by address only, since transfers may use each.
+/// Accessed by address only: transfers may use each buffer.
 pub(super) struct Memory {
     start: NonNull<u8>,
     layout: Layout,
@@ -15,7 +15,7 @@ pub(super) struct Memory {
 unsafe impl Send for Memory {}
 
 impl Memory {
-    /// Allocates zeroed buffers of `each` bytes, a multiple of [`ALIGNMENT`].
+    /// Zeroed buffers of `each` bytes, a multiple of [`ALIGNMENT`].
     pub(super) fn zeroed(buffers: usize, each: usize) -> Self {
         let layout = Layout::from_size_align(each * buffers, ALIGNMENT as usize).expect("a few mebibytes");
         // SAFETY: the layout is not empty.

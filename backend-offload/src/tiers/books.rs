@@ -1,5 +1,4 @@
-//! The books of the host pool: bytes in use, idle and page-locked. They allocate and free nothing, so their lock is
-//! short.
+//! The books of the host pool: bytes in use, idle and page-locked. They allocate and free nothing, for a short lock.
 
 use super::shelves::Shelves;
 use super::slab::Slab;
@@ -8,7 +7,7 @@ use pager::Limit;
 #[derive(Debug)]
 pub(super) struct Books {
     limit: Limit,
-    /// For memory that the machine cannot page out.
+    /// For unpageable memory.
     pinned_limit: Limit,
     in_use: u64,
     pinned: u64,
@@ -111,13 +110,13 @@ impl Books {
         Some(Granted::ToAllocate { pinned })
     }
 
-    /// Called before `in_use` changes, so that a failed allocation does not count.
+    /// Called before `in_use` changes: a failed allocation does not count.
     fn note_peaks(&mut self) {
         self.peaks.ever = self.peaks.ever.max(self.in_use);
         self.peaks.recent = self.peaks.recent.max(self.in_use);
     }
 
-    /// Ordinary memory replaces memory that the driver refused to lock. True the first time.
+    /// Ordinary memory replaces memory that the driver did not lock. True the first time.
     pub(super) fn unpin(&mut self, len: usize, freed: &mut Vec<Slab>) -> bool {
         self.pinned -= len as u64;
         self.pageable_fallbacks += 1;

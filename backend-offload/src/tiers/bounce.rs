@@ -1,13 +1,13 @@
 //! The buffers that blocks pass on the way to and from the disk.
 //!
-//! Background transfers take at most [`BACKGROUND_BUFFERS`]; the rest is for the block that the program waits for
+//! Background transfers take at most [`BACKGROUND_BUFFERS`]; the rest serves the block that the program awaits
 //! (`blocks_are_written_in_the_background_in_a_bounded_number_of_buffers`).
 //!
-//! A block counts as spilled once its bytes are in buffers. If a write fails, its buffer keeps the contents and serves
-//! reads. No block is written until a repetition succeeds; the next spill gets the error
+//! A block counts as spilled once its bytes are in buffers. After a failed write, its buffer keeps the contents and
+//! serves reads. No block is written until a repetition succeeds; the next spill gets the error
 //! (`a_failed_background_write_keeps_its_contents_and_fails_the_next_block`).
 //!
-//! A dropped block waits for its pieces, so none overwrites another block's place
+//! A dropped block waits for its pieces, so none overwrites another block
 //! (`a_block_dropped_while_it_is_written_overwrites_no_other_block`).
 
 mod carriers;
@@ -35,7 +35,7 @@ pub(super) const BACKGROUND_BUFFERS: usize = BUFFERS - 2;
 
 pub(super) struct Bounce {
     file: Arc<File>,
-    /// Dropped before `memory`, because transfers may use its buffers.
+    /// Dropped before `memory`, whose buffers transfers may use.
     carriers: Carriers,
     memory: Memory,
     pieces: [Option<Piece>; BUFFERS],
@@ -59,7 +59,7 @@ struct Piece {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Part {
-    /// The block's number, in the order of spills.
+    /// The block's number in order of spills.
     pub owner: u64,
     pub place: u64,
     /// Bytes in the file.

@@ -1,10 +1,10 @@
-//! Checksums of spilled contents: on the disk always, on the host in paranoid mode.
+//! Checksums of spilled contents: always on the disk, in paranoid mode on the host.
 
 /// No sum waits for another.
 const LANES: usize = 4;
 const LINE: usize = LANES * size_of::<u64>();
 
-/// Fast. Detects our own mistakes, not an adversary's.
+/// Fast. Detects mistakes, not adversaries.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     Checksum::default().of_last(bytes)
 }

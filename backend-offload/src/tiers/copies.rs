@@ -1,6 +1,6 @@
-//! One device's copies on the host and on the disk, by block.
+//! One device's copies on host and disk, by block.
 //!
-//! A change to a block cancels its write ahead. A spill finishes it
+//! A change cancels a block's write ahead; a spill finishes it
 //! (`a_block_written_ahead_is_spilled_with_its_present_contents`).
 
 use super::bounce::BACKGROUND_BUFFERS;
@@ -35,7 +35,7 @@ pub(crate) struct Below {
     pub traffic: Arc<Traffic>,
 }
 
-/// Bytes of the program's own buffers, for one device.
+/// Bytes of the program's own buffers.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     pub written: AtomicU64,
@@ -73,7 +73,7 @@ impl Tiers {
         self.disk.is_some()
     }
 
-    /// Not if devices share the disk: none could reclaim another's memory.
+    /// Not if devices share the disk: none can reclaim another's memory.
     pub fn loads_ahead(&self) -> bool {
         self.disk.as_ref().is_some_and(|disk| disk.has_one_device())
     }
@@ -91,7 +91,7 @@ impl Tiers {
         &self.pool
     }
 
-    /// For a copy, to be [kept](Self::keep) once it is written.
+    /// To be [kept](Self::keep) once written.
     pub fn draft(&self, len: usize) -> Result<Draft, String> {
         self.pool.draft(len, self.source).ok_or_else(|| "the host has no memory left for it".to_owned())
     }
@@ -255,8 +255,8 @@ impl Tiers {
         self.forget_below(block);
     }
 
-    /// In place, in a duplicate while an upload reads the copy, or in zeros without a copy. Without memory, returns
-    /// false and changes nothing.
+    /// In place, in a duplicate during an upload, or in zeros without a copy. Without memory, returns false and changes
+    /// nothing.
     pub fn edit(&mut self, block: BlockId, len: usize, share: Share, edit: impl FnOnce(&mut [u8])) -> bool {
         if let Some(copy) = self.copies.get_mut(&block)
             && let Some(bytes) = copy.lease.bytes_mut()

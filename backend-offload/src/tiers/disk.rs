@@ -1,14 +1,13 @@
-//! The disk below host memory: one nameless file, whose space is allocated before the first block spills.
+//! The disk below host memory: one nameless file, allocated before the first spill.
 //!
 //! A full disk is refused at the start
-//! (`a_full_disk_is_refused_at_the_start_and_one_that_fills_up_later_does_no_harm`). A folder in memory or on another
-//! machine gets a warning (`a_folder_in_memory_is_accepted_with_a_warning`).
+//! (`a_full_disk_is_refused_at_the_start_and_one_that_fills_up_later_does_no_harm`). Folders in memory or on another
+//! machine get a warning (`a_folder_in_memory_is_accepted_with_a_warning`).
 //!
-//! The file vanishes with the process (`a_killed_run_leaves_nothing_on_the_disk`). Where files need names, the name is
-//! removed at once (`a_file_system_without_nameless_files_gets_files_whose_names_vanish_at_once`).
+//! The file vanishes with the process (`a_killed_run_leaves_nothing_on_the_disk`). A needed name is removed at once
+//! (`a_file_system_without_nameless_files_gets_files_whose_names_vanish_at_once`).
 //!
-//! Transfers bypass the system's cache where possible: cached pages would take memory that the host budget leaves to
-//! others.
+//! Transfers bypass the system's cache where possible: it would take memory that the host budget leaves to others.
 
 mod reading;
 
@@ -53,7 +52,7 @@ struct Books {
     peak: u64,
 }
 
-/// A block's contents, on the disk or in buffers being written. A drop frees its part of the file.
+/// A block's contents, on the disk or in buffers being written. A drop frees the space.
 #[derive(Debug)]
 pub(super) struct Spilled {
     disk: Arc<Disk>,
@@ -68,7 +67,7 @@ pub(super) struct Spilled {
 pub(super) struct Writing {
     spilled: Spilled,
     begun: usize,
-    /// Bounds of the last begun piece.
+    /// Bounds of the last piece begun.
     last: usize,
     end: usize,
     checksum: Checksum,
@@ -96,7 +95,7 @@ pub struct DiskSpeed {
     pub read: f64,
 }
 
-/// Measures the disk of `folder` by writing and reading `bytes` bytes, which takes as long.
+/// Measures the disk of `folder` by writing and reading `bytes` bytes.
 ///
 /// # Errors
 /// If the folder cannot serve as a disk; see [`OffloadConfig::disk`](crate::OffloadConfig::disk).
@@ -242,7 +241,7 @@ impl Disk {
         self.bounce().wait_for_all_writes().map_err(|failure| self.failed_to_write(failure))
     }
 
-    /// As far as buffers are free. Cancels reads ahead of others, except `loading`.
+    /// As far as buffers are free. Cancels other reads ahead, except `loading`.
     pub(super) fn read_ahead(&self, soon: &[&Spilled], loading: Option<&Spilled>) {
         let Ok(mut bounce) = self.bounce.try_lock() else { return };
         bounce
@@ -308,7 +307,7 @@ impl Writing {
     ) -> bool {
         for part in self.spilled.pieces().skip(self.begun).take(pieces) {
             let Some(slot) = spare(bounce, self.spilled.number) else { return false };
-            // The last piece is added at the end, by `of_last`.
+            // `of_last` adds the last piece at the end.
             self.checksum.add(&bytes[self.last..self.end]);
             (self.last, self.end) = (self.end, bytes.len().min(self.end + part.len));
             bounce.fill(slot, &bytes[self.last..self.end], part.len);
@@ -321,7 +320,7 @@ impl Writing {
     /// `bytes` is the whole block, unchanged since the write began.
     pub(super) fn finish(mut self, bytes: &[u8]) -> Result<Spilled, OffloadError> {
         let disk = self.spilled.disk.clone();
-        // Released before the block drops, because its drop locks the buffers.
+        // Released before the block, whose drop locks the buffers.
         let mut bounce = disk.bounce();
         // If every piece failed, no buffer is left.
         self.write_pieces(&mut bounce, bytes, usize::MAX, Bounce::spare);
@@ -337,7 +336,7 @@ impl Writing {
         let Ok(mut bounce) = disk.bounce.try_lock() else { return Ok(BackgroundWrite::UnderWay(self)) };
         bounce.reap();
         let error = bounce.error_of(self.spilled.number);
-        // Failed writes are repeated first, since the next spill waits for them.
+        // Failed writes are repeated first: the next spill waits for them.
         let all = !bounce.has_failed()
             && self.write_pieces(&mut bounce, bytes, BACKGROUND_BUFFERS, |bounce, _| {
                 bounce.spare_in_background()

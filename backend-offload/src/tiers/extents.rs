@@ -1,9 +1,9 @@
-//! The free parts of a file, without touching the file.
+//! Free parts of a file, without access to it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Boundaries of parts are multiples of this, as direct I/O requires.
+/// Parts' boundaries are multiples of this, for direct I/O.
 pub(crate) const ALIGNMENT: u64 = 4096;
 
 fn padded(len: u64) -> u64 {
@@ -27,7 +27,7 @@ impl Extents {
         self.left
     }
 
-    /// Takes the smallest part that holds `len` bytes, otherwise the largest ones. `None` if too little is free.
+    /// Takes the smallest part that holds `len` bytes, or the largest parts. `None` if too little is free.
     pub(super) fn take(&mut self, len: u64) -> Option<Vec<Range<u64>>> {
         let mut wanted = padded(len);
         if wanted > self.left {

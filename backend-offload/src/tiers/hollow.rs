@@ -1,12 +1,12 @@
-//! Memory for dry runs: an address range that repeats the same 64 MiB. So a small machine can record a program with
-//! optimizer state in host memory.
+//! Memory for dry runs: an address range that repeats the same 64 MiB, so a small machine can record programs with
+//! optimizer state on the host.
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::OnceLock;
 
-/// A process has about 65,000 mappings: a smaller value would limit the range.
+/// A process has about 65,000 mappings: less would limit the range.
 const REAL: usize = 64 << 20;
 
 pub(super) const SMALLEST: usize = 1 << 20;

@@ -1,4 +1,4 @@
-//! Host memory under one limit: slabs in use, and idle slabs for reuse.
+//! Host memory under one limit: slabs in use and idle.
 //!
 //! Memory is allocated and freed outside the lock: page-locking takes milliseconds.
 
@@ -19,7 +19,7 @@ pub(crate) struct HostPool {
 #[derive(Debug)]
 pub(crate) struct Draft(Held);
 
-/// A block's contents on the host. The bytes count until the last clone is gone, as an upload may read them.
+/// A block's contents on the host. Counts until its last clone is gone, as uploads may read it.
 #[derive(Debug, Clone)]
 pub(crate) struct Lease(Arc<Held>);
 
@@ -35,7 +35,7 @@ impl HostPool {
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
-        // The books are consistent after every statement that can panic.
+        // Every statement that can panic leaves the books consistent.
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,4 +1,4 @@
-//! Transfers by `io_uring`, in the background without a thread.
+//! Background transfers by `io_uring`, without a thread.
 //!
 //! Where the kernel refuses it, threads take over with the same bytes and errors
 //! (`threads_take_over_from_a_ring_that_refuses_entries`). This is reported once
@@ -19,7 +19,7 @@ pub(super) struct Ring {
     queue: IoUring,
     /// The kernel keeps the buffers pinned.
     registered: bool,
-    /// The kernel refused an entry, which may still be queued: no further submission.
+    /// The kernel refused an entry, which may still be queued: submit nothing more.
     refused: bool,
     /// By buffer, until [`landed`](Self::landed) takes them.
     ended: [Option<i32>; BUFFERS],
@@ -104,7 +104,7 @@ impl Ring {
 
     pub(super) fn landed(&mut self, slot: usize) -> io::Result<usize> {
         while !self.has_ended(slot) {
-            // Entering the kernel would submit a refused entry, so poll.
+            // Entering the kernel would submit a refused entry: poll.
             if self.refused || self.queue.submit_and_wait(1).is_err() {
                 std::thread::sleep(NAP);
             }

@@ -1,4 +1,4 @@
-//! Idle slabs of the host pool, by page-locking and size.
+//! The host pool's idle slabs, by page-locking and size.
 
 use super::slab::Slab;
 use std::collections::HashMap;
@@ -45,8 +45,8 @@ impl Shelves {
         self.by_size.entry((slab.is_pinned(), len)).or_default().slabs.push(slab);
     }
 
-    /// Removes at least `excess` bytes of ordinary slabs, sizes with the oldest request first. Page-locked slabs stay:
-    /// locking again costs far more.
+    /// Removes at least `excess` bytes of ordinary slabs, longest unrequested sizes first. Page-locked slabs stay:
+    /// locking costs far more.
     pub(super) fn trim(&mut self, mut excess: u64) -> Vec<Slab> {
         let mut freed = Vec::new();
         while excess > 0 {

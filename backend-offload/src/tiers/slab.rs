@@ -7,7 +7,7 @@ use std::fmt;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SlabSource {
     Heap,
-    /// Page-locked memory from this function, or ordinary memory if it refuses.
+    /// Page-locked memory from this function, or ordinary memory on refusal.
     #[cfg_attr(not(any(feature = "cuda", test)), expect(dead_code, reason = "only CUDA can pin host memory"))]
     Pinned(fn(usize) -> Option<PinnedMemory>),
 }
@@ -20,8 +20,8 @@ pub(crate) enum Slab {
     Hollow(HollowMemory),
 }
 
-/// Aligned by hand: memory that glibc aligns seldom serves the next request of its size. A process would hold up to a
-/// fifth more than its tiers count.
+/// Aligned by hand: memory aligned by glibc seldom serves the next request of its size, so a process could hold a fifth
+/// more than its tiers count.
 pub(crate) struct HeapMemory {
     memory: Vec<u8>,
     start: usize,

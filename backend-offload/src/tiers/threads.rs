@@ -1,4 +1,4 @@
-//! Transfers by threads, where the kernel offers no `io_uring`.
+//! Transfers by threads, without `io_uring`.
 
 use super::transfer::{BUFFERS, Direction, move_all};
 use std::fs::File;
@@ -8,10 +8,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// Enough that the disk has work while one wakes up.
+/// Enough to keep the disk busy while one wakes up.
 const THREADS: usize = 3;
 
-/// The first piece starts them and a drop ends them.
+/// Started by the first piece; a drop ends them.
 #[derive(Default)]
 pub(super) struct Threads {
     running: Option<Running>,

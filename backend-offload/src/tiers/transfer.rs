@@ -1,10 +1,10 @@
-//! The transfer of one piece between a buffer and the file.
+//! The transfer of one piece between buffer and file.
 
 use super::system;
 use std::fs::File;
 use std::io;
 
-/// Pieces in flight at most, each with a buffer.
+/// The most pieces in flight, each with a buffer.
 pub(super) const BUFFERS: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(super) fn move_all(file: &File, direction: Direction, piece: &mut [u8], plac
     }
 }
 
-/// Moves what a partial transfer of `moved` bytes left.
+/// Moves the rest of a partial transfer of `moved` bytes.
 pub(super) fn finish(
     file: &File,
     direction: Direction,

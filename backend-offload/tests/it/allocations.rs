@@ -1,4 +1,4 @@
-//! Counts this process's small allocations and allocated bytes.
+//! Counts the process's small allocations and allocated bytes.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};

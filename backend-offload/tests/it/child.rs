@@ -1,7 +1,7 @@
 //! Runs parts of tests in separate processes.
 //!
-//! A device is configured once per process, which also owns its counters. So a test starts this binary again, as a
-//! [`Child`] that runs a [`Scenario`] and prints a [`Report`].
+//! A process configures a device once, and owns its counters. So a test starts this binary again as a [`Child`], which
+//! runs a [`Scenario`] and prints a [`Report`].
 
 use backend_offload::Policy;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ const MARK: &str = "report> ";
 /// A line break within a fact.
 const NEWLINE: &str = "\u{1f}";
 
-/// In the full suite many children run with paranoid checks.
+/// The full suite runs many children with paranoid checks.
 fn patience() -> Duration {
     suite::size().pick(Duration::from_mins(8), Duration::from_mins(8), Duration::from_mins(25))
 }
@@ -32,7 +32,7 @@ pub struct Scenario {
     pub run: fn(&Facts) -> Facts,
 }
 
-/// The parameters of a scenario, or its report.
+/// A scenario's parameters or report.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts(BTreeMap<String, String>);
 

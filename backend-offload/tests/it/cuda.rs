@@ -1,4 +1,4 @@
-//! CUDA without a GPU. With one, `cargo xtask gpu-check` checks the rest.
+//! CUDA without a GPU; `cargo xtask gpu-check` needs one.
 
 use crate::child::{Child, Facts, Scenario};
 use crate::stand_in;
@@ -25,7 +25,7 @@ pub fn scenarios() -> Vec<Scenario> {
     vec![Scenario { name: "cuda/probe", run: probe }]
 }
 
-/// As in a program that also uses CUDA.
+/// As in a program that uses CUDA itself.
 fn probe(_: &Facts) -> Facts {
     use cudarc::driver::result;
     let current = || result::ctx::get_current().expect("the driver is there");

@@ -1,4 +1,4 @@
-//! Tensors above a disk that fails occasionally: each read gives the right values or an error.
+//! Tensors above a disk that fails occasionally: right values or an error.
 
 use crate::child::{Facts, Report};
 use crate::folders;
@@ -96,7 +96,7 @@ pub fn values_are_right_or_the_failure_is_reported(faults: &[usize], run: impl F
     for (name, fault, _) in faults.iter().map(|n| FAULTS[*n]) {
         let report = run(name);
         assert!(report.number("spilled").min(report.number("loaded")) > 12, "{name}: {report:?}");
-        // A failed write keeps its bytes; a later one usually succeeds.
+        // A failed write keeps its bytes; later ones usually succeed.
         assert!(fault.is_of_writes() || report.number("errors") > 0, "{name}: {report:?}");
         assert_eq!(report.number("left"), 0, "{name}: nothing stays behind");
     }

@@ -1,4 +1,4 @@
-//! Folders of child processes. They keep autotune's results: timings of a software device must not reach a GPU's cache.
+//! Folders of child processes. They keep autotune's results: a software device's timings must not reach a GPU's cache.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ pub fn target() -> &'static Path {
 #[cfg(feature = "cube")]
 pub const SETTINGS: &str = "[autotune]\ncache = \"local\"\nlevel = \"minimal\"\n";
 
-/// Locked until this process ends. The next process finds it unchanged.
+/// Locked until this process ends, for the next to find unchanged.
 #[cfg(feature = "cube")]
 pub struct LockedFolder {
     name: &'static str,
@@ -57,7 +57,7 @@ impl LockedFolder {
     }
 }
 
-/// Without tuned choices; deleted on drop.
+/// Without tuned choices. Deleted on drop.
 #[cfg(feature = "cube")]
 pub fn fresh(settings: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir_in(target()).expect("a folder below the target directory");

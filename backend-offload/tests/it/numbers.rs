@@ -1,4 +1,4 @@
-//! Numbers for weights and data from a counter: the same on every backend, thread and run.
+//! Numbers for weights and data from a counter, equal on every backend, thread and run.
 //!
 //! Burn's seeds are global: concurrent tests would draw each other's numbers.
 
@@ -19,7 +19,7 @@ impl Series {
         mix(self.0.wrapping_add(index as u64))
     }
 
-    /// Uniform in `[-1, 1)`, on a grid that `f32` represents exactly.
+    /// Uniform in `[-1, 1)`, on a grid exact in `f32`.
     fn float(self, index: usize) -> f32 {
         (self.bits(index) >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
@@ -77,7 +77,7 @@ impl<B: Backend> ModuleMapper<B> for Initialise<B> {
         let data =
             Series::new(self.seed, &self.path.join(".")).floats(&shape, (fan_in as f32).sqrt().recip());
         let value = Tensor::from_data(data, &self.device);
-        // Smaller scales of norms would suppress the signal.
+        // Smaller norm scales would suppress the signal.
         let value = if self.path.last().is_some_and(|name| name == "gamma") { value + 1.0 } else { value };
         Param::initialized(param.id, value.require_grad())
     }

@@ -1,7 +1,6 @@
-//! The stand-in for the CUDA driver, and the schedules under which tests run on it.
+//! The stand-in for the CUDA driver, and its schedules for tests.
 //!
-//! `cargo xtask test` builds it once; otherwise `cargo xtask stand-in` does. Any finding of the stand-in fails the
-//! test.
+//! `cargo xtask test` or `cargo xtask stand-in` builds it. Any finding of the stand-in fails the test.
 
 use crate::child::{Child, Report};
 use crate::folders;
@@ -48,14 +47,14 @@ impl Schedule {
 /// Seeds in the full suite.
 const SEEDS: &str = "SPILLWAY_SEEDS";
 
-/// Schedules of a promise, the eager one first. All but `One` run every schedule in the full suite.
+/// A promise's schedules, eager first. All but `One` run every schedule in the full suite.
 #[derive(Debug, Clone, Copy)]
 pub enum Schedules {
-    /// Eager and a seed; lazy too in the gate.
+    /// Eager and a seed; in the gate also lazy.
     Every,
-    /// Eager; a seed too in the gate: the promise needs many processes.
+    /// Eager; in the gate also a seed: many processes.
     Few,
-    /// Eager: the promise takes minutes.
+    /// Eager: takes minutes.
     OneOrEvery,
     /// Eager: the order of queued work does not matter.
     One,
@@ -129,7 +128,7 @@ pub fn run_and_report(child: Child) -> (Report, serde_json::Value) {
     (report, serde_json::from_str(&text).expect("a report in JSON"))
 }
 
-/// Also returns what the stand-in writes to the file in `variable`.
+/// Also returns the stand-in's output to the file in `variable`.
 fn with_file(child: Child, variable: &'static str, run: impl FnOnce(Child) -> Report) -> (Report, String) {
     static FILES: AtomicU64 = AtomicU64::new(0);
     let number = FILES.fetch_add(1, Ordering::Relaxed);
@@ -140,7 +139,7 @@ fn with_file(child: Child, variable: &'static str, run: impl FnOnce(Child) -> Re
     (report, text)
 }
 
-/// A copy or a kernel, in simulated seconds.
+/// A copy or kernel, in simulated seconds.
 #[derive(Debug)]
 pub struct Work {
     pub stream: u64,
@@ -158,7 +157,7 @@ pub struct Steps {
     pub work: Vec<Work>,
 }
 
-/// A step ends when its loss has been read: the only copy of this size.
+/// A step ends with the read of its loss, the only copy of this size.
 const LOSS: u64 = 4;
 
 /// The last `steps` training steps.

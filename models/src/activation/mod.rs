@@ -1,7 +1,7 @@
-//! The non-linearities of the MLP: forward passes for every backend, with derivatives in `lean.rs`.
+//! The MLP's non-linearities: forward passes for every backend; `lean.rs` has the derivatives.
 //!
 //! Primitive operations only: backends fuse their own activations in inference but not under autodiff, so a recomputed
-//! block would differ in the last bits. On `CubeCL`, GELU's backward pass has a truncated tanh.
+//! block would differ in the last bits. `CubeCL`'s backward GELU has a truncated tanh.
 
 mod lean;
 

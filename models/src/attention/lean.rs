@@ -1,15 +1,15 @@
 //! Attention as one tape node.
 //!
 //! Recorded operations would keep T×T numbers per head. This node saves q, k, v, the output O and each query's
-//! log-sum-exp. It rebuilds a chunk's weights as `P = exp(S - lse)`:
+//! log-sum-exp, and rebuilds a chunk's weights as `P = exp(S - lse)`:
 //!
 //! ```text
 //! dV = Pᵀ dO          dP = dO Vᵀ         δ = rowsum(dO ∘ O)
 //! dS = P ∘ (dP - δ)   dQ = scale · dS K   dK = scale · dSᵀ Q
 //! ```
 //!
-//! δ replaces a sum over keys, so O is kept. A masked score gives P = 0 and needs no mask gradient; the soft-cap's
-//! derivative uses the score before masking.
+//! δ, from O, replaces a sum over keys. A masked score has P = 0, so the mask needs no gradient; the soft-cap's
+//! derivative uses unmasked scores.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -58,7 +58,7 @@ impl<I: Backend> Saved<I, 4, 3> for SavedAttention<I> {
             let d_output = compute.narrow(d_output);
 
             let capped = scores(shape, &chunk, &self.q, &self.k, &self.options);
-            // Only the cap's derivative reads the scores again.
+            // Only the cap's derivative rereads the scores.
             let kept = self.options.soft_cap.map(|cap| (cap, capped.clone()));
             let weights = (mask(shape, &chunk, &band, capped, None) - rows(&self.log_sum_exp)).exp();
             let v = shape.prefix(&self.v, chunk.prefix);
@@ -82,7 +82,7 @@ impl<I: Backend> Saved<I, 4, 3> for SavedAttention<I> {
     }
 }
 
-/// A missing total starts as `part` padded with zeros to `keys` rows.
+/// A missing total starts as `part`, zero-padded to `keys` rows.
 fn added_to_prefix<I: Backend>(total: Option<Tensor<I, 4>>, part: Tensor<I, 4>, keys: usize) -> Tensor<I, 4> {
     let [batch, heads, prefix, width] = part.dims();
     let Some(total) = total else {

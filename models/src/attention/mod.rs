@@ -1,12 +1,11 @@
 //! Causal attention in query chunks over the causal prefix.
 //!
-//! A chunk of `c` queries from position `s` sees keys `0..s + c`. Memory grows with T, not T², and half of the T×T work
-//! is skipped.
+//! A chunk of `c` queries from position `s` sees keys `0..s + c`: memory grows with T, not T², and half the T×T work is
+//! skipped.
 //!
-//! Grouped queries need no copies of K and V: queries that share a key head are stacked,
-//! `[batch, kv_heads, group · c, width]`.
+//! Grouped queries need no copies of K and V: those of one key head are stacked, `[batch, kv_heads, group · c, width]`.
 //!
-//! Burn's own attention has no grouped queries, and builds the T×T scores for a soft-cap, a scale or a bias.
+//! Burn's attention has no grouped queries, and builds T×T scores for a soft-cap, a scale or a bias.
 
 mod lean;
 
@@ -17,20 +16,20 @@ use burn::tensor::{Bool, Int, Tensor, backend::Backend};
 use crate::precision::Compute;
 pub(crate) use lean::lean;
 
-/// Settings of attention, without chunk sizes.
+/// Attention's settings, without chunk sizes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionOptions {
     /// Factor on the scores, usually `1 / sqrt(width)`.
     pub scale: f64,
     /// `c * tanh(score / c)` before the softmax.
     pub soft_cap: Option<f64>,
-    /// Visible positions, the query's own included; `None` means all earlier ones.
+    /// Visible positions, the query's own included; `None` for all earlier ones.
     pub window: Option<usize>,
     /// Type of the four matrix products.
     pub compute: Compute,
 }
 
-/// Finite: a padded query that sees no key gives garbage instead of NaN, and garbage times a zero weight is zero.
+/// Finite: a padded query without keys gives garbage, not NaN, and a zero weight erases it.
 const MASKED: f64 = -1e30;
 
 pub(crate) struct Attended<B: Backend> {
@@ -58,7 +57,7 @@ struct Chunk {
     shift: usize,
 }
 
-/// The mask of future keys and of keys before the window. Earlier chunks use columns further right.
+/// The mask of future keys and keys before the window. Earlier chunks use columns further right.
 struct Band<B: Backend> {
     mask: Option<Tensor<B, 2, Bool>>,
     has_window: bool,
@@ -69,7 +68,7 @@ impl<B: Backend> Band<B> {
         let rows = chunk_size.clamp(1, shape.time);
         let first = shape.past + (shape.time - 1) / rows * rows;
         let window = window.filter(|window| *window < shape.past + shape.time);
-        // Without a window, a lone query sees every key.
+        // A lone query without a window sees every key.
         let mask = (shape.time > 1 || window.is_some()).then(|| {
             let sides = [rows, first + rows];
             let future = Tensor::tril_mask(sides, first as i64, device);
@@ -128,7 +127,7 @@ impl Shape {
     }
 }
 
-/// `q`, `k` and `v` are narrow. `first_key`, one per batch row, hides the padding of shorter prompts.
+/// `q`, `k` and `v` are narrow. `first_key`, per batch row, hides padding of shorter prompts.
 pub(crate) fn forward<B: Backend>(
     q: &Tensor<B, 4>,
     k: &Tensor<B, 4>,
@@ -176,7 +175,7 @@ pub(crate) fn soft_cap<B: Backend, const D: usize>(x: Tensor<B, D>, cap: Option<
     }
 }
 
-/// `grad` times the derivative of [`soft_cap`], from the capped value.
+/// `grad` times [`soft_cap`]'s derivative, from the capped value.
 pub(crate) fn soft_cap_backward<B: Backend, const D: usize>(
     grad: Tensor<B, D>,
     capped: Tensor<B, D>,

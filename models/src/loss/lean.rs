@@ -1,8 +1,7 @@
 //! Cross-entropy as one tape node.
 //!
-//! A logit's gradient, `softmax - onehot`, is known with the logits. So the forward pass computes all gradients, and
-//! the backward pass scales them: three products per chunk instead of four. The tape would hold the gradients one step
-//! later anyway.
+//! A logit's gradient, `softmax - onehot`, is known with the logits. So the forward pass computes all gradients, which
+//! the tape holds one step later anyway. The backward pass scales them: three products per chunk, not four.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
@@ -58,13 +57,13 @@ fn loss_and_gradients<I: Backend>(
     let head_narrow = compute.narrow(head.clone());
     let mut total = weight.zeros_like();
     let mut d_hidden = Vec::new();
-    // No zeros: the head's gradient is the largest tensor here.
+    // No zeros: the head's gradient is the largest tensor.
     let mut d_head: Option<Tensor<I, 2>> = None;
     for rows in chunks(hidden.dims()[0], chunk_size) {
         let (ids, mask) = targets.rows(rows.clone());
         let hidden = compute.narrow(hidden.clone().slice_dim(0, rows));
         let logits = logits(hidden.clone(), head_narrow.clone(), options);
-        // Only the cap's derivative reads the logits again.
+        // Only the cap's derivative rereads the logits.
         let capped = options.soft_cap.map(|cap| (cap, logits.clone()));
         let TokenLoss { mut loss, log_sum, exponentials, total: sum } =
             token_loss(logits, ids.clone(), options);

@@ -1,7 +1,7 @@
 //! Cross-entropy over a large vocabulary, in chunks of tokens.
 //!
-//! Logits are the largest tensor of a small GPT: 8 × 1,024 tokens over 50,257 words are 1.6 GB in f32, and ordinary
-//! code holds three such tensors. Here each chunk of tokens frees its logits. Under autodiff, only `lean.rs` does so.
+//! Logits are a small GPT's largest tensor: 8 × 1,024 tokens over 50,257 words are 1.6 GB in f32, and ordinary code
+//! holds three. Here each chunk frees its logits; under autodiff, only `lean.rs` does.
 
 mod lean;
 
@@ -18,7 +18,7 @@ pub(crate) use lean::lean;
 pub struct Targets<B: Backend> {
     /// One per row of the hidden states.
     pub ids: Tensor<B, 1, Int>,
-    /// Weight of each token; 0 for prompts and padding.
+    /// Each token's weight; 0 for prompts and padding.
     pub mask: Option<Tensor<B, 1>>,
 }
 
@@ -27,9 +27,9 @@ pub struct Targets<B: Backend> {
 pub struct LossOptions {
     /// `c * tanh(logit / c)` on the logits.
     pub soft_cap: Option<f64>,
-    /// Weight of the squared log-partition function, against drifting logits.
+    /// Weight of the squared log-partition function, which keeps logits from drifting.
     pub z_loss: f64,
-    /// Divisor of the sum; `None` means the mask's sum. Micro-batches share the whole batch's count.
+    /// Divisor of the sum; `None` for the mask's sum. Micro-batches share the whole batch's count.
     pub divisor: Option<f64>,
     /// Type of the product with the head.
     pub compute: Compute,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The norm before each sub-layer and the head.
+/// The norm of each sub-layer and the head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NormKind {

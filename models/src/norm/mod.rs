@@ -1,4 +1,4 @@
-//! `LayerNorm` and `RMSNorm` without trained scale and offset, in primitives like the activations.
+//! `LayerNorm` and `RMSNorm` without trained scale and offset, in primitives.
 
 mod kind;
 mod lean;

@@ -1,7 +1,7 @@
-//! Directories of weights: those of `transformers`, whole or sharded, and native files that describe themselves.
+//! Directories of weights: `transformers`', whole or sharded, and native, self-describing files.
 //!
 //! Directories are untrusted: only regular files are opened, files read whole have a size limit, and an index names
-//! only files of its own folder (`an_index_opens_files_of_its_own_folder_and_no_others`).
+//! only its own folder's files (`an_index_opens_files_of_its_own_folder_and_no_others`).
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -23,10 +23,10 @@ const INDEX: &str = "model.safetensors.index.json";
 const DESCRIPTION: &str = "config.json";
 
 const DESCRIPTION_BYTES: u64 = 1 << 20;
-/// 256 experts per block take 9 MB.
+/// 256 experts per block need 9 MB.
 const INDEX_BYTES: u64 = 32 << 20;
 
-/// Loads a model from a directory of either layout.
+/// Loads a model of either layout from a directory.
 pub fn load_pretrained<B: Backend>(directory: &Path, device: &B::Device) -> Result<Gpt<B>, WeightsError> {
     let (config, layout) = config_and_layout(directory)?;
     let files = match layout {
@@ -37,12 +37,12 @@ pub fn load_pretrained<B: Backend>(directory: &Path, device: &B::Device) -> Resu
     load(&config, &files, layout, device)
 }
 
-/// The configuration in a directory. Reads no tensor.
+/// A directory's configuration. Reads no tensor.
 pub fn pretrained_config(directory: &Path) -> Result<GptConfig, WeightsError> {
     config_and_layout(directory).map(|(config, _)| config)
 }
 
-/// Keys of a published `config.json` that no known family reads.
+/// Keys of a published `config.json` unread by any known family.
 pub fn ignored_keys(directory: &Path) -> Result<Vec<String>, WeightsError> {
     described(directory).map(|(published, _)| published.ignored)
 }
@@ -51,7 +51,7 @@ fn config_and_layout(directory: &Path) -> Result<(GptConfig, Layout), WeightsErr
     described(directory).map(|(published, layout)| (published.config, layout))
 }
 
-/// Native weights describe themselves: `config.json` is ignored.
+/// Native weights describe themselves, whatever `config.json` says.
 fn described(directory: &Path) -> Result<(Published, Layout), WeightsError> {
     let whole = directory.join(WHOLE);
     if whole.exists() {

@@ -1,6 +1,6 @@
-//! The table of published families: switches and keys of each `model_type`.
+//! Published families: switches and keys of each `model_type`.
 //!
-//! A family with a known kind of network takes one row here; switches choose the names of its weights in `names.rs`.
+//! A family of a known kind of network takes one row; switches choose its weights' names in `names.rs`.
 
 use serde_json::{Map, Value, json};
 
@@ -9,7 +9,7 @@ pub(super) struct Family {
     pub(super) model_type: &'static str,
     pub(super) class: &'static str,
     pub(super) settings: &'static [&'static [(&'static str, &'static str)]],
-    /// Settings that the family fixes, and defaults of absent keys.
+    /// Settings fixed by the family, and defaults of absent keys.
     pub(super) switches: fn() -> Value,
 }
 
@@ -189,8 +189,8 @@ fn with(mut switches: Value, more: Value) -> Value {
     switches
 }
 
-/// Published keys without effect on the network: bookkeeping, special tokens, generation defaults, other heads, dropout
-/// inside attention.
+/// Published keys without effect: bookkeeping, special tokens, generation defaults, other heads, dropout inside
+/// attention.
 pub(super) const INERT: &[&str] = &[
     "architectures",
     "attention_dropout",
@@ -224,7 +224,7 @@ pub(super) const INERT: &[&str] = &[
     "use_cache",
 ];
 
-/// Keys without effect at one value; other values are refused.
+/// Keys without effect at one value; others are refused.
 pub(super) fn neutral_value(key: &str) -> Option<Value> {
     Some(match key {
         "scale_attn_weights" => json!(true),
@@ -239,7 +239,7 @@ pub(super) fn neutral_value(key: &str) -> Option<Value> {
     })
 }
 
-/// Keys that change the network in some family. A family without them accepts null or false.
+/// Keys that change the network in some families. Others accept null or false.
 pub(super) const REFUSED: &[&str] = &[
     "attention_bias",
     "attention_multiplier",

@@ -1,9 +1,9 @@
 //! The `config.json` of `transformers`, read and written.
 //!
-//! A key is a setting, has no effect, has no effect at one value, or is refused. Any other key is ignored and reported,
-//! as the family's class does not read it (`no_published_description_causes_a_panic_or_an_invalid_model`).
+//! A key is a setting, has no effect, has none at one value, or is refused. Others, unread by the family's class, are
+//! ignored and reported (`no_published_description_causes_a_panic_or_an_invalid_model`).
 //!
-//! A model is writable if its description reads back as the same network.
+//! A model is writable if its description reads back equal.
 
 use serde_json::{Map, Value, json};
 
@@ -23,7 +23,7 @@ pub struct Published {
     pub ignored: Vec<String>,
 }
 
-/// Reads a published `config.json`. Refuses keys that change the network in an unsupported way.
+/// Reads a published `config.json`. Refuses keys that change the network in unsupported ways.
 pub fn config_from_hugging_face(text: &str) -> Result<GptConfig, ConfigError> {
     read(text).map(|published| published.config)
 }
@@ -102,7 +102,7 @@ fn setting(family: &Family, ours: &str, value: &Value) -> Option<Value> {
     })
 }
 
-/// Reads a table or list. `None` for any other key, `Some(false)` for an unsupported value.
+/// Reads a table or list. `None` for other keys, `Some(false)` for unsupported values.
 fn structured(
     family: &Family,
     key: &str,
@@ -181,7 +181,7 @@ fn blocks_with(list: &Value, mark: impl Into<Value>, other: impl Into<Value>) ->
     regular.then_some(found)
 }
 
-/// Reads `rope_scaling`, or the later `rope_parameters`. `None` for an unknown stretching.
+/// Reads `rope_scaling` or the later `rope_parameters`. `None` for unknown stretching.
 fn rope(value: &Value, published: &Value, kept: &mut Map<String, Value>) -> Option<()> {
     if value.is_null() {
         return Some(());
@@ -298,7 +298,7 @@ fn description(config: &GptConfig) -> Value {
     published.insert("model_type".to_owned(), json!(family.model_type));
     published.insert("architectures".to_owned(), json!([family.class]));
     if family.model_type == "gpt2" {
-        // The default special tokens exist only in GPT-2's vocabulary.
+        // The default special tokens need GPT-2's vocabulary.
         let special = if config.vocab_size > 50256 { json!(50256) } else { Value::Null };
         published.insert("bos_token_id".to_owned(), special.clone());
         published.insert("eos_token_id".to_owned(), special);
@@ -335,11 +335,11 @@ fn describe_rotation(config: &GptConfig, family: &Family, published: &mut Map<St
     }
 }
 
-/// Settings that a published description need not keep.
+/// Settings that published descriptions need not keep.
 const NOT_OF_THE_NETWORK: [&str; 6] =
     ["attn_pdrop", "compute", "init", "initializer_range", "match_pdrop", "scale_residual_init"];
 
-/// Fails unless a class of `transformers` computes the same network.
+/// Fails unless a `transformers` class computes the same network.
 pub(super) fn expressible(config: &GptConfig) -> Result<(), WeightsError> {
     let family = family_of(config);
     let refused = |reason: String| WeightsError::NotExpressible { nearest: family.model_type, reason };
@@ -359,7 +359,7 @@ fn comparable(config: &GptConfig) -> Value {
     let mut config = simplest(config.clone());
     config.n_kv_head = Some(config.kv_heads());
     config.n_inner = Some(config.inner());
-    // The published form is the inverse square, in f64.
+    // Published as the inverse square, in f64.
     config.attention_scale = Some(f64::from(config.attention_scale() as f32));
     config.embedding_scale = config.embedding_scale.map(|scale| f64::from(scale as f32));
     config.to_value()

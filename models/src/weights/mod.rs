@@ -3,10 +3,10 @@
 //! [`Layout::Native`] holds any model, with its description in the metadata. [`Layout::HuggingFace`] holds the families
 //! of `families.rs`.
 //!
-//! Before any tensor is read, one report names all missing, extra and reshaped tensors. NaN and infinity are refused in
-//! both directions. No bytes cause a panic (`no_bytes_in_a_weights_file_cause_a_panic`).
+//! One report names all missing, extra and reshaped tensors before any is read. NaN and infinity are refused in both
+//! directions. No bytes cause a panic (`no_bytes_in_a_weights_file_cause_a_panic`).
 //!
-//! A file is renamed once complete, so a model may overwrite the mapped file it came from.
+//! Files are renamed once complete: a model may overwrite the mapped file it came from.
 
 mod directory;
 mod families;
@@ -28,7 +28,7 @@ pub use report::Report;
 pub use store::{Read, check_native, load, load_native, native_config, save, save_completed};
 pub use tensors::{Fetch, Outgoing, Stored, TensorFile, write_tensors};
 
-/// Names and layout of tensors in a file.
+/// Names and layout of a file's tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
     /// This crate's own.
@@ -55,7 +55,7 @@ pub enum WeightsError {
     Unread {
         /// The tensor.
         name: String,
-        /// The message of the device, or of the tensor's other holder.
+        /// The message of the device or the tensor's other holder.
         reason: String,
     },
     /// Not safetensors, or cut short.
@@ -66,7 +66,7 @@ pub enum WeightsError {
         /// The reader's error.
         source: safetensors::SafeTensorError,
     },
-    /// The tensors are not those of the model.
+    /// The tensors are not the model's.
     #[error("the tensors in `{}` are not those of the model:\n{report}", path.display())]
     Mismatch {
         /// The file, or the first.
@@ -129,17 +129,17 @@ pub enum WeightsError {
         /// The fault.
         problem: IndexProblem,
     },
-    /// A network that no published family has.
+    /// A network without a published family.
     #[error(
         "the model fits no family of Hugging Face's, the nearest is {nearest}: {reason}; use the native layout"
     )]
     NotExpressible {
-        /// The family that was tried, by `model_type`.
+        /// The nearest family, by `model_type`.
         nearest: &'static str,
         /// The first feature that does not fit.
         reason: String,
     },
-    /// A network that no architecture of `llama.cpp` computes.
+    /// A network without an architecture in `llama.cpp`.
     #[error(
         "the model cannot be written for llama.cpp, whose nearest architecture is {family}: {reason}; use \
          another layout"
@@ -155,13 +155,13 @@ pub enum WeightsError {
 /// A fault in an index of shards.
 #[derive(Debug, Error)]
 pub enum IndexProblem {
-    /// Invalid JSON, or no map from tensors to files.
+    /// Invalid JSON, or no map of tensors to files.
     #[error("{0}")]
     Json(serde_json::Error),
     /// It names no file.
     #[error("it names no file")]
     Empty,
-    /// It names a file outside its folder.
+    /// It names a file elsewhere.
     #[error("it names `{0}`, which is no file of its own folder")]
     OutsideFolder(String),
 }

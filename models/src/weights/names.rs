@@ -1,7 +1,7 @@
-//! The tensor of a file that stores each parameter, and its arrangement there.
+//! Each parameter's tensor in a file, and its arrangement there.
 //!
 //! Parameters are `[inputs, outputs]`; most published projections are transposed. GPT-2's are not, but one tensor holds
-//! its three attention projections side by side. GPT-NeoX stores these by head. Gemma stores a norm's scale less one.
+//! its three attention projections side by side; GPT-NeoX's holds them by head. Gemma stores a norm's scale less one.
 //! All use this crate's half-split rotary order.
 
 use super::{Layout, WeightsError, hugging_face};
@@ -15,7 +15,7 @@ pub(crate) enum Arrangement {
     Plain,
     /// Rows and columns exchanged.
     Transposed,
-    /// In the `index`-th third of the last dimension.
+    /// In the last dimension's `index`-th third.
     Third(usize),
     /// Transposed, in the `index`-th third of each head's rows.
     ThirdOfHeads { index: usize, head_dim: usize },
@@ -212,7 +212,7 @@ impl Naming {
     }
 }
 
-/// Number of the block, module within it and kind of a parameter; `None` outside the blocks.
+/// A parameter's block number, module and kind; `None` outside the blocks.
 pub(super) fn part_of_block(ours: &str) -> Option<(&str, &str, &str)> {
     let (layer, part) = ours.strip_prefix("blocks.")?.split_once('.')?;
     let (module, kind) = part.rsplit_once('.').expect("a block's parameter has a module and a kind");

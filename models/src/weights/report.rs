@@ -1,4 +1,4 @@
-//! The differences between a model's tensors and a file's.
+//! Differences between a model's tensors and a file's.
 
 use std::collections::BTreeMap;
 use std::fmt;

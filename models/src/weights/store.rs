@@ -1,4 +1,4 @@
-//! Saving and loading of models: parameters to and from the tensors of a file.
+//! Saves and loads models: parameters to and from a file's tensors.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,8 +32,8 @@ pub fn save<B: Backend>(
         .map_err(|error| error.at(path))
 }
 
-/// Saves the values from `complete` as a native f32 file. `complete` gets name, shape and a reader of the model's own
-/// weights, which may be less precise. Not synced: for a folder that is renamed once complete.
+/// Saves the values from `complete` as a native f32 file. `complete` gets name, shape and a reader of the model's
+/// weights, which may be less precise. Not synced: for folders renamed once complete.
 pub fn save_completed<B: Backend>(
     model: &Gpt<B>,
     path: &Path,
@@ -43,7 +43,7 @@ pub fn save_completed<B: Backend>(
     tensors::write(path, &tensors, Stored::F32, Some(description_note(model))).map_err(|error| error.at(path))
 }
 
-/// Reads a parameter's values from its device.
+/// Reads a parameter from its device.
 pub type Read<'r> = &'r dyn Fn() -> Result<TensorData, WeightsError>;
 
 fn description_note<B: Backend>(model: &Gpt<B>) -> (&'static str, String) {
@@ -55,7 +55,7 @@ pub fn load_native<B: Backend>(path: &Path, device: &B::Device) -> Result<Gpt<B>
     load(&native_config(path)?, &[path], Layout::Native, device)
 }
 
-/// The configuration in a native file. Reads no tensor.
+/// A native file's configuration. Reads no tensor.
 pub fn native_config(path: &Path) -> Result<GptConfig, WeightsError> {
     let file = TensorFile::open(path)?;
     let description =
@@ -63,7 +63,7 @@ pub fn native_config(path: &Path) -> Result<GptConfig, WeightsError> {
     GptConfig::from_json(description).map_err(WeightsError::config(path))
 }
 
-/// Loads a model from files that together hold its tensors.
+/// Loads a model from files that together hold it.
 pub fn load<B: Backend>(
     config: &GptConfig,
     paths: &[&Path],
@@ -81,7 +81,7 @@ pub fn load<B: Backend>(
     fill.error.map_or(Ok(model.with_rotary_tables(device)), Err)
 }
 
-/// Checks names, shapes and types of a native file's tensors. Reads no values.
+/// Checks names, shapes and types of a native file's tensors, without values.
 pub fn check_native<B: Backend>(
     config: &GptConfig,
     path: &Path,
@@ -106,7 +106,7 @@ fn views(files: &[TensorFile], layout: Layout) -> Result<BTreeMap<String, Tensor
     Ok(views)
 }
 
-/// The unallocated model, if `views` holds its tensors.
+/// An unallocated model, if `views` holds its tensors.
 fn outline<B: Backend>(
     config: &GptConfig,
     path: &Path,

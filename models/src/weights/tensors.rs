@@ -1,5 +1,4 @@
-//! Safetensors files: written one tensor at a time, read by name from a memory map. For weights and a trainer's other
-//! tensors.
+//! Safetensors files of weights and a trainer's other tensors: written one at a time, read by name from a memory map.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -28,7 +27,7 @@ pub enum Stored {
 }
 
 impl Stored {
-    /// Its name in `transformers`, which else loads every file as f32.
+    /// Its name in `transformers`, which otherwise loads f32.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::F32 => "float32",
@@ -37,7 +36,7 @@ impl Stored {
         }
     }
 
-    /// `numbers` in this type. Fails at one that is not finite in it.
+    /// `numbers` in this type, all of which must be finite in it.
     pub(super) fn narrowed(self, name: &str, numbers: TensorData) -> Result<TensorData, WeightsError> {
         let numbers = finite(name, numbers)?.convert_dtype(self.types().1);
         if self == Self::F16 {
@@ -69,8 +68,7 @@ pub struct Outgoing<'w> {
     pub fetch: Fetch<'w>,
 }
 
-/// Writes `tensors` to `path`. Not synced, and a failure leaves a partial file: for a folder that is renamed once
-/// complete.
+/// Writes `tensors` to `path`. Not synced, and failures leave a partial file: for folders renamed once complete.
 pub fn write_tensors(
     path: &Path,
     tensors: &BTreeMap<String, Outgoing<'_>>,
@@ -99,7 +97,7 @@ impl From<io::Error> for WriteError {
     }
 }
 
-/// [`write_tensors`] with one note in the header; several would be in hash-map order, and equal models make equal
+/// [`write_tensors`] with one note in the header: several would be in hash-map order, and equal models make equal
 /// files.
 pub(super) fn write(
     path: &Path,
@@ -119,7 +117,7 @@ pub(super) fn write(
     let notes = note.map(|(key, text)| HashMap::from([(key.to_owned(), text)]));
     let header = Metadata::new(notes, infos.collect()).expect("each tensor begins where the one before ends");
     let mut header = serde_json::to_vec(&header).expect("names and numbers are JSON");
-    // Readers map numbers in place: align them.
+    // Aligned: readers map numbers in place.
     header.resize(header.len().next_multiple_of(8), b' ');
 
     let mut file = File::create(path)?;
@@ -144,7 +142,7 @@ pub struct TensorFile {
 }
 
 impl TensorFile {
-    /// Opens a file that is complete by its header. Reads no numbers.
+    /// Opens a file whose header says it is complete. Reads no numbers.
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
         let file = durable::regular::open(path)
             .map_err(|error| WeightsError::file("open weights in", path)(error.into()))?;
@@ -166,7 +164,7 @@ impl TensorFile {
         self.header.offset_keys().len()
     }
 
-    /// The numbers of tensor `name` as f32. Fails if it is missing or holds NaN or infinity.
+    /// Tensor `name` as f32. Fails if it is missing or holds NaN or infinity.
     pub fn numbers(&self, name: &str) -> Result<TensorData, WeightsError> {
         let missing = || SafeTensorError::TensorNotFound(name.to_owned());
         let view = self.info(name).ok_or_else(missing).and_then(|info| self.view(info));
@@ -190,7 +188,7 @@ impl TensorFile {
     }
 }
 
-/// `SafeTensors::read_metadata` adds sizes without checking overflow.
+/// `SafeTensors::read_metadata` adds sizes without overflow checks.
 fn header(file: &[u8]) -> Result<(usize, Metadata), SafeTensorError> {
     let (length, rest) = file.split_first_chunk().ok_or(SafeTensorError::HeaderTooSmall)?;
     let length = u64::from_le_bytes(*length);

@@ -6,10 +6,10 @@ use std::thread;
 
 const ALONE: &str = "MODELS_TEST_ALONE";
 
-/// Whether this process runs only the calling test. Otherwise runs it in a child process: each backward pass of Burn
-/// sweeps the tapes of all threads, and tests would free each other's memory.
+/// Whether this process runs the calling test alone. Otherwise runs it in a child process: each backward pass of Burn
+/// sweeps all threads' tapes, so tests would free each other's memory.
 pub(crate) fn is_alone() -> bool {
-    // A run with one test thread has no name for it.
+    // A run with one test thread names it `main`.
     let name = thread::current().name().filter(|name| *name != "main").map(str::to_owned);
     let (None, Some(name)) = (env::var_os(ALONE), name) else { return true };
     let run = Command::new(env::current_exe().expect("this test's own path"))

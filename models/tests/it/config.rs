@@ -1,4 +1,4 @@
-//! Configurations are parsed strictly, and bad ones are refused before anything is allocated.
+//! Configurations are parsed strictly, and bad ones refused before any allocation.
 
 use models::ConfigError;
 use models::{Activation, Positions};

@@ -1,4 +1,4 @@
-//! A continuous batch gives each sequence the tokens it would get alone.
+//! A continuous batch gives each sequence its own tokens.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

@@ -1,6 +1,6 @@
 //! An allocator that counts the live bytes of each thread.
 //!
-//! Parallel tests stay apart: the CPU backend allocates on the thread that requests a tensor.
+//! Parallel tests stay apart: the CPU backend allocates on the requesting thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -40,8 +40,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Bytes above the level at the start: the peak during `work`, and those of its result. `work` runs on one thread, the
-/// second time: matrix kernels share work among threads, and a thread keeps a scratch buffer.
+/// Bytes above the starting level: the peak during `work`, and its result's. `work` runs on one thread, the second
+/// time: matrix kernels share work among threads, and a thread keeps a scratch buffer.
 pub(crate) fn bytes<T>(work: impl Fn() -> T + Send + Sync) -> (usize, usize) {
     let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a thread can be started");
     alone.install(|| {

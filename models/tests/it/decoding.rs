@@ -1,4 +1,4 @@
-//! Decoding token by token gives the logits of one full forward pass.
+//! Decoding token by token gives a full forward pass's logits.
 
 use burn::tensor::{Int, Tensor};
 use models::{Decoder, Gpt, GptConfig, Plain, Stretch};

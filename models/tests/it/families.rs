@@ -1,5 +1,5 @@
-//! Published families against the reference library, from goldens of `goldens/families.py`. Weights follow from the
-//! names of tensors.
+//! Published families against the reference library, from goldens of `goldens/families.py`. Tensors' names decide
+//! weights.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -136,7 +136,7 @@ fn check_signal(golden: &Golden, model: &Gpt<Tape>, loss: f64, grads: GradientsP
     let file = gradients_as_hugging_face(model, grads);
     let bytes = fs::read(file.path()).expect("just written");
     let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
-    // Exported as `0 - step`: a norm stored less one is one too low.
+    // Exported as `0 - step`: norms stored less one are one too low.
     let less_one = golden.config["model_type"].as_str().expect("a name").starts_with("gemma");
     for (name, [norm, along]) in &golden.gradients {
         let view = file.tensor(name).expect("every parameter has a gradient");

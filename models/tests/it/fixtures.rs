@@ -14,7 +14,7 @@ pub(crate) type Tape = Autodiff<Flex>;
 
 pub(crate) const DEVICE: FlexDevice = FlexDevice;
 
-/// A preset shrunk to a trainable size, with its special features.
+/// A preset of trainable size, with its special features.
 pub(crate) fn shrunk(preset: &str) -> GptConfig {
     let full = presets::preset(preset).expect("a preset");
     let small = GptConfig {
@@ -143,7 +143,7 @@ pub(crate) fn assert_gradients_agree(
 ) {
     assert_eq!(a.len(), b.len(), "the two sets hold different parameters");
     for ((name, a), (_, b)) in named_values(model, Some(a)).iter().zip(&named_values(model, Some(b))) {
-        // A constant on all keys does not change attention: the key offset's gradient is rounding.
+        // A constant on all keys leaves attention unchanged: the key offset's gradient is rounding.
         let rounding_only = name.ends_with("key.bias") && b.iter().all(|g| g.abs() < 1e-6);
         let apart = if rounding_only { 0.0 } else { distance(a, b) };
         assert!(

@@ -1,4 +1,4 @@
-//! The footprint's predictions equal the costs of real models.
+//! The footprint's predictions equal real models' costs.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;

@@ -183,7 +183,7 @@ fn no_bytes_in_a_weights_file_cause_a_panic() {
         let header = u64::from_le_bytes(whole[..8].try_into().expect("eight bytes"));
         // Changes the header: most other bytes are numbers.
         let mut bytes = changed(whole, at.index(header as usize + 16), removed, &put);
-        // Its length covers the change, so that it is parsed.
+        // Its length covers the change, which is then parsed.
         let length = length.unwrap_or((header + put.len() as u64).saturating_sub(removed as u64));
         if bytes.len() > 8 {
             bytes[..8].copy_from_slice(&length.to_le_bytes());

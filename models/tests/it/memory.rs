@@ -1,4 +1,4 @@
-//! Live bytes: lean operations hold little, and the footprint predicts the tape.
+//! Live bytes: lean operations hold little, and footprints predict the tape.
 
 use std::sync::Mutex;
 
@@ -60,7 +60,7 @@ fn activations_and_norms_keep_one_tensor_each() {
     let dims = [2, 64, 128];
     let [one, other] = [1, 2].map(|seed| normal::<Tape, 3>(dims, seed, DType::F32).require_grad());
     let size = dims.iter().product::<usize>() * 4;
-    // Inputs made inside count only if the tape holds them.
+    // Inputs made inside count only if taped.
     let held = |work: &(dyn Fn([Tensor<Tape, 3>; 2]) -> Tensor<Tape, 3> + Sync)| {
         bytes(|| work([&one, &other].map(|leaf| leaf.clone().mul_scalar(2.0)))).1 as f64 / size as f64
     };
@@ -248,7 +248,7 @@ fn a_decoding_step_allocates_no_second_cache() {
     let decoder = Mutex::new(Decoder::new(&model, 4096));
     let step = || decoder.lock().expect("one thread").feed(tokens(1, 1, 60, 1)).expect("it fits");
     let (peak, held) = bytes(step);
-    // The cache is six such tensors; the CPU backend copies the one it writes.
+    // The cache is six such tensors; the CPU backend copies the written one.
     let keys_of_one_layer = 4096 * 32 * 4;
     assert!(
         peak < keys_of_one_layer * 3 / 2,

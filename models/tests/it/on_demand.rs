@@ -1,4 +1,4 @@
-//! Projections whose weights are made for each use.
+//! Projections with weights made for each use.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ fn bits(values: &[f64]) -> Vec<u64> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// As values: the gradient of on-demand bf16 weights stays bf16.
+/// As values: on-demand bf16 weights have bf16 gradients.
 fn gradients(model: &Gpt<Tape>, grads: &GradientsParams) -> Vec<(String, Vec<u64>)> {
     named_values(model, Some(grads)).into_iter().map(|(name, values)| (name, bits(&values))).collect()
 }

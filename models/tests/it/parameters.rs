@@ -1,4 +1,4 @@
-//! A configuration lists the parameters of the model that it describes.
+//! A configuration lists its model's parameters.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;

@@ -71,13 +71,13 @@ fn logits_match_pytorch() {
     }
 }
 
-/// The gradients under Hugging Face names and in their shapes.
+/// Gradients under Hugging Face names, in their shapes.
 pub(crate) fn gradients_as_hugging_face(
     model: &Gpt<Tape>,
     grads: GradientsParams,
 ) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
-    // Gradient descent with rate -1 from zero turns parameters into gradients.
+    // Gradient descent from zero with rate -1 turns parameters into gradients.
     let zero = burn::module::Module::<Tape>::map(model.clone(), &mut Zero);
     let mut descent = burn::optim::SgdConfig::new().init::<Tape, Gpt<Tape>>();
     let as_weights = descent.step(-1.0, zero, grads);
@@ -140,7 +140,7 @@ fn loss_and_every_gradient_match_pytorch() {
     }
 }
 
-/// Weight decay applies to matrices only, as in the generator.
+/// Weight decay of matrices only, as in the generator.
 struct Select {
     matrices: bool,
     ids: Vec<burn::module::ParamId>,

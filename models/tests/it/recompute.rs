@@ -156,7 +156,7 @@ impl ModuleVisitor<Tape> for Collect<'_> {
     }
 }
 
-/// Live bytes of the thread at each parameter's first use.
+/// The thread's live bytes at each parameter's first use.
 struct RecordUses {
     path: Vec<String>,
     uses: Arc<Mutex<Vec<(String, isize)>>>,

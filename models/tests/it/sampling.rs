@@ -150,7 +150,7 @@ fn an_end_token_ends_its_row_alone() {
     }
 }
 
-/// Two letters per token: stop strings may begin and end inside.
+/// Two letters per token, so stop strings may begin and end inside.
 fn letters(tokens: &[u32]) -> String {
     tokens
         .iter()
@@ -210,7 +210,7 @@ fn past_the_context_window_generation_refuses_or_slides() {
 
     let slid = run(&model, &Request { overflow: Overflow::Slide, ..request(&prompts, 40) });
     assert_eq!(slid.iter().map(|c| c.tokens.len()).collect::<Vec<_>>(), [40, 40]);
-    // After 24 positions, the last 12 tokens are read again from position 0.
+    // After 24 positions, the last 12 tokens are reread from position 0.
     let mut window: Vec<u32> = [&prompts[0][..], &slid[0].tokens[..5]].concat()[13..].to_vec();
     for token in &slid[0].tokens[5..10] {
         let next = run(&model, &request(std::slice::from_ref(&window), 1));

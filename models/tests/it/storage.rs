@@ -118,7 +118,7 @@ fn a_directory_with_native_weights_needs_no_config_json() {
         assert_eq!(weights::pretrained_config(directory.path()).expect("described"), config);
         let again: Gpt<Tape> = weights::load_pretrained(directory.path(), &DEVICE).expect("loads");
         assert_eq!(values(&again), values(&model));
-        // A checkpoint describes its run under this name.
+        // A checkpoint describes its run by this name.
         std::fs::write(directory.path().join("config.json"), r#"{"model": {}}"#).expect("written");
     }
 }
@@ -312,7 +312,7 @@ fn equal_models_make_equal_files() {
             std::fs::read(&path).expect("reads")
         };
         let first = saved();
-        // Two entries in hash order would agree once in 65,536 runs.
+        // Two entries in hash order agree once in 65,536 runs.
         assert!((0..16).all(|_| saved() == first), "{layout:?}");
     }
 }

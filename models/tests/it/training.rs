@@ -1,4 +1,4 @@
-//! Models start at the expected loss, memorize one batch, and give equal gradients in micro-batches.
+//! Models start at the expected loss, memorize one batch, and have equal gradients in micro-batches.
 
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, Optimizer};
 use burn::tensor::{Int, Tensor};
@@ -48,7 +48,7 @@ fn micro_batches_add_up_to_one_batch() {
     let config = shrunk("llama-1.1b");
     let model = model(&config);
     let mut whole = batch::<Tape>(&config, 4, 10);
-    // Targets differ in number by row.
+    // Rows differ in their number of targets.
     let index = Tensor::<Tape, 1, Int>::arange(0..40, &DEVICE);
     let mask = (index.clone() * index).remainder_scalar(7).greater_elem(1).float().reshape([4, 10]);
     whole.mask = Some(mask.clone());

@@ -11,13 +11,13 @@ const ROUNDS: usize = 8;
 /// Copies take about as long as operations.
 const MACHINE: Machine = Machine { link: 25e9, memory: 1e12, ..Machine::INSTANT };
 
-/// Instructions are counted inside.
+/// Only this is metered.
 #[inline(never)]
 fn metered<T>(work: impl FnOnce() -> T) -> T {
     black_box(work())
 }
 
-/// Arguments: `resident`, with `planned` for a budget that holds it; or a recorded step, the share of its peak or a
+/// Arguments: `resident` (with `planned`, under a budget that holds it); or a recorded step, a share of its peak or a
 /// size (`16MiB`), and `ahead` for moves ahead.
 fn main() {
     let asked = std::env::args().nth(1).expect("a piece of work");
@@ -31,7 +31,7 @@ fn main() {
     println!("{operations}");
 }
 
-/// Operations over resident blocks, after the program was learned. Returns their number.
+/// Operations over resident blocks of a learned program; returns their number.
 fn resident(budget: Limit) -> u64 {
     let mut pager = Pager::new(budget, Policy::Planned, Oversized::Refuse);
     let blocks: Vec<BlockId> = (0..50).map(|n| pager.insert(100 + n, Arena::UNPOOLED)).collect();
@@ -55,7 +55,7 @@ fn resident(budget: Limit) -> u64 {
     10 * (blocks.len() as u64 - 1)
 }
 
-/// A repeated step with a share of its peak in percent, or a size. Returns its operations.
+/// A repeated step with a share of its peak in percent, or a size; returns its operations.
 fn replayed(step: &str, share: &str, ahead: bool) -> u64 {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces").join(step).with_extension("trace");
     let recording = Recording::from_bytes(&std::fs::read(file).expect("a committed step")).expect("a step");

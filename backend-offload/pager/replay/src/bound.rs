@@ -1,14 +1,14 @@
-//! The offline bound: bytes that any pager must move, even one that knows the whole program. The sum of two minima:
+//! The offline bound: bytes that even an omniscient pager must move. The sum of two minima:
 //!
-//! - **In.** Between two uses each byte stays or comes back. Bytes that stay must fit together with the operands of
-//!   every operation in between. Most can stay if those needed latest leave first (Belady).
+//! - **In.** Between two uses each byte stays or comes back. Staying bytes must fit beside the operands of every
+//!   operation in between. Most stay if those needed latest leave first (Belady).
 //! - **Out.** Between two writes, or until the block is freed, contents stay or are copied out once. The same rule
-//!   applies, with the end of the dirty period as next use.
+//!   applies; the dirty period's end is the next use.
 //!
 //! No pager moves less in the long run (`no_way_of_moving_undercuts_the_bound`,
-//! `no_way_of_using_three_tiers_undercuts_the_bound_for_the_disk`). The bound may be out of reach: it divides blocks
-//! into bytes and treats the directions as independent. Above a disk, recorded steps move at most a sixth more than its
-//! [bound](disk_bound). Those of 7 billion parameters move at most 3 % more
+//! `no_way_of_using_three_tiers_undercuts_the_bound_for_the_disk`). The bound may be out of reach: it divides blocks,
+//! and treats the directions as independent. Above a disk, recorded steps move at most a sixth more than its
+//! [bound](disk_bound); with 7 billion parameters, at most 3 %
 //! (`bytes_spilled_to_and_loaded_from_disk_equal_the_record`).
 
 use crate::step_bytes::Moved;
@@ -16,7 +16,7 @@ use pager::{Event, Recording};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// The fewest bytes that can move in each marked step. One step that repeats is taken `times` over.
+/// The fewest bytes that can move in each marked step. A single repeating step is taken `times` over.
 pub fn bound(recording: &Recording, budget: u64, times: usize) -> Vec<Moved> {
     let program = Program::unrolled(recording, times + 1);
     let mut least = program.least_of_both(budget);
@@ -27,12 +27,10 @@ pub fn bound(recording: &Recording, budget: u64, times: usize) -> Vec<Moved> {
     least
 }
 
-/// The fewest bytes to and from a disk in each step, where device and host hold `above` bytes together. `bytes_in` are
+/// The fewest bytes to and from a disk in each step, below `above` bytes of device and host together. `bytes_in` are
 /// loaded from disk, and `bytes_out` written to it.
 ///
-/// Between two uses each byte stays above the disk or is loaded. Between two writes it stays or is written. During an
-/// operation, bytes above the disk and the operands fit into `above` together. That is the problem of [`bound`].
-/// Contents put into host memory count from their first use.
+/// The problem of [`bound`], with `above` as the budget. Contents put into host memory count from their first use.
 pub fn disk_bound(recording: &Recording, above: u64, times: usize) -> Vec<Moved> {
     let mut least = Program::unrolled(recording, times + 1).least_of_both(above);
     least.truncate(if recording.repeats() { times } else { least.len() });
@@ -49,20 +47,20 @@ struct Access {
 pub(crate) struct Instance {
     pub bytes: u64,
     uses: Vec<Access>,
-    /// Put into the host tier before its first use.
+    /// Put on the host before its first use.
     begins_away: bool,
-    /// The operation before which it was freed.
+    /// The operation before its end.
     freed: Option<usize>,
 }
 
-/// A period in which bytes that stay on the device cost nothing.
+/// A period in which bytes kept on the device cost nothing.
 #[derive(Debug, Clone, Copy)]
 struct Stay {
     block: usize,
     bytes: u64,
-    /// Begins after this operation.
+    /// Begins after it.
     from: usize,
-    /// Ends at this operation.
+    /// Ends at it.
     until: usize,
 }
 
@@ -73,7 +71,7 @@ impl Instance {
         self.begins_away || uses.any(|access| access.written)
     }
 
-    /// Whether `operation`, which uses it, writes contents still held at `later`.
+    /// Whether `operation`, a user, writes contents still held at `later`.
     pub fn is_made_for(&self, operation: usize, later: usize) -> bool {
         let nth = self.uses.partition_point(|access| access.operation < operation);
         self.uses[nth].written && self.freed.is_none_or(|freed| freed > later)
@@ -83,11 +81,11 @@ impl Instance {
 #[derive(Debug, Default)]
 pub(crate) struct Program {
     pub blocks: Vec<Instance>,
-    /// Operands of each operation, without duplicates.
+    /// Distinct operands of each operation.
     pub operations: Vec<Vec<usize>>,
     /// Floating-point operations of each.
     pub flops: Vec<u64>,
-    /// Operations before the end of each step.
+    /// Operations before each step's end.
     pub steps: Vec<usize>,
 }
 
@@ -160,9 +158,9 @@ impl Program {
         }
     }
 
-    /// Bytes of blocks without room in `budget` during an operation, after its operands. Each `further` range adds the
-    /// blocks that its operations use and `counts` accepts, once each, and yields a sum. Only whole blocks have room,
-    /// so room is a multiple of the common divisor of all.
+    /// Bytes of blocks without room in `budget` during an operation, beside its operands. Each `further` range adds
+    /// blocks that its operations use and `counts` accepts, once each, and yields a sum. Only whole blocks have room:
+    /// room is a multiple of their common divisor.
     pub fn without_place(
         &self,
         (operation, budget): (usize, u64),
@@ -205,7 +203,7 @@ impl Program {
         moved.map(|(bytes_in, bytes_out)| Moved { bytes_in, bytes_out }).collect()
     }
 
-    /// Contents from the host tier at their first use, by step.
+    /// Contents that come from the host at their first use, by step.
     fn arriving(&self) -> Vec<u64> {
         let mut arriving = vec![0; self.steps.len() + 1];
         for instance in self.blocks.iter().filter(|instance| instance.begins_away) {
@@ -220,7 +218,7 @@ impl Program {
         self.steps.partition_point(|end| *end <= operation)
     }
 
-    /// From each use of a block with contents to the next.
+    /// From each use with contents to the next.
     fn stays(&self) -> Vec<Stay> {
         let mut stays = Vec::new();
         for (block, instance) in self.blocks.iter().enumerate() {
@@ -236,7 +234,7 @@ impl Program {
         stays
     }
 
-    /// From each write to the next, or to the end of the block.
+    /// From each write to the next, or to the block's end.
     fn eras(&self) -> Vec<Stay> {
         let mut eras = Vec::new();
         for (block, instance) in self.blocks.iter().enumerate() {
@@ -249,14 +247,13 @@ impl Program {
         eras
     }
 
-    /// Bytes that cannot stay, by the step in which they move: at the end of the stay if `at_end`, else at its
-    /// beginning.
+    /// Bytes that cannot stay, by the step of their move: at the stay's end if `at_end`, else at its beginning.
     fn least(&self, budget: u64, stays: &[Stay], at_end: bool) -> Vec<u64> {
         let mut moved = vec![0u64; self.steps.len() + 1];
         let mut order: Vec<usize> = (0..stays.len()).collect();
         order.sort_by_key(|n| stays[*n].from);
         let mut beginning = order.into_iter().peekable();
-        // Open stays by end, the remaining bytes of each stay, and the latest stay of each block.
+        // Open stays by end, remaining bytes of each stay, the latest stay of each block.
         let mut open: BTreeSet<(usize, usize)> = BTreeSet::new();
         let mut left: Vec<u64> = stays.iter().map(|stay| stay.bytes).collect();
         let mut within: Vec<Option<usize>> = vec![None; self.blocks.len()];
@@ -266,7 +263,7 @@ impl Program {
                 open.remove(&(until, stay));
                 staying -= left[stay];
             }
-            // An operand within a stay counts with bytes that stay. Its other bytes take room too, but the rule below
+            // An operand within a stay counts among the staying bytes. Its other bytes take room too, but this rule
             // cannot count them.
             let counts = |block: &&usize| within[**block].is_none_or(|stay| stays[stay].until <= operation);
             let room =

@@ -1,8 +1,7 @@
-//! Replays recorded programs under budgets, and bounds what any pager could do.
+//! Replays recorded programs under budgets, and bounds any pager.
 //!
 //! - [`Replay`] runs a [`Recording`](pager::Recording) with the real pager. On a [`Machine`], moves take time.
-//! - [`bound`](bound()) and [`disk_bound`] return the fewest bytes that must move, and [`Pace`] the least time of a
-//!   step.
+//! - [`bound`](bound()) and [`disk_bound`] return the fewest bytes, [`Pace`] the least time of a step.
 
 mod bound;
 mod pace;

@@ -1,27 +1,26 @@
 //! The pace: the least time of a step on a machine, however its bytes move (`no_step_takes_less_than_the_least`).
 //!
-//! A step takes as long as its operations, and as the fewest bytes of either direction. It also waits where little
-//! arithmetic uses or makes many blocks: those without room beside one operation must come after it, or leave before
+//! A step takes at least as long as its operations, and as the fewest bytes of either direction. It also waits where
+//! little arithmetic uses or makes many blocks: those without room beside an operation come after it, or leave before
 //! it. Waits of disjoint ranges add up.
 //!
-//! A step of 16,384 tokens takes at most 1.10 times its longest part (operations, copies in, copies out). At 25 % of
-//! its memory, it takes 1.20 times (`steps_of_16k_tokens_take_little_longer_than_the_longest_of_their_parts`).
+//! A step of 16,384 tokens takes at most 1.10 times its longest part (operations, copies in, copies out); at 25 % of
+//! its memory, 1.20 times (`steps_of_16k_tokens_take_little_longer_than_the_longest_of_their_parts`).
 
 use crate::bound::{Program, bound, disk_bound};
 use crate::timeline::Machine;
 use pager::{Event, Recording};
 use std::collections::BTreeSet;
 
-/// In steps of at most this many operations, ranges begin and end anywhere.
+/// Up to this many operations, ranges begin and end anywhere.
 const ONE_BY_ONE: usize = 2048;
 
-/// Parts of longer steps, with two possible ends each.
+/// Parts of longer steps; each adds two possible ends.
 const PARTS: usize = 256;
 
-/// Rounds of a step: a first one, those measured, and a successor.
+/// Rounds of a step: a first, those measured, a successor.
 const ROUNDS: usize = 4;
 
-/// Rounds measured.
 const LOOKED_AT: usize = ROUNDS - 2;
 
 /// The least time of a recorded step on a machine under any budget.
@@ -30,15 +29,15 @@ pub struct Pace<'r> {
     recording: &'r Recording,
     machine: Machine,
     program: Program,
-    /// Operations at which ranges begin and end, over the measured rounds and the operation after them.
+    /// Operations where ranges begin and end: the measured rounds and the operation after them.
     places: Vec<usize>,
-    /// Time of all operations before each place, and with it.
+    /// Time of all operations before each place, without and with its own.
     spent: Vec<[f64; 2]>,
     read: u64,
 }
 
 impl<'r> Pace<'r> {
-    /// The pace of a repeated step, or of the second and third marked steps of a program.
+    /// The pace of a repeated step, or of a program's second and third marked steps.
     pub fn of(recording: &'r Recording, machine: Machine) -> Self {
         let program = Program::unrolled(recording, ROUNDS);
         let (begin, end) = (program.steps[0], program.steps[LOOKED_AT]);
@@ -49,7 +48,7 @@ impl<'r> Pace<'r> {
             let flops = program.flops[operation] as f64;
             (flops / machine.flops).max(operands(operation) as f64 / machine.memory)
         };
-        // The first and the largest operation of each part. The largest leaves the least room.
+        // The first and the largest operation of each part; the largest leaves the least room.
         let length = (end - begin) / LOOKED_AT;
         let parts = if length > ONE_BY_ONE { PARTS } else { length };
         let part = |n: usize| begin + n * length / parts..begin + (n + 1) * length / parts;
@@ -65,7 +64,7 @@ impl<'r> Pace<'r> {
             spent.push([before, before + takes(*place)]);
             after = place + 1;
         }
-        // The same rounds of a program recorded from its beginning.
+        // The same rounds of a program from its beginning.
         let rounds = recording.events.split(|event| *event == Event::Step);
         let (skipped, taken) = if recording.repeats() { (0, 1) } else { (1, LOOKED_AT) };
         let reads = rounds.skip(skipped).take(taken).flatten();
@@ -79,7 +78,7 @@ impl<'r> Pace<'r> {
         self.spent.last().map_or(0.0, |[before, _]| *before) / LOOKED_AT as f64
     }
 
-    /// The least seconds of a step, with `budget` bytes of device and `host` bytes of host above a disk.
+    /// The least seconds of a step above a disk, with `budget` bytes of device and `host` bytes of host.
     pub fn least_above_a_disk(&self, budget: u64, host: u64) -> f64 {
         let moved = disk_bound(self.recording, budget.saturating_add(host), ROUNDS)[ROUNDS - 1];
         self.least(budget).max(moved.total() as f64 / self.machine.disk)
@@ -105,7 +104,7 @@ impl<'r> Pace<'r> {
         link.max(self.arithmetic() + waits)
     }
 
-    /// Bytes with contents from before a place that must come before a later one, by first place and distance.
+    /// Bytes with earlier contents that must come between a place and a later one, by first place and distance.
     fn coming(&self, budget: u64) -> Vec<Vec<u64>> {
         let Self { program, places, .. } = self;
         let each = places.iter().enumerate().map(|(first, place)| {
@@ -116,7 +115,7 @@ impl<'r> Pace<'r> {
         each.collect()
     }
 
-    /// Bytes written from a place on, held at a later one, that must leave before it; by later place and distance.
+    /// Bytes written from a place on and held at a later one that must leave before it, by later place and distance.
     fn leaving(&self, budget: u64) -> Vec<Vec<u64>> {
         let Self { program, places, .. } = self;
         let each = places.iter().enumerate().map(|(last, place)| {

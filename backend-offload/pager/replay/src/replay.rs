@@ -1,7 +1,7 @@
-//! Replays a recording under any budget, with the real pager.
+//! Replays a recording with the real pager.
 //!
-//! Without a disk [below](Replay::above_a_disk) it, the host has no limit. Without a machine moves end at once;
-//! [`on`](Replay::on) a machine they take time and run in parallel with operations.
+//! The host is unlimited unless [above a disk](Replay::above_a_disk). Moves end at once, or take time
+//! [`on`](Replay::on) a machine, in parallel with operations.
 
 use crate::step_bytes::{Moved, StepBytes};
 use crate::timeline::{Elapsed, Machine, StepTimeline, Timeline};
@@ -15,7 +15,7 @@ use pager::{
 pub struct Replay<'r> {
     recording: &'r Recording,
     pager: Pager,
-    /// The live blocks, by their numbers in the recording.
+    /// By their numbers in the recording.
     blocks: Vec<Option<BlockId>>,
     operands: Vec<BlockId>,
     bytes: StepBytes,
@@ -36,7 +36,7 @@ struct Pending {
 }
 
 impl<'r> Replay<'r> {
-    /// A replay of `recording` under `budget`, before its first event.
+    /// A replay of `recording` under `budget`.
     pub fn new(recording: &'r Recording, budget: Limit, policy: Policy) -> Self {
         Self {
             recording,
@@ -52,7 +52,7 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// Makes moves take time on this machine, with prefetch.
+    /// Makes moves take this machine's time, with prefetch.
     #[must_use]
     pub fn on(mut self, machine: Machine) -> Self {
         self.pager.look_ahead(true);
@@ -60,7 +60,7 @@ impl<'r> Replay<'r> {
         self
     }
 
-    /// Adds a host of so many bytes above an unlimited disk.
+    /// Adds a host of this many bytes above an unlimited disk.
     #[must_use]
     pub fn above_a_disk(self, host: u64) -> Self {
         Self { host: Limit::bytes(host), ..self }
@@ -72,7 +72,7 @@ impl<'r> Replay<'r> {
         Rooms { host, disk, page: 1 }
     }
 
-    /// Runs the recording; one step that repeats runs `times` over.
+    /// Runs the recording; a single repeating step runs `times` over.
     ///
     /// # Errors
     /// If the budget is too small for an operation, or the recording contradicts itself.
@@ -100,22 +100,22 @@ impl<'r> Replay<'r> {
         &self.bytes.device.steps
     }
 
-    /// Bytes of each step loaded from disk (in) and written to it (out).
+    /// Bytes of each step from disk (in) and to it (out).
     pub fn disk_steps(&self) -> &[Moved] {
         &self.bytes.disk.steps
     }
 
-    /// Bytes that the program itself read off the device in each step.
+    /// Bytes of each step that the program read off the device.
     pub fn read_steps(&self) -> &[u64] {
         &self.bytes.read.steps
     }
 
-    /// Bytes of contents made in host memory in each step.
+    /// Bytes of each step made in host memory.
     pub fn given_steps(&self) -> &[u64] {
         &self.bytes.given.steps
     }
 
-    /// The time of each step; empty without a machine.
+    /// Times of each step; empty without a machine.
     pub fn elapsed(&self) -> &[Elapsed] {
         self.timeline.as_ref().map_or(&[], |timeline| &timeline.steps)
     }
@@ -130,7 +130,6 @@ impl<'r> Replay<'r> {
         &self.pager
     }
 
-    /// A block's number in the recording.
     #[cfg(test)]
     pub(crate) fn number(&self, id: BlockId) -> Option<usize> {
         self.blocks.iter().position(|block| *block == Some(id))
@@ -141,7 +140,7 @@ impl<'r> Replay<'r> {
         &mut self.pager
     }
 
-    /// Begins the next round: roles go to their next blocks, and other blocks are freed.
+    /// Begins the next round: roles pass to their next blocks, other blocks are freed.
     fn carry(&mut self, carried: usize) -> Result<(), Fault> {
         let mut next = vec![None; carried];
         for event in &self.recording.events {
@@ -226,7 +225,7 @@ impl<'r> Replay<'r> {
         Ok(())
     }
 
-    /// Spills blocks until `bytes` of the program's own have room on a host above a disk.
+    /// Spills until `bytes` of the program's own have room on a host above a disk.
     fn make_host_room(&mut self, bytes: u64) -> Result<(), Stop> {
         if self.host == Limit::NONE {
             return Ok(());
@@ -242,7 +241,7 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// Cancels the load in progress, whose host memory may be missing.
+    /// Cancels the load in progress, whose host memory may be the missing bytes.
     fn give_up_loading(&mut self, stop: Stop) -> Result<(), Stop> {
         match stop {
             Stop::Shortage(Shortage::TierFull { .. }) if let Some((token, _)) = self.pager.loading() => {
@@ -253,7 +252,6 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// Takes every step of the latest operation.
     fn take_steps(&mut self) -> Result<(), Stop> {
         loop {
             self.land()?;
@@ -291,7 +289,7 @@ impl<'r> Replay<'r> {
         Ok(())
     }
 
-    /// Writes ahead, as far as there are buffers.
+    /// Writes ahead while buffers are free.
     fn write_ahead(&mut self) -> Result<(), Stop> {
         if self.host == Limit::NONE {
             return Ok(());
@@ -313,7 +311,7 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// Loads ahead, as far as there are buffers.
+    /// Loads ahead while buffers are free.
     fn load_ahead(&mut self) -> Result<(), Stop> {
         if self.host == Limit::NONE {
             return Ok(());
@@ -394,7 +392,6 @@ impl<'r> Replay<'r> {
         self.pager.get(block).map(|block| block.bytes).ok_or(Fault::UnknownBlock(block))
     }
 
-    /// Starts and ends a move at once.
     fn complete(&mut self, step: Step) -> Result<Outcome, Fault> {
         let token = self.pager.started(step)?;
         self.pager.ended(token, true)

@@ -1,8 +1,8 @@
-//! Bytes by step of a replayed program.
+//! Bytes by step.
 
 use pager::Counters;
 
-/// Bytes moved in one step of a program.
+/// Bytes moved in one step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Onto the device.
@@ -21,7 +21,7 @@ impl Moved {
 #[derive(Debug, Default)]
 pub(crate) struct StepBytes {
     pub device: Meter,
-    /// Loaded from disk (in) and written to it (out).
+    /// From disk (in) and to it (out).
     pub disk: Meter,
     /// Read off the device by the program.
     pub read: Tally,
@@ -41,7 +41,7 @@ impl StepBytes {
     }
 }
 
-/// Bytes of each step, as differences of a counter.
+/// Bytes by step, as differences of a counter.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     pub steps: Vec<Moved>,
@@ -58,7 +58,7 @@ impl Meter {
     }
 }
 
-/// Bytes of each step, as sums.
+/// Bytes by step, as sums.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub steps: Vec<u64>,

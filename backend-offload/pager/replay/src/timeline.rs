@@ -1,14 +1,14 @@
-//! The time of a replayed program on a machine: serial operations, and a parallel copy engine for each direction.
+//! The time of a replayed program on a machine: serial operations, and one parallel copy engine per direction.
 //!
-//! Copies off the device free memory when they end; those onto it need free memory when queued. The program waits for
-//! operands, reads, and new parameters of the host optimizer. A disk does one read or write at a time. The program
-//! waits for loads and all but the last buffers of spills, not for writes and loads ahead. Optimizer states use its
-//! idle time (`states_on_the_disk_pass_in_the_time_that_blocks_leave_and_are_waited_for_with_their_contents`).
+//! Copies off the device free memory at their end; copies onto it take memory when queued. The program waits for
+//! operands, reads, and new parameters of the host optimizer. A disk does one transfer at a time. The program waits for
+//! loads and all but the last buffers of spills, never for transfers ahead. Optimizer states use the disk's idle time
+//! (`states_on_the_disk_pass_in_the_time_that_blocks_leave_and_are_waited_for_with_their_contents`).
 
 use pager::{BlockId, Token};
 use std::collections::{HashMap, VecDeque};
 
-/// The speeds of a machine, in bytes per second unless stated otherwise. An operation takes the longer of its times for
+/// Speeds of a machine, in bytes per second unless stated otherwise. An operation takes the longer of its times for
 /// arithmetic and operands.
 #[derive(Debug, Clone, Copy)]
 pub struct Machine {
@@ -22,7 +22,7 @@ pub struct Machine {
     pub host: f64,
     /// To and from the disk, both directions together.
     pub disk: f64,
-    /// Bytes of states to and from the disk per byte of contents made in host memory; 0 without states on disk.
+    /// Bytes of states to and from the disk per byte made in host memory; 0 without states on disk.
     pub states: f64,
 }
 
@@ -38,7 +38,7 @@ impl Machine {
     };
 }
 
-/// The most unwritten bytes when a spill counts as done: six buffers.
+/// The most unwritten bytes of a spill that counts as done: six buffers.
 const BEHIND: f64 = 6.0 * (4 << 20) as f64;
 
 /// Times of one step, in seconds.
@@ -58,7 +58,7 @@ pub struct Elapsed {
     pub disk: f64,
 }
 
-/// One step, in seconds from its beginning. Copies may begin before it and end after it.
+/// One step, in seconds from its beginning. Copies may cross its ends.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepTimeline {
     /// Begin of operations, and bytes on the device then.
@@ -86,18 +86,17 @@ pub(crate) struct Timeline {
     machine: Machine,
     now: f64,
     free: Free,
-    /// Copies off the device in progress, by their ends.
+    /// With their ends.
     leaving: VecDeque<(Token, f64)>,
     arrivals: HashMap<BlockId, f64>,
-    /// The time at which bytes read ahead are there.
+    /// When bytes read ahead arrive.
     loaded: f64,
     step: OpenStep,
     pub steps: Vec<Elapsed>,
-    /// The latest complete step.
     pub latest: StepTimeline,
 }
 
-/// Times at which the engines finish their queues.
+/// When the engines finish their queues.
 #[derive(Debug, Default)]
 struct Free {
     out: f64,
@@ -146,7 +145,7 @@ impl Timeline {
         self.arrivals.insert(block, self.free.back);
     }
 
-    /// Resets the times, as the program begins.
+    /// Resets the times at the program's beginning.
     pub fn begins(&mut self) {
         (self.free.host, self.free.disk, self.loaded, self.now) = (0.0, 0.0, 0.0, 0.0);
         (self.step.elapsed.host, self.step.elapsed.disk) = (0.0, 0.0);
@@ -163,7 +162,7 @@ impl Timeline {
         self.wait_until(self.free.out);
     }
 
-    /// Waits for contents that the host makes.
+    /// Waits for contents made on the host.
     pub fn is_given(&mut self, bytes: u64) {
         let takes = bytes as f64 / self.machine.host;
         self.free.host = self.free.host.max(self.step.began) + takes;
@@ -171,7 +170,7 @@ impl Timeline {
         self.wait_until(self.free.host);
         let passes = bytes as f64 * self.machine.states / self.machine.disk;
         if passes > 0.0 {
-            // Since the step began the disk was busy with blocks, or these and earlier states.
+            // Since the step began the disk was busy with blocks, or with these and earlier states.
             self.step.elapsed.disk += passes;
             self.wait_until(self.step.began + self.step.elapsed.disk);
         }
@@ -183,12 +182,12 @@ impl Timeline {
         self.wait_until(self.free.disk - BEHIND / self.machine.disk);
     }
 
-    /// Begins to write what fits into free buffers, without a wait.
+    /// Begins to write what fits into free buffers; does not wait.
     pub fn writes_ahead(&mut self, bytes: u64) -> u64 {
         self.begins_ahead(bytes)
     }
 
-    /// Begins to read what fits into free buffers, without a wait.
+    /// Begins to read what fits into free buffers; does not wait.
     pub fn loads_ahead(&mut self, bytes: u64) -> u64 {
         let begins = self.begins_ahead(bytes);
         if begins > 0 {
@@ -197,7 +196,7 @@ impl Timeline {
         begins
     }
 
-    /// Whether all bytes read ahead are there.
+    /// Whether all bytes read ahead have arrived.
     pub fn has_loaded(&self) -> bool {
         self.loaded <= self.now
     }
@@ -210,7 +209,7 @@ impl Timeline {
         begins
     }
 
-    /// Waits for `bytes` from the disk; if 0, for those read ahead.
+    /// Waits for `bytes` from the disk; with 0, for bytes read ahead.
     pub fn loads(&mut self, bytes: u64) {
         self.moves_on_disk(bytes);
         self.wait_until(if bytes > 0 { self.free.disk } else { self.loaded });
@@ -250,7 +249,7 @@ impl Timeline {
         }
     }
 
-    /// Runs an operation over `bytes` of operands, with `resident` bytes on the device.
+    /// Runs an operation over `bytes` of operands while `resident` bytes are on the device.
     pub fn operates(&mut self, flops: u64, bytes: u64, resident: u64) {
         self.step.timeline.resident.push((self.now, resident));
         let takes = (flops as f64 / self.machine.flops).max(bytes as f64 / self.machine.memory);

@@ -9,7 +9,7 @@ fn refused(wanted: u64) -> Result<Vec<Step>, Stop> {
     Err(Shortage::TierFull { wanted }.into())
 }
 
-/// Blocks of these bytes, all on the host.
+/// Blocks of these sizes on the host.
 fn on_host<const N: usize>(sizes: [u64; N]) -> (Pager, [BlockId; N]) {
     let mut pager = Pager::new(Limit::bytes(100), Policy::LeastRecentlyUsed, Oversized::Refuse);
     let blocks = sizes.map(|bytes| pager.insert(bytes, Arena(0)));
@@ -73,7 +73,7 @@ fn a_disk_copy_is_dropped_only_for_a_block_that_spills_into_its_place() {
     assert_eq!([HOST, DISK].map(|tier| pager.ledger().held(tier)), [0, 50]);
 }
 
-/// A copy in progress may become room: it is waited for before any block spills.
+/// A copy in progress may become room, so the pager waits before any spill.
 #[test]
 fn copies_under_way_land_before_a_room_is_judged() {
     let (mut pager, [clean, resting]) = on_host([10, 30]);

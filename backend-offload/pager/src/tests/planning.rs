@@ -55,8 +55,7 @@ impl Program {
     }
 }
 
-/// Random programs whose steps repeat, change, and come back. In tests the pager compares every victim with a search of
-/// all blocks.
+/// Steps of random programs repeat, change, and come back. In tests the pager compares every victim with a full search.
 #[test]
 fn the_first_in_order_is_the_one_a_look_at_all_blocks_finds() {
     let mut chosen = 0;
@@ -66,7 +65,7 @@ fn the_first_in_order_is_the_one_a_look_at_all_blocks_finds() {
         let kept: Vec<usize> = (0..12).map(|_| program.born(1 + dice.below(30))).collect();
         let shapes: Vec<u64> = (0..3).map(|_| dice.below(1 << 30)).collect();
         for _ in 0..30 {
-            // One of three steps, each always the same.
+            // One of three constant steps.
             let mut step = Dice(shapes[dice.below(3) as usize]);
             let mut passing = Vec::new();
             for _ in 0..25 {

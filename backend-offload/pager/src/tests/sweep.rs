@@ -1,4 +1,4 @@
-//! Blocks used forwards and backwards, on a device for two of them and a host above a disk.
+//! Blocks used forwards and backwards, on a device for two and a host above a disk.
 
 use super::*;
 
@@ -38,7 +38,6 @@ impl Sweep {
         Rooms { host: left(self.host - loading, HOST), disk: left(self.disk, DISK), page: 1 }
     }
 
-    /// Runs an operation on the block.
     pub fn operate(&mut self, block: BlockId) {
         self.pager.begin(&[block]).expect("legal operands");
         let before = self.pager.counters();
@@ -54,7 +53,7 @@ impl Sweep {
         self.waited_for.written += after.disk.bytes_to_disk - before.disk.bytes_to_disk;
     }
 
-    /// Sweeps `ROUNDS` times, and calls `after` after each operation.
+    /// Sweeps `ROUNDS` times, with `after` after each operation.
     pub fn run(mut self, mut after: impl FnMut(&mut Self, BlockId)) -> Self {
         for round in 0..ROUNDS {
             for n in (0..BLOCKS).chain((0..BLOCKS).rev()) {

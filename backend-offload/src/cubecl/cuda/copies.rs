@@ -1,7 +1,7 @@
-//! Copies on two separate streams, one per direction, ordered by events.
+//! Copies on two streams, one per direction, ordered by events.
 //!
-//! Events are recorded on streams, but the runtime hides its own. So a stream's handle is read from the server's debug
-//! text, just after the stream began. Without it, the stream's buffers are copied in line with its work.
+//! The runtime hides its streams. So a stream's handle is read from the server's debug text just after its begin.
+//! Without it, the stream's buffers are copied in line with its work.
 
 use crate::cubecl::copy_streams::{CopyStreams, Rows};
 use cubecl_core::Runtime;
@@ -11,7 +11,7 @@ use cudarc::driver::{DriverError, result, sys};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 
-/// Launches upload through the same engine, so they wait for one piece instead of a block.
+/// Launches upload through the same engine, so they wait for one piece, not a block.
 const PIECE: usize = 4 << 20;
 
 type Server = <CudaRuntime as Runtime>::Server;
@@ -66,7 +66,7 @@ impl Drop for Event {
 }
 
 impl CudaCopies {
-    /// The device's context is current: the server has just used it.
+    /// The device's context is current: the server has used it.
     fn streams(&mut self) -> Result<Streams, DriverError> {
         if let Some(streams) = self.streams {
             return Ok(streams);
@@ -97,8 +97,7 @@ impl CudaCopies {
                 None => Event::record(owner)?.delay(stream)?,
             }
             copy(stream).and_then(|()| Event::record(stream)).inspect_err(|_| {
-                // Part of the copy may be under way, into memory about to be freed.
-                // SAFETY: the stream lives.
+                // Part of the copy may run, into memory about to be freed. SAFETY: the stream lives.
                 let _idle = unsafe { result::stream::synchronize(stream.0) };
             })
         };

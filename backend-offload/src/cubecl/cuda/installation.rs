@@ -1,7 +1,7 @@
-//! The parts of a CUDA installation without which no kernel runs: driver, run-time compiler, headers.
+//! The CUDA parts that every kernel needs: driver, run-time compiler, headers.
 //!
-//! [`CudaInstallation::missing`] decides for [`probe`](crate::probe) and for reports alike. No function here panics if
-//! a library lacks a symbol, and only [`cuda_capabilities`] starts the driver.
+//! [`CudaInstallation::missing`] decides for [`probe`](crate::probe) and reports. Libraries without a symbol cause no
+//! panic. Only [`cuda_capabilities`] starts the driver.
 
 use cudarc::driver::{result, sys};
 use std::ffi::{c_int, c_void};
@@ -30,7 +30,7 @@ pub enum CudaPart {
 }
 
 impl CudaPart {
-    /// Statement that the part is missing.
+    /// The statement that the part is missing.
     pub fn missing(self) -> &'static str {
         match self {
             Self::Driver => "the driver library libcuda is not found",
@@ -39,7 +39,7 @@ impl CudaPart {
         }
     }
 
-    /// Advice for its installation.
+    /// Advice for installation.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::Driver => "install the NVIDIA driver, or add its folder to LD_LIBRARY_PATH",
@@ -55,7 +55,7 @@ impl CudaPart {
     }
 }
 
-/// The CUDA installation that this process uses.
+/// The CUDA installation of this process.
 #[derive(Debug, Clone)]
 pub struct CudaInstallation {
     root: Option<PathBuf>,
@@ -72,7 +72,7 @@ impl CudaInstallation {
         self.root.as_deref()
     }
 
-    /// The first missing part, in the order in which a start needs them.
+    /// The first missing part, in the order of a start.
     pub fn missing(&self) -> Option<CudaPart> {
         [CudaPart::Driver, CudaPart::Compiler, CudaPart::Headers].into_iter().find(|part| !self.has(*part))
     }
@@ -89,7 +89,7 @@ impl CudaInstallation {
         }
     }
 
-    /// The driver's library. Its release is the newest CUDA that the driver supports.
+    /// The driver's library, with the newest CUDA release that it supports.
     pub fn driver(&self) -> Option<CudaLibrary> {
         type Version = unsafe extern "C" fn(*mut c_int) -> c_int;
         if !self.has(CudaPart::Driver) {
@@ -146,9 +146,9 @@ fn file_of(_: *const c_void) -> Option<PathBuf> {
     None
 }
 
-/// Compute capabilities of all cards, in the driver's order. Empty if the driver does not start.
+/// Compute capabilities of all cards, in the driver's order; empty if it does not start.
 ///
-/// The caller has checked that [`CudaInstallation::missing`] is `None`.
+/// Check first that [`CudaInstallation::missing`] is `None`.
 pub fn cuda_capabilities() -> Vec<(u32, u32)> {
     use sys::CUdevice_attribute::{
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,

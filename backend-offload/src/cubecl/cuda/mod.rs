@@ -45,7 +45,7 @@ impl InnerRuntime for CudaRuntime {
     type CopyStreams = copies::CudaCopies;
 
     fn order(server: &mut Self::Server, waiting: StreamId, other: StreamId) -> Result<(), ServerError> {
-        // A stream that uses a buffer waits for work queued before its allocation.
+        // A stream waits for work queued before the allocation of a buffer it uses.
         let marker = ManagedMemoryHandle::new();
         server.initialize_memory(marker.clone(), MARKER_BYTES, other);
         let marker = Handle::from_memory(marker, other, MARKER_BYTES);
@@ -62,7 +62,7 @@ impl InnerRuntime for CudaRuntime {
         stream: StreamId,
         target: &mut [u8],
     ) -> Result<(), ServerError> {
-        // CubeCL's reads use page-locked memory that no budget counts: copy into the slab directly.
+        // CubeCL reads through page-locked memory that no budget counts; copy into the slab directly.
         block_on(server.sync(stream))?;
         let source = server.get_resource(source.binding(), stream)?;
         // SAFETY: the buffer is live, idle and of the target's size; the server has just made its context current.
@@ -75,12 +75,12 @@ impl InnerRuntime for CudaRuntime {
     }
 
     fn stream_error(server: &mut Self::Server, stream: StreamId) -> Option<ServerError> {
-        // A usage query fails on a stream with errors and leaves them; only a flush takes them.
+        // A usage query leaves a stream's errors there; only a flush takes them.
         server.memory_usage(stream).err().and_then(|_| server.flush(stream).err())
     }
 
     fn keep_memory(device: DeviceId, budget: Limit) {
-        // On failure, memory is mapped again after each wait: only slower.
+        // On failure each wait maps memory again: only slower.
         if let Err(error) = pool::keep(device, budget.get().unwrap_or(u64::MAX)) {
             tracing::debug!(target: crate::journal::TARGET, "freed device memory is not kept: {error}");
         }
@@ -93,7 +93,7 @@ impl InnerRuntime for CudaRuntime {
     }
 
     fn largest_buffer(settings: &Settings, _limits: &MemoryDeviceProperties) -> u64 {
-        // Only the driver limits the pool of exact sizes; CubeCL's limit is for other pools.
+        // Only the driver limits the pool of exact sizes.
         settings.device_memory.unwrap_or(u64::MAX)
     }
 
@@ -132,13 +132,13 @@ impl InnerRuntime for CudaRuntime {
     }
 }
 
-/// Whether this machine has an NVIDIA driver. [`probe`](crate::probe) checks the other components.
+/// Whether this machine has an NVIDIA driver; [`probe`](crate::probe) checks the other components.
 pub fn cuda_driver_found() -> bool {
     // SAFETY: calls nothing in the library.
     unsafe { sys::is_culib_present() }
 }
 
-/// Without them, CubeCL panics at the first kernel, on its own thread.
+/// Without them CubeCL panics at the first kernel, on its own thread.
 fn require_parts(device: &str, installation: &CudaInstallation) -> Result<(), OffloadError> {
     installation.missing().map_or(Ok(()), |part| {
         Err(OffloadError::MissingRuntime {
@@ -149,7 +149,7 @@ fn require_parts(device: &str, installation: &CudaInstallation) -> Result<(), Of
     })
 }
 
-/// Headers missing below `root`. Without them, autotune silently skips tensor-core kernels.
+/// Headers missing below `root`, without which autotune silently skips tensor-core kernels.
 fn without_tensor_cores(root: &Path) -> Option<String> {
     let needed = [
         ("include/mma.h", "cuda-cudart-dev-12-8"),

@@ -1,4 +1,4 @@
-//! Reports errors to the program: through the buffers that they spoil, and through their stream.
+//! Reports errors to the program, through spoilt buffers and their stream.
 
 use super::{Address, launch_error, together};
 use crate::cubecl::device::CubeDevice;
@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 impl<R: InnerRuntime> OffloadServer<R> {
-    /// For an error that no operand already carries.
+    /// For an error not yet carried by an operand.
     pub(in crate::cubecl) fn new_failure(
         &mut self,
         error: Arc<OffloadError>,
@@ -63,7 +63,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// Forgets the failed buffer that had this small buffer's memory.
+    /// Forgets the failed buffer that had this memory before.
     pub(in crate::cubecl) fn forget_failure_before(&mut self, binding: &Binding) {
         if !self.failures.small.is_empty()
             && let Some(address) = self.address(binding)

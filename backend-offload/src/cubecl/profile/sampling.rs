@@ -1,4 +1,4 @@
-//! Autotune's samples: room before each, and a verdict after it.
+//! Autotune's samples: room before, a verdict after.
 
 use super::{Before, MAX_CHECKS, Sample, Verdict};
 use crate::cubecl::device::CubeDevice;
@@ -38,7 +38,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         Ok(token)
     }
 
-    /// Loads the last sample's surviving operands, and makes room for its other memory.
+    /// Loads the last sample's surviving operands, with room for its other memory.
     fn prepare_sample(&mut self, stream: StreamId) {
         let candidate = self.device.profile.candidate();
         let named = std::mem::take(&mut candidate.operands);

@@ -1,4 +1,4 @@
-//! Records failures of a device, and hands each to the thread that caused it.
+//! Records failures for the threads that caused them.
 
 use super::{Failure, bookkeeping, execution_error};
 use crate::error::OffloadError;
@@ -28,12 +28,11 @@ impl<B: SharedStorage> State<B> {
         Arc::new(error)
     }
 
-    /// Reports inconsistent books.
     pub(in crate::flex) fn fault(&mut self, fault: Fault, operation: &str) -> Arc<OffloadError> {
         self.report(bookkeeping(fault, operation))
     }
 
-    /// The first failure of this thread since the last call.
+    /// This thread's first failure since the last call.
     pub fn take_failure(&mut self) -> Result<(), ExecutionError> {
         match self.pending.remove(&thread::current().id()) {
             Some(error) => Err(execution_error(&error)),

@@ -1,6 +1,6 @@
-//! Element-wise loops, on all threads for many elements, with the processor's widest vectors.
+//! Element-wise loops on the processor's widest vectors, with many elements on all threads.
 //!
-//! They use rayon's global pool, as Flex does. Each element is computed alone: threads and vectors change no bit.
+//! They share rayon's global pool with Flex. Elements are computed alone: threads and vectors change no bit.
 
 #![expect(
     clippy::inline_always,
@@ -41,7 +41,7 @@ pub(super) fn in_tasks<T: Send>(
     if count < 2 * cost.least() {
         return task(0..count, elements);
     }
-    // A few per thread: a delayed thread leaves its share to others.
+    // A few per thread: others take a delayed thread's share.
     let size = count.div_ceil(4 * rayon::current_num_threads()).max(cost.least());
     elements.par_chunks_mut(size).enumerate().for_each(|(n, elements)| {
         let begin = n * size;

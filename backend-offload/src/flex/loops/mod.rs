@@ -1,8 +1,8 @@
-//! Flex operations that this adapter computes itself, on all threads, for any strides.
+//! Flex operations computed by this adapter, on all threads, for any strides.
 //!
-//! Flex runs them on one thread, which took half of a small model's training step. Each result has Flex's bits and
-//! layout, in its own storage or that of an unshared operand. So later operations take the same paths, and the ledger
-//! counts the same bytes.
+//! Flex runs them on one thread, which took half of a small model's training step. Results have Flex's bits and layout,
+//! in new storage or an unshared operand's. So later operations take the same paths, and the ledger counts the same
+//! bytes.
 //!
 //! Other operations, other types than f32, and empty tensors go to Flex.
 
@@ -23,7 +23,7 @@ use walk::{Walk, repeated};
 
 type Handle = HandleKind<Flex>;
 
-/// Returns the operands of operations that Flex runs.
+/// Returns the operands of operations left to Flex.
 pub(super) fn run(operation: &OperationIr, handles: Vec<Handle>) -> Result<Handle, Vec<Handle>> {
     match operation {
         OperationIr::NumericFloat(_, operation) => numeric(operation, handles),
@@ -51,7 +51,7 @@ pub(super) fn change(tensors: Vec<Handle>, work: &mut dyn FnMut(&mut [&mut [f32]
     tensors
 }
 
-/// In the order of the shape, from the storage's start.
+/// In shape order, from the storage's start.
 pub(super) fn is_in_rows(layout: &Layout) -> bool {
     matches!(layout.contiguous_offsets(), Some((0, _)))
 }
@@ -97,7 +97,7 @@ fn base(operation: &BaseOperationIr, handles: Vec<Handle>) -> Result<Handle, Vec
         BaseOperationIr::SelectAssign(it) if it.dim == 0 && it.update == IndexingUpdateOp::Add => {
             select_added(handles)
         }
-        // Flex aligns its zeros by a copy; these take no pages until written.
+        // Flex aligns zeros by a copy; these take no pages until written.
         BaseOperationIr::Zeros(it) if it.out.dtype == DType::F32 => {
             Ok(tensor(vec![0f32; it.out.shape.num_elements()], it.out.shape.clone()))
         }
@@ -239,7 +239,7 @@ fn mask_filled(handles: Vec<Handle>, shape: &Shape, value: f32) -> Result<Handle
     Ok(tensor(zip_along(shape.num_elements(), &walk, both, chosen), shape.clone()))
 }
 
-/// Adds the third operand's rows, one after another, to the first's rows that the second names.
+/// Adds the third operand's rows, in turn, to the first's rows named by the second.
 fn select_added(handles: Vec<Handle>) -> Result<Handle, Vec<Handle>> {
     let [HandleKind::Float(to), HandleKind::Int(rows), HandleKind::Float(added)] = handles.as_slice() else {
         return Err(handles);
@@ -300,7 +300,7 @@ fn floats<const N: usize>(handles: Vec<Handle>) -> Result<[FlexTensor; N], Vec<H
     Ok(tensors.try_into().expect("counted above"))
 }
 
-/// Where Flex works in place: in rows from the start of an unshared storage.
+/// Where Flex works in place: row-major, from the start of an unshared storage.
 fn overwritable(tensor: &mut FlexTensor) -> Option<&mut [f32]> {
     match tensor.layout().contiguous_offsets() {
         Some((0, end)) if tensor.is_unique() => Some(&mut tensor.storage_mut::<f32>()[..end]),

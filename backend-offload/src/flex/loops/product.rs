@@ -1,14 +1,13 @@
 //! Matrix products in f32: Flex's calls of `gemm`, into uninitialised memory.
 //!
-//! Flex zeroes the product first, which costs as much as writing it once or twice more. Tasks affect only speed: each
-//! number is summed in the same order.
+//! Flex zeroes the product first, as costly as one or two more writes. Tasks change only speed, not the order of sums.
 
 use burn_flex::FlexTensor;
 use gemm::Parallelism;
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
-/// Multiplications worth more than one thread.
+/// Multiplications worth a second thread.
 const MANY: usize = 1 << 21;
 
 /// Distances in elements.

@@ -1,4 +1,4 @@
-//! Every operation of this module compared with Flex, over every kind of view.
+//! Every operation here against Flex, over every kind of view.
 
 use super::*;
 use crate::flex::scratch::Scratch;
@@ -55,7 +55,6 @@ fn output(shape: &[usize]) -> TensorIr {
     TensorIr::uninit(TensorId::new(1 << 41), Shape::from(shape.to_vec()), DType::F32)
 }
 
-/// The same layout over its own storage.
 fn unshared(handle: &Handle) -> Handle {
     let again = |tensor: &FlexTensor| {
         let storage = Bytes::from_bytes_vec(tensor.bytes().to_vec());
@@ -78,7 +77,7 @@ fn shown(handle: Handle) -> (Layout, TensorData) {
     }
 }
 
-/// Compares results, for shared and unshared operands.
+/// Compares results for shared and unshared operands.
 fn check(operation: &OperationIr, operands: &[Handle]) {
     let scratch = Scratch::<Flex>::new(&FlexDevice);
     let inputs: Vec<TensorIr> = operation.inputs().cloned().collect();

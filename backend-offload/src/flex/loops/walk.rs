@@ -1,4 +1,4 @@
-//! Walks over operands of one shape, each with its own strides, in few long rows.
+//! Walks over operands of one shape, each with its strides, in few long rows.
 
 #![expect(
     clippy::inline_always,
@@ -8,9 +8,8 @@
 use std::array;
 use std::ops::Range;
 
-/// Visits `N` operands in the order of the shape.
 pub(super) struct Walk<const N: usize> {
-    /// Sizes and strides, the row last. Dimensions that all operands step through in one go are merged.
+    /// Sizes and strides, row last. Dimensions that all operands step through at once are merged.
     dims: Vec<(usize, [isize; N])>,
     start: [isize; N],
 }
@@ -37,7 +36,7 @@ impl<const N: usize> Walk<N> {
         self.dims[self.dims.len() - 1].1
     }
 
-    /// Calls `piece` for each part of a row, with its range in `elements` and each operand's start.
+    /// Calls `piece` for each part of a row, with its range in `elements` and the operands' starts.
     #[inline(always)]
     pub(super) fn pieces(&self, elements: Range<usize>, mut piece: impl FnMut(Range<usize>, [usize; N])) {
         let (&(row, steps), outer) = self.dims.split_last().expect("never empty");

@@ -1,4 +1,4 @@
-//! An adapter over the fake device, and the checks of its promises.
+//! An adapter over the fake device, with checks of its promises.
 
 use super::fake_device::FakeDevice;
 use crate::error::OffloadError;
@@ -60,7 +60,7 @@ impl FakeAdapter {
         self.paging.pager.get(id).expect("a block that lives").bytes as usize
     }
 
-    /// Differs from the contents of every earlier block.
+    /// Different from all earlier blocks' contents.
     pub fn new_contents(&mut self, bytes: usize) -> Vec<u8> {
         self.next_value += 1;
         let mut contents = vec![self.next_value as u8; bytes];
@@ -126,7 +126,7 @@ impl FakeAdapter {
         }
     }
 
-    /// Contents that are only on the disk are loaded first.
+    /// Loads contents that only the disk has.
     pub fn read_on_host(&mut self, id: BlockId) {
         self.device.operands.clear();
         let loaded = self.paging.load_to_host(&mut self.device, id, &|| "reading".to_owned());
@@ -172,7 +172,7 @@ impl FakeAdapter {
         blocks.filter_map(|shadow| place(shadow.id)).collect()
     }
 
-    /// Whether `len` bytes of the host are free once every block there has spilled.
+    /// Whether `len` bytes of the host are free once every block has spilled.
     fn all_could_spill(&self, len: u64) -> bool {
         let taken: usize = self.taken.iter().map(|draft| draft.len()).sum();
         let blocks =
@@ -214,7 +214,7 @@ impl FakeAdapter {
             assert!(ledger.budget().allows(ledger.reserved_peak()), "the budget holds at every moment");
         }
 
-        // An ended flight has copied, but counts only when the loop asks for it.
+        // An ended flight has copied, but counts only when the loop asks.
         if self.device.ended.is_empty() {
             let counters = self.paging.pager.counters();
             assert_eq!(

@@ -1,7 +1,7 @@
 //! A small device with real bytes.
 //!
-//! One table has each block's contents on the device, another the contents that the program last wrote. Moves complete
-//! at once or later, in any order, and fail at the start or the end.
+//! One table has contents on the device, another those last written by the program. Moves complete at once or later, in
+//! any order, and fail at start or end.
 
 use crate::paging::{Device, MoveFailure, Paging, Progress, Transfer};
 use crate::tiers::{Draft, Lease};
@@ -51,7 +51,7 @@ pub(super) struct FakeDevice {
     pub flights: Vec<Flight>,
     pub ended: Vec<(Token, Result<(), MoveFailure>)>,
     pub operands: Vec<BlockId>,
-    /// Moves may end late; chance decides which.
+    /// Chance decides which moves end late.
     takes_time: bool,
     chance: u64,
     pub refusals: u8,
@@ -176,7 +176,7 @@ impl FakeDevice {
         Ok(())
     }
 
-    /// Records a panic that is not injected: the loop would take it for a failed move.
+    /// Records a panic that is not injected, which the loop would take for a failed move.
     fn watched<T>(&mut self, act: impl FnOnce(&mut Self) -> T) -> T {
         catch_unwind(AssertUnwindSafe(|| act(self))).unwrap_or_else(|panic| {
             self.promise(

@@ -1,4 +1,4 @@
-//! Random programs against the loop and the pager, checked after every operation.
+//! Random programs against loop and pager, checked after every operation.
 
 use super::fake_adapter::FakeAdapter;
 use crate::tiers::{Disk, SlabSource, Tiers, in_memory, scheduled};
@@ -176,7 +176,7 @@ proptest! {
         adapter.close();
     }
 
-    /// A repeated program is predicted, so moves start ahead of its operations.
+    /// Repeated programs are predicted, so moves start ahead.
     #[test]
     fn any_repeated_program_reads_what_it_wrote_while_moves_are_ahead(
         budget in 600u64..4000,
@@ -213,7 +213,7 @@ const PAGE: u64 = 4096;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(suite::size().pick(32, 128, 2500)))]
 
-    /// Operands' contents are compared after each operation, all others after every sixteenth.
+    /// Compares operands' contents after each operation, all others after every sixteenth.
     fn any_program_on_pages(
         budget in 2 * PAGE..8 * PAGE,
         host in 2 * PAGE..6 * PAGE,
@@ -242,7 +242,7 @@ proptest! {
 static SPILLED: AtomicU64 = AtomicU64::new(0);
 static LOADED: AtomicU64 = AtomicU64::new(0);
 
-/// By chance a single program may load nothing; all together load thousands of times.
+/// A single program may load nothing; all together load thousands of times.
 #[test]
 fn any_program_above_a_disk_reads_what_it_wrote_from_all_three_tiers() {
     any_program_on_pages();
@@ -408,7 +408,7 @@ fn no_block_spills_for_room_that_the_disk_cannot_provide() {
     adapter.close();
 }
 
-/// All host memory is taken but one block's, which is being loaded. Returns another block on the disk.
+/// All host memory is taken but a loading block's. Returns another block on the disk.
 fn under_way(adapter: &mut FakeAdapter, blocks: &[BlockId]) -> BlockId {
     for id in blocks {
         adapter.operate(&[*id], 0).expect("it comes back");

@@ -1,4 +1,4 @@
-//! The carriers of background transfers: `io_uring`, threads, or in tests a schedule.
+//! Carriers of background transfers: `io_uring`, threads, or a test's schedule.
 
 #[cfg(test)]
 use super::schedule::Schedule;

@@ -1,4 +1,4 @@
-//! Transfers that end at times drawn from a seed, alike on any machine.
+//! Transfers that end at times drawn from a seed, on any machine.
 
 use crate::tiers::transfer::{BUFFERS, Direction, move_all};
 use std::fs::File;
@@ -6,9 +6,9 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A piece moves at its start or its landing, and ends at some poll.
+/// A piece moves at its start or landing, and ends at some poll.
 pub(in crate::tiers) struct Schedule {
-    /// One poll in `polls` finds a piece ended.
+    /// One poll in `polls` finds an end.
     polls: u64,
     state: u64,
     pieces: [Option<Scheduled>; BUFFERS],

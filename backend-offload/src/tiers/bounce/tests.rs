@@ -5,7 +5,7 @@ use super::carriers::ring_or_warning;
 use super::*;
 use std::sync::Once;
 
-/// Makes the kernel refuse rings to this thread, as containers do.
+/// Makes the kernel refuse rings to this thread, as in containers.
 fn refuse_rings() {
     let filter = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut program = [

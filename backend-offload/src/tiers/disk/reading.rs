@@ -1,4 +1,4 @@
-//! Blocks read back from the disk, piece by piece: while the caller waits, or in the background.
+//! Reads blocks from the disk, piece by piece, in the caller's time or in the background.
 //!
 //! Every read is verified (`a_changed_byte_on_the_disk_fails_the_read`). A failed background read fails no other block
 //! (`a_failed_background_read_fails_no_other_block`).
@@ -47,7 +47,7 @@ impl Spilled {
             bounce.forget(self.number, Some(Direction::Read));
         }
         if found.is_err() && was_ahead {
-            // A background read may have failed long ago.
+            // A background read may have failed earlier.
             found = self.land(&mut bounce, into, Landing::default());
             bounce.forget(self.number, Some(Direction::Read));
         }
@@ -94,7 +94,7 @@ impl Spilled {
                 Some(slot) => slot,
                 None => loop {
                     if let Some(slot) = bounce.spare(self.number) {
-                        // A block of one piece has no other to overlap with.
+                        // A block of one piece has no other to overlap.
                         bounce.begin(slot, part, Direction::Read, part.len < self.len);
                         break slot;
                     }

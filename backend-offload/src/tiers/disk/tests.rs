@@ -1,4 +1,4 @@
-//! The disk and its buffers: contents, faults and background transfers.
+//! The disk and its buffers: contents, faults, background transfers.
 
 mod reading;
 
@@ -165,7 +165,7 @@ fn a_changed_byte_on_the_disk_fails_the_read() {
     });
 }
 
-/// The kernel fails: unmapped memory cannot be read, and an empty file has no bytes.
+/// The kernel fails: unmapped memory is unreadable, and an empty file has no bytes.
 #[test]
 fn ring_and_threads_report_a_failed_read_in_the_same_words() {
     let all = std::cell::RefCell::new(Vec::new());

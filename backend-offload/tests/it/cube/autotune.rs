@@ -1,4 +1,4 @@
-//! Autotune under a budget: it never fails a run, and keeps only times of kernels.
+//! Autotune under a budget: it fails no run, and keeps only kernels' times.
 
 use super::{Machine, Plain, Spilling, Target, children, counted, install, promises};
 use crate::child::Facts;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 children! { "cube/tune too large" => tune_too_large, "cube/tune among panics" => tune_among_panics }
 
-/// The default level, at which most operations are tuned.
+/// The default level, which tunes most operations.
 const SETTINGS: &str = "[autotune]\ncache = \"local\"\n";
 
 fn kept(directory: &Path) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Every operation gives the plain backend's results, at any budget and on any number of threads.
+//! Every operation gives the plain backend's results, at any budget, on any number of threads.
 
 use super::{Machine, Plain, Spilling, Target, children, counted, install, promises};
 use crate::child::{Child, Facts, Report};
@@ -83,7 +83,7 @@ fn adapted(machine: &Machine, child: Child) -> Child {
 }
 
 fn everything_managed(machine: &Machine, threads: usize, budget: &str) -> Child {
-    // Without cutting fusion, so that both backends run the same kernels.
+    // Without cuts of fusion, so both backends run the same kernels.
     adapted(machine, machine.child("cube/operations"))
         .with("threads", threads)
         .with("budget", budget)
@@ -94,7 +94,7 @@ fn everything_managed(machine: &Machine, threads: usize, budget: &str) -> Child 
 
 fn every_operation_equals_the_plain_backend_at_any_budget_from_several_threads(machine: &Machine) {
     let plain = machine.run(adapted(machine, machine.child("cube/operations plain")).with("threads", 1));
-    // Threads spin while CubeCL's queues are full: on a small machine, eight are six times slower than two.
+    // Threads spin while CubeCL's queues are full: on small machines, eight take six times as long as two.
     let is_quick = suite::size() == suite::Size::Quick;
     let thorough = machine.is_thorough() && !is_quick;
     let settings = if thorough { vec![(2, "unlimited"), (8, "1")] } else { vec![(2, "1")] };

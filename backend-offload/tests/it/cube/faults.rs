@@ -1,4 +1,4 @@
-//! Injected faults: the results do not change, or the caller gets the error.
+//! Injected faults: unchanged results, or an error for the caller.
 
 use super::{Machine, Plain, Spilling, Target, children, promises};
 use crate::child::{Child, Facts, Report};
@@ -121,7 +121,7 @@ fn assert_recovered(machine: &Machine, fault: Child, right: &str) -> Report {
     report
 }
 
-/// All threads without an error must have the right values.
+/// Threads without an error must have the right values.
 fn assert_reported(machine: &Machine, fault: Child, right: &str, what: &str) {
     let report = machine.run(fault);
     let mut reported = 0;
@@ -201,7 +201,7 @@ fn training_above_a_failing_disk_gives_the_same_bits_or_an_error(machine: &Machi
     let right = fault_free(machine);
     for (n, every) in [(2, 5), (4, 1)] {
         let (name, _, reason) = disk::FAULTS[n];
-        // Two threads: the spills of one fit on this host.
+        // Two threads: one thread's spills fit this host.
         let fault = child(machine, 2, TIGHT).with("host", "2MiB").with("disk", "256MiB");
         assert_reported(machine, fault.with("disk fault", name).with("every", every), &right, reason);
     }

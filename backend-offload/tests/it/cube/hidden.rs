@@ -1,7 +1,6 @@
-//! The share of copy time that training hides behind kernels, on the simulated clock of the stand-in for CUDA.
+//! The share of copy time that training hides behind kernels, on the simulated clock of CUDA's stand-in.
 //!
-//! The lower bound of a step's time is the pager's ([`Pace`]). Copies in the busier direction take half as long as the
-//! kernels.
+//! [`Pace`] bounds a step's time from below. Copies in the busier direction take half the kernels' time.
 
 use super::Machine;
 use crate::child::Child;
@@ -14,13 +13,13 @@ use std::path::Path;
 
 const STEPS: usize = 8;
 
-/// Measured steps, the last ones: a step may leave blocks that the next one evicts.
+/// The last, measured steps: a step may leave blocks that the next one evicts.
 const SETTLED: usize = 3;
 
-/// Far more than a call takes on the stand-in's clock.
+/// Far longer than a call.
 const KERNEL_US: u32 = 200;
 
-/// The default size from which buffers are managed.
+/// The default smallest managed buffer.
 const SMALLEST: u64 = 64 << 10;
 
 /// Simulated seconds of one step.
@@ -62,8 +61,8 @@ fn training(machine: &Machine, program: &str) -> Child {
     child.environment("STAND_IN_KERNEL_US", KERNEL_US)
 }
 
-/// One FLOP for each operation. The recording covers all buffers, so that every launch is an operation; small ones get
-/// zero bytes.
+/// One FLOP per operation. The recording covers all buffers, so every launch is an operation; small ones get zero
+/// bytes.
 fn recorded(file: &Path) -> Recording {
     let bytes = std::fs::read(file).expect("a recording");
     let mut whole = dropped_at_once(Recording::from_bytes(&bytes).expect("a recording"));
@@ -79,14 +78,14 @@ fn recorded(file: &Path) -> Recording {
     whole
 }
 
-/// Operations in a step: autodiff's maps change only their order.
+/// A step's operations: autodiff's maps change only their order.
 fn operations(whole: &Recording) -> usize {
     let steps: Vec<_> = whole.events.split(|event| *event == Event::Step).collect();
     let is_operation = |event: &&Event| matches!(event, Event::Operation { .. });
     steps[STEPS - SETTLED].iter().filter(is_operation).count()
 }
 
-/// Drops each block right after its last use: autodiff's maps drop blocks in another order in every step.
+/// Drops each block after its last use: autodiff's maps drop in another order in every step.
 fn dropped_at_once(mut whole: Recording) -> Recording {
     let (mut last_uses, mut dropped) = (Vec::new(), BTreeSet::new());
 
@@ -136,7 +135,7 @@ fn replayed(whole: &Recording, budget: u64, machine: Speeds, least: f64) -> f64 
 /// In the gate and in the full suite.
 const HIDDEN: [f64; 2] = [0.85, 0.9];
 
-/// In half and a quarter of the program's memory, and in hardly more than its largest launch.
+/// In half and a quarter of the program's memory, and in little more than its largest launch.
 fn hides_its_copies(test: &str, program: &str) {
     let Some(machine) = Machine::eager(test) else { return };
     let recording = folders::fresh(folders::SETTINGS);

@@ -1,4 +1,4 @@
-//! Integer kernels give the processor's results: random bits rely on them.
+//! Integer kernels give the processor's results, which random bits need.
 
 use super::{Machine, Plain, Spilling, Target, children, install, promises};
 use crate::child::Facts;
@@ -40,7 +40,7 @@ fn wrong<B: Backend>(device: &B::Device) -> Facts {
         Tensor::<B, 2, Int>::from_data(TensorData::new(numbers.clone(), shape), device)
     };
     let spread = tensor(&p, [1, columns]) * tensor(&m, [rows, 1]) + tensor(&a, [rows, 1]);
-    // Not `remainder_scalar`, which CubeCL 0.10 computes in floats: it gets 57 of these wrong.
+    // Not CubeCL 0.10's `remainder_scalar`: it computes in floats, and gets 57 of these wrong.
     let below = spread.bitwise_and_scalar(65_535.elem()).lower_elem(limit);
     let ones = Tensor::<B, 2>::ones([rows, columns], device).mask_fill(below, 0.0).into_data();
     let found = ones.iter::<f32>().map(|value| value == 0.0);

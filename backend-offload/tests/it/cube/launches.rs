@@ -1,4 +1,4 @@
-//! The cost of a resident launch, and the effect of a refused one, at the level of CubeCL.
+//! A resident launch's cost, and a refused one's effect, at CubeCL's level.
 
 use super::{Machine, Plain, Spilling, Target, children, install, promises};
 use crate::allocations;
@@ -102,7 +102,7 @@ fn rows(layout: &MemoryLayout, shape: &[usize]) -> CopyDescriptor {
 
 const ELEMENT: usize = 4;
 
-/// A client writes only fresh allocations, but the server can write any buffer.
+/// Clients write only fresh allocations; the server can write any buffer.
 fn rewritten<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);
@@ -115,7 +115,7 @@ fn rewritten<T: Target>(parameters: &Facts) -> Facts {
     };
     let read = |descriptor| block_on(client.read_tensor_async(vec![descriptor]));
 
-    // No buffer ends where its tensor does. On CUDA, rows of the last have gaps.
+    // No buffer ends with its tensor. On CUDA, the last one's rows have gaps.
     for shape in [vec![5], vec![(1 << 18) + 1], vec![300, 901]] {
         let len = ELEMENT * shape.iter().product::<usize>();
         let layout = client.create_tensor_from_slice(&vec![1; len], shape.as_slice().into(), ELEMENT);
@@ -170,7 +170,7 @@ fn counted_allocations<T: Target>(parameters: &Facts) -> Facts {
     Facts::default().with("allocations", count)
 }
 
-/// Under a budget, one operand was restored and is clean.
+/// Under a budget, one operand is clean after a restore.
 fn launch_allocations<B: Backend>(device: &B::Device) -> u64 {
     let step = Tensor::<B, 2>::ones([512, 512], device);
     let others: Vec<_> = (0..4).map(|n| Tensor::<B, 2>::full([512, 512], n, device) * 2.0).collect();
@@ -178,9 +178,9 @@ fn launch_allocations<B: Backend>(device: &B::Device) -> u64 {
     drop(others);
     let sum = Tensor::<B, 2>::zeros([512, 512], device);
 
-    // Both runtimes' pools use one mode: the search for a slice allocates too.
+    // Both pools use one mode: the search for a slice allocates too.
     B::memory_persistent_allocations(device, (sum, step), |(mut sum, step)| {
-        // A list with an entry for each buffer is then not small.
+        // Lists with an entry per buffer are then not small.
         let bystander = |n| Tensor::<B, 1>::from_data([n as f32], device);
         let bystanders: Vec<_> = (0..2 * allocations::SMALL).map(bystander).collect();
         let mut launches = |count: u64| {
@@ -205,7 +205,7 @@ fn a_resident_launch_allocates_hardly_more_than_on_the_plain_runtime(machine: &M
     for spilling in [child("spilling"), child("spilling").with("budget", "4MiB").with("bindings", 3)] {
         let ours = machine.run(spilling).number("allocations");
         println!("{LAUNCHES} launches: {plain} small allocations on the plain runtime, {ours} here");
-        // Each launch adds about three. Naming, wrapping and rewriting operands would add six.
+        // Each launch adds about three; naming, wrapping and rewriting operands would add six.
         assert!(ours <= plain + 5 * LAUNCHES, "{plain} on the plain runtime, {ours} here");
     }
 }

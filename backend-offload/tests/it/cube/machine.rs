@@ -1,4 +1,4 @@
-//! Machines of this suite: a Vulkan device, and the stand-in for the CUDA driver under a schedule.
+//! This suite's machines: a Vulkan device, and CUDA's stand-in under a schedule.
 
 use super::children;
 use crate::child::{Child, Facts, Report};
@@ -26,7 +26,7 @@ pub trait Target: 'static {
     type Device: DeviceOps;
     type Runtime: InnerRuntime + Runtime<Device = Self::Device>;
     type Plain: Offloadable<Device = Self::Device, Offloaded: Backend<Device = Self::Device>>;
-    /// Two devices, each with a server.
+    /// Two devices with a server each.
     fn devices() -> [Self::Device; 2];
     fn device() -> Self::Device {
         Self::devices()[0].clone()
@@ -70,7 +70,7 @@ fn present<T: Target>(_: &Facts) -> Facts {
     Facts::default().with("found", found.unwrap_or_default())
 }
 
-/// Where child processes run. `folder` has autotune's results.
+/// Where child processes run. `folder` keeps autotune's results.
 #[derive(Debug, Clone)]
 pub enum Machine {
     #[cfg(feature = "wgpu")]
@@ -80,7 +80,7 @@ pub enum Machine {
 }
 
 impl Machine {
-    /// In the full suite also with paranoid checks. Tests share a folder, since one process runs at a time.
+    /// In the full suite with paranoid checks too. Tests share a folder: one process runs at a time.
     #[cfg(feature = "wgpu")]
     pub fn vulkan() -> Vec<Self> {
         static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
@@ -99,7 +99,7 @@ impl Machine {
         found.into_iter().flat_map(machine).collect()
     }
 
-    /// Each test has a folder for autotune's results.
+    /// Each test has its own folder for autotune's results.
     #[cfg(feature = "cuda")]
     pub fn stand_in(test: &str, schedules: Schedules) -> Vec<Self> {
         if !stand_in::is_available() {
@@ -138,8 +138,8 @@ impl Machine {
         }
     }
 
-    /// Whether tests run all their cases, or only the most revealing ones. A process on Vulkan compiles its kernels
-    /// again; further schedules repeat the first one's kernels.
+    /// Whether tests run all cases, or only the most revealing. Each process on Vulkan compiles its kernels; further
+    /// schedules repeat the first one's kernels.
     pub fn is_thorough(&self) -> bool {
         match self {
             #[cfg(feature = "wgpu")]
@@ -169,7 +169,7 @@ impl Machine {
         }
     }
 
-    /// On Vulkan one at a time: a software driver's kernels use all cores.
+    /// On Vulkan one at a time: software kernels use all cores.
     pub fn run(&self, child: Child) -> Report {
         match self {
             #[cfg(feature = "wgpu")]

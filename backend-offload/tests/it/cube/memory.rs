@@ -1,4 +1,4 @@
-//! Memory: both tiers, release, and errors when there is not enough.
+//! Both tiers of memory, its release, and errors without enough.
 
 use super::{Machine, Plain, Spilling, Target, children, counted, promises};
 use crate::child::Facts;
@@ -65,7 +65,7 @@ fn mebibyte<T: Target>(value: f32, device: &T::Device) -> Tensor<Spilling<T>, 2>
     Tensor::from_data(TensorData::new(vec![value; 512 * 512], [512, 512]), device)
 }
 
-/// Fusion queues drops, too.
+/// Fusion queues drops too.
 fn in_use<T: Target>(device: &T::Device) -> (u64, u64) {
     Spilling::<T>::sync(device).expect("the kernels run");
     let Stats { device, host, .. } = stats::<Plain<T>>(device);
@@ -134,7 +134,7 @@ fn evicted_io<T: Target>(_: &Facts) -> Facts {
     assert_eq!(before.restores, after.restores, "a tensor on the host is read there");
     assert_eq!(before.evictions, after.evictions, "and evicts no tensor");
 
-    // Data loaded while the device is full goes to the host directly.
+    // Data for a full device goes to the host.
     let loaded = mebibyte::<T>(7.0, &device);
     let loading = stats::<Plain<T>>(&device);
     assert_eq!(after.evictions, loading.evictions);
@@ -205,7 +205,7 @@ fn streams<T: Target>(parameters: &Facts) -> Facts {
     Facts::default()
 }
 
-/// Even the plain backend needs these waits.
+/// The plain backend needs these waits too.
 fn pass_around<B: Backend>(device: &B::Device) {
     let mebibyte = |n: usize| {
         let data = TensorData::new(vec![n as f32; 512 * 512], [512, 512]);
@@ -274,7 +274,7 @@ fn tensors_that_fit_take_the_allocations_of_the_plain_runtime(machine: &Machine)
     );
 }
 
-/// One thread only uploads; another uses each tensor once.
+/// One thread uploads; another uses each tensor once.
 fn uploads<T: Target>(_: &Facts) -> Facts {
     const TENSORS: u64 = 50;
     let device = T::device();

@@ -1,7 +1,6 @@
-//! Offloading with real kernels: on Vulkan, and on the stand-in for CUDA.
+//! Offloading with real kernels, on Vulkan and on CUDA's stand-in.
 //!
-//! A device is configured once per process, so every run is a process. The plain backend runs first, so that both use
-//! its autotune results.
+//! Every run is a process of its own. The plain backend runs first, so both use its autotune results.
 
 mod autotune;
 mod conformance;
@@ -32,7 +31,7 @@ pub(crate) use machine::{Machine, Target};
 
 type Plain<T> = <T as Target>::Plain;
 type Spilling<T> = Offload<<T as Target>::Plain>;
-/// Each operation is queued, and each tensor dropped, at once.
+/// Queues each operation, and drops each tensor, at once.
 type Unfused<T> = CubeBackend<OffloadRuntime<<T as Target>::Runtime>, f32, i32, u32>;
 
 /// Declares scenarios by name, for the machine that the parameters name.
@@ -52,8 +51,8 @@ macro_rules! children {
     };
 }
 
-/// On the stand-in, each promise runs under its [`Schedules`](crate::stand_in::Schedules). `gate` and `full` list tests
-/// of longer suites.
+/// On the stand-in, each promise runs under its [`Schedules`](crate::stand_in::Schedules). `gate` and `full` list
+/// longer suites' tests.
 macro_rules! promises {
     (
         stand_in { $($quick:ident: $quick_schedules:ident),* $(,)? }

@@ -1,4 +1,4 @@
-//! Copies and reads that overlap with kernels, on the stand-in for CUDA.
+//! Copies and reads that overlap with kernels, on CUDA's stand-in.
 
 use super::Machine;
 use crate::child::{Child, Report};
@@ -89,7 +89,7 @@ fn a_missing_wait_for_a_copy_is_found() {
             .with("threads", 1)
             .with("budget", "8MiB")
             .with("out of order", fault);
-        // Work that is done at once needs no wait.
+        // Immediate work needs no wait.
         child.environment("STAND_IN_MODE", "lazy")
     };
     let (_, stand_in) = run_and_report(child(0));

@@ -1,4 +1,4 @@
-//! If everything is resident, training has the launches and allocations of the plain runtime.
+//! Fully resident training has the plain runtime's launches and allocations.
 
 use super::{Machine, Plain, Spilling, Target, children, install};
 use crate::child::Facts;

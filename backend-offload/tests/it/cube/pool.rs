@@ -1,4 +1,4 @@
-//! The driver's pool, on the stand-in for CUDA.
+//! The driver's pool, on CUDA's stand-in.
 
 use super::{Machine, Plain, Target, Unfused, children, install};
 use crate::child::Facts;

@@ -16,10 +16,10 @@ promises! {
 }
 
 const ROUNDS: usize = 8;
-/// Longer than a tensor's copy, on a simulated clock.
+/// Longer than a tensor's copy on a simulated clock.
 const KERNELS: usize = 8;
 
-/// Counts the reads that were pending.
+/// Counts pending reads.
 fn read_while_running<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     let out_of_order = parameters.find("out of order").is_some();
@@ -27,7 +27,7 @@ fn read_while_running<T: Target>(parameters: &Facts) -> Facts {
     let budget = parameters.text("budget").parse().expect("a budget");
     let config = OffloadConfig::new().device_budget(budget).faults(faults);
     config.install::<Plain<T>>(&device).expect("installs");
-    // On CUDA, rows of the second shape have gaps.
+    // On CUDA, the second shape's rows have gaps.
     let keeps = parameters.find("lets go").is_none();
     let begun =
         [[512, 512], [300, 333]].map(|shape| rounds::<Unfused<T>>(&device, shape, keeps, out_of_order));
@@ -43,7 +43,7 @@ fn rounds<B: Backend>(device: &B::Device, shape: [usize; 2], keeps: bool, out_of
 
     for round in 0..ROUNDS {
         let tensor = work.clone() * (round as f32 + 1.0);
-        // Every second tensor changes in place while it is read; the others' memory is reused.
+        // Every second tensor changes during its read; the others' memory is reused.
         let kept = (keeps && round % 2 == 1).then(|| tensor.clone());
         let mut reading = Box::pin(tensor.into_data_async());
         let begun = match reading.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

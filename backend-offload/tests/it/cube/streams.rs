@@ -1,4 +1,4 @@
-//! Several threads, each with its own stream: work is ordered, and an error reaches the thread that caused it.
+//! Threads with a stream each: work is ordered, and an error reaches the thread that caused it.
 
 use super::{Machine, Plain, Spilling, Target, Unfused, children, install, promises};
 use crate::child::Facts;
@@ -35,7 +35,7 @@ fn hand_over<T: Target>(parameters: &Facts) -> Facts {
     let config = OffloadConfig::new().max_bindings(3);
     let budget: Budget = parameters.text("budget").parse().expect("a budget");
     config.device_budget(budget).install::<Plain<T>>(&device).expect("installs");
-    // Managed blocks, and buffers too small to be managed.
+    // Managed blocks, and unmanaged small buffers.
     pass_on::<Spilling<T>>(&device, [512, 512]);
     pass_on::<Spilling<T>>(&device, [32, 32]);
     Facts::default()
@@ -68,7 +68,7 @@ fn tensors_handed_over_without_waiting_keep_their_values(machine: &Machine) {
     machine.run(machine.child("cube/hand over").with("budget", 4 * MIB));
 }
 
-/// The same in fixed orders, with several streams on one thread.
+/// The same in fixed orders, with several streams per thread.
 fn hand_around<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);
@@ -91,7 +91,7 @@ fn alternate<B: Backend>(device: &B::Device, shape: [usize; 2]) {
     holds(&on(2, || tensor.into_data()), 512.0);
 }
 
-/// Another stream may still have to read the memory.
+/// Another stream may still read the memory.
 fn free_early<B: Backend>(device: &B::Device, shape: [usize; 2]) {
     for cleans_up in [true, false] {
         let tensor = on(0, || Tensor::<B, 2>::from_data(ones(shape), device));
@@ -147,7 +147,7 @@ fn exceed_budget<T: Target>(device: &T::Device) -> usize {
         let sum = large.clone() + large.transpose() * 2.0;
         let synced = Spilling::<T>::sync(device);
         let read = sum.mean().try_into_data();
-        // Operations that the read drained may fail after the first synchronisation.
+        // Operations drained by the read may fail after the first synchronisation.
         let settled = Spilling::<T>::sync(device);
         read.is_err() && (synced.is_err() || settled.is_err())
     };

@@ -1,4 +1,4 @@
-//! Matrices of bytes with a scale per 128 are decoded by one launch, to the processor's bits.
+//! One launch decodes matrices of bytes with a scale per 128, to the processor's bits.
 
 use super::{Machine, Plain, Spilling, Target, children, install, promises};
 use crate::child::Facts;
@@ -39,7 +39,7 @@ fn tiles(count: usize) -> (Vec<u8>, Vec<f32>) {
     (codes, scales.collect())
 }
 
-/// As words if the runtime has no bytes.
+/// As words on runtimes without bytes.
 fn codes_of<B: Backend>(codes: &[u8], device: &B::Device) -> Tensor<B, 2, Int> {
     let count = codes.len() / TILE;
     let data = if B::supports_dtype(device, DType::I8) {

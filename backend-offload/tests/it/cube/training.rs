@@ -1,4 +1,4 @@
-//! Losses and weights are bit-identical, however little memory is on the device.
+//! Losses and weights are bit-identical, however little device memory there is.
 
 use super::{Machine, Plain, Spilling, Target, children, counted, install, promises};
 use crate::child::{Child, Facts, Report};
@@ -17,7 +17,7 @@ fn largest_block(program: &str) -> u64 {
     if program == "normalised" { 2 << 20 } else { 5 << 18 }
 }
 
-/// On top of the budget.
+/// Beyond the budget.
 const SMALL_BUFFERS: u64 = 1 << 20;
 
 children! { "cube/train plain" => train_plain, "cube/train" => train, "cube/train at shares" => train_at_shares }
@@ -83,7 +83,7 @@ promises! {
     }
 }
 
-/// All budgets give the same bits; with the plain backend's fusion, its bits.
+/// All budgets give equal bits; with the plain backend's fusion, its bits.
 fn is_bit_identical_at_every_budget(machine: &Machine, program: &str) {
     if machine.is_vulkan() {
         return is_bit_identical_at_shares(machine, program);
@@ -94,7 +94,7 @@ fn is_bit_identical_at_every_budget(machine: &Machine, program: &str) {
     let ours = check_bits_at_every_budget(machine, program, &default, |child| child);
     let theirs = check_bits_at_every_budget(machine, program, &plain_again, with_plain_fusion);
 
-    // A cut may leave one more small operand in the largest kernel.
+    // A cut may add a small operand to the largest kernel.
     assert!(
         ours.floor <= theirs.floor + theirs.floor / 20,
         "a kernel of few operands has no higher floor: {} and {}",
@@ -102,7 +102,7 @@ fn is_bit_identical_at_every_budget(machine: &Machine, program: &str) {
         theirs.floor
     );
 
-    // Above a disk, one program is enough for further schedules.
+    // Above a disk, further schedules run one program.
     if program == "mlp" || !machine.follows_another() {
         check_bits_above_a_disk(machine, program, &theirs, with_plain_fusion);
     }
@@ -119,7 +119,7 @@ struct Tightest {
     run: Report,
 }
 
-/// For machines on which each process compiles for seconds.
+/// Where each process compiles for seconds.
 fn is_bit_identical_at_shares(machine: &Machine, program: &str) {
     let plain = plain(machine, program, STEPS);
     let at_shares = || machine.child("cube/train at shares").with("program", program);
@@ -210,7 +210,7 @@ fn check_bits_at_every_budget(
     tightest.expect("it is the last budget")
 }
 
-/// With a quarter of the host memory, or as much as the largest block needs.
+/// With a quarter of the host memory, or the largest block's need.
 fn check_bits_above_a_disk(
     machine: &Machine,
     program: &str,
@@ -269,7 +269,7 @@ fn an_mlp_trains_to_the_same_bits_with_paranoid_checks(machine: &Machine) {
     assert_eq!(paranoid.text("fingerprint"), plain.text("fingerprint"));
 }
 
-/// Budgets are percentages of the unlimited peak, but at least the barely sufficient one.
+/// Budgets are percentages of the unlimited peak, but never below the barely sufficient one.
 fn train_at_shares<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);

@@ -1,4 +1,4 @@
-//! Element-wise arithmetic, with tensors, scalars and broadcasting, and comparisons.
+//! Element-wise arithmetic and comparisons, with tensors, scalars and broadcasting.
 
 use super::{Operation, Results, Value};
 use burn::tensor::Tensor;

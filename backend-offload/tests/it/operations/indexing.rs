@@ -1,4 +1,4 @@
-//! Reading and writing by index, by range and by mask.
+//! Reads and writes by index, range and mask.
 
 use super::{Operation, Results, Value};
 use burn::prelude::*;

@@ -1,4 +1,4 @@
-//! Integers, booleans, and casts between kinds.
+//! Integers, booleans, and casts.
 
 use super::{Operation, Results, Value};
 use burn::prelude::*;

@@ -1,4 +1,4 @@
-//! A broad set of Burn operations, forward and backward, for comparing two backends.
+//! Many Burn operations, forward and backward, to compare two backends.
 //!
 //! Operations share nothing and may run concurrently.
 

@@ -1,4 +1,4 @@
-//! Recurrent cells over a short sequence.
+//! Recurrent cells over short sequences.
 
 use super::{Operation, Results, Value};
 use crate::numbers::initialise;

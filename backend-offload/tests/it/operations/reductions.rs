@@ -1,4 +1,4 @@
-//! Reductions over all elements and over one dimension, and cumulative ones.
+//! Reductions over all elements or one dimension, and cumulative ones.
 
 use super::{Operation, Results, Value};
 use burn::tensor::Tensor;

@@ -1,4 +1,4 @@
-//! Wrong programs and their errors: Burn or the backend refuses each with a panic.
+//! Wrong programs: Burn or the backend refuses each with a panic.
 
 use super::{Operation, Results, Value};
 use burn::prelude::*;

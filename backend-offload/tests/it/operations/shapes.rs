@@ -1,4 +1,4 @@
-//! Changing shape and order, joining and repeating.
+//! Changes of shape and order, joins and repeats.
 
 use super::{Operation, Results, Value};
 use burn::prelude::*;

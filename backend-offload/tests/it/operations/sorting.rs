@@ -1,4 +1,4 @@
-//! Sorting and top-k. All values differ, so that their order is unique.
+//! Sorting and top-k. All values differ, for a unique order.
 
 use super::{Operation, Results, Value};
 use burn::prelude::*;

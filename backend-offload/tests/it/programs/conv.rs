@@ -1,4 +1,4 @@
-//! An image classifier: two or more convolutions with pooling and group norm, and a linear layer.
+//! An image classifier: two or more convolutions with pooling and group norm, then a linear layer.
 
 use super::{Run, Size, run};
 use crate::numbers::Series;

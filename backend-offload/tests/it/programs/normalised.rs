@@ -1,4 +1,4 @@
-//! An image classifier whose rounding shows where fusion cuts: batch norm, leaky ReLU, `SiLU`, SGD with momentum.
+//! An image classifier whose rounding shows fusion's cuts: batch norm, leaky ReLU, `SiLU`, SGD with momentum.
 
 use super::{Run, Size, run_with};
 use crate::numbers::Series;

@@ -1,4 +1,4 @@
-//! A classifier of sequences: one or more LSTMs, and a linear layer over the last state.
+//! A classifier of sequences: one or more LSTMs, then a linear layer over the last state.
 
 use super::{Run, Size, run};
 use crate::numbers::Series;

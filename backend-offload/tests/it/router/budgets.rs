@@ -63,7 +63,7 @@ fn a_tied_transformer_trains_to_the_same_bits_under_any_budget() {
     any_budget_gives_the_same_bits("tied transformer");
 }
 
-/// Both device and host are too small for the program.
+/// The program exceeds both device and host.
 #[test]
 fn a_disk_below_a_quarter_of_the_host_changes_no_bit() {
     const STEPS: usize = 8;
@@ -191,7 +191,7 @@ fn a_dry_run_takes_the_memory_of_a_real_one_and_computes_nothing() {
         let free = training(program, 3).run();
         let dry = training(program, 3).with("dry", true).run();
         assert_eq!(dry.number("launches"), free.number("launches"), "{program}");
-        // The dry run copies results that are views in the backend.
+        // The dry run copies results that are the backend's views.
         let (dry_peak, peak) = (dry.number("peak"), free.number("peak"));
         assert!(dry_peak.abs_diff(peak) * 20 <= peak, "{program}: {dry_peak}, really {peak}");
         assert_ne!(dry.number("fingerprint"), free.number("fingerprint"), "{program}: zeros");

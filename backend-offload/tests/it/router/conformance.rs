@@ -1,4 +1,4 @@
-//! Every operation through the CPU adapter, compared with the plain backend.
+//! Every operation through the CPU adapter against the plain backend.
 
 use super::{Child, OPERATE, Offloaded, Training, one_byte, outcomes};
 use crate::numbers::Series;
@@ -10,8 +10,8 @@ use burn::tensor::{DType, Tensor, activation};
 use burn_flex::{Flex, FlexDevice};
 use std::collections::HashMap;
 
-/// As a share of the largest value. One kernel of Flex arrives as several operations that round in between, because
-/// Burn's router forwards no default methods.
+/// Shares of the largest value. One kernel of Flex arrives as several operations with rounding in between: Burn's
+/// router forwards no default methods.
 const TOLERANCES: &[(&str, f64)] = &[
     // Exact forward; backward is Burn's approximation.
     ("gelu", 1e-3),
@@ -37,7 +37,7 @@ fn operations_differ_from_plain_flex_only_where_the_router_splits_them() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Without autodiff, Flex runs whole layers in one kernel.
+/// Without autodiff, Flex runs layers in one kernel.
 const INFERENCE_TOLERANCES: &[(&str, f64)] =
     &[("softmax", 2.4e-7), ("layer norm", 2.4e-7), ("sigmoid", 1.2e-7), ("silu", 1.2e-7)];
 
@@ -73,7 +73,7 @@ fn inference_differs_from_plain_flex_only_where_the_router_splits_layers() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// As a share of the largest value; infinite if not comparable. The router converts integers' type.
+/// As a share of the largest value; infinite if not comparable. The router converts integer types.
 fn difference(plain: &Value, ours: &Value) -> f64 {
     let same_kind = plain.name == ours.name && plain.data.shape == ours.data.shape;
     let (plain, ours) = (&plain.data, &ours.data);

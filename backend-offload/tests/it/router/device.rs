@@ -1,4 +1,4 @@
-//! The device as Burn and its user see it: name, seed, configuration, counters.
+//! The device for Burn and its user: name, seed, configuration, counters.
 
 use super::{Child, Offloaded};
 use crate::child::{Facts, Scenario};

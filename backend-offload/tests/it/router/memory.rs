@@ -78,7 +78,7 @@ fn views(facts: &Facts) -> Facts {
         .with("bytes of three views", counters().device.in_use);
     let product = turned.clone().matmul(part.clone().transpose()).into_data();
 
-    // Three others evict it; using a view restores all views.
+    // Three others evict it; one view's use restores all views.
     events::<Flex>(&FlexDevice);
     let others = [(); 3].map(|()| made_on_device());
     let away = events::<Flex>(&FlexDevice);

@@ -1,4 +1,4 @@
-//! Scenarios of child processes, each on a device of its own.
+//! Scenarios of child processes, each on its own device.
 
 use crate::child::Facts;
 use crate::folders;
@@ -112,7 +112,7 @@ where
     });
 
     drop_abandoned_graphs::<Autodiff<Offload<B>>>(&device);
-    // The recording is written at a step's end.
+    // A step's end writes the recording.
     backend_offload::mark_step::<B>(&device);
 
     let mut report = report(&backend_offload::stats::<B>(&device));
@@ -130,10 +130,10 @@ where
     report
 }
 
-/// Also depends on the order of events.
+/// Includes the order of events.
 fn decisions(events: &[Event]) -> Facts {
     let mut counts = BTreeMap::new();
-    // FNV-1a: the committed digest must not change with the compiler.
+    // FNV-1a: no compiler may change the committed digest.
     let mut digest = 0xcbf2_9ce4_8422_2325_u64;
     for event in events {
         let text = format!("{event:?}");

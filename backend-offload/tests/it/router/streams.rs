@@ -1,7 +1,7 @@
-//! Golden streams: the decisions while programs train, compared with a committed record.
+//! Golden streams: decisions during training, against a committed record.
 //!
-//! Evictions, restores and drops follow from program and budget alone. The policy is recency, which applies until a
-//! step is learned. `OFFLOAD_WRITE_GOLDEN=1` overwrites the record.
+//! Program and budget alone decide evictions, restores and drops. The policy is recency, as before a step is learned.
+//! `OFFLOAD_WRITE_GOLDEN=1` overwrites the record.
 
 use super::training;
 use crate::child::Report;

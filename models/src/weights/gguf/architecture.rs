@@ -1,4 +1,4 @@
-//! Architectures of `llama.cpp`: what each computes beyond its fields, and its names of tensors.
+//! `llama.cpp`'s architectures: computations beyond their fields, and names of tensors.
 
 use super::Value;
 use crate::config::{Activation, GptConfig};
@@ -12,7 +12,7 @@ pub(super) enum Rows {
     AsTheyAre,
     /// Rows and columns exchanged.
     Turned,
-    /// Turned, and features that rotate together side by side.
+    /// Turned, with features that rotate together side by side.
     Interleaved {
         head_dim: usize,
     },
@@ -28,7 +28,7 @@ struct Row {
     interleaved: bool,
     /// Whether one tensor holds queries, keys and values.
     fused: bool,
-    /// Every n-th block has full attention, fixed in the program.
+    /// Every n-th block has full attention, as fixed in the program.
     pattern: Option<usize>,
 }
 
@@ -97,10 +97,10 @@ const PARTS: &[(&str, &str)] = &[
     ("mlp_out_norm", "post_ffw_norm"),
 ];
 
-/// Blocks of the models whose attention `llama.cpp` scales by `n_embd / n_head`: Gemma 2 and 3 with 27 B.
+/// Blocks of models whose attention `llama.cpp` scales by `n_embd / n_head`: Gemma 2 and 3 with 27 B.
 const SCALED_BY_WIDTH: [(&str, usize); 2] = [("gemma2", 46), ("gemma3", 62)];
 
-/// The bases of rotation inside Gemma 3's windows, and the places of `SmolLM3`'s blocks that do not rotate.
+/// The base of rotation in Gemma 3's windows, and the unrotated places of `SmolLM3`'s blocks.
 const LOCAL_THETA: f64 = 1e4;
 const UNROTATED_EVERY: usize = 4;
 
@@ -175,7 +175,7 @@ impl Architecture {
         fields
     }
 
-    /// Name and arrangement of the tensor that holds parameter `ours`.
+    /// Name and arrangement of parameter `ours`'s tensor.
     pub(super) fn tensor(&self, ours: &str) -> (String, Rows) {
         let Some((layer, module, kind)) = part_of_block(ours) else {
             let theirs = OUTER.iter().find(|(known, _)| *known == ours);
@@ -210,7 +210,7 @@ impl Architecture {
 }
 
 impl Row {
-    /// The first feature that the architecture lacks, or that a field cannot change.
+    /// The first feature that the architecture lacks or fixes otherwise.
     fn lacking(&self, config: &GptConfig) -> Option<&'static str> {
         let has_bias = config.attention_bias || config.has_output_bias() || config.mlp_bias;
         let width = if SCALED_BY_WIDTH.contains(&(self.name, config.n_layer)) {

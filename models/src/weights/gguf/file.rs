@@ -1,4 +1,4 @@
-//! The container: a header of fields and tensors, then their bytes, aligned.
+//! The container: a header of fields and tensors, then aligned bytes.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -66,7 +66,7 @@ fn array<W: Write, T>(
     list.iter().try_for_each(|value| each(out, value))
 }
 
-/// A tensor as the header lists it.
+/// A tensor's entry in the header.
 #[derive(Debug)]
 pub(super) struct Entry {
     name: String,
@@ -127,7 +127,7 @@ impl Header<'_> {
     }
 }
 
-/// The tensors' bytes, in the header's order.
+/// The tensors' bytes, in header order.
 pub(super) struct Tensors {
     file: BufWriter<File>,
 }

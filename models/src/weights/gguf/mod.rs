@@ -1,6 +1,6 @@
-//! GGUF, the file of `llama.cpp`: a network, its vocabulary and chat template in one.
+//! GGUF, `llama.cpp`'s file: network, vocabulary and chat template.
 //!
-//! A model is writable if the architecture of its name in `llama.cpp` computes the same network.
+//! A model is writable if `llama.cpp`'s architecture of that name computes the same network.
 
 mod architecture;
 mod file;
@@ -24,13 +24,13 @@ use crate::weights::{Stored, WeightsError};
 /// The type of vectors.
 const WIDE: Numbers = Numbers::Plain(Stored::F32);
 
-/// Fails if no architecture of `llama.cpp` computes the network.
+/// Fails if no architecture of `llama.cpp` computes it.
 pub fn check(config: &GptConfig) -> Result<(), WeightsError> {
     Architecture::of(config).map(|_| ())
 }
 
-/// Saves a model with the `fields` of its vocabulary, replacing a file at `path` once the new one is on disk.
-/// Matrices are stored as `numbers`, vectors as f32.
+/// Saves a model with its vocabulary's `fields`, replacing a file at `path` once the new one is on disk. Matrices are
+/// stored as `numbers`, vectors as f32.
 pub fn save<B: Backend>(
     model: &Gpt<B>,
     path: &Path,
@@ -52,7 +52,7 @@ struct Tensor<'m> {
     fetch: Fetch<'m>,
 }
 
-/// Attention's projections share a tensor where the architecture fuses them.
+/// Attention's projections share a tensor in fused architectures.
 fn tensors<B: Backend>(
     model: &Gpt<B>,
     architecture: &Architecture,
@@ -125,7 +125,7 @@ impl Rows {
         };
         let Self::Interleaved { head_dim } = self else { return turned };
 
-        // Feature `i` of a head rotates with `i + half`; `llama.cpp` puts them side by side.
+        // Feature `i` of a head rotates with `i + half`; `llama.cpp` pairs them side by side.
         let half = head_dim / 2;
         let source = |row: usize| {
             let (head, feature) = (row / head_dim, row % head_dim);

@@ -45,7 +45,7 @@ impl Numbers {
         }
     }
 
-    /// A block of eight-bit numbers lies in one row; others fall back to f16.
+    /// A block of eight-bit numbers lies in one row; else f16.
     pub(super) fn for_rows_of(self, columns: usize) -> Self {
         let is_cut = self == Self::Q8_0 && !columns.is_multiple_of(BLOCK);
         if is_cut { Self::Plain(Stored::F16) } else { self }
@@ -90,7 +90,7 @@ mod tests {
             let scale = f16::from_le_bytes([bytes[0], bytes[1]]).to_f32();
             for (value, byte) in block.iter().zip(&bytes[2..]) {
                 let back = scale * f32::from(*byte as i8);
-                // The scale is off by up to 2⁻¹¹, which is 0.06 of a step at 127 of them.
+                // The scale is off by up to 2⁻¹¹: 0.06 of a step at 127 steps.
                 assert!((value - back).abs() <= 0.57 * scale, "{value} became {back}");
             }
         }

@@ -1,10 +1,10 @@
-//! No way of moving the blocks of a small program undercuts the offline bound.
+//! The offline bound on small programs.
 
 use super::planning::{Dice, Script};
 use super::*;
 use std::collections::HashMap;
 
-/// Where the contents of a block may be, for an omniscient pager.
+/// Where an omniscient pager may keep a block's contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum At {
     Undefined,
@@ -14,7 +14,7 @@ enum At {
     Gone,
 }
 
-/// The fewest bytes moved by the events from `n` on, by exhaustive search.
+/// The fewest bytes moved from event `n` on, by exhaustive search.
 fn fewest(
     recording: &Recording,
     sizes: &[u64],
@@ -133,15 +133,15 @@ fn a_step_takes_no_less_than_what_is_made_at_once_takes_to_leave() {
         script.free(*block);
     }
     script.step();
-    // Each half takes 80 seconds. Of 80 bytes 40 stay, and the others cross the link in 400 seconds each way: out
-    // before the last operation of the first half, and in after the first of the second.
+    // Each half takes 80 seconds. Of 80 bytes 40 stay, and the others take 400 seconds each way: out before the first
+    // half's last operation, in after the second half's first.
     let machine = Machine { memory: 1.0, link: 0.1, ..Machine::INSTANT };
     let (step, least) = taken(&script.recording, 40, machine);
     assert!((least - 840.0).abs() < 1e-6, "{least}");
     assert!(step >= least && step < 1.2 * least, "{step} of at least {least}");
 }
 
-/// A step of operations on initial blocks of so many bytes each.
+/// A step of operations over initial blocks of these sizes.
 fn operations<const COUNT: usize>(sides: [&[u64]; COUNT]) -> Script {
     let mut script = Script::default();
     let sides = sides.map(|sizes| sizes.iter().map(|bytes| script.born(*bytes)).collect::<Vec<_>>());
@@ -158,7 +158,7 @@ fn operations<const COUNT: usize>(sides: [&[u64]; COUNT]) -> Script {
     script
 }
 
-/// The least time of two operations, at a second per byte to compute and to copy, and the replayed time.
+/// The least and the replayed time of two operations, at a second per byte to compute and to copy.
 fn assert_takes_little_more_than(expected: f64, sides: [&[u64]; 2], budget: u64) {
     let script = operations(sides);
     let machine = Machine { memory: 1.0, link: 1.0, ..Machine::INSTANT };
@@ -169,28 +169,27 @@ fn assert_takes_little_more_than(expected: f64, sides: [&[u64]; 2], budget: u64)
 
 #[test]
 fn a_step_takes_no_less_than_what_comes_between_two_large_operations() {
-    // Six blocks each, 60 bytes. Two blocks of the other have room; four come later.
+    // Six blocks each, 60 bytes. Two of the other's have room; four come later.
     assert_takes_little_more_than(2.0 * (60.0 + 40.0), [&[10; 6], &[10; 6]], 80);
 }
 
 #[test]
 fn a_block_comes_as_a_whole_or_not_at_all_while_an_operation_leaves_room_for_a_part_of_it() {
-    // During the first neither block has room in 20 bytes, and both come later. During the second the largest has no
-    // room.
+    // During the first neither block has room in 20 bytes. During the second the largest has none.
     assert_takes_little_more_than(60.0 + 60.0 + 60.0 + 40.0, [&[30, 20, 10], &[30, 30]], 80);
 }
 
 #[test]
 fn blocks_have_room_together_as_wholes() {
-    // Two blocks of the other have room in 50 bytes. Half of the third does not come.
+    // Two of the other's have room in 50 bytes. Half of the third does not come.
     assert_takes_little_more_than(2.0 * (60.0 + 20.0), [&[20; 3], &[20; 3]], 110);
 }
 
-/// In a cycle the block just used is needed last.
+/// In a cycle the last block used is needed last.
 #[test]
 fn what_comes_next_in_a_circle_comes_beside_the_operations_before() {
     let script = operations([&[10]; 24]);
-    // Sixteen blocks have room. A copy takes a fifth longer than an operation.
+    // Sixteen blocks have room; a copy takes a fifth longer than an operation.
     let machine = Machine { memory: 1.0, link: 1.0 / 1.2, ..Machine::INSTANT };
     let (step, least) = taken(&script.recording, 160, machine);
     assert!((least - 240.0).abs() < 1e-6, "{least}");
@@ -221,7 +220,6 @@ fn no_step_takes_less_than_the_least() {
     }
 }
 
-/// The program is recorded from its beginning to its end.
 #[test]
 fn a_step_takes_the_time_of_its_own_reads_and_no_others() {
     let least = |read_in: Option<usize>| {

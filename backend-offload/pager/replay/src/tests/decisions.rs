@@ -1,11 +1,11 @@
-//! Every decision of the planned policy on small programs, in a table. `PAGER_WRITE_GOLDEN=1` rewrites it.
+//! Decisions of the planned policy on small programs, in a table. `PAGER_WRITE_GOLDEN=1` rewrites it.
 
 use super::planning::Script;
 use super::*;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// Four like steps over four layers of weights, each with a moment: forward, backward, update.
+/// Four like steps over four layers, each with weights and a moment: forward, backward, update.
 fn training() -> Recording {
     let sizes = [30, 50, 40, 20];
     let mut script = Script::default();
@@ -21,7 +21,7 @@ fn training() -> Recording {
     script.recording
 }
 
-/// Six blocks, read in a cycle; every other one is written, too.
+/// Six blocks read in a cycle; every other one is written too.
 fn sweep() -> Recording {
     let mut script = Script::default();
     let blocks: Vec<usize> = (0..6).map(|_| script.born(40)).collect();
@@ -38,7 +38,7 @@ fn sweep() -> Recording {
 }
 
 impl Replay<'_> {
-    /// Notes a move decided `when` the latest operation runs, or for it.
+    /// Notes a move, decided `when` the latest operation runs or for it.
     pub(crate) fn note(&mut self, when: &str, step: Step) {
         let operation = self.pager().counters().operations;
         let number = |id: BlockId| self.number(id).expect("a block of the program");
@@ -48,7 +48,6 @@ impl Replay<'_> {
             Step::Bring { block, from: Some(_) } => format!("bring {} back", number(block)),
             Step::Bring { block, from: None } => format!("make {}", number(block)),
             Step::Wait(_) => "wait for the oldest copy".to_owned(),
-            // A sweep moves nothing.
             Step::Sweep => return,
             other => format!("{other:?}"),
         };
@@ -58,7 +57,7 @@ impl Replay<'_> {
 
 #[test]
 fn every_decision_of_small_programs_is_the_one_on_record() {
-    // An operation takes as long as the copy of five times its operands, or of its operands.
+    // An operation takes as long as a copy of five times its operands, or of its operands.
     let mut table = String::new();
     for (name, program, budget, memory) in [("training", training(), 180, 0.2), ("sweep", sweep(), 180, 1.0)]
     {

@@ -1,20 +1,15 @@
-//! No way of using device, host and disk undercuts the bound for a disk on a small program.
+//! The bound for a disk on small programs.
 
 use super::planning::{Dice, Script};
 use super::*;
 use std::collections::HashMap;
 
-/// Where the contents of a block may be, for an omniscient pager of three tiers.
+/// Where an omniscient pager of three tiers may keep a block's contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum At {
-    /// No contents yet.
     Undefined,
-    Device {
-        below: bool,
-    },
-    Host {
-        below: bool,
-    },
+    Device { below: bool },
+    Host { below: bool },
     Disk,
     Gone,
 }
@@ -26,7 +21,7 @@ struct Tiers {
 }
 
 impl Tiers {
-    /// Next places of a block, each with its bytes over the disk's link.
+    /// A block's next places, with their bytes over the disk's link.
     fn ways(&self, block: usize, at: At, named: bool) -> Vec<(At, u64)> {
         let bytes = self.sizes[block];
         let (below, loading, spilling) = match at {
@@ -38,7 +33,7 @@ impl Tiers {
         if named { vec![here] } else { vec![here, (At::Host { below }, loading), (At::Disk, spilling)] }
     }
 
-    /// Every arrangement in which the operation can run, with its bytes.
+    /// Every arrangement for the operation, with its bytes.
     fn arrangements(&self, blocks: &[At], operands: &[Operand]) -> Vec<(Vec<At>, u64)> {
         let mut all = vec![(Vec::new(), 0)];
         for (block, at) in blocks.iter().enumerate() {
@@ -62,7 +57,7 @@ impl Tiers {
         all
     }
 
-    /// The fewest bytes over the disk's link from the event `n` on, by exhaustive search.
+    /// The fewest bytes over the disk's link from event `n` on, by exhaustive search.
     fn fewest(
         &self,
         recording: &Recording,
@@ -103,7 +98,7 @@ impl Tiers {
     }
 }
 
-/// A program over four blocks, one of which may begin on the host.
+/// A program over four blocks; one may begin on the host.
 fn program(dice: &mut Dice) -> (Recording, Vec<u64>) {
     let mut script = Script::default();
     let sizes: Vec<u64> = (0..4).map(|_| 1 + dice.below(3)).collect();
@@ -148,7 +143,7 @@ fn no_way_of_using_three_tiers_undercuts_the_bound_for_the_disk() {
         moving += u64::from(fewest > 0);
         given += u64::from(recording.events.iter().any(|event| matches!(event, Event::WrittenInTier(_))));
     }
-    // Most programs do not reach it, with whole blocks and two tiers.
+    // Whole blocks and two tiers keep most programs from it.
     assert!(
         moving > 50 && given > 50 && tight * 10 > moving,
         "reached by {tight} of {moving}, {given} given"

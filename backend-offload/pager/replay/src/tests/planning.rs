@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Operations that must look alike to find a place.
+/// Like operations that find a place.
 const CONTEXT: u64 = 4;
 
 /// Reproducible pseudo-random numbers.
@@ -15,7 +15,7 @@ impl Dice {
     }
 }
 
-/// A step of a program: permanent parameters and moments, and temporary activations.
+/// A step: permanent parameters and moments, temporary activations.
 #[derive(Default)]
 pub(super) struct Script {
     pub recording: Recording,
@@ -46,8 +46,7 @@ impl Script {
         self.recording.events.push(Event::Step);
     }
 
-    /// Forward, backward and update of `weights`, each with a moment. If `reborn`, an update makes new blocks of them,
-    /// as Burn does.
+    /// Forward, backward and update of `weights`, each with a moment. If `reborn`, updates make new blocks, as in Burn.
     pub fn train(&mut self, weights: &mut [usize], moments: &mut [usize], sizes: &[u64], reborn: bool) {
         let mut activations = Vec::new();
         let mut last = self.born(sizes[0]);
@@ -105,7 +104,7 @@ fn sizes(dice: &mut Dice) -> Vec<u64> {
     (0..LAYERS).map(|_| 10 + dice.below(40)).collect()
 }
 
-/// Training with everything marked or nothing. `between` runs after each step.
+/// Training with all or no steps marked. `between` runs after each.
 pub(super) fn training(
     steps: usize,
     marks: bool,
@@ -159,7 +158,7 @@ fn a_step_is_learned_once_and_then_foretold() {
             counters.ahead.predicted,
             counters.operations
         );
-        // Like operations make weights and moments; then the first step is like nothing before.
+        // Like operations make weights and moments; the first step is like nothing before.
         assert!(
             counters.ahead.diverged <= 2,
             "marks {marks}, reborn {reborn}: {} times",
@@ -208,7 +207,7 @@ fn without_a_budget_nothing_is_learned() {
 
 #[test]
 fn an_interruption_costs_no_more_than_itself() {
-    // An unmarked evaluation after every fourth step, longer than one.
+    // After every fourth step, an unmarked evaluation, longer than a step.
     let evaluates = |script: &mut Script, step: usize, weights: &[usize]| {
         for _ in 0..if step % 4 == 3 { 5 } else { 0 } {
             script.evaluate(weights, 17);
@@ -239,11 +238,10 @@ fn an_interruption_costs_no_more_than_itself() {
 
 const STEPS: usize = 12;
 
-/// The unit in which a trace counts bytes; smaller blocks look equal.
+/// A trace's unit of bytes; smaller blocks look equal.
 const UNIT: u64 = 512;
 
-/// Training of like layers with an embedding by rows. Bytes of the rows and the two gradient blocks differ in every
-/// step.
+/// Training of like layers with an embedding by rows. Sizes of the rows and both gradient blocks differ in every step.
 fn by_rows(rows: impl Fn(usize) -> u64) -> Recording {
     let mut script = Script::default();
     let (sizes, rows) = ([30 * UNIT; LAYERS], |step| rows(step) * UNIT);
@@ -293,7 +291,7 @@ fn a_step_is_foretold_although_some_blocks_have_other_sizes_each_time() {
             other.operations
         );
     }
-    // The rows themselves come in, up to ten units more of them.
+    // The rows themselves come in, up to ten units more.
     for step in 3..STEPS {
         let (same, other) = (same.steps()[step].total(), other.steps()[step].total());
         assert!(other <= same + 100 * UNIT, "step {step}: {other} bytes, {same} with as many rows in each");

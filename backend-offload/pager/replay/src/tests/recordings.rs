@@ -1,9 +1,9 @@
-//! Recordings of a program's requests, and one step that repeats.
+//! Recordings, and one step that repeats.
 
 use super::planning::{Dice, Script, peak, replay, training};
 use super::*;
 
-/// The recording of a pager that replays a recording.
+/// The recording of a replay.
 fn played(recording: &Recording, budget: Limit) -> Recording {
     let mut replay = Replay::new(recording, budget, Policy::Planned);
     replay.pager_mut().record();
@@ -32,7 +32,7 @@ fn bytes_that_are_no_recording_are_refused() {
         for other in [0x00, 0x7f, 0xff] {
             let mut damaged = whole.clone();
             damaged[at] = other;
-            // Damaged or not, it neither panics nor names a block that was not born.
+            // Even damaged bytes neither panic nor name an unborn block.
             let Ok(read) = Recording::from_bytes(&damaged) else { continue };
             let born = read.events.iter().filter(|event| matches!(event, Event::Born { .. })).count();
             assert!(read.operands.iter().all(|operand| operand.block < born));
@@ -114,7 +114,7 @@ fn a_repetition_beyond_reason_is_refused_before_it_fills_the_memory() {
     assert_eq!(Recording::from_bytes(&before_all), Err(BadRecording::Senseless { at: 9 }));
 }
 
-/// Bytes per second: ten over the link, one of operands, two of contents made on the host.
+/// Bytes per second: ten over the link, one of operands, two made on the host.
 const SLOW: Machine = Machine { link: 10.0, memory: 1.0, host: 2.0, ..Machine::INSTANT };
 
 #[test]
@@ -133,7 +133,7 @@ fn what_the_program_reads_is_copied_out_and_waited_for_unless_the_host_has_it() 
     let replay = replay.run(1).expect("it fits");
     assert_eq!(replay.read_steps(), [50]);
     let elapsed = replay.elapsed()[0];
-    // Two operations, one block in, half of a block out: the host has what it made.
+    // Two operations, one block in, half a block out: the host has what it made.
     assert_eq!((elapsed.arithmetic, elapsed.back, elapsed.out, elapsed.step), (200.0, 10.0, 5.0, 215.0));
 }
 
@@ -155,10 +155,10 @@ fn the_disk_does_one_thing_at_a_time_and_the_program_waits_for_all_but_what_is_i
         let replay = replay.above_a_disk(100 * MIB).run(1).expect("the disk takes it");
         (replay.disk_steps()[0], replay.elapsed()[0].disk, replay.elapsed()[0].step)
     };
-    // The first spills, so that the second can leave the device for the third.
+    // The first spills, so the second can leave the device for the third.
     let once = Moved { bytes_in: 0, bytes_out: 100 * MIB };
     assert_eq!(elapsed(false), (once, 100.0, 76.0), "24 MiB are written behind the program's back");
-    // The others are exchanged with the first, which passes the host.
+    // The others are exchanged with the first through the host.
     let all = Moved { bytes_in: 100 * MIB, bytes_out: 300 * MIB };
     assert_eq!(elapsed(true), (all, 400.0, 400.0));
 }

@@ -1,4 +1,4 @@
-//! Bytes and time of recorded steps on a machine, with moves ahead. `PAGER_WRITE_GOLDEN=1` rewrites the table.
+//! Bytes and time of recorded steps with moves ahead. `PAGER_WRITE_GOLDEN=1` rewrites the table.
 
 use crate::steps::{assert_on_record, recorded};
 use pager::{Limit, Policy, Recording};
@@ -18,7 +18,7 @@ fn played(step: &Recording, budget: u64, arithmetic: f64) -> Replay<'_> {
         .expect("every operation fits")
 }
 
-/// Time of the last two steps: blocks left by one may leave the device in the next.
+/// Time of the last two steps: blocks of one may leave in the next.
 fn last(replay: &Replay) -> Elapsed {
     let sum = |part: fn(&Elapsed) -> f64| replay.elapsed()[ROUNDS - 2..].iter().map(part).sum();
     Elapsed {
@@ -51,14 +51,14 @@ fn copies_run_beside_arithmetic_and_cost_the_very_bytes_on_record() {
         for share in [75, 50, 25] {
             let budget = peak * share / 100;
             let least = *bound(&step, budget, ROUNDS).last().expect("a step");
-            // Arithmetic takes twice as long as the copies of the busier direction.
+            // Arithmetic takes twice the copies of the busier direction.
             let seconds = 2.0 * least.bytes_in.max(least.bytes_out) as f64 / LINK;
             let ahead = played(&step, budget, handled / seconds);
             let elapsed = last(&ahead);
             let serial =
                 Replay::new(&step, Limit::bytes(budget), Policy::Planned).run(ROUNDS).expect("it fits");
             let serial = moved(&serial).iter().sum::<u64>() as f64 / LINK;
-            // Shares of the time of arithmetic.
+            // Shares of arithmetic time.
             let waited = (elapsed.step - elapsed.arithmetic) / elapsed.arithmetic;
             let without = serial / elapsed.arithmetic;
             assert!(waited < 0.6 * without, "{name} at {share} %: waited {waited:.3}, without {without:.3}");

@@ -6,10 +6,10 @@ use pager::{Limit, Policy, Recording};
 use pager_replay::{Elapsed, Machine, Pace, Replay, bound};
 use std::fmt::Write;
 
-/// Memory of a card of 80 TFLOP/s. The recorded CPU program fuses nothing, so it waits for memory longer than a GPU's.
+/// A card of 80 TFLOP/s. The recorded CPU program fuses nothing, so it waits longer for memory than a GPU's.
 const GPU: Machine = Machine { link: 25e9, memory: 1000e9, flops: 80e12, ..Machine::INSTANT };
 
-/// Memory without waits, so the least arithmetic to hide copies.
+/// Without waits for memory: the least arithmetic to hide copies.
 const PRODUCTS_ALONE: Machine = Machine { memory: f64::INFINITY, ..GPU };
 
 fn played(step: &Recording, budget: u64, machine: Machine) -> Vec<Elapsed> {
@@ -17,7 +17,7 @@ fn played(step: &Recording, budget: u64, machine: Machine) -> Vec<Elapsed> {
     replay.run(ROUNDS).expect("every operation fits").elapsed().to_vec()
 }
 
-/// Time of a step over its longest part: operations or copies in either direction.
+/// Time over the longest part: operations or copies in either direction.
 fn of_the_longest(elapsed: &Elapsed) -> f64 {
     elapsed.step / elapsed.arithmetic.max(elapsed.out).max(elapsed.back)
 }
@@ -25,7 +25,7 @@ fn of_the_longest(elapsed: &Elapsed) -> f64 {
 /// Steps with AdamW on the device.
 const ON_DEVICE: [&str; 3] = ["gpt-124m-16k", "gpt-1.5b-16k", "gpt-7b-16k"];
 
-/// Percent of its memory that a step has, and its longest time over the longest part.
+/// Percent of a step's memory, and its longest time over the longest part.
 const LIMITS: [(u64, f64); 3] = [(75, 1.1), (50, 1.1), (25, 1.2)];
 
 #[test]
@@ -63,22 +63,21 @@ fn steps_of_16k_tokens_take_little_longer_than_the_longest_of_their_parts() {
     assert_first_on_record("pace.csv", &table);
 }
 
-/// A step with the optimizer on the host, on a card.
+/// A step on a card with the optimizer on the host.
 struct OnHost {
     step: &'static str,
     budget: u64,
     /// Lowest and highest measured bytes per second that the host's step reads and writes
     /// (`benchmarks/runs/2026-11-25-cpu-host-step`).
     host: [f64; 2],
-    /// Bytes it reads and writes per byte of new weights, two of which are a parameter.
+    /// Bytes read and written per byte of new weights, two of which are a parameter.
     per_weight: f64,
-    /// Longest time over the longest part: at either rate, with memory as fast as a card's and without waits for
-    /// memory.
+    /// Longest time over the longest part: at either rate, with a card's memory and without waits for memory.
     time: [[f64; 2]; 2],
 }
 
 const ON_HOST: [OnHost; 2] = [
-    // In `bf16`, 20 bytes for a parameter.
+    // In `bf16`, 20 bytes per parameter.
     OnHost {
         step: "gpt-7b-host",
         budget: 8 << 30,
@@ -86,7 +85,7 @@ const ON_HOST: [OnHost; 2] = [
         per_weight: 10.0,
         time: [[1.15, 1.15], [1.15, 1.15]],
     },
-    // In `compact`, 14 bytes for a parameter.
+    // In `compact`, 14 bytes per parameter.
     OnHost {
         step: "llama-18b-host",
         budget: 24 << 30,

@@ -1,5 +1,4 @@
-//! Bytes of recorded training steps under budgets, against the offline bound. `PAGER_WRITE_GOLDEN=1` rewrites the
-//! table.
+//! Bytes of recorded training steps against the offline bound. `PAGER_WRITE_GOLDEN=1` rewrites the table.
 
 use pager::{Event, Limit, Policy, Recording};
 use pager_replay::{Moved, Replay, bound};
@@ -8,7 +7,7 @@ use std::path::PathBuf;
 
 const STEPS: [&str; 4] = ["toy", "gpt-124m", "gpt-1.5b", "gpt-7b"];
 
-/// Further steps: of 16,384 tokens, and with the optimizer on the host.
+/// Further steps: 16,384 tokens, and the optimizer on the host.
 const FURTHER: [&str; 7] = [
     "gpt-124m-16k",
     "gpt-1.5b-16k",
@@ -34,7 +33,7 @@ pub(crate) fn recorded(name: &str) -> (Recording, u64) {
     (step, peak)
 }
 
-/// The budgets of a step: shares of its peak, and the toy's own.
+/// A step's budgets: shares of its peak, and the toy's own.
 fn budgets(name: &str, peak: u64) -> Vec<(String, u64)> {
     let shares = [75, 50, 25].map(|share| (format!("{share}%"), peak * share / 100));
     let own = (name == "toy").then(|| ("16MiB".to_owned(), 16 << 20));
@@ -54,8 +53,8 @@ pub(crate) fn assert_on_record(name: &str, table: &str) {
     assert_eq!(table, std::fs::read_to_string(file(name)).expect("a committed table"));
 }
 
-/// Compares the table of [`suite::first`] cases with the committed table: with its head in the quick suite. Larger
-/// suites compare all of it, and may rewrite it.
+/// Compares [`suite::first`] cases with the committed table; the quick suite with its head. Larger suites compare all
+/// of it and may rewrite it.
 pub(crate) fn assert_first_on_record(name: &str, table: &str) {
     if suite::size() > suite::Size::Quick {
         return assert_on_record(name, table);
@@ -122,7 +121,7 @@ fn recorded_steps_that_fit_move_nothing_after_the_first_but_what_the_program_mak
 fn more_memory_never_moves_more() {
     for name in STEPS.into_iter().chain(FURTHER) {
         let (step, peak) = recorded(name);
-        // The largest operation of a streamed step does not fit into a quarter.
+        // A streamed step's largest operation exceeds a quarter.
         let least_share = if name.starts_with("streamed") { 50 } else { 25 };
         let apart = if STEPS.contains(&name) { 5 } else { 25 };
         let mut before = u64::MAX;
