@@ -107,11 +107,11 @@ pub(crate) fn check_all_guards() {
 
 impl Driver {
     fn new(settings: &'static Settings) -> Self {
-        let mut schedule = schedule::Schedule::new(settings.mode, settings.seed);
+        let mut schedule = schedule::Schedule::new(settings.order.mode, settings.order.seed);
         let legacy = schedule.create_stream();
         Self {
             settings,
-            device: DeviceMemory::new(settings.memory),
+            device: DeviceMemory::new(settings.device.memory),
             pinned: PinnedMemory::new(),
             schedule,
             order: KnownOrder::default(),
@@ -205,7 +205,7 @@ impl Driver {
     }
 
     pub(crate) fn check_races(&mut self, block: u64, access: Access, when: Moment) {
-        if self.settings.races {
+        if self.settings.checks.races {
             for race in self.races.touch(block, access, when, &self.order) {
                 Fault::new(crate::findings::Finding::MissingWait, race).report();
             }

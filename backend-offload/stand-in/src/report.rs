@@ -90,7 +90,8 @@ pub(crate) fn write() {
 impl Counters {
     fn json(&self, settings: &Settings) -> String {
         let directions = [&self.to_device, &self.to_host, &self.within_device];
-        let mut line = format!("{{\"mode\":\"{}\",\"seed\":{}", settings.mode.name(), settings.seed);
+        let mut line =
+            format!("{{\"mode\":\"{}\",\"seed\":{}", settings.order.mode.name(), settings.order.seed);
 
         for (name, number) in [
             ("allocations", self.allocations),

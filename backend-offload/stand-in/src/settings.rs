@@ -25,26 +25,55 @@ impl Mode {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Settings {
-    pub(crate) mode: Mode,
-    pub(crate) seed: u64,
-    pub(crate) races: bool,
-    pub(crate) strict: bool,
-    /// Bytes of each device.
-    pub(crate) memory: u64,
+    pub(crate) order: Order,
+    pub(crate) checks: Checks,
+    pub(crate) device: Device,
+    /// Device memory is refused after this number of allocations.
     pub(crate) fail_allocations_after: Option<u64>,
-    /// Major version times ten, plus minor.
-    pub(crate) capability: u32,
-    pub(crate) devices: u32,
+    pub(crate) speeds: Speeds,
     /// `-` is standard error.
     pub(crate) report: Option<PathBuf>,
     pub(crate) trace: Option<PathBuf>,
+    pub(crate) compiler: Compiler,
+}
+
+/// When queued work runs.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Order {
+    pub(crate) mode: Mode,
+    pub(crate) seed: u64,
+    pub(crate) patience_ms: u64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Checks {
+    pub(crate) races: bool,
+    pub(crate) strict: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Device {
+    pub(crate) count: u32,
+    /// Bytes of each device.
+    pub(crate) memory: u64,
+    /// Major version times ten, plus minor.
+    pub(crate) capability: u32,
+}
+
+/// Of the simulated clock.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Speeds {
     pub(crate) kernel_us: f64,
     /// Bytes per second.
     pub(crate) bandwidth: f64,
-    pub(crate) patience_ms: u64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Compiler {
+    pub(crate) program: String,
+    pub(crate) flags: Vec<String>,
+    /// Folder of compiled kernels.
     pub(crate) cache: PathBuf,
-    pub(crate) compiler: String,
-    pub(crate) compiler_flags: Vec<String>,
 }
 
 const PREFIX: &str = "STAND_IN_";
@@ -106,29 +135,41 @@ impl Settings {
             ));
         };
 
-        Ok(Self {
+        let order = Order {
             mode: given.parsed("MODE", Mode::default(), "eager, lazy or random", mode)?,
             seed: given.number("SEED", 1, "a number", &u64::from_str_radix)?,
+            patience_ms: given.number("PATIENCE_MS", 5, "milliseconds", &u64::from_str_radix)?,
+        };
+        let checks = Checks {
             races: given.parsed("RACES", false, "0 or 1", switch)?,
             strict: given.parsed("STRICT", false, "0 or 1", switch)?,
+        };
+        let device = Device {
+            count: devices,
             memory: given.parsed("VRAM", 4 << 30, "a size such as 64M or 4G", size)?,
-            fail_allocations_after: given
-                .parsed("FAIL_ALLOCATIONS_AFTER", None, "a number", |text| text.parse().ok().map(Some))?,
             capability: given.number("CC", 70, "a compute capability such as 70", &u32::from_str_radix)?,
-            devices,
-            report: given.text("REPORT").map(PathBuf::from),
-            trace: given.text("TRACE").map(PathBuf::from),
+        };
+        let speeds = Speeds {
             kernel_us: given.parsed("KERNEL_US", 5.0, "microseconds", positive)?,
             bandwidth: given.parsed("BANDWIDTH", 20e9, "bytes per second", positive)?,
-            patience_ms: given.number("PATIENCE_MS", 5, "milliseconds", &u64::from_str_radix)?,
+        };
+        let flags = given.text("CXXFLAGS").unwrap_or(FLAGS);
+        let compiler = Compiler {
+            program: given.text("CXX").unwrap_or("g++").to_owned(),
+            flags: flags.split_whitespace().map(Into::into).collect(),
             cache: cache.into(),
-            compiler: given.text("CXX").unwrap_or("g++").to_owned(),
-            compiler_flags: given
-                .text("CXXFLAGS")
-                .unwrap_or(FLAGS)
-                .split_whitespace()
-                .map(Into::into)
-                .collect(),
+        };
+
+        Ok(Self {
+            order,
+            checks,
+            device,
+            fail_allocations_after: given
+                .parsed("FAIL_ALLOCATIONS_AFTER", None, "a number", |text| text.parse().ok().map(Some))?,
+            speeds,
+            report: given.text("REPORT").map(PathBuf::from),
+            trace: given.text("TRACE").map(PathBuf::from),
+            compiler,
         })
     }
 }
@@ -216,12 +257,13 @@ mod tests {
             ("STAND_IN_CXXFLAGS", "-O1 -g"),
         ]);
         let settings = settings.unwrap();
-        assert_eq!((settings.mode, settings.seed, settings.races), (Mode::Random, 7, true));
-        assert_eq!((settings.memory, settings.fail_allocations_after), (64 << 20, Some(3)));
-        assert_eq!((settings.capability, settings.devices, settings.strict), (80, 2, false));
+        assert_eq!((settings.order.mode, settings.order.seed), (Mode::Random, 7));
+        assert_eq!((settings.checks.races, settings.checks.strict), (true, false));
+        assert_eq!((settings.device.memory, settings.fail_allocations_after), (64 << 20, Some(3)));
+        assert_eq!((settings.device.capability, settings.device.count), (80, 2));
         assert_eq!((settings.report, settings.trace), (Some("-".into()), None));
-        assert_eq!((settings.bandwidth, settings.compiler_flags.len()), (1e9, 2));
-        assert_eq!(settings.compiler, "g++");
+        assert_eq!((settings.speeds.bandwidth, settings.compiler.flags.len()), (1e9, 2));
+        assert_eq!(settings.compiler.program, "g++");
     }
 
     #[test]

@@ -65,8 +65,8 @@ impl Timeline {
             host: 0.0,
             streams: Vec::new(),
             engines: Default::default(),
-            kernel_seconds: settings.kernel_us * 1e-6,
-            bandwidth: settings.bandwidth,
+            kernel_seconds: settings.speeds.kernel_us * 1e-6,
+            bandwidth: settings.speeds.bandwidth,
             trace,
         }
     }

@@ -74,7 +74,7 @@ pub extern "C" fn cuGetErrorString(error: c_int, text: Out<*const c_char>) -> St
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGetCount(count: Out<c_int>) -> Status {
-    count.put(settings().devices as c_int)
+    count.put(settings().device.count as c_int)
 }
 
 #[unsafe(no_mangle)]
@@ -83,7 +83,7 @@ pub extern "C" fn cuDeviceGet(device: Out<c_int>, ordinal: c_int) -> Status {
 }
 
 pub(super) fn exists(device: c_int) -> bool {
-    (0..settings().devices as c_int).contains(&device)
+    (0..settings().device.count as c_int).contains(&device)
 }
 
 /// # Safety
@@ -104,12 +104,12 @@ pub extern "C" fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: c_int) -> Stat
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceTotalMem_v2(bytes: Out<usize>, _device: c_int) -> Status {
-    bytes.put(settings().memory as usize)
+    bytes.put(settings().device.memory as usize)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, _device: c_int) -> Status {
-    let capability = settings().capability as c_int;
+    let capability = settings().device.capability as c_int;
     value.put(match attribute {
         // Threads per block: in all and along x and y; along z.
         1..=3 => 1024,

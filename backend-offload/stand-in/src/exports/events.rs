@@ -71,8 +71,8 @@ pub extern "C" fn cuEventSynchronize(event: u64) -> Status {
     };
     // CubeCL's collector thread waits at once for a stream that only waits. The delay lets others see the work undone.
     let collects = !record.mark.after_work && record.recorder != thread::current().id();
-    if collects && driver.settings.mode != Mode::Eager {
-        let end = Instant::now() + Duration::from_millis(driver.settings.patience_ms);
+    if collects && driver.settings.order.mode != Mode::Eager {
+        let end = Instant::now() + Duration::from_millis(driver.settings.order.patience_ms);
         while !driver.schedule.is_done(record.mark) {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -94,7 +94,7 @@ pub extern "C" fn cuEventQuery(event: u64) -> Status {
         let Some(record) = driver.record(event, "cuEventQuery")? else { return Ok(()) };
         driver.run(Goal::Optional);
         // In eager mode only the simulated time may lie ahead. Repeated queries advance it.
-        let is_time = driver.timeline.host_asks(record.time) || driver.settings.mode != Mode::Eager;
+        let is_time = driver.timeline.host_asks(record.time) || driver.settings.order.mode != Mode::Eager;
         if is_time && driver.schedule.is_done(record.mark) {
             driver.host_knows_record(&record);
             return Ok(());

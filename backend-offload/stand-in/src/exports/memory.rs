@@ -18,8 +18,8 @@ use crate::{
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Status {
     let used = driver().device.mapped(current_device("cuMemGetInfo"));
-    _ = total.put(settings().memory as usize);
-    free.put((settings().memory - used) as usize)
+    _ = total.put(settings().device.memory as usize);
+    free.put((settings().device.memory - used) as usize)
 }
 
 #[unsafe(no_mangle)]
