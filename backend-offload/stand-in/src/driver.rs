@@ -263,7 +263,7 @@ impl Driver {
     fn check_written(&mut self, to: &CopyEnd, from: Rows, actor: &str) {
         match self.device.check_written(from, actor) {
             Err(_) if matches!(to, CopyEnd::Pinned(_)) => {
-                report::count(|counters| counters.unwritten_to_pinned.add(from.bytes()));
+                report::count(|counters| counters.copies.unwritten_to_pinned.add(from.bytes()));
             }
             Err(unwritten) => unwritten.report(),
             Ok(()) => {}
@@ -315,8 +315,8 @@ impl Driver {
         let device = (0..4).map(|device| self.device.used(device)).max().unwrap_or_default();
         let pinned = self.pinned.used();
         report::count(|counters| {
-            counters.peak_device_bytes = counters.peak_device_bytes.max(device);
-            counters.peak_pinned_bytes = counters.peak_pinned_bytes.max(pinned);
+            counters.device.peak_bytes = counters.device.peak_bytes.max(device);
+            counters.pinned.peak_bytes = counters.pinned.peak_bytes.max(pinned);
         });
     }
 }

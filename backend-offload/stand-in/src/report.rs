@@ -29,10 +29,31 @@ impl Copies {
 
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
+    pub(crate) device: DeviceMemoryUse,
+    pub(crate) pinned: PinnedMemoryUse,
+    pub(crate) copies: CopiesByKind,
+    pub(crate) kernels: KernelCounts,
+    pub(crate) clock: ClockCounts,
+    findings: BTreeMap<Finding, u64>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct DeviceMemoryUse {
     pub(crate) allocations: u64,
     pub(crate) frees: u64,
     pub(crate) refused_allocations: u64,
     pub(crate) unmapped_bytes: u64,
+    /// Of the fullest device.
+    pub(crate) peak_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct PinnedMemoryUse {
+    pub(crate) peak_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct CopiesByKind {
     pub(crate) to_device: Copies,
     pub(crate) to_host: Copies,
     pub(crate) within_device: Copies,
@@ -40,15 +61,20 @@ pub(crate) struct Counters {
     pub(crate) pageable: Copies,
     /// Of all copies, those that move unwritten bytes into pinned memory.
     pub(crate) unwritten_to_pinned: Copies,
-    pub(crate) kernels: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct KernelCounts {
+    pub(crate) run: u64,
     pub(crate) compiled: u64,
-    /// Of the fullest device.
-    pub(crate) peak_device_bytes: u64,
-    pub(crate) peak_pinned_bytes: u64,
     pub(crate) compile_seconds: f64,
     pub(crate) run_seconds: f64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct ClockCounts {
+    /// End of the last work.
     pub(crate) simulated_ms: f64,
-    findings: BTreeMap<Finding, u64>,
 }
 
 static COUNTERS: Mutex<Option<Counters>> = Mutex::new(None);
@@ -89,43 +115,44 @@ pub(crate) fn write() {
 
 impl Counters {
     fn json(&self, settings: &Settings) -> String {
-        let directions = [&self.to_device, &self.to_host, &self.within_device];
-        let mut line =
-            format!("{{\"mode\":\"{}\",\"seed\":{}", settings.order.mode.name(), settings.order.seed);
+        let Self { device, pinned, copies, kernels, clock, findings } = self;
+        let directions = [&copies.to_device, &copies.to_host, &copies.within_device];
+        let order = &settings.order;
+        let mut line = format!("{{\"mode\":\"{}\",\"seed\":{}", order.mode.name(), order.seed);
 
         for (name, number) in [
-            ("allocations", self.allocations),
-            ("frees", self.frees),
-            ("refused_allocations", self.refused_allocations),
-            ("unmapped_bytes", self.unmapped_bytes),
+            ("allocations", device.allocations),
+            ("frees", device.frees),
+            ("refused_allocations", device.refused_allocations),
+            ("unmapped_bytes", device.unmapped_bytes),
             ("copies", directions.iter().map(|copies| copies.count).sum()),
-            ("copies_to_device", self.to_device.count),
-            ("copies_to_host", self.to_host.count),
-            ("copies_within_device", self.within_device.count),
-            ("copies_pageable", self.pageable.count),
+            ("copies_to_device", copies.to_device.count),
+            ("copies_to_host", copies.to_host.count),
+            ("copies_within_device", copies.within_device.count),
+            ("copies_pageable", copies.pageable.count),
             ("bytes", directions.iter().map(|copies| copies.bytes).sum()),
-            ("bytes_to_device", self.to_device.bytes),
-            ("bytes_to_host", self.to_host.bytes),
-            ("bytes_within_device", self.within_device.bytes),
-            ("bytes_pageable", self.pageable.bytes),
-            ("copies_unwritten_to_pinned", self.unwritten_to_pinned.count),
-            ("kernels", self.kernels),
-            ("compiled", self.compiled),
-            ("peak_device_bytes", self.peak_device_bytes),
-            ("peak_pinned_bytes", self.peak_pinned_bytes),
+            ("bytes_to_device", copies.to_device.bytes),
+            ("bytes_to_host", copies.to_host.bytes),
+            ("bytes_within_device", copies.within_device.bytes),
+            ("bytes_pageable", copies.pageable.bytes),
+            ("copies_unwritten_to_pinned", copies.unwritten_to_pinned.count),
+            ("kernels", kernels.run),
+            ("compiled", kernels.compiled),
+            ("peak_device_bytes", device.peak_bytes),
+            ("peak_pinned_bytes", pinned.peak_bytes),
         ] {
             _ = write!(line, ",\"{name}\":{number}");
         }
         for (name, number) in [
-            ("compile_seconds", self.compile_seconds),
-            ("run_seconds", self.run_seconds),
-            ("simulated_ms", self.simulated_ms),
+            ("compile_seconds", kernels.compile_seconds),
+            ("run_seconds", kernels.run_seconds),
+            ("simulated_ms", clock.simulated_ms),
         ] {
             _ = write!(line, ",\"{name}\":{number:.3}");
         }
 
         let findings: Vec<String> =
-            self.findings.iter().map(|(finding, count)| format!("\"{}\":{count}", finding.name())).collect();
+            findings.iter().map(|(finding, count)| format!("\"{}\":{count}", finding.name())).collect();
         _ = write!(line, ",\"findings\":{{{}}}}}", findings.join(","));
         line
     }
@@ -138,9 +165,10 @@ mod tests {
     #[test]
     fn the_report_is_one_json_object_with_counters_and_findings() {
         let settings = Settings::parse([("STAND_IN_CACHE".to_owned(), "c".to_owned())]).unwrap();
-        let mut counters = Counters { allocations: 2, ..Counters::default() };
-        counters.to_device.add(5);
-        counters.to_host.add(7);
+        let mut counters = Counters::default();
+        counters.device.allocations = 2;
+        counters.copies.to_device.add(5);
+        counters.copies.to_host.add(7);
         counters.findings.insert(Finding::MissingWait, 3);
         let line = counters.json(&settings);
         assert!(line.starts_with(r#"{"mode":"eager","seed":1,"allocations":2,"#), "{line}");

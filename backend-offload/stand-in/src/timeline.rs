@@ -92,7 +92,7 @@ impl Timeline {
             start * 1e6,
             end * 1e6,
         ));
-        report::count(|counters| counters.simulated_ms = counters.simulated_ms.max(end * 1e3));
+        report::count(|counters| counters.clock.simulated_ms = counters.clock.simulated_ms.max(end * 1e3));
     }
 
     pub(crate) fn end_of(&mut self, stream: StreamId) -> f64 {

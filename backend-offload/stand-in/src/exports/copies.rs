@@ -175,12 +175,12 @@ impl Driver {
         let pageable = matches!(to, CopyEnd::Pageable(_)) || matches!(from, CopyEnd::Staged { .. });
         report::count(|counters| {
             match kind {
-                Direction::ToDevice => counters.to_device.add(bytes),
-                Direction::ToHost => counters.to_host.add(bytes),
-                Direction::Within => counters.within_device.add(bytes),
+                Direction::ToDevice => counters.copies.to_device.add(bytes),
+                Direction::ToHost => counters.copies.to_host.add(bytes),
+                Direction::Within => counters.copies.within_device.add(bytes),
             }
             if pageable {
-                counters.pageable.add(bytes);
+                counters.copies.pageable.add(bytes);
             }
         });
 

@@ -80,8 +80,8 @@ impl Driver {
             settings().fail_allocations_after.is_some_and(|after| self.allocations_asked_for > after);
         let start = if refused { None } else { self.device.allocate(size, device) };
         report::count(|counters| match start {
-            Some(_) => counters.allocations += 1,
-            None => counters.refused_allocations += 1,
+            Some(_) => counters.device.allocations += 1,
+            None => counters.device.refused_allocations += 1,
         });
         let start = start.ok_or(Status::OutOfMemory)?;
         self.count_peaks();
@@ -93,7 +93,7 @@ impl Driver {
 
     fn free(&mut self, start: u64, stream: StreamId) {
         let range = require(self.device.mark_freed(start));
-        report::count(|counters| counters.frees += 1);
+        report::count(|counters| counters.device.frees += 1);
         let when = self.begin_work(stream);
         self.check_races(start, Access { range, writes: true, actor: "the free".into() }, when);
         self.push(stream, Work::Release(start));

@@ -66,8 +66,8 @@ fn build(text: &Path, object: &Path, headers: &Path) -> Result<(), String> {
         .output()
         .map_err(|error| missing_compiler(&error))?;
     report::count(|counters| {
-        counters.compiled += 1;
-        counters.compile_seconds += started.elapsed().as_secs_f64();
+        counters.kernels.compiled += 1;
+        counters.kernels.compile_seconds += started.elapsed().as_secs_f64();
     });
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());

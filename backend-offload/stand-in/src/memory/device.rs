@@ -75,7 +75,7 @@ impl DeviceMemory {
 
     pub(crate) fn unmap(&mut self, device: usize, mapped: u64) {
         let unmapped = self.pools[device].trim_to(mapped, self.used[device]);
-        report::count(|counters| counters.unmapped_bytes += unmapped);
+        report::count(|counters| counters.device.unmapped_bytes += unmapped);
     }
 
     pub(crate) fn used(&self, device: usize) -> u64 {
