@@ -1,20 +1,19 @@
 //! The driver's state behind one lock. Queued work runs on the calling thread, under the lock.
 
 use std::{
-    collections::HashMap,
     ops::Range,
     sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError},
-    thread::ThreadId,
 };
 
 use crate::{
     fibers::Fibers,
     findings::{Fault, require},
-    kernels::{Kernel, Launch},
+    handles::{Handles, Record},
+    kernels::Launch,
     memory::{DeviceMemory, FRESH, PinnedMemory, Rows, copy, fill},
-    races::{Access, Clock, KnownOrder, Moment, Races},
+    races::{Access, KnownOrder, Moment, Races},
     report, schedule,
-    schedule::{Goal, Mark, StreamId},
+    schedule::{Goal, StreamId},
     segfault::{self, RunningKernel},
     settings::{Settings, settings},
     timeline::Timeline,
@@ -50,19 +49,6 @@ pub(crate) enum CopyEnd {
     },
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Event {
-    pub(crate) record: Option<Record>,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct Record {
-    pub(crate) mark: Mark,
-    pub(crate) clock: Clock,
-    pub(crate) time: f64,
-    pub(crate) recorder: ThreadId,
-}
-
 #[derive(Debug)]
 pub(crate) struct Driver {
     pub(crate) settings: &'static Settings,
@@ -71,23 +57,10 @@ pub(crate) struct Driver {
     pub(crate) schedule: schedule::Schedule<Work>,
     pub(crate) order: KnownOrder,
     pub(crate) timeline: Timeline,
-    /// Handles are not reused.
-    pub(crate) streams: HashMap<u64, Stream>,
-    pub(crate) events: HashMap<u64, Event>,
-    pub(crate) modules: HashMap<u64, Arc<Kernel>>,
+    pub(crate) handles: Handles,
     pub(crate) allocations_asked_for: u64,
-    /// CUDA's default stream, which has no handle.
-    pub(crate) legacy: StreamId,
-    next_handle: u64,
     races: Races,
     fibers: Fibers,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Stream {
-    pub(crate) id: StreamId,
-    /// Whether this stream and the default stream wait for each other.
-    pub(crate) blocking: bool,
 }
 
 pub(crate) static WORK_DONE: Condvar = Condvar::new();
@@ -116,25 +89,16 @@ impl Driver {
             schedule,
             order: KnownOrder::default(),
             timeline: Timeline::new(settings),
-            streams: HashMap::new(),
-            events: HashMap::new(),
-            modules: HashMap::new(),
+            handles: Handles::new(legacy),
             allocations_asked_for: 0,
-            legacy,
-            next_handle: 0,
             races: Races::default(),
             fibers: Fibers::default(),
         }
     }
 
-    pub(crate) fn new_handle(&mut self) -> u64 {
-        self.next_handle += 16;
-        self.next_handle
-    }
-
     /// Returns the work's moment, for race detection.
     pub(crate) fn begin_work(&mut self, stream: StreamId) -> Moment {
-        for other in self.implied_waits(stream) {
+        for other in self.handles.implied_waits(stream) {
             let clock = self.order.clock(other).clone();
             let time = self.timeline.end_of(other);
             self.stream_waits(
@@ -148,17 +112,6 @@ impl Driver {
             );
         }
         self.order.begin_work(stream)
-    }
-
-    fn implied_waits(&self, stream: StreamId) -> Vec<StreamId> {
-        let blocking = self.streams.values().filter(|stream| stream.blocking).map(|stream| stream.id);
-        if stream == self.legacy {
-            blocking.collect()
-        } else if blocking.into_iter().any(|id| id == stream) {
-            vec![self.legacy]
-        } else {
-            Vec::new()
-        }
     }
 
     pub(crate) fn push(&mut self, stream: StreamId, work: Work) {
@@ -188,7 +141,7 @@ impl Driver {
     pub(crate) fn host_waits_for_all(&mut self) {
         self.run(Goal::Everything);
         self.order.host_waits_for_all();
-        for id in self.streams.values().map(|stream| stream.id).chain([self.legacy]) {
+        for id in self.handles.stream_ids() {
             let time = self.timeline.end_of(id);
             self.timeline.host_waits(time);
         }

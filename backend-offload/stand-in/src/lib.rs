@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `settings` | environment variables |
 //! | `driver` | state behind one lock; executes queued work |
+//! | `handles` | streams, events and modules |
 //! | `schedule` | when queued work happens; pure |
 //! | `memory` | device and page-locked memory, guards, written ranges |
 //! | `races` | unordered accesses; pure |
@@ -23,6 +24,7 @@ mod driver;
 mod exports;
 mod fibers;
 mod findings;
+mod handles;
 mod kernels;
 mod memory;
 mod races;

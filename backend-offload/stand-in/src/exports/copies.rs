@@ -112,7 +112,7 @@ pub extern "C" fn cuMemsetD8Async(to: u64, value: c_uchar, size: usize, stream: 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemsetD8_v2(to: u64, value: c_uchar, size: usize) -> Status {
     let mut driver = driver();
-    let legacy = driver.legacy;
+    let legacy = driver.handles.legacy;
     driver.fill_rows(Rows::plain(to, size as u64), value, legacy);
     driver.host_waits(legacy);
     Status::Success

@@ -9,7 +9,8 @@ use std::{
 
 use super::status::{Out, Status, invalid_handle, status};
 use crate::{
-    driver::{Driver, Event, Record, WORK_DONE, driver},
+    driver::{Driver, WORK_DONE, driver},
+    handles::{Event, Record},
     schedule::Goal,
     settings::Mode,
 };
@@ -17,15 +18,15 @@ use crate::{
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventCreate(event: Out<u64>, _flags: c_uint) -> Status {
     let mut driver = driver();
-    let handle = driver.new_handle();
-    driver.events.insert(handle, Event::default());
+    let handle = driver.handles.next();
+    driver.handles.events.insert(handle, Event::default());
     event.put(handle)
 }
 
 /// Pending waits keep the record.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventDestroy_v2(event: u64) -> Status {
-    match driver().events.remove(&event) {
+    match driver().handles.events.remove(&event) {
         Some(_) => Status::Success,
         None => invalid_handle(event, "event", "cuEventDestroy"),
     }
@@ -43,7 +44,7 @@ pub extern "C" fn cuEventRecord(event: u64, stream: u64) -> Status {
             time: driver.timeline.end_of(stream),
             recorder: thread::current().id(),
         };
-        driver.events.insert(event, Event { record: Some(record) });
+        driver.handles.events.insert(event, Event { record: Some(record) });
         Ok(())
     })
 }
@@ -123,7 +124,7 @@ pub extern "C" fn cuEventElapsedTime(milliseconds: Out<f32>, start: u64, end: u6
 
 impl Driver {
     fn record(&self, event: u64, call: &str) -> Result<Option<Record>, Status> {
-        let event = self.events.get(&event).ok_or_else(|| invalid_handle(event, "event", call))?;
+        let event = self.handles.events.get(&event).ok_or_else(|| invalid_handle(event, "event", call))?;
         Ok(event.record.clone())
     }
 

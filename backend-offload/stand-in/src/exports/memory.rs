@@ -40,7 +40,7 @@ pub extern "C" fn cuMemAlloc_v2(out: Out<u64>, size: usize) -> Status {
     let mut driver = driver();
     status(|| {
         // No stream can use fresh memory yet, so the default stream suffices.
-        let legacy = driver.legacy;
+        let legacy = driver.handles.legacy;
         let start = driver.allocate(size as u64, device, legacy)?;
         driver.host_waits(legacy);
         _ = out.put(start);
@@ -63,7 +63,7 @@ pub extern "C" fn cuMemFreeAsync(start: u64, stream: u64) -> Status {
 pub extern "C" fn cuMemFree_v2(start: u64) -> Status {
     let mut driver = driver();
     driver.host_waits_for_all();
-    let legacy = driver.legacy;
+    let legacy = driver.handles.legacy;
     driver.free(start, legacy);
     driver.host_waits(legacy);
     Status::Success

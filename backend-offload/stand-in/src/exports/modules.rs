@@ -25,8 +25,8 @@ pub unsafe extern "C" fn cuModuleLoadData(module: Out<u64>, image: *const c_char
     match Kernel::load(&image) {
         Ok(kernel) => {
             let mut driver = driver();
-            let handle = driver.new_handle();
-            driver.modules.insert(handle, Arc::new(kernel));
+            let handle = driver.handles.next();
+            driver.handles.modules.insert(handle, Arc::new(kernel));
             module.put(handle)
         }
         Err(problem) => {
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn cuModuleLoadData(module: Out<u64>, image: *const c_char
 /// Queued launches keep their kernel.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuModuleUnload(module: u64) -> Status {
-    match driver().modules.remove(&module) {
+    match driver().handles.modules.remove(&module) {
         Some(_) => Status::Success,
         None => invalid_handle(module, "module", "cuModuleUnload"),
     }
@@ -51,7 +51,7 @@ pub extern "C" fn cuModuleUnload(module: u64) -> Status {
 pub unsafe extern "C" fn cuModuleGetFunction(function: Out<u64>, module: u64, name: *const c_char) -> Status {
     // SAFETY: promised by the caller.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
-    match driver().modules.get(&module) {
+    match driver().handles.modules.get(&module) {
         Some(kernel) if kernel.name == name => function.put(module),
         Some(_) => Status::NotFound,
         None => invalid_handle(module, "module", "cuModuleGetFunction"),
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
     let mut driver = driver();
     status(|| {
         let stream = driver.stream(stream, "cuLaunchKernel")?;
-        let kernel = driver.modules.get(&function).cloned();
+        let kernel = driver.handles.modules.get(&function).cloned();
         let kernel = kernel.ok_or_else(|| invalid_handle(function, "function", "cuLaunchKernel"))?;
         let grid = Dim { x: grid_x, y: grid_y, z: grid_z };
         let block = Dim { x: block_x, y: block_y, z: block_z };

@@ -1,8 +1,9 @@
 //! Result codes, output pointers and stream handles.
 
 use crate::{
-    driver::{Driver, Stream},
+    driver::Driver,
     findings::{Fault, Finding},
+    handles::Stream,
     schedule::StreamId,
 };
 
@@ -47,9 +48,9 @@ impl Driver {
     /// Zero is the default stream. Reports an invalid handle.
     pub(super) fn stream(&self, handle: u64, call: &str) -> Result<StreamId, Status> {
         if handle == 0 {
-            return Ok(self.legacy);
+            return Ok(self.handles.legacy);
         }
-        let stream = self.streams.get(&handle).map(|Stream { id, .. }| *id);
+        let stream = self.handles.streams.get(&handle).map(|Stream { id, .. }| *id);
         stream.ok_or_else(|| invalid_handle(handle, "stream", call))
     }
 }

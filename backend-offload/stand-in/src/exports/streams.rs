@@ -6,10 +6,7 @@ use super::{
     device::current_device,
     status::{Out, Status, status},
 };
-use crate::{
-    driver::{Stream, driver},
-    schedule::Goal,
-};
+use crate::{driver::driver, handles::Stream, schedule::Goal};
 
 const NON_BLOCKING: c_uint = 1;
 
@@ -17,8 +14,8 @@ const NON_BLOCKING: c_uint = 1;
 pub extern "C" fn cuStreamCreate(stream: Out<u64>, flags: c_uint) -> Status {
     _ = current_device("cuStreamCreate");
     let mut driver = driver();
-    let (handle, id) = (driver.new_handle(), driver.schedule.create_stream());
-    driver.streams.insert(handle, Stream { id, blocking: flags & NON_BLOCKING == 0 });
+    let (handle, id) = (driver.handles.next(), driver.schedule.create_stream());
+    driver.handles.streams.insert(handle, Stream { id, blocking: flags & NON_BLOCKING == 0 });
     stream.put(handle)
 }
 
@@ -34,7 +31,7 @@ pub extern "C" fn cuStreamDestroy_v2(stream: u64) -> Status {
     status(|| {
         let id = driver.stream(stream, "cuStreamDestroy")?;
         driver.run(Goal::Stream(id));
-        driver.streams.remove(&stream);
+        driver.handles.streams.remove(&stream);
         Ok(())
     })
 }
