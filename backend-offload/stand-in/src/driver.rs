@@ -125,8 +125,11 @@ impl Driver {
         self.timeline.stream_waits(stream, record.time);
     }
 
-    pub(crate) fn host_waits(&mut self, stream: StreamId) {
+    /// For `call`, a synchronising one.
+    pub(crate) fn host_waits(&mut self, stream: StreamId, call: &'static str) {
         self.run(Goal::Stream(stream));
+        let end = self.timeline.end_of(stream);
+        self.timeline.host_waits(end, call);
         self.host_knows_idle(stream);
     }
 
@@ -134,17 +137,15 @@ impl Driver {
         let clock = self.order.clock(stream).clone();
         self.order.host_waits(&clock);
         let time = self.timeline.end_of(stream);
-        self.timeline.host_waits(time);
+        self.timeline.host_reaches(time);
         self.device.after_host_wait();
     }
 
-    pub(crate) fn host_waits_for_all(&mut self) {
+    pub(crate) fn host_waits_for_all(&mut self, call: &'static str) {
         self.run(Goal::Everything);
         self.order.host_waits_for_all();
-        for id in self.handles.stream_ids() {
-            let time = self.timeline.end_of(id);
-            self.timeline.host_waits(time);
-        }
+        let ends: Vec<f64> = self.handles.stream_ids().map(|id| self.timeline.end_of(id)).collect();
+        self.timeline.host_waits(ends.into_iter().fold(0.0, f64::max), call);
         self.device.after_host_wait();
     }
 

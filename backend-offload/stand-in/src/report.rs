@@ -15,12 +15,12 @@ use crate::{
 };
 
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Copies {
+pub(crate) struct Amount {
     pub(crate) count: u64,
     pub(crate) bytes: u64,
 }
 
-impl Copies {
+impl Amount {
     pub(crate) fn add(&mut self, bytes: u64) {
         self.count += 1;
         self.bytes += bytes;
@@ -33,7 +33,7 @@ pub(crate) struct Counters {
     pub(crate) pinned: PinnedMemoryUse,
     pub(crate) copies: CopiesByKind,
     pub(crate) kernels: KernelCounts,
-    pub(crate) clock: ClockCounts,
+    pub(crate) host: HostCounts,
     findings: BTreeMap<Finding, u64>,
 }
 
@@ -43,24 +43,28 @@ pub(crate) struct DeviceMemoryUse {
     pub(crate) frees: u64,
     pub(crate) refused_allocations: u64,
     pub(crate) unmapped_bytes: u64,
+    /// Calls, whether they unmap memory or not.
+    pub(crate) trims: u64,
     /// Of the fullest device.
     pub(crate) peak_bytes: u64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct PinnedMemoryUse {
+    pub(crate) allocations: Amount,
+    pub(crate) frees: u64,
     pub(crate) peak_bytes: u64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct CopiesByKind {
-    pub(crate) to_device: Copies,
-    pub(crate) to_host: Copies,
-    pub(crate) within_device: Copies,
+    pub(crate) to_device: Amount,
+    pub(crate) to_host: Amount,
+    pub(crate) within_device: Amount,
     /// Of all copies, those with pageable host memory.
-    pub(crate) pageable: Copies,
+    pub(crate) pageable: Amount,
     /// Of all copies, those that move unwritten bytes into pinned memory.
-    pub(crate) unwritten_to_pinned: Copies,
+    pub(crate) unwritten_to_pinned: Amount,
 }
 
 #[derive(Debug, Default)]
@@ -71,10 +75,38 @@ pub(crate) struct KernelCounts {
     pub(crate) run_seconds: f64,
 }
 
+/// Calls of the program, and its waits on the simulated clock.
 #[derive(Debug, Default)]
-pub(crate) struct ClockCounts {
+pub(crate) struct HostCounts {
+    calls: BTreeMap<&'static str, u64>,
+    waits: BTreeMap<&'static str, Waits>,
     /// End of the last work.
     pub(crate) simulated_ms: f64,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Waits {
+    count: u64,
+    seconds: f64,
+}
+
+impl HostCounts {
+    pub(crate) fn called(&mut self, call: &'static str) {
+        *self.calls.entry(call).or_default() += 1;
+    }
+
+    pub(crate) fn waited(&mut self, call: &'static str, seconds: f64) {
+        let waits = self.waits.entry(call).or_default();
+        waits.count += 1;
+        waits.seconds += seconds;
+    }
+
+    fn total(&self) -> Waits {
+        self.waits.values().fold(Waits::default(), |sum, waits| Waits {
+            count: sum.count + waits.count,
+            seconds: sum.seconds + waits.seconds,
+        })
+    }
 }
 
 static COUNTERS: Mutex<Option<Counters>> = Mutex::new(None);
@@ -115,8 +147,9 @@ pub(crate) fn write() {
 
 impl Counters {
     fn json(&self, settings: &Settings) -> String {
-        let Self { device, pinned, copies, kernels, clock, findings } = self;
+        let Self { device, pinned, copies, kernels, host, findings } = self;
         let directions = [&copies.to_device, &copies.to_host, &copies.within_device];
+        let waits = host.total();
         let order = &settings.order;
         let mut line = format!("{{\"mode\":\"{}\",\"seed\":{}", order.mode.name(), order.seed);
 
@@ -140,22 +173,42 @@ impl Counters {
             ("compiled", kernels.compiled),
             ("peak_device_bytes", device.peak_bytes),
             ("peak_pinned_bytes", pinned.peak_bytes),
+            ("trims", device.trims),
+            ("pinned_allocations", pinned.allocations.count),
+            ("pinned_bytes", pinned.allocations.bytes),
+            ("pinned_frees", pinned.frees),
+            ("events_created", host.calls.get("cuEventCreate").copied().unwrap_or_default()),
+            ("host_waits", waits.count),
         ] {
             _ = write!(line, ",\"{name}\":{number}");
         }
         for (name, number) in [
             ("compile_seconds", kernels.compile_seconds),
             ("run_seconds", kernels.run_seconds),
-            ("simulated_ms", clock.simulated_ms),
+            ("simulated_ms", host.simulated_ms),
+            ("host_waited_ms", waits.seconds * 1e3),
         ] {
             _ = write!(line, ",\"{name}\":{number:.3}");
         }
 
-        let findings: Vec<String> =
-            findings.iter().map(|(finding, count)| format!("\"{}\":{count}", finding.name())).collect();
-        _ = write!(line, ",\"findings\":{{{}}}}}", findings.join(","));
+        let calls = host.calls.iter().map(|(call, count)| (*call, count.to_string()));
+        let each = |waits: &Waits| format!("{{\"count\":{},\"ms\":{:.3}}}", waits.count, waits.seconds * 1e3);
+        let waits = host.waits.iter().map(|(call, waits)| (*call, each(waits)));
+        let findings = findings.iter().map(|(finding, count)| (finding.name(), count.to_string()));
+        _ = write!(
+            line,
+            ",\"calls\":{},\"waits\":{},\"findings\":{}}}",
+            object(calls),
+            object(waits),
+            object(findings)
+        );
         line
     }
+}
+
+fn object<'a>(members: impl Iterator<Item = (&'a str, String)>) -> String {
+    let members: Vec<String> = members.map(|(name, value)| format!("\"{name}\":{value}")).collect();
+    format!("{{{}}}", members.join(","))
 }
 
 #[cfg(test)]
@@ -170,9 +223,15 @@ mod tests {
         counters.copies.to_device.add(5);
         counters.copies.to_host.add(7);
         counters.findings.insert(Finding::MissingWait, 3);
+        counters.host.called("cuEventCreate");
+        counters.host.waited("cuEventSynchronize", 1.5e-3);
+        counters.host.waited("cuStreamSynchronize", 1e-3);
         let line = counters.json(&settings);
         assert!(line.starts_with(r#"{"mode":"eager","seed":1,"allocations":2,"#), "{line}");
         assert!(line.contains(r#""copies":2,"#) && line.contains(r#""bytes":12,"#), "{line}");
+        assert!(line.contains(r#""host_waits":2,"#) && line.contains(r#""host_waited_ms":2.500,"#), "{line}");
+        assert!(line.contains(r#","calls":{"cuEventCreate":1},"#), "{line}");
+        assert!(line.contains(r#","waits":{"cuEventSynchronize":{"count":1,"ms":1.500},"#), "{line}");
         assert!(line.ends_with(r#","findings":{"missing wait":3}}"#), "{line}");
     }
 }

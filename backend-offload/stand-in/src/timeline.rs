@@ -92,7 +92,7 @@ impl Timeline {
             start * 1e6,
             end * 1e6,
         ));
-        report::count(|counters| counters.clock.simulated_ms = counters.clock.simulated_ms.max(end * 1e3));
+        report::count(|counters| counters.host.simulated_ms = counters.host.simulated_ms.max(end * 1e3));
     }
 
     pub(crate) fn end_of(&mut self, stream: StreamId) -> f64 {
@@ -106,8 +106,18 @@ impl Timeline {
         self.streams[stream.index()] = self.end_of(stream).max(until);
     }
 
-    pub(crate) fn host_waits(&mut self, until: f64) {
-        self.host = self.host.max(until);
+    /// For `call`. Counted unless the time has passed.
+    pub(crate) fn host_waits(&mut self, until: f64, call: &'static str) {
+        let seconds = until - self.host;
+        if seconds > 0.0 {
+            report::count(|counters| counters.host.waited(call, seconds));
+        }
+        self.host_reaches(until);
+    }
+
+    /// No call ends before `time`, because the program knows work that ends then.
+    pub(crate) fn host_reaches(&mut self, time: f64) {
+        self.host = self.host.max(time);
     }
 
     /// Whether this call ends after `time`.

@@ -5,9 +5,12 @@ use std::{
     ops::Range,
 };
 
-use super::status::{Status, status};
+use super::{
+    entry::enter,
+    status::{Status, status},
+};
 use crate::{
-    driver::{Copy, CopyEnd, Driver, Work, driver},
+    driver::{Copy, CopyEnd, Driver, Work},
     findings::require,
     memory::{FRESH, Rows, fill},
     report,
@@ -101,7 +104,7 @@ pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Pitched, stream: u64) -
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemsetD8Async(to: u64, value: c_uchar, size: usize, stream: u64) -> Status {
-    let mut driver = driver();
+    let mut driver = enter("cuMemsetD8Async");
     status(|| {
         let stream = driver.stream(stream, "cuMemsetD8Async")?;
         driver.fill_rows(Rows::plain(to, size as u64), value, stream);
@@ -111,10 +114,10 @@ pub extern "C" fn cuMemsetD8Async(to: u64, value: c_uchar, size: usize, stream: 
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemsetD8_v2(to: u64, value: c_uchar, size: usize) -> Status {
-    let mut driver = driver();
+    let mut driver = enter("cuMemsetD8");
     let legacy = driver.handles.legacy;
     driver.fill_rows(Rows::plain(to, size as u64), value, legacy);
-    driver.host_waits(legacy);
+    driver.host_waits(legacy, "cuMemsetD8");
     Status::Success
 }
 
@@ -138,12 +141,12 @@ fn copy_bytes(
 
 /// Without a stream, returns after the copy.
 fn copy_on_stream(kind: Direction, to: Rows, from: Rows, stream: Option<u64>, actor: &'static str) -> Status {
-    let mut driver = driver();
+    let mut driver = enter(actor);
     status(|| {
         let id = driver.stream(stream.unwrap_or_default(), actor)?;
         driver.copy_rows(kind, to, from, id, actor);
         if stream.is_none() {
-            driver.host_waits(id);
+            driver.host_waits(id, actor);
         }
         Ok(())
     })
@@ -190,7 +193,7 @@ impl Driver {
         let returns_when_done = matches!(to, CopyEnd::Pageable(_));
         self.push(stream, Work::Copy(Copy { actor, to, from }));
         if returns_when_done {
-            self.host_waits(stream);
+            self.host_waits(stream, actor);
         }
     }
 

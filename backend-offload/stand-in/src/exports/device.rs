@@ -7,9 +7,12 @@ use std::{
     sync::Once,
 };
 
-use super::status::{Out, Status};
+use super::{
+    entry::enter,
+    status::{Out, Status},
+};
 use crate::{
-    driver::{check_all_guards, driver},
+    driver::check_all_guards,
     findings::{Fault, Finding},
     report, segfault,
     settings::settings,
@@ -154,6 +157,7 @@ pub extern "C" fn cuDevicePrimaryCtxRelease_v2(_device: c_int) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSetCurrent(context: u64) -> Status {
+    report::count(|counters| counters.host.called("cuCtxSetCurrent"));
     CURRENT.set(context);
     Status::Success
 }
@@ -165,6 +169,6 @@ pub extern "C" fn cuCtxGetCurrent(context: Out<u64>) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> Status {
-    driver().host_waits_for_all();
+    enter("cuCtxSynchronize").host_waits_for_all("cuCtxSynchronize");
     Status::Success
 }

@@ -7,9 +7,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::status::{Out, Status, invalid_handle, status};
+use super::{
+    entry::enter,
+    status::{Out, Status, invalid_handle, status},
+};
 use crate::{
-    driver::{Driver, WORK_DONE, driver},
+    driver::{Driver, WORK_DONE},
     handles::{Event, Record},
     schedule::Goal,
     settings::Mode,
@@ -17,7 +20,7 @@ use crate::{
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventCreate(event: Out<u64>, _flags: c_uint) -> Status {
-    let mut driver = driver();
+    let mut driver = enter("cuEventCreate");
     let handle = driver.handles.next();
     driver.handles.events.insert(handle, Event::default());
     event.put(handle)
@@ -26,7 +29,7 @@ pub extern "C" fn cuEventCreate(event: Out<u64>, _flags: c_uint) -> Status {
 /// Pending waits keep the record.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventDestroy_v2(event: u64) -> Status {
-    match driver().handles.events.remove(&event) {
+    match enter("cuEventDestroy").handles.events.remove(&event) {
         Some(_) => Status::Success,
         None => invalid_handle(event, "event", "cuEventDestroy"),
     }
@@ -34,7 +37,7 @@ pub extern "C" fn cuEventDestroy_v2(event: u64) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventRecord(event: u64, stream: u64) -> Status {
-    let mut driver = driver();
+    let mut driver = enter("cuEventRecord");
     status(|| {
         let stream = driver.stream(stream, "cuEventRecord")?;
         _ = driver.record(event, "cuEventRecord")?;
@@ -51,7 +54,7 @@ pub extern "C" fn cuEventRecord(event: u64, stream: u64) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) -> Status {
-    let mut driver = driver();
+    let mut driver = enter("cuStreamWaitEvent");
     status(|| {
         let stream = driver.stream(stream, "cuStreamWaitEvent")?;
         if let Some(record) = driver.record(event, "cuStreamWaitEvent")? {
@@ -64,7 +67,7 @@ pub extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) -> 
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventSynchronize(event: u64) -> Status {
-    let mut driver = driver();
+    let mut driver = enter("cuEventSynchronize");
     let record = match driver.record(event, "cuEventSynchronize") {
         Ok(Some(record)) => record,
         Ok(None) => return Status::Success,
@@ -83,6 +86,7 @@ pub extern "C" fn cuEventSynchronize(event: u64) -> Status {
         }
     }
     driver.run(Goal::Mark(record.mark));
+    driver.timeline.host_waits(record.time, "cuEventSynchronize");
     driver.host_knows_record(&record);
     Status::Success
 }
@@ -90,7 +94,7 @@ pub extern "C" fn cuEventSynchronize(event: u64) -> Status {
 /// Same result codes as `cuStreamQuery`.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventQuery(event: u64) -> Status {
-    let mut driver = driver();
+    let mut driver = enter("cuEventQuery");
     status(|| {
         let Some(record) = driver.record(event, "cuEventQuery")? else { return Ok(()) };
         driver.run(Goal::Optional);
@@ -108,7 +112,7 @@ pub extern "C" fn cuEventQuery(event: u64) -> Status {
 /// Milliseconds of simulated time.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: u64, end: u64) -> Status {
-    let driver = driver();
+    let driver = enter("cuEventElapsedTime");
     status(|| {
         let start = driver.record(start, "cuEventElapsedTime")?.ok_or(Status::InvalidHandle)?;
         let end = driver.record(end, "cuEventElapsedTime")?.ok_or(Status::InvalidHandle)?;
@@ -130,7 +134,7 @@ impl Driver {
 
     fn host_knows_record(&mut self, record: &Record) {
         self.order.host_waits(&record.clock);
-        self.timeline.host_waits(record.time);
+        self.timeline.host_reaches(record.time);
         self.device.after_host_wait();
     }
 }

@@ -4,10 +4,11 @@ use std::ffi::c_uint;
 
 use super::{
     device::current_device,
+    entry::enter,
     status::{Out, Status, status},
 };
 use crate::{
-    driver::{Driver, Work, driver},
+    driver::{Driver, Work},
     findings::{Fault, Finding, require},
     races::Access,
     report,
@@ -17,7 +18,7 @@ use crate::{
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Status {
-    let used = driver().device.mapped(current_device("cuMemGetInfo"));
+    let used = enter("cuMemGetInfo").device.mapped(current_device("cuMemGetInfo"));
     _ = total.put(settings().device.memory as usize);
     free.put((settings().device.memory - used) as usize)
 }
@@ -25,7 +26,7 @@ pub extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Status
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAllocAsync(out: Out<u64>, size: usize, stream: u64) -> Status {
     let device = current_device("cuMemAllocAsync");
-    let mut driver = driver();
+    let mut driver = enter("cuMemAllocAsync");
     status(|| {
         let stream = driver.stream(stream, "cuMemAllocAsync")?;
         let start = driver.allocate(size as u64, device, stream)?;
@@ -37,12 +38,12 @@ pub extern "C" fn cuMemAllocAsync(out: Out<u64>, size: usize, stream: u64) -> St
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAlloc_v2(out: Out<u64>, size: usize) -> Status {
     let device = current_device("cuMemAlloc");
-    let mut driver = driver();
+    let mut driver = enter("cuMemAlloc");
     status(|| {
         // No stream can use fresh memory yet, so the default stream suffices.
         let legacy = driver.handles.legacy;
         let start = driver.allocate(size as u64, device, legacy)?;
-        driver.host_waits(legacy);
+        driver.host_waits(legacy, "cuMemAlloc");
         _ = out.put(start);
         Ok(())
     })
@@ -50,7 +51,7 @@ pub extern "C" fn cuMemAlloc_v2(out: Out<u64>, size: usize) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeAsync(start: u64, stream: u64) -> Status {
-    let mut driver = driver();
+    let mut driver = enter("cuMemFreeAsync");
     status(|| {
         let stream = driver.stream(stream, "cuMemFreeAsync")?;
         driver.free(start, stream);
@@ -61,11 +62,11 @@ pub extern "C" fn cuMemFreeAsync(start: u64, stream: u64) -> Status {
 /// Waits for all work, as CUDA does.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(start: u64) -> Status {
-    let mut driver = driver();
-    driver.host_waits_for_all();
+    let mut driver = enter("cuMemFree");
+    driver.host_waits_for_all("cuMemFree");
     let legacy = driver.handles.legacy;
     driver.free(start, legacy);
-    driver.host_waits(legacy);
+    driver.host_waits(legacy, "cuMemFree");
     Status::Success
 }
 
@@ -103,8 +104,9 @@ impl Driver {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostAlloc(out: Out<u64>, size: usize, _flags: c_uint) -> Status {
     _ = current_device("cuMemHostAlloc");
-    let mut driver = driver();
+    let mut driver = enter("cuMemHostAlloc");
     let Some(start) = driver.pinned.allocate(size as u64) else { return Status::OutOfMemory };
+    report::count(|counters| counters.pinned.allocations.add(size as u64));
     driver.count_peaks();
     out.put(start)
 }
@@ -117,13 +119,14 @@ pub extern "C" fn cuMemAllocHost_v2(out: Out<u64>, size: usize) -> Status {
 /// Waits for all work, as CUDA does. A program that needs this lacks a wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeHost(start: u64) -> Status {
-    let mut driver = driver();
+    let mut driver = enter("cuMemFreeHost");
     let Some(range) = require(driver.pinned.starting_at(start)) else { return Status::InvalidValue };
     if driver.schedule.pending().any(|work| work.uses_pinned(&range)) {
         let circumstances = format!("{} bytes at {start:#x}", range.end - range.start);
         Fault::new(Finding::PinnedFreedEarly, circumstances).report();
     }
-    driver.host_waits_for_all();
+    driver.host_waits_for_all("cuMemFreeHost");
     driver.pinned.release(start);
+    report::count(|counters| counters.pinned.frees += 1);
     Status::Success
 }

@@ -5,9 +5,12 @@ use std::{
     sync::Arc,
 };
 
-use super::status::{Out, Status, invalid_handle, status};
+use super::{
+    entry::enter,
+    status::{Out, Status, invalid_handle, status},
+};
 use crate::{
-    driver::{Driver, Work, driver},
+    driver::{Driver, Work},
     fibers::Dim,
     findings::{Fault, Finding},
     kernels::{Kernel, Launch, Parameter, SHARED_BYTES},
@@ -24,7 +27,7 @@ pub unsafe extern "C" fn cuModuleLoadData(module: Out<u64>, image: *const c_char
     let Some(image) = crate::kernels::Image::parse(&text) else { return Status::InvalidPtx };
     match Kernel::load(&image) {
         Ok(kernel) => {
-            let mut driver = driver();
+            let mut driver = enter("cuModuleLoadData");
             let handle = driver.handles.next();
             driver.handles.modules.insert(handle, Arc::new(kernel));
             module.put(handle)
@@ -39,7 +42,7 @@ pub unsafe extern "C" fn cuModuleLoadData(module: Out<u64>, image: *const c_char
 /// Queued launches keep their kernel.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuModuleUnload(module: u64) -> Status {
-    match driver().handles.modules.remove(&module) {
+    match enter("cuModuleUnload").handles.modules.remove(&module) {
         Some(_) => Status::Success,
         None => invalid_handle(module, "module", "cuModuleUnload"),
     }
@@ -51,7 +54,7 @@ pub extern "C" fn cuModuleUnload(module: u64) -> Status {
 pub unsafe extern "C" fn cuModuleGetFunction(function: Out<u64>, module: u64, name: *const c_char) -> Status {
     // SAFETY: promised by the caller.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
-    match driver().handles.modules.get(&module) {
+    match enter("cuModuleGetFunction").handles.modules.get(&module) {
         Some(kernel) if kernel.name == name => function.put(module),
         Some(_) => Status::NotFound,
         None => invalid_handle(module, "module", "cuModuleGetFunction"),
@@ -84,7 +87,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
     parameters: *const *const c_void,
     extra: *const c_void,
 ) -> Status {
-    let mut driver = driver();
+    let mut driver = enter("cuLaunchKernel");
     status(|| {
         let stream = driver.stream(stream, "cuLaunchKernel")?;
         let kernel = driver.handles.modules.get(&function).cloned();

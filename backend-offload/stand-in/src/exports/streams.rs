@@ -4,16 +4,17 @@ use std::ffi::{c_int, c_uint};
 
 use super::{
     device::current_device,
+    entry::enter,
     status::{Out, Status, status},
 };
-use crate::{driver::driver, handles::Stream, schedule::Goal};
+use crate::{handles::Stream, schedule::Goal};
 
 const NON_BLOCKING: c_uint = 1;
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamCreate(stream: Out<u64>, flags: c_uint) -> Status {
     _ = current_device("cuStreamCreate");
-    let mut driver = driver();
+    let mut driver = enter("cuStreamCreate");
     let (handle, id) = (driver.handles.next(), driver.schedule.create_stream());
     driver.handles.streams.insert(handle, Stream { id, blocking: flags & NON_BLOCKING == 0 });
     stream.put(handle)
@@ -27,7 +28,7 @@ pub extern "C" fn cuStreamCreateWithPriority(stream: Out<u64>, flags: c_uint, _p
 /// Runs the stream's remaining work at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamDestroy_v2(stream: u64) -> Status {
-    let mut driver = driver();
+    let mut driver = enter("cuStreamDestroy");
     status(|| {
         let id = driver.stream(stream, "cuStreamDestroy")?;
         driver.run(Goal::Stream(id));
@@ -38,10 +39,10 @@ pub extern "C" fn cuStreamDestroy_v2(stream: u64) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamSynchronize(stream: u64) -> Status {
-    let mut driver = driver();
+    let mut driver = enter("cuStreamSynchronize");
     status(|| {
         let id = driver.stream(stream, "cuStreamSynchronize")?;
-        driver.host_waits(id);
+        driver.host_waits(id, "cuStreamSynchronize");
         Ok(())
     })
 }
@@ -49,7 +50,7 @@ pub extern "C" fn cuStreamSynchronize(stream: u64) -> Status {
 /// Runs some of the pending work, so that repeated queries end.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamQuery(stream: u64) -> Status {
-    let mut driver = driver();
+    let mut driver = enter("cuStreamQuery");
     status(|| {
         let id = driver.stream(stream, "cuStreamQuery")?;
         driver.run(Goal::Optional);

@@ -173,6 +173,8 @@ fn counters() {
     cuda.synchronize(stream);
     cuda.free_pinned(host.as_mut_ptr());
     cuda.pinned::<u8>(50);
+    cuda.record(stream);
+    cuda.trim_pool();
 }
 
 #[test]
@@ -192,9 +194,25 @@ fn the_report_counts_what_happened() {
         ("peak_pinned_bytes", 600),
         ("kernels", 0),
         ("seed", 1),
+        ("trims", 1),
+        ("pinned_allocations", 3),
+        ("pinned_bytes", 650),
+        ("pinned_frees", 1),
+        ("events_created", 1),
+        ("cuMemAllocAsync", 2),
+        ("cuMemcpyHtoDAsync", 1),
+        ("cuStreamSynchronize", 1),
+        ("cuEventRecord", 1),
+        // The one at the end of the copies; the page-locked memory is freed when all work has ended.
+        ("host_waits", 1),
     ];
     for (name, count) in counted {
         assert_eq!(ended.counter(name), count, "{name}: {}", ended.report);
     }
     assert!(ended.report.starts_with(r#"{"mode":"lazy","#), "{}", ended.report);
+    assert!(
+        ended.report.contains(r#""waits":{"cuStreamSynchronize":{"count":1,"ms":0.0"#),
+        "{}",
+        ended.report
+    );
 }
