@@ -11,7 +11,7 @@ use crate::{
     handles::{Handles, Record},
     kernels::Launch,
     memory::{DeviceMemory, FRESH, PinnedMemory, Rows, copy, fill},
-    races::{Access, KnownOrder, Moment, Races},
+    races::{Access, Clock, KnownOrder, Moment, Races},
     report, schedule,
     schedule::{Goal, StreamId},
     segfault::{self, RunningKernel},
@@ -130,15 +130,25 @@ impl Driver {
         self.run(Goal::Stream(stream));
         let end = self.timeline.end_of(stream);
         self.timeline.host_waits(end, call);
-        self.host_knows_idle(stream);
+        let clock = self.order.clock(stream).clone();
+        self.host_knows(&clock);
     }
 
-    pub(crate) fn host_knows_idle(&mut self, stream: StreamId) {
-        let clock = self.order.clock(stream).clone();
-        self.order.host_waits(&clock);
-        let time = self.timeline.end_of(stream);
-        self.timeline.host_reaches(time);
-        self.device.after_host_wait();
+    /// Work before `clock` has ended.
+    pub(crate) fn host_knows(&mut self, clock: &Clock) {
+        self.order.host_waits(clock);
+        self.unmap_unused();
+    }
+
+    fn unmap_unused(&mut self) {
+        let bytes = self.device.after_host_wait();
+        self.charge_for_unmapping(bytes);
+    }
+
+    pub(crate) fn charge_for_unmapping(&mut self, bytes: u64) {
+        if bytes > 0 {
+            self.timeline.charge_bytes(bytes, |memory| memory.unmap);
+        }
     }
 
     pub(crate) fn host_waits_for_all(&mut self, call: &'static str) {
@@ -146,7 +156,7 @@ impl Driver {
         self.order.host_waits_for_all();
         let ends: Vec<f64> = self.handles.stream_ids().map(|id| self.timeline.end_of(id)).collect();
         self.timeline.host_waits(ends.into_iter().fold(0.0, f64::max), call);
-        self.device.after_host_wait();
+        self.unmap_unused();
     }
 
     /// Requires live device memory. Looks for races, if enabled.

@@ -13,7 +13,8 @@
 //! | `schedule` | when queued work happens; pure |
 //! | `memory` | device and page-locked memory, guards, written ranges |
 //! | `races` | unordered accesses; pure |
-//! | `timeline` | simulated clock; pure except for its file |
+//! | `timeline` | simulated clock; pure except for its file and counts |
+//! | `prices` | what calls, copies and kernels take on that clock |
 //! | `fibers` | a block whose threads wait for each other |
 //! | `kernels` | from CUDA C++ to a function |
 //! | `findings`, `report` | errors of the program, and counters |
@@ -27,6 +28,7 @@ mod findings;
 mod handles;
 mod kernels;
 mod memory;
+mod prices;
 mod races;
 mod random;
 mod report;

@@ -80,8 +80,12 @@ pub(crate) struct KernelCounts {
 pub(crate) struct HostCounts {
     calls: BTreeMap<&'static str, u64>,
     waits: BTreeMap<&'static str, Waits>,
+    /// Waits of CubeCL's collector thread that left the clock alone.
+    pub(crate) collector_waits: u64,
     /// End of the last work.
     pub(crate) simulated_ms: f64,
+    /// Time after the last call.
+    pub(crate) host_ms: f64,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -179,6 +183,7 @@ impl Counters {
             ("pinned_frees", pinned.frees),
             ("events_created", host.calls.get("cuEventCreate").copied().unwrap_or_default()),
             ("host_waits", waits.count),
+            ("collector_waits", host.collector_waits),
         ] {
             _ = write!(line, ",\"{name}\":{number}");
         }
@@ -186,6 +191,7 @@ impl Counters {
             ("compile_seconds", kernels.compile_seconds),
             ("run_seconds", kernels.run_seconds),
             ("simulated_ms", host.simulated_ms),
+            ("host_ms", host.host_ms),
             ("host_waited_ms", waits.seconds * 1e3),
         ] {
             _ = write!(line, ",\"{name}\":{number:.3}");

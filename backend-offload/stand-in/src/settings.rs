@@ -2,6 +2,8 @@
 
 use std::{path::PathBuf, sync::LazyLock};
 
+use crate::prices::Prices;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Mode {
     /// Work runs at the call.
@@ -30,7 +32,7 @@ pub(crate) struct Settings {
     pub(crate) device: Device,
     /// Device memory is refused after this number of allocations.
     pub(crate) fail_allocations_after: Option<u64>,
-    pub(crate) speeds: Speeds,
+    pub(crate) prices: Prices,
     /// `-` is standard error.
     pub(crate) report: Option<PathBuf>,
     pub(crate) trace: Option<PathBuf>,
@@ -60,14 +62,6 @@ pub(crate) struct Device {
     pub(crate) capability: u32,
 }
 
-/// Of the simulated clock.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Speeds {
-    pub(crate) kernel_us: f64,
-    /// Bytes per second.
-    pub(crate) bandwidth: f64,
-}
-
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Compiler {
     pub(crate) program: String,
@@ -77,7 +71,7 @@ pub(crate) struct Compiler {
 }
 
 const PREFIX: &str = "STAND_IN_";
-const KNOWN: [&str; 16] = [
+const KNOWN: [&str; 18] = [
     "MODE",
     "SEED",
     "RACES",
@@ -88,7 +82,9 @@ const KNOWN: [&str; 16] = [
     "DEVICES",
     "REPORT",
     "TRACE",
+    "CARD",
     "KERNEL_US",
+    "INTENSITY",
     "BANDWIDTH",
     "PATIENCE_MS",
     "CACHE",
@@ -149,10 +145,11 @@ impl Settings {
             memory: given.parsed("VRAM", 4 << 30, "a size such as 64M or 4G", size)?,
             capability: given.number("CC", 70, "a compute capability such as 70", &u32::from_str_radix)?,
         };
-        let speeds = Speeds {
-            kernel_us: given.parsed("KERNEL_US", 5.0, "microseconds", positive)?,
-            bandwidth: given.parsed("BANDWIDTH", 20e9, "bytes per second", positive)?,
-        };
+        let mut prices = given.parsed("CARD", Prices::FLAT, "4090, laptop or h100", Prices::of_card)?;
+        let (link, kernels) = (&mut prices.link, &mut prices.kernels);
+        kernels.fixed = given.parsed("KERNEL_US", kernels.fixed, "microseconds", microseconds)?;
+        kernels.intensity = given.parsed("INTENSITY", kernels.intensity, "FLOPs per byte", positive)?;
+        link.pinned = given.parsed("BANDWIDTH", link.pinned, "bytes per second", positive)?;
         let flags = given.text("CXXFLAGS").unwrap_or(FLAGS);
         let compiler = Compiler {
             program: given.text("CXX").unwrap_or("g++").to_owned(),
@@ -166,7 +163,7 @@ impl Settings {
             device,
             fail_allocations_after: given
                 .parsed("FAIL_ALLOCATIONS_AFTER", None, "a number", |text| text.parse().ok().map(Some))?,
-            speeds,
+            prices,
             report: given.text("REPORT").map(PathBuf::from),
             trace: given.text("TRACE").map(PathBuf::from),
             compiler,
@@ -227,6 +224,10 @@ fn size(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
+fn microseconds(text: &str) -> Option<f64> {
+    positive(text).map(|microseconds| microseconds * 1e-6)
+}
+
 fn positive(text: &str) -> Option<f64> {
     text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0)
 }
@@ -262,8 +263,21 @@ mod tests {
         assert_eq!((settings.device.memory, settings.fail_allocations_after), (64 << 20, Some(3)));
         assert_eq!((settings.device.capability, settings.device.count), (80, 2));
         assert_eq!((settings.report, settings.trace), (Some("-".into()), None));
-        assert_eq!((settings.speeds.bandwidth, settings.compiler.flags.len()), (1e9, 2));
+        assert_eq!((settings.prices.link.pinned, settings.compiler.flags.len()), (1e9, 2));
         assert_eq!(settings.compiler.program, "g++");
+    }
+
+    #[test]
+    fn a_card_sets_all_prices_and_options_replace_some() {
+        let prices = |given: &[(&str, &str)]| parse(given).unwrap().prices;
+        let card = prices(&[("STAND_IN_CARD", "h100")]);
+        assert_eq!(card, Prices::of_card("h100").unwrap());
+        let replaced =
+            prices(&[("STAND_IN_CARD", "h100"), ("STAND_IN_KERNEL_US", "7"), ("STAND_IN_BANDWIDTH", "1e9")]);
+        assert!((replaced.kernels.fixed - 7e-6).abs() < 1e-12);
+        assert_eq!((replaced.link.pinned, replaced.kernels.memory), (1e9, card.kernels.memory));
+        assert_eq!(prices(&[]), Prices::FLAT);
+        assert_eq!(prices(&[("STAND_IN_INTENSITY", "50")]).kernels.intensity.to_bits(), 50.0_f64.to_bits());
     }
 
     #[test]
@@ -282,6 +296,7 @@ mod tests {
             ("VRAM", "4T"),
             ("DEVICES", "5"),
             ("BANDWIDTH", "0"),
+            ("CARD", "5090"),
         ] {
             let name = format!("STAND_IN_{name}");
             let problem = parse(&[(&name, value)]).unwrap_err();

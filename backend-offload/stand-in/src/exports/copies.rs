@@ -15,7 +15,7 @@ use crate::{
     memory::{FRESH, Rows, fill},
     report,
     schedule::StreamId,
-    timeline::Engine,
+    timeline::{Engine, Task},
 };
 
 #[unsafe(no_mangle)]
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Pitched, stream: u64) -
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemsetD8Async(to: u64, value: c_uchar, size: usize, stream: u64) -> Status {
-    let mut driver = enter("cuMemsetD8Async");
+    let mut driver = enter("cuMemsetD8Async", |calls| calls.copy);
     status(|| {
         let stream = driver.stream(stream, "cuMemsetD8Async")?;
         driver.fill_rows(Rows::plain(to, size as u64), value, stream);
@@ -114,7 +114,7 @@ pub extern "C" fn cuMemsetD8Async(to: u64, value: c_uchar, size: usize, stream: 
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemsetD8_v2(to: u64, value: c_uchar, size: usize) -> Status {
-    let mut driver = enter("cuMemsetD8");
+    let mut driver = enter("cuMemsetD8", |calls| calls.copy);
     let legacy = driver.handles.legacy;
     driver.fill_rows(Rows::plain(to, size as u64), value, legacy);
     driver.host_waits(legacy, "cuMemsetD8");
@@ -141,7 +141,7 @@ fn copy_bytes(
 
 /// Without a stream, returns after the copy.
 fn copy_on_stream(kind: Direction, to: Rows, from: Rows, stream: Option<u64>, actor: &'static str) -> Status {
-    let mut driver = enter(actor);
+    let mut driver = enter(actor, |calls| calls.copy);
     status(|| {
         let id = driver.stream(stream.unwrap_or_default(), actor)?;
         driver.copy_rows(kind, to, from, id, actor);
@@ -168,7 +168,6 @@ impl Driver {
             Direction::ToHost => Engine::ToHost,
             Direction::Within => Engine::Compute,
         };
-        self.timeline.book(stream, engine, actor, bytes);
         let (to, from) = match kind {
             Direction::ToDevice => (CopyEnd::Device(to), self.host_source(from, actor)),
             Direction::ToHost => (self.host_target(to, actor), CopyEnd::Device(from)),
@@ -176,6 +175,8 @@ impl Driver {
         };
 
         let pageable = matches!(to, CopyEnd::Pageable(_)) || matches!(from, CopyEnd::Staged { .. });
+        self.timeline
+            .book(stream, Task { call: actor, name: actor, engine, bytes, touched: 2 * bytes, pageable });
         report::count(|counters| {
             match kind {
                 Direction::ToDevice => counters.copies.to_device.add(bytes),
@@ -228,7 +229,10 @@ impl Driver {
     fn fill_rows(&mut self, rows: Rows, value: u8, stream: StreamId) {
         let when = self.begin_work(stream);
         self.touch(rows.extent(), true, when, "cuMemsetD8");
-        self.timeline.book(stream, Engine::Compute, "cuMemsetD8", rows.bytes());
+        let call = "cuMemsetD8";
+        let (engine, bytes) = (Engine::Compute, rows.bytes());
+        let task = Task { call, name: call, engine, bytes, touched: bytes, pageable: false };
+        self.timeline.book(stream, task);
         if rows.bytes() > 0 {
             self.push(stream, Work::Fill(rows, value));
         }

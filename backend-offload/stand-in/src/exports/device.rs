@@ -169,6 +169,6 @@ pub extern "C" fn cuCtxGetCurrent(context: Out<u64>) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> Status {
-    enter("cuCtxSynchronize").host_waits_for_all("cuCtxSynchronize");
+    enter("cuCtxSynchronize", |calls| calls.synchronise).host_waits_for_all("cuCtxSynchronize");
     Status::Success
 }

@@ -4,11 +4,14 @@ use std::sync::MutexGuard;
 
 use crate::{
     driver::{Driver, driver},
+    prices::Calls,
     report,
 };
 
-/// Counts the call and locks the driver.
-pub(super) fn enter(call: &'static str) -> MutexGuard<'static, Driver> {
+/// Locks the driver, counts the call and charges its price to the host.
+pub(super) fn enter(call: &'static str, price: fn(&Calls) -> f64) -> MutexGuard<'static, Driver> {
     report::count(|counters| counters.host.called(call));
-    driver()
+    let mut driver = driver();
+    driver.timeline.charge_call(price);
+    driver
 }

@@ -14,13 +14,15 @@ use super::{
 use crate::{
     driver::{Driver, WORK_DONE},
     handles::{Event, Record},
-    schedule::Goal,
+    races::Clock,
+    report,
+    schedule::{Goal, StreamId},
     settings::Mode,
 };
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventCreate(event: Out<u64>, _flags: c_uint) -> Status {
-    let mut driver = enter("cuEventCreate");
+    let mut driver = enter("cuEventCreate", |calls| calls.event);
     let handle = driver.handles.next();
     driver.handles.events.insert(handle, Event::default());
     event.put(handle)
@@ -29,7 +31,7 @@ pub extern "C" fn cuEventCreate(event: Out<u64>, _flags: c_uint) -> Status {
 /// Pending waits keep the record.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventDestroy_v2(event: u64) -> Status {
-    match enter("cuEventDestroy").handles.events.remove(&event) {
+    match enter("cuEventDestroy", |calls| calls.event).handles.events.remove(&event) {
         Some(_) => Status::Success,
         None => invalid_handle(event, "event", "cuEventDestroy"),
     }
@@ -37,14 +39,14 @@ pub extern "C" fn cuEventDestroy_v2(event: u64) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventRecord(event: u64, stream: u64) -> Status {
-    let mut driver = enter("cuEventRecord");
+    let mut driver = enter("cuEventRecord", |calls| calls.record);
     status(|| {
         let stream = driver.stream(stream, "cuEventRecord")?;
         _ = driver.record(event, "cuEventRecord")?;
         let record = Record {
             mark: driver.schedule.mark(stream),
             clock: driver.order.clock(stream).clone(),
-            time: driver.timeline.end_of(stream),
+            time: driver.timeline.record(stream),
             recorder: thread::current().id(),
         };
         driver.handles.events.insert(event, Event { record: Some(record) });
@@ -54,7 +56,7 @@ pub extern "C" fn cuEventRecord(event: u64, stream: u64) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) -> Status {
-    let mut driver = enter("cuStreamWaitEvent");
+    let mut driver = enter("cuStreamWaitEvent", |calls| calls.stream_wait);
     status(|| {
         let stream = driver.stream(stream, "cuStreamWaitEvent")?;
         if let Some(record) = driver.record(event, "cuStreamWaitEvent")? {
@@ -67,7 +69,7 @@ pub extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) -> 
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventSynchronize(event: u64) -> Status {
-    let mut driver = enter("cuEventSynchronize");
+    let mut driver = enter("cuEventSynchronize", |_| 0.0);
     let record = match driver.record(event, "cuEventSynchronize") {
         Ok(Some(record)) => record,
         Ok(None) => return Status::Success,
@@ -86,33 +88,31 @@ pub extern "C" fn cuEventSynchronize(event: u64) -> Status {
         }
     }
     driver.run(Goal::Mark(record.mark));
-    driver.timeline.host_waits(record.time, "cuEventSynchronize");
-    driver.host_knows_record(&record);
+    if collects && driver.timeline.prices().collector_is_apart {
+        report::count(|counters| counters.host.collector_waits += 1);
+    } else {
+        driver.timeline.charge_call(|calls| calls.synchronise);
+        driver.timeline.host_waits(record.time, "cuEventSynchronize");
+    }
+    driver.host_knows(&record.clock);
     Status::Success
 }
 
-/// Same result codes as `cuStreamQuery`.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventQuery(event: u64) -> Status {
-    let mut driver = enter("cuEventQuery");
+    let mut driver = enter("cuEventQuery", |calls| calls.query);
     status(|| {
         let Some(record) = driver.record(event, "cuEventQuery")? else { return Ok(()) };
         driver.run(Goal::Optional);
-        // In eager mode only the simulated time may lie ahead. Repeated queries advance it.
-        let is_time = driver.timeline.host_asks(record.time) || driver.settings.order.mode != Mode::Eager;
-        if is_time && driver.schedule.is_done(record.mark) {
-            driver.host_knows_record(&record);
-            return Ok(());
-        }
-        driver.run(Goal::Progress(record.mark.stream));
-        Err(Status::NotReady)
+        let is_done = driver.schedule.is_done(record.mark);
+        driver.answer(is_done, record.time, record.mark.stream, &record.clock)
     })
 }
 
 /// Milliseconds of simulated time.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: u64, end: u64) -> Status {
-    let driver = enter("cuEventElapsedTime");
+    let driver = enter("cuEventElapsedTime", |calls| calls.other);
     status(|| {
         let start = driver.record(start, "cuEventElapsedTime")?.ok_or(Status::InvalidHandle)?;
         let end = driver.record(end, "cuEventElapsedTime")?.ok_or(Status::InvalidHandle)?;
@@ -132,9 +132,22 @@ impl Driver {
         Ok(event.record.clone())
     }
 
-    fn host_knows_record(&mut self, record: &Record) {
-        self.order.host_waits(&record.clock);
-        self.timeline.host_reaches(record.time);
-        self.device.after_host_wait();
+    /// Answers a query. If the answer is no, runs some of the pending work, so that repeated queries end.
+    pub(super) fn answer(
+        &mut self,
+        is_done: bool,
+        time: f64,
+        stream: StreamId,
+        clock: &Clock,
+    ) -> Result<(), Status> {
+        // In eager mode only the simulated time may lie ahead. Repeated queries advance it.
+        let is_time = self.timeline.has_passed(time) || self.settings.order.mode != Mode::Eager;
+        if !(is_time && is_done) {
+            self.run(Goal::Progress(stream));
+            return Err(Status::NotReady);
+        }
+        self.timeline.host_reaches(time);
+        self.host_knows(clock);
+        Ok(())
     }
 }

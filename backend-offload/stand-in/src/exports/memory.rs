@@ -18,7 +18,7 @@ use crate::{
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Status {
-    let used = enter("cuMemGetInfo").device.mapped(current_device("cuMemGetInfo"));
+    let used = enter("cuMemGetInfo", |calls| calls.other).device.mapped(current_device("cuMemGetInfo"));
     _ = total.put(settings().device.memory as usize);
     free.put((settings().device.memory - used) as usize)
 }
@@ -26,7 +26,7 @@ pub extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Status
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAllocAsync(out: Out<u64>, size: usize, stream: u64) -> Status {
     let device = current_device("cuMemAllocAsync");
-    let mut driver = enter("cuMemAllocAsync");
+    let mut driver = enter("cuMemAllocAsync", |calls| calls.allocate);
     status(|| {
         let stream = driver.stream(stream, "cuMemAllocAsync")?;
         let start = driver.allocate(size as u64, device, stream)?;
@@ -38,7 +38,7 @@ pub extern "C" fn cuMemAllocAsync(out: Out<u64>, size: usize, stream: u64) -> St
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAlloc_v2(out: Out<u64>, size: usize) -> Status {
     let device = current_device("cuMemAlloc");
-    let mut driver = enter("cuMemAlloc");
+    let mut driver = enter("cuMemAlloc", |calls| calls.allocate);
     status(|| {
         // No stream can use fresh memory yet, so the default stream suffices.
         let legacy = driver.handles.legacy;
@@ -51,7 +51,7 @@ pub extern "C" fn cuMemAlloc_v2(out: Out<u64>, size: usize) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeAsync(start: u64, stream: u64) -> Status {
-    let mut driver = enter("cuMemFreeAsync");
+    let mut driver = enter("cuMemFreeAsync", |calls| calls.allocate);
     status(|| {
         let stream = driver.stream(stream, "cuMemFreeAsync")?;
         driver.free(start, stream);
@@ -62,7 +62,7 @@ pub extern "C" fn cuMemFreeAsync(start: u64, stream: u64) -> Status {
 /// Waits for all work, as CUDA does.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(start: u64) -> Status {
-    let mut driver = enter("cuMemFree");
+    let mut driver = enter("cuMemFree", |calls| calls.allocate);
     driver.host_waits_for_all("cuMemFree");
     let legacy = driver.handles.legacy;
     driver.free(start, legacy);
@@ -79,7 +79,12 @@ impl Driver {
         self.make_room(size, device);
         let refused =
             settings().fail_allocations_after.is_some_and(|after| self.allocations_asked_for > after);
+        let mapped = self.device.mapped(device);
         let start = if refused { None } else { self.device.allocate(size, device) };
+        let mapped = self.device.mapped(device) - mapped;
+        if mapped > 0 {
+            self.timeline.charge_bytes(mapped, |memory| memory.map);
+        }
         report::count(|counters| match start {
             Some(_) => counters.device.allocations += 1,
             None => counters.device.refused_allocations += 1,
@@ -104,10 +109,11 @@ impl Driver {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostAlloc(out: Out<u64>, size: usize, _flags: c_uint) -> Status {
     _ = current_device("cuMemHostAlloc");
-    let mut driver = enter("cuMemHostAlloc");
+    let mut driver = enter("cuMemHostAlloc", |calls| calls.other);
     let Some(start) = driver.pinned.allocate(size as u64) else { return Status::OutOfMemory };
     report::count(|counters| counters.pinned.allocations.add(size as u64));
     driver.count_peaks();
+    driver.timeline.charge_bytes(size as u64, |memory| memory.page_lock);
     out.put(start)
 }
 
@@ -119,13 +125,14 @@ pub extern "C" fn cuMemAllocHost_v2(out: Out<u64>, size: usize) -> Status {
 /// Waits for all work, as CUDA does. A program that needs this lacks a wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeHost(start: u64) -> Status {
-    let mut driver = enter("cuMemFreeHost");
+    let mut driver = enter("cuMemFreeHost", |calls| calls.other);
     let Some(range) = require(driver.pinned.starting_at(start)) else { return Status::InvalidValue };
     if driver.schedule.pending().any(|work| work.uses_pinned(&range)) {
         let circumstances = format!("{} bytes at {start:#x}", range.end - range.start);
         Fault::new(Finding::PinnedFreedEarly, circumstances).report();
     }
     driver.host_waits_for_all("cuMemFreeHost");
+    driver.timeline.charge_bytes(range.end - range.start, |memory| memory.page_unlock);
     driver.pinned.release(start);
     report::count(|counters| counters.pinned.frees += 1);
     Status::Success

@@ -15,7 +15,7 @@ use crate::{
     findings::{Fault, Finding},
     kernels::{Kernel, Launch, Parameter, SHARED_BYTES},
     schedule::StreamId,
-    timeline::Engine,
+    timeline::{Engine, Task},
 };
 
 /// # Safety
@@ -27,7 +27,7 @@ pub unsafe extern "C" fn cuModuleLoadData(module: Out<u64>, image: *const c_char
     let Some(image) = crate::kernels::Image::parse(&text) else { return Status::InvalidPtx };
     match Kernel::load(&image) {
         Ok(kernel) => {
-            let mut driver = enter("cuModuleLoadData");
+            let mut driver = enter("cuModuleLoadData", |calls| calls.other);
             let handle = driver.handles.next();
             driver.handles.modules.insert(handle, Arc::new(kernel));
             module.put(handle)
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn cuModuleLoadData(module: Out<u64>, image: *const c_char
 /// Queued launches keep their kernel.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuModuleUnload(module: u64) -> Status {
-    match enter("cuModuleUnload").handles.modules.remove(&module) {
+    match enter("cuModuleUnload", |calls| calls.other).handles.modules.remove(&module) {
         Some(_) => Status::Success,
         None => invalid_handle(module, "module", "cuModuleUnload"),
     }
@@ -54,7 +54,7 @@ pub extern "C" fn cuModuleUnload(module: u64) -> Status {
 pub unsafe extern "C" fn cuModuleGetFunction(function: Out<u64>, module: u64, name: *const c_char) -> Status {
     // SAFETY: promised by the caller.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
-    match enter("cuModuleGetFunction").handles.modules.get(&module) {
+    match enter("cuModuleGetFunction", |calls| calls.other).handles.modules.get(&module) {
         Some(kernel) if kernel.name == name => function.put(module),
         Some(_) => Status::NotFound,
         None => invalid_handle(module, "module", "cuModuleGetFunction"),
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
     parameters: *const *const c_void,
     extra: *const c_void,
 ) -> Status {
-    let mut driver = enter("cuLaunchKernel");
+    let mut driver = enter("cuLaunchKernel", |calls| calls.launch);
     status(|| {
         let stream = driver.stream(stream, "cuLaunchKernel")?;
         let kernel = driver.handles.modules.get(&function).cloned();
@@ -140,7 +140,9 @@ impl Driver {
         }
         let Dim { x, y, z } = launch.grid;
         let shape = format!("{} over {x} x {y} x {z} blocks", launch.kernel.name);
-        self.timeline.book(stream, Engine::Compute, &shape, 0);
+        let (call, engine) = ("cuLaunchKernel", Engine::Compute);
+        self.timeline
+            .book(stream, Task { call, name: &shape, engine, bytes: 0, touched: 0, pageable: false });
         self.push(stream, Work::Launch(launch));
     }
 }

@@ -27,7 +27,7 @@ pub unsafe extern "C" fn cuMemPoolSetAttribute(pool: u64, attribute: c_int, valu
             return Err(Status::NotSupported);
         }
         // SAFETY: promised by the caller.
-        enter("cuMemPoolSetAttribute").device.pool(device).release_threshold =
+        enter("cuMemPoolSetAttribute", |calls| calls.other).device.pool(device).release_threshold =
             unsafe { value.cast::<u64>().read() };
         Ok(())
     })
@@ -37,7 +37,9 @@ pub unsafe extern "C" fn cuMemPoolSetAttribute(pool: u64, attribute: c_int, valu
 pub extern "C" fn cuMemPoolTrimTo(pool: u64, mapped: usize) -> Status {
     status(|| {
         let device = device_of(pool, "cuMemPoolTrimTo")?;
-        enter("cuMemPoolTrimTo").device.unmap(device, mapped as u64);
+        let mut driver = enter("cuMemPoolTrimTo", |calls| calls.other);
+        let unmapped = driver.device.unmap(device, mapped as u64);
+        driver.charge_for_unmapping(unmapped);
         report::count(|counters| counters.device.trims += 1);
         Ok(())
     })

@@ -14,7 +14,7 @@ const NON_BLOCKING: c_uint = 1;
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamCreate(stream: Out<u64>, flags: c_uint) -> Status {
     _ = current_device("cuStreamCreate");
-    let mut driver = enter("cuStreamCreate");
+    let mut driver = enter("cuStreamCreate", |calls| calls.other);
     let (handle, id) = (driver.handles.next(), driver.schedule.create_stream());
     driver.handles.streams.insert(handle, Stream { id, blocking: flags & NON_BLOCKING == 0 });
     stream.put(handle)
@@ -28,7 +28,7 @@ pub extern "C" fn cuStreamCreateWithPriority(stream: Out<u64>, flags: c_uint, _p
 /// Runs the stream's remaining work at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamDestroy_v2(stream: u64) -> Status {
-    let mut driver = enter("cuStreamDestroy");
+    let mut driver = enter("cuStreamDestroy", |calls| calls.other);
     status(|| {
         let id = driver.stream(stream, "cuStreamDestroy")?;
         driver.run(Goal::Stream(id));
@@ -39,7 +39,7 @@ pub extern "C" fn cuStreamDestroy_v2(stream: u64) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamSynchronize(stream: u64) -> Status {
-    let mut driver = enter("cuStreamSynchronize");
+    let mut driver = enter("cuStreamSynchronize", |calls| calls.synchronise);
     status(|| {
         let id = driver.stream(stream, "cuStreamSynchronize")?;
         driver.host_waits(id, "cuStreamSynchronize");
@@ -47,18 +47,15 @@ pub extern "C" fn cuStreamSynchronize(stream: u64) -> Status {
     })
 }
 
-/// Runs some of the pending work, so that repeated queries end.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamQuery(stream: u64) -> Status {
-    let mut driver = enter("cuStreamQuery");
+    let mut driver = enter("cuStreamQuery", |calls| calls.query);
     status(|| {
         let id = driver.stream(stream, "cuStreamQuery")?;
         driver.run(Goal::Optional);
-        if driver.schedule.is_idle(id) {
-            driver.host_knows_idle(id);
-            return Ok(());
-        }
-        driver.run(Goal::Progress(id));
-        Err(Status::NotReady)
+        let is_done = driver.schedule.is_idle(id);
+        let time = driver.timeline.end_of(id);
+        let clock = driver.order.clock(id).clone();
+        driver.answer(is_done, time, id, &clock)
     })
 }

@@ -66,16 +66,16 @@ impl DeviceMemory {
         self.used[device] + self.pools[device].unused()
     }
 
-    /// Unmaps unused memory down to each pool's threshold.
-    pub(crate) fn after_host_wait(&mut self) {
-        for device in 0..self.pools.len() {
-            self.unmap(device, self.pools[device].release_threshold);
-        }
+    /// Unmaps unused memory down to each pool's threshold. Returns the bytes unmapped.
+    pub(crate) fn after_host_wait(&mut self) -> u64 {
+        (0..self.pools.len()).map(|device| self.unmap(device, self.pools[device].release_threshold)).sum()
     }
 
-    pub(crate) fn unmap(&mut self, device: usize, mapped: u64) {
+    /// Returns the bytes unmapped.
+    pub(crate) fn unmap(&mut self, device: usize, mapped: u64) -> u64 {
         let unmapped = self.pools[device].trim_to(mapped, self.used[device]);
         report::count(|counters| counters.device.unmapped_bytes += unmapped);
+        unmapped
     }
 
     pub(crate) fn used(&self, device: usize) -> u64 {

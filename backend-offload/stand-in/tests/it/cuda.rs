@@ -36,6 +36,7 @@ unsafe extern "C" {
     fn cuStreamWaitEvent(stream: u64, event: u64, flags: c_uint) -> c_int;
     fn cuEventSynchronize(event: u64) -> c_int;
     fn cuEventQuery(event: u64) -> c_int;
+    fn cuEventElapsedTime(milliseconds: *mut f32, start: u64, end: u64) -> c_int;
     fn cuModuleLoadData(module: *mut u64, image: *const c_char) -> c_int;
     fn cuModuleGetFunction(function: *mut u64, module: u64, name: *const c_char) -> c_int;
     fn cuLaunchKernel(
@@ -221,6 +222,11 @@ impl Cuda {
 
     pub(crate) fn query_event(&self, event: u64) -> c_int {
         unsafe { cuEventQuery(event) }
+    }
+
+    /// Simulated milliseconds between two events.
+    pub(crate) fn elapsed(&self, start: u64, end: u64) -> f32 {
+        output(|milliseconds| unsafe { cuEventElapsedTime(milliseconds, start, end) })
     }
 
     pub(crate) fn order(&self, earlier: u64, later: u64) {

@@ -4,6 +4,7 @@
 mod child;
 mod cuda;
 mod findings;
+mod host;
 mod kernels;
 mod library;
 mod memory;
