@@ -2,6 +2,7 @@
 
 mod address_space;
 mod device;
+mod extents;
 mod pinned;
 mod pool;
 mod rows;

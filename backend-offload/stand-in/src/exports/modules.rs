@@ -1,6 +1,7 @@
 //! Modules and launches. A module holds one kernel, so a function's handle is its module's.
 
 use std::{
+    collections::BTreeSet,
     ffi::{CStr, c_char, c_int, c_uint, c_void},
     sync::Arc,
 };
@@ -131,18 +132,26 @@ fn check_shape(name: &str, grid: Dim, block: Dim, shared: usize) -> Result<(), S
     Err(Status::InvalidValue)
 }
 
+/// The most that a thread is expected to touch. Keeps a small kernel from being charged for a whole pool.
+const BYTES_PER_THREAD: u64 = 64 << 10;
+
 impl Driver {
     fn launch_on(&mut self, stream: StreamId, launch: Launch) {
         let actor = format!("kernel {}", launch.kernel.name);
         let when = self.begin_work(stream);
-        for (address, writes) in launch.operands().collect::<Vec<_>>() {
-            self.touch(address..address + 1, writes, when, &actor);
+        let operands: Vec<(u64, bool)> = launch.operands().collect();
+        for (address, writes) in &operands {
+            self.touch(*address..*address + 1, *writes, when, &actor);
         }
+        let distinct: BTreeSet<u64> = operands.into_iter().map(|(address, _)| address).collect();
+        let extents: u64 = distinct.into_iter().map(|operand| self.device.extent_of(operand)).sum();
+        let threads = launch.grid.count().saturating_mul(launch.block.count());
+        let touched = extents.min(threads.saturating_mul(BYTES_PER_THREAD));
         let Dim { x, y, z } = launch.grid;
         let shape = format!("{} over {x} x {y} x {z} blocks", launch.kernel.name);
         let (call, engine) = ("cuLaunchKernel", Engine::Compute);
         self.timeline
-            .book(stream, Task { call, name: &shape, engine, bytes: 0, touched: 0, pageable: false });
+            .book(stream, Task { call, name: &shape, engine, bytes: touched, touched, pageable: false });
         self.push(stream, Work::Launch(launch));
     }
 }

@@ -10,6 +10,7 @@ use std::{
 
 use super::{
     address_space::{AddressSpace, Owner, PAGE},
+    extents::Extents,
     pool::Pool,
     rows::{Rows, fill},
     written::Written,
@@ -33,6 +34,7 @@ struct Block {
     /// Whether a requested free is pending.
     freed: bool,
     written: Written,
+    extents: Extents,
 }
 
 #[derive(Debug)]
@@ -95,8 +97,14 @@ impl DeviceMemory {
         let page = self.space.commit(length)?;
         let pages = page..page + length;
         let start = pages.end - size.next_multiple_of(ALIGNMENT);
-        let block =
-            Block { range: start..start + size, pages, device, freed: false, written: Written::default() };
+        let block = Block {
+            range: start..start + size,
+            pages,
+            device,
+            freed: false,
+            written: Written::default(),
+            extents: Extents::default(),
+        };
         for guard in block.guards() {
             // SAFETY: the pages were just committed and nobody else has them.
             unsafe { fill(Rows::plain(guard.start, guard.end - guard.start), GUARD) }
@@ -181,6 +189,11 @@ impl DeviceMemory {
             let circumstances = format!("{actor} touches {size} bytes at {at:#x}, where no device memory is");
             Fault::new(Finding::OutsideMemory, circumstances)
         }
+    }
+
+    /// Estimated bytes of a kernel's operand.
+    pub(crate) fn extent_of(&mut self, operand: u64) -> u64 {
+        self.block_of(operand).map_or(0, |block| block.extents.extent_of(operand, &block.range))
     }
 
     /// From the operand to the end of the allocation.

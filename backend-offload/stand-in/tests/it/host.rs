@@ -1,8 +1,8 @@
 //! The host's simulated time: what calls cost, and what holds up the program.
 
 use crate::{
-    child::{Scenario, run},
-    cuda::Cuda,
+    child::{Scenario, compiler_found, run},
+    cuda::{Argument, Cuda},
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -11,6 +11,11 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     ("freeing_waits", freeing_waits),
     ("pageable_upload", pageable_upload),
     ("collector", || collector(39.99)),
+    // 1,008 GB/s and 165.2 TFLOP/s, after 3 microseconds.
+    ("kernel_of_two_operands", || kernel(0.102, true)),
+    ("kernel_of_one_operand", || kernel(0.0129, false)),
+    ("kernel_of_much_arithmetic", || kernel(1.003, true)),
+    ("kernel_without_a_card", || kernel(0.005, true)),
     ("collector_apart", || collector(0.0)),
 ];
 
@@ -128,4 +133,35 @@ fn waits_of_a_collector_thread_hold_up_the_program_only_without_a_card() {
     let held_up = run("collector", &[SLOW]);
     held_up.passes();
     assert_eq!((held_up.counter("collector_waits"), held_up.counter("host_waits")), (0, 1));
+}
+
+const TOUCH: &str = "#include <cuda_runtime.h>
+extern \"C\" __global__ void touch(float* x, const float* __restrict__ y) { x[threadIdx.x] = y[threadIdx.x]; }
+";
+
+/// A kernel on operands of 10 MB and 90 MB, each an allocation, or on the first as both.
+fn kernel(expected: f32, two_operands: bool) {
+    let cuda = Cuda::start();
+    let touch = cuda.kernel(TOUCH, "touch");
+    let stream = cuda.stream();
+    let [x, y] = [10_000_000, 90_000_000].map(|size| cuda.allocate(size, stream));
+    cuda.fill(y, 0, 90_000_000, stream);
+    cuda.synchronize(stream);
+    let other = if two_operands { y } else { x };
+    let start = cuda.record(stream);
+    cuda.launch(touch, (8, 256, 0), stream, &[Argument::Device(x), Argument::Device(other)]);
+    let end = cuda.record(stream);
+    let found = cuda.elapsed(start, end);
+    assert!((expected..expected + 0.01).contains(&found), "{found} ms where {expected} are expected");
+}
+
+#[test]
+fn a_kernel_takes_time_for_each_byte_of_its_operands_and_its_arithmetic() {
+    if !compiler_found() {
+        return;
+    }
+    run("kernel_of_two_operands", &CARD).passes();
+    run("kernel_of_one_operand", &CARD).passes();
+    run("kernel_of_much_arithmetic", &[CARD.as_slice(), &[("INTENSITY", "1652")]].concat()).passes();
+    run("kernel_without_a_card", &[("INTENSITY", "1652")]).passes();
 }
