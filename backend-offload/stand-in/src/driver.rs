@@ -84,8 +84,8 @@ impl Driver {
         let legacy = schedule.create_stream();
         Self {
             settings,
-            device: DeviceMemory::new(settings.device.memory),
-            pinned: PinnedMemory::new(),
+            device: DeviceMemory::new(settings.memory.device),
+            pinned: PinnedMemory::new(settings.memory.pinned),
             schedule,
             order: KnownOrder::default(),
             timeline: Timeline::new(settings),

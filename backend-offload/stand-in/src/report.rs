@@ -52,6 +52,7 @@ pub(crate) struct DeviceMemoryUse {
 #[derive(Debug, Default)]
 pub(crate) struct PinnedMemoryUse {
     pub(crate) allocations: Amount,
+    pub(crate) refused: u64,
     pub(crate) frees: u64,
     pub(crate) peak_bytes: u64,
 }
@@ -180,6 +181,7 @@ impl Counters {
             ("trims", device.trims),
             ("pinned_allocations", pinned.allocations.count),
             ("pinned_bytes", pinned.allocations.bytes),
+            ("refused_pinned_allocations", pinned.refused),
             ("pinned_frees", pinned.frees),
             ("events_created", host.calls.get("cuEventCreate").copied().unwrap_or_default()),
             ("host_waits", waits.count),

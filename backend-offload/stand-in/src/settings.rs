@@ -30,6 +30,7 @@ pub(crate) struct Settings {
     pub(crate) order: Order,
     pub(crate) checks: Checks,
     pub(crate) device: Device,
+    pub(crate) memory: Memory,
     /// Device memory is refused after this number of allocations.
     pub(crate) fail_allocations_after: Option<u64>,
     pub(crate) prices: Prices,
@@ -56,10 +57,16 @@ pub(crate) struct Checks {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Device {
     pub(crate) count: u32,
-    /// Bytes of each device.
-    pub(crate) memory: u64,
     /// Major version times ten, plus minor.
     pub(crate) capability: u32,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Memory {
+    /// Bytes of each device.
+    pub(crate) device: u64,
+    /// Bytes of the host that may be page-locked.
+    pub(crate) pinned: u64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -71,12 +78,13 @@ pub(crate) struct Compiler {
 }
 
 const PREFIX: &str = "STAND_IN_";
-const KNOWN: [&str; 18] = [
+const KNOWN: [&str; 19] = [
     "MODE",
     "SEED",
     "RACES",
     "STRICT",
     "VRAM",
+    "PINNED",
     "FAIL_ALLOCATIONS_AFTER",
     "CC",
     "DEVICES",
@@ -91,6 +99,7 @@ const KNOWN: [&str; 18] = [
     "CXX",
     "CXXFLAGS",
 ];
+const SIZE: &str = "a size such as 64M or 4G";
 /// Contracts no operations, so that bits do not depend on the optimiser.
 const FLAGS: &str = "-O2 -march=native -ffp-contract=off";
 
@@ -142,8 +151,11 @@ impl Settings {
         };
         let device = Device {
             count: devices,
-            memory: given.parsed("VRAM", 4 << 30, "a size such as 64M or 4G", size)?,
             capability: given.number("CC", 70, "a compute capability such as 70", &u32::from_str_radix)?,
+        };
+        let memory = Memory {
+            device: given.parsed("VRAM", 4 << 30, SIZE, size)?,
+            pinned: given.parsed("PINNED", u64::MAX, SIZE, size)?,
         };
         let mut prices = given.parsed("CARD", Prices::FLAT, "4090, laptop or h100", Prices::of_card)?;
         let (link, kernels) = (&mut prices.link, &mut prices.kernels);
@@ -161,6 +173,7 @@ impl Settings {
             order,
             checks,
             device,
+            memory,
             fail_allocations_after: given
                 .parsed("FAIL_ALLOCATIONS_AFTER", None, "a number", |text| text.parse().ok().map(Some))?,
             prices,
@@ -249,6 +262,7 @@ mod tests {
             ("STAND_IN_RACES", "1"),
             ("STAND_IN_STRICT", "0"),
             ("STAND_IN_VRAM", "64M"),
+            ("STAND_IN_PINNED", "32M"),
             ("STAND_IN_FAIL_ALLOCATIONS_AFTER", "3"),
             ("STAND_IN_CC", "80"),
             ("STAND_IN_DEVICES", "2"),
@@ -260,7 +274,8 @@ mod tests {
         let settings = settings.unwrap();
         assert_eq!((settings.order.mode, settings.order.seed), (Mode::Random, 7));
         assert_eq!((settings.checks.races, settings.checks.strict), (true, false));
-        assert_eq!((settings.device.memory, settings.fail_allocations_after), (64 << 20, Some(3)));
+        assert_eq!((settings.memory.device, settings.memory.pinned), (64 << 20, 32 << 20));
+        assert_eq!(settings.fail_allocations_after, Some(3));
         assert_eq!((settings.device.capability, settings.device.count), (80, 2));
         assert_eq!((settings.report, settings.trace), (Some("-".into()), None));
         assert_eq!((settings.prices.link.pinned, settings.compiler.flags.len()), (1e9, 2));

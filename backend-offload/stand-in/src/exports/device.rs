@@ -107,7 +107,7 @@ pub extern "C" fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: c_int) -> Stat
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceTotalMem_v2(bytes: Out<usize>, _device: c_int) -> Status {
-    bytes.put(settings().device.memory as usize)
+    bytes.put(settings().memory.device as usize)
 }
 
 #[unsafe(no_mangle)]

@@ -19,8 +19,8 @@ use crate::{
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Status {
     let used = enter("cuMemGetInfo", |calls| calls.other).device.mapped(current_device("cuMemGetInfo"));
-    _ = total.put(settings().device.memory as usize);
-    free.put((settings().device.memory - used) as usize)
+    _ = total.put(settings().memory.device as usize);
+    free.put((settings().memory.device - used) as usize)
 }
 
 #[unsafe(no_mangle)]
@@ -110,7 +110,11 @@ impl Driver {
 pub extern "C" fn cuMemHostAlloc(out: Out<u64>, size: usize, _flags: c_uint) -> Status {
     _ = current_device("cuMemHostAlloc");
     let mut driver = enter("cuMemHostAlloc", |calls| calls.other);
-    let Some(start) = driver.pinned.allocate(size as u64) else { return Status::OutOfMemory };
+    let Some(start) = driver.pinned.allocate(size as u64) else {
+        report::count(|counters| counters.pinned.refused += 1);
+        driver.timeline.charge_bytes(0, |memory| memory.page_lock);
+        return Status::OutOfMemory;
+    };
     report::count(|counters| counters.pinned.allocations.add(size as u64));
     driver.count_peaks();
     driver.timeline.charge_bytes(size as u64, |memory| memory.page_lock);

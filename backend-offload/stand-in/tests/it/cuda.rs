@@ -168,9 +168,15 @@ impl Cuda {
 
     /// Page-locked numbers, valid until the scenario frees them.
     pub(crate) fn pinned<T>(&self, count: usize) -> &'static mut [T] {
+        self.try_pinned(count).unwrap()
+    }
+
+    pub(crate) fn try_pinned<T>(&self, count: usize) -> Result<&'static mut [T], c_int> {
         let mut start = std::ptr::null_mut();
-        succeed(unsafe { cuMemHostAlloc(&raw mut start, count * size_of::<T>(), 0) });
-        unsafe { std::slice::from_raw_parts_mut(start.cast(), count) }
+        match unsafe { cuMemHostAlloc(&raw mut start, count * size_of::<T>(), 0) } {
+            0 => Ok(unsafe { std::slice::from_raw_parts_mut(start.cast(), count) }),
+            status => Err(status),
+        }
     }
 
     pub(crate) fn free_pinned<T>(&self, start: *mut T) {

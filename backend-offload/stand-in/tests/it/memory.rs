@@ -7,6 +7,7 @@ use crate::{
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     ("out_of_memory", out_of_memory),
+    ("out_of_pinned", out_of_pinned),
     ("refused_allocations", refused_allocations),
     ("unmapped", unmapped),
     ("late_pinned_source", || late_source(true)),
@@ -38,6 +39,24 @@ fn a_full_device_says_out_of_memory_and_has_room_again_after_a_free() {
     ended.passes();
     assert_eq!(ended.counter("peak_device_bytes"), 1 << 20);
     assert_eq!((ended.counter("allocations"), ended.counter("refused_allocations")), (2, 2));
+}
+
+fn out_of_pinned() {
+    let cuda = Cuda::start();
+    let first = cuda.pinned::<u8>(700 << 10);
+    assert_eq!(cuda.try_pinned::<u8>(400 << 10).unwrap_err(), OUT_OF_MEMORY);
+    cuda.pinned::<u8>(324 << 10);
+    assert_eq!(cuda.try_pinned::<u8>(1).unwrap_err(), OUT_OF_MEMORY);
+    cuda.free_pinned(first.as_mut_ptr());
+    cuda.pinned::<u8>(700 << 10);
+}
+
+#[test]
+fn page_locked_memory_has_a_limit_and_room_again_after_a_free() {
+    let ended = run("out_of_pinned", &[("PINNED", "1M")]);
+    ended.passes();
+    assert_eq!(ended.counter("peak_pinned_bytes"), 1 << 20);
+    assert_eq!((ended.counter("pinned_allocations"), ended.counter("refused_pinned_allocations")), (3, 2));
 }
 
 fn refused_allocations() {
