@@ -84,7 +84,7 @@ impl Driver {
         let legacy = schedule.create_stream();
         Self {
             settings,
-            device: DeviceMemory::new(settings.memory.device),
+            device: DeviceMemory::new(&settings.memory),
             pinned: PinnedMemory::new(settings.memory.pinned),
             schedule,
             order: KnownOrder::default(),

@@ -1,4 +1,4 @@
-//! Device memory and page-locked memory: host memory between guards. No address is used twice.
+//! Device memory and page-locked memory: host memory between guards.
 
 mod address_space;
 mod device;

@@ -67,6 +67,8 @@ pub(crate) struct Memory {
     pub(crate) device: u64,
     /// Bytes of the host that may be page-locked.
     pub(crate) pinned: u64,
+    /// Whether freed device addresses serve again.
+    pub(crate) reuse: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -78,13 +80,14 @@ pub(crate) struct Compiler {
 }
 
 const PREFIX: &str = "STAND_IN_";
-const KNOWN: [&str; 19] = [
+const KNOWN: [&str; 20] = [
     "MODE",
     "SEED",
     "RACES",
     "STRICT",
     "VRAM",
     "PINNED",
+    "REUSE",
     "FAIL_ALLOCATIONS_AFTER",
     "CC",
     "DEVICES",
@@ -156,6 +159,7 @@ impl Settings {
         let memory = Memory {
             device: given.parsed("VRAM", 4 << 30, SIZE, size)?,
             pinned: given.parsed("PINNED", u64::MAX, SIZE, size)?,
+            reuse: given.parsed("REUSE", false, "0 or 1", switch)?,
         };
         let mut prices = given.parsed("CARD", Prices::FLAT, "4090, laptop or h100", Prices::of_card)?;
         let (link, kernels) = (&mut prices.link, &mut prices.kernels);
@@ -263,6 +267,7 @@ mod tests {
             ("STAND_IN_STRICT", "0"),
             ("STAND_IN_VRAM", "64M"),
             ("STAND_IN_PINNED", "32M"),
+            ("STAND_IN_REUSE", "1"),
             ("STAND_IN_FAIL_ALLOCATIONS_AFTER", "3"),
             ("STAND_IN_CC", "80"),
             ("STAND_IN_DEVICES", "2"),
@@ -275,6 +280,7 @@ mod tests {
         assert_eq!((settings.order.mode, settings.order.seed), (Mode::Random, 7));
         assert_eq!((settings.checks.races, settings.checks.strict), (true, false));
         assert_eq!((settings.memory.device, settings.memory.pinned), (64 << 20, 32 << 20));
+        assert!(settings.memory.reuse);
         assert_eq!(settings.fail_allocations_after, Some(3));
         assert_eq!((settings.device.capability, settings.device.count), (80, 2));
         assert_eq!((settings.report, settings.trace), (Some("-".into()), None));

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     findings::{Fault, Finding},
     report,
+    settings::Memory,
 };
 
 /// Contents of unwritten memory.
@@ -48,12 +49,12 @@ pub(crate) struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    pub(crate) fn new(capacity: u64) -> Self {
+    pub(crate) fn new(settings: &Memory) -> Self {
         Self {
-            space: AddressSpace::new(Owner::Device),
+            space: AddressSpace::new(Owner::Device, settings.reuse),
             blocks: BTreeMap::new(),
             freed_ranges: BTreeMap::new(),
-            capacity,
+            capacity: settings.device,
             used: [0; 4],
             pools: [Pool::default(); 4],
         }
@@ -96,6 +97,8 @@ impl DeviceMemory {
         let length = (size.next_multiple_of(ALIGNMENT) + ALIGNMENT).next_multiple_of(PAGE);
         let page = self.space.commit(length)?;
         let pages = page..page + length;
+        let reused: Vec<u64> = self.freed_ranges.range(pages.clone()).map(|(start, _)| *start).collect();
+        reused.iter().for_each(|start| _ = self.freed_ranges.remove(start));
         let start = pages.end - size.next_multiple_of(ALIGNMENT);
         let block = Block {
             range: start..start + size,
@@ -137,7 +140,7 @@ impl DeviceMemory {
     pub(crate) fn release(&mut self, start: u64) -> Result<(), Fault> {
         let block = self.blocks.remove(&start).expect("only what was marked is released");
         let intact = block.check_guards("its free");
-        AddressSpace::retire(block.pages.start, block.pages.end - block.pages.start);
+        self.space.retire(block.pages.start, block.pages.end - block.pages.start);
         let bytes = block.range.end - block.range.start;
         self.used[block.device] -= bytes;
         self.pools[block.device].freed(bytes);

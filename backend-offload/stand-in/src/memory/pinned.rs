@@ -21,7 +21,7 @@ pub(crate) struct PinnedMemory {
 impl PinnedMemory {
     pub(crate) fn new(limit: u64) -> Self {
         Self {
-            space: AddressSpace::new(Owner::Pinned),
+            space: AddressSpace::new(Owner::Pinned, false),
             blocks: BTreeMap::new(),
             freed_ranges: BTreeMap::new(),
             used: 0,
@@ -79,7 +79,7 @@ impl PinnedMemory {
 
     pub(crate) fn release(&mut self, start: u64) {
         let Some(end) = self.blocks.remove(&start) else { return };
-        AddressSpace::retire(start, end - start);
+        self.space.retire(start, end - start);
         self.used -= end - start;
         self.freed_ranges.insert(start, end);
     }

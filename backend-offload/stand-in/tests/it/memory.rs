@@ -8,6 +8,8 @@ use crate::{
 pub(crate) const SCENARIOS: &[Scenario] = &[
     ("out_of_memory", out_of_memory),
     ("out_of_pinned", out_of_pinned),
+    ("reuse", || reuse(true)),
+    ("no_reuse", || reuse(false)),
     ("refused_allocations", refused_allocations),
     ("unmapped", unmapped),
     ("late_pinned_source", || late_source(true)),
@@ -57,6 +59,32 @@ fn page_locked_memory_has_a_limit_and_room_again_after_a_free() {
     ended.passes();
     assert_eq!(ended.counter("peak_pinned_bytes"), 1 << 20);
     assert_eq!((ended.counter("pinned_allocations"), ended.counter("refused_pinned_allocations")), (3, 2));
+}
+
+/// Memory that is freed on one stream and allocated on another.
+fn reuse(expected: bool) {
+    let cuda = Cuda::start();
+    let [first, second] = [(); 2].map(|()| cuda.stream());
+    let x = cuda.allocate(5000, first);
+    cuda.fill(x, 1, 5000, first);
+    cuda.free(x, first);
+    cuda.synchronize(first);
+    let y = cuda.allocate(5000, second);
+    assert_eq!(x == y, expected);
+    cuda.fill(y, 2, 5000, second);
+    let mut bytes = [0_u8; 5000];
+    cuda.download(&mut bytes, y, second);
+    assert_eq!(bytes, [2; 5000]);
+    cuda.free(y, second);
+}
+
+#[test]
+fn a_freed_address_serves_again_only_where_reuse_is_on() {
+    for mode in ["eager", "lazy"] {
+        let strict = [("MODE", mode), ("RACES", "1"), ("STRICT", "1")];
+        run("reuse", &[strict.as_slice(), &[("REUSE", "1")]].concat()).passes();
+        run("no_reuse", &strict).passes();
+    }
 }
 
 fn refused_allocations() {
