@@ -3,6 +3,7 @@
 mod address_space;
 mod device;
 mod extents;
+mod granules;
 mod pinned;
 mod pool;
 mod rows;

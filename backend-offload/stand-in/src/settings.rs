@@ -67,6 +67,8 @@ pub(crate) struct Memory {
     pub(crate) device: u64,
     /// Bytes of the host that may be page-locked.
     pub(crate) pinned: u64,
+    /// Bytes of device memory that a driver maps at once.
+    pub(crate) granule: u64,
     /// Whether freed device addresses serve again.
     pub(crate) reuse: bool,
 }
@@ -80,13 +82,14 @@ pub(crate) struct Compiler {
 }
 
 const PREFIX: &str = "STAND_IN_";
-const KNOWN: [&str; 20] = [
+const KNOWN: [&str; 21] = [
     "MODE",
     "SEED",
     "RACES",
     "STRICT",
     "VRAM",
     "PINNED",
+    "GRANULE",
     "REUSE",
     "FAIL_ALLOCATIONS_AFTER",
     "CC",
@@ -159,6 +162,7 @@ impl Settings {
         let memory = Memory {
             device: given.parsed("VRAM", 4 << 30, SIZE, size)?,
             pinned: given.parsed("PINNED", u64::MAX, SIZE, size)?,
+            granule: given.parsed("GRANULE", 1, SIZE, granule)?,
             reuse: given.parsed("REUSE", false, "0 or 1", switch)?,
         };
         let mut prices = given.parsed("CARD", Prices::FLAT, "4090, laptop or h100", Prices::of_card)?;
@@ -241,6 +245,10 @@ fn size(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
+fn granule(text: &str) -> Option<u64> {
+    size(text).filter(|size| *size > 0)
+}
+
 fn microseconds(text: &str) -> Option<f64> {
     positive(text).map(|microseconds| microseconds * 1e-6)
 }
@@ -267,6 +275,7 @@ mod tests {
             ("STAND_IN_STRICT", "0"),
             ("STAND_IN_VRAM", "64M"),
             ("STAND_IN_PINNED", "32M"),
+            ("STAND_IN_GRANULE", "2M"),
             ("STAND_IN_REUSE", "1"),
             ("STAND_IN_FAIL_ALLOCATIONS_AFTER", "3"),
             ("STAND_IN_CC", "80"),
@@ -280,7 +289,7 @@ mod tests {
         assert_eq!((settings.order.mode, settings.order.seed), (Mode::Random, 7));
         assert_eq!((settings.checks.races, settings.checks.strict), (true, false));
         assert_eq!((settings.memory.device, settings.memory.pinned), (64 << 20, 32 << 20));
-        assert!(settings.memory.reuse);
+        assert_eq!((settings.memory.granule, settings.memory.reuse), (2 << 20, true));
         assert_eq!(settings.fail_allocations_after, Some(3));
         assert_eq!((settings.device.capability, settings.device.count), (80, 2));
         assert_eq!((settings.report, settings.trace), (Some("-".into()), None));
@@ -315,6 +324,7 @@ mod tests {
             ("SEED", "-1"),
             ("RACES", "yes"),
             ("VRAM", "4T"),
+            ("GRANULE", "0"),
             ("DEVICES", "5"),
             ("BANDWIDTH", "0"),
             ("CARD", "5090"),

@@ -11,6 +11,7 @@ use std::{
 use super::{
     address_space::{AddressSpace, Owner, PAGE},
     extents::Extents,
+    granules::{Granules, Place},
     pool::Pool,
     rows::{Rows, fill},
     written::Written,
@@ -32,6 +33,7 @@ struct Block {
     range: Range<u64>,
     pages: Range<u64>,
     device: usize,
+    place: Place,
     /// Whether a requested free is pending.
     freed: bool,
     written: Written,
@@ -44,7 +46,9 @@ pub(crate) struct DeviceMemory {
     blocks: BTreeMap<u64, Block>,
     freed_ranges: BTreeMap<u64, u64>,
     capacity: u64,
+    /// Bytes of granules in use.
     used: [u64; 4],
+    granules: [Granules; 4],
     pools: [Pool; 4],
 }
 
@@ -56,6 +60,7 @@ impl DeviceMemory {
             freed_ranges: BTreeMap::new(),
             capacity: settings.device,
             used: [0; 4],
+            granules: [(); 4].map(|()| Granules::new(settings.granule)),
             pools: [Pool::default(); 4],
         }
     }
@@ -86,7 +91,7 @@ impl DeviceMemory {
     }
 
     pub(crate) fn fits(&self, size: u64, device: usize) -> bool {
-        size <= self.capacity - self.used[device]
+        self.granules[device].needed(size) <= self.capacity - self.used[device]
     }
 
     /// `None` if there is no room. Zero until the caller poisons it, in stream order.
@@ -98,12 +103,17 @@ impl DeviceMemory {
         let page = self.space.commit(length)?;
         let pages = page..page + length;
         let reused: Vec<u64> = self.freed_ranges.range(pages.clone()).map(|(start, _)| *start).collect();
-        reused.iter().for_each(|start| _ = self.freed_ranges.remove(start));
+        for start in reused {
+            self.freed_ranges.remove(&start);
+        }
         let start = pages.end - size.next_multiple_of(ALIGNMENT);
+        let bytes = self.granules[device].needed(size);
+        let place = self.granules[device].take(size);
         let block = Block {
             range: start..start + size,
             pages,
             device,
+            place,
             freed: false,
             written: Written::default(),
             extents: Extents::default(),
@@ -112,8 +122,8 @@ impl DeviceMemory {
             // SAFETY: the pages were just committed and nobody else has them.
             unsafe { fill(Rows::plain(guard.start, guard.end - guard.start), GUARD) }
         }
-        self.used[device] += size;
-        self.pools[device].allocated(size);
+        self.used[device] += bytes;
+        self.pools[device].allocated(bytes);
         self.blocks.insert(start, block);
         Some(start)
     }
@@ -141,7 +151,7 @@ impl DeviceMemory {
         let block = self.blocks.remove(&start).expect("only what was marked is released");
         let intact = block.check_guards("its free");
         self.space.retire(block.pages.start, block.pages.end - block.pages.start);
-        let bytes = block.range.end - block.range.start;
+        let bytes = self.granules[block.device].give_back(block.place);
         self.used[block.device] -= bytes;
         self.pools[block.device].freed(bytes);
         self.freed_ranges.insert(block.range.start, block.range.end);

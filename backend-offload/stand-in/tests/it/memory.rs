@@ -10,6 +10,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     ("out_of_pinned", out_of_pinned),
     ("reuse", || reuse(true)),
     ("no_reuse", || reuse(false)),
+    ("granules", granules),
     ("refused_allocations", refused_allocations),
     ("unmapped", unmapped),
     ("late_pinned_source", || late_source(true)),
@@ -85,6 +86,34 @@ fn a_freed_address_serves_again_only_where_reuse_is_on() {
         run("reuse", &[strict.as_slice(), &[("REUSE", "1")]].concat()).passes();
         run("no_reuse", &strict).passes();
     }
+}
+
+fn granules() {
+    let cuda = Cuda::start();
+    let stream = cuda.stream();
+    let all = cuda.free_memory();
+    let left = || cuda.free_memory() >> 20;
+    let large = cuda.allocate((2 << 20) + 1, stream);
+    assert_eq!(left(), 4);
+    let small = [(); 2].map(|()| cuda.allocate(512 << 10, stream));
+    assert_eq!(left(), 2);
+    cuda.allocate(1000, stream);
+    assert_eq!(left(), 0);
+    assert_eq!(cuda.try_allocate(3000, stream), Err(OUT_OF_MEMORY), "no granule for another size");
+    cuda.allocate(1000, stream);
+    cuda.allocate(512 << 10, stream);
+
+    cuda.free(small[0], stream);
+    cuda.synchronize(stream);
+    assert_eq!(left(), 0, "its granule has others");
+    cuda.free(large, stream);
+    cuda.synchronize(stream);
+    assert_eq!((left(), all >> 20), (4, 8));
+}
+
+#[test]
+fn device_memory_is_taken_in_granules_that_small_allocations_share() {
+    run("granules", &[("VRAM", "8M"), ("GRANULE", "2M")]).passes();
 }
 
 fn refused_allocations() {

@@ -3,7 +3,7 @@
 use super::*;
 
 fn memory() -> DeviceMemory {
-    DeviceMemory::new(&Memory { device: 1 << 20, pinned: 0, reuse: false })
+    DeviceMemory::new(&Memory { device: 1 << 20, pinned: 0, granule: 1, reuse: false })
 }
 
 fn free(memory: &mut DeviceMemory, start: u64) {
@@ -39,7 +39,7 @@ fn allocations_are_aligned_and_no_address_is_used_twice() {
 
 #[test]
 fn a_freed_address_serves_again_where_reuse_is_on_and_counts_as_live() {
-    let mut memory = DeviceMemory::new(&Memory { device: 1 << 20, pinned: 0, reuse: true });
+    let mut memory = DeviceMemory::new(&Memory { device: 1 << 20, pinned: 0, granule: 1, reuse: true });
     let first = memory.allocate(5000, 0).unwrap();
     memory.note_written(Rows::plain(first, 5000));
     free(&mut memory, first);
