@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::{
+    failures::{CopyFailed, Failures},
     fibers::Fibers,
     findings::{Fault, require},
     handles::{Handles, Record},
@@ -35,6 +36,8 @@ pub(crate) struct Copy {
     pub(crate) actor: &'static str,
     pub(crate) to: CopyEnd,
     pub(crate) from: CopyEnd,
+    /// Whether it moves nothing, and a wait for it returns an error.
+    pub(crate) fails: bool,
 }
 
 #[derive(Debug)]
@@ -58,7 +61,7 @@ pub(crate) struct Driver {
     pub(crate) order: KnownOrder,
     pub(crate) timeline: Timeline,
     pub(crate) handles: Handles,
-    pub(crate) allocations_asked_for: u64,
+    pub(crate) failures: Failures,
     races: Races,
     fibers: Fibers,
 }
@@ -90,7 +93,7 @@ impl Driver {
             order: KnownOrder::default(),
             timeline: Timeline::new(settings),
             handles: Handles::new(legacy),
-            allocations_asked_for: 0,
+            failures: Failures::new(settings.faults),
             races: Races::default(),
             fibers: Fibers::default(),
         }
@@ -125,19 +128,20 @@ impl Driver {
         self.timeline.stream_waits(stream, record.time);
     }
 
-    /// For `call`, a synchronising one.
-    pub(crate) fn host_waits(&mut self, stream: StreamId, call: &'static str) {
+    /// For `call`, a synchronising one. Returns the error of a failed copy that the host waited for.
+    pub(crate) fn host_waits(&mut self, stream: StreamId, call: &'static str) -> Result<(), CopyFailed> {
         self.run(Goal::Stream(stream));
         let end = self.timeline.end_of(stream);
         self.timeline.host_waits(end, call);
         let clock = self.order.clock(stream).clone();
-        self.host_knows(&clock);
+        self.host_knows(&clock)
     }
 
     /// Work before `clock` has ended.
-    pub(crate) fn host_knows(&mut self, clock: &Clock) {
+    pub(crate) fn host_knows(&mut self, clock: &Clock) -> Result<(), CopyFailed> {
         self.order.host_waits(clock);
         self.unmap_unused();
+        self.failures.after_wait(&self.order)
     }
 
     fn unmap_unused(&mut self) {
@@ -151,12 +155,13 @@ impl Driver {
         }
     }
 
-    pub(crate) fn host_waits_for_all(&mut self, call: &'static str) {
+    pub(crate) fn host_waits_for_all(&mut self, call: &'static str) -> Result<(), CopyFailed> {
         self.run(Goal::Everything);
         self.order.host_waits_for_all();
         let ends: Vec<f64> = self.handles.stream_ids().map(|id| self.timeline.end_of(id)).collect();
         self.timeline.host_waits(ends.into_iter().fold(0.0, f64::max), call);
         self.unmap_unused();
+        self.failures.after_wait(&self.order)
     }
 
     /// Requires live device memory. Looks for races, if enabled.
@@ -212,6 +217,9 @@ impl Driver {
 
     fn copy(&mut self, work: &Copy) {
         let [to, from] = [&work.to, &work.from].map(|place| self.resolve(place, work.actor));
+        if work.fails {
+            return;
+        }
         match (&work.to, &work.from) {
             (CopyEnd::Device(_), CopyEnd::Device(_)) => self.device.note_copied(to, from),
             (CopyEnd::Device(_), _) => self.device.note_written(to),

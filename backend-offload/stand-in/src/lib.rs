@@ -17,12 +17,14 @@
 //! | `prices` | what calls, copies and kernels take on that clock |
 //! | `fibers` | a block whose threads wait for each other |
 //! | `kernels` | from CUDA C++ to a function |
+//! | `failures` | failures that options ask for |
 //! | `findings`, `report` | errors of the program, and counters |
 //! | `exports` | C functions |
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod driver;
 mod exports;
+mod failures;
 mod fibers;
 mod findings;
 mod handles;

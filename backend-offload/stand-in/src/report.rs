@@ -62,6 +62,8 @@ pub(crate) struct CopiesByKind {
     pub(crate) to_device: Amount,
     pub(crate) to_host: Amount,
     pub(crate) within_device: Amount,
+    /// Of all copies, those that failed because an option asked for it.
+    pub(crate) failed: u64,
     /// Of all copies, those with pageable host memory.
     pub(crate) pageable: Amount,
     /// Of all copies, those that move unwritten bytes into pinned memory.
@@ -178,6 +180,7 @@ impl Counters {
             ("compiled", kernels.compiled),
             ("peak_device_bytes", device.peak_bytes),
             ("peak_pinned_bytes", pinned.peak_bytes),
+            ("failed_copies", copies.failed),
             ("trims", device.trims),
             ("pinned_allocations", pinned.allocations.count),
             ("pinned_bytes", pinned.allocations.bytes),

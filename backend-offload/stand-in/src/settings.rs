@@ -31,8 +31,7 @@ pub(crate) struct Settings {
     pub(crate) checks: Checks,
     pub(crate) device: Device,
     pub(crate) memory: Memory,
-    /// Device memory is refused after this number of allocations.
-    pub(crate) fail_allocations_after: Option<u64>,
+    pub(crate) faults: Faults,
     pub(crate) prices: Prices,
     /// `-` is standard error.
     pub(crate) report: Option<PathBuf>,
@@ -73,6 +72,17 @@ pub(crate) struct Memory {
     pub(crate) reuse: bool,
 }
 
+/// Failures on purpose.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Faults {
+    /// Device memory is refused after this number of allocations.
+    pub(crate) allocations_after: Option<u64>,
+    /// The copy after this number of copies fails.
+    pub(crate) copies_after: Option<u64>,
+    /// Whether calls after a failed copy return its error.
+    pub(crate) sticky: bool,
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Compiler {
     pub(crate) program: String,
@@ -82,7 +92,7 @@ pub(crate) struct Compiler {
 }
 
 const PREFIX: &str = "STAND_IN_";
-const KNOWN: [&str; 21] = [
+const KNOWN: [&str; 23] = [
     "MODE",
     "SEED",
     "RACES",
@@ -92,6 +102,8 @@ const KNOWN: [&str; 21] = [
     "GRANULE",
     "REUSE",
     "FAIL_ALLOCATIONS_AFTER",
+    "FAIL_COPY_AFTER",
+    "STICKY",
     "CC",
     "DEVICES",
     "REPORT",
@@ -165,6 +177,12 @@ impl Settings {
             granule: given.parsed("GRANULE", 1, SIZE, granule)?,
             reuse: given.parsed("REUSE", false, "0 or 1", switch)?,
         };
+        let number = |option| given.parsed(option, None, "a number", |text| text.parse().ok().map(Some));
+        let faults = Faults {
+            allocations_after: number("FAIL_ALLOCATIONS_AFTER")?,
+            copies_after: number("FAIL_COPY_AFTER")?,
+            sticky: given.parsed("STICKY", false, "0 or 1", switch)?,
+        };
         let mut prices = given.parsed("CARD", Prices::FLAT, "4090, laptop or h100", Prices::of_card)?;
         let (link, kernels) = (&mut prices.link, &mut prices.kernels);
         kernels.fixed = given.parsed("KERNEL_US", kernels.fixed, "microseconds", microseconds)?;
@@ -182,8 +200,7 @@ impl Settings {
             checks,
             device,
             memory,
-            fail_allocations_after: given
-                .parsed("FAIL_ALLOCATIONS_AFTER", None, "a number", |text| text.parse().ok().map(Some))?,
+            faults,
             prices,
             report: given.text("REPORT").map(PathBuf::from),
             trace: given.text("TRACE").map(PathBuf::from),
@@ -278,6 +295,8 @@ mod tests {
             ("STAND_IN_GRANULE", "2M"),
             ("STAND_IN_REUSE", "1"),
             ("STAND_IN_FAIL_ALLOCATIONS_AFTER", "3"),
+            ("STAND_IN_FAIL_COPY_AFTER", "0"),
+            ("STAND_IN_STICKY", "1"),
             ("STAND_IN_CC", "80"),
             ("STAND_IN_DEVICES", "2"),
             ("STAND_IN_REPORT", "-"),
@@ -290,7 +309,8 @@ mod tests {
         assert_eq!((settings.checks.races, settings.checks.strict), (true, false));
         assert_eq!((settings.memory.device, settings.memory.pinned), (64 << 20, 32 << 20));
         assert_eq!((settings.memory.granule, settings.memory.reuse), (2 << 20, true));
-        assert_eq!(settings.fail_allocations_after, Some(3));
+        let faults = Faults { allocations_after: Some(3), copies_after: Some(0), sticky: true };
+        assert_eq!(settings.faults, faults);
         assert_eq!((settings.device.capability, settings.device.count), (80, 2));
         assert_eq!((settings.report, settings.trace), (Some("-".into()), None));
         assert_eq!((settings.prices.link.pinned, settings.compiler.flags.len()), (1e9, 2));

@@ -5,12 +5,10 @@ use std::{
     ops::Range,
 };
 
-use super::{
-    entry::enter,
-    status::{Status, status},
-};
+use super::{entry::call, status::Status};
 use crate::{
     driver::{Copy, CopyEnd, Driver, Work},
+    failures::CopyFailed,
     findings::require,
     memory::{FRESH, Rows, fill},
     report,
@@ -104,21 +102,28 @@ pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Pitched, stream: u64) -
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemsetD8Async(to: u64, value: c_uchar, size: usize, stream: u64) -> Status {
-    let mut driver = enter("cuMemsetD8Async", |calls| calls.copy);
-    status(|| {
-        let stream = driver.stream(stream, "cuMemsetD8Async")?;
-        driver.fill_rows(Rows::plain(to, size as u64), value, stream);
-        Ok(())
-    })
+    call(
+        "cuMemsetD8Async",
+        |calls| calls.copy,
+        |driver| {
+            let stream = driver.stream(stream, "cuMemsetD8Async")?;
+            driver.fill_rows(Rows::plain(to, size as u64), value, stream);
+            Ok(())
+        },
+    )
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemsetD8_v2(to: u64, value: c_uchar, size: usize) -> Status {
-    let mut driver = enter("cuMemsetD8", |calls| calls.copy);
-    let legacy = driver.handles.legacy;
-    driver.fill_rows(Rows::plain(to, size as u64), value, legacy);
-    driver.host_waits(legacy, "cuMemsetD8");
-    Status::Success
+    call(
+        "cuMemsetD8",
+        |calls| calls.copy,
+        |driver| {
+            let legacy = driver.handles.legacy;
+            driver.fill_rows(Rows::plain(to, size as u64), value, legacy);
+            Ok(driver.host_waits(legacy, "cuMemsetD8")?)
+        },
+    )
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,19 +146,29 @@ fn copy_bytes(
 
 /// Without a stream, returns after the copy.
 fn copy_on_stream(kind: Direction, to: Rows, from: Rows, stream: Option<u64>, actor: &'static str) -> Status {
-    let mut driver = enter(actor, |calls| calls.copy);
-    status(|| {
-        let id = driver.stream(stream.unwrap_or_default(), actor)?;
-        driver.copy_rows(kind, to, from, id, actor);
-        if stream.is_none() {
-            driver.host_waits(id, actor);
-        }
-        Ok(())
-    })
+    call(
+        actor,
+        |calls| calls.copy,
+        |driver| {
+            let id = driver.stream(stream.unwrap_or_default(), actor)?;
+            driver.copy_rows(kind, to, from, id, actor)?;
+            if stream.is_none() {
+                driver.host_waits(id, actor)?;
+            }
+            Ok(())
+        },
+    )
 }
 
 impl Driver {
-    fn copy_rows(&mut self, kind: Direction, to: Rows, from: Rows, stream: StreamId, actor: &'static str) {
+    fn copy_rows(
+        &mut self,
+        kind: Direction,
+        to: Rows,
+        from: Rows,
+        stream: StreamId,
+        actor: &'static str,
+    ) -> Result<(), CopyFailed> {
         let bytes = to.bytes();
         let when = self.begin_work(stream);
         if kind != Direction::ToHost {
@@ -189,13 +204,13 @@ impl Driver {
         });
 
         if bytes == 0 {
-            return;
+            return Ok(());
         }
         let returns_when_done = matches!(to, CopyEnd::Pageable(_));
-        self.push(stream, Work::Copy(Copy { actor, to, from }));
-        if returns_when_done {
-            self.host_waits(stream, actor);
-        }
+        let fails = self.failures.fails_copy(when);
+        report::count(|counters| counters.copies.failed += u64::from(fails));
+        self.push(stream, Work::Copy(Copy { actor, to, from, fails }));
+        if returns_when_done { self.host_waits(stream, actor) } else { Ok(()) }
     }
 
     fn host_source(&self, rows: Rows, actor: &str) -> CopyEnd {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    entry::enter,
+    entry::call,
     status::{Out, Status},
 };
 use crate::{
@@ -52,6 +52,7 @@ pub extern "C" fn cuGetErrorName(error: c_int, name: Out<*const c_char>) -> Stat
             2 => c"CUDA_ERROR_OUT_OF_MEMORY",
             101 => c"CUDA_ERROR_INVALID_DEVICE",
             200 => c"CUDA_ERROR_INVALID_IMAGE",
+            214 => c"CUDA_ERROR_ECC_UNCORRECTABLE",
             218 => c"CUDA_ERROR_INVALID_PTX",
             400 => c"CUDA_ERROR_INVALID_HANDLE",
             500 => c"CUDA_ERROR_NOT_FOUND",
@@ -69,6 +70,7 @@ pub extern "C" fn cuGetErrorString(error: c_int, text: Out<*const c_char>) -> St
         match error {
             0 => c"no error",
             2 => c"out of memory",
+            214 => c"a copy failed, because an option asks for that",
             _ => c"an error of the stand-in for CUDA",
         }
         .as_ptr(),
@@ -169,6 +171,9 @@ pub extern "C" fn cuCtxGetCurrent(context: Out<u64>) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> Status {
-    enter("cuCtxSynchronize", |calls| calls.synchronise).host_waits_for_all("cuCtxSynchronize");
-    Status::Success
+    call(
+        "cuCtxSynchronize",
+        |calls| calls.synchronise,
+        |driver| Ok(driver.host_waits_for_all("cuCtxSynchronize")?),
+    )
 }

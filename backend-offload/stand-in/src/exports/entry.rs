@@ -2,16 +2,37 @@
 
 use std::sync::MutexGuard;
 
+use super::status::{Status, status};
 use crate::{
     driver::{Driver, driver},
+    failures::CopyFailed,
     prices::Calls,
     report,
 };
 
-/// Locks the driver, counts the call and charges its price to the host.
-pub(super) fn enter(call: &'static str, price: fn(&Calls) -> f64) -> MutexGuard<'static, Driver> {
-    report::count(|counters| counters.host.called(call));
+/// Locks the driver, counts the call and charges its price to the host. Refuses the call after an error that stays.
+pub(super) fn enter(
+    name: &'static str,
+    price: fn(&Calls) -> f64,
+) -> Result<MutexGuard<'static, Driver>, Status> {
+    report::count(|counters| counters.host.called(name));
     let mut driver = driver();
     driver.timeline.charge_call(price);
-    driver
+    driver.failures.check()?;
+    Ok(driver)
+}
+
+/// [`enter`] with all that the call does.
+pub(super) fn call(
+    name: &'static str,
+    price: fn(&Calls) -> f64,
+    body: impl FnOnce(&mut Driver) -> Result<(), Status>,
+) -> Status {
+    status(|| body(&mut *enter(name, price)?))
+}
+
+impl From<CopyFailed> for Status {
+    fn from(_: CopyFailed) -> Self {
+        Self::EccUncorrectable
+    }
 }

@@ -2,13 +2,13 @@
 
 use std::{
     ffi::c_uint,
-    sync::PoisonError,
+    sync::{MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
 use super::{
-    entry::enter,
+    entry::{call, enter},
     status::{Out, Status, invalid_handle, status},
 };
 use crate::{
@@ -16,109 +16,134 @@ use crate::{
     handles::{Event, Record},
     races::Clock,
     report,
-    schedule::{Goal, StreamId},
+    schedule::{Goal, Mark, StreamId},
     settings::Mode,
 };
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventCreate(event: Out<u64>, _flags: c_uint) -> Status {
-    let mut driver = enter("cuEventCreate", |calls| calls.event);
-    let handle = driver.handles.next();
-    driver.handles.events.insert(handle, Event::default());
-    event.put(handle)
+    call(
+        "cuEventCreate",
+        |calls| calls.event,
+        |driver| {
+            let handle = driver.handles.next();
+            driver.handles.events.insert(handle, Event::default());
+            event.put(handle).result()
+        },
+    )
 }
 
 /// Pending waits keep the record.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventDestroy_v2(event: u64) -> Status {
-    match enter("cuEventDestroy", |calls| calls.event).handles.events.remove(&event) {
-        Some(_) => Status::Success,
-        None => invalid_handle(event, "event", "cuEventDestroy"),
-    }
+    call(
+        "cuEventDestroy",
+        |calls| calls.event,
+        |driver| {
+            let known = driver.handles.events.remove(&event).is_some();
+            known.then_some(()).ok_or_else(|| invalid_handle(event, "event", "cuEventDestroy"))
+        },
+    )
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventRecord(event: u64, stream: u64) -> Status {
-    let mut driver = enter("cuEventRecord", |calls| calls.record);
-    status(|| {
-        let stream = driver.stream(stream, "cuEventRecord")?;
-        _ = driver.record(event, "cuEventRecord")?;
-        let record = Record {
-            mark: driver.schedule.mark(stream),
-            clock: driver.order.clock(stream).clone(),
-            time: driver.timeline.record(stream),
-            recorder: thread::current().id(),
-        };
-        driver.handles.events.insert(event, Event { record: Some(record) });
-        Ok(())
-    })
+    call(
+        "cuEventRecord",
+        |calls| calls.record,
+        |driver| {
+            let stream = driver.stream(stream, "cuEventRecord")?;
+            _ = driver.record(event, "cuEventRecord")?;
+            let record = Record {
+                mark: driver.schedule.mark(stream),
+                clock: driver.order.clock(stream).clone(),
+                time: driver.timeline.record(stream),
+                recorder: thread::current().id(),
+            };
+            driver.handles.events.insert(event, Event { record: Some(record) });
+            Ok(())
+        },
+    )
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) -> Status {
-    let mut driver = enter("cuStreamWaitEvent", |calls| calls.stream_wait);
-    status(|| {
-        let stream = driver.stream(stream, "cuStreamWaitEvent")?;
-        if let Some(record) = driver.record(event, "cuStreamWaitEvent")? {
-            driver.stream_waits(stream, &record);
-            driver.run(Goal::Optional);
-        }
-        Ok(())
-    })
+    call(
+        "cuStreamWaitEvent",
+        |calls| calls.stream_wait,
+        |driver| {
+            let stream = driver.stream(stream, "cuStreamWaitEvent")?;
+            if let Some(record) = driver.record(event, "cuStreamWaitEvent")? {
+                driver.stream_waits(stream, &record);
+                driver.run(Goal::Optional);
+            }
+            Ok(())
+        },
+    )
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventSynchronize(event: u64) -> Status {
-    let mut driver = enter("cuEventSynchronize", |_| 0.0);
-    let record = match driver.record(event, "cuEventSynchronize") {
-        Ok(Some(record)) => record,
-        Ok(None) => return Status::Success,
-        Err(status) => return status,
-    };
-    // CubeCL's collector thread waits at once for a stream that only waits. The delay lets others see the work undone.
-    let collects = !record.mark.after_work && record.recorder != thread::current().id();
-    if collects && driver.settings.order.mode != Mode::Eager {
-        let end = Instant::now() + Duration::from_millis(driver.settings.order.patience_ms);
-        while !driver.schedule.is_done(record.mark) {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            driver = WORK_DONE.wait_timeout(driver, left).unwrap_or_else(PoisonError::into_inner).0;
+    status(|| {
+        let mut driver = enter("cuEventSynchronize", |_| 0.0)?;
+        let Some(record) = driver.record(event, "cuEventSynchronize")? else { return Ok(()) };
+        // CubeCL's collector thread waits at once for a stream that only waits.
+        let collects = !record.mark.after_work && record.recorder != thread::current().id();
+        if collects && driver.settings.order.mode != Mode::Eager {
+            driver = wait_for_others(driver, record.mark);
         }
+
+        driver.run(Goal::Mark(record.mark));
+        if collects && driver.timeline.prices().collector_is_apart {
+            report::count(|counters| counters.host.collector_waits += 1);
+        } else {
+            driver.timeline.charge_call(|calls| calls.synchronise);
+            driver.timeline.host_waits(record.time, "cuEventSynchronize");
+        }
+        Ok(driver.host_knows(&record.clock)?)
+    })
+}
+
+/// A delay that lets other threads see the work undone.
+fn wait_for_others(mut driver: MutexGuard<'static, Driver>, mark: Mark) -> MutexGuard<'static, Driver> {
+    let end = Instant::now() + Duration::from_millis(driver.settings.order.patience_ms);
+    while !driver.schedule.is_done(mark) {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        driver = WORK_DONE.wait_timeout(driver, left).unwrap_or_else(PoisonError::into_inner).0;
     }
-    driver.run(Goal::Mark(record.mark));
-    if collects && driver.timeline.prices().collector_is_apart {
-        report::count(|counters| counters.host.collector_waits += 1);
-    } else {
-        driver.timeline.charge_call(|calls| calls.synchronise);
-        driver.timeline.host_waits(record.time, "cuEventSynchronize");
-    }
-    driver.host_knows(&record.clock);
-    Status::Success
+    driver
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventQuery(event: u64) -> Status {
-    let mut driver = enter("cuEventQuery", |calls| calls.query);
-    status(|| {
-        let Some(record) = driver.record(event, "cuEventQuery")? else { return Ok(()) };
-        driver.run(Goal::Optional);
-        let is_done = driver.schedule.is_done(record.mark);
-        driver.answer(is_done, record.time, record.mark.stream, &record.clock)
-    })
+    call(
+        "cuEventQuery",
+        |calls| calls.query,
+        |driver| {
+            let Some(record) = driver.record(event, "cuEventQuery")? else { return Ok(()) };
+            driver.run(Goal::Optional);
+            let is_done = driver.schedule.is_done(record.mark);
+            driver.answer(is_done, record.time, record.mark.stream, &record.clock)
+        },
+    )
 }
 
 /// Milliseconds of simulated time.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: u64, end: u64) -> Status {
-    let driver = enter("cuEventElapsedTime", |calls| calls.other);
-    status(|| {
-        let start = driver.record(start, "cuEventElapsedTime")?.ok_or(Status::InvalidHandle)?;
-        let end = driver.record(end, "cuEventElapsedTime")?.ok_or(Status::InvalidHandle)?;
-        _ = milliseconds.put(((end.time - start.time) * 1e3) as f32);
-        Ok(())
-    })
+    call(
+        "cuEventElapsedTime",
+        |calls| calls.other,
+        |driver| {
+            let start = driver.record(start, "cuEventElapsedTime")?.ok_or(Status::InvalidHandle)?;
+            let end = driver.record(end, "cuEventElapsedTime")?.ok_or(Status::InvalidHandle)?;
+            _ = milliseconds.put(((end.time - start.time) * 1e3) as f32);
+            Ok(())
+        },
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -147,7 +172,6 @@ impl Driver {
             return Err(Status::NotReady);
         }
         self.timeline.host_reaches(time);
-        self.host_knows(clock);
-        Ok(())
+        Ok(self.host_knows(clock)?)
     }
 }

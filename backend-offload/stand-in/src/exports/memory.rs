@@ -4,8 +4,8 @@ use std::ffi::c_uint;
 
 use super::{
     device::current_device,
-    entry::enter,
-    status::{Out, Status, status},
+    entry::call,
+    status::{Out, Status},
 };
 use crate::{
     driver::{Driver, Work},
@@ -18,56 +18,75 @@ use crate::{
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Status {
-    let used = enter("cuMemGetInfo", |calls| calls.other).device.mapped(current_device("cuMemGetInfo"));
-    _ = total.put(settings().memory.device as usize);
-    free.put((settings().memory.device - used) as usize)
+    call(
+        "cuMemGetInfo",
+        |calls| calls.other,
+        |driver| {
+            let used = driver.device.mapped(current_device("cuMemGetInfo"));
+            _ = total.put(settings().memory.device as usize);
+            free.put((settings().memory.device - used) as usize).result()
+        },
+    )
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAllocAsync(out: Out<u64>, size: usize, stream: u64) -> Status {
     let device = current_device("cuMemAllocAsync");
-    let mut driver = enter("cuMemAllocAsync", |calls| calls.allocate);
-    status(|| {
-        let stream = driver.stream(stream, "cuMemAllocAsync")?;
-        let start = driver.allocate(size as u64, device, stream)?;
-        _ = out.put(start);
-        Ok(())
-    })
+    call(
+        "cuMemAllocAsync",
+        |calls| calls.allocate,
+        |driver| {
+            let stream = driver.stream(stream, "cuMemAllocAsync")?;
+            let start = driver.allocate(size as u64, device, stream)?;
+            _ = out.put(start);
+            Ok(())
+        },
+    )
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAlloc_v2(out: Out<u64>, size: usize) -> Status {
     let device = current_device("cuMemAlloc");
-    let mut driver = enter("cuMemAlloc", |calls| calls.allocate);
-    status(|| {
-        // No stream can use fresh memory yet, so the default stream suffices.
-        let legacy = driver.handles.legacy;
-        let start = driver.allocate(size as u64, device, legacy)?;
-        driver.host_waits(legacy, "cuMemAlloc");
-        _ = out.put(start);
-        Ok(())
-    })
+    call(
+        "cuMemAlloc",
+        |calls| calls.allocate,
+        |driver| {
+            // No stream can use fresh memory yet, so the default stream suffices.
+            let legacy = driver.handles.legacy;
+            let start = driver.allocate(size as u64, device, legacy)?;
+            _ = out.put(start);
+            Ok(driver.host_waits(legacy, "cuMemAlloc")?)
+        },
+    )
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeAsync(start: u64, stream: u64) -> Status {
-    let mut driver = enter("cuMemFreeAsync", |calls| calls.allocate);
-    status(|| {
-        let stream = driver.stream(stream, "cuMemFreeAsync")?;
-        driver.free(start, stream);
-        Ok(())
-    })
+    call(
+        "cuMemFreeAsync",
+        |calls| calls.allocate,
+        |driver| {
+            let stream = driver.stream(stream, "cuMemFreeAsync")?;
+            driver.free(start, stream);
+            Ok(())
+        },
+    )
 }
 
 /// Waits for all work, as CUDA does.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(start: u64) -> Status {
-    let mut driver = enter("cuMemFree", |calls| calls.allocate);
-    driver.host_waits_for_all("cuMemFree");
-    let legacy = driver.handles.legacy;
-    driver.free(start, legacy);
-    driver.host_waits(legacy, "cuMemFree");
-    Status::Success
+    call(
+        "cuMemFree",
+        |calls| calls.allocate,
+        |driver| {
+            let earlier = driver.host_waits_for_all("cuMemFree");
+            let legacy = driver.handles.legacy;
+            driver.free(start, legacy);
+            driver.host_waits(legacy, "cuMemFree")?;
+            Ok(earlier?)
+        },
+    )
 }
 
 impl Driver {
@@ -75,10 +94,8 @@ impl Driver {
         if size == 0 {
             return Err(Status::InvalidValue);
         }
-        self.allocations_asked_for += 1;
+        let refused = self.failures.refuses_allocation();
         self.make_room(size, device);
-        let refused =
-            settings().fail_allocations_after.is_some_and(|after| self.allocations_asked_for > after);
         let mapped = self.device.mapped(device);
         let start = if refused { None } else { self.device.allocate(size, device) };
         let mapped = self.device.mapped(device) - mapped;
@@ -109,16 +126,21 @@ impl Driver {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostAlloc(out: Out<u64>, size: usize, _flags: c_uint) -> Status {
     _ = current_device("cuMemHostAlloc");
-    let mut driver = enter("cuMemHostAlloc", |calls| calls.other);
-    let Some(start) = driver.pinned.allocate(size as u64) else {
-        report::count(|counters| counters.pinned.refused += 1);
-        driver.timeline.charge_bytes(0, |memory| memory.page_lock);
-        return Status::OutOfMemory;
-    };
-    report::count(|counters| counters.pinned.allocations.add(size as u64));
-    driver.count_peaks();
-    driver.timeline.charge_bytes(size as u64, |memory| memory.page_lock);
-    out.put(start)
+    call(
+        "cuMemHostAlloc",
+        |calls| calls.other,
+        |driver| {
+            let Some(start) = driver.pinned.allocate(size as u64) else {
+                report::count(|counters| counters.pinned.refused += 1);
+                driver.timeline.charge_bytes(0, |memory| memory.page_lock);
+                return Err(Status::OutOfMemory);
+            };
+            report::count(|counters| counters.pinned.allocations.add(size as u64));
+            driver.count_peaks();
+            driver.timeline.charge_bytes(size as u64, |memory| memory.page_lock);
+            out.put(start).result()
+        },
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -129,15 +151,21 @@ pub extern "C" fn cuMemAllocHost_v2(out: Out<u64>, size: usize) -> Status {
 /// Waits for all work, as CUDA does. A program that needs this lacks a wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeHost(start: u64) -> Status {
-    let mut driver = enter("cuMemFreeHost", |calls| calls.other);
-    let Some(range) = require(driver.pinned.starting_at(start)) else { return Status::InvalidValue };
-    if driver.schedule.pending().any(|work| work.uses_pinned(&range)) {
-        let circumstances = format!("{} bytes at {start:#x}", range.end - range.start);
-        Fault::new(Finding::PinnedFreedEarly, circumstances).report();
-    }
-    driver.host_waits_for_all("cuMemFreeHost");
-    driver.timeline.charge_bytes(range.end - range.start, |memory| memory.page_unlock);
-    driver.pinned.release(start);
-    report::count(|counters| counters.pinned.frees += 1);
-    Status::Success
+    call(
+        "cuMemFreeHost",
+        |calls| calls.other,
+        |driver| {
+            let range = require(driver.pinned.starting_at(start)).ok_or(Status::InvalidValue)?;
+            if driver.schedule.pending().any(|work| work.uses_pinned(&range)) {
+                let circumstances = format!("{} bytes at {start:#x}", range.end - range.start);
+                Fault::new(Finding::PinnedFreedEarly, circumstances).report();
+            }
+
+            let earlier = driver.host_waits_for_all("cuMemFreeHost");
+            driver.timeline.charge_bytes(range.end - range.start, |memory| memory.page_unlock);
+            driver.pinned.release(start);
+            report::count(|counters| counters.pinned.frees += 1);
+            Ok(earlier?)
+        },
+    )
 }

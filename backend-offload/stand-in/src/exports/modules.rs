@@ -7,8 +7,8 @@ use std::{
 };
 
 use super::{
-    entry::enter,
-    status::{Out, Status, invalid_handle, status},
+    entry::call,
+    status::{Out, Status, invalid_handle},
 };
 use crate::{
     driver::{Driver, Work},
@@ -27,12 +27,15 @@ pub unsafe extern "C" fn cuModuleLoadData(module: Out<u64>, image: *const c_char
     let text = unsafe { CStr::from_ptr(image) }.to_string_lossy();
     let Some(image) = crate::kernels::Image::parse(&text) else { return Status::InvalidPtx };
     match Kernel::load(&image) {
-        Ok(kernel) => {
-            let mut driver = enter("cuModuleLoadData", |calls| calls.other);
-            let handle = driver.handles.next();
-            driver.handles.modules.insert(handle, Arc::new(kernel));
-            module.put(handle)
-        }
+        Ok(kernel) => call(
+            "cuModuleLoadData",
+            |calls| calls.other,
+            |driver| {
+                let handle = driver.handles.next();
+                driver.handles.modules.insert(handle, Arc::new(kernel));
+                module.put(handle).result()
+            },
+        ),
         Err(problem) => {
             eprintln!("stand-in: a kernel could not be loaded: {problem}");
             Status::InvalidImage
@@ -43,10 +46,14 @@ pub unsafe extern "C" fn cuModuleLoadData(module: Out<u64>, image: *const c_char
 /// Queued launches keep their kernel.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuModuleUnload(module: u64) -> Status {
-    match enter("cuModuleUnload", |calls| calls.other).handles.modules.remove(&module) {
-        Some(_) => Status::Success,
-        None => invalid_handle(module, "module", "cuModuleUnload"),
-    }
+    call(
+        "cuModuleUnload",
+        |calls| calls.other,
+        |driver| {
+            let known = driver.handles.modules.remove(&module).is_some();
+            known.then_some(()).ok_or_else(|| invalid_handle(module, "module", "cuModuleUnload"))
+        },
+    )
 }
 
 /// # Safety
@@ -55,11 +62,15 @@ pub extern "C" fn cuModuleUnload(module: u64) -> Status {
 pub unsafe extern "C" fn cuModuleGetFunction(function: Out<u64>, module: u64, name: *const c_char) -> Status {
     // SAFETY: promised by the caller.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
-    match enter("cuModuleGetFunction", |calls| calls.other).handles.modules.get(&module) {
-        Some(kernel) if kernel.name == name => function.put(module),
-        Some(_) => Status::NotFound,
-        None => invalid_handle(module, "module", "cuModuleGetFunction"),
-    }
+    call(
+        "cuModuleGetFunction",
+        |calls| calls.other,
+        |driver| match driver.handles.modules.get(&module) {
+            Some(kernel) if kernel.name == name => function.put(module).result(),
+            Some(_) => Err(Status::NotFound),
+            None => Err(invalid_handle(module, "module", "cuModuleGetFunction")),
+        },
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -88,31 +99,34 @@ pub unsafe extern "C" fn cuLaunchKernel(
     parameters: *const *const c_void,
     extra: *const c_void,
 ) -> Status {
-    let mut driver = enter("cuLaunchKernel", |calls| calls.launch);
-    status(|| {
-        let stream = driver.stream(stream, "cuLaunchKernel")?;
-        let kernel = driver.handles.modules.get(&function).cloned();
-        let kernel = kernel.ok_or_else(|| invalid_handle(function, "function", "cuLaunchKernel"))?;
-        let grid = Dim { x: grid_x, y: grid_y, z: grid_z };
-        let block = Dim { x: block_x, y: block_y, z: block_z };
-        check_shape(&kernel.name, grid, block, shared as usize)?;
-        if !extra.is_null() {
-            return Err(Status::NotSupported);
-        }
-
-        let value = |(index, (_, size)): (usize, &(Parameter, usize))| {
-            let mut words = vec![0_u64; size.div_ceil(8).max(1)];
-            // SAFETY: promised by the caller; the words have room for the value.
-            unsafe {
-                let value = *parameters.add(index);
-                words.as_mut_ptr().cast::<u8>().copy_from(value.cast(), *size);
+    call(
+        "cuLaunchKernel",
+        |calls| calls.launch,
+        |driver| {
+            let stream = driver.stream(stream, "cuLaunchKernel")?;
+            let kernel = driver.handles.modules.get(&function).cloned();
+            let kernel = kernel.ok_or_else(|| invalid_handle(function, "function", "cuLaunchKernel"))?;
+            let grid = Dim { x: grid_x, y: grid_y, z: grid_z };
+            let block = Dim { x: block_x, y: block_y, z: block_z };
+            check_shape(&kernel.name, grid, block, shared as usize)?;
+            if !extra.is_null() {
+                return Err(Status::NotSupported);
             }
-            words
-        };
-        let arguments = kernel.parameters.iter().enumerate().map(value).collect();
-        driver.launch_on(stream, Launch { kernel, grid, block, shared: shared as usize, arguments });
-        Ok(())
-    })
+
+            let value = |(index, (_, size)): (usize, &(Parameter, usize))| {
+                let mut words = vec![0_u64; size.div_ceil(8).max(1)];
+                // SAFETY: promised by the caller; the words have room for the value.
+                unsafe {
+                    let value = *parameters.add(index);
+                    words.as_mut_ptr().cast::<u8>().copy_from(value.cast(), *size);
+                }
+                words
+            };
+            let arguments = kernel.parameters.iter().enumerate().map(value).collect();
+            driver.launch_on(stream, Launch { kernel, grid, block, shared: shared as usize, arguments });
+            Ok(())
+        },
+    )
 }
 
 fn check_shape(name: &str, grid: Dim, block: Dim, shared: usize) -> Result<(), Status> {

@@ -27,8 +27,9 @@ pub unsafe extern "C" fn cuMemPoolSetAttribute(pool: u64, attribute: c_int, valu
             return Err(Status::NotSupported);
         }
         // SAFETY: promised by the caller.
-        enter("cuMemPoolSetAttribute", |calls| calls.other).device.pool(device).release_threshold =
-            unsafe { value.cast::<u64>().read() };
+        let threshold = unsafe { value.cast::<u64>().read() };
+        enter("cuMemPoolSetAttribute", |calls| calls.other)?.device.pool(device).release_threshold =
+            threshold;
         Ok(())
     })
 }
@@ -37,7 +38,7 @@ pub unsafe extern "C" fn cuMemPoolSetAttribute(pool: u64, attribute: c_int, valu
 pub extern "C" fn cuMemPoolTrimTo(pool: u64, mapped: usize) -> Status {
     status(|| {
         let device = device_of(pool, "cuMemPoolTrimTo")?;
-        let mut driver = enter("cuMemPoolTrimTo", |calls| calls.other);
+        let mut driver = enter("cuMemPoolTrimTo", |calls| calls.other)?;
         let unmapped = driver.device.unmap(device, mapped as u64);
         driver.charge_for_unmapping(unmapped);
         report::count(|counters| counters.device.trims += 1);

@@ -15,11 +15,18 @@ pub enum Status {
     OutOfMemory = 2,
     InvalidDevice = 101,
     InvalidImage = 200,
+    EccUncorrectable = 214,
     InvalidPtx = 218,
     InvalidHandle = 400,
     NotFound = 500,
     NotReady = 600,
     NotSupported = 801,
+}
+
+impl Status {
+    pub(super) fn result(self) -> Result<(), Self> {
+        if self == Self::Success { Ok(()) } else { Err(self) }
+    }
 }
 
 impl From<bool> for Status {

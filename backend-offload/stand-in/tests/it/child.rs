@@ -10,7 +10,7 @@ use std::{
 
 use suite::Need;
 
-use crate::{findings, host, kernels, memory, options, order};
+use crate::{failures, findings, host, kernels, memory, options, order};
 
 const SCENARIO: &str = "SCENARIO";
 
@@ -88,6 +88,7 @@ pub(crate) fn compiler_found() -> bool {
 fn runs_the_scenario_it_was_started_for() {
     let Ok(name) = env::var(SCENARIO) else { return };
     let mut all = [
+        failures::SCENARIOS,
         findings::SCENARIOS,
         host::SCENARIOS,
         kernels::SCENARIOS,

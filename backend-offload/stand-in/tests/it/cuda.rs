@@ -6,6 +6,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use stand_in as _;
 
 pub(crate) const OUT_OF_MEMORY: c_int = 2;
+pub(crate) const ECC_UNCORRECTABLE: c_int = 214;
 pub(crate) const NOT_READY: c_int = 600;
 
 unsafe extern "C" {
@@ -180,7 +181,11 @@ impl Cuda {
     }
 
     pub(crate) fn free_pinned<T>(&self, start: *mut T) {
-        succeed(unsafe { cuMemFreeHost(start.cast()) });
+        succeed(self.try_free_pinned(start));
+    }
+
+    pub(crate) fn try_free_pinned<T>(&self, start: *mut T) -> c_int {
+        unsafe { cuMemFreeHost(start.cast()) }
     }
 
     pub(crate) fn upload<T>(&self, to: u64, from: &[T], stream: u64) {
@@ -192,7 +197,11 @@ impl Cuda {
     }
 
     pub(crate) fn download<T>(&self, to: &mut [T], from: u64, stream: u64) {
-        succeed(unsafe { cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from, size_of_val(to), stream) });
+        succeed(self.try_download(to, from, stream));
+    }
+
+    pub(crate) fn try_download<T>(&self, to: &mut [T], from: u64, stream: u64) -> c_int {
+        unsafe { cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from, size_of_val(to), stream) }
     }
 
     pub(crate) fn move_within(&self, to: u64, from: u64, size: usize, stream: u64) {
@@ -208,7 +217,11 @@ impl Cuda {
     }
 
     pub(crate) fn synchronize(&self, stream: u64) {
-        succeed(unsafe { cuStreamSynchronize(stream) });
+        succeed(self.try_synchronize(stream));
+    }
+
+    pub(crate) fn try_synchronize(&self, stream: u64) -> c_int {
+        unsafe { cuStreamSynchronize(stream) }
     }
 
     pub(crate) fn query(&self, stream: u64) -> c_int {
@@ -223,7 +236,11 @@ impl Cuda {
     }
 
     pub(crate) fn wait_for_event(&self, event: u64) {
-        succeed(unsafe { cuEventSynchronize(event) });
+        succeed(self.try_wait_for_event(event));
+    }
+
+    pub(crate) fn try_wait_for_event(&self, event: u64) -> c_int {
+        unsafe { cuEventSynchronize(event) }
     }
 
     pub(crate) fn query_event(&self, event: u64) -> c_int {
