@@ -19,18 +19,33 @@ pub(crate) struct Prices {
 /// Seconds of a call on the host, without waits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Calls {
-    pub(crate) launch: f64,
+    launch: f64,
+    copy: f64,
+    event: f64,
+    record: f64,
+    query: f64,
+    stream_wait: f64,
+    synchronise: f64,
+    allocate: f64,
+    other: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallKind {
+    Launch,
     /// A copy or fill.
-    pub(crate) copy: f64,
+    Copy,
     /// Creates or destroys an event.
-    pub(crate) event: f64,
-    pub(crate) record: f64,
-    pub(crate) query: f64,
-    pub(crate) stream_wait: f64,
-    pub(crate) synchronise: f64,
+    Event,
+    Record,
+    Query,
+    StreamWait,
+    Synchronise,
     /// Takes device memory from the pool or gives it back.
-    pub(crate) allocate: f64,
-    pub(crate) other: f64,
+    Allocate,
+    Other,
+    /// Charged elsewhere.
+    Free,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -130,6 +145,21 @@ impl Prices {
 }
 
 impl Calls {
+    pub(crate) fn of(&self, kind: CallKind) -> f64 {
+        match kind {
+            CallKind::Launch => self.launch,
+            CallKind::Copy => self.copy,
+            CallKind::Event => self.event,
+            CallKind::Record => self.record,
+            CallKind::Query => self.query,
+            CallKind::StreamWait => self.stream_wait,
+            CallKind::Synchronise => self.synchronise,
+            CallKind::Allocate => self.allocate,
+            CallKind::Other => self.other,
+            CallKind::Free => 0.0,
+        }
+    }
+
     const fn times(self, factor: f64) -> Self {
         Self {
             launch: self.launch * factor,

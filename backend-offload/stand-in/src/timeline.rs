@@ -6,7 +6,7 @@
 use std::{collections::VecDeque, fs::File, io::Write as _};
 
 use crate::{
-    prices::{Calls, Memory, Price, Prices},
+    prices::{CallKind, Memory, Price, Prices},
     report,
     schedule::StreamId,
     settings::Settings,
@@ -168,8 +168,8 @@ impl Timeline {
         &self.prices
     }
 
-    pub(crate) fn charge_call(&mut self, price: fn(&Calls) -> f64) {
-        self.charge(price(&self.prices.calls));
+    pub(crate) fn charge_call(&mut self, kind: CallKind) {
+        self.charge(self.prices.calls.of(kind));
     }
 
     pub(crate) fn charge_bytes(&mut self, bytes: u64, price: fn(&Memory) -> Price) {

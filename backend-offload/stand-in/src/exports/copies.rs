@@ -11,6 +11,7 @@ use crate::{
     failures::CopyFailed,
     findings::require,
     memory::{FRESH, Rows, fill},
+    prices::CallKind,
     report,
     schedule::StreamId,
     timeline::{Engine, Task},
@@ -102,28 +103,20 @@ pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Pitched, stream: u64) -
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemsetD8Async(to: u64, value: c_uchar, size: usize, stream: u64) -> Status {
-    call(
-        "cuMemsetD8Async",
-        |calls| calls.copy,
-        |driver| {
-            let stream = driver.stream(stream, "cuMemsetD8Async")?;
-            driver.fill_rows(Rows::plain(to, size as u64), value, stream);
-            Ok(())
-        },
-    )
+    call("cuMemsetD8Async", CallKind::Copy, |driver| {
+        let stream = driver.stream(stream, "cuMemsetD8Async")?;
+        driver.fill_rows(Rows::plain(to, size as u64), value, stream);
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemsetD8_v2(to: u64, value: c_uchar, size: usize) -> Status {
-    call(
-        "cuMemsetD8",
-        |calls| calls.copy,
-        |driver| {
-            let legacy = driver.handles.legacy;
-            driver.fill_rows(Rows::plain(to, size as u64), value, legacy);
-            Ok(driver.host_waits(legacy, "cuMemsetD8")?)
-        },
-    )
+    call("cuMemsetD8", CallKind::Copy, |driver| {
+        let legacy = driver.handles.legacy;
+        driver.fill_rows(Rows::plain(to, size as u64), value, legacy);
+        Ok(driver.host_waits(legacy, "cuMemsetD8")?)
+    })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,18 +139,14 @@ fn copy_bytes(
 
 /// Without a stream, returns after the copy.
 fn copy_on_stream(kind: Direction, to: Rows, from: Rows, stream: Option<u64>, actor: &'static str) -> Status {
-    call(
-        actor,
-        |calls| calls.copy,
-        |driver| {
-            let id = driver.stream(stream.unwrap_or_default(), actor)?;
-            driver.copy_rows(kind, to, from, id, actor)?;
-            if stream.is_none() {
-                driver.host_waits(id, actor)?;
-            }
-            Ok(())
-        },
-    )
+    call(actor, CallKind::Copy, |driver| {
+        let id = driver.stream(stream.unwrap_or_default(), actor)?;
+        driver.copy_rows(kind, to, from, id, actor)?;
+        if stream.is_none() {
+            driver.host_waits(id, actor)?;
+        }
+        Ok(())
+    })
 }
 
 impl Driver {

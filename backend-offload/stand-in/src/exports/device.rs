@@ -14,6 +14,7 @@ use super::{
 use crate::{
     driver::check_all_guards,
     findings::{Fault, Finding},
+    prices::CallKind,
     report, segfault,
     settings::settings,
 };
@@ -171,9 +172,7 @@ pub extern "C" fn cuCtxGetCurrent(context: Out<u64>) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> Status {
-    call(
-        "cuCtxSynchronize",
-        |calls| calls.synchronise,
-        |driver| Ok(driver.host_waits_for_all("cuCtxSynchronize")?),
-    )
+    call("cuCtxSynchronize", CallKind::Synchronise, |driver| {
+        Ok(driver.host_waits_for_all("cuCtxSynchronize")?)
+    })
 }

@@ -6,18 +6,15 @@ use super::status::{Status, status};
 use crate::{
     driver::{Driver, driver},
     failures::CopyFailed,
-    prices::Calls,
+    prices::CallKind,
     report,
 };
 
 /// Locks the driver, counts the call and charges its price to the host. Refuses the call after an error that stays.
-pub(super) fn enter(
-    name: &'static str,
-    price: fn(&Calls) -> f64,
-) -> Result<MutexGuard<'static, Driver>, Status> {
+pub(super) fn enter(name: &'static str, kind: CallKind) -> Result<MutexGuard<'static, Driver>, Status> {
     report::count(|counters| counters.host.called(name));
     let mut driver = driver();
-    driver.timeline.charge_call(price);
+    driver.timeline.charge_call(kind);
     driver.failures.check()?;
     Ok(driver)
 }
@@ -25,10 +22,10 @@ pub(super) fn enter(
 /// [`enter`] with all that the call does.
 pub(super) fn call(
     name: &'static str,
-    price: fn(&Calls) -> f64,
+    kind: CallKind,
     body: impl FnOnce(&mut Driver) -> Result<(), Status>,
 ) -> Status {
-    status(|| body(&mut *enter(name, price)?))
+    status(|| body(&mut *enter(name, kind)?))
 }
 
 impl From<CopyFailed> for Status {

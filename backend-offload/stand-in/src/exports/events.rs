@@ -14,6 +14,7 @@ use super::{
 use crate::{
     driver::{Driver, WORK_DONE},
     handles::{Event, Record},
+    prices::CallKind,
     races::Clock,
     report,
     schedule::{Goal, Mark, StreamId},
@@ -22,70 +23,54 @@ use crate::{
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventCreate(event: Out<u64>, _flags: c_uint) -> Status {
-    call(
-        "cuEventCreate",
-        |calls| calls.event,
-        |driver| {
-            let handle = driver.handles.next();
-            driver.handles.events.insert(handle, Event::default());
-            event.put(handle).result()
-        },
-    )
+    call("cuEventCreate", CallKind::Event, |driver| {
+        let handle = driver.handles.next();
+        driver.handles.events.insert(handle, Event::default());
+        event.put(handle).result()
+    })
 }
 
 /// Pending waits keep the record.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventDestroy_v2(event: u64) -> Status {
-    call(
-        "cuEventDestroy",
-        |calls| calls.event,
-        |driver| {
-            let known = driver.handles.events.remove(&event).is_some();
-            known.then_some(()).ok_or_else(|| invalid_handle(event, "event", "cuEventDestroy"))
-        },
-    )
+    call("cuEventDestroy", CallKind::Event, |driver| {
+        let known = driver.handles.events.remove(&event).is_some();
+        known.then_some(()).ok_or_else(|| invalid_handle(event, "event", "cuEventDestroy"))
+    })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventRecord(event: u64, stream: u64) -> Status {
-    call(
-        "cuEventRecord",
-        |calls| calls.record,
-        |driver| {
-            let stream = driver.stream(stream, "cuEventRecord")?;
-            _ = driver.record(event, "cuEventRecord")?;
-            let record = Record {
-                mark: driver.schedule.mark(stream),
-                clock: driver.order.clock(stream).clone(),
-                time: driver.timeline.record(stream),
-                recorder: thread::current().id(),
-            };
-            driver.handles.events.insert(event, Event { record: Some(record) });
-            Ok(())
-        },
-    )
+    call("cuEventRecord", CallKind::Record, |driver| {
+        let stream = driver.stream(stream, "cuEventRecord")?;
+        _ = driver.record(event, "cuEventRecord")?;
+        let record = Record {
+            mark: driver.schedule.mark(stream),
+            clock: driver.order.clock(stream).clone(),
+            time: driver.timeline.record(stream),
+            recorder: thread::current().id(),
+        };
+        driver.handles.events.insert(event, Event { record: Some(record) });
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) -> Status {
-    call(
-        "cuStreamWaitEvent",
-        |calls| calls.stream_wait,
-        |driver| {
-            let stream = driver.stream(stream, "cuStreamWaitEvent")?;
-            if let Some(record) = driver.record(event, "cuStreamWaitEvent")? {
-                driver.stream_waits(stream, &record);
-                driver.run(Goal::Optional);
-            }
-            Ok(())
-        },
-    )
+    call("cuStreamWaitEvent", CallKind::StreamWait, |driver| {
+        let stream = driver.stream(stream, "cuStreamWaitEvent")?;
+        if let Some(record) = driver.record(event, "cuStreamWaitEvent")? {
+            driver.stream_waits(stream, &record);
+            driver.run(Goal::Optional);
+        }
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventSynchronize(event: u64) -> Status {
     status(|| {
-        let mut driver = enter("cuEventSynchronize", |_| 0.0)?;
+        let mut driver = enter("cuEventSynchronize", CallKind::Free)?;
         let Some(record) = driver.record(event, "cuEventSynchronize")? else { return Ok(()) };
         // CubeCL's collector thread waits at once for a stream that only waits.
         let collects = !record.mark.after_work && record.recorder != thread::current().id();
@@ -97,7 +82,7 @@ pub extern "C" fn cuEventSynchronize(event: u64) -> Status {
         if collects && driver.timeline.prices().collector_is_apart {
             report::count(|counters| counters.host.collector_waits += 1);
         } else {
-            driver.timeline.charge_call(|calls| calls.synchronise);
+            driver.timeline.charge_call(CallKind::Synchronise);
             driver.timeline.host_waits(record.time, "cuEventSynchronize");
         }
         Ok(driver.host_knows(&record.clock)?)
@@ -119,31 +104,23 @@ fn wait_for_others(mut driver: MutexGuard<'static, Driver>, mark: Mark) -> Mutex
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventQuery(event: u64) -> Status {
-    call(
-        "cuEventQuery",
-        |calls| calls.query,
-        |driver| {
-            let Some(record) = driver.record(event, "cuEventQuery")? else { return Ok(()) };
-            driver.run(Goal::Optional);
-            let is_done = driver.schedule.is_done(record.mark);
-            driver.answer(is_done, record.time, record.mark.stream, &record.clock)
-        },
-    )
+    call("cuEventQuery", CallKind::Query, |driver| {
+        let Some(record) = driver.record(event, "cuEventQuery")? else { return Ok(()) };
+        driver.run(Goal::Optional);
+        let is_done = driver.schedule.is_done(record.mark);
+        driver.answer(is_done, record.time, record.mark.stream, &record.clock)
+    })
 }
 
 /// Milliseconds of simulated time.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: u64, end: u64) -> Status {
-    call(
-        "cuEventElapsedTime",
-        |calls| calls.other,
-        |driver| {
-            let start = driver.record(start, "cuEventElapsedTime")?.ok_or(Status::InvalidHandle)?;
-            let end = driver.record(end, "cuEventElapsedTime")?.ok_or(Status::InvalidHandle)?;
-            _ = milliseconds.put(((end.time - start.time) * 1e3) as f32);
-            Ok(())
-        },
-    )
+    call("cuEventElapsedTime", CallKind::Other, |driver| {
+        let start = driver.record(start, "cuEventElapsedTime")?.ok_or(Status::InvalidHandle)?;
+        let end = driver.record(end, "cuEventElapsedTime")?.ok_or(Status::InvalidHandle)?;
+        _ = milliseconds.put(((end.time - start.time) * 1e3) as f32);
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     driver::{Driver, Work},
     findings::{Fault, Finding, require},
+    prices::CallKind,
     races::Access,
     report,
     schedule::StreamId,
@@ -18,75 +19,55 @@ use crate::{
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Status {
-    call(
-        "cuMemGetInfo",
-        |calls| calls.other,
-        |driver| {
-            let used = driver.device.mapped(current_device("cuMemGetInfo"));
-            _ = total.put(settings().memory.device as usize);
-            free.put((settings().memory.device - used) as usize).result()
-        },
-    )
+    call("cuMemGetInfo", CallKind::Other, |driver| {
+        let used = driver.device.mapped(current_device("cuMemGetInfo"));
+        _ = total.put(settings().memory.device as usize);
+        free.put((settings().memory.device - used) as usize).result()
+    })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAllocAsync(out: Out<u64>, size: usize, stream: u64) -> Status {
     let device = current_device("cuMemAllocAsync");
-    call(
-        "cuMemAllocAsync",
-        |calls| calls.allocate,
-        |driver| {
-            let stream = driver.stream(stream, "cuMemAllocAsync")?;
-            let start = driver.allocate(size as u64, device, stream)?;
-            _ = out.put(start);
-            Ok(())
-        },
-    )
+    call("cuMemAllocAsync", CallKind::Allocate, |driver| {
+        let stream = driver.stream(stream, "cuMemAllocAsync")?;
+        let start = driver.allocate(size as u64, device, stream)?;
+        _ = out.put(start);
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAlloc_v2(out: Out<u64>, size: usize) -> Status {
     let device = current_device("cuMemAlloc");
-    call(
-        "cuMemAlloc",
-        |calls| calls.allocate,
-        |driver| {
-            // No stream can use fresh memory yet, so the default stream suffices.
-            let legacy = driver.handles.legacy;
-            let start = driver.allocate(size as u64, device, legacy)?;
-            _ = out.put(start);
-            Ok(driver.host_waits(legacy, "cuMemAlloc")?)
-        },
-    )
+    call("cuMemAlloc", CallKind::Allocate, |driver| {
+        // No stream can use fresh memory yet, so the default stream suffices.
+        let legacy = driver.handles.legacy;
+        let start = driver.allocate(size as u64, device, legacy)?;
+        _ = out.put(start);
+        Ok(driver.host_waits(legacy, "cuMemAlloc")?)
+    })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeAsync(start: u64, stream: u64) -> Status {
-    call(
-        "cuMemFreeAsync",
-        |calls| calls.allocate,
-        |driver| {
-            let stream = driver.stream(stream, "cuMemFreeAsync")?;
-            driver.free(start, stream);
-            Ok(())
-        },
-    )
+    call("cuMemFreeAsync", CallKind::Allocate, |driver| {
+        let stream = driver.stream(stream, "cuMemFreeAsync")?;
+        driver.free(start, stream);
+        Ok(())
+    })
 }
 
 /// Waits for all work, as CUDA does.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(start: u64) -> Status {
-    call(
-        "cuMemFree",
-        |calls| calls.allocate,
-        |driver| {
-            let earlier = driver.host_waits_for_all("cuMemFree");
-            let legacy = driver.handles.legacy;
-            driver.free(start, legacy);
-            driver.host_waits(legacy, "cuMemFree")?;
-            Ok(earlier?)
-        },
-    )
+    call("cuMemFree", CallKind::Allocate, |driver| {
+        let earlier = driver.host_waits_for_all("cuMemFree");
+        let legacy = driver.handles.legacy;
+        driver.free(start, legacy);
+        driver.host_waits(legacy, "cuMemFree")?;
+        Ok(earlier?)
+    })
 }
 
 impl Driver {
@@ -126,21 +107,17 @@ impl Driver {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostAlloc(out: Out<u64>, size: usize, _flags: c_uint) -> Status {
     _ = current_device("cuMemHostAlloc");
-    call(
-        "cuMemHostAlloc",
-        |calls| calls.other,
-        |driver| {
-            let Some(start) = driver.pinned.allocate(size as u64) else {
-                report::count(|counters| counters.pinned.refused += 1);
-                driver.timeline.charge_bytes(0, |memory| memory.page_lock);
-                return Err(Status::OutOfMemory);
-            };
-            report::count(|counters| counters.pinned.allocations.add(size as u64));
-            driver.count_peaks();
-            driver.timeline.charge_bytes(size as u64, |memory| memory.page_lock);
-            out.put(start).result()
-        },
-    )
+    call("cuMemHostAlloc", CallKind::Other, |driver| {
+        let Some(start) = driver.pinned.allocate(size as u64) else {
+            report::count(|counters| counters.pinned.refused += 1);
+            driver.timeline.charge_bytes(0, |memory| memory.page_lock);
+            return Err(Status::OutOfMemory);
+        };
+        report::count(|counters| counters.pinned.allocations.add(size as u64));
+        driver.count_peaks();
+        driver.timeline.charge_bytes(size as u64, |memory| memory.page_lock);
+        out.put(start).result()
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -151,21 +128,17 @@ pub extern "C" fn cuMemAllocHost_v2(out: Out<u64>, size: usize) -> Status {
 /// Waits for all work, as CUDA does. A program that needs this lacks a wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeHost(start: u64) -> Status {
-    call(
-        "cuMemFreeHost",
-        |calls| calls.other,
-        |driver| {
-            let range = require(driver.pinned.starting_at(start)).ok_or(Status::InvalidValue)?;
-            if driver.schedule.pending().any(|work| work.uses_pinned(&range)) {
-                let circumstances = format!("{} bytes at {start:#x}", range.end - range.start);
-                Fault::new(Finding::PinnedFreedEarly, circumstances).report();
-            }
+    call("cuMemFreeHost", CallKind::Other, |driver| {
+        let range = require(driver.pinned.starting_at(start)).ok_or(Status::InvalidValue)?;
+        if driver.schedule.pending().any(|work| work.uses_pinned(&range)) {
+            let circumstances = format!("{} bytes at {start:#x}", range.end - range.start);
+            Fault::new(Finding::PinnedFreedEarly, circumstances).report();
+        }
 
-            let earlier = driver.host_waits_for_all("cuMemFreeHost");
-            driver.timeline.charge_bytes(range.end - range.start, |memory| memory.page_unlock);
-            driver.pinned.release(start);
-            report::count(|counters| counters.pinned.frees += 1);
-            Ok(earlier?)
-        },
-    )
+        let earlier = driver.host_waits_for_all("cuMemFreeHost");
+        driver.timeline.charge_bytes(range.end - range.start, |memory| memory.page_unlock);
+        driver.pinned.release(start);
+        report::count(|counters| counters.pinned.frees += 1);
+        Ok(earlier?)
+    })
 }

@@ -15,6 +15,7 @@ use crate::{
     fibers::Dim,
     findings::{Fault, Finding},
     kernels::{Kernel, Launch, Parameter, SHARED_BYTES},
+    prices::CallKind,
     schedule::StreamId,
     timeline::{Engine, Task},
 };
@@ -27,15 +28,11 @@ pub unsafe extern "C" fn cuModuleLoadData(module: Out<u64>, image: *const c_char
     let text = unsafe { CStr::from_ptr(image) }.to_string_lossy();
     let Some(image) = crate::kernels::Image::parse(&text) else { return Status::InvalidPtx };
     match Kernel::load(&image) {
-        Ok(kernel) => call(
-            "cuModuleLoadData",
-            |calls| calls.other,
-            |driver| {
-                let handle = driver.handles.next();
-                driver.handles.modules.insert(handle, Arc::new(kernel));
-                module.put(handle).result()
-            },
-        ),
+        Ok(kernel) => call("cuModuleLoadData", CallKind::Other, |driver| {
+            let handle = driver.handles.next();
+            driver.handles.modules.insert(handle, Arc::new(kernel));
+            module.put(handle).result()
+        }),
         Err(problem) => {
             eprintln!("stand-in: a kernel could not be loaded: {problem}");
             Status::InvalidImage
@@ -46,14 +43,10 @@ pub unsafe extern "C" fn cuModuleLoadData(module: Out<u64>, image: *const c_char
 /// Queued launches keep their kernel.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuModuleUnload(module: u64) -> Status {
-    call(
-        "cuModuleUnload",
-        |calls| calls.other,
-        |driver| {
-            let known = driver.handles.modules.remove(&module).is_some();
-            known.then_some(()).ok_or_else(|| invalid_handle(module, "module", "cuModuleUnload"))
-        },
-    )
+    call("cuModuleUnload", CallKind::Other, |driver| {
+        let known = driver.handles.modules.remove(&module).is_some();
+        known.then_some(()).ok_or_else(|| invalid_handle(module, "module", "cuModuleUnload"))
+    })
 }
 
 /// # Safety
@@ -62,15 +55,11 @@ pub extern "C" fn cuModuleUnload(module: u64) -> Status {
 pub unsafe extern "C" fn cuModuleGetFunction(function: Out<u64>, module: u64, name: *const c_char) -> Status {
     // SAFETY: promised by the caller.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
-    call(
-        "cuModuleGetFunction",
-        |calls| calls.other,
-        |driver| match driver.handles.modules.get(&module) {
-            Some(kernel) if kernel.name == name => function.put(module).result(),
-            Some(_) => Err(Status::NotFound),
-            None => Err(invalid_handle(module, "module", "cuModuleGetFunction")),
-        },
-    )
+    call("cuModuleGetFunction", CallKind::Other, |driver| match driver.handles.modules.get(&module) {
+        Some(kernel) if kernel.name == name => function.put(module).result(),
+        Some(_) => Err(Status::NotFound),
+        None => Err(invalid_handle(module, "module", "cuModuleGetFunction")),
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -99,34 +88,30 @@ pub unsafe extern "C" fn cuLaunchKernel(
     parameters: *const *const c_void,
     extra: *const c_void,
 ) -> Status {
-    call(
-        "cuLaunchKernel",
-        |calls| calls.launch,
-        |driver| {
-            let stream = driver.stream(stream, "cuLaunchKernel")?;
-            let kernel = driver.handles.modules.get(&function).cloned();
-            let kernel = kernel.ok_or_else(|| invalid_handle(function, "function", "cuLaunchKernel"))?;
-            let grid = Dim { x: grid_x, y: grid_y, z: grid_z };
-            let block = Dim { x: block_x, y: block_y, z: block_z };
-            check_shape(&kernel.name, grid, block, shared as usize)?;
-            if !extra.is_null() {
-                return Err(Status::NotSupported);
-            }
+    call("cuLaunchKernel", CallKind::Launch, |driver| {
+        let stream = driver.stream(stream, "cuLaunchKernel")?;
+        let kernel = driver.handles.modules.get(&function).cloned();
+        let kernel = kernel.ok_or_else(|| invalid_handle(function, "function", "cuLaunchKernel"))?;
+        let grid = Dim { x: grid_x, y: grid_y, z: grid_z };
+        let block = Dim { x: block_x, y: block_y, z: block_z };
+        check_shape(&kernel.name, grid, block, shared as usize)?;
+        if !extra.is_null() {
+            return Err(Status::NotSupported);
+        }
 
-            let value = |(index, (_, size)): (usize, &(Parameter, usize))| {
-                let mut words = vec![0_u64; size.div_ceil(8).max(1)];
-                // SAFETY: promised by the caller; the words have room for the value.
-                unsafe {
-                    let value = *parameters.add(index);
-                    words.as_mut_ptr().cast::<u8>().copy_from(value.cast(), *size);
-                }
-                words
-            };
-            let arguments = kernel.parameters.iter().enumerate().map(value).collect();
-            driver.launch_on(stream, Launch { kernel, grid, block, shared: shared as usize, arguments });
-            Ok(())
-        },
-    )
+        let value = |(index, (_, size)): (usize, &(Parameter, usize))| {
+            let mut words = vec![0_u64; size.div_ceil(8).max(1)];
+            // SAFETY: promised by the caller; the words have room for the value.
+            unsafe {
+                let value = *parameters.add(index);
+                words.as_mut_ptr().cast::<u8>().copy_from(value.cast(), *size);
+            }
+            words
+        };
+        let arguments = kernel.parameters.iter().enumerate().map(value).collect();
+        driver.launch_on(stream, Launch { kernel, grid, block, shared: shared as usize, arguments });
+        Ok(())
+    })
 }
 
 fn check_shape(name: &str, grid: Dim, block: Dim, shared: usize) -> Result<(), Status> {

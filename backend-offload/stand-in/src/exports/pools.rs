@@ -7,7 +7,7 @@ use super::{
     entry::enter,
     status::{Out, Status, invalid_handle, status},
 };
-use crate::report;
+use crate::{prices::CallKind, report};
 
 /// Bytes that stay mapped when the host waits.
 const RELEASE_THRESHOLD: c_int = 4;
@@ -28,8 +28,7 @@ pub unsafe extern "C" fn cuMemPoolSetAttribute(pool: u64, attribute: c_int, valu
         }
         // SAFETY: promised by the caller.
         let threshold = unsafe { value.cast::<u64>().read() };
-        enter("cuMemPoolSetAttribute", |calls| calls.other)?.device.pool(device).release_threshold =
-            threshold;
+        enter("cuMemPoolSetAttribute", CallKind::Other)?.device.pool(device).release_threshold = threshold;
         Ok(())
     })
 }
@@ -38,7 +37,7 @@ pub unsafe extern "C" fn cuMemPoolSetAttribute(pool: u64, attribute: c_int, valu
 pub extern "C" fn cuMemPoolTrimTo(pool: u64, mapped: usize) -> Status {
     status(|| {
         let device = device_of(pool, "cuMemPoolTrimTo")?;
-        let mut driver = enter("cuMemPoolTrimTo", |calls| calls.other)?;
+        let mut driver = enter("cuMemPoolTrimTo", CallKind::Other)?;
         let unmapped = driver.device.unmap(device, mapped as u64);
         driver.charge_for_unmapping(unmapped);
         report::count(|counters| counters.device.trims += 1);

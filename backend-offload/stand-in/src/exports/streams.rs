@@ -7,22 +7,18 @@ use super::{
     entry::call,
     status::{Out, Status},
 };
-use crate::{handles::Stream, schedule::Goal};
+use crate::{handles::Stream, prices::CallKind, schedule::Goal};
 
 const NON_BLOCKING: c_uint = 1;
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamCreate(stream: Out<u64>, flags: c_uint) -> Status {
     _ = current_device("cuStreamCreate");
-    call(
-        "cuStreamCreate",
-        |calls| calls.other,
-        |driver| {
-            let (handle, id) = (driver.handles.next(), driver.schedule.create_stream());
-            driver.handles.streams.insert(handle, Stream { id, blocking: flags & NON_BLOCKING == 0 });
-            stream.put(handle).result()
-        },
-    )
+    call("cuStreamCreate", CallKind::Other, |driver| {
+        let (handle, id) = (driver.handles.next(), driver.schedule.create_stream());
+        driver.handles.streams.insert(handle, Stream { id, blocking: flags & NON_BLOCKING == 0 });
+        stream.put(handle).result()
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -33,42 +29,30 @@ pub extern "C" fn cuStreamCreateWithPriority(stream: Out<u64>, flags: c_uint, _p
 /// Runs the stream's remaining work at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamDestroy_v2(stream: u64) -> Status {
-    call(
-        "cuStreamDestroy",
-        |calls| calls.other,
-        |driver| {
-            let id = driver.stream(stream, "cuStreamDestroy")?;
-            driver.run(Goal::Stream(id));
-            driver.handles.streams.remove(&stream);
-            Ok(())
-        },
-    )
+    call("cuStreamDestroy", CallKind::Other, |driver| {
+        let id = driver.stream(stream, "cuStreamDestroy")?;
+        driver.run(Goal::Stream(id));
+        driver.handles.streams.remove(&stream);
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamSynchronize(stream: u64) -> Status {
-    call(
-        "cuStreamSynchronize",
-        |calls| calls.synchronise,
-        |driver| {
-            let id = driver.stream(stream, "cuStreamSynchronize")?;
-            Ok(driver.host_waits(id, "cuStreamSynchronize")?)
-        },
-    )
+    call("cuStreamSynchronize", CallKind::Synchronise, |driver| {
+        let id = driver.stream(stream, "cuStreamSynchronize")?;
+        Ok(driver.host_waits(id, "cuStreamSynchronize")?)
+    })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamQuery(stream: u64) -> Status {
-    call(
-        "cuStreamQuery",
-        |calls| calls.query,
-        |driver| {
-            let id = driver.stream(stream, "cuStreamQuery")?;
-            driver.run(Goal::Optional);
-            let is_done = driver.schedule.is_idle(id);
-            let time = driver.timeline.end_of(id);
-            let clock = driver.order.clock(id).clone();
-            driver.answer(is_done, time, id, &clock)
-        },
-    )
+    call("cuStreamQuery", CallKind::Query, |driver| {
+        let id = driver.stream(stream, "cuStreamQuery")?;
+        driver.run(Goal::Optional);
+        let is_done = driver.schedule.is_idle(id);
+        let time = driver.timeline.end_of(id);
+        let clock = driver.order.clock(id).clone();
+        driver.answer(is_done, time, id, &clock)
+    })
 }

@@ -102,10 +102,6 @@ impl DeviceMemory {
         let length = (size.next_multiple_of(ALIGNMENT) + ALIGNMENT).next_multiple_of(PAGE);
         let page = self.space.commit(length)?;
         let pages = page..page + length;
-        let reused: Vec<u64> = self.freed_ranges.range(pages.clone()).map(|(start, _)| *start).collect();
-        for start in reused {
-            self.freed_ranges.remove(&start);
-        }
         let start = pages.end - size.next_multiple_of(ALIGNMENT);
         let bytes = self.granules[device].needed(size);
         let place = self.granules[device].take(size);
