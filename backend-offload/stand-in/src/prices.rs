@@ -1,8 +1,8 @@
 //! Price lists of the simulated clock: seconds that calls take on the host, and speeds of a device and its link.
 //!
-//! [`Prices::FLAT`] is the default, without a card. It makes submitting work and asking for its end take time, and no
-//! other call. A card's bandwidth and FLOP/s are NVIDIA's data sheets'. Speeds of links are those of the trainer's plan.
-//! All other numbers are estimates, not measurements: compare programs by them, do not predict a step's time.
+//! [`Prices::FLAT`] is the default, without a card: only submitting work and asking for its end take time. A card's
+//! bandwidth and FLOP/s come from NVIDIA's data sheets, its page-locked speed from the trainer's plan. All other numbers
+//! are estimates, not measurements: they compare programs and do not predict a step's time.
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Prices {

@@ -7,8 +7,10 @@ use std::{collections::BTreeSet, ops::Range};
 pub(super) struct Extents(BTreeSet<u64>);
 
 impl Extents {
-    /// Bytes from `operand` to the next start, or to the end of the allocation. Exact if each tensor has an allocation of
-    /// its own. Too large for the last tensor of a shared one; too small where tensors of other sizes, or views, started.
+    /// Bytes from `operand` to the next start, or to the end of the allocation.
+    ///
+    /// Exact if each tensor has an allocation of its own. Too large for the last tensor of a shared one; too small
+    /// after tensors of other sizes, or views, started there.
     pub(super) fn extent_of(&mut self, operand: u64, allocation: &Range<u64>) -> u64 {
         self.0.insert(operand);
         let next = self.0.range(operand + 1..).next().copied();

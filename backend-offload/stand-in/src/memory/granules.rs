@@ -1,4 +1,5 @@
-//! Device memory in granules, as a driver maps it: an allocation takes whole ones, or shares one with others of its size.
+//! Device memory in granules, as a driver maps it. An allocation takes whole ones, or shares one with others of its
+//! size.
 
 use std::collections::BTreeMap;
 
