@@ -1,20 +1,20 @@
 //! The driver's state behind one lock. Queued work runs on the calling thread, under the lock.
 
 use std::{
-    collections::HashMap,
     ops::Range,
     sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError},
-    thread::ThreadId,
 };
 
 use crate::{
+    failures::{CopyFailed, Failures},
     fibers::Fibers,
     findings::{Fault, require},
-    kernels::{Kernel, Launch},
+    handles::{Handles, Record},
+    kernels::Launch,
     memory::{DeviceMemory, FRESH, PinnedMemory, Rows, copy, fill},
     races::{Access, Clock, KnownOrder, Moment, Races},
     report, schedule,
-    schedule::{Goal, Mark, StreamId},
+    schedule::{Goal, StreamId},
     segfault::{self, RunningKernel},
     settings::{Settings, settings},
     timeline::Timeline,
@@ -36,6 +36,8 @@ pub(crate) struct Copy {
     pub(crate) actor: &'static str,
     pub(crate) to: CopyEnd,
     pub(crate) from: CopyEnd,
+    /// Whether it moves nothing, and a wait for it returns an error.
+    pub(crate) fails: bool,
 }
 
 #[derive(Debug)]
@@ -50,19 +52,6 @@ pub(crate) enum CopyEnd {
     },
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Event {
-    pub(crate) record: Option<Record>,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct Record {
-    pub(crate) mark: Mark,
-    pub(crate) clock: Clock,
-    pub(crate) time: f64,
-    pub(crate) recorder: ThreadId,
-}
-
 #[derive(Debug)]
 pub(crate) struct Driver {
     pub(crate) settings: &'static Settings,
@@ -71,23 +60,10 @@ pub(crate) struct Driver {
     pub(crate) schedule: schedule::Schedule<Work>,
     pub(crate) order: KnownOrder,
     pub(crate) timeline: Timeline,
-    /// Handles are not reused.
-    pub(crate) streams: HashMap<u64, Stream>,
-    pub(crate) events: HashMap<u64, Event>,
-    pub(crate) modules: HashMap<u64, Arc<Kernel>>,
-    pub(crate) allocations_asked_for: u64,
-    /// CUDA's default stream, which has no handle.
-    pub(crate) legacy: StreamId,
-    next_handle: u64,
+    pub(crate) handles: Handles,
+    pub(crate) failures: Failures,
     races: Races,
     fibers: Fibers,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Stream {
-    pub(crate) id: StreamId,
-    /// Whether this stream and the default stream wait for each other.
-    pub(crate) blocking: bool,
 }
 
 pub(crate) static WORK_DONE: Condvar = Condvar::new();
@@ -107,34 +83,25 @@ pub(crate) fn check_all_guards() {
 
 impl Driver {
     fn new(settings: &'static Settings) -> Self {
-        let mut schedule = schedule::Schedule::new(settings.mode, settings.seed);
+        let mut schedule = schedule::Schedule::new(settings.order.mode, settings.order.seed);
         let legacy = schedule.create_stream();
         Self {
             settings,
-            device: DeviceMemory::new(settings.memory),
-            pinned: PinnedMemory::new(),
+            device: DeviceMemory::new(&settings.memory),
+            pinned: PinnedMemory::new(settings.memory.pinned),
             schedule,
             order: KnownOrder::default(),
             timeline: Timeline::new(settings),
-            streams: HashMap::new(),
-            events: HashMap::new(),
-            modules: HashMap::new(),
-            allocations_asked_for: 0,
-            legacy,
-            next_handle: 0,
+            handles: Handles::new(legacy),
+            failures: Failures::new(settings.faults),
             races: Races::default(),
             fibers: Fibers::default(),
         }
     }
 
-    pub(crate) fn new_handle(&mut self) -> u64 {
-        self.next_handle += 16;
-        self.next_handle
-    }
-
     /// Returns the work's moment, for race detection.
     pub(crate) fn begin_work(&mut self, stream: StreamId) -> Moment {
-        for other in self.implied_waits(stream) {
+        for other in self.handles.implied_waits(stream) {
             let clock = self.order.clock(other).clone();
             let time = self.timeline.end_of(other);
             self.stream_waits(
@@ -150,17 +117,6 @@ impl Driver {
         self.order.begin_work(stream)
     }
 
-    fn implied_waits(&self, stream: StreamId) -> Vec<StreamId> {
-        let blocking = self.streams.values().filter(|stream| stream.blocking).map(|stream| stream.id);
-        if stream == self.legacy {
-            blocking.collect()
-        } else if blocking.into_iter().any(|id| id == stream) {
-            vec![self.legacy]
-        } else {
-            Vec::new()
-        }
-    }
-
     pub(crate) fn push(&mut self, stream: StreamId, work: Work) {
         self.schedule.push(stream, work);
         self.run(Goal::Optional);
@@ -172,27 +128,40 @@ impl Driver {
         self.timeline.stream_waits(stream, record.time);
     }
 
-    pub(crate) fn host_waits(&mut self, stream: StreamId) {
+    /// For `call`, a synchronising one. Returns the error of a failed copy that the host waited for.
+    pub(crate) fn host_waits(&mut self, stream: StreamId, call: &'static str) -> Result<(), CopyFailed> {
         self.run(Goal::Stream(stream));
-        self.host_knows_idle(stream);
-    }
-
-    pub(crate) fn host_knows_idle(&mut self, stream: StreamId) {
+        let end = self.timeline.end_of(stream);
+        self.timeline.host_waits(end, call);
         let clock = self.order.clock(stream).clone();
-        self.order.host_waits(&clock);
-        let time = self.timeline.end_of(stream);
-        self.timeline.host_waits(time);
-        self.device.after_host_wait();
+        self.host_knows(&clock)
     }
 
-    pub(crate) fn host_waits_for_all(&mut self) {
+    /// Work before `clock` has ended.
+    pub(crate) fn host_knows(&mut self, clock: &Clock) -> Result<(), CopyFailed> {
+        self.order.host_waits(clock);
+        self.unmap_unused();
+        self.failures.after_wait(&self.order)
+    }
+
+    fn unmap_unused(&mut self) {
+        let bytes = self.device.after_host_wait();
+        self.charge_for_unmapping(bytes);
+    }
+
+    pub(crate) fn charge_for_unmapping(&mut self, bytes: u64) {
+        if bytes > 0 {
+            self.timeline.charge_bytes(bytes, |memory| memory.unmap);
+        }
+    }
+
+    pub(crate) fn host_waits_for_all(&mut self, call: &'static str) -> Result<(), CopyFailed> {
         self.run(Goal::Everything);
         self.order.host_waits_for_all();
-        for id in self.streams.values().map(|stream| stream.id).chain([self.legacy]) {
-            let time = self.timeline.end_of(id);
-            self.timeline.host_waits(time);
-        }
-        self.device.after_host_wait();
+        let ends: Vec<f64> = self.handles.stream_ids().map(|id| self.timeline.end_of(id)).collect();
+        self.timeline.host_waits(ends.into_iter().fold(0.0, f64::max), call);
+        self.unmap_unused();
+        self.failures.after_wait(&self.order)
     }
 
     /// Requires live device memory. Looks for races, if enabled.
@@ -205,7 +174,7 @@ impl Driver {
     }
 
     pub(crate) fn check_races(&mut self, block: u64, access: Access, when: Moment) {
-        if self.settings.races {
+        if self.settings.checks.races {
             for race in self.races.touch(block, access, when, &self.order) {
                 Fault::new(crate::findings::Finding::MissingWait, race).report();
             }
@@ -248,6 +217,9 @@ impl Driver {
 
     fn copy(&mut self, work: &Copy) {
         let [to, from] = [&work.to, &work.from].map(|place| self.resolve(place, work.actor));
+        if work.fails {
+            return;
+        }
         match (&work.to, &work.from) {
             (CopyEnd::Device(_), CopyEnd::Device(_)) => self.device.note_copied(to, from),
             (CopyEnd::Device(_), _) => self.device.note_written(to),
@@ -263,7 +235,7 @@ impl Driver {
     fn check_written(&mut self, to: &CopyEnd, from: Rows, actor: &str) {
         match self.device.check_written(from, actor) {
             Err(_) if matches!(to, CopyEnd::Pinned(_)) => {
-                report::count(|counters| counters.unwritten_to_pinned.add(from.bytes()));
+                report::count(|counters| counters.copies.unwritten_to_pinned.add(from.bytes()));
             }
             Err(unwritten) => unwritten.report(),
             Ok(()) => {}
@@ -315,8 +287,8 @@ impl Driver {
         let device = (0..4).map(|device| self.device.used(device)).max().unwrap_or_default();
         let pinned = self.pinned.used();
         report::count(|counters| {
-            counters.peak_device_bytes = counters.peak_device_bytes.max(device);
-            counters.peak_pinned_bytes = counters.peak_pinned_bytes.max(pinned);
+            counters.device.peak_bytes = counters.device.peak_bytes.max(device);
+            counters.pinned.peak_bytes = counters.pinned.peak_bytes.max(pinned);
         });
     }
 }

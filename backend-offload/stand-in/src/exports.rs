@@ -2,6 +2,7 @@
 
 mod copies;
 mod device;
+mod entry;
 mod events;
 mod memory;
 mod modules;

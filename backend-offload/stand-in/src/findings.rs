@@ -70,7 +70,7 @@ impl Fault {
     /// Does not return if the finding is fatal.
     pub(crate) fn report(&self) {
         let count = report::count_finding(self.finding);
-        let fatal = self.finding.is_fatal() || settings().strict;
+        let fatal = self.finding.is_fatal() || settings().checks.strict;
         if count <= PRINTED_PER_KIND || fatal {
             eprintln!("stand-in: {}: {}", self.finding.name(), self.circumstances);
         }

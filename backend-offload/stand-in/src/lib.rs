@@ -9,22 +9,28 @@
 //! |---|---|
 //! | `settings` | environment variables |
 //! | `driver` | state behind one lock; executes queued work |
+//! | `handles` | streams, events and modules |
 //! | `schedule` | when queued work happens; pure |
 //! | `memory` | device and page-locked memory, guards, written ranges |
 //! | `races` | unordered accesses; pure |
-//! | `timeline` | simulated clock; pure except for its file |
+//! | `timeline` | simulated clock; pure except for its file and counts |
+//! | `prices` | what calls, copies and kernels take on that clock |
 //! | `fibers` | a block whose threads wait for each other |
 //! | `kernels` | from CUDA C++ to a function |
+//! | `failures` | failures that options ask for |
 //! | `findings`, `report` | errors of the program, and counters |
 //! | `exports` | C functions |
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod driver;
 mod exports;
+mod failures;
 mod fibers;
 mod findings;
+mod handles;
 mod kernels;
 mod memory;
+mod prices;
 mod races;
 mod random;
 mod report;

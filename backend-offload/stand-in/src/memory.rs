@@ -1,7 +1,9 @@
-//! Device memory and page-locked memory: host memory between guards. No address is used twice.
+//! Device memory and page-locked memory: host memory between guards.
 
 mod address_space;
 mod device;
+mod extents;
+mod granules;
 mod pinned;
 mod pool;
 mod rows;

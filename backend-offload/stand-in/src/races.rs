@@ -68,6 +68,11 @@ impl KnownOrder {
         self.host.merge(clock);
     }
 
+    /// Whether the host has waited for this work.
+    pub(crate) fn host_has(&self, moment: Moment) -> bool {
+        self.host.has(moment)
+    }
+
     pub(crate) fn host_waits_for_all(&mut self) {
         for clock in &self.streams {
             self.host.merge(clock);

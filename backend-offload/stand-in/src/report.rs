@@ -15,12 +15,12 @@ use crate::{
 };
 
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Copies {
+pub(crate) struct Amount {
     pub(crate) count: u64,
     pub(crate) bytes: u64,
 }
 
-impl Copies {
+impl Amount {
     pub(crate) fn add(&mut self, bytes: u64) {
         self.count += 1;
         self.bytes += bytes;
@@ -29,26 +29,91 @@ impl Copies {
 
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
+    pub(crate) device: DeviceMemoryUse,
+    pub(crate) pinned: PinnedMemoryUse,
+    pub(crate) copies: CopiesByKind,
+    pub(crate) kernels: KernelCounts,
+    pub(crate) host: HostCounts,
+    findings: BTreeMap<Finding, u64>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct DeviceMemoryUse {
     pub(crate) allocations: u64,
     pub(crate) frees: u64,
     pub(crate) refused_allocations: u64,
     pub(crate) unmapped_bytes: u64,
-    pub(crate) to_device: Copies,
-    pub(crate) to_host: Copies,
-    pub(crate) within_device: Copies,
-    /// Of all copies, those with pageable host memory.
-    pub(crate) pageable: Copies,
-    /// Of all copies, those that move unwritten bytes into pinned memory.
-    pub(crate) unwritten_to_pinned: Copies,
-    pub(crate) kernels: u64,
-    pub(crate) compiled: u64,
+    /// Calls, whether they unmap memory or not.
+    pub(crate) trims: u64,
     /// Of the fullest device.
-    pub(crate) peak_device_bytes: u64,
-    pub(crate) peak_pinned_bytes: u64,
+    pub(crate) peak_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct PinnedMemoryUse {
+    pub(crate) allocations: Amount,
+    pub(crate) refused: u64,
+    pub(crate) frees: u64,
+    pub(crate) peak_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct CopiesByKind {
+    pub(crate) to_device: Amount,
+    pub(crate) to_host: Amount,
+    pub(crate) within_device: Amount,
+    /// Of all copies, those that failed because an option asked for it.
+    pub(crate) failed: u64,
+    /// Of all copies, those with pageable host memory.
+    pub(crate) pageable: Amount,
+    /// Of all copies, those that move unwritten bytes into pinned memory.
+    pub(crate) unwritten_to_pinned: Amount,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct KernelCounts {
+    pub(crate) run: u64,
+    pub(crate) compiled: u64,
     pub(crate) compile_seconds: f64,
     pub(crate) run_seconds: f64,
+}
+
+/// Calls of the program, and its waits on the simulated clock.
+#[derive(Debug, Default)]
+pub(crate) struct HostCounts {
+    calls: BTreeMap<&'static str, u64>,
+    waits: BTreeMap<&'static str, Waits>,
+    /// Waits of CubeCL's collector thread that left the clock alone.
+    pub(crate) collector_waits: u64,
+    /// End of the last work.
     pub(crate) simulated_ms: f64,
-    findings: BTreeMap<Finding, u64>,
+    /// Time after the last call.
+    pub(crate) host_ms: f64,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Waits {
+    count: u64,
+    seconds: f64,
+}
+
+impl HostCounts {
+    pub(crate) fn called(&mut self, call: &'static str) {
+        *self.calls.entry(call).or_default() += 1;
+    }
+
+    pub(crate) fn waited(&mut self, call: &'static str, seconds: f64) {
+        let waits = self.waits.entry(call).or_default();
+        waits.count += 1;
+        waits.seconds += seconds;
+    }
+
+    fn total(&self) -> Waits {
+        self.waits.values().fold(Waits::default(), |sum, waits| Waits {
+            count: sum.count + waits.count,
+            seconds: sum.seconds + waits.seconds,
+        })
+    }
 }
 
 static COUNTERS: Mutex<Option<Counters>> = Mutex::new(None);
@@ -89,45 +154,72 @@ pub(crate) fn write() {
 
 impl Counters {
     fn json(&self, settings: &Settings) -> String {
-        let directions = [&self.to_device, &self.to_host, &self.within_device];
-        let mut line = format!("{{\"mode\":\"{}\",\"seed\":{}", settings.mode.name(), settings.seed);
+        let Self { device, pinned, copies, kernels, host, findings } = self;
+        let directions = [&copies.to_device, &copies.to_host, &copies.within_device];
+        let waits = host.total();
+        let order = &settings.order;
+        let mut line = format!("{{\"mode\":\"{}\",\"seed\":{}", order.mode.name(), order.seed);
 
         for (name, number) in [
-            ("allocations", self.allocations),
-            ("frees", self.frees),
-            ("refused_allocations", self.refused_allocations),
-            ("unmapped_bytes", self.unmapped_bytes),
+            ("allocations", device.allocations),
+            ("frees", device.frees),
+            ("refused_allocations", device.refused_allocations),
+            ("unmapped_bytes", device.unmapped_bytes),
             ("copies", directions.iter().map(|copies| copies.count).sum()),
-            ("copies_to_device", self.to_device.count),
-            ("copies_to_host", self.to_host.count),
-            ("copies_within_device", self.within_device.count),
-            ("copies_pageable", self.pageable.count),
+            ("copies_to_device", copies.to_device.count),
+            ("copies_to_host", copies.to_host.count),
+            ("copies_within_device", copies.within_device.count),
+            ("copies_pageable", copies.pageable.count),
             ("bytes", directions.iter().map(|copies| copies.bytes).sum()),
-            ("bytes_to_device", self.to_device.bytes),
-            ("bytes_to_host", self.to_host.bytes),
-            ("bytes_within_device", self.within_device.bytes),
-            ("bytes_pageable", self.pageable.bytes),
-            ("copies_unwritten_to_pinned", self.unwritten_to_pinned.count),
-            ("kernels", self.kernels),
-            ("compiled", self.compiled),
-            ("peak_device_bytes", self.peak_device_bytes),
-            ("peak_pinned_bytes", self.peak_pinned_bytes),
+            ("bytes_to_device", copies.to_device.bytes),
+            ("bytes_to_host", copies.to_host.bytes),
+            ("bytes_within_device", copies.within_device.bytes),
+            ("bytes_pageable", copies.pageable.bytes),
+            ("copies_unwritten_to_pinned", copies.unwritten_to_pinned.count),
+            ("kernels", kernels.run),
+            ("compiled", kernels.compiled),
+            ("peak_device_bytes", device.peak_bytes),
+            ("peak_pinned_bytes", pinned.peak_bytes),
+            ("failed_copies", copies.failed),
+            ("trims", device.trims),
+            ("pinned_allocations", pinned.allocations.count),
+            ("pinned_bytes", pinned.allocations.bytes),
+            ("refused_pinned_allocations", pinned.refused),
+            ("pinned_frees", pinned.frees),
+            ("events_created", host.calls.get("cuEventCreate").copied().unwrap_or_default()),
+            ("host_waits", waits.count),
+            ("collector_waits", host.collector_waits),
         ] {
             _ = write!(line, ",\"{name}\":{number}");
         }
         for (name, number) in [
-            ("compile_seconds", self.compile_seconds),
-            ("run_seconds", self.run_seconds),
-            ("simulated_ms", self.simulated_ms),
+            ("compile_seconds", kernels.compile_seconds),
+            ("run_seconds", kernels.run_seconds),
+            ("simulated_ms", host.simulated_ms),
+            ("host_ms", host.host_ms),
+            ("host_waited_ms", waits.seconds * 1e3),
         ] {
             _ = write!(line, ",\"{name}\":{number:.3}");
         }
 
-        let findings: Vec<String> =
-            self.findings.iter().map(|(finding, count)| format!("\"{}\":{count}", finding.name())).collect();
-        _ = write!(line, ",\"findings\":{{{}}}}}", findings.join(","));
+        let calls = host.calls.iter().map(|(call, count)| (*call, count.to_string()));
+        let each = |waits: &Waits| format!("{{\"count\":{},\"ms\":{:.3}}}", waits.count, waits.seconds * 1e3);
+        let waits = host.waits.iter().map(|(call, waits)| (*call, each(waits)));
+        let findings = findings.iter().map(|(finding, count)| (finding.name(), count.to_string()));
+        _ = write!(
+            line,
+            ",\"calls\":{},\"waits\":{},\"findings\":{}}}",
+            object(calls),
+            object(waits),
+            object(findings)
+        );
         line
     }
+}
+
+fn object<'a>(members: impl Iterator<Item = (&'a str, String)>) -> String {
+    let members: Vec<String> = members.map(|(name, value)| format!("\"{name}\":{value}")).collect();
+    format!("{{{}}}", members.join(","))
 }
 
 #[cfg(test)]
@@ -137,13 +229,20 @@ mod tests {
     #[test]
     fn the_report_is_one_json_object_with_counters_and_findings() {
         let settings = Settings::parse([("STAND_IN_CACHE".to_owned(), "c".to_owned())]).unwrap();
-        let mut counters = Counters { allocations: 2, ..Counters::default() };
-        counters.to_device.add(5);
-        counters.to_host.add(7);
+        let mut counters = Counters::default();
+        counters.device.allocations = 2;
+        counters.copies.to_device.add(5);
+        counters.copies.to_host.add(7);
         counters.findings.insert(Finding::MissingWait, 3);
+        counters.host.called("cuEventCreate");
+        counters.host.waited("cuEventSynchronize", 1.5e-3);
+        counters.host.waited("cuStreamSynchronize", 1e-3);
         let line = counters.json(&settings);
         assert!(line.starts_with(r#"{"mode":"eager","seed":1,"allocations":2,"#), "{line}");
         assert!(line.contains(r#""copies":2,"#) && line.contains(r#""bytes":12,"#), "{line}");
+        assert!(line.contains(r#""host_waits":2,"#) && line.contains(r#""host_waited_ms":2.500,"#), "{line}");
+        assert!(line.contains(r#","calls":{"cuEventCreate":1},"#), "{line}");
+        assert!(line.contains(r#","waits":{"cuEventSynchronize":{"count":1,"ms":1.500},"#), "{line}");
         assert!(line.ends_with(r#","findings":{"missing wait":3}}"#), "{line}");
     }
 }

@@ -2,6 +2,8 @@
 
 use std::{path::PathBuf, sync::LazyLock};
 
+use crate::prices::Prices;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Mode {
     /// Work runs at the call.
@@ -25,47 +27,97 @@ impl Mode {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Settings {
-    pub(crate) mode: Mode,
-    pub(crate) seed: u64,
-    pub(crate) races: bool,
-    pub(crate) strict: bool,
-    /// Bytes of each device.
-    pub(crate) memory: u64,
-    pub(crate) fail_allocations_after: Option<u64>,
-    /// Major version times ten, plus minor.
-    pub(crate) capability: u32,
-    pub(crate) devices: u32,
+    pub(crate) order: Order,
+    pub(crate) checks: Checks,
+    pub(crate) device: Device,
+    pub(crate) memory: Memory,
+    pub(crate) faults: Faults,
+    pub(crate) prices: Prices,
     /// `-` is standard error.
     pub(crate) report: Option<PathBuf>,
     pub(crate) trace: Option<PathBuf>,
-    pub(crate) kernel_us: f64,
-    /// Bytes per second.
-    pub(crate) bandwidth: f64,
+    pub(crate) compiler: Compiler,
+}
+
+/// When queued work runs.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Order {
+    pub(crate) mode: Mode,
+    pub(crate) seed: u64,
     pub(crate) patience_ms: u64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Checks {
+    pub(crate) races: bool,
+    pub(crate) strict: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Device {
+    pub(crate) count: u32,
+    /// Major version times ten, plus minor.
+    pub(crate) capability: u32,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Memory {
+    /// Bytes of each device.
+    pub(crate) device: u64,
+    /// Bytes of the host that may be page-locked.
+    pub(crate) pinned: u64,
+    /// Bytes of device memory that a driver maps at once.
+    pub(crate) granule: u64,
+    /// Whether freed device addresses serve again.
+    pub(crate) reuse: bool,
+}
+
+/// Failures on purpose.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Faults {
+    /// Device memory is refused after this number of allocations.
+    pub(crate) allocations_after: Option<u64>,
+    /// The copy after this number of copies fails.
+    pub(crate) copies_after: Option<u64>,
+    /// Whether calls after a failed copy return its error.
+    pub(crate) sticky: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Compiler {
+    pub(crate) program: String,
+    pub(crate) flags: Vec<String>,
+    /// Folder of compiled kernels.
     pub(crate) cache: PathBuf,
-    pub(crate) compiler: String,
-    pub(crate) compiler_flags: Vec<String>,
 }
 
 const PREFIX: &str = "STAND_IN_";
-const KNOWN: [&str; 16] = [
+const KNOWN: [&str; 23] = [
     "MODE",
     "SEED",
     "RACES",
     "STRICT",
     "VRAM",
+    "PINNED",
+    "GRANULE",
+    "REUSE",
     "FAIL_ALLOCATIONS_AFTER",
+    "FAIL_COPY_AFTER",
+    "STICKY",
     "CC",
     "DEVICES",
     "REPORT",
     "TRACE",
+    "CARD",
     "KERNEL_US",
+    "INTENSITY",
     "BANDWIDTH",
     "PATIENCE_MS",
     "CACHE",
     "CXX",
     "CXXFLAGS",
 ];
+const SIZE: &str = "a size such as 64M or 4G";
 /// Contracts no operations, so that bits do not depend on the optimiser.
 const FLAGS: &str = "-O2 -march=native -ffp-contract=off";
 
@@ -106,29 +158,53 @@ impl Settings {
             ));
         };
 
-        Ok(Self {
+        let order = Order {
             mode: given.parsed("MODE", Mode::default(), "eager, lazy or random", mode)?,
             seed: given.number("SEED", 1, "a number", &u64::from_str_radix)?,
+            patience_ms: given.number("PATIENCE_MS", 5, "milliseconds", &u64::from_str_radix)?,
+        };
+        let checks = Checks {
             races: given.parsed("RACES", false, "0 or 1", switch)?,
             strict: given.parsed("STRICT", false, "0 or 1", switch)?,
-            memory: given.parsed("VRAM", 4 << 30, "a size such as 64M or 4G", size)?,
-            fail_allocations_after: given
-                .parsed("FAIL_ALLOCATIONS_AFTER", None, "a number", |text| text.parse().ok().map(Some))?,
+        };
+        let device = Device {
+            count: devices,
             capability: given.number("CC", 70, "a compute capability such as 70", &u32::from_str_radix)?,
-            devices,
+        };
+        let memory = Memory {
+            device: given.parsed("VRAM", 4 << 30, SIZE, size)?,
+            pinned: given.parsed("PINNED", u64::MAX, SIZE, size)?,
+            granule: given.parsed("GRANULE", 1, SIZE, granule)?,
+            reuse: given.parsed("REUSE", false, "0 or 1", switch)?,
+        };
+        let number = |option| given.parsed(option, None, "a number", |text| text.parse().ok().map(Some));
+        let faults = Faults {
+            allocations_after: number("FAIL_ALLOCATIONS_AFTER")?,
+            copies_after: number("FAIL_COPY_AFTER")?,
+            sticky: given.parsed("STICKY", false, "0 or 1", switch)?,
+        };
+        let mut prices = given.parsed("CARD", Prices::FLAT, "4090, laptop or h100", Prices::of_card)?;
+        let (link, kernels) = (&mut prices.link, &mut prices.kernels);
+        kernels.fixed = given.parsed("KERNEL_US", kernels.fixed, "microseconds", microseconds)?;
+        kernels.intensity = given.parsed("INTENSITY", kernels.intensity, "FLOPs per byte", positive)?;
+        link.pinned = given.parsed("BANDWIDTH", link.pinned, "bytes per second", positive)?;
+        let flags = given.text("CXXFLAGS").unwrap_or(FLAGS);
+        let compiler = Compiler {
+            program: given.text("CXX").unwrap_or("g++").to_owned(),
+            flags: flags.split_whitespace().map(Into::into).collect(),
+            cache: cache.into(),
+        };
+
+        Ok(Self {
+            order,
+            checks,
+            device,
+            memory,
+            faults,
+            prices,
             report: given.text("REPORT").map(PathBuf::from),
             trace: given.text("TRACE").map(PathBuf::from),
-            kernel_us: given.parsed("KERNEL_US", 5.0, "microseconds", positive)?,
-            bandwidth: given.parsed("BANDWIDTH", 20e9, "bytes per second", positive)?,
-            patience_ms: given.number("PATIENCE_MS", 5, "milliseconds", &u64::from_str_radix)?,
-            cache: cache.into(),
-            compiler: given.text("CXX").unwrap_or("g++").to_owned(),
-            compiler_flags: given
-                .text("CXXFLAGS")
-                .unwrap_or(FLAGS)
-                .split_whitespace()
-                .map(Into::into)
-                .collect(),
+            compiler,
         })
     }
 }
@@ -186,6 +262,14 @@ fn size(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
+fn granule(text: &str) -> Option<u64> {
+    size(text).filter(|size| *size > 0)
+}
+
+fn microseconds(text: &str) -> Option<f64> {
+    positive(text).map(|microseconds| microseconds * 1e-6)
+}
+
 fn positive(text: &str) -> Option<f64> {
     text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0)
 }
@@ -207,7 +291,12 @@ mod tests {
             ("STAND_IN_RACES", "1"),
             ("STAND_IN_STRICT", "0"),
             ("STAND_IN_VRAM", "64M"),
+            ("STAND_IN_PINNED", "32M"),
+            ("STAND_IN_GRANULE", "2M"),
+            ("STAND_IN_REUSE", "1"),
             ("STAND_IN_FAIL_ALLOCATIONS_AFTER", "3"),
+            ("STAND_IN_FAIL_COPY_AFTER", "0"),
+            ("STAND_IN_STICKY", "1"),
             ("STAND_IN_CC", "80"),
             ("STAND_IN_DEVICES", "2"),
             ("STAND_IN_REPORT", "-"),
@@ -216,12 +305,29 @@ mod tests {
             ("STAND_IN_CXXFLAGS", "-O1 -g"),
         ]);
         let settings = settings.unwrap();
-        assert_eq!((settings.mode, settings.seed, settings.races), (Mode::Random, 7, true));
-        assert_eq!((settings.memory, settings.fail_allocations_after), (64 << 20, Some(3)));
-        assert_eq!((settings.capability, settings.devices, settings.strict), (80, 2, false));
+        assert_eq!((settings.order.mode, settings.order.seed), (Mode::Random, 7));
+        assert_eq!((settings.checks.races, settings.checks.strict), (true, false));
+        assert_eq!((settings.memory.device, settings.memory.pinned), (64 << 20, 32 << 20));
+        assert_eq!((settings.memory.granule, settings.memory.reuse), (2 << 20, true));
+        let faults = Faults { allocations_after: Some(3), copies_after: Some(0), sticky: true };
+        assert_eq!(settings.faults, faults);
+        assert_eq!((settings.device.capability, settings.device.count), (80, 2));
         assert_eq!((settings.report, settings.trace), (Some("-".into()), None));
-        assert_eq!((settings.bandwidth, settings.compiler_flags.len()), (1e9, 2));
-        assert_eq!(settings.compiler, "g++");
+        assert_eq!((settings.prices.link.pinned, settings.compiler.flags.len()), (1e9, 2));
+        assert_eq!(settings.compiler.program, "g++");
+    }
+
+    #[test]
+    fn a_card_sets_all_prices_and_options_replace_some() {
+        let prices = |given: &[(&str, &str)]| parse(given).unwrap().prices;
+        let card = prices(&[("STAND_IN_CARD", "h100")]);
+        assert_eq!(card, Prices::of_card("h100").unwrap());
+        let replaced =
+            prices(&[("STAND_IN_CARD", "h100"), ("STAND_IN_KERNEL_US", "7"), ("STAND_IN_BANDWIDTH", "1e9")]);
+        assert!((replaced.kernels.fixed - 7e-6).abs() < 1e-12);
+        assert_eq!((replaced.link.pinned, replaced.kernels.memory), (1e9, card.kernels.memory));
+        assert_eq!(prices(&[]), Prices::FLAT);
+        assert_eq!(prices(&[("STAND_IN_INTENSITY", "50")]).kernels.intensity.to_bits(), 50.0_f64.to_bits());
     }
 
     #[test]
@@ -238,8 +344,10 @@ mod tests {
             ("SEED", "-1"),
             ("RACES", "yes"),
             ("VRAM", "4T"),
+            ("GRANULE", "0"),
             ("DEVICES", "5"),
             ("BANDWIDTH", "0"),
+            ("CARD", "5090"),
         ] {
             let name = format!("STAND_IN_{name}");
             let problem = parse(&[(&name, value)]).unwrap_err();

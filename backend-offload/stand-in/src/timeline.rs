@@ -1,9 +1,16 @@
-//! A simulated clock, with one engine for kernels and one for copies in each direction. Shows possible overlap, not a
-//! GPU's speed.
+//! A simulated clock of the host and of each stream, with one engine for kernels and one for copies in each direction.
+//!
+//! Calls advance the host's time by their [`Prices`]; work starts no earlier than its call. All threads share the
+//! host's time: a handover between them is invisible, so a wait of one may precede the next call of any other.
 
-use std::{fs::File, io::Write as _};
+use std::{collections::VecDeque, fs::File, io::Write as _};
 
-use crate::{report, schedule::StreamId, settings::Settings};
+use crate::{
+    prices::{CallKind, Memory, Price, Prices},
+    report,
+    schedule::StreamId,
+    settings::Settings,
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Engine {
@@ -12,22 +19,39 @@ pub(crate) enum Engine {
     Compute,
 }
 
+/// A copy, fill or kernel.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Task<'a> {
+    pub(crate) call: &'static str,
+    pub(crate) name: &'a str,
+    pub(crate) engine: Engine,
+    pub(crate) bytes: u64,
+    /// Bytes of device memory that the compute engine reads and writes.
+    pub(crate) touched: u64,
+    /// Whether host memory of a copy is pageable.
+    pub(crate) pageable: bool,
+}
+
 #[derive(Debug)]
 pub(crate) struct Timeline {
+    prices: Prices,
     /// Time of the next call.
     host: f64,
-    /// End of each stream's work.
-    streams: Vec<f64>,
+    streams: Vec<StreamTime>,
     engines: [Busy; 3],
-    kernel_seconds: f64,
-    bandwidth: f64,
     trace: Option<File>,
 }
 
-/// Seconds per call and per copy.
-const LATENCY: f64 = 2e-6;
+#[derive(Debug, Default, Clone)]
+struct StreamTime {
+    /// End of its work.
+    end: f64,
+    /// Ends of its work that the host has not yet seen pass, unless its queue is unlimited.
+    queued: VecDeque<f64>,
+}
 
-/// Smaller copies run between the pieces of larger ones.
+/// Copies below this many bytes run between the pieces of larger ones. Pageable uploads below it leave the host free
+/// once they are staged.
 const LARGE: u64 = 64 << 10;
 
 /// Disjoint, ordered intervals. Other work may use the gaps.
@@ -61,28 +85,31 @@ impl Timeline {
             }
             file.ok()
         });
-        Self {
-            host: 0.0,
-            streams: Vec::new(),
-            engines: Default::default(),
-            kernel_seconds: settings.kernel_us * 1e-6,
-            bandwidth: settings.bandwidth,
-            trace,
-        }
+        Self { prices: settings.prices, host: 0.0, streams: Vec::new(), engines: Default::default(), trace }
     }
 
-    pub(crate) fn book(&mut self, stream: StreamId, engine: Engine, name: &str, bytes: u64) {
+    pub(crate) fn book(&mut self, stream: StreamId, task: Task<'_>) {
+        let Task { call, name, engine, bytes, touched, pageable } = task;
+        self.wait_for_a_place(stream, call);
         let seconds = match engine {
-            Engine::Compute => self.kernel_seconds,
-            Engine::ToDevice | Engine::ToHost => LATENCY + bytes as f64 / self.bandwidth,
+            Engine::Compute => self.prices.kernels.seconds(touched),
+            Engine::ToDevice | Engine::ToHost => self.prices.link.seconds(bytes, pageable),
         };
-        self.host += LATENCY;
         let called = self.host;
         let ready = called.max(self.end_of(stream));
         let slips_in = engine != Engine::Compute && bytes < LARGE;
         let start = if slips_in { ready } else { self.engines[engine as usize].take(called, ready, seconds) };
         let end = start + seconds;
-        self.streams[stream.index()] = end;
+
+        let times = &mut self.streams[stream.index()];
+        times.end = end;
+        if self.prices.queue_depth < usize::MAX {
+            times.queued.push_back(end);
+        }
+        if engine == Engine::ToDevice && pageable {
+            self.stage(bytes, end, call);
+        }
+
         self.write(&format!(
             "{{\"stream\":{},\"kind\":\"{}\",\"name\":\"{name}\",\"bytes\":{bytes},\"called_us\":{:.2},\
              \"start_us\":{:.2},\"end_us\":{:.2}}}",
@@ -92,27 +119,86 @@ impl Timeline {
             start * 1e6,
             end * 1e6,
         ));
-        report::count(|counters| counters.simulated_ms = counters.simulated_ms.max(end * 1e3));
+        report::count(|counters| counters.host.simulated_ms = counters.host.simulated_ms.max(end * 1e3));
+    }
+
+    /// A full queue holds up the host until its oldest work ends.
+    fn wait_for_a_place(&mut self, stream: StreamId, call: &'static str) {
+        self.end_of(stream);
+        let (host, depth) = (self.host, self.prices.queue_depth);
+        let queued = &mut self.streams[stream.index()].queued;
+        while queued.front().is_some_and(|end| *end <= host) {
+            queued.pop_front();
+        }
+        if queued.len() >= depth
+            && let Some(oldest) = queued.pop_front()
+        {
+            self.host_waits(oldest, call);
+        }
+    }
+
+    /// A pageable upload passes the driver's own page-locked buffer. The host is free when the last piece is in it; the
+    /// model says, at the end of the copy.
+    fn stage(&mut self, bytes: u64, end: f64, call: &'static str) {
+        let Some(speed) = self.prices.link.pageable else { return };
+        if bytes < LARGE {
+            self.charge(bytes as f64 / speed);
+        } else {
+            self.host_waits(end, call);
+        }
     }
 
     pub(crate) fn end_of(&mut self, stream: StreamId) -> f64 {
         if self.streams.len() <= stream.index() {
-            self.streams.resize(stream.index() + 1, 0.0);
+            self.streams.resize(stream.index() + 1, StreamTime::default());
         }
-        self.streams[stream.index()]
+        self.streams[stream.index()].end
+    }
+
+    /// Time at which an event recorded by the current call happens.
+    pub(crate) fn record(&mut self, stream: StreamId) -> f64 {
+        self.end_of(stream).max(self.host)
     }
 
     pub(crate) fn stream_waits(&mut self, stream: StreamId, until: f64) {
-        self.streams[stream.index()] = self.end_of(stream).max(until);
+        self.streams[stream.index()].end = self.end_of(stream).max(until);
     }
 
-    pub(crate) fn host_waits(&mut self, until: f64) {
-        self.host = self.host.max(until);
+    pub(crate) fn prices(&self) -> &Prices {
+        &self.prices
     }
 
-    /// Whether this call ends after `time`.
-    pub(crate) fn host_asks(&mut self, time: f64) -> bool {
-        self.host += LATENCY;
+    pub(crate) fn charge_call(&mut self, kind: CallKind) {
+        self.charge(self.prices.calls.of(kind));
+    }
+
+    pub(crate) fn charge_bytes(&mut self, bytes: u64, price: fn(&Memory) -> Price) {
+        self.charge(price(&self.prices.memory).of(bytes));
+    }
+
+    fn charge(&mut self, seconds: f64) {
+        self.host_reaches(self.host + seconds);
+    }
+
+    /// For `call`. Counted unless the time has passed.
+    pub(crate) fn host_waits(&mut self, until: f64, call: &'static str) {
+        let seconds = until - self.host;
+        if seconds > 0.0 {
+            report::count(|counters| counters.host.waited(call, seconds));
+        }
+        self.host_reaches(until);
+    }
+
+    /// No later call precedes `time`.
+    pub(crate) fn host_reaches(&mut self, time: f64) {
+        if time > self.host {
+            self.host = time;
+            report::count(|counters| counters.host.host_ms = time * 1e3);
+        }
+    }
+
+    /// Whether the current call follows `time`.
+    pub(crate) fn has_passed(&self, time: f64) -> bool {
         self.host >= time
     }
 
@@ -124,37 +210,4 @@ impl Timeline {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn waiting_work_leaves_its_engine_to_others_and_small_copies_run_between() {
-        let settings = Settings::parse([("STAND_IN_CACHE".to_owned(), "c".to_owned())]).unwrap();
-        let (first, second) = (StreamId::from_index(0), StreamId::from_index(1));
-        let mut timeline = Timeline::new(&settings);
-        timeline.stream_waits(first, 5e-3);
-        timeline.book(first, Engine::ToDevice, "copy", 20_000_000);
-        timeline.book(second, Engine::ToDevice, "copy", 20_000_000);
-        assert!(timeline.end_of(second) < 2e-3, "while the first one waits");
-        timeline.book(second, Engine::ToDevice, "copy", 200_000_000);
-        assert!(timeline.end_of(second) > 15e-3, "too long for the time before the first one");
-        let third = StreamId::from_index(2);
-        timeline.book(third, Engine::ToDevice, "copy", 48);
-        assert!(timeline.end_of(third) < 1e-3);
-    }
-
-    #[test]
-    fn copies_and_kernels_of_two_streams_overlap_and_those_of_one_engine_do_not() {
-        let settings = Settings::parse([("STAND_IN_CACHE".to_owned(), "c".to_owned())]).unwrap();
-        let (first, second) = (StreamId::from_index(0), StreamId::from_index(1));
-        let mut timeline = Timeline::new(&settings);
-        timeline.book(first, Engine::ToDevice, "copy", 20_000_000);
-        timeline.book(second, Engine::Compute, "kernel", 0);
-        assert!(timeline.end_of(second) < timeline.end_of(first));
-        timeline.book(second, Engine::ToDevice, "copy", 20_000_000);
-        assert!(timeline.end_of(second) > 2.0 * 1e-3);
-        timeline.stream_waits(first, timeline.streams[1]);
-        timeline.book(first, Engine::Compute, "kernel", 0);
-        assert!(timeline.end_of(first) > timeline.end_of(second));
-    }
-}
+mod tests;

@@ -5,14 +5,16 @@ use std::{
     ops::Range,
 };
 
-use super::status::{Status, status};
+use super::{entry::call, status::Status};
 use crate::{
-    driver::{Copy, CopyEnd, Driver, Work, driver},
+    driver::{Copy, CopyEnd, Driver, Work},
+    failures::CopyFailed,
     findings::require,
     memory::{FRESH, Rows, fill},
+    prices::CallKind,
     report,
     schedule::StreamId,
-    timeline::Engine,
+    timeline::{Engine, Task},
 };
 
 #[unsafe(no_mangle)]
@@ -101,8 +103,7 @@ pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Pitched, stream: u64) -
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemsetD8Async(to: u64, value: c_uchar, size: usize, stream: u64) -> Status {
-    let mut driver = driver();
-    status(|| {
+    call("cuMemsetD8Async", CallKind::Copy, |driver| {
         let stream = driver.stream(stream, "cuMemsetD8Async")?;
         driver.fill_rows(Rows::plain(to, size as u64), value, stream);
         Ok(())
@@ -111,11 +112,11 @@ pub extern "C" fn cuMemsetD8Async(to: u64, value: c_uchar, size: usize, stream: 
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemsetD8_v2(to: u64, value: c_uchar, size: usize) -> Status {
-    let mut driver = driver();
-    let legacy = driver.legacy;
-    driver.fill_rows(Rows::plain(to, size as u64), value, legacy);
-    driver.host_waits(legacy);
-    Status::Success
+    call("cuMemsetD8", CallKind::Copy, |driver| {
+        let legacy = driver.handles.legacy;
+        driver.fill_rows(Rows::plain(to, size as u64), value, legacy);
+        Ok(driver.host_waits(legacy, "cuMemsetD8")?)
+    })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,19 +139,25 @@ fn copy_bytes(
 
 /// Without a stream, returns after the copy.
 fn copy_on_stream(kind: Direction, to: Rows, from: Rows, stream: Option<u64>, actor: &'static str) -> Status {
-    let mut driver = driver();
-    status(|| {
+    call(actor, CallKind::Copy, |driver| {
         let id = driver.stream(stream.unwrap_or_default(), actor)?;
-        driver.copy_rows(kind, to, from, id, actor);
+        driver.copy_rows(kind, to, from, id, actor)?;
         if stream.is_none() {
-            driver.host_waits(id);
+            driver.host_waits(id, actor)?;
         }
         Ok(())
     })
 }
 
 impl Driver {
-    fn copy_rows(&mut self, kind: Direction, to: Rows, from: Rows, stream: StreamId, actor: &'static str) {
+    fn copy_rows(
+        &mut self,
+        kind: Direction,
+        to: Rows,
+        from: Rows,
+        stream: StreamId,
+        actor: &'static str,
+    ) -> Result<(), CopyFailed> {
         let bytes = to.bytes();
         let when = self.begin_work(stream);
         if kind != Direction::ToHost {
@@ -165,7 +172,6 @@ impl Driver {
             Direction::ToHost => Engine::ToHost,
             Direction::Within => Engine::Compute,
         };
-        self.timeline.book(stream, engine, actor, bytes);
         let (to, from) = match kind {
             Direction::ToDevice => (CopyEnd::Device(to), self.host_source(from, actor)),
             Direction::ToHost => (self.host_target(to, actor), CopyEnd::Device(from)),
@@ -173,25 +179,27 @@ impl Driver {
         };
 
         let pageable = matches!(to, CopyEnd::Pageable(_)) || matches!(from, CopyEnd::Staged { .. });
+        self.timeline
+            .book(stream, Task { call: actor, name: actor, engine, bytes, touched: 2 * bytes, pageable });
         report::count(|counters| {
             match kind {
-                Direction::ToDevice => counters.to_device.add(bytes),
-                Direction::ToHost => counters.to_host.add(bytes),
-                Direction::Within => counters.within_device.add(bytes),
+                Direction::ToDevice => counters.copies.to_device.add(bytes),
+                Direction::ToHost => counters.copies.to_host.add(bytes),
+                Direction::Within => counters.copies.within_device.add(bytes),
             }
             if pageable {
-                counters.pageable.add(bytes);
+                counters.copies.pageable.add(bytes);
             }
         });
 
         if bytes == 0 {
-            return;
+            return Ok(());
         }
         let returns_when_done = matches!(to, CopyEnd::Pageable(_));
-        self.push(stream, Work::Copy(Copy { actor, to, from }));
-        if returns_when_done {
-            self.host_waits(stream);
-        }
+        let fails = self.failures.fails_copy(when);
+        report::count(|counters| counters.copies.failed += u64::from(fails));
+        self.push(stream, Work::Copy(Copy { actor, to, from, fails }));
+        if returns_when_done { self.host_waits(stream, actor) } else { Ok(()) }
     }
 
     fn host_source(&self, rows: Rows, actor: &str) -> CopyEnd {
@@ -225,7 +233,10 @@ impl Driver {
     fn fill_rows(&mut self, rows: Rows, value: u8, stream: StreamId) {
         let when = self.begin_work(stream);
         self.touch(rows.extent(), true, when, "cuMemsetD8");
-        self.timeline.book(stream, Engine::Compute, "cuMemsetD8", rows.bytes());
+        let call = "cuMemsetD8";
+        let (engine, bytes) = (Engine::Compute, rows.bytes());
+        let task = Task { call, name: call, engine, bytes, touched: bytes, pageable: false };
+        self.timeline.book(stream, task);
         if rows.bytes() > 0 {
             self.push(stream, Work::Fill(rows, value));
         }

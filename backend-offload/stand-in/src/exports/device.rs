@@ -7,10 +7,14 @@ use std::{
     sync::Once,
 };
 
-use super::status::{Out, Status};
+use super::{
+    entry::call,
+    status::{Out, Status},
+};
 use crate::{
-    driver::{check_all_guards, driver},
+    driver::check_all_guards,
     findings::{Fault, Finding},
+    prices::CallKind,
     report, segfault,
     settings::settings,
 };
@@ -49,6 +53,7 @@ pub extern "C" fn cuGetErrorName(error: c_int, name: Out<*const c_char>) -> Stat
             2 => c"CUDA_ERROR_OUT_OF_MEMORY",
             101 => c"CUDA_ERROR_INVALID_DEVICE",
             200 => c"CUDA_ERROR_INVALID_IMAGE",
+            214 => c"CUDA_ERROR_ECC_UNCORRECTABLE",
             218 => c"CUDA_ERROR_INVALID_PTX",
             400 => c"CUDA_ERROR_INVALID_HANDLE",
             500 => c"CUDA_ERROR_NOT_FOUND",
@@ -66,6 +71,7 @@ pub extern "C" fn cuGetErrorString(error: c_int, text: Out<*const c_char>) -> St
         match error {
             0 => c"no error",
             2 => c"out of memory",
+            214 => c"a copy failed, because an option asks for that",
             _ => c"an error of the stand-in for CUDA",
         }
         .as_ptr(),
@@ -74,7 +80,7 @@ pub extern "C" fn cuGetErrorString(error: c_int, text: Out<*const c_char>) -> St
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGetCount(count: Out<c_int>) -> Status {
-    count.put(settings().devices as c_int)
+    count.put(settings().device.count as c_int)
 }
 
 #[unsafe(no_mangle)]
@@ -83,7 +89,7 @@ pub extern "C" fn cuDeviceGet(device: Out<c_int>, ordinal: c_int) -> Status {
 }
 
 pub(super) fn exists(device: c_int) -> bool {
-    (0..settings().devices as c_int).contains(&device)
+    (0..settings().device.count as c_int).contains(&device)
 }
 
 /// # Safety
@@ -104,12 +110,12 @@ pub extern "C" fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: c_int) -> Stat
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceTotalMem_v2(bytes: Out<usize>, _device: c_int) -> Status {
-    bytes.put(settings().memory as usize)
+    bytes.put(settings().memory.device as usize)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, _device: c_int) -> Status {
-    let capability = settings().capability as c_int;
+    let capability = settings().device.capability as c_int;
     value.put(match attribute {
         // Threads per block: in all and along x and y; along z.
         1..=3 => 1024,
@@ -154,6 +160,7 @@ pub extern "C" fn cuDevicePrimaryCtxRelease_v2(_device: c_int) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSetCurrent(context: u64) -> Status {
+    report::count(|counters| counters.host.called("cuCtxSetCurrent"));
     CURRENT.set(context);
     Status::Success
 }
@@ -165,6 +172,7 @@ pub extern "C" fn cuCtxGetCurrent(context: Out<u64>) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> Status {
-    driver().host_waits_for_all();
-    Status::Success
+    call("cuCtxSynchronize", CallKind::Synchronise, |driver| {
+        Ok(driver.host_waits_for_all("cuCtxSynchronize")?)
+    })
 }

@@ -2,56 +2,62 @@
 
 use std::{
     ffi::c_uint,
-    sync::PoisonError,
+    sync::{MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
-use super::status::{Out, Status, invalid_handle, status};
+use super::{
+    entry::{call, enter},
+    status::{Out, Status, invalid_handle, status},
+};
 use crate::{
-    driver::{Driver, Event, Record, WORK_DONE, driver},
-    schedule::Goal,
+    driver::{Driver, WORK_DONE},
+    handles::{Event, Record},
+    prices::CallKind,
+    races::Clock,
+    report,
+    schedule::{Goal, Mark, StreamId},
     settings::Mode,
 };
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventCreate(event: Out<u64>, _flags: c_uint) -> Status {
-    let mut driver = driver();
-    let handle = driver.new_handle();
-    driver.events.insert(handle, Event::default());
-    event.put(handle)
+    call("cuEventCreate", CallKind::Event, |driver| {
+        let handle = driver.handles.next();
+        driver.handles.events.insert(handle, Event::default());
+        event.put(handle).result()
+    })
 }
 
 /// Pending waits keep the record.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventDestroy_v2(event: u64) -> Status {
-    match driver().events.remove(&event) {
-        Some(_) => Status::Success,
-        None => invalid_handle(event, "event", "cuEventDestroy"),
-    }
+    call("cuEventDestroy", CallKind::Event, |driver| {
+        let known = driver.handles.events.remove(&event).is_some();
+        known.then_some(()).ok_or_else(|| invalid_handle(event, "event", "cuEventDestroy"))
+    })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventRecord(event: u64, stream: u64) -> Status {
-    let mut driver = driver();
-    status(|| {
+    call("cuEventRecord", CallKind::Record, |driver| {
         let stream = driver.stream(stream, "cuEventRecord")?;
         _ = driver.record(event, "cuEventRecord")?;
         let record = Record {
             mark: driver.schedule.mark(stream),
             clock: driver.order.clock(stream).clone(),
-            time: driver.timeline.end_of(stream),
+            time: driver.timeline.record(stream),
             recorder: thread::current().id(),
         };
-        driver.events.insert(event, Event { record: Some(record) });
+        driver.handles.events.insert(event, Event { record: Some(record) });
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) -> Status {
-    let mut driver = driver();
-    status(|| {
+    call("cuStreamWaitEvent", CallKind::StreamWait, |driver| {
         let stream = driver.stream(stream, "cuStreamWaitEvent")?;
         if let Some(record) = driver.record(event, "cuStreamWaitEvent")? {
             driver.stream_waits(stream, &record);
@@ -63,52 +69,53 @@ pub extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) -> 
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventSynchronize(event: u64) -> Status {
-    let mut driver = driver();
-    let record = match driver.record(event, "cuEventSynchronize") {
-        Ok(Some(record)) => record,
-        Ok(None) => return Status::Success,
-        Err(status) => return status,
-    };
-    // CubeCL's collector thread waits at once for a stream that only waits. The delay lets others see the work undone.
-    let collects = !record.mark.after_work && record.recorder != thread::current().id();
-    if collects && driver.settings.mode != Mode::Eager {
-        let end = Instant::now() + Duration::from_millis(driver.settings.patience_ms);
-        while !driver.schedule.is_done(record.mark) {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            driver = WORK_DONE.wait_timeout(driver, left).unwrap_or_else(PoisonError::into_inner).0;
+    status(|| {
+        let mut driver = enter("cuEventSynchronize", CallKind::Free)?;
+        let Some(record) = driver.record(event, "cuEventSynchronize")? else { return Ok(()) };
+        // CubeCL's collector thread waits at once for a stream that only waits.
+        let collects = !record.mark.after_work && record.recorder != thread::current().id();
+        if collects && driver.settings.order.mode != Mode::Eager {
+            driver = wait_for_others(driver, record.mark);
         }
-    }
-    driver.run(Goal::Mark(record.mark));
-    driver.host_knows_record(&record);
-    Status::Success
+
+        driver.run(Goal::Mark(record.mark));
+        if collects && driver.timeline.prices().collector_is_apart {
+            report::count(|counters| counters.host.collector_waits += 1);
+        } else {
+            driver.timeline.charge_call(CallKind::Synchronise);
+            driver.timeline.host_waits(record.time, "cuEventSynchronize");
+        }
+        Ok(driver.host_knows(&record.clock)?)
+    })
 }
 
-/// Same result codes as `cuStreamQuery`.
+/// A delay that lets other threads see the work undone.
+fn wait_for_others(mut driver: MutexGuard<'static, Driver>, mark: Mark) -> MutexGuard<'static, Driver> {
+    let end = Instant::now() + Duration::from_millis(driver.settings.order.patience_ms);
+    while !driver.schedule.is_done(mark) {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        driver = WORK_DONE.wait_timeout(driver, left).unwrap_or_else(PoisonError::into_inner).0;
+    }
+    driver
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventQuery(event: u64) -> Status {
-    let mut driver = driver();
-    status(|| {
+    call("cuEventQuery", CallKind::Query, |driver| {
         let Some(record) = driver.record(event, "cuEventQuery")? else { return Ok(()) };
         driver.run(Goal::Optional);
-        // In eager mode only the simulated time may lie ahead. Repeated queries advance it.
-        let is_time = driver.timeline.host_asks(record.time) || driver.settings.mode != Mode::Eager;
-        if is_time && driver.schedule.is_done(record.mark) {
-            driver.host_knows_record(&record);
-            return Ok(());
-        }
-        driver.run(Goal::Progress(record.mark.stream));
-        Err(Status::NotReady)
+        let is_done = driver.schedule.is_done(record.mark);
+        driver.answer(is_done, record.time, record.mark.stream, &record.clock)
     })
 }
 
 /// Milliseconds of simulated time.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: u64, end: u64) -> Status {
-    let driver = driver();
-    status(|| {
+    call("cuEventElapsedTime", CallKind::Other, |driver| {
         let start = driver.record(start, "cuEventElapsedTime")?.ok_or(Status::InvalidHandle)?;
         let end = driver.record(end, "cuEventElapsedTime")?.ok_or(Status::InvalidHandle)?;
         _ = milliseconds.put(((end.time - start.time) * 1e3) as f32);
@@ -123,13 +130,25 @@ pub extern "C" fn cuEventElapsedTime(milliseconds: Out<f32>, start: u64, end: u6
 
 impl Driver {
     fn record(&self, event: u64, call: &str) -> Result<Option<Record>, Status> {
-        let event = self.events.get(&event).ok_or_else(|| invalid_handle(event, "event", call))?;
+        let event = self.handles.events.get(&event).ok_or_else(|| invalid_handle(event, "event", call))?;
         Ok(event.record.clone())
     }
 
-    fn host_knows_record(&mut self, record: &Record) {
-        self.order.host_waits(&record.clock);
-        self.timeline.host_waits(record.time);
-        self.device.after_host_wait();
+    /// Answers a query. If the answer is no, runs some of the pending work, so that repeated queries end.
+    pub(super) fn answer(
+        &mut self,
+        is_done: bool,
+        time: f64,
+        stream: StreamId,
+        clock: &Clock,
+    ) -> Result<(), Status> {
+        // In eager mode only the simulated time may lie ahead. Repeated queries advance it.
+        let is_time = self.timeline.has_passed(time) || self.settings.order.mode != Mode::Eager;
+        if !(is_time && is_done) {
+            self.run(Goal::Progress(stream));
+            return Err(Status::NotReady);
+        }
+        self.timeline.host_reaches(time);
+        Ok(self.host_knows(clock)?)
     }
 }

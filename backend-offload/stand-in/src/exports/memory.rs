@@ -4,11 +4,13 @@ use std::ffi::c_uint;
 
 use super::{
     device::current_device,
-    status::{Out, Status, status},
+    entry::call,
+    status::{Out, Status},
 };
 use crate::{
-    driver::{Driver, Work, driver},
+    driver::{Driver, Work},
     findings::{Fault, Finding, require},
+    prices::CallKind,
     races::Access,
     report,
     schedule::StreamId,
@@ -17,16 +19,17 @@ use crate::{
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Status {
-    let used = driver().device.mapped(current_device("cuMemGetInfo"));
-    _ = total.put(settings().memory as usize);
-    free.put((settings().memory - used) as usize)
+    call("cuMemGetInfo", CallKind::Other, |driver| {
+        let used = driver.device.mapped(current_device("cuMemGetInfo"));
+        _ = total.put(settings().memory.device as usize);
+        free.put((settings().memory.device - used) as usize).result()
+    })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAllocAsync(out: Out<u64>, size: usize, stream: u64) -> Status {
     let device = current_device("cuMemAllocAsync");
-    let mut driver = driver();
-    status(|| {
+    call("cuMemAllocAsync", CallKind::Allocate, |driver| {
         let stream = driver.stream(stream, "cuMemAllocAsync")?;
         let start = driver.allocate(size as u64, device, stream)?;
         _ = out.put(start);
@@ -37,21 +40,18 @@ pub extern "C" fn cuMemAllocAsync(out: Out<u64>, size: usize, stream: u64) -> St
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAlloc_v2(out: Out<u64>, size: usize) -> Status {
     let device = current_device("cuMemAlloc");
-    let mut driver = driver();
-    status(|| {
+    call("cuMemAlloc", CallKind::Allocate, |driver| {
         // No stream can use fresh memory yet, so the default stream suffices.
-        let legacy = driver.legacy;
+        let legacy = driver.handles.legacy;
         let start = driver.allocate(size as u64, device, legacy)?;
-        driver.host_waits(legacy);
         _ = out.put(start);
-        Ok(())
+        Ok(driver.host_waits(legacy, "cuMemAlloc")?)
     })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeAsync(start: u64, stream: u64) -> Status {
-    let mut driver = driver();
-    status(|| {
+    call("cuMemFreeAsync", CallKind::Allocate, |driver| {
         let stream = driver.stream(stream, "cuMemFreeAsync")?;
         driver.free(start, stream);
         Ok(())
@@ -61,12 +61,13 @@ pub extern "C" fn cuMemFreeAsync(start: u64, stream: u64) -> Status {
 /// Waits for all work, as CUDA does.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(start: u64) -> Status {
-    let mut driver = driver();
-    driver.host_waits_for_all();
-    let legacy = driver.legacy;
-    driver.free(start, legacy);
-    driver.host_waits(legacy);
-    Status::Success
+    call("cuMemFree", CallKind::Allocate, |driver| {
+        let earlier = driver.host_waits_for_all("cuMemFree");
+        let legacy = driver.handles.legacy;
+        driver.free(start, legacy);
+        driver.host_waits(legacy, "cuMemFree")?;
+        Ok(earlier?)
+    })
 }
 
 impl Driver {
@@ -74,14 +75,17 @@ impl Driver {
         if size == 0 {
             return Err(Status::InvalidValue);
         }
-        self.allocations_asked_for += 1;
+        let refused = self.failures.refuses_allocation();
         self.make_room(size, device);
-        let refused =
-            settings().fail_allocations_after.is_some_and(|after| self.allocations_asked_for > after);
+        let mapped = self.device.mapped(device);
         let start = if refused { None } else { self.device.allocate(size, device) };
+        let mapped = self.device.mapped(device) - mapped;
+        if mapped > 0 {
+            self.timeline.charge_bytes(mapped, |memory| memory.map);
+        }
         report::count(|counters| match start {
-            Some(_) => counters.allocations += 1,
-            None => counters.refused_allocations += 1,
+            Some(_) => counters.device.allocations += 1,
+            None => counters.device.refused_allocations += 1,
         });
         let start = start.ok_or(Status::OutOfMemory)?;
         self.count_peaks();
@@ -93,7 +97,7 @@ impl Driver {
 
     fn free(&mut self, start: u64, stream: StreamId) {
         let range = require(self.device.mark_freed(start));
-        report::count(|counters| counters.frees += 1);
+        report::count(|counters| counters.device.frees += 1);
         let when = self.begin_work(stream);
         self.check_races(start, Access { range, writes: true, actor: "the free".into() }, when);
         self.push(stream, Work::Release(start));
@@ -103,10 +107,17 @@ impl Driver {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostAlloc(out: Out<u64>, size: usize, _flags: c_uint) -> Status {
     _ = current_device("cuMemHostAlloc");
-    let mut driver = driver();
-    let Some(start) = driver.pinned.allocate(size as u64) else { return Status::OutOfMemory };
-    driver.count_peaks();
-    out.put(start)
+    call("cuMemHostAlloc", CallKind::Other, |driver| {
+        let Some(start) = driver.pinned.allocate(size as u64) else {
+            report::count(|counters| counters.pinned.refused += 1);
+            driver.timeline.charge_bytes(0, |memory| memory.page_lock);
+            return Err(Status::OutOfMemory);
+        };
+        report::count(|counters| counters.pinned.allocations.add(size as u64));
+        driver.count_peaks();
+        driver.timeline.charge_bytes(size as u64, |memory| memory.page_lock);
+        out.put(start).result()
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -117,13 +128,17 @@ pub extern "C" fn cuMemAllocHost_v2(out: Out<u64>, size: usize) -> Status {
 /// Waits for all work, as CUDA does. A program that needs this lacks a wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeHost(start: u64) -> Status {
-    let mut driver = driver();
-    let Some(range) = require(driver.pinned.starting_at(start)) else { return Status::InvalidValue };
-    if driver.schedule.pending().any(|work| work.uses_pinned(&range)) {
-        let circumstances = format!("{} bytes at {start:#x}", range.end - range.start);
-        Fault::new(Finding::PinnedFreedEarly, circumstances).report();
-    }
-    driver.host_waits_for_all();
-    driver.pinned.release(start);
-    Status::Success
+    call("cuMemFreeHost", CallKind::Other, |driver| {
+        let range = require(driver.pinned.starting_at(start)).ok_or(Status::InvalidValue)?;
+        if driver.schedule.pending().any(|work| work.uses_pinned(&range)) {
+            let circumstances = format!("{} bytes at {start:#x}", range.end - range.start);
+            Fault::new(Finding::PinnedFreedEarly, circumstances).report();
+        }
+
+        let earlier = driver.host_waits_for_all("cuMemFreeHost");
+        driver.timeline.charge_bytes(range.end - range.start, |memory| memory.page_unlock);
+        driver.pinned.release(start);
+        report::count(|counters| counters.pinned.frees += 1);
+        Ok(earlier?)
+    })
 }

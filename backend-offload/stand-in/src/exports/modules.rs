@@ -1,18 +1,23 @@
 //! Modules and launches. A module holds one kernel, so a function's handle is its module's.
 
 use std::{
+    collections::BTreeSet,
     ffi::{CStr, c_char, c_int, c_uint, c_void},
     sync::Arc,
 };
 
-use super::status::{Out, Status, invalid_handle, status};
+use super::{
+    entry::call,
+    status::{Out, Status, invalid_handle},
+};
 use crate::{
-    driver::{Driver, Work, driver},
+    driver::{Driver, Work},
     fibers::Dim,
     findings::{Fault, Finding},
     kernels::{Kernel, Launch, Parameter, SHARED_BYTES},
+    prices::CallKind,
     schedule::StreamId,
-    timeline::Engine,
+    timeline::{Engine, Task},
 };
 
 /// # Safety
@@ -23,12 +28,11 @@ pub unsafe extern "C" fn cuModuleLoadData(module: Out<u64>, image: *const c_char
     let text = unsafe { CStr::from_ptr(image) }.to_string_lossy();
     let Some(image) = crate::kernels::Image::parse(&text) else { return Status::InvalidPtx };
     match Kernel::load(&image) {
-        Ok(kernel) => {
-            let mut driver = driver();
-            let handle = driver.new_handle();
-            driver.modules.insert(handle, Arc::new(kernel));
-            module.put(handle)
-        }
+        Ok(kernel) => call("cuModuleLoadData", CallKind::Other, |driver| {
+            let handle = driver.handles.next();
+            driver.handles.modules.insert(handle, Arc::new(kernel));
+            module.put(handle).result()
+        }),
         Err(problem) => {
             eprintln!("stand-in: a kernel could not be loaded: {problem}");
             Status::InvalidImage
@@ -39,10 +43,10 @@ pub unsafe extern "C" fn cuModuleLoadData(module: Out<u64>, image: *const c_char
 /// Queued launches keep their kernel.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuModuleUnload(module: u64) -> Status {
-    match driver().modules.remove(&module) {
-        Some(_) => Status::Success,
-        None => invalid_handle(module, "module", "cuModuleUnload"),
-    }
+    call("cuModuleUnload", CallKind::Other, |driver| {
+        let known = driver.handles.modules.remove(&module).is_some();
+        known.then_some(()).ok_or_else(|| invalid_handle(module, "module", "cuModuleUnload"))
+    })
 }
 
 /// # Safety
@@ -51,11 +55,11 @@ pub extern "C" fn cuModuleUnload(module: u64) -> Status {
 pub unsafe extern "C" fn cuModuleGetFunction(function: Out<u64>, module: u64, name: *const c_char) -> Status {
     // SAFETY: promised by the caller.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
-    match driver().modules.get(&module) {
-        Some(kernel) if kernel.name == name => function.put(module),
-        Some(_) => Status::NotFound,
-        None => invalid_handle(module, "module", "cuModuleGetFunction"),
-    }
+    call("cuModuleGetFunction", CallKind::Other, |driver| match driver.handles.modules.get(&module) {
+        Some(kernel) if kernel.name == name => function.put(module).result(),
+        Some(_) => Err(Status::NotFound),
+        None => Err(invalid_handle(module, "module", "cuModuleGetFunction")),
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -84,10 +88,9 @@ pub unsafe extern "C" fn cuLaunchKernel(
     parameters: *const *const c_void,
     extra: *const c_void,
 ) -> Status {
-    let mut driver = driver();
-    status(|| {
+    call("cuLaunchKernel", CallKind::Launch, |driver| {
         let stream = driver.stream(stream, "cuLaunchKernel")?;
-        let kernel = driver.modules.get(&function).cloned();
+        let kernel = driver.handles.modules.get(&function).cloned();
         let kernel = kernel.ok_or_else(|| invalid_handle(function, "function", "cuLaunchKernel"))?;
         let grid = Dim { x: grid_x, y: grid_y, z: grid_z };
         let block = Dim { x: block_x, y: block_y, z: block_z };
@@ -128,16 +131,26 @@ fn check_shape(name: &str, grid: Dim, block: Dim, shared: usize) -> Result<(), S
     Err(Status::InvalidValue)
 }
 
+/// The most that a thread is expected to touch. Keeps a small kernel from being charged for a whole pool.
+const BYTES_PER_THREAD: u64 = 64 << 10;
+
 impl Driver {
     fn launch_on(&mut self, stream: StreamId, launch: Launch) {
         let actor = format!("kernel {}", launch.kernel.name);
         let when = self.begin_work(stream);
-        for (address, writes) in launch.operands().collect::<Vec<_>>() {
-            self.touch(address..address + 1, writes, when, &actor);
+        let operands: Vec<(u64, bool)> = launch.operands().collect();
+        for (address, writes) in &operands {
+            self.touch(*address..*address + 1, *writes, when, &actor);
         }
+        let distinct: BTreeSet<u64> = operands.into_iter().map(|(address, _)| address).collect();
+        let extents: u64 = distinct.into_iter().map(|operand| self.device.extent_of(operand)).sum();
+        let threads = launch.grid.count().saturating_mul(launch.block.count());
+        let touched = extents.min(threads.saturating_mul(BYTES_PER_THREAD));
         let Dim { x, y, z } = launch.grid;
         let shape = format!("{} over {x} x {y} x {z} blocks", launch.kernel.name);
-        self.timeline.book(stream, Engine::Compute, &shape, 0);
+        let (call, engine) = ("cuLaunchKernel", Engine::Compute);
+        self.timeline
+            .book(stream, Task { call, name: &shape, engine, bytes: touched, touched, pageable: false });
         self.push(stream, Work::Launch(launch));
     }
 }

@@ -4,9 +4,10 @@ use std::ffi::{c_int, c_void};
 
 use super::{
     device::exists,
+    entry::enter,
     status::{Out, Status, invalid_handle, status},
 };
-use crate::driver::driver;
+use crate::{prices::CallKind, report};
 
 /// Bytes that stay mapped when the host waits.
 const RELEASE_THRESHOLD: c_int = 4;
@@ -26,7 +27,8 @@ pub unsafe extern "C" fn cuMemPoolSetAttribute(pool: u64, attribute: c_int, valu
             return Err(Status::NotSupported);
         }
         // SAFETY: promised by the caller.
-        driver().device.pool(device).release_threshold = unsafe { value.cast::<u64>().read() };
+        let threshold = unsafe { value.cast::<u64>().read() };
+        enter("cuMemPoolSetAttribute", CallKind::Other)?.device.pool(device).release_threshold = threshold;
         Ok(())
     })
 }
@@ -35,7 +37,10 @@ pub unsafe extern "C" fn cuMemPoolSetAttribute(pool: u64, attribute: c_int, valu
 pub extern "C" fn cuMemPoolTrimTo(pool: u64, mapped: usize) -> Status {
     status(|| {
         let device = device_of(pool, "cuMemPoolTrimTo")?;
-        driver().device.unmap(device, mapped as u64);
+        let mut driver = enter("cuMemPoolTrimTo", CallKind::Other)?;
+        let unmapped = driver.device.unmap(device, mapped as u64);
+        driver.charge_for_unmapping(unmapped);
+        report::count(|counters| counters.device.trims += 1);
         Ok(())
     })
 }

@@ -1,8 +1,9 @@
 //! Result codes, output pointers and stream handles.
 
 use crate::{
-    driver::{Driver, Stream},
+    driver::Driver,
     findings::{Fault, Finding},
+    handles::Stream,
     schedule::StreamId,
 };
 
@@ -14,11 +15,18 @@ pub enum Status {
     OutOfMemory = 2,
     InvalidDevice = 101,
     InvalidImage = 200,
+    EccUncorrectable = 214,
     InvalidPtx = 218,
     InvalidHandle = 400,
     NotFound = 500,
     NotReady = 600,
     NotSupported = 801,
+}
+
+impl Status {
+    pub(super) fn result(self) -> Result<(), Self> {
+        if self == Self::Success { Ok(()) } else { Err(self) }
+    }
 }
 
 impl From<bool> for Status {
@@ -47,9 +55,9 @@ impl Driver {
     /// Zero is the default stream. Reports an invalid handle.
     pub(super) fn stream(&self, handle: u64, call: &str) -> Result<StreamId, Status> {
         if handle == 0 {
-            return Ok(self.legacy);
+            return Ok(self.handles.legacy);
         }
-        let stream = self.streams.get(&handle).map(|Stream { id, .. }| *id);
+        let stream = self.handles.streams.get(&handle).map(|Stream { id, .. }| *id);
         stream.ok_or_else(|| invalid_handle(handle, "stream", call))
     }
 }

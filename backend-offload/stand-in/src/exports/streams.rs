@@ -4,22 +4,21 @@ use std::ffi::{c_int, c_uint};
 
 use super::{
     device::current_device,
-    status::{Out, Status, status},
+    entry::call,
+    status::{Out, Status},
 };
-use crate::{
-    driver::{Stream, driver},
-    schedule::Goal,
-};
+use crate::{handles::Stream, prices::CallKind, schedule::Goal};
 
 const NON_BLOCKING: c_uint = 1;
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamCreate(stream: Out<u64>, flags: c_uint) -> Status {
     _ = current_device("cuStreamCreate");
-    let mut driver = driver();
-    let (handle, id) = (driver.new_handle(), driver.schedule.create_stream());
-    driver.streams.insert(handle, Stream { id, blocking: flags & NON_BLOCKING == 0 });
-    stream.put(handle)
+    call("cuStreamCreate", CallKind::Other, |driver| {
+        let (handle, id) = (driver.handles.next(), driver.schedule.create_stream());
+        driver.handles.streams.insert(handle, Stream { id, blocking: flags & NON_BLOCKING == 0 });
+        stream.put(handle).result()
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -30,37 +29,30 @@ pub extern "C" fn cuStreamCreateWithPriority(stream: Out<u64>, flags: c_uint, _p
 /// Runs the stream's remaining work at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamDestroy_v2(stream: u64) -> Status {
-    let mut driver = driver();
-    status(|| {
+    call("cuStreamDestroy", CallKind::Other, |driver| {
         let id = driver.stream(stream, "cuStreamDestroy")?;
         driver.run(Goal::Stream(id));
-        driver.streams.remove(&stream);
+        driver.handles.streams.remove(&stream);
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamSynchronize(stream: u64) -> Status {
-    let mut driver = driver();
-    status(|| {
+    call("cuStreamSynchronize", CallKind::Synchronise, |driver| {
         let id = driver.stream(stream, "cuStreamSynchronize")?;
-        driver.host_waits(id);
-        Ok(())
+        Ok(driver.host_waits(id, "cuStreamSynchronize")?)
     })
 }
 
-/// Runs some of the pending work, so that repeated queries end.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamQuery(stream: u64) -> Status {
-    let mut driver = driver();
-    status(|| {
+    call("cuStreamQuery", CallKind::Query, |driver| {
         let id = driver.stream(stream, "cuStreamQuery")?;
         driver.run(Goal::Optional);
-        if driver.schedule.is_idle(id) {
-            driver.host_knows_idle(id);
-            return Ok(());
-        }
-        driver.run(Goal::Progress(id));
-        Err(Status::NotReady)
+        let is_done = driver.schedule.is_idle(id);
+        let time = driver.timeline.end_of(id);
+        let clock = driver.order.clock(id).clone();
+        driver.answer(is_done, time, id, &clock)
     })
 }

@@ -34,7 +34,7 @@ pub(crate) fn compile(source: &str, options: &[String]) -> Result<Image, String>
     let translation = translate(source)?;
     let compiler = compiler()?;
     let key = key(&translation, &headers, compiler);
-    let folder = &settings().cache;
+    let folder = &settings().compiler.cache;
     let object = key.path(folder, "so");
     if !object.exists() {
         fs::create_dir_all(folder)
@@ -47,7 +47,7 @@ pub(crate) fn compile(source: &str, options: &[String]) -> Result<Image, String>
 }
 
 fn key(translation: &Translation, headers: &Headers, compiler: &str) -> Key {
-    let flags = settings().compiler_flags.iter().map(String::as_str).chain(FLAGS);
+    let flags = settings().compiler.flags.iter().map(String::as_str).chain(FLAGS);
     let machine = [compiler, cache::processor(), &translation.text];
     Key::new(flags.chain(machine).chain(headers.texts.iter().map(String::as_str)).map(str::as_bytes))
 }
@@ -55,9 +55,9 @@ fn key(translation: &Translation, headers: &Headers, compiler: &str) -> Key {
 fn build(text: &Path, object: &Path, headers: &Path) -> Result<(), String> {
     let started = Instant::now();
     let part = cache::temporary_path(object);
-    let output = Command::new(&settings().compiler)
+    let output = Command::new(&settings().compiler.program)
         .args(FLAGS)
-        .args(&settings().compiler_flags)
+        .args(&settings().compiler.flags)
         .arg("-I")
         .arg(headers)
         .arg("-o")
@@ -66,8 +66,8 @@ fn build(text: &Path, object: &Path, headers: &Path) -> Result<(), String> {
         .output()
         .map_err(|error| missing_compiler(&error))?;
     report::count(|counters| {
-        counters.compiled += 1;
-        counters.compile_seconds += started.elapsed().as_secs_f64();
+        counters.kernels.compiled += 1;
+        counters.kernels.compile_seconds += started.elapsed().as_secs_f64();
     });
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
@@ -77,7 +77,7 @@ fn build(text: &Path, object: &Path, headers: &Path) -> Result<(), String> {
 
 fn compiler() -> Result<&'static str, String> {
     static VERSION: LazyLock<Result<String, String>> = LazyLock::new(|| {
-        let output = Command::new(&settings().compiler).arg("--version").output();
+        let output = Command::new(&settings().compiler.program).arg("--version").output();
         let output = output.map_err(|error| missing_compiler(&error))?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     });
@@ -87,7 +87,7 @@ fn compiler() -> Result<&'static str, String> {
 fn missing_compiler(error: &io::Error) -> String {
     format!(
         "error: the C++ compiler `{}` could not be started ({error}): install g++, or name one in STAND_IN_CXX",
-        settings().compiler
+        settings().compiler.program
     )
 }
 

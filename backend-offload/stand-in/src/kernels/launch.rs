@@ -62,8 +62,8 @@ impl Launch {
         }
 
         report::count(|counters| {
-            counters.kernels += 1;
-            counters.run_seconds += started.elapsed().as_secs_f64();
+            counters.kernels.run += 1;
+            counters.kernels.run_seconds += started.elapsed().as_secs_f64();
         });
     }
 }

@@ -1,6 +1,7 @@
 //! Address space for allocations. Pages between them and freed pages are inaccessible.
 
 use std::{
+    collections::BTreeMap,
     ptr,
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -24,20 +25,23 @@ pub(crate) fn owner_of(address: u64) -> Option<Owner> {
     })
 }
 
-/// Uses each page once: reuse would hide a use after free.
+/// Uses each page once, unless told to reuse: reuse hides a use after free.
 #[derive(Debug)]
 pub(super) struct AddressSpace {
     owner: Owner,
     next: u64,
     end: u64,
+    reuse: bool,
+    /// Retired pages by size, if they are to serve again.
+    retired: BTreeMap<u64, Vec<u64>>,
 }
 
 /// Bytes. Another reservation follows when one is used up.
 const RESERVATION: u64 = 4 << 40;
 
 impl AddressSpace {
-    pub(super) fn new(owner: Owner) -> Self {
-        Self { owner, next: 0, end: 0 }
+    pub(super) fn new(owner: Owner, reuse: bool) -> Self {
+        Self { owner, next: 0, end: 0, reuse, retired: BTreeMap::new() }
     }
 
     /// Zeroed pages between inaccessible ones.
@@ -45,6 +49,9 @@ impl AddressSpace {
         let size = size.next_multiple_of(PAGE);
         if size > RESERVATION - 2 * PAGE {
             return None;
+        }
+        if let Some(start) = self.retired.get_mut(&size).and_then(Vec::pop) {
+            return map(start, size, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_FIXED).then_some(start);
         }
         if self.next + size + PAGE > self.end {
             self.reserve()?;
@@ -57,8 +64,12 @@ impl AddressSpace {
         Some(start)
     }
 
-    pub(super) fn retire(start: u64, size: u64) {
-        map(start, size.next_multiple_of(PAGE), libc::PROT_NONE, libc::MAP_FIXED);
+    pub(super) fn retire(&mut self, start: u64, size: u64) {
+        let size = size.next_multiple_of(PAGE);
+        map(start, size, libc::PROT_NONE, libc::MAP_FIXED);
+        if self.reuse {
+            self.retired.entry(size).or_default().push(start);
+        }
     }
 
     fn reserve(&mut self) -> Option<()> {

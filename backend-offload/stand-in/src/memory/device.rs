@@ -10,6 +10,8 @@ use std::{
 
 use super::{
     address_space::{AddressSpace, Owner, PAGE},
+    extents::Extents,
+    granules::{Granules, Place},
     pool::Pool,
     rows::{Rows, fill},
     written::Written,
@@ -17,6 +19,7 @@ use super::{
 use crate::{
     findings::{Fault, Finding},
     report,
+    settings::Memory,
 };
 
 /// Contents of unwritten memory.
@@ -30,9 +33,11 @@ struct Block {
     range: Range<u64>,
     pages: Range<u64>,
     device: usize,
+    place: Place,
     /// Whether a requested free is pending.
     freed: bool,
     written: Written,
+    extents: Extents,
 }
 
 #[derive(Debug)]
@@ -41,18 +46,21 @@ pub(crate) struct DeviceMemory {
     blocks: BTreeMap<u64, Block>,
     freed_ranges: BTreeMap<u64, u64>,
     capacity: u64,
+    /// Bytes of granules in use.
     used: [u64; 4],
+    granules: [Granules; 4],
     pools: [Pool; 4],
 }
 
 impl DeviceMemory {
-    pub(crate) fn new(capacity: u64) -> Self {
+    pub(crate) fn new(settings: &Memory) -> Self {
         Self {
-            space: AddressSpace::new(Owner::Device),
+            space: AddressSpace::new(Owner::Device, settings.reuse),
             blocks: BTreeMap::new(),
             freed_ranges: BTreeMap::new(),
-            capacity,
+            capacity: settings.device,
             used: [0; 4],
+            granules: [(); 4].map(|()| Granules::new(settings.granule)),
             pools: [Pool::default(); 4],
         }
     }
@@ -66,16 +74,16 @@ impl DeviceMemory {
         self.used[device] + self.pools[device].unused()
     }
 
-    /// Unmaps unused memory down to each pool's threshold.
-    pub(crate) fn after_host_wait(&mut self) {
-        for device in 0..self.pools.len() {
-            self.unmap(device, self.pools[device].release_threshold);
-        }
+    /// Unmaps unused memory down to each pool's threshold. Returns the bytes unmapped.
+    pub(crate) fn after_host_wait(&mut self) -> u64 {
+        (0..self.pools.len()).map(|device| self.unmap(device, self.pools[device].release_threshold)).sum()
     }
 
-    pub(crate) fn unmap(&mut self, device: usize, mapped: u64) {
+    /// Returns the bytes unmapped.
+    pub(crate) fn unmap(&mut self, device: usize, mapped: u64) -> u64 {
         let unmapped = self.pools[device].trim_to(mapped, self.used[device]);
-        report::count(|counters| counters.unmapped_bytes += unmapped);
+        report::count(|counters| counters.device.unmapped_bytes += unmapped);
+        unmapped
     }
 
     pub(crate) fn used(&self, device: usize) -> u64 {
@@ -83,7 +91,7 @@ impl DeviceMemory {
     }
 
     pub(crate) fn fits(&self, size: u64, device: usize) -> bool {
-        size <= self.capacity - self.used[device]
+        self.granules[device].needed(size) <= self.capacity - self.used[device]
     }
 
     /// `None` if there is no room. Zero until the caller poisons it, in stream order.
@@ -95,14 +103,23 @@ impl DeviceMemory {
         let page = self.space.commit(length)?;
         let pages = page..page + length;
         let start = pages.end - size.next_multiple_of(ALIGNMENT);
-        let block =
-            Block { range: start..start + size, pages, device, freed: false, written: Written::default() };
+        let bytes = self.granules[device].needed(size);
+        let place = self.granules[device].take(size);
+        let block = Block {
+            range: start..start + size,
+            pages,
+            device,
+            place,
+            freed: false,
+            written: Written::default(),
+            extents: Extents::default(),
+        };
         for guard in block.guards() {
             // SAFETY: the pages were just committed and nobody else has them.
             unsafe { fill(Rows::plain(guard.start, guard.end - guard.start), GUARD) }
         }
-        self.used[device] += size;
-        self.pools[device].allocated(size);
+        self.used[device] += bytes;
+        self.pools[device].allocated(bytes);
         self.blocks.insert(start, block);
         Some(start)
     }
@@ -129,8 +146,8 @@ impl DeviceMemory {
     pub(crate) fn release(&mut self, start: u64) -> Result<(), Fault> {
         let block = self.blocks.remove(&start).expect("only what was marked is released");
         let intact = block.check_guards("its free");
-        AddressSpace::retire(block.pages.start, block.pages.end - block.pages.start);
-        let bytes = block.range.end - block.range.start;
+        self.space.retire(block.pages.start, block.pages.end - block.pages.start);
+        let bytes = self.granules[block.device].give_back(block.place);
         self.used[block.device] -= bytes;
         self.pools[block.device].freed(bytes);
         self.freed_ranges.insert(block.range.start, block.range.end);
@@ -181,6 +198,11 @@ impl DeviceMemory {
             let circumstances = format!("{actor} touches {size} bytes at {at:#x}, where no device memory is");
             Fault::new(Finding::OutsideMemory, circumstances)
         }
+    }
+
+    /// Estimated bytes of a kernel's operand.
+    pub(crate) fn extent_of(&mut self, operand: u64) -> u64 {
+        self.block_of(operand).map_or(0, |block| block.extents.extent_of(operand, &block.range))
     }
 
     /// From the operand to the end of the allocation.

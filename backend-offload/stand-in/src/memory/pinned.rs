@@ -15,15 +15,17 @@ pub(crate) struct PinnedMemory {
     blocks: BTreeMap<u64, u64>,
     freed_ranges: BTreeMap<u64, u64>,
     used: u64,
+    limit: u64,
 }
 
 impl PinnedMemory {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(limit: u64) -> Self {
         Self {
-            space: AddressSpace::new(Owner::Pinned),
+            space: AddressSpace::new(Owner::Pinned, false),
             blocks: BTreeMap::new(),
             freed_ranges: BTreeMap::new(),
             used: 0,
+            limit,
         }
     }
 
@@ -31,12 +33,17 @@ impl PinnedMemory {
         self.used
     }
 
+    /// `None` beyond the limit.
     pub(crate) fn allocate(&mut self, size: u64) -> Option<u64> {
-        let start = self.space.commit(size.max(1))?;
+        let size = size.max(1);
+        if size > self.limit - self.used {
+            return None;
+        }
+        let start = self.space.commit(size)?;
         // SAFETY: the pages were just committed and nobody else has them.
         unsafe { fill(Rows::plain(start, size), FRESH) }
-        self.blocks.insert(start, start + size.max(1));
-        self.used += size.max(1);
+        self.blocks.insert(start, start + size);
+        self.used += size;
         Some(start)
     }
 
@@ -72,7 +79,7 @@ impl PinnedMemory {
 
     pub(crate) fn release(&mut self, start: u64) {
         let Some(end) = self.blocks.remove(&start) else { return };
-        AddressSpace::retire(start, end - start);
+        self.space.retire(start, end - start);
         self.used -= end - start;
         self.freed_ranges.insert(start, end);
     }

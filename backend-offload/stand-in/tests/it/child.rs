@@ -10,7 +10,7 @@ use std::{
 
 use suite::Need;
 
-use crate::{findings, kernels, memory, options, order};
+use crate::{failures, findings, host, kernels, memory, options, order};
 
 const SCENARIO: &str = "SCENARIO";
 
@@ -87,10 +87,17 @@ pub(crate) fn compiler_found() -> bool {
 #[ignore = "started by other tests, in a process of its own"]
 fn runs_the_scenario_it_was_started_for() {
     let Ok(name) = env::var(SCENARIO) else { return };
-    let mut all =
-        [findings::SCENARIOS, kernels::SCENARIOS, memory::SCENARIOS, options::SCENARIOS, order::SCENARIOS]
-            .into_iter()
-            .flatten();
+    let mut all = [
+        failures::SCENARIOS,
+        findings::SCENARIOS,
+        host::SCENARIOS,
+        kernels::SCENARIOS,
+        memory::SCENARIOS,
+        options::SCENARIOS,
+        order::SCENARIOS,
+    ]
+    .into_iter()
+    .flatten();
     let (_, scenario) = all.find(|(known, _)| *known == name).expect("a scenario of this name");
     scenario();
 }

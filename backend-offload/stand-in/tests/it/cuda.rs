@@ -6,6 +6,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use stand_in as _;
 
 pub(crate) const OUT_OF_MEMORY: c_int = 2;
+pub(crate) const ECC_UNCORRECTABLE: c_int = 214;
 pub(crate) const NOT_READY: c_int = 600;
 
 unsafe extern "C" {
@@ -36,6 +37,7 @@ unsafe extern "C" {
     fn cuStreamWaitEvent(stream: u64, event: u64, flags: c_uint) -> c_int;
     fn cuEventSynchronize(event: u64) -> c_int;
     fn cuEventQuery(event: u64) -> c_int;
+    fn cuEventElapsedTime(milliseconds: *mut f32, start: u64, end: u64) -> c_int;
     fn cuModuleLoadData(module: *mut u64, image: *const c_char) -> c_int;
     fn cuModuleGetFunction(function: *mut u64, module: u64, name: *const c_char) -> c_int;
     fn cuLaunchKernel(
@@ -167,13 +169,23 @@ impl Cuda {
 
     /// Page-locked numbers, valid until the scenario frees them.
     pub(crate) fn pinned<T>(&self, count: usize) -> &'static mut [T] {
+        self.try_pinned(count).unwrap()
+    }
+
+    pub(crate) fn try_pinned<T>(&self, count: usize) -> Result<&'static mut [T], c_int> {
         let mut start = std::ptr::null_mut();
-        succeed(unsafe { cuMemHostAlloc(&raw mut start, count * size_of::<T>(), 0) });
-        unsafe { std::slice::from_raw_parts_mut(start.cast(), count) }
+        match unsafe { cuMemHostAlloc(&raw mut start, count * size_of::<T>(), 0) } {
+            0 => Ok(unsafe { std::slice::from_raw_parts_mut(start.cast(), count) }),
+            status => Err(status),
+        }
     }
 
     pub(crate) fn free_pinned<T>(&self, start: *mut T) {
-        succeed(unsafe { cuMemFreeHost(start.cast()) });
+        succeed(self.try_free_pinned(start));
+    }
+
+    pub(crate) fn try_free_pinned<T>(&self, start: *mut T) -> c_int {
+        unsafe { cuMemFreeHost(start.cast()) }
     }
 
     pub(crate) fn upload<T>(&self, to: u64, from: &[T], stream: u64) {
@@ -185,7 +197,11 @@ impl Cuda {
     }
 
     pub(crate) fn download<T>(&self, to: &mut [T], from: u64, stream: u64) {
-        succeed(unsafe { cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from, size_of_val(to), stream) });
+        succeed(self.try_download(to, from, stream));
+    }
+
+    pub(crate) fn try_download<T>(&self, to: &mut [T], from: u64, stream: u64) -> c_int {
+        unsafe { cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from, size_of_val(to), stream) }
     }
 
     pub(crate) fn move_within(&self, to: u64, from: u64, size: usize, stream: u64) {
@@ -201,7 +217,11 @@ impl Cuda {
     }
 
     pub(crate) fn synchronize(&self, stream: u64) {
-        succeed(unsafe { cuStreamSynchronize(stream) });
+        succeed(self.try_synchronize(stream));
+    }
+
+    pub(crate) fn try_synchronize(&self, stream: u64) -> c_int {
+        unsafe { cuStreamSynchronize(stream) }
     }
 
     pub(crate) fn query(&self, stream: u64) -> c_int {
@@ -216,11 +236,20 @@ impl Cuda {
     }
 
     pub(crate) fn wait_for_event(&self, event: u64) {
-        succeed(unsafe { cuEventSynchronize(event) });
+        succeed(self.try_wait_for_event(event));
+    }
+
+    pub(crate) fn try_wait_for_event(&self, event: u64) -> c_int {
+        unsafe { cuEventSynchronize(event) }
     }
 
     pub(crate) fn query_event(&self, event: u64) -> c_int {
         unsafe { cuEventQuery(event) }
+    }
+
+    /// Simulated milliseconds between two events.
+    pub(crate) fn elapsed(&self, start: u64, end: u64) -> f32 {
+        output(|milliseconds| unsafe { cuEventElapsedTime(milliseconds, start, end) })
     }
 
     pub(crate) fn order(&self, earlier: u64, later: u64) {

@@ -3,7 +3,9 @@
 
 mod child;
 mod cuda;
+mod failures;
 mod findings;
+mod host;
 mod kernels;
 mod library;
 mod memory;

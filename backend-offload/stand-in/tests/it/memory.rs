@@ -7,6 +7,10 @@ use crate::{
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     ("out_of_memory", out_of_memory),
+    ("out_of_pinned", out_of_pinned),
+    ("reuse", || reuse(true)),
+    ("no_reuse", || reuse(false)),
+    ("granules", granules),
     ("refused_allocations", refused_allocations),
     ("unmapped", unmapped),
     ("late_pinned_source", || late_source(true)),
@@ -38,6 +42,78 @@ fn a_full_device_says_out_of_memory_and_has_room_again_after_a_free() {
     ended.passes();
     assert_eq!(ended.counter("peak_device_bytes"), 1 << 20);
     assert_eq!((ended.counter("allocations"), ended.counter("refused_allocations")), (2, 2));
+}
+
+fn out_of_pinned() {
+    let cuda = Cuda::start();
+    let first = cuda.pinned::<u8>(700 << 10);
+    assert_eq!(cuda.try_pinned::<u8>(400 << 10).unwrap_err(), OUT_OF_MEMORY);
+    cuda.pinned::<u8>(324 << 10);
+    assert_eq!(cuda.try_pinned::<u8>(1).unwrap_err(), OUT_OF_MEMORY);
+    cuda.free_pinned(first.as_mut_ptr());
+    cuda.pinned::<u8>(700 << 10);
+}
+
+#[test]
+fn page_locked_memory_has_a_limit_and_room_again_after_a_free() {
+    let ended = run("out_of_pinned", &[("PINNED", "1M")]);
+    ended.passes();
+    assert_eq!(ended.counter("peak_pinned_bytes"), 1 << 20);
+    assert_eq!((ended.counter("pinned_allocations"), ended.counter("refused_pinned_allocations")), (3, 2));
+}
+
+/// Memory that is freed on one stream and allocated on another.
+fn reuse(expected: bool) {
+    let cuda = Cuda::start();
+    let [first, second] = [(); 2].map(|()| cuda.stream());
+    let x = cuda.allocate(5000, first);
+    cuda.fill(x, 1, 5000, first);
+    cuda.free(x, first);
+    cuda.synchronize(first);
+    let y = cuda.allocate(5000, second);
+    assert_eq!(x == y, expected);
+    cuda.fill(y, 2, 5000, second);
+    let mut bytes = [0_u8; 5000];
+    cuda.download(&mut bytes, y, second);
+    assert_eq!(bytes, [2; 5000]);
+    cuda.free(y, second);
+}
+
+#[test]
+fn a_freed_address_serves_again_only_where_reuse_is_on() {
+    for mode in ["eager", "lazy"] {
+        let strict = [("MODE", mode), ("RACES", "1"), ("STRICT", "1")];
+        run("reuse", &[strict.as_slice(), &[("REUSE", "1")]].concat()).passes();
+        run("no_reuse", &strict).passes();
+    }
+}
+
+fn granules() {
+    let cuda = Cuda::start();
+    let stream = cuda.stream();
+    let all = cuda.free_memory();
+    let left = || cuda.free_memory() >> 20;
+    let large = cuda.allocate((2 << 20) + 1, stream);
+    assert_eq!(left(), 4);
+    let small = [(); 2].map(|()| cuda.allocate(512 << 10, stream));
+    assert_eq!(left(), 2);
+    cuda.allocate(1000, stream);
+    assert_eq!(left(), 0);
+    assert_eq!(cuda.try_allocate(3000, stream), Err(OUT_OF_MEMORY), "no granule for another size");
+    cuda.allocate(1000, stream);
+    cuda.allocate(512 << 10, stream);
+
+    cuda.free(small[0], stream);
+    cuda.synchronize(stream);
+    assert_eq!(left(), 0, "its granule has others");
+    cuda.free(large, stream);
+    cuda.synchronize(stream);
+    assert_eq!((left(), all >> 20), (4, 8));
+}
+
+#[test]
+fn device_memory_is_taken_in_granules_that_small_allocations_share() {
+    run("granules", &[("VRAM", "8M"), ("GRANULE", "2M")]).passes();
 }
 
 fn refused_allocations() {
@@ -173,6 +249,8 @@ fn counters() {
     cuda.synchronize(stream);
     cuda.free_pinned(host.as_mut_ptr());
     cuda.pinned::<u8>(50);
+    cuda.record(stream);
+    cuda.trim_pool();
 }
 
 #[test]
@@ -192,9 +270,25 @@ fn the_report_counts_what_happened() {
         ("peak_pinned_bytes", 600),
         ("kernels", 0),
         ("seed", 1),
+        ("trims", 1),
+        ("pinned_allocations", 3),
+        ("pinned_bytes", 650),
+        ("pinned_frees", 1),
+        ("events_created", 1),
+        ("cuMemAllocAsync", 2),
+        ("cuMemcpyHtoDAsync", 1),
+        ("cuStreamSynchronize", 1),
+        ("cuEventRecord", 1),
+        // The one at the end of the copies; the page-locked memory is freed when all work has ended.
+        ("host_waits", 1),
     ];
     for (name, count) in counted {
         assert_eq!(ended.counter(name), count, "{name}: {}", ended.report);
     }
     assert!(ended.report.starts_with(r#"{"mode":"lazy","#), "{}", ended.report);
+    assert!(
+        ended.report.contains(r#""waits":{"cuStreamSynchronize":{"count":1,"ms":0.0"#),
+        "{}",
+        ended.report
+    );
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 fn memory() -> DeviceMemory {
-    DeviceMemory::new(1 << 20)
+    DeviceMemory::new(&Memory { device: 1 << 20, pinned: 0, granule: 1, reuse: false })
 }
 
 fn free(memory: &mut DeviceMemory, start: u64) {
@@ -35,6 +35,20 @@ fn allocations_are_aligned_and_no_address_is_used_twice() {
         assert!(seen.insert(start));
         free(&mut memory, start);
     }
+}
+
+#[test]
+fn a_freed_address_serves_again_where_reuse_is_on_and_counts_as_live() {
+    let mut memory = DeviceMemory::new(&Memory { device: 1 << 20, pinned: 0, granule: 1, reuse: true });
+    let first = memory.allocate(5000, 0).unwrap();
+    memory.note_written(Rows::plain(first, 5000));
+    free(&mut memory, first);
+    assert_ne!(memory.allocate(50_000, 0).unwrap(), first);
+    assert_eq!(memory.allocate(5000, 0).unwrap(), first);
+    assert!(memory.check(&(first..first + 5000), "t").is_ok());
+    assert_eq!(finding(memory.check_written(Rows::plain(first, 1), "t")), Finding::UnwrittenRead);
+    free(&mut memory, first);
+    assert_eq!(finding(memory.mark_freed(first)), Finding::DoubleFree);
 }
 
 #[test]
