@@ -5,11 +5,12 @@
 
 use crate::cubecl::copy_streams::{CopyStreams, Rows};
 use cubecl_core::Runtime;
-use cubecl_core::server::{ComputeServer, Handle};
+use cubecl_core::server::{ComputeServer, Handle as Buffer};
 use cubecl_cuda::CudaRuntime;
 use cudarc::driver::{DriverError, result, sys};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Launches upload through the same engine, so they wait for one piece, not a block.
 const PIECE: usize = 4 << 20;
@@ -20,6 +21,7 @@ type Server = <CudaRuntime as Runtime>::Server;
 pub struct CudaCopies {
     streams: Option<Streams>,
     owners: HashMap<usize, Stream>,
+    events: Arc<EventPool>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -34,34 +36,71 @@ struct Streams {
     back: Stream,
 }
 
+/// Events of one context that mark nothing. While blocks move, each launch records one: creating and destroying them
+/// would be two driver calls more.
+#[derive(Debug, Default)]
+struct EventPool(Mutex<Vec<Handle>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Handle(sys::CUevent);
+
+// SAFETY: the driver accepts events from any thread.
+unsafe impl Send for Handle {}
+
+impl EventPool {
+    fn free(&self) -> MutexGuard<'_, Vec<Handle>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn record(self: &Arc<Self>, stream: Stream) -> Result<Event, DriverError> {
+        let free = self.free().pop();
+        let handle = match free {
+            Some(handle) => handle,
+            // Nothing reads its time, which would cost the device a write.
+            None => Handle(result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?),
+        };
+        let event = Event { handle, pool: self.clone() };
+        // SAFETY: both live.
+        unsafe { result::event::record(event.handle.0, stream.0) }?;
+        Ok(event)
+    }
+}
+
+impl Drop for EventPool {
+    fn drop(&mut self) {
+        for Handle(event) in self.free().drain(..) {
+            // SAFETY: destroyed once. At process exit a failure leaves nothing to do.
+            let _gone = unsafe { result::event::destroy(event) };
+        }
+    }
+}
+
+/// A point in a stream's work. Its handle marks another point once this is dropped; waits queued until then keep theirs.
 #[derive(Debug)]
-pub struct Event(sys::CUevent);
+pub struct Event {
+    handle: Handle,
+    pool: Arc<EventPool>,
+}
 
 // SAFETY: the driver accepts events from any thread; each is recorded before it is shared.
-unsafe impl Send for Event {}
-// SAFETY: as above.
 unsafe impl Sync for Event {}
 
 impl Event {
-    fn record(stream: Stream) -> Result<Self, DriverError> {
-        let event = Self(result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT)?);
-        // SAFETY: both live.
-        unsafe { result::event::record(event.0, stream.0) }?;
-        Ok(event)
-    }
-
     fn delay(&self, stream: Stream) -> Result<(), DriverError> {
         // SAFETY: both live.
         unsafe {
-            result::stream::wait_event(stream.0, self.0, sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT)
+            result::stream::wait_event(
+                stream.0,
+                self.handle.0,
+                sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT,
+            )
         }
     }
 }
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: destroyed once; pending waits keep the recorded point.
-        let _gone = unsafe { result::event::destroy(self.0) };
+        self.pool.free().push(self.handle);
     }
 }
 
@@ -94,9 +133,9 @@ impl CudaCopies {
             let stream = choose(self.streams()?);
             match after {
                 Some(after) => after.delay(stream)?,
-                None => Event::record(owner)?.delay(stream)?,
+                None => self.events.record(owner)?.delay(stream)?,
             }
-            copy(stream).and_then(|()| Event::record(stream)).inspect_err(|_| {
+            copy(stream).and_then(|()| self.events.record(stream)).inspect_err(|_| {
                 // Part of the copy may run, into memory about to be freed. SAFETY: the stream lives.
                 let _idle = unsafe { result::stream::synchronize(stream.0) };
             })
@@ -124,7 +163,7 @@ impl CopyStreams<Server> for CudaCopies {
     unsafe fn start_out(
         &mut self,
         server: &mut Server,
-        device: Handle,
+        device: Buffer,
         after: (usize, Option<&Event>),
         rows: Rows,
         host: &mut [u8],
@@ -159,14 +198,14 @@ impl CopyStreams<Server> for CudaCopies {
         self.start((index, after), |streams| streams.back, copy)
     }
 
-    fn address(server: &mut Server, device: Handle) -> Result<u64, String> {
+    fn address(server: &mut Server, device: Buffer) -> Result<u64, String> {
         let stream = device.stream;
         let resource = server.get_resource(device.binding(), stream).map_err(|error| error.to_string())?;
         Ok(resource.resource().ptr)
     }
 
     fn mark(&mut self, index: usize) -> Option<Event> {
-        Event::record(self.owner(index).ok()?).ok()
+        self.events.record(self.owner(index).ok()?).ok()
     }
 
     fn order(&mut self, index: usize, copy: &Event) -> Result<(), String> {
@@ -175,7 +214,7 @@ impl CopyStreams<Server> for CudaCopies {
 
     fn has_ended(copy: &Event) -> Result<bool, String> {
         // SAFETY: the event lives.
-        match unsafe { result::event::query(copy.0) } {
+        match unsafe { result::event::query(copy.handle.0) } {
             Ok(()) => Ok(true),
             Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
             Err(error) => Err(copy_error(error)),
@@ -184,7 +223,7 @@ impl CopyStreams<Server> for CudaCopies {
 
     fn wait(copy: &Event) -> Result<(), String> {
         // SAFETY: the event lives.
-        unsafe { result::event::synchronize(copy.0) }.map_err(copy_error)
+        unsafe { result::event::synchronize(copy.handle.0) }.map_err(copy_error)
     }
 }
 
