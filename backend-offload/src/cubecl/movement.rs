@@ -280,18 +280,20 @@ impl<R: InnerRuntime> Device for CubeDevice<R> {
                 let message = panic_message(panic.as_ref());
                 tracing::warn!(target: TARGET, "trimming device memory panicked: {message}");
             }
-            // CUDA's cleanup only queues frees; a flush performs them.
-            self.release_uploads(stream);
         }
     }
 
-    fn reclaim_host(&mut self) {
-        self.copies.wait_for_all();
-        let streams: Vec<_> = self.streams.entered().collect();
+    fn release_ended(&mut self) {
+        let streams: Vec<_> = self.streams.uploading().collect();
         for stream in streams {
             self.release_uploads(stream);
         }
         self.copies.release_ended();
+    }
+
+    fn reclaim_host(&mut self) {
+        self.copies.wait_for_all();
+        self.release_ended();
     }
 
     fn may_prefetch(&self) -> bool {

@@ -73,6 +73,11 @@ impl Streams {
         self.by_index[index].uploading > GATHERED
     }
 
+    /// Streams whose uploads may hold host memory until a flush.
+    pub(super) fn uploading(&self) -> impl Iterator<Item = StreamId> + use<'_> {
+        self.by_index.iter().filter(|stream| stream.uploading > 0).filter_map(|stream| stream.id)
+    }
+
     pub(super) fn flushed_uploads(&mut self, stream: StreamId) {
         let index = self.index(stream);
         self.by_index[index].uploading = 0;

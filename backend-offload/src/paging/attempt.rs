@@ -114,8 +114,10 @@ pub(super) struct Attempt<'a, D> {
     /// A block's first use only allocates: no stall, no look at the clock.
     copying_since: Option<Instant>,
     copy_failure: Option<String>,
-    /// Finished uploads have released their host memory.
+    /// All uploads have released their host memory.
     reclaimed: bool,
+    /// Finished uploads have.
+    released: bool,
 }
 
 pub(super) enum Halt {
@@ -131,7 +133,15 @@ impl From<Fault> for Halt {
 
 impl<'a, D: Device> Attempt<'a, D> {
     pub(super) fn new(paging: &'a mut Paging, device: &'a mut D, operation: &'a dyn Fn() -> String) -> Self {
-        Self { paging, device, operation, copying_since: None, copy_failure: None, reclaimed: false }
+        Self {
+            paging,
+            device,
+            operation,
+            copying_since: None,
+            copy_failure: None,
+            reclaimed: false,
+            released: false,
+        }
     }
 
     fn take_steps(&mut self) -> Result<(), OffloadError> {
@@ -155,9 +165,9 @@ impl<'a, D: Device> Attempt<'a, D> {
         self.complete_ended()?;
         let Paging { pager, tiers, .. } = &mut *self.paging;
         let step = pager.next_step(&|| tiers.rooms()).map_err(Halt::Stop)?;
-        if matches!(step, Step::Spill { .. }) && !std::mem::replace(&mut self.reclaimed, true) {
+        if matches!(step, Step::Spill { .. }) && !std::mem::replace(&mut self.released, true) {
             // Finished uploads may hold host memory: release it before a spill.
-            self.device.reclaim_host();
+            self.device.release_ended();
             return Ok(false);
         }
 
@@ -174,7 +184,7 @@ impl<'a, D: Device> Attempt<'a, D> {
         };
         if matches!(step, Step::Bring { from: Some(_), .. }) {
             // The upload may outlive the host copy.
-            self.reclaimed = false;
+            (self.reclaimed, self.released) = (false, false);
         }
 
         if copies && self.copying_since.is_none() {

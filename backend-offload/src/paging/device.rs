@@ -77,7 +77,10 @@ pub(crate) trait Device {
 
     fn trim(&mut self);
 
-    /// Releases host memory held only by finished uploads.
+    /// Releases host memory held only by finished uploads, without waiting for others.
+    fn release_ended(&mut self) {}
+
+    /// Waits for all uploads and releases their host memory.
     fn reclaim_host(&mut self) {}
 
     /// Whether transfers may start ahead, in parallel with the work.
