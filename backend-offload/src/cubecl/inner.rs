@@ -57,6 +57,12 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
         None
     }
 
+    /// The error of the last launch. Waits for no work if the runtime keeps launches' errors at hand.
+    #[doc(hidden)]
+    fn launch_error(server: &mut Self::Server, stream: StreamId) -> Option<ServerError> {
+        server.flush(stream).err()
+    }
+
     /// The driver keeps up to `budget` of freed memory mapped. Called on the device's thread.
     #[doc(hidden)]
     fn keep_memory(_device: DeviceId, _budget: Limit) {}

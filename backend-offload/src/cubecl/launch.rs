@@ -124,9 +124,8 @@ impl<R: InnerRuntime> CubeDevice<R> {
         // Only the stream returns a launch's error. It is checked where a launch can fail: empty grids, tensor maps,
         // compilations.
         if task.was_compiled() || may_be_refused {
-            return self.inner.flush(stream).map_err(|error| OffloadError::LaunchFailed {
-                operation: operation(),
-                message: error.to_string(),
+            return R::launch_error(&mut self.inner, stream).map_or(Ok(()), |error| {
+                Err(OffloadError::LaunchFailed { operation: operation(), message: error.to_string() })
             });
         }
         Ok(())

@@ -62,15 +62,19 @@ impl Operands {
 
     /// All of them if `writes` is unknown.
     pub(super) fn written<'a>(&'a self, writes: Option<&'a Writes>) -> impl Iterator<Item = BlockId> + 'a {
-        let buffers = self.buffers.iter().enumerate().filter(move |(n, _)| is_written(writes, *n));
-        buffers.map(|(_, named)| named).chain(&self.maps).filter_map(|named| named.block())
+        let to_buffer = move |n| writes.is_none_or(|writes| writes.to_buffer(n));
+        let through_map = move |n| writes.is_none_or(|writes| writes.through_map(n));
+        let buffers = self.buffers.iter().enumerate().filter(move |(n, _)| to_buffer(*n));
+        let maps = self.maps.iter().enumerate().filter(move |(n, _)| through_map(*n));
+        buffers.chain(maps).filter_map(|(_, named)| named.block())
     }
 
     pub(super) fn written_small<'a>(
         &'a self,
         writes: Option<&'a Writes>,
     ) -> impl Iterator<Item = &'a Binding> + 'a {
-        self.small.iter().filter(move |(n, _)| is_written(writes, *n)).map(|(_, binding)| binding)
+        let to_buffer = move |n| writes.is_none_or(|writes| writes.to_buffer(n));
+        self.small.iter().filter(move |(n, _)| to_buffer(*n)).map(|(_, binding)| binding)
     }
 
     pub(super) fn rewrite(
@@ -89,8 +93,4 @@ impl Operands {
             rewrite(binding, named);
         }
     }
-}
-
-fn is_written(writes: Option<&Writes>, buffer: usize) -> bool {
-    writes.and_then(|writes| writes.get(buffer).copied()).unwrap_or(true)
 }

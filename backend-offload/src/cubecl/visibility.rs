@@ -20,7 +20,29 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
 
-pub(super) type Writes = Arc<[bool]>;
+/// For each buffer and each tensor map of a kernel, whether it is written.
+#[derive(Debug, Clone)]
+pub(super) struct Writes {
+    buffers: Arc<[bool]>,
+    maps: Arc<[bool]>,
+}
+
+impl Writes {
+    fn new(kernel: &KernelDefinition) -> Self {
+        Self {
+            buffers: kernel.buffers.iter().map(is_written).collect(),
+            maps: kernel.tensor_maps.iter().map(is_written_through).collect(),
+        }
+    }
+
+    pub(super) fn to_buffer(&self, buffer: usize) -> bool {
+        self.buffers.get(buffer).copied().unwrap_or(true)
+    }
+
+    pub(super) fn through_map(&self, map: usize) -> bool {
+        self.maps.get(map).copied().unwrap_or(true)
+    }
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Visibility(HashMap<KernelId, Writes>);
@@ -42,6 +64,12 @@ fn is_written(buffer: &KernelArg) -> bool {
     buffer.visibility == Access::ReadWrite || buffer.ty.is_atomic()
 }
 
+/// CubeCL 0.10 marks tensor maps the wrong way round: inputs as written, outputs as read
+/// (`cubecl_marks_tensor_maps_the_wrong_way_round`).
+fn is_written_through(map: &KernelArg) -> bool {
+    map.visibility == Access::Read
+}
+
 /// Without `C`, records but refuses to compile.
 #[derive(Debug, Clone)]
 pub struct RecordingCompiler<C> {
@@ -60,7 +88,7 @@ impl<C: Compiler> Compiler for RecordingCompiler<C> {
         mode: ExecutionMode,
         address: StorageType,
     ) -> Result<Self::Representation, CompilationError> {
-        self.writes = Some(kernel.buffers.iter().map(is_written).collect());
+        self.writes = Some(Writes::new(&kernel));
         match &mut self.inner {
             Some(inner) => inner.compile(kernel, options, mode, address),
             None => Err(CompilationError::Generic {
@@ -214,7 +242,9 @@ impl<C: Compiler> CubeTask<C> for KernelProxy<C> {
 mod tests {
     use super::*;
     use cubecl_common::backtrace::BackTrace;
+    use cubecl_core::KernelSettings;
     use cubecl_core::ir::{FloatKind, Type};
+    use cubecl_core::prelude::KernelBuilder;
 
     /// Panics when cloned, as an unused SPIR-V compiler does.
     #[derive(Debug)]
@@ -300,6 +330,18 @@ mod tests {
     fn buffer(visibility: Access, ty: fn(ElemType) -> StorageType) -> KernelArg {
         let ty = Type::Scalar(ty(ElemType::Float(FloatKind::F32)));
         KernelArg { id: 0, visibility, ty, size: None, has_extended_meta: false }
+    }
+
+    #[test]
+    fn cubecl_marks_tensor_maps_the_wrong_way_round() {
+        let item = Type::Scalar(StorageType::Scalar(ElemType::Float(FloatKind::F32)));
+        let mut builder = KernelBuilder::new();
+        builder.input_tensor_map(item);
+        builder.output_tensor(item);
+        builder.output_tensor_map(item);
+        let writes = Writes::new(&builder.build(KernelSettings::default()));
+        assert_eq!([0, 1].map(|map| writes.through_map(map)), [false, true]);
+        assert!(writes.to_buffer(0));
     }
 
     #[test]

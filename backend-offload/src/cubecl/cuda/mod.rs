@@ -79,6 +79,11 @@ impl InnerRuntime for CudaRuntime {
         server.memory_usage(stream).err().and_then(|_| server.flush(stream).err())
     }
 
+    fn launch_error(server: &mut Self::Server, stream: StreamId) -> Option<ServerError> {
+        // A flush waits for the work of the flush before.
+        Self::stream_error(server, stream)
+    }
+
     fn keep_memory(device: DeviceId, budget: Limit) {
         // On failure each wait maps memory again: only slower.
         if let Err(error) = pool::keep(device, budget.get().unwrap_or(u64::MAX)) {
