@@ -105,12 +105,14 @@ fn write_text(path: &Path, sequence: usize) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use backend_offload::Budget;
+    use runs::config::presets;
 
     use super::*;
 
     #[test]
     fn every_preset_can_be_rehearsed_with_its_own_shape() {
-        for preset in ["toy", "shakespeare-char", "gpt-124m", "gpt-350m", "gpt-1.5b", "gpt-7b", "llama-18b"] {
+        for (file, _) in presets() {
+            let preset = file.trim_end_matches(".json");
             let path = (preset == "shakespeare-char").then(|| "data.path=text.txt".to_owned());
             let config = Config::load(preset, path.as_slice()).expect("a preset");
             let short = shortened(&config, Path::new("text.txt"));

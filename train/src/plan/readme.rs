@@ -49,7 +49,11 @@ fn needs(preset: &str) -> Vec<String> {
 
     let tokens = 20 * parameters;
     let steps = (tokens as f64 / per_step as f64 / 500.0).round() as u64 * 500;
-    let memory = if preset == "llama-18b" { "192GiB" } else { "128GiB" };
+    let memory = match preset {
+        "llama-14b" | "llama-18b" => "192GiB",
+        "llama-32b" => "384GiB",
+        _ => "128GiB",
+    };
     let plan = planned(preset, &format!("rtx-4090,{memory}"), &[format!("train.steps={steps}")]);
     let (fast, slow) = plan.step_seconds().expect("the card is known");
     let [fast, slow] = [fast, slow].map(|step| step * steps as f64);
@@ -58,7 +62,7 @@ fn needs(preset: &str) -> Vec<String> {
     let digits = usize::from(billions < 9.95);
     let mut time = span(fast, slow, duration);
     if memory != "128GiB" {
-        time += ", with 192 GiB";
+        time += &format!(", with {}", memory.replace("GiB", " GiB"));
     }
     if fast > 100.0 * DAY {
         time += ": begin with published weights instead (`--from`)";

@@ -15,16 +15,18 @@ pub(super) fn chosen(config: &Config, footprint: &Footprint, machine: &Machine) 
         Plan::with_count(&config, footprint, machine)
     };
     let alone = plan(1);
-    if config.train.recompute.is_none() || !alone.refusals.is_empty() {
+    if config.train.recompute.is_none() {
         return alone;
     }
 
     let own = config.train.accumulate.div_ceil(machine.ranks());
     let counts = (1..=own.ilog2()).map(|level| 1 << level);
     let moved = |plan: &Plan| plan.bytes_in_per_step.saturating_add(plan.bytes_out_per_step);
-    let written = alone.disk_written_per_step;
-    let groups =
-        counts.map(plan).filter(|plan| plan.refusals.is_empty() && plan.disk_written_per_step <= written);
+    let fits = |plan: &Plan| plan.refusals.is_empty();
+    // Sums that wait on the host may need more memory than a group's kept inputs: a group may fit where one does not.
+    let written = if fits(&alone) { alone.disk_written_per_step } else { u64::MAX };
+    let groups = counts.map(plan).filter(|plan| fits(plan) && plan.disk_written_per_step <= written);
     // On a tie, the smallest.
-    std::iter::once(alone).chain(groups).min_by_key(moved).expect("one is there")
+    let best = Some(alone.clone()).filter(fits).into_iter().chain(groups).min_by_key(moved);
+    best.unwrap_or(alone)
 }

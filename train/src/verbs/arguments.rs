@@ -13,8 +13,8 @@ use tokenizer::Tokenizer;
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct ConfigArgs {
-    /// A JSON file, or a preset: toy, shakespeare-char, gpt-124m, gpt-350m, gpt-1.5b, gpt-7b, llama-18b. By default `toy`, or
-    /// the run's own configuration.
+    /// A JSON file, or a preset: toy, shakespeare-char, gpt-124m, gpt-350m, gpt-1.5b, gpt-7b, llama-14b, llama-18b,
+    /// llama-32b. By default `toy`, or the run's own configuration.
     #[arg(long, value_name = "NAME|PATH")]
     pub(crate) config: Option<String>,
     /// Sets one value of the configuration; may be repeated.

@@ -9,7 +9,9 @@ pub fn presets() -> impl Iterator<Item = (&'static str, &'static str)> {
         ("gpt-350m.json", include_str!("../../configs/gpt-350m.json")),
         ("gpt-1.5b.json", include_str!("../../configs/gpt-1.5b.json")),
         ("gpt-7b.json", include_str!("../../configs/gpt-7b.json")),
+        ("llama-14b.json", include_str!("../../configs/llama-14b.json")),
         ("llama-18b.json", include_str!("../../configs/llama-18b.json")),
+        ("llama-32b.json", include_str!("../../configs/llama-32b.json")),
     ]
     .into_iter()
 }

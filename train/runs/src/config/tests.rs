@@ -32,7 +32,9 @@ fn every_preset_has_the_parameters_it_is_named_for() {
         ("gpt-350m.json", 354_871_296),
         ("gpt-1.5b.json", 1_557_686_400),
         ("gpt-7b.json", 6_738_415_616),
+        ("llama-14b.json", 13_540_234_240),
         ("llama-18b.json", 18_337_019_904),
+        ("llama-32b.json", 31_533_962_240),
     ];
     assert!(presets().map(|(name, _)| name).eq(expected.map(|(name, _)| name)));
 
@@ -53,7 +55,7 @@ fn a_name_is_a_file_or_a_preset_with_or_without_its_ending() {
     let file = folder.path().join("mine.json");
     fs::write(&file, preset("toy", &["train.lr=0.25"]).to_json()).expect("written");
     assert!((preset(file.to_str().expect("text"), &[]).train.lr - 0.25).abs() < f64::EPSILON);
-    assert_snapshot!(Config::load("gpt-3b", &[]).expect_err("no such preset"), @"no configuration `gpt-3b`: there is no such file, and the presets are toy.json, shakespeare-char.json, gpt-124m.json, gpt-350m.json, gpt-1.5b.json, gpt-7b.json, llama-18b.json");
+    assert_snapshot!(Config::load("gpt-3b", &[]).expect_err("no such preset"), @"no configuration `gpt-3b`: there is no such file, and the presets are toy.json, shakespeare-char.json, gpt-124m.json, gpt-350m.json, gpt-1.5b.json, gpt-7b.json, llama-14b.json, llama-18b.json, llama-32b.json");
 }
 
 #[test]

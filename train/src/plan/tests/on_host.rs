@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 
 use super::*;
 
-fn large(device: u64, host: u64) -> Machine {
+pub(super) fn large(device: u64, host: u64) -> Machine {
     Machine {
         device_total: Some(device),
         device_free: Some(device - device / 20),

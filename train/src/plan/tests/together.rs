@@ -1,5 +1,6 @@
 //! The number of micro-batches that pass each segment together.
 
+use super::on_host::large;
 use super::*;
 
 const SIXTEEN: [&str; 3] = ["memory.optimizer=host", "train.accumulate=16", "train.micro_batch=2"];
@@ -42,4 +43,14 @@ fn micro_batches_pass_alone_if_nothing_spills_or_all_activations_are_kept() {
     let toy = |set: &[&str]| plan("toy", &[&["train.accumulate=8"], set].concat(), &unlimited).together;
     assert_eq!(toy(&["train.recompute=1"]), 1);
     assert_eq!(plan("toy", &["train.accumulate=8", "train.recompute=null"], &card(16 << 20)).together, 1);
+}
+
+#[test]
+fn a_group_is_chosen_where_single_micro_batches_do_not_fit_host_memory() {
+    let machine = Machine { host_budget: Some(102 * GIB), ..large(8 * GIB, 128 * GIB) };
+    let settings = ["train.micro_batch=2", "train.accumulate=8"];
+    let alone = plan("gpt-7b", &[&settings[..], &["train.together=1"]].concat(), &machine);
+    assert_ne!(alone.refusals(), [""; 0], "sums of eight micro-batches wait on the host: {alone}");
+    let chosen = plan("gpt-7b", &settings, &machine);
+    assert_eq!((chosen.refusals(), chosen.together), (&[][..], 8), "{chosen}");
 }
