@@ -25,12 +25,13 @@
 //! ```
 //!
 //! A request passes `listen`, `connection_slots`, `routes`, `body` (bytes to fields), `api` (fields to sequences),
-//! `queue` and `scheduler`. Its answer passes `sequence` (tokens to text) and `api/answer`.
+//! `queue` (in `turns`) and `scheduler`. Its answer passes `sequence` (tokens to text) and `api/answer`.
 
 mod access;
 mod api;
 mod args;
 mod body;
+mod client;
 mod connection_slots;
 mod echo;
 mod engine;
@@ -39,6 +40,7 @@ mod limits;
 mod listen;
 mod metrics;
 mod monitored_stream;
+mod pace;
 mod page;
 mod program;
 mod queue;
@@ -48,6 +50,7 @@ mod sequence;
 mod signals;
 mod state;
 mod stop;
+mod turns;
 mod web;
 mod worker;
 

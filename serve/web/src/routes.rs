@@ -1,7 +1,6 @@
 //! The routes, inside a middleware that alone checks names and the key (`every_route_but_health_checks_the_key_first`).
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,12 +14,10 @@ use axum::{Router, extract::DefaultBodyLimit};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, CorsLayer};
 
+use crate::client::Connection;
 use crate::error::ApiError;
 use crate::state::Server;
 use crate::{api, page};
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LocalIp(pub(crate) IpAddr);
 
 /// In an answer's head and in the log.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -121,7 +118,7 @@ fn is_known_method(method: &Method) -> bool {
 }
 
 fn check_access(server: &Server, request: &Request<Body>, route: &str) -> Result<(), ApiError> {
-    let local = request.extensions().get::<LocalIp>().expect("every connection has a local address").0;
+    let local = request.extensions().get::<Connection>().expect("every request has a connection").local;
     if !server.access.is_for_this_server(request.headers(), request.uri().authority(), local) {
         let message = "the request's `Host` is no name of this server; `--allow-host NAME` makes it one";
         return Err(ApiError::refused(StatusCode::FORBIDDEN, message).code("host_not_allowed"));
@@ -158,6 +155,7 @@ mod tests {
 
     use super::*;
     use crate::access::{Access, ApiKey};
+    use crate::client::Client;
     use crate::limits::Limits;
     use crate::queue::Queue;
     use crate::state::Status;
@@ -173,13 +171,13 @@ mod tests {
             metrics: Arc::default(),
             status,
         });
-        let router = router(&server);
+        let (router, local) = (router(&server), "127.0.0.1".parse().unwrap());
 
         for (method, path, _) in routes() {
             let ask = |key: &str| {
                 let request = Request::builder().method(&method).uri(path).header("host", "localhost");
                 let mut request = request.header("authorization", key).body(Body::empty()).unwrap();
-                request.extensions_mut().insert(LocalIp("127.0.0.1".parse().unwrap()));
+                request.extensions_mut().insert(Connection { local, client: Client::new(local, 1) });
                 router.clone().oneshot(request)
             };
             let without = ask("Bearer none").await.unwrap().status();

@@ -46,10 +46,12 @@ impl<'a> Scheduler<'a> {
         let mut published = Instant::now();
         while self.admit() {
             self.metrics.active.set(self.active.len());
+            self.queue.pace.set_busy(!self.active.is_empty(), Instant::now());
             if !self.active.is_empty() {
                 self.step();
             }
             self.drop_abandoned();
+            self.queue.pace.set_busy(!self.active.is_empty(), Instant::now());
             // No request for `/metrics` waits for the device.
             if self.active.is_empty() || published.elapsed() >= PUBLISH_EVERY {
                 self.metrics.publish((self.counters)());
@@ -63,7 +65,7 @@ impl<'a> Scheduler<'a> {
         while self.active.len() < self.engine.slots() {
             let next = if self.active.is_empty() { self.queue.wait() } else { self.queue.pop() };
             match next {
-                Next::Job(job) => self.join(job),
+                Next::Job(job) => self.join(*job),
                 Next::Empty => return true,
                 Next::Closed => return !self.active.is_empty(),
             }
@@ -72,7 +74,7 @@ impl<'a> Scheduler<'a> {
     }
 
     fn join(&mut self, job: Job) {
-        let Job { request, stop, sender, queued } = job;
+        let Job { request, stop, sender, queued, .. } = job;
         let key = Key(self.next);
         self.next += 1;
         self.metrics.queued.observe(queued.elapsed());
@@ -133,6 +135,7 @@ impl<'a> Scheduler<'a> {
             }
             if !sequence.take(token) {
                 self.active.remove(&key);
+                self.queue.pace.note_end(Instant::now());
                 self.engine.leave(key);
             }
         }
@@ -140,12 +143,13 @@ impl<'a> Scheduler<'a> {
     }
 
     fn drop_abandoned(&mut self) {
-        let (engine, metrics) = (&mut self.engine, self.metrics);
+        let (engine, metrics, pace) = (&mut self.engine, self.metrics, &self.queue.pace);
         self.active.retain(|key, sequence| {
             let abandoned = sequence.sender.is_abandoned();
             if abandoned {
                 engine.leave(*key);
                 metrics.cancelled.add(1);
+                pace.note_end(Instant::now());
             }
             !abandoned
         });

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::parameters::Parameters;
+use crate::client::Client;
 use crate::engine::{EncodeError, Sampling, SequenceRequest, Vocabulary};
 use crate::error::{ApiError, json_body};
 use crate::queue::{Event, EventSender, FinishReason, Job, Piece};
@@ -70,6 +71,7 @@ pub(super) async fn encode_in_background<T: Send + 'static>(
 pub(super) async fn answer<D: Dialect>(
     server: &Server,
     ready: &Ready,
+    client: Client,
     envelope: Envelope,
     dialect: D,
     parameters: Parameters,
@@ -85,7 +87,8 @@ pub(super) async fn answer<D: Dialect>(
             let alternatives = dialect.alternatives();
             let request = SequenceRequest { prompt: prompt.clone(), max_tokens, sampling, alternatives };
             let sender = EventSender { index: jobs.len(), events: events.clone() };
-            jobs.push(Job { request, stop: parameters.stop.clone(), sender, queued: Instant::now() });
+            let stop = parameters.stop.clone();
+            jobs.push(Job { client, request, stop, sender, queued: Instant::now() });
         }
     }
 

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::answer::{self, Dialect, Envelope, Question};
-use super::parameters::{Parameters, accept_newer, check_length, read_request, requested_tokens};
+use super::parameters::{Asked, Parameters, accept_newer, check_length, read_request, requested_tokens};
 use crate::body::Fields;
 use crate::engine::{Likelihood, Message, Role, Vocabulary};
 use crate::error::ApiError;
@@ -21,7 +21,7 @@ pub(crate) async fn chat(
     State(server): State<Arc<Server>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let (ready, mut fields) = read_request(&server, request).await?;
+    let Asked { ready, client, mut fields } = read_request(&server, request).await?;
     let messages = messages(&mut fields, &server.limits)?;
     let asked = requested_tokens(&mut fields, &["max_completion_tokens", "max_tokens"], &server.limits)?;
     let alternatives = alternatives(&mut fields)?;
@@ -41,7 +41,7 @@ pub(crate) async fn chat(
     let max_tokens = check_length(asked, prompt.len(), ready.model.context, &ready.model, &server.limits)?;
     let questions = vec![Question { prompt, max_tokens }];
     let envelope = Envelope::new("chatcmpl", ready.model.id.clone());
-    answer::answer(&server, &ready, envelope, Chat { alternatives }, parameters, questions).await
+    answer::answer(&server, &ready, client, envelope, Chat { alternatives }, parameters, questions).await
 }
 
 fn alternatives(fields: &mut Fields) -> Result<Option<usize>, ApiError> {

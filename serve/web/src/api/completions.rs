@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::answer::{self, Dialect, Envelope, Question};
-use super::parameters::{Parameters, accept_newer, check_length, read_request, requested_tokens};
+use super::parameters::{Asked, Parameters, accept_newer, check_length, read_request, requested_tokens};
 use crate::body::Fields;
 use crate::engine::{Likelihood, Vocabulary};
 use crate::error::ApiError;
@@ -38,7 +38,7 @@ pub(crate) async fn completions(
     State(server): State<Arc<Server>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let (ready, mut fields) = read_request(&server, request).await?;
+    let Asked { ready, client, mut fields } = read_request(&server, request).await?;
     let prompts = prompts(&mut fields, &server.limits, ready.model.vocabulary)?;
     let asked = requested_tokens(&mut fields, &["max_tokens"], &server.limits)?;
     let alternatives = fields.whole("logprobs", (0, 5))?.map(|count| count as usize);
@@ -61,7 +61,7 @@ pub(crate) async fn completions(
         questions.push(Question { prompt, max_tokens });
     }
     let envelope = Envelope::new("cmpl", ready.model.id.clone());
-    answer::answer(&server, &ready, envelope, Text { alternatives }, parameters, questions).await
+    answer::answer(&server, &ready, client, envelope, Text { alternatives }, parameters, questions).await
 }
 
 fn prompts(fields: &mut Fields, limits: &Limits, known: usize) -> Result<Vec<PromptInput>, ApiError> {

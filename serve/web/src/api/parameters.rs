@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::body::{self, Fields};
+use crate::client::{Client, Connection};
 use crate::engine::{Model, Sampling};
 use crate::error::ApiError;
 use crate::limits::Limits;
@@ -112,15 +113,20 @@ fn random_seed() -> u64 {
     RandomState::new().hash_one(0_u8)
 }
 
-pub(crate) async fn read_request(
-    server: &Server,
-    request: Request<Body>,
-) -> Result<(Arc<Ready>, Fields), ApiError> {
+/// A request that was read, for the model that is here.
+pub(crate) struct Asked {
+    pub(crate) ready: Arc<Ready>,
+    pub(crate) client: Client,
+    pub(crate) fields: Fields,
+}
+
+pub(crate) async fn read_request(server: &Server, request: Request<Body>) -> Result<Asked, ApiError> {
     let ready = server.ready()?;
+    let client = request.extensions().get::<Connection>().expect("every request has a connection").client;
     let mut fields = body::read(request, &server.limits).await?;
     match fields.optional::<String>("model")? {
         Some(asked) if asked != ready.model.id => Err(unknown_model(&asked, &ready.model)),
-        _ => Ok((ready, fields)),
+        _ => Ok(Asked { ready, client, fields }),
     }
 }
 

@@ -9,7 +9,7 @@ use axum::response::IntoResponse;
 use serde_json::{Value, json};
 
 use super::answer::encode_in_background;
-use super::parameters::{read_request, unknown_model};
+use super::parameters::{Asked, read_request, unknown_model};
 use crate::engine::Model;
 use crate::error::{ApiError, json_body};
 use crate::state::{Server, Status};
@@ -58,7 +58,7 @@ pub(crate) async fn tokenize(
     State(server): State<Arc<Server>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let (ready, mut fields) = read_request(&server, request).await?;
+    let Asked { ready, mut fields, .. } = read_request(&server, request).await?;
     let content: String = fields.required("content")?;
     fields.finish()?;
     let vocabulary = Arc::clone(&ready.vocabulary);
@@ -71,7 +71,7 @@ pub(crate) async fn detokenize(
     State(server): State<Arc<Server>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let (ready, mut fields) = read_request(&server, request).await?;
+    let Asked { ready, mut fields, .. } = read_request(&server, request).await?;
     let tokens: Vec<u32> = fields.required("tokens")?;
     fields.finish()?;
     if let Some(unknown) = tokens.iter().find(|token| **token as usize >= ready.model.vocabulary) {

@@ -6,6 +6,7 @@ mod chat;
 mod client;
 mod completions;
 mod engines;
+mod fairness;
 mod lifecycle;
 mod openai;
 mod page;
