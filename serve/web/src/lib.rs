@@ -44,6 +44,8 @@ mod pace;
 mod page;
 mod program;
 mod queue;
+mod record;
+mod request_id;
 mod routes;
 mod scheduler;
 mod sequence;

@@ -9,10 +9,12 @@ use crate::client::Client;
 use crate::engine::{Likelihood, SequenceRequest};
 use crate::error::ApiError;
 use crate::pace::Pace;
+use crate::request_id::RequestId;
 use crate::turns::Turns;
 
 #[derive(Debug)]
 pub(crate) struct Job {
+    pub(crate) id: RequestId,
     pub(crate) client: Client,
     pub(crate) request: SequenceRequest,
     pub(crate) stop: Vec<String>,
@@ -53,6 +55,16 @@ pub(crate) struct Piece {
 pub(crate) enum FinishReason {
     Stop,
     Length,
+}
+
+impl FinishReason {
+    /// As in OpenAI's API.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+        }
+    }
 }
 
 impl EventSender {
@@ -167,6 +179,7 @@ impl Queue {
 mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
+    use axum::http::HeaderMap;
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
     use super::*;
@@ -189,7 +202,8 @@ mod tests {
         };
         let request = SequenceRequest { prompt: vec![prompt], max_tokens: 1, sampling, alternatives: None };
         let sender = EventSender { index: 0, events };
-        (Job { client, request, stop: Vec::new(), sender, queued: Instant::now() }, receiver)
+        let id = RequestId::new(&HeaderMap::new());
+        (Job { id, client, request, stop: Vec::new(), sender, queued: Instant::now() }, receiver)
     }
 
     fn popped(queue: &Queue) -> Option<u32> {

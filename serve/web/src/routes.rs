@@ -1,6 +1,5 @@
 //! The routes, inside a middleware that alone checks names and the key (`every_route_but_health_checks_the_key_first`).
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,11 +15,9 @@ use tower_http::cors::{AllowHeaders, CorsLayer};
 
 use crate::client::Connection;
 use crate::error::ApiError;
+use crate::request_id::{REQUEST_ID, RequestId};
 use crate::state::Server;
 use crate::{api, page};
-
-/// In an answer's head and in the log.
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 type Route = (Method, &'static str, MethodRouter<Arc<Server>>);
 
@@ -75,8 +72,10 @@ fn cors(server: &Server) -> CorsLayer {
 }
 
 /// Checks host and key; adds headers, metrics and a log line without clients' text.
-async fn guard(State(server): State<Arc<Server>>, request: Request<Body>, next: Next) -> Response<Body> {
+async fn guard(State(server): State<Arc<Server>>, mut request: Request<Body>, next: Next) -> Response<Body> {
     let started = Instant::now();
+    let id = RequestId::new(request.headers());
+    request.extensions_mut().insert(id.clone());
     let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let route = path.as_deref().unwrap_or("unknown");
     let method = request.method().clone();
@@ -99,7 +98,6 @@ async fn guard(State(server): State<Arc<Server>>, request: Request<Body>, next: 
     let (status, time) = (response.status(), started.elapsed());
     server.metrics.request(route, status, time);
     let method = if is_known_method(&method) { method.as_str() } else { "other" };
-    let id = format!("{:016x}", RandomState::new().hash_one(0_u8));
     let line = format!("{id} {method} {route} {} {:.1} ms", status.as_u16(), time.as_secs_f64() * 1e3);
     // Frequent: monitors and open pages.
     if route == KEYLESS || route == "/metrics" {
@@ -108,8 +106,7 @@ async fn guard(State(server): State<Arc<Server>>, request: Request<Body>, next: 
         tracing::info!("{line}");
     }
 
-    let id = HeaderValue::from_str(&id).expect("hexadecimal digits");
-    response.headers_mut().insert(REQUEST_ID, id);
+    response.headers_mut().insert(REQUEST_ID, id.header());
     response
 }
 

@@ -13,8 +13,7 @@ use axum::response::sse::{self, Sse};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::parameters::Parameters;
-use crate::client::Client;
+use super::parameters::{Origin, Parameters};
 use crate::engine::{EncodeError, Sampling, SequenceRequest, Vocabulary};
 use crate::error::{ApiError, json_body};
 use crate::queue::{Event, EventSender, FinishReason, Job, Piece};
@@ -71,7 +70,7 @@ pub(super) async fn encode_in_background<T: Send + 'static>(
 pub(super) async fn answer<D: Dialect>(
     server: &Server,
     ready: &Ready,
-    client: Client,
+    Origin { id, client }: Origin,
     envelope: Envelope,
     dialect: D,
     parameters: Parameters,
@@ -88,7 +87,7 @@ pub(super) async fn answer<D: Dialect>(
             let request = SequenceRequest { prompt: prompt.clone(), max_tokens, sampling, alternatives };
             let sender = EventSender { index: jobs.len(), events: events.clone() };
             let stop = parameters.stop.clone();
-            jobs.push(Job { client, request, stop, sender, queued: Instant::now() });
+            jobs.push(Job { id: id.clone(), client, request, stop, sender, queued: Instant::now() });
         }
     }
 
@@ -263,12 +262,5 @@ impl<D: Dialect> Streaming<D> {
             body["usage"] = if last { self.answer.usage.json() } else { Value::Null };
         }
         self.frames.push_back(sse::Event::default().data(body.to_string()));
-    }
-}
-
-pub(super) fn reason(finish: FinishReason) -> &'static str {
-    match finish {
-        FinishReason::Stop => "stop",
-        FinishReason::Length => "length",
     }
 }

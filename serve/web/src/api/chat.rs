@@ -21,7 +21,7 @@ pub(crate) async fn chat(
     State(server): State<Arc<Server>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let Asked { ready, client, mut fields } = read_request(&server, request).await?;
+    let Asked { ready, origin, mut fields } = read_request(&server, request).await?;
     let messages = messages(&mut fields, &server.limits)?;
     let asked = requested_tokens(&mut fields, &["max_completion_tokens", "max_tokens"], &server.limits)?;
     let alternatives = alternatives(&mut fields)?;
@@ -41,7 +41,7 @@ pub(crate) async fn chat(
     let max_tokens = check_length(asked, prompt.len(), ready.model.context, &ready.model, &server.limits)?;
     let questions = vec![Question { prompt, max_tokens }];
     let envelope = Envelope::new("chatcmpl", ready.model.id.clone());
-    answer::answer(&server, &ready, client, envelope, Chat { alternatives }, parameters, questions).await
+    answer::answer(&server, &ready, origin, envelope, Chat { alternatives }, parameters, questions).await
 }
 
 fn alternatives(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
@@ -155,13 +155,13 @@ impl Dialect for Chat {
     }
 
     fn end(&self, index: usize, finish: FinishReason) -> Value {
-        json!({ "index": index, "delta": {}, "logprobs": null, "finish_reason": answer::reason(finish) })
+        json!({ "index": index, "delta": {}, "logprobs": null, "finish_reason": finish.name() })
     }
 
     fn whole(&self, index: usize, whole: &Piece, finish: FinishReason, vocabulary: &dyn Vocabulary) -> Value {
         let message = json!({ "role": "assistant", "content": whole.text, "refusal": null });
         let logprobs = self.logprobs(&whole.tokens, vocabulary);
-        json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": answer::reason(finish) })
+        json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": finish.name() })
     }
 }
 

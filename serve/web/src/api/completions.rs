@@ -38,7 +38,7 @@ pub(crate) async fn completions(
     State(server): State<Arc<Server>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let Asked { ready, client, mut fields } = read_request(&server, request).await?;
+    let Asked { ready, origin, mut fields } = read_request(&server, request).await?;
     let prompts = prompts(&mut fields, &server.limits, ready.model.vocabulary)?;
     let asked = requested_tokens(&mut fields, &["max_tokens"], &server.limits)?;
     let alternatives = fields.whole("logprobs", (0, 5))?.map(|count| count as usize);
@@ -61,7 +61,7 @@ pub(crate) async fn completions(
         questions.push(Question { prompt, max_tokens });
     }
     let envelope = Envelope::new("cmpl", ready.model.id.clone());
-    answer::answer(&server, &ready, client, envelope, Text { alternatives }, parameters, questions).await
+    answer::answer(&server, &ready, origin, envelope, Text { alternatives }, parameters, questions).await
 }
 
 fn prompts(fields: &mut Fields, limits: &Limits, known: usize) -> Result<Vec<PromptInput>, ApiError> {
@@ -107,12 +107,12 @@ impl Dialect for Text {
     }
 
     fn end(&self, index: usize, finish: FinishReason) -> Value {
-        json!({ "index": index, "text": "", "logprobs": null, "finish_reason": answer::reason(finish) })
+        json!({ "index": index, "text": "", "logprobs": null, "finish_reason": finish.name() })
     }
 
     fn whole(&self, index: usize, whole: &Piece, finish: FinishReason, vocabulary: &dyn Vocabulary) -> Value {
         let logprobs = self.logprobs(&whole.tokens, 0, vocabulary);
-        let finish = answer::reason(finish);
+        let finish = finish.name();
         json!({ "index": index, "text": whole.text, "logprobs": logprobs, "finish_reason": finish })
     }
 }

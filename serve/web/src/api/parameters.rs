@@ -13,6 +13,7 @@ use crate::client::{Client, Connection};
 use crate::engine::{Model, Sampling};
 use crate::error::ApiError;
 use crate::limits::Limits;
+use crate::request_id::RequestId;
 use crate::state::{Ready, Server};
 
 #[derive(Debug)]
@@ -113,20 +114,29 @@ fn random_seed() -> u64 {
     RandomState::new().hash_one(0_u8)
 }
 
+/// Where a request comes from.
+#[derive(Debug, Clone)]
+pub(crate) struct Origin {
+    pub(crate) id: RequestId,
+    pub(crate) client: Client,
+}
+
 /// A request that was read, for the model that is here.
 pub(crate) struct Asked {
     pub(crate) ready: Arc<Ready>,
-    pub(crate) client: Client,
+    pub(crate) origin: Origin,
     pub(crate) fields: Fields,
 }
 
 pub(crate) async fn read_request(server: &Server, request: Request<Body>) -> Result<Asked, ApiError> {
     let ready = server.ready()?;
-    let client = request.extensions().get::<Connection>().expect("every request has a connection").client;
+    let connection = request.extensions().get::<Connection>().expect("every request has a connection");
+    let id = request.extensions().get::<RequestId>().expect("every request has an id");
+    let origin = Origin { id: id.clone(), client: connection.client };
     let mut fields = body::read(request, &server.limits).await?;
     match fields.optional::<String>("model")? {
         Some(asked) if asked != ready.model.id => Err(unknown_model(&asked, &ready.model)),
-        _ => Ok(Asked { ready, client, fields }),
+        _ => Ok(Asked { ready, origin, fields }),
     }
 }
 
