@@ -31,6 +31,7 @@ mod access;
 mod api;
 mod args;
 mod body;
+mod body_budget;
 mod client;
 mod connection_slots;
 mod echo;

@@ -26,6 +26,8 @@ pub struct Limits {
     pub head_lines: usize,
     /// Bytes of a body.
     pub body_bytes: usize,
+    /// Bytes of all bodies together; never below those of one.
+    pub all_body_bytes: usize,
     /// Depth of a body's JSON.
     pub json_depth: usize,
     /// Messages of a conversation.
@@ -56,6 +58,7 @@ impl Default for Limits {
             head_bytes: 16 << 10,
             head_lines: 64,
             body_bytes: 1 << 20,
+            all_body_bytes: 32 << 20,
             json_depth: 16,
             messages: 512,
             prompts: 8,

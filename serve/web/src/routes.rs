@@ -152,6 +152,7 @@ mod tests {
 
     use super::*;
     use crate::access::{Access, ApiKey};
+    use crate::body_budget::BodyBudget;
     use crate::client::Client;
     use crate::limits::Limits;
     use crate::queue::Queue;
@@ -165,6 +166,7 @@ mod tests {
             limits: Limits::default(),
             access: Access { key, ..Access::default() },
             queue: Arc::new(Queue::new(1)),
+            bodies: BodyBudget::new(1),
             metrics: Arc::default(),
             status,
         });

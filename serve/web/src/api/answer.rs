@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::parameters::{Origin, Parameters};
+use crate::body_budget::BodyShare;
 use crate::engine::{EncodeError, Sampling, SequenceRequest, Vocabulary};
 use crate::error::{ApiError, json_body};
 use crate::queue::{Event, EventSender, FinishReason, Job, Piece};
@@ -57,10 +58,16 @@ impl Envelope {
     }
 }
 
-/// Runs on a blocking thread: a long text takes time.
+/// Runs on a blocking thread: a long text takes time. The body counts as held until then, also if its client leaves.
 pub(super) async fn encode_in_background<T: Send + 'static>(
+    body: BodyShare,
     encode: impl FnOnce() -> Result<T, EncodeError> + Send + 'static,
 ) -> Result<T, ApiError> {
+    let encode = move || {
+        let encoded = encode();
+        drop(body);
+        encoded
+    };
     match tokio::task::spawn_blocking(encode).await {
         Ok(encoded) => encoded.map_err(|error| ApiError::bad(error.to_string())),
         Err(_panicked) => Err(ApiError::internal("the prompt could not be turned into tokens")),

@@ -21,7 +21,7 @@ pub(crate) async fn chat(
     State(server): State<Arc<Server>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let Asked { ready, origin, mut fields } = read_request(&server, request).await?;
+    let Asked { ready, origin, held, mut fields } = read_request(&server, request).await?;
     let messages = messages(&mut fields, &server.limits)?;
     let asked = requested_tokens(&mut fields, &["max_completion_tokens", "max_tokens"], &server.limits)?;
     let alternatives = alternatives(&mut fields)?;
@@ -37,7 +37,7 @@ pub(crate) async fn chat(
     fields.finish()?;
 
     let vocabulary = Arc::clone(&ready.vocabulary);
-    let prompt = answer::encode_in_background(move || vocabulary.encode_chat(&messages)).await?;
+    let prompt = answer::encode_in_background(held, move || vocabulary.encode_chat(&messages)).await?;
     let max_tokens = check_length(asked, prompt.len(), ready.model.context, &ready.model, &server.limits)?;
     let questions = vec![Question { prompt, max_tokens }];
     let envelope = Envelope::new("chatcmpl", ready.model.id.clone());

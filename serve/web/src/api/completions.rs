@@ -38,7 +38,7 @@ pub(crate) async fn completions(
     State(server): State<Arc<Server>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let Asked { ready, origin, mut fields } = read_request(&server, request).await?;
+    let Asked { ready, origin, held, mut fields } = read_request(&server, request).await?;
     let prompts = prompts(&mut fields, &server.limits, ready.model.vocabulary)?;
     let asked = requested_tokens(&mut fields, &["max_tokens"], &server.limits)?;
     let alternatives = fields.whole("logprobs", (0, 5))?.map(|count| count as usize);
@@ -53,7 +53,7 @@ pub(crate) async fn completions(
         PromptInput::Tokens(tokens) => Ok(tokens),
     };
     let prompts: Vec<Vec<u32>> =
-        answer::encode_in_background(move || prompts.into_iter().map(encode).collect::<Result<_, _>>())
+        answer::encode_in_background(held, move || prompts.into_iter().map(encode).collect::<Result<_, _>>())
             .await?;
     let mut questions = Vec::with_capacity(prompts.len());
     for prompt in prompts {

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::body::{self, Fields};
+use crate::body_budget::BodyShare;
 use crate::client::{Client, Connection};
 use crate::engine::{Model, Sampling};
 use crate::error::ApiError;
@@ -125,6 +126,7 @@ pub(crate) struct Origin {
 pub(crate) struct Asked {
     pub(crate) ready: Arc<Ready>,
     pub(crate) origin: Origin,
+    pub(crate) held: BodyShare,
     pub(crate) fields: Fields,
 }
 
@@ -133,10 +135,11 @@ pub(crate) async fn read_request(server: &Server, request: Request<Body>) -> Res
     let connection = request.extensions().get::<Connection>().expect("every request has a connection");
     let id = request.extensions().get::<RequestId>().expect("every request has an id");
     let origin = Origin { id: id.clone(), client: connection.client };
-    let mut fields = body::read(request, &server.limits).await?;
+    let mut held = server.bodies.share();
+    let mut fields = body::read(request, &server.limits, &mut held).await?;
     match fields.optional::<String>("model")? {
         Some(asked) if asked != ready.model.id => Err(unknown_model(&asked, &ready.model)),
-        _ => Ok(Asked { ready, origin, fields }),
+        _ => Ok(Asked { ready, origin, held, fields }),
     }
 }
 
