@@ -61,8 +61,8 @@ pub use access::{ApiKey, BadKey};
 pub use args::{KEY_VARIABLE, ServerArgs};
 pub use echo::{Echo, EchoArgs};
 pub use engine::{
-    Counter, Counters, Decoder, EncodeError, Engine, EngineError, Key, Likelihood, Message, Model, Role,
-    Sampling, SequenceRequest, Token, Vocabulary,
+    Adjustment, Counter, Counters, Decoder, EncodeError, Engine, EngineError, Key, Likelihood, Message,
+    Model, Role, Sampling, SequenceRequest, Token, Vocabulary,
 };
 pub use limits::Limits;
 pub use program::{init_logging, run};

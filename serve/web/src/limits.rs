@@ -38,6 +38,8 @@ pub struct Limits {
     pub choices: u64,
     /// Tokens of an answer, within the model's context.
     pub tokens: usize,
+    /// Tokens with a bias of a request.
+    pub biases: usize,
     /// Stop strings of a request.
     pub stop_strings: usize,
     /// Bytes of a stop string.
@@ -64,6 +66,7 @@ impl Default for Limits {
             prompts: 8,
             choices: 4,
             tokens: 4096,
+            biases: 1024,
             stop_strings: 4,
             stop_bytes: 256,
             queue: 64,

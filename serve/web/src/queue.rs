@@ -183,7 +183,7 @@ mod tests {
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
     use super::*;
-    use crate::engine::Sampling;
+    use crate::engine::{Adjustment, Sampling};
 
     fn job(prompt: u32) -> (Job, UnboundedReceiver<(usize, Event)>) {
         job_of(Client::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0), prompt)
@@ -200,7 +200,13 @@ mod tests {
             seed: 0,
             choice: 0,
         };
-        let request = SequenceRequest { prompt: vec![prompt], max_tokens: 1, sampling, alternatives: None };
+        let request = SequenceRequest {
+            prompt: vec![prompt],
+            max_tokens: 1,
+            sampling,
+            adjustment: Adjustment::default(),
+            alternatives: None,
+        };
         let sender = EventSender { index: 0, events };
         let id = RequestId::new(&HeaderMap::new());
         (Job { id, client, request, stop: Vec::new(), sender, queued: Instant::now() }, receiver)

@@ -91,7 +91,8 @@ pub(super) async fn answer<D: Dialect>(
         for choice in 0..parameters.choices {
             let sampling = Sampling { choice, ..parameters.sampling };
             let alternatives = dialect.alternatives();
-            let request = SequenceRequest { prompt: prompt.clone(), max_tokens, sampling, alternatives };
+            let (prompt, adjustment) = (prompt.clone(), parameters.adjustment.clone());
+            let request = SequenceRequest { prompt, max_tokens, sampling, adjustment, alternatives };
             let sender = EventSender { index: jobs.len(), events: events.clone() };
             let stop = parameters.stop.clone();
             jobs.push(Job { id: id.clone(), client, request, stop, sender, queued: Instant::now() });

@@ -25,7 +25,7 @@ pub(crate) async fn chat(
     let messages = messages(&mut fields, &server.limits)?;
     let asked = requested_tokens(&mut fields, &["max_completion_tokens", "max_tokens"], &server.limits)?;
     let alternatives = alternatives(&mut fields)?;
-    let parameters = Parameters::read(&mut fields, &server.limits)?;
+    let parameters = Parameters::read(&mut fields, &ready.model, &server.limits)?;
     fields.accept_neutral(&[
         ("tools", json!([])),
         ("tool_choice", json!("none")),

@@ -42,7 +42,7 @@ pub(crate) async fn completions(
     let prompts = prompts(&mut fields, &server.limits, ready.model.vocabulary)?;
     let asked = requested_tokens(&mut fields, &["max_tokens"], &server.limits)?;
     let alternatives = fields.whole("logprobs", (0, 5))?.map(|count| count as usize);
-    let parameters = Parameters::read(&mut fields, &server.limits)?;
+    let parameters = Parameters::read(&mut fields, &ready.model, &server.limits)?;
     fields.accept_neutral(&[("best_of", json!(1)), ("echo", json!(false)), ("suffix", json!(""))])?;
     accept_newer(&mut fields)?;
     fields.finish()?;

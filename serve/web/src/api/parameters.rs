@@ -1,5 +1,6 @@
 //! Parameters of chat and text completions.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use serde_json::json;
 use crate::body::{self, Fields};
 use crate::body_budget::BodyShare;
 use crate::client::{Client, Connection};
-use crate::engine::{Model, Sampling};
+use crate::engine::{Adjustment, Model, Sampling};
 use crate::error::ApiError;
 use crate::limits::Limits;
 use crate::request_id::RequestId;
@@ -21,6 +22,7 @@ use crate::state::{Ready, Server};
 pub(crate) struct Parameters {
     /// `choice` is not set yet.
     pub(crate) sampling: Sampling,
+    pub(crate) adjustment: Adjustment,
     /// Per prompt.
     pub(crate) choices: u64,
     pub(crate) stop: Vec<String>,
@@ -45,7 +47,7 @@ struct StreamOptions {
 }
 
 impl Parameters {
-    pub(crate) fn read(fields: &mut Fields, limits: &Limits) -> Result<Self, ApiError> {
+    pub(crate) fn read(fields: &mut Fields, model: &Model, limits: &Limits) -> Result<Self, ApiError> {
         // All arithmetic stays finite.
         let sampling = Sampling {
             temperature: fields.number("temperature", (0.0, 2.0))?.unwrap_or(1.0),
@@ -73,20 +75,44 @@ impl Parameters {
             return Err(ApiError::parameter("stream_options", message));
         }
 
-        fields.accept_neutral(&[
-            ("frequency_penalty", json!(0)),
-            ("presence_penalty", json!(0)),
-            ("logit_bias", json!({})),
-        ])?;
         fields.ignore_labels(&["user", "safety_identifier", "prompt_cache_key"])?;
         Ok(Self {
             sampling,
+            adjustment: adjustment(fields, model, limits)?,
             choices: fields.whole("n", (1, limits.choices))?.unwrap_or(1),
             stop,
             stream,
             usage: options.and_then(|options| options.include_usage).unwrap_or(false),
         })
     }
+}
+
+/// In OpenAI's ranges.
+fn adjustment(fields: &mut Fields, model: &Model, limits: &Limits) -> Result<Adjustment, ApiError> {
+    let mut penalty = |name| Ok(fields.number(name, (-2.0, 2.0))?.unwrap_or(0.0));
+    let (frequency_penalty, presence_penalty) = (penalty("frequency_penalty")?, penalty("presence_penalty")?);
+
+    let wrong = |message| ApiError::parameter("logit_bias", message);
+    let sent: BTreeMap<String, f64> = fields.optional("logit_bias")?.unwrap_or_default();
+    if sent.len() > limits.biases {
+        let message =
+            format!("`logit_bias` has {} tokens, and at most {} may be given", sent.len(), limits.biases);
+        return Err(wrong(message));
+    }
+    let mut biases = Vec::with_capacity(sent.len());
+    for (token, bias) in sent {
+        let number = token.parse::<u32>().ok().filter(|number| number.to_string() == token);
+        let known = number.filter(|number| (*number as usize) < model.vocabulary);
+        let Some(token) = known else {
+            let message = format!("a token of `logit_bias` is a number from 0 to {}", model.vocabulary - 1);
+            return Err(wrong(message));
+        };
+        if !(-100.0..=100.0).contains(&bias) {
+            return Err(wrong("a bias of `logit_bias` must be between -100 and 100".to_owned()));
+        }
+        biases.push((token, bias));
+    }
+    Ok(Adjustment { frequency_penalty, presence_penalty, biases })
 }
 
 /// The name here, or llama.cpp's.
