@@ -1,7 +1,7 @@
 //! Limits on requests and connections.
 //!
-//! Everything that a client makes the server hold is limited. An excess is refused, never cut
-//! (`a_prompt_with_its_answer_must_fit_the_context_and_is_never_cut`).
+//! Everything that a client makes the server hold is limited. An excess is refused; only an answer's length is cut
+//! (`an_answer_is_cut_to_the_room_left_and_a_prompt_never`).
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub struct Limits {
     pub prompts: usize,
     /// Answers to a prompt.
     pub choices: u64,
-    /// Tokens of an answer, within the model's context.
+    /// Tokens of an answer, within the model's context; more are cut.
     pub tokens: usize,
     /// Tokens with a bias of a request.
     pub biases: usize,

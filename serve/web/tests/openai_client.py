@@ -109,7 +109,8 @@ def errors():
         return lambda: once.chat.completions.create(**({"model": "echo", "messages": said("a")} | more))
 
     refused(openai.NotFoundError, ask(model="other"), code="model_not_found", param="model")
-    refused(openai.BadRequestError, ask(max_tokens=4096), code="context_length_exceeded")
+    refused(openai.BadRequestError, ask(messages=said("a" * 5000)), code="context_length_exceeded")
+    assert ask(max_tokens=1_000_000)().choices[0].message.content == "a"
     refused(openai.BadRequestError, ask(temperature=-1), param="temperature", type="invalid_request_error")
     refused(openai.BadRequestError, ask(extra_body={"temprature": 1}), code="unknown_parameter", param="temprature")
     refused(openai.NotFoundError, lambda: once.embeddings.create(model="echo", input="a"))

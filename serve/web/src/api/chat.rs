@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::answer::{self, Dialect, Envelope, Question};
-use super::parameters::{Asked, Parameters, accept_newer, check_length, read_request, requested_tokens};
+use super::parameters::{Asked, Length, Parameters, accept_newer, read_request, requested_tokens};
 use crate::body::Fields;
 use crate::engine::{Likelihood, Message, Role, Vocabulary};
 use crate::error::ApiError;
@@ -21,9 +21,9 @@ pub(crate) async fn chat(
     State(server): State<Arc<Server>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let Asked { ready, origin, held, mut fields } = read_request(&server, request).await?;
+    let Asked { ready, origin, held, strict, mut fields } = read_request(&server, request).await?;
     let messages = messages(&mut fields, &server.limits)?;
-    let asked = requested_tokens(&mut fields, &["max_completion_tokens", "max_tokens"], &server.limits)?;
+    let asked = requested_tokens(&mut fields, &["max_completion_tokens", "max_tokens"])?;
     let alternatives = alternatives(&mut fields)?;
     let parameters = Parameters::read(&mut fields, &ready.model, &server.limits)?;
     fields.accept_neutral(&[
@@ -38,7 +38,8 @@ pub(crate) async fn chat(
 
     let vocabulary = Arc::clone(&ready.vocabulary);
     let prompt = answer::encode_in_background(held, move || vocabulary.encode_chat(&messages)).await?;
-    let max_tokens = check_length(asked, prompt.len(), ready.model.context, &ready.model, &server.limits)?;
+    let length = Length { asked, default: ready.model.context, strict };
+    let max_tokens = length.fit(prompt.len(), &ready.model, &server.limits)?;
     let questions = vec![Question { prompt, max_tokens }];
     let envelope = Envelope::new("chatcmpl", ready.model.id.clone());
     answer::answer(&server, &ready, origin, envelope, Chat { alternatives }, parameters, questions).await

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::answer::{self, Dialect, Envelope, Question};
-use super::parameters::{Asked, Parameters, accept_newer, check_length, read_request, requested_tokens};
+use super::parameters::{Asked, Length, Parameters, accept_newer, read_request, requested_tokens};
 use crate::body::Fields;
 use crate::engine::{Likelihood, Vocabulary};
 use crate::error::ApiError;
@@ -38,9 +38,9 @@ pub(crate) async fn completions(
     State(server): State<Arc<Server>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let Asked { ready, origin, held, mut fields } = read_request(&server, request).await?;
+    let Asked { ready, origin, held, strict, mut fields } = read_request(&server, request).await?;
     let prompts = prompts(&mut fields, &server.limits, ready.model.vocabulary)?;
-    let asked = requested_tokens(&mut fields, &["max_tokens"], &server.limits)?;
+    let asked = requested_tokens(&mut fields, &["max_tokens"])?;
     let alternatives = fields.whole("logprobs", (0, 5))?.map(|count| count as usize);
     let parameters = Parameters::read(&mut fields, &ready.model, &server.limits)?;
     fields.accept_neutral(&[("best_of", json!(1)), ("echo", json!(false)), ("suffix", json!(""))])?;
@@ -55,9 +55,10 @@ pub(crate) async fn completions(
     let prompts: Vec<Vec<u32>> =
         answer::encode_in_background(held, move || prompts.into_iter().map(encode).collect::<Result<_, _>>())
             .await?;
+    let length = Length { asked, default: DEFAULT_TOKENS, strict };
     let mut questions = Vec::with_capacity(prompts.len());
     for prompt in prompts {
-        let max_tokens = check_length(asked, prompt.len(), DEFAULT_TOKENS, &ready.model, &server.limits)?;
+        let max_tokens = length.fit(prompt.len(), &ready.model, &server.limits)?;
         questions.push(Question { prompt, max_tokens });
     }
     let envelope = Envelope::new("cmpl", ready.model.id.clone());

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::http::{Request, StatusCode};
+use axum::http::{HeaderMap, Request, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -153,6 +153,8 @@ pub(crate) struct Asked {
     pub(crate) ready: Arc<Ready>,
     pub(crate) origin: Origin,
     pub(crate) held: BodyShare,
+    /// Whether the client prefers a refusal to a shorter answer, as the page does.
+    pub(crate) strict: bool,
     pub(crate) fields: Fields,
 }
 
@@ -161,12 +163,20 @@ pub(crate) async fn read_request(server: &Server, request: Request<Body>) -> Res
     let connection = request.extensions().get::<Connection>().expect("every request has a connection");
     let id = request.extensions().get::<RequestId>().expect("every request has an id");
     let origin = Origin { id: id.clone(), client: connection.client };
+    let strict = prefers_strict(request.headers());
     let mut held = server.bodies.share();
     let mut fields = body::read(request, &server.limits, &mut held).await?;
     match fields.optional::<String>("model")? {
         Some(asked) if asked != ready.model.id => Err(unknown_model(&asked, &ready.model)),
-        _ => Ok(Asked { ready, origin, held, fields }),
+        _ => Ok(Asked { ready, origin, held, strict, fields }),
     }
+}
+
+/// `Prefer: handling=strict`, as in RFC 7240.
+fn prefers_strict(headers: &HeaderMap) -> bool {
+    let values = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
+    let mut preferences = values.flat_map(|value| value.split([',', ';']));
+    preferences.any(|preference| preference.trim().eq_ignore_ascii_case("handling=strict"))
 }
 
 pub(crate) fn unknown_model(asked: &str, model: &Model) -> ApiError {
@@ -175,37 +185,42 @@ pub(crate) fn unknown_model(asked: &str, model: &Model) -> ApiError {
     ApiError::parameter("model", message).code("model_not_found").status(StatusCode::NOT_FOUND)
 }
 
-pub(crate) fn check_length(
-    asked: Option<u64>,
-    prompt: usize,
-    default: usize,
-    model: &Model,
-    limits: &Limits,
-) -> Result<usize, ApiError> {
-    // The model never reads an answer's last token.
-    let left = (model.context + 1).saturating_sub(prompt);
-    let most = asked.map_or(default.min(left).min(limits.tokens), |asked| asked as usize);
-    if most == 0 || most > left {
-        let wanted = if asked.is_some() { format!(" and {most} more were asked for") } else { String::new() };
-        let message = format!(
-            "the prompt has {prompt} tokens{wanted}, but the model's context holds {}; send less{}",
-            model.context,
-            if left > 0 && asked.is_some() { format!(", or ask for at most {left}") } else { String::new() }
-        );
-        return Err(ApiError::bad(message).code("context_length_exceeded"));
+/// The length of an answer that a client asks for.
+pub(crate) struct Length {
+    pub(crate) asked: Option<u64>,
+    pub(crate) default: usize,
+    /// Refuses what does not fit instead of shortening it.
+    pub(crate) strict: bool,
+}
+
+impl Length {
+    /// Tokens of an answer at most: as asked, or as many as the context and the server leave room for.
+    pub(crate) fn fit(&self, prompt: usize, model: &Model, limits: &Limits) -> Result<usize, ApiError> {
+        let asked = self.asked.unwrap_or(self.default as u64).min(limits.tokens as u64) as usize;
+        // The model never reads an answer's last token.
+        let room = (model.context + 1).saturating_sub(prompt);
+        let (is_strict, context) = (self.strict && self.asked.is_some(), model.context);
+        let too_long = |message| Err(ApiError::bad(message).code("context_length_exceeded"));
+        if room == 0 {
+            return too_long(format!(
+                "the prompt has {prompt} tokens, but the model's context holds {context}; send less"
+            ));
+        }
+        if is_strict && asked > room {
+            return too_long(format!(
+                "the prompt has {prompt} tokens and {asked} more were asked for, but the model's context holds \
+                 {context}; send less, or ask for at most {room}"
+            ));
+        }
+        Ok(asked.min(room))
     }
-    Ok(most)
 }
 
 /// Accepts any of `names`.
-pub(crate) fn requested_tokens(
-    fields: &mut Fields,
-    names: &[&str],
-    limits: &Limits,
-) -> Result<Option<u64>, ApiError> {
+pub(crate) fn requested_tokens(fields: &mut Fields, names: &[&str]) -> Result<Option<u64>, ApiError> {
     let mut asked = None;
     for name in names {
-        let value = fields.whole_or_off(name, (1, limits.tokens as u64))?;
+        let value = fields.whole_or_off(name, (1, u64::MAX))?;
         if asked.is_some() && value.is_some() && asked != value {
             return Err(ApiError::parameter(*name, format!("{} contradict each other", names.join(" and "))));
         }
