@@ -36,6 +36,7 @@ pub(crate) fn routes() -> Vec<Route> {
         (Method::GET, "/v1/models/{id}", get(api::model)),
         (Method::POST, "/v1/chat/completions", post(api::chat)),
         (Method::POST, "/v1/completions", post(api::completions)),
+        (Method::POST, "/v1/responses", post(api::responses)),
     ]
 }
 

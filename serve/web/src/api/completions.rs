@@ -8,8 +8,9 @@ use axum::http::{Request, Response};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::answer::{self, Dialect, Envelope, Question};
+use super::answer::{self, Dialect, Envelope};
 use super::parameters::{Asked, Length, Parameters, accept_newer, read_request, requested_tokens};
+use super::running::{Question, encode_in_background};
 use crate::body::Fields;
 use crate::engine::{Likelihood, Vocabulary};
 use crate::error::ApiError;
@@ -53,16 +54,15 @@ pub(crate) async fn completions(
         PromptInput::Tokens(tokens) => Ok(tokens),
     };
     let prompts: Vec<Vec<u32>> =
-        answer::encode_in_background(held, move || prompts.into_iter().map(encode).collect::<Result<_, _>>())
-            .await?;
+        encode_in_background(held, move || prompts.into_iter().map(encode).collect::<Result<_, _>>()).await?;
     let length = Length { asked, default: DEFAULT_TOKENS, strict };
     let mut questions = Vec::with_capacity(prompts.len());
     for prompt in prompts {
         let max_tokens = length.fit(prompt.len(), &ready.model, &server.limits)?;
         questions.push(Question { prompt, max_tokens });
     }
-    let envelope = Envelope::new("cmpl", ready.model.id.clone());
-    answer::answer(&server, &ready, origin, envelope, Text { alternatives }, parameters, questions).await
+    let envelope = Envelope::new("cmpl-", ready.model.id.clone());
+    answer::answer(&server, &ready, &origin, envelope, Text { alternatives }, parameters, questions).await
 }
 
 fn prompts(fields: &mut Fields, limits: &Limits, known: usize) -> Result<Vec<PromptInput>, ApiError> {

@@ -48,18 +48,7 @@ struct StreamOptions {
 
 impl Parameters {
     pub(crate) fn read(fields: &mut Fields, model: &Model, limits: &Limits) -> Result<Self, ApiError> {
-        // All arithmetic stays finite.
-        let sampling = Sampling {
-            temperature: fields.number("temperature", (0.0, 2.0))?.unwrap_or(1.0),
-            top_p: fields.number("top_p", (f64::MIN_POSITIVE, 1.0))?,
-            min_p: fields.number("min_p", (0.0, 1.0))?,
-            repetition_penalty: repetition_penalty(fields)?,
-            // 0 is no limit, as in llama.cpp.
-            top_k: fields.whole_or_off("top_k", (0, 1 << 31))?.map(|k| k as usize).filter(|k| *k > 0),
-            seed: fields.whole_or_off("seed", (0, i64::MAX as u64))?.unwrap_or_else(random_seed),
-            choice: 0,
-        };
-
+        let sampling = sampling(fields)?;
         let stop = match fields.optional::<OneOrMore>("stop")? {
             None => Vec::new(),
             Some(OneOrMore::One(string)) if string.is_empty() => Vec::new(),
@@ -75,7 +64,6 @@ impl Parameters {
             return Err(ApiError::parameter("stream_options", message));
         }
 
-        fields.ignore_labels(&["user", "safety_identifier", "prompt_cache_key"])?;
         Ok(Self {
             sampling,
             adjustment: adjustment(fields, model, limits)?,
@@ -85,6 +73,32 @@ impl Parameters {
             usage: options.and_then(|options| options.include_usage).unwrap_or(false),
         })
     }
+
+    /// Without choices, stop strings and adjustment, which `/v1/responses` does not have.
+    pub(crate) fn read_for_one_answer(fields: &mut Fields) -> Result<Self, ApiError> {
+        Ok(Self {
+            sampling: sampling(fields)?,
+            adjustment: Adjustment::default(),
+            choices: 1,
+            stop: Vec::new(),
+            stream: fields.optional("stream")?.unwrap_or(false),
+            usage: true,
+        })
+    }
+}
+
+/// All arithmetic stays finite.
+fn sampling(fields: &mut Fields) -> Result<Sampling, ApiError> {
+    Ok(Sampling {
+        temperature: fields.number("temperature", (0.0, 2.0))?.unwrap_or(1.0),
+        top_p: fields.number("top_p", (f64::MIN_POSITIVE, 1.0))?,
+        min_p: fields.number("min_p", (0.0, 1.0))?,
+        repetition_penalty: repetition_penalty(fields)?,
+        // 0 is no limit, as in llama.cpp.
+        top_k: fields.whole_or_off("top_k", (0, 1 << 31))?.map(|k| k as usize).filter(|k| *k > 0),
+        seed: fields.whole_or_off("seed", (0, i64::MAX as u64))?.unwrap_or_else(random_seed),
+        choice: 0,
+    })
 }
 
 /// In OpenAI's ranges.
@@ -229,8 +243,9 @@ pub(crate) fn requested_tokens(fields: &mut Fields, names: &[&str]) -> Result<Op
     Ok(asked)
 }
 
-/// Parameters of newer clients whose values change nothing.
+/// Accepts labels, and parameters of newer clients with values that change nothing.
 pub(crate) fn accept_newer(fields: &mut Fields) -> Result<(), ApiError> {
+    fields.ignore_labels(&["user", "safety_identifier", "prompt_cache_key"])?;
     // Like "auto", it means the only tier there is.
     fields.leave_out("service_tier", &json!("default"));
     fields.accept_neutral(&[("store", json!(false)), ("service_tier", json!("auto"))])

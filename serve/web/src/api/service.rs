@@ -8,8 +8,8 @@ use axum::http::{Request, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
 
-use super::answer::encode_in_background;
 use super::parameters::{Asked, read_request, unknown_model};
+use super::running::encode_in_background;
 use crate::engine::Model;
 use crate::error::{ApiError, json_body};
 use crate::state::{Server, Status};

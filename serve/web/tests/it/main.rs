@@ -11,5 +11,6 @@ mod lifecycle;
 mod openai;
 mod page;
 mod program;
+mod responses;
 mod service;
 mod webdriver;
