@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use burn::tensor::backend::Backend;
 
+use crate::adjustment::Adjustment;
 use crate::generate::GenerateError;
 use crate::gpt::Gpt;
 use crate::lookup::{Lookup, Text};
@@ -23,7 +24,9 @@ pub struct Continuation {
     pub prompt: Vec<u32>,
     /// How tokens are chosen.
     pub sampling: Sampling,
-    /// Separates sequences of one seed: row `n` draws as prompt `n` of a [`crate::Request`].
+    /// Added to logits before the choice.
+    pub adjustment: Adjustment,
+    /// Separates sequences of one seed: row `n` draws like prompt `n` of a [`crate::Request`].
     pub row: u64,
     /// Most likely tokens to report with each choice; `None` omits likelihoods.
     pub alternatives: Option<usize>,
@@ -38,7 +41,7 @@ pub struct Chosen {
     pub likelihood: Option<Likelihood>,
 }
 
-/// Natural-log probabilities, before temperature and filters.
+/// Natural-log probabilities, before adjustment, temperature and filters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Likelihood {
     /// Log-probability of the chosen token.
@@ -63,7 +66,10 @@ pub struct Continuous<'m, B: Backend> {
 struct Row<B: Backend> {
     sequence: Sequence<B>,
     text: Text,
+    /// Tokens of the prompt.
+    prompt: usize,
     sampling: Sampling,
+    adjustment: Adjustment,
     random: Random,
     alternatives: Option<usize>,
 }
@@ -88,7 +94,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
 
     /// Adds a sequence under an unused key. Returns its prompt's tokens that are already read.
     pub fn join(&mut self, key: u64, wanted: Continuation) -> Result<usize, GenerateError> {
-        let Continuation { prompt, sampling, row, alternatives } = wanted;
+        let Continuation { prompt, sampling, adjustment, row, alternatives } = wanted;
 
         if self.rows.contains_key(&key) {
             return Err(GenerateError::KeyInUse { key });
@@ -96,6 +102,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         sampling.validate()?;
 
         let (vocab_size, window) = (self.model.config().vocab_size, self.model.config().n_positions);
+        adjustment.validate(vocab_size)?;
         if prompt.is_empty() {
             return Err(GenerateError::EmptyPrompt { index: 0 });
         }
@@ -110,7 +117,8 @@ impl<'m, B: Backend> Continuous<'m, B> {
         let known = sequence.tokens().len();
         let random = Random::new(combine(&[sampling.seed, row]));
         let text = Text::new(self.model, self.lookup.as_deref(), &prompt);
-        self.rows.insert(key, Row { sequence, text, sampling, random, alternatives });
+        let prompt = prompt.len();
+        self.rows.insert(key, Row { sequence, text, prompt, sampling, adjustment, random, alternatives });
         Ok(known)
     }
 
@@ -193,7 +201,8 @@ impl<'m, B: Backend> Continuous<'m, B> {
             values.chunks(self.model.config().vocab_size).zip(ready).filter(|(_, (_, ready))| *ready)
         {
             let row = self.rows.get_mut(&key).expect("its turn was just taken");
-            let token = row.sampling.choose(logits, row.text.tokens(), &mut row.random);
+            let adjusted = row.adjustment.apply(logits, &row.text.tokens()[row.prompt..]);
+            let token = row.sampling.choose(&adjusted, row.text.tokens(), &mut row.random);
             let likelihood = row.alternatives.map(|count| Likelihood::new(logits, token, count));
             row.text.push(token);
             debug_assert_eq!(row.unread(), [token], "the rest has been read");

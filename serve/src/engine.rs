@@ -6,7 +6,8 @@ use std::sync::Arc;
 use models::{Chosen, Continuation, Continuing, GenerateError};
 use tokenizer::Tokenizer;
 use web::{
-    Counters, Engine, EngineError, InferenceWorker, Key, Likelihood, Model, Sampling, SequenceRequest, Token,
+    Adjustment, Counters, Engine, EngineError, InferenceWorker, Key, Likelihood, Model, Sampling,
+    SequenceRequest, Token,
 };
 
 use crate::vocabulary::TokenizerVocabulary;
@@ -35,12 +36,13 @@ impl Engine for BatchEngine<'_> {
     }
 
     fn join(&mut self, key: Key, request: SequenceRequest) -> Result<usize, EngineError> {
-        let SequenceRequest { prompt, sampling, alternatives, .. } = request;
+        let SequenceRequest { prompt, sampling, adjustment, alternatives, .. } = request;
         let Sampling { temperature, top_k, top_p, min_p, repetition_penalty, seed, choice } = sampling;
         let sampling = models::Sampling { temperature, top_k, top_p, min_p, repetition_penalty, seed };
-        self.batch
-            .join(key.0, Continuation { prompt, sampling, row: choice, alternatives })
-            .map_err(|error| failed(&error))
+        let Adjustment { frequency_penalty, presence_penalty, biases } = adjustment;
+        let adjustment = models::Adjustment { frequency_penalty, presence_penalty, biases };
+        let wanted = Continuation { prompt, sampling, adjustment, row: choice, alternatives };
+        self.batch.join(key.0, wanted).map_err(|error| failed(&error))
     }
 
     fn leave(&mut self, key: Key) {
@@ -106,7 +108,13 @@ mod tests {
             seed: 0,
             choice: 0,
         };
-        let request = SequenceRequest { prompt: vec![1, 2, 3], max_tokens: 2, sampling, alternatives: None };
+        let request = SequenceRequest {
+            prompt: vec![1, 2, 3],
+            max_tokens: 2,
+            sampling,
+            adjustment: Adjustment::default(),
+            alternatives: None,
+        };
         engine.join(Key(1), request.clone()).unwrap();
         assert_eq!(engine.step().unwrap().len(), 1);
 

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use burn_flex::Flex;
 use models::random::Random;
-use models::{Chosen, Continuation, Continuous};
+use models::{Adjustment, Chosen, Continuation, Continuous};
 use models::{Gpt, GptConfig, Request, Sampling, generate};
 
 use crate::fixtures::{Cpu, DEVICE, shrunk, unusual};
@@ -22,7 +22,8 @@ fn alone(model: &Gpt<Cpu>, prompt: &[u32], count: usize, sampling: Sampling) -> 
 }
 
 fn wanted(prompt: &[u32], sampling: Sampling) -> Continuation {
-    Continuation { prompt: prompt.to_vec(), sampling, row: 0, alternatives: None }
+    let adjustment = Adjustment::default();
+    Continuation { prompt: prompt.to_vec(), sampling, adjustment, row: 0, alternatives: None }
 }
 
 struct RandomRequest {
@@ -220,6 +221,26 @@ fn likelihoods_sum_to_one_and_are_sorted_best_first() {
 }
 
 #[test]
+fn a_batch_adjusts_logits_by_the_answer_alone() {
+    let model = Gpt::<Flex>::new(&shrunk("gpt2"), 5, &DEVICE).expect("valid");
+    let adjusted = |adjustment: Adjustment| -> Vec<u32> {
+        let mut batch = Continuous::new(&model, 64, 0);
+        let wanted = Continuation { adjustment, ..wanted(&[7, 7, 9], Sampling::greedy()) };
+        batch.join(1, wanted).expect("it fits");
+        (0..6).map(|_| batch.step().expect("it fits").remove(0).1.token).collect()
+    };
+    let biases = vec![(7, 1e3)];
+    assert_eq!(adjusted(Adjustment { biases: biases.clone(), ..Adjustment::default() }), [7; 6]);
+    // The prompt has token 7 already.
+    let once = adjusted(Adjustment { biases, presence_penalty: 2e3, ..Adjustment::default() });
+    assert_eq!(once.iter().position(|token| *token == 7), Some(0));
+    let mut distinct = once.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert_eq!(distinct.len(), once.len(), "{once:?}");
+}
+
+#[test]
 fn an_invalid_request_is_refused_before_it_joins() {
     let model = Gpt::<Flex>::new(&shrunk("gpt2"), 5, &DEVICE).expect("valid");
     let mut batch = Continuous::new(&model, 64, 0);
@@ -228,5 +249,8 @@ fn an_invalid_request_is_refused_before_it_joins() {
     }
     let hot = Sampling { temperature: -1.0, ..Sampling::default() };
     batch.join(1, wanted(&[1], hot)).expect_err("no such temperature");
+    let adjustment = Adjustment { biases: vec![(61, 1.0)], ..Adjustment::default() };
+    let unknown = Continuation { adjustment, ..wanted(&[1], Sampling::greedy()) };
+    batch.join(1, unknown).expect_err("no such token");
     assert!(batch.is_empty());
 }

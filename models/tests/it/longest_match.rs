@@ -7,7 +7,7 @@ use burn::module::Param;
 use burn::tensor::{Int, Tensor, TensorData};
 use models::dropout::DropoutKey;
 use models::random::Random;
-use models::{Continuation, Continuous};
+use models::{Adjustment, Continuation, Continuous};
 use models::{
     Decoder, Gpt, GptConfig, Input, Lean, Lookup, Matching, Overflow, PassOptions, Plain, Request, Sampling,
     Stretch, generate, weights,
@@ -170,8 +170,8 @@ fn each_sequence_of_a_continuous_batch_looks_up_its_own_text() {
         for step in 0.. {
             if let Some(prompt) = prompts.get(step) {
                 let prompt = prompt.clone();
-                let wanted =
-                    Continuation { prompt, sampling: Sampling::greedy(), row: 0, alternatives: None };
+                let (sampling, adjustment) = (Sampling::greedy(), Adjustment::default());
+                let wanted = Continuation { prompt, sampling, adjustment, row: 0, alternatives: None };
                 reused += batch.join(step as u64, wanted).expect("it fits");
             } else if batch.is_empty() {
                 break;

@@ -4,7 +4,9 @@ use std::cell::RefCell;
 use std::ops::ControlFlow;
 
 use models::random::Random;
-use models::{Finish, GenerateError, Gpt, GptConfig, Overflow, Piece, Request, Sampling, Stop, generate};
+use models::{
+    Adjustment, Finish, GenerateError, Gpt, GptConfig, Overflow, Piece, Request, Sampling, Stop, generate,
+};
 
 use crate::fixtures::{Cpu, DEVICE, shrunk};
 
@@ -59,6 +61,30 @@ fn a_repeated_token_is_penalised_whatever_its_sign() {
     );
     assert_eq!(greedy.choose(&[-1.0, -1.5], &[0], &mut random), 1, "-1 · 2 is below -1.5");
     assert_eq!(greedy.choose(&[3.0, 2.0], &[], &mut random), 0);
+}
+
+#[test]
+fn penalties_follow_openais_formula_and_biases_add() {
+    let adjustment =
+        Adjustment { frequency_penalty: 0.5, presence_penalty: 0.25, biases: vec![(0, 4.0), (3, -8.0)] };
+    let adjusted = adjustment.apply(&[1.0, 2.0, 3.0, 4.0], &[2, 1, 2]);
+    assert_eq!(&*adjusted, [5.0, 1.25, 1.75, -4.0]);
+    let negative = Adjustment { frequency_penalty: -1.0, ..Adjustment::default() };
+    assert_eq!(&*negative.apply(&[0.0, 0.0], &[1, 1, 1]), [0.0, 3.0], "it encourages repetition");
+    assert_eq!(&*Adjustment::default().apply(&[1.0, 2.0], &[0, 1]), [1.0, 2.0]);
+}
+
+#[test]
+fn invalid_adjustments_are_refused_by_name() {
+    for (adjustment, expected) in [
+        (Adjustment { frequency_penalty: f64::NAN, ..Adjustment::default() }, "`frequency_penalty` = NaN"),
+        (Adjustment { presence_penalty: f64::INFINITY, ..Adjustment::default() }, "`presence_penalty` = inf"),
+        (Adjustment { biases: vec![(1, f64::NAN)], ..Adjustment::default() }, "`logit_bias` = NaN"),
+        (Adjustment { biases: vec![(4, 1.0)], ..Adjustment::default() }, "`logit_bias` = 4 must be the bias"),
+    ] {
+        let message = adjustment.validate(4).expect_err("no meaning").to_string();
+        assert!(message.starts_with(expected), "{message}");
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Request bodies, bounded in bytes, time and nesting.
+//! Request bodies, bounded in bytes, each and together, in time and in nesting.
 
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use http_body_util::{BodyExt, Limited};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+use crate::body_budget::BodyShare;
 use crate::error::ApiError;
 use crate::limits::Limits;
 
@@ -15,27 +16,48 @@ use crate::limits::Limits;
 #[derive(Debug)]
 pub(crate) struct Fields(Map<String, Value>);
 
-pub(crate) async fn read(request: Request<Body>, limits: &Limits) -> Result<Fields, ApiError> {
+pub(crate) async fn read(
+    request: Request<Body>,
+    limits: &Limits,
+    held: &mut BodyShare,
+) -> Result<Fields, ApiError> {
     require_json(&request)?;
-    let too_large = || {
-        let message = format!("the request's body is larger than {} bytes", limits.body_bytes);
-        ApiError::refused(StatusCode::PAYLOAD_TOO_LARGE, message)
-    };
     let declared = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     if declared
         .and_then(|length| length.parse::<usize>().ok())
         .is_some_and(|length| length > limits.body_bytes)
     {
-        return Err(too_large());
+        return Err(too_large(limits.body_bytes));
     }
-    let body = Limited::new(request.into_body(), limits.body_bytes).collect();
-    let bytes = match tokio::time::timeout(limits.body_time, body).await {
-        Ok(Ok(body)) => body.to_bytes(),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => return Err(too_large()),
-        Ok(Err(_broken_off)) => return Err(ApiError::bad("the request's body ended too early")),
-        Err(_elapsed) => return Err(too_slow(limits.body_time)),
+    let body = receive(request.into_body(), limits.body_bytes, held);
+    let Ok(body) = tokio::time::timeout(limits.body_time, body).await else {
+        return Err(too_slow(limits.body_time));
     };
-    parse(&bytes, limits)
+    parse(&body?, limits)
+}
+
+async fn receive(body: Body, most: usize, held: &mut BodyShare) -> Result<Vec<u8>, ApiError> {
+    let mut body = Limited::new(body, most);
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| {
+            let is_large = error.is::<http_body_util::LengthLimitError>();
+            if is_large { too_large(most) } else { ApiError::bad("the request's body ended too early") }
+        })?;
+        let Ok(part) = frame.into_data() else { continue };
+        if !held.grow(part.len()) {
+            return Err(ApiError::unavailable(
+                "too many large requests arrive at once; try again in a moment",
+            ));
+        }
+        bytes.extend_from_slice(&part);
+    }
+    Ok(bytes)
+}
+
+fn too_large(most: usize) -> ApiError {
+    let message = format!("the request's body is larger than {most} bytes");
+    ApiError::refused(StatusCode::PAYLOAD_TOO_LARGE, message)
 }
 
 fn too_slow(limit: Duration) -> ApiError {

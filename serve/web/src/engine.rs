@@ -28,6 +28,17 @@ pub struct Sampling {
     pub choice: u64,
 }
 
+/// Additions to logits before the choice, validated.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Adjustment {
+    /// Lowers a token's logit by this for each time that the answer has the token. The prompt does not count.
+    pub frequency_penalty: f64,
+    /// Lowers a token's logit by this if the answer has the token.
+    pub presence_penalty: f64,
+    /// Tokens of the vocabulary, and numbers added to their logits.
+    pub biases: Vec<(u32, f64)>,
+}
+
 /// A sequence to continue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SequenceRequest {
@@ -37,6 +48,8 @@ pub struct SequenceRequest {
     pub max_tokens: usize,
     /// Parameters of sampling.
     pub sampling: Sampling,
+    /// Additions to logits.
+    pub adjustment: Adjustment,
     /// Alternatives to report per token; `None` reports no probabilities.
     pub alternatives: Option<usize>,
 }
@@ -50,7 +63,7 @@ pub struct Token {
     pub likelihood: Option<Likelihood>,
 }
 
-/// Natural-log probabilities, before temperature and filters.
+/// Natural-log probabilities, before adjustment, temperature and filters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Likelihood {
     /// Log-probability of the chosen token.

@@ -5,6 +5,8 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
 
+use crate::queue::Full;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
@@ -12,14 +14,13 @@ pub(crate) struct ApiError {
     code: Option<&'static str>,
     param: Option<String>,
     message: String,
+    /// Seconds until another try may succeed.
+    retry_after: Option<u64>,
 }
-
-/// In seconds.
-const RETRY_AFTER: &str = "1";
 
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { status, kind, code: None, param: None, message: message.into() }
+        Self { status, kind, code: None, param: None, message: message.into(), retry_after: None }
     }
 
     /// Repeating the request fails again.
@@ -46,13 +47,15 @@ impl ApiError {
         Self::refused(StatusCode::UNAUTHORIZED, message).code("invalid_api_key")
     }
 
-    pub(crate) fn queue_full(waiting: usize) -> Self {
-        let message = format!("{waiting} requests are waiting already; try again in a moment");
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message).code("rate_limit_exceeded")
+    pub(crate) fn queue_full(Full { waiting, wait }: Full) -> Self {
+        let message = format!("{waiting} answers are waiting already; try again in {wait} s");
+        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
+        Self { retry_after: Some(wait), ..error.code("rate_limit_exceeded") }
     }
 
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message).code("unavailable")
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message);
+        Self { retry_after: Some(1), ..error.code("unavailable") }
     }
 
     pub(crate) fn internal(message: impl Into<String>) -> Self {
@@ -76,9 +79,8 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response<Body> {
         let mut response = (self.status, json_body(&self.body())).into_response();
-        let retry = matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-        if retry {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER));
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }

@@ -25,12 +25,14 @@
 //! ```
 //!
 //! A request passes `listen`, `connection_slots`, `routes`, `body` (bytes to fields), `api` (fields to sequences),
-//! `queue` and `scheduler`. Its answer passes `sequence` (tokens to text) and `api/answer`.
+//! `queue` (in `turns`) and `scheduler`. Its answer passes `sequence` (tokens to text) and `api/answer`.
 
 mod access;
 mod api;
 mod args;
 mod body;
+mod body_budget;
+mod client;
 mod connection_slots;
 mod echo;
 mod engine;
@@ -39,15 +41,19 @@ mod limits;
 mod listen;
 mod metrics;
 mod monitored_stream;
+mod pace;
 mod page;
 mod program;
 mod queue;
+mod record;
+mod request_id;
 mod routes;
 mod scheduler;
 mod sequence;
 mod signals;
 mod state;
 mod stop;
+mod turns;
 mod web;
 mod worker;
 
@@ -55,8 +61,8 @@ pub use access::{ApiKey, BadKey};
 pub use args::{KEY_VARIABLE, ServerArgs};
 pub use echo::{Echo, EchoArgs};
 pub use engine::{
-    Counter, Counters, Decoder, EncodeError, Engine, EngineError, Key, Likelihood, Message, Model, Role,
-    Sampling, SequenceRequest, Token, Vocabulary,
+    Adjustment, Counter, Counters, Decoder, EncodeError, Engine, EngineError, Key, Likelihood, Message,
+    Model, Role, Sampling, SequenceRequest, Token, Vocabulary,
 };
 pub use limits::Limits;
 pub use program::{init_logging, run};

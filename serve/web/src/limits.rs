@@ -1,7 +1,7 @@
 //! Limits on requests and connections.
 //!
-//! Everything that a client makes the server hold is limited. An excess is refused, never cut
-//! (`a_prompt_with_its_answer_must_fit_the_context_and_is_never_cut`).
+//! Everything that a client makes the server hold is limited. An excess is refused; only an answer's length is cut
+//! (`an_answer_is_cut_to_the_room_left_and_a_prompt_never`).
 
 use std::time::Duration;
 
@@ -26,6 +26,8 @@ pub struct Limits {
     pub head_lines: usize,
     /// Bytes of a body.
     pub body_bytes: usize,
+    /// Bytes of all bodies together; never below those of one.
+    pub all_body_bytes: usize,
     /// Depth of a body's JSON.
     pub json_depth: usize,
     /// Messages of a conversation.
@@ -34,8 +36,10 @@ pub struct Limits {
     pub prompts: usize,
     /// Answers to a prompt.
     pub choices: u64,
-    /// Tokens of an answer, within the model's context.
+    /// Tokens of an answer, within the model's context; more are cut.
     pub tokens: usize,
+    /// Tokens with a bias of a request.
+    pub biases: usize,
     /// Stop strings of a request.
     pub stop_strings: usize,
     /// Bytes of a stop string.
@@ -56,11 +60,13 @@ impl Default for Limits {
             head_bytes: 16 << 10,
             head_lines: 64,
             body_bytes: 1 << 20,
+            all_body_bytes: 32 << 20,
             json_depth: 16,
             messages: 512,
             prompts: 8,
             choices: 4,
             tokens: 4096,
+            biases: 1024,
             stop_strings: 4,
             stop_bytes: 256,
             queue: 64,

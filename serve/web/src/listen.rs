@@ -20,11 +20,11 @@ use tokio::sync::watch;
 use tokio_io_timeout::TimeoutStream;
 use tower::ServiceExt;
 
+use crate::client::{Client, Connection};
 use crate::connection_slots::{ConnectionSlots, RequestGuard, Slot};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::monitored_stream::MonitoredStream;
-use crate::routes::LocalIp;
 
 /// Serves until `closing`, then gives connections [`Limits::drain_time`].
 pub(crate) async fn serve(
@@ -36,16 +36,19 @@ pub(crate) async fn serve(
 ) {
     let slots = ConnectionSlots::new(limits.connections);
     let graceful = GracefulShutdown::new();
+    let mut connections = 0;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _changed = closing.wait_for(|closing| *closing) => break,
         };
         match accepted {
-            Ok((stream, _)) => match slots.take().await {
+            Ok((stream, peer)) => match slots.take().await {
                 Some((slot, dismissed)) => {
                     metrics.dismissed_connections.add(usize::from(dismissed));
-                    connect(stream, slot, router.clone(), &limits, &metrics, &graceful);
+                    connections += 1;
+                    let client = Client::new(peer.ip(), connections);
+                    connect(stream, client, slot, router.clone(), &limits, &metrics, &graceful);
                 }
                 None => metrics.refused_connections.add(1),
             },
@@ -66,6 +69,7 @@ async fn pause_after(error: &io::Error) {
 
 fn connect(
     stream: TcpStream,
+    client: Client,
     slot: Arc<Slot>,
     router: Router,
     limits: &Limits,
@@ -73,6 +77,7 @@ fn connect(
     graceful: &GracefulShutdown,
 ) {
     let Ok(local) = stream.local_addr() else { return };
+    let connection = Connection { local: local.ip(), client };
     // Nagle's algorithm would delay each token.
     let _best_effort = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
@@ -81,7 +86,7 @@ fn connect(
     let monitored = MonitoredStream::new(Box::pin(stream), Arc::clone(&slot));
     let asked = Arc::clone(&slot);
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
-        request.extensions_mut().insert(LocalIp(local.ip()));
+        request.extensions_mut().insert(connection);
         let guard = asked.request();
         let answer = router.clone().oneshot(request.map(Body::new));
         async move {

@@ -115,7 +115,7 @@ impl Metrics {
         *self.engine.lock().unwrap_or_else(PoisonError::into_inner) = counters;
     }
 
-    pub(crate) fn page(&self, waiting: usize) -> String {
+    pub(crate) fn page(&self, waiting: usize, body_bytes: usize) -> String {
         let mut out = String::new();
         write_head(&mut out, "requests_total", "Requests answered, by route and status.", "counter");
         for ((route, status), count) in &*self.requests.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -149,6 +149,7 @@ impl Metrics {
             ("queue_length", "Sequences that wait for a place.", waiting),
             ("active_sequences", "Sequences being continued.", self.active.value()),
             ("connections", "Open connections.", self.connections.value()),
+            ("body_bytes", "Bytes of request bodies being read.", body_bytes),
         ];
         for (name, help, value) in gauges {
             write_single(&mut out, name, help, "gauge", value as f64);

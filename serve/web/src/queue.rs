@@ -1,16 +1,21 @@
 //! The bounded queue of waiting sequences (`a_full_queue_answers_429_until_it_has_room`).
 
-use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::client::Client;
 use crate::engine::{Likelihood, SequenceRequest};
 use crate::error::ApiError;
+use crate::pace::Pace;
+use crate::request_id::RequestId;
+use crate::turns::Turns;
 
 #[derive(Debug)]
 pub(crate) struct Job {
+    pub(crate) id: RequestId,
+    pub(crate) client: Client,
     pub(crate) request: SequenceRequest,
     pub(crate) stop: Vec<String>,
     pub(crate) sender: EventSender,
@@ -52,6 +57,16 @@ pub(crate) enum FinishReason {
     Length,
 }
 
+impl FinishReason {
+    /// As in OpenAI's API.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+        }
+    }
+}
+
 impl EventSender {
     pub(crate) fn send(&self, event: Event) {
         // The scheduler checks whether the client left.
@@ -68,34 +83,46 @@ pub(crate) struct Queue {
     capacity: usize,
     state: Mutex<State>,
     changed: Condvar,
+    pub(crate) pace: Pace,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    jobs: VecDeque<Job>,
+    jobs: Turns,
     closed: bool,
+}
+
+/// A refusal for lack of room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Full {
+    pub(crate) waiting: usize,
+    /// Seconds until the waiting ones have ended.
+    pub(crate) wait: u64,
 }
 
 #[derive(Debug)]
 pub(crate) enum Next {
-    Job(Job),
+    Job(Box<Job>),
     Empty,
     Closed,
 }
 
 impl Queue {
     pub(crate) fn new(capacity: usize) -> Self {
-        Self { capacity, state: Mutex::default(), changed: Condvar::new() }
+        Self { capacity, state: Mutex::default(), changed: Condvar::new(), pace: Pace::default() }
     }
 
-    /// Queues all of `jobs`. Without room, queues none and returns the number of waiting jobs.
-    pub(crate) fn push(&self, jobs: Vec<Job>) -> Result<(), usize> {
+    /// Queues all of `jobs`, or none without room.
+    pub(crate) fn push(&self, jobs: Vec<Job>) -> Result<(), Full> {
         let mut state = self.lock();
         state.jobs.retain(|job| !job.sender.is_abandoned());
         if state.closed || state.jobs.len() + jobs.len() > self.capacity {
-            return Err(state.jobs.len());
+            let waiting = state.jobs.len();
+            return Err(Full { waiting, wait: self.pace.seconds_for(waiting, Instant::now()) });
         }
-        state.jobs.extend(jobs);
+        for job in jobs {
+            state.jobs.push(job);
+        }
         self.changed.notify_one();
         Ok(())
     }
@@ -117,9 +144,9 @@ impl Queue {
     }
 
     fn next(state: &mut State) -> Next {
-        while let Some(job) = state.jobs.pop_front() {
+        while let Some(job) = state.jobs.pop() {
             if !job.sender.is_abandoned() {
-                return Next::Job(job);
+                return Next::Job(Box::new(job));
             }
         }
         if state.closed { Next::Closed } else { Next::Empty }
@@ -150,12 +177,19 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use axum::http::HeaderMap;
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
     use super::*;
-    use crate::engine::Sampling;
+    use crate::engine::{Adjustment, Sampling};
 
     fn job(prompt: u32) -> (Job, UnboundedReceiver<(usize, Event)>) {
+        job_of(Client::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0), prompt)
+    }
+
+    fn job_of(client: Client, prompt: u32) -> (Job, UnboundedReceiver<(usize, Event)>) {
         let (events, receiver) = unbounded_channel();
         let sampling = Sampling {
             temperature: 1.0,
@@ -166,9 +200,16 @@ mod tests {
             seed: 0,
             choice: 0,
         };
-        let request = SequenceRequest { prompt: vec![prompt], max_tokens: 1, sampling, alternatives: None };
+        let request = SequenceRequest {
+            prompt: vec![prompt],
+            max_tokens: 1,
+            sampling,
+            adjustment: Adjustment::default(),
+            alternatives: None,
+        };
         let sender = EventSender { index: 0, events };
-        (Job { request, stop: Vec::new(), sender, queued: Instant::now() }, receiver)
+        let id = RequestId::new(&HeaderMap::new());
+        (Job { id, client, request, stop: Vec::new(), sender, queued: Instant::now() }, receiver)
     }
 
     fn popped(queue: &Queue) -> Option<u32> {
@@ -179,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn sequences_are_served_in_order_of_arrival_and_abandoned_ones_skipped() {
+    fn one_clients_sequences_are_served_in_order_of_arrival_and_abandoned_ones_skipped() {
         let queue = Queue::new(4);
         let (jobs, mut requests): (Vec<_>, Vec<_>) = (0..4).map(job).unzip();
         queue.push(jobs).unwrap();
@@ -189,13 +230,31 @@ mod tests {
     }
 
     #[test]
+    fn networks_take_turns_and_so_do_the_connections_of_each() {
+        let queue = Queue::new(10);
+        let client =
+            |host: u8, connection| Client::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, host)), connection);
+        // Many connections give a network no more turns.
+        let arrivals = [(1, 1, 10), (1, 1, 11), (1, 1, 12), (1, 2, 20), (1, 3, 30), (2, 4, 40), (2, 4, 41)];
+        let (jobs, requests): (Vec<_>, Vec<_>) = arrivals
+            .map(|(host, connection, prompt)| job_of(client(host, connection), prompt))
+            .into_iter()
+            .unzip();
+        queue.push(jobs).unwrap();
+        let served: Vec<u32> = std::iter::from_fn(|| popped(&queue)).collect();
+        assert_eq!(served, [10, 40, 20, 41, 30, 11, 12]);
+        assert_eq!(queue.len(), 0);
+        drop(requests);
+    }
+
+    #[test]
     fn a_request_that_does_not_fit_and_any_after_closing_are_refused_whole() {
         let queue = Queue::new(2);
         let (jobs, _requests): (Vec<_>, Vec<_>) = (0..4).map(job).unzip();
         let mut jobs = jobs.into_iter();
         queue.push(jobs.by_ref().take(1).collect()).unwrap();
         let (late, _late_requests): (Vec<_>, Vec<_>) = (10..12).map(job).unzip();
-        assert_eq!(queue.push(late), Err(1));
+        assert_eq!(queue.push(late), Err(Full { waiting: 1, wait: 1 }));
         queue.push(jobs.by_ref().take(1).collect()).unwrap();
         queue.close();
         assert_eq!((popped(&queue), popped(&queue)), (Some(0), Some(1)));

@@ -1,7 +1,5 @@
 //! The routes, inside a middleware that alone checks names and the key (`every_route_but_health_checks_the_key_first`).
 
-use std::hash::{BuildHasher, RandomState};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,15 +13,11 @@ use axum::{Router, extract::DefaultBodyLimit};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, CorsLayer};
 
+use crate::client::Connection;
 use crate::error::ApiError;
+use crate::request_id::{REQUEST_ID, RequestId};
 use crate::state::Server;
 use crate::{api, page};
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LocalIp(pub(crate) IpAddr);
-
-/// In an answer's head and in the log.
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 type Route = (Method, &'static str, MethodRouter<Arc<Server>>);
 
@@ -42,6 +36,7 @@ pub(crate) fn routes() -> Vec<Route> {
         (Method::GET, "/v1/models/{id}", get(api::model)),
         (Method::POST, "/v1/chat/completions", post(api::chat)),
         (Method::POST, "/v1/completions", post(api::completions)),
+        (Method::POST, "/v1/responses", post(api::responses)),
     ]
 }
 
@@ -78,8 +73,10 @@ fn cors(server: &Server) -> CorsLayer {
 }
 
 /// Checks host and key; adds headers, metrics and a log line without clients' text.
-async fn guard(State(server): State<Arc<Server>>, request: Request<Body>, next: Next) -> Response<Body> {
+async fn guard(State(server): State<Arc<Server>>, mut request: Request<Body>, next: Next) -> Response<Body> {
     let started = Instant::now();
+    let id = RequestId::new(request.headers());
+    request.extensions_mut().insert(id.clone());
     let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let route = path.as_deref().unwrap_or("unknown");
     let method = request.method().clone();
@@ -102,7 +99,6 @@ async fn guard(State(server): State<Arc<Server>>, request: Request<Body>, next: 
     let (status, time) = (response.status(), started.elapsed());
     server.metrics.request(route, status, time);
     let method = if is_known_method(&method) { method.as_str() } else { "other" };
-    let id = format!("{:016x}", RandomState::new().hash_one(0_u8));
     let line = format!("{id} {method} {route} {} {:.1} ms", status.as_u16(), time.as_secs_f64() * 1e3);
     // Frequent: monitors and open pages.
     if route == KEYLESS || route == "/metrics" {
@@ -111,8 +107,7 @@ async fn guard(State(server): State<Arc<Server>>, request: Request<Body>, next: 
         tracing::info!("{line}");
     }
 
-    let id = HeaderValue::from_str(&id).expect("hexadecimal digits");
-    response.headers_mut().insert(REQUEST_ID, id);
+    response.headers_mut().insert(REQUEST_ID, id.header());
     response
 }
 
@@ -121,7 +116,7 @@ fn is_known_method(method: &Method) -> bool {
 }
 
 fn check_access(server: &Server, request: &Request<Body>, route: &str) -> Result<(), ApiError> {
-    let local = request.extensions().get::<LocalIp>().expect("every connection has a local address").0;
+    let local = request.extensions().get::<Connection>().expect("every request has a connection").local;
     if !server.access.is_for_this_server(request.headers(), request.uri().authority(), local) {
         let message = "the request's `Host` is no name of this server; `--allow-host NAME` makes it one";
         return Err(ApiError::refused(StatusCode::FORBIDDEN, message).code("host_not_allowed"));
@@ -158,6 +153,8 @@ mod tests {
 
     use super::*;
     use crate::access::{Access, ApiKey};
+    use crate::body_budget::BodyBudget;
+    use crate::client::Client;
     use crate::limits::Limits;
     use crate::queue::Queue;
     use crate::state::Status;
@@ -170,16 +167,17 @@ mod tests {
             limits: Limits::default(),
             access: Access { key, ..Access::default() },
             queue: Arc::new(Queue::new(1)),
+            bodies: BodyBudget::new(1),
             metrics: Arc::default(),
             status,
         });
-        let router = router(&server);
+        let (router, local) = (router(&server), "127.0.0.1".parse().unwrap());
 
         for (method, path, _) in routes() {
             let ask = |key: &str| {
                 let request = Request::builder().method(&method).uri(path).header("host", "localhost");
                 let mut request = request.header("authorization", key).body(Body::empty()).unwrap();
-                request.extensions_mut().insert(LocalIp("127.0.0.1".parse().unwrap()));
+                request.extensions_mut().insert(Connection { local, client: Client::new(local, 1) });
                 router.clone().oneshot(request)
             };
             let without = ask("Bearer none").await.unwrap().status();

@@ -12,6 +12,7 @@ use crate::engine::{Counters, Engine, EngineError, Key, Vocabulary};
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::queue::{Event, Job, Next, Queue};
+use crate::record::Record;
 use crate::sequence::Sequence;
 
 /// Minimum time between two readings of the counters.
@@ -46,10 +47,12 @@ impl<'a> Scheduler<'a> {
         let mut published = Instant::now();
         while self.admit() {
             self.metrics.active.set(self.active.len());
+            self.queue.pace.set_busy(!self.active.is_empty(), Instant::now());
             if !self.active.is_empty() {
                 self.step();
             }
             self.drop_abandoned();
+            self.queue.pace.set_busy(!self.active.is_empty(), Instant::now());
             // No request for `/metrics` waits for the device.
             if self.active.is_empty() || published.elapsed() >= PUBLISH_EVERY {
                 self.metrics.publish((self.counters)());
@@ -63,7 +66,7 @@ impl<'a> Scheduler<'a> {
         while self.active.len() < self.engine.slots() {
             let next = if self.active.is_empty() { self.queue.wait() } else { self.queue.pop() };
             match next {
-                Next::Job(job) => self.join(job),
+                Next::Job(job) => self.join(*job),
                 Next::Empty => return true,
                 Next::Closed => return !self.active.is_empty(),
             }
@@ -72,7 +75,8 @@ impl<'a> Scheduler<'a> {
     }
 
     fn join(&mut self, job: Job) {
-        let Job { request, stop, sender, queued } = job;
+        let mut record = Record::new(&job);
+        let Job { request, stop, sender, queued, .. } = job;
         let key = Key(self.next);
         self.next += 1;
         self.metrics.queued.observe(queued.elapsed());
@@ -82,11 +86,16 @@ impl<'a> Scheduler<'a> {
                 self.metrics.prompt_tokens.add(read);
                 self.metrics.cached_tokens.add(cached);
                 sender.send(Event::Begun { cached });
-                let sequence = Sequence::new(sender, queued, stop, max_tokens, self.vocabulary);
+                record.cached_tokens = cached;
+                let sequence = Sequence::new(sender, record, stop, max_tokens, self.vocabulary);
                 self.active.insert(key, sequence);
             }
-            Ok(Err(error)) => sender.send(Event::Failed(ApiError::internal(error.to_string()))),
+            Ok(Err(error)) => {
+                record.log("failed");
+                sender.send(Event::Failed(ApiError::internal(error.to_string())));
+            }
             Err(panicked) => {
+                record.log("failed");
                 sender.send(Event::Failed(panicked.clone()));
                 self.fail_all(&panicked);
             }
@@ -116,7 +125,7 @@ impl<'a> Scheduler<'a> {
                 && let Some((key, newest)) = scheduler.active.pop_last()
             {
                 scheduler.engine.leave(key);
-                newest.sender.send(Event::Failed(ApiError::internal(reason)));
+                newest.fail(ApiError::internal(reason));
             }
             scheduler.engine.forget();
         })
@@ -128,11 +137,12 @@ impl<'a> Scheduler<'a> {
         self.metrics.generated_tokens.add(tokens.len());
         for (key, token) in tokens {
             let Some(sequence) = self.active.get_mut(&key) else { continue };
-            if sequence.is_first() {
-                self.metrics.first_token.observe(sequence.queued.elapsed());
+            if let Some(wait) = sequence.record.note_token() {
+                self.metrics.first_token.observe(wait);
             }
             if !sequence.take(token) {
                 self.active.remove(&key);
+                self.queue.pace.note_end(Instant::now());
                 self.engine.leave(key);
             }
         }
@@ -140,15 +150,13 @@ impl<'a> Scheduler<'a> {
     }
 
     fn drop_abandoned(&mut self) {
-        let (engine, metrics) = (&mut self.engine, self.metrics);
-        self.active.retain(|key, sequence| {
-            let abandoned = sequence.sender.is_abandoned();
-            if abandoned {
-                engine.leave(*key);
-                metrics.cancelled.add(1);
-            }
-            !abandoned
-        });
+        let (engine, metrics, pace) = (&mut self.engine, self.metrics, &self.queue.pace);
+        for (key, sequence) in self.active.extract_if(.., |_, sequence| sequence.sender.is_abandoned()) {
+            engine.leave(key);
+            metrics.cancelled.add(1);
+            pace.note_end(Instant::now());
+            sequence.cancel();
+        }
         metrics.active.set(self.active.len());
     }
 
@@ -165,7 +173,7 @@ impl<'a> Scheduler<'a> {
     fn fail_all(&mut self, error: &ApiError) {
         self.engine.reset();
         for sequence in std::mem::take(&mut self.active).into_values() {
-            sequence.sender.send(Event::Failed(error.clone()));
+            sequence.fail(error.clone());
         }
     }
 }

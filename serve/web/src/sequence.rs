@@ -1,20 +1,20 @@
 //! A running answer: tokens to text that ends with whole characters (`no_piece_of_a_stream_ends_within_a_character`).
 
 use std::collections::VecDeque;
-use std::time::Instant;
 
 use crate::engine::{Decoder, Likelihood, Token, Vocabulary};
+use crate::error::ApiError;
 use crate::queue::{Event, EventSender, FinishReason, Piece};
+use crate::record::Record;
 use crate::stop::StopStrings;
 
 pub(crate) struct Sequence<'v> {
     pub(crate) sender: EventSender,
-    pub(crate) queued: Instant,
+    pub(crate) record: Record,
     vocabulary: &'v dyn Vocabulary,
     decoder: Box<dyn Decoder + 'v>,
     stop: StopStrings,
     max_tokens: usize,
-    made: usize,
     /// Bytes.
     decoded: usize,
     /// Bytes.
@@ -26,19 +26,18 @@ pub(crate) struct Sequence<'v> {
 impl<'v> Sequence<'v> {
     pub(crate) fn new(
         sender: EventSender,
-        queued: Instant,
+        record: Record,
         stop: Vec<String>,
         max_tokens: usize,
         vocabulary: &'v dyn Vocabulary,
     ) -> Self {
         Self {
             sender,
-            queued,
+            record,
             vocabulary,
             decoder: vocabulary.decoder(),
             stop: StopStrings::new(stop),
             max_tokens,
-            made: 0,
             decoded: 0,
             sent: 0,
             unsent: VecDeque::new(),
@@ -51,7 +50,7 @@ impl<'v> Sequence<'v> {
             return self.end(FinishReason::Stop);
         }
 
-        self.made += 1;
+        self.record.answer_tokens += 1;
         let text = self.decoder.push(token.id);
         self.decoded += text.len();
         if let Some(likelihood) = token.likelihood {
@@ -59,7 +58,7 @@ impl<'v> Sequence<'v> {
         }
 
         let shown = self.stop.push(&text);
-        if !shown.stopped && self.made < self.max_tokens {
+        if !shown.stopped && self.record.answer_tokens < self.max_tokens {
             self.send(shown.text);
             return true;
         }
@@ -72,8 +71,13 @@ impl<'v> Sequence<'v> {
         self.end(FinishReason::Length)
     }
 
-    pub(crate) fn is_first(&self) -> bool {
-        self.made == 0
+    pub(crate) fn cancel(self) {
+        self.record.log("cancelled");
+    }
+
+    pub(crate) fn fail(self, error: ApiError) {
+        self.record.log("failed");
+        self.sender.send(Event::Failed(error));
     }
 
     /// Sends the text held back. Returns false.
@@ -99,6 +103,7 @@ impl<'v> Sequence<'v> {
     }
 
     fn finish(&mut self, finish: FinishReason) {
-        self.sender.send(Event::Finished { finish, made: self.made });
+        self.record.log(finish.name());
+        self.sender.send(Event::Finished { finish, made: self.record.answer_tokens });
     }
 }

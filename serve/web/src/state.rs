@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::access::Access;
+use crate::body_budget::BodyBudget;
 use crate::engine::{Model, Vocabulary};
 use crate::error::ApiError;
 use crate::limits::Limits;
@@ -15,6 +16,7 @@ pub(crate) struct Server {
     pub(crate) limits: Limits,
     pub(crate) access: Access,
     pub(crate) queue: Arc<Queue>,
+    pub(crate) bodies: BodyBudget,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) status: watch::Receiver<Status>,
 }

@@ -12,6 +12,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task;
 
 use crate::access::{Access, ApiKey, parse_host, parse_origin};
+use crate::body_budget::BodyBudget;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
@@ -78,6 +79,7 @@ impl Web {
             limits: limits.clone(),
             access,
             queue: Arc::clone(&queue),
+            bodies: BodyBudget::new(limits.all_body_bytes.max(limits.body_bytes)),
             metrics: Arc::clone(&metrics),
             status: status_seen,
         });

@@ -81,6 +81,19 @@ def completions():
     assert "".join(chunk.choices[0].text for chunk in stream) == "three"
 
 
+def responses():
+    answer = client(FAST).responses.create(model="echo", input="hello", instructions="Repeat.", max_output_tokens=50)
+    assert (answer.output_text, answer.status, answer.usage.output_tokens) == ("hello", "completed", 5)
+    history = [{"role": "user", "content": "hello"}, *[item.model_dump() for item in answer.output]]
+    again = client(FAST).responses.create(model="echo", input=[*history, {"role": "user", "content": "again"}])
+    assert again.output_text == "again"
+    with client(FAST).responses.stream(model="echo", input="grüße 🌊") as stream:
+        text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        assert text == stream.get_final_response().output_text == "grüße 🌊", text
+    cut = client(FAST).responses.create(model="echo", input="hello", max_output_tokens=2)
+    assert (cut.status, cut.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+
+
 def several_at_once():
     async def all_of_them():
         async with openai.AsyncOpenAI(base_url=FAST + "/v1", api_key="none") as asked:
@@ -109,7 +122,8 @@ def errors():
         return lambda: once.chat.completions.create(**({"model": "echo", "messages": said("a")} | more))
 
     refused(openai.NotFoundError, ask(model="other"), code="model_not_found", param="model")
-    refused(openai.BadRequestError, ask(max_tokens=4096), code="context_length_exceeded")
+    refused(openai.BadRequestError, ask(messages=said("a" * 5000)), code="context_length_exceeded")
+    assert ask(max_tokens=1_000_000)().choices[0].message.content == "a"
     refused(openai.BadRequestError, ask(temperature=-1), param="temperature", type="invalid_request_error")
     refused(openai.BadRequestError, ask(extra_body={"temprature": 1}), code="unknown_parameter", param="temprature")
     refused(openai.NotFoundError, lambda: once.embeddings.create(model="echo", input="a"))
@@ -161,6 +175,6 @@ def retried():
     assert answers == ["a"], answers
 
 
-for check in (chat, chat_streamed, completions, several_at_once, models, errors, cancelled, retried):
+for check in (chat, chat_streamed, completions, responses, several_at_once, models, errors, cancelled, retried):
     check()
     print("ok", check.__name__, flush=True)

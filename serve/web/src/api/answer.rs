@@ -4,28 +4,21 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, Response};
 use axum::response::IntoResponse;
 use axum::response::sse::{self, Sse};
+use futures_util::Stream;
 use serde_json::{Value, json};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::parameters::Parameters;
-use crate::engine::{EncodeError, Sampling, SequenceRequest, Vocabulary};
+use super::parameters::{Origin, Parameters};
+use super::running::{Question, Running};
+use crate::engine::Vocabulary;
 use crate::error::{ApiError, json_body};
-use crate::queue::{Event, EventSender, FinishReason, Job, Piece};
+use crate::queue::{Event, FinishReason, Piece};
 use crate::state::{Ready, Server};
-
-/// A stream's head waits no longer for its first event.
-const HEAD_WAIT: Duration = Duration::from_secs(5);
-
-pub(super) struct Question {
-    pub(super) prompt: Vec<u32>,
-    pub(super) max_tokens: usize,
-}
 
 pub(super) trait Dialect: Send + 'static {
     fn alternatives(&self) -> Option<usize>;
@@ -39,14 +32,14 @@ pub(super) trait Dialect: Send + 'static {
 }
 
 pub(super) struct Envelope {
-    id: String,
-    model: String,
-    created: u64,
+    pub(super) id: String,
+    pub(super) model: String,
+    pub(super) created: u64,
 }
 
 impl Envelope {
     pub(super) fn new(prefix: &str, model: String) -> Self {
-        let id = format!("{prefix}-{:016x}", RandomState::new().hash_one(0_u8));
+        let id = format!("{prefix}{:016x}", RandomState::new().hash_one(0_u8));
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         Self { id, model, created }
     }
@@ -57,101 +50,44 @@ impl Envelope {
     }
 }
 
-/// Runs on a blocking thread: a long text takes time.
-pub(super) async fn encode_in_background<T: Send + 'static>(
-    encode: impl FnOnce() -> Result<T, EncodeError> + Send + 'static,
-) -> Result<T, ApiError> {
-    match tokio::task::spawn_blocking(encode).await {
-        Ok(encoded) => encoded.map_err(|error| ApiError::bad(error.to_string())),
-        Err(_panicked) => Err(ApiError::internal("the prompt could not be turned into tokens")),
-    }
-}
-
 pub(super) async fn answer<D: Dialect>(
     server: &Server,
     ready: &Ready,
+    origin: &Origin,
     envelope: Envelope,
     dialect: D,
     parameters: Parameters,
     questions: Vec<Question>,
 ) -> Result<Response<Body>, ApiError> {
-    let (events, receiver) = unbounded_channel();
-    let mut usage = Usage::default();
-    let mut jobs = Vec::new();
-    for Question { prompt, max_tokens } in questions {
-        usage.prompt += prompt.len();
-        for choice in 0..parameters.choices {
-            let sampling = Sampling { choice, ..parameters.sampling };
-            let alternatives = dialect.alternatives();
-            let request = SequenceRequest { prompt: prompt.clone(), max_tokens, sampling, alternatives };
-            let sender = EventSender { index: jobs.len(), events: events.clone() };
-            jobs.push(Job { request, stop: parameters.stop.clone(), sender, queued: Instant::now() });
-        }
-    }
-
-    let (count, choices) = (jobs.len(), parameters.choices as usize);
-    if count > server.limits.queue {
-        let message = format!("{count} answers are more than the {} that may wait", server.limits.queue);
-        return Err(ApiError::bad(message));
-    }
-    server.queue.push(jobs).map_err(ApiError::queue_full)?;
-
-    // The channel closes with the last sequence.
-    drop(events);
-    let vocabulary = Arc::clone(&ready.vocabulary);
-    let answer = Answer { receiver, count, choices, usage, envelope, dialect, vocabulary };
+    let running = Running::start(server, origin, &parameters, dialect.alternatives(), questions)?;
+    let answer = Answer { running, envelope, dialect, vocabulary: Arc::clone(&ready.vocabulary) };
     if parameters.stream { answer.streamed(parameters.usage).await } else { answer.whole().await }
 }
 
-#[derive(Default)]
-struct Usage {
-    prompt: usize,
-    cached: usize,
-    made: usize,
+/// Server-sent events with comments in long pauses.
+pub(super) fn event_stream(
+    frames: impl Stream<Item = Result<sse::Event, Infallible>> + Send + 'static,
+) -> Response<Body> {
+    // nginx would collect the answer before passing it on.
+    let unbuffered = [(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"))];
+    (unbuffered, Sse::new(frames).keep_alive(sse::KeepAlive::default())).into_response()
 }
 
-impl Usage {
-    fn json(&self) -> Value {
-        json!({
-            "prompt_tokens": self.prompt,
-            "completion_tokens": self.made,
-            "total_tokens": self.prompt + self.made,
-            "prompt_tokens_details": { "cached_tokens": self.cached },
-        })
-    }
-}
-
-/// Dropping it, as when a client leaves, cancels its sequences.
 struct Answer<D> {
-    receiver: UnboundedReceiver<(usize, Event)>,
-    count: usize,
-    choices: usize,
-    usage: Usage,
+    running: Running,
     envelope: Envelope,
     dialect: D,
     vocabulary: Arc<dyn Vocabulary>,
 }
 
 impl<D: Dialect> Answer<D> {
-    async fn event(&mut self) -> (usize, Event) {
-        let Some((index, event)) = self.receiver.recv().await else {
-            return (0, Event::Failed(ApiError::unavailable("the server is shutting down")));
-        };
-        match event {
-            // A prompt counts once for all its choices.
-            Event::Begun { cached } if index.is_multiple_of(self.choices) => self.usage.cached += cached,
-            Event::Finished { made, .. } => self.usage.made += made,
-            _ => {}
-        }
-        (index, event)
-    }
-
     async fn whole(mut self) -> Result<Response<Body>, ApiError> {
-        let mut texts: Vec<Piece> = (0..self.count).map(|_| Piece::default()).collect();
-        let mut choices = vec![Value::Null; self.count];
-        let mut open = self.count;
+        let count = self.running.count;
+        let mut texts: Vec<Piece> = (0..count).map(|_| Piece::default()).collect();
+        let mut choices = vec![Value::Null; count];
+        let mut open = count;
         while open > 0 {
-            match self.event().await {
+            match self.running.event().await {
                 (index, Event::Piece(piece)) => {
                     texts[index].text += &piece.text;
                     texts[index].tokens.extend(piece.tokens);
@@ -165,19 +101,16 @@ impl<D: Dialect> Answer<D> {
             }
         }
         let mut body = self.envelope.wrap(self.dialect.objects().0, &choices);
-        body["usage"] = self.usage.json();
+        body["usage"] = self.running.usage.json();
         Ok(json_body(&body).into_response())
     }
 
-    /// Waits up to [`HEAD_WAIT`], so that an early failure becomes an HTTP status; proxies give up on a later head.
     async fn streamed(mut self, usage: bool) -> Result<Response<Body>, ApiError> {
-        let first = tokio::time::timeout(HEAD_WAIT, self.event()).await.ok();
-        if let Some((_, Event::Failed(error))) = first {
-            return Err(error);
-        }
+        let first = self.running.first_event().await?;
+        let count = self.running.count;
         let mut streaming = Streaming {
-            open: self.count,
-            offsets: vec![None; self.count],
+            open: count,
+            offsets: vec![None; count],
             answer: self,
             usage,
             frames: VecDeque::new(),
@@ -185,11 +118,7 @@ impl<D: Dialect> Answer<D> {
         if let Some((index, first)) = first {
             streaming.take(index, first);
         }
-        let frames = futures_util::stream::unfold(streaming, Streaming::next);
-        let keep_alive = sse::KeepAlive::default();
-        // nginx would collect the answer before passing it on.
-        let unbuffered = [(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"))];
-        Ok((unbuffered, Sse::new(frames).keep_alive(keep_alive)).into_response())
+        Ok(event_stream(futures_util::stream::unfold(streaming, Streaming::next)))
     }
 }
 
@@ -205,7 +134,7 @@ struct Streaming<D> {
 impl<D: Dialect> Streaming<D> {
     async fn next(mut self) -> Option<(Result<sse::Event, Infallible>, Self)> {
         while self.frames.is_empty() && self.open > 0 {
-            let (index, event) = self.answer.event().await;
+            let (index, event) = self.answer.running.event().await;
             self.take(index, event);
         }
         let frame = self.frames.pop_front()?;
@@ -257,15 +186,8 @@ impl<D: Dialect> Streaming<D> {
         let last = choices.is_empty();
         let mut body = self.answer.envelope.wrap(self.answer.dialect.objects().1, choices);
         if self.usage {
-            body["usage"] = if last { self.answer.usage.json() } else { Value::Null };
+            body["usage"] = if last { self.answer.running.usage.json() } else { Value::Null };
         }
         self.frames.push_back(sse::Event::default().data(body.to_string()));
-    }
-}
-
-pub(super) fn reason(finish: FinishReason) -> &'static str {
-    match finish {
-        FinishReason::Stop => "stop",
-        FinishReason::Length => "length",
     }
 }

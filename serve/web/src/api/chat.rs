@@ -8,12 +8,13 @@ use axum::http::{Request, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::answer::{self, Dialect, Envelope, Question};
-use super::parameters::{Parameters, accept_newer, check_length, read_request, requested_tokens};
+use super::answer::{self, Dialect, Envelope};
+use super::messages::{SentRole, joined};
+use super::parameters::{Asked, Length, Parameters, accept_newer, read_request, requested_tokens};
+use super::running::{Question, encode_in_background};
 use crate::body::Fields;
-use crate::engine::{Likelihood, Message, Role, Vocabulary};
+use crate::engine::{Likelihood, Vocabulary};
 use crate::error::ApiError;
-use crate::limits::Limits;
 use crate::queue::{FinishReason, Piece};
 use crate::state::Server;
 
@@ -21,11 +22,13 @@ pub(crate) async fn chat(
     State(server): State<Arc<Server>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let (ready, mut fields) = read_request(&server, request).await?;
-    let messages = messages(&mut fields, &server.limits)?;
-    let asked = requested_tokens(&mut fields, &["max_completion_tokens", "max_tokens"], &server.limits)?;
+    let Asked { ready, origin, held, strict, mut fields } = read_request(&server, request).await?;
+    let sent: Vec<SentMessage> = fields.required("messages")?;
+    let sent = sent.into_iter().map(|sent| (sent.role, sent.content.text()));
+    let messages = joined("messages", sent.collect(), &server.limits)?;
+    let asked = requested_tokens(&mut fields, &["max_completion_tokens", "max_tokens"])?;
     let alternatives = alternatives(&mut fields)?;
-    let parameters = Parameters::read(&mut fields, &server.limits)?;
+    let parameters = Parameters::read(&mut fields, &ready.model, &server.limits)?;
     fields.accept_neutral(&[
         ("tools", json!([])),
         ("tool_choice", json!("none")),
@@ -37,11 +40,12 @@ pub(crate) async fn chat(
     fields.finish()?;
 
     let vocabulary = Arc::clone(&ready.vocabulary);
-    let prompt = answer::encode_in_background(move || vocabulary.encode_chat(&messages)).await?;
-    let max_tokens = check_length(asked, prompt.len(), ready.model.context, &ready.model, &server.limits)?;
+    let prompt = encode_in_background(held, move || vocabulary.encode_chat(&messages)).await?;
+    let length = Length { asked, default: ready.model.context, strict };
+    let max_tokens = length.fit(prompt.len(), &ready.model, &server.limits)?;
     let questions = vec![Question { prompt, max_tokens }];
-    let envelope = Envelope::new("chatcmpl", ready.model.id.clone());
-    answer::answer(&server, &ready, envelope, Chat { alternatives }, parameters, questions).await
+    let envelope = Envelope::new("chatcmpl-", ready.model.id.clone());
+    answer::answer(&server, &ready, &origin, envelope, Chat { alternatives }, parameters, questions).await
 }
 
 fn alternatives(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
@@ -79,15 +83,6 @@ type Absent = Option<Nothing>;
 #[derive(Deserialize)]
 enum Nothing {}
 
-#[derive(Deserialize, Clone, Copy)]
-#[serde(rename_all = "lowercase")]
-enum SentRole {
-    #[serde(alias = "developer")]
-    System,
-    User,
-    Assistant,
-}
-
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected a text, or a list of parts of type `text`")]
 enum Content {
@@ -101,34 +96,13 @@ enum Part {
     Text { text: String },
 }
 
-fn messages(fields: &mut Fields, limits: &Limits) -> Result<Vec<Message>, ApiError> {
-    let sent: Vec<SentMessage> = fields.required("messages")?;
-    if sent.is_empty() || sent.len() > limits.messages {
-        let message = format!("`messages` has {} of them; 1 to {} are read", sent.len(), limits.messages);
-        return Err(ApiError::parameter("messages", message));
-    }
-    let role = |role| match role {
-        SentRole::System => Role::System,
-        SentRole::User => Role::User,
-        SentRole::Assistant => Role::Assistant,
-    };
-    let content = |content| match content {
-        Content::Text(text) => text,
-        Content::Parts(parts) => parts.into_iter().map(|Part::Text { text }| text).collect(),
-    };
-    let mut messages: Vec<Message> = Vec::with_capacity(sent.len());
-    for sent in sent {
-        let (role, content) = (role(sent.role), content(sent.content));
-        match messages.last_mut() {
-            // Some programs send each paragraph by itself.
-            Some(last) if last.role == role => {
-                last.content.push_str("\n\n");
-                last.content.push_str(&content);
-            }
-            _ => messages.push(Message { role, content }),
+impl Content {
+    fn text(self) -> String {
+        match self {
+            Self::Text(text) => text,
+            Self::Parts(parts) => parts.into_iter().map(|Part::Text { text }| text).collect(),
         }
     }
-    Ok(messages)
 }
 
 struct Chat {
@@ -155,13 +129,13 @@ impl Dialect for Chat {
     }
 
     fn end(&self, index: usize, finish: FinishReason) -> Value {
-        json!({ "index": index, "delta": {}, "logprobs": null, "finish_reason": answer::reason(finish) })
+        json!({ "index": index, "delta": {}, "logprobs": null, "finish_reason": finish.name() })
     }
 
     fn whole(&self, index: usize, whole: &Piece, finish: FinishReason, vocabulary: &dyn Vocabulary) -> Value {
         let message = json!({ "role": "assistant", "content": whole.text, "refusal": null });
         let logprobs = self.logprobs(&whole.tokens, vocabulary);
-        json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": answer::reason(finish) })
+        json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": finish.name() })
     }
 }
 

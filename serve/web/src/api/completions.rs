@@ -8,8 +8,9 @@ use axum::http::{Request, Response};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::answer::{self, Dialect, Envelope, Question};
-use super::parameters::{Parameters, accept_newer, check_length, read_request, requested_tokens};
+use super::answer::{self, Dialect, Envelope};
+use super::parameters::{Asked, Length, Parameters, accept_newer, read_request, requested_tokens};
+use super::running::{Question, encode_in_background};
 use crate::body::Fields;
 use crate::engine::{Likelihood, Vocabulary};
 use crate::error::ApiError;
@@ -38,11 +39,11 @@ pub(crate) async fn completions(
     State(server): State<Arc<Server>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let (ready, mut fields) = read_request(&server, request).await?;
+    let Asked { ready, origin, held, strict, mut fields } = read_request(&server, request).await?;
     let prompts = prompts(&mut fields, &server.limits, ready.model.vocabulary)?;
-    let asked = requested_tokens(&mut fields, &["max_tokens"], &server.limits)?;
+    let asked = requested_tokens(&mut fields, &["max_tokens"])?;
     let alternatives = fields.whole("logprobs", (0, 5))?.map(|count| count as usize);
-    let parameters = Parameters::read(&mut fields, &server.limits)?;
+    let parameters = Parameters::read(&mut fields, &ready.model, &server.limits)?;
     fields.accept_neutral(&[("best_of", json!(1)), ("echo", json!(false)), ("suffix", json!(""))])?;
     accept_newer(&mut fields)?;
     fields.finish()?;
@@ -53,15 +54,15 @@ pub(crate) async fn completions(
         PromptInput::Tokens(tokens) => Ok(tokens),
     };
     let prompts: Vec<Vec<u32>> =
-        answer::encode_in_background(move || prompts.into_iter().map(encode).collect::<Result<_, _>>())
-            .await?;
+        encode_in_background(held, move || prompts.into_iter().map(encode).collect::<Result<_, _>>()).await?;
+    let length = Length { asked, default: DEFAULT_TOKENS, strict };
     let mut questions = Vec::with_capacity(prompts.len());
     for prompt in prompts {
-        let max_tokens = check_length(asked, prompt.len(), DEFAULT_TOKENS, &ready.model, &server.limits)?;
+        let max_tokens = length.fit(prompt.len(), &ready.model, &server.limits)?;
         questions.push(Question { prompt, max_tokens });
     }
-    let envelope = Envelope::new("cmpl", ready.model.id.clone());
-    answer::answer(&server, &ready, envelope, Text { alternatives }, parameters, questions).await
+    let envelope = Envelope::new("cmpl-", ready.model.id.clone());
+    answer::answer(&server, &ready, &origin, envelope, Text { alternatives }, parameters, questions).await
 }
 
 fn prompts(fields: &mut Fields, limits: &Limits, known: usize) -> Result<Vec<PromptInput>, ApiError> {
@@ -107,12 +108,12 @@ impl Dialect for Text {
     }
 
     fn end(&self, index: usize, finish: FinishReason) -> Value {
-        json!({ "index": index, "text": "", "logprobs": null, "finish_reason": answer::reason(finish) })
+        json!({ "index": index, "text": "", "logprobs": null, "finish_reason": finish.name() })
     }
 
     fn whole(&self, index: usize, whole: &Piece, finish: FinishReason, vocabulary: &dyn Vocabulary) -> Value {
         let logprobs = self.logprobs(&whole.tokens, 0, vocabulary);
-        let finish = answer::reason(finish);
+        let finish = finish.name();
         json!({ "index": index, "text": whole.text, "logprobs": logprobs, "finish_reason": finish })
     }
 }

@@ -3,9 +3,13 @@
 mod answer;
 mod chat;
 mod completions;
+mod messages;
 mod parameters;
+mod responses;
+mod running;
 mod service;
 
 pub(crate) use chat::chat;
 pub(crate) use completions::completions;
+pub(crate) use responses::responses;
 pub(crate) use service::{detokenize, health, metrics, model, models, tokenize};

@@ -1,23 +1,28 @@
 //! Parameters of chat and text completions.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::http::{Request, StatusCode};
+use axum::http::{HeaderMap, Request, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::body::{self, Fields};
-use crate::engine::{Model, Sampling};
+use crate::body_budget::BodyShare;
+use crate::client::{Client, Connection};
+use crate::engine::{Adjustment, Model, Sampling};
 use crate::error::ApiError;
 use crate::limits::Limits;
+use crate::request_id::RequestId;
 use crate::state::{Ready, Server};
 
 #[derive(Debug)]
 pub(crate) struct Parameters {
     /// `choice` is not set yet.
     pub(crate) sampling: Sampling,
+    pub(crate) adjustment: Adjustment,
     /// Per prompt.
     pub(crate) choices: u64,
     pub(crate) stop: Vec<String>,
@@ -42,19 +47,8 @@ struct StreamOptions {
 }
 
 impl Parameters {
-    pub(crate) fn read(fields: &mut Fields, limits: &Limits) -> Result<Self, ApiError> {
-        // All arithmetic stays finite.
-        let sampling = Sampling {
-            temperature: fields.number("temperature", (0.0, 2.0))?.unwrap_or(1.0),
-            top_p: fields.number("top_p", (f64::MIN_POSITIVE, 1.0))?,
-            min_p: fields.number("min_p", (0.0, 1.0))?,
-            repetition_penalty: repetition_penalty(fields)?,
-            // 0 is no limit, as in llama.cpp.
-            top_k: fields.whole_or_off("top_k", (0, 1 << 31))?.map(|k| k as usize).filter(|k| *k > 0),
-            seed: fields.whole_or_off("seed", (0, i64::MAX as u64))?.unwrap_or_else(random_seed),
-            choice: 0,
-        };
-
+    pub(crate) fn read(fields: &mut Fields, model: &Model, limits: &Limits) -> Result<Self, ApiError> {
+        let sampling = sampling(fields)?;
         let stop = match fields.optional::<OneOrMore>("stop")? {
             None => Vec::new(),
             Some(OneOrMore::One(string)) if string.is_empty() => Vec::new(),
@@ -70,20 +64,69 @@ impl Parameters {
             return Err(ApiError::parameter("stream_options", message));
         }
 
-        fields.accept_neutral(&[
-            ("frequency_penalty", json!(0)),
-            ("presence_penalty", json!(0)),
-            ("logit_bias", json!({})),
-        ])?;
-        fields.ignore_labels(&["user", "safety_identifier", "prompt_cache_key"])?;
         Ok(Self {
             sampling,
+            adjustment: adjustment(fields, model, limits)?,
             choices: fields.whole("n", (1, limits.choices))?.unwrap_or(1),
             stop,
             stream,
             usage: options.and_then(|options| options.include_usage).unwrap_or(false),
         })
     }
+
+    /// Without choices, stop strings and adjustment, which `/v1/responses` does not have.
+    pub(crate) fn read_for_one_answer(fields: &mut Fields) -> Result<Self, ApiError> {
+        Ok(Self {
+            sampling: sampling(fields)?,
+            adjustment: Adjustment::default(),
+            choices: 1,
+            stop: Vec::new(),
+            stream: fields.optional("stream")?.unwrap_or(false),
+            usage: true,
+        })
+    }
+}
+
+/// All arithmetic stays finite.
+fn sampling(fields: &mut Fields) -> Result<Sampling, ApiError> {
+    Ok(Sampling {
+        temperature: fields.number("temperature", (0.0, 2.0))?.unwrap_or(1.0),
+        top_p: fields.number("top_p", (f64::MIN_POSITIVE, 1.0))?,
+        min_p: fields.number("min_p", (0.0, 1.0))?,
+        repetition_penalty: repetition_penalty(fields)?,
+        // 0 is no limit, as in llama.cpp.
+        top_k: fields.whole_or_off("top_k", (0, 1 << 31))?.map(|k| k as usize).filter(|k| *k > 0),
+        seed: fields.whole_or_off("seed", (0, i64::MAX as u64))?.unwrap_or_else(random_seed),
+        choice: 0,
+    })
+}
+
+/// In OpenAI's ranges.
+fn adjustment(fields: &mut Fields, model: &Model, limits: &Limits) -> Result<Adjustment, ApiError> {
+    let mut penalty = |name| Ok(fields.number(name, (-2.0, 2.0))?.unwrap_or(0.0));
+    let (frequency_penalty, presence_penalty) = (penalty("frequency_penalty")?, penalty("presence_penalty")?);
+
+    let wrong = |message| ApiError::parameter("logit_bias", message);
+    let sent: BTreeMap<String, f64> = fields.optional("logit_bias")?.unwrap_or_default();
+    if sent.len() > limits.biases {
+        let message =
+            format!("`logit_bias` has {} tokens, and at most {} may be given", sent.len(), limits.biases);
+        return Err(wrong(message));
+    }
+    let mut biases = Vec::with_capacity(sent.len());
+    for (token, bias) in sent {
+        let number = token.parse::<u32>().ok().filter(|number| number.to_string() == token);
+        let known = number.filter(|number| (*number as usize) < model.vocabulary);
+        let Some(token) = known else {
+            let message = format!("a token of `logit_bias` is a number from 0 to {}", model.vocabulary - 1);
+            return Err(wrong(message));
+        };
+        if !(-100.0..=100.0).contains(&bias) {
+            return Err(wrong("a bias of `logit_bias` must be between -100 and 100".to_owned()));
+        }
+        biases.push((token, bias));
+    }
+    Ok(Adjustment { frequency_penalty, presence_penalty, biases })
 }
 
 /// The name here, or llama.cpp's.
@@ -112,16 +155,42 @@ fn random_seed() -> u64 {
     RandomState::new().hash_one(0_u8)
 }
 
-pub(crate) async fn read_request(
-    server: &Server,
-    request: Request<Body>,
-) -> Result<(Arc<Ready>, Fields), ApiError> {
+/// Where a request comes from.
+#[derive(Debug, Clone)]
+pub(crate) struct Origin {
+    pub(crate) id: RequestId,
+    pub(crate) client: Client,
+}
+
+/// A request that was read, for the model that is here.
+pub(crate) struct Asked {
+    pub(crate) ready: Arc<Ready>,
+    pub(crate) origin: Origin,
+    pub(crate) held: BodyShare,
+    /// Whether the client prefers a refusal to a shorter answer, as the page does.
+    pub(crate) strict: bool,
+    pub(crate) fields: Fields,
+}
+
+pub(crate) async fn read_request(server: &Server, request: Request<Body>) -> Result<Asked, ApiError> {
     let ready = server.ready()?;
-    let mut fields = body::read(request, &server.limits).await?;
+    let connection = request.extensions().get::<Connection>().expect("every request has a connection");
+    let id = request.extensions().get::<RequestId>().expect("every request has an id");
+    let origin = Origin { id: id.clone(), client: connection.client };
+    let strict = prefers_strict(request.headers());
+    let mut held = server.bodies.share();
+    let mut fields = body::read(request, &server.limits, &mut held).await?;
     match fields.optional::<String>("model")? {
         Some(asked) if asked != ready.model.id => Err(unknown_model(&asked, &ready.model)),
-        _ => Ok((ready, fields)),
+        _ => Ok(Asked { ready, origin, held, strict, fields }),
     }
+}
+
+/// `Prefer: handling=strict`, as in RFC 7240.
+fn prefers_strict(headers: &HeaderMap) -> bool {
+    let values = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
+    let mut preferences = values.flat_map(|value| value.split([',', ';']));
+    preferences.any(|preference| preference.trim().eq_ignore_ascii_case("handling=strict"))
 }
 
 pub(crate) fn unknown_model(asked: &str, model: &Model) -> ApiError {
@@ -130,37 +199,42 @@ pub(crate) fn unknown_model(asked: &str, model: &Model) -> ApiError {
     ApiError::parameter("model", message).code("model_not_found").status(StatusCode::NOT_FOUND)
 }
 
-pub(crate) fn check_length(
-    asked: Option<u64>,
-    prompt: usize,
-    default: usize,
-    model: &Model,
-    limits: &Limits,
-) -> Result<usize, ApiError> {
-    // The model never reads an answer's last token.
-    let left = (model.context + 1).saturating_sub(prompt);
-    let most = asked.map_or(default.min(left).min(limits.tokens), |asked| asked as usize);
-    if most == 0 || most > left {
-        let wanted = if asked.is_some() { format!(" and {most} more were asked for") } else { String::new() };
-        let message = format!(
-            "the prompt has {prompt} tokens{wanted}, but the model's context holds {}; send less{}",
-            model.context,
-            if left > 0 && asked.is_some() { format!(", or ask for at most {left}") } else { String::new() }
-        );
-        return Err(ApiError::bad(message).code("context_length_exceeded"));
+/// The length of an answer that a client asks for.
+pub(crate) struct Length {
+    pub(crate) asked: Option<u64>,
+    pub(crate) default: usize,
+    /// Refuses what does not fit instead of shortening it.
+    pub(crate) strict: bool,
+}
+
+impl Length {
+    /// Tokens of an answer at most: as asked, or as many as the context and the server leave room for.
+    pub(crate) fn fit(&self, prompt: usize, model: &Model, limits: &Limits) -> Result<usize, ApiError> {
+        let asked = self.asked.unwrap_or(self.default as u64).min(limits.tokens as u64) as usize;
+        // The model never reads an answer's last token.
+        let room = (model.context + 1).saturating_sub(prompt);
+        let (is_strict, context) = (self.strict && self.asked.is_some(), model.context);
+        let too_long = |message| Err(ApiError::bad(message).code("context_length_exceeded"));
+        if room == 0 {
+            return too_long(format!(
+                "the prompt has {prompt} tokens, but the model's context holds {context}; send less"
+            ));
+        }
+        if is_strict && asked > room {
+            return too_long(format!(
+                "the prompt has {prompt} tokens and {asked} more were asked for, but the model's context holds \
+                 {context}; send less, or ask for at most {room}"
+            ));
+        }
+        Ok(asked.min(room))
     }
-    Ok(most)
 }
 
 /// Accepts any of `names`.
-pub(crate) fn requested_tokens(
-    fields: &mut Fields,
-    names: &[&str],
-    limits: &Limits,
-) -> Result<Option<u64>, ApiError> {
+pub(crate) fn requested_tokens(fields: &mut Fields, names: &[&str]) -> Result<Option<u64>, ApiError> {
     let mut asked = None;
     for name in names {
-        let value = fields.whole_or_off(name, (1, limits.tokens as u64))?;
+        let value = fields.whole_or_off(name, (1, u64::MAX))?;
         if asked.is_some() && value.is_some() && asked != value {
             return Err(ApiError::parameter(*name, format!("{} contradict each other", names.join(" and "))));
         }
@@ -169,8 +243,9 @@ pub(crate) fn requested_tokens(
     Ok(asked)
 }
 
-/// Parameters of newer clients whose values change nothing.
+/// Accepts labels, and parameters of newer clients with values that change nothing.
 pub(crate) fn accept_newer(fields: &mut Fields) -> Result<(), ApiError> {
+    fields.ignore_labels(&["user", "safety_identifier", "prompt_cache_key"])?;
     // Like "auto", it means the only tier there is.
     fields.leave_out("service_tier", &json!("default"));
     fields.accept_neutral(&[("store", json!(false)), ("service_tier", json!("auto"))])

@@ -8,8 +8,8 @@ use axum::http::{Request, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
 
-use super::answer::encode_in_background;
-use super::parameters::{read_request, unknown_model};
+use super::parameters::{Asked, read_request, unknown_model};
+use super::running::encode_in_background;
 use crate::engine::Model;
 use crate::error::{ApiError, json_body};
 use crate::state::{Server, Status};
@@ -49,7 +49,7 @@ fn model_json(model: &Model) -> Value {
 }
 
 pub(crate) async fn metrics(State(server): State<Arc<Server>>) -> Response<Body> {
-    let page = server.metrics.page(server.queue.len());
+    let page = server.metrics.page(server.queue.len(), server.bodies.held());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response()
 }
 
@@ -58,11 +58,11 @@ pub(crate) async fn tokenize(
     State(server): State<Arc<Server>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let (ready, mut fields) = read_request(&server, request).await?;
+    let Asked { ready, held, mut fields, .. } = read_request(&server, request).await?;
     let content: String = fields.required("content")?;
     fields.finish()?;
     let vocabulary = Arc::clone(&ready.vocabulary);
-    let tokens = encode_in_background(move || vocabulary.encode(&content)).await?;
+    let tokens = encode_in_background(held, move || vocabulary.encode(&content)).await?;
     Ok(json_body(&json!({ "tokens": tokens, "count": tokens.len() })).into_response())
 }
 
@@ -71,7 +71,7 @@ pub(crate) async fn detokenize(
     State(server): State<Arc<Server>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let (ready, mut fields) = read_request(&server, request).await?;
+    let Asked { ready, mut fields, .. } = read_request(&server, request).await?;
     let tokens: Vec<u32> = fields.required("tokens")?;
     fields.finish()?;
     if let Some(unknown) = tokens.iter().find(|token| **token as usize >= ready.model.vocabulary) {

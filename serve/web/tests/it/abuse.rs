@@ -121,6 +121,49 @@ fn requests_beyond_a_limit_are_refused_before_they_are_read() {
 }
 
 #[test]
+fn bodies_beyond_the_common_limit_are_a_503_until_others_are_read() {
+    let limits = Limits { body_bytes: 1 << 20, body_time: 2 * TIMEOUT, ..Limits::default() };
+    let body = format!("{{\"prompt\": \"{}\"}}", "a".repeat(limits.body_bytes - 20));
+    let held = body.len() - 1;
+    let server = echo(Limits { all_body_bytes: 4 * held, ..limits });
+    let small = || server.post("/v1/completions", "{\"prompt\": \"a\"}");
+    // All but the last byte.
+    let begin = || {
+        let (mut stream, request) = (server.connect(), post_request("/v1/completions", &body));
+        // A refused body may be cut off.
+        let sent = stream.write_all(&request.as_bytes()[..request.len() - 1]);
+        sent.map(|()| stream)
+    };
+    let mut large: Vec<TcpStream> = (0..4)
+        .map(|n| {
+            let stream = begin().unwrap();
+            server.wait_for("body_bytes", (held * (n + 1)) as f64);
+            stream
+        })
+        .collect();
+
+    for _ in 0..40 {
+        if let Ok(mut stream) = begin() {
+            let status = Answer::read(&mut stream).status;
+            assert!(status == 503 || status == 0, "{status}");
+        }
+        assert!(server.metric("body_bytes") <= (4 * held) as f64);
+    }
+    let refused = small();
+    assert_eq!((refused.status, refused.error("code").as_str()), (503, "unavailable"));
+    assert_eq!(refused.retry_after(), Some(1));
+
+    drop(large.pop());
+    server.wait_for("body_bytes", (3 * held) as f64);
+    assert_eq!(small().status, 200, "whoever leaves frees his bytes");
+    for mut stream in large {
+        stream.write_all(b"}").unwrap();
+        assert_eq!(Answer::read(&mut stream).error("code"), "context_length_exceeded");
+    }
+    server.wait_for("body_bytes", 0.0);
+}
+
+#[test]
 fn bodies_other_than_json_objects_in_utf8_are_refused_with_the_reason() {
     let server = echo(Limits::default());
     let deep = format!("{{\"prompt\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));

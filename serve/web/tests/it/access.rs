@@ -142,3 +142,20 @@ fn other_origins_are_allowed_only_by_name() {
     assert!(!ask(&open, "OPTIONS", "/v1/completions", &other).head.contains("access-control-allow-origin"));
     assert_eq!(ask(&open, "GET", "/v1/models", &format!("Origin: {origin}\r\n")).status, 401);
 }
+
+#[test]
+fn a_clients_request_id_returns_and_one_unfit_for_a_log_is_replaced() {
+    let server = TestServer::echo(Echo::default());
+    let ids = |lines: &str| {
+        let request = format!("GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{lines}\r\n");
+        let answer = server.send(request);
+        let ids = answer.head.lines().filter_map(|line| line.strip_prefix("x-request-id: "));
+        ids.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(ids("X-Request-Id: job-7.retry_2\r\n"), ["job-7.retry_2"]);
+    let long = "a".repeat(65);
+    for unfit in ["", "a b", "a\"b", "a=b", "é", &long, "a\r\nX-Request-Id: b"] {
+        let [ours] = ids(&format!("X-Request-Id: {unfit}\r\n")).try_into().unwrap();
+        assert!(ours.len() == 16 && ours.bytes().all(|byte| byte.is_ascii_hexdigit()), "{unfit}: {ours}");
+    }
+}

@@ -1,9 +1,9 @@
 //! `/v1/chat/completions` over the echo.
 
 use serde_json::{Value, json};
-use web::Echo;
+use web::{Echo, Limits};
 
-use super::client::{TestServer, streamed_text};
+use super::client::{TestServer, post_request, settings, streamed_text};
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -149,8 +149,6 @@ fn parameters_that_clients_send_by_default_are_accepted_and_others_refused_by_na
     });
     assert_eq!(server.post_json(PATH, &chat_request("a", defaults)).status, 200);
     for (name, value) in [
-        ("frequency_penalty", json!(0.5)),
-        ("logit_bias", json!({ "5": 1 })),
         ("tools", json!([{ "type": "function" }])),
         ("response_format", json!({ "type": "json_object" })),
         ("temperatur", json!(1)),
@@ -193,6 +191,14 @@ fn numbers_out_of_range_are_refused_by_name() {
     let huge = "1e400";
     for (name, value) in [
         ("temperature", "-0.1"),
+        ("frequency_penalty", "2.1"),
+        ("presence_penalty", "-2.1"),
+        ("logit_bias", "{\"5\": 100.5}"),
+        ("logit_bias", "{\"260\": 1}"),
+        ("logit_bias", "{\"-1\": 1}"),
+        ("logit_bias", "{\"+5\": 1}"),
+        ("logit_bias", "{\"a\": 1}"),
+        ("logit_bias", "[5]"),
         ("temperature", "2.1"),
         ("temperature", "\"hot\""),
         ("top_p", "0"),
@@ -241,18 +247,48 @@ fn a_wrong_message_is_named_by_its_path() {
 }
 
 #[test]
-fn a_prompt_with_its_answer_must_fit_the_context_and_is_never_cut() {
+fn an_answer_is_cut_to_the_room_left_and_a_prompt_never() {
     let server = TestServer::echo(Echo { context: 8, ..Echo::default() });
     let asked =
         |text: &str, most: Value| server.post_json(PATH, &chat_request(text, json!({ "max_tokens": most })));
-    // Five tokens with the control token; an answer's last is never read.
-    assert_eq!(asked("abcd", json!(4)).status, 200);
-    for (text, most) in [("abcd", json!(5)), ("abcdefgh", json!(null))] {
-        let refused = asked(text, most);
+    // The prompt has six tokens with the control token; an answer's last is never read.
+    for most in [json!(3), json!(4), json!(1_000_000), json!(null)] {
+        let choice = asked("abcde", most).json()["choices"][0].clone();
+        assert_eq!(
+            (&choice["message"]["content"], &choice["finish_reason"]),
+            (&json!("abc"), &json!("length"))
+        );
+    }
+    assert_eq!(asked("abcdefg", json!(9)).json()["choices"][0]["message"]["content"], "a");
+    for most in [json!(1), json!(null)] {
+        let refused = asked("abcdefgh", most);
         assert_eq!((refused.status, refused.error("code").as_str()), (400, "context_length_exceeded"));
     }
-    let rest = asked("abcdefg", json!(null)).json();
-    assert_eq!(rest["choices"][0]["message"]["content"], "a", "as much as fits");
+}
+
+#[test]
+fn an_answer_is_cut_to_the_servers_longest() {
+    let limits = Limits { tokens: 2, ..Limits::default() };
+    let server = TestServer::start(settings(limits), |worker| Echo::default().answer(worker));
+    let choice = server.post_json(PATH, &chat_request("abcd", json!({ "max_tokens": 5 }))).json()["choices"]
+        [0]
+    .clone();
+    assert_eq!((&choice["message"]["content"], &choice["finish_reason"]), (&json!("ab"), &json!("length")));
+}
+
+#[test]
+fn a_client_that_prefers_strict_handling_gets_a_400_instead_of_a_shorter_answer() {
+    let server = TestServer::echo(Echo { context: 8, ..Echo::default() });
+    let asked = |prefer: &str, most: u64| {
+        let request = post_request(PATH, &chat_request("abcd", json!({ "max_tokens": most })).to_string());
+        server.send(request.replacen("\r\n", &format!("\r\nPrefer: {prefer}\r\n"), 1))
+    };
+    for prefer in ["handling=strict", "respond-async, Handling=STRICT"] {
+        assert_eq!(asked(prefer, 4).status, 200);
+        let refused = asked(prefer, 5);
+        assert_eq!((refused.status, refused.error("code").as_str()), (400, "context_length_exceeded"));
+    }
+    assert_eq!(asked("handling=lenient", 5).status, 200);
 }
 
 #[test]

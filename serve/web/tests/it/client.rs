@@ -174,6 +174,12 @@ impl Answer {
         value.as_str().map_or_else(|| value.to_string(), str::to_owned)
     }
 
+    /// In seconds.
+    pub(crate) fn retry_after(&self) -> Option<u64> {
+        let wait = self.head.lines().find_map(|line| line.strip_prefix("retry-after: "))?;
+        Some(wait.parse().unwrap())
+    }
+
     pub(crate) fn events(&self) -> Vec<String> {
         let text = self.text();
         text.lines().filter_map(|line| line.strip_prefix("data: ")).map(str::to_owned).collect()

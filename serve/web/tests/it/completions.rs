@@ -1,7 +1,7 @@
 //! `/v1/completions` over the echo.
 
 use serde_json::{Value, json};
-use web::{Echo, Limits, Sampling, SequenceRequest};
+use web::{Adjustment, Echo, Limits, Sampling, SequenceRequest};
 
 use super::client::{TestServer, settings};
 use super::engines::RecordingEngine;
@@ -82,7 +82,8 @@ fn parameters_reach_the_engine_and_cached_tokens_are_reported() {
             PATH,
             &json!({
                 "prompt": "abcd", "max_tokens": 2, "n": 2, "temperature": 0.5, "top_p": 0.75, "top_k": 7, "min_p": 0.25,
-                "repetition_penalty": 1.5, "seed": 11, "logprobs": 3,
+                "repetition_penalty": 1.5, "seed": 11, "logprobs": 3, "frequency_penalty": -2, "presence_penalty": 0.5,
+                "logit_bias": { "97": -100, "5": 1.5 },
             }),
         )
         .json();
@@ -101,17 +102,23 @@ fn parameters_reach_the_engine_and_cached_tokens_are_reported() {
             seed: 11,
             choice,
         };
+        let adjustment = Adjustment {
+            frequency_penalty: -2.0,
+            presence_penalty: 0.5,
+            biases: vec![(5, 1.5), (97, -100.0)],
+        };
         let prompt = "abcd".bytes().map(u32::from).collect();
         assert_eq!(
             requests.recv(),
-            Ok(SequenceRequest { prompt, max_tokens: 2, sampling, alternatives: Some(3) })
+            Ok(SequenceRequest { prompt, max_tokens: 2, sampling, adjustment, alternatives: Some(3) })
         );
     }
 
     let seeds = [(), ()].map(|()| {
         // 0 is no limit, as in llama.cpp.
         server.post_json(PATH, &json!({ "prompt": "a", "top_k": 0 }));
-        let SequenceRequest { sampling, alternatives, .. } = requests.recv().unwrap();
+        let SequenceRequest { sampling, adjustment, alternatives, .. } = requests.recv().unwrap();
+        assert_eq!(adjustment, Adjustment::default());
         let Sampling { temperature, top_k, top_p, min_p, repetition_penalty, seed, choice } = sampling;
         assert_eq!((temperature.to_bits(), choice, alternatives), (1.0_f64.to_bits(), 0, None));
         assert_eq!((top_k, top_p, min_p, repetition_penalty), (None, None, None, None));

@@ -91,7 +91,7 @@ fn a_full_queue_answers_429_until_it_has_room() {
 
     let refused = server.post("/v1/completions", "{\"prompt\": \"c\"}");
     assert_eq!((refused.status, refused.error("code").as_str()), (429, "rate_limit_exceeded"));
-    assert!(refused.head.contains("\r\nretry-after: 1"), "{}", refused.head);
+    assert!((1..=60).contains(&refused.retry_after().unwrap()), "{}", refused.head);
     let [left, stays] = waiting;
     drop(left);
 

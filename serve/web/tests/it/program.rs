@@ -126,3 +126,51 @@ fn a_taken_port_is_named_with_the_way_out() {
     let said = String::from_utf8_lossy(&output.unwrap().stderr).into_owned();
     assert!(said.contains(port) && said.contains("--port"), "{said}");
 }
+
+#[cfg(unix)]
+#[test]
+fn an_answer_that_ends_is_logged_once() {
+    let mut child = program(&["--echo-delay-ms", "2"]).spawn().unwrap();
+    let address = address(&mut child);
+    let begin = |id: &str, body: &str| {
+        let mut asking = TcpStream::connect(&address).unwrap();
+        let request = post_request("/v1/completions", body);
+        let request = request.replacen("\r\n", &format!("\r\nX-Request-Id: {id}\r\n"), 1);
+        asking.write_all(request.as_bytes()).unwrap();
+        asking
+    };
+    let whole = r#"{"prompt": "abcd", "max_tokens": 3, "n": 2}"#;
+    assert_eq!(Answer::read(&mut begin("run-1.a_b", whole)).status, 200);
+    let leaving = begin("leaves", &format!(r#"{{"prompt": "{}", "max_tokens": 2000}}"#, "x".repeat(2000)));
+    while !metrics(&address).contains("active_sequences 1") {}
+    drop(leaving);
+    while !metrics(&address).contains("cancelled_total 1") {}
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+
+    let mut log = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    let lines = |id: &str| -> Vec<String> {
+        log.lines().filter(|line| line.contains(&format!("answer id={id} "))).map(str::to_owned).collect()
+    };
+    let whole = lines("run-1.a_b");
+    assert_eq!(whole.len(), 2, "one for each choice: {log}");
+    for (choice, line) in whole.iter().enumerate() {
+        assert!(
+            line.contains(&format!(
+                " choice={choice} prompt_tokens=4 cached_tokens=0 answer_tokens=3 first_token_ms="
+            )),
+            "{line}"
+        );
+        assert!(line.contains(" total_ms=") && line.ends_with(" finish=length"), "{line}");
+    }
+    assert!(lines("leaves").iter().any(|line| line.ends_with(" finish=cancelled")), "{log}");
+    assert_eq!(lines("leaves").len(), 1);
+    assert!(!log.contains("/health") && !log.contains("/metrics"), "{log}");
+}
+
+#[cfg(unix)]
+fn metrics(address: &str) -> String {
+    let mut asking = TcpStream::connect(address).unwrap();
+    asking.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    Answer::read(&mut asking).text()
+}

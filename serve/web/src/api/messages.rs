@@ -1,0 +1,44 @@
+//! Messages of a conversation as clients send them.
+
+use serde::Deserialize;
+
+use crate::engine::{Message, Role};
+use crate::error::ApiError;
+use crate::limits::Limits;
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum SentRole {
+    #[serde(alias = "developer")]
+    System,
+    User,
+    Assistant,
+}
+
+/// Makes neighbouring messages of one role one message: some programs send each paragraph by itself.
+pub(super) fn joined(
+    name: &str,
+    sent: Vec<(SentRole, String)>,
+    limits: &Limits,
+) -> Result<Vec<Message>, ApiError> {
+    if sent.is_empty() || sent.len() > limits.messages {
+        let message = format!("`{name}` has {} of them; 1 to {} are read", sent.len(), limits.messages);
+        return Err(ApiError::parameter(name, message));
+    }
+    let mut messages: Vec<Message> = Vec::with_capacity(sent.len());
+    for (role, content) in sent {
+        let role = match role {
+            SentRole::System => Role::System,
+            SentRole::User => Role::User,
+            SentRole::Assistant => Role::Assistant,
+        };
+        match messages.last_mut() {
+            Some(last) if last.role == role => {
+                last.content.push_str("\n\n");
+                last.content.push_str(&content);
+            }
+            _ => messages.push(Message { role, content }),
+        }
+    }
+    Ok(messages)
+}

@@ -1,0 +1,124 @@
+//! Answers under way: their sequences in the queue, and their events.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::parameters::{Origin, Parameters};
+use crate::body_budget::BodyShare;
+use crate::engine::{EncodeError, Sampling, SequenceRequest};
+use crate::error::ApiError;
+use crate::queue::{Event, EventSender, Job};
+use crate::state::Server;
+
+/// A stream's head waits no longer for its first event.
+const HEAD_WAIT: Duration = Duration::from_secs(5);
+
+pub(super) struct Question {
+    pub(super) prompt: Vec<u32>,
+    pub(super) max_tokens: usize,
+}
+
+/// Runs on a blocking thread: a long text takes time. The body counts as held until then, also if its client leaves.
+pub(super) async fn encode_in_background<T: Send + 'static>(
+    body: BodyShare,
+    encode: impl FnOnce() -> Result<T, EncodeError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let encode = move || {
+        let encoded = encode();
+        drop(body);
+        encoded
+    };
+    match tokio::task::spawn_blocking(encode).await {
+        Ok(encoded) => encoded.map_err(|error| ApiError::bad(error.to_string())),
+        Err(_panicked) => Err(ApiError::internal("the prompt could not be turned into tokens")),
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Usage {
+    pub(super) prompt: usize,
+    pub(super) cached: usize,
+    pub(super) made: usize,
+}
+
+impl Usage {
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.made,
+            "total_tokens": self.prompt + self.made,
+            "prompt_tokens_details": { "cached_tokens": self.cached },
+        })
+    }
+}
+
+/// Dropping it, as when a client leaves, cancels its sequences.
+pub(super) struct Running {
+    receiver: UnboundedReceiver<(usize, Event)>,
+    pub(super) count: usize,
+    choices: usize,
+    pub(super) usage: Usage,
+}
+
+impl Running {
+    pub(super) fn start(
+        server: &Server,
+        origin: &Origin,
+        parameters: &Parameters,
+        alternatives: Option<usize>,
+        questions: Vec<Question>,
+    ) -> Result<Self, ApiError> {
+        let (events, receiver) = unbounded_channel();
+        let mut usage = Usage::default();
+        let mut jobs = Vec::new();
+        for Question { prompt, max_tokens } in questions {
+            usage.prompt += prompt.len();
+            for choice in 0..parameters.choices {
+                let sampling = Sampling { choice, ..parameters.sampling };
+                let (prompt, adjustment) = (prompt.clone(), parameters.adjustment.clone());
+                jobs.push(Job {
+                    id: origin.id.clone(),
+                    client: origin.client,
+                    request: SequenceRequest { prompt, max_tokens, sampling, adjustment, alternatives },
+                    stop: parameters.stop.clone(),
+                    sender: EventSender { index: jobs.len(), events: events.clone() },
+                    queued: Instant::now(),
+                });
+            }
+        }
+
+        let (count, choices) = (jobs.len(), parameters.choices as usize);
+        if count > server.limits.queue {
+            let message = format!("{count} answers are more than the {} that may wait", server.limits.queue);
+            return Err(ApiError::bad(message));
+        }
+        server.queue.push(jobs).map_err(ApiError::queue_full)?;
+        // The channel closes with the last sequence, since `events` ends here.
+        Ok(Self { receiver, count, choices, usage })
+    }
+
+    /// The next event, of the sequence with this index.
+    pub(super) async fn event(&mut self) -> (usize, Event) {
+        let Some((index, event)) = self.receiver.recv().await else {
+            return (0, Event::Failed(ApiError::unavailable("the server is shutting down")));
+        };
+        match event {
+            // A prompt counts once for all its choices.
+            Event::Begun { cached } if index.is_multiple_of(self.choices) => self.usage.cached += cached,
+            Event::Finished { made, .. } => self.usage.made += made,
+            _ => {}
+        }
+        (index, event)
+    }
+
+    /// The first event of a stream, for which its head waits up to [`HEAD_WAIT`]: an early failure becomes an HTTP
+    /// status, and proxies give up on a later head.
+    pub(super) async fn first_event(&mut self) -> Result<Option<(usize, Event)>, ApiError> {
+        match tokio::time::timeout(HEAD_WAIT, self.event()).await.ok() {
+            Some((_, Event::Failed(error))) => Err(error),
+            first => Ok(first),
+        }
+    }
+}
