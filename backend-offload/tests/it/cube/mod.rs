@@ -4,6 +4,8 @@
 
 mod autotune;
 mod conformance;
+#[cfg(feature = "cuda")]
+mod costs;
 mod faults;
 #[cfg(feature = "cuda")]
 mod hidden;
