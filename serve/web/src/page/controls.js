@@ -1,0 +1,59 @@
+function browse(on) {
+  document.body.classList.toggle("browsing", on);
+  $("menu").setAttribute("aria-expanded", String(on));
+  if (on) $("new").focus();
+}
+function grow() {
+  const box = $("question");
+  box.style.height = "auto";
+  box.style.height = `${box.scrollHeight + 2}px`;
+}
+function fill() {
+  $("set-system").value = settings.system;
+  $("set-colour").checked = settings.colour;
+  for (const name of NUMBERS) $(`set-${name}`).value = settings[name] ?? "";
+}
+function gather() {
+  settings.system = $("set-system").value;
+  settings.colour = $("set-colour").checked;
+  for (const name of NUMBERS) {
+    const box = $(`set-${name}`);
+    settings[name] = box.value === "" || !box.validity.valid ? null : box.valueAsNumber;
+  }
+  keep(); show();
+}
+
+$("ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const text = $("question").value.trim();
+  if (!text || live) return;
+  $("question").value = "";
+  grow();
+  ask(text);
+});
+$("question").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); $("ask").requestSubmit(); }
+});
+$("question").addEventListener("input", grow);
+$("stop").addEventListener("click", () => { live?.controller.abort(); $("question").focus(); });
+$("new").addEventListener("click", () => open(null));
+$("clear").addEventListener("click", () => { if (current) remove(current); $("question").focus(); });
+$("forget").addEventListener("click", () => {
+  if (!confirm("Delete all conversations in this browser?")) return;
+  if (live) live.controller.abort();
+  conversations = []; current = null;
+  keep(); show();
+});
+$("menu").addEventListener("click", () => browse(!document.body.classList.contains("browsing")));
+$("veil").addEventListener("click", () => { browse(false); $("menu").focus(); });
+$("adjust").addEventListener("click", () => { fill(); $("settings").showModal(); });
+$("settings").addEventListener("close", gather);
+$("defaults").addEventListener("click", () => { settings = { ...DEFAULTS }; fill(); });
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || $("settings").open) return;
+  if (document.body.classList.contains("browsing")) { browse(false); $("menu").focus(); }
+  else if (live) live.controller.abort();
+});
+if (!conversation()) current = null;
+show();
+watch();
