@@ -44,13 +44,14 @@ $("forget").addEventListener("click", () => {
   conversations = []; current = null;
   keep(); show();
 });
+$("dismiss").addEventListener("click", () => { $("toast").hidden = true; $("question").focus(); });
 $("menu").addEventListener("click", () => browse(!document.body.classList.contains("browsing")));
 $("veil").addEventListener("click", () => { browse(false); $("menu").focus(); });
 $("adjust").addEventListener("click", () => { fill(); $("settings").showModal(); });
 $("settings").addEventListener("close", gather);
 $("defaults").addEventListener("click", () => { settings = { ...DEFAULTS }; fill(); });
 document.addEventListener("keydown", (event) => {
-  if (event.key !== "Escape" || $("settings").open) return;
+  if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
   if (document.body.classList.contains("browsing")) { browse(false); $("menu").focus(); }
   else if (live) live.controller.abort();
 });

@@ -17,7 +17,7 @@ function keep() {
     localStorage.setItem("spillway.settings", JSON.stringify(settings));
     localStorage.setItem("spillway.conversations", JSON.stringify(conversations));
     localStorage.setItem("spillway.current", JSON.stringify(current));
-  } catch { say("This browser has no room left for conversations; delete some."); }
+  } catch { tell("This browser has no room left for conversations; delete some."); }
 }
 function element(name, options = {}, ...children) {
   const made = document.createElement(name);
@@ -29,7 +29,20 @@ function element(name, options = {}, ...children) {
   made.append(...children);
   return made;
 }
+/** Only for screen readers. */
 function say(text) { $("said").textContent = text; }
+let telling = null;
+/** For everybody. The notice goes after a while, but not from under a pointer or the focus. */
+function tell(text) {
+  $("told").textContent = $("notice").textContent = text;
+  $("toast").hidden = false;
+  clearTimeout(telling);
+  const end = () => {
+    if ($("toast").matches(":hover, :focus-within")) telling = setTimeout(end, 1000);
+    else $("toast").hidden = true;
+  };
+  telling = setTimeout(end, 6000);
+}
 function conversation() { return conversations.find((one) => one.id === current) ?? null; }
 function titleOf(one) {
   const first = one?.turns.find((turn) => turn.role === "user");

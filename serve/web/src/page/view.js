@@ -66,10 +66,19 @@ function remove(id) {
   conversations = conversations.filter((one) => one.id !== id);
   if (current === id) current = null;
   keep(); show();
-  say("Conversation deleted.");
+  tell("Conversation deleted.");
 }
+/** Over plain http, as on a phone in the same network, only the older command copies, if any does. */
 async function copy(text) {
-  try { await navigator.clipboard.writeText(text); say("Copied."); } catch { say("This browser does not let the page copy."); }
+  try { await navigator.clipboard.writeText(text); } catch {
+    const box = $("copied");
+    box.value = text;
+    $("copying").showModal();
+    box.select();
+    if (!document.execCommand("copy")) return;
+    $("copying").close();
+  }
+  tell("Copied.");
 }
 
 function edit(one, at) {

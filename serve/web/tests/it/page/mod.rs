@@ -1,5 +1,7 @@
 //! The page in a real browser.
 
+mod notices;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::time::Duration;
@@ -7,9 +9,9 @@ use std::time::Duration;
 use serde_json::Value;
 use web::{Echo, Limits, Settings};
 
-use super::client::{TestServer, settings};
-use super::openai::is_client_installed;
-use super::webdriver::{self, Browser, Screen};
+use crate::client::{TestServer, settings};
+use crate::openai::is_client_installed;
+use crate::webdriver::{self, Browser, Screen};
 
 const ENTER: &str = "\u{e007}";
 const ESCAPE: &str = "\u{e00c}";
