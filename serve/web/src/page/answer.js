@@ -2,8 +2,8 @@ function ask(text) {
   let one = conversation();
   if (!one) {
     one = { id: `${Date.now()}-${Math.random().toString(36).slice(2)}`, turns: [] };
-    conversations.unshift(one);
-    current = one.id;
+    put(one);
+    choose(one.id);
   }
   // A question without an answer is left out.
   while (one.turns.length && !(one.turns.at(-1).role === "assistant" && one.turns.at(-1).content)) one.turns.pop();
@@ -31,7 +31,7 @@ async function answer(one) {
   const turn = { role: "assistant", content: "" };
   one.turns.push(turn);
   live = { turn, controller: new AbortController() };
-  keep(); show();
+  keep(one); show();
   const began = performance.now();
   let first = null, tokens = 0, pieces = 0, finish = null;
   try {
@@ -75,7 +75,7 @@ async function answer(one) {
   turn.figures = parts.join(" · ");
   live = null;
   if (!turn.content && finish === "stopped") one.turns.splice(one.turns.indexOf(turn), 1);
-  keep(); show();
+  keep(one); show();
   say(turn.fault ?? (finish === "stopped" ? "Stopped." : `The model says: ${turn.content}`));
 }
 

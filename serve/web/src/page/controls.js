@@ -20,7 +20,7 @@ function gather() {
     const box = $(`set-${name}`);
     settings[name] = box.value === "" || !box.validity.valid ? null : box.valueAsNumber;
   }
-  keep(); show();
+  store("spillway.settings", settings); show();
 }
 
 $("ask").addEventListener("submit", (event) => {
@@ -40,9 +40,8 @@ $("new").addEventListener("click", () => open(null));
 $("clear").addEventListener("click", () => { if (current) remove(current); $("question").focus(); });
 $("forget").addEventListener("click", () => {
   if (!confirm("Delete all conversations in this browser?")) return;
-  if (live) live.controller.abort();
-  conversations = []; current = null;
-  keep(); show();
+  for (const { id } of conversations) { drop(id); localStorage.removeItem(KEY + id); }
+  show();
 });
 $("dismiss").addEventListener("click", () => { $("toast").hidden = true; $("question").focus(); });
 $("menu").addEventListener("click", () => browse(!document.body.classList.contains("browsing")));
@@ -55,6 +54,7 @@ document.addEventListener("keydown", (event) => {
   if (document.body.classList.contains("browsing")) { browse(false); $("menu").focus(); }
   else if (live) live.controller.abort();
 });
-if (!conversation()) current = null;
+addEventListener("storage", follow);
+if (!conversation()) choose(null);
 show();
 watch();

@@ -3,21 +3,55 @@ const $ = (id) => document.getElementById(id);
 const NUMBERS = ["temperature", "max_tokens", "top_p", "top_k", "min_p", "repetition_penalty", "seed"];
 const DEFAULTS = { system: "", temperature: 0.8, max_tokens: null, colour: false };
 let settings = { ...DEFAULTS, ...stored("spillway.settings", {}) };
-let conversations = stored("spillway.conversations", []);
-let current = stored("spillway.current", null);
+/** A conversation has a key of its own, so that tabs do not overwrite each other's. */
+const KEY = "spillway.conversation.";
+let conversations = allStored();
+/** The conversation shown in this tab. */
+let current = stored("spillway.current", stored("spillway.current", null), sessionStorage);
 let model = null;
 /** The running answer, if any: its turn, its elements and its abort controller. */
 let live = null;
 
-function stored(name, otherwise) {
-  try { return JSON.parse(localStorage.getItem(name)) ?? otherwise; } catch { return otherwise; }
+function stored(name, otherwise, storage = localStorage) {
+  try { return JSON.parse(storage.getItem(name)) ?? otherwise; } catch { return otherwise; }
 }
-function keep() {
-  try {
-    localStorage.setItem("spillway.settings", JSON.stringify(settings));
-    localStorage.setItem("spillway.conversations", JSON.stringify(conversations));
-    localStorage.setItem("spillway.current", JSON.stringify(current));
-  } catch { tell("This browser has no room left for conversations; delete some."); }
+function store(name, value) {
+  try { localStorage.setItem(name, JSON.stringify(value)); } catch {
+    tell("This browser has no room left for conversations; delete some.");
+  }
+}
+/** Newest first. */
+function allStored() {
+  // Once they were one list.
+  for (const one of stored("spillway.conversations", [])) store(KEY + one.id, one);
+  localStorage.removeItem("spillway.conversations");
+  const names = Object.keys(localStorage).filter((name) => name.startsWith(KEY));
+  return inOrder(names.map((name) => stored(name, null)).filter(Boolean));
+}
+/** Identifiers begin with the time. */
+function inOrder(list) { return list.sort((one, other) => one.id < other.id ? 1 : -1); }
+function keep(one) { if (conversations.includes(one)) store(KEY + one.id, one); }
+function choose(id) {
+  current = id;
+  store("spillway.current", id);
+  try { sessionStorage.setItem("spillway.current", JSON.stringify(id)); } catch { /* Only a reload forgets it. */ }
+}
+/** Puts a conversation into the list, in the place of its earlier state. */
+function put(one) { conversations = inOrder([...conversations.filter(({ id }) => id !== one.id), one]); }
+function drop(id) {
+  if (live && current === id) live.controller.abort();
+  conversations = conversations.filter((one) => one.id !== id);
+  if (current === id) choose(null);
+}
+/** Another tab changed something. */
+function follow({ key }) {
+  if (key === "spillway.settings") settings = { ...DEFAULTS, ...stored(key, {}) };
+  if (!key?.startsWith(KEY)) return;
+  const id = key.slice(KEY.length), one = stored(key, null);
+  if (!one) drop(id);
+  // Else this tab writes it when the answer is whole.
+  else if (!live || current !== id) put(one);
+  show();
 }
 function element(name, options = {}, ...children) {
   const made = document.createElement(name);

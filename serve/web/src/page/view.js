@@ -26,7 +26,7 @@ function turnElement(one, turn, at) {
     foot.append(button("Copy", "Copy this text", () => copy(turn.content)));
     foot.append(button("Delete", mine ? "Delete this question and all after it" : "Delete this answer and all after it", () => {
       one.turns.length = at;
-      if (one.turns.length === 0) remove(one.id); else { keep(); show(); }
+      if (one.turns.length === 0) remove(one.id); else { keep(one); show(); }
     }));
   }
   if (turn.figures) foot.append(element("span", { class: "figures", text: turn.figures }));
@@ -56,16 +56,15 @@ function write(words, turn) {
 
 function open(id) {
   if (live) live.controller.abort();
-  current = id;
+  choose(id);
   browse(false);
-  keep(); show();
+  show();
   $("question").focus();
 }
 function remove(id) {
-  if (live && current === id) live.controller.abort();
-  conversations = conversations.filter((one) => one.id !== id);
-  if (current === id) current = null;
-  keep(); show();
+  drop(id);
+  localStorage.removeItem(KEY + id);
+  show();
   tell("Conversation deleted.");
 }
 /** Over plain http, as on a phone in the same network, only the older command copies, if any does. */

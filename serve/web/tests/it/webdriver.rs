@@ -99,6 +99,21 @@ impl Browser {
         self.command("POST", "/refresh", &json!({}));
     }
 
+    pub(crate) fn tab(&self) -> Value {
+        self.command("GET", "/window", &Value::Null)
+    }
+
+    /// Commands go to the new tab.
+    pub(crate) fn open_tab(&self) -> Value {
+        let tab = self.command("POST", "/window/new", &json!({ "type": "tab" }))["handle"].take();
+        self.switch_to(&tab);
+        tab
+    }
+
+    pub(crate) fn switch_to(&self, tab: &Value) {
+        self.command("POST", "/window", &json!({ "handle": tab }));
+    }
+
     pub(crate) fn run(&self, script: &str) -> Value {
         self.command("POST", "/execute/sync", &json!({ "script": script, "args": [] }))
     }

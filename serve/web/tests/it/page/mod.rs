@@ -1,5 +1,6 @@
 //! The page in a real browser.
 
+mod kept;
 mod notices;
 
 use std::net::{IpAddr, Ipv4Addr};
