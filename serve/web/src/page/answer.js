@@ -5,15 +5,18 @@ function ask(text) {
     put(one);
     choose(one.id);
   }
-  // A question without an answer is left out.
-  while (one.turns.length && !(one.turns.at(-1).role === "assistant" && one.turns.at(-1).content)) one.turns.pop();
-  one.turns.push({ role: "user", content: text });
+  // A question without an answer gives its place to this one.
+  if (one.turns.at(-1)?.role === "assistant" && !face(one.turns.at(-1)).content) one.turns.pop();
+  const last = one.turns.at(-1);
+  if (last?.role === "user") face(last).content = text;
+  else one.turns.push(newTurn("user", text));
   answer(one);
 }
 
 /** Drops the oldest `left` exchanges, which do not fit the model's context. */
 function request(one, left) {
-  const messages = one.turns.filter((turn) => turn.content).map(({ role, content }) => ({ role, content })).slice(2 * left);
+  const said = one.turns.filter((turn) => face(turn).content);
+  const messages = said.map((turn) => ({ role: turn.role, content: face(turn).content })).slice(2 * left);
   if (settings.system.trim()) messages.unshift({ role: "system", content: settings.system.trim() });
   const body = { messages, stream: true, stream_options: { include_usage: true } };
   for (const name of NUMBERS) if (Number.isFinite(settings[name])) body[name] = settings[name];
@@ -23,15 +26,19 @@ function request(one, left) {
   return body;
 }
 
-async function answer(one) {
+/** Answers the last question, or `again` in the place of an earlier answer. */
+async function answer(one, again = null) {
   if (live) return;
+  const before = again?.at;
+  const turn = again ?? newTurn("assistant", "");
+  if (again) addVersion(one, turn, "");
+  else one.turns.push(turn);
+  const shown = face(turn);
+  live = { turn, controller: new AbortController() };
+  keep(one); show(); scrollToEnd();
   let left = 0;
   const questions = one.turns.filter((turn) => turn.role === "user").length;
   let body = request(one, left);
-  const turn = { role: "assistant", content: "" };
-  one.turns.push(turn);
-  live = { turn, controller: new AbortController() };
-  keep(one); show();
   const began = performance.now();
   let first = null, tokens = 0, pieces = 0, finish = null;
   try {
@@ -54,14 +61,14 @@ async function answer(one) {
       if (!choice) continue;
       finish = choice.finish_reason ?? finish;
       const text = choice.delta.content ?? "";
-      if (text) { first ??= performance.now(); pieces += 1; turn.content += text; }
-      for (const { bytes, logprob } of choice.logprobs?.content ?? []) (turn.tokens ??= []).push([bytes, logprob]);
+      if (text) { first ??= performance.now(); pieces += 1; shown.content += text; }
+      for (const { bytes, logprob } of choice.logprobs?.content ?? []) (shown.tokens ??= []).push([bytes, logprob]);
       refresh(turn);
     }
     if (!finish) throw new Error("The server broke off in the middle of the answer.");
   } catch (error) {
     if (error.name === "AbortError") finish = "stopped";
-    else { turn.fault = plain(error); watch(); }
+    else { shown.fault = plain(error); watch(); }
   }
   const seconds = (performance.now() - (first ?? began)) / 1000;
   // The time of the first token is the wait for it, so it is excluded.
@@ -72,11 +79,15 @@ async function answer(one) {
   if (left) parts.push(left === 1 ? "the oldest question left out" : `the oldest ${left} questions left out`);
   if (finish === "length") parts.push("cut at the longest length");
   if (finish === "stopped") parts.push("stopped");
-  turn.figures = parts.join(" · ");
+  shown.figures = parts.join(" · ");
   live = null;
-  if (!turn.content && finish === "stopped") one.turns.splice(one.turns.indexOf(turn), 1);
-  keep(one); show();
-  say(turn.fault ?? (finish === "stopped" ? "Stopped." : `The model says: ${turn.content}`));
+  if (!shown.content && (again || finish === "stopped")) {
+    cut(one, turn);
+    if (again) turnTo(one, turn, before);
+    if (again && shown.fault) tell(`${shown.fault} The earlier answer stays.`);
+  }
+  keep(one); show(); scrollToEnd();
+  say(shown.fault ?? (finish === "stopped" ? "Stopped." : `The model says: ${shown.content}`));
 }
 
 let drawing = false;
@@ -89,7 +100,7 @@ function refresh(turn) {
     if (live?.turn !== turn || !live.words) return;
     const log = $("log");
     const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
-    write(live.words, turn);
+    write(live.words, face(turn));
     if (atEnd) log.scrollTop = log.scrollHeight;
   });
 }

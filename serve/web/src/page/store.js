@@ -26,7 +26,12 @@ function allStored() {
   for (const one of stored("spillway.conversations", [])) store(KEY + one.id, one);
   localStorage.removeItem("spillway.conversations");
   const names = Object.keys(localStorage).filter((name) => name.startsWith(KEY));
-  return inOrder(names.map((name) => stored(name, null)).filter(Boolean));
+  return inOrder(names.map(storedConversation).filter(Boolean));
+}
+function storedConversation(name) {
+  const one = stored(name, null);
+  if (one) one.turns = one.turns.map(turnOf);
+  return one;
 }
 /** Identifiers begin with the time. */
 function inOrder(list) { return list.sort((one, other) => one.id < other.id ? 1 : -1); }
@@ -47,7 +52,7 @@ function drop(id) {
 function follow({ key }) {
   if (key === "spillway.settings") settings = { ...DEFAULTS, ...stored(key, {}) };
   if (!key?.startsWith(KEY)) return;
-  const id = key.slice(KEY.length), one = stored(key, null);
+  const id = key.slice(KEY.length), one = storedConversation(key);
   if (!one) drop(id);
   // Else this tab writes it when the answer is whole.
   else if (!live || current !== id) put(one);
@@ -78,7 +83,4 @@ function tell(text) {
   telling = setTimeout(end, 6000);
 }
 function conversation() { return conversations.find((one) => one.id === current) ?? null; }
-function titleOf(one) {
-  const first = one?.turns.find((turn) => turn.role === "user");
-  return first ? first.content.replace(/\s+/g, " ").slice(0, 60) : "New conversation";
-}
+

@@ -1,48 +1,68 @@
+/** Draws children anew; the focus stays on the control of the same name in the same place. */
+function redraw(parent, children) {
+  const focused = document.activeElement;
+  const place = [...parent.children].findIndex((child) => child.contains(focused));
+  parent.replaceChildren(...children);
+  if (place < 0) return;
+  const named = `[aria-label="${CSS.escape(focused.ariaLabel ?? "")}"]`;
+  (parent.children[place]?.querySelector(named) ?? parent.closest("[tabindex]"))?.focus();
+}
+
 function show() {
   const one = conversation();
   $("title").textContent = titleOf(one);
   document.title = one ? `${titleOf(one)} – Spillway` : "Spillway";
   $("clear").disabled = !one;
   $("welcome").hidden = Boolean(one?.turns.length);
-  $("turns").replaceChildren(...(one?.turns ?? []).map((turn, at) => turnElement(one, turn, at)));
-  $("list").replaceChildren(...conversations.map((other) => element("li", {},
+  redraw($("turns"), (one?.turns ?? []).map((turn, at) => turnElement(one, turn, at)));
+  redraw($("list"), conversations.map((other) => element("li", {},
     element("button", { type: "button", class: "open", text: titleOf(other), "aria-current": String(other.id === current), click: () => open(other.id) }),
     element("button", { type: "button", class: "quiet", text: "Delete", "aria-label": `Delete conversation ${titleOf(other)}`, click: () => remove(other.id) }))));
   $("forget").hidden = conversations.length === 0;
   $("stop").hidden = !live;
   $("send").hidden = Boolean(live);
-  $("log").scrollTop = $("log").scrollHeight;
 }
+function scrollToEnd() { $("log").scrollTop = $("log").scrollHeight; }
 
 function turnElement(one, turn, at) {
-  const mine = turn.role === "user";
+  const mine = turn.role === "user", shown = face(turn);
   const words = element("div", { class: "words" });
-  write(words, turn);
+  write(words, shown);
   const foot = element("div", { class: "foot" });
   const button = (text, label, click) => element("button", { type: "button", class: "quiet", text, "aria-label": label, click });
   if (!live) {
+    if (turn.versions.length > 1) {
+      const other = (text, label, to) => {
+        const made = button(text, label, () => { turnTo(one, turn, to); keep(one); show(); });
+        made.disabled = !turn.versions[to];
+        return made;
+      };
+      foot.append(other("‹", "Earlier version", turn.at - 1),
+        element("span", { class: "figures", text: `${turn.at + 1}/${turn.versions.length}`, role: "img", "aria-label": `Version ${turn.at + 1} of ${turn.versions.length}` }),
+        other("›", "Later version", turn.at + 1));
+    }
     if (mine) foot.append(button("Edit", "Edit this question and ask again", () => edit(one, at)));
-    else foot.append(button("Retry", "Answer again", () => { one.turns.length = at; answer(one); }));
-    foot.append(button("Copy", "Copy this text", () => copy(turn.content)));
+    else foot.append(button("Retry", "Answer again", () => answer(one, turn)));
+    foot.append(button("Copy", "Copy this text", () => copy(shown.content)));
     foot.append(button("Delete", mine ? "Delete this question and all after it" : "Delete this answer and all after it", () => {
-      one.turns.length = at;
+      cut(one, turn);
       if (one.turns.length === 0) remove(one.id); else { keep(one); show(); }
     }));
   }
-  if (turn.figures) foot.append(element("span", { class: "figures", text: turn.figures }));
+  if (shown.figures) foot.append(element("span", { class: "figures", text: shown.figures }));
   const made = element("article", { class: `turn ${mine ? "user" : "model"}` },
     element("h3", { text: mine ? "You" : "Model" }), words);
-  if (turn.fault) made.append(element("div", { class: "fault", role: "alert", text: turn.fault }));
+  if (shown.fault) made.append(element("div", { class: "fault", role: "alert", text: shown.fault }));
   made.append(foot);
   if (live?.turn === turn) { made.classList.add("live"); live.words = words; live.foot = foot; }
   return made;
 }
 
 /** Shows text plainly, or each token coloured by its probability. */
-function write(words, turn) {
-  if (!settings.colour || !turn.tokens?.length) { words.textContent = turn.content; return; }
+function write(words, { content, tokens }) {
+  if (!settings.colour || !tokens?.length) { words.textContent = content; return; }
   const decoder = new TextDecoder();
-  const marks = turn.tokens.map(([bytes, logprob]) => {
+  const marks = tokens.map(([bytes, logprob]) => {
     const mark = element("mark", { text: decoder.decode(new Uint8Array(bytes), { stream: true }) });
     const probability = Math.exp(logprob);
     mark.style.background = `hsl(${Math.round(probability * 120)} 70% 50% / .35)`;
@@ -51,14 +71,14 @@ function write(words, turn) {
   });
   const shown = marks.map((mark) => mark.textContent).join("");
   words.replaceChildren(...marks);
-  if (turn.content.startsWith(shown)) words.append(turn.content.slice(shown.length));
+  if (content.startsWith(shown)) words.append(content.slice(shown.length));
 }
 
 function open(id) {
   if (live) live.controller.abort();
   choose(id);
   browse(false);
-  show();
+  show(); scrollToEnd();
   $("question").focus();
 }
 function remove(id) {
@@ -84,11 +104,10 @@ function edit(one, at) {
   const turn = one.turns[at];
   const place = $("turns").children[at];
   const box = element("textarea", { rows: "3", "aria-label": "Your question" });
-  box.value = turn.content;
+  box.value = face(turn).content;
   const done = () => {
     if (!box.value.trim()) return;
-    one.turns.length = at;
-    one.turns.push({ role: "user", content: box.value.trim() });
+    addVersion(one, turn, box.value.trim());
     answer(one);
   };
   box.addEventListener("keydown", (event) => {

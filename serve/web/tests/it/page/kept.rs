@@ -66,3 +66,61 @@ fn conversations_of_an_earlier_page_are_kept() {
     browser.reload();
     assert_eq!(answers(&browser), ["yes", "and on"]);
 }
+
+const RETRY: &str = "button[aria-label='Answer again']";
+
+#[test]
+fn a_retried_answer_and_an_edited_question_keep_their_earlier_versions_and_what_followed() {
+    let Some(browser) = browser(Screen::Desktop) else { return };
+    let script = ["one", "two", "three", "four"].map(str::to_owned).to_vec();
+    let server = TestServer::echo(Echo { script, ..Echo::default() });
+    visit(&browser, &server);
+    ask(&browser, "first");
+    ask(&browser, "second");
+    browser.click(&format!(".turn:nth-child(2) {RETRY}"));
+    browser.until(QUIET);
+    assert_eq!(answers(&browser), ["three"], "an answer to what was said before");
+    assert_eq!(browser.text(".turn:nth-child(2) [role=img]"), "2/2");
+    assert!(
+        browser.role_and_label(".turn:nth-child(2) [role=img]").1.contains("Version 2 of 2"),
+        "a screen reader hears it"
+    );
+
+    browser.click("button[aria-label='Earlier version']");
+    assert_eq!(answers(&browser), ["one", "two"]);
+    assert_eq!(browser.text(".turn:nth-child(2) [role=img]"), "1/2");
+    browser.click(".turn:first-child button[aria-label^='Edit']");
+    browser.write(".turn textarea", " edited");
+    browser.press(&[ENTER]);
+    browser.until(QUIET);
+    assert_eq!(answers(&browser), ["four"]);
+    browser.reload();
+    assert_eq!(browser.text(".turn:first-child .words"), "first edited");
+    browser.click(".turn:first-child button[aria-label='Earlier version']");
+    assert_eq!(answers(&browser), ["one", "two"]);
+    browser.click(".turn:nth-child(2) button[aria-label='Later version']");
+    assert_eq!(answers(&browser), ["three"]);
+
+    // A deleted version leaves the others.
+    browser.click(".turn:nth-child(2) button[aria-label^='Delete']");
+    assert_eq!(answers(&browser), ["one", "two"]);
+    assert_eq!(browser.count(".turn:nth-child(2) [role=img]"), 0);
+}
+
+#[test]
+fn an_answer_outlives_a_retry_that_fails() {
+    let Some(browser) = browser(Screen::Desktop) else { return };
+    let server = TestServer::echo(Echo::default());
+    visit(&browser, &server);
+    ask(&browser, "first");
+    ask(&browser, "second");
+    server.stop();
+    browser.click(&format!(".turn:nth-child(2) {RETRY}"));
+    super::notices::sees_notice(&browser, "The server could not be reached. The earlier answer stays.");
+    browser.until(QUIET);
+    assert_eq!(answers(&browser), ["first", "second"]);
+    let kept = browser.run("return Object.entries(localStorage).find(([name]) => name.startsWith('spillway.conversation.'))[1]");
+    let kept: serde_json::Value = serde_json::from_str(kept.as_str().unwrap()).unwrap();
+    let versions = |at: usize| kept["turns"][at]["versions"].as_array().unwrap().len();
+    assert_eq!([0, 1, 2, 3].map(versions), [1, 1, 1, 1]);
+}
