@@ -37,12 +37,9 @@ $("question").addEventListener("keydown", (event) => {
 $("question").addEventListener("input", grow);
 $("stop").addEventListener("click", () => { live?.controller.abort(); $("question").focus(); });
 $("new").addEventListener("click", () => open(null));
-$("clear").addEventListener("click", () => { if (current) remove(current); $("question").focus(); });
-$("forget").addEventListener("click", () => {
-  if (!confirm("Delete all conversations in this browser?")) return;
-  for (const { id } of conversations) { drop(id); localStorage.removeItem(KEY + id); }
-  show();
-});
+$("clear").addEventListener("click", () => { remove(conversation()); browse(false); $("question").focus(); });
+$("forget").addEventListener("click", () => { if (confirm("Delete all conversations in this browser?")) removeAll(); });
+$("undo").addEventListener("click", () => undo());
 $("dismiss").addEventListener("click", () => { $("toast").hidden = true; $("question").focus(); });
 $("menu").addEventListener("click", () => browse(!document.body.classList.contains("browsing")));
 $("veil").addEventListener("click", () => { browse(false); $("menu").focus(); });

@@ -48,6 +48,26 @@ function drop(id) {
   conversations = conversations.filter((one) => one.id !== id);
   if (current === id) choose(null);
 }
+/** Deletes what `change` deletes from these conversations, until it is undone. */
+function deleted(text, ones, change) {
+  const before = JSON.stringify(ones), shown = current;
+  change();
+  show();
+  tell(text, () => {
+    for (const one of JSON.parse(before)) { put(one); keep(one); }
+    choose(shown);
+    show();
+    tell("It is back.");
+  });
+}
+function remove(one) {
+  deleted("Conversation deleted.", [one], () => { drop(one.id); localStorage.removeItem(KEY + one.id); });
+}
+function removeAll() {
+  deleted("All conversations deleted.", conversations, () => {
+    for (const { id } of conversations) { drop(id); localStorage.removeItem(KEY + id); }
+  });
+}
 /** Another tab changed something. */
 function follow({ key }) {
   if (key === "spillway.settings") settings = { ...DEFAULTS, ...stored(key, {}) };
@@ -71,16 +91,19 @@ function element(name, options = {}, ...children) {
 /** Only for screen readers. */
 function say(text) { $("said").textContent = text; }
 let telling = null;
-/** For everybody. The notice goes after a while, but not from under a pointer or the focus. */
-function tell(text) {
+let undo = null;
+/** For everybody, perhaps with a way back. The notice goes after a while, but not from under a pointer or the focus. */
+function tell(text, back = null) {
   $("told").textContent = $("notice").textContent = text;
+  undo = back;
+  $("undo").hidden = !back;
   $("toast").hidden = false;
   clearTimeout(telling);
   const end = () => {
     if ($("toast").matches(":hover, :focus-within")) telling = setTimeout(end, 1000);
     else $("toast").hidden = true;
   };
-  telling = setTimeout(end, 6000);
+  telling = setTimeout(end, back ? 15000 : 6000);
 }
 function conversation() { return conversations.find((one) => one.id === current) ?? null; }
 

@@ -17,7 +17,7 @@ function show() {
   redraw($("turns"), (one?.turns ?? []).map((turn, at) => turnElement(one, turn, at)));
   redraw($("list"), conversations.map((other) => element("li", {},
     element("button", { type: "button", class: "open", text: titleOf(other), "aria-current": String(other.id === current), click: () => open(other.id) }),
-    element("button", { type: "button", class: "quiet", text: "Delete", "aria-label": `Delete conversation ${titleOf(other)}`, click: () => remove(other.id) }))));
+    element("button", { type: "button", class: "quiet", text: "Delete", "aria-label": `Delete conversation ${titleOf(other)}`, click: () => remove(other) }))));
   $("forget").hidden = conversations.length === 0;
   $("stop").hidden = !live;
   $("send").hidden = Boolean(live);
@@ -45,8 +45,8 @@ function turnElement(one, turn, at) {
     else foot.append(button("Retry", "Answer again", () => answer(one, turn)));
     foot.append(button("Copy", "Copy this text", () => copy(shown.content)));
     foot.append(button("Delete", mine ? "Delete this question and all after it" : "Delete this answer and all after it", () => {
-      cut(one, turn);
-      if (one.turns.length === 0) remove(one.id); else { keep(one); show(); }
+      if (one.turns[0] === turn && turn.versions.length === 1) remove(one);
+      else deleted(mine ? "Question deleted." : "Answer deleted.", [one], () => { cut(one, turn); keep(one); });
     }));
   }
   if (shown.figures) foot.append(element("span", { class: "figures", text: shown.figures }));
@@ -80,12 +80,6 @@ function open(id) {
   browse(false);
   show(); scrollToEnd();
   $("question").focus();
-}
-function remove(id) {
-  drop(id);
-  localStorage.removeItem(KEY + id);
-  show();
-  tell("Conversation deleted.");
 }
 /** Over plain http, as on a phone in the same network, only the older command copies, if any does. */
 async function copy(text) {

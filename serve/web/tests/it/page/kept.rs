@@ -124,3 +124,40 @@ fn an_answer_outlives_a_retry_that_fails() {
     let versions = |at: usize| kept["turns"][at]["versions"].as_array().unwrap().len();
     assert_eq!([0, 1, 2, 3].map(versions), [1, 1, 1, 1]);
 }
+
+#[test]
+fn deleted_turns_and_conversations_return_by_undo() {
+    let Some(browser) = browser(Screen::Desktop) else { return };
+    let server = TestServer::echo(Echo::default());
+    visit(&browser, &server);
+    ask(&browser, "first");
+    ask(&browser, "second");
+    browser.click("#new");
+    ask(&browser, "another");
+    browser.click("#list li:last-child .open");
+
+    let all = ["first", "second"];
+    for (delete, left) in [
+        (".turn:nth-child(3) button[aria-label^='Delete']", &["first"][..]),
+        (".turn:nth-child(2) button[aria-label^='Delete']", &[]),
+        (".turn:nth-child(1) button[aria-label^='Delete']", &[]),
+        ("#clear", &[]),
+        ("#list li:last-child .quiet", &[]),
+    ] {
+        browser.click(delete);
+        super::notices::sees_notice(&browser, "deleted.");
+        assert_eq!(answers(&browser), left, "{delete}");
+        browser.click("#undo");
+        super::notices::sees_notice(&browser, "It is back.");
+        assert_eq!(answers(&browser), all, "{delete}");
+        assert_eq!(titles(&browser), json!(["another", "first"]));
+    }
+
+    browser.click("#forget");
+    browser.accept_question();
+    browser.until("document.querySelectorAll('#list li').length === 0");
+    browser.click("#undo");
+    browser.reload();
+    assert_eq!(answers(&browser), all);
+    assert_eq!(titles(&browser), json!(["another", "first"]));
+}
