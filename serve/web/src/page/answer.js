@@ -28,13 +28,16 @@ function request(one, left) {
 
 /** Answers the last question, or `again` in the place of an earlier answer. */
 async function answer(one, again = null) {
-  if (live) return;
+  if (lives.has(one.id)) return;
   const before = again?.at;
   const turn = again ?? newTurn("assistant", "");
   if (again) addVersion(one, turn, "");
   else one.turns.push(turn);
   const shown = face(turn);
-  live = { turn, controller: new AbortController() };
+  const live = { one, turn, controller: new AbortController() };
+  lives.set(one.id, live);
+  // Undoing would undo this answer, too.
+  $("toast").hidden = true;
   keep(one); show(); scrollToEnd();
   let left = 0;
   const questions = one.turns.filter((turn) => turn.role === "user").length;
@@ -63,7 +66,7 @@ async function answer(one, again = null) {
       const text = choice.delta.content ?? "";
       if (text) { first ??= performance.now(); pieces += 1; shown.content += text; }
       for (const { bytes, logprob } of choice.logprobs?.content ?? []) (shown.tokens ??= []).push([bytes, logprob]);
-      refresh(turn);
+      refresh(live);
     }
     if (!finish) throw new Error("The server broke off in the middle of the answer.");
   } catch (error) {
@@ -80,28 +83,28 @@ async function answer(one, again = null) {
   if (finish === "length") parts.push("cut at the longest length");
   if (finish === "stopped") parts.push("stopped");
   shown.figures = parts.join(" · ");
-  live = null;
+  lives.delete(one.id);
   if (!shown.content && (again || finish === "stopped")) {
     cut(one, turn);
     if (again) turnTo(one, turn, before);
     if (again && shown.fault) tell(`${shown.fault} The earlier answer stays.`);
   }
-  keep(one); show(); scrollToEnd();
-  say(shown.fault ?? (finish === "stopped" ? "Stopped." : `The model says: ${shown.content}`));
+  keep(one);
+  // An edit in another conversation is left alone.
+  if (current === one.id) atEnd(show); else showList();
+  if (!conversations.includes(one)) return;
+  if (current !== one.id) tell(`“${titleOf(one)}” ${shown.fault ? "got no whole answer" : "is answered"}.`);
+  else say(shown.fault ?? (finish === "stopped" ? "Stopped." : `The model says: ${shown.content}`));
 }
 
-let drawing = false;
 /** Redraws at most once per frame, however fast tokens arrive. */
-function refresh(turn) {
-  if (drawing) return;
-  drawing = true;
+function refresh(live) {
+  if (live.drawing) return;
+  live.drawing = true;
   requestAnimationFrame(() => {
-    drawing = false;
-    if (live?.turn !== turn || !live.words) return;
-    const log = $("log");
-    const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
-    write(live.words, face(turn));
-    if (atEnd) log.scrollTop = log.scrollHeight;
+    live.drawing = false;
+    if (lives.get(current) !== live) return;
+    atEnd(() => write(live.words, face(live.turn)));
   });
 }
 

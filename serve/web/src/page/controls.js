@@ -26,7 +26,7 @@ function gather() {
 $("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   const text = $("question").value.trim();
-  if (!text || live) return;
+  if (!text || lives.has(current)) return;
   $("question").value = "";
   grow();
   ask(text);
@@ -35,11 +35,11 @@ $("question").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); $("ask").requestSubmit(); }
 });
 $("question").addEventListener("input", grow);
-$("stop").addEventListener("click", () => { live?.controller.abort(); $("question").focus(); });
+$("stop").addEventListener("click", () => { lives.get(current)?.controller.abort(); $("question").focus(); });
 $("new").addEventListener("click", () => open(null));
 $("clear").addEventListener("click", () => { remove(conversation()); browse(false); $("question").focus(); });
 $("forget").addEventListener("click", () => { if (confirm("Delete all conversations in this browser?")) removeAll(); });
-$("undo").addEventListener("click", () => undo());
+$("undo").addEventListener("click", () => { undo(); $("dismiss").focus(); });
 $("dismiss").addEventListener("click", () => { $("toast").hidden = true; $("question").focus(); });
 $("menu").addEventListener("click", () => browse(!document.body.classList.contains("browsing")));
 $("veil").addEventListener("click", () => { browse(false); $("menu").focus(); });
@@ -49,9 +49,10 @@ $("defaults").addEventListener("click", () => { settings = { ...DEFAULTS }; fill
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
   if (document.body.classList.contains("browsing")) { browse(false); $("menu").focus(); }
-  else if (live) live.controller.abort();
+  else lives.get(current)?.controller.abort();
 });
 addEventListener("storage", follow);
+addEventListener("pagehide", keepAll);
 if (!conversation()) choose(null);
 show();
 watch();

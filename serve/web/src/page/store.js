@@ -9,8 +9,8 @@ let conversations = allStored();
 /** The conversation shown in this tab. */
 let current = stored("spillway.current", stored("spillway.current", null), sessionStorage);
 let model = null;
-/** The running answer, if any: its turn, its elements and its abort controller. */
-let live = null;
+/** The running answers by conversation: each has its turn, its abort controller and, if shown, its element. */
+const lives = new Map();
 
 function stored(name, otherwise, storage = localStorage) {
   try { return JSON.parse(storage.getItem(name)) ?? otherwise; } catch { return otherwise; }
@@ -44,7 +44,7 @@ function choose(id) {
 /** Puts a conversation into the list, in the place of its earlier state. */
 function put(one) { conversations = inOrder([...conversations.filter(({ id }) => id !== one.id), one]); }
 function drop(id) {
-  if (live && current === id) live.controller.abort();
+  lives.get(id)?.controller.abort();
   conversations = conversations.filter((one) => one.id !== id);
   if (current === id) choose(null);
 }
@@ -68,15 +68,18 @@ function removeAll() {
     for (const { id } of conversations) { drop(id); localStorage.removeItem(KEY + id); }
   });
 }
+/** A page that closes keeps what there is of its answers. */
+function keepAll() { for (const { one } of lives.values()) keep(one); }
 /** Another tab changed something. */
 function follow({ key }) {
   if (key === "spillway.settings") settings = { ...DEFAULTS, ...stored(key, {}) };
   if (!key?.startsWith(KEY)) return;
   const id = key.slice(KEY.length), one = storedConversation(key);
+  const isShown = current === id;
   if (!one) drop(id);
   // Else this tab writes it when the answer is whole.
-  else if (!live || current !== id) put(one);
-  show();
+  else if (!lives.has(id)) put(one);
+  if (isShown) show(); else showList();
 }
 function element(name, options = {}, ...children) {
   const made = document.createElement(name);

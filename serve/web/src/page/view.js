@@ -5,26 +5,37 @@ function redraw(parent, children) {
   parent.replaceChildren(...children);
   if (place < 0) return;
   const named = `[aria-label="${CSS.escape(focused.ariaLabel ?? "")}"]`;
-  (parent.children[place]?.querySelector(named) ?? parent.closest("[tabindex]"))?.focus();
+  (parent.children[place]?.querySelector(named) ?? parent.closest("[tabindex]") ?? $("new")).focus();
 }
 
 function show() {
-  const one = conversation();
+  const one = conversation(), live = lives.get(current);
   $("title").textContent = titleOf(one);
   document.title = one ? `${titleOf(one)} – Spillway` : "Spillway";
   $("clear").disabled = !one;
   $("welcome").hidden = Boolean(one?.turns.length);
-  redraw($("turns"), (one?.turns ?? []).map((turn, at) => turnElement(one, turn, at)));
-  redraw($("list"), conversations.map((other) => element("li", {},
-    element("button", { type: "button", class: "open", text: titleOf(other), "aria-current": String(other.id === current), click: () => open(other.id) }),
-    element("button", { type: "button", class: "quiet", text: "Delete", "aria-label": `Delete conversation ${titleOf(other)}`, click: () => remove(other) }))));
-  $("forget").hidden = conversations.length === 0;
+  redraw($("turns"), (one?.turns ?? []).map((turn, at) => turnElement(one, turn, at, live)));
   $("stop").hidden = !live;
   $("send").hidden = Boolean(live);
+  showList();
+}
+function showList() {
+  redraw($("list"), conversations.map((other) => element("li", {},
+    element("button", { type: "button", class: "open", "aria-current": String(other.id === current), click: () => open(other.id) },
+      titleOf(other), ...(lives.has(other.id) ? [element("span", { class: "busy", role: "img", "aria-label": "is being answered" })] : [])),
+    element("button", { type: "button", class: "quiet", text: "Delete", "aria-label": `Delete conversation ${titleOf(other)}`, click: () => remove(other) }))));
+  $("forget").hidden = conversations.length === 0;
 }
 function scrollToEnd() { $("log").scrollTop = $("log").scrollHeight; }
+/** A reader at the end stays there, and one who has scrolled up is not moved. */
+function atEnd(draw) {
+  const log = $("log");
+  const follows = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
+  draw();
+  if (follows) scrollToEnd();
+}
 
-function turnElement(one, turn, at) {
+function turnElement(one, turn, at, live) {
   const mine = turn.role === "user", shown = face(turn);
   const words = element("div", { class: "words" });
   write(words, shown);
@@ -54,7 +65,7 @@ function turnElement(one, turn, at) {
     element("h3", { text: mine ? "You" : "Model" }), words);
   if (shown.fault) made.append(element("div", { class: "fault", role: "alert", text: shown.fault }));
   made.append(foot);
-  if (live?.turn === turn) { made.classList.add("live"); live.words = words; live.foot = foot; }
+  if (live?.turn === turn) { made.classList.add("live"); live.words = words; }
   return made;
 }
 
@@ -75,7 +86,6 @@ function write(words, { content, tokens }) {
 }
 
 function open(id) {
-  if (live) live.controller.abort();
   choose(id);
   browse(false);
   show(); scrollToEnd();

@@ -1,5 +1,6 @@
 //! The page in a real browser.
 
+mod answering;
 mod kept;
 mod notices;
 
