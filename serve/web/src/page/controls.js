@@ -8,17 +8,19 @@ function grow() {
   box.style.height = "auto";
   box.style.height = `${box.scrollHeight + 2}px`;
 }
-function fill() {
-  $("set-system").value = settings.system;
-  $("set-colour").checked = settings.colour;
-  for (const name of NUMBERS) $(`set-${name}`).value = settings[name] ?? "";
+function fill(from) {
+  $("set-system").value = from.system;
+  $("set-colour").checked = from.colour;
+  for (const name of NUMBERS) $(`set-${name}`).value = from[name] ?? "";
+  $("settings-fault").textContent = "";
 }
+/** After the browser has found all values valid. */
 function gather() {
   settings.system = $("set-system").value;
   settings.colour = $("set-colour").checked;
   for (const name of NUMBERS) {
     const box = $(`set-${name}`);
-    settings[name] = box.value === "" || !box.validity.valid ? null : box.valueAsNumber;
+    settings[name] = box.value === "" ? null : box.valueAsNumber;
   }
   store("spillway.settings", settings); show();
 }
@@ -43,9 +45,15 @@ $("undo").addEventListener("click", () => { undo(); $("dismiss").focus(); });
 $("dismiss").addEventListener("click", () => { $("toast").hidden = true; $("question").focus(); });
 $("menu").addEventListener("click", () => browse(!document.body.classList.contains("browsing")));
 $("veil").addEventListener("click", () => { browse(false); $("menu").focus(); });
-$("adjust").addEventListener("click", () => { fill(); $("settings").showModal(); });
-$("settings").addEventListener("close", gather);
-$("defaults").addEventListener("click", () => { settings = { ...DEFAULTS }; fill(); });
+$("adjust").addEventListener("click", () => { fill(settings); $("settings").showModal(); });
+$("settings").addEventListener("submit", gather);
+$("settings").addEventListener("input", () => { $("settings-fault").textContent = ""; });
+// Such an event does not bubble.
+$("settings").addEventListener("invalid", ({ target }) => {
+  $("settings-fault").textContent ||= `${target.labels[0].firstChild.textContent.trim()}: ${target.validationMessage}`;
+}, true);
+$("defaults").addEventListener("click", () => fill(DEFAULTS));
+$("cancel").addEventListener("click", () => $("settings").close());
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
   if (document.body.classList.contains("browsing")) { browse(false); $("menu").focus(); }

@@ -3,6 +3,7 @@
 mod answering;
 mod kept;
 mod notices;
+mod settings;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
