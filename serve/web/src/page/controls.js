@@ -3,6 +3,10 @@ function browse(on) {
   $("menu").setAttribute("aria-expanded", String(on));
   if (on) $("new").focus();
 }
+/** Not on a phone, where a keyboard would open. */
+function focusQuestion() { if (!touch.matches) $("question").focus(); }
+/** Enter ends a question where a keyboard has Shift+Enter for a line. */
+function ends(event) { return event.key === "Enter" && !event.shiftKey && !event.isComposing && !touch.matches; }
 function grow() {
   const box = $("question");
   box.style.height = "auto";
@@ -34,15 +38,15 @@ $("ask").addEventListener("submit", (event) => {
   ask(text);
 });
 $("question").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); $("ask").requestSubmit(); }
+  if (ends(event)) { event.preventDefault(); $("ask").requestSubmit(); }
 });
 $("question").addEventListener("input", grow);
-$("stop").addEventListener("click", () => { lives.get(current)?.controller.abort(); $("question").focus(); });
+$("stop").addEventListener("click", () => { lives.get(current)?.controller.abort(); focusQuestion(); });
 $("new").addEventListener("click", () => open(null));
-$("clear").addEventListener("click", () => { remove(conversation()); browse(false); $("question").focus(); });
+$("clear").addEventListener("click", () => { remove(conversation()); browse(false); focusQuestion(); });
 $("forget").addEventListener("click", () => { if (confirm("Delete all conversations in this browser?")) removeAll(); });
 $("undo").addEventListener("click", () => { undo(); $("dismiss").focus(); });
-$("dismiss").addEventListener("click", () => { $("toast").hidden = true; $("question").focus(); });
+$("dismiss").addEventListener("click", () => { $("toast").hidden = true; focusQuestion(); });
 $("menu").addEventListener("click", () => browse(!document.body.classList.contains("browsing")));
 $("veil").addEventListener("click", () => { browse(false); $("menu").focus(); });
 $("adjust").addEventListener("click", () => { fill(settings); $("settings").showModal(); });
@@ -62,5 +66,6 @@ document.addEventListener("keydown", (event) => {
 addEventListener("storage", follow);
 addEventListener("pagehide", keepAll);
 if (!conversation()) choose(null);
-show();
+show(); scrollToEnd();
+focusQuestion();
 watch();

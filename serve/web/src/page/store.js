@@ -9,6 +9,8 @@ let conversations = allStored();
 /** The conversation shown in this tab. */
 let current = stored("spillway.current", stored("spillway.current", null), sessionStorage);
 let model = null;
+/** A phone's keyboard covers half of the page and has no Shift+Enter. */
+const touch = matchMedia("(pointer: coarse)");
 /** The running answers by conversation: each has its turn, its abort controller and, if shown, its element. */
 const lives = new Map();
 

@@ -89,7 +89,7 @@ function open(id) {
   choose(id);
   browse(false);
   show(); scrollToEnd();
-  $("question").focus();
+  focusQuestion();
 }
 /** Over plain http, as on a phone in the same network, only the older command copies, if any does. */
 async function copy(text) {
@@ -115,11 +115,11 @@ function edit(one, at) {
     answer(one);
   };
   box.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); done(); }
+    if (ends(event)) { event.preventDefault(); done(); }
     if (event.key === "Escape") { event.stopPropagation(); show(); }
   });
   place.replaceChildren(element("h3", { text: "You" }), box, element("div", { class: "foot" },
-    element("button", { type: "button", class: "quiet", text: "Ask again", click: done }),
+    element("button", { type: "button", class: "main", text: "Ask again", click: done }),
     element("button", { type: "button", class: "quiet", text: "Cancel", click: show })));
   box.focus();
 }

@@ -3,6 +3,7 @@
 mod answering;
 mod kept;
 mod notices;
+mod phone;
 mod settings;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -27,7 +28,8 @@ fn browser(screen: Screen) -> Option<Browser> {
 }
 
 fn ask(browser: &Browser, question: &str) {
-    browser.write("#question", &format!("{question}{ENTER}"));
+    browser.write("#question", question);
+    browser.click("#send");
     browser.until(QUIET);
 }
 
