@@ -19,7 +19,9 @@ macro_rules! script {
         concat!(
             include_str!("page/store.js"),
             include_str!("page/turns.js"),
+            include_str!("page/likelihood.js"),
             include_str!("page/view.js"),
+            include_str!("page/server.js"),
             include_str!("page/answer.js"),
             include_str!("page/controls.js"),
         )

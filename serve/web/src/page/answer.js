@@ -13,17 +13,49 @@ function ask(text) {
   answer(one);
 }
 
-/** Drops the oldest `left` exchanges, which do not fit the model's context. */
+/** Without the oldest `left` exchanges. */
 function request(one, left) {
-  const said = one.turns.filter((turn) => face(turn).content);
-  const messages = said.map((turn) => ({ role: turn.role, content: face(turn).content })).slice(2 * left);
+  const messages = saidIn(one).slice(2 * left);
   if (settings.system.trim()) messages.unshift({ role: "system", content: settings.system.trim() });
   const body = { messages, stream: true, stream_options: { include_usage: true } };
   for (const name of NUMBERS) if (Number.isFinite(settings[name])) body[name] = settings[name];
   // Requested explicitly, so that a long conversation leaves room for the answer.
   if (model) body.max_tokens ??= Math.max(Math.floor(model.max_model_len / 4), 1);
-  if (settings.colour) body.logprobs = true;
+  if (settings.colour) Object.assign(body, { logprobs: true, top_logprobs: OTHERS + 1 });
   return body;
+}
+function saidIn(one) {
+  return one.turns.filter((turn) => face(turn).content).map((turn) => ({ role: turn.role, content: face(turn).content }));
+}
+
+/** The server reads no more messages than this. */
+const MESSAGES = 500;
+/** Leaves out the oldest exchanges that do not fit the model's context. */
+async function begin(one, signal) {
+  const said = saidIn(one), questions = said.filter(({ role }) => role === "user").length;
+  let left = Math.max(Math.ceil((said.length - MESSAGES) / 2), 0);
+  for (let first = true; ; first = false) {
+    const body = request(one, left);
+    const response = await post("/v1/chat/completions", body, signal);
+    if (response.ok) return { response, left };
+    const { code, message } = await refusal(response);
+    if (code !== "context_length_exceeded" || left + 1 >= questions) throw new Error(message);
+    if (first && model) left = await guessed(said, left, model.max_model_len + 1 - body.max_tokens, signal);
+    else left += 1;
+  }
+}
+/** Guesses by the length of the text how many exchanges to leave out: too few at first, as a template adds to it. */
+async function guessed(said, left, room, signal) {
+  const texts = said.map(({ content }) => content).slice(2 * left);
+  const response = await post("/tokenize", { content: texts.join("") }, signal);
+  const tokens = response.ok ? (await response.json()).count : 0;
+  let letters = texts.join("").length;
+  const most = letters * room / Math.max(tokens, 1) - settings.system.length;
+  do letters -= texts.splice(0, 2).join("").length, left += 1; while (letters > most && texts.length > 2);
+  return left;
+}
+function post(path, body, signal) {
+  return fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal });
 }
 
 /** Answers the last question, or `again` in the place of an earlier answer. */
@@ -39,33 +71,24 @@ async function answer(one, again = null) {
   // Undoing would undo this answer, too.
   $("toast").hidden = true;
   keep(one); show(); scrollToEnd();
-  let left = 0;
-  const questions = one.turns.filter((turn) => turn.role === "user").length;
-  let body = request(one, left);
   const began = performance.now();
-  let first = null, tokens = 0, pieces = 0, finish = null;
+  let first = null, tokens = 0, pieces = 0, finish = null, left = 0;
   try {
-    let response;
-    for (;;) {
-      response = await fetch("/v1/chat/completions", {
-        method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal: live.controller.signal,
-      });
-      if (response.ok) break;
-      const { code, message } = await refusal(response);
-      if (code !== "context_length_exceeded" || left + 1 >= questions) throw new Error(message);
-      body = request(one, ++left);
-    }
+    const begun = await begin(one, live.controller.signal);
+    left = begun.left;
+    const { response } = begun;
     for await (const data of events(response.body)) {
       if (data === "[DONE]") { finish ??= "stop"; break; }
       const chunk = JSON.parse(data);
       if (chunk.error) throw new Error(chunk.error.message);
+      if (model && chunk.model !== model.id) { model = null; watch(); }
       if (chunk.usage) tokens = chunk.usage.completion_tokens;
       const choice = chunk.choices[0];
       if (!choice) continue;
       finish = choice.finish_reason ?? finish;
       const text = choice.delta.content ?? "";
       if (text) { first ??= performance.now(); pieces += 1; shown.content += text; }
-      for (const { bytes, logprob } of choice.logprobs?.content ?? []) (shown.tokens ??= []).push([bytes, logprob]);
+      for (const token of choice.logprobs?.content ?? []) (shown.tokens ??= []).push(tokenOf(token));
       refresh(live);
     }
     if (!finish) throw new Error("The server broke off in the middle of the answer.");
@@ -82,7 +105,7 @@ async function answer(one, again = null) {
   if (left) parts.push(left === 1 ? "the oldest question left out" : `the oldest ${left} questions left out`);
   if (finish === "length") parts.push("cut at the longest length");
   if (finish === "stopped") parts.push("stopped");
-  shown.figures = parts.join(" · ");
+  if (shown.content || finish) shown.figures = parts.join(" · ");
   lives.delete(one.id);
   if (!shown.content && (again || finish === "stopped")) {
     cut(one, turn);
@@ -106,51 +129,4 @@ function refresh(live) {
     if (lives.get(current) !== live) return;
     atEnd(() => write(live.words, face(live.turn)));
   });
-}
-
-async function* events(stream) {
-  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
-  let held = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    held += value;
-    for (let at; (at = held.indexOf("\n\n")) >= 0; held = held.slice(at + 2)) {
-      const data = held.slice(0, at).split("\n").filter((line) => line.startsWith("data:"));
-      if (data.length) yield data.map((line) => line.slice(5).trimStart()).join("\n");
-    }
-  }
-}
-
-async function refusal(response) {
-  try { return (await response.json()).error; } catch { return { message: `The server answered ${response.status}.` }; }
-}
-function plain(error) {
-  return error instanceof TypeError ? "The server could not be reached." : error.message;
-}
-
-let watching = null;
-/** Polls the server's health: often while it fails, rarely otherwise. */
-async function watch() {
-  clearTimeout(watching);
-  let trouble = null;
-  try {
-    const response = await fetch("/health");
-    if (!response.ok) {
-      const { status, detail } = await response.json();
-      trouble = status === "loading" ? `The model is not ready yet: ${detail}.` : "The server is shutting down.";
-    } else if (!model) {
-      const listed = await fetch("/v1/models");
-      if (listed.ok) model = (await listed.json()).data[0];
-    }
-  } catch {
-    trouble = "The server is away. Start it again; this page will notice.";
-    model = null;
-  }
-  const banner = $("banner");
-  if (trouble !== null && banner.textContent !== trouble) banner.textContent = trouble;
-  banner.hidden = trouble === null;
-  if (trouble === null) banner.textContent = "";
-  $("model").textContent = model ? `${model.id}, reads ${model.max_model_len} tokens` : "";
-  watching = setTimeout(watch, trouble === null ? 10000 : 1000);
 }

@@ -63,6 +63,7 @@ document.addEventListener("keydown", (event) => {
   if (document.body.classList.contains("browsing")) { browse(false); $("menu").focus(); }
   else lives.get(current)?.controller.abort();
 });
+document.addEventListener("visibilitychange", () => { if (!document.hidden) watch(); });
 addEventListener("storage", follow);
 addEventListener("pagehide", keepAll);
 if (!conversation()) choose(null);

@@ -64,6 +64,7 @@ function turnElement(one, turn, at, live) {
   const made = element("article", { class: `turn ${mine ? "user" : "model"}` },
     element("h3", { text: mine ? "You" : "Model" }), words);
   if (shown.fault) made.append(element("div", { class: "fault", role: "alert", text: shown.fault }));
+  if (words.classList.contains("tokens")) made.append(element("p", { class: "detail", role: "status" }));
   made.append(foot);
   if (live?.turn === turn) { made.classList.add("live"); live.words = words; }
   return made;
@@ -71,18 +72,8 @@ function turnElement(one, turn, at, live) {
 
 /** Shows text plainly, or each token coloured by its probability. */
 function write(words, { content, tokens }) {
-  if (!settings.colour || !tokens?.length) { words.textContent = content; return; }
-  const decoder = new TextDecoder();
-  const marks = tokens.map(([bytes, logprob]) => {
-    const mark = element("mark", { text: decoder.decode(new Uint8Array(bytes), { stream: true }) });
-    const probability = Math.exp(logprob);
-    mark.style.background = `hsl(${Math.round(probability * 120)} 70% 50% / .35)`;
-    mark.title = `${(probability * 100).toFixed(1)} %`;
-    return mark;
-  });
-  const shown = marks.map((mark) => mark.textContent).join("");
-  words.replaceChildren(...marks);
-  if (content.startsWith(shown)) words.append(content.slice(shown.length));
+  if (settings.colour && tokens?.length) writeTokens(words, content, tokens);
+  else words.textContent = content;
 }
 
 function open(id) {

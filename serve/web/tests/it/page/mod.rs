@@ -150,7 +150,7 @@ fn text_that_looks_like_markup_is_shown_as_text() {
 #[test]
 fn the_page_announces_when_the_server_goes_away_and_returns() {
     let Some(browser) = browser(Screen::Desktop) else { return };
-    let settings = Settings { host: second_loopback_address(), ..settings(Limits::default()) };
+    let settings = settings_of_a_port_of_its_own(2);
     let server = TestServer::start(settings.clone(), |worker| Echo::default().answer(worker));
     let again = Settings { port: server.address.port(), ..settings };
     visit(&browser, &server);
@@ -171,9 +171,9 @@ fn the_page_announces_when_the_server_goes_away_and_returns() {
 }
 
 /// No other test can take the port while the server is down.
-fn second_loopback_address() -> IpAddr {
-    let last = if cfg!(target_os = "linux") { 2 } else { 1 };
-    Ipv4Addr::new(127, 0, 0, last).into()
+fn settings_of_a_port_of_its_own(last: u8) -> Settings {
+    let last = if cfg!(target_os = "linux") { last } else { 1 };
+    Settings { host: IpAddr::from(Ipv4Addr::new(127, 0, 0, last)), ..settings(Limits::default()) }
 }
 
 #[test]
