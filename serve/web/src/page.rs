@@ -20,6 +20,7 @@ macro_rules! script {
             include_str!("page/store.js"),
             include_str!("page/turns.js"),
             include_str!("page/likelihood.js"),
+            include_str!("page/markdown.js"),
             include_str!("page/view.js"),
             include_str!("page/server.js"),
             include_str!("page/answer.js"),

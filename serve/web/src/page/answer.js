@@ -127,6 +127,6 @@ function refresh(live) {
   requestAnimationFrame(() => {
     live.drawing = false;
     if (lives.get(current) !== live) return;
-    atEnd(() => write(live.words, face(live.turn)));
+    atEnd(() => write(live.words, live.turn, face(live.turn)));
   });
 }

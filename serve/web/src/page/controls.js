@@ -14,14 +14,14 @@ function grow() {
 }
 function fill(from) {
   $("set-system").value = from.system;
-  $("set-colour").checked = from.colour;
+  for (const name of SWITCHES) $(`set-${name}`).checked = from[name];
   for (const name of NUMBERS) $(`set-${name}`).value = from[name] ?? "";
   $("settings-fault").textContent = "";
 }
 /** After the browser has found all values valid. */
 function gather() {
   settings.system = $("set-system").value;
-  settings.colour = $("set-colour").checked;
+  for (const name of SWITCHES) settings[name] = $(`set-${name}`).checked;
   for (const name of NUMBERS) {
     const box = $(`set-${name}`);
     settings[name] = box.value === "" ? null : box.valueAsNumber;

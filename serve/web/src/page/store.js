@@ -1,7 +1,8 @@
 "use strict";
 const $ = (id) => document.getElementById(id);
 const NUMBERS = ["temperature", "max_tokens", "top_p", "top_k", "min_p", "repetition_penalty", "seed"];
-const DEFAULTS = { system: "", temperature: 0.8, max_tokens: null, colour: false };
+const SWITCHES = ["markdown", "colour"];
+const DEFAULTS = { system: "", temperature: 0.8, max_tokens: null, markdown: true, colour: false };
 let settings = { ...DEFAULTS, ...stored("spillway.settings", {}) };
 /** A conversation has a key of its own, so that tabs do not overwrite each other's. */
 const KEY = "spillway.conversation.";

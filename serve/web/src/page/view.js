@@ -38,7 +38,7 @@ function atEnd(draw) {
 function turnElement(one, turn, at, live) {
   const mine = turn.role === "user", shown = face(turn);
   const words = element("div", { class: "words" });
-  write(words, shown);
+  write(words, turn, shown);
   const foot = element("div", { class: "foot" });
   const button = (text, label, click) => element("button", { type: "button", class: "quiet", text, "aria-label": label, click });
   if (!live) {
@@ -70,9 +70,12 @@ function turnElement(one, turn, at, live) {
   return made;
 }
 
-/** Shows text plainly, or each token coloured by its probability. */
-function write(words, { content, tokens }) {
-  if (settings.colour && tokens?.length) writeTokens(words, content, tokens);
+/** A question stands as it was typed. An answer is Markdown, or tokens coloured by their probability. */
+function write(words, { role }, { content, tokens }) {
+  const coloured = settings.colour && tokens?.length;
+  words.classList.toggle("rich", role === "assistant" && settings.markdown && !coloured);
+  if (coloured) writeTokens(words, content, tokens);
+  else if (words.classList.contains("rich")) writeMarkdown(words, content);
   else words.textContent = content;
 }
 

@@ -2,6 +2,7 @@
 
 mod answering;
 mod kept;
+mod markdown;
 mod notices;
 mod phone;
 mod settings;
