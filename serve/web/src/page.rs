@@ -24,6 +24,7 @@ macro_rules! script {
             include_str!("page/view.js"),
             include_str!("page/server.js"),
             include_str!("page/answer.js"),
+            include_str!("page/exchange.js"),
             include_str!("page/controls.js"),
         )
     };

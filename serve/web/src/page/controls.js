@@ -45,6 +45,12 @@ $("stop").addEventListener("click", () => { lives.get(current)?.controller.abort
 $("new").addEventListener("click", () => open(null));
 $("clear").addEventListener("click", () => { remove(conversation()); browse(false); focusQuestion(); });
 $("forget").addEventListener("click", () => { if (confirm("Delete all conversations in this browser?")) removeAll(); });
+$("export").addEventListener("click", exportAll);
+$("import").addEventListener("click", () => $("file").click());
+$("file").addEventListener("change", async ({ target }) => {
+  if (target.files[0]) await importFrom(target.files[0]);
+  target.value = "";
+});
 $("undo").addEventListener("click", () => { undo(); $("dismiss").focus(); });
 $("dismiss").addEventListener("click", () => { $("toast").hidden = true; focusQuestion(); });
 $("menu").addEventListener("click", () => browse(!document.body.classList.contains("browsing")));

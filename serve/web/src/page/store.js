@@ -18,9 +18,11 @@ const lives = new Map();
 function stored(name, otherwise, storage = localStorage) {
   try { return JSON.parse(storage.getItem(name)) ?? otherwise; } catch { return otherwise; }
 }
+/** Returns whether there was room. */
 function store(name, value) {
-  try { localStorage.setItem(name, JSON.stringify(value)); } catch {
+  try { localStorage.setItem(name, JSON.stringify(value)); return true; } catch {
     tell("This browser has no room left for conversations; delete some.");
+    return false;
   }
 }
 /** Newest first. */
@@ -38,7 +40,7 @@ function storedConversation(name) {
 }
 /** Identifiers begin with the time. */
 function inOrder(list) { return list.sort((one, other) => one.id < other.id ? 1 : -1); }
-function keep(one) { if (conversations.includes(one)) store(KEY + one.id, one); }
+function keep(one) { return conversations.includes(one) && store(KEY + one.id, one); }
 function choose(id) {
   current = id;
   store("spillway.current", id);

@@ -24,7 +24,7 @@ function showList() {
     element("button", { type: "button", class: "open", "aria-current": String(other.id === current), click: () => open(other.id) },
       titleOf(other), ...(lives.has(other.id) ? [element("span", { class: "busy", role: "img", "aria-label": "is being answered" })] : [])),
     element("button", { type: "button", class: "quiet", text: "Delete", "aria-label": `Delete conversation ${titleOf(other)}`, click: () => remove(other) }))));
-  $("forget").hidden = conversations.length === 0;
+  $("forget").hidden = $("export").hidden = conversations.length === 0;
 }
 function scrollToEnd() { $("log").scrollTop = $("log").scrollHeight; }
 /** A reader at the end stays there, and one who has scrolled up is not moved. */

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -188,6 +189,12 @@ impl Browser {
     pub(crate) fn prefer(&self, scheme: &str) {
         let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
         let body = json!({ "cmd": "Emulation.setEmulatedMedia", "params": { "features": features } });
+        self.command("POST", "/goog/cdp/execute", &body);
+    }
+
+    pub(crate) fn save_downloads_to(&self, folder: &Path) {
+        let params = json!({ "behavior": "allow", "downloadPath": folder });
+        let body = json!({ "cmd": "Browser.setDownloadBehavior", "params": params });
         self.command("POST", "/goog/cdp/execute", &body);
     }
 

@@ -9,7 +9,7 @@ use super::{ENTER, QUIET, answers, ask, browser, visit};
 use crate::client::TestServer;
 use crate::webdriver::{Browser, Screen};
 
-fn titles(browser: &Browser) -> serde_json::Value {
+pub(super) fn titles(browser: &Browser) -> serde_json::Value {
     browser.run("return [...document.querySelectorAll('#list .open')].map((one) => one.textContent)")
 }
 
