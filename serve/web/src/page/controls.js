@@ -45,6 +45,14 @@ $("stop").addEventListener("click", () => { lives.get(current)?.controller.abort
 $("new").addEventListener("click", () => open(null));
 $("clear").addEventListener("click", () => { remove(conversation()); browse(false); focusQuestion(); });
 $("forget").addEventListener("click", () => { if (confirm("Delete all conversations in this browser?")) removeAll(); });
+$("search").addEventListener("input", showList);
+$("search").addEventListener("keydown", (event) => {
+  if (event.key === "ArrowDown") $("list").querySelector("button")?.focus();
+  if (event.key !== "Escape" || !$("search").value) return;
+  event.stopPropagation();
+  $("search").value = "";
+  showList();
+});
 $("export").addEventListener("click", exportAll);
 $("import").addEventListener("click", () => $("file").click());
 $("file").addEventListener("change", async ({ target }) => {

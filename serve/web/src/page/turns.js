@@ -23,6 +23,10 @@ function cut(one, turn) {
   if (gone === 0) turn.at = 0;
 }
 
+/** Of all versions. */
+function textsOf(turns) {
+  return turns.flatMap(({ versions }) => versions.flatMap(({ content, rest = [] }) => [content, ...textsOf(rest)]));
+}
 function titleOf(one) {
   const first = one?.turns.find((turn) => turn.role === "user");
   return first ? face(first).content.replace(/\s+/g, " ").slice(0, 60) : "New conversation";

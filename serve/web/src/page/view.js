@@ -20,11 +20,28 @@ function show() {
   showList();
 }
 function showList() {
-  redraw($("list"), conversations.map((other) => element("li", {},
-    element("button", { type: "button", class: "open", "aria-current": String(other.id === current), click: () => open(other.id) },
-      titleOf(other), ...(lives.has(other.id) ? [element("span", { class: "busy", role: "img", "aria-label": "is being answered" })] : [])),
-    element("button", { type: "button", class: "quiet", text: "Delete", "aria-label": `Delete conversation ${titleOf(other)}`, click: () => remove(other) }))));
+  const wanted = $("search").value.trim().toLowerCase();
+  const found = conversations.map((one) => [one, extract(one, wanted)]).filter(([, text]) => text !== null);
+  redraw($("list"), found.map(([one, text]) => listElement(one, text)));
+  $("found").textContent = wanted ? `${counted(found.length)} found` : "";
   $("forget").hidden = $("export").hidden = conversations.length === 0;
+}
+function listElement(one, text) {
+  const parts = [titleOf(one)];
+  if (lives.has(one.id)) parts.push(element("span", { class: "busy", role: "img", "aria-label": "is being answered" }));
+  if (text) parts.push(element("span", { class: "extract", text }));
+  return element("li", {},
+    element("button", { type: "button", class: "open", "aria-current": String(one.id === current), click: () => open(one.id) }, ...parts),
+    element("button", { type: "button", class: "quiet", text: "Delete", "aria-label": `Delete conversation ${titleOf(one)}`, click: () => remove(one) }));
+}
+/** Text around what is sought, if any; `null` if the conversation lacks it. */
+function extract(one, wanted) {
+  if (!wanted) return "";
+  for (const text of textsOf(one.turns)) {
+    const at = text.toLowerCase().indexOf(wanted);
+    if (at >= 0) return `${at > 20 ? "…" : ""}${text.slice(Math.max(at - 20, 0), at + 80)}`;
+  }
+  return null;
 }
 function scrollToEnd() { $("log").scrollTop = $("log").scrollHeight; }
 /** A reader at the end stays there, and one who has scrolled up is not moved. */
@@ -83,6 +100,9 @@ function open(id) {
   choose(id);
   browse(false);
   show(); scrollToEnd();
+  const wanted = $("search").value.trim().toLowerCase();
+  const place = wanted ? conversation()?.turns.findIndex((turn) => face(turn).content.toLowerCase().includes(wanted)) : -1;
+  $("turns").children[place]?.scrollIntoView();
   focusQuestion();
 }
 /** Over plain http, as on a phone in the same network, only the older command copies, if any does. */

@@ -6,6 +6,7 @@ mod kept;
 mod markdown;
 mod notices;
 mod phone;
+mod search;
 mod settings;
 
 use std::net::{IpAddr, Ipv4Addr};
