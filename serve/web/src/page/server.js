@@ -43,7 +43,10 @@ async function watch() {
       if (count < answered) model = null;
       answered = count;
       const listed = model ? null : await fetch("/v1/models");
-      if (listed?.ok) model = (await listed.json()).data[0];
+      if (listed?.ok) {
+        model = (await listed.json()).data[0];
+        showWelcome();
+      }
     }
   } catch {
     trouble = "The server is away. Start it again; this page will notice.";
@@ -54,5 +57,6 @@ async function watch() {
   banner.hidden = trouble === null;
   if (trouble === null) banner.textContent = "";
   $("model").textContent = model ? `${model.id}, reads ${model.max_model_len} tokens` : "";
+  clearTimeout(watching);
   watching = setTimeout(() => { if (!document.hidden) watch(); }, trouble === null ? 10000 : 1000);
 }

@@ -19,6 +19,11 @@ function show() {
   $("send").hidden = Boolean(live);
   showList();
 }
+/** What a new conversation begins with. */
+function showWelcome() {
+  $("examples").replaceChildren(...(model?.examples ?? []).slice(0, 3).map((text) =>
+    element("button", { type: "button", text, click: () => ask(text) })));
+}
 function showList() {
   const wanted = $("search").value.trim().toLowerCase();
   const found = conversations.map((one) => [one, extract(one, wanted)]).filter(([, text]) => text !== null);

@@ -1,6 +1,7 @@
 //! The page in a real browser.
 
 mod answering;
+mod beginnings;
 mod exchange;
 mod kept;
 mod markdown;
