@@ -12,6 +12,7 @@ use super::answer::encode_in_background;
 use super::parameters::{read_request, unknown_model};
 use crate::engine::Model;
 use crate::error::{ApiError, json_body};
+use crate::limits::Limits;
 use crate::state::{Ready, Server, Status};
 
 /// `GET /health`, without a key: 200 once a model is loaded.
@@ -28,7 +29,7 @@ pub(crate) async fn health(State(server): State<Arc<Server>>) -> Response<Body> 
 
 pub(crate) async fn models(State(server): State<Arc<Server>>) -> Result<Response<Body>, ApiError> {
     let ready = server.ready()?;
-    let list = json!({ "object": "list", "data": [model_json(&ready)] });
+    let list = json!({ "object": "list", "data": [model_json(&ready, &server.limits)] });
     Ok(json_body(&list).into_response())
 }
 
@@ -40,15 +41,15 @@ pub(crate) async fn model(
     if id != ready.model.id {
         return Err(unknown_model(&id, &ready.model));
     }
-    Ok(json_body(&model_json(&ready)).into_response())
+    Ok(json_body(&model_json(&ready, &server.limits)).into_response())
 }
 
-/// `chat` and `examples` are for the page.
-fn model_json(Ready { model, chats, examples, .. }: &Ready) -> Value {
+/// The fields after `max_model_len` are for the page.
+fn model_json(Ready { model, chats, examples, .. }: &Ready, limits: &Limits) -> Value {
     let Model { id, created, context, .. } = model;
     json!({
         "id": id, "object": "model", "created": created, "owned_by": "spillway", "max_model_len": context,
-        "chat": chats, "examples": examples,
+        "max_completion_tokens": limits.tokens, "chat": chats, "examples": examples,
     })
 }
 

@@ -1,28 +1,30 @@
+/** Asks, or adds to a text; nothing is added by an empty `text`. */
 function ask(text) {
   let one = conversation();
+  if (!one && !text) return;
   if (!one) {
-    one = { id: `${Date.now()}-${Math.random().toString(36).slice(2)}`, turns: [] };
+    one = { id: `${Date.now()}-${Math.random().toString(36).slice(2)}`, ...(isText() && { kind: "text" }), turns: [] };
     put(one);
     choose(one.id);
   }
-  // A question without an answer gives its place to this one.
   if (one.turns.at(-1)?.role === "assistant" && !face(one.turns.at(-1)).content) one.turns.pop();
   const last = one.turns.at(-1);
-  if (last?.role === "user") face(last).content = text;
-  else one.turns.push(newTurn("user", text));
+  // A question without an answer gives its place to this one.
+  if (last?.role === "user") face(last).content = isText() ? face(last).content + text : text;
+  else if (text) one.turns.push(newTurn("user", text));
   answer(one);
 }
 
-/** Without the oldest `left` exchanges. */
-function request(one, left) {
-  const messages = saidIn(one).slice(2 * left);
-  if (settings.system.trim()) messages.unshift({ role: "system", content: settings.system.trim() });
-  const body = { messages, stream: true, stream_options: { include_usage: true } };
+/** For a text, `said` is all of it as tokens or as a text; for a chat, its messages. */
+function request(one, said) {
+  const body = { stream: true, stream_options: { include_usage: true } };
   for (const name of NUMBERS) if (Number.isFinite(settings[name])) body[name] = settings[name];
   // Requested explicitly, so that a long conversation leaves room for the answer.
-  if (model) body.max_tokens ??= Math.max(Math.floor(model.max_model_len / 4), 1);
-  if (settings.colour) Object.assign(body, { logprobs: true, top_logprobs: OTHERS + 1 });
-  return body;
+  if (model) body.max_tokens ??= Math.max(Math.min(Math.floor(model.max_model_len / 4), model.max_completion_tokens), 1);
+  if (one.kind === "text") return { ...body, prompt: said, ...(settings.colour && { logprobs: OTHERS + 1 }) };
+  const system = settings.system.trim();
+  const messages = system ? [{ role: "system", content: system }, ...said] : said;
+  return { ...body, messages, ...(settings.colour && { logprobs: true, top_logprobs: OTHERS + 1 }) };
 }
 function saidIn(one) {
   return one.turns.filter((turn) => face(turn).content).map((turn) => ({ role: turn.role, content: face(turn).content }));
@@ -35,15 +37,32 @@ async function begin(one, signal) {
   const said = saidIn(one), questions = said.filter(({ role }) => role === "user").length;
   let left = Math.max(Math.ceil((said.length - MESSAGES) / 2), 0);
   for (let first = true; ; first = false) {
-    const body = request(one, left);
+    const body = request(one, said.slice(2 * left));
     const response = await post("/v1/chat/completions", body, signal);
-    if (response.ok) return { response, left };
+    if (response.ok) return { response, left: left ? `the oldest ${left === 1 ? "question" : `${left} questions`} left out` : null };
     const { code, message } = await refusal(response);
     if (code !== "context_length_exceeded" || left + 1 >= questions) throw new Error(message);
-    if (first && model) left = await guessed(said, left, model.max_model_len + 1 - body.max_tokens, signal);
+    if (first && model) left = await guessed(said, left, roomFor(body), signal);
     else left += 1;
   }
 }
+/** Leaves out the beginning of a text that does not fit. */
+async function beginText(one, signal) {
+  const text = saidIn(one).map(({ content }) => content).join("");
+  const body = request(one, text);
+  let response = await post("/v1/completions", body, signal);
+  if (response.ok) return { response, left: null };
+  const { code, message } = await refusal(response);
+  if (code !== "context_length_exceeded" || !model || roomFor(body) < 1) throw new Error(message);
+  const counted = await post("/tokenize", { content: text }, signal);
+  if (!counted.ok) throw new Error(message);
+  const { tokens } = await counted.json();
+  response = await post("/v1/completions", request(one, tokens.slice(-roomFor(body))), signal);
+  if (response.ok) return { response, left: "the beginning left out" };
+  throw new Error((await refusal(response)).message);
+}
+/** In tokens of a prompt. */
+function roomFor({ max_tokens }) { return model.max_model_len + 1 - max_tokens; }
 /** Guesses by the length of the text how many exchanges to leave out: too few at first, as a template adds to it. */
 async function guessed(said, left, room, signal) {
   const texts = said.map(({ content }) => content).slice(2 * left);
@@ -72,9 +91,9 @@ async function answer(one, again = null) {
   $("toast").hidden = true;
   keep(one); show(); scrollToEnd();
   const began = performance.now();
-  let first = null, tokens = 0, pieces = 0, finish = null, left = 0;
+  let first = null, tokens = 0, pieces = 0, finish = null, left = null;
   try {
-    const begun = await begin(one, live.controller.signal);
+    const begun = await (one.kind === "text" ? beginText : begin)(one, live.controller.signal);
     left = begun.left;
     const { response } = begun;
     for await (const data of events(response.body)) {
@@ -86,9 +105,9 @@ async function answer(one, again = null) {
       const choice = chunk.choices[0];
       if (!choice) continue;
       finish = choice.finish_reason ?? finish;
-      const text = choice.delta.content ?? "";
+      const text = choice.text ?? choice.delta.content ?? "";
       if (text) { first ??= performance.now(); pieces += 1; shown.content += text; }
-      for (const token of choice.logprobs?.content ?? []) (shown.tokens ??= []).push(tokenOf(token));
+      for (const token of tokensOf(choice.logprobs)) (shown.tokens ??= []).push(token);
       refresh(live);
     }
     if (!finish) throw new Error("The server broke off in the middle of the answer.");
@@ -102,7 +121,7 @@ async function answer(one, again = null) {
   const parts = [`${tokens || pieces} tokens`];
   if (made > 0 && seconds > 0) parts.push(`${(made / seconds).toFixed(1)} tokens/s`);
   if (first) parts.push(`first after ${((first - began) / 1000).toFixed(2)} s`);
-  if (left) parts.push(left === 1 ? "the oldest question left out" : `the oldest ${left} questions left out`);
+  if (left) parts.push(left);
   if (finish === "length") parts.push("cut at the longest length");
   if (finish === "stopped") parts.push("stopped");
   if (shown.content || finish) shown.figures = parts.join(" · ");

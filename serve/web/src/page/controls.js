@@ -31,8 +31,8 @@ function gather() {
 
 $("ask").addEventListener("submit", (event) => {
   event.preventDefault();
-  const text = $("question").value.trim();
-  if (!text || lives.has(current)) return;
+  const text = isText() ? $("question").value : $("question").value.trim();
+  if (lives.has(current) || !text && !(isText() && conversation())) return;
   $("question").value = "";
   grow();
   ask(text);
@@ -43,6 +43,7 @@ $("question").addEventListener("keydown", (event) => {
 $("question").addEventListener("input", grow);
 $("stop").addEventListener("click", () => { lives.get(current)?.controller.abort(); focusQuestion(); });
 $("new").addEventListener("click", () => open(null));
+$("write").addEventListener("click", () => { open(null); kind = "text"; show(); });
 $("clear").addEventListener("click", () => { remove(conversation()); browse(false); focusQuestion(); });
 $("forget").addEventListener("click", () => { if (confirm("Delete all conversations in this browser?")) removeAll(); });
 $("search").addEventListener("input", showList);

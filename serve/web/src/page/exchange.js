@@ -44,8 +44,9 @@ function conversationsIn(text) {
   if (version !== 1) throw new Unfit("A newer page has exported this file.");
   return found.map(cleanConversation);
 }
-function cleanConversation({ id, turns }) {
-  return { id: checked(id, /^\d+(-\w+)*$/), turns: turns.map(cleanTurn) };
+function cleanConversation({ id, kind, turns }) {
+  const made = { id: checked(id, /^\d+(-\w+)*$/), turns: turns.map(cleanTurn) };
+  return kind === undefined ? made : { ...made, kind: checked(kind, /^text$/) };
 }
 function cleanTurn({ role, at, versions }) {
   const made = { role: checked(role, /^(user|assistant)$/), at, versions: versions.map(cleanVersion) };

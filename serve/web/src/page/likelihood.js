@@ -3,9 +3,20 @@
  */
 const OTHERS = 3;
 
-function tokenOf({ bytes, logprob, token, top_logprobs: top }) {
-  const others = top.filter((other) => other.token !== token).slice(0, OTHERS);
-  return [bytes, short(logprob), others.map((other) => [other.token, short(other.logprob)])];
+/** Of a chat's answer, or in the older form of a text's. */
+function tokensOf(logprobs) {
+  const made = (token, bytes, logprob, top) => {
+    const others = top.filter(([other]) => other !== token).slice(0, OTHERS);
+    return [bytes, short(logprob), others.map(([other, logprob]) => [other, short(logprob)])];
+  };
+  if (logprobs?.content) {
+    return logprobs.content.map(({ token, bytes, logprob, top_logprobs: top }) =>
+      made(token, bytes, logprob, top.map((other) => [other.token, other.logprob])));
+  }
+  return (logprobs?.tokens ?? []).map((token, at) => {
+    const top = Object.entries(logprobs.top_logprobs[at]).sort(([, one], [, other]) => other - one);
+    return made(token, [...new TextEncoder().encode(token)], logprobs.token_logprobs[at], top);
+  });
 }
 /** The browser has little room. */
 function short(logprob) { return Math.round(logprob * 1e4) / 1e4; }
@@ -19,8 +30,9 @@ function writeTokens(words, content, tokens) {
     return mark;
   });
   const shown = marks.map((mark) => mark.textContent).join("");
-  words.replaceChildren(...marks);
-  if (content.startsWith(shown)) words.append(content.slice(shown.length));
+  // The older form has no bytes, and a token may be a part of a character.
+  if (!content.startsWith(shown)) { words.textContent = content; return; }
+  words.replaceChildren(...marks, content.slice(shown.length));
   words.classList.add("tokens");
   words.tabIndex = 0;
   words.setAttribute("role", "group");

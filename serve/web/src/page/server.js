@@ -45,7 +45,7 @@ async function watch() {
       const listed = model ? null : await fetch("/v1/models");
       if (listed?.ok) {
         model = (await listed.json()).data[0];
-        showWelcome();
+        show();
       }
     }
   } catch {

@@ -12,6 +12,8 @@ let current = stored("spillway.current", stored("spillway.current", null), sessi
 let model = null;
 /** A phone's keyboard covers half of the page and has no Shift+Enter. */
 const touch = matchMedia("(pointer: coarse)");
+/** Of the next new conversation, if chosen. */
+let kind = null;
 /** The running answers by conversation: each has its turn, its abort controller and, if shown, its element. */
 const lives = new Map();
 
@@ -113,5 +115,7 @@ function tell(text, back = null) {
   };
   telling = setTimeout(end, back ? 15000 : 6000);
 }
+/** Whether a text is continued here, instead of a chat: always if the model has no chat template. */
+function isText() { return (conversation()?.kind ?? (current ? "chat" : kind ?? (model?.chat === false ? "text" : "chat"))) === "text"; }
 function conversation() { return conversations.find((one) => one.id === current) ?? null; }
 

@@ -29,5 +29,5 @@ function textsOf(turns) {
 }
 function titleOf(one) {
   const first = one?.turns.find((turn) => turn.role === "user");
-  return first ? face(first).content.replace(/\s+/g, " ").slice(0, 60) : "New conversation";
+  return first ? face(first).content.replace(/\s+/g, " ").trim().slice(0, 60) : isText() ? "New text" : "New conversation";
 }

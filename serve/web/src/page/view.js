@@ -17,11 +17,21 @@ function show() {
   redraw($("turns"), (one?.turns ?? []).map((turn, at) => turnElement(one, turn, at, live)));
   $("stop").hidden = !live;
   $("send").hidden = Boolean(live);
+  showKind();
   showList();
 }
-/** What a new conversation begins with. */
-function showWelcome() {
-  $("examples").replaceChildren(...(model?.examples ?? []).slice(0, 3).map((text) =>
+/** A chat or a text, and what a new one begins with. */
+function showKind() {
+  const texts = isText();
+  $("turns").classList.toggle("text", texts);
+  $("asked").textContent = texts ? "Your text" : "Your question";
+  $("question").placeholder = texts ? "Write on, or let the model continue" : "Ask something";
+  $("send").textContent = texts ? "Continue" : "Send";
+  $("invitation").textContent = texts ? "Write a beginning; the model continues it." : "Ask the model something.";
+  // A text alone is what a model without a template has learnt.
+  $("new").hidden = model?.chat === false;
+  $("write").classList.toggle("main", $("new").hidden);
+  $("examples").replaceChildren(...(texts ? [] : model?.examples ?? []).slice(0, 3).map((text) =>
     element("button", { type: "button", text, click: () => ask(text) })));
 }
 function showList() {
@@ -74,12 +84,15 @@ function turnElement(one, turn, at, live) {
         element("span", { class: "figures", text: `${turn.at + 1}/${turn.versions.length}`, role: "img", "aria-label": `Version ${turn.at + 1} of ${turn.versions.length}` }),
         other("›", "Later version", turn.at + 1));
     }
-    if (mine) foot.append(button("Edit", "Edit this question and ask again", () => edit(one, at)));
-    else foot.append(button("Retry", "Answer again", () => answer(one, turn)));
-    foot.append(button("Copy", "Copy this text", () => copy(shown.content)));
-    foot.append(button("Delete", mine ? "Delete this question and all after it" : "Delete this answer and all after it", () => {
+    const texts = one.kind === "text", part = texts ? "part" : mine ? "question" : "answer";
+    if (mine) foot.append(button("Edit", texts ? "Edit this part and continue" : "Edit this question and ask again", () => edit(one, at)));
+    else foot.append(button("Retry", texts ? "Continue otherwise" : "Answer again", () => answer(one, turn)));
+    // Of a text, all up to here.
+    const whole = () => one.turns.slice(0, at + 1).map((turn) => face(turn).content).join("");
+    foot.append(button("Copy", texts ? "Copy the text up to here" : "Copy this text", () => copy(texts ? whole() : shown.content)));
+    foot.append(button("Delete", `Delete this ${part} and all after it`, () => {
       if (one.turns[0] === turn && turn.versions.length === 1) remove(one);
-      else deleted(mine ? "Question deleted." : "Answer deleted.", [one], () => { cut(one, turn); keep(one); });
+      else deleted(`${part[0].toUpperCase()}${part.slice(1)} deleted.`, [one], () => { cut(one, turn); keep(one); });
     }));
   }
   if (shown.figures) foot.append(element("span", { class: "figures", text: shown.figures }));
@@ -95,7 +108,7 @@ function turnElement(one, turn, at, live) {
 /** A question stands as it was typed. An answer is Markdown, or tokens coloured by their probability. */
 function write(words, { role }, { content, tokens }) {
   const coloured = settings.colour && tokens?.length;
-  words.classList.toggle("rich", role === "assistant" && settings.markdown && !coloured);
+  words.classList.toggle("rich", role === "assistant" && settings.markdown && !coloured && !isText());
   if (coloured) writeTokens(words, content, tokens);
   else if (words.classList.contains("rich")) writeMarkdown(words, content);
   else words.textContent = content;
@@ -103,6 +116,7 @@ function write(words, { role }, { content, tokens }) {
 
 function open(id) {
   choose(id);
+  kind = null;
   browse(false);
   show(); scrollToEnd();
   const wanted = $("search").value.trim().toLowerCase();
@@ -126,11 +140,11 @@ async function copy(text) {
 function edit(one, at) {
   const turn = one.turns[at];
   const place = $("turns").children[at];
-  const box = element("textarea", { rows: "3", "aria-label": "Your question" });
+  const box = element("textarea", { rows: "3", "aria-label": isText() ? "Your text" : "Your question" });
   box.value = face(turn).content;
   const done = () => {
     if (!box.value.trim()) return;
-    addVersion(one, turn, box.value.trim());
+    addVersion(one, turn, isText() ? box.value : box.value.trim());
     answer(one);
   };
   box.addEventListener("keydown", (event) => {
@@ -138,7 +152,7 @@ function edit(one, at) {
     if (event.key === "Escape") { event.stopPropagation(); show(); }
   });
   place.replaceChildren(element("h3", { text: "You" }), box, element("div", { class: "foot" },
-    element("button", { type: "button", class: "main", text: "Ask again", click: done }),
+    element("button", { type: "button", class: "main", text: isText() ? "Continue" : "Ask again", click: done }),
     element("button", { type: "button", class: "quiet", text: "Cancel", click: show })));
   box.focus();
 }

@@ -221,7 +221,7 @@ fn every_control_has_a_name_and_the_keyboard_reaches_it() {
     browser.run("document.activeElement.blur()");
 
     let mut reached = Vec::new();
-    for _ in 0..20 {
+    for _ in 0..30 {
         browser.press(&[TAB]);
         reached.push(
             browser.run("return document.activeElement.id || document.activeElement.ariaLabel").to_string(),
