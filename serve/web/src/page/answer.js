@@ -96,6 +96,7 @@ async function answer(one, again = null) {
     const begun = await (one.kind === "text" ? beginText : begin)(one, live.controller.signal);
     left = begun.left;
     const { response } = begun;
+    watch();
     for await (const data of events(response.body)) {
       if (data === "[DONE]") { finish ??= "stop"; break; }
       const chunk = JSON.parse(data);
@@ -113,7 +114,7 @@ async function answer(one, again = null) {
     if (!finish) throw new Error("The server broke off in the middle of the answer.");
   } catch (error) {
     if (error.name === "AbortError") finish = "stopped";
-    else { shown.fault = plain(error); watch(); }
+    else shown.fault = plain(error);
   }
   const seconds = (performance.now() - (first ?? began)) / 1000;
   // The time of the first token is the wait for it, so it is excluded.
@@ -126,6 +127,7 @@ async function answer(one, again = null) {
   if (finish === "stopped") parts.push("stopped");
   if (shown.content || finish) shown.figures = parts.join(" · ");
   lives.delete(one.id);
+  watch();
   if (!shown.content && (again || finish === "stopped")) {
     cut(one, turn);
     if (again) turnTo(one, turn, before);

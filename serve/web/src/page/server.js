@@ -26,9 +26,23 @@ async function metrics() {
   return new Map([...lines].map(([, name, value]) => [name, Number(value)]));
 }
 
+function sized(bytes) {
+  const power = bytes < 1 ? 0 : Math.min(Math.floor(Math.log2(bytes) / 10), 4);
+  return `${(bytes / 1024 ** power).toFixed(power ? 1 : 0)} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
+}
+/** Memory of the device, and what does not fit there. */
+function showMemory(numbers) {
+  const [device, host, out, back] = ["device_bytes", "host_bytes", "bytes_out_total", "bytes_in_total"].map((name) => numbers.get(name));
+  $("memory").hidden = device === undefined;
+  if (device === undefined) return;
+  const parts = [`Device memory: ${sized(device)}`, host || out ? `spilled to RAM: ${sized(host)}` : "nothing spilled"];
+  if (out || back) parts.push(`moved so far: ${sized(out + back)}`);
+  $("memory").textContent = parts.join(" · ");
+}
+
 let watching = null;
 let answered = 0;
-/** Polls the server's health: often while it fails, rarely otherwise. */
+/** Polls the server's health and numbers: often while it fails or answers, rarely otherwise. */
 async function watch() {
   clearTimeout(watching);
   let trouble = null;
@@ -39,7 +53,9 @@ async function watch() {
       trouble = status === "loading" ? `The model is not ready yet: ${detail}.` : "The server is shutting down.";
     } else {
       // A counter that falls belongs to another process, perhaps with another model.
-      const count = (await metrics()).get("request_seconds_count") ?? 0;
+      const numbers = await metrics();
+      showMemory(numbers);
+      const count = numbers.get("request_seconds_count") ?? 0;
       if (count < answered) model = null;
       answered = count;
       const listed = model ? null : await fetch("/v1/models");
@@ -50,6 +66,7 @@ async function watch() {
     }
   } catch {
     trouble = "The server is away. Start it again; this page will notice.";
+    $("memory").hidden = true;
     model = null;
   }
   const banner = $("banner");
@@ -58,5 +75,5 @@ async function watch() {
   if (trouble === null) banner.textContent = "";
   $("model").textContent = model ? `${model.id}, reads ${model.max_model_len} tokens` : "";
   clearTimeout(watching);
-  watching = setTimeout(() => { if (!document.hidden) watch(); }, trouble === null ? 10000 : 1000);
+  watching = setTimeout(() => { if (!document.hidden) watch(); }, trouble === null && !lives.size ? 10000 : 1000);
 }

@@ -5,6 +5,7 @@ mod beginnings;
 mod exchange;
 mod kept;
 mod markdown;
+mod memory;
 mod notices;
 mod phone;
 mod search;
