@@ -35,8 +35,8 @@ function showMemory(numbers) {
   const [device, host, out, back] = ["device_bytes", "host_bytes", "bytes_out_total", "bytes_in_total"].map((name) => numbers.get(name));
   $("memory").hidden = device === undefined;
   if (device === undefined) return;
-  const parts = [`Device memory: ${sized(device)}`, host || out ? `spilled to RAM: ${sized(host)}` : "nothing spilled"];
-  if (out || back) parts.push(`moved so far: ${sized(out + back)}`);
+  const parts = [`Device: ${sized(device)}`, host || out ? `spilled to RAM: ${sized(host)}` : "nothing spilled"];
+  if (out || back) parts.push(`moved: ${sized(out + back)}`);
   $("memory").textContent = parts.join(" · ");
 }
 

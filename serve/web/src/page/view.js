@@ -47,14 +47,14 @@ function listElement(one, text) {
   if (text) parts.push(element("span", { class: "extract", text }));
   return element("li", {},
     element("button", { type: "button", class: "open", "aria-current": String(one.id === current), click: () => open(one.id) }, ...parts),
-    element("button", { type: "button", class: "quiet", text: "Delete", "aria-label": `Delete conversation ${titleOf(one)}`, click: () => remove(one) }));
+    element("button", { type: "button", class: "quiet", text: "×", title: "Delete", "aria-label": `Delete conversation ${titleOf(one)}`, click: () => remove(one) }));
 }
 /** Text around what is sought, if any; `null` if the conversation lacks it. */
 function extract(one, wanted) {
   if (!wanted) return "";
   for (const text of textsOf(one.turns)) {
     const at = text.toLowerCase().indexOf(wanted);
-    if (at >= 0) return `${at > 20 ? "…" : ""}${text.slice(Math.max(at - 20, 0), at + 80)}`;
+    if (at >= 0) return `${at > 6 ? "…" : ""}${text.slice(Math.max(at - 6, 0), at + 80)}`;
   }
   return null;
 }

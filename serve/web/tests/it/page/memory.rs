@@ -6,7 +6,7 @@ use super::{ask, browser, visit};
 use crate::client::TestServer;
 use crate::webdriver::Screen;
 
-fn counters(values: [f64; 4]) -> Vec<Counter> {
+pub(super) fn counters(values: [f64; 4]) -> Vec<Counter> {
     let names = ["device_bytes", "host_bytes", "bytes_out_total", "bytes_in_total"];
     let counter = |(name, value)| Counter { name, help: "A number.", total: false, value };
     names.into_iter().zip(values).map(counter).collect()
@@ -15,11 +15,11 @@ fn counters(values: [f64; 4]) -> Vec<Counter> {
 #[test]
 fn the_page_says_what_the_device_holds_and_what_has_spilled() {
     for (screen, values, line) in [
-        (Screen::Desktop, [16_777_216.0, 0.0, 0.0, 0.0], "Device memory: 16.0 MiB · nothing spilled"),
+        (Screen::Desktop, [16_777_216.0, 0.0, 0.0, 0.0], "Device: 16.0 MiB · nothing spilled"),
         (
             Screen::Phone,
             [16_777_216.0, 36_700_160.0, 1_073_741_824.0, 214_748_364.8],
-            "Device memory: 16.0 MiB · spilled to RAM: 35.0 MiB · moved so far: 1.2 GiB",
+            "Device: 16.0 MiB · spilled to RAM: 35.0 MiB · moved: 1.2 GiB",
         ),
     ] {
         let Some(browser) = browser(screen) else { return };

@@ -10,6 +10,7 @@ mod notices;
 mod phone;
 mod search;
 mod settings;
+mod views;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -287,9 +288,10 @@ fn the_page_fits_a_desktop_and_a_phone_in_light_and_dark() {
 }
 
 fn assert_fits(browser: &Browser, name: &str) {
-    let sizes = browser.run("return [document.documentElement.scrollWidth, innerWidth, document.querySelector('#send').getBoundingClientRect().bottom, innerHeight]");
+    let sizes = browser.run("return [document.documentElement.scrollWidth, innerWidth, \
+         document.querySelector('#send').getBoundingClientRect().bottom, innerHeight, document.documentElement.scrollHeight]");
     let size = |at: usize| sizes[at].as_f64().unwrap();
-    assert!(size(0) <= size(1) && size(2) <= size(3), "{name}: {sizes}");
+    assert!(size(0) <= size(1) && size(2) <= size(3) && size(4) <= size(3), "{name}: {sizes}");
 }
 
 /// For `docs/`, to the folder `SERVE_SCREENSHOTS`.
