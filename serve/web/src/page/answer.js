@@ -19,6 +19,8 @@ function ask(text) {
 function request(one, said) {
   const body = { stream: true, stream_options: { include_usage: true } };
   for (const name of NUMBERS) if (Number.isFinite(settings[name])) body[name] = settings[name];
+  const stop = settings.stop.split("\n").filter(Boolean);
+  if (stop.length) body.stop = stop;
   // Requested explicitly, so that a long conversation leaves room for the answer.
   if (model) body.max_tokens ??= Math.max(Math.min(Math.floor(model.max_model_len / 4), model.max_completion_tokens), 1);
   if (one.kind === "text") return { ...body, prompt: said, ...(settings.colour && { logprobs: OTHERS + 1 }) };

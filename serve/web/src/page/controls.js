@@ -13,14 +13,14 @@ function grow() {
   box.style.height = `${box.scrollHeight + 2}px`;
 }
 function fill(from) {
-  $("set-system").value = from.system;
+  for (const name of TEXTS) $(`set-${name}`).value = from[name];
   for (const name of SWITCHES) $(`set-${name}`).checked = from[name];
   for (const name of NUMBERS) $(`set-${name}`).value = from[name] ?? "";
   $("settings-fault").textContent = "";
 }
 /** After the browser has found all values valid. */
 function gather() {
-  settings.system = $("set-system").value;
+  for (const name of TEXTS) settings[name] = $(`set-${name}`).value;
   for (const name of SWITCHES) settings[name] = $(`set-${name}`).checked;
   for (const name of NUMBERS) {
     const box = $(`set-${name}`);
@@ -44,6 +44,12 @@ $("question").addEventListener("input", grow);
 $("stop").addEventListener("click", () => { lives.get(current)?.controller.abort(); focusQuestion(); });
 $("new").addEventListener("click", () => open(null));
 $("write").addEventListener("click", () => { open(null); kind = "text"; show(); });
+$("rename").addEventListener("click", () => {
+  const one = conversation(), title = prompt("Title of this conversation; none takes its first question", titleOf(one));
+  if (title === null) return;
+  if (title.trim()) one.title = title.trim().slice(0, 200); else delete one.title;
+  keep(one); show();
+});
 $("clear").addEventListener("click", () => { remove(conversation()); browse(false); focusQuestion(); });
 $("forget").addEventListener("click", () => { if (confirm("Delete all conversations in this browser?")) removeAll(); });
 $("search").addEventListener("input", showList);

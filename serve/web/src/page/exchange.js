@@ -44,9 +44,11 @@ function conversationsIn(text) {
   if (version !== 1) throw new Unfit("A newer page has exported this file.");
   return found.map(cleanConversation);
 }
-function cleanConversation({ id, kind, turns }) {
+function cleanConversation({ id, kind, title, turns }) {
   const made = { id: checked(id, /^\d+(-\w+)*$/), turns: turns.map(cleanTurn) };
-  return kind === undefined ? made : { ...made, kind: checked(kind, /^text$/) };
+  if (kind !== undefined) made.kind = checked(kind, /^text$/);
+  if (title !== undefined) made.title = checked(title, /^/);
+  return made;
 }
 function cleanTurn({ role, at, versions }) {
   const made = { role: checked(role, /^(user|assistant)$/), at, versions: versions.map(cleanVersion) };

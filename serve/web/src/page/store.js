@@ -2,7 +2,8 @@
 const $ = (id) => document.getElementById(id);
 const NUMBERS = ["temperature", "max_tokens", "top_p", "top_k", "min_p", "repetition_penalty", "seed"];
 const SWITCHES = ["markdown", "colour"];
-const DEFAULTS = { system: "", temperature: 0.8, max_tokens: null, markdown: true, colour: false };
+const TEXTS = ["system", "stop", "theme"];
+const DEFAULTS = { system: "", temperature: 0.8, max_tokens: null, stop: "", theme: "auto", markdown: true, colour: false };
 let settings = { ...DEFAULTS, ...stored("spillway.settings", {}) };
 /** A conversation has a key of its own, so that tabs do not overwrite each other's. */
 const KEY = "spillway.conversation.";

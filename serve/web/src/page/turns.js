@@ -27,7 +27,9 @@ function cut(one, turn) {
 function textsOf(turns) {
   return turns.flatMap(({ versions }) => versions.flatMap(({ content, rest = [] }) => [content, ...textsOf(rest)]));
 }
+/** Its own title, or the beginning of its first question. */
 function titleOf(one) {
+  if (one?.title) return one.title;
   const first = one?.turns.find((turn) => turn.role === "user");
   return first ? face(first).content.replace(/\s+/g, " ").trim().slice(0, 60) : isText() ? "New text" : "New conversation";
 }

@@ -9,10 +9,11 @@ function redraw(parent, children) {
 }
 
 function show() {
+  document.documentElement.dataset.theme = settings.theme;
   const one = conversation(), live = lives.get(current);
   $("title").textContent = titleOf(one);
   document.title = one ? `${titleOf(one)} – Spillway` : "Spillway";
-  $("clear").disabled = !one;
+  $("clear").disabled = $("rename").hidden = !one;
   $("welcome").hidden = Boolean(one?.turns.length);
   redraw($("turns"), (one?.turns ?? []).map((turn, at) => turnElement(one, turn, at, live)));
   $("stop").hidden = !live;
@@ -25,7 +26,7 @@ function showKind() {
   const texts = isText();
   $("turns").classList.toggle("text", texts);
   $("asked").textContent = texts ? "Your text" : "Your question";
-  $("question").placeholder = texts ? "Write on, or let the model continue" : "Ask something";
+  $("question").placeholder = texts ? "Write on" : "Ask something";
   $("send").textContent = texts ? "Continue" : "Send";
   $("invitation").textContent = texts ? "Write a beginning; the model continues it." : "Ask the model something.";
   // A text alone is what a model without a template has learnt.
@@ -52,7 +53,7 @@ function listElement(one, text) {
 /** Text around what is sought, if any; `null` if the conversation lacks it. */
 function extract(one, wanted) {
   if (!wanted) return "";
-  for (const text of textsOf(one.turns)) {
+  for (const text of [titleOf(one), ...textsOf(one.turns)]) {
     const at = text.toLowerCase().indexOf(wanted);
     if (at >= 0) return `${at > 6 ? "…" : ""}${text.slice(Math.max(at - 6, 0), at + 80)}`;
   }

@@ -181,6 +181,11 @@ impl Browser {
         self.command("POST", "/alert/accept", &json!({}));
     }
 
+    pub(crate) fn answer_question(&self, text: &str) {
+        self.command("POST", "/alert/text", &json!({ "text": text }));
+        self.accept_question();
+    }
+
     pub(crate) fn log_messages(&self) -> Vec<String> {
         let log = self.command("POST", "/se/log", &json!({ "type": "browser" }));
         log.as_array().unwrap().iter().map(|entry| entry["message"].to_string()).collect()

@@ -161,3 +161,20 @@ fn deleted_turns_and_conversations_return_by_undo() {
     assert_eq!(answers(&browser), all);
     assert_eq!(titles(&browser), json!(["another", "first"]));
 }
+
+#[test]
+fn a_conversation_keeps_the_title_it_is_given() {
+    let Some(browser) = browser(Screen::Desktop) else { return };
+    let server = TestServer::echo(Echo::default());
+    visit(&browser, &server);
+    ask(&browser, "first");
+    browser.click("#rename");
+    browser.answer_question("On <b>herons</b>");
+    browser.until("document.title.startsWith('On <b>herons</b>')");
+    browser.reload();
+    assert_eq!(browser.text("#title"), "On <b>herons</b>");
+    assert_eq!(titles(&browser), json!(["On <b>herons</b>"]));
+    browser.click("#rename");
+    browser.answer_question(" ");
+    browser.until("document.title.startsWith('first')");
+}

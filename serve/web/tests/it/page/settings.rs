@@ -60,3 +60,30 @@ fn settings_outside_their_range_are_refused_and_all_others_reach_the_server() {
     let sent = last_question(&browser);
     assert_eq!((&sent["temperature"], &sent["top_p"]), (&json!(0.75), &json!(0.925)), "so does Cancel");
 }
+
+#[test]
+fn stop_texts_end_an_answer_and_a_chosen_theme_outlives_a_reload() {
+    let Some(browser) = browser(Screen::Desktop) else { return };
+    let server = TestServer::echo(Echo::default());
+    visit(&browser, &server);
+    browser.click("#adjust");
+    browser.run("document.querySelector('#set-stop').value = 'END\\n\\n stop'");
+    browser.run("document.querySelector('#set-theme').value = 'dark'");
+    browser.click("#done");
+    ask(&browser, "one two END three");
+    ask(&browser, "one stop two");
+    assert_eq!(super::answers(&browser), ["one two ", "one"]);
+
+    let back = || browser.run("return getComputedStyle(document.body).backgroundColor");
+    let dark = "rgb(23, 22, 21)";
+    assert_eq!(back(), dark);
+    browser.prefer("light");
+    browser.reload();
+    assert_eq!(back(), dark);
+    browser.click("#adjust");
+    browser.click("#defaults");
+    browser.click("#done");
+    assert_eq!(back(), "rgb(251, 250, 248)");
+    browser.prefer("dark");
+    assert_eq!(back(), dark);
+}
