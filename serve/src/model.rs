@@ -35,7 +35,7 @@ pub struct ServeOptions {
 }
 
 /// Loads the model, or trains the toy, and answers until the server ends.
-pub fn serve(worker: InferenceWorker, options: ServeOptions) -> anyhow::Result<()> {
+pub fn serve(mut worker: InferenceWorker, options: ServeOptions) -> anyhow::Result<()> {
     let ServeOptions { from, alias, which, set, device, batching } = options;
     let complete = |run: &Path| run != Path::new(toy::RUN) || !toy::is_unfinished(run);
     let trained = || newest_run(Path::new(RUNS), complete);
@@ -50,6 +50,7 @@ pub fn serve(worker: InferenceWorker, options: ServeOptions) -> anyhow::Result<(
     // Without its path: `/health` needs no key.
     worker.report_progress(&format!("reading {}", name_of(&from)));
     let trained = Trained::open(Wanted { from: Some(&from), which, config: None, set: &set })?;
+    worker.offer_examples(trained.config.eval.questions.clone());
     let checkpoint = trained.checkpoint.path.clone();
     let written = checkpoint.metadata().and_then(|data| data.modified());
     let written = written.with_context(|| format!("looking at {}", checkpoint.display()))?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::engine::{
-    Decoder, EncodeError, Engine, EngineError, Key, Likelihood, Message, Model, Role, SequenceRequest, Token,
+    Counter, Decoder, EncodeError, Engine, EngineError, Key, Likelihood, Message, Model, Role, SequenceRequest, Token,
     Vocabulary,
 };
 use crate::worker::InferenceWorker;
@@ -44,6 +44,12 @@ pub struct Echo {
     pub slots: usize,
     /// Context length in tokens.
     pub context: usize,
+    /// Whether it has a chat template.
+    pub chats: bool,
+    /// Questions that the page offers.
+    pub examples: Vec<String>,
+    /// Counters as of an engine on a device.
+    pub counters: Vec<Counter>,
 }
 
 struct EchoEngine {
@@ -59,7 +65,9 @@ struct EchoSequence {
     fails: bool,
 }
 
-struct ByteVocabulary;
+struct ByteVocabulary {
+    chats: bool,
+}
 
 const END: u32 = 256;
 const SYSTEM: u32 = 257;
@@ -69,7 +77,16 @@ const TOKENS: usize = 260;
 
 impl Default for Echo {
     fn default() -> Self {
-        Self { delay: Duration::ZERO, script: Vec::new(), fail_every: None, slots: 8, context: 4096 }
+        Self {
+            delay: Duration::ZERO,
+            script: Vec::new(),
+            fail_every: None,
+            slots: 8,
+            context: 4096,
+            chats: true,
+            examples: Vec::new(),
+            counters: Vec::new(),
+        }
     }
 }
 
@@ -94,10 +111,12 @@ impl EchoArgs {
 
 impl Echo {
     /// Answers until the server ends.
-    pub fn answer(self, worker: InferenceWorker) {
+    pub fn answer(self, mut worker: InferenceWorker) {
+        worker.offer_examples(self.examples.clone());
+        let (vocabulary, counters) = (Arc::new(ByteVocabulary { chats: self.chats }), self.counters.clone());
         let model = Model { id: "echo".to_owned(), created: 0, context: self.context, vocabulary: TOKENS };
         let mut engine = EchoEngine { echo: self, answered: 0, sequences: BTreeMap::new() };
-        worker.answer(model, Arc::new(ByteVocabulary), Box::new(Vec::new), &mut engine);
+        worker.answer(model, vocabulary, Box::new(move || counters.clone()), &mut engine);
     }
 }
 
@@ -169,6 +188,9 @@ impl Vocabulary for ByteVocabulary {
     }
 
     fn encode_chat(&self, messages: &[Message]) -> Result<Vec<u32>, EncodeError> {
+        if !self.chats {
+            return Err(EncodeError("the echo was asked for no chat template".to_owned()));
+        }
         if messages.last().is_none_or(|message| message.role != Role::User) {
             return Err(EncodeError("a conversation ends with the user's message".to_owned()));
         }

@@ -1,4 +1,4 @@
-//! The page: one HTML file, and a policy against other code.
+//! The page: one HTML text made of the files in `page/`, and a policy against other code.
 
 use std::sync::LazyLock;
 
@@ -7,15 +7,47 @@ use axum::response::IntoResponse;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha2::{Digest, Sha256};
 
-const PAGE: &str = include_str!("page.html");
+/// Macros, because `concat!` takes no constants.
+macro_rules! style {
+    () => {
+        include_str!("page/page.css")
+    };
+}
+
+macro_rules! script {
+    () => {
+        concat!(
+            include_str!("page/store.js"),
+            include_str!("page/turns.js"),
+            include_str!("page/likelihood.js"),
+            include_str!("page/markdown.js"),
+            include_str!("page/view.js"),
+            include_str!("page/server.js"),
+            include_str!("page/answer.js"),
+            include_str!("page/exchange.js"),
+            include_str!("page/controls.js"),
+        )
+    };
+}
+
+const PAGE: &str = concat!(
+    include_str!("page/head.html"),
+    "<style>",
+    style!(),
+    "</style>\n</head>\n",
+    include_str!("page/body.html"),
+    "<script>",
+    script!(),
+    "</script>\n</body>\n</html>\n",
+);
 
 /// Allows this script and style by digest, and requests to this server.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let policy = format!(
         "default-src 'none'; script-src '{}'; style-src '{}'; connect-src 'self'; img-src data:; base-uri 'none'; \
          form-action 'none'; frame-ancestors 'none'",
-        digest(between(PAGE, "<script>", "</script>")),
-        digest(between(PAGE, "<style>", "</style>")),
+        digest(script!()),
+        digest(style!()),
     );
     HeaderValue::from_str(&policy).expect("base64 is visible ASCII")
 });
@@ -29,18 +61,15 @@ fn digest(text: &str) -> String {
     format!("sha256-{}", STANDARD.encode(Sha256::digest(text)))
 }
 
-fn between<'a>(text: &'a str, open: &str, close: &str) -> &'a str {
-    let (_, rest) = text.split_once(open).expect("the page has a style and a script");
-    rest.split_once(close).expect("which end").0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_one_file_that_names_no_other_and_writes_text_only() {
-        assert_eq!((PAGE.matches("<script").count(), PAGE.matches("<style").count()), (1, 1));
+    fn the_page_is_one_text_that_names_no_other_and_writes_text_only() {
+        for tag in ["<script", "</script", "<style", "</style"] {
+            assert_eq!(PAGE.matches(tag).count(), 1, "{tag}");
+        }
         for forbidden in [
             "innerHTML",
             "outerHTML",

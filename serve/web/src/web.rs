@@ -87,7 +87,7 @@ impl Web {
         let router = routes::router(&server);
         let serving = listen::serve(listener, router, limits, Arc::clone(&metrics), closing_seen);
         let listening = runtime.spawn(serving);
-        let worker = InferenceWorker { status, queue: Arc::clone(&queue), metrics };
+        let worker = InferenceWorker { status, queue: Arc::clone(&queue), metrics, examples: Vec::new() };
         let (end, ended) = oneshot::channel();
         let inference = thread::Builder::new().name("inference".to_owned()).spawn(move || {
             // Dropped at the thread's end, also by a panic.

@@ -12,7 +12,8 @@ use super::parameters::{Asked, read_request, unknown_model};
 use super::running::encode_in_background;
 use crate::engine::Model;
 use crate::error::{ApiError, json_body};
-use crate::state::{Server, Status};
+use crate::limits::Limits;
+use crate::state::{Ready, Server, Status};
 
 /// `GET /health`, without a key: 200 once a model is loaded.
 pub(crate) async fn health(State(server): State<Arc<Server>>) -> Response<Body> {
@@ -28,7 +29,7 @@ pub(crate) async fn health(State(server): State<Arc<Server>>) -> Response<Body> 
 
 pub(crate) async fn models(State(server): State<Arc<Server>>) -> Result<Response<Body>, ApiError> {
     let ready = server.ready()?;
-    let list = json!({ "object": "list", "data": [model_json(&ready.model)] });
+    let list = json!({ "object": "list", "data": [model_json(&ready, &server.limits)] });
     Ok(json_body(&list).into_response())
 }
 
@@ -40,12 +41,16 @@ pub(crate) async fn model(
     if id != ready.model.id {
         return Err(unknown_model(&id, &ready.model));
     }
-    Ok(json_body(&model_json(&ready.model)).into_response())
+    Ok(json_body(&model_json(&ready, &server.limits)).into_response())
 }
 
-fn model_json(model: &Model) -> Value {
+/// The fields after `max_model_len` are for the page.
+fn model_json(Ready { model, chats, examples, .. }: &Ready, limits: &Limits) -> Value {
     let Model { id, created, context, .. } = model;
-    json!({ "id": id, "object": "model", "created": created, "owned_by": "spillway", "max_model_len": context })
+    json!({
+        "id": id, "object": "model", "created": created, "owned_by": "spillway", "max_model_len": context,
+        "max_completion_tokens": limits.tokens, "chat": chats, "examples": examples,
+    })
 }
 
 pub(crate) async fn metrics(State(server): State<Arc<Server>>) -> Response<Body> {

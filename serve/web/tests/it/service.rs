@@ -15,8 +15,16 @@ fn the_model_is_listed_and_found_by_its_name() {
     let list = server.get("/v1/models").json();
     assert_eq!(list["data"][0]["id"], "echo");
     assert_eq!(list["data"][0]["max_model_len"], 4096);
+    assert_eq!((&list["data"][0]["chat"], &list["data"][0]["examples"]), (&json!(true), &json!([])));
     assert_eq!(server.get("/v1/models/echo").json(), list["data"][0]);
     assert_eq!(server.get("/v1/models/other").status, 404);
+}
+
+#[test]
+fn the_list_of_models_tells_the_page_of_a_missing_template_and_of_examples() {
+    let server = TestServer::echo(Echo { chats: false, examples: vec!["Why?".into()], ..Echo::default() });
+    let model = server.get("/v1/models").json()["data"][0].take();
+    assert_eq!((&model["chat"], &model["examples"]), (&json!(false), &json!(["Why?"])));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -99,6 +100,21 @@ impl Browser {
         self.command("POST", "/refresh", &json!({}));
     }
 
+    pub(crate) fn tab(&self) -> Value {
+        self.command("GET", "/window", &Value::Null)
+    }
+
+    /// Commands go to the new tab.
+    pub(crate) fn open_tab(&self) -> Value {
+        let tab = self.command("POST", "/window/new", &json!({ "type": "tab" }))["handle"].take();
+        self.switch_to(&tab);
+        tab
+    }
+
+    pub(crate) fn switch_to(&self, tab: &Value) {
+        self.command("POST", "/window", &json!({ "handle": tab }));
+    }
+
     pub(crate) fn run(&self, script: &str) -> Value {
         self.command("POST", "/execute/sync", &json!({ "script": script, "args": [] }))
     }
@@ -120,7 +136,7 @@ impl Browser {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        panic!("{expression} never became true; the page says:\n{}", self.text("body"));
+        panic!("{expression} never became true; the page says:\n{}", self.run("return document.body.innerText"));
     }
 
     fn find(&self, css: &str) -> String {
@@ -165,6 +181,11 @@ impl Browser {
         self.command("POST", "/alert/accept", &json!({}));
     }
 
+    pub(crate) fn answer_question(&self, text: &str) {
+        self.command("POST", "/alert/text", &json!({ "text": text }));
+        self.accept_question();
+    }
+
     pub(crate) fn log_messages(&self) -> Vec<String> {
         let log = self.command("POST", "/se/log", &json!({ "type": "browser" }));
         log.as_array().unwrap().iter().map(|entry| entry["message"].to_string()).collect()
@@ -173,6 +194,12 @@ impl Browser {
     pub(crate) fn prefer(&self, scheme: &str) {
         let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
         let body = json!({ "cmd": "Emulation.setEmulatedMedia", "params": { "features": features } });
+        self.command("POST", "/goog/cdp/execute", &body);
+    }
+
+    pub(crate) fn save_downloads_to(&self, folder: &Path) {
+        let params = json!({ "behavior": "allow", "downloadPath": folder });
+        let body = json!({ "cmd": "Browser.setDownloadBehavior", "params": params });
         self.command("POST", "/goog/cdp/execute", &body);
     }
 

@@ -1,5 +1,17 @@
 //! The page in a real browser.
 
+mod answering;
+mod beginnings;
+mod exchange;
+mod kept;
+mod markdown;
+mod memory;
+mod notices;
+mod phone;
+mod search;
+mod settings;
+mod views;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::time::Duration;
@@ -7,9 +19,9 @@ use std::time::Duration;
 use serde_json::Value;
 use web::{Echo, Limits, Settings};
 
-use super::client::{TestServer, settings};
-use super::openai::is_client_installed;
-use super::webdriver::{self, Browser, Screen};
+use crate::client::{TestServer, settings};
+use crate::openai::is_client_installed;
+use crate::webdriver::{self, Browser, Screen};
 
 const ENTER: &str = "\u{e007}";
 const ESCAPE: &str = "\u{e00c}";
@@ -22,7 +34,8 @@ fn browser(screen: Screen) -> Option<Browser> {
 }
 
 fn ask(browser: &Browser, question: &str) {
-    browser.write("#question", &format!("{question}{ENTER}"));
+    browser.write("#question", question);
+    browser.click("#send");
     browser.until(QUIET);
 }
 
@@ -143,7 +156,7 @@ fn text_that_looks_like_markup_is_shown_as_text() {
 #[test]
 fn the_page_announces_when_the_server_goes_away_and_returns() {
     let Some(browser) = browser(Screen::Desktop) else { return };
-    let settings = Settings { host: second_loopback_address(), ..settings(Limits::default()) };
+    let settings = settings_of_a_port_of_its_own(2);
     let server = TestServer::start(settings.clone(), |worker| Echo::default().answer(worker));
     let again = Settings { port: server.address.port(), ..settings };
     visit(&browser, &server);
@@ -164,9 +177,9 @@ fn the_page_announces_when_the_server_goes_away_and_returns() {
 }
 
 /// No other test can take the port while the server is down.
-fn second_loopback_address() -> IpAddr {
-    let last = if cfg!(target_os = "linux") { 2 } else { 1 };
-    Ipv4Addr::new(127, 0, 0, last).into()
+fn settings_of_a_port_of_its_own(last: u8) -> Settings {
+    let last = if cfg!(target_os = "linux") { last } else { 1 };
+    Settings { host: IpAddr::from(Ipv4Addr::new(127, 0, 0, last)), ..settings(Limits::default()) }
 }
 
 #[test]
@@ -210,7 +223,7 @@ fn every_control_has_a_name_and_the_keyboard_reaches_it() {
     browser.run("document.activeElement.blur()");
 
     let mut reached = Vec::new();
-    for _ in 0..20 {
+    for _ in 0..30 {
         browser.press(&[TAB]);
         reached.push(
             browser.run("return document.activeElement.id || document.activeElement.ariaLabel").to_string(),
@@ -275,9 +288,10 @@ fn the_page_fits_a_desktop_and_a_phone_in_light_and_dark() {
 }
 
 fn assert_fits(browser: &Browser, name: &str) {
-    let sizes = browser.run("return [document.documentElement.scrollWidth, innerWidth, document.querySelector('#send').getBoundingClientRect().bottom, innerHeight]");
+    let sizes = browser.run("return [document.documentElement.scrollWidth, innerWidth, \
+         document.querySelector('#send').getBoundingClientRect().bottom, innerHeight, document.documentElement.scrollHeight]");
     let size = |at: usize| sizes[at].as_f64().unwrap();
-    assert!(size(0) <= size(1) && size(2) <= size(3), "{name}: {sizes}");
+    assert!(size(0) <= size(1) && size(2) <= size(3) && size(4) <= size(3), "{name}: {sizes}");
 }
 
 /// For `docs/`, to the folder `SERVE_SCREENSHOTS`.

@@ -1,0 +1,44 @@
+//! The line about the device's memory.
+
+use web::{Counter, Echo};
+
+use super::{ask, browser, visit};
+use crate::client::TestServer;
+use crate::webdriver::Screen;
+
+pub(super) fn counters(values: [f64; 4]) -> Vec<Counter> {
+    let names = ["device_bytes", "host_bytes", "bytes_out_total", "bytes_in_total"];
+    let counter = |(name, value)| Counter { name, help: "A number.", total: false, value };
+    names.into_iter().zip(values).map(counter).collect()
+}
+
+#[test]
+fn the_page_says_what_the_device_holds_and_what_has_spilled() {
+    for (screen, values, line) in [
+        (Screen::Desktop, [16_777_216.0, 0.0, 0.0, 0.0], "Device: 16.0 MiB · nothing spilled"),
+        (
+            Screen::Phone,
+            [16_777_216.0, 36_700_160.0, 1_073_741_824.0, 214_748_364.8],
+            "Device: 16.0 MiB · spilled to RAM: 35.0 MiB · moved: 1.2 GiB",
+        ),
+    ] {
+        let Some(browser) = browser(screen) else { return };
+        let server = TestServer::echo(Echo { counters: counters(values), ..Echo::default() });
+        visit(&browser, &server);
+        // Perhaps published after the first look of the page.
+        ask(&browser, "a");
+        browser.until(&format!("document.querySelector('#memory').innerText === {line:?}"));
+        server.stop();
+        browser.run("watch()");
+        browser.until("!document.querySelector('#memory').checkVisibility()");
+    }
+}
+
+#[test]
+fn an_engine_without_a_device_has_no_line_about_memory() {
+    let Some(browser) = browser(Screen::Desktop) else { return };
+    let server = TestServer::echo(Echo::default());
+    visit(&browser, &server);
+    ask(&browser, "a");
+    assert_eq!(browser.run("return document.querySelector('#memory').checkVisibility()"), false);
+}
