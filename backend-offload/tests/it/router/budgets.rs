@@ -180,8 +180,8 @@ fn a_recording_replays_to_the_bytes_that_were_moved() {
         let replay =
             pager_replay::Replay::new(&recording, pager::Limit::bytes(budget), pager::Policy::Planned);
         let counters = replay.run(1).expect("it ran once").pager().counters();
-        assert_eq!(counters.bytes_in, run.number("bytes in"), "{share} %");
-        assert_eq!(counters.bytes_out, run.number("bytes out"), "{share} %");
+        assert_eq!(counters.link.bytes_in, run.number("bytes in"), "{share} %");
+        assert_eq!(counters.link.bytes_out, run.number("bytes out"), "{share} %");
     }
 }
 
