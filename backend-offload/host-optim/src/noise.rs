@@ -72,6 +72,7 @@ fn mixed(mut x: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codes::noises;
 
     #[test]
     fn every_bit_is_set_half_of_the_time_and_neighbours_differ() {
@@ -89,6 +90,48 @@ mod tests {
         let differing: u32 = drawn.windows(2).map(|pair| (pair[0] ^ pair[1]).count_ones()).sum();
         let mean = f64::from(differing) / (drawn.len() - 1) as f64;
         assert!((15.9..16.1).contains(&mean), "{mean}");
+    }
+
+    /// Errors of one element add up over its steps: the variance of their sum shows every correlation between steps.
+    #[test]
+    fn draws_of_one_element_are_uncorrelated_between_steps() {
+        const STEPS: u32 = 512;
+        const ELEMENTS: u32 = 4096;
+        type Part = (&'static str, fn(u32) -> f64);
+        // The bits that each kind of rounding uses, as a number from -0.5 to 0.5.
+        let parts: [Part; 3] = [
+            ("bf16", |drawn| f64::from(drawn >> 16) / 65_536.0 - 0.5),
+            ("first moment", |drawn| f64::from(noises(drawn)[0]) / 1_048_576.0 - 0.5),
+            ("second moment", |drawn| f64::from(noises(drawn)[1]) / 1_048_576.0 - 0.5),
+        ];
+        let whole = |step, element| Noise::new(7, step).draw(element);
+        let in_block = |step, element: u32| {
+            Noise::new(7, step).block(element - element % BLOCK as u32).draw(element as usize % BLOCK)
+        };
+
+        for draw in [whole as fn(u32, u32) -> u32, in_block] {
+            for (name, part) in parts {
+                let (mut squares, mut products) = (0.0, [0.0; 4]);
+                for element in 0..ELEMENTS {
+                    let errors: Vec<f64> = (1..=STEPS).map(|step| part(draw(step, element))).collect();
+                    squares += errors.iter().sum::<f64>().powi(2);
+                    for (lag, product) in (1..).zip(&mut products) {
+                        *product += errors.iter().zip(&errors[lag..]).map(|(a, b)| a * b).sum::<f64>();
+                    }
+                }
+                let draws = f64::from(STEPS * ELEMENTS) / 12.0;
+                let variance = squares / draws;
+                // Four standard deviations of independent draws.
+                assert!(
+                    (variance - 1.0).abs() < 0.09,
+                    "{name}: the sum's variance is {variance} times a free one's"
+                );
+                for (lag, product) in (1..).zip(products) {
+                    let correlation = product / draws;
+                    assert!(correlation.abs() < 0.003, "{name}: {correlation} between steps {lag} apart");
+                }
+            }
+        }
     }
 
     #[test]

@@ -66,7 +66,8 @@ impl HostAdamWConfig {
         self
     }
 
-    /// Clips the norm of all gradients together.
+    /// Clips the norm of all gradients together. A step whose norm is NaN or infinite is skipped: gradients are
+    /// dropped, and weights and moments stay.
     #[must_use]
     pub fn with_max_norm(mut self, norm: f64) -> Self {
         self.max_norm = Some(norm);
@@ -126,7 +127,8 @@ impl HostAdamW {
         self.states.values_mut().filter_map(Arc::get_mut).for_each(HostState::drop_gradient);
     }
 
-    /// One step along the received gradients. Other parameters stay unchanged.
+    /// One step along the received gradients. Other parameters stay unchanged. With a [norm
+    /// limit](HostAdamWConfig::with_max_norm), a step whose norm is NaN or infinite is skipped.
     ///
     /// Only `Compact` reads tensors; if that fails, the device is unusable. If a disk fails, the error names the lost
     /// state.
@@ -136,9 +138,17 @@ impl HostAdamW {
         module: M,
     ) -> Result<M, HostOptimError> {
         let scale = match self.config.max_norm {
-            Some(limit) => limit / self.norm()?.max(limit),
+            Some(limit) => {
+                let norm = self.norm()?;
+                if !norm.is_finite() {
+                    self.withhold();
+                    return Ok(module);
+                }
+                limit / norm.max(limit)
+            }
             None => 1.0,
         };
+
         let mut apply = Apply { optimizer: self, stride: Stride { lr, scale }, failure: None };
         let module = module.map(&mut apply);
         apply.failure.map_or(Ok(module), Err)

@@ -9,6 +9,8 @@ pub(super) struct Memory {
     start: NonNull<u8>,
     layout: Layout,
     each: usize,
+    /// By buffer. Replaced ones are never freed, nor are their replacements.
+    replaced: Vec<(usize, NonNull<u8>)>,
 }
 
 // SAFETY: plain memory.
@@ -21,7 +23,24 @@ impl Memory {
         // SAFETY: the layout is not empty.
         let start = unsafe { alloc_zeroed(layout) };
         let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
-        Self { start, layout, each }
+        Self { start, layout, each, replaced: Vec::new() }
+    }
+
+    /// Another buffer for `slot`, of zeros: a transfer may use the former one for ever.
+    pub(super) fn replace(&mut self, slot: usize) {
+        let another = Self::zeroed(1, self.each);
+        self.replaced.retain(|(other, _)| *other != slot);
+        self.replaced.push((slot, another.start));
+        std::mem::forget(another);
+    }
+
+    /// [`replace`](Self::replace) with the former contents, which a transfer may read for ever.
+    pub(super) fn replace_by_copy(&mut self, slot: usize) {
+        let before = self.part(slot, self.each);
+        self.replace(slot);
+        let mut after = self.part(slot, self.each);
+        // SAFETY: two separate buffers; nothing writes the former one, and nothing else knows the new one.
+        unsafe { after.as_mut().copy_from_slice(before.as_ref()) };
     }
 
     pub(super) fn whole(&self) -> NonNull<[u8]> {
@@ -33,14 +52,21 @@ impl Memory {
             (slot + 1) * self.each <= self.layout.size() && len <= self.each,
             "no buffer has so many bytes"
         );
-        // SAFETY: the offset lies within the allocation.
-        NonNull::slice_from_raw_parts(unsafe { self.start.add(slot * self.each) }, len)
+        let replaced = self.replaced.iter().find(|(other, _)| *other == slot);
+        let start = match replaced {
+            Some((_, start)) => *start,
+            // SAFETY: the offset lies within the allocation.
+            None => unsafe { self.start.add(slot * self.each) },
+        };
+        NonNull::slice_from_raw_parts(start, len)
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout; the owner waited for all transfers.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        if self.replaced.is_empty() {
+            // SAFETY: allocated with this layout; the owner waited for all transfers.
+            unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        }
     }
 }

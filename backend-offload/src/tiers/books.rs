@@ -9,6 +9,8 @@ pub(super) struct Books {
     limit: Limit,
     /// For unpageable memory.
     pinned_limit: Limit,
+    /// The least sum of page-locked bytes that the driver refused. It is not asked for as much again.
+    refused_pinned: u64,
     in_use: u64,
     pinned: u64,
     shelves: Shelves,
@@ -45,6 +47,7 @@ impl Books {
         Self {
             limit,
             pinned_limit,
+            refused_pinned: u64::MAX,
             in_use: 0,
             pinned: 0,
             shelves: Shelves::default(),
@@ -55,6 +58,7 @@ impl Books {
 
     pub(super) fn set_limits(&mut self, limit: Limit, pinned_limit: Limit) {
         (self.limit, self.pinned_limit) = (limit, pinned_limit);
+        self.refused_pinned = u64::MAX;
     }
 
     pub(super) fn room(&self) -> Limit {
@@ -93,11 +97,12 @@ impl Books {
             return Some(Granted::FromShelf(slab));
         }
 
-        let too_many_pinned = wants_pinned && !self.pinned_limit.allows_more(self.pinned, bytes);
-        if too_many_pinned || !self.limit.allows_more(self.reserved(), bytes) {
+        let others_pinned = self.pinned - self.shelves.pinned_bytes();
+        let idle_in_the_way = !self.may_pin(self.pinned, bytes) && self.may_pin(others_pinned, bytes);
+        if wants_pinned && idle_in_the_way || !self.limit.allows_more(self.reserved(), bytes) {
             freed.extend(self.clear_shelves());
         }
-        let pinned = wants_pinned && self.pinned_limit.allows_more(self.pinned, bytes);
+        let pinned = wants_pinned && self.may_pin(self.pinned, bytes);
         self.shelves.note_request(len, pinned);
         self.pinned += if pinned { bytes } else { 0 };
         self.pageable_fallbacks += u64::from(wants_pinned && !pinned);
@@ -110,6 +115,10 @@ impl Books {
         Some(Granted::ToAllocate { pinned })
     }
 
+    fn may_pin(&self, pinned: u64, bytes: u64) -> bool {
+        self.pinned_limit.allows_more(pinned, bytes) && pinned + bytes < self.refused_pinned
+    }
+
     /// Called before `in_use` changes: a failed allocation does not count.
     fn note_peaks(&mut self) {
         self.peaks.ever = self.peaks.ever.max(self.in_use);
@@ -118,6 +127,7 @@ impl Books {
 
     /// Ordinary memory replaces memory that the driver did not lock. True the first time.
     pub(super) fn unpin(&mut self, len: usize, freed: &mut Vec<Slab>) -> bool {
+        self.refused_pinned = self.refused_pinned.min(self.pinned);
         self.pinned -= len as u64;
         self.pageable_fallbacks += 1;
         freed.extend(self.trim_to_peak());

@@ -8,7 +8,9 @@
 //! (`a_failed_background_write_keeps_its_contents_and_fails_the_next_block`).
 //!
 //! A dropped block waits for its pieces, so none overwrites another block
-//! (`a_block_dropped_while_it_is_written_overwrites_no_other_block`).
+//! (`a_block_dropped_while_it_is_written_overwrites_no_other_block`). A piece lost in a dead ring keeps its buffer and
+//! its place in the file for ever; its slot gets another buffer
+//! (`a_write_lost_in_a_dead_ring_keeps_its_contents_and_its_place`).
 
 mod carriers;
 #[cfg(test)]
@@ -40,6 +42,8 @@ pub(super) struct Bounce {
     memory: Memory,
     pieces: [Option<Piece>; BUFFERS],
     begun: u64,
+    /// Blocks whose places a lost piece may still write.
+    lost: Vec<u64>,
     #[cfg(test)]
     pub(super) broken: Arc<std::sync::atomic::AtomicU8>,
     #[cfg(feature = "test-util")]
@@ -81,6 +85,7 @@ impl Bounce {
             memory,
             pieces: [const { None }; BUFFERS],
             begun: 0,
+            lost: Vec::new(),
             #[cfg(test)]
             broken: Arc::default(),
             #[cfg(feature = "test-util")]
@@ -173,6 +178,16 @@ impl Bounce {
             Progress::Landed(_) => return,
             Progress::Moving(carrier) => self.carriers.landed(carrier, slot, piece.part.len),
         };
+        let moved = moved.unwrap_or_else(|| {
+            match piece.direction {
+                Direction::Write => {
+                    self.lost.push(piece.part.owner);
+                    self.memory.replace_by_copy(slot);
+                }
+                Direction::Read => self.memory.replace(slot),
+            }
+            Err(io::Error::new(io::ErrorKind::TimedOut, "the kernel does not end the transfer"))
+        });
         // SAFETY: the transfer has ended.
         let bytes = unsafe { self.memory.part(slot, piece.part.len).as_mut() };
         let end = finish(&self.file, piece.direction, bytes, piece.part.place, moved);
@@ -328,6 +343,11 @@ impl Bounce {
         for slot in self.slots_of(is_it) {
             self.drop_piece(slot);
         }
+    }
+
+    /// Whether a lost piece may still write the block's places.
+    pub(super) fn is_lost(&self, owner: u64) -> bool {
+        self.lost.contains(&owner)
     }
 
     fn drop_piece(&mut self, slot: usize) {

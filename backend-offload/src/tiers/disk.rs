@@ -395,8 +395,11 @@ impl Drop for Joined {
 impl Drop for Spilled {
     fn drop(&mut self) {
         // No late write may reach another block.
-        self.disk.bounce().forget(self.number, None);
-        self.disk.give_back(&self.parts);
+        let mut bounce = self.disk.bounce();
+        bounce.forget(self.number, None);
+        if !bounce.is_lost(self.number) {
+            self.disk.give_back(&self.parts);
+        }
     }
 }
 

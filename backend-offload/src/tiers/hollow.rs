@@ -1,14 +1,9 @@
-//! Memory for dry runs: an address range that repeats the same 64 MiB, so a small machine can record programs with
-//! optimizer state on the host.
+//! Memory for dry runs: an address range that takes memory only where it is written, so a small machine can record
+//! programs with optimizer state on the host.
 
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
-use std::sync::OnceLock;
 
-/// A process has about 65,000 mappings: less would limit the range.
-const REAL: usize = 64 << 20;
-
+/// A process has about 65,000 mappings: smaller buffers come from the heap.
 pub(super) const SMALLEST: usize = 1 << 20;
 
 pub(crate) struct HollowMemory {
@@ -16,39 +11,19 @@ pub(crate) struct HollowMemory {
     len: usize,
 }
 
-// SAFETY: this value alone owns the mapping.
+// SAFETY: this value alone owns the mapping, and no other mapping shares its pages.
 unsafe impl Send for HollowMemory {}
 // SAFETY: as above.
 unsafe impl Sync for HollowMemory {}
 
 impl HollowMemory {
-    /// `None` without such a mapping or address space.
+    /// Zeros. `None` without such a mapping or address space.
     pub(super) fn new(len: usize) -> Option<Self> {
-        static PAGES: OnceLock<Option<OwnedFd>> = OnceLock::new();
-        let pages = PAGES.get_or_init(|| {
-            let pages = memfd_create("spillway-dry-run", MemfdFlags::CLOEXEC).ok()?;
-            ftruncate(&pages, REAL as u64).ok()?;
-            Some(pages)
-        });
-
-        let pages = pages.as_ref()?.as_raw_fd();
-        let reserved = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let (access, private) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a fresh mapping, at an address that the system chooses.
-        let start = unsafe { libc::mmap(null_mut(), len, libc::PROT_NONE, reserved, -1, 0) };
+        let start = unsafe { libc::mmap(null_mut(), len, access, private | libc::MAP_NORESERVE, -1, 0) };
         let start = NonNull::new(start.cast::<u8>()).filter(|_| start != libc::MAP_FAILED)?;
-        let hollow = Self { start, len };
-
-        for first in (0..len).step_by(REAL) {
-            let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-            let bytes = REAL.min(len - first);
-            // SAFETY: the range lies within the mapping; the file has enough bytes.
-            let mapped =
-                unsafe { libc::mmap(start.as_ptr().add(first).cast(), bytes, access, shared, pages, 0) };
-            if mapped == libc::MAP_FAILED {
-                return None;
-            }
-        }
-        Some(hollow)
+        Some(Self { start, len })
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -73,12 +48,14 @@ impl Drop for HollowMemory {
 mod tests {
     use super::*;
 
+    /// Bytes that change under a shared reference would be undefined behaviour.
     #[test]
-    fn a_hollow_buffer_has_the_requested_length_and_repeats_its_pages() {
-        let len = 3 * REAL + 5;
-        let mut hollow = HollowMemory::new(len).expect("a mapping");
-        assert_eq!(hollow.bytes().len(), len);
-        hollow.bytes_mut()[len - 1] = 7;
-        assert_eq!([hollow.bytes()[4], hollow.bytes()[REAL + 4], hollow.bytes()[5]], [7, 7, 0]);
+    fn a_hollow_buffer_shares_no_byte_with_another_or_with_itself() {
+        const LEN: usize = (64 << 20) + 4096;
+        let [mut written, other] = [(); 2].map(|()| HollowMemory::new(LEN).expect("a mapping"));
+        let unchanged = other.bytes();
+        written.bytes_mut()[LEN - 1] = 7;
+        assert_eq!((written.bytes().len(), written.bytes()[LEN - 1]), (LEN, 7));
+        assert_eq!([unchanged[LEN - 1], unchanged[4095], written.bytes()[4095]], [0; 3]);
     }
 }

@@ -1,10 +1,18 @@
 //! Host memory available to this process.
+//!
+//! Page cache that the kernel can give up counts as available
+//! (`page_cache_of_a_container_counts_as_available`). Systems other than Linux are not asked: there, default budgets
+//! are unlimited.
+
+#[cfg(target_os = "linux")]
+use std::path::Path;
 
 /// Bytes that machine and control group leave, if the system reports them.
 #[cfg(target_os = "linux")]
 pub fn available_memory() -> Option<u64> {
     let machine = meminfo_available(&std::fs::read_to_string("/proc/meminfo").ok()?)?;
-    Some(cgroup_room().map_or(machine, |room| machine.min(room)))
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    Some(cgroup_room(&groups, Path::new("/sys/fs/cgroup")).map_or(machine, |room| machine.min(room)))
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -19,45 +27,144 @@ fn meminfo_available(text: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// The tightest limit up to the root (version 2), or the memory controller's (version 1).
+/// The names of one version of control groups.
 #[cfg(target_os = "linux")]
-fn cgroup_room() -> Option<u64> {
-    use std::path::{Path, PathBuf};
-    let number = |path: PathBuf| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let mut room: Option<u64> = None;
-    let mut narrow = |limit: Option<u64>, used: Option<u64>| {
-        if let (Some(limit), Some(used)) = (limit, used) {
-            let left = limit.saturating_sub(used);
-            room = Some(room.map_or(left, |other| other.min(left)));
-        }
-    };
+struct Names {
+    limit: &'static str,
+    used: &'static str,
+    /// In `memory.stat`: pages of files not used lately, in all groups below.
+    cache: &'static str,
+}
 
-    for line in groups.lines() {
+#[cfg(target_os = "linux")]
+const VERSION_1: Names =
+    Names { limit: "memory.limit_in_bytes", used: "memory.usage_in_bytes", cache: "total_inactive_file" };
+
+#[cfg(target_os = "linux")]
+const VERSION_2: Names = Names { limit: "memory.max", used: "memory.current", cache: "inactive_file" };
+
+/// The least room of the groups of `/proc/self/cgroup`, up to the root.
+#[cfg(target_os = "linux")]
+fn cgroup_room(groups: &str, mounted: &Path) -> Option<u64> {
+    let rooms = groups.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
-        let below = path.trim_start_matches('/');
-        if controllers.is_empty() {
-            for group in Path::new(below).ancestors() {
-                let group = Path::new("/sys/fs/cgroup").join(group);
-                narrow(number(group.join("memory.max")), number(group.join("memory.current")));
-            }
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        let (hierarchy, names) = if controllers.is_empty() {
+            (mounted.to_owned(), VERSION_2)
         } else if controllers.split(',').any(|name| name == "memory") {
-            let group = Path::new("/sys/fs/cgroup/memory").join(below);
-            narrow(number(group.join("memory.limit_in_bytes")), number(group.join("memory.usage_in_bytes")));
-        }
-    }
-    room
+            (mounted.join("memory"), VERSION_1)
+        } else {
+            return None;
+        };
+        let own = Path::new(path.trim_start_matches('/'));
+        own.ancestors().filter_map(|group| group_room(&hierarchy.join(group), &names)).min()
+    });
+    rooms.min()
+}
+
+/// `None` without a limit.
+#[cfg(target_os = "linux")]
+fn group_room(group: &Path, names: &Names) -> Option<u64> {
+    let read = |name| std::fs::read_to_string(group.join(name)).ok();
+    let number = |name| read(name)?.trim().parse::<u64>().ok();
+    let (limit, used) = (number(names.limit)?, number(names.used)?);
+    let cache = read("memory.stat").and_then(|text| statistic(&text, names.cache)).unwrap_or(0);
+    Some(limit.saturating_sub(used.saturating_sub(cache)))
+}
+
+#[cfg(target_os = "linux")]
+fn statistic(text: &str, name: &str) -> Option<u64> {
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+    value.trim().parse().ok()
 }
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
+    use std::fs;
+
+    const GIB: u64 = 1 << 30;
+
+    /// Recorded after copies of large files.
+    const STATISTICS_1: &str = include_str!("machine/memory-stat-v1.txt");
+    /// In the format of Linux 6.8.
+    const STATISTICS_2: &str = include_str!("machine/memory-stat-v2.txt");
+
+    struct Groups(tempfile::TempDir);
+
+    impl Groups {
+        fn new() -> Self {
+            Self(tempfile::tempdir().expect("a folder"))
+        }
+
+        fn with(self, group: &str, files: &[(&str, &str)]) -> Self {
+            let folder = self.0.path().join(group);
+            fs::create_dir_all(&folder).expect("our folder");
+            for (name, text) in files {
+                fs::write(folder.join(name), text).expect("our file");
+            }
+            self
+        }
+
+        fn room(&self, groups: &str) -> Option<u64> {
+            cgroup_room(groups, self.0.path())
+        }
+    }
 
     #[test]
     fn available_memory_is_read_from_the_kernel_in_bytes() {
         let text = "MemTotal:       16000000 kB\nMemAvailable:    8000000 kB\n";
         assert_eq!(meminfo_available(text), Some(8_000_000 * 1024));
         assert!(available_memory().expect("a Linux machine tells") > 1 << 20);
+    }
+
+    #[test]
+    fn page_cache_of_a_container_counts_as_available() {
+        let limit = (64 * GIB).to_string();
+        let (used, cache) = (62_409_187_328, 53_691_125_760);
+        let groups = Groups::new().with(
+            "kubepods.slice/pod1/container",
+            &[
+                ("memory.max", &limit),
+                ("memory.current", &format!("{used}\n")),
+                ("memory.stat", STATISTICS_2),
+            ],
+        );
+        let room = groups.room("0::/kubepods.slice/pod1/container\n");
+        assert_eq!(room, Some(64 * GIB - (used - cache)));
+
+        let (used, cache) = (8_452_984_832, 3_542_220_800);
+        let groups = Groups::new().with(
+            "memory/docker/1f",
+            &[
+                ("memory.limit_in_bytes", &limit),
+                ("memory.usage_in_bytes", &format!("{used}\n")),
+                ("memory.stat", STATISTICS_1),
+            ],
+        );
+        let room = groups.room("5:devices:/docker/1f\n4:memory:/docker/1f\n0::/\n");
+        assert_eq!(room, Some(64 * GIB - (used - cache)));
+    }
+
+    #[test]
+    fn the_tightest_group_up_to_the_root_decides() {
+        let limited = |limit: u64| [("memory.max", limit.to_string()), ("memory.current", GIB.to_string())];
+        let with = |groups: Groups, name, limit| {
+            let files = limited(limit);
+            groups.with(name, &files.each_ref().map(|(name, text)| (*name, text.as_str())))
+        };
+        let groups = with(with(with(Groups::new(), "", 9 * GIB), "a", 4 * GIB), "a/b", 6 * GIB);
+        assert_eq!(groups.room("0::/a/b\n"), Some(3 * GIB));
+        assert_eq!(groups.room("0::/\n"), Some(8 * GIB));
+        let unlimited = groups.with("c", &[("memory.max", "max\n"), ("memory.current", "7\n")]);
+        assert_eq!(unlimited.room("0::/c\n"), Some(8 * GIB));
+    }
+
+    /// The path names a group of the host; the container sees its own group at the root.
+    #[test]
+    fn a_group_that_is_mounted_at_the_root_is_found() {
+        let files = [("memory.limit_in_bytes", "1000\n"), ("memory.usage_in_bytes", "400\n")];
+        let groups = Groups::new().with("memory", &files);
+        assert_eq!(groups.room("4:memory:/docker/1f\n"), Some(600));
     }
 }

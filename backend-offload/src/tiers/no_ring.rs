@@ -27,7 +27,7 @@ impl Ring {
         match *self {}
     }
 
-    pub(super) fn landed(&mut self, _: usize) -> io::Result<usize> {
+    pub(super) fn landed(&mut self, _: usize) -> Option<io::Result<usize>> {
         match *self {}
     }
 }

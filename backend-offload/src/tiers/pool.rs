@@ -170,6 +170,7 @@ mod tests {
     use super::super::slab::PinnedMemory;
     use super::*;
     use std::ptr::NonNull;
+    use std::sync::atomic::AtomicUsize;
     use std::sync::{OnceLock, mpsc};
     use std::thread;
     use std::time::Duration;
@@ -254,6 +255,54 @@ mod tests {
         drop(first);
         assert!(draft(20).expect("an idle locked slab gave way").is_pinned());
         assert!(draft(61).is_none(), "the limit of the host holds");
+    }
+
+    /// A driver that locks at most 50 bytes.
+    static LOCKED: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+
+    fn locked_by_small_driver(len: usize) -> Option<PinnedMemory> {
+        ASKED.fetch_add(1, Ordering::Relaxed);
+        let mut all = LOCKED.lock().expect("no panic");
+        if all.iter().map(|(_, len)| len).sum::<usize>() + len > 50 {
+            return None;
+        }
+        let start = NonNull::from(Box::leak(vec![0u8; len].into_boxed_slice())).cast::<u8>();
+        all.push((start.addr().get(), len));
+        let unlock = |start: NonNull<u8>| {
+            LOCKED.lock().expect("no panic").retain(|(other, _)| *other != start.addr().get());
+        };
+        // SAFETY: the bytes were just leaked, for good.
+        Some(unsafe { PinnedMemory::new(start, len, unlock) })
+    }
+
+    #[test]
+    fn a_refused_page_lock_is_tried_again_only_after_page_locked_memory_was_freed() {
+        let pool = HostPool::new(Limit::NONE, Limit::NONE);
+        let take = |len| {
+            let before = ASKED.load(Ordering::Relaxed);
+            let draft = pool.draft(len, SlabSource::Pinned(locked_by_small_driver)).expect("there is memory");
+            (draft.seal(), ASKED.load(Ordering::Relaxed) - before)
+        };
+        let (first, _) = take(30);
+        let (refused, asked) = take(40);
+        assert!(first.is_pinned() && !refused.is_pinned() && asked == 1);
+        let others = [take(40), take(41), take(100)];
+        assert!(others.iter().all(|(lease, asked)| !lease.is_pinned() && *asked == 0));
+        assert_eq!(pool.usage().pageable_fallbacks, 4);
+        assert_eq!(pool.usage().reserved, 30 + 40 + 40 + 41 + 100);
+
+        let (small, asked) = take(10);
+        assert!(small.is_pinned() && asked == 1, "less was never refused");
+        drop(first);
+        let (next, asked) = take(39);
+        assert!(next.is_pinned() && asked == 1, "the idle 30 gave way");
+        drop((others, refused, next));
+        assert_eq!(
+            (take(1000).1, LOCKED.lock().expect("no panic").len()),
+            (0, 2),
+            "nothing gave way in vain"
+        );
     }
 
     #[test]

@@ -3,6 +3,9 @@
 //! Where the kernel refuses it, threads take over with the same bytes and errors
 //! (`threads_take_over_from_a_ring_that_refuses_entries`). This is reported once
 //! (`a_kernel_without_rings_is_reported_once`).
+//!
+//! A ring that the kernel no longer serves loses its pieces after a minute
+//! (`a_read_lost_in_a_dead_ring_fails_and_its_late_bytes_reach_no_other_block`).
 
 use super::transfer::{BUFFERS, Direction};
 use io_uring::{IoUring, Probe, opcode, types::Fd};
@@ -15,12 +18,18 @@ use std::time::Duration;
 /// Poll interval where the kernel cannot wake the program.
 const NAP: Duration = Duration::from_millis(1);
 
+/// The longest poll without an end of any piece.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 pub(super) struct Ring {
     queue: IoUring,
     /// The kernel keeps the buffers pinned.
     registered: bool,
     /// The kernel refused an entry, which may still be queued: submit nothing more.
     refused: bool,
+    /// Time polled since a piece last ended.
+    silence: Duration,
+    patience: Duration,
     /// By buffer, until [`landed`](Self::landed) takes them.
     ended: [Option<i32>; BUFFERS],
     /// Entries to accept before one is refused.
@@ -44,6 +53,8 @@ impl Ring {
             queue,
             registered,
             refused: false,
+            silence: Duration::ZERO,
+            patience: PATIENCE,
             ended: [None; BUFFERS],
             #[cfg(test)]
             takes: None,
@@ -98,23 +109,35 @@ impl Ring {
     pub(super) fn has_ended(&mut self, slot: usize) -> bool {
         for ended in self.queue.completion() {
             self.ended[ended.user_data() as usize] = Some(ended.result());
+            self.silence = Duration::ZERO;
         }
         self.ended[slot].is_some()
     }
 
-    pub(super) fn landed(&mut self, slot: usize) -> io::Result<usize> {
+    /// `None` if the ring is dead: the kernel may use file and piece at any time, for ever.
+    pub(super) fn landed(&mut self, slot: usize) -> Option<io::Result<usize>> {
         while !self.has_ended(slot) {
             // Entering the kernel would submit a refused entry: poll.
             if self.refused || self.queue.submit_and_wait(1).is_err() {
+                if self.silence >= self.patience {
+                    self.refused = true;
+                    return None;
+                }
                 std::thread::sleep(NAP);
+                self.silence += NAP;
             }
         }
         let moved = self.ended[slot].take().unwrap_or_default();
-        usize::try_from(moved).map_err(|_| io::Error::from_raw_os_error(-moved))
+        Some(usize::try_from(moved).map_err(|_| io::Error::from_raw_os_error(-moved)))
     }
 
     #[cfg(test)]
     pub(super) fn is_usable(&self) -> bool {
         !self.refused
+    }
+
+    #[cfg(test)]
+    pub(super) fn die(&mut self) {
+        (self.refused, self.patience) = (true, Duration::from_millis(50));
     }
 }

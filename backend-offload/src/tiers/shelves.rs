@@ -21,6 +21,11 @@ impl Shelves {
         self.bytes
     }
 
+    pub(super) fn pinned_bytes(&self) -> u64 {
+        let pinned = self.by_size.iter().filter(|((pinned, _), _)| *pinned);
+        pinned.map(|((_, len), shelf)| (*len * shelf.slabs.len()) as u64).sum()
+    }
+
     /// Page-locked if possible and wanted.
     pub(super) fn take(&mut self, len: usize, wants_pinned: bool) -> Option<Slab> {
         self.requests += 1;

@@ -81,7 +81,7 @@ impl Drop for PinnedMemory {
 }
 
 impl Slab {
-    /// On Linux, large slabs share a few pages.
+    /// On Linux, large slabs take memory only where they are written.
     pub(crate) fn dry_run(len: usize) -> Option<Self> {
         #[cfg(target_os = "linux")]
         if len >= SMALLEST {

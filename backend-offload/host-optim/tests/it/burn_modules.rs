@@ -244,3 +244,28 @@ fn the_norm_of_all_gradients_together_is_held_to_its_limit() {
         [train(clipped, &mut optimizer, 1..2, &device), train(full, &mut unclipped, 1..2, &device)];
     assert_ne!(weights(&clipped), weights(&full));
 }
+
+#[test]
+fn a_norm_that_is_nan_or_infinite_skips_the_step_and_leaves_no_trace() {
+    let device = FlexDevice;
+    for broken in [f32::NAN, f32::INFINITY] {
+        let mut optimizer = settings().with_max_norm(1.0).init(HostMemory::unlimited());
+        let net = train(Net::<Plain>::new(&device), &mut optimizer, 0..2, &device);
+        let mut undisturbed = optimizer.clone();
+
+        let mut gradients = GradientsParams::from_grads(net.loss(2, &device).backward(), &net);
+        let id = net.norm.gamma.id;
+        let gamma = gradients.remove::<Flex, 1>(id).expect("gamma has a gradient");
+        gradients.register(id, gamma.slice_fill(3..4, broken));
+        let skipped = optimizer.step(1e-2, net.clone(), gradients);
+        assert_eq!(weights(&skipped), weights(&net), "{broken}");
+
+        let [ours, theirs] = [(skipped, &mut optimizer), (net, &mut undisturbed)]
+            .map(|(net, optimizer)| train(net, optimizer, 3..5, &device));
+        assert_eq!(
+            weights(&ours),
+            weights(&theirs),
+            "{broken}: moments and steps are those without the step"
+        );
+    }
+}

@@ -90,14 +90,14 @@ impl Carriers {
         }
     }
 
-    /// Waits. Returns the bytes moved.
-    pub(super) fn landed(&mut self, carrier: Carrier, slot: usize, len: usize) -> io::Result<usize> {
+    /// Waits. Returns the bytes moved, or `None` if the carrier may use the piece for ever.
+    pub(super) fn landed(&mut self, carrier: Carrier, slot: usize, len: usize) -> Option<io::Result<usize>> {
         match carrier {
             Carrier::Ring => self.ring.as_mut().expect("it was given the piece").landed(slot),
-            Carrier::Thread => self.threads.landed(slot).map(|()| len),
+            Carrier::Thread => Some(self.threads.landed(slot).map(|()| len)),
             #[cfg(test)]
             Carrier::Schedule => {
-                self.schedule.as_mut().expect("it was given the piece").landed(slot).map(|()| len)
+                Some(self.schedule.as_mut().expect("it was given the piece").landed(slot).map(|()| len))
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The disk and its buffers: contents, faults, background transfers.
 
+mod lost;
 mod reading;
 
 use super::super::lines::Lines;
