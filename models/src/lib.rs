@@ -37,6 +37,7 @@
 //! ```
 
 pub mod activation;
+mod adapter;
 pub mod attention;
 mod block;
 mod config;
@@ -71,6 +72,7 @@ pub mod tiles;
 mod vocabulary;
 pub mod weights;
 
+pub use adapter::{Adapter, LoraConfig, LoraError, Projection};
 pub use block::{Attention, Block};
 pub use config::{Activation, Family, GptConfig, NormPlacement, Positions, REQUIRED_KEYS, nearest_key};
 pub use continuing::Continuing;

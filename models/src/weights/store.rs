@@ -46,7 +46,7 @@ pub fn save_completed<B: Backend>(
 /// Reads a parameter's values from its device.
 pub type Read<'r> = &'r dyn Fn() -> Result<TensorData, WeightsError>;
 
-fn description_note<B: Backend>(model: &Gpt<B>) -> (&'static str, String) {
+pub(super) fn description_note<B: Backend>(model: &Gpt<B>) -> (&'static str, String) {
     (DESCRIPTION, model.config.to_value().to_string())
 }
 
@@ -93,7 +93,10 @@ pub fn check_native<B: Backend>(
     outline::<B>(config, path, &views, Layout::Native, device).map(|_| ())
 }
 
-fn views(files: &[TensorFile], layout: Layout) -> Result<BTreeMap<String, TensorView<'_>>, WeightsError> {
+pub(super) fn views(
+    files: &[TensorFile],
+    layout: Layout,
+) -> Result<BTreeMap<String, TensorView<'_>>, WeightsError> {
     let mut views = BTreeMap::new();
     for file in files {
         views.extend(file.views()?);
