@@ -27,7 +27,7 @@ pub use adapters::{PEFT_WEIGHTS, check_adapters, load_adapters, save_adapters, s
 pub use directory::{ignored_keys, load_pretrained, pretrained_config, save_pretrained};
 pub use hugging_face::{Published, config_from_hugging_face, config_to_hugging_face};
 pub use report::Report;
-pub use store::{Read, check_native, load, load_native, native_config, save, save_completed};
+pub use store::{Read, check_native, load, load_narrowed, load_native, native_config, save, save_completed};
 pub use tensors::{Fetch, Outgoing, Stored, TensorFile, write_tensors};
 
 /// Names and layout of tensors in a file.

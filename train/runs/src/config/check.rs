@@ -1,6 +1,7 @@
 //! Refuses values out of range or incompatible, without opening a file. Each refusal names keys, values and the way
 //! out.
 
+mod lora;
 mod ranks;
 
 use std::fmt::Display;
@@ -37,6 +38,7 @@ pub(super) fn combinations(config: &Config) -> Vec<Combination> {
     refusals.conversations(config);
     refusals.memory(config);
     refusals.ranks(config);
+    refusals.lora(config);
     refusals.0
 }
 
