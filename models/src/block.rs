@@ -3,6 +3,7 @@
 use burn::module::Module;
 use burn::tensor::{Tensor, backend::Backend};
 
+use crate::adapter::Projection;
 use crate::attention::AttentionOptions;
 use crate::config::NormPlacement;
 use crate::dropout::{DropoutKey, Place, dropout};
@@ -90,9 +91,21 @@ impl<B: Backend> Block<B> {
     }
 
     pub(crate) fn projections_mut(&mut self) -> impl Iterator<Item = &mut Linear<B>> {
+        self.named_projections_mut().map(|(_, linear)| linear)
+    }
+
+    pub(crate) fn named_projections_mut(&mut self) -> impl Iterator<Item = (Projection, &mut Linear<B>)> {
         let Attention { query, key, value, output, .. } = &mut self.attention;
         let Mlp { gate, up, down, .. } = &mut self.mlp;
-        [query, key, value, output, up, down].into_iter().chain(gate)
+        let all = [
+            (Projection::Query, query),
+            (Projection::Key, key),
+            (Projection::Value, value),
+            (Projection::Output, output),
+            (Projection::Up, up),
+            (Projection::Down, down),
+        ];
+        all.into_iter().chain(gate.as_mut().map(|gate| (Projection::Gate, gate)))
     }
 
     pub(crate) fn forward<K: Kernels<B>>(
@@ -110,11 +123,12 @@ impl<B: Backend> Block<B> {
         };
         let angles = angles.and_then(|angles| angles.of(self.attention.rotation));
         let seen = normed(&self.attention_norm, x.clone());
-        let mixed = normed(&self.attention_out_norm, self.attention.forward(seen, angles, kernels, attend));
+        let mixed =
+            normed(&self.attention_out_norm, self.attention.forward(seen, angles, key, kernels, attend));
         let before = self.parallel.then(|| x.clone());
         let x = x + drop(mixed, Place::Attention(self.layer));
         let seen = normed(&self.mlp_norm, before.unwrap_or_else(|| x.clone()));
-        let mixed = normed(&self.mlp_out_norm, self.mlp.forward(seen, kernels));
+        let mixed = normed(&self.mlp_out_norm, self.mlp.forward(seen, key, kernels));
         x + drop(mixed, Place::Mlp(self.layer))
     }
 }
@@ -164,13 +178,14 @@ impl<B: Backend> Attention<B> {
         &self,
         x: Tensor<B, 3>,
         angles: Option<&Angles<B>>,
+        key: Option<DropoutKey>,
         kernels: &K,
         attend: impl FnOnce(Tensor<B, 4>, Tensor<B, 4>, Tensor<B, 4>, &AttentionOptions) -> Tensor<B, 4>,
     ) -> Tensor<B, 3> {
         let [batch, time, _] = x.dims();
         let norm_and_rotate = |projection: &Linear<B>, norm: Option<&Norm<B>>| {
             let (whole, of_heads) = if self.norm_across_heads { (norm, None) } else { (None, norm) };
-            let heads = self.heads(projection, x.clone(), whole, kernels);
+            let heads = self.heads(projection, (x.clone(), key), whole, kernels);
             let heads = match of_heads {
                 Some(norm) => norm.forward(heads, kernels),
                 None => heads,
@@ -182,23 +197,23 @@ impl<B: Backend> Attention<B> {
         };
         let q = norm_and_rotate(&self.query, self.query_norm.as_ref());
         let k = norm_and_rotate(&self.key, self.key_norm.as_ref());
-        let v = self.heads(&self.value, x, None, kernels);
+        let v = self.heads(&self.value, (x, key), None, kernels);
         let [q, k, v] = [q, k, v].map(|tensor| self.options.compute.narrow(tensor));
         let mixed = attend(q, k, v, &self.options).swap_dims(1, 2);
-        self.output.forward(mixed.reshape([batch, time, self.output.weight.dims()[0]]), kernels)
+        self.output.forward(mixed.reshape([batch, time, self.output.weight.dims()[0]]), key, kernels)
     }
 
     /// `[B, T, E]` to `[B, heads, T, W]`.
     fn heads<K: Kernels<B>>(
         &self,
         projection: &Linear<B>,
-        x: Tensor<B, 3>,
+        (x, key): (Tensor<B, 3>, Option<DropoutKey>),
         norm: Option<&Norm<B>>,
         kernels: &K,
     ) -> Tensor<B, 4> {
         let [batch, time, _] = x.dims();
         let heads = projection.weight.dims()[1] / self.head_dim;
-        let projected = projection.forward(x, kernels);
+        let projected = projection.forward(x, key, kernels);
         let projected = match norm {
             Some(norm) => norm.forward(projected, kernels),
             None => projected,

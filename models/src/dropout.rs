@@ -14,6 +14,7 @@
 
 use burn::tensor::{Bool, ElementConversion, Int, Tensor, TensorData, backend::Backend};
 
+use crate::adapter::Projection;
 use crate::random::{Random, combine};
 
 /// Names a forward pass's random bits; equal keys drop equal features.
@@ -38,6 +39,8 @@ pub enum Place {
     Mlp(usize),
     /// On the followers of tokens.
     Followers,
+    /// On the input of this block's adapter.
+    Adapter(usize, Projection),
 }
 
 /// A mask's numbers.
@@ -63,6 +66,7 @@ impl DropoutKey {
             Place::Attention(layer) => 1 + 2 * layer as u64,
             Place::Mlp(layer) => 2 + 2 * layer as u64,
             Place::Followers => u64::MAX,
+            Place::Adapter(layer, projection) => u64::MAX - 1 - (7 * layer + projection as usize) as u64,
         };
         combine(&[self.seed, self.step, self.micro_batch, place])
     }

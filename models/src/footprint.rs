@@ -145,6 +145,11 @@ impl Footprint {
         3.0 * forward + if recompute { again } else { 0.0 }
     }
 
+    /// The share of [`Self::flops_per_token`] for gradients of weights, which frozen weights lack.
+    pub fn weight_gradient_flops_per_token(&self) -> f64 {
+        2.0 * self.multiplied as f64
+    }
+
     /// Bytes of narrow weights on the tape: of all products, or of a segment of `n` blocks. 0 in f32.
     pub fn narrow_weight_bytes(&self, checkpoint_every: Option<usize>) -> u64 {
         let matrices = self.multiplied - self.vocabulary * self.width;

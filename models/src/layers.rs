@@ -4,7 +4,9 @@ use burn::module::{Module, Param};
 use burn::tensor::{Tensor, backend::Backend};
 
 use crate::activation::Pointwise;
+use crate::adapter::Adapter;
 use crate::config::{Activation, GptConfig};
+use crate::dropout::DropoutKey;
 use crate::init::{Filler, Role};
 use crate::kernels::Kernels;
 use crate::norm::NormKind;
@@ -18,6 +20,8 @@ pub struct Linear<B: Backend> {
     pub weight: Param<Tensor<B, 2>>,
     /// `[outputs]`.
     pub bias: Option<Param<Tensor<B, 1>>>,
+    /// If present, only this learns.
+    pub adapter: Option<Adapter<B>>,
     /// With a source, `weight` only receives the gradient.
     #[module(skip)]
     pub(crate) on_demand: Option<OnDemand>,
@@ -29,23 +33,34 @@ impl<B: Backend> Linear<B> {
     pub(crate) fn new(filler: &mut Filler<B>, name: &str, role: Role, shape: [usize; 2], bias: bool) -> Self {
         let weight = filler.matrix(&format!("{name}.weight"), role, shape);
         let bias = bias.then(|| filler.vector(shape[1], 0.0));
-        Self { weight, bias, on_demand: None, compute: filler.config.compute }
+        Self { weight, bias, adapter: None, on_demand: None, compute: filler.config.compute }
     }
 
     pub(crate) fn narrowed(self) -> Self {
         Self { weight: self.weight.map(|weight| self.compute.narrow(weight)), ..self }
     }
 
-    pub(crate) fn forward<K: Kernels<B>>(&self, x: Tensor<B, 3>, kernels: &K) -> Tensor<B, 3> {
+    /// `key` is of the adapter's dropout.
+    pub(crate) fn forward<K: Kernels<B>>(
+        &self,
+        x: Tensor<B, 3>,
+        key: Option<DropoutKey>,
+        kernels: &K,
+    ) -> Tensor<B, 3> {
         let [batch, time, inputs] = x.dims();
         // A batched product would give the weight a gradient per batch row.
         let x = self.compute.narrow(x.reshape([batch * time, inputs]));
+        let adapted = self.adapter.as_ref().map(|adapter| adapter.forward(x.clone(), key, self.compute));
         let y = match &self.on_demand {
             Some(weights) => kernels.product(x, self.weight.val(), weights, self.compute),
             None => self.compute.product(x, self.compute.narrow(self.weight.val())),
         };
         let y = match &self.bias {
             Some(bias) => y + bias.val().unsqueeze(),
+            None => y,
+        };
+        let y = match adapted {
+            Some(adapted) => y + adapted,
             None => y,
         };
         let outputs = y.dims()[1];
@@ -127,20 +142,25 @@ impl<B: Backend> Mlp<B> {
         Self { gate, up: self.up.narrowed(), down: self.down.narrowed(), ..self }
     }
 
-    pub(crate) fn forward<K: Kernels<B>>(&self, x: Tensor<B, 3>, kernels: &K) -> Tensor<B, 3> {
-        let up = self.up.forward(x.clone(), kernels);
+    pub(crate) fn forward<K: Kernels<B>>(
+        &self,
+        x: Tensor<B, 3>,
+        key: Option<DropoutKey>,
+        kernels: &K,
+    ) -> Tensor<B, 3> {
+        let up = self.up.forward(x.clone(), key, kernels);
         let inner = match (self.activation, &self.gate) {
             (Activation::GeluTanh, _) => kernels.pointwise(up, Pointwise::GeluTanh),
             (Activation::GeluErf, _) => kernels.pointwise(up, Pointwise::GeluErf),
             (Activation::ReluSquared, _) => kernels.pointwise(up, Pointwise::ReluSquared),
-            (Activation::SwiGlu, Some(gate)) => kernels.swiglu(gate.forward(x, kernels), up),
+            (Activation::SwiGlu, Some(gate)) => kernels.swiglu(gate.forward(x, key, kernels), up),
             (Activation::GeGlu, Some(gate)) => {
-                kernels.pointwise(gate.forward(x, kernels), Pointwise::GeluTanh) * up
+                kernels.pointwise(gate.forward(x, key, kernels), Pointwise::GeluTanh) * up
             }
             (Activation::SwiGlu | Activation::GeGlu, None) => {
                 unreachable!("a gated Mlp is built with its gate")
             }
         };
-        self.down.forward(inner, kernels)
+        self.down.forward(inner, key, kernels)
     }
 }

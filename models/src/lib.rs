@@ -37,6 +37,7 @@
 //! ```
 
 pub mod activation;
+mod adapter;
 mod adjustment;
 pub mod attention;
 mod block;
@@ -72,6 +73,7 @@ pub mod tiles;
 mod vocabulary;
 pub mod weights;
 
+pub use adapter::{Adapter, LoraConfig, LoraError, Projection};
 pub use adjustment::Adjustment;
 pub use block::{Attention, Block};
 pub use config::{Activation, Family, GptConfig, NormPlacement, Positions, REQUIRED_KEYS, nearest_key};

@@ -1,6 +1,11 @@
 //! The parameters of a future model (`parameters_are_listed_in_the_order_and_shapes_of_the_model`).
 
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Tensor, backend::Backend};
+
+use crate::adapter::is_adapter;
 use crate::config::{GptConfig, NormPlacement, Positions};
+use crate::gpt::Gpt;
 
 /// A part of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +86,59 @@ impl GptConfig {
             list.at(Part::Head).add("lm_head".to_owned(), &[words, width]);
         }
         list.found
+    }
+}
+
+impl Part {
+    /// The part with the parameter `name`.
+    fn of(name: &str) -> Self {
+        let (field, rest) = name.split_once('.').unwrap_or((name, ""));
+        match field {
+            "blocks" => {
+                let block = rest.split('.').next().and_then(|block| block.parse().ok());
+                Self::Block(block.expect("a block's parameter has its number"))
+            }
+            "wte" => Self::Tokens,
+            "wpe" => Self::Positions,
+            "followers" => Self::Followers,
+            "embedding_norm" => Self::EmbeddingNorm,
+            "final_norm" => Self::FinalNorm,
+            "lm_head" => Self::Head,
+            other => unreachable!("the network has no field `{other}`"),
+        }
+    }
+}
+
+impl<B: Backend> Gpt<B> {
+    /// Parameters that learn, in the order of the model's fields: all, or those of adapters. Waits for no weight.
+    pub fn learning(&self) -> Vec<(ParamId, ParameterInfo)> {
+        let mut learning = Learning { adapters: self.has_adapters(), path: Vec::new(), found: Vec::new() };
+        self.visit(&mut learning);
+        learning.found
+    }
+}
+
+struct Learning {
+    adapters: bool,
+    path: Vec<String>,
+    found: Vec<(ParamId, ParameterInfo)>,
+}
+
+impl<B: Backend> ModuleVisitor<B> for Learning {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        let name = self.path.join(".");
+        if !self.adapters || is_adapter(&name) {
+            let (part, shape) = (Part::of(&name), param.lazy_shape().to_vec());
+            self.found.push((param.id, ParameterInfo { name, part, shape }));
+        }
     }
 }
 

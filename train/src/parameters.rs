@@ -66,6 +66,19 @@ pub(crate) fn home(config: &Config, parameter: &ParameterInfo) -> Home {
     Home::Host(Form::new(config, parameter))
 }
 
+/// Parameters that learn: all, or those of adapters.
+pub(crate) fn learned(config: &Config) -> Vec<ParameterInfo> {
+    match &config.train.lora {
+        Some(lora) => lora.parameters(&config.model),
+        None => config.model.parameters(),
+    }
+}
+
+/// Numbers that learn.
+pub(crate) fn learning(config: &Config) -> u64 {
+    learned(config).iter().map(ParameterInfo::elements).sum()
+}
+
 #[derive(Debug)]
 pub(crate) struct Parameters {
     by_name: HashMap<String, (ParameterInfo, Home)>,
@@ -73,7 +86,7 @@ pub(crate) struct Parameters {
 
 impl Parameters {
     pub(crate) fn new(config: &Config) -> Self {
-        let homes = config.model.parameters().into_iter().map(|parameter| {
+        let homes = learned(config).into_iter().map(|parameter| {
             let home = home(config, &parameter);
             (parameter.name.clone(), (parameter, home))
         });

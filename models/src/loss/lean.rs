@@ -18,7 +18,8 @@ struct ChunkedCrossEntropy;
 #[derive(Debug, Clone)]
 struct Saved<I: Backend> {
     d_hidden: Tensor<I, 2>,
-    d_head: Tensor<I, 2>,
+    /// `None` for a frozen head.
+    d_head: Option<Tensor<I, 2>>,
 }
 
 pub(crate) fn lean<I: Backend, C: CheckpointStrategy>(
@@ -30,12 +31,13 @@ pub(crate) fn lean<I: Backend, C: CheckpointStrategy>(
 ) -> Tensor<Autodiff<I, C>, 1> {
     let [hidden, head] = [hidden, head].map(|tensor| tensor.into_primitive().tensor());
     let nodes = [hidden.node.clone(), head.node.clone()];
+    let learns = !head.node.requirement.is_none();
     let [hidden, head] =
         [hidden, head].map(|tensor| Tensor::<I, 2>::from_primitive(TensorPrimitive::Float(tensor.primitive)));
     let targets = Targets { ids: targets.ids.inner(), mask: targets.mask.map(Tensor::inner) };
     let tracked = match ChunkedCrossEntropy.prepare::<C>(nodes).compute_bound().stateful() {
         OpsKind::Tracked(prep) => {
-            let (loss, saved) = loss_and_gradients(&hidden, &head, &targets, options, chunk_size);
+            let (loss, saved) = loss_and_gradients(&hidden, (&head, learns), &targets, options, chunk_size);
             prep.finish(saved, loss.into_primitive().tensor())
         }
         OpsKind::UnTracked(prep) => {
@@ -47,7 +49,7 @@ pub(crate) fn lean<I: Backend, C: CheckpointStrategy>(
 
 fn loss_and_gradients<I: Backend>(
     hidden: &Tensor<I, 2>,
-    head: &Tensor<I, 2>,
+    (head, learns): (&Tensor<I, 2>, bool),
     targets: &Targets<I>,
     options: &LossOptions,
     chunk_size: usize,
@@ -85,14 +87,15 @@ fn loss_and_gradients<I: Backend>(
             None => d_logits,
         };
         let d_logits = compute.narrow(d_logits);
-        let part = compute.product(d_logits.clone().transpose(), hidden);
-        d_head = Some(match d_head {
-            Some(sum) => sum + part,
-            None => part,
-        });
+        if learns {
+            let part = compute.product(d_logits.clone().transpose(), hidden);
+            d_head = Some(match d_head {
+                Some(sum) => sum + part,
+                None => part,
+            });
+        }
         d_hidden.push(compute.product(d_logits, head_narrow.clone()));
     }
-    let d_head = d_head.expect("a batch has at least one token");
     let d_hidden = if d_hidden.len() == 1 { d_hidden.remove(0) } else { Tensor::cat(d_hidden, 0) };
     (total * weight, Saved { d_hidden, d_head })
 }
@@ -103,9 +106,9 @@ impl<I: Backend> Backward<I, 2> for ChunkedCrossEntropy {
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
         let upstream = Tensor::<I, 1>::from_primitive(TensorPrimitive::Float(grads.consume::<I>(&ops.node)));
         let upstream = upstream.reshape([1, 1]);
-        let saved = [ops.state.d_hidden, ops.state.d_head];
+        let saved = [Some(ops.state.d_hidden), ops.state.d_head];
         for (parent, grad) in ops.parents.into_iter().zip(saved) {
-            if let Some(parent) = parent {
+            if let (Some(parent), Some(grad)) = (parent, grad) {
                 grads.register::<I>(parent.id, (grad * upstream.clone()).into_primitive().tensor());
             }
         }

@@ -8,6 +8,7 @@
 //!
 //! Files are renamed once complete: a model may overwrite the mapped file it came from.
 
+mod adapters;
 mod directory;
 mod families;
 pub mod gguf;
@@ -22,10 +23,11 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use crate::error::ConfigError;
+pub use adapters::{PEFT_WEIGHTS, check_adapters, load_adapters, save_adapters, save_peft};
 pub use directory::{ignored_keys, load_pretrained, pretrained_config, save_pretrained};
 pub use hugging_face::{Published, config_from_hugging_face, config_to_hugging_face};
 pub use report::Report;
-pub use store::{Read, check_native, load, load_native, native_config, save, save_completed};
+pub use store::{Read, check_native, load, load_narrowed, load_native, native_config, save, save_completed};
 pub use tensors::{Fetch, Outgoing, Stored, TensorFile, write_tensors};
 
 /// Names and layout of a file's tensors.
@@ -138,6 +140,15 @@ pub enum WeightsError {
         nearest: &'static str,
         /// The first feature that does not fit.
         reason: String,
+    },
+    /// Adapters of projections that a family stores in one tensor.
+    #[error(
+        "adapters of `{projection}` cannot be written for PEFT: this family keeps query, key and value in one matrix; \
+         export the merged model by another layout"
+    )]
+    NotInPeft {
+        /// Path of the projection.
+        projection: String,
     },
     /// A network without an architecture in `llama.cpp`.
     #[error(

@@ -12,6 +12,7 @@ use super::tensors::{self, Fetch, Outgoing, Stored, TensorFile, float_type};
 use super::{Layout, Report, WeightsError};
 use crate::config::GptConfig;
 use crate::gpt::Gpt;
+use crate::precision::Compute;
 
 const DESCRIPTION: &str = "model";
 
@@ -46,7 +47,7 @@ pub fn save_completed<B: Backend>(
 /// Reads a parameter from its device.
 pub type Read<'r> = &'r dyn Fn() -> Result<TensorData, WeightsError>;
 
-fn description_note<B: Backend>(model: &Gpt<B>) -> (&'static str, String) {
+pub(super) fn description_note<B: Backend>(model: &Gpt<B>) -> (&'static str, String) {
     (DESCRIPTION, model.config.to_value().to_string())
 }
 
@@ -70,13 +71,34 @@ pub fn load<B: Backend>(
     layout: Layout,
     device: &B::Device,
 ) -> Result<Gpt<B>, WeightsError> {
+    load_with(config, Compute::F32, paths, layout, device)
+}
+
+/// As [`load`] and [`Gpt::narrowed`], for weights that never change. One factor of products at a time is wide.
+pub fn load_narrowed<B: Backend>(
+    config: &GptConfig,
+    paths: &[&Path],
+    layout: Layout,
+    device: &B::Device,
+) -> Result<Gpt<B>, WeightsError> {
+    load_with(config, config.compute, paths, layout, device).map(Gpt::narrowed)
+}
+
+/// Casts factors of products to `factors` as they are read.
+fn load_with<B: Backend>(
+    config: &GptConfig,
+    factors: Compute,
+    paths: &[&Path],
+    layout: Layout,
+    device: &B::Device,
+) -> Result<Gpt<B>, WeightsError> {
     let path = paths.first().copied().unwrap_or(Path::new(""));
     config.validate().map_err(WeightsError::config(path))?;
     let files = paths.iter().map(|path| TensorFile::open(path)).collect::<Result<Vec<_>, _>>()?;
     let views = views(&files, layout)?;
     let model = outline::<B>(config, path, &views, layout, device)?;
     let naming = Naming::new(config, layout)?;
-    let mut fill = Fill { path: Vec::new(), naming, views: &views, device, error: None };
+    let mut fill = Fill { path: Vec::new(), naming, views: &views, factors, device, error: None };
     let model = model.map(&mut fill);
     fill.error.map_or(Ok(model.with_rotary_tables(device)), Err)
 }
@@ -93,7 +115,10 @@ pub fn check_native<B: Backend>(
     outline::<B>(config, path, &views, Layout::Native, device).map(|_| ())
 }
 
-fn views(files: &[TensorFile], layout: Layout) -> Result<BTreeMap<String, TensorView<'_>>, WeightsError> {
+pub(super) fn views(
+    files: &[TensorFile],
+    layout: Layout,
+) -> Result<BTreeMap<String, TensorView<'_>>, WeightsError> {
     let mut views = BTreeMap::new();
     for file in files {
         views.extend(file.views()?);
@@ -263,11 +288,18 @@ struct Fill<'a, B: Backend> {
     path: Vec<String>,
     naming: Naming,
     views: &'a BTreeMap<String, TensorView<'a>>,
+    factors: Compute,
     device: &'a B::Device,
     error: Option<WeightsError>,
 }
 
 impl<B: Backend> Fill<'_, B> {
+    fn stored<const D: usize>(&self, wide: Tensor<B, D>) -> Tensor<B, D> {
+        let field = self.path.first().map_or("", String::as_str);
+        let is_factor = D == 2 && ["blocks", "lm_head"].contains(&field);
+        if is_factor { self.factors.narrow(wide) } else { wide }
+    }
+
     fn values(&self, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
         let (name, arrangement) = self.naming.tensor(&self.path.join("."));
         let view = &self.views[&name];
@@ -308,7 +340,7 @@ impl<B: Backend> ModuleMapper<B> for Fill<'_, B> {
         let (id, old, mapper) = param.consume();
         let shape = old.dims();
         let tensor = match self.values(&shape) {
-            Ok(values) => Tensor::from_data(TensorData::new(values, shape), self.device),
+            Ok(values) => self.stored(Tensor::from_data(TensorData::new(values, shape), self.device)),
             Err(error) => {
                 self.error = Some(error);
                 old.clone()

@@ -1,5 +1,6 @@
 //! Integration tests, in one binary.
 
+mod adapters;
 mod alone;
 mod config;
 mod continuous;

@@ -7,6 +7,7 @@ pub mod config;
 pub mod device;
 pub mod directory;
 mod indexes;
+pub mod lora;
 pub mod pages;
 mod pretrained;
 mod text_generator;

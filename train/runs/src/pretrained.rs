@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use burn::tensor::backend::Backend;
 use models::{Gpt, GptConfig};
-use tokenizer::Tokenizer;
+use tokenizer::{Fingerprint, Tokenizer};
 
 use crate::checkpoint::{CONFIG, TOKENIZER, Verified};
-use crate::config::{Config, DataSource};
-use crate::{BadInput, trained, tuning, weights};
+use crate::config::{Config, DataSource, LoraBase};
+use crate::weights::{self, Factors};
+use crate::{BadInput, trained, tuning};
 
 /// GPU kernels prefer multiples as vocabulary.
 const ROWS: usize = 64;
@@ -19,7 +20,7 @@ const ROWS: usize = 64;
 pub struct Pretrained {
     checkpoint: Verified,
     run: Option<PathBuf>,
-    model: GptConfig,
+    saved: Config,
     tokenizer: Tokenizer,
     added: u32,
     /// They would lack the added tokens.
@@ -37,15 +38,7 @@ impl Pretrained {
         let (run, checkpoint) = trained::checkpoint(path, None)?;
         let tokenizer = Tokenizer::load(checkpoint.path.join(TOKENIZER))?;
         let saved = Config::load(&checkpoint.path.join(CONFIG).to_string_lossy(), &[])?;
-        Ok(Self {
-            checkpoint,
-            run,
-            model: saved.model,
-            tokenizer,
-            added: 0,
-            drops_indexes: false,
-            defaults: None,
-        })
+        Ok(Self { checkpoint, run, saved, tokenizer, added: 0, drops_indexes: false, defaults: None })
     }
 
     /// Its run's name: a new run's default.
@@ -74,25 +67,27 @@ impl Pretrained {
         let saved = self.checkpoint.path.join(CONFIG).to_string_lossy().into_owned();
         let vocabulary = std::path::absolute(run.join(TOKENIZER))?;
         let mut given = vec![
-            format!("model={}", self.model.to_value()),
+            format!("model={}", self.saved.model.to_value()),
             "tokenizer.kind=file".to_owned(),
             format!("tokenizer.path={}", serde_json::json!(vocabulary)),
         ];
         if name.is_none() {
-            let defaults = tuning::defaults(&self.model, set)?;
+            let defaults = tuning::defaults(&self.saved.model, set)?;
             self.defaults = Some(tuning::described(&defaults));
             given.extend(defaults);
         }
         let name = name.unwrap_or(&saved);
 
         let mut config = Config::load(name, &[&given, set].concat())?;
-        if self.model.longest_match && !config.model.longest_match {
+        if self.looks_up() && !config.model.longest_match {
             return Err(BadInput(format!(
                 "{} was trained with `model.longest_match`, which cannot be taken from it; leave it true",
                 self.checkpoint.path.display()
             ))
             .into());
         }
+
+        self.freeze(&mut config)?;
 
         // Shards have a fixed vocabulary.
         if config.tokenizer.chat && config.data.source != DataSource::Shards {
@@ -113,6 +108,23 @@ impl Pretrained {
         Ok((self, config))
     }
 
+    /// Names this checkpoint as the weights under adapters, if the run has any.
+    fn freeze(&self, config: &mut Config) -> anyhow::Result<()> {
+        config.train.lora_base = None;
+        if config.train.lora.is_none() {
+            return Ok(());
+        }
+        if config.model.longest_match && !self.looks_up() {
+            let text = "`model.longest_match` = true adds a table to the model, and `train.lora` would freeze it at zero; set \
+                        one of them to false or null";
+            return Err(BadInput(text.to_owned()).into());
+        }
+        let path = std::path::absolute(&self.checkpoint.path)?;
+        let sha256 = self.digest().context("the checkpoint to tune holds no weights")?;
+        config.train.lora_base = Some(LoraBase { path, sha256 });
+        Ok(())
+    }
+
     fn add_chat_tokens(mut self) -> anyhow::Result<Self> {
         let known = self.tokenizer.vocab_size();
         self.tokenizer = self.tokenizer.with_chat().with_context(|| {
@@ -130,8 +142,16 @@ impl Pretrained {
         self.tokenizer.save(run.join(TOKENIZER))
     }
 
-    /// Loads the weights, adapted to the vocabulary and lookup of `wanted`.
-    pub fn weights<B: Backend>(&self, wanted: &GptConfig, device: &B::Device) -> anyhow::Result<Gpt<B>> {
+    /// Announces and loads the weights, adapted to the vocabulary and lookup of `wanted`, with fresh adapters beside them
+    /// if it has any.
+    pub fn weights<B: Backend>(&self, wanted: &Config, device: &B::Device) -> anyhow::Result<Gpt<B>> {
+        self.announce(wanted);
+        let Some(lora) = &wanted.train.lora else { return self.load(&wanted.model, Factors::Wide, device) };
+        let gpt = self.load(&wanted.model, Factors::Computed, device)?;
+        Ok(gpt.with_adapters(lora, wanted.train.seed)?)
+    }
+
+    fn announce(&self, Config { model: wanted, train, .. }: &Config) {
         let (path, step) = (self.checkpoint.path.display(), self.checkpoint.step);
         eprintln!("beginning with the weights of step {step} in {path}");
         if let Some(defaults) = &self.defaults {
@@ -140,8 +160,11 @@ impl Pretrained {
         if self.added > 0 {
             eprintln!(
                 "added {} control tokens of conversations to its vocabulary; the model knows {} tokens instead of {}",
-                self.added, wanted.vocab_size, self.model.vocab_size
+                self.added, wanted.vocab_size, self.saved.model.vocab_size
             );
+            if train.lora.is_some() {
+                eprintln!("their embeddings stay at the mean of the others: `train.lora` tunes no embedding");
+            }
         }
 
         if self.drops_indexes {
@@ -149,25 +172,48 @@ impl Pretrained {
                 "its `data.indexes` are left out: they were made without these tokens (`--set tokenizer.chat=false` keeps them)"
             );
         }
-
-        let stored = GptConfig { compute: wanted.compute, ..self.model.clone() };
-        let gpt = weights::load::<B>(&self.checkpoint.path, &stored, device)?;
-        let tokens = self.tokenizer.vocab_size() as usize;
-        let known = (tokens - self.added as usize).min(self.model.vocab_size);
-        let gpt = gpt.with_vocabulary(known..tokens, wanted.vocab_size);
-        if !wanted.longest_match {
-            return Ok(gpt);
-        }
-
-        if !self.looks_up() {
+        if wanted.longest_match && !self.looks_up() {
             eprintln!("its model looks nothing up yet: what is found counts for nothing at first");
         }
-        Ok(gpt.with_longest_match(wanted.match_pdrop))
+    }
+
+    /// A model that grows is loaded wide.
+    pub(crate) fn load<B: Backend>(
+        &self,
+        wanted: &GptConfig,
+        factors: Factors,
+        device: &B::Device,
+    ) -> anyhow::Result<Gpt<B>> {
+        let mut stored = self.saved.clone();
+        stored.model.compute = wanted.compute;
+        let tokens = self.tokenizer.vocab_size() as usize;
+        let known = (tokens - self.added as usize).min(stored.model.vocab_size);
+        let is_final = known == tokens && stored.model == *wanted && stored.train.lora.is_none();
+        let factors = if is_final { factors } else { Factors::Wide };
+
+        let gpt = weights::load::<B>(&self.checkpoint.path, &stored, factors, device)?.merged();
+        if is_final {
+            return Ok(gpt);
+        }
+        let gpt = gpt.with_vocabulary(known..tokens, wanted.vocab_size);
+        Ok(if wanted.longest_match { gpt.with_longest_match(wanted.match_pdrop) } else { gpt })
+    }
+
+    /// Takes the vocabulary of a run that began with this checkpoint.
+    pub(crate) fn knowing(mut self, tokenizer: Tokenizer) -> Self {
+        self.added = tokenizer.vocab_size().saturating_sub(self.tokenizer.vocab_size());
+        self.tokenizer = tokenizer;
+        self
+    }
+
+    /// Digest of the weights' file.
+    pub(crate) fn digest(&self) -> Option<Fingerprint> {
+        self.checkpoint.weights
     }
 
     /// Whether the model has `longest_match`.
     pub fn looks_up(&self) -> bool {
-        self.model.longest_match
+        self.saved.model.longest_match
     }
 
     /// The checkpoint's folder.

@@ -10,7 +10,7 @@ use crate::BadInput;
 use crate::checkpoint::{CONFIG, Checkpoints, TOKENIZER, Verified, Which};
 use crate::config::{Config, DataSection, IndexEntry};
 use crate::directory::{is_checkpoint, latest, latest_named};
-use crate::weights;
+use crate::weights::{self, Factors};
 use crate::{Indexes, own_entry};
 
 /// Selects a checkpoint; by default the latest of the default configuration's last run.
@@ -55,6 +55,11 @@ impl Trained {
             _ => Config::load(&saved, set)?,
         };
 
+        if config.train.lora.is_none() {
+            // The checkpoint decides what it holds.
+            config.train.lora.clone_from(&learned.train.lora);
+            config.train.lora_base.clone_from(&learned.train.lora_base);
+        }
         config.resolve_paths()?;
         let tokenizer = Tokenizer::load(checkpoint.path.join(TOKENIZER))?;
         let text = |config: &Config| DataSection { indexes: Vec::new(), ..config.data.clone() };
@@ -83,9 +88,14 @@ impl Trained {
             .ok()
     }
 
-    /// Loads the weights to `device`.
+    /// Loads the weights to `device`, with any adapters added to them.
     pub fn weights<B: Backend>(&self, device: &B::Device) -> anyhow::Result<Gpt<B>> {
-        weights::load(&self.checkpoint.path, &self.config.model, device)
+        Ok(self.separate(device)?.merged())
+    }
+
+    /// Loads the weights to `device`, with any adapters beside them.
+    pub fn separate<B: Backend>(&self, device: &B::Device) -> anyhow::Result<Gpt<B>> {
+        weights::load(&self.checkpoint.path, &self.config, Factors::Wide, device)
     }
 
     /// Loads weights with matrices in the compute type.

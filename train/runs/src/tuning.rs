@@ -19,6 +19,14 @@ const RATES: [(u64, f64); 4] =
     [(20_000_000, 5e-4), (200_000_000, 1e-4), (2_000_000_000, 5e-5), (10_000_000_000, 2e-5)];
 const LEAST_RATE: f64 = 1e-5;
 
+/// For adapters, which start at zero: the usual rate, half of it for the largest models.
+const LORA_RATES: [f64; 2] = [2e-4, 1e-4];
+const LORA_LARGE: u64 = 10_000_000_000;
+
+fn lora_rate(parameters: u64) -> f64 {
+    LORA_RATES[usize::from(parameters > LORA_LARGE)]
+}
+
 fn rate(parameters: u64) -> f64 {
     RATES.iter().find(|(most, _)| parameters <= *most).map_or(LEAST_RATE, |(_, rate)| *rate)
 }
@@ -30,7 +38,8 @@ pub(crate) fn defaults(model: &GptConfig, set: &[String]) -> anyhow::Result<Vec<
         |key: &str| set.iter().any(|given| given.split_once('=').is_some_and(|(name, _)| name.trim() == key));
     let mut train = Map::new();
     let mut put = |key: &str, value: Value| train.insert(key.to_owned(), value);
-    put("lr", json!(rate(Footprint::of(model)?.parameters)));
+    let parameters = Footprint::of(model)?.parameters;
+    put("lr", json!(if has_adapters(set) { lora_rate(parameters) } else { rate(parameters) }));
     put("weight_decay", json!(WEIGHT_DECAY));
     put("betas", json!([0.9, 0.999]));
     put("schedule", json!({ "warmup": WARM_UP }));
@@ -48,6 +57,16 @@ pub(crate) fn defaults(model: &GptConfig, set: &[String]) -> anyhow::Result<Vec<
             .extend(["data.source=text", "data.align=document", "data.split=document"].map(str::to_owned));
     }
     Ok(settings)
+}
+
+/// Whether `set` asks for adapters.
+fn has_adapters(set: &[String]) -> bool {
+    let asks = |given: &String| {
+        let (key, value) = given.split_once('=')?;
+        let key = key.trim();
+        Some(key.starts_with("train.lora.") || key == "train.lora" && value.trim() != "null")
+    };
+    set.iter().any(|given| asks(given).unwrap_or(false))
 }
 
 /// `defaults` in one line.
@@ -82,6 +101,9 @@ mod tests {
         assert!(plain.contains("train.epochs=3.0") && plain.contains("train.lr=0.0001"), "{plain}");
         assert!(plain.contains("train.sequence=1024") && !plain.contains("data."), "{plain}");
         assert!(!settings(&["train.steps=5"]).contains("epochs"));
+        assert!(settings(&["train.lora.rank=4"]).contains("train.lr=0.0002"));
+        assert!(settings(&["train.lora={\"rank\": 4}"]).contains("train.lr=0.0002"));
+        assert!(settings(&["train.lora=null"]).contains("train.lr=0.0001"));
         assert!(settings(&["data.path=x.jsonl"]).contains("data.source=text"));
         assert!(!settings(&["data.path=x", "data.source=shards"]).contains("data."));
     }

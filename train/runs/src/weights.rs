@@ -6,11 +6,28 @@ use backend_offload::{Bytes, available_host_memory};
 use burn::tensor::backend::Backend;
 use models::{Footprint, Gpt, GptConfig, weights::Layout};
 
-use crate::BadInput;
 use crate::checkpoint::WEIGHTS;
+use crate::config::Config;
+use crate::{BadInput, lora};
 
-/// Loads verified weights in `folder`, which must be of the model `wanted`.
-pub fn load<B: Backend>(folder: &Path, wanted: &GptConfig, device: &B::Device) -> anyhow::Result<Gpt<B>> {
+/// The type of factors of products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Factors {
+    /// f32, as stored.
+    Wide,
+    /// The compute type, for weights that never change.
+    Computed,
+}
+
+/// Loads verified weights in `folder`, which must be of the configured model. Adapters come with their frozen weights,
+/// whose form is `factors`.
+pub fn load<B: Backend>(
+    folder: &Path,
+    config: &Config,
+    factors: Factors,
+    device: &B::Device,
+) -> anyhow::Result<Gpt<B>> {
+    let wanted = &config.model;
     tables_fit(wanted)?;
     let path = folder.join(WEIGHTS);
     // The compute type may differ from training.
@@ -23,7 +40,13 @@ pub fn load<B: Backend>(folder: &Path, wanted: &GptConfig, device: &B::Device) -
         ))
         .into());
     }
-    Ok(models::weights::load(wanted, &[&path], Layout::Native, device)?)
+    match (&config.train.lora, factors) {
+        (Some(adapters), _) => lora::load(folder, config, (adapters, factors), device),
+        (None, Factors::Wide) => Ok(models::weights::load(wanted, &[&path], Layout::Native, device)?),
+        (None, Factors::Computed) => {
+            Ok(models::weights::load_narrowed(wanted, &[&path], Layout::Native, device)?)
+        }
+    }
 }
 
 /// Fails if the rotary tables, sized by `n_positions`, exceed free host memory.

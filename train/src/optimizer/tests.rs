@@ -92,15 +92,23 @@ pub(crate) fn norm_of(gpt: &Gpt<Tape>, gradients: &GradientsParams) -> f32 {
     arrivals.1.take_global(gpt).expect("there are gradients").into_scalar()
 }
 
+/// Bits of the gradients of all parameters that learn.
 pub(crate) fn values_of(gpt: &Gpt<Tape>, gradients: &GradientsParams) -> Vec<u32> {
-    struct Bits<'g>(&'g GradientsParams, Vec<u32>);
+    struct Bits<'g>(&'g GradientsParams, Vec<u32>, Vec<ParamId>);
     impl ModuleVisitor<Tape> for Bits<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Tape, D>>) {
-            let gradient = self.0.get::<Flex, D>(param.id).expect("every parameter has a gradient");
-            self.1.extend(gradient.into_data().iter::<f32>().map(f32::to_bits));
+            let gradient = self.0.get::<Flex, D>(param.id);
+            assert_eq!(gradient.is_some(), self.2.contains(&param.id), "what learns has a gradient");
+            self.1.extend(
+                gradient
+                    .into_iter()
+                    .flat_map(|gradient| numbers(gradient).expect("on the CPU"))
+                    .map(f32::to_bits),
+            );
         }
     }
-    let mut bits = Bits(gradients, Vec::new());
+    let learning = gpt.learning().into_iter().map(|(id, _)| id).collect();
+    let mut bits = Bits(gradients, Vec::new(), learning);
     gpt.visit(&mut bits);
     bits.1
 }

@@ -20,8 +20,9 @@ pub(crate) fn placed(config: &Config, footprint: &Footprint, machine: &Machine) 
         (on_host.memory.optimizer, on_host.memory.device_blocks) = (PlacementKind::Host, blocks);
         on_host
     };
-    // The rare exchange needs the optimizer on the device.
-    let only_device = machine.other_ranks > 0 && config.ranks.exchange == ExchangeKind::Rarely;
+    // The rare exchange and adapters need the optimizer on the device.
+    let only_device = machine.other_ranks > 0 && config.ranks.exchange == ExchangeKind::Rarely
+        || config.train.lora.is_some();
     let on_hosts = (0..=config.model.n_layer).filter(|_| !only_device).map(on_host);
 
     let possible = std::iter::once(on_device.clone()).chain(on_hosts).filter_map(|config| {

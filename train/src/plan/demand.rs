@@ -9,7 +9,8 @@ use models::{Chunks, Footprint};
 use runs::config::{Config, CrossingKind, ExchangeKind, OptimizerKind};
 
 use super::operations::Operations;
-use super::placement::{Placement, largest_block_matrix};
+use super::placement::{Placement, largest_block_matrix, largest_learned};
+use crate::parameters::learned;
 
 const WIDE: u64 = 4;
 
@@ -132,7 +133,7 @@ impl GroupSums {
         let held = u64::from(passes.together.ilog2());
         let layers = config.model.n_layer;
         let blocks = config.train.recompute.unwrap_or(layers).clamp(1, layers);
-        let segment = (footprint.per_block * WIDE).saturating_mul(blocks as u64);
+        let segment = (Learned::new(config, footprint).per_block * WIDE).saturating_mul(blocks as u64);
         let segments = layers.div_ceil(blocks) as u64;
         let moves = passes.micro_batches.saturating_mul(segments) / held.max(1);
         Self { bytes: segment.saturating_mul(held), moves }
@@ -168,6 +169,56 @@ impl UpdateBytes {
     }
 }
 
+/// Numbers that learn.
+#[derive(Debug, Clone, Copy)]
+struct Learned {
+    /// Whether all weights learn. Frozen ones are narrow themselves and have no gradient.
+    all: bool,
+    per_block: u64,
+    largest: u64,
+    /// Bytes per token that adapters add to the tape: the product with `down`, wide and narrow.
+    tape_per_token: u64,
+}
+
+impl Learned {
+    fn new(config: &Config, footprint: &Footprint) -> Self {
+        let (per_block, largest) = (footprint.per_block, footprint.largest_tensor);
+        let Some(lora) = &config.train.lora else {
+            return Self { all: true, per_block, largest, tape_per_token: 0 };
+        };
+
+        let adapters = learned(config);
+        let of_first = adapters.iter().filter(|adapter| adapter.block() == Some(0));
+        let layers = config.model.n_layer;
+        let blocks = config.train.recompute.map_or(layers, |every| every.clamp(1, layers)) as u64;
+        let each = lora.rank as u64 * (WIDE + config.model.compute.bytes());
+        Self {
+            all: false,
+            per_block: of_first.map(models::ParameterInfo::elements).sum(),
+            largest: largest_learned(config),
+            tape_per_token: each.saturating_mul(lora.targets.len() as u64).saturating_mul(blocks),
+        }
+    }
+
+    /// Bytes of the head's gradient while it waits for the embedding's.
+    fn tied_gradient_bytes(self, config: &Config) -> u64 {
+        if config.model.tie_word_embeddings && self.all { self.largest * WIDE } else { 0 }
+    }
+
+    /// Bytes of the largest gradient, of at most `largest` bytes.
+    fn largest_sum(self, largest: u64) -> u64 {
+        if self.all { largest } else { self.largest * WIDE }
+    }
+
+    /// Bytes of the largest operation at least. A frozen weight is only read: no second tensor has its size.
+    fn least(self, largest: u64, hidden: u64) -> u64 {
+        if self.all { largest.max(hidden).saturating_mul(2) } else { largest.max(hidden.saturating_mul(2)) }
+    }
+}
+
+/// Weights under adapters: copied to the host once, then only to the device.
+const FROZEN: &str = "weights, frozen";
+
 /// Host weights copied to the device every step, under any budget.
 const STREAMED: &str = "weights from the host";
 
@@ -185,20 +236,22 @@ impl Demand {
         let operations = Operations::new(config, fused);
         let [attention, loss] = footprint.working_bytes(batch, sequence, Chunks::default());
         let pass_temporaries = hidden.saturating_mul(WIDE_IN_PASS).max(attention);
-        let narrow = footprint.narrow_weight_bytes(train.recompute);
-        let tape = for_tokens(footprint.activation_bytes_per_token(train.recompute));
+        let learns = Learned::new(config, footprint);
+        let narrow = if learns.all { footprint.narrow_weight_bytes(train.recompute) } else { 0 };
+        let added = for_tokens(learns.tape_per_token);
+        let tape = for_tokens(footprint.activation_bytes_per_token(train.recompute)).saturating_add(added);
 
         let (kept, kept_narrow, passing) = match train.recompute {
             None => (tape, narrow, pass_temporaries),
             Some(every) => {
-                let segment = for_tokens(footprint.segment_bytes_per_token(every));
+                let segment = for_tokens(footprint.segment_bytes_per_token(every)).saturating_add(added);
                 let inputs = tape - segment;
                 let in_tiles = config.memory.activations != CrossingKind::Computed;
                 let temporaries = hidden.saturating_mul(operations.block_temporaries()).max(attention);
                 let kept = if in_tiles { inputs_in_tiles(inputs) } else { inputs };
                 // Waiting micro-batches keep the residual stream and, if tied, the head's gradient.
                 let stream = for_tokens(config.model.n_embd as u64 * WIDE);
-                let tied = if config.model.tie_word_embeddings { footprint.largest_tensor * WIDE } else { 0 };
+                let tied = learns.tied_gradient_bytes(config);
                 let waiting = (together - 1).saturating_mul(stream.saturating_add(tied));
                 let kept = kept.saturating_mul(together).saturating_add(waiting);
                 (kept, 0, temporaries.saturating_add(segment).saturating_add(narrow))
@@ -241,7 +294,7 @@ impl Demand {
         let summed =
             if config.memory.shard { gradients.div_ceil(ranks as u64).max(stepped) } else { gradients };
         let segment_blocks = train.recompute.map_or(0, |every| every.min(config.model.n_layer) as u64);
-        let window = footprint.largest_tensor.max(segment_blocks * footprint.per_block);
+        let window = learns.largest.max(segment_blocks * learns.per_block);
 
         let [scores, logits] = footprint.chunk_bytes(batch, sequence, Chunks::default());
         let [score_tensors, logit_tensors] = operations.chunk_tensors();
@@ -249,7 +302,7 @@ impl Demand {
             .saturating_mul(operations.mlp_tensors())
             .max(scores.saturating_mul(score_tensors))
             .max(logits.saturating_mul(logit_tensors));
-        let update_or_sum = updates.named.max(Operations::SUM_TENSORS * largest);
+        let update_or_sum = updates.named.max(Operations::SUM_TENSORS * learns.largest_sum(largest));
         // Initial weights are drawn and scaled in f32.
         let drawn = 2 * WIDE * footprint.largest_tensor;
         // Whole parameters are divided, so one rank has the largest.
@@ -269,6 +322,8 @@ impl Demand {
             part("partial sums of gradients", [waiting, waiting.min(apart)], 1, 1),
             part("a micro-batch's gradients", [0, apart], groups - 1, groups - 1),
             part("activations", [kept, 0], groups, groups),
+            // Dropping a clean block costs no copy, so it spills before what must be written.
+            part(FROZEN, [placement.frozen; 2], 2 * groups, 0),
             part("narrow copies of weights", [kept_narrow, 0], groups, groups),
             part("optimizer state", [state; 2], 1, 1),
         ];
@@ -276,7 +331,7 @@ impl Demand {
             parts: parts.into_iter().filter(|part| part.bytes() > 0).collect(),
             floor: update_or_sum.max(in_pass).max(coding).max(drawn),
             one_pass_update: updates.one_pass,
-            least: largest.max(hidden).saturating_mul(2),
+            least: learns.least(largest, hidden),
             placement,
             passes,
             exchanged: if ranks > 1 {

@@ -35,11 +35,15 @@ use runs::BadInput;
 use runs::config::{Amount, Config, RanksSection, Together};
 use serde::Serialize;
 
+use crate::parameters::learning;
+
 /// Memory, traffic and time of a run, and reasons to refuse it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Plan {
     pub(crate) machine: Machine,
     pub(crate) parameters: u64,
+    /// Parameters that learn.
+    pub(crate) learning: u64,
     pub(crate) steps: u64,
     pub(crate) micro_batch: usize,
     pub(crate) accumulate: usize,
@@ -140,6 +144,13 @@ pub(crate) struct Held {
     pub(crate) spills: u64,
 }
 
+/// Floating-point operations per token of forward and backward, without gradients of frozen weights. Adapters' own are
+/// neglected.
+pub(crate) fn flops_per_token(config: &Config, footprint: &Footprint, recompute: bool) -> f64 {
+    let all = footprint.flops_per_token(config.sequence(), recompute);
+    all - if config.train.lora.is_some() { footprint.weight_gradient_flops_per_token() } else { 0.0 }
+}
+
 struct DiskTraffic {
     written: u64,
     read: u64,
@@ -232,6 +243,14 @@ fn host_least(config: &Config, machine: &Machine, demand: &Demand, all: u64) -> 
     demand.host_peak(config, machine.ranks(), machine.device_budget.unwrap_or(u64::MAX))
 }
 
+/// Weights and states; with adapters, theirs alone.
+fn checkpoint_bytes(config: &Config, footprint: &Footprint, demand: &Demand) -> u64 {
+    match &config.train.lora {
+        Some(_) => 4 * demand.placement.on_device + demand.placement.device_state_bytes(),
+        None => footprint.weight_bytes() + state_bytes(config.train.optimizer, footprint),
+    }
+}
+
 fn held(parts: &[demand::Part], spilled: &[u64]) -> Vec<Held> {
     let parts = parts.iter().zip(spilled);
     parts
@@ -285,8 +304,8 @@ impl Plan {
 
         let train = &config.train;
         let tokens_per_step = config.tokens_per_step();
-        let flops_per_token = footprint.flops_per_token(config.sequence(), train.recompute.is_some());
-        let flops_per_step = flops_per_token * tokens_per_step as f64;
+        let flops_per_step =
+            flops_per_token(config, footprint, train.recompute.is_some()) * tokens_per_step as f64;
         let own_share = train.accumulate.div_ceil(ranks) as f64 / train.accumulate as f64;
         let compute_seconds = machine.flops_per_second.map(|speed| flops_per_step * own_share / speed);
         let times_compute = |bytes: u64| {
@@ -303,11 +322,12 @@ impl Plan {
         let host_tier_bytes = host_least.saturating_add(if sinks > 0 { 0 } else { copies });
         let host_bytes = host_tier_bytes + exchanged.residuals + if machine.shares_host { stays } else { 0 };
 
-        let checkpoint_bytes = footprint.weight_bytes() + state_bytes(train.optimizer, footprint);
+        let checkpoint_bytes = checkpoint_bytes(config, footprint, &demand);
 
         let mut plan = Self {
             machine: machine.clone(),
             parameters: footprint.parameters,
+            learning: learning(config),
             steps: train.steps,
             micro_batch: train.micro_batch,
             accumulate: train.accumulate,

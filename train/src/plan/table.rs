@@ -37,7 +37,12 @@ impl fmt::Display for Table {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} parameters on {}", grouped(self.parameters), self.machine.device)?;
+        let learning = if self.learning == self.parameters {
+            String::new()
+        } else {
+            format!(" and {} in adapters, which alone learn,", grouped(self.learning))
+        };
+        writeln!(f, "{} parameters{learning} on {}", grouped(self.parameters), self.machine.device)?;
         writeln!(f, "{}", self.held_table())?;
         self.lines().iter().try_for_each(|(name, text)| writeln!(f, "{name:<NAME$}  {text}"))?;
         self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))

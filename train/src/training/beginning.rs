@@ -8,6 +8,7 @@ use burn::tensor::backend::Backend;
 use models::{ConfigError, Gpt};
 use runs::config::Config;
 use runs::directory::RunDirectory;
+use runs::weights::Factors;
 
 use super::exchange::Restored;
 use super::{Exchange, Progress, Tape, restore};
@@ -37,7 +38,7 @@ pub(crate) fn first_state<I: Offloadable>(
                 eprintln!("changed {change}");
             }
         }
-        let gpt = runs::weights::load(&checkpoint.path, &config.model, device)?;
+        let gpt = frozen(runs::weights::load(&checkpoint.path, config, Factors::Computed, device)?);
         let owners = owners(config, &gpt, ranks);
         let (progress, mut optimizer) = restore(&checkpoint.path, config, device, owners)?;
         let restored = restore_exchange(&checkpoint.path, &progress, ranks, exchange)?;
@@ -48,8 +49,8 @@ pub(crate) fn first_state<I: Offloadable>(
     }
 
     let gpt = match &directory.pretrained {
-        Some(pretrained) => pretrained.weights(&config.model, device)?,
-        None => fresh(config, computes_nothing(), device)?,
+        Some(pretrained) => frozen(pretrained.weights(config, device)?),
+        None => without_base(fresh(config, computes_nothing(), device)?, config)?,
     };
 
     let mut optimizer = Optimizer::placed(config, device);
@@ -72,6 +73,19 @@ fn restore_exchange(
         eprintln!("{reason}");
     }
     Ok(restored)
+}
+
+/// Weights under adapters never change, so each is cast to the compute type once.
+fn frozen<B: Backend>(gpt: Gpt<B>) -> Gpt<B> {
+    if gpt.has_adapters() { gpt.narrowed() } else { gpt }
+}
+
+/// Only a dry run has adapters on fresh weights.
+fn without_base<B: Backend>(gpt: Gpt<B>, Config { train, .. }: &Config) -> anyhow::Result<Gpt<B>> {
+    match &train.lora {
+        Some(lora) => Ok(frozen(gpt.with_adapters(lora, train.seed)?)),
+        None => Ok(gpt),
+    }
 }
 
 /// A dry run gets zeros: no kernel reads weights, and drawing billions takes minutes.

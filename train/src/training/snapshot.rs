@@ -80,7 +80,12 @@ pub(crate) fn save<I: Backend, B: Backend>(
         None => read(),
     };
 
-    weights::save_completed(gpt, &folder.join(WEIGHTS), complete)?;
+    let weights = folder.join(WEIGHTS);
+    if gpt.has_adapters() {
+        weights::save_adapters(gpt, &weights)?;
+    } else {
+        weights::save_completed(gpt, &weights, complete)?;
+    }
     let mut moments = BTreeMap::new();
     for (name, kept) in &optimizer.moments {
         let parts = [Some(&kept.first), kept.second.as_ref()];
@@ -125,7 +130,11 @@ pub(crate) fn save<I: Backend, B: Backend>(
 /// Checks names, shapes and types of tensors, without reading numbers.
 pub(crate) fn check(folder: &Path) -> anyhow::Result<()> {
     let config = Config::load(&folder.join(CONFIG).to_string_lossy(), &[])?;
-    weights::check_native::<Flex>(&config.model, &folder.join(WEIGHTS), &FlexDevice)?;
+    let file = folder.join(WEIGHTS);
+    match &config.train.lora {
+        Some(lora) => weights::check_adapters(&config.model, lora, &file)?,
+        None => weights::check_native::<Flex>(&config.model, &file, &FlexDevice)?,
+    }
     check_moments(&State::read(folder)?, folder, &TensorFile::open(&folder.join(MOMENTS))?)
 }
 

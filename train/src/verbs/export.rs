@@ -17,6 +17,7 @@ use tokenizer::Tokenizer;
 use super::CheckpointArgs;
 
 mod gguf;
+mod peft;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -39,6 +40,8 @@ enum Names {
     HuggingFace,
     /// One file for `llama.cpp`, vocabulary and chat template included.
     Gguf,
+    /// The adapters of `train.lora` alone, as PEFT loads them.
+    Peft,
     /// Every model of this trainer.
     Native,
 }
@@ -69,6 +72,7 @@ impl Type {
 enum Target {
     Published(Stored),
     Gguf(Numbers),
+    Peft(Stored),
     Native(Stored),
 }
 
@@ -80,6 +84,7 @@ impl Target {
                 Ok(Self::Gguf(args.dtype.map_or(Numbers::Plain(Stored::F16), numbers)))
             }
             (Names::HuggingFace, Some(stored)) => Ok(Self::Published(stored)),
+            (Names::Peft, Some(stored)) => Ok(Self::Peft(stored)),
             (Names::Native, Some(stored)) => Ok(Self::Native(stored)),
             (_, None) => Err(BadInput("--dtype q8_0 needs --layout gguf".to_owned())),
         }
@@ -88,6 +93,7 @@ impl Target {
     fn file(self) -> &'static str {
         match self {
             Self::Gguf(_) => gguf::FILE,
+            Self::Peft(_) => weights::PEFT_WEIGHTS,
             Self::Published(_) | Self::Native(_) => WEIGHTS,
         }
     }
@@ -115,8 +121,10 @@ impl Work for Exporting<'_> {
 
     fn on<I: Offloadable>(self, device: &I::Device, _place: &Place) -> anyhow::Result<()> {
         let Self { out, target, trained } = self;
-        let gpt = trained.weights::<Offload<I>>(device)?;
+        let gpt = trained.separate::<Offload<I>>(device)?;
+        let gpt = if matches!(target, Target::Peft(_)) { gpt } else { gpt.merged() };
         match target {
+            Target::Peft(stored) => return peft::export(out, stored, &trained, &gpt),
             Target::Gguf(numbers) => return gguf::export(out, numbers, &trained, &gpt),
             Target::Published(stored) => {
                 // First, so that a refused shape leaves no empty folder.

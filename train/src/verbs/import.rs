@@ -109,9 +109,12 @@ fn described(args: &Args, model: &GptConfig, tokenizer: &Path) -> anyhow::Result
     let tokenizer = std::path::absolute(tokenizer)?;
     let Some(name) = name else {
         let text = json!({ "model": model.to_value(), "tokenizer": { "kind": "file", "path": tokenizer } });
-        return Ok(Config::from_text(&text.to_string(), "the imported model's configuration", set)?);
+        let config = Config::from_text(&text.to_string(), "the imported model's configuration", set)?;
+        runs::lora::refuse_without_base(&config)?;
+        return Ok(config);
     };
     let mut config = Config::load(name, set)?;
+    runs::lora::refuse_without_base(&config)?;
     config.model = model.clone();
     config.tokenizer.kind = TokenizerKind::File;
     config.tokenizer.path = Some(tokenizer);

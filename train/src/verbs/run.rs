@@ -73,7 +73,11 @@ impl Args {
             set.push("train.overfit_one_batch=true".to_owned());
         }
         let beginning = Beginning { resume: self.resume.as_ref(), pretrained: self.from.as_deref() };
-        RunDirectory::find(config.as_deref(), &set, out, beginning)
+        let directory = RunDirectory::find(config.as_deref(), &set, out, beginning)?;
+        if directory.from.is_none() && directory.pretrained.is_none() && !computes_nothing() {
+            runs::lora::refuse_without_base(&directory.config)?;
+        }
+        Ok(directory)
     }
 }
 

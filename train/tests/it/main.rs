@@ -15,6 +15,7 @@ mod index;
 mod inspect;
 mod known_weights;
 mod longest_match;
+mod lora;
 mod panics;
 mod plan;
 mod prepare;

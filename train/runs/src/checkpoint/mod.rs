@@ -41,6 +41,7 @@ use std::{
 use contents::Fault;
 use durable::regular;
 use retention::Rule;
+use tokenizer::Fingerprint;
 
 const FOLDER: &str = "checkpoints";
 const LATEST: &str = "latest";
@@ -84,6 +85,8 @@ pub struct Verified {
     pub step: u64,
     /// File bytes without the manifest.
     pub bytes: u64,
+    /// Digest of its weights' file.
+    pub weights: Option<Fingerprint>,
 }
 
 #[derive(Debug)]
@@ -282,7 +285,8 @@ impl Checkpoints {
 
 fn verify(path: &Path) -> Result<Verified, Fault> {
     let manifest = contents::verify(path)?;
-    Ok(Verified { path: path.to_owned(), step: manifest.step, bytes: manifest.bytes() })
+    let weights = manifest.files.iter().find(|file| file.name == WEIGHTS).map(|file| file.sha256);
+    Ok(Verified { path: path.to_owned(), step: manifest.step, bytes: manifest.bytes(), weights })
 }
 
 fn name_of(step: u64) -> String {

@@ -1,5 +1,6 @@
 //! Refuses values out of range or incompatible, without opening files. Refusals name keys, values and the way out.
 
+mod lora;
 mod ranks;
 
 use std::fmt::Display;
@@ -36,6 +37,7 @@ pub(super) fn combinations(config: &Config) -> Vec<Combination> {
     refusals.conversations(config);
     refusals.memory(config);
     refusals.ranks(config);
+    refusals.lora(config);
     refusals.0
 }
 

@@ -57,12 +57,18 @@ impl Config {
         let (ours, theirs) = (&self.train, &before.train);
         let (section, _) = key.split_once('.').unwrap_or((key, ""));
         match key {
-            // Weights are stored in f32. Data and indexes are compared by digest, so they may move.
-            "model.compute" | "data.path" | "data.indexes" | "data.on_bad_record" => true,
+            // Weights are stored in f32. Data, indexes and frozen weights are compared by
+            // digest, so they may move.
+            "model.compute"
+            | "data.path"
+            | "data.indexes"
+            | "data.on_bad_record"
+            | "train.lora_base.path" => true,
             "train.micro_batch" | "train.accumulate" => {
                 !begun || ours.micro_batch * ours.accumulate == theirs.micro_batch * theirs.accumulate
             }
             "train.seed" | "train.sequence" | "train.optimizer" | "train.overfit_one_batch" => !begun,
+            _ if key.starts_with("train.lora") => false,
             _ => match section {
                 "model" | "tokenizer" => false,
                 "data" => !begun,
@@ -74,8 +80,9 @@ impl Config {
     /// Makes paths absolute: a saved configuration is used from any folder.
     pub fn resolve_paths(&mut self) -> anyhow::Result<()> {
         let paths = [&mut self.data.path, &mut self.tokenizer.path, &mut self.memory.disk];
+        let base = self.train.lora_base.iter_mut().map(|base| &mut base.path);
         let listed = self.data.indexes.iter_mut().flat_map(|listed| [&mut listed.index, &mut listed.set]);
-        for path in paths.into_iter().flatten().chain(listed) {
+        for path in paths.into_iter().flatten().chain(listed).chain(base) {
             *path = std::path::absolute(&path).with_context(|| format!("resolving {}", path.display()))?;
         }
         Ok(())
@@ -146,6 +153,26 @@ mod tests {
         let refused = more.changes_since(&before, true).refused;
         assert_eq!(refused[0].to_string(), "`train.accumulate` from 2 to 4");
         assert_eq!(more.changes_since(&before, false).refused, []);
+    }
+
+    #[test]
+    fn adapters_never_change_and_their_base_may_move() {
+        let digest = "00".repeat(32);
+        let based = |path: &str| format!(r#"train.lora_base={{"path": "{path}", "sha256": "{digest}"}}"#);
+        let adamw = "train.optimizer=adamw";
+        let tuned =
+            |set: &[&str], path: &str| config(&[&[adamw, "train.lora.rank=4", &based(path)], set].concat());
+        let before = tuned(&[], "base");
+        let moved = tuned(&[], "elsewhere").changes_since(&before, true);
+        assert_eq!((moved.allowed.len(), moved.refused.len()), (1, 0), "{moved:?}");
+        for begun in [false, true] {
+            for set in [&["train.lora.rank=5"][..], &["train.lora.dropout=0.1"]] {
+                let refused = tuned(set, "base").changes_since(&before, begun).refused;
+                assert_eq!(refused.len(), 1, "{refused:?}");
+            }
+            let whole = config(&[adamw]).changes_since(&before, begun).refused;
+            assert_eq!(whole.len(), 2, "{whole:?}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod continuity;
 mod error;
 #[cfg(test)]
 mod hostile;
+mod lora;
 mod overrides;
 mod presets;
 mod ranks;
@@ -25,6 +26,7 @@ pub use amounts::{Amount, DiskPart, Meaning};
 pub use check::MOST_NEW_TOKENS;
 pub use continuity::{Change, Changes};
 pub use error::ConfigError;
+pub use lora::LoraBase;
 pub use presets::presets;
 pub use ranks::{ExchangeKind, RanksSection};
 pub use sections::*;

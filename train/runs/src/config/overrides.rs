@@ -51,6 +51,10 @@ fn assign(given: &str, tree: &mut Map<String, Value>) -> Result<String, String> 
             *place = serde_json::from_str(value).unwrap_or_else(|_| value.into());
             break;
         }
+        if place.is_null() {
+            // A section that is left out.
+            *place = Value::Object(Map::new());
+        }
         let found = place.to_string();
         section = place.as_object_mut().ok_or_else(|| format!("`{walked}` is {found}, not a section"))?;
     }

@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use backend_offload::Budget;
+use models::LoraConfig;
 use serde::{Deserialize, Serialize};
 
 use super::amounts::{Amount, DiskPart, Meaning};
+use super::lora::LoraBase;
 use super::together::Together;
 use super::warm_up::WarmUp;
 
@@ -160,6 +162,10 @@ pub struct TrainSection {
     pub seed: u64,
     /// Whether all steps see the first batch, to check learning.
     pub overfit_one_batch: bool,
+    /// Adapters, which learn instead of the weights that the run begins with; `null` trains all weights.
+    pub lora: Option<LoraConfig>,
+    /// The frozen weights (`lora`); the run fills it in. The path may change.
+    pub lora_base: Option<LoraBase>,
     /// Consecutive skipped steps (loss or norm NaN or infinite) that end the run.
     pub bad_steps: u64,
 }
@@ -364,6 +370,8 @@ impl Default for TrainSection {
             z_loss: 0.0,
             seed: 1337,
             overfit_one_batch: false,
+            lora: None,
+            lora_base: None,
             bad_steps: 5,
         }
     }

@@ -48,8 +48,7 @@ impl ReduceOrder {
     /// With recomputed segments of `every` blocks: the head, segments from last to first, embeddings with the first.
     /// Otherwise the model's order.
     pub(crate) fn of_pass<B: Backend>(gpt: &Gpt<B>, every: Option<usize>) -> Self {
-        let ids = burn::module::list_param_ids(gpt);
-        let parameters = gpt.config().parameters();
+        let (ids, parameters): (Vec<_>, Vec<_>) = gpt.learning().into_iter().unzip();
         let elements = |parameter: &ParameterInfo| parameter.elements() as usize;
         let largest = parameters.iter().map(elements).max().unwrap_or_default();
         let places = ids.iter().copied().zip(0..).collect();

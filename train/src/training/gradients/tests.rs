@@ -5,7 +5,7 @@ use burn::optim::GradientsParams;
 use burn_train::{TrainOutput, TrainStep};
 use exchange::threads::{Fault, Threads};
 use exchange::{Engine, Share};
-use models::Gpt;
+use models::{Gpt, LoraConfig};
 use runs::config::{Config, ExchangeKind, RanksSection};
 
 use super::*;
@@ -87,6 +87,34 @@ fn ranks_have_the_bits_of_one_process_however_many_they_are() {
             assert!(each.iter().all(|rank| *rank == expected), "{count} over {world}: {each:?}");
         }
     }
+}
+
+#[test]
+fn gradients_of_adapters_have_the_bits_of_one_process_on_all_ranks() {
+    let adapted = || {
+        let lora = LoraConfig { dropout: 0.25, ..LoraConfig::default() };
+        let plain = learner("1");
+        Learner { gpt: plain.gpt.with_adapters(&lora, 3).expect("possible"), pass: plain.pass }
+    };
+    let TrainOutput { grads, item } = TrainStep::step(&adapted(), data(5));
+    let bits = |learner: &Learner<Autodiff<Flex>>, grads: &GradientsParams| {
+        let all = values_of(&learner.gpt, grads);
+        assert!(all.iter().any(|bits| *bits != 0));
+        all
+    };
+    for world in [2, 3] {
+        let each = on_each(world, |ranks| {
+            let learner = adapted();
+            let sum = gradients(&learner, &data(5), &Owners::default(), &mut exact(ranks), ranks);
+            let (grads, report) = sum.expect("no failure");
+            (report.loss.to_bits(), report.gnorm.to_bits(), bits(&learner, &grads))
+        });
+        let one = adapted();
+        let again = TrainStep::step(&one, data(5));
+        let expected = (item.loss.to_bits(), item.gnorm.to_bits(), bits(&one, &again.grads));
+        assert!(each.iter().all(|rank| *rank == expected), "{world} ranks");
+    }
+    assert_eq!(grads.len(), adapted().gpt.learning().len());
 }
 
 #[test]

@@ -21,7 +21,8 @@ use crate::data::{self, Data, TrainingWindows, ValidationWindows};
 use crate::exit::Ending;
 use crate::journal::Journal;
 use crate::optimizer::Optimizer;
-use crate::plan::Plan;
+use crate::parameters::learning;
+use crate::plan::{self, Plan};
 use crate::ranks::Ranks;
 use crate::summary::{self, Summary};
 use crate::training::{
@@ -142,7 +143,7 @@ impl Part<'_> {
         trim::<I>(device);
         runs::pages::give_back();
         same_data(&mut progress, &training)?;
-        let flops_per_token = footprint.flops_per_token(config.sequence(), false);
+        let flops_per_token = plan::flops_per_token(&config, &footprint, false);
         let mut session = Session {
             speed: Speed {
                 flops_per_step: flops_per_token * config.tokens_per_step() as f64,
@@ -321,6 +322,7 @@ fn journal(
             "step": step,
             "device": place.name,
             "parameters": session.parameters,
+            "learning": learning(&session.config),
             "tokens_per_step": session.config.tokens_per_step(),
             "device_budget": place.budget,
             "optimizer_on": memory.optimizer,

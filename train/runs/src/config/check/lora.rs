@@ -1,0 +1,39 @@
+//! Settings incompatible with adapters on frozen weights.
+
+use super::{Refusals, json};
+use crate::config::{Config, ExchangeKind, OptimizerKind, PlacementKind};
+
+impl Refusals {
+    pub(super) fn lora(&mut self, Config { model, train, memory, ranks, .. }: &Config) {
+        let Some(lora) = &train.lora else {
+            if train.lora_base.is_some() {
+                let text = "`train.lora_base` does nothing without `train.lora`; remove it";
+                self.add(&["train.lora_base", "train.lora"], text.to_owned());
+            }
+            return;
+        };
+        if let Err(error) = lora.check(model) {
+            self.add(&["train.lora", "model"], format!("`train.lora`: {error}"));
+        }
+
+        if memory.optimizer == PlacementKind::Host {
+            let text = "`memory.optimizer` = \"host\" is for weights that learn, and `train.lora` freezes them; set it to \"device\"";
+            self.add(&["train.lora", "memory.optimizer"], text.to_owned());
+        }
+        if memory.shard {
+            let text = "`memory.shard` divides the optimizer of all weights, and `train.lora` freezes them; set it to false";
+            self.add(&["train.lora", "memory.shard"], text.to_owned());
+        }
+        if train.optimizer == OptimizerKind::Muon {
+            let text = "`train.optimizer` = \"muon\" is for whole matrices, and `train.lora` freezes them; set it to \"adamw\"";
+            self.add(&["train.lora", "train.optimizer"], text.to_owned());
+        }
+        if ranks.exchange != ExchangeKind::Exact {
+            let text = format!(
+                "`ranks.exchange` = {} saves bytes of whole models, and `train.lora` sends only adapters; set it to \"exact\"",
+                json(&ranks.exchange)
+            );
+            self.add(&["train.lora", "ranks.exchange"], text);
+        }
+    }
+}

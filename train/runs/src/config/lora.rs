@@ -1,0 +1,16 @@
+//! `train.lora_base`: the checkpoint under a run's adapters.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use tokenizer::Fingerprint;
+
+/// The checkpoint with the frozen weights, written by the run that tunes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoraBase {
+    /// Its folder, or its run's.
+    pub path: PathBuf,
+    /// Digest of its weights' file.
+    pub sha256: Fingerprint,
+}
