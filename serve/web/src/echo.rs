@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::engine::{
-    Counter, Decoder, EncodeError, Engine, EngineError, Key, Likelihood, Message, Model, Role, SequenceRequest, Token,
-    Vocabulary,
+    Counter, Decoder, EncodeError, Engine, EngineError, Key, Likelihood, Message, Model, Role,
+    SequenceRequest, Token, Vocabulary,
 };
 use crate::worker::InferenceWorker;
 

@@ -136,7 +136,10 @@ impl Browser {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        panic!("{expression} never became true; the page says:\n{}", self.run("return document.body.innerText"));
+        panic!(
+            "{expression} never became true; the page says:\n{}",
+            self.run("return document.body.innerText")
+        );
     }
 
     fn find(&self, css: &str) -> String {

@@ -74,8 +74,7 @@ fn a_model_is_shown_anew_after_a_restart_that_no_poll_saw() {
     browser.run("watch()");
     browser.until("answered > 0");
     first.stop();
-    let _second =
-        TestServer::start(again, |worker| Echo { context: 40, ..Echo::default() }.answer(worker));
+    let _second = TestServer::start(again, |worker| Echo { context: 40, ..Echo::default() }.answer(worker));
     browser.run("watch()");
     browser.until("document.querySelector('#model').textContent.includes('reads 40 tokens')");
 }

@@ -20,8 +20,8 @@ fn storage(browser: &Browser) -> Value {
 fn wait_for_file(folder: &std::path::Path) -> std::path::PathBuf {
     let began = std::time::Instant::now();
     loop {
-        let found = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-        if let Some(path) = found.filter(|path| path.extension().is_some_and(|kind| kind == "json")).next() {
+        let mut found = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        if let Some(path) = found.find(|path| path.extension().is_some_and(|kind| kind == "json")) {
             return path;
         }
         assert!(began.elapsed() < TIMEOUT, "no file");
@@ -77,9 +77,7 @@ fn a_file_of_another_kind_is_refused_and_changes_nothing() {
     let before = storage(&browser);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file.json");
-    let with = |turns: Value| {
-        json!({ "format": "spillway.conversations", "version": 1, "conversations": [{ "id": "1-a", "turns": turns }] })
-    };
+    let with = |turns: Value| json!({ "format": "spillway.conversations", "version": 1, "conversations": [{ "id": "1-a", "turns": turns }] });
     let turn = |version: Value| json!([{ "role": "user", "at": 0, "versions": [version] }]);
     let deep = format!("{}{}", "[".repeat(200_000), "]".repeat(200_000));
     for (text, notice) in [
@@ -91,8 +89,14 @@ fn a_file_of_another_kind_is_refused_and_changes_nothing() {
         (with(json!("text")).to_string(), "holds no conversations"),
         (with(turn(json!({ "content": 1 }))).to_string(), "holds no conversations"),
         (with(turn(json!({ "content": "a", "tokens": [["x", 0]] }))).to_string(), "holds no conversations"),
-        (with(json!([{ "role": "system", "at": 0, "versions": [{ "content": "a" }] }])).to_string(), "holds no conversations"),
-        (with(json!([{ "role": "user", "at": 1, "versions": [{ "content": "a" }] }])).to_string(), "holds no conversations"),
+        (
+            with(json!([{ "role": "system", "at": 0, "versions": [{ "content": "a" }] }])).to_string(),
+            "holds no conversations",
+        ),
+        (
+            with(json!([{ "role": "user", "at": 1, "versions": [{ "content": "a" }] }])).to_string(),
+            "holds no conversations",
+        ),
         (with(turn(json!({ "content": "a".repeat(6 << 20) }))).to_string(), "none was imported"),
     ] {
         std::fs::write(&path, &text).unwrap();
@@ -103,7 +107,8 @@ fn a_file_of_another_kind_is_refused_and_changes_nothing() {
         assert_eq!(titles(&browser), json!(["mine"]));
     }
 
-    let foreign = json!({ "content": "<img src=x onerror='window.owned=1'>", "figures": "<b>", "own": { "x": 1 } });
+    let foreign =
+        json!({ "content": "<img src=x onerror='window.owned=1'>", "figures": "<b>", "own": { "x": 1 } });
     std::fs::write(&path, with(turn(foreign)).to_string()).unwrap();
     browser.write("#file", path.to_str().unwrap());
     sees_notice(&browser, "1 conversation imported.");

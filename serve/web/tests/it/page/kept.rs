@@ -119,7 +119,9 @@ fn an_answer_outlives_a_retry_that_fails() {
     super::notices::sees_notice(&browser, "The server could not be reached. The earlier answer stays.");
     browser.until(QUIET);
     assert_eq!(answers(&browser), ["first", "second"]);
-    let kept = browser.run("return Object.entries(localStorage).find(([name]) => name.startsWith('spillway.conversation.'))[1]");
+    let kept = browser.run(
+        "return Object.entries(localStorage).find(([name]) => name.startsWith('spillway.conversation.'))[1]",
+    );
     let kept: serde_json::Value = serde_json::from_str(kept.as_str().unwrap()).unwrap();
     let versions = |at: usize| kept["turns"][at]["versions"].as_array().unwrap().len();
     assert_eq!([0, 1, 2, 3].map(versions), [1, 1, 1, 1]);

@@ -31,7 +31,16 @@ fn an_answer_in_markdown_has_its_headings_lists_code_tables_and_links() {
         browser.run(TREE),
         json!([
             ["h4", "A title"],
-            ["p", "Some ", ["strong", "bold"], ", ", ["em", "slanted"], " and ", ["code", "a * b"], " text\nin two lines."],
+            [
+                "p",
+                "Some ",
+                ["strong", "bold"],
+                ", ",
+                ["em", "slanted"],
+                " and ",
+                ["code", "a * b"],
+                " text\nin two lines."
+            ],
             ["ul", ["li", "one"], ["li", "two", ["ol", ["li", "inner"]]]],
             [
                 "figure",
@@ -41,7 +50,11 @@ fn an_answer_in_markdown_has_its_headings_lists_code_tables_and_links() {
             ["blockquote", ["p", "quoted"]],
             [
                 "div",
-                ["table", ["thead", ["tr", ["th", "a"], ["th", "b"]]], ["tbody", ["tr", ["td", "1"], ["td", ["code", "x"]]]]]
+                [
+                    "table",
+                    ["thead", ["tr", ["th", "a"], ["th", "b"]]],
+                    ["tbody", ["tr", ["td", "1"], ["td", ["code", "x"]]]]
+                ]
             ],
             ["hr"],
             [

@@ -29,7 +29,10 @@ fn conversations_are_found_by_any_text_of_any_version_and_open_there() {
     assert!(browser.text("#list .extract").contains("and geese"));
     assert_eq!(browser.text("#found"), "1 conversation found");
     assert_eq!(browser.role_and_label("#found").0, "status");
-    assert_eq!(browser.role_and_label("#search"), ("searchbox".to_owned(), "Search conversations".to_owned()));
+    assert_eq!(
+        browser.role_and_label("#search"),
+        ("searchbox".to_owned(), "Search conversations".to_owned())
+    );
     browser.press(&["\u{e015}", ENTER]);
     browser.until("document.querySelectorAll('.turn').length === 26");
 
