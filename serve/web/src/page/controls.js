@@ -72,10 +72,14 @@ $("menu").addEventListener("click", () => browse(!document.body.classList.contai
 $("veil").addEventListener("click", () => { browse(false); $("menu").focus(); });
 $("adjust").addEventListener("click", () => { fill(settings); $("settings").showModal(); });
 $("settings").addEventListener("submit", gather);
+$("done").addEventListener("click", () => { $("settings-fault").textContent = ""; });
 $("settings").addEventListener("input", () => { $("settings-fault").textContent = ""; });
-// Such an event does not bubble.
-$("settings").addEventListener("invalid", ({ target }) => {
-  $("settings-fault").textContent ||= `${target.labels[0].firstChild.textContent.trim()}: ${target.validationMessage}`;
+// In the place of the browser's bubble, which goes by itself. Such an event does not bubble.
+$("settings").addEventListener("invalid", (event) => {
+  event.preventDefault();
+  if ($("settings-fault").textContent) return;
+  $("settings-fault").textContent = `${event.target.labels[0].firstChild.textContent.trim()}: ${event.target.validationMessage}`;
+  event.target.focus();
 }, true);
 $("defaults").addEventListener("click", () => fill(DEFAULTS));
 $("cancel").addEventListener("click", () => $("settings").close());

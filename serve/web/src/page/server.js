@@ -28,7 +28,7 @@ async function metrics() {
 
 function sized(bytes) {
   const power = bytes < 1 ? 0 : Math.min(Math.floor(Math.log2(bytes) / 10), 4);
-  return `${(bytes / 1024 ** power).toFixed(power ? 1 : 0)} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
+  return `${(bytes / 1024 ** power).toFixed(power ? 1 : 0)}\u00a0${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
 }
 /** Memory of the device, and what does not fit there. */
 function showMemory(numbers) {

@@ -13,7 +13,7 @@ function show() {
   const one = conversation(), live = lives.get(current);
   $("title").textContent = titleOf(one);
   document.title = one ? `${titleOf(one)} – Spillway` : "Spillway";
-  $("clear").disabled = $("rename").hidden = !one;
+  $("clear").disabled = $("rename").disabled = !one;
   $("welcome").hidden = Boolean(one?.turns.length);
   redraw($("turns"), (one?.turns ?? []).map((turn, at) => turnElement(one, turn, at, live)));
   $("stop").hidden = !live;

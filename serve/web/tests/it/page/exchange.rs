@@ -20,8 +20,8 @@ fn storage(browser: &Browser) -> Value {
 fn wait_for_file(folder: &std::path::Path) -> std::path::PathBuf {
     let began = std::time::Instant::now();
     loop {
-        let found = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-        if let Some(path) = found.filter(|path| path.extension().is_some_and(|kind| kind == "json")).next() {
+        let mut found = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        if let Some(path) = found.find(|path| path.extension().is_some_and(|kind| kind == "json")) {
             return path;
         }
         assert!(began.elapsed() < TIMEOUT, "no file");

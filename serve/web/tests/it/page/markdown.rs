@@ -100,7 +100,7 @@ fn markdown_of_any_text_makes_safe_elements_only_loses_no_letter_and_takes_littl
         r##"
         const PIECES = ["*", "**", "***", "_", "__", "`", "``", "```", "~~~", "~~", "[", "]", "](", "(", ")", "<", ">", "> ", "- ", "1. ", "# ",
             "|", "|-", "-", " ", "  ", "    ", "\n", "\n\n", "\\", "&lt;", "x", "word", "é", "🌊", "https://a.b/", "javascript:alert(1)",
-            "data:text/html,<script>", "<img src=x onerror=window.owned=1>", "<script>window.owned=1</script>", "\u0000", "\t", "\r"];
+            "[x](javascript:0)", "[x](JavaScript:0)", "[x](data:text/html,x)", "[x](//a.b)", "[x](HTTPS://a.b)", "data:text/html,<script>", "<img src=x onerror=window.owned=1>", "<script>window.owned=1</script>", "\u0000", "\t", "\r"];
         const SAFE = new Set("P H4 H5 H6 HR BLOCKQUOTE UL OL LI FIGURE FIGCAPTION SPAN BUTTON PRE CODE DIV TABLE THEAD TBODY TR TH TD STRONG EM S A".split(" "));
         const ATTRIBUTES = new Set("class type aria-label role tabindex start href target rel title".split(" "));
         const letters = (text) => text.replace(/[^a-zé🌊&;]/gu, "");

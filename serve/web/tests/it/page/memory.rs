@@ -27,7 +27,8 @@ fn the_page_says_what_the_device_holds_and_what_has_spilled() {
         visit(&browser, &server);
         // Perhaps published after the first look of the page.
         ask(&browser, "a");
-        browser.until(&format!("document.querySelector('#memory').innerText === {line:?}"));
+        browser
+            .until(&format!("document.querySelector('#memory').innerText.replace(/\\s/g, ' ') === {line:?}"));
         server.stop();
         browser.run("watch()");
         browser.until("!document.querySelector('#memory').checkVisibility()");

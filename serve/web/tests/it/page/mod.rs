@@ -118,7 +118,7 @@ fn an_answer_is_stopped_by_button_and_by_escape_and_frees_its_slot() {
 #[test]
 fn text_that_looks_like_markup_is_shown_as_text() {
     let Some(browser) = browser(Screen::Desktop) else { return };
-    let attack = "<img src=x onerror=\"window.owned=1\"><script>window.owned=2</script>&lt;b&gt; [a](javascript:alert(1))";
+    let attack = "<img src=x onerror=\"window.owned=1\"><script>window.owned=2</script>&lt;b&gt; [a](javascript:alert(1)) [b](javascript:owned=3)";
     let server = TestServer::echo(Echo { script: vec![attack.to_owned()], ..Echo::default() });
     visit(&browser, &server);
     browser.run(&format!("document.querySelector('#question').value = {}", Value::from(attack)));

@@ -46,6 +46,7 @@ fn settings_outside_their_range_are_refused_and_all_others_reach_the_server() {
     let fault = browser.text("#settings-fault");
     assert!(fault.starts_with("Temperature: ") && fault.contains('2'), "{fault}");
     assert_eq!(browser.role_and_label("#settings-fault").0, "alert");
+    assert_eq!(browser.run("return document.activeElement.id"), "set-temperature");
     browser.press(&[ESCAPE]);
     browser.until("!document.querySelector('#settings').open");
     ask(&browser, "b");
