@@ -38,7 +38,9 @@ pub(crate) fn first_state<I: Offloadable>(
                 eprintln!("changed {change}");
             }
         }
-        let gpt = frozen(runs::weights::load(&checkpoint.path, config, Factors::Computed, device)?);
+        let is_frozen = config.train.lora.is_some();
+        let factors = if is_frozen { Factors::Computed } else { Factors::Wide };
+        let gpt = frozen(runs::weights::load(&checkpoint.path, config, factors, device)?);
         let owners = owners(config, &gpt, ranks);
         let (progress, mut optimizer) = restore(&checkpoint.path, config, device, owners)?;
         let restored = restore_exchange(&checkpoint.path, &progress, ranks, exchange)?;
