@@ -255,12 +255,13 @@ fn auto_puts_the_optimizer_where_the_fewest_bytes_move() {
 
 #[test]
 fn narrower_states_are_offered_when_host_memory_is_short() {
-    let set = ["memory.optimizer=host"];
+    // A group of micro-batches would fit.
+    let set = ["memory.optimizer=host", "train.together=1"];
     let small = Machine { host_budget: Some(20 * GIB), ..card(8 * GIB) };
     let refused = plan("gpt-1.5b", &set, &small);
     let said = refused.refusals().join(" ");
     assert!(said.contains("`memory.optimizer_state` = \"compact\""), "{said}");
-    let sgd = plan("gpt-1.5b", &["memory.optimizer=host", "train.optimizer=sgd"], &small);
+    let sgd = plan("gpt-1.5b", &[&set[..], &["train.optimizer=sgd"]].concat(), &small);
     let said = sgd.refusals().join(" ");
     assert!(said.contains("`memory.optimizer_state` = \"bf16\""), "{said}");
 }
