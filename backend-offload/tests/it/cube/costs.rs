@@ -44,23 +44,31 @@ impl Costs {
     }
 }
 
-#[test]
-fn a_settled_step_under_pressure_locks_no_pages_creates_no_events_and_rarely_waits() {
-    let test = "a_settled_step_under_pressure_locks_no_pages_creates_no_events_and_rarely_waits";
-    let Some(machine) = Machine::eager(test) else { return };
-    let free = machine.run(transformer(&machine, STEPS));
-    let whole = Costs::of(|steps| transformer(&machine, steps));
-    println!("unlimited: {whole:?}");
-    for share in [2, 4] {
-        let budget = free.number("device peak") / share;
-        let tight = Costs::of(|steps| transformer(&machine, steps).with("budget", budget));
-        println!("1/{share}: {tight:?}");
-        assert_eq!((tight.page_locks, tight.page_unlocks), (0.0, 0.0), "{tight:?}");
-        // The runtime creates events of its own, and waits for some.
-        assert!(
-            tight.events <= whole.events + tight.launches / 100.0,
-            "{tight:?}, without a limit {whole:?}"
-        );
-        assert!(tight.waits <= whole.waits + tight.launches / 20.0, "{tight:?}, without a limit {whole:?}");
+mod gate {
+    use super::*;
+
+    #[test]
+    #[ignore = "gate: trains a deep network five times"]
+    fn a_settled_step_under_pressure_locks_no_pages_creates_no_events_and_rarely_waits() {
+        let test = "a_settled_step_under_pressure_locks_no_pages_creates_no_events_and_rarely_waits";
+        let Some(machine) = Machine::eager(test) else { return };
+        let free = machine.run(transformer(&machine, STEPS));
+        let whole = Costs::of(|steps| transformer(&machine, steps));
+        println!("unlimited: {whole:?}");
+        for share in [2, 4] {
+            let budget = free.number("device peak") / share;
+            let tight = Costs::of(|steps| transformer(&machine, steps).with("budget", budget));
+            println!("1/{share}: {tight:?}");
+            assert_eq!((tight.page_locks, tight.page_unlocks), (0.0, 0.0), "{tight:?}");
+            // The runtime creates events of its own, and waits for some.
+            assert!(
+                tight.events <= whole.events + tight.launches / 100.0,
+                "{tight:?}, without a limit {whole:?}"
+            );
+            assert!(
+                tight.waits <= whole.waits + tight.launches / 20.0,
+                "{tight:?}, without a limit {whole:?}"
+            );
+        }
     }
 }
