@@ -15,16 +15,19 @@ fn an_answer_goes_on_while_another_conversation_is_asked() {
     visit(&browser, &server);
     ask(&browser, "short");
     browser.click("#new");
-    let long = format!("begin {}", "long ".repeat(30));
+    let long = format!("begin {}", "long ".repeat(80));
     browser.write("#question", &format!("{long}{ENTER}"));
     browser.until("document.querySelector('.live .words')?.textContent.length > 3");
 
-    browser.click("#list li:last-child .open");
-    assert_eq!(answers(&browser), ["short"]);
-    assert!(browser.role_and_label("#list li:first-child .open").1.ends_with("is being answered"));
+    // At once, before the answer ends.
+    let busy = browser.run(
+        "document.querySelector('#list li:last-child .open').click();
+         return document.querySelector('#list li:first-child .busy')?.ariaLabel",
+    );
+    assert_eq!((busy.as_str(), answers(&browser)), (Some("is being answered"), vec!["short".to_owned()]));
     ask(&browser, "another");
     assert_eq!(answers(&browser), ["short", "another"]);
-    super::notices::sees_notice(&browser, "is answered.");
+    browser.until("document.querySelector('#told').textContent.endsWith('is answered.')");
     browser.click("#list li:first-child .open");
     browser.until(QUIET);
     assert_eq!(answers(&browser), [long.trim()]);
