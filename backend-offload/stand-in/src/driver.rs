@@ -22,7 +22,6 @@ use crate::{
 
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// Marks fresh memory as unwritten.
     Poison(Range<u64>),
     Release(u64),
     Copy(Copy),
@@ -32,7 +31,6 @@ pub(crate) enum Work {
 
 #[derive(Debug)]
 pub(crate) struct Copy {
-    /// The requesting call.
     pub(crate) actor: &'static str,
     pub(crate) to: CopyEnd,
     pub(crate) from: CopyEnd,

@@ -16,7 +16,6 @@ pub(crate) struct Failures {
     stays: bool,
 }
 
-/// A copy failed earlier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CopyFailed;
 

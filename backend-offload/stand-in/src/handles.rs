@@ -48,12 +48,11 @@ impl Handles {
         self.next
     }
 
-    /// All streams, the default one last.
     pub(crate) fn stream_ids(&self) -> impl Iterator<Item = StreamId> {
         self.streams.values().map(|stream| stream.id).chain([self.legacy])
     }
 
-    /// Streams that new work of `stream` waits for without being told to.
+    /// Streams that new work of `stream` waits for implicitly.
     pub(crate) fn implied_waits(&self, stream: StreamId) -> Vec<StreamId> {
         let blocking = self.streams.values().filter(|stream| stream.blocking).map(|stream| stream.id);
         if stream == self.legacy {

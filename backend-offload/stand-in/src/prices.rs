@@ -33,9 +33,7 @@ pub(crate) struct Calls {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CallKind {
     Launch,
-    /// A copy or fill.
     Copy,
-    /// Creates or destroys an event.
     Event,
     Record,
     Query,
@@ -66,7 +64,7 @@ pub(crate) struct Price {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Link {
-    /// Seconds of a copy beside its bytes.
+    /// Seconds of a copy of no bytes.
     pub(crate) latency: f64,
     /// Bytes per second.
     pub(crate) pinned: f64,
@@ -76,7 +74,7 @@ pub(crate) struct Link {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Kernels {
-    /// Seconds of a kernel beside its bytes and FLOPs.
+    /// Seconds of a kernel without its bytes and FLOPs.
     pub(crate) fixed: f64,
     /// Bytes per second.
     pub(crate) memory: f64,

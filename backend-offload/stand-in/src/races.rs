@@ -68,7 +68,6 @@ impl KnownOrder {
         self.host.merge(clock);
     }
 
-    /// Whether the host has waited for this work.
     pub(crate) fn host_has(&self, moment: Moment) -> bool {
         self.host.has(moment)
     }
@@ -93,7 +92,6 @@ struct PastAccess {
     when: Moment,
 }
 
-/// Past accesses to each live allocation.
 #[derive(Debug, Default)]
 pub(crate) struct Races(BTreeMap<u64, Vec<PastAccess>>);
 

@@ -26,7 +26,6 @@ pub(crate) struct RunningKernel {
 static RUNNING: AtomicPtr<RunningKernel> = AtomicPtr::new(ptr::null_mut());
 static PREVIOUS_HANDLER: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Attributes faults within `work` to `running`.
 pub(crate) fn with_running_kernel(running: &RunningKernel, work: impl FnOnce()) {
     RUNNING.store(ptr::from_ref(running).cast_mut(), Ordering::Relaxed);
     work();

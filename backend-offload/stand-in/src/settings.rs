@@ -39,7 +39,6 @@ pub(crate) struct Settings {
     pub(crate) compiler: Compiler,
 }
 
-/// When queued work runs.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Order {
     pub(crate) mode: Mode,
@@ -72,7 +71,6 @@ pub(crate) struct Memory {
     pub(crate) reuse: bool,
 }
 
-/// Failures on purpose.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Faults {
     /// Device memory is refused after this number of allocations.
@@ -87,7 +85,6 @@ pub(crate) struct Faults {
 pub(crate) struct Compiler {
     pub(crate) program: String,
     pub(crate) flags: Vec<String>,
-    /// Folder of compiled kernels.
     pub(crate) cache: PathBuf,
 }
 

@@ -19,7 +19,6 @@ pub(crate) enum Engine {
     Compute,
 }
 
-/// A copy, fill or kernel.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Task<'a> {
     pub(crate) call: &'static str,
@@ -28,7 +27,6 @@ pub(crate) struct Task<'a> {
     pub(crate) bytes: u64,
     /// Bytes of device memory that the compute engine reads and writes.
     pub(crate) touched: u64,
-    /// Whether host memory of a copy is pageable.
     pub(crate) pageable: bool,
 }
 
@@ -197,7 +195,6 @@ impl Timeline {
         }
     }
 
-    /// Whether the current call follows `time`.
     pub(crate) fn has_passed(&self, time: f64) -> bool {
         self.host >= time
     }

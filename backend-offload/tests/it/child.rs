@@ -18,7 +18,6 @@ const PARAMETERS: &str = "OFFLOAD_TEST_PARAMETERS";
 
 const MARK: &str = "report> ";
 
-/// A line break within a fact.
 const NEWLINE: &str = "\u{1f}";
 
 /// The full suite runs many children with paranoid checks.
@@ -32,7 +31,6 @@ pub struct Scenario {
     pub run: fn(&Facts) -> Facts,
 }
 
-/// A scenario's parameters or report.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts(BTreeMap<String, String>);
 

@@ -139,7 +139,7 @@ fn with_file(child: Child, variable: &'static str, run: impl FnOnce(Child) -> Re
     (report, text)
 }
 
-/// A copy or kernel, in simulated seconds.
+/// In simulated seconds.
 #[derive(Debug)]
 pub struct Work {
     pub stream: u64,
@@ -160,7 +160,6 @@ pub struct Steps {
 /// A step ends with the read of its loss, the only copy of this size.
 const LOSS: u64 = 4;
 
-/// The last `steps` training steps.
 pub fn run_and_watch(child: Child, steps: usize) -> (Report, Steps) {
     let (report, text) = with_file(child, "STAND_IN_TRACE", run);
     let mut work: Vec<Work> = text.lines().map(work).collect();

@@ -28,7 +28,6 @@ fn of<B: Backend>(config: &GptConfig) -> Batch<B> {
     batch(config, 2, 11)
 }
 
-/// Gradients of the whole tape.
 fn whole(model: &Gpt<Tape>, options: &PassOptions) -> (Vec<f64>, GradientsParams) {
     let loss = model.loss(of(model.config()), options, &KERNELS);
     let value = numbers(&loss);
@@ -40,7 +39,6 @@ fn recomputed(model: &Gpt<Tape>, options: &PassOptions) -> (Vec<f64>, GradientsP
     (numbers(&loss), gradients)
 }
 
-/// Name and gradient of each parameter that has one.
 fn learning(model: &Gpt<Tape>, gradients: &GradientsParams) -> Vec<(String, Vec<f64>)> {
     let ids = burn::module::list_param_ids(model);
     let names = named_values(model, None);
@@ -53,7 +51,6 @@ fn learning(model: &Gpt<Tape>, gradients: &GradientsParams) -> Vec<(String, Vec<
     found
 }
 
-/// A few steps, after which `up` is not zero.
 fn trained(config: &GptConfig) -> Gpt<Tape> {
     let mut model = adapted(config, &lora());
     let mut optimizer = AdamWConfig::new().init();

@@ -29,7 +29,6 @@ fn wanted(prompt: &[u32], sampling: Sampling) -> Continuation {
 struct RandomRequest {
     prompt: Vec<u32>,
     count: usize,
-    /// Tokens after which it leaves.
     patience: usize,
     sampling: Sampling,
     arrival: usize,

@@ -28,7 +28,6 @@ struct Golden {
     tokens: Vec<i32>,
     logits: Vec<f64>,
     loss: f64,
-    /// Norm, and product with one direction.
     gradients: BTreeMap<String, [f64; 2]>,
     greedy: Vec<u32>,
 }

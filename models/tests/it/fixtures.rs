@@ -31,7 +31,6 @@ pub(crate) fn shrunk(preset: &str) -> GptConfig {
     small
 }
 
-/// Features that no preset combines.
 pub(crate) fn unusual() -> GptConfig {
     GptConfig {
         attention_softcap: Some(5.0),

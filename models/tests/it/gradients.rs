@@ -11,7 +11,7 @@ use crate::fixtures::{DEVICE, Tape, normal, numbers};
 
 const STEP: f64 = 1e-5;
 
-/// Compares the gradient of `sum(f(x) · weights)` with central differences in every coordinate.
+/// Central differences of `sum(f(x) · weights)` in every coordinate.
 fn check<const D: usize>(inputs: &[Tensor<Tape, D>], scalar: impl Fn(&[Tensor<Tape, D>]) -> Tensor<Tape, 1>) {
     let leaves: Vec<_> = inputs.iter().map(|input| input.clone().require_grad()).collect();
     let grads = scalar(&leaves).backward();

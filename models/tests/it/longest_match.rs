@@ -15,7 +15,6 @@ use models::{
 
 use crate::fixtures::{Cpu, DEVICE, batch, model, normal, numbers, shrunk};
 
-/// A lookup by the last three tokens that may find nothing, or an unknown id.
 #[derive(Debug)]
 struct Guesses;
 
@@ -52,7 +51,6 @@ fn learned(config: &GptConfig) -> Gpt<Cpu> {
     model
 }
 
-/// Followers from [`Guesses`], 61 for none or an unknown one.
 fn looked_up(tokens: &[u32]) -> Vec<u32> {
     let mut text = Guesses.begin();
     tokens.iter().map(|token| text.follower_after(*token).filter(|id| *id < 61).unwrap_or(61)).collect()

@@ -71,7 +71,6 @@ fn logits_match_pytorch() {
     }
 }
 
-/// Gradients under Hugging Face names, in their shapes.
 pub(crate) fn gradients_as_hugging_face(
     model: &Gpt<Tape>,
     grads: GradientsParams,

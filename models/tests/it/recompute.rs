@@ -156,7 +156,6 @@ impl ModuleVisitor<Tape> for Collect<'_> {
     }
 }
 
-/// The thread's live bytes at each parameter's first use.
 struct RecordUses {
     path: Vec<String>,
     uses: Arc<Mutex<Vec<(String, isize)>>>,

@@ -176,7 +176,6 @@ fn an_end_token_ends_its_row_alone() {
     }
 }
 
-/// Two letters per token, so stop strings may begin and end inside.
 fn letters(tokens: &[u32]) -> String {
     tokens
         .iter()

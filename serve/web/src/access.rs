@@ -55,7 +55,6 @@ impl ApiKey {
 }
 
 impl Access {
-    /// Whether the key is given, as bearer token or Basic password, or none is set.
     pub(crate) fn is_granted(&self, headers: &HeaderMap) -> bool {
         let Some(key) = &self.key else { return true };
         let mut given = headers.get_all(header::AUTHORIZATION).iter();
@@ -105,7 +104,6 @@ impl Access {
     }
 }
 
-/// As in a `Host` header, without scheme, port and path.
 pub(crate) fn parse_host(text: &str) -> anyhow::Result<String> {
     let host = text.parse::<Authority>().ok().filter(|host| host.host() == text && !text.contains('@'));
     let Some(_) = host.filter(|_| !text.contains('*')) else {

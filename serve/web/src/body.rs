@@ -164,14 +164,12 @@ impl Fields {
         self.whole(name, range)
     }
 
-    /// Treats `value` as an absent field.
     pub(crate) fn leave_out(&mut self, name: &str, value: &Value) {
         if self.0.get(name) == Some(value) {
             self.0.remove(name);
         }
     }
 
-    /// Accepts defaults of clients whose values change nothing.
     pub(crate) fn accept_neutral(&mut self, neutral: &[(&str, Value)]) -> Result<(), ApiError> {
         for (name, accepted) in neutral {
             let Some(value) = self.optional::<Value>(name)? else { continue };

@@ -23,7 +23,6 @@ impl BodyBudget {
         Self { bytes, free: Arc::new(Semaphore::new(bytes)) }
     }
 
-    /// Bytes of all bodies.
     pub(crate) fn held(&self) -> usize {
         self.bytes - self.free.available_permits()
     }

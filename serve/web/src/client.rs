@@ -26,7 +26,6 @@ impl Client {
     }
 }
 
-/// Both ends of a request's connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Connection {
     pub(crate) local: IpAddr,

@@ -33,7 +33,6 @@ impl State {
 }
 
 impl Pace {
-    /// Whether answers are under way from `now` on.
     pub(crate) fn set_busy(&self, busy: bool, now: Instant) {
         let mut state = self.lock();
         state.busy = state.clock(now);
@@ -66,7 +65,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// An answer ends every `seconds`, `count` times, after each of which the server idles for an hour.
+    /// An answer ends every `seconds`, `count` times; the server then idles for an hour.
     fn pace(seconds: u64, count: usize) -> (Pace, Instant) {
         let (pace, mut now) = (Pace::default(), Instant::now());
         for _ in 0..count {

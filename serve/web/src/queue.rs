@@ -44,7 +44,6 @@ pub(crate) enum Event {
     Failed(ApiError),
 }
 
-/// Final text, and requested likelihoods.
 #[derive(Debug, Default)]
 pub(crate) struct Piece {
     pub(crate) text: String,
@@ -92,7 +91,6 @@ struct State {
     closed: bool,
 }
 
-/// A refusal for lack of room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full {
     pub(crate) waiting: usize,

@@ -8,7 +8,6 @@ use crate::request_id::RequestId;
 #[derive(Debug)]
 pub(crate) struct Record {
     id: RequestId,
-    /// Index among the request's answers.
     choice: usize,
     prompt_tokens: usize,
     pub(crate) cached_tokens: usize,

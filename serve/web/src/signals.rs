@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 
-/// Signals are heard from [`listen`](Self::listen) on, also while nobody waits.
+/// Heard from [`listen`](Self::listen) on.
 #[cfg(unix)]
 pub(crate) struct Signals {
     terminate: tokio::signal::unix::Signal,

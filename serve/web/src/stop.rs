@@ -38,7 +38,6 @@ impl StopStrings {
     }
 }
 
-/// Bytes at the end of `text` that begin `string`.
 fn begun(text: &str, string: &str) -> usize {
     let mut prefixes = string.char_indices().map(|(at, _)| at).filter(|at| *at > 0);
     prefixes.rfind(|at| text.ends_with(&string[..*at])).unwrap_or(0)

@@ -60,7 +60,7 @@ impl Turns {
     }
 }
 
-/// The line of `key`; a new one is served last.
+/// A new line is served last.
 fn line_of<K: PartialEq, T: Default>(lines: &mut Lines<K, T>, key: K) -> &mut T {
     let at = lines.iter().position(|(other, _)| *other == key).unwrap_or_else(|| {
         lines.push_back((key, T::default()));

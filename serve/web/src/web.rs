@@ -103,7 +103,6 @@ impl Web {
         self.address
     }
 
-    /// Signals from here on.
     pub(crate) fn signals(&self) -> anyhow::Result<Signals> {
         let _within = self.runtime.enter();
         Signals::listen()
@@ -120,7 +119,6 @@ impl Web {
         })
     }
 
-    /// Ends the process at the next signal, while answers finish.
     #[expect(clippy::disallowed_methods, reason = "the user asked twice not to wait for destructors")]
     pub(crate) fn end_at_next_signal(&self, mut signals: Signals) {
         self.runtime.spawn(async move {

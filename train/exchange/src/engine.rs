@@ -27,7 +27,7 @@ pub trait Engine: Send {
     /// Whether every rank says `ok`, equal on all living ranks.
     ///
     /// An error means that a rank is gone or an earlier call failed: call [`shrink`](Self::shrink) and repeat the work.
-    /// `false` means that a rank said so and no call failed.
+    /// `false`: a rank said so, and no call failed.
     fn commit(&mut self, ok: bool) -> Result<bool>;
 
     /// Whether [`shrink`](Self::shrink) is possible.

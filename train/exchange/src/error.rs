@@ -67,7 +67,7 @@ pub enum Error {
     /// This rank has added too few or too many contributions to a sum.
     #[error("rank {rank} of {world} contributes {expected} of {count} micro-batches and has added {found}")]
     Contributions { rank: usize, world: usize, count: u64, expected: u64, found: u64 },
-    /// A place in the world that is not the engine's.
+    /// A place that is not the engine's.
     #[error("{what} is for rank {} of {}, and this is rank {} of {}", expected.0, expected.1, found.0, found.1)]
     Place { what: &'static str, expected: (usize, usize), found: (usize, usize) },
     /// The engine cannot go on with fewer ranks.

@@ -14,7 +14,7 @@ pub enum LaunchError {
     /// A variable of a launcher is not a number, or contradicts another.
     #[error("{variable}={value:?}, which the launcher has set, {reason}")]
     Variable { variable: &'static str, value: String, reason: String },
-    /// The engine's world is not the one that was launched.
+    /// The engine's world is not the launched one.
     #[error(
         "the launcher has started rank {} of {}, and MPI sees rank {} of {}: start with the `mpirun` of the same Open \
          MPI, or under Slurm with `srun --mpi=pmix`", launched.0, launched.1, found.0, found.1

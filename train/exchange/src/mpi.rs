@@ -75,7 +75,6 @@ impl Mpi {
         Ok(engine)
     }
 
-    /// A world of one until its place is found.
     fn over(library: Library, piece: usize) -> Self {
         Self {
             communicator: library.world,
@@ -193,7 +192,6 @@ impl Engine for Mpi {
     }
 
     fn commit(&mut self, ok: bool) -> Result<bool> {
-        // The vote below does not name awaited ranks; messages do.
         let asked = self.ask_all(ok);
         let Some(agree) = self.library.ulfm.as_ref().map(|ulfm| ulfm.agree) else { return asked };
         self.waiting.begin(Call::Commit, self.rank, std::iter::empty());

@@ -56,7 +56,7 @@ impl Trained {
         };
 
         if config.train.lora.is_none() {
-            // The checkpoint decides what it holds.
+            // The adapters are the checkpoint's.
             config.train.lora.clone_from(&learned.train.lora);
             config.train.lora_base.clone_from(&learned.train.lora_base);
         }
@@ -93,7 +93,7 @@ impl Trained {
         Ok(self.separate(device)?.merged())
     }
 
-    /// Loads the weights to `device`, with any adapters beside them.
+    /// Loads the weights to `device`, apart from any adapters.
     pub fn separate<B: Backend>(&self, device: &B::Device) -> anyhow::Result<Gpt<B>> {
         weights::load(&self.checkpoint.path, &self.config, Factors::Wide, device)
     }

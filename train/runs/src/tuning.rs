@@ -19,7 +19,7 @@ const RATES: [(u64, f64); 4] =
     [(20_000_000, 5e-4), (200_000_000, 1e-4), (2_000_000_000, 5e-5), (10_000_000_000, 2e-5)];
 const LEAST_RATE: f64 = 1e-5;
 
-/// For adapters, which start at zero: the usual rate, half of it for the largest models.
+/// For adapters, which start at zero: the usual rate, and half for the largest models.
 const LORA_RATES: [f64; 2] = [2e-4, 1e-4];
 const LORA_LARGE: u64 = 10_000_000_000;
 

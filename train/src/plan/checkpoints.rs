@@ -26,7 +26,6 @@ struct Saves {
 }
 
 impl Saves {
-    /// Checkpoints if every evaluation is the best so far.
     fn with_latest_best(&self) -> u64 {
         let all = self.saved(self.before - 1);
         let latest = all.min(self.keep_last);
@@ -74,7 +73,7 @@ fn multiples(up_to: u64, period: u64) -> u64 {
     up_to.checked_div(period).unwrap_or(0)
 }
 
-/// Least common multiple; 0 if it exceeds 64 bits.
+/// 0 above 64 bits.
 fn lcm(a: u64, b: u64) -> u64 {
     let (mut x, mut y) = (a, b);
     while y > 0 {

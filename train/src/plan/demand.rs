@@ -54,7 +54,6 @@ pub(super) struct Demand {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Passes {
     pub(super) micro_batches: u64,
-    /// Groups that pass segments together.
     pub(super) groups: u64,
     /// Micro-batches of the largest group.
     pub(super) together: u64,
@@ -169,7 +168,6 @@ impl UpdateBytes {
     }
 }
 
-/// Numbers that learn.
 #[derive(Debug, Clone, Copy)]
 struct Learned {
     /// Whether all weights learn. Frozen ones are narrow themselves and have no gradient.
@@ -205,7 +203,6 @@ impl Learned {
         if config.model.tie_word_embeddings && self.all { self.largest * WIDE } else { 0 }
     }
 
-    /// Bytes of the largest gradient, of at most `largest` bytes.
     fn largest_sum(self, largest: u64) -> u64 {
         if self.all { largest } else { self.largest * WIDE }
     }

@@ -12,7 +12,6 @@ pub(crate) struct Machine {
     pub(crate) device_total: Option<u64>,
     pub(crate) device_free: Option<u64>,
     pub(crate) device_budget: Option<u64>,
-    /// Whether device and host share memory.
     pub(crate) shares_host: bool,
     /// Speed in one direction while the other is idle.
     pub(crate) link_bytes_per_second: Option<f64>,
@@ -36,7 +35,6 @@ pub(crate) struct Machine {
 pub(crate) struct Measurement {
     /// Seconds since 1970.
     pub(crate) at: u64,
-    /// Whether an earlier process measured.
     pub(crate) kept: bool,
 }
 
@@ -55,7 +53,7 @@ impl Machine {
         self.other_ranks + 1
     }
 
-    /// Whether the device fuses operations; only the CPU does not.
+    /// Only the CPU does not.
     pub(crate) fn fuses(&self) -> bool {
         !self.shares_host
     }

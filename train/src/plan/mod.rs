@@ -37,12 +37,10 @@ use serde::Serialize;
 
 use crate::parameters::learning;
 
-/// Memory, traffic and time of a run, and reasons to refuse it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Plan {
     pub(crate) machine: Machine,
     pub(crate) parameters: u64,
-    /// Parameters that learn.
     pub(crate) learning: u64,
     pub(crate) steps: u64,
     pub(crate) micro_batch: usize,
@@ -84,7 +82,6 @@ pub(crate) struct Plan {
     pub(crate) device_blocks: usize,
     /// Includes waiting gradients and weights.
     pub(crate) optimizer_host_bytes: u64,
-    /// Optimizer state on the disk.
     pub(crate) optimizer_disk_bytes: u64,
     #[serde(skip)]
     pub(crate) states_on_disk: StatesOnDisk,
@@ -110,7 +107,6 @@ pub(crate) struct Plan {
     pub(crate) disk_bytes: u64,
     /// `None` before the shards exist.
     pub(crate) data: Option<Epoch>,
-    /// The replayed step, which replaces the estimates.
     pub(crate) replayed: Option<Replayed>,
     #[serde(skip)]
     looks_up: bool,
@@ -389,7 +385,6 @@ impl Plan {
         self
     }
 
-    /// An error if the run does not fit.
     pub(crate) fn refuse(&self) -> anyhow::Result<()> {
         if self.refusals.is_empty() {
             return Ok(());

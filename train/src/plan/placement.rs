@@ -98,7 +98,7 @@ fn frozen_bytes(model: &GptConfig) -> u64 {
     model.parameters().iter().fold(0, |sum, parameter| sum.saturating_add(bytes(parameter)))
 }
 
-/// Numbers in the largest parameter that learns.
+/// In numbers.
 pub(super) fn largest_learned(config: &Config) -> u64 {
     learned(config).iter().map(ParameterInfo::elements).max().unwrap_or_default()
 }
@@ -251,7 +251,7 @@ impl Placement {
         (all * NARROW).max((rows * model.n_embd as u64).min(all) * WIDE)
     }
 
-    /// Numbers in the largest parameter updated on the host.
+    /// In numbers.
     fn largest_on_host(&self, config: &Config) -> u64 {
         let rows = config.model.vocab_size.max(config.model.n_positions) as u64;
         self.on_host().min(largest_block_matrix(config).max(rows * config.model.n_embd as u64))

@@ -69,7 +69,6 @@ pub(super) fn refusals(plan: &Plan, demand: &Demand, config: &Config, footprint:
     refusals
 }
 
-/// Refuses an index without room next to one checkpoint.
 pub(super) fn index_refusal(plan: &Plan, bytes: u64) -> Option<String> {
     let needed = plan.checkpoint_bytes.saturating_add(bytes);
     let free =

@@ -183,7 +183,6 @@ fn a_resumed_run_counts_earlier_writes_and_takes_no_step_above_its_limit() {
     assert_eq!(bits(&tiny.resume("run", &["memory.max_disk_writes=null"])), whole);
 }
 
-/// The run's unnamed file, among the process's open files.
 fn file_of(process: u32, folder: &str) -> Option<fs::File> {
     let open = fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten();
     let is_it = |file: &fs::DirEntry| {

@@ -88,7 +88,6 @@ fn a_pretrained_model_is_trained_on_conversations_and_exported() {
     assert_eq!(answer(&tiny, "back"), answered);
 }
 
-/// The guide's recipe, with a published model and ten conversations.
 #[test]
 fn two_commands_tune_a_published_model_on_ten_conversations() {
     let tiny = Tiny::new();

@@ -99,7 +99,6 @@ fn families() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Published names and shapes of tensors.
 fn shapes(family: &str, config: &Value) -> Vec<(String, Vec<usize>)> {
     let mut found = Vec::new();
     let mut add = |name: String, shape: &[usize]| found.push((name, shape.to_vec()));

@@ -33,7 +33,6 @@ pub(crate) fn processes_in(folder: &Path) -> Vec<u32> {
     ids.filter(works_there).collect()
 }
 
-/// Standard error without the folder's name.
 pub(crate) fn failure(output: &Output, folder: &Path) -> String {
     let said = stderr(output);
     assert!(!output.status.success(), "{said}");

@@ -150,7 +150,6 @@ impl Tiny {
         status.code()
     }
 
-    /// The run must succeed.
     pub(crate) fn bits_at_end(&self, child: &mut Child, out: &str) -> [String; 2] {
         assert_eq!(self.ended(child, out), Some(0), "{}", self.log(out));
         self.saved_bits(out)

@@ -49,7 +49,6 @@ pub(crate) fn claim(given: &Path, files: &[&str]) -> Result<PathBuf> {
     Ok(given.to_owned())
 }
 
-/// Without folders of this machine.
 pub(crate) fn command() -> Invocation {
     let typed = env::args().skip(1).map(|argument| without_folders(&argument));
     Invocation::cargo("xtask").arguments(typed)

@@ -147,7 +147,6 @@ impl Simulated {
     }
 }
 
-/// Also returns the engine's version.
 fn measure(
     program: &Program,
     launcher: &Launcher,

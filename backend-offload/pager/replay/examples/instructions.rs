@@ -11,7 +11,6 @@ const ROUNDS: usize = 8;
 /// Copies take about as long as operations.
 const MACHINE: Machine = Machine { link: 25e9, memory: 1e12, ..Machine::INSTANT };
 
-/// Only this is metered.
 #[inline(never)]
 fn metered<T>(work: impl FnOnce() -> T) -> T {
     black_box(work())

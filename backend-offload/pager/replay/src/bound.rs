@@ -1,6 +1,6 @@
 //! The offline bound: bytes that even an omniscient pager must move. The sum of two minima:
 //!
-//! - **In.** Between two uses each byte stays or comes back. Staying bytes must fit beside the operands of every
+//! - **In.** Between two uses each byte stays or comes back. Staying bytes need room with the operands of every
 //!   operation in between. Most stay if those needed latest leave first (Belady).
 //! - **Out.** Between two writes, or until the block is freed, contents stay or are copied out once. The same rule
 //!   applies; the dirty period's end is the next use.
@@ -81,9 +81,8 @@ impl Instance {
 #[derive(Debug, Default)]
 pub(crate) struct Program {
     pub blocks: Vec<Instance>,
-    /// Distinct operands of each operation.
     pub operations: Vec<Vec<usize>>,
-    /// Floating-point operations of each.
+    /// Floating-point operations.
     pub flops: Vec<u64>,
     /// Operations before each step's end.
     pub steps: Vec<usize>,
@@ -158,9 +157,9 @@ impl Program {
         }
     }
 
-    /// Bytes of blocks without room in `budget` during an operation, beside its operands. Each `further` range adds
-    /// blocks that its operations use and `counts` accepts, once each, and yields a sum. Only whole blocks have room:
-    /// room is a multiple of their common divisor.
+    /// Bytes of blocks without room in `budget` next to an operation's operands. Each `further` range adds blocks that
+    /// its operations use and `counts` accepts, once each, and yields a sum. Only whole blocks have room: room is a
+    /// multiple of their common divisor.
     pub fn without_place(
         &self,
         (operation, budget): (usize, u64),

@@ -23,7 +23,6 @@ pub struct Replay<'r> {
     host: Limit,
     timeline: Option<Timeline>,
     pending: Pending,
-    /// Decisions, line by line.
     #[cfg(test)]
     pub(crate) decisions: String,
 }
@@ -225,7 +224,7 @@ impl<'r> Replay<'r> {
         Ok(())
     }
 
-    /// Spills until `bytes` of the program's own have room on a host above a disk.
+    /// Spills until `bytes` have room on a host above a disk.
     fn make_host_room(&mut self, bytes: u64) -> Result<(), Stop> {
         if self.host == Limit::NONE {
             return Ok(());

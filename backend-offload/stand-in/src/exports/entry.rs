@@ -19,7 +19,6 @@ pub(super) fn enter(name: &'static str, kind: CallKind) -> Result<MutexGuard<'st
     Ok(driver)
 }
 
-/// [`enter`] with all that the call does.
 pub(super) fn call(
     name: &'static str,
     kind: CallKind,

@@ -25,7 +25,7 @@ pub(crate) fn owner_of(address: u64) -> Option<Owner> {
     })
 }
 
-/// Uses each page once, unless told to reuse: reuse hides a use after free.
+/// Uses each page once, unless reuse is set, which hides a use after free.
 #[derive(Debug)]
 pub(super) struct AddressSpace {
     owner: Owner,

@@ -79,7 +79,6 @@ impl DeviceMemory {
         (0..self.pools.len()).map(|device| self.unmap(device, self.pools[device].release_threshold)).sum()
     }
 
-    /// Returns the bytes unmapped.
     pub(crate) fn unmap(&mut self, device: usize, mapped: u64) -> u64 {
         let unmapped = self.pools[device].trim_to(mapped, self.used[device]);
         report::count(|counters| counters.device.unmapped_bytes += unmapped);
@@ -115,7 +114,7 @@ impl DeviceMemory {
             extents: Extents::default(),
         };
         for guard in block.guards() {
-            // SAFETY: the pages were just committed and nobody else has them.
+            // SAFETY: the pages were just committed and nothing else uses them.
             unsafe { fill(Rows::plain(guard.start, guard.end - guard.start), GUARD) }
         }
         self.used[device] += bytes;

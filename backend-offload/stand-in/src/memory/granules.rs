@@ -12,7 +12,6 @@ pub(super) struct Granules {
     shared: BTreeMap<u64, Vec<u64>>,
 }
 
-/// Where an allocation is.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Place {
     Whole { bytes: u64 },

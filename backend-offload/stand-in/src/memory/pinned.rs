@@ -40,7 +40,7 @@ impl PinnedMemory {
             return None;
         }
         let start = self.space.commit(size)?;
-        // SAFETY: the pages were just committed and nobody else has them.
+        // SAFETY: the pages were just committed and nothing else uses them.
         unsafe { fill(Rows::plain(start, size), FRESH) }
         self.blocks.insert(start, start + size);
         self.used += size;

@@ -69,7 +69,6 @@ unsafe extern "C" {
     fn nvrtcGetPTX(program: u64, ptx: *mut c_char) -> c_int;
 }
 
-/// `CUDA_MEMCPY2D` without offsets.
 #[repr(C)]
 pub(crate) struct Pitched {
     pub(crate) from: Side,
@@ -127,7 +126,6 @@ impl Cuda {
         output(|free| unsafe { cuMemGetInfo_v2(free, &raw mut total) })
     }
 
-    /// Sets the bytes that stay mapped when the host waits.
     pub(crate) fn set_release_threshold(&self, bytes: u64) {
         let pool = output(|pool| unsafe { cuDeviceGetDefaultMemPool(pool, 0) });
         succeed(unsafe { cuMemPoolSetAttribute(pool, 4, &raw const bytes) });
@@ -228,7 +226,6 @@ impl Cuda {
         unsafe { cuStreamQuery(stream) }
     }
 
-    /// An event after all work of the stream so far.
     pub(crate) fn record(&self, stream: u64) -> u64 {
         let event = output(|event| unsafe { cuEventCreate(event, 2) });
         succeed(unsafe { cuEventRecord(event, stream) });
@@ -266,7 +263,6 @@ impl Cuda {
         output(|function| unsafe { cuModuleGetFunction(function, module, name.as_ptr()) })
     }
 
-    /// PTX, or the compiler's log.
     pub(crate) fn compile(&self, source: &str, include: &str) -> Result<CString, String> {
         let source = CString::new(source).unwrap();
         let options = ["--gpu-architecture=sm_70".to_owned(), format!("--include-path={include}")];

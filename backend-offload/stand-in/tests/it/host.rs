@@ -21,7 +21,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 const CARD: [(&str, &str); 1] = [("CARD", "4090")];
 
-/// Simulated milliseconds of the host for `calls`.
+/// Simulated milliseconds.
 fn milliseconds(cuda: &Cuda, calls: impl FnOnce()) -> f32 {
     let stream = cuda.stream();
     let start = cuda.record(stream);
@@ -69,7 +69,7 @@ fn without_a_card_memory_takes_no_time() {
     run("memory_is_free", &[]).passes();
 }
 
-/// Both frees wait for a copy of 40 ms that does not touch what is freed.
+/// Both frees wait for an unrelated copy of 40 ms.
 fn freeing_waits() {
     let cuda = Cuda::start();
     let stream = cuda.stream();
@@ -89,7 +89,6 @@ fn freeing_page_locked_memory_waits_for_the_device_and_the_wait_is_counted() {
     assert!(ended.report.contains(wait), "{}", ended.report);
 }
 
-/// The time that the program is held up.
 fn pageable_upload() {
     let cuda = Cuda::start();
     let stream = cuda.stream();

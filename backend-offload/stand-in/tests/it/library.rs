@@ -66,7 +66,6 @@ const CALLED: [&str; 60] = [
     "nvrtcGetPTX",
 ];
 
-/// In the test binary's folder or the one above.
 fn shared_object() -> PathBuf {
     let binary = std::env::current_exe().unwrap();
     let folders = binary.ancestors().skip(1).take(2);

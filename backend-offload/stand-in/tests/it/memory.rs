@@ -62,7 +62,6 @@ fn page_locked_memory_has_a_limit_and_room_again_after_a_free() {
     assert_eq!((ended.counter("pinned_allocations"), ended.counter("refused_pinned_allocations")), (3, 2));
 }
 
-/// Memory that is freed on one stream and allocated on another.
 fn reuse(expected: bool) {
     let cuda = Cuda::start();
     let [first, second] = [(); 2].map(|()| cuda.stream());
@@ -208,7 +207,7 @@ fn a_download_into_pinned_memory_is_late_and_into_pageable_memory_immediate() {
     run("pageable_target", &LAZY).passes();
 }
 
-/// Three rows of four bytes, ten apart on the host and eight apart on the device.
+/// Three rows of four bytes, apart by ten on the host and eight on the device.
 fn rows() {
     let cuda = Cuda::start();
     let stream = cuda.stream();

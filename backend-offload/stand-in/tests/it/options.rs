@@ -1,4 +1,4 @@
-//! Options as a process receives them. Parsing is tested in `settings`.
+//! Options as a process receives them.
 
 use std::{fs, process::id};
 

@@ -73,7 +73,6 @@ fn tuning_under_a_budget_times_kernels_and_not_copies(machine: &Machine) {
     assert_eq!(again.text("fingerprint"), report.text("fingerprint"), "the same choices, the same bits");
 }
 
-/// Operands exceed the budget.
 fn tune_too_large<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);

@@ -13,7 +13,6 @@ fn transformer(machine: &Machine, steps: u64) -> Child {
     child.with("steps", steps).environment("STAND_IN_CARD", "4090").environment("STAND_IN_RACES", 0)
 }
 
-/// Counts of one settled step.
 #[derive(Debug)]
 struct Costs {
     launches: f64,

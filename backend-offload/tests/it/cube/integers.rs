@@ -23,7 +23,7 @@ fn spilling<T: Target>(parameters: &Facts) -> Facts {
     wrong::<Spilling<T>>(&device)
 }
 
-/// Counts results of `(p · m + a) mod 2¹⁶ < limit` that differ from the processor's.
+/// Counts results that differ from the processor's.
 fn wrong<B: Backend>(device: &B::Device) -> Facts {
     let (rows, columns, limit) = (300, 500, 19_660);
     let numbers = |count: usize, step: usize, below: usize| -> Vec<i32> {

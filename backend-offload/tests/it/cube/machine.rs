@@ -70,7 +70,7 @@ fn present<T: Target>(_: &Facts) -> Facts {
     Facts::default().with("found", found.unwrap_or_default())
 }
 
-/// Where child processes run. `folder` keeps autotune's results.
+/// `folder` keeps autotune's results.
 #[derive(Debug, Clone)]
 pub enum Machine {
     #[cfg(feature = "wgpu")]

@@ -33,7 +33,6 @@ pub(crate) use machine::{Machine, Target};
 
 type Plain<T> = <T as Target>::Plain;
 type Spilling<T> = Offload<<T as Target>::Plain>;
-/// Queues each operation, and drops each tensor, at once.
 type Unfused<T> = CubeBackend<OffloadRuntime<<T as Target>::Runtime>, f32, i32, u32>;
 
 /// Declares scenarios by name, for the machine that the parameters name.

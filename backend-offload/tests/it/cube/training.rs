@@ -17,7 +17,6 @@ fn largest_block(program: &str) -> u64 {
     if program == "normalised" { 2 << 20 } else { 5 << 18 }
 }
 
-/// Beyond the budget.
 const SMALL_BUFFERS: u64 = 1 << 20;
 
 children! { "cube/train plain" => train_plain, "cube/train" => train, "cube/train at shares" => train_at_shares }

@@ -110,7 +110,6 @@ impl<'d, B: AutodiffBackend> Results<'d, B> {
         }
     }
 
-    /// The upstream gradient differs between elements.
     fn backward<const E: usize>(&self, name: &str, y: Tensor<B, E>) -> B::Gradients {
         let upstream = self.floats(&format!("{name} upstream"), y.dims());
         (y * upstream).sum().backward()

@@ -8,7 +8,6 @@ pub fn operations<B: AutodiffBackend>() -> Vec<Operation<B>> {
     vec![Operation { name: "sort", run: sort::<B> }, Operation { name: "topk", run: topk::<B> }]
 }
 
-/// A permutation of different floats in every row.
 fn distinct<B: AutodiffBackend>(device: &B::Device) -> Tensor<B, 2> {
     let steps = Tensor::<B, 1, Int>::arange(0..8 * 37, device).reshape([8, 37]);
     (steps * 101 % 331).float() / 7

@@ -30,7 +30,6 @@ struct Block<B: Backend> {
 }
 
 impl<B: Backend> Transformer<B> {
-    /// One row per position of every sequence.
     fn forward(&self, tokens: Tensor<B, 2, Int>) -> Tensor<B, 2> {
         let [batch, length] = tokens.dims();
         let device = tokens.device();

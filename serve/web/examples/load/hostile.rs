@@ -143,7 +143,6 @@ fn at_once(count: usize, one: impl Fn(usize) -> String + Sync) -> Vec<String> {
     })
 }
 
-/// The status, or "closed".
 fn answered(args: &Args, request: &[u8]) -> String {
     let Ok(mut stream) = connect(args.server) else { return "closed".to_owned() };
     // A server that refuses a request may close early.

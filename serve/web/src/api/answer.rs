@@ -64,7 +64,6 @@ pub(super) async fn answer<D: Dialect>(
     if parameters.stream { answer.streamed(parameters.usage).await } else { answer.whole().await }
 }
 
-/// Server-sent events with comments in long pauses.
 pub(super) fn event_stream(
     frames: impl Stream<Item = Result<sse::Event, Infallible>> + Send + 'static,
 ) -> Response<Body> {
@@ -171,7 +170,7 @@ impl<D: Dialect> Streaming<D> {
         }
     }
 
-    /// Opens a choice if necessary. Returns the characters sent.
+    /// Opens a choice if necessary. Returns the characters sent so far.
     fn begin(&mut self, index: usize) -> usize {
         if self.offsets[index].is_none()
             && let Some(opening) = self.answer.dialect.opening(index)

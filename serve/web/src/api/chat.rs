@@ -63,7 +63,7 @@ fn alternatives(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
 struct SentMessage {
     role: SentRole,
     content: Content,
-    /// Tells people of one role apart, which no template does.
+    /// Names the speaker, which no template shows.
     #[serde(default, rename = "name")]
     _name: Option<String>,
     #[serde(default, rename = "refusal")]

@@ -101,7 +101,6 @@ fn sampling(fields: &mut Fields) -> Result<Sampling, ApiError> {
     })
 }
 
-/// In OpenAI's ranges.
 fn adjustment(fields: &mut Fields, model: &Model, limits: &Limits) -> Result<Adjustment, ApiError> {
     let mut penalty = |name| Ok(fields.number(name, (-2.0, 2.0))?.unwrap_or(0.0));
     let (frequency_penalty, presence_penalty) = (penalty("frequency_penalty")?, penalty("presence_penalty")?);
@@ -129,7 +128,6 @@ fn adjustment(fields: &mut Fields, model: &Model, limits: &Limits) -> Result<Adj
     Ok(Adjustment { frequency_penalty, presence_penalty, biases })
 }
 
-/// The name here, or llama.cpp's.
 fn repetition_penalty(fields: &mut Fields) -> Result<Option<f64>, ApiError> {
     let range = (0.01, 100.0);
     let theirs = fields.number("repeat_penalty", range)?;
@@ -155,14 +153,12 @@ fn random_seed() -> u64 {
     RandomState::new().hash_one(0_u8)
 }
 
-/// Where a request comes from.
 #[derive(Debug, Clone)]
 pub(crate) struct Origin {
     pub(crate) id: RequestId,
     pub(crate) client: Client,
 }
 
-/// A request that was read, for the model that is here.
 pub(crate) struct Asked {
     pub(crate) ready: Arc<Ready>,
     pub(crate) origin: Origin,
@@ -199,7 +195,6 @@ pub(crate) fn unknown_model(asked: &str, model: &Model) -> ApiError {
     ApiError::parameter("model", message).code("model_not_found").status(StatusCode::NOT_FOUND)
 }
 
-/// The length of an answer that a client asks for.
 pub(crate) struct Length {
     pub(crate) asked: Option<u64>,
     pub(crate) default: usize,
@@ -230,7 +225,6 @@ impl Length {
     }
 }
 
-/// Accepts any of `names`.
 pub(crate) fn requested_tokens(fields: &mut Fields, names: &[&str]) -> Result<Option<u64>, ApiError> {
     let mut asked = None;
     for name in names {
@@ -243,7 +237,7 @@ pub(crate) fn requested_tokens(fields: &mut Fields, names: &[&str]) -> Result<Op
     Ok(asked)
 }
 
-/// Accepts labels, and parameters of newer clients with values that change nothing.
+/// Accepts labels, and newer parameters that change nothing.
 pub(crate) fn accept_newer(fields: &mut Fields) -> Result<(), ApiError> {
     fields.ignore_labels(&["user", "safety_identifier", "prompt_cache_key"])?;
     // Like "auto", it means the only tier there is.

@@ -63,7 +63,6 @@ pub(crate) async fn responses(
     if parameters.stream { reply.streamed().await } else { reply.whole().await }
 }
 
-/// Fields that clients send by default, with the values that change nothing.
 fn accept_defaults(fields: &mut Fields) -> Result<(), ApiError> {
     // Without tools it means "none".
     fields.leave_out("tool_choice", &json!("auto"));
@@ -110,7 +109,6 @@ impl<'de> Deserialize<'de> for Input {
     }
 }
 
-/// Fields with a default occur in our answers, which clients send back.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Item {
@@ -280,7 +278,6 @@ impl Reply {
 
 struct Streaming {
     reply: Reply,
-    /// Events.
     sent: u64,
     frames: VecDeque<sse::Event>,
     ended: bool,

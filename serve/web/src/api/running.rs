@@ -99,7 +99,6 @@ impl Running {
         Ok(Self { receiver, count, choices, usage })
     }
 
-    /// The next event, of the sequence with this index.
     pub(super) async fn event(&mut self) -> (usize, Event) {
         let Some((index, event)) = self.receiver.recv().await else {
             return (0, Event::Failed(ApiError::unavailable("the server is shutting down")));

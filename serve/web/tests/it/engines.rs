@@ -48,7 +48,7 @@ impl Decoder for LetterDecoder {
 }
 
 /// Waits for the test before each step, and reports the sequences in it. A step fails with `break` in it, and with
-/// `large` beside another or before caches were dropped.
+/// `large` among others or before caches were dropped.
 pub(crate) struct SteppedEngine {
     slots: usize,
     allowed: Receiver<()>,

@@ -97,7 +97,7 @@ impl Sample {
     }
 }
 
-/// A gradient without two equal neighbours, so no pack is a special case.
+/// No two neighbours are equal, so no pack is a special case.
 fn gradient(bytes: usize) -> Vec<f32> {
     (0..bytes / size_of::<f32>()).map(|at| (at % 8191) as f32 * 0.25 - 1000.0).collect()
 }

@@ -48,7 +48,6 @@ fn adopt(measured: &Path, runs: &Path, date: &str, device: &str) -> Result<PathB
     Ok(folder)
 }
 
-/// Why the run proves nothing, and what is missing.
 fn shortcoming(run: &Run) -> Option<String> {
     let missing = completeness::missing(run);
     let missing = (!missing.is_empty()).then(|| format!("missing: {}", missing.join(", ")));

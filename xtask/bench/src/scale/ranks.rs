@@ -65,7 +65,6 @@ impl Launcher {
         Ok(Self { mpirun, release: launch::release(&version)?, is_root: user.trim() == "0", cores })
     }
 
-    /// `program` is a name and its arguments.
     pub(super) fn start(
         &self,
         link: Link,
@@ -137,7 +136,6 @@ impl Program {
         Ok(self.run(&invocation, Link::None, 1)?.1)
     }
 
-    /// Also returns the engine's version.
     pub(super) fn between(
         &self,
         launcher: &Launcher,

@@ -35,7 +35,6 @@ const WAYS: [(&str, &str); 3] = [
     ("fsdp", "PyTorch, FSDP2 with its parameters in host memory"),
 ];
 
-/// The same model for trainer and script.
 struct Shape {
     config: &'static str,
     settings: &'static [&'static str],

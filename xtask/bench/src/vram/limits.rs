@@ -13,7 +13,6 @@ impl Limits {
         Self { cell, total, started: Instant::now() }
     }
 
-    /// Errors if no time is left.
     pub(super) fn next(&self) -> Result<Duration, String> {
         self.after(self.started.elapsed())
     }

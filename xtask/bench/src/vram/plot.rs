@@ -28,7 +28,6 @@ struct Point<'a> {
 
 const PANEL: (f64, f64) = (340.0, 230.0);
 const TOP: f64 = 50.0;
-/// The legend has one line per model.
 const LEGEND: f64 = TOP + PANEL.1 + 70.0;
 const LEGEND_LINE: f64 = 20.0;
 pub(super) fn svg(cells: &[Cell]) -> String {

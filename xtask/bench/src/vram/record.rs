@@ -28,7 +28,6 @@ const CELLS: &str = "cells.csv";
 const BYTES: &str = "bytes.svg";
 
 impl Record {
-    /// Claims the folder before measuring.
     pub(super) fn begin(
         out: Option<&Path>,
         machine: &Machine,

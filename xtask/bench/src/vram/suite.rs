@@ -13,7 +13,6 @@ pub(crate) struct Model {
     pub(super) settings: Vec<String>,
 }
 
-/// Where moments and master weights are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Optimizer {
     Device,
@@ -70,7 +69,6 @@ impl Place {
         Self { device: device.to_owned(), has_gpu: device != "cpu" && machine.gpu.is_some() }
     }
 
-    /// The GPU, else the processor.
     pub(super) fn name(&self, machine: &Machine) -> String {
         let gpu = machine.gpu.clone().filter(|_| self.has_gpu);
         gpu.unwrap_or_else(|| machine.processor.clone())

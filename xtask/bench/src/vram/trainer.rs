@@ -34,7 +34,6 @@ pub(crate) struct Trainer {
     device: String,
     /// On the build's disk: temporary folders may lie in host memory, which is measured.
     scratch: PathBuf,
-    /// If it can count energy.
     gpu: Option<Gpu>,
 }
 
@@ -47,7 +46,6 @@ const RUN: &str = "run";
 const WITHHELD: [&str; 3] = ["OFFLOAD_DEVICE_BUDGET", "OFFLOAD_HOST_BUDGET", "OFFLOAD_PARANOID"];
 
 impl Trainer {
-    /// Builds the release trainer if none is given.
     pub(crate) fn get(given: Option<&Path>, device: &str) -> Result<Self> {
         let (binary, origin, folder) = if let Some(path) = given {
             let missing = || format!("there is no trainer at {}", path.display());
@@ -73,7 +71,6 @@ impl Trainer {
         Self { origin, program: program.withhold(&WITHHELD), device: device.to_owned(), scratch, gpu: None }
     }
 
-    /// The same trainer, started by the command that `by` makes.
     pub(crate) fn launched(&self, by: impl FnOnce(&[String]) -> Result<Invocation>) -> Result<Self> {
         let program = by(&self.program.argv())?;
         Ok(Self::new(program, self.origin.clone(), &self.device, self.scratch.clone()))
@@ -104,7 +101,6 @@ impl Trainer {
         self.in_scratch(|scratch| self.run(self.program.clone(), model, limit, further, scratch, time))
     }
 
-    /// Records a step's memory requests under `limit`.
     pub(super) fn record(
         &self,
         model: &Model,

@@ -3,7 +3,6 @@
 use super::planning::{Dice, Script, peak, replay, training};
 use super::*;
 
-/// The recording of a replay.
 fn played(recording: &Recording, budget: Limit) -> Recording {
     let mut replay = Replay::new(recording, budget, Policy::Planned);
     replay.pager_mut().record();
@@ -133,7 +132,7 @@ fn what_the_program_reads_is_copied_out_and_waited_for_unless_the_host_has_it() 
     let replay = replay.run(1).expect("it fits");
     assert_eq!(replay.read_steps(), [50]);
     let elapsed = replay.elapsed()[0];
-    // Two operations, one block in, half a block out: the host has what it made.
+    // Two operations, one block in, half a block out: the host keeps its own block.
     assert_eq!((elapsed.arithmetic, elapsed.back, elapsed.out, elapsed.step), (200.0, 10.0, 5.0, 215.0));
 }
 

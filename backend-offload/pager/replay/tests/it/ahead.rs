@@ -36,7 +36,6 @@ fn moved(replay: &Replay) -> [u64; 2] {
     [sum(|moved| moved.bytes_in), sum(|moved| moved.bytes_out)]
 }
 
-/// Bytes of operands in a step.
 fn handled(step: &Recording, peak: u64) -> f64 {
     last(&played(step, peak, 1.0)).arithmetic / 2.0
 }

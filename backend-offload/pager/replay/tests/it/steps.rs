@@ -53,8 +53,8 @@ pub(crate) fn assert_on_record(name: &str, table: &str) {
     assert_eq!(table, std::fs::read_to_string(file(name)).expect("a committed table"));
 }
 
-/// Compares [`suite::first`] cases with the committed table; the quick suite with its head. Larger suites compare all
-/// of it and may rewrite it.
+/// Compares [`suite::first`] cases with the committed table; the quick suite with its head. Larger suites compare the
+/// whole table and may rewrite it.
 pub(crate) fn assert_first_on_record(name: &str, table: &str) {
     if suite::size() > suite::Size::Quick {
         return assert_on_record(name, table);

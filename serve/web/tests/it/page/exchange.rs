@@ -9,7 +9,6 @@ use super::{answers, ask, browser, visit};
 use crate::client::{TIMEOUT, TestServer};
 use crate::webdriver::{Browser, Screen};
 
-/// All conversations that the page keeps, by name.
 fn storage(browser: &Browser) -> Value {
     browser.run(
         "const kept = Object.entries(localStorage).filter(([name]) => name.includes('conversation'));
@@ -59,7 +58,7 @@ fn exported_conversations_return_by_import_with_all_versions() {
     sees_notice(&browser, "2 conversations imported.");
     assert_eq!(storage(&browser), before);
 
-    // One that went on meanwhile stays beside the imported one.
+    // One that went on meanwhile stays with the imported one.
     browser.click("#list li:first-child .open");
     ask(&browser, "more");
     browser.write("#file", file.to_str().unwrap());
