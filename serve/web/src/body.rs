@@ -65,7 +65,7 @@ fn too_slow(limit: Duration) -> ApiError {
     ApiError::refused(StatusCode::REQUEST_TIMEOUT, message)
 }
 
-/// Browsers send other types across origins without a CORS preflight.
+/// Browsers send other types across origins without CORS preflight.
 fn require_json(request: &Request<Body>) -> Result<(), ApiError> {
     let mut types = request.headers().get_all(header::CONTENT_TYPE).iter();
     let kind = types.next().and_then(|kind| kind.to_str().ok()).unwrap_or_default();
@@ -114,7 +114,7 @@ fn depth(text: &str) -> usize {
 }
 
 impl Fields {
-    /// `null` counts as absent.
+    /// `null` is absent.
     pub(crate) fn optional<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
         let Some(value) = self.0.remove(name).filter(|value| !value.is_null()) else {
             return Ok(None);
@@ -158,7 +158,7 @@ impl Fields {
         }
     }
 
-    /// Like [`whole`](Self::whole), with `None` for -1, by which llama.cpp's clients say that they do not choose.
+    /// Like [`whole`](Self::whole), with `None` for -1, llama.cpp's sign for no choice.
     pub(crate) fn whole_or_off(&mut self, name: &str, range: (u64, u64)) -> Result<Option<u64>, ApiError> {
         self.leave_out(name, &json!(-1));
         self.whole(name, range)
@@ -186,7 +186,7 @@ impl Fields {
         Ok(())
     }
 
-    /// Ignores strings that label requests for an operator.
+    /// Ignores strings that label requests.
     pub(crate) fn ignore_labels(&mut self, names: &[&str]) -> Result<(), ApiError> {
         names.iter().try_for_each(|name| self.optional::<String>(name).map(drop))
     }

@@ -27,7 +27,7 @@ impl BodyBudget {
         self.bytes - self.free.available_permits()
     }
 
-    /// For a body of which nothing has arrived: a declared length reserves nothing.
+    /// For a body without bytes yet: a declared length reserves nothing.
     pub(crate) fn share(&self) -> BodyShare {
         BodyShare { free: Arc::clone(&self.free), held: None }
     }

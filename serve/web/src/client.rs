@@ -1,6 +1,6 @@
 //! Clients that share the queue: an address, and a connection from it.
 //!
-//! One key serves all clients, so addresses tell them apart. Behind a proxy, and on one machine, connections do.
+//! One key serves all clients: addresses tell them apart. Behind a proxy, and on one machine, connections do.
 
 use std::net::{IpAddr, Ipv6Addr};
 

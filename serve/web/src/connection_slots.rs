@@ -92,7 +92,7 @@ impl Slot {
         self.has_unsent.store(some, Ordering::Release);
     }
 
-    /// Called after each poll: an answer's last byte is sent after the [`RequestGuard`] is dropped.
+    /// Called after each poll: an answer's last byte leaves after the [`RequestGuard`] is dropped.
     pub(crate) fn update_idle(&self) {
         let busy = self.has_request.load(Ordering::Acquire) || self.has_unsent.load(Ordering::Acquire);
         let mut since = self.idle_since.lock().unwrap_or_else(PoisonError::into_inner);

@@ -61,7 +61,7 @@ pub(crate) async fn serve(
     let _late = tokio::time::timeout(limits.drain_time, graceful.shutdown()).await;
 }
 
-/// Without free file descriptors, the next accept would fail too.
+/// Without free file descriptors, the next accept fails too.
 async fn pause_after(error: &io::Error) {
     tracing::warn!("could not accept a connection: {error}");
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -78,7 +78,7 @@ fn connect(
 ) {
     let Ok(local) = stream.local_addr() else { return };
     let connection = Connection { local: local.ip(), client };
-    // Nagle's algorithm would delay each token.
+    // Nagle's algorithm delays each token.
     let _best_effort = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(limits.write_time));
@@ -132,7 +132,7 @@ fn connect(
     });
 }
 
-/// Hyper drops it after the last frame, which ends the request.
+/// Dropped by hyper after the last frame, which ends the request.
 struct AnswerBody {
     body: Body,
     _guard: RequestGuard,

@@ -1,4 +1,4 @@
-//! The pace of finished answers, from which a refusal estimates the wait
+//! The pace of finished answers, which estimates a refusal's wait
 //! (`a_refusal_estimates_the_wait_from_the_rate_of_finished_answers`).
 
 use std::collections::VecDeque;
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 /// Ends that count; earlier ones are forgotten.
 const WINDOW: usize = 32;
 
-/// Seconds. A client that waits longer than the last of them would miss free slots.
+/// Seconds. A client that waits longer than the last would miss free slots.
 const WAIT: (u64, u64) = (1, 60);
 
-/// Measured in time during which some answer was under way.
+/// Measured in time with some answer under way.
 #[derive(Debug, Default)]
 pub(crate) struct Pace(Mutex<State>);
 

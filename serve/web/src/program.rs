@@ -16,7 +16,7 @@ pub fn init_logging() {
     let _other = log.try_init();
 }
 
-/// Prints the address and serves until a termination signal or the end of `work`.
+/// Prints the address and serves until a termination signal or `work` ends.
 pub fn run(
     settings: Settings,
     work: impl FnOnce(InferenceWorker) -> anyhow::Result<()> + Send + 'static,

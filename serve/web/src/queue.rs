@@ -68,7 +68,7 @@ impl FinishReason {
 
 impl EventSender {
     pub(crate) fn send(&self, event: Event) {
-        // The scheduler checks whether the client left.
+        // The scheduler notices clients that left.
         let _gone = self.events.send((self.index, event));
     }
 
@@ -232,7 +232,7 @@ mod tests {
         let queue = Queue::new(10);
         let client =
             |host: u8, connection| Client::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, host)), connection);
-        // Many connections give a network no more turns.
+        // More connections give a network no more turns.
         let arrivals = [(1, 1, 10), (1, 1, 11), (1, 1, 12), (1, 2, 20), (1, 3, 30), (2, 4, 40), (2, 4, 41)];
         let (jobs, requests): (Vec<_>, Vec<_>) = arrivals
             .map(|(host, connection, prompt)| job_of(client(host, connection), prompt))

@@ -46,7 +46,7 @@ impl Record {
     }
 }
 
-/// With one digit after the point.
+/// One digit after the point.
 fn milliseconds(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e4).round() / 10.0
 }

@@ -61,7 +61,7 @@ pub(crate) fn router(server: &Arc<Server>) -> Router {
     if server.access.origins.is_empty() { router } else { router.layer(cors(server)) }
 }
 
-/// Outside of the guard: a browser's preflight has no key.
+/// Outside the guard: a browser's preflight has no key.
 fn cors(server: &Server) -> CorsLayer {
     CorsLayer::new()
         .allow_origin(server.access.origins.clone())

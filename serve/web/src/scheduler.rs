@@ -61,7 +61,7 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// Fills free slots; blocks if all are free. False once all work is done.
+    /// Fills free slots; blocks if all are free. False once all is done.
     fn admit(&mut self) -> bool {
         while self.active.len() < self.engine.slots() {
             let next = if self.active.is_empty() { self.queue.wait() } else { self.queue.pop() };

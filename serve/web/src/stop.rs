@@ -80,7 +80,7 @@ mod tests {
             let whole = pieces.concat();
             let mut shown = String::new();
             let mut expected = (whole.clone(), false);
-            // The first complete stop string wins, even if a longer one began earlier.
+            // The first complete stop string wins, even over a longer one begun earlier.
             for piece in &pieces {
                 shown += piece;
                 if let Some(at) = strings.iter().filter_map(|string| shown.find(string.as_str())).min() {

@@ -28,7 +28,7 @@ impl Turns {
         self.count += 1;
     }
 
-    /// The network and the connection served then wait for all others.
+    /// The served network and connection then wait for all others.
     pub(crate) fn pop(&mut self) -> Option<Job> {
         let (network, mut connections) = self.networks.pop_front()?;
         let (connection, mut jobs) = connections.pop_front()?;

@@ -90,7 +90,7 @@ impl Web {
         let worker = InferenceWorker { status, queue: Arc::clone(&queue), metrics, examples: Vec::new() };
         let (end, ended) = oneshot::channel();
         let inference = thread::Builder::new().name("inference".to_owned()).spawn(move || {
-            // Dropped at the thread's end, also by a panic.
+            // Dropped when the thread ends or panics.
             let _end = end;
             work(worker)
         });

@@ -21,7 +21,7 @@ pub struct Costs {
     pub received: u64,
     /// Collective calls, including failed ones.
     pub calls: u64,
-    /// Time within calls, including waits for other ranks.
+    /// Time within calls, waits included.
     pub time: Duration,
 }
 

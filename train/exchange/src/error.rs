@@ -46,7 +46,7 @@ pub enum Error {
     /// A rank ended, or cannot be reached.
     #[error("{call}: rank {peer} is gone{}", because(reason))]
     Lost { call: Call, peer: usize, reason: String },
-    /// An earlier call failed, here or on another rank, and no `shrink` followed.
+    /// An earlier call failed, here or elsewhere, and no `shrink` followed.
     #[error("{call}: a rank is gone, or a call has failed on some rank; shrink, or start again")]
     Broken { call: Call },
     /// The engine reports a failure.
@@ -55,22 +55,22 @@ pub enum Error {
     /// Two ranks make different calls.
     #[error("this rank makes call {expected} while rank {peer} makes call {found}: ranks must make the same")]
     OtherCall { peer: usize, expected: String, found: String },
-    /// A rank sends another number of bytes than this one expects.
+    /// A rank sends more or fewer bytes than this one expects.
     #[error("{call}: {expected} bytes are expected of rank {peer}, which sends {found}")]
     Bytes { call: Call, peer: usize, expected: usize, found: usize },
-    /// A list does not have one entry for each rank.
+    /// A list without one entry per rank.
     #[error("{call}: {found} parts were given for a world of {world}")]
     Parts { call: Call, world: usize, found: usize },
     /// Elements that belong together differ in number.
     #[error("{what}: {found} elements where {expected} are expected")]
     Length { what: &'static str, expected: usize, found: usize },
-    /// This rank has added too few or too many contributions to a sum.
+    /// Too few or too many contributions of this rank.
     #[error("rank {rank} of {world} contributes {expected} of {count} micro-batches and has added {found}")]
     Contributions { rank: usize, world: usize, count: u64, expected: u64, found: u64 },
     /// A place that is not the engine's.
     #[error("{what} is for rank {} of {}, and this is rank {} of {}", expected.0, expected.1, found.0, found.1)]
     Place { what: &'static str, expected: (usize, usize), found: (usize, usize) },
-    /// The engine cannot go on with fewer ranks.
+    /// The engine needs all ranks.
     #[error("shrinking the world needs Open MPI 5 under `mpirun --with-ft ulfm`; this is {library}")]
     CannotShrink { library: String },
     /// No MPI library can be loaded.
@@ -79,13 +79,13 @@ pub enum Error {
          Ubuntu with `apt-get install openmpi-bin libopenmpi3` (`libopenmpi40` on recent releases)"
     )]
     Missing { name: String, reason: String },
-    /// An MPI library that is not Open MPI.
+    /// An MPI other than Open MPI.
     #[error(
         "{name} is {found}, whose binary interface is another: install Open MPI 4 or 5 (`openmpi-bin`), and \
          start with its `mpirun`"
     )]
     NotOpenMpi { name: String, found: String },
-    /// MPI cannot be started in this process.
+    /// MPI cannot start in this process.
     #[error("MPI cannot be started: {reason}")]
     Start { reason: String },
 }

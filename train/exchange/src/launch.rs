@@ -6,12 +6,12 @@ mod place;
 pub use command::{Command, Host, Job, find_mpirun, hosts, release};
 pub use place::{Place, place};
 
-/// Ranks cannot be launched, or a launcher's variables contradict each other.
+/// Ranks cannot be launched, or a launcher contradicts itself.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum LaunchError {
-    /// A variable of a launcher is not a number, or contradicts another.
+    /// A launcher's variable is no number, or contradicts another.
     #[error("{variable}={value:?}, which the launcher has set, {reason}")]
     Variable { variable: &'static str, value: String, reason: String },
     /// The engine's world is not the launched one.
@@ -32,7 +32,7 @@ pub enum LaunchError {
     /// Open MPI without user-level failure mitigation.
     #[error("ranks survive the loss of others only under Open MPI 5, and this `mpirun` is release {release}")]
     NoUlfm { release: u32 },
-    /// A list of hosts that cannot be read.
+    /// An unreadable list of hosts.
     #[error("{text:?} is no list of hosts: write `name:slots,name:slots`, each with 1 slot or more")]
     Hosts { text: String },
     /// Fewer slots than ranks, or no rank.

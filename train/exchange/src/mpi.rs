@@ -12,9 +12,9 @@
 //! # Traps
 //! - **MPI uses the caller's memory until a transfer ends,** so no call may return before. ULFM ends all transfers by
 //!   revoking the communicator; without it the process is ended.
-//! - **After a failure or a panic MPI is not finalised:** `MPI_Finalize` waits for every rank. `mpirun` notices and
-//!   ends the other ranks.
-//! - `mpi_yield_when_idle` does not reach a wait in user code, so waits yield by themselves and sleep after a while.
+//! - **After a failure or a panic MPI is not finalised:** `MPI_Finalize` waits for every rank. `mpirun` ends the
+//!   others.
+//! - `mpi_yield_when_idle` does not reach waits in user code, so they yield by themselves and sleep after a while.
 
 mod library;
 mod transfer;
@@ -32,7 +32,7 @@ use library::{Handle, Library};
 /// Bytes of one message; MPI counts to 2³¹.
 const PIECE: usize = 1 << 30;
 
-/// The ranks that `mpirun` or Slurm has started. One per process: MPI starts once.
+/// The ranks started by `mpirun` or Slurm. One per process: MPI starts once.
 pub struct Mpi {
     library: Library,
     communicator: Handle,
@@ -109,9 +109,9 @@ impl Mpi {
     pub fn watchdog(&self, limit: Duration) -> Watchdog {
         let abort = self.library.abort();
         Watchdog::start(self.waiting(), limit, move |overdue| {
-            // One write, since `mpirun` mixes the output of ranks.
+            // One write: `mpirun` mixes ranks' output.
             _ = std::io::stderr().write_all(format!("error: {overdue}; ending this run\n").as_bytes());
-            // `mpirun` of release 5 may hang if all ranks abort at once. The first call ends the others' processes.
+            // `mpirun` 5 may hang if all ranks abort at once. The first call ends the others' processes.
             std::thread::sleep(Duration::from_millis(500) * overdue.rank.min(20) as u32);
             abort.end_the_job();
         })
@@ -231,7 +231,7 @@ impl Drop for Mpi {
             // SAFETY: started by `open`, ended once, and no transfer is pending.
             let code = unsafe { (self.library.finalize)() };
             if code != 0 {
-                // After it no call is allowed, not even for the library's message.
+                // No call is allowed now, not even for the message.
                 eprintln!("error: MPI_Finalize: error {code}");
             }
         }

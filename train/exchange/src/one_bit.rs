@@ -1,8 +1,8 @@
 //! One bit per element with error feedback, for links slower than the step.
 //!
-//! A rank adds its residual, the part not sent yet, to its gradient. For each block of [`BLOCK`] elements it sends the
-//! mean magnitude and the signs; their error is the next residual. A slice's owner sums the received parts and sends
-//! the sum in the same form, with a residual of its own.
+//! A rank adds its residual, the unsent part, to its gradient. For each block of [`BLOCK`] elements it sends the mean
+//! magnitude and the signs; their error is the next residual. A slice's owner sums the received parts and sends the sum
+//! in the same form, with a residual of its own.
 //!
 //! # Exactness
 //! `residual = gradient + old residual − sent` is computed in f64 and rounded to f32 once. So `sent + residual =
@@ -105,7 +105,7 @@ impl OneBit {
         Some(Residuals { place: *place, own: own.settled.clone(), part: part.settled.clone() })
     }
 
-    /// Length of both residuals, if they exist.
+    /// Length of both residuals, if any.
     pub fn owed(&self) -> Option<[usize; 2]> {
         let State { own, part, .. } = self.state.as_ref()?;
         Some([own.settled.len(), part.settled.len()])

@@ -1,8 +1,8 @@
 //! Pairwise sums in an order that no number of ranks changes.
 //!
 //! The numbers of contributions fix the association of floating-point sums: 2k and 2k + 1 are added first, then
-//! neighbouring pairs, then pairs of pairs, as a binary counter carries. Leftover blocks are added from the right:
-//! seven contributions make `((0+1)+(2+3)) + ((4+5)+6)`.
+//! neighbouring pairs, as a binary counter carries. Leftover blocks are added from the right: seven contributions make
+//! `((0+1)+(2+3)) + ((4+5)+6)`.
 //!
 //! A rank sums complete blocks within its range of numbers; the exchange combines partial blocks in the same tree. **So
 //! the sum has the same bits for every number of ranks** (`an_exact_sum_has_the_same_bits_in_every_world`). If count

@@ -39,12 +39,12 @@ pub struct Outer {
 }
 
 impl Outer {
-    /// Starts from weights that are equal on all ranks.
+    /// Starts from equal weights on all ranks.
     pub fn new(settings: OuterStep, weights: &[f32]) -> Self {
         Self { settings, weights: weights.to_vec(), momentum: vec![0.0; weights.len()] }
     }
 
-    /// Continues from saved outer weights and momentum.
+    /// Continues with saved weights and momentum.
     pub fn restore(settings: OuterStep, weights: Vec<f32>, momentum: Vec<f32>) -> Result<Self> {
         if weights.len() == momentum.len() {
             return Ok(Self { settings, weights, momentum });
@@ -70,8 +70,7 @@ impl Outer {
         Ok(sum)
     }
 
-    /// Writes the outer step towards `average` to `weights`. To repeat an average after a failure, call it after a
-    /// `commit`.
+    /// Writes the outer step towards `average` to `weights`. To repeat an average, call it after a `commit`.
     pub fn step(&mut self, average: &[f32], weights: &mut [f32]) -> Result<()> {
         self.check(average.len())?;
         self.check(weights.len())?;

@@ -45,7 +45,7 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // The thread has printed a panic of `expired` itself.
+            // `expired`'s panic is printed already.
             _ = thread.join();
         }
     }

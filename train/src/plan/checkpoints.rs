@@ -50,7 +50,7 @@ impl Saves {
         let first_of_latest = older.checked_add(1)?.checked_mul(self.every)?;
         let last = (first_of_latest - 1).checked_div(self.evaluated)? * self.evaluated;
         let stays_anyway = |step: u64| self.keep_every > 0 && step.is_multiple_of(self.keep_every);
-        // If two successive evaluations are kept permanently, all are.
+        // If two successive evaluations are kept for good, all are.
         let best = [last, last.saturating_sub(self.evaluated)];
         let best = best.into_iter().find(|step| *step > 0 && !stays_anyway(*step))?;
         Some(self.keep_last + self.for_good(first_of_latest - 1, best) + 1)

@@ -148,7 +148,7 @@ struct UpdateBytes {
 }
 
 impl UpdateBytes {
-    /// `stepped` is the bytes of the largest parameter.
+    /// `stepped` is the largest parameter's bytes.
     fn new(config: &Config, placement: &Placement, operations: Operations, stepped: u64) -> Self {
         let rule = config.train.optimizer;
         // Muon and AdamW update tables differently from block matrices.
@@ -174,7 +174,7 @@ struct Learned {
     all: bool,
     per_block: u64,
     largest: u64,
-    /// Bytes per token that adapters add to the tape: the product with `down`, wide and narrow.
+    /// Bytes per token of adapters on the tape: the product with `down`, wide and narrow.
     tape_per_token: u64,
 }
 
@@ -300,7 +300,7 @@ impl Demand {
             .max(scores.saturating_mul(score_tensors))
             .max(logits.saturating_mul(logit_tensors));
         let update_or_sum = updates.named.max(Operations::SUM_TENSORS * learns.largest_sum(largest));
-        // Initial weights are drawn and scaled in f32.
+        // Initial weights are scaled in f32.
         let drawn = 2 * WIDE * footprint.largest_tensor;
         // Whole parameters are divided, so one rank has the largest.
         let all = placement.device_state_bytes();
@@ -415,7 +415,7 @@ fn inputs_in_tiles(bytes: u64) -> u64 {
     super::placement::in_tiles(bytes / WIDE)
 }
 
-/// In the rare exchange, each rank sums alone.
+/// In the rare exchange, ranks sum alone.
 fn sums_held(config: &Config, ranks: usize) -> u64 {
     let micro_batches = config.train.accumulate as u64;
     match config.ranks.exchange {
@@ -431,7 +431,7 @@ fn sums_between(config: &Config, ranks: usize, passes: Passes) -> u64 {
     sums_held(config, ranks)
 }
 
-/// The most sums of micro-batches at once. A single process folds the rest while the last one arrives.
+/// The most sums of micro-batches at once. A process folds the rest while the last one arrives.
 pub(super) fn sums_of_gradients(micro_batches: u64, ranks: usize) -> u64 {
     if ranks == 1 {
         return partial_sums(micro_batches - 1);

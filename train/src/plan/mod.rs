@@ -66,13 +66,13 @@ pub(crate) struct Plan {
     pub(crate) bytes_in_per_step: u64,
     pub(crate) bytes_out_per_step: u64,
     pub(crate) bytes_sent_per_step: u64,
-    /// Host bytes outside the budget: residuals, outer optimizer, or gradients in flight.
+    /// Host bytes outside the budget: residuals, outer optimizer, gradients in flight.
     pub(crate) residual_bytes: u64,
     #[serde(skip)]
     ranks: RanksSection,
     /// Seconds per step for a rank's arithmetic, without copies.
     pub(crate) compute_seconds: Option<f64>,
-    /// Step time as a multiple of `compute_seconds` if arithmetic hides all copies.
+    /// Step time over `compute_seconds` if arithmetic hides all copies.
     pub(crate) slowdown_hidden: Option<f64>,
     /// The same if no copy is hidden.
     pub(crate) slowdown_waiting: Option<f64>,
@@ -95,7 +95,7 @@ pub(crate) struct Plan {
     pub(crate) disk_endurance: Option<u64>,
     /// Peak host bytes of optimizer and spilled tensors.
     pub(crate) host_least: u64,
-    /// Includes host copies of tensors on the device, which can be dropped.
+    /// Includes droppable host copies of device tensors.
     pub(crate) host_tier_bytes: u64,
     /// Includes device bytes if the memory is shared.
     pub(crate) host_bytes: u64,
@@ -140,7 +140,7 @@ pub(crate) struct Held {
     pub(crate) spills: u64,
 }
 
-/// Floating-point operations per token of forward and backward, without gradients of frozen weights. Adapters' own are
+/// Floating-point operations per token, forward and backward, without gradients of frozen weights. Adapters' own are
 /// neglected.
 pub(crate) fn flops_per_token(config: &Config, footprint: &Footprint, recompute: bool) -> f64 {
     let all = footprint.flops_per_token(config.sequence(), recompute);

@@ -81,8 +81,7 @@ pub(super) fn largest_block_matrix(config: &Config) -> u64 {
     matrices.map(|[rows, columns]| (rows * columns) as u64).max().unwrap_or_default()
 }
 
-/// Bytes of weights that never change: factors of products in the compute type, others in f32, and a narrow copy of a
-/// tied head.
+/// Bytes of frozen weights: factors of products in the compute type, others in f32, and a narrow copy of a tied head.
 fn frozen_bytes(model: &GptConfig) -> u64 {
     let bytes = |parameter: &ParameterInfo| {
         let is_factor = parameter.is_projection() || parameter.part == Part::Head;
@@ -179,7 +178,7 @@ impl Placement {
         self.rows[0] * WIDE
     }
 
-    /// Bytes per step. A group's sum crosses once, in f32; rows and tiles per micro-batch.
+    /// Bytes per step. A group's sum crosses once, in f32; rows and tiles cross per micro-batch.
     pub(super) fn gradients_crossing(&self, passes: Passes) -> u64 {
         let Passes { micro_batches, groups, together } = passes;
         let rows = self.row_bytes().saturating_mul(micro_batches);
@@ -280,7 +279,7 @@ impl Placement {
         let own_sums = if arrivals > 1 { waiting.saturating_sub(1).max(1) } else { 0 };
         let summed_rows = if ranks > 1 { self.table } else { self.rows[1] };
         let sum = (self.on_host() - self.table + summed_rows) * WIDE;
-        // The sum over ranks is f32; only the owner keeps it.
+        // The sum over ranks is f32; only its owner keeps it.
         let total = match (ranks, config.memory.shard) {
             (1, _) => 0,
             (_, false) => sum,

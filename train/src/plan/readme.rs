@@ -10,7 +10,7 @@ use super::table::span;
 use super::{DescribedMachine, Plan, placed};
 use crate::figures::{duration, grouped};
 
-/// From this size on, presets train on 20 tokens per parameter.
+/// From this size on, presets train 20 tokens per parameter.
 const LARGE: u64 = 100_000_000;
 const DAY: f64 = 86_400.0;
 
@@ -33,7 +33,7 @@ fn rows(path: &str, head: &str) -> Vec<Vec<String>> {
 }
 
 fn needs(preset: &str) -> Vec<String> {
-    // Some presets need a text; its content does not matter.
+    // Some presets need a text; any will do.
     let text = "data.path=text.txt".to_owned();
     let own = Config::load(preset, &[]).or_else(|_| Config::load(preset, std::slice::from_ref(&text)));
     let own = own.unwrap_or_else(|error| panic!("{error}"));

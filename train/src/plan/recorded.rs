@@ -1,5 +1,5 @@
-//! Compares plans with recorded runs without a limit, on the CPU and on a stand-in for CUDA; `recorded.json` has their
-//! commands and bytes.
+//! Compares plans with unlimited recorded runs, on the CPU and a stand-in for CUDA; `recorded.json` has their commands
+//! and bytes.
 
 use models::Footprint;
 use runs::config::Config;

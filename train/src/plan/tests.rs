@@ -14,7 +14,7 @@ mod together;
 const GIB: u64 = 1 << 30;
 const XL: u64 = 1_557_686_400;
 const SMALL: u64 = 124_475_904;
-/// Vocabulary, padded to a multiple of 64.
+/// Padded to a multiple of 64.
 const WORDS: u64 = 50_304;
 
 fn plan(name: &str, set: &[&str], machine: &Machine) -> Plan {
@@ -70,7 +70,7 @@ fn bytes_without_room_on_the_host_spill_to_the_disk() {
     assert_eq!((roomy.sinks, roomy.disk_written_per_step), (0, 0));
 }
 
-/// An 8 GiB card and 24 GiB of host memory; the state takes 75 GiB.
+/// An 8 GiB card, 24 GiB of host memory; the state takes 75 GiB.
 #[test]
 fn a_disk_makes_room_for_seven_billion_parameters_with_planned_time_and_wear() {
     let described = |text: &str, more: &[&str]| {
@@ -103,7 +103,7 @@ fn each_rank_holds_its_share_and_sends_it_to_the_others() {
     let divided = plan("gpt-1.5b", &["train.accumulate=8", "memory.shard=true"], &four);
     assert_eq!(state(&divided), state(&alone).div_ceil(4));
     assert_eq!(divided.bytes_sent_per_step, 3 * XL + 3 * XL);
-    // With several micro-batches all sums wait; with one, only the owner's.
+    // With several micro-batches all sums wait; with one, the owner's.
     let gradients = |plan: &Plan| held(plan, "gradients").bytes;
     assert_eq!((gradients(&shared), gradients(&divided)), (4 * XL, 4 * XL));
     let once = plan("gpt-1.5b", &["train.accumulate=4", "memory.shard=true"], &four);
@@ -209,7 +209,7 @@ fn a_plan_needs_no_machine() {
 
     // One residual stream per block and token.
     assert_eq!(held(&plan, "activations").bytes, 48 * 1600 * 4 * 8 * 1024);
-    // Two tensors of the MLP's width, one block's tape and bf16 weights.
+    // Two MLP-wide tensors, one block's tape and bf16 weights.
     let block_tape = 2 * 4 * 1601 + (5 * 2 + 4) * 1600 + 25 * 4 + (4 + 2) * 6400 + 2 * 1600;
     let passing = (2 * 4 * 6400 + block_tape) * 8 * 1024 + 2 * (12 * 1600 * 1600 + 13 * 1600);
     assert_eq!(held(&plan, "working memory").bytes, passing);
@@ -254,7 +254,7 @@ fn the_most_often_used_bytes_spill_last() {
     // Room for half of weights, gradients and two moments: only moments spill.
     let half = one_round(working + 8 * XL);
     assert_eq!((half.bytes_in_per_step, half.bytes_out_per_step), (8 * XL, 8 * XL));
-    // Room for a quarter: gradients and activations spill, too.
+    // A quarter fits: gradients and activations spill, too.
     let quarter = one_round(working + 4 * XL);
     let moved = 12 * XL + held(&quarter, "activations").bytes;
     assert_eq!((quarter.bytes_in_per_step, quarter.bytes_out_per_step), (moved, moved));
@@ -360,7 +360,7 @@ fn a_plan_says_whether_its_speeds_were_measured_just_now_or_kept() {
     assert!(!table(None).contains("\nspeeds "));
 }
 
-/// Measured speeds vary with load, and the optimizer's place changes the last digits of results.
+/// Measured speeds vary with load, and the place changes last digits.
 #[test]
 fn measured_speeds_change_times_but_no_placement() {
     let set = ["memory.optimizer=auto", "train.recompute=1", "memory.disk=/", "memory.disk_budget=160GiB"];

@@ -76,7 +76,7 @@ fn a_full_disk_leaves_training_and_earlier_checkpoints_intact() {
 #[test]
 fn a_failed_background_save_is_reported_and_fails_the_run_at_its_end() {
     let tiny = Tiny::trained(&["train.steps=3"]);
-    // A mounted file cannot be replaced, so only a save's last operation fails.
+    // A mounted file cannot be replaced, so a save's last operation fails.
     let pin = "mount --bind run/checkpoints/latest run/checkpoints/latest";
     if !can_mount(tiny.path(), pin) {
         return;

@@ -80,7 +80,7 @@ fn states_on_the_disk_give_the_bits_of_states_in_memory_in_every_format() {
         }
         let steps = tiny.records(&format!("below-{n}"), "step");
         let in_steps: u64 = steps.iter().filter_map(|step| step["disk_written"].as_u64()).sum();
-        // When a step is reported, its update is still running.
+        // A reported step's update still runs.
         assert!(((STEPS - 1) * state..=STEPS * state).contains(&in_steps), "{in_steps} of {state} each");
     }
     assert_eq!(fs::read_dir(tiny.join("drive")).expect("a folder").count(), 0);
@@ -239,7 +239,6 @@ fn corrupted_disk_bytes_end_the_run_and_leave_whole_checkpoints() {
 mod gate {
     use super::*;
 
-    /// Each rank keeps its own states in a file in the same folder.
     #[test]
     #[ignore = "gate: starts ranks seven times"]
     fn sharded_states_on_the_disk_have_the_bits_of_one_process_and_leave_no_files() {
@@ -252,7 +251,7 @@ mod gate {
         let names = || fs::read_dir(&drive).expect("a folder").count();
         let settings = [&SHARED[..], &[HOST, "model.n_layer=4"]].concat();
         let divided = [&settings[..], &["memory.shard=true"]].concat();
-        // The memory of two ranks, less than their chunks in flight.
+        // Two ranks' memory, less their chunks in flight.
         let roomy = number(&tiny.planned_on_two(&divided)["optimizer_host_bytes"]);
         let host = format!("memory.host_budget={}B", 2 * (roomy - (1 << 20)));
         let below = [&divided[..], &[&host], &DISK].concat();
@@ -271,7 +270,7 @@ mod gate {
 
         let mut child = tiny.start_on("2", "killed", &set(&below));
         for process in tiny.processes("killed") {
-            // The launcher ends the other ranks once one is gone.
+            // The launcher then ends the other ranks.
             try_signal(Signal::KILL, process);
         }
         assert_ne!(tiny.ended(&mut child, "killed"), Some(0), "{}", tiny.log("killed"));

@@ -156,7 +156,7 @@ fn a_killed_run_leaves_nothing_on_the_disk() {
     assert_eq!(fs::read_dir(tiny.join("drive")).expect("a folder").count(), 0);
 }
 
-/// Runs `script` with the command as `"$@"` and a file system of `mib` MiB at `drive`; `None` without mounts.
+/// A file system of `mib` MiB is at `drive`, the command is `"$@"`; `None` without mounts.
 fn run_on_a_small_disk(command: &Command, mib: u32, script: &str) -> Option<Output> {
     let folder = command.get_current_dir().expect("the test's folder");
     let mount = format!("mount -t tmpfs -o size={mib}m tmpfs drive");

@@ -183,7 +183,7 @@ fn publish(folder: &Path, family: &str, config: &Value) {
     });
 }
 
-/// Imports the run `family` with a vocabulary of bytes.
+/// Imports `family` with a vocabulary of bytes.
 fn import(tiny: &Tiny, family: &str, config: &Value) {
     let published = format!("{family}-published");
     publish(&tiny.join(&published), family, config);

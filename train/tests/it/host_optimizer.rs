@@ -9,7 +9,7 @@ use crate::tiny::{TIGHT, Tiny, bits};
 
 const HOST: &str = "memory.optimizer=host";
 const AUTO: &str = "memory.optimizer=auto";
-/// The host sums the norm in another order, so clipping would change last digits.
+/// Clipping would change last digits, as the host sums the norm otherwise.
 const UNCLIPPED: &str = "train.grad_clip=null";
 const TWO: &str = "model.n_layer=2";
 const NARROW: &str = "model.compute=bf16";
@@ -48,7 +48,7 @@ fn a_tight_budget_changes_no_bit_of_any_format() {
         &[NARROW],
         &[NARROW, "memory.optimizer_state=bf16", "train.accumulate=2"],
         &[NARROW, "memory.optimizer_state=compact"],
-        // Muon's own step, on the device, needs more memory.
+        // Muon's step on the device needs more memory.
         &["train.optimizer=muon", NARROW, "memory.optimizer_state=bf16", "memory.device_budget=800KiB"],
     ];
     let tiny = Tiny::new();
@@ -156,7 +156,7 @@ fn blocks_that_stay_on_the_device_are_stepped_there() {
     tiny.run("all", &[HOST, UNCLIPPED, TWO]);
     let written = |run: &str| tiny.records(run, "step")[1]["bytes_written"].as_u64().expect("a number");
     let block = 4 * 12 * 128 * 128;
-    // The device computes parts of the norm for the six gradients that stay.
+    // Parts of the norm, for the six gradients that stay.
     assert_eq!(written("all") - written("mixed"), block, "the first block stays where it is");
 
     // The optimizer's place, and the update that ran during the second step.
@@ -296,7 +296,7 @@ fn a_step_is_predicted_although_its_batch_names_other_rows() {
     });
     println!("{few:?} {many:?}");
 
-    // An update's end on another thread may move one of about forty operations.
+    // An update's end may move one of about forty operations.
     assert!(many[0].abs_diff(few[0]) <= 3, "six more steps are six times what the ones before were");
     assert!(many[1] > few[1], "operations are foretold");
 
@@ -327,15 +327,15 @@ fn each_format_holds_its_stated_bytes_per_parameter() {
             let out = format!("{format}-{budget}");
             let run = tiny.run(&out, &[&WIDE[..], &[&state, budget]].concat());
             let parameters = run["parameters"].as_u64().expect("a number");
-            // The embedding has only its state and the named rows. Bases take four bytes per 256 numbers.
+            // The embedding has only its state and named rows. Bases take four bytes per 256 numbers.
             let bases = if format == "compact" { (parameters - EMBEDDING) / 64 } else { 0 };
             let held = narrow * (parameters - EMBEDDING) + wide * EMBEDDING + bases;
             let peaks =
                 ["peak_device_bytes", "peak_host_bytes"].map(|key| run[key].as_u64().expect("a number"));
-            // Weights on the device keep their host copies.
+            // Device weights keep host copies.
             assert!(peaks[1] <= held + (64 << 10), "{format}: {} bytes on the host, not {held}", peaks[1]);
             assert!(peaks[0] + peaks[1] >= held, "{format}, {budget}: {peaks:?} bytes are less than {held}");
-            // Before the first step the whole model was on the device in f32.
+            // Before the first step the device held the whole model in f32.
             let bytes = |step: &Value, key: &str| step[key].as_u64().expect("a number");
             let in_steps = tiny.records(&out, "step").into_iter();
             let both = in_steps.map(|step| bytes(&step, "device_bytes") + bytes(&step, "host_bytes")).max();
@@ -409,7 +409,7 @@ mod gate {
             "eval.questions=[]",
         ];
 
-        // Settings of the host run only, and the largest allowed difference of losses.
+        // Settings of the host run, and the losses' largest difference.
         let wide: [(&[&str], f64); 2] = [(&[], 1e-4), (&["memory.device_blocks=1"], 1e-4)];
         let narrow: [(&[&str], f64); 2] =
             [(&["memory.optimizer_state=compact"], 5e-2), (&["memory.optimizer_state=bf16"], 2e-2)];

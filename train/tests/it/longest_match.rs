@@ -49,7 +49,7 @@ fn a_run_with_an_index_has_the_same_bits_under_a_budget_and_resumed() {
     assert_eq!(bits(&tiny.run("tight", &settings(&[TIGHT]))), bits(&whole));
     let hidden = tiny.run("hidden", &settings(&["model.match_pdrop=0.9"]));
     assert_ne!(bits(&hidden), bits(&whole), "what is hidden matters");
-    // A missing index is built again from the shards.
+    // A missing index is rebuilt.
     fs::remove_dir_all(tiny.join("run/data/index")).expect("it lies beside the shards");
     let output = tiny.train(&["--resume", "run/checkpoints/step-00000002", "--device", "cpu", "--json"]);
     assert_success(&output);

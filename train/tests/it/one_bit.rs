@@ -10,7 +10,7 @@ use crate::tiny::{Tiny, bits};
 
 const ONE_BIT: [&str; 2] = ["ranks.exchange=one_bit", "ranks.warm_up=2"];
 
-/// Packed size: a bit each, and a scale for every 2048.
+/// Packed size: a bit each, and a scale per 2048.
 fn packed(numbers: u64) -> u64 {
     numbers.div_ceil(8) + 4 * numbers.div_ceil(2048)
 }
@@ -88,7 +88,7 @@ fn a_run_resumes_with_its_residuals_to_the_bits_of_an_uninterrupted_one() {
         let (resumed, said) = tiny.resume_with_log("2", &run, &["train.steps=7"]);
         assert!(!said.contains("without the residuals"), "{said}");
         assert_eq!(bits(&resumed), whole, "{more:?}");
-        // Without residuals the run continues, to other numbers.
+        // Without residuals the numbers differ.
         let lost = format!("{run}/checkpoints/step-00000004");
         fs::remove_file(tiny.join(&format!("{run}/ranks/0/residuals-00000004")))
             .expect("rank 0 saved its own");

@@ -11,7 +11,6 @@ pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_train");
 /// All tests share one measurement of the machine; the user's folder stays untouched.
 pub(crate) const CACHE: (&str, &str) = ("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
 
-/// A program that takes longer counts as hanging.
 pub(crate) const LIMIT: Duration = Duration::from_mins(5);
 
 pub(crate) fn train(folder: &Path, arguments: &[impl AsRef<OsStr>]) -> Output {

@@ -51,7 +51,7 @@ impl Tiny {
 
     /// A hanging command fails with its output.
     pub(crate) fn run_to_end(&self, command: &mut Command) -> Output {
-        // Files, because a pipe stays open until all child processes have ended.
+        // A pipe stays open until all child processes have ended.
         let mut printed = [(), ()].map(|()| tempfile::tempfile().expect("a file"));
         let [stdout, stderr] = printed.each_ref().map(|file| file.try_clone().expect("the file once more"));
         command.current_dir(self.path()).envs([CACHE]);
@@ -224,7 +224,7 @@ fn ranks_end_with_the_bits_of_one_process() {
         (&["train.optimizer=muon", "train.recompute=1", "model.resid_pdrop=0.1", TIGHT], &["2", "4"]),
         (&["train.optimizer=sgd", TIGHT], &["4", "2"]),
         (&["model.longest_match=true", "train.recompute=1"], &["2"]),
-        // Rank 0 has no micro-batch and only steps.
+        // Rank 0 only steps.
         (&["memory.optimizer=host", "train.accumulate=1"], &["2"]),
         // The second of four ranks begins with an odd micro-batch of six.
         (&["memory.optimizer=host", "train.accumulate=6"], &["4"]),
@@ -432,7 +432,6 @@ fn a_sharded_gradient_goes_to_its_owner_only_and_the_weight_comes_back() {
         assert!(!steps[0].is_empty() && steps[0].len() == steps[1].len(), "each rank keeps a journal");
         for (one, other) in steps[0].iter().zip(&steps[1]) {
             let sent = [one, other].map(|step| step["ranks_sent"].as_u64().expect("a number"));
-            // Each rank sends the gradients of the weights that the other owns.
             let both: u64 = sent.iter().sum();
             assert!((2 * weights..2 * weights + 2048).contains(&both), "{sent:?} for {weights}");
         }
@@ -475,7 +474,7 @@ fn a_run_with_repeatedly_killed_ranks_ends_with_the_bits_of_an_undisturbed_one()
         (setting("TRAIN_RANK_KILLS", suite::size().pick(1, 2, 50)), setting("TRAIN_KILLS_SEED", 1));
     let tiny = Tiny::new();
 
-    // The last kill must precede the end.
+    // Kills must precede the end.
     let steps = format!("train.steps={}", 40 * kills + 200);
     let settings = [&SHARED[..], &[&steps, "checkpoint.every=2"]].concat();
     let whole = bits(&tiny.run("whole", &settings));
@@ -681,7 +680,7 @@ mod gate {
         command.args(["--restarts", "2"]).args(set(&[steps, "checkpoint.every=150"]));
         let mut child = tiny.start(&mut command, "run");
 
-        // The first run starts at steps 0 and 10, and saves long after its next step.
+        // It starts at steps 0 and 10, and saves long after its next step.
         let begun = |starts| tiny.journal("run").matches(r#"{"kind":"start""#).count() == starts;
         tiny.wait_until(
             "run",

@@ -16,10 +16,10 @@ use crate::tiny::Tiny;
 const QUESTION: &str = "What is 5 plus 1?";
 const MOST: usize = 12;
 
-/// The reference library's answer for the model of [`publish`], as `goldens/continue.py` prints it.
+/// The library's answer for the model of [`publish`], printed by `goldens/continue.py`.
 const GOLDEN: &str = include_str!("../goldens/continuation.json");
 
-/// A GPT-2 of one block, with weights so far apart that rounding never changes the likeliest token.
+/// A GPT-2 of one block, whose likeliest token no rounding changes.
 fn publish(folder: &Path) {
     let (embedding, positions, words) = (64, 64, 264);
     let block = |name: &str| format!("transformer.h.0.{name}");
@@ -79,7 +79,7 @@ fn reference(folder: &Path) -> Option<Value> {
 
 /// A folder with the known weights, `imported` and `published` again.
 fn known() -> Tiny {
-    // The same vocabulary: bytes and the control tokens of conversations.
+    // Bytes and the control tokens of conversations.
     let tiny = Tiny::trained(&[]);
     publish(&tiny.join("known"));
     let import = ["import", "--from", "known", "--tokenizer", "run/tokenizer", "--out", "imported"];

@@ -41,7 +41,7 @@ fn configurations_that_cannot_work_are_refused_with_the_reason() {
     }
     assert!(!tiny.join("run").exists(), "nothing is made for a run that is refused");
 
-    // The data exist before the tokenizer turns out to lack a question's characters.
+    // The data exist before the tokenizer lacks a question's characters.
     fs::write(tiny.join("in.txt"), "words without a question mark. ".repeat(100)).expect("writing");
     let text = set(&[
         r#"data={"source":"text","path":"in.txt","split":"position","val_fraction":0.2}"#,

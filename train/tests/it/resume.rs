@@ -76,7 +76,7 @@ fn a_finished_run_can_be_given_more_steps() {
     let whole = tiny.run("whole", &["train.steps=6"]);
     tiny.run("run", &["train.steps=4"]);
     assert_eq!(bits(&tiny.resume("run", &["train.steps=6"])), bits(&whole));
-    // A finished run prints its summary again, and writes it if it is missing.
+    // A finished run prints its summary again, or writes a missing one.
     assert_eq!(bits(&tiny.resume("run", &["train.steps=6"])), bits(&whole));
     fs::remove_file(tiny.join("run/summary.json")).expect("removing");
     let finished = tiny.resume("run", &["train.steps=6"]);

@@ -48,7 +48,7 @@ impl Running {
     }
 }
 
-/// A signal comes long before their end.
+/// Longer than any signal takes.
 const LONG: &str = "train.steps=5000";
 
 #[test]
@@ -101,7 +101,7 @@ fn a_signal_before_the_first_step_is_not_lost() {
     assert_eq!(bits(&tiny.resume("run", &[])), bits(&whole));
 }
 
-/// A validation text whose lookup would take a minute.
+/// Its lookup would take a minute.
 #[test]
 fn a_signal_while_validation_text_is_looked_up_ends_the_run_at_once() {
     let tiny = Tiny::new();

@@ -15,7 +15,7 @@ use crate::plan::{SHAPES, assert_as_planned};
 use crate::program::{CACHE, PROGRAM, assert_success, json};
 use crate::tiny::{Tiny, bits};
 
-/// A folder that plays a CUDA installation: passed by `cargo xtask test`, otherwise built by the first test.
+/// A folder that plays a CUDA installation: passed by `cargo xtask test`, or built by the first test.
 pub(crate) fn installation() -> Option<&'static Path> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
@@ -43,7 +43,7 @@ enum Order {
     Eager,
     /// As late as possible.
     Lazy,
-    /// Chosen by the seed within the order that streams and events allow.
+    /// Chosen by the seed, as streams and events allow.
     Random(u64),
 }
 
@@ -114,7 +114,6 @@ impl StandIn {
         self.output_and_report(out, self.command(out, order, settings)).0
     }
 
-    /// Fails on findings.
     fn output_and_report(&self, out: &str, mut command: Command) -> (Output, Value) {
         let output = command.output().expect("the program starts");
         assert_success(&output);
@@ -142,7 +141,7 @@ impl StandIn {
     }
 }
 
-/// Fails if a large read is on a stream that runs kernels.
+/// Fails if a large read shares a stream with kernels.
 fn overlapped_reads(trace: &Path) -> u64 {
     let text = fs::read_to_string(trace).expect("a trace");
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
@@ -175,7 +174,7 @@ fn a_host_optimizer_has_the_same_bits_on_cuda_in_any_order_of_work() {
 #[test]
 fn a_run_has_the_same_bits_on_cuda_in_any_order_of_work() {
     let Some(stand_in) = StandIn::prepared() else { return };
-    // The largest operation of Muon's update takes 1,280 KiB.
+    // Muon's largest operation takes 1,280 KiB.
     let settings = ["train.optimizer=muon", "model.n_layer=2"];
     stand_in.assert_spills_to_the_same_bits("device", "memory.device_budget=1536KiB", &settings);
 }
@@ -189,7 +188,7 @@ mod gate {
         let Some(stand_in) = StandIn::prepared() else { return };
         let crossing = [NARROW, "memory.stream=int8", "memory.gradients=int8"];
         stand_in.assert_spills_to_the_same_bits("int8", TIGHT_ON_HOST, &[&ON_HOST[..], &crossing].concat());
-        // Three steps read at least eight large gradients each.
+        // Three steps read eight large gradients or more.
         assert!(
             overlapped_reads(&stand_in.tiny.join("int8-roomy.trace")) >= 8 * 3,
             "of every large gradient"
@@ -211,7 +210,7 @@ mod gate {
             (bits(&json(&output)), report["simulated_ms"].as_f64().expect("milliseconds"))
         };
 
-        // The first run tunes kernels, so its time is not compared.
+        // The first run tunes kernels.
         let (tuned, _) = run("tuned", "1");
         let (beside, overlapped) = run("beside", "1");
         let (in_line, serial) = run("in-line", "0");
@@ -220,7 +219,7 @@ mod gate {
         assert!(overlapped < serial, "{overlapped} ms, in line {serial} ms");
     }
 
-    /// Records next to the plan cover more shapes; this covers the program's output.
+    /// Covers the program's output.
     #[test]
     #[ignore = "gate: trains for minutes"]
     fn a_run_on_cuda_uses_the_memory_of_its_plan() {

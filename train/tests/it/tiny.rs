@@ -36,14 +36,14 @@ pub(crate) const GPT2: [&str; 2] = [
     "train.lr=0.001",
 ];
 
-/// A quarter of the working set.
+/// A quarter of it.
 pub(crate) const TIGHT: &str = "memory.device_budget=1MiB";
 
 pub(crate) struct Tiny {
     folder: TempDir,
 }
 
-/// A failed test then leaves no ranks that wait for each other.
+/// Ends ranks that wait for each other.
 #[cfg(target_os = "linux")]
 impl Drop for Tiny {
     fn drop(&mut self) {

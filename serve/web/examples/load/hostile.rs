@@ -145,7 +145,7 @@ fn at_once(count: usize, one: impl Fn(usize) -> String + Sync) -> Vec<String> {
 
 fn answered(args: &Args, request: &[u8]) -> String {
     let Ok(mut stream) = connect(args.server) else { return "closed".to_owned() };
-    // A server that refuses a request may close early.
+    // A refusing server may close early.
     let _closed = stream.write_all(request);
     read_status(stream)
 }

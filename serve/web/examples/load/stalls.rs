@@ -1,4 +1,4 @@
-//! Stalls of other streams while a long prompt is read.
+//! Stalls of other streams during a long prompt.
 
 use std::io::BufRead;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -90,7 +90,7 @@ fn at_once(args: &Args, streams: usize) -> anyhow::Result<(Vec<Timed>, Vec<Durat
 }
 
 fn once(args: &Args, stream: usize, number: usize) -> anyhow::Result<Timed> {
-    // At a high temperature, answers seldom end early.
+    // At a high temperature, answers are seldom short.
     let body = format!(
         "{{\"prompt\": \"Question {}\", \"max_tokens\": {}, \"temperature\": 2, \"stream\": true, \
          \"stream_options\": {{\"include_usage\": true}}}}",

@@ -67,7 +67,7 @@ pub(super) async fn answer<D: Dialect>(
 pub(super) fn event_stream(
     frames: impl Stream<Item = Result<sse::Event, Infallible>> + Send + 'static,
 ) -> Response<Body> {
-    // nginx would collect the answer before passing it on.
+    // nginx would collect the answer first.
     let unbuffered = [(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"))];
     (unbuffered, Sse::new(frames).keep_alive(sse::KeepAlive::default())).into_response()
 }

@@ -15,7 +15,7 @@ pub(super) enum SentRole {
     Assistant,
 }
 
-/// Makes neighbouring messages of one role one message: some programs send each paragraph by itself.
+/// Makes neighbouring messages of one role one message: some programs send each paragraph alone.
 pub(super) fn joined(
     name: &str,
     sent: Vec<(SentRole, String)>,

@@ -74,7 +74,7 @@ impl Parameters {
         })
     }
 
-    /// Without choices, stop strings and adjustment, which `/v1/responses` does not have.
+    /// Without choices, stop strings and adjustment, which `/v1/responses` lacks.
     pub(crate) fn read_for_one_answer(fields: &mut Fields) -> Result<Self, ApiError> {
         Ok(Self {
             sampling: sampling(fields)?,
@@ -206,7 +206,7 @@ impl Length {
     /// Tokens of an answer at most: as asked, or as many as the context and the server leave room for.
     pub(crate) fn fit(&self, prompt: usize, model: &Model, limits: &Limits) -> Result<usize, ApiError> {
         let asked = self.asked.unwrap_or(self.default as u64).min(limits.tokens as u64) as usize;
-        // The model never reads an answer's last token.
+        // An answer's last token is never read.
         let room = (model.context + 1).saturating_sub(prompt);
         let (is_strict, context) = (self.strict && self.asked.is_some(), model.context);
         let too_long = |message| Err(ApiError::bad(message).code("context_length_exceeded"));
@@ -240,7 +240,7 @@ pub(crate) fn requested_tokens(fields: &mut Fields, names: &[&str]) -> Result<Op
 /// Accepts labels, and newer parameters that change nothing.
 pub(crate) fn accept_newer(fields: &mut Fields) -> Result<(), ApiError> {
     fields.ignore_labels(&["user", "safety_identifier", "prompt_cache_key"])?;
-    // Like "auto", it means the only tier there is.
+    // Like "auto", the only tier.
     fields.leave_out("service_tier", &json!("default"));
     fields.accept_neutral(&[("store", json!(false)), ("service_tier", json!("auto"))])
 }

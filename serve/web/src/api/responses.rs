@@ -1,4 +1,4 @@
-//! `POST /v1/responses`: a conversation in the form of OpenAI's Responses API. Nothing is stored.
+//! `POST /v1/responses`: a conversation in OpenAI's Responses API. Nothing is stored.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -84,7 +84,7 @@ fn accept_defaults(fields: &mut Fields) -> Result<(), ApiError> {
 
 struct Input(Vec<Item>);
 
-/// Not an untagged enum, whose errors do not name the wrong field.
+/// Untagged enums' errors do not name the wrong field.
 impl<'de> Deserialize<'de> for Input {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct TextOrList;
@@ -173,10 +173,10 @@ impl Content {
     }
 }
 
-/// An answer as a response object, and as the events that build it.
+/// An answer as a response object, and its events.
 struct Reply {
     envelope: Envelope,
-    /// Id of the only item of the output.
+    /// Id of the only output item.
     message: String,
     instructions: Option<String>,
     asked: Option<u64>,

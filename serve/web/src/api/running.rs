@@ -12,7 +12,7 @@ use crate::error::ApiError;
 use crate::queue::{Event, EventSender, Job};
 use crate::state::Server;
 
-/// A stream's head waits no longer for its first event.
+/// The longest wait of a stream's head for its first event.
 const HEAD_WAIT: Duration = Duration::from_secs(5);
 
 pub(super) struct Question {
@@ -54,7 +54,7 @@ impl Usage {
     }
 }
 
-/// Dropping it, as when a client leaves, cancels its sequences.
+/// Dropping it cancels its sequences.
 pub(super) struct Running {
     receiver: UnboundedReceiver<(usize, Event)>,
     pub(super) count: usize,
@@ -95,7 +95,7 @@ impl Running {
             return Err(ApiError::bad(message));
         }
         server.queue.push(jobs).map_err(ApiError::queue_full)?;
-        // The channel closes with the last sequence, since `events` ends here.
+        // The channel closes with the last sequence.
         Ok(Self { receiver, count, choices, usage })
     }
 
@@ -104,7 +104,7 @@ impl Running {
             return (0, Event::Failed(ApiError::unavailable("the server is shutting down")));
         };
         match event {
-            // A prompt counts once for all its choices.
+            // A prompt counts once for all choices.
             Event::Begun { cached } if index.is_multiple_of(self.choices) => self.usage.cached += cached,
             Event::Finished { made, .. } => self.usage.made += made,
             _ => {}
@@ -112,8 +112,8 @@ impl Running {
         (index, event)
     }
 
-    /// The first event of a stream, for which its head waits up to [`HEAD_WAIT`]: an early failure becomes an HTTP
-    /// status, and proxies give up on a later head.
+    /// The first event of a stream, for which its head waits up to [`HEAD_WAIT`]: early failures become HTTP statuses,
+    /// and proxies give up on a later head.
     pub(super) async fn first_event(&mut self) -> Result<Option<(usize, Event)>, ApiError> {
         match tokio::time::timeout(HEAD_WAIT, self.event()).await.ok() {
             Some((_, Event::Failed(error))) => Err(error),

@@ -9,7 +9,7 @@ use web::{Echo, Limits};
 use super::client::{Answer, TIMEOUT, TestServer, post_request, settings};
 use super::engines::SteppedEngine;
 
-/// Tests shorten only the limit they check, and repeat their own late requests.
+/// Tests shorten only their limit, and repeat late requests.
 const SHORT: Duration = Duration::from_millis(200);
 
 fn short_heads() -> Limits {

@@ -126,7 +126,7 @@ impl Answer {
         let mut bytes = Vec::new();
         match stream.read_to_end(&mut bytes) {
             Ok(_) => {}
-            // A server that refuses a body closes early.
+            // A refusing server closes early.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
             Err(error) => panic!("{error} after {:?}", String::from_utf8_lossy(&bytes)),
         }

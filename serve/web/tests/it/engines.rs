@@ -104,7 +104,7 @@ impl Engine for SteppedEngine {
         assert!(self.sequences.remove(&key).is_some(), "only sequences that are in it leave");
     }
 
-    /// Once [`Steps`] is dropped, answers end.
+    /// Answers end once [`Steps`] is dropped.
     fn step(&mut self) -> Result<Vec<(Key, Token)>, EngineError> {
         let allowed = self.allowed.recv().is_ok();
         let names =

@@ -18,7 +18,7 @@ fn stepped(slots: usize, limits: Limits) -> (TestServer, Steps) {
     (TestServer::start(settings(limits), move |worker| engine.answer(worker)), steps)
 }
 
-/// Dropping the connection cancels the request.
+/// Dropping the connection cancels it.
 fn begin(server: &TestServer, prompt: &str, most: usize, stream: bool) -> TcpStream {
     let body = json!({ "prompt": prompt, "max_tokens": most, "stream": stream });
     let mut connection = server.connect();
@@ -69,7 +69,7 @@ fn a_cancelled_request_frees_its_slot_within_one_token() {
         drop(leaving);
 
         let (left, mut seen) = (Instant::now(), steps.one());
-        // The server notices at an unknown time.
+        // The server notices later.
         while seen == ["leaving"] && left.elapsed() < TIMEOUT {
             thread::sleep(Duration::from_millis(20));
             seen = steps.one();

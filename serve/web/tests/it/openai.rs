@@ -47,7 +47,7 @@ fn the_openai_python_package_works() {
     let output = Command::new(python())
         .arg(script)
         .args(servers.each_ref().map(|server| format!("http://{}", server.address)))
-        // The machine's proxies would interfere.
+        // Proxies would interfere.
         .env_clear()
         .output()
         .unwrap();

@@ -43,7 +43,7 @@ fn a_terminated_program_completes_its_streams_and_logs_no_text() {
     let body = format!(
         "{{\"prompt\": \"{secret}\", \"max_tokens\": 1000, \"stream\": true, \"secret_parameter\": null}}"
     );
-    // The name of an unknown parameter must not be logged.
+    // An unknown parameter's name must not be logged.
     let mut refused = TcpStream::connect(&address).unwrap();
     refused.write_all(post_request("/v1/completions?secret=1", &body).as_bytes()).unwrap();
     assert_eq!(Answer::read(&mut refused).status, 400);

@@ -148,7 +148,7 @@ impl Browser {
         format!("/element/{}", id.as_str().unwrap())
     }
 
-    /// The page may draw an element anew between finding and clicking it.
+    /// The page may redraw an element before the click.
     pub(crate) fn click(&self, css: &str) {
         let began = Instant::now();
         loop {

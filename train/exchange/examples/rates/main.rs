@@ -1,7 +1,7 @@
 //! Measures exchanges: the program that `cargo xtask bench-scale` starts.
 //!
 //! `rates BYTES,BYTES… TURNS` repeats each exchange of gradients of these sizes at most `TURNS` times. Under `mpirun`
-//! it measures between ranks; by itself it compares a world of one with a plain sum. It prints lines of
+//! it measures between ranks, else a world of one against a plain sum. It prints lines of
 //! `sample,kind,bytes,turn,sent,seconds` and one of `engine,version`.
 
 mod alone;
@@ -15,11 +15,11 @@ use std::{
 
 use exchange::{Alone, launch};
 
-/// A rank that hangs for longer ends the job.
+/// A longer hang ends the job.
 #[cfg(unix)]
 const LIMIT: std::time::Duration = std::time::Duration::from_mins(2);
 
-/// About as many bytes for each size: larger gradients get fewer turns.
+/// About equal bytes for each size: larger gradients, fewer turns.
 const BYTES_OF_A_SIZE: usize = 1 << 30;
 
 const FEWEST: usize = 5;

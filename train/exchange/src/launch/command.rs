@@ -68,7 +68,7 @@ impl Job {
         let mut words: Vec<String> =
             vec!["-n".into(), self.ranks.to_string(), "--host".into(), list.join(",")];
 
-        // By default `mpirun` binds a rank to one core.
+        // By default a rank has one core.
         words.extend(["--bind-to", "none"].map(String::from));
         let mut set = |kind: &str, parameter: &str, value: &str| {
             words.extend([kind, parameter, value].map(String::from));
@@ -79,7 +79,7 @@ impl Job {
             if self.release < 5 {
                 set("--mca", "oob_tcp_if_include", interface);
             } else if interface != "lo" {
-                // The launcher of release 5 refuses to start on loopback alone.
+                // Release 5's launcher refuses loopback alone.
                 set("--prtemca", "prte_if_include", interface);
             }
         }
@@ -108,7 +108,7 @@ pub fn hosts(text: &str) -> Result<Vec<Host>, LaunchError> {
             Some((name, slots)) => (name, slots.parse().ok()?),
             None => (entry.trim(), 1),
         };
-        // A leading dash would make the name an option.
+        // A leading dash would make an option.
         let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
         let well = !name.is_empty() && !name.starts_with('-') && name.chars().all(plain) && slots > 0;
         well.then(|| Host { name: name.into(), slots })

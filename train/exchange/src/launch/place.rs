@@ -55,7 +55,7 @@ impl Variables<'_> {
     }
 
     fn slurm(&self, world: usize) -> Result<Place, LaunchError> {
-        // PMIx, which MPI asks, may number processes unlike Slurm.
+        // PMIx may number processes unlike Slurm.
         let variable = if self.0.contains_key("PMIX_RANK") { "PMIX_RANK" } else { "SLURM_PROCID" };
         let rank = self.below(variable, world)?;
         let local_world = self.tasks_of_node()?;

@@ -44,7 +44,7 @@ unsafe impl Send for Abort {}
 
 impl Abort {
     pub(super) fn end_the_job(&self) -> ! {
-        // A second thread, because the abort may wait for a frozen rank.
+        // Another thread, because the abort may wait for a frozen rank.
         std::thread::spawn(|| {
             std::thread::sleep(Duration::from_secs(10));
             std::process::abort();

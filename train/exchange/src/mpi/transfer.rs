@@ -21,11 +21,11 @@ const SHORT: usize = 4096;
 const PROC_FAILED: c_int = 75;
 const REVOKED: c_int = 77;
 
-/// After this time without progress a waiting rank sleeps between polls.
+/// Without progress for this long, a waiting rank sleeps between polls.
 const PATIENT: Duration = Duration::from_millis(5);
 const NAP: Duration = Duration::from_micros(50);
 
-/// Time for other transfers to end after one has failed, without ULFM.
+/// Time for other transfers after a failure, without ULFM.
 const GRACE: Duration = Duration::from_secs(2);
 
 struct Pending {
@@ -254,7 +254,7 @@ impl Mpi {
         if phase.failed.is_none() {
             self.revoke();
         }
-        // A revoked call says less than the loss that caused it.
+        // A revoked call says less than its cause.
         if phase.failed.is_none() || matches!(phase.failed, Some(Error::Broken { .. })) {
             phase.failed = Some(error);
         }

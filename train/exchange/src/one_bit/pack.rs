@@ -1,6 +1,6 @@
 //! Packs a block of numbers into one scale and a sign bit each.
 
-/// Elements that share a scale: 4 bytes of scale per 256 bytes of signs.
+/// Elements per scale: 4 bytes of scale per 256 bytes of signs.
 pub const BLOCK: usize = 2048;
 
 pub(super) fn packed_len(len: usize) -> usize {

@@ -57,7 +57,7 @@ impl Shared {
         Self { state: Mutex::new(state), signal: Condvar::new() }
     }
 
-    /// Ranks hold no lock while they run foreign code, so the state behind a poisoned lock is intact.
+    /// Ranks run no foreign code under the lock, so a poisoned state is intact.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -88,7 +88,7 @@ impl Shared {
                 }
             }
             for (peer, from) in missing.iter().copied() {
-                // Letters of a rank that died later still count, as data in flight does.
+                // Letters of a rank that died later still count.
                 if !state.alive[from] {
                     return Err(Error::Lost { call, peer, reason: String::new() });
                 }
@@ -122,7 +122,7 @@ impl Shared {
         let mut state = self.lock();
         state.votes[seat] = Some((call, ok));
 
-        // Another rank may wait for a letter that will not come.
+        // Another rank may wait for a letter in vain.
         self.changed();
         let round = state.rounds;
         while state.rounds == round {

@@ -71,7 +71,7 @@ fn runs_the_scenario_it_was_started_for() {
             }
             let end = engine.all_gather(parts);
             report(&format!("{rank} {}", end.expect_err("sizes differ")));
-            // The other rank waits for a missing part; this rank ends.
+            // The other rank waits in vain; this rank ends.
         }
         "failed call" => {
             let parts: &mut [&mut [u8]] = &mut [&mut [0; 6000], &mut [1; 7000]];
@@ -98,7 +98,7 @@ fn runs_the_scenario_it_was_started_for() {
             report(&format!("{} of {}: {sum:x}", engine.rank(), engine.world()));
         }
         "frozen" => {
-            // Longer than a loaded machine delays a rank.
+            // Longer than a loaded machine's delays.
             let _watchdog = engine.watchdog(Duration::from_secs(5));
             engine.barrier().expect("all are here");
             if rank == 1 {
@@ -137,7 +137,7 @@ fn two_and_four_ranks_over_mpi_sum_to_the_bits_of_one() {
         for ranks in [2, 4] {
             let end = mpi.run(ranks, "sums");
             succeeded(&end);
-            // Threads are the reference for results that depend on the world.
+            // Threads are the reference where the world matters.
             let one_bit = threads::on_each(ranks, |mut engine| one_bit_digest(&mut engine));
             let expected: Vec<_> = one_bit
                 .iter()
@@ -151,14 +151,14 @@ fn two_and_four_ranks_over_mpi_sum_to_the_bits_of_one() {
 
 #[test]
 fn a_namespace_with_nothing_but_loopback_is_enough() {
-    // Release 5 does not start with loopback alone.
+    // Release 5 refuses loopback alone.
     let of_path = Installation::of_path();
     let release_4 = of_path.and_then(|mpi| {
         if mpi.release < 5 { Ok(mpi) } else { Err("release 4 of Open MPI is needed".to_owned()) }
     });
     let Some(mpi) = Need::Mpi.found(release_4) else { return };
 
-    // Without root, a user namespace is needed too.
+    // Without root, it needs a user namespace.
     let namespace =
         if rustix::process::geteuid().is_root() { "--net" } else { "--user --map-root-user --net" };
     let mut front: Vec<&str> = ["unshare"].into_iter().chain(namespace.split(' ')).collect();

@@ -100,7 +100,7 @@ impl Installation {
             hosts: Vec::new(),
             interface: Some("lo".into()),
             survive,
-            // The fewest: ranks must not starve each other.
+            // Ranks must not starve each other.
             cores: 1,
             // The command in front may make the user root.
             root: rustix::process::geteuid().is_root() || !front.is_empty(),
@@ -115,7 +115,7 @@ impl Installation {
         let front: Vec<OsString> = front.iter().map(Into::into).chain([program.into_os_string()]).collect();
         let folder = tempfile::tempdir().expect("a folder");
 
-        // A file, because a pipe stays open while any child process lives.
+        // A pipe stays open while any child process lives.
         let printed = folder.path().join("printed");
         let file = File::create(&printed).expect("a file");
         let mut child = self

@@ -22,7 +22,7 @@ fn frozen_weights_come_in_twice_per_group_and_never_leave() {
         assert_eq!(plan.refusals(), [""; 0], "{plan}");
         let frozen = held(&plan, "weights, frozen");
         assert!(frozen.spills > 2 * GIB, "{plan}");
-        // All that spills besides, in both directions.
+        // All other spills, in both directions.
         let others = plan.bytes_out_per_step;
         assert!(others < plan.bytes_in_per_step / 20, "{plan}");
         let come = plan.bytes_in_per_step - others;

@@ -13,7 +13,7 @@ const ANSWER: &str = "# A title\n\nSome **bold**, *slanted* and `a * b` text\nin
     ```rust\nfn main() {\n    let x = \"**\";\n}\n```\n\n> quoted\n\n| a | b |\n|---|--:|\n| 1 | `x` |\n\n---\n\
     [a page](https://example.org/a_b_c) and snake_case_name, 2 * 3 * 4, http://example.org/x.";
 
-/// The elements within the last answer, as nested lists of their names and texts.
+/// Elements of the last answer, as nested lists of names and texts.
 const TREE: &str = "const tree = (node) => node.nodeType === 3 ? node.textContent : [node.tagName.toLowerCase(), ...[...node.childNodes].map(tree)];
     return [...document.querySelector('.turn:last-child .words').childNodes].map(tree)";
 
@@ -116,7 +116,7 @@ fn markdown_of_any_text_makes_safe_elements_only_loses_no_letter_and_takes_littl
                 if (one.tagName === "A" && !/^https?:$/.test(one.protocol)) return ["address", one.href, text];
             }
             made.querySelectorAll("figcaption").forEach((one) => one.remove());
-            // Addresses of links, languages of code and cells beyond the head are not shown.
+            // Links' addresses, languages of code and cells beyond the head are hidden.
             if (!/\]\(|```|~~~|\|/.test(text) && letters(made.textContent) !== letters(text)) return ["lost", made.textContent, text];
         }
         for (const piece of PIECES) for (const end of ["", "x", "`"]) {
