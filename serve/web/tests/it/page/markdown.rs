@@ -116,7 +116,7 @@ fn markdown_of_any_text_makes_safe_elements_only_loses_no_letter_and_takes_littl
                 if (one.tagName === "A" && !/^https?:$/.test(one.protocol)) return ["address", one.href, text];
             }
             made.querySelectorAll("figcaption").forEach((one) => one.remove());
-            // Links' addresses, languages of code and cells beyond the head are hidden.
+            // Addresses of links, languages of code and cells beyond the head are not shown.
             if (!/\]\(|```|~~~|\|/.test(text) && letters(made.textContent) !== letters(text)) return ["lost", made.textContent, text];
         }
         for (const piece of PIECES) for (const end of ["", "x", "`"]) {
