@@ -46,7 +46,6 @@ impl Projection {
     pub const ALL: [Self; 7] =
         [Self::Query, Self::Key, Self::Value, Self::Output, Self::Gate, Self::Up, Self::Down];
 
-    /// Path within a block.
     fn path(self) -> &'static str {
         match self {
             Self::Query => "attention.query",
@@ -150,10 +149,8 @@ impl LoraConfig {
     }
 }
 
-/// Field of a projection that holds its adapter.
 const ADAPTER: &str = "adapter";
 
-/// Whether the parameter `name` belongs to an adapter.
 pub(crate) fn is_adapter(name: &str) -> bool {
     name.rsplit('.').nth(1) == Some(ADAPTER)
 }

@@ -246,7 +246,6 @@ impl GptConfig {
         self.head_dim.unwrap_or(self.n_embd / self.n_head)
     }
 
-    /// Factor on attention scores, resolved.
     pub(crate) fn attention_scale(&self) -> f64 {
         self.attention_scale.unwrap_or(1.0 / (self.head_dim() as f64).sqrt())
     }

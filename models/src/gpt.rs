@@ -38,7 +38,6 @@ pub struct Gpt<B: Backend> {
     pub embedding_norm: Option<Norm<B>>,
     /// Constants, not parameters; absent for learned positions.
     pub(crate) rotary: Option<Rotary<B>>,
-    /// Tables for blocks with a window, if different.
     pub(crate) local_rotary: Option<Rotary<B>>,
     /// The blocks, first to last.
     pub blocks: Vec<Block<B>>,

@@ -90,7 +90,6 @@ impl GptConfig {
 }
 
 impl Part {
-    /// The part with the parameter `name`.
     fn of(name: &str) -> Self {
         let (field, rest) = name.split_once('.').unwrap_or((name, ""));
         match field {

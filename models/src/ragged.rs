@@ -12,7 +12,6 @@ use crate::kernels::Plain;
 use crate::lookup::{Stretch, upload};
 use crate::rotary::PositionIds;
 
-/// Positions added to a full cache.
 const GROWTH: usize = 64;
 
 /// A sequence with its cache.

@@ -97,7 +97,6 @@ impl Driver {
         }
     }
 
-    /// Returns the work's moment, for race detection.
     pub(crate) fn begin_work(&mut self, stream: StreamId) -> Moment {
         for other in self.handles.implied_waits(stream) {
             let clock = self.order.clock(other).clone();
@@ -135,7 +134,6 @@ impl Driver {
         self.host_knows(&clock)
     }
 
-    /// Work before `clock` has ended.
     pub(crate) fn host_knows(&mut self, clock: &Clock) -> Result<(), CopyFailed> {
         self.order.host_waits(clock);
         self.unmap_unused();

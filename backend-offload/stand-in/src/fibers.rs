@@ -73,7 +73,6 @@ struct Fiber {
     thread: Dim,
     lane: u32,
     warp: usize,
-    /// Lanes of the last exchange.
     participants: Cell<u32>,
 }
 

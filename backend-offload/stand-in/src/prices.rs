@@ -39,7 +39,6 @@ pub(crate) enum CallKind {
     Query,
     StreamWait,
     Synchronise,
-    /// Takes device memory from the pool or gives it back.
     Allocate,
     Other,
     /// Charged elsewhere.

@@ -43,7 +43,6 @@ pub(crate) struct DeviceMemoryUse {
     pub(crate) frees: u64,
     pub(crate) refused_allocations: u64,
     pub(crate) unmapped_bytes: u64,
-    /// Calls, whether they unmap memory or not.
     pub(crate) trims: u64,
     /// Of the fullest device.
     pub(crate) peak_bytes: u64,
@@ -64,7 +63,6 @@ pub(crate) struct CopiesByKind {
     pub(crate) within_device: Amount,
     /// Of all copies, those that failed because an option asked for it.
     pub(crate) failed: u64,
-    /// Of all copies, those with pageable host memory.
     pub(crate) pageable: Amount,
     /// Of all copies, those that move unwritten bytes into pinned memory.
     pub(crate) unwritten_to_pinned: Amount,
@@ -78,12 +76,10 @@ pub(crate) struct KernelCounts {
     pub(crate) run_seconds: f64,
 }
 
-/// Calls of the program, and its waits on the simulated clock.
 #[derive(Debug, Default)]
 pub(crate) struct HostCounts {
     calls: BTreeMap<&'static str, u64>,
     waits: BTreeMap<&'static str, Waits>,
-    /// Waits of CubeCL's collector thread that left the clock alone.
     pub(crate) collector_waits: u64,
     /// End of the last work.
     pub(crate) simulated_ms: f64,

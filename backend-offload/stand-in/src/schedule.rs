@@ -35,7 +35,6 @@ pub(crate) struct Mark {
 pub(crate) enum Goal {
     /// Nothing has to happen; the mode decides.
     Optional,
-    /// One piece of work for this stream, if any is left.
     Progress(StreamId),
     Mark(Mark),
     Stream(StreamId),
@@ -51,7 +50,6 @@ enum Entry<W> {
 #[derive(Debug)]
 struct Stream<W> {
     queue: VecDeque<Entry<W>>,
-    /// Entries that have left the queue.
     done: u64,
     worked: bool,
     /// Probability of running when not forced.
@@ -160,7 +158,6 @@ impl<W> Schedule<W> {
         }
     }
 
-    /// In `Random`, a stream that runs although nothing needs it.
     fn unrelated_stream(&mut self) -> Option<StreamId> {
         if self.mode != Mode::Random || self.random.fraction() >= UNRELATED_CHANCE {
             return None;

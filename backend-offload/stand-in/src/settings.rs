@@ -67,7 +67,6 @@ pub(crate) struct Memory {
     pub(crate) pinned: u64,
     /// Bytes of device memory that a driver maps at once.
     pub(crate) granule: u64,
-    /// Whether freed device addresses serve again.
     pub(crate) reuse: bool,
 }
 
@@ -77,7 +76,6 @@ pub(crate) struct Faults {
     pub(crate) allocations_after: Option<u64>,
     /// The copy after this number of copies fails.
     pub(crate) copies_after: Option<u64>,
-    /// Whether calls after a failed copy return its error.
     pub(crate) sticky: bool,
 }
 

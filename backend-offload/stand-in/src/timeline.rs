@@ -153,7 +153,6 @@ impl Timeline {
         self.streams[stream.index()].end
     }
 
-    /// Time at which an event recorded by the current call happens.
     pub(crate) fn record(&mut self, stream: StreamId) -> f64 {
         self.end_of(stream).max(self.host)
     }

@@ -25,7 +25,6 @@ pub fn scenarios() -> Vec<Scenario> {
     vec![Scenario { name: "cuda/probe", run: probe }]
 }
 
-/// As in a program that uses CUDA itself.
 fn probe(_: &Facts) -> Facts {
     use cudarc::driver::result;
     let current = || result::ctx::get_current().expect("the driver is there");

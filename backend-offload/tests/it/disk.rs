@@ -32,7 +32,6 @@ fn number(tensor: usize, place: usize) -> f32 {
     ((tensor * LEN + place) as f32 * 0.618).fract()
 }
 
-/// Repeats each action until it succeeds.
 pub fn tensors<B: Offloadable>(facts: &Facts, device: &B::Device) -> Facts {
     let faults = Faults { break_disk_every: fault(facts), ..Faults::default() };
     let config = OffloadConfig::new().device_budget(Budget::Bytes(4 * BYTES)).faults(faults);

@@ -36,7 +36,6 @@ impl LockedFolder {
         folder
     }
 
-    /// Without files of the last process.
     #[cfg(feature = "wgpu")]
     pub fn emptied(&self, name: &str, settings: &str) -> PathBuf {
         if self.path().exists() {

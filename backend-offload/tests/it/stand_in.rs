@@ -15,7 +15,6 @@ use suite::{Need, Size};
 pub enum Schedule {
     /// Work runs at the call; the race detector reports unordered accesses.
     Eager,
-    /// Work runs as late as possible.
     Lazy,
     /// An order that streams and events allow.
     Random(u64),
@@ -82,7 +81,6 @@ impl Schedules {
 /// Set by `cargo xtask test`.
 const BUILT: &str = "SPILLWAY_STAND_IN";
 
-/// The folder that plays a CUDA installation.
 pub fn installation() -> &'static Result<PathBuf, String> {
     static INSTALLATION: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     INSTALLATION.get_or_init(|| {
@@ -128,7 +126,6 @@ pub fn run_and_report(child: Child) -> (Report, serde_json::Value) {
     (report, serde_json::from_str(&text).expect("a report in JSON"))
 }
 
-/// Also returns the stand-in's output to the file in `variable`.
 fn with_file(child: Child, variable: &'static str, run: impl FnOnce(Child) -> Report) -> (Report, String) {
     static FILES: AtomicU64 = AtomicU64::new(0);
     let number = FILES.fetch_add(1, Ordering::Relaxed);

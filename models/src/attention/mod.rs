@@ -175,7 +175,6 @@ pub(crate) fn soft_cap<B: Backend, const D: usize>(x: Tensor<B, D>, cap: Option<
     }
 }
 
-/// `grad` times [`soft_cap`]'s derivative, from the capped value.
 pub(crate) fn soft_cap_backward<B: Backend, const D: usize>(
     grad: Tensor<B, D>,
     capped: Tensor<B, D>,

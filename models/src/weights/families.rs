@@ -9,7 +9,6 @@ pub(super) struct Family {
     pub(super) model_type: &'static str,
     pub(super) class: &'static str,
     pub(super) settings: &'static [&'static [(&'static str, &'static str)]],
-    /// Settings fixed by the family, and defaults of absent keys.
     pub(super) switches: fn() -> Value,
 }
 

@@ -262,7 +262,6 @@ fn family_of(config: &GptConfig) -> &'static Family {
     Family::named(model_type).expect("each name is a row of the table")
 }
 
-/// The `model_type` of the nearest family.
 pub(super) fn model_type(config: &GptConfig) -> &'static str {
     family_of(config).model_type
 }

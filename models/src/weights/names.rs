@@ -8,7 +8,6 @@ use super::{Layout, WeightsError, hugging_face};
 use crate::config::{GptConfig, NormPlacement, Positions};
 use crate::norm::NormKind;
 
-/// How a tensor stores a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrangement {
     /// As it is.

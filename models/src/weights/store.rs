@@ -84,7 +84,6 @@ pub fn load_narrowed<B: Backend>(
     load_with(config, config.compute, paths, layout, device).map(Gpt::narrowed)
 }
 
-/// Casts factors of products to `factors` as they are read.
 fn load_with<B: Backend>(
     config: &GptConfig,
     factors: Compute,

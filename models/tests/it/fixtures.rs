@@ -14,7 +14,6 @@ pub(crate) type Tape = Autodiff<Flex>;
 
 pub(crate) const DEVICE: FlexDevice = FlexDevice;
 
-/// A preset of trainable size, with its special features.
 pub(crate) fn shrunk(preset: &str) -> GptConfig {
     let full = presets::preset(preset).expect("a preset");
     let small = GptConfig {

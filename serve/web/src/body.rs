@@ -186,7 +186,6 @@ impl Fields {
         Ok(())
     }
 
-    /// Ignores strings that label requests.
     pub(crate) fn ignore_labels(&mut self, names: &[&str]) -> Result<(), ApiError> {
         names.iter().try_for_each(|name| self.optional::<String>(name).map(drop))
     }

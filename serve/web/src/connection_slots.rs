@@ -11,7 +11,6 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(crate) struct ConnectionSlots {
     free: Arc<Semaphore>,
-    /// Signals that close idle connections, the longest idle first.
     idle: Mutex<BTreeMap<u64, Arc<Notify>>>,
     next: AtomicU64,
 }

@@ -26,7 +26,6 @@ use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::monitored_stream::MonitoredStream;
 
-/// Serves until `closing`, then gives connections [`Limits::drain_time`].
 pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,

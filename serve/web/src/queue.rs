@@ -31,16 +31,9 @@ pub(crate) struct EventSender {
 
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// With `cached` tokens of its prompt.
-    Begun {
-        cached: usize,
-    },
+    Begun { cached: usize },
     Piece(Piece),
-    /// With `made` tokens.
-    Finished {
-        finish: FinishReason,
-        made: usize,
-    },
+    Finished { finish: FinishReason, made: usize },
     Failed(ApiError),
 }
 
@@ -130,7 +123,6 @@ impl Queue {
         Self::next(&mut self.lock())
     }
 
-    /// Blocks until there is a job or the queue is closed.
     pub(crate) fn wait(&self) -> Next {
         let mut state = self.lock();
         loop {

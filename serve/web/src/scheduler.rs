@@ -41,7 +41,6 @@ impl<'a> Scheduler<'a> {
         Self { engine, vocabulary, queue, metrics, counters, active: BTreeMap::new(), next: 0, failures: 0 }
     }
 
-    /// Runs until the queue is closed and everything has ended.
     pub(crate) fn run(mut self) {
         self.metrics.publish((self.counters)());
         let mut published = Instant::now();

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 
-/// Heard from [`listen`](Self::listen) on.
+/// Hears signals from [`listen`](Self::listen) on.
 #[cfg(unix)]
 pub(crate) struct Signals {
     terminate: tokio::signal::unix::Signal,

@@ -108,7 +108,6 @@ impl Web {
         Signals::listen()
     }
 
-    /// Waits for a termination signal or the inference thread.
     pub(crate) fn wait(&mut self, signals: &mut Signals) -> anyhow::Result<()> {
         let ended = self.ended.take();
         self.runtime.block_on(async {

@@ -63,7 +63,6 @@ impl Exact {
         Ok(whole)
     }
 
-    /// Also returns a free buffer of the sum's length.
     fn reduce<T: Number>(
         self,
         engine: &mut dyn Engine,

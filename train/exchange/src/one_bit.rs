@@ -238,7 +238,6 @@ impl Exchange for OneBit {
         reduce(engine, &mut state.own, &row, parts, rank)
     }
 
-    /// Counts a step of the warm-up, or commits the residuals.
     fn settle(&mut self, committed: bool) {
         if committed {
             self.warm_up = self.warm_up.saturating_sub(1);

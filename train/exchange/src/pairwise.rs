@@ -48,7 +48,6 @@ impl Block {
     }
 }
 
-/// The blocks that [`Pairwise`] holds after a whole range.
 pub(crate) fn blocks(range: Range<u64>) -> Vec<Block> {
     let (mut begin, end) = (range.start, range.end);
     let mut blocks = Vec::new();

@@ -21,7 +21,6 @@ use crate::config::{Config, DataSource, IndexEntry};
 #[derive(Debug, Clone)]
 pub struct Indexes(Arc<Corpora>);
 
-/// Stored in checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct IndexedText {

@@ -199,14 +199,12 @@ impl Pretrained {
         Ok(if wanted.longest_match { gpt.with_longest_match(wanted.match_pdrop) } else { gpt })
     }
 
-    /// Takes the vocabulary of a run that began with this checkpoint.
     pub(crate) fn knowing(mut self, tokenizer: Tokenizer) -> Self {
         self.added = tokenizer.vocab_size().saturating_sub(self.tokenizer.vocab_size());
         self.tokenizer = tokenizer;
         self
     }
 
-    /// Digest of the weights' file.
     pub(crate) fn digest(&self) -> Option<Fingerprint> {
         self.checkpoint.weights
     }

@@ -37,7 +37,6 @@ pub struct Trained {
     pub config: Config,
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
-    /// Candidates for its indexes.
     indexed: Vec<IndexEntry>,
 }
 

@@ -59,7 +59,6 @@ pub(crate) fn defaults(model: &GptConfig, set: &[String]) -> anyhow::Result<Vec<
     Ok(settings)
 }
 
-/// Whether `set` asks for adapters.
 fn has_adapters(set: &[String]) -> bool {
     let asks = |given: &String| {
         let (key, value) = given.split_once('=')?;
@@ -69,7 +68,6 @@ fn has_adapters(set: &[String]) -> bool {
     set.iter().any(|given| asks(given).unwrap_or(false))
 }
 
-/// `defaults` in one line.
 pub(crate) fn described(defaults: &[String]) -> String {
     let keys = |setting: &String| {
         let (section, value) = setting.split_once('=')?;

@@ -222,7 +222,6 @@ const STREAMED: &str = "weights from the host";
 const LEAVING: &str = "gradients leaving";
 
 impl Demand {
-    /// The most that any of `ranks` ranks needs.
     pub(super) fn new(config: &Config, footprint: &Footprint, ranks: usize, fused: bool) -> Self {
         let train = &config.train;
         let passes = Passes::new(config, ranks);
@@ -444,7 +443,6 @@ pub(super) fn sums_of_gradients(micro_batches: u64, ranks: usize) -> u64 {
     (0..ranks).map(held).max().unwrap_or(0)
 }
 
-/// The most sums at once while adding `micro_batches` pairwise.
 pub(super) fn partial_sums(micro_batches: u64) -> u64 {
     u64::from((micro_batches + 1).ilog2())
 }

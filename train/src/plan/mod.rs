@@ -258,7 +258,6 @@ fn held(parts: &[demand::Part], spilled: &[u64]) -> Vec<Held> {
 }
 
 impl Plan {
-    /// Chooses the number of micro-batches together if it is not configured.
     pub(crate) fn new(config: &Config, footprint: &Footprint, machine: &Machine) -> Self {
         match config.train.together {
             Together::Auto => together::chosen(config, footprint, machine),

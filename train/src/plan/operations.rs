@@ -23,7 +23,6 @@ impl Operations {
         Self { fused, activation: model.activation_function, caps_logits: model.logit_softcap.is_some() }
     }
 
-    /// Parameter-sized tensors in one operation of an update.
     pub(super) fn update_tensors(self, rule: OptimizerKind) -> u64 {
         match (self.fused, rule) {
             (false, _) => 3,
@@ -79,11 +78,9 @@ impl Operations {
         }
     }
 
-    /// Tensors that one operation on a chunk's scores, or logits, uses.
     pub(super) fn chunk_tensors(self) -> [u64; 2] {
         [3, if self.caps_logits { 3 } else { 2 }]
     }
 
-    /// Parameter-sized tensors in a sum of two gradients.
     pub(super) const SUM_TENSORS: u64 = 3;
 }

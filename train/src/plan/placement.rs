@@ -57,7 +57,6 @@ impl Matrix {
     }
 }
 
-/// Matrices of one block, and others without an embedding by rows.
 pub(super) fn matrices_on_host(config: &Config) -> [Vec<Matrix>; 2] {
     let matrices = config.model.parameters().into_iter().filter(ParameterInfo::is_matrix);
     let (block, outer): (Vec<_>, Vec<_>) = matrices

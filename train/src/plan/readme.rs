@@ -151,7 +151,6 @@ fn the_guides_memory_table_matches_the_plan() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// At most three digits.
 fn short(number: f64) -> String {
     let digits = usize::from(number < 10.0);
     format!("{number:.digits$}")

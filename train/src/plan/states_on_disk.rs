@@ -53,7 +53,6 @@ impl StateBytes {
         Self { in_memory, on_disk, disk: self.disk * count, ..self }
     }
 
-    /// The most that one of `ranks` ranks owns.
     fn share(self, ranks: u64) -> Self {
         let on_disk = self.on_disk.div_ceil(ranks).max(self.largest);
         Self { in_memory: self.in_memory / ranks, on_disk, ..self }

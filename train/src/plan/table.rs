@@ -8,7 +8,6 @@ use runs::config::ExchangeKind;
 use super::{Epoch, INDEX_BYTES_PER_TOKEN, Plan};
 use crate::figures::{duration, grouped, si};
 
-/// The first column is left-aligned.
 #[derive(Debug, Default)]
 pub(super) struct Table(Vec<Vec<String>>);
 

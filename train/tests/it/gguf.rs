@@ -191,7 +191,6 @@ fn import(tiny: &Tiny, family: &str, config: &Value) {
     assert_success(&tiny.train(&import));
 }
 
-/// Returns the file's folder.
 fn export(tiny: &Tiny, family: &str, options: &[&str]) -> String {
     let out = format!("{family}-gguf{}", options.concat());
     let export = ["export", "--from", family, "--out", &out, "--device", "cpu", "--layout", "gguf"];

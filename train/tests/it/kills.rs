@@ -21,7 +21,6 @@ const ON_HOST: [&str; 5] = [
     "model.compute=bf16",
 ];
 
-/// Random numbers, the same on each machine.
 struct Numbers(u64);
 
 impl Numbers {
@@ -31,7 +30,6 @@ impl Numbers {
     }
 }
 
-/// Most steps between a start and a kill.
 const STEPS_BETWEEN: u64 = 8;
 /// Additional delay, so that kills hit each part of a step or start.
 const MICROSECONDS: u64 = 6_000;

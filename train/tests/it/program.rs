@@ -71,7 +71,6 @@ pub(crate) fn json(output: &Output) -> Value {
     })
 }
 
-/// The shell may mount private file systems.
 #[cfg(unix)]
 pub(crate) fn with_own_mounts(folder: &Path, script: &str) -> std::process::Command {
     let mut shell = std::process::Command::new("unshare");

@@ -77,7 +77,6 @@ fn reference(folder: &Path) -> Option<Value> {
     Some(serde_json::from_slice(&output.stdout).expect("one object"))
 }
 
-/// A folder with the known weights, `imported` and `published` again.
 fn known() -> Tiny {
     // Bytes and the control tokens of conversations.
     let tiny = Tiny::trained(&[]);

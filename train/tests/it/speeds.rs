@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use crate::program::{PROGRAM, assert_code, assert_success, stderr, stdout};
 use crate::tiny::Tiny;
 
-/// A speed that no test measures.
 const PLANTED: f64 = 123e9;
 
 struct User {

@@ -123,7 +123,6 @@ impl StandIn {
         (output, report)
     }
 
-    /// In each order of queued work.
     fn assert_spills_to_the_same_bits(&self, name: &str, budget: &str, settings: &[&str]) {
         let settings = [settings, &["train.steps=3", "eval.questions=[]"]].concat();
         let roomy = json(&self.train(&format!("{name}-roomy"), Order::Lazy, &settings));
@@ -219,7 +218,6 @@ mod gate {
         assert!(overlapped < serial, "{overlapped} ms, in line {serial} ms");
     }
 
-    /// Covers the program's output.
     #[test]
     #[ignore = "gate: trains for minutes"]
     fn a_run_on_cuda_uses_the_memory_of_its_plan() {

@@ -36,7 +36,7 @@ pub(crate) const GPT2: [&str; 2] = [
     "train.lr=0.001",
 ];
 
-/// A quarter of it.
+/// A quarter of the working set.
 pub(crate) const TIGHT: &str = "memory.device_budget=1MiB";
 
 pub(crate) struct Tiny {
@@ -154,7 +154,6 @@ fn training<'a>(out: &'a str, settings: &[&'a str]) -> Vec<&'a str> {
     begin.into_iter().chain(settings.iter().flat_map(|setting| ["--set", setting])).collect()
 }
 
-/// Digests of all losses and all weights.
 pub(crate) fn bits(summary: &Value) -> [String; 2] {
     ["losses_sha256", "weights_sha256"].map(|key| {
         let digest = summary[key].as_str().expect("a digest");

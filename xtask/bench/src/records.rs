@@ -37,7 +37,6 @@ pub(crate) fn fresh_folder(runs: &Path, date: &str, device: &str) -> Result<Path
     Ok(folder)
 }
 
-/// Refuses a folder with one of these files.
 pub(crate) fn claim(given: &Path, files: &[&str]) -> Result<PathBuf> {
     if files.iter().any(|name| given.join(name).exists()) {
         bail!(

@@ -15,7 +15,6 @@ use pager::{
 pub struct Replay<'r> {
     recording: &'r Recording,
     pager: Pager,
-    /// By their numbers in the recording.
     blocks: Vec<Option<BlockId>>,
     operands: Vec<BlockId>,
     bytes: StepBytes,
@@ -267,7 +266,6 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// Starts moves ahead, then lets the time of the operation pass.
     fn operate(&mut self, flops: u64) -> Result<(), Stop> {
         let Some(timeline) = &mut self.timeline else { return Ok(()) };
         timeline.waits_for(&self.operands);
@@ -288,7 +286,6 @@ impl<'r> Replay<'r> {
         Ok(())
     }
 
-    /// Writes ahead while buffers are free.
     fn write_ahead(&mut self) -> Result<(), Stop> {
         if self.host == Limit::NONE {
             return Ok(());
@@ -310,7 +307,6 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// Loads ahead while buffers are free.
     fn load_ahead(&mut self) -> Result<(), Stop> {
         if self.host == Limit::NONE {
             return Ok(());

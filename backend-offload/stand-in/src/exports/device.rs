@@ -19,7 +19,6 @@ use crate::{
     settings::settings,
 };
 
-/// CUDA version of the exported symbols.
 pub(super) const VERSION: (c_int, c_int) = (12, 8);
 
 extern "C" fn at_exit() {

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Canonical {
     pub(super) text: String,
-    /// Values of `stand_in_places`.
     pub(super) places: Vec<u32>,
 }
 
@@ -16,7 +15,6 @@ pub(super) struct Canonical {
 struct Sorter {
     text: String,
     places: Vec<u32>,
-    /// An incomplete vector type.
     open_type: Option<String>,
     types: Vec<String>,
     variables: Vec<String>,

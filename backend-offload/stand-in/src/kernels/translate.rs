@@ -14,7 +14,6 @@ pub(super) struct Translation {
 /// Threads run as fibers if a source contains one of these.
 const WAITS: [&str; 6] =
     ["__syncthreads", "__syncwarp", "_sync(", "__activemask", "wmma::", "cooperative_groups"];
-/// Attributes with arguments.
 const ATTRIBUTES: [&str; 2] = ["__launch_bounds__", "__cluster_dims__"];
 
 pub(super) fn translate(source: &str) -> Result<Translation, String> {

@@ -204,7 +204,6 @@ impl DeviceMemory {
         self.block_of(operand).map_or(0, |block| block.extents.extent_of(operand, &block.range))
     }
 
-    /// From the operand to the end of the allocation.
     pub(crate) fn note_kernel(&mut self, operand: u64) {
         if let Some(block) = self.block_of(operand) {
             let rest = operand..block.range.end;

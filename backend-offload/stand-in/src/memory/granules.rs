@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-/// The granules of one device.
 #[derive(Debug, Clone)]
 pub(super) struct Granules {
     /// Bytes.
@@ -58,7 +57,6 @@ impl Granules {
         }
     }
 
-    /// The slot of an allocation that shares its granule.
     fn slot(&self, size: u64) -> Option<u64> {
         let slot = size.checked_next_power_of_two()?.max(LEAST_SLOT);
         (slot <= self.size / 2).then_some(slot)

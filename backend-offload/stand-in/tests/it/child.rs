@@ -29,7 +29,6 @@ impl Ended {
         self.stderr.lines().filter(|line| line.starts_with("stand-in: ")).collect()
     }
 
-    /// Requires success and no finding.
     #[track_caller]
     pub(crate) fn passes(&self) {
         assert!(self.status.success(), "{}", self.stderr);

@@ -140,7 +140,6 @@ impl Cuda {
         output(|stream| unsafe { cuStreamCreate(stream, 1) })
     }
 
-    /// A stream that waits for the default stream and vice versa.
     pub(crate) fn blocking_stream(&self) -> u64 {
         output(|stream| unsafe { cuStreamCreate(stream, 0) })
     }

@@ -80,7 +80,6 @@ fn shuffles_barriers_and_shared_memory_reduce_a_block() {
     }
 }
 
-/// The same kernel as another CubeCL process would write it.
 fn another_order() {
     let shuffled = REDUCTION
         .replace("float l_mut_1;\nfloat l_mut_2;", "float l_mut_2;\nfloat l_mut_1;")

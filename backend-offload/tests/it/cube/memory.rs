@@ -274,7 +274,6 @@ fn tensors_that_fit_take_the_allocations_of_the_plain_runtime(machine: &Machine)
     );
 }
 
-/// One thread uploads; another uses each tensor once.
 fn uploads<T: Target>(_: &Facts) -> Facts {
     const TENSORS: u64 = 50;
     let device = T::device();

@@ -35,7 +35,6 @@ type Plain<T> = <T as Target>::Plain;
 type Spilling<T> = Offload<<T as Target>::Plain>;
 type Unfused<T> = CubeBackend<OffloadRuntime<<T as Target>::Runtime>, f32, i32, u32>;
 
-/// Declares scenarios by name, for the machine that the parameters name.
 macro_rules! children {
     ($($name:literal => $run:ident),+ $(,)?) => {
         pub fn scenarios() -> Vec<$crate::child::Scenario> {

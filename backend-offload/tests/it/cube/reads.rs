@@ -19,7 +19,6 @@ const ROUNDS: usize = 8;
 /// Longer than a tensor's copy on a simulated clock.
 const KERNELS: usize = 8;
 
-/// Counts pending reads.
 fn read_while_running<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     let out_of_order = parameters.find("out of order").is_some();

@@ -25,7 +25,6 @@ pub enum Size {
     /// Most tensors reach 64 KiB, the smallest managed size.
     Usual,
     Tiny,
-    /// Each operation uses a small part of the memory.
     Deep,
 }
 
@@ -67,7 +66,6 @@ thread_local! {
     static AFTER_STEP: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };
 }
 
-/// `look` runs once the step's loss has been read.
 #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "steps are looked at on the stand-in for CUDA"))]
 pub fn after_each_step(look: impl Fn() + 'static) {
     AFTER_STEP.set(Some(Box::new(look)));

@@ -63,7 +63,6 @@ fn a_tied_transformer_trains_to_the_same_bits_under_any_budget() {
     any_budget_gives_the_same_bits("tied transformer");
 }
 
-/// The program exceeds both device and host.
 #[test]
 fn a_disk_below_a_quarter_of_the_host_changes_no_bit() {
     const STEPS: usize = 8;

@@ -22,7 +22,6 @@ fn is_clear(message: &str) -> bool {
     CLEAR.iter().any(|clear| message.contains(clear))
 }
 
-/// Returns the number of failures.
 fn every_operation_is_right_or_reports_why(fault: &str, every: u64) -> u64 {
     let free = Child::new(OPERATE).with("threads", 1).run();
     let expected: HashMap<&str, &str> = outcomes(&free).collect();

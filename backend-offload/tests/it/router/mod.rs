@@ -37,7 +37,6 @@ fn training(program: &str, steps: usize) -> Child {
     Child::new(TRAIN).with("program", program).with("steps", steps)
 }
 
-/// Every operation with its own operands alone on the device.
 fn one_byte(threads: usize) -> Child {
     Child::new(OPERATE)
         .with("threads", threads)

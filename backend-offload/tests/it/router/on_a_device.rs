@@ -130,7 +130,6 @@ where
     report
 }
 
-/// Includes the order of events.
 fn decisions(events: &[Event]) -> Facts {
     let mut counts = BTreeMap::new();
     // FNV-1a: no compiler may change the committed digest.
@@ -147,7 +146,6 @@ fn decisions(events: &[Event]) -> Facts {
     counts.into_iter().fold(facts, |facts, (kind, count)| facts.with(&format!("events {kind}"), count))
 }
 
-/// Each thread starts elsewhere in the list.
 pub fn operate<B: Offloadable>(facts: &Facts) -> Facts
 where
     Offload<B>: Backend<Device = B::Device>,

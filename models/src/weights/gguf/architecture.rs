@@ -6,7 +6,6 @@ use crate::rotary::{self, RopeScaling};
 use crate::weights::names::part_of_block;
 use crate::weights::{WeightsError, hugging_face};
 
-/// How a tensor holds a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rows {
     AsTheyAre,
@@ -129,7 +128,6 @@ impl Architecture {
         }
     }
 
-    /// Sizes and constants of the network.
     pub(super) fn fields(&self, config: &GptConfig) -> Vec<(String, Value)> {
         let Row { name, .. } = *self.row;
         let own = |key: &str, value: Value| (format!("{name}.{key}"), value);
@@ -175,7 +173,6 @@ impl Architecture {
         fields
     }
 
-    /// Name and arrangement of parameter `ours`'s tensor.
     pub(super) fn tensor(&self, ours: &str) -> (String, Rows) {
         let Some((layer, module, kind)) = part_of_block(ours) else {
             let theirs = OUTER.iter().find(|(known, _)| *known == ours);
@@ -210,7 +207,6 @@ impl Architecture {
 }
 
 impl Row {
-    /// The first feature that the architecture lacks or fixes otherwise.
     fn lacking(&self, config: &GptConfig) -> Option<&'static str> {
         let has_bias = config.attention_bias || config.has_output_bias() || config.mlp_bias;
         let width = if SCALED_BY_WIDTH.contains(&(self.name, config.n_layer)) {

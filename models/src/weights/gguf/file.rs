@@ -66,7 +66,6 @@ fn array<W: Write, T>(
     list.iter().try_for_each(|value| each(out, value))
 }
 
-/// A tensor's entry in the header.
 #[derive(Debug)]
 pub(super) struct Entry {
     name: String,

@@ -21,7 +21,6 @@ use crate::weights::store::{floats, parameters, transposed};
 use crate::weights::tensors::{Fetch, Outgoing, WriteError};
 use crate::weights::{Stored, WeightsError};
 
-/// The type of vectors.
 const WIDE: Numbers = Numbers::Plain(Stored::F32);
 
 /// Fails if no architecture of `llama.cpp` computes it.

@@ -18,7 +18,6 @@ pub enum Numbers {
 const BLOCK: usize = 32;
 
 impl Numbers {
-    /// `general.file_type`.
     pub(super) fn file_type(self) -> u32 {
         match self {
             Self::Plain(Stored::F32) => 0,

@@ -20,7 +20,6 @@ use crate::state::{Ready, Server};
 
 #[derive(Debug)]
 pub(crate) struct Parameters {
-    /// `choice` is not set yet.
     pub(crate) sampling: Sampling,
     pub(crate) adjustment: Adjustment,
     /// Per prompt.

@@ -173,7 +173,6 @@ impl Content {
     }
 }
 
-/// An answer as a response object, and its events.
 struct Reply {
     envelope: Envelope,
     /// Id of the only output item.

@@ -63,7 +63,6 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    /// Returns the prompts in the engine by arrival.
     pub(crate) fn one(&self) -> Vec<String> {
         self.allow.send(()).unwrap();
         self.seen.recv_timeout(super::client::TIMEOUT).unwrap()
@@ -178,7 +177,6 @@ impl Engine for RecordingEngine {
     }
 }
 
-/// Step and reset panic.
 pub(crate) struct PanickingEngine(pub(crate) Receiver<()>);
 
 impl PanickingEngine {

@@ -7,7 +7,6 @@ use super::client::{Answer, TestServer};
 
 const PATH: &str = "/v1/responses";
 
-/// Kinds of events, each named by its line, and their data.
 fn typed_events(answer: &Answer) -> Vec<(String, Value)> {
     let text = answer.text();
     let names = text.lines().filter_map(|line| line.strip_prefix("event: "));

@@ -102,7 +102,6 @@ impl Mpi {
         Ok(received)
     }
 
-    /// Checks every rank's call and size; takes short parts.
     fn read(&self, call: Call, letters: &[Vec<u8>], receive: &mut [&mut [u8]]) -> Result<()> {
         for peer in self.others() {
             let letter = &letters[peer];

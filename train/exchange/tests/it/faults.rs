@@ -81,7 +81,6 @@ impl Program for Sums {
     }
 }
 
-/// Each rank sums its own part; all gather the parts.
 struct Divided(Sums);
 
 impl Program for Divided {

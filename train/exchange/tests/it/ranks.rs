@@ -23,7 +23,6 @@ pub struct End {
 }
 
 impl End {
-    /// Reports of the ranks, sorted.
     pub fn reports(&self) -> Vec<&str> {
         let mut reports: Vec<_> = self
             .printed
@@ -88,12 +87,10 @@ impl Installation {
         self.run_within(ranks, scenario, &[], self.release >= 5)
     }
 
-    /// [`run`](Self::run) without survival of lost ranks.
     pub fn run_mortal(&self, ranks: usize, scenario: &str) -> End {
         self.run_within(ranks, scenario, &[], false)
     }
 
-    /// [`run`](Self::run) with `front` before `mpirun` and its arguments.
     pub fn run_within(&self, ranks: usize, scenario: &str, front: &[&str], survive: bool) -> End {
         let job = launch::Job {
             ranks,

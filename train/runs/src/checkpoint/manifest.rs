@@ -20,7 +20,6 @@ pub(super) struct Manifest {
     /// Numbers a run's saves. A run resumed at an earlier step saves lower steps later.
     pub(super) sequence: u64,
     pub(super) files: Vec<Entry>,
-    /// Digest of the fields above.
     seal: Fingerprint,
 }
 

@@ -232,7 +232,6 @@ impl Refusals {
         );
     }
 
-    /// Refuses missing and unused paths.
     fn paths(&mut self, Config { data, tokenizer, model, .. }: &Config) {
         if !data.indexes.is_empty() && !model.longest_match {
             self.add(

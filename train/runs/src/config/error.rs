@@ -129,7 +129,6 @@ impl Problems {
     }
 }
 
-/// Serde's Rust terms in plain words.
 fn plain(reason: &str) -> String {
     const WORDS: [(&str, &str); 7] = [
         ("invalid type: ", "found "),

@@ -93,7 +93,6 @@ impl Config {
         problems.none_or(origin).map(|()| config.with_length())
     }
 
-    /// Derives `train.steps` from `train.tokens`.
     fn with_length(mut self) -> Self {
         if let Some(tokens) = self.train.tokens {
             self.train.steps = tokens.div_ceil(self.tokens_per_step()).max(1);

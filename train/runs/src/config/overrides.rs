@@ -4,7 +4,6 @@ use serde_json::{Map, Value};
 
 use super::error::{Problems, Source};
 
-/// Paths given by `--set`.
 #[derive(Debug, Default)]
 pub(super) struct Overrides(Vec<String>);
 
@@ -30,7 +29,6 @@ impl Overrides {
     }
 }
 
-/// Returns the outermost changed key.
 fn assign(given: &str, tree: &mut Map<String, Value>) -> Result<String, String> {
     let form = "write it as section.key=value";
     let (path, value) = given.split_once('=').ok_or(form)?;

@@ -32,7 +32,6 @@ pub enum ExchangeKind {
     Rarely,
 }
 
-/// Refuses a name of earlier versions with its replacement.
 fn exchange<'de, D: Deserializer<'de>>(value: D) -> Result<ExchangeKind, D::Error> {
     let name = String::deserialize(value)?;
     if name == "late" {

@@ -127,7 +127,6 @@ impl Reader<'_> {
         }
     }
 
-    /// Has its own reader, with aliases and presets.
     fn model(&mut self) -> GptConfig {
         let Some(given) = self.given.remove("model") else {
             let reason = format!(

@@ -23,7 +23,6 @@ const LOCK: &str = "lock";
 pub struct Start<'r> {
     directory: &'r RunDirectory,
     lock: Option<File>,
-    /// Whether it held no run before.
     fresh: bool,
     /// Folders made, innermost first.
     made: Vec<PathBuf>,

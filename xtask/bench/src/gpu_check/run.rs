@@ -11,7 +11,6 @@ pub(super) struct Run {
     /// From the script, sorted by name.
     pub(super) machine: Map<String, Value>,
     pub(super) verdicts: Vec<Verdict>,
-    /// Last in a complete run.
     pub(super) bandwidth: Option<Value>,
 }
 

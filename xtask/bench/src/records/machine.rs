@@ -8,7 +8,6 @@ use super::bytes::Bytes;
 
 pub(crate) struct Machine {
     pub(crate) gpu: Option<String>,
-    /// How the GPU or its absence was determined.
     pub(crate) evidence: String,
     pub(crate) processor: String,
     pub(crate) facts: Vec<(&'static str, String)>,

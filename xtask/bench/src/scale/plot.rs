@@ -23,7 +23,6 @@ const WAYS: [(Way, &str, &str); 3] =
 const KINDS: [(Kind, &str); 4] =
     [(Kind::Exact, "c0"), (Kind::OneBit, "c1"), (Kind::ReduceScatter, "c4"), (Kind::AllGather, "c3")];
 
-/// Without a model, the panels of scaling stay empty.
 pub(super) fn svg(cells: &[Cell], model: Option<&Model>, step: &Step, assumed: Network) -> String {
     let height = LEGEND + KINDS.len() as f64 * LEGEND_LINE;
     let mut canvas = Canvas::new(1220.0, height, "Exchange rates, measured, and scaling, simulated");

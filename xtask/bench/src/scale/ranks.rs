@@ -55,7 +55,6 @@ pub(super) struct Launcher {
 }
 
 impl Launcher {
-    /// Without `mpirun`, fails with installation advice.
     pub(super) fn find() -> Result<Self> {
         let mpirun = launch::find_mpirun(&env::var_os("PATH").unwrap_or_default())?;
         let here = Path::new(".");

@@ -7,7 +7,6 @@ pub(super) type Probe<T> = Result<T, String>;
 #[derive(Debug, PartialEq)]
 pub(super) struct Deepest<T> {
     pub(super) works: Option<(u64, T)>,
-    /// The smallest depth known to fail.
     pub(super) refused: Option<(u64, String)>,
 }
 

@@ -67,7 +67,6 @@ pub(super) fn default_models() -> Vec<String> {
     SHAPES.iter().map(|shape| shape.config.to_owned()).collect()
 }
 
-/// Refuses a model that the script lacks.
 pub(super) fn settings(models: &[String]) -> Result<Vec<String>> {
     let known = || SHAPES.iter().map(|shape| shape.config).collect::<Vec<_>>().join(" and ");
     for model in models {
@@ -91,7 +90,6 @@ pub(super) struct Capped<'a> {
 }
 
 impl Capped<'_> {
-    /// `after_each` gets all rows so far.
     pub(super) fn run(
         &self,
         models: &[Model],
@@ -292,7 +290,6 @@ mod tests {
         Model { name: "gpt-124m".into(), config: "gpt-124m".into(), settings: Vec::new() }
     }
 
-    /// At half the peak, with `script` as PyTorch.
     fn compared(test: &str, script: &str, limits: &Limits) -> Result<Vec<Vec<String>>> {
         let trainer = StandIn::new(test, &format!("cat <<'END'\n{PRINTED}\nEND\n"));
         let twin = trainer.folder.join("twin.sh");

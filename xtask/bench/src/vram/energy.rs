@@ -87,7 +87,6 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Reads the counter if the output reports another step.
     pub(super) fn look(&mut self, said: &Path, joules: impl FnOnce() -> Option<f64>) {
         let Some(step) =
             self.steps_since(said).filter(|step| self.latest.is_none_or(|(before, _)| *step > before))

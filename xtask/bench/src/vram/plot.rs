@@ -12,7 +12,6 @@ struct Series<'a> {
     reference: &'a Summary,
     model: &'a str,
     points: Vec<Point<'a>>,
-    /// Budgets without training.
     misses: Vec<f64>,
 }
 

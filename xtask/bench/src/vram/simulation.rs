@@ -149,7 +149,6 @@ struct TimedStep {
     svg: String,
 }
 
-/// Under a device budget and, above a disk, a host budget.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BudgetedStep<'a> {
     pub(super) name: &'a str,

@@ -3,7 +3,6 @@
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-/// Lists fields once, for struct and columns.
 macro_rules! summary {
     ($($(#[$attribute:meta])* $field:ident: $kind:ty,)*) => {
         /// Ignores other keys.

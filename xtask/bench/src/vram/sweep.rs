@@ -164,7 +164,6 @@ mod tests {
         assert_eq!(cells[1].summary().map(|run| run.peak_device_bytes), Some(20_000_000));
     }
 
-    /// Records a step of the toy, too.
     fn recorded() -> String {
         let trace = xtask::workspace::root().join("backend-offload/pager/replay/traces/toy.trace");
         format!(

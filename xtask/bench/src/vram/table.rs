@@ -44,7 +44,6 @@ pub(super) fn names(cell: &Cell, cells: &[Cell]) -> [String; 2] {
     [model(cell, cells), budget]
 }
 
-/// With the size, if a run reported it.
 fn model(cell: &Cell, cells: &[Cell]) -> String {
     let known = cells.iter().filter(|other| other.model == cell.model).find_map(Cell::summary);
     known.map_or_else(|| cell.model.clone(), |run| format!("{} ({})", cell.model, parameters(run.parameters)))

@@ -65,7 +65,6 @@ fn highest(step: &StepTimeline, seconds: f64) -> Vec<u64> {
     highest
 }
 
-/// Covered share of each part of the step.
 fn shares(stretches: &[(f64, f64)], seconds: f64) -> Vec<f64> {
     let mut shares = vec![0.0; PARTS];
     let long = seconds / PARTS as f64;

@@ -240,7 +240,6 @@ pub(super) mod tests {
 
     use super::{super::summary::tests::PRINTED, *};
 
-    /// A script as the trainer, in a folder per test.
     pub(in super::super) struct StandIn {
         pub(in super::super) trainer: Trainer,
         pub(in super::super) folder: PathBuf,

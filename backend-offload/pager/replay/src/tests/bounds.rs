@@ -141,7 +141,6 @@ fn a_step_takes_no_less_than_what_is_made_at_once_takes_to_leave() {
     assert!(step >= least && step < 1.2 * least, "{step} of at least {least}");
 }
 
-/// A step of operations over initial blocks of these sizes.
 fn operations<const COUNT: usize>(sides: [&[u64]; COUNT]) -> Script {
     let mut script = Script::default();
     let sides = sides.map(|sizes| sizes.iter().map(|bytes| script.born(*bytes)).collect::<Vec<_>>());

@@ -5,7 +5,6 @@ use super::*;
 /// Like operations that find a place.
 const CONTEXT: u64 = 4;
 
-/// Reproducible pseudo-random numbers.
 pub(super) struct Dice(pub u64);
 
 impl Dice {
@@ -84,7 +83,6 @@ impl Script {
         }
     }
 
-    /// A forward pass alone, over other sizes.
     pub fn evaluate(&mut self, weights: &[usize], bytes: u64) {
         let mut last = self.born(bytes);
         self.operate(&[], &[last]);

@@ -22,7 +22,6 @@ fn of_the_longest(elapsed: &Elapsed) -> f64 {
     elapsed.step / elapsed.arithmetic.max(elapsed.out).max(elapsed.back)
 }
 
-/// Steps with AdamW on the device.
 const ON_DEVICE: [&str; 3] = ["gpt-124m-16k", "gpt-1.5b-16k", "gpt-7b-16k"];
 
 /// Percent of a step's memory, and its longest time over the longest part.
@@ -63,7 +62,6 @@ fn steps_of_16k_tokens_take_little_longer_than_the_longest_of_their_parts() {
     assert_first_on_record("pace.csv", &table);
 }
 
-/// A step on a card with the optimizer on the host.
 struct OnHost {
     step: &'static str,
     budget: u64,

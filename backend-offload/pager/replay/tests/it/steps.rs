@@ -18,7 +18,6 @@ const FURTHER: [&str; 7] = [
     "streamed-int8",
 ];
 
-/// Rounds to learn the program, and the steady one.
 pub(crate) const ROUNDS: usize = 4;
 
 fn file(name: &str) -> PathBuf {

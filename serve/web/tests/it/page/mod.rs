@@ -26,7 +26,6 @@ use crate::webdriver::{self, Browser, Screen};
 const ENTER: &str = "\u{e007}";
 const ESCAPE: &str = "\u{e00c}";
 const TAB: &str = "\u{e004}";
-/// No answer is running.
 const QUIET: &str = "!document.querySelector('.live') && document.querySelector('#stop').hidden";
 
 fn browser(screen: Screen) -> Option<Browser> {

@@ -8,7 +8,6 @@ use crate::webdriver::{Browser, Screen};
 
 const COPY: &str = ".turn:last-child button[aria-label='Copy this text']";
 
-/// Waits for the notice, which is visible and heard.
 pub(super) fn sees_notice(browser: &Browser, text: &str) {
     browser.until(&format!(
         "document.querySelector('#toast')?.checkVisibility() \

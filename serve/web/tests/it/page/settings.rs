@@ -7,7 +7,6 @@ use super::{ESCAPE, ask, browser, visit};
 use crate::client::TestServer;
 use crate::webdriver::{Browser, Screen};
 
-/// Bodies of requests that the page sends from here on.
 pub(super) fn record_requests(browser: &Browser) {
     browser.run(
         "const send = window.fetch; window.sent = [];
