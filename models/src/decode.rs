@@ -59,7 +59,7 @@ impl<'a, B: Backend> Decoder<'a, B> {
         Self { model, layers, capacity, len: 0, padding: None }
     }
 
-    /// A decoder that has read `prompts`, padded to one length, and the logits `[batch, vocabulary]` after each.
+    /// A decoder that has read `prompts`, padded to one length, and each one's logits `[batch, vocabulary]`.
     pub fn with_prompts(
         model: &'a Gpt<B>,
         prompts: &[Stretch<'_>],

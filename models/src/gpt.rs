@@ -86,7 +86,7 @@ pub struct PassOptions {
     /// See [`LossOptions::divisor`].
     pub divisor: Option<f64>,
     /// Keeps recomputed segments' inputs in 8-bit tiles, a quarter of the bytes. Inputs are off by up to 1/254 of a
-    /// tile's largest number, which moves gradients, not the loss.
+    /// tile's largest number: gradients move, the loss does not.
     pub inputs_in_tiles: bool,
 }
 

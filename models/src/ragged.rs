@@ -1,7 +1,7 @@
 //! Several sequences in one pass, each with its own cache and length.
 //!
 //! Projections read their weights, decoding's main cost, once for all sequences. Nothing is padded: sequences join and
-//! leave between passes, and one may read a part of its prompt while others read a token.
+//! leave between passes, and one may read its prompt while others read a token.
 
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 

@@ -1,9 +1,9 @@
 //! Training without the blocks' activations, driven from outside the tape.
 //!
-//! Burn 0.21 checkpoints no user functions, and `backward` inside a custom node deadlocks on the graph's lock. So the
-//! forward pass runs on the inner backend and keeps the input of each segment of `every` blocks. From the head down,
-//! each segment then runs again under autodiff, and `backward` is called on `sum(y · g)`. Its input's gradient is the
-//! `g` of the segment below.
+//! Burn 0.21 checkpoints no user functions, and `backward` in a custom node deadlocks on the graph's lock. So the
+//! forward pass runs on the inner backend and keeps each segment's input (`every` blocks). From the head down, each
+//! segment runs again under autodiff, with `backward` on `sum(y · g)`. Its input's gradient is the `g` of the segment
+//! below.
 //!
 //! Both runs have the same operations, chunks and dropout keys.
 //!
@@ -51,8 +51,8 @@ where
     (model, losses.pop().expect("one batch has one loss"))
 }
 
-/// As [`sweep`], for a group of batches. All pass a segment before the next segment's weights are used, so weights are
-/// requested as for one batch. Each batch has the bits it has alone. All batches' segment inputs are kept.
+/// As [`sweep`], for a group of batches. All pass a segment before the next one's weights are used, and requested, as
+/// for one batch. Each batch has the bits it has alone. All batches' segment inputs are kept.
 ///
 /// `on_segment` also gets the batch's index; step a segment's parameters after the last batch.
 pub fn sweep_together<I, C, F>(

@@ -12,7 +12,7 @@ impl<B: Backend> Gpt<B> {
     /// even untrained ones, start as the mean of these: neither likely nor unlikely.
     ///
     /// # Panics
-    /// If the model has more than `rows` rows or fewer than `new.start`, or was narrowed for inference.
+    /// If the model has more than `rows` rows, fewer than `new.start`, or was narrowed for inference.
     #[must_use]
     pub fn with_vocabulary(mut self, new: Range<usize>, rows: usize) -> Self {
         let known = self.config.vocab_size;

@@ -2,8 +2,8 @@
 //!
 //! It answers the calls that CubeCL makes through cudarc. No program links it
 //! (`the_stand_in_has_no_dependencies_and_no_member_links_it`). Device memory is host memory, and kernels run on the
-//! calling thread. To find errors that a GPU may hide, work happens late or in unusual order, and guards surround
-//! memory. README.md lists options, findings and limits.
+//! calling thread. To find errors that a GPU may hide, work happens late or in unusual order, between guards. README.md
+//! lists options, findings and limits.
 //!
 //! | file | content |
 //! |---|---|

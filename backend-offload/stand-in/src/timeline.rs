@@ -1,7 +1,7 @@
-//! A simulated clock of the host and of each stream, with one engine for kernels and one for copies in each direction.
+//! A simulated clock of the host and each stream, with one engine for kernels and one per copy direction.
 //!
 //! Calls advance the host's time by their [`Prices`]; work starts no earlier than its call. All threads share the
-//! host's time: a handover between them is invisible, so a wait of one may precede the next call of any other.
+//! host's time: handovers between them are invisible, so a wait of one may precede any other's next call.
 
 use std::{collections::VecDeque, fs::File, io::Write as _};
 
@@ -44,7 +44,7 @@ pub(crate) struct Timeline {
 struct StreamTime {
     /// End of its work.
     end: f64,
-    /// Ends of its work that the host has not yet seen pass, unless its queue is unlimited.
+    /// Ends of its work that the host has not seen pass, unless its queue is unlimited.
     queued: VecDeque<f64>,
 }
 

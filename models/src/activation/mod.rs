@@ -1,7 +1,7 @@
 //! The MLP's non-linearities: forward passes for every backend; `lean.rs` has the derivatives.
 //!
-//! Primitive operations only: backends fuse their own activations in inference but not under autodiff, so a recomputed
-//! block would differ in the last bits. `CubeCL`'s backward GELU has a truncated tanh.
+//! Primitive operations only: backends fuse their own activations only in inference, so a recomputed block would differ
+//! in the last bits. `CubeCL`'s backward GELU has a truncated tanh.
 
 mod lean;
 

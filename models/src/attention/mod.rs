@@ -5,7 +5,7 @@
 //!
 //! Grouped queries need no copies of K and V: those of one key head are stacked, `[batch, kv_heads, group · c, width]`.
 //!
-//! Burn's attention has no grouped queries, and builds T×T scores for a soft-cap, a scale or a bias.
+//! Burn's attention has no grouped queries, and a soft-cap, a scale or a bias costs T×T scores.
 
 mod lean;
 

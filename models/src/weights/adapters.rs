@@ -93,8 +93,7 @@ impl<B: Backend, F: Fn(&str) -> Result<TensorData, WeightsError>> ModuleMapper<B
     }
 }
 
-/// Makes `folder` and saves the adapters there as PEFT loads them, beside the model that it finds under the name
-/// `base`.
+/// Makes `folder` and saves the adapters there as PEFT loads them, for the base model named `base`.
 pub fn save_peft<B: Backend>(
     model: &Gpt<B>,
     lora: &LoraConfig,

@@ -5,8 +5,8 @@ use crate::error::{Call, Error, Result};
 /// Connects the ranks of a run. Every method but `rank` and `world` is collective: all ranks make the same calls in
 /// order.
 ///
-/// After an error the call's buffers are undefined, and this rank refuses all calls but `commit` and `shrink`. Other
-/// ranks get an error by their next `commit`.
+/// After an error the buffers are undefined, and this rank refuses all calls but `commit` and `shrink`. Other ranks get
+/// an error by their next `commit`.
 pub trait Engine: Send {
     /// This rank, below [`world`](Self::world).
     fn rank(&self) -> usize;

@@ -61,7 +61,7 @@ impl Mpi {
         Self::open_in_pieces_of(PIECE)
     }
 
-    /// As [`open`](Self::open), with messages of at most `piece` bytes (default 1 GiB), the same on all ranks.
+    /// As [`open`](Self::open), with messages of at most `piece` bytes (default 1 GiB) on all ranks.
     ///
     /// # Panics
     ///
@@ -99,8 +99,8 @@ impl Mpi {
         self.waiting.clone()
     }
 
-    /// Ends all ranks of the job, naming the missing ones, when a call of this rank takes longer than `limit`. If only
-    /// this process ended, ranks that survive losses would leave a frozen one behind.
+    /// Ends all ranks, naming the missing ones, when a call of this rank takes longer than `limit`. If only this
+    /// process ended, ranks that survive losses would leave a frozen one behind.
     ///
     /// # Panics
     ///

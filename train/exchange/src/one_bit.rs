@@ -2,15 +2,15 @@
 //!
 //! A rank adds its residual, the unsent part, to its gradient. For each block of [`BLOCK`] elements it sends the mean
 //! magnitude and the signs; their error is the next residual. A slice's owner sums the received parts and sends the sum
-//! in the same form, with a residual of its own.
+//! likewise, with a residual of its own.
 //!
 //! # Exactness
 //! `residual = gradient + old residual − sent` is computed in f64 and rounded to f32 once. So `sent + residual =
-//! gradient + old residual` holds up to half a unit in the last place of the new residual.
+//! gradient + old residual` holds up to half a unit in the new residual's last place.
 //!
 //! # Traps
-//! - A value that is not finite would stay in the residual. Its block is sent as NaN, so every rank skips the update,
-//!   and the residual does not change.
+//! - A value that is not finite would stay in the residual. Its block is sent as NaN: every rank skips the update, and
+//!   the residual stays.
 //! - A repeated step must not see its first attempt's residual: new residuals wait for
 //!   [`settle`](crate::Exchange::settle).
 
@@ -27,8 +27,8 @@ use pack::{pack, packed_len, unpack};
 
 /// The compressed exchange of one buffer, with its residual.
 ///
-/// Sends at most a 30th of the bytes of [`Exact`] if a rank's part has 1024 elements or more. Holds two f32 for each
-/// element and two for each of its part. A world of one sends nothing and is exact.
+/// Sends at most a 30th of [`Exact`]'s bytes if a rank's part has 1024 elements or more. Holds two f32 for each element
+/// and two for each of its part. A world of one sends nothing and is exact.
 #[derive(Debug, Clone)]
 pub struct OneBit {
     exact: Exact,

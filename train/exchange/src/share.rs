@@ -36,7 +36,7 @@ pub fn range(count: u64, world: usize, rank: usize) -> Range<u64> {
 }
 
 /// Splits `count` micro-batches, numbered from each of `starts`, into groups of at most `most`. A group's size is a
-/// power of two that divides both numbers of its first micro-batch, so its sum is one of the pairwise sums.
+/// power of two that divides both numbers of its first micro-batch: its sum is a pairwise sum.
 pub fn groups(starts: [u64; 2], count: usize, most: usize) -> Vec<Range<usize>> {
     let mut groups = Vec::new();
     let mut begin = 0;

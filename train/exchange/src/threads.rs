@@ -1,6 +1,6 @@
 //! Ranks as threads of one process: an engine for tests.
 //!
-//! It carries real bytes, loses ranks, and recovers as Open MPI with ULFM: an error on one rank ends the calls of all,
+//! It carries real bytes, loses ranks, and recovers as Open MPI with ULFM: an error on one rank ends all calls,
 //! `commit` agrees on it, and `shrink` continues with the survivors. A [`Fault`] causes this at a chosen call. A
 //! dropped rank counts as gone, so no fault or panic leaves another waiting.
 

@@ -142,8 +142,7 @@ impl Pretrained {
         self.tokenizer.save(run.join(TOKENIZER))
     }
 
-    /// Announces and loads the weights, adapted to the vocabulary and lookup of `wanted`, with fresh adapters if it has
-    /// any.
+    /// Announces and loads the weights for the vocabulary and lookup of `wanted`, with fresh adapters if it has any.
     pub fn weights<B: Backend>(&self, wanted: &Config, device: &B::Device) -> anyhow::Result<Gpt<B>> {
         self.announce(wanted);
         let Some(lora) = &wanted.train.lora else { return self.load(&wanted.model, Factors::Wide, device) };

@@ -1,6 +1,6 @@
 //! The place of the optimizer under `auto`: the one with the fewest bytes over the link.
 //!
-//! The place changes the last digits of results, so a run chooses once and saves its choice.
+//! The place changes the last digits of results, so a run saves its first choice.
 
 use models::Footprint;
 use runs::config::{Config, ExchangeKind, PlacementKind, StateKind};

@@ -1,7 +1,7 @@
 //! The number of micro-batches that pass each segment together, if not configured.
 //!
-//! The plan minimizes bytes over the link among groups that fit and write no more to the disk than single
-//! micro-batches. The choice changes no result.
+//! The plan minimizes link bytes among groups that fit and write no more to the disk than single micro-batches. The
+//! choice changes no result.
 
 use models::Footprint;
 use runs::config::{Config, Together};

@@ -1,4 +1,4 @@
-//! `train doctor` with each part of CUDA taken away, and on the stand-in, beside a start of training.
+//! `train doctor` with each part of CUDA taken away, and on the stand-in, next to a start of training.
 
 use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
 

@@ -321,7 +321,7 @@ fn each_format_holds_its_stated_bytes_per_parameter() {
         [("f32", 16, 12, 16.1), ("bf16", 12, 8, 12.1), ("compact", 8, 8, 8.2)]
     {
         let state = format!("memory.optimizer_state={format}");
-        // With room, compact weights are on the device in the pass and on the host in the step: peaks differ in time.
+        // With room, compact weights are on the device in the pass, on the host in the step: peaks differ in time.
         let unlimited = (format != "compact").then_some("memory.device_budget=unlimited");
         for budget in [NARROWEST].into_iter().chain(unlimited) {
             let out = format!("{format}-{budget}");

@@ -77,7 +77,7 @@ impl Tiny {
         json(&self.train(&[&begin("planned", "2")[..], &["--dry-run"], &set(settings)].concat()))
     }
 
-    /// The mean of the last 10 of 60 losses on two ranks is at most `margin` above the exact exchange's. The exact
+    /// The mean of the last 10 of 60 losses on two ranks exceeds the exact exchange's by at most `margin`. The exact
     /// losses must fall by more than 2.
     pub(crate) fn assert_learns_on_two_nearly_as_well_as_exact(&self, exchange: &[&str], margin: f64) {
         let settings = [&SHARED[..], &["train.steps=60", "train.optimizer=adamw"]].concat();

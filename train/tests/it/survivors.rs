@@ -1,5 +1,5 @@
-//! Ranks killed under Open MPI 5: the others repeat the step, or restart from their checkpoint, and end with the bits
-//! of an undisturbed run.
+//! Ranks killed under Open MPI 5: the others repeat the step, or restart from their checkpoint, to the bits of an
+//! undisturbed run.
 //!
 //! `train/exchange/tests/install-open-mpi-5` installs it where these tests look.
 
@@ -159,7 +159,7 @@ fn without_rank_0_the_run_ends_and_is_restarted_from_its_checkpoint() {
 mod gate {
     use super::*;
 
-    /// The library reports a lost rank but no frozen one, so the run ends as under release 4.
+    /// The library reports no frozen rank, so the run ends as under release 4.
     #[test]
     #[ignore = "gate: waits for a time limit"]
     fn a_frozen_rank_is_not_survived_but_ends_and_restarts_the_run() {

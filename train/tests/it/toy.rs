@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::program::{assert_success, train};
 
-/// Then two processors had validation losses of 0.296 and 0.300, and 30 and 27 right answers of 100: vector widths
+/// Two processors then had validation losses of 0.296 and 0.300, and 30 and 27 right answers of 100: vector widths
 /// change the order of sums. An untrained model has a loss above 2 and no right answer.
 const STEPS: u64 = 120;
 const LOSS_BELOW: f64 = 0.45;

@@ -78,7 +78,7 @@ impl<'r> Pace<'r> {
         self.spent.last().map_or(0.0, |[before, _]| *before) / LOOKED_AT as f64
     }
 
-    /// The least seconds of a step above a disk, with `budget` bytes of device and `host` bytes of host.
+    /// The least seconds of a step with `budget` bytes of device, `host` bytes of host and a disk.
     pub fn least_above_a_disk(&self, budget: u64, host: u64) -> f64 {
         let moved = disk_bound(self.recording, budget.saturating_add(host), ROUNDS)[ROUNDS - 1];
         self.least(budget).max(moved.total() as f64 / self.machine.disk)

@@ -1,7 +1,7 @@
 //! Device memory: allocations with guards, their written ranges, and freed ranges.
 //!
-//! An allocation ends near the end of a page. The rest of its pages holds a pattern, checked after each kernel that
-//! uses it, and at its free.
+//! An allocation ends near the end of a page. The rest of its pages holds a pattern, checked at its free and after
+//! kernels that use it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

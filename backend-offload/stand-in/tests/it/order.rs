@@ -145,7 +145,7 @@ fn the_stream_without_a_handle_and_blocking_streams_wait_for_each_other() {
     }
 }
 
-/// One thread waits for events of streams that only wait, as CubeCL's collector does, while another works.
+/// One thread waits for events of waiting streams, as CubeCL's collector does, while another works.
 fn threads() {
     let cuda = Cuda::start();
     let [work, collect] = [(); 2].map(|()| cuda.stream());

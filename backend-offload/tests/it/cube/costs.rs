@@ -1,4 +1,4 @@
-//! What a settled step costs on the driver besides its kernels and copies, counted by CUDA's stand-in.
+//! Driver costs of a settled step besides kernels and copies, counted by CUDA's stand-in.
 //!
 //! Two runs differ by some settled steps; the difference of their counts is those steps' own.
 

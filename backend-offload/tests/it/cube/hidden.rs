@@ -1,4 +1,4 @@
-//! The share of copy time that training hides behind kernels, on the simulated clock of CUDA's stand-in.
+//! The share of copy time hidden behind kernels, on the simulated clock of CUDA's stand-in.
 //!
 //! [`Pace`] bounds a step's time from below. Copies in the busier direction take half the kernels' time.
 

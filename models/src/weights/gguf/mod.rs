@@ -28,8 +28,8 @@ pub fn check(config: &GptConfig) -> Result<(), WeightsError> {
     Architecture::of(config).map(|_| ())
 }
 
-/// Saves a model with its vocabulary's `fields`, replacing a file at `path` once the new one is on disk. Matrices are
-/// stored as `numbers`, vectors as f32.
+/// Saves a model with its vocabulary's `fields`, replacing `path` once the new file is on disk. Matrices are stored as
+/// `numbers`, vectors as f32.
 pub fn save<B: Backend>(
     model: &Gpt<B>,
     path: &Path,

@@ -1,4 +1,4 @@
-//! Every installed Open MPI gives the bits of one process, for any pieces, and every job ends.
+//! Every installed Open MPI gives one process's bits, for any pieces, and every job ends.
 
 use std::time::Duration;
 

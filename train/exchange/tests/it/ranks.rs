@@ -1,4 +1,4 @@
-//! Runs scenarios under `mpirun`, in processes that start this test binary again, over loopback and with a time limit.
+//! Runs scenarios under `mpirun` in processes of this test binary, over loopback, with a time limit.
 
 use std::env;
 use std::ffi::{OsStr, OsString};

@@ -1,5 +1,5 @@
-//! Fills the folder to carry: binaries of the check, the trainer and this program, the PyTorch models, the script that
-//! runs them, and the commit.
+//! Fills the folder to carry: binaries of check, trainer and this program, the PyTorch models, the script that runs
+//! them, and the commit.
 
 use std::{
     env, fs,

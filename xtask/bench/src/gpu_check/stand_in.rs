@@ -1,5 +1,4 @@
-//! Runs on the stand-in for the CUDA driver (`cargo xtask stand-in cargo xtask gpu-check --here`) must not pass for a
-//! GPU's.
+//! Runs on the stand-in for CUDA (`cargo xtask stand-in cargo xtask gpu-check --here`) must not pass for a GPU's.
 
 use std::ffi::OsString;
 
