@@ -1,4 +1,4 @@
-//! Additions to logits before a choice: biases, and penalties on tokens of the answer, with the meaning of OpenAI's API.
+//! Additions to logits before a choice: biases, and penalties on tokens of the answer, as in OpenAI's API.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use crate::sample::SamplingError;
 /// By default none.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Adjustment {
-    /// Lowers a token's logit by this for each time that the answer has the token. The prompt does not count.
+    /// Lowers a token's logit by this for each occurrence in the answer. The prompt does not count.
     pub frequency_penalty: f64,
     /// Lowers a token's logit by this if the answer has the token.
     pub presence_penalty: f64,

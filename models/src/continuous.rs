@@ -86,7 +86,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         Self { model, lookup: None, piece: piece.max(1), keep, rows: BTreeMap::new(), kept: VecDeque::new() }
     }
 
-    /// Sets the texts in which a model with `longest_match` looks up its tokens.
+    /// Sets the texts in which `longest_match` looks up tokens.
     #[must_use]
     pub fn looking_up(self, lookup: Option<Arc<dyn Lookup>>) -> Self {
         Self { lookup, ..self }

@@ -97,7 +97,7 @@ impl<B: Backend> Gpt<B> {
         Ok(Self::filled(Filler { config, seed: Some(seed), device }).with_rotary_tables(device))
     }
 
-    /// A model of zeros, allocated at first use, to measure steps without computing.
+    /// A model of zeros, allocated at first use, to measure steps.
     pub fn zeroed(config: &GptConfig, device: &B::Device) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self::blank(config, device).with_rotary_tables(device))

@@ -1,4 +1,4 @@
-//! GPT models that train in little memory, sample fast, and match their references number for number.
+//! GPT models that train in little memory, sample fast, and match their references.
 //!
 //! Read `gpt.rs` first: [`Gpt`] takes [`Kernels`], [`Plain`] on any backend or [`Lean`] under autodiff. [`Lean`] and
 //! [`recompute`] save memory that Burn 0.21 wastes. The crate knows no offloading, training loops, tokenizers, or files

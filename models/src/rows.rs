@@ -68,7 +68,7 @@ pub struct NamedRows<B: Backend> {
 }
 
 impl<B: Backend> Input<B> {
-    /// Sequences of `tokens` in rows of `shape`, with any rows fetched on demand.
+    /// `tokens` in rows of `shape`, with any rows fetched on demand.
     pub fn of_tokens(
         tokens: Vec<i32>,
         shape: [usize; 2],

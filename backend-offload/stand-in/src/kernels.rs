@@ -1,4 +1,4 @@
-//! Kernels: from CUDA C++, as given to NVRTC, to a function that runs on the CPU.
+//! Kernels: from NVRTC's CUDA C++ to a function on the CPU.
 //!
 //! The order is `canonical`, `translate`, `compile` with its `cache`, `object` and `launch`.
 

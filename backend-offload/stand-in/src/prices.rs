@@ -1,4 +1,4 @@
-//! Price lists of the simulated clock: seconds that calls take on the host, and speeds of a device and its link.
+//! Price lists of the simulated clock: seconds of calls on the host, and speeds of a device and its link.
 //!
 //! [`Prices::FLAT`] is the default, without a card: only submitting work and asking for its end take time. A card's
 //! bandwidth and FLOP/s come from NVIDIA's data sheets, its page-locked speed from the trainer's plan. All other numbers
@@ -49,7 +49,7 @@ pub(crate) enum CallKind {
 pub(crate) struct Memory {
     pub(crate) page_lock: Price,
     pub(crate) page_unlock: Price,
-    /// Device memory that the pool lacks, and memory that the pool gives back.
+    /// Device memory that the pool lacks or gives back.
     pub(crate) map: Price,
     pub(crate) unmap: Price,
 }

@@ -1,7 +1,7 @@
 //! Cross-entropy as one tape node.
 //!
-//! A logit's gradient, `softmax - onehot`, is known with the logits. So the forward pass computes all gradients, which
-//! the tape holds one step later anyway. The backward pass scales them: three products per chunk, not four.
+//! A logit's gradient, `softmax - onehot`, is known with the logits. So the forward pass computes all gradients, held
+//! one step later anyway. The backward pass scales them: three products per chunk, not four.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};

@@ -34,7 +34,7 @@ pub fn save<B: Backend>(
 }
 
 /// Saves the values from `complete` as a native f32 file. `complete` gets name, shape and a reader of the model's
-/// weights, which may be less precise. Not synced: for folders renamed once complete.
+/// weights, perhaps less precise. Not synced: for folders renamed once complete.
 pub fn save_completed<B: Backend>(
     model: &Gpt<B>,
     path: &Path,

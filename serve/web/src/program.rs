@@ -43,7 +43,7 @@ fn reachable(listening: SocketAddr) -> Vec<String> {
     [format!("localhost:{port}")].into_iter().chain(lan).collect()
 }
 
-/// Connecting a UDP socket sends nothing.
+/// The sender's address towards another network. Connecting a UDP socket sends nothing.
 fn route_address(unspecified: IpAddr) -> Option<IpAddr> {
     // Reserved for documentation.
     let elsewhere = if unspecified.is_ipv4() { "192.0.2.1:9" } else { "[2001:db8::1]:9" };

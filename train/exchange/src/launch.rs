@@ -1,4 +1,4 @@
-//! How ranks start: the place that a launcher gives this process, and the command that launches several.
+//! How ranks start: a process's place by its launcher, and the command that launches several.
 
 mod command;
 mod place;

@@ -133,7 +133,7 @@ impl Mpi {
         Ok(())
     }
 
-    /// Ends all calls on this communicator on all ranks, if the library can. May be repeated.
+    /// Ends all ranks' calls on this communicator, if the library can. May be repeated.
     fn revoke(&self) -> bool {
         let Some(ulfm) = &self.library.ulfm else { return false };
         // SAFETY: the communicator is alive.

@@ -6,8 +6,8 @@
 //!
 //! A rank sums complete blocks within its range of numbers; the exchange combines partial blocks in the same tree. **So
 //! the sum has the same bits for every number of ranks** (`an_exact_sum_has_the_same_bits_in_every_world`). If count
-//! and world are powers of two, a rank sends one row. Otherwise it sends one per block, at most twice the binary digits
-//! of the range's length.
+//! and world are powers of two, a rank sends one row. Otherwise it sends one per block, at most twice the range
+//! length's binary digits.
 
 use std::ops::{Add, Range};
 

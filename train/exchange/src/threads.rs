@@ -67,7 +67,7 @@ pub fn world(ranks: usize) -> Vec<Threads> {
     (0..ranks).map(rank).collect()
 }
 
-/// Runs `work` on every rank of a new world and returns the results in order.
+/// Runs `work` on every rank of a new world and returns results in order.
 ///
 /// # Panics
 ///

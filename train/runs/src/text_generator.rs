@@ -102,7 +102,7 @@ impl<B: Backend> TextGenerator<'_, B> {
         completion.text.clone().map_or_else(|| self.words(&completion.tokens), Ok)
     }
 
-    /// Decodes `ids`, less any beyond the vocabulary, which a larger embedding can produce.
+    /// Decodes `ids`, less those beyond the vocabulary of a larger embedding.
     pub fn words(&self, ids: &[u32]) -> anyhow::Result<String> {
         let known: Vec<u32> = ids.iter().copied().filter(|id| *id < self.tokenizer.vocab_size()).collect();
         let bytes = self.tokenizer.decode_bytes(&known)?;

@@ -1,8 +1,8 @@
 //! The pace: the least time of a step on a machine, however its bytes move (`no_step_takes_less_than_the_least`).
 //!
-//! A step takes at least as long as its operations, and as the fewest bytes of either direction. those without room
-//! during an operation come after it, or leave before it. those without room beside an operation come after it, or
-//! leave before it. Waits of disjoint ranges add up.
+//! A step takes at least as long as its operations, and as the fewest bytes of either direction. It also waits where
+//! little arithmetic uses or makes many blocks: those without room during an operation come after it, or leave before
+//! it. Waits of disjoint ranges add up.
 //!
 //! A step of 16,384 tokens takes at most 1.10 times its longest part (operations, copies in, copies out); at 25 % of
 //! its memory, 1.20 times (`steps_of_16k_tokens_take_little_longer_than_the_longest_of_their_parts`).
@@ -23,7 +23,7 @@ const ROUNDS: usize = 4;
 
 const LOOKED_AT: usize = ROUNDS - 2;
 
-/// The least time of a recorded step on a machine under any budget.
+/// The least time of a recorded step on a machine.
 #[derive(Debug)]
 pub struct Pace<'r> {
     recording: &'r Recording,

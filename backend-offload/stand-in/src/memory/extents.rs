@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, ops::Range};
 pub(super) struct Extents(BTreeSet<u64>);
 
 impl Extents {
-    /// Bytes from `operand` to the next start, or to the end of the allocation.
+    /// Bytes from `operand` to the next start, or the allocation's end.
     ///
     /// Exact if each tensor has an allocation of its own. Too large for the last tensor of a shared one; too small
     /// after tensors of other sizes, or views, started there.

@@ -1,4 +1,4 @@
-//! Rows of bytes, and all accesses to memory on behalf of the program.
+//! Rows of bytes, and all accesses to the program's memory.
 
 use std::{ops::Range, ptr};
 

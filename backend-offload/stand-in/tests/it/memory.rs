@@ -127,7 +127,7 @@ fn allocations_are_refused_after_the_configured_number() {
     run("refused_allocations", &[("FAIL_ALLOCATIONS_AFTER", "2")]).passes();
 }
 
-/// Freed memory stays mapped until the host waits, and up to the threshold even then.
+/// Freed memory stays mapped until the host waits, and up to the threshold then.
 fn unmapped() {
     let cuda = Cuda::start();
     let stream = cuda.stream();

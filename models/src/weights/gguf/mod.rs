@@ -1,6 +1,6 @@
 //! GGUF, `llama.cpp`'s file: network, vocabulary and chat template.
 //!
-//! A model is writable if `llama.cpp`'s architecture of that name computes the same network.
+//! A model is writable if `llama.cpp`'s architecture computes the same network.
 
 mod architecture;
 mod file;

@@ -1,4 +1,4 @@
-//! A world of one, compared with a plain sum of the same contributions.
+//! A world of one against a plain sum of the same contributions.
 
 use std::{error::Error, io::Write, time::Instant};
 

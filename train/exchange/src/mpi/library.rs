@@ -33,7 +33,7 @@ type Asks = unsafe extern "C" fn(Handle, c_int) -> c_int;
 type Asked = unsafe extern "C" fn(Handle, *mut c_int) -> c_int;
 type Transfer<P> = unsafe extern "C" fn(P, c_int, Handle, c_int, c_int, Handle, *mut Handle) -> c_int;
 
-/// Ends the whole job from a thread that does not own the engine.
+/// Ends the job from a thread that does not own the engine.
 pub(super) struct Abort {
     call: Asks,
     world: Handle,

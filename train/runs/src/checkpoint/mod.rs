@@ -1,4 +1,4 @@
-//! Checkpoints: folders of files with checksums, whole or absent, and verified to the last bit before use
+//! Checkpoints: folders of files with checksums, whole or absent, verified to the last bit before use
 //! (`any_flipped_bit_is_found_and_named`).
 //!
 //! # Crash safety

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use tokenizer::Fingerprint;
 
-/// The checkpoint with the frozen weights, written by the run that tunes it.
+/// The checkpoint with the frozen weights, written by the tuning run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoraBase {

@@ -1,4 +1,4 @@
-//! Turns a run's lines into a dated record that others can judge and repeat.
+//! Turns a run's lines into a dated record.
 
 use std::{
     fmt::Write,

@@ -1,7 +1,7 @@
 //! `bench-vram --peer pytorch` on a GPU: the trainer and the same model in PyTorch, in turn, under equal memory caps.
 //!
-//! PyTorch keeps all on the device, or activations in host memory, or parameters and moments there. Its rows have a
-//! sweep's columns, empty where PyTorch reports nothing.
+//! PyTorch keeps all on the device, or activations or parameters and moments in host memory. Its rows have a sweep's
+//! columns, empty where PyTorch reports nothing.
 
 use std::{
     fs,

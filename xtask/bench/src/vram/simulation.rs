@@ -1,4 +1,4 @@
-//! Replays recorded steps under budgets with the real pager, against a lower bound of bytes moved.
+//! Replays recorded steps under budgets with the real pager, against a bound of bytes.
 //!
 //! It needs no device and measures nothing: bytes follow from recording and budget.
 

@@ -1,4 +1,4 @@
-//! One step as a picture: bytes on the device, then times of copies in each direction and of waiting.
+//! One step as a picture: bytes on the device, then times of copies each way and of waiting.
 
 use pager_replay::StepTimeline;
 

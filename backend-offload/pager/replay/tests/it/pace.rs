@@ -1,12 +1,11 @@
-//! Times of recorded steps of 16,384 tokens at 25 GB/s each way and 80 TFLOP/s. `PAGER_WRITE_GOLDEN=1` rewrites the
-//! tables.
+//! Recorded steps of 16,384 tokens at 25 GB/s each way and 80 TFLOP/s. `PAGER_WRITE_GOLDEN=1` rewrites the tables.
 
 use crate::steps::{ROUNDS, assert_first_on_record, moved, recorded};
 use pager::{Limit, Policy, Recording};
 use pager_replay::{Elapsed, Machine, Pace, Replay, bound};
 use std::fmt::Write;
 
-/// A card of 80 TFLOP/s. The recorded CPU program fuses nothing, so it waits longer for memory than a GPU's.
+/// A card of 80 TFLOP/s. The recorded CPU program fuses nothing, so it waits longer for memory.
 const GPU: Machine = Machine { link: 25e9, memory: 1000e9, flops: 80e12, ..Machine::INSTANT };
 
 /// Without waits for memory: the least arithmetic to hide copies.
