@@ -1,4 +1,4 @@
-//! Request bodies, bounded in bytes, each and together, in time and in nesting.
+//! Request bodies, bounded in bytes (each and all), time and nesting.
 
 use std::time::Duration;
 

@@ -31,7 +31,7 @@ pub struct Sampling {
 /// Additions to logits before the choice, validated.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Adjustment {
-    /// Lowers a token's logit by this for each time that the answer has the token. The prompt does not count.
+    /// Lowers a token's logit by this for each occurrence in the answer. The prompt does not count.
     pub frequency_penalty: f64,
     /// Lowers a token's logit by this if the answer has the token.
     pub presence_penalty: f64,

@@ -1,4 +1,4 @@
-//! The page: one HTML text made of the files in `page/`, and a policy against other code.
+//! The page: one HTML text of the files in `page/`, and a policy against other code.
 
 use std::sync::LazyLock;
 

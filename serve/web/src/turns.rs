@@ -1,4 +1,4 @@
-//! Waiting sequences, taken in turn over networks and over the connections of each.
+//! Waiting sequences, taken in turn over networks and each one's connections.
 //!
 //! A sequence waits for its own connection's earlier ones and for one of each other network's
 //! (`a_request_of_many_answers_does_not_starve_another_connection`).

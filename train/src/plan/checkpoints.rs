@@ -1,6 +1,6 @@
-//! The most checkpoints on the disk at once, with the one being written.
+//! The most checkpoints on the disk at once, including the one being written.
 //!
-//! The evaluations with the lowest loss so far are unknown, so this is the worst case.
+//! Which evaluations are best is unknown, so this is the worst case.
 
 use runs::config::Config;
 

@@ -1,7 +1,7 @@
-//! The memory that training holds and the bytes that spilling moves, on any machine.
+//! The memory that training holds and the bytes it spills, on any machine.
 //!
 //! Parts that cross the link most often per step spill last. Peaks are the ends of the forward pass (all activations)
-//! and of the backward pass (all gradients). A spilled weight leaves once a step: its host copy stays valid until its
+//! and the backward pass (all gradients). A spilled weight leaves once a step: its host copy stays valid until its
 //! update.
 
 use exchange::{OneBit, Share, groups};
@@ -318,7 +318,7 @@ impl Demand {
             part("partial sums of gradients", [waiting, waiting.min(apart)], 1, 1),
             part("a micro-batch's gradients", [0, apart], groups - 1, groups - 1),
             part("activations", [kept, 0], groups, groups),
-            // Dropping a clean block costs no copy, so it spills before what must be written.
+            // Dropping a clean block costs no copy, so it spills earlier.
             part(FROZEN, [placement.frozen; 2], 2 * groups, 0),
             part("narrow copies of weights", [kept_narrow, 0], groups, groups),
             part("optimizer state", [state; 2], 1, 1),
@@ -348,7 +348,7 @@ impl Demand {
         if self.one_pass_update <= budget { self.floor.max(self.one_pass_update) } else { self.floor }
     }
 
-    /// Bytes per step over the link, in and out, even without a limit. Excludes `spilled` weights, counted elsewhere.
+    /// Bytes per step over the link, in and out, without a limit. Excludes `spilled` weights, counted elsewhere.
     pub(super) fn streamed(&self, spilled: &[u64]) -> [u64; 2] {
         let weights = self.placement.weight_bytes();
         let away = self.weights_away(spilled);

@@ -1,4 +1,4 @@
-//! The plan of a run, from its configuration and a few numbers about the machine.
+//! The plan of a run, from its configuration and a few numbers of the machine.
 //!
 //! It uses no device, so the machine may be only described. Estimates of memory are rather too high.
 
@@ -78,7 +78,7 @@ pub(crate) struct Plan {
     pub(crate) slowdown_waiting: Option<f64>,
     /// Tokens per step from which arithmetic hides all copies.
     pub(crate) break_even_tokens: Option<u64>,
-    /// First blocks updated on the device while the optimizer is on the host.
+    /// First blocks updated on the device, with the optimizer on the host.
     pub(crate) device_blocks: usize,
     /// Includes waiting gradients and weights.
     pub(crate) optimizer_host_bytes: u64,

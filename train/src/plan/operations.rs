@@ -1,4 +1,4 @@
-//! Counts of tensors that one operation uses, and that exist besides the tape.
+//! Tensors that one operation uses, and that exist besides the tape.
 //!
 //! The CPU's AdamW is in place, in one pass if all operands fit the budget, else in two. Fusing devices make one kernel
 //! of neighbouring operations, with at most eight operands: an update is one kernel.

@@ -23,7 +23,7 @@ pub(crate) struct Replayed {
     /// Bytes of spilled tensors and optimizer state.
     pub(crate) disk_written: u64,
     pub(crate) disk_read: u64,
-    /// `None` if the speed of link, arithmetic or a disk in use is unknown.
+    /// `None` if a speed of link, arithmetic or disk in use is unknown.
     pub(crate) seconds: Option<f64>,
 }
 

@@ -1,7 +1,7 @@
 //! Optimizer states on the disk: as few as host memory requires.
 //!
-//! Block matrices go first, from the last block on, then heads and embeddings; vectors and an embedding by rows stay.
-//! If ranks divide states, all matrices of a rank go, or none. Results do not change
+//! Block matrices go first, from the last block, then heads and embeddings; vectors and an embedding by rows stay. If
+//! ranks divide states, all matrices of a rank go, or none. Results do not change
 //! (`states_on_the_disk_give_the_bits_of_states_in_memory_in_every_format`), so a resumed run chooses anew.
 
 use host_optim::{DiskBytes, Format};

@@ -23,7 +23,7 @@ pub(super) fn chosen(config: &Config, footprint: &Footprint, machine: &Machine) 
     let counts = (1..=own.ilog2()).map(|level| 1 << level);
     let moved = |plan: &Plan| plan.bytes_in_per_step.saturating_add(plan.bytes_out_per_step);
     let fits = |plan: &Plan| plan.refusals.is_empty();
-    // Sums that wait on the host may need more memory than a group's kept inputs: a group may fit where one does not.
+    // Sums on the host may need more memory than a group's inputs: a group may fit where one does not.
     let written = if fits(&alone) { alone.disk_written_per_step } else { u64::MAX };
     let groups = counts.map(plan).filter(|plan| fits(plan) && plan.disk_written_per_step <= written);
     // On a tie, the smallest.

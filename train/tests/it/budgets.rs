@@ -1,4 +1,4 @@
-//! Memory budgets change no number, and an impossible one gives a plain error.
+//! Memory budgets change no number, and impossible ones give plain errors.
 
 use crate::program::{assert_code, last_words, stderr};
 use crate::tiny::{TIGHT, Tiny, bits};

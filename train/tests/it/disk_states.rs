@@ -94,7 +94,7 @@ fn a_host_budget_below_the_f32_state_trains_and_is_respected() {
     let all = plan(&tiny, &settings);
     let (own, parameters) = (number(&all["optimizer_host_bytes"]), number(&all["parameters"]));
 
-    // Room for new weights and three of the largest matrices in flight, but for no state.
+    // Room for new weights and three of the largest matrices, but for no state.
     let budget = own - 2 * 12 * BLOCK + (3 * 12 + 4) * LARGEST + 3 * 4096;
     assert!(budget < 12 * parameters, "{budget} of {parameters} parameters");
 

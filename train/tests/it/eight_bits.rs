@@ -83,10 +83,10 @@ const WIDE: [&str; 10] = [
 ];
 const MATRICES: u64 = 6 * 12 * 512 * 512;
 const EMBEDDING: u64 = 264 * 512;
-/// The most bytes of embedding rows that a step of fifteen tokens names.
+/// The most bytes of embedding rows in a step of fifteen tokens.
 const ROWS: u64 = 4 * 15 * 512;
 
-/// 33/32 bytes of gradient out, and as much of weights in for each pass.
+/// 33/32 bytes of gradient out, and of weights in for each pass.
 #[test]
 fn a_step_moves_little_more_than_three_bytes_per_parameter() {
     let tiny = Tiny::new();

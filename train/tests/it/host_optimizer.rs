@@ -215,11 +215,11 @@ const WIDE: [&str; 8] = [
     "eval.questions=[]",
 ];
 const EMBEDDING: u64 = 264 * 256;
-/// The most bytes of embedding rows that a step of fifteen tokens names.
+/// The most bytes of embedding rows in a step of fifteen tokens.
 const ROWS: u64 = 4 * 15 * 256;
 const NARROWEST: &str = "memory.device_budget=1800KiB";
 
-/// Two bytes of gradient out, and two of weight in for each pass. Of the embedding, only named rows cross the link.
+/// Two bytes of gradient out, and of weight in for each pass. Of the embedding, only named rows cross the link.
 #[test]
 fn a_step_moves_each_gradient_out_once_and_each_weight_in_twice() {
     let tiny = Tiny::new();
@@ -346,7 +346,7 @@ fn each_format_holds_its_stated_bytes_per_parameter() {
     }
 }
 
-/// Host memory that no plan counts, such as the numbers of a batch.
+/// Host memory outside plans, such as a batch's numbers.
 const SMALL_THINGS: u64 = 8 << 10;
 
 /// Under a budget of the planned bytes, droppable copies are dropped.

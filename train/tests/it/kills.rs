@@ -31,7 +31,7 @@ impl Numbers {
 }
 
 const STEPS_BETWEEN: u64 = 8;
-/// Additional delay, so that kills hit each part of a step or start.
+/// Extra delay: kills hit each part of a step or start.
 const MICROSECONDS: u64 = 6_000;
 
 fn begin_or_resume(tiny: &Tiny, settings: &[&str]) -> Command {

@@ -5,7 +5,7 @@ use std::{f64::consts::TAU, fs, path::Path};
 use safetensors::{Dtype, serialize_to_file, tensor::TensorView};
 use serde_json::Value;
 
-/// Writes tensors of `shapes` beside `config`. `value` turns a tensor's name and a number in [-1, 1] into a weight.
+/// Writes tensors of `shapes` beside `config`. `value` makes a weight of a tensor's name and a number in [-1, 1].
 pub(crate) fn publish(
     folder: &Path,
     config: &Value,

@@ -34,7 +34,7 @@ fn one_bit_after_exact_steps_sends_at_most_a_thirtieth_of_the_gradients() {
     let tensors = SafeTensors::deserialize(&file).expect("a whole file");
     let numbers = tensors.iter().map(|(_, tensor)| tensor.shape().iter().product::<usize>() as u64);
 
-    // Each rank sends one half to be summed, and the sum of the other half.
+    // Each rank sends one half to be summed, and the other half's sum.
     let compressed: u64 = numbers.map(|all| packed(all / 2) + packed(all.div_ceil(2))).sum();
     assert!(30 * compressed <= gradients, "{compressed} of {gradients}");
     assert!(compressed.abs_diff(planned) * 100 <= planned, "{compressed} bytes, {planned} planned");

@@ -1,4 +1,4 @@
-//! A panic in a step on the host ends the run and damages no saved file.
+//! A panic in a host step ends the run and damages no saved file.
 
 use std::fs;
 

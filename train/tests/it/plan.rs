@@ -6,8 +6,7 @@ use crate::program::{assert_code, assert_success, json, last_words, stderr, stdo
 use crate::tiny::Tiny;
 
 pub(crate) const SHAPES: [&[&str]; 3] = [
-    // As many tokens as features: with fewer, Burn's row selection reads past the tokens, as the stand-in for CUDA
-    // finds.
+    // As many tokens as features: with fewer, Burn's row selection reads past the tokens.
     &[
         "train.optimizer=adamw",
         "model.n_embd=256",
@@ -96,13 +95,13 @@ fn a_replayed_plan_states_the_bytes_that_a_run_moves() {
             let run = tiny.run(&format!("run-{n}-{budget}"), &settings);
             let ran = |figure: &str| run[figure].as_u64().expect("a number");
             let moved = [planned("bytes_in"), planned("bytes_out")];
-            // Blocks that the step before left on the device make some steps move one block more.
+            // Blocks left on the device make some steps move one block more.
             let run_moved = [ran("spilled_in_median"), ran("spilled_out_median")];
             let are_close =
                 moved.iter().zip(run_moved).all(|(one, other)| one.abs_diff(other) * 100 <= other);
             assert!(are_close, "{settings:?}: {moved:?} planned, {run_moved:?} moved");
             assert_eq!(*budget == "unlimited", moved == [0, 0], "{settings:?}");
-            // The program, not the pager, copies tensors below 64 KiB, such as embedding rows.
+            // The program, not the pager, copies tensors below 64 KiB.
             let [out, all] =
                 [plan["bytes_out_per_step"].as_u64().expect("a number"), ran("bytes_out_median")];
             assert!(out <= all && out * 100 >= all * 99, "{settings:?}: {out} planned, {all} moved");

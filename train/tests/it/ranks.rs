@@ -28,7 +28,7 @@ pub(crate) fn has_mpi() -> bool {
     Need::Mpi.found(release()).is_some()
 }
 
-/// Whether a lost rank ends the run, as under release 4 of Open MPI.
+/// Whether a lost rank ends the run, as under release 4.
 fn losses_end_runs() -> bool {
     let survived =
         |release| if release < 5 { Ok(release) } else { Err("release 4 of Open MPI is needed".to_owned()) };
@@ -130,7 +130,7 @@ impl Tiny {
         self.journal(out).matches(r#"{"kind":"step""#).count() as u64
     }
 
-    /// The ranks' process ids, in order, once the run has saved a checkpoint.
+    /// The ranks' process ids, in order, once a checkpoint is saved.
     pub(crate) fn processes(&self, out: &str) -> Vec<u32> {
         let latest = self.join(out).join("checkpoints/latest");
         self.wait_until(out, || latest.exists(), "no checkpoint was saved");
@@ -214,7 +214,7 @@ fn ranks_end_with_the_bits_of_one_process() {
         return;
     }
 
-    // In the gate, only the first of these worlds, and for the first case both.
+    // In the gate, only the first world, and both for the first case.
     let cases: [(&[&str], &[&str]); 8] = [
         (&["train.optimizer=adamw", TIGHT], &["2", "4"]),
         (
@@ -282,7 +282,7 @@ fn ranks_under_a_plain_mpirun_have_the_bits_of_one_process() {
     assert_eq!(tiny.records("two/ranks/1", "step").len(), tiny.records("two", "step").len());
 }
 
-/// Each of two ranks sums half of the gradients and sends them to the other; losses and votes are small.
+/// Each of two ranks sums half of the gradients and sends them; losses and votes are small.
 #[test]
 fn each_rank_sends_as_many_bytes_as_the_gradients_have() {
     if !has_mpi() {
@@ -565,7 +565,7 @@ fn sigint_to_the_launcher_stops_all_ranks_with_a_checkpoint() {
     }
 }
 
-/// Ranks end at different moments, and a launcher returns the code of the first.
+/// Ranks end at different moments, and launchers return the first one's code.
 #[test]
 fn a_refusal_by_rank_0_is_bad_input_and_leaves_nothing() {
     if !has_mpi() {

@@ -77,7 +77,7 @@ fn either_signal_ends_the_run_with_a_checkpoint() {
 #[test]
 fn a_second_signal_ends_at_once_and_leaves_the_earlier_checkpoint_whole() {
     let tiny = Tiny::new();
-    // Long steps, so that the second signal arrives before the next step has ended.
+    // Long steps: the second signal arrives before the next step has ended.
     let settings = ["train.micro_batch=64", "train.sequence=64", "checkpoint.every=1", "train.steps=200"];
     let mut running = Running::start(tiny.command("run", &settings));
     running.wait_for("step 00003/");

@@ -1,4 +1,4 @@
-//! The trainer on CUDA, on the stand-in for its driver, built by `cargo xtask stand-in`.
+//! The trainer on CUDA's stand-in, built by `cargo xtask stand-in`.
 
 use std::{
     collections::HashSet,

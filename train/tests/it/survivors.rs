@@ -105,7 +105,7 @@ fn survivors_end_with_the_bits_of_an_undisturbed_run() {
 }
 
 impl Tiny {
-    /// The digests of a run that three ranks begin and two resume after `step`; for step 0, that two ranks begin.
+    /// Digests of a run that three ranks begin and two resume after `step`; for step 0, that two ranks begin.
     fn resumed_by_hand(&self, out: &str, step: u64, settings: &[&str]) -> [String; 2] {
         if step > 0 {
             let until = format!("train.steps={step}");

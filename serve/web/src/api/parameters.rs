@@ -162,7 +162,7 @@ pub(crate) struct Asked {
     pub(crate) ready: Arc<Ready>,
     pub(crate) origin: Origin,
     pub(crate) held: BodyShare,
-    /// Whether the client prefers a refusal to a shorter answer, as the page does.
+    /// Whether the client prefers a refusal to a shorter answer.
     pub(crate) strict: bool,
     pub(crate) fields: Fields,
 }

@@ -112,8 +112,8 @@ impl Running {
         (index, event)
     }
 
-    /// The first event of a stream, for which its head waits up to [`HEAD_WAIT`]: early failures become HTTP statuses,
-    /// and proxies give up on a later head.
+    /// A stream's first event, for which its head waits up to [`HEAD_WAIT`]: early failures become HTTP statuses, and
+    /// proxies give up on a later head.
     pub(super) async fn first_event(&mut self) -> Result<Option<(usize, Event)>, ApiError> {
         match tokio::time::timeout(HEAD_WAIT, self.event()).await.ok() {
             Some((_, Event::Failed(error))) => Err(error),

@@ -1,4 +1,4 @@
-//! A small HTTP/1.1 client that shows raw bytes, and a server to test.
+//! A small HTTP/1.1 client for raw bytes, and a server to test.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};

@@ -47,8 +47,8 @@ impl Decoder for LetterDecoder {
     }
 }
 
-/// Waits for the test before each step, and reports the sequences in it. A step fails with `break` in it, and with
-/// `large` among others or before caches were dropped.
+/// Waits for the test before each step, and reports its sequences. A step fails with `break` in it, and with `large`
+/// among others or before caches were dropped.
 pub(crate) struct SteppedEngine {
     slots: usize,
     allowed: Receiver<()>,
