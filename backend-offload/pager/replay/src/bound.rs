@@ -81,6 +81,7 @@ impl Instance {
 #[derive(Debug, Default)]
 pub(crate) struct Program {
     pub blocks: Vec<Instance>,
+    /// Distinct operands of each operation.
     pub operations: Vec<Vec<usize>>,
     /// Floating-point operations.
     pub flops: Vec<u64>,
