@@ -10,7 +10,7 @@ pub(crate) struct Failures {
     faults: Faults,
     allocations: u64,
     copies: u64,
-    /// A failed copy that the host has not waited for.
+    /// A failed copy not yet waited for.
     unseen: Option<Moment>,
     /// Whether a wait found the failure, and errors stay.
     stays: bool,

@@ -114,7 +114,7 @@ impl HostCounts {
 
 static COUNTERS: Mutex<Option<Counters>> = Mutex::new(None);
 
-/// Has its own lock, so that a fault inside a kernel can be reported.
+/// Has its own lock, for reports of faults inside a kernel.
 pub(crate) fn count(update: impl FnOnce(&mut Counters)) {
     update(counters().get_or_insert_default());
 }

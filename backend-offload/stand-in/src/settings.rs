@@ -113,7 +113,7 @@ const KNOWN: [&str; 23] = [
     "CXXFLAGS",
 ];
 const SIZE: &str = "a size such as 64M or 4G";
-/// Contracts no operations, so that bits do not depend on the optimiser.
+/// Contracts no operations: bits do not depend on the optimiser.
 const FLAGS: &str = "-O2 -march=native -ffp-contract=off";
 
 /// Ends the process with one line if the environment is invalid.

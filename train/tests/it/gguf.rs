@@ -1,7 +1,6 @@
 //! Exported GGUF files in `llama.cpp`: each family continues a text as `train sample` does.
 //!
-//! Weights follow a formula, so bytes and recorded answers hold on each machine. An installed `llama.cpp` is asked,
-//! too.
+//! Weights follow a formula: bytes and recorded answers hold everywhere. An installed `llama.cpp` is asked, too.
 
 use std::collections::BTreeMap;
 use std::{env, fs, path::Path, process::Command};

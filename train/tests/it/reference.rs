@@ -1,7 +1,7 @@
 //! Exported models in the reference library: `transformers` continues a conversation as `train sample` does.
 //!
-//! Weights follow a formula, so the recorded answer holds on each machine. An installed library is asked, too: about
-//! these weights, and about a model pretrained, trained and published here.
+//! Weights follow a formula: the recorded answer holds everywhere. An installed library is asked, too: about these
+//! weights, and about a model pretrained, trained and published here.
 
 use std::{env, path::Path, process::Command};
 

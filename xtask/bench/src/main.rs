@@ -1,4 +1,4 @@
-//! The measuring commands of `cargo xtask`, apart so that the gate's other steps compile none of it.
+//! The measuring commands of `cargo xtask`, apart from the gate's compiled steps.
 
 mod gpu_check;
 mod picture;

@@ -134,7 +134,7 @@ impl Driver {
         Ok(event.record.clone())
     }
 
-    /// Answers a query. After a no, some of the pending work runs, so that repeated queries end.
+    /// Answers a query. After a no, some pending work runs, so repeated queries end.
     pub(super) fn answer(
         &mut self,
         is_done: bool,

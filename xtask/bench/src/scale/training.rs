@@ -63,7 +63,7 @@ pub(super) fn shown(launcher: &Launcher) -> Result<[String; 2]> {
     Ok([by_itself.to_string(), under_mpi.to_string()])
 }
 
-/// Rotates kinds, so that none always runs first.
+/// Rotates kinds: none always runs first.
 fn by_turns(turns: u64, mut run: impl FnMut(Kind) -> Result<Timed>) -> Result<Vec<Sample>> {
     let mut samples = Vec::new();
     let mut weights = None;

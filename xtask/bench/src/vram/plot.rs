@@ -7,7 +7,7 @@ use crate::records::{
 
 use super::{bounds, budget::Budget, cell::Cell, summary::Summary, table};
 
-/// Relative to the unlimited run, so that models of all sizes share a picture.
+/// Relative to the unlimited run, for a picture of all model sizes.
 struct Series<'a> {
     reference: &'a Summary,
     model: &'a str,

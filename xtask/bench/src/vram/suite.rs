@@ -39,7 +39,7 @@ pub(super) struct Turns<'a> {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Never `auto`, so that all cells run on the same device.
+    /// Never `auto`: all cells run on one device.
     pub(super) device: String,
     pub(super) has_gpu: bool,
 }

@@ -1,4 +1,4 @@
-//! The trainer as a program: a process per run, so that a peak belongs to that run.
+//! The trainer as a program: a process per run, to which a peak belongs.
 
 use std::{
     env::consts::EXE_SUFFIX,

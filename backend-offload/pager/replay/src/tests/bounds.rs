@@ -157,7 +157,7 @@ fn operations<const COUNT: usize>(sides: [&[u64]; COUNT]) -> Script {
     script
 }
 
-/// The least and the replayed time of two operations, at a second per byte computed or copied.
+/// The least and the replayed time of two operations, a second per byte computed or copied.
 fn assert_takes_little_more_than(expected: f64, sides: [&[u64]; 2], budget: u64) {
     let script = operations(sides);
     let machine = Machine { memory: 1.0, link: 1.0, ..Machine::INSTANT };
