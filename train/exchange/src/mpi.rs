@@ -154,7 +154,7 @@ impl Mpi {
         Err(Error::Broken { call: Call::Commit })
     }
 
-    /// By messages, so that a missing rank is named.
+    /// By messages, which name a missing rank.
     fn ask_all(&mut self, ok: bool) -> Result<bool> {
         let flag = [u8::from(ok)];
         let send: Vec<&[u8]> = vec![&flag; self.world];

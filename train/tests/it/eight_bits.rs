@@ -86,7 +86,7 @@ const EMBEDDING: u64 = 264 * 512;
 /// The most bytes of embedding rows in a step of fifteen tokens.
 const ROWS: u64 = 4 * 15 * 512;
 
-/// 33/32 bytes of gradient out, and of weights in for each pass.
+/// 33/32 bytes of gradient out, and of weights in per pass.
 #[test]
 fn a_step_moves_little_more_than_three_bytes_per_parameter() {
     let tiny = Tiny::new();

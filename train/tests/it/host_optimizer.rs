@@ -219,7 +219,7 @@ const EMBEDDING: u64 = 264 * 256;
 const ROWS: u64 = 4 * 15 * 256;
 const NARROWEST: &str = "memory.device_budget=1800KiB";
 
-/// Two bytes of gradient out, and of weight in for each pass. Of the embedding, only named rows cross the link.
+/// Two bytes of gradient out, and of weight in per pass. Of the embedding, only named rows cross the link.
 #[test]
 fn a_step_moves_each_gradient_out_once_and_each_weight_in_twice() {
     let tiny = Tiny::new();

@@ -79,7 +79,7 @@ fn one_element<B: AutodiffBackend>(device: &B::Device) -> Vec<Value> {
 
 fn comparisons<B: AutodiffBackend>(device: &B::Device) -> Vec<Value> {
     let mut out = Results::<B>::new(device);
-    // Halves, so that some are equal.
+    // Halves: some are equal.
     let a = out.floats("a", SHAPE).mul_scalar(2).round() / 2;
     let b = out.floats("b", SHAPE).mul_scalar(2).round() / 2;
     out.add("equal", a.clone().equal(b.clone()));

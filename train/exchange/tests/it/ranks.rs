@@ -150,7 +150,7 @@ pub fn scenario() -> Option<String> {
     env::var(SCENARIO).ok()
 }
 
-/// In one write, so that lines of ranks do not mix.
+/// In one write: ranks do not mix lines.
 pub fn report(text: &str) {
     std::io::stdout().write_all(format!("\nreport> {text}\n").as_bytes()).expect("standard output");
 }

@@ -21,7 +21,7 @@ const CONFIG: &str = "toy";
 /// Per process; the fastest counts.
 const STEPS_OF_ONE: u64 = 40;
 
-/// Odd, so that there is a median.
+/// Odd, for a median.
 const TURNS: u64 = 21;
 
 const LIMIT: Duration = Duration::from_mins(10);

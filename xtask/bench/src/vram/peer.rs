@@ -26,7 +26,7 @@ pub(super) enum Peer {
 /// Models that the script has too.
 const SHAPES: [&str; 2] = ["toy", "gpt-124m"];
 
-/// Odd, so that there is a median.
+/// Odd, for a median.
 const ROUNDS: usize = 3;
 
 pub(crate) const SCRIPT: &str = "xtask/peers/pytorch_gpt.py";

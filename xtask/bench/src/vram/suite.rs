@@ -13,6 +13,7 @@ pub(crate) struct Model {
     pub(super) settings: Vec<String>,
 }
 
+/// Where moments and master weights are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Optimizer {
     Device,
