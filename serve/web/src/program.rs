@@ -1,5 +1,6 @@
 //! A server as a complete program.
 
+use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use tracing_subscriber::EnvFilter;
@@ -10,8 +11,9 @@ use crate::worker::InferenceWorker;
 /// Logs a line per request to standard error; `RUST_LOG=warn` leaves warnings and errors.
 pub fn init_logging() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_unset| EnvFilter::new("info"));
-    let log =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let coloured = std::io::stderr().is_terminal();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(coloured).with_target(false);
+    let log = log.with_writer(std::io::stderr);
     // Fails if the program has a logger.
     let _other = log.try_init();
 }
