@@ -2,6 +2,7 @@
 
 use super::extents::ALIGNMENT;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 /// Accessed by address only: transfers may use each buffer.
@@ -28,10 +29,9 @@ impl Memory {
 
     /// Another buffer for `slot`, of zeros: a transfer may use the former one for ever.
     pub(super) fn replace(&mut self, slot: usize) {
-        let another = Self::zeroed(1, self.each);
+        let another = ManuallyDrop::new(Self::zeroed(1, self.each));
         self.replaced.retain(|(other, _)| *other != slot);
         self.replaced.push((slot, another.start));
-        std::mem::forget(another);
     }
 
     /// [`replace`](Self::replace) with the former contents, which a transfer may read for ever.

@@ -19,7 +19,7 @@ use std::time::Duration;
 const NAP: Duration = Duration::from_millis(1);
 
 /// The longest poll without an end of any piece.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(super) struct Ring {
     queue: IoUring,

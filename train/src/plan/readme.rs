@@ -62,7 +62,7 @@ fn needs(preset: &str) -> Vec<String> {
     let digits = usize::from(billions < 9.95);
     let mut time = span(fast, slow, duration);
     if memory != "128GiB" {
-        time += &format!(", with {}", memory.replace("GiB", " GiB"));
+        time = format!("{time}, with {}", memory.replace("GiB", " GiB"));
     }
     if fast > 100.0 * DAY {
         time += ": begin with published weights instead (`--from`)";

@@ -70,7 +70,7 @@ fn adapters_are_tuned_saved_alone_asked_evaluated_and_exported() {
 
     let evaluated = tiny.train(&["eval", "--from", "tuned", "--device", "cpu", "--json"]);
     assert_success(&evaluated);
-    let [merged, separate] = [&json(&evaluated)["loss"], &summary["val_loss"]].map(|loss| loss.as_f64());
+    let [merged, separate] = [&json(&evaluated)["loss"], &summary["val_loss"]].map(Value::as_f64);
     let apart = merged.expect("a loss") - separate.expect("a loss");
     assert!(apart.abs() < 1e-4, "{apart}");
 

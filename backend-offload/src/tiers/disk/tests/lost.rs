@@ -51,7 +51,7 @@ fn a_write_lost_in_a_dead_ring_keeps_its_contents_and_its_place() {
         return;
     }
     let (mut late, mut sink) = pipe().expect("a pipe");
-    sink.write_all(&[0; PIPE]).expect("a pipe has so many bytes");
+    sink.write_all(&vec![0; PIPE]).expect("a pipe has so many bytes");
     let sink = File::from(std::os::fd::OwnedFd::from(sink));
     let block = contents(4096, 1);
     let lost = with_file(&disk, sink, || disk.write(&block).expect("room"));
