@@ -16,7 +16,6 @@ pub(crate) struct Blocks {
     /// Oldest first.
     under_way: Vec<UnderWay>,
     started: u64,
-    hinted: u64,
 }
 
 #[derive(Debug, Default)]
@@ -61,7 +60,6 @@ impl Blocks {
             ledger: Ledger::new(budget),
             under_way: Vec::new(),
             started: 0,
-            hinted: 0,
         }
     }
 
@@ -115,10 +113,6 @@ impl Blocks {
         self.slots.len() as u64
     }
 
-    pub fn has_preferences(&self) -> bool {
-        self.hinted > 0
-    }
-
     // ---- the program's blocks -------------------------------------------------------------------------
 
     pub fn insert(&mut self, bytes: u64, arena: Arena, now: u64) -> BlockId {
@@ -148,7 +142,6 @@ impl Blocks {
         }
         self.slots[id.index as usize].block = None;
         self.free.push(id.index);
-        self.hinted -= u64::from(block.preference != Preference::Policy);
         Ok(())
     }
 
@@ -273,11 +266,10 @@ impl Blocks {
         Ok(())
     }
 
-    pub fn prefer(&mut self, id: BlockId, preference: Preference) -> Result<(), Fault> {
+    /// Whether it was another preference.
+    pub fn prefer(&mut self, id: BlockId, preference: Preference) -> Result<bool, Fault> {
         let before = std::mem::replace(&mut self.block_mut(id)?.preference, preference);
-        self.hinted -= u64::from(before != Preference::Policy);
-        self.hinted += u64::from(preference != Preference::Policy);
-        Ok(())
+        Ok(before != preference)
     }
 
     pub fn note_failure(&mut self, id: BlockId, now: u64) -> Result<(), Fault> {

@@ -1,8 +1,10 @@
 //! Eviction: chooses the next block to leave the device. The program's preferences come first, then the
-//! [order](crate::eviction_order) of predicted uses, then recency.
+//! [order](crate::eviction_order) of predicted uses, or recency.
 
 use crate::block::{Block, BlockId, Place};
-use crate::eviction_order::{EvictionCost, EvictionOrder, Resident, first_of};
+#[cfg(test)]
+use crate::eviction_order::first_of;
+use crate::eviction_order::{EvictionCost, EvictionOrder, Resident};
 use crate::forecast::Forecast;
 use crate::limit::Limit;
 use crate::policy::{Candidate, Policy, Recency};
@@ -22,13 +24,6 @@ impl Eviction {
     /// The next block to leave, by the forecast.
     pub fn planned_victim(&mut self, view: View, room: Limit) -> Option<BlockId> {
         let (forecast, missing) = (view.known()?, view.missing());
-        let first = |able: &mut dyn Iterator<Item = (BlockId, &Block)>| {
-            first_of(able.map(|(id, block)| resident(forecast, id, block)), forecast.now(), missing)
-        };
-        if view.blocks.has_preferences() {
-            let foremost = view.able(room).map(|(_, block)| block.preference).min()?;
-            return first(&mut view.able(room).filter(|(_, block)| block.preference == foremost));
-        }
         if !self.order.is_awake() {
             self.order.wake();
             self.enter_all(view);
@@ -40,7 +35,11 @@ impl Eviction {
         let able = |id: BlockId| view.blocks.get(id).is_some_and(|block| view.is_able(block, room));
         let victim = self.order.first(forecast.now(), missing, &look, &able);
         #[cfg(test)]
-        assert_eq!(victim, first(&mut view.able(room)), "the order offers what a look at all blocks would");
+        {
+            let all = view.able(room).map(|(id, block)| resident(forecast, id, block));
+            let first = first_of(all, forecast.now(), missing);
+            assert_eq!(victim, first, "the order offers what a look at all blocks would");
+        }
         victim
     }
 
@@ -111,5 +110,5 @@ fn resident(forecast: &Forecast, id: BlockId, block: &Block) -> Resident {
         forecast.now(),
         forecast.recent(id),
     );
-    Resident { id, bytes: block.bytes, cost }
+    Resident { id, bytes: block.bytes, preference: block.preference, cost }
 }

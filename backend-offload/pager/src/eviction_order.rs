@@ -1,5 +1,6 @@
 //! The eviction order while the forecast knows the future. An eviction costs a copy out unless another tier has the
-//! contents, and a copy back before the next use. Blocks leave in this order:
+//! contents, and a copy back before the next use. The program's preferences come first. Blocks of one preference leave
+//! in this order:
 //!
 //! 1. blocks that cost nothing, largest first;
 //! 2. blocks without a known next use, longest unused first: a known use is at most a period away;
@@ -12,7 +13,7 @@
 //! (`bytes_of_recorded_steps_are_on_record_below_recency_and_within_a_tenth_of_the_bound`). More memory never moves
 //! more bytes (`more_memory_never_moves_more`).
 
-use crate::block::BlockId;
+use crate::block::{BlockId, Preference};
 use crate::forecast::Future;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -52,7 +53,7 @@ impl EvictionCost {
         matches!(self, Self::Known { due, .. } if due <= now + NEAR)
     }
 
-    /// Greater leaves earlier.
+    /// Greater leaves earlier, among blocks of one preference.
     fn rank(self, now: u64, bytes: u64, missing: u64, index: u32) -> (u8, u64, u64, u64, Reverse<u32>) {
         let index = Reverse(index);
         match self {
@@ -68,11 +69,11 @@ impl EvictionCost {
         }
     }
 
-    fn class(self, bytes: u64) -> Class {
+    fn kind(self, bytes: u64) -> Kind {
         match self {
-            Self::Free => Class::Free,
-            Self::Unknown { .. } => Class::Unknown,
-            Self::Known { copies, .. } => Class::Known { copies, bytes },
+            Self::Free => Kind::Free,
+            Self::Unknown { .. } => Kind::Unknown,
+            Self::Known { copies, .. } => Kind::Known { copies, bytes },
         }
     }
 
@@ -86,11 +87,14 @@ impl EvictionCost {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Class {
+enum Kind {
     Free,
     Unknown,
     Known { copies: u64, bytes: u64 },
 }
+
+/// Blocks of one class never change their order.
+type Class = (Preference, Kind);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
@@ -111,12 +115,22 @@ impl Entry {
 pub(crate) struct Resident {
     pub id: BlockId,
     pub bytes: u64,
+    pub preference: Preference,
     pub cost: EvictionCost,
 }
 
 impl Resident {
+    fn class(&self) -> Class {
+        (self.preference, self.cost.kind(self.bytes))
+    }
+
+    /// Greater leaves earlier.
+    fn rank(&self, now: u64, missing: u64) -> impl Ord + use<> {
+        (Reverse(self.preference), self.cost.rank(now, self.bytes, missing, self.id.index))
+    }
+
     fn entry(&self) -> Entry {
-        let Self { id, bytes, cost } = *self;
+        let Self { id, bytes, cost, .. } = *self;
         Entry { key: cost.key(bytes), bytes, index: Reverse(id.index), generation: id.generation }
     }
 }
@@ -157,6 +171,12 @@ impl EvictionOrder {
         self.awake
     }
 
+    /// Whether blocks with preferences were entered.
+    pub fn has_preferences(&self) -> bool {
+        let ends = self.heaps.first().into_iter().chain(self.heaps.last());
+        ends.map(|((preference, _), _)| *preference).any(|preference| preference != Preference::Policy)
+    }
+
     pub fn wake(&mut self) {
         self.awake = true;
     }
@@ -172,7 +192,7 @@ impl EvictionOrder {
         if let EvictionCost::Known { .. } = resident.cost {
             self.passing.push(Reverse(entry));
         }
-        let class = resident.cost.class(resident.bytes);
+        let class = resident.class();
         let at = self.heaps.binary_search_by_key(&class, |(class, _)| *class).unwrap_or_else(|at| {
             self.heaps.insert(at, (class, BinaryHeap::new()));
             at
@@ -203,8 +223,7 @@ impl EvictionOrder {
             let mut best = None;
             for at in 0..self.heaps.len() {
                 if let Some(found) = self.top(at, look, may_leave) {
-                    let rank = found.cost.rank(now, found.bytes, missing, found.id.index);
-                    best = best.max(Some((rank, found.id)));
+                    best = best.max(Some((found.rank(now, missing), found.id)));
                 }
             }
             if self.moved.is_empty() {
@@ -228,9 +247,8 @@ impl EvictionOrder {
         let mut found = None;
         while let Some(entry) = heap.peek().copied() {
             let resident = look(entry.id());
-            let is_there = |resident: &Resident| {
-                resident.cost.class(resident.bytes) == *class && resident.entry().key == entry.key
-            };
+            let is_there =
+                |resident: &Resident| resident.class() == *class && resident.entry().key == entry.key;
             let there = resident.filter(is_there);
             if there.is_some() && may_leave(entry.id()) {
                 found = there;
@@ -250,7 +268,7 @@ impl EvictionOrder {
 }
 
 /// The first to leave, by a search of all blocks.
+#[cfg(test)]
 pub(crate) fn first_of(blocks: impl Iterator<Item = Resident>, now: u64, missing: u64) -> Option<BlockId> {
-    let rank = |found: &Resident| found.cost.rank(now, found.bytes, missing, found.id.index);
-    blocks.max_by_key(rank).map(|found| found.id)
+    blocks.max_by_key(|found| found.rank(now, missing)).map(|found| found.id)
 }

@@ -143,7 +143,13 @@ impl Pager {
 
     /// Sets the program's preferred tier.
     pub fn prefer(&mut self, id: BlockId, preference: Preference) -> Result<(), Fault> {
-        self.blocks.prefer(id, preference)
+        if self.blocks.prefer(id, preference)? {
+            let view =
+                View { blocks: &self.blocks, request: &self.request, forecast: self.listeners.forecast() };
+            self.eviction.enter(view, id);
+            self.prefetch.device.note_preference();
+        }
+        Ok(())
     }
 
     // ---- operations -----------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ const LEAVING: usize = 32;
 /// Operations planned at a time, to delay no operation for long.
 const PLAYED: u32 = 8;
 
-/// The fewest operations between rebuilds of a wrong schedule.
+/// The fewest operations between rebuilds of a schedule that is wrong, or dropped for another preference.
 const OFTEN: u64 = 256;
 
 /// A link on which moves are started ahead.
@@ -55,6 +55,8 @@ pub(crate) struct Ahead {
     begun: u64,
     /// An unpredicted eviction was needed.
     wrong: bool,
+    /// A preference changed since the schedule began.
+    hinted: bool,
     leaves: RecentActivity,
 }
 
@@ -86,6 +88,11 @@ impl Ahead {
         }
     }
 
+    /// The schedule has the former preference.
+    pub fn note_preference(&mut self) {
+        (self.schedule, self.hinted) = (None, true);
+    }
+
     fn scheduled(&mut self, view: View, left: u64) -> Option<Schedule> {
         let (forecast, budget) = (view.known()?, view.blocks.ledger().budget().get()?);
         let (now, period) = (forecast.now(), forecast.period()?);
@@ -97,9 +104,9 @@ impl Ahead {
             self.schedule.take().filter(|schedule| !is_wrong && !schedule.is_cluttered(view.blocks.count()));
         let mut schedule = match schedule {
             Some(schedule) => schedule,
-            None if view.blocks.has_preferences() => return None,
+            None if self.hinted && now < self.begun + OFTEN => return None,
             None => {
-                (self.begun, self.wrong) = (now, false);
+                (self.begun, self.wrong, self.hinted) = (now, false, false);
                 Schedule::begin(forecast, view.blocks.live(), FAR + u64::from(PLAYED))?
             }
         };

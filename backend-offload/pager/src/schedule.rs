@@ -1,7 +1,7 @@
 //! The schedule: moves of predicted operations, simulated with the real eviction order. Early moves cost no more bytes:
 //! a block may leave after its last use, and return once memory is free until its next.
 
-use crate::block::{Block, BlockId, Place};
+use crate::block::{Block, BlockId, Place, Preference};
 use crate::eviction_order::{EvictionCost, EvictionOrder, Resident};
 use crate::forecast::{Due, Forecast, Future};
 use crate::memory_profile::MemoryProfile;
@@ -57,6 +57,7 @@ struct SimulatedBlock {
     presence: Presence,
     bytes: u64,
     contents: Contents,
+    preference: Preference,
     pinned: bool,
     due: Option<Due>,
     used: u64,
@@ -136,6 +137,7 @@ impl Schedule {
                     (true, false) => Contents::Copied,
                     (true, true) => Contents::OnDeviceAlone,
                 },
+                preference: block.preference,
                 pinned: block.pinned,
                 due: None,
                 used: forecast.used(id),
@@ -217,6 +219,8 @@ impl Schedule {
                     presence: Presence::Away,
                     bytes: operand.bytes,
                     contents: if operand.is_new { Contents::Nothing } else { Contents::Copied },
+                    // A hint belongs to a block that is there.
+                    preference: Preference::Policy,
                     pinned: false,
                     due: None,
                     used: now,
@@ -310,7 +314,12 @@ impl Schedule {
         };
         let is_near = |id: &BlockId| simulated[id.index as usize].cost(now).is_near(now);
         let rested = self.order.first(now, missing, &look, &able(RESTED)).filter(|first| !is_near(first));
-        let first = rested.or_else(|| self.order.first(now, missing, &look, &able(0)))?;
+        if rested.is_some() && !self.order.has_preferences() {
+            return rested.map(|first| first.index);
+        }
+        let preference = |id: BlockId| simulated[id.index as usize].preference;
+        let any = self.order.first(now, missing, &look, &able(0))?;
+        let first = rested.filter(|rested| preference(*rested) <= preference(any)).unwrap_or(any);
         Some(first.index)
     }
 
@@ -364,6 +373,11 @@ fn id(number: Number, simulated: &[SimulatedBlock]) -> BlockId {
 
 fn resident(simulated: &[SimulatedBlock], id: BlockId, now: u64) -> Option<Resident> {
     let block = simulated.get(id.index as usize).filter(|block| block.generation == id.generation)?;
-    let cost = block.cost(now);
-    (block.presence == Presence::OnDevice).then_some(Resident { id, bytes: block.bytes, cost })
+    let SimulatedBlock { bytes, preference, .. } = *block;
+    (block.presence == Presence::OnDevice).then_some(Resident {
+        id,
+        bytes,
+        preference,
+        cost: block.cost(now),
+    })
 }

@@ -14,8 +14,8 @@ use pager::{
 #[derive(Debug)]
 pub struct Replay<'r> {
     recording: &'r Recording,
-    pager: Pager,
-    blocks: Vec<Option<BlockId>>,
+    pub(crate) pager: Pager,
+    pub(crate) blocks: Vec<Option<BlockId>>,
     operands: Vec<BlockId>,
     bytes: StepBytes,
     /// Capacity of a host above a disk.
@@ -153,7 +153,7 @@ impl<'r> Replay<'r> {
         Ok(())
     }
 
-    fn play(&mut self, event: Event) -> Result<(), Stop> {
+    pub(crate) fn play(&mut self, event: Event) -> Result<(), Stop> {
         match event {
             Event::Born { bytes, arena } => {
                 let block = self.pager.insert(bytes, arena);

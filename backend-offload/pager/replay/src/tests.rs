@@ -6,5 +6,6 @@ use pager::{Arena, BadRecording, BlockId, Event, Limit, Operand, Policy, Recordi
 mod bounds;
 mod decisions;
 mod disk_bounds;
+mod hints;
 mod planning;
 mod recordings;

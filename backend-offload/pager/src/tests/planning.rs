@@ -20,6 +20,7 @@ enum Request {
         writes: bool,
     },
     Freed(usize),
+    Hinted(usize, Preference),
 }
 
 /// Requests that name blocks by birth.
@@ -49,13 +50,16 @@ impl Program {
                     }
                 }
                 Request::Freed(block) => pager.remove(blocks[block]).expect("it lives"),
+                Request::Hinted(block, preference) => {
+                    pager.prefer(blocks[block], preference).expect("it lives");
+                }
             }
         }
         pager.counters()
     }
 }
 
-/// Steps of random programs repeat, change, and come back. In tests the pager compares every victim with a full search.
+/// Steps of random programs repeat, change, and come back; every other program hints. In tests the pager compares every victim with a full search.
 #[test]
 fn the_first_in_order_is_the_one_a_look_at_all_blocks_finds() {
     let mut chosen = 0;
@@ -79,6 +83,11 @@ fn the_first_in_order_is_the_one_a_look_at_all_blocks_finds() {
                 program.requests.push(Request::Operation { operands: [read, written], writes });
             }
             program.requests.extend(passing.into_iter().map(Request::Freed));
+            if seed % 2 == 1 {
+                let preferences = [Preference::Host, Preference::Policy, Preference::Device];
+                let (block, preference) = (dice.below(12) as usize, preferences[dice.below(3) as usize]);
+                program.requests.push(Request::Hinted(kept[block], preference));
+            }
         }
         let counters = program.run(Limit::bytes(70 + dice.below(150)));
         chosen += if counters.ahead.predicted > 0 {
