@@ -22,6 +22,7 @@ pub struct CudaCopies {
     streams: Option<Streams>,
     owners: HashMap<usize, Stream>,
     events: Arc<EventPool>,
+    handles: Handles,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -148,10 +149,7 @@ impl CopyStreams<Server> for CudaCopies {
     type End = Event;
 
     fn watch(&mut self, server: &mut Server, index: usize, begin: &mut dyn FnMut(&mut Server)) {
-        let before = stream_handles(server);
-        begin(server);
-        let mut fresh = stream_handles(server).difference(&before).copied().collect::<Vec<_>>();
-        if let (Some(handle), true) = (fresh.pop(), fresh.is_empty()) {
+        if let Some(handle) = self.handles.begun(server, begin) {
             self.owners.insert(index, Stream(std::ptr::with_exposed_provenance_mut(handle as usize)));
         }
     }
@@ -262,6 +260,29 @@ fn copy_error(error: DriverError) -> String {
     format!("a copy in parallel with the device's work: {error}")
 }
 
+/// Handles of the server's streams, if all are known. The text names each compiled kernel, so printing it takes
+/// milliseconds.
+#[derive(Debug, Default)]
+struct Handles {
+    all: Option<HashSet<u64>>,
+    begun: usize,
+}
+
+impl Handles {
+    /// The handle of the stream that `begin` creates, unless it creates none or others appear.
+    fn begun<S: Debug>(&mut self, server: &mut S, begin: &mut dyn FnMut(&mut S)) -> Option<u64> {
+        let before = self.all.take().unwrap_or_else(|| stream_handles(server));
+        begin(server);
+        let after = stream_handles(server);
+        let mut fresh = after.difference(&before).copied();
+        let handle = fresh.next().filter(|_| fresh.next().is_none());
+        self.begun += usize::from(handle.is_some());
+        // A stream that began elsewhere could be taken for the next one.
+        self.all = (after.len() == self.begun).then_some(after);
+        handle
+    }
+}
+
 fn stream_handles(server: &impl Debug) -> HashSet<u64> {
     let text = format!("{server:?}");
     let handles = text.split("Stream { sys: 0x").skip(1).filter_map(|rest| {
@@ -269,4 +290,48 @@ fn stream_handles(server: &impl Debug) -> HashSet<u64> {
         u64::from_str_radix(&rest[..digits], 16).ok()
     });
     handles.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[derive(Default)]
+    struct Server {
+        streams: Vec<u64>,
+        printed: Cell<usize>,
+    }
+
+    impl Debug for Server {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            self.printed.set(self.printed.get() + 1);
+            self.streams.iter().try_for_each(|stream| write!(f, "Stream {{ sys: {stream:#x} }}, "))
+        }
+    }
+
+    #[test]
+    fn the_server_is_printed_once_for_each_stream() {
+        let (mut server, mut handles) = (Server::default(), Handles::default());
+        for n in 1..=20 {
+            assert_eq!(handles.begun(&mut server, &mut |server| server.streams.push(n)), Some(n));
+        }
+        assert_eq!(server.printed.get(), 1 + 20);
+    }
+
+    #[test]
+    fn a_stream_that_began_elsewhere_is_taken_for_no_other() {
+        let (mut server, mut handles) = (Server::default(), Handles::default());
+        server.streams = vec![1];
+        assert_eq!(handles.begun(&mut server, &mut |server| server.streams.push(2)), Some(2));
+        server.streams.push(3);
+        assert_eq!(handles.begun(&mut server, &mut |_| {}), None, "the first one had begun before");
+        assert_eq!(handles.begun(&mut server, &mut |server| server.streams.push(4)), Some(4));
+
+        let (mut server, mut handles) = (Server::default(), Handles::default());
+        assert_eq!(handles.begun(&mut server, &mut |server| server.streams.push(1)), Some(1));
+        server.streams.push(2);
+        assert_eq!(handles.begun(&mut server, &mut |server| server.streams.push(3)), None);
+        assert_eq!(handles.begun(&mut server, &mut |server| server.streams.push(4)), Some(4));
+    }
 }
