@@ -16,7 +16,8 @@ pub(crate) const DEFAULT_PINNED_SHARE: Budget = Budget::Share(0.4);
 ///
 /// Unset budgets come from `OFFLOAD_DEVICE_BUDGET`, `OFFLOAD_HOST_BUDGET` and `OFFLOAD_PINNED_BUDGET`. The device
 /// budget defaults to 90 % of the memory free at the start on CUDA, and to no limit on devices that do not report their
-/// memory. The host budget defaults to 80 % of the memory that machine and control group leave.
+/// memory. The host budget defaults to 80 % of the memory that machine and control group leave. Only Linux reports it:
+/// elsewhere, host and page-locked memory have no limit by default.
 #[derive(Debug, Clone, Default)]
 pub struct OffloadConfig {
     pub(crate) device_budget: Option<Budget>,

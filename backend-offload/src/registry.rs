@@ -248,9 +248,7 @@ impl Registry {
             *wanted = wanted.or(before);
         }
 
-        let [host, pinned] = named;
-        let host = host_limit(host, DEFAULT_HOST_SHARE)?;
-        let pinned = host_limit(pinned, DEFAULT_PINNED_SHARE)?;
+        let [host, pinned] = host_limits(named, available_memory())?;
         let pool = installed.map_or_else(|| HostPool::new(host, pinned), |installed| installed.pool);
         pool.set_limits(host, pinned);
         self.host = Some(InstalledHost { pool: pool.clone(), named });
@@ -258,15 +256,27 @@ impl Registry {
     }
 }
 
-fn host_limit(wanted: Option<Budget>, default: Budget) -> Result<Limit, OffloadError> {
-    let Some(budget) = wanted else {
-        return Ok(default.resolve(available_memory()).unwrap_or(Limit::NONE));
+/// For the host and for page-locked memory.
+fn host_limits(
+    [host, pinned]: [Option<Budget>; 2],
+    available: Option<u64>,
+) -> Result<[Limit; 2], OffloadError> {
+    if available.is_none() && host.is_none() {
+        tracing::warn!(
+            target: "backend_offload",
+            "no host budget: this system does not report its free memory, so host memory has no limit; set OFFLOAD_HOST_BUDGET"
+        );
+    }
+
+    let limit = |wanted: Option<Budget>, default: Budget| {
+        let Some(budget) = wanted else { return Ok(default.resolve(available).unwrap_or(Limit::NONE)) };
+        budget.checked()?;
+        budget.resolve(available).ok_or_else(|| OffloadError::UnknownShare {
+            share: budget.to_string(),
+            tier: "this machine".to_owned(),
+        })
     };
-    budget.checked()?;
-    budget.resolve(available_memory()).ok_or_else(|| OffloadError::UnknownShare {
-        share: budget.to_string(),
-        tier: "this machine".to_owned(),
-    })
+    Ok([limit(host, DEFAULT_HOST_SHARE)?, limit(pinned, DEFAULT_PINNED_SHARE)?])
 }
 
 pub(crate) fn resolved(budget: Budget, facts: &DeviceFacts) -> Result<Limit, OffloadError> {
@@ -373,6 +383,25 @@ mod tests {
         assert_eq!(pool.usage().limit, Limit::bytes(7), "and does not change what is in force");
         let other = registry.host([Some(Budget::Bytes(3)), None]).expect_err("another budget");
         assert!(other.to_string().contains("50 %"), "{other}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn host_memory_without_a_limit_is_reported_where_free_memory_is_unknown() {
+        use crate::tiers::lines::Lines;
+        let lines = Lines::default();
+        let none = Limit::NONE;
+        tracing::subscriber::with_default(lines.clone(), || {
+            let limits = |host, available| host_limits([host, None], available).expect("budgets");
+            assert_eq!(limits(None, Some(100)), [Limit::bytes(80), Limit::bytes(40)]);
+            assert_eq!(limits(Some(Budget::Bytes(7)), None), [Limit::bytes(7), none]);
+            assert_eq!(limits(Some(Budget::Unlimited), None), [none, none]);
+            assert!(lines.recorded().is_empty(), "{:?}", lines.recorded());
+            assert_eq!(limits(None, None), [none, none]);
+        });
+        let lines = lines.recorded();
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].contains("WARN") && lines[0].contains("OFFLOAD_HOST_BUDGET"), "{lines:?}");
     }
 
     #[cfg(target_os = "linux")]

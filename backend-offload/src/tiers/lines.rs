@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 use tracing::span;
 
 #[derive(Clone, Default)]
-pub(super) struct Lines(Arc<Mutex<Vec<String>>>);
+pub(crate) struct Lines(Arc<Mutex<Vec<String>>>);
 
 impl Lines {
-    pub(super) fn recorded(&self) -> Vec<String> {
+    pub(crate) fn recorded(&self) -> Vec<String> {
         self.0.lock().expect("no panic").clone()
     }
 }

@@ -1,8 +1,7 @@
 //! Host memory available to this process.
 //!
 //! Page cache that the kernel can give up counts as available
-//! (`page_cache_of_a_container_counts_as_available`). Systems other than Linux are not asked: there, default budgets
-//! are unlimited.
+//! (`page_cache_of_a_container_counts_as_available`). Other systems than Linux are not asked.
 
 #[cfg(target_os = "linux")]
 use std::path::Path;

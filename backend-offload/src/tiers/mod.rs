@@ -16,7 +16,7 @@ mod extents;
 #[cfg(target_os = "linux")]
 mod hollow;
 #[cfg(all(test, target_os = "linux"))]
-mod lines;
+pub(crate) mod lines;
 mod machine;
 mod pool;
 #[cfg(target_os = "linux")]
