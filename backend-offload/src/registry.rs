@@ -10,6 +10,7 @@ use crate::trace_file::TraceFile;
 use burn_backend::DeviceId;
 use pager::{Limit, Oversized};
 use std::any::TypeId;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -113,18 +114,27 @@ pub(crate) fn install(
     Ok(())
 }
 
-/// Settings come from the environment if none are installed.
+/// Settings come from the environment if none are installed. Each new tensor asks: without a lock, unless the thread's
+/// last device was another.
 pub(crate) fn prepare(
     key: DeviceKey,
     facts: impl FnOnce() -> Result<DeviceFacts, OffloadError>,
 ) -> Result<(), OffloadError> {
-    let mut guard = registry();
-    let registry = guard.get_or_insert_default();
-    if registry.devices.contains_key(&key) {
+    thread_local! {
+        /// Devices are never removed.
+        static LAST: Cell<Option<DeviceKey>> = const { Cell::new(None) };
+    }
+    if LAST.get() == Some(key) {
         return Ok(());
     }
-    let settings = registry.resolve(OffloadConfig::new(), &facts()?)?;
-    registry.devices.insert(key, Entry::Installed(Box::new(settings)));
+
+    let mut guard = registry();
+    let registry = guard.get_or_insert_default();
+    if !registry.devices.contains_key(&key) {
+        let settings = registry.resolve(OffloadConfig::new(), &facts()?)?;
+        registry.devices.insert(key, Entry::Installed(Box::new(settings)));
+    }
+    LAST.set(Some(key));
     Ok(())
 }
 
@@ -316,6 +326,9 @@ fn device_budget(config: &OffloadConfig, facts: &DeviceFacts, smallest: u64) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Barrier, mpsc};
+    use std::thread;
+    use std::time::Duration;
 
     struct SomeAdapter;
 
@@ -353,6 +366,28 @@ mod tests {
     fn a_device_without_configuration_gets_its_default() {
         prepare(key(1), || Ok(facts(None))).expect("defaults");
         assert_eq!(start(key(1)).expect("prepared").paging.device_budget, Limit::NONE);
+    }
+
+    #[test]
+    fn a_thread_asks_for_its_device_again_without_the_lock_of_all_devices() {
+        let (begun, locked) = (Barrier::new(2), Barrier::new(2));
+        let (sender, ended) = mpsc::channel();
+        let prepare = || prepare(key(8), || Ok(facts(None))).expect("defaults");
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                prepare();
+                begun.wait();
+                locked.wait();
+                prepare();
+                sender.send(()).expect("the other thread waits");
+            });
+            begun.wait();
+            let guard = registry();
+            locked.wait();
+            let in_time = ended.recv_timeout(Duration::from_secs(20));
+            drop(guard);
+            in_time.expect("the second call waits for nobody");
+        });
     }
 
     #[test]
