@@ -71,6 +71,10 @@ impl Blocks {
         self.ledger.set_budget(budget);
     }
 
+    pub fn change_limit(&mut self, change: impl FnOnce(&mut Ledger)) {
+        change(&mut self.ledger);
+    }
+
     pub fn reset_peaks(&mut self) {
         self.ledger.reset_peaks();
     }

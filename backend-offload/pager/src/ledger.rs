@@ -7,10 +7,15 @@ use crate::fault::Fault;
 use crate::limit::Limit;
 use std::collections::HashMap;
 
+/// Spare bytes not worth a trim.
+const SLACK: u64 = 64 << 20;
+
 /// The device budget and the bytes per tier.
 #[derive(Debug)]
 pub struct Ledger {
     budget: Limit,
+    /// Less than the driver last refused.
+    driver: Limit,
     resident: u64,
     resident_peak: u64,
     reserved_peak: u64,
@@ -37,6 +42,7 @@ impl Ledger {
     pub(crate) fn new(budget: Limit) -> Self {
         Self {
             budget,
+            driver: Limit::NONE,
             resident: 0,
             resident_peak: 0,
             reserved_peak: 0,
@@ -48,7 +54,38 @@ impl Ledger {
     }
 
     pub(crate) fn set_budget(&mut self, budget: Limit) {
-        self.budget = budget;
+        (self.budget, self.driver) = (budget, Limit::NONE);
+    }
+
+    /// The driver refused `bytes` more.
+    pub(crate) fn note_refusal(&mut self, bytes: u64) {
+        let refused = self.reserved().saturating_add(bytes);
+        self.driver = Limit::bytes(self.driver.cut(refused.saturating_sub(1)));
+    }
+
+    /// The driver is asked for all of the budget again.
+    pub(crate) fn forget_refusals(&mut self) {
+        self.driver = Limit::NONE;
+    }
+
+    /// The driver is asked for `bytes` more than are resident.
+    pub(crate) fn ask_driver(&mut self, bytes: u64) {
+        let asked = self.resident.saturating_add(bytes);
+        self.driver = self.driver.get().map_or(Limit::NONE, |driver| Limit::bytes(driver.max(asked)));
+    }
+
+    pub(crate) fn has_refusals(&self) -> bool {
+        self.driver != Limit::NONE
+    }
+
+    /// The budget, or what the driver gives of it.
+    pub(crate) fn limit(&self) -> Limit {
+        Limit::from(self.budget.get().into_iter().chain(self.driver.get()).min())
+    }
+
+    /// Whether only earlier refusals of the driver forbid `bytes` more than are resident.
+    pub(crate) fn driver_forbids(&self, bytes: u64) -> bool {
+        !self.fits_without(0, bytes) && self.budget.allows_more(self.resident, bytes)
     }
 
     pub(crate) fn reset_peaks(&mut self) {
@@ -100,12 +137,16 @@ impl Ledger {
         }
     }
 
+    pub(crate) fn keeps_spare_memory(&self) -> bool {
+        self.reserved() > self.resident_peak.saturating_add(self.resident_peak / 2).saturating_add(SLACK)
+    }
+
     pub(crate) fn has_spare(&self, arena: Arena, bytes: u64) -> bool {
         self.slices.get(&(arena, bytes)).is_some_and(|count| *count > 0)
     }
 
     pub(crate) fn fits(&self, bytes: u64) -> bool {
-        self.budget.allows_more(self.reserved(), bytes)
+        self.limit().allows_more(self.reserved(), bytes)
     }
 
     /// Whether `bytes` more fit without an eviction.
@@ -115,7 +156,7 @@ impl Ledger {
 
     /// Whether `bytes` fit without spare slices and `leaving` bytes.
     pub(crate) fn fits_without(&self, leaving: u64, bytes: u64) -> bool {
-        self.budget.allows_more(self.resident.saturating_sub(leaving), bytes)
+        self.limit().allows_more(self.resident.saturating_sub(leaving), bytes)
     }
 
     /// Posts a change of one block. An error changes nothing.

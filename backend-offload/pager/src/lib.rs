@@ -41,6 +41,7 @@ mod recording;
 mod repeats;
 mod replacements;
 mod request;
+mod rest;
 mod room;
 mod rooms;
 mod schedule;

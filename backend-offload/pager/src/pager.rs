@@ -21,9 +21,6 @@ use crate::rooms::Rooms;
 use crate::steps::Step;
 use crate::view::View;
 
-/// Spare bytes not worth a trim.
-const SLACK: u64 = 64 << 20;
-
 /// The places of all blocks of one device, and the moves for its operations.
 #[derive(Debug)]
 pub struct Pager {
@@ -144,10 +141,8 @@ impl Pager {
     /// Sets the program's preferred tier.
     pub fn prefer(&mut self, id: BlockId, preference: Preference) -> Result<(), Fault> {
         if self.blocks.prefer(id, preference)? {
-            let view =
-                View { blocks: &self.blocks, request: &self.request, forecast: self.listeners.forecast() };
-            self.eviction.enter(view, id);
-            self.prefetch.device.note_preference();
+            self.enter_in_order(id);
+            self.prefetch.device.end_schedule();
         }
         Ok(())
     }
@@ -158,6 +153,9 @@ impl Pager {
     /// the device.
     pub fn begin(&mut self, operands: &[BlockId]) -> Result<bool, Stop> {
         let (wanted, all_here) = self.name_operands(operands)?;
+        if self.blocks.ledger().has_refusals() && self.request.driver_has_rested() {
+            self.change_limit(Ledger::forget_refusals);
+        }
         self.note_operation();
         self.counters.operations += 1;
         self.counters.memory.largest_operation = self.counters.memory.largest_operation.max(wanted);
@@ -434,10 +432,17 @@ impl Pager {
         self.request.appease_driver();
     }
 
-    /// Reports that the driver refused memory for the block to bring.
-    pub fn device_refused(&mut self) {
+    /// Reports that the driver refused `bytes` for the block to bring. For some hundred operations it is asked for as
+    /// much again only if nothing else can leave.
+    pub fn device_refused(&mut self, bytes: u64) {
         self.counters.memory.device_refusals += 1;
         self.request.note_refusal();
+        self.change_limit(|ledger| ledger.note_refusal(bytes));
+    }
+
+    fn change_limit(&mut self, change: impl FnOnce(&mut Ledger)) {
+        self.blocks.change_limit(change);
+        self.prefetch.device.end_schedule();
     }
 
     // ---- questions ------------------------------------------------------------------------------------
@@ -458,8 +463,7 @@ impl Pager {
     /// Whether the allocator holds far more than the peak use, as with changing sizes: a spare slice serves only its
     /// own size.
     pub fn keeps_spare_memory(&self) -> bool {
-        let peak = self.blocks.ledger().resident_peak();
-        self.blocks.ledger().reserved() > peak.saturating_add(peak / 2).saturating_add(SLACK)
+        self.blocks.ledger().keeps_spare_memory()
     }
 
     /// The blocks that hold most bytes, largest first.

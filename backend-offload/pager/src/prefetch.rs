@@ -26,7 +26,7 @@ const LEAVING: usize = 32;
 /// Operations planned at a time, to delay no operation for long.
 const PLAYED: u32 = 8;
 
-/// The fewest operations between rebuilds of a schedule that is wrong, or dropped for another preference.
+/// The fewest operations between rebuilds of a schedule that is wrong, or ended by another preference or limit.
 const OFTEN: u64 = 256;
 
 /// A link on which moves are started ahead.
@@ -55,8 +55,8 @@ pub(crate) struct Ahead {
     begun: u64,
     /// An unpredicted eviction was needed.
     wrong: bool,
-    /// A preference changed since the schedule began.
-    hinted: bool,
+    /// Another preference or limit ended the last schedule.
+    ended: bool,
     leaves: RecentActivity,
 }
 
@@ -88,13 +88,13 @@ impl Ahead {
         }
     }
 
-    /// The schedule has the former preference.
-    pub fn note_preference(&mut self) {
-        (self.schedule, self.hinted) = (None, true);
+    /// For another preference or limit.
+    pub fn end_schedule(&mut self) {
+        (self.schedule, self.ended) = (None, true);
     }
 
     fn scheduled(&mut self, view: View, left: u64) -> Option<Schedule> {
-        let (forecast, budget) = (view.known()?, view.blocks.ledger().budget().get()?);
+        let (forecast, budget) = (view.known()?, view.blocks.ledger().limit().get()?);
         let (now, period) = (forecast.now(), forecast.period()?);
         if !self.leaves.is_active(now, period, left) {
             return None;
@@ -104,9 +104,9 @@ impl Ahead {
             self.schedule.take().filter(|schedule| !is_wrong && !schedule.is_cluttered(view.blocks.count()));
         let mut schedule = match schedule {
             Some(schedule) => schedule,
-            None if self.hinted && now < self.begun + OFTEN => return None,
+            None if self.ended && now < self.begun + OFTEN => return None,
             None => {
-                (self.begun, self.wrong, self.hinted) = (now, false, false);
+                (self.begun, self.wrong, self.ended) = (now, false, false);
                 Schedule::begin(forecast, view.blocks.live(), FAR + u64::from(PLAYED))?
             }
         };
@@ -171,7 +171,7 @@ fn leave_ahead(schedule: &mut Schedule, view: View, rooms: &dyn Fn() -> Rooms) -
 }
 
 fn return_ahead(schedule: &mut Schedule, view: View) -> Option<Step> {
-    let (forecast, budget) = (view.known()?, view.blocks.ledger().budget().get()?);
+    let (forecast, budget) = (view.known()?, view.blocks.ledger().limit().get()?);
     while let Some((first, highest)) = schedule.first_return(forecast.now()) {
         if matches!(first.name, Name::Operand(number, _) if number > forecast.now()) {
             return None;

@@ -1,6 +1,7 @@
 //! The current operation: the memory it wants, and its progress.
 
 use crate::block::{Arena, BlockId};
+use crate::rest::Rest;
 
 /// One operation from [`Pager::begin`](crate::Pager::begin) to the next.
 #[derive(Debug)]
@@ -9,6 +10,8 @@ pub(crate) struct Request {
     number: u64,
     wanted: Wanted,
     driver: Driver,
+    /// After the driver's refusals, over operations.
+    rest: Rest,
     /// Blocks with failed copies are tried once more.
     second_try: bool,
     swept: bool,
@@ -68,6 +71,7 @@ impl Request {
             number: 1,
             wanted: Wanted::Operands { blocks: Vec::new(), arrived: 0 },
             driver: Driver::Willing,
+            rest: Rest::default(),
             second_try: false,
             swept: false,
             swept_at: 0,
@@ -140,6 +144,12 @@ impl Request {
 
     pub fn note_refusal(&mut self) {
         self.driver = self.driver.refused();
+        self.rest.begin(self.number);
+    }
+
+    /// Whether the driver may be asked again for as much as it refused.
+    pub fn driver_has_rested(&self) -> bool {
+        self.rest.is_over(self.number)
     }
 
     /// Notes that the driver gave memory, or got some back.

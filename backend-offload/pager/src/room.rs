@@ -74,6 +74,16 @@ impl Room<'_> {
             Ok(Some(step)) => Ok(step),
             Ok(None) if from == Some(Tier::Disk) => self.view().load(id, rooms()),
             Ok(None) => Ok(bring),
+            // An earlier refusal is no reason to fail, as the driver may give more now.
+            Err(Stop::Shortage(_))
+                if !self.request.driver().refuses() && self.blocks.ledger().driver_forbids(bytes) =>
+            {
+                if self.blocks.ledger().spare() > 0 {
+                    return Ok(Step::Trim);
+                }
+                self.blocks.change_limit(|ledger| ledger.ask_driver(bytes));
+                self.step_towards(id, rooms)
+            }
             // Load to the host before the driver is asked for the last time.
             Err(Stop::Shortage(Shortage::WorkingSet { .. }))
                 if from == Some(Tier::Disk)

@@ -5,6 +5,7 @@ use super::*;
 mod host_room;
 mod load_ahead;
 mod planning;
+mod refusals;
 mod spill;
 mod sweep;
 mod write_ahead;

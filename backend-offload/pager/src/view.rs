@@ -43,7 +43,7 @@ impl<'p> View<'p> {
         let wanted = room + away.map(|block| block.bytes).sum::<u64>();
         let ledger = self.blocks.ledger();
         let stays = ledger.resident().saturating_sub(self.blocks.departing_bytes());
-        match wanted.saturating_sub(ledger.budget().less(stays).cut(u64::MAX)) {
+        match wanted.saturating_sub(ledger.limit().less(stays).cut(u64::MAX)) {
             // The driver has less than the budget by an unknown amount.
             0 => wanted,
             missing => missing,

@@ -242,7 +242,7 @@ impl<'a, D: Device> Attempt<'a, D> {
             Step::Bring { block, from } => {
                 let bytes = self.paging.bytes_of(block)?;
                 if !self.allocates(block, bytes) {
-                    self.paging.pager.device_refused();
+                    self.paging.pager.device_refused(bytes);
                     self.paging.record(Event::DeviceRefused { bytes });
                     return Ok(false);
                 }
