@@ -242,7 +242,7 @@ mod tests {
     fn locked(len: usize) -> Option<PinnedMemory> {
         let start = Box::leak(vec![0u8; len].into_boxed_slice()).as_mut_ptr();
         // SAFETY: the bytes were just leaked, for good.
-        Some(unsafe { PinnedMemory::new(NonNull::new(start)?, len, |_| {}) })
+        Some(unsafe { PinnedMemory::new(NonNull::new(start)?, len, |_, _| {}, 0) })
     }
 
     #[test]
@@ -269,11 +269,11 @@ mod tests {
         }
         let start = NonNull::from(Box::leak(vec![0u8; len].into_boxed_slice())).cast::<u8>();
         all.push((start.addr().get(), len));
-        let unlock = |start: NonNull<u8>| {
+        let unlock = |start: NonNull<u8>, _| {
             LOCKED.lock().expect("no panic").retain(|(other, _)| *other != start.addr().get());
         };
         // SAFETY: the bytes were just leaked, for good.
-        Some(unsafe { PinnedMemory::new(start, len, unlock) })
+        Some(unsafe { PinnedMemory::new(start, len, unlock, 0) })
     }
 
     #[test]

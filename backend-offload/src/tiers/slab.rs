@@ -53,7 +53,9 @@ impl HeapMemory {
 pub(crate) struct PinnedMemory {
     start: std::ptr::NonNull<u8>,
     len: usize,
-    free: fn(std::ptr::NonNull<u8>),
+    free: fn(std::ptr::NonNull<u8>, usize),
+    /// For `free`: any thread may drop the memory.
+    context: usize,
 }
 
 // SAFETY: this value alone owns the memory.
@@ -63,20 +65,22 @@ unsafe impl Sync for PinnedMemory {}
 
 impl PinnedMemory {
     /// # Safety
-    /// `start` points to `len` initialised bytes that nothing else uses, and `free` releases them.
+    /// `start` points to `len` initialised bytes that nothing else uses. `free` releases them on any thread, given
+    /// `context`.
     #[cfg_attr(not(any(feature = "cuda", test)), expect(dead_code, reason = "only CUDA can pin host memory"))]
     pub(crate) unsafe fn new(
         start: std::ptr::NonNull<u8>,
         len: usize,
-        free: fn(std::ptr::NonNull<u8>),
+        free: fn(std::ptr::NonNull<u8>, usize),
+        context: usize,
     ) -> Self {
-        Self { start, len, free }
+        Self { start, len, free, context }
     }
 }
 
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
-        (self.free)(self.start);
+        (self.free)(self.start, self.context);
     }
 }
 

@@ -22,7 +22,11 @@ fn a_missing_cuda_library_is_named_before_anything_starts() {
 }
 
 pub fn scenarios() -> Vec<Scenario> {
-    vec![Scenario { name: "cuda/probe", run: probe }]
+    vec![
+        Scenario { name: "cuda/probe", run: probe },
+        #[cfg(feature = "router")]
+        Scenario { name: "cuda/shared pool", run: trim_on_the_cpu },
+    ]
 }
 
 fn probe(_: &Facts) -> Facts {
@@ -47,5 +51,38 @@ fn probe(_: &Facts) -> Facts {
 fn probing_a_device_keeps_the_callers_context() {
     if stand_in::is_available() {
         stand_in::run(Child::new("cuda/probe"));
+    }
+}
+
+/// All devices share one pool of host memory.
+#[cfg(feature = "router")]
+fn trim_on_the_cpu(_: &Facts) -> Facts {
+    use backend_offload::{Budget, Offload, stats, trim};
+    use burn::tensor::Tensor;
+    use burn_flex::{Flex, FlexDevice};
+
+    type Spilling = Offload<Cuda>;
+    let (device, cpu) = (CudaDevice::default(), FlexDevice);
+    OffloadConfig::new().device_budget(Budget::Bytes(2 << 20)).install::<Cuda>(&device).expect("installs");
+    OffloadConfig::new().install::<Flex>(&cpu).expect("installs");
+    let spilled: Vec<_> =
+        (0..8).map(|n| Tensor::<Spilling, 2>::full([512, 512], n as f32, &device) + 1.0).collect();
+    for (n, tensor) in spilled.into_iter().enumerate() {
+        assert_eq!(tensor.mean().into_scalar().to_bits(), (n as f32 + 1.0).to_bits());
+    }
+    let host = || stats::<Cuda>(&device).host;
+    assert!(host().in_use == 0 && host().reserved > 0, "{:?}", host());
+    trim::<Flex>(&cpu);
+    assert_eq!(host().reserved, 0);
+    Facts::default()
+}
+
+#[cfg(feature = "router")]
+#[test]
+fn page_locked_memory_is_freed_on_threads_without_a_context() {
+    if stand_in::is_available() {
+        let (_, report) = stand_in::run_and_report(Child::new("cuda/shared pool"));
+        assert_eq!(report["findings"].to_string(), "{}");
+        assert!(report["pinned_frees"].as_u64() > Some(0), "{report}");
     }
 }

@@ -196,46 +196,71 @@ fn found(index: usize) -> Result<Found, result::DriverError> {
     })
 }
 
-/// Makes the device's context current for a moment: a kept context would hold some hundred megabytes.
+/// The device's context, current for a moment: a kept context would hold some hundred megabytes.
 struct Visit {
-    device: sys::CUdevice,
-    before: sys::CUcontext,
+    _within: Within,
+    /// Dropped after `_within`.
+    _retained: Retained,
 }
 
 impl Visit {
     fn begin(device: sys::CUdevice) -> Result<Self, result::DriverError> {
-        let before = result::ctx::get_current()?.unwrap_or(std::ptr::null_mut());
-        // SAFETY: as the caller promises.
+        // SAFETY: the driver returned `device`.
         let context = unsafe { result::primary_ctx::retain(device) }?;
-        let visit = Self { device, before };
-        // SAFETY: retained until `visit` is dropped.
-        unsafe { result::ctx::set_current(context) }?;
-        Ok(visit)
+        let retained = Retained(device);
+        // SAFETY: retained until `retained` is dropped.
+        let within = unsafe { Within::begin(context) }?;
+        Ok(Self { _within: within, _retained: retained })
     }
 }
 
-impl Drop for Visit {
+struct Retained(sys::CUdevice);
+
+impl Drop for Retained {
     fn drop(&mut self) {
-        // SAFETY: the earlier context is valid, or null; ours was retained once. Failures leave nothing to do.
-        unsafe {
-            let _restored = result::ctx::set_current(self.before);
-            let _released = result::primary_ctx::release(self.device);
-        }
+        // SAFETY: retained once. A failure leaves nothing to do.
+        let _released = unsafe { result::primary_ctx::release(self.0) };
+    }
+}
+
+/// Restores the thread's former context at its drop.
+struct Within(sys::CUcontext);
+
+impl Within {
+    /// # Safety
+    /// `context` lives until the drop.
+    unsafe fn begin(context: sys::CUcontext) -> Result<Self, result::DriverError> {
+        let before = result::ctx::get_current()?.unwrap_or(std::ptr::null_mut());
+        // SAFETY: as the caller promises.
+        unsafe { result::ctx::set_current(context) }?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Within {
+    fn drop(&mut self) {
+        // SAFETY: the former context is valid, or null. A failure leaves nothing to do.
+        let _restored = unsafe { result::ctx::set_current(self.0) };
     }
 }
 
 fn page_locked(len: usize) -> Option<PinnedMemory> {
+    let context = result::ctx::get_current().ok()??;
     // SAFETY: plain allocation, usable from every context.
     let start = unsafe { result::malloc_host(len, sys::CU_MEMHOSTALLOC_PORTABLE) }.ok()?;
     let start = NonNull::new(start.cast::<u8>())?;
     // SAFETY: `len` bytes were just allocated.
     unsafe {
         start.as_ptr().write_bytes(0, len);
-        Some(PinnedMemory::new(start, len, release_page_locked))
+        Some(PinnedMemory::new(start, len, release_page_locked, context.expose_provenance()))
     }
 }
 
-fn release_page_locked(start: NonNull<u8>) {
+/// Threads of the program and of other adapters drop page-locked memory too, and have no context
+/// (`page_locked_memory_is_freed_on_threads_without_a_context`).
+fn release_page_locked(start: NonNull<u8>, context: usize) {
+    // SAFETY: the runtime's context lives until the process exits.
+    let _within = unsafe { Within::begin(std::ptr::with_exposed_provenance_mut(context)) };
     // SAFETY: allocated by `malloc_host` and released once. A failure at process exit leaves nothing to do.
     let _gone = unsafe { result::free_host(start.as_ptr().cast()) };
 }

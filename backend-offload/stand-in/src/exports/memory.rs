@@ -128,6 +128,7 @@ pub extern "C" fn cuMemAllocHost_v2(out: Out<u64>, size: usize) -> Status {
 /// Waits for all work, as CUDA does. A program that needs this lacks a wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeHost(start: u64) -> Status {
+    _ = current_device("cuMemFreeHost");
     call("cuMemFreeHost", CallKind::Other, |driver| {
         let range = require(driver.pinned.starting_at(start)).ok_or(Status::InvalidValue)?;
         if driver.schedule.pending().any(|work| work.uses_pinned(&range)) {
