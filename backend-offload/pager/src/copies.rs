@@ -198,6 +198,17 @@ impl Copies {
         Some(Change { gains: to, loses: TierSet::default() })
     }
 
+    /// Starts to free the device, whose contents nobody needs; other copies are lost at once.
+    pub fn discard(&mut self, token: Token) -> Option<Change> {
+        if !self.held.contains(Tier::Device) || self.transfer.is_some() {
+            return None;
+        }
+        let loses = self.held.without(DEVICE);
+        let transfer = Transfer { token, to: None, frees: Some(Tier::Device), fate: Fate::Awaited };
+        *self = Self { held: DEVICE, written: false, transfer: Some(transfer) };
+        Some(Change { gains: None, loses })
+    }
+
     /// Ends the transfer. A failed one changes nothing.
     pub fn end(&mut self, succeeded: bool) -> Option<Ended> {
         let Transfer { to, frees, fate, .. } = self.transfer.take()?;

@@ -133,6 +133,14 @@ impl Pager {
         Ok(())
     }
 
+    /// Removes a block on the device, in no move, whose memory a copy still uses. Its bytes are free when the returned
+    /// move ends.
+    pub fn discard(&mut self, id: BlockId) -> Result<Token, Fault> {
+        let token = self.blocks.discard(id)?;
+        self.listeners.freed(id);
+        Ok(token)
+    }
+
     /// Keeps a block on the device, where it must be, for life.
     pub fn pin(&mut self, id: BlockId) -> Result<(), Fault> {
         self.blocks.pin(id)

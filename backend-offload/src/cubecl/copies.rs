@@ -33,13 +33,14 @@ pub(super) struct CopyId(u64);
 struct Copying<E> {
     end: Arc<E>,
     host: Host,
+    /// Memory of a block that the program dropped: no reuse before the copy ends.
+    discarded: Option<(Token, ManagedMemoryHandle)>,
 }
 
 #[derive(Debug)]
 enum Host {
     /// No reuse of the device memory before the copy ends.
     Target(Token, Draft, ManagedMemoryHandle),
-    /// Needs no hold on device memory: its next owner waits.
     Source { _copy: Lease },
     /// The reader holds the host memory.
     Reader,
@@ -59,6 +60,8 @@ pub(super) struct Copies<R: InnerRuntime> {
     marks: HashMap<usize, Marks<End<R>>>,
     /// Ended copies to the host.
     landed: HashMap<Token, Draft>,
+    /// Ended copies of dropped blocks.
+    freed: VecDeque<Token>,
     started: u64,
 }
 
@@ -72,6 +75,7 @@ impl<R: InnerRuntime> Default for Copies<R> {
             read: VecDeque::new(),
             marks: HashMap::new(),
             landed: HashMap::new(),
+            freed: VecDeque::new(),
             started: 0,
         }
     }
@@ -167,7 +171,7 @@ impl<R: InnerRuntime> Copies<R> {
     fn keep(&mut self, end: Arc<End<R>>, host: Host) -> CopyId {
         self.started += 1;
         let id = CopyId(self.started);
-        self.copying.insert(id, Copying { end, host });
+        self.copying.insert(id, Copying { end, host, discarded: None });
         id
     }
 
@@ -175,8 +179,24 @@ impl<R: InnerRuntime> Copies<R> {
         self.copying.get(&copy).map_or(Ok(()), |copying| self.streams.order(index, &copying.end))
     }
 
+    /// Whether the copy still uses device memory that nothing else keeps.
+    pub fn uses_memory(&self, copy: CopyId) -> bool {
+        self.copying.get(&copy).is_some_and(|copying| !matches!(copying.host, Host::Target(..)))
+    }
+
+    /// Keeps the memory of a dropped block until the copy ends.
+    pub fn discard(&mut self, copy: CopyId, token: Token, device: ManagedMemoryHandle) {
+        match self.copying.get_mut(&copy) {
+            Some(copying) => copying.discarded = Some((token, device)),
+            None => self.freed.push_back(token),
+        }
+    }
+
     pub fn ended(&mut self) -> Option<(Token, Result<(), String>)> {
         self.release_ended();
+        if let Some(token) = self.freed.pop_front() {
+            return Some((token, Ok(())));
+        }
         let oldest = *self.out.front()?;
         match StreamsOf::<R>::has_ended(&self.copying.get(&oldest)?.end) {
             Ok(false) => None,
@@ -186,6 +206,9 @@ impl<R: InnerRuntime> Copies<R> {
     }
 
     pub fn wait(&mut self, token: Token) -> Result<(), String> {
+        if let Some(end) = self.wait_for_discarded(token) {
+            return end;
+        }
         let is_wanted =
             |copying: &Copying<End<R>>| matches!(copying.host, Host::Target(other, ..) if other == token);
         let position = self.out.iter().position(|id| self.copying.get(id).is_some_and(is_wanted));
@@ -193,8 +216,22 @@ impl<R: InnerRuntime> Copies<R> {
         self.finish(position).map_or(Ok(()), |(_, end)| end)
     }
 
+    fn wait_for_discarded(&mut self, token: Token) -> Option<Result<(), String>> {
+        if let Some(at) = self.freed.iter().position(|freed| *freed == token) {
+            self.freed.remove(at);
+            return Some(Ok(()));
+        }
+        let is_wanted = |copying: &&mut Copying<End<R>>| {
+            copying.discarded.as_ref().is_some_and(|(discarded, _)| *discarded == token)
+        };
+        let copying = self.copying.values_mut().find(is_wanted)?;
+        let end = StreamsOf::<R>::wait(&copying.end);
+        copying.discarded = None;
+        Some(end)
+    }
+
     fn finish(&mut self, position: usize) -> Option<(Token, Result<(), String>)> {
-        let Copying { end, host } = self.copying.remove(&self.out.remove(position)?)?;
+        let Copying { end, host, .. } = self.copying.remove(&self.out.remove(position)?)?;
         let Host::Target(token, draft, _device) = host else { return None };
         let end = StreamsOf::<R>::wait(&end);
         if end.is_ok() {
@@ -213,7 +250,8 @@ impl<R: InnerRuntime> Copies<R> {
                 && let Some(copying) = self.copying.get(oldest)
                 && !matches!(StreamsOf::<R>::has_ended(&copying.end), Ok(false))
             {
-                self.copying.remove(oldest);
+                let ended = self.copying.remove(oldest);
+                self.freed.extend(ended.and_then(|copying| copying.discarded).map(|(token, _)| token));
                 under_way.pop_front();
             }
         }

@@ -51,12 +51,21 @@ impl<R: InnerRuntime> CubeDevice<R> {
 
     fn forget(&mut self, paging: &mut Paging, id: BlockId) {
         let Some(buffer) = self.buffers.remove(id) else { return };
+        let in_use = buffer.copy.filter(|copy| self.copies.uses_memory(*copy));
+        let in_use = in_use.filter(|_| !self.injector.forgets_copies());
         if let Some(device) = &buffer.device {
             let memory = (device, buffer.stream, buffer.size);
-            self.note_last_use(memory, buffer.last_use, buffer.copy);
+            // The memory serves again once the host has seen the copy end.
+            self.note_last_use(memory, buffer.last_use, buffer.copy.filter(|_| in_use.is_none()));
         }
-        self.order_owner(buffer.stream, buffer.last_use, buffer.copy);
-        if let Err(fault) = paging.remove(id) {
+        self.order_owner(buffer.stream, buffer.last_use, None);
+        let removed = match (in_use, buffer.device) {
+            (Some(copy), Some(device)) => {
+                paging.discard(id).map(|token| self.copies.discard(copy, token, device))
+            }
+            _ => paging.remove(id),
+        };
+        if let Err(fault) = removed {
             self.report_fault(paging, id, fault, "releasing a buffer");
         }
     }

@@ -29,6 +29,8 @@ use crate::journal::{Event, Journal};
 use crate::tiers::Share;
 use crate::tiers::{Draft, SlabSource, Tiers};
 use crate::timeline::Watch;
+#[cfg(feature = "cube")]
+use pager::Token;
 use pager::{Arena, BlockId, Fault, Pager, Preference, Recorder};
 
 #[derive(Debug)]
@@ -107,6 +109,15 @@ impl Paging {
     pub(crate) fn remove(&mut self, block: BlockId) -> Result<(), Fault> {
         self.tiers.remove(block);
         self.pager.remove(block)
+    }
+
+    /// A copy still uses the device memory of the block, which is in no move. Its bytes are free when the returned move
+    /// ends.
+    #[cfg(feature = "cube")]
+    pub(crate) fn discard(&mut self, block: BlockId) -> Result<Token, Fault> {
+        let token = self.pager.discard(block)?;
+        self.tiers.remove(block);
+        Ok(token)
     }
 
     /// For the block's whole life.

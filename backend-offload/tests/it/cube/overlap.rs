@@ -65,12 +65,18 @@ fn kernels_do_not_wait_for_earlier_reads() {
         assert_eq!(stand_in["findings"].to_string(), "{}");
         (report.number("under way"), stand_in["simulated_ms"].as_f64().expect("milliseconds"))
     };
-    let (beside, overlapped) = run(reads(&machine).with("lets go", 1));
-    let in_line = reads(&machine).with("lets go", 1).environment("OFFLOAD_OVERLAP", 0);
-    let (in_line, serial) = run(in_line);
-    println!("{overlapped} ms, in line {serial} ms");
-    assert_eq!((beside, in_line), (16, 0), "reads that were under way when they had begun");
-    assert!(overlapped < 0.8 * serial, "{overlapped} ms, in line {serial} ms");
+    // An allocation finds the dropped tensor whose read is under way.
+    for allocates in [false, true] {
+        let child = || {
+            let child = reads(&machine).with("lets go", 1);
+            if allocates { child.with("allocates", 1) } else { child }
+        };
+        let (beside, overlapped) = run(child());
+        let (in_line, serial) = run(child().environment("OFFLOAD_OVERLAP", 0));
+        println!("{overlapped} ms, in line {serial} ms");
+        assert_eq!((beside, in_line), (16, 0), "reads that were under way when they had begun");
+        assert!(overlapped < 0.8 * serial, "{overlapped} ms, in line {serial} ms");
+    }
 }
 
 #[test]

@@ -28,12 +28,13 @@ fn read_while_running<T: Target>(parameters: &Facts) -> Facts {
     config.install::<Plain<T>>(&device).expect("installs");
     // On CUDA, the second shape's rows have gaps.
     let keeps = parameters.find("lets go").is_none();
-    let begun =
-        [[512, 512], [300, 333]].map(|shape| rounds::<Unfused<T>>(&device, shape, keeps, out_of_order));
+    let allocates = parameters.find("allocates").is_some();
+    let begun = [[512, 512], [300, 333]]
+        .map(|shape| rounds::<Unfused<T>>(&device, shape, (keeps, allocates), out_of_order));
     counted::<T>(&device, Facts::default().with("under way", begun.iter().sum::<usize>()))
 }
 
-fn rounds<B: Backend>(device: &B::Device, shape: [usize; 2], keeps: bool, out_of_order: bool) -> usize {
+fn rounds<B: Backend>(device: &B::Device, shape: [usize; 2], (keeps, allocates): (bool, bool), out_of_order: bool) -> usize {
     let made = |value: f32| Tensor::<B, 2>::full(shape, value, device);
     let others: Vec<_> = (0..4).map(|n| made(n as f32)).collect();
     let mut work = made(1.0);
@@ -53,6 +54,7 @@ fn rounds<B: Backend>(device: &B::Device, shape: [usize; 2], keeps: bool, out_of
 
         let changed = kept.map(|kept| kept * 0.0);
         for n in 0..KERNELS {
+            let _before = allocates.then(|| work.clone());
             work = work * if n % 2 == 0 { 2.0 } else { 0.5 };
         }
         let next = others[round % others.len()].clone() + work.clone();
