@@ -364,11 +364,16 @@ fn a_discarded_block_frees_its_host_copy_at_once_and_the_device_when_its_memory_
         let token = pager.discard(block).expect("on the device, in no move");
         assert_eq!(pager.ledger().held(Tier::Host), if clean { held - 10 } else { held });
         assert_eq!(pager.ledger().resident(), 20, "its memory is in use");
-        let other = *blocks.iter().find(|id| pager.get(**id).is_some_and(|b| !b.is_on_device())).expect("away");
+        let other =
+            *blocks.iter().find(|id| pager.get(**id).is_some_and(|b| !b.is_on_device())).expect("away");
         pager.begin(&[other]).expect("a legal operand");
         assert_eq!(pager.next_step(&|| Rooms::ENDLESS), Ok(Step::Sweep));
         pager.swept();
-        assert_eq!(pager.next_step(&|| Rooms::ENDLESS), Ok(Step::Wait(token)), "no other block leaves for it");
+        assert_eq!(
+            pager.next_step(&|| Rooms::ENDLESS),
+            Ok(Step::Wait(token)),
+            "no other block leaves for it"
+        );
         assert_eq!(pager.ended(token, true), Ok(Outcome::Removed { block }));
         assert_eq!(pager.ledger().resident(), 10);
         assert_eq!(pager.discard(block), Err(Fault::UnknownBlock(block)));

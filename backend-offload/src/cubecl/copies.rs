@@ -41,7 +41,9 @@ struct Copying<E> {
 enum Host {
     /// No reuse of the device memory before the copy ends.
     Target(Token, Draft, ManagedMemoryHandle),
-    Source { _copy: Lease },
+    Source {
+        _copy: Lease,
+    },
     /// The reader holds the host memory.
     Reader,
 }

@@ -7,9 +7,9 @@ use super::failures::read_error;
 use super::inner::{InnerRuntime, Resource};
 use super::server::OffloadServer;
 use super::table::Named;
-use super::transfer::flat;
+use super::transfer::{flat, written};
 use crate::error::OffloadError;
-use crate::paging::panic_message;
+use crate::paging::{Paging, panic_message};
 use crate::tiers::Share;
 use cubecl_common::backtrace::BackTrace;
 use cubecl_common::bytes::Bytes;
@@ -114,7 +114,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let read = from_device.iter().map(|(_, descriptor, _)| Rows::of(descriptor).bytes() as u64);
         self.paging.counts().bytes_read += read.sum::<u64>();
         let places: Vec<usize> = from_device.iter().map(|(n, ..)| *n).collect();
-        let reading = match self.device.read_in_parallel(&from_device, stream) {
+        let reading = match self.device.read_in_parallel(&self.paging, &from_device, stream) {
             Some(reading) => reading?,
             None => self.device.read_in_order(from_device, stream)?,
         };
@@ -297,6 +297,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
     /// `None` if the tensors must be read in stream order. Otherwise only the future's second poll waits.
     fn read_in_parallel(
         &mut self,
+        paging: &Paging,
         tensors: &[OnDevice],
         stream: StreamId,
     ) -> Option<Result<Contents, ServerError>> {
@@ -306,26 +307,28 @@ impl<R: InnerRuntime> CubeDevice<R> {
                 && Rows::of(descriptor).bytes() > 0
                 && R::can_read_tensor(&descriptor.shape, &descriptor.strides)
         };
-        tensors.iter().all(are_rows).then(|| self.start_reads(tensors, stream, index))
+        tensors.iter().all(are_rows).then(|| self.start_reads(paging, tensors, (stream, index)))
     }
 
     fn start_reads(
         &mut self,
+        paging: &Paging,
         tensors: &[OnDevice],
-        stream: StreamId,
-        index: usize,
+        (stream, index): (StreamId, usize),
     ) -> Result<Contents, ServerError> {
         if let Some(error) = R::stream_error(&mut self.inner, stream) {
             return Err(error);
         }
 
-        let rows: Vec<_> = tensors.iter().map(|(_, descriptor, _)| Rows::of(descriptor)).collect();
-        let sizes: Vec<_> = rows.iter().map(Rows::bytes).collect();
-        let memory = self.inner.staging(&sizes, stream)?;
-        let mut readings = Vec::with_capacity(rows.len());
-
-        for (((_, _, named), rows), host) in tensors.iter().zip(rows).zip(memory) {
+        let mut readings = Vec::with_capacity(tensors.len());
+        for (_, descriptor, named) in tensors {
             let Some(id) = named.block() else { continue };
+            let rows = Rows::of(descriptor);
+            // The runtime's staging locks pages of gigabytes that no budget counts.
+            let host = match paging.draft_for_read(rows.bytes()) {
+                Some(draft) => written(draft),
+                None => Bytes::from_bytes_vec(vec![0; rows.bytes()]),
+            };
             let buffer = self.buffers.get(id);
             let device = buffer.device.clone().expect("made resident before");
             let device = Handle::from_memory(device, buffer.stream, buffer.size);

@@ -1,6 +1,6 @@
 //! Copies between device and host by the runtime's own reads and writes.
 
-use crate::tiers::Lease;
+use crate::tiers::{Draft, Lease};
 use cubecl_common::bytes::{AllocationController, AllocationProperty, Bytes};
 use cubecl_common::future::block_on;
 use cubecl_common::stream_id::StreamId;
@@ -53,6 +53,37 @@ impl AllocationController for ReadOnly {
 
     fn memory(&self) -> &[MaybeUninit<u8>] {
         let bytes = self.0.bytes();
+        // SAFETY: `MaybeUninit<u8>` has the layout of `u8`.
+        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
+    }
+}
+
+/// Host memory that counts while the bytes live.
+pub(super) fn written(draft: Draft) -> Bytes {
+    let len = draft.len();
+    // SAFETY: all `len` bytes of a slab are initialised.
+    unsafe { Bytes::from_controller(Box::new(Counted(draft)), len) }
+}
+
+struct Counted(Draft);
+
+impl AllocationController for Counted {
+    fn alloc_align(&self) -> usize {
+        1
+    }
+
+    fn property(&self) -> AllocationProperty {
+        if self.0.is_pinned() { AllocationProperty::Pinned } else { AllocationProperty::Native }
+    }
+
+    unsafe fn memory_mut(&mut self) -> &mut [MaybeUninit<u8>] {
+        let bytes: &mut [u8] = &mut self.0;
+        // SAFETY: `MaybeUninit<u8>` has the layout of `u8`, and the caller keeps the bytes initialised.
+        unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), bytes.len()) }
+    }
+
+    fn memory(&self) -> &[MaybeUninit<u8>] {
+        let bytes: &[u8] = &self.0;
         // SAFETY: `MaybeUninit<u8>` has the layout of `u8`.
         unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
     }

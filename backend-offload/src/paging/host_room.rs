@@ -31,6 +31,13 @@ impl Paging {
         self.pager.place_new(bytes, arena, Preference::Policy) == Tier::Host
     }
 
+    /// For bytes the program reads, if every block could still leave the device.
+    #[cfg(feature = "cube")]
+    pub(crate) fn draft_for_read(&self, len: usize) -> Option<Draft> {
+        let room = self.tiers.rooms().host.less(self.pager.ledger().resident());
+        if room.allows(len as u64) { self.tiers.draft(len).ok() } else { None }
+    }
+
     /// `None` if no room can be made: host copies are dropped, and blocks spill to the disk.
     pub(crate) fn draft<D: Device>(
         &mut self,

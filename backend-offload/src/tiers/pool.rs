@@ -123,6 +123,11 @@ impl Draft {
     pub fn seal(self) -> Lease {
         Lease(Arc::new(self.0))
     }
+
+    #[cfg(feature = "cube")]
+    pub fn is_pinned(&self) -> bool {
+        self.0.slab().is_pinned()
+    }
 }
 
 impl Deref for Draft {

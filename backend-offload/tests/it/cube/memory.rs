@@ -307,22 +307,26 @@ fn bytes_uploaded_to_streams_that_never_launch_are_released(machine: &Machine) {
 fn pinned<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     if parameters.text("backend") == "plain" {
-        compute_on_three_threads::<Plain<T>>(&device);
+        compute_on_three_threads::<Plain<T>>(&device, false);
         return Facts::default();
     }
     budget::<T>(&device, 64 * MIB);
-    compute_on_three_threads::<Spilling<T>>(&device);
+    compute_on_three_threads::<Spilling<T>>(&device, parameters.find("reads").is_some());
     counted::<T>(&device, Facts::default())
 }
 
-/// All page-locked memory is for spills.
-fn compute_on_three_threads<B: Backend>(device: &B::Device) {
+fn compute_on_three_threads<B: Backend>(device: &B::Device, reads: bool) {
     let compute = |n: usize| {
         // Larger than the runtime's own page-locked pages.
         let made: Vec<_> =
             (0..2).map(|k| Tensor::<B, 2>::full([2048, 3072], (n * k) as f32, device) + 1.0).collect();
         B::sync(device).expect("the kernels run");
-        made
+        let read = reads.then(|| made[1].clone().into_data());
+        let expected = (n + 1) as f32;
+        assert!(
+            read.iter().all(|read| read.iter::<f32>().all(|value| value.to_bits() == expected.to_bits()))
+        );
+        (made, read)
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..3).map(|n| scope.spawn(move || compute(n))).collect();
@@ -333,16 +337,18 @@ fn compute_on_three_threads<B: Backend>(device: &B::Device) {
 #[cfg(feature = "cuda")]
 fn all_page_locked_memory_is_counted(machine: &Machine) {
     use crate::stand_in::run_and_report;
-    let run = |backend| run_and_report(machine.child("cube/pinned").with("backend", backend));
-    let (_, plain) = run("plain");
-    let (report, ours) = run("spilling");
+    let (_, plain) = run_and_report(machine.child("cube/pinned").with("backend", "plain"));
     let peak = |counters: &serde_json::Value| {
         counters["peak_pinned_bytes"].as_u64().expect("a counter of the stand-in")
     };
-    let counted = report.number("host peak reserved");
-    println!("page-locked at most: plain {}, ours {}, counted {counted}", peak(&plain), peak(&ours));
-    assert!(report.number("evictions") > 0 && peak(&ours) > peak(&plain));
-    assert!(peak(&ours) <= counted + peak(&plain));
+    let spilling = || machine.child("cube/pinned").with("backend", "spilling");
+    for child in [spilling(), spilling().with("reads", 1)] {
+        let (report, ours) = run_and_report(child);
+        let counted = report.number("host peak reserved");
+        println!("page-locked at most: plain {}, ours {}, counted {counted}", peak(&plain), peak(&ours));
+        assert!(report.number("evictions") > 0 && peak(&ours) > peak(&plain));
+        assert!(peak(&ours) <= counted + peak(&plain));
+    }
 }
 
 fn empty<T: Target>(_: &Facts) -> Facts {

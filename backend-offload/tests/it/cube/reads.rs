@@ -34,7 +34,12 @@ fn read_while_running<T: Target>(parameters: &Facts) -> Facts {
     counted::<T>(&device, Facts::default().with("under way", begun.iter().sum::<usize>()))
 }
 
-fn rounds<B: Backend>(device: &B::Device, shape: [usize; 2], (keeps, allocates): (bool, bool), out_of_order: bool) -> usize {
+fn rounds<B: Backend>(
+    device: &B::Device,
+    shape: [usize; 2],
+    (keeps, allocates): (bool, bool),
+    out_of_order: bool,
+) -> usize {
     let made = |value: f32| Tensor::<B, 2>::full(shape, value, device);
     let others: Vec<_> = (0..4).map(|n| made(n as f32)).collect();
     let mut work = made(1.0);
