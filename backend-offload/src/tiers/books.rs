@@ -98,10 +98,12 @@ impl Books {
         }
 
         let others_pinned = self.pinned - self.shelves.pinned_bytes();
-        let idle_in_the_way = !self.may_pin(self.pinned, bytes) && self.may_pin(others_pinned, bytes);
-        if wants_pinned && idle_in_the_way || !self.limit.allows_more(self.reserved(), bytes) {
-            freed.extend(self.clear_shelves());
+        if wants_pinned && self.may_pin(others_pinned, bytes) {
+            let most = self.pinned_limit.cut(self.refused_pinned.saturating_sub(1));
+            freed.extend(self.free_idle((self.pinned + bytes).saturating_sub(most), true));
         }
+        let missing = self.limit.get().map_or(0, |limit| (self.reserved() + bytes).saturating_sub(limit));
+        freed.extend(self.free_any_idle(missing));
         let pinned = wants_pinned && self.may_pin(self.pinned, bytes);
         self.shelves.note_request(len, pinned);
         self.pinned += if pinned { bytes } else { 0 };
@@ -140,15 +142,29 @@ impl Books {
 
     fn trim_to_peak(&mut self) -> Vec<Slab> {
         let excess = self.reserved().saturating_sub(self.peaks.ever.max(self.in_use));
-        self.shelves.trim(excess)
+        self.free_idle(excess, false)
     }
 
-    /// Returns all idle slabs if they exceed the peak.
+    fn free_idle(&mut self, bytes: u64, pinned: bool) -> Vec<Slab> {
+        let freed = self.shelves.trim(bytes, pinned);
+        self.pinned -= if pinned { freed.iter().map(|slab| slab.bytes().len() as u64).sum() } else { 0 };
+        freed
+    }
+
+    /// Page-locked slabs last: locking costs far more.
+    fn free_any_idle(&mut self, bytes: u64) -> Vec<Slab> {
+        let mut freed = self.free_idle(bytes, false);
+        let sum: u64 = freed.iter().map(|slab| slab.bytes().len() as u64).sum();
+        freed.extend(self.free_idle(bytes.saturating_sub(sum), true));
+        freed
+    }
+
+    /// Returns idle slabs beyond the peak.
     pub(super) fn put_back(&mut self, slab: Slab) -> Vec<Slab> {
         self.note_peaks();
         self.in_use -= slab.bytes().len() as u64;
         self.shelves.put(slab);
-        if self.shelves.bytes() > self.peaks.ever { self.clear_shelves() } else { Vec::new() }
+        self.free_any_idle(self.shelves.bytes().saturating_sub(self.peaks.ever))
     }
 
     pub(super) fn clear_shelves(&mut self) -> Vec<Slab> {

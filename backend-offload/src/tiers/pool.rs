@@ -218,6 +218,24 @@ mod tests {
     }
 
     #[test]
+    fn room_for_a_copy_frees_no_more_idle_slabs_than_it_needs() {
+        let pool = HostPool::new(HUNDRED, HUNDRED);
+        drop(copy(&pool, 100));
+        drop([10, 20, 30].map(|len| copy(&pool, len)));
+        let _kept = copy(&pool, 50).expect("fits once the longest idle slab is gone");
+        assert_eq!(pool.usage().reserved, 100);
+    }
+
+    #[test]
+    fn page_locked_slabs_in_the_way_of_another_are_freed_one_by_one() {
+        let pool = HostPool::new(Limit::NONE, HUNDRED);
+        let draft = |len| pool.draft(len, SlabSource::Pinned(locked)).map(Draft::seal);
+        drop([20, 30, 40].map(draft));
+        let kept = draft(25).expect("no limit");
+        assert_eq!((kept.is_pinned(), pool.usage().reserved), (true, 95), "the slab of 20 bytes gave way");
+    }
+
+    #[test]
     fn trimming_leaves_only_slabs_in_use() {
         let pool = HostPool::new(HUNDRED, HUNDRED);
         let kept = copy(&pool, 10);

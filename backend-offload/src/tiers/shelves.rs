@@ -50,13 +50,13 @@ impl Shelves {
         self.by_size.entry((slab.is_pinned(), len)).or_default().slabs.push(slab);
     }
 
-    /// Removes at least `excess` bytes of ordinary slabs, longest unrequested sizes first. Page-locked slabs stay:
-    /// locking costs far more.
-    pub(super) fn trim(&mut self, mut excess: u64) -> Vec<Slab> {
+    /// Removes at least `excess` bytes of one kind of slabs, if there are as many; longest unrequested sizes first.
+    pub(super) fn trim(&mut self, mut excess: u64, pinned: bool) -> Vec<Slab> {
         let mut freed = Vec::new();
         while excess > 0 {
+            let shelves = self.by_size.iter_mut();
             let shelves =
-                self.by_size.iter_mut().filter(|((pinned, _), shelf)| !pinned && !shelf.slabs.is_empty());
+                shelves.filter(|((is_pinned, _), shelf)| *is_pinned == pinned && !shelf.slabs.is_empty());
             let Some(((_, len), shelf)) = shelves.min_by_key(|(_, shelf)| shelf.asked) else { break };
             let (len, count) = (*len as u64, excess.div_ceil((*len as u64).max(1)));
             let kept = (shelf.slabs.len() as u64).saturating_sub(count) as usize;
