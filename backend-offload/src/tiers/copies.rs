@@ -42,7 +42,7 @@ pub(crate) struct Traffic {
     pub read: AtomicU64,
 }
 
-/// A whole write needs no read from the disk.
+/// A whole write needs no read from the disk, and leaves only padding as it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Share {
     Whole,
@@ -268,7 +268,9 @@ impl Tiers {
         }
         let Ok(mut draft) = self.draft(len) else { return false };
         match (share, self.get(block), self.spilled.get(&block)) {
-            (Share::Whole, ..) | (Share::Part, None, None) => draft.fill(0),
+            // Clearing a 7B model's weights takes seconds in which nothing is launched.
+            (Share::Whole, ..) => {}
+            (Share::Part, None, None) => draft.fill(0),
             (Share::Part, Some(lease), _) => draft.copy_from_slice(lease.bytes()),
             (Share::Part, None, Some(spilled)) if spilled.read(&mut draft).is_err() => return false,
             (Share::Part, None, Some(_)) => {}

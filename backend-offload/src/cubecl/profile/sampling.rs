@@ -6,7 +6,7 @@ use crate::cubecl::inner::InnerRuntime;
 use crate::cubecl::server::OffloadServer;
 use crate::cubecl::unmeasured::{self, UNMEASURED};
 use crate::error::OffloadError;
-use crate::journal::Event;
+use crate::journal::{Event, TARGET};
 use cubecl_common::backtrace::BackTrace;
 use cubecl_common::profile::{ProfileDuration, ProfileTicks};
 use cubecl_common::stream_id::StreamId;
@@ -100,6 +100,14 @@ impl<R: InnerRuntime> OffloadServer<R> {
                 })
             }
             Verdict::Unmeasured => {
+                if self.device.profile.unmeasured == 0 {
+                    tracing::warn!(
+                        target: TARGET,
+                        "a candidate of autotune does not fit in the device budget and was not timed: without a limit \
+                         another kernel may be chosen, which rounds differently; tune once without a limit to keep \
+                         its choice"
+                    );
+                }
                 self.device.profile.unmeasured += 1;
                 self.device.profile.owed = Some((stream, MAX_CHECKS));
                 let start = Instant::now();
