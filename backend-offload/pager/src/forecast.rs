@@ -88,6 +88,7 @@ pub(crate) struct Forecast {
     credit: u64,
     /// The last operation before this marked step.
     began: u64,
+    began_uses: u64,
     /// The latest marked step whose start replaced all predictions.
     anchored: u64,
 }
@@ -108,6 +109,7 @@ impl Forecast {
             credit: 0,
             anchored: 0,
             began: 0,
+            began_uses: 0,
         }
     }
 
@@ -228,8 +230,10 @@ impl Forecast {
     }
 
     pub fn mark_step(&mut self) {
+        let (now, uses) = (self.now(), self.trace.uses_end());
+        self.trace.keep_steps(now - self.began, uses - self.began_uses);
         self.marked = true;
-        self.began = self.now();
+        (self.began, self.began_uses) = (now, uses);
     }
 
     /// Adds an operation over these blocks.

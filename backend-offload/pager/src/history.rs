@@ -12,6 +12,9 @@ pub(crate) const CONTEXT: u64 = 4;
 const MOST_OPERATIONS: usize = 1 << 18;
 const MOST_USES: usize = 1 << 20;
 
+/// Marked steps that are longer make the rings grow, up to this factor.
+const LONGEST: usize = 1 << 4;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// None yet.
@@ -135,6 +138,12 @@ impl History {
         self.uses.end
     }
 
+    /// Keeps two steps of so many operations and uses, so that the second is recognised.
+    pub fn keep_steps(&mut self, operations: u64, uses: u64) {
+        self.operations.keep(2 * operations, MOST_OPERATIONS * LONGEST);
+        self.uses.keep(2 * uses, MOST_USES * LONGEST);
+    }
+
     /// Appends an operation. Returns the latest earlier one of the same context.
     pub fn push(&mut self, operands: impl Iterator<Item = Named>) -> Option<u64> {
         let (first, number) = (self.uses.end, self.end());
@@ -248,6 +257,8 @@ struct Ring<T> {
     slots: Vec<T>,
     end: u64,
     most: usize,
+    /// Overwritten before the ring grew.
+    lost: u64,
     blank: T,
 }
 
@@ -255,7 +266,7 @@ impl<T: Copy> Ring<T> {
     const FEWEST: usize = 1 << 10;
 
     fn new(most: usize, blank: T) -> Self {
-        Self { slots: Vec::new(), end: 0, most, blank }
+        Self { slots: Vec::new(), end: 0, most, lost: 0, blank }
     }
 
     fn at(&self, number: u64) -> usize {
@@ -263,19 +274,35 @@ impl<T: Copy> Ring<T> {
     }
 
     fn begin(&self) -> u64 {
-        self.end.saturating_sub(self.slots.len() as u64)
+        self.end.saturating_sub(self.slots.len() as u64).max(self.lost)
+    }
+
+    fn keep(&mut self, items: u64, limit: usize) {
+        let wanted = usize::try_from(items).unwrap_or(limit).min(limit);
+        self.most = self.most.max(wanted.next_power_of_two());
     }
 
     fn push(&mut self, item: T) -> bool {
-        let grows = self.end == self.slots.len() as u64 && self.slots.len() < self.most;
+        let is_full = self.end - self.begin() == self.slots.len() as u64;
+        let grows = is_full && self.slots.len() < self.most;
         if grows {
-            let size = (self.slots.len() * 2).max(Self::FEWEST);
-            self.slots.resize(size, self.blank);
+            self.grow();
         }
         let at = self.at(self.end);
         self.slots[at] = item;
         self.end += 1;
         grows
+    }
+
+    fn grow(&mut self) {
+        let kept = self.begin()..self.end;
+        let items: Vec<T> = kept.clone().map(|number| self.slots[self.at(number)]).collect();
+        self.slots.resize((self.slots.len() * 2).max(Self::FEWEST), self.blank);
+        self.lost = kept.start;
+        for (number, item) in kept.zip(items) {
+            let at = self.at(number);
+            self.slots[at] = item;
+        }
     }
 
     fn get(&self, number: u64) -> Option<&T> {
@@ -312,11 +339,18 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_grows_to_its_limit_and_then_forgets_the_oldest() {
+    fn a_ring_grows_to_its_limit_and_then_forgets_the_oldest_until_the_limit_grows() {
         let mut ring = Ring::new(2048, 0u64);
         (0..5000).for_each(|n| _ = ring.push(n));
         assert_eq!((ring.slots.len(), ring.begin()), (2048, 5000 - 2048));
         assert_eq!((ring.get(2951), ring.get(2952), ring.get(4999)), (None, Some(&2952), Some(&4999)));
         assert_eq!(ring.get(5000), None);
+
+        ring.keep(5000, 4096);
+        (5000..7000).for_each(|n| _ = ring.push(n));
+        assert_eq!((ring.slots.len(), ring.begin()), (4096, 5000 - 2048), "what it held is kept");
+        assert!((5000 - 2048..7000).all(|n| ring.get(n) == Some(&n)));
+        (7000..9000).for_each(|n| _ = ring.push(n));
+        assert_eq!((ring.begin(), ring.get(9000 - 4096)), (9000 - 4096, Some(&(9000 - 4096))));
     }
 }

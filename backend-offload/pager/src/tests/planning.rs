@@ -118,3 +118,21 @@ fn hints_come_before_what_is_known_of_the_future() {
     }
     assert!(pager.counters().ahead.predicted > 100);
 }
+
+#[test]
+fn a_marked_step_of_any_length_is_foretold() {
+    const OPERATIONS: usize = 300_000;
+    let mut pager = Pager::new(Limit::bytes(10 << 20), Policy::Planned, Oversized::Refuse);
+    let blocks: Vec<_> = (1..65).map(|size| pager.insert(size << 10, Arena::UNPOOLED)).collect();
+    let mut predicted = Vec::new();
+    for _ in 0..3 {
+        let before = pager.counters().ahead.predicted;
+        let mut dice = Dice(7);
+        for _ in 0..OPERATIONS {
+            operate(&mut pager, &[blocks[dice.below(64) as usize]]);
+        }
+        pager.mark_step();
+        predicted.push(pager.counters().ahead.predicted - before);
+    }
+    assert!(predicted[2] > OPERATIONS as u64 * 9 / 10, "{predicted:?}");
+}
