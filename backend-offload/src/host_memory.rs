@@ -13,15 +13,11 @@ use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The device that owns the host memory. Its thread allocates and frees page-locked memory.
+/// The device that owns the host memory. Its thread allocates page-locked memory.
 pub(crate) trait Site: Send + Sync {
     /// `None` if no room is there or can be made.
     fn draft(&self, pool: &Arc<HostPool>, len: usize) -> Result<Option<Draft>, OffloadError> {
         Ok(pool.draft(len, SlabSource::Heap))
-    }
-
-    fn give_back(&self, draft: Draft) {
-        drop(draft);
     }
 
     /// For tensors created from data later.
@@ -93,7 +89,7 @@ impl HostMemory {
     /// first, and other blocks spill.
     pub fn take(&self, len: usize, purpose: impl fmt::Display) -> Result<HostBuffer, OffloadError> {
         if let Some(draft) = self.site.draft(&self.pool, len)? {
-            return Ok(HostBuffer { draft: Some(draft), site: self.site.clone() });
+            return Ok(HostBuffer(draft));
         }
         let usage = self.pool.usage();
         Err(OffloadError::HostRefused {
@@ -135,32 +131,19 @@ impl HostMemory {
 }
 
 /// A buffer in the host tier, page-locked if that copies faster. Counts until its drop.
-pub struct HostBuffer {
-    draft: Option<Draft>,
-    site: Arc<dyn Site>,
-}
-
-const HELD: &str = "the bytes are there until they are given back";
+pub struct HostBuffer(Draft);
 
 impl Deref for HostBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.draft.as_ref().expect(HELD)
+        &self.0
     }
 }
 
 impl DerefMut for HostBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.draft.as_mut().expect(HELD)
-    }
-}
-
-impl Drop for HostBuffer {
-    fn drop(&mut self) {
-        if let Some(draft) = self.draft.take() {
-            self.site.give_back(draft);
-        }
+        &mut self.0
     }
 }
 

@@ -12,6 +12,7 @@ use crate::stats::Stats;
 use crate::tiers::{Draft, HostPool};
 use crate::timeline::Stretch;
 use cubecl_common::device::Device;
+use cubecl_common::device_handle::DeviceHandle;
 use cubecl_core::Runtime;
 use cubecl_core::server::Binding;
 use pager::{Limit, Preference};
@@ -27,7 +28,7 @@ fn on_server<R: InnerRuntime, T: Send>(
     task: impl FnOnce(&mut OffloadServer<R>) -> T + Send,
 ) -> T {
     let _started = OffloadRuntime::<R>::client(device);
-    cubecl_common::device_handle::DeviceHandle::<OffloadServer<R>>::new(device.to_id())
+    DeviceHandle::<OffloadServer<R>>::new(device.to_id())
         .submit_blocking(task)
         .expect("the device's thread lives as long as the process")
 }
@@ -117,20 +118,21 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
     }
 }
 
-/// Runs on the device's thread, under its context.
 struct CubeSite<R: InnerRuntime>(R::Device);
 
 impl<R: InnerRuntime> Site for CubeSite<R> {
-    fn draft(&self, _: &Arc<HostPool>, len: usize) -> Result<Option<Draft>, OffloadError> {
-        on_server::<R, _>(&self.0, |server| server.paging.draft(&mut server.device, len))
-    }
-
-    fn give_back(&self, draft: Draft) {
-        on_server::<R, _>(&self.0, |_| drop(draft));
+    /// Idle memory needs no turn of the device's thread, which may wait for a copy. New memory is locked there, under
+    /// its context.
+    fn draft(&self, pool: &Arc<HostPool>, len: usize) -> Result<Option<Draft>, OffloadError> {
+        match pool.idle(len, R::slabs()) {
+            Some(draft) => Ok(Some(draft)),
+            None => on_server::<R, _>(&self.0, |server| server.paging.draft(&mut server.device, len)),
+        }
     }
 
     fn prefer_for_new(&self, preference: Preference) {
-        on_server::<R, _>(&self.0, |server| server.paging.prefer_for_new(preference));
+        DeviceHandle::<OffloadServer<R>>::new(self.0.to_id())
+            .submit(move |server| server.paging.prefer_for_new(preference));
     }
 }
 

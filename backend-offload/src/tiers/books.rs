@@ -91,12 +91,9 @@ impl Books {
         if !self.limit.allows_more(self.in_use, bytes) {
             return None;
         }
-        self.note_peaks();
-        if let Some(slab) = self.shelves.take(len, wants_pinned) {
-            self.in_use += bytes;
+        if let Some(slab) = self.idle(len, wants_pinned) {
             return Some(Granted::FromShelf(slab));
         }
-
         let others_pinned = self.pinned - self.shelves.pinned_bytes();
         if wants_pinned && self.may_pin(others_pinned, bytes) {
             let most = self.pinned_limit.cut(self.refused_pinned.saturating_sub(1));
@@ -115,6 +112,17 @@ impl Books {
 
         self.peaks.reserved = self.peaks.reserved.max(self.reserved());
         Some(Granted::ToAllocate { pinned })
+    }
+
+    /// An idle slab of this size, within the limit.
+    pub(super) fn idle(&mut self, len: usize, wants_pinned: bool) -> Option<Slab> {
+        if !self.limit.allows_more(self.in_use, len as u64) {
+            return None;
+        }
+        self.note_peaks();
+        let slab = self.shelves.take(len, wants_pinned)?;
+        self.in_use += len as u64;
+        Some(slab)
     }
 
     fn may_pin(&self, pinned: u64, bytes: u64) -> bool {

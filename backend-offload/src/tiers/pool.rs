@@ -71,6 +71,13 @@ impl HostPool {
         drop(freed);
     }
 
+    /// `None` if no slab of this size is idle, or the limit refuses.
+    #[cfg(feature = "cube")]
+    pub fn idle(self: &Arc<Self>, len: usize, source: SlabSource) -> Option<Draft> {
+        let slab = self.books().idle(len, matches!(source, SlabSource::Pinned(_)))?;
+        Some(Draft(Held { slab: Some(slab), pool: self.clone() }))
+    }
+
     /// `None` if the limit or the machine refuses.
     pub fn draft(self: &Arc<Self>, len: usize, source: SlabSource) -> Option<Draft> {
         let mut freed = Vec::new();
