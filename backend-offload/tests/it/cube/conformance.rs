@@ -43,8 +43,9 @@ fn results<B: AutodiffBackend>(device: &B::Device, parameters: &Facts) -> Facts 
     let mut facts = Facts::default();
     for (name, outcome) in all.iter().flatten() {
         let key = format!("operation {name}");
-        let agreed = facts.find(&key).is_none_or(|other| other == outcome);
-        facts = facts.with(&key, if agreed { outcome.clone() } else { "threads disagree".to_owned() });
+        let other = facts.find(&key).filter(|other| other != outcome);
+        let outcome = other.map_or_else(|| outcome.clone(), |other| format!("{other}, on another thread {outcome}"));
+        facts = facts.with(&key, outcome);
     }
     facts
 }
