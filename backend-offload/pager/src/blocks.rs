@@ -149,16 +149,20 @@ impl Blocks {
         Ok(())
     }
 
-    /// Removes a block whose device memory is still in use. That memory is free when the returned move ends.
-    pub fn discard(&mut self, id: BlockId) -> Result<Token, Fault> {
+    /// Removes a block whose device memory is still in use. That memory is free when the returned move ends. `None`,
+    /// and nothing is done, if it is in a move.
+    pub fn discard(&mut self, id: BlockId) -> Result<Option<Token>, Fault> {
         let (mut block, token) = (*self.block(id)?, Token(self.started));
+        if block.copies.token().is_some() {
+            return Ok(None);
+        }
         let change = block.copies.discard(token).ok_or_else(|| illegal("discarded", id, &block))?;
         self.ledger.post(block.bytes, block.arena, change)?;
         self.under_way.push(UnderWay { token, id, removed: Some(Box::new(block)) });
         self.started += 1;
         self.slots[id.index as usize].block = None;
         self.free.push(id.index);
-        Ok(token)
+        Ok(Some(token))
     }
 
     /// Notes new contents in a tier. Returns the tiers whose stale copies were dropped.

@@ -133,11 +133,13 @@ impl Pager {
         Ok(())
     }
 
-    /// Removes a block on the device, in no move, whose memory a copy still uses. Its bytes are free when the returned
-    /// move ends.
-    pub fn discard(&mut self, id: BlockId) -> Result<Token, Fault> {
+    /// Removes a block on the device whose memory a copy still uses. Its bytes are free when the returned move ends.
+    /// `None`, and nothing is done, if it is in a move, as one that was kept while it left.
+    pub fn discard(&mut self, id: BlockId) -> Result<Option<Token>, Fault> {
         let token = self.blocks.discard(id)?;
-        self.listeners.freed(id);
+        if token.is_some() {
+            self.listeners.freed(id);
+        }
         Ok(token)
     }
 

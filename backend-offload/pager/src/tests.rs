@@ -361,7 +361,7 @@ fn a_discarded_block_frees_its_host_copy_at_once_and_the_device_when_its_memory_
         let block = if clean { blocks[0] } else { blocks[2] };
         operate(&mut pager, &[block]);
         let held = pager.ledger().held(Tier::Host);
-        let token = pager.discard(block).expect("on the device, in no move");
+        let token = pager.discard(block).expect("on the device").expect("in no move");
         assert_eq!(pager.ledger().held(Tier::Host), if clean { held - 10 } else { held });
         assert_eq!(pager.ledger().resident(), 20, "its memory is in use");
         let other =
@@ -379,6 +379,19 @@ fn a_discarded_block_frees_its_host_copy_at_once_and_the_device_when_its_memory_
         assert_eq!(pager.discard(block), Err(Fault::UnknownBlock(block)));
         assert!(pager.discard(other).is_err(), "it is away");
     }
+}
+
+#[test]
+fn a_block_that_was_kept_while_it_left_is_not_discarded() {
+    let (mut pager, blocks) = written(Limit::bytes(20), Policy::LeastRecentlyUsed, 2);
+    operate(&mut pager, &[]);
+    let token = pager.evict(blocks[0]).expect("idle");
+    operate(&mut pager, &[blocks[0]]);
+    let books = format!("{:?}", pager.ledger());
+    assert_eq!(pager.discard(blocks[0]), Ok(None));
+    assert_eq!(format!("{:?}", pager.ledger()), books);
+    assert!(matches!(pager.ended(token, true), Ok(Outcome::Rescued { .. })));
+    assert!(matches!(pager.discard(blocks[0]), Ok(Some(_))));
 }
 
 // ---- illegal reports --------------------------------------------------------------------------------------

@@ -53,17 +53,21 @@ impl<R: InnerRuntime> CubeDevice<R> {
         let Some(buffer) = self.buffers.remove(id) else { return };
         let in_use = buffer.copy.filter(|copy| self.copies.uses_memory(*copy));
         let in_use = in_use.filter(|_| !self.injector.forgets_copies());
+        let discarded = in_use.map_or(Ok(None), |_| paging.discard(id));
+        // Memory of a discarded block serves again once the host has seen the copy end.
+        let copy = in_use.filter(|_| !matches!(discarded, Ok(Some(_))));
         if let Some(device) = &buffer.device {
             let memory = (device, buffer.stream, buffer.size);
-            // The memory serves again once the host has seen the copy end.
-            self.note_last_use(memory, buffer.last_use, buffer.copy.filter(|_| in_use.is_none()));
+            self.note_last_use(memory, buffer.last_use, copy);
         }
-        self.order_owner(buffer.stream, buffer.last_use, None);
-        let removed = match (in_use, buffer.device) {
-            (Some(copy), Some(device)) => {
-                paging.discard(id).map(|token| self.copies.discard(copy, token, device))
+        self.order_owner(buffer.stream, buffer.last_use, copy);
+        let removed = match (discarded, in_use, buffer.device) {
+            (Ok(Some(token)), Some(copy), Some(device)) => {
+                self.copies.discard(copy, token, device);
+                Ok(())
             }
-            _ => paging.remove(id),
+            (Ok(_), ..) => paging.remove(id),
+            (Err(fault), ..) => Err(fault),
         };
         if let Err(fault) = removed {
             self.report_fault(paging, id, fault, "releasing a buffer");

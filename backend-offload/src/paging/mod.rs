@@ -111,12 +111,13 @@ impl Paging {
         self.pager.remove(block)
     }
 
-    /// A copy still uses the device memory of the block, which is in no move. Its bytes are free when the returned move
-    /// ends.
+    /// As [`Pager::discard`].
     #[cfg(feature = "cube")]
-    pub(crate) fn discard(&mut self, block: BlockId) -> Result<Token, Fault> {
+    pub(crate) fn discard(&mut self, block: BlockId) -> Result<Option<Token>, Fault> {
         let token = self.pager.discard(block)?;
-        self.tiers.remove(block);
+        if token.is_some() {
+            self.tiers.remove(block);
+        }
         Ok(token)
     }
 
