@@ -268,12 +268,11 @@ impl Tiers {
         }
         let Ok(mut draft) = self.draft(len) else { return false };
         match (share, self.get(block), self.spilled.get(&block)) {
-            // Clearing a 7B model's weights takes seconds in which nothing is launched.
-            (Share::Whole, ..) => {}
             (Share::Part, None, None) => draft.fill(0),
             (Share::Part, Some(lease), _) => draft.copy_from_slice(lease.bytes()),
             (Share::Part, None, Some(spilled)) if spilled.read(&mut draft).is_err() => return false,
-            (Share::Part, None, Some(_)) => {}
+            // Clearing a 7B model's weights would take seconds in which nothing is launched.
+            (Share::Part, None, Some(_)) | (Share::Whole, ..) => {}
         }
         edit(&mut draft);
         self.keep(block, draft);

@@ -44,7 +44,8 @@ fn results<B: AutodiffBackend>(device: &B::Device, parameters: &Facts) -> Facts 
     for (name, outcome) in all.iter().flatten() {
         let key = format!("operation {name}");
         let other = facts.find(&key).filter(|other| other != outcome);
-        let outcome = other.map_or_else(|| outcome.clone(), |other| format!("{other}, on another thread {outcome}"));
+        let outcome =
+            other.map_or_else(|| outcome.clone(), |other| format!("{other}, on another thread {outcome}"));
         facts = facts.with(&key, outcome);
     }
     facts
