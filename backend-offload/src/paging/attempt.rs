@@ -114,10 +114,15 @@ pub(super) struct Attempt<'a, D> {
     /// A block's first use only allocates: no stall, no look at the clock.
     copying_since: Option<Instant>,
     copy_failure: Option<String>,
-    /// All uploads have released their host memory.
-    reclaimed: bool,
-    /// Finished uploads have.
-    released: bool,
+    uploads: Uploads,
+}
+
+/// Uploads that have released their host memory for this attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Uploads {
+    None,
+    Ended,
+    All,
 }
 
 pub(super) enum Halt {
@@ -139,8 +144,7 @@ impl<'a, D: Device> Attempt<'a, D> {
             operation,
             copying_since: None,
             copy_failure: None,
-            reclaimed: false,
-            released: false,
+            uploads: Uploads::None,
         }
     }
 
@@ -150,9 +154,9 @@ impl<'a, D: Device> Attempt<'a, D> {
                 Ok(false) => {}
                 Ok(true) => return Ok(()),
                 Err(Halt::Stop(Stop::Shortage(Shortage::TierFull { .. })))
-                    if !self.reclaimed || self.paging.cancel_ahead() =>
+                    if self.uploads != Uploads::All || self.paging.cancel_ahead() =>
                 {
-                    self.reclaimed = true;
+                    self.uploads = Uploads::All;
                     self.device.reclaim_host();
                 }
                 Err(halt) => return Err(self.error(halt)),
@@ -165,8 +169,9 @@ impl<'a, D: Device> Attempt<'a, D> {
         self.complete_ended()?;
         let Paging { pager, tiers, .. } = &mut *self.paging;
         let step = pager.next_step(&|| tiers.rooms()).map_err(Halt::Stop)?;
-        if matches!(step, Step::Spill { .. }) && !std::mem::replace(&mut self.released, true) {
+        if matches!(step, Step::Spill { .. }) && self.uploads == Uploads::None {
             // Finished uploads may hold host memory: release it before a spill.
+            self.uploads = Uploads::Ended;
             self.device.release_ended();
             return Ok(false);
         }
@@ -184,7 +189,7 @@ impl<'a, D: Device> Attempt<'a, D> {
         };
         if matches!(step, Step::Bring { from: Some(_), .. }) {
             // The upload may outlive the host copy.
-            (self.reclaimed, self.released) = (false, false);
+            self.uploads = Uploads::None;
         }
 
         if copies && self.copying_since.is_none() {
