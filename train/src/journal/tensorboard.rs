@@ -1,7 +1,5 @@
-//! Event files that TensorBoard reads: numbers of steps and evaluations.
-//!
-//! A file is a row of `TFRecords`, each an `Event` in protobuf's encoding. Every process begins a file, since a killed
-//! one may have left half a record.
+//! TensorBoard's event files: `TFRecords` of protobuf's `Event`. Every process begins a file, since a killed one may leave
+//! half a record.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -17,7 +15,7 @@ pub(super) struct TensorBoard {
 }
 
 impl TensorBoard {
-    /// Begins a file after step `kept`; TensorBoard forgets later steps of earlier files.
+    /// TensorBoard forgets steps after `kept` of earlier files.
     pub(super) fn create(run: &Path, kept: u64) -> io::Result<Self> {
         let time = now();
         let name = format!("events.out.tfevents.{:010}.spillway.{}", time as u64, process::id());
@@ -28,7 +26,6 @@ impl TensorBoard {
         Ok(board)
     }
 
-    /// Adds the numbers of a step or an evaluation. Other kinds of records are passed over.
     pub(super) fn write(&mut self, kind: &str, record: &Value) -> io::Result<()> {
         let group = match kind {
             "step" => "train",
@@ -52,7 +49,6 @@ impl TensorBoard {
         }))
     }
 
-    /// In a single write: length, data, and a checksum of each.
     fn append(&mut self, data: &[u8]) -> io::Result<()> {
         let length = (data.len() as u64).to_le_bytes();
         let sums = [&length[..], data].map(|bytes| masked(crc32c(bytes)).to_le_bytes());
@@ -60,7 +56,6 @@ impl TensorBoard {
     }
 }
 
-/// Seconds since 1970.
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
@@ -73,7 +68,6 @@ fn event(time: f64, step: u64, fill: impl FnOnce(&mut Message)) -> Vec<u8> {
     event.0
 }
 
-/// Protobuf's encoding.
 struct Message(Vec<u8>);
 
 impl Message {
@@ -112,7 +106,7 @@ fn masked(sum: u32) -> u32 {
     sum.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// Castagnoli's polynomial, bit by bit: an event has a kilobyte.
+/// Bit by bit: an event has a kilobyte.
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |sum, byte| {
         (0..8).fold(

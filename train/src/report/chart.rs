@@ -19,7 +19,6 @@ const BOTTOM: f64 = HEIGHT - 26.0;
 pub(super) struct Chart {
     pub(super) title: &'static str,
     pub(super) unit: &'static str,
-    /// How to read it.
     pub(super) reading: &'static str,
     pub(super) from_zero: bool,
     pub(super) curves: Vec<Curve>,
@@ -42,11 +41,9 @@ pub(super) enum Look {
     /// A dot at each point.
     SecondDotted,
     Limit,
-    /// One of several runs, by its number.
     Run(usize),
 }
 
-/// Looks of runs; further runs begin again.
 const RUNS: [&str; 6] = ["run-0", "run-1", "run-2", "run-3", "run-4", "run-5"];
 
 #[derive(Debug, Clone)]

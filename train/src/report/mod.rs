@@ -25,7 +25,6 @@ use history::History;
 
 const FILE: &str = "report.html";
 
-/// Returns the page's path.
 pub(crate) fn write(run: &Path) -> anyhow::Result<PathBuf> {
     let history = History::read(run)?;
     let page = page::render(&name(run), &history);
@@ -34,14 +33,12 @@ pub(crate) fn write(run: &Path) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Draws several runs on one page.
 pub(crate) fn compare(runs: &[PathBuf], to: &Path) -> anyhow::Result<()> {
     let read = |run: &PathBuf| Ok((name(run), History::read(run)?));
     let runs = runs.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
     save(to, &compare::render(&runs))
 }
 
-/// A run's folder.
 fn name(run: &Path) -> String {
     let folder =
         run.canonicalize().ok().and_then(|run| Some(run.file_name()?.to_string_lossy().into_owned()));

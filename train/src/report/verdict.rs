@@ -3,7 +3,6 @@
 use super::history::{History, Update};
 use crate::figures::grouped;
 
-/// Losses this much lower are a progress, not noise.
 const LEARNS: f64 = 0.02;
 
 pub(super) fn of(history: &History) -> String {
@@ -26,7 +25,6 @@ fn state(history: &History) -> Option<String> {
     })
 }
 
-/// Compares the means of the first and the last twentieth of the steps.
 fn learning(steps: &[Update]) -> Option<String> {
     let losses: Vec<f64> =
         steps.iter().filter_map(|step| step.loss).filter(|loss| loss.is_finite()).collect();

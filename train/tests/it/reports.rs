@@ -53,7 +53,6 @@ fn event_files(run: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Reads records as TensorBoard does, and what protobuf holds in them.
 fn events(file: &Path) -> Events {
     let bytes = fs::read(file).expect("a file");
     let mut rest = &bytes[..];

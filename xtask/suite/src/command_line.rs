@@ -13,7 +13,6 @@ pub fn command_line(mut program: Command) -> String {
     page
 }
 
-/// A verb with the options of the program itself has no table.
 fn section(page: &mut String, name: &str, command: &Command, of_program: &[&Arg]) {
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
     writeln!(page, "\n## `{name}`\n\n{}", sentence(&about)).expect("a string");
@@ -66,7 +65,6 @@ fn row(page: &mut String, argument: &Arg) {
     writeln!(page, "| `{}` | {defaults} | {meaning} |", option.trim().replace('|', "\\|")).expect("a string");
 }
 
-/// One line, with the full stop that clap removes.
 fn sentence(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|");
     if line.is_empty() || line.ends_with(['.', ':', '?']) { line } else { line + "." }

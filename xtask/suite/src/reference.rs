@@ -2,7 +2,7 @@
 
 use std::{env, fs, path::Path};
 
-/// `cargo xtask reference` sets it: pages are written instead of compared.
+/// Set to write pages.
 pub const WRITE_REFERENCE: &str = "SPILLWAY_WRITE_REFERENCE";
 
 /// Compares the page `name` with `text`, or writes it.

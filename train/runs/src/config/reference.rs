@@ -35,7 +35,6 @@ fn page(schema: &Value) -> String {
     page
 }
 
-/// A key with keys of its own becomes their rows.
 fn rows(page: &mut String, prefix: &str, section: &str, schema: &Value) {
     for (key, schema) in keys(schema) {
         let path = format!("{prefix}{key}");
@@ -87,7 +86,6 @@ fn kind(schema: &Value) -> String {
     if kinds.is_empty() { "section".to_owned() } else { kinds.join(", ") }
 }
 
-/// Named values and their meanings.
 fn values(schema: &Value) -> Vec<(&str, &str)> {
     let named = choices(schema).into_iter().filter_map(|choice| {
         Some((choice["const"].as_str()?, choice["description"].as_str().unwrap_or_default()))
@@ -112,7 +110,6 @@ fn meaning(schema: &Value) -> String {
     {
         write!(meaning, "<br>`{value}`: {}", flat(description)).expect("a string");
     }
-    // A section that one of its keys names.
     for choice in choices(schema).into_iter().filter(|choice| choice["properties"].is_object()) {
         let keys: Vec<_> = keys(choice)
             .map(|(key, schema)| {

@@ -1,4 +1,4 @@
-//! The JSON schema of configurations, by which editors complete and explain keys.
+//! The JSON schema of configurations, for editors.
 
 use std::borrow::Cow;
 
@@ -11,11 +11,10 @@ use serde_json::{Value, json};
 use super::{Amount, Config, Together, WarmUp};
 
 impl Config {
-    /// The schema, draft 7. Each key has its description, and its default where it has one.
+    /// JSON schema, draft 7.
     pub fn schema() -> Value {
         let mut settings = SchemaSettings::draft07();
         settings.inline_subschemas = true;
-        // Rust's widths of numbers mean nothing to an editor.
         let plain = RecursiveTransform(|schema: &mut Schema| _ = schema.remove("format"));
         let schema = settings.with_transform(plain).into_generator().into_root_schema_for::<Self>();
         let mut schema = schema.to_value();
@@ -28,7 +27,6 @@ impl Config {
     }
 }
 
-/// Presets, GPT-2's defaults, and Hugging Face's other names of keys.
 fn describe_model(model: &mut Value) {
     let defaults = presets::preset("gpt2").expect("a preset of this name").to_value();
     let section = model.as_object_mut().expect("a schema");

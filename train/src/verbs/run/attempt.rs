@@ -346,7 +346,6 @@ fn journal(
     Ok(journal)
 }
 
-/// UTC, as logs print it.
 fn now() -> String {
     let mut text = String::new();
     _ = SystemTime.format_time(&mut Writer::new(&mut text));
