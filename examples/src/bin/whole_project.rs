@@ -1,4 +1,4 @@
-//! Trains eight layers under a device budget of 16 MiB, a third of their need.
+//! Trains eight layers under a device budget of 16 MiB, less than half of their need.
 
 use backend_offload::{Offload, OffloadConfig, stats};
 use burn::backend::{Autodiff, Flex};
