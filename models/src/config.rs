@@ -5,6 +5,7 @@
 //!
 //! `{"preset": "gpt2", "n_layer": 4}` changes a preset. Without one, all but [`REQUIRED_KEYS`] default to GPT-2.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -19,7 +20,7 @@ use crate::rotary::{RopeScaling, Rotation};
 pub const REQUIRED_KEYS: [&str; 5] = ["n_layer", "n_head", "n_embd", "n_positions", "vocab_size"];
 
 /// How token positions enter the network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Positions {
     /// A trained vector per position, added to the token's.
@@ -29,7 +30,7 @@ pub enum Positions {
 }
 
 /// Position of a sub-layer's norms.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NormPlacement {
     /// `x + f(norm(x))`.
@@ -41,7 +42,7 @@ pub enum NormPlacement {
 }
 
 /// The MLP's non-linearity, by its Hugging Face name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Activation {
     /// GELU by the tanh formula, as in GPT-2.
     #[serde(rename = "gelu_new", alias = "gelu_pytorch_tanh")]
@@ -61,7 +62,7 @@ pub enum Activation {
 }
 
 /// The column of [`crate::init`]'s table for a fresh model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
     /// Normal weights, residual projections scaled by depth.
@@ -73,7 +74,7 @@ pub enum Family {
 }
 
 /// A network's configuration, with Hugging Face names.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent yes or no of a published format")]
 pub struct GptConfig {
@@ -165,7 +166,8 @@ pub struct GptConfig {
     pub compute: Compute,
 }
 
-const ALIASES: &[(&str, &str)] = &[
+/// Other names of keys, and the keys.
+pub const ALIASES: &[(&str, &str)] = &[
     ("num_hidden_layers", "n_layer"),
     ("num_attention_heads", "n_head"),
     ("num_key_value_heads", "n_kv_head"),

@@ -76,7 +76,9 @@ pub mod weights;
 pub use adapter::{Adapter, LoraConfig, LoraError, Projection};
 pub use adjustment::Adjustment;
 pub use block::{Attention, Block};
-pub use config::{Activation, Family, GptConfig, NormPlacement, Positions, REQUIRED_KEYS, nearest_key};
+pub use config::{
+    ALIASES, Activation, Family, GptConfig, NormPlacement, Positions, REQUIRED_KEYS, nearest_key,
+};
 pub use continuing::Continuing;
 pub use continuous::{Chosen, Continuation, Continuous, Likelihood};
 pub use decode::{Decoder, DecoderFull};

@@ -4,10 +4,11 @@
 //! bits are the plain path's, and f64 models stay in f64.
 
 use burn::tensor::{FloatDType, Tensor, backend::Backend};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The type of matrix products.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Compute {
     /// The parameters' own type, without casts.

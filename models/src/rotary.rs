@@ -4,12 +4,13 @@ use std::f64::consts::TAU;
 
 use burn::module::Module;
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::GptConfig;
 
 /// Stretching of rotary positions beyond the pretraining length.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "rope_type", rename_all = "lowercase")]
 pub enum RopeScaling {
     /// Divides every frequency.

@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use runs::config::Config;
 
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 
@@ -11,7 +12,7 @@ use crate::exit::{self, Ending};
 use crate::interrupt;
 use crate::verbs::{
     chat, completions, doctor, eval, examples, export, import, index, inspect, plan as planning, prepare,
-    run, sample, tokenizer_train,
+    report, run, sample, tokenizer_train,
 };
 
 /// Train language models bigger than your GPU.
@@ -44,11 +45,22 @@ enum Verb {
     #[command(after_help = examples::CHAT)]
     Chat(chat::Args),
     /// Begin a run with published weights.
+    #[command(after_help = examples::IMPORT)]
     Import(import::Args),
     /// Export a checkpoint for other programs.
+    #[command(after_help = examples::EXPORT)]
     Export(export::Args),
     /// Print what a run directory or a checkpoint holds, and whether it is undamaged.
     Inspect(inspect::Args),
+    /// Draw `report.html` of a run anew.
+    #[command(after_help = examples::REPORT)]
+    Report(report::Args),
+    /// Draw several runs on one page.
+    #[command(after_help = examples::COMPARE)]
+    Compare(report::Compare),
+    /// Print the JSON schema of configurations, for editors.
+    #[command(after_help = examples::SCHEMA)]
+    Schema,
     /// Check this machine: CUDA, memory, disks, Open MPI, and the remedy for each lack.
     #[command(after_help = examples::DOCTOR)]
     Doctor(doctor::Args),
@@ -56,6 +68,7 @@ enum Verb {
     #[command(after_help = examples::COMPLETIONS)]
     Completions(completions::Args),
     /// Turn text into token shards that training reads at any position.
+    #[command(after_help = examples::PREPARE)]
     Prepare(prepare::Args),
     /// Make a tokenizer.
     #[command(subcommand)]
@@ -93,6 +106,12 @@ pub fn main() -> ExitCode {
         Verb::Import(args) => import::run(&args).map(done),
         Verb::Export(args) => export::run(&args).map(done),
         Verb::Inspect(args) => inspect::run(&args).map(done),
+        Verb::Report(args) => report::run(&args).map(done),
+        Verb::Compare(args) => report::compare(&args).map(done),
+        Verb::Schema => {
+            println!("{:#}", Config::schema());
+            Ok(Ending::Done)
+        }
         Verb::Doctor(args) => doctor::run(&args).map(done),
         Verb::Completions(args) => {
             completions::run(&args, Cli::command());
@@ -130,12 +149,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_reference_has_every_verb_option_and_exit_code() {
+        suite::assert_reference("train.md", &crate::reference::train(Cli::command().name("train")));
+    }
+
+    #[test]
     fn every_example_of_the_help_is_a_command_that_the_program_accepts() {
         let texts = [
             examples::RUN,
             examples::PLAN,
             examples::SAMPLE,
             examples::CHAT,
+            examples::IMPORT,
+            examples::EXPORT,
+            examples::PREPARE,
+            examples::REPORT,
+            examples::COMPARE,
+            examples::SCHEMA,
             examples::DOCTOR,
             examples::COMPLETIONS,
         ];
@@ -153,6 +183,6 @@ mod tests {
             assert!(parsed.is_ok(), "train{command}: {}", parsed.unwrap_err());
             accepted += 1;
         }
-        assert!(accepted >= 13, "{accepted}");
+        assert!(accepted >= 20, "{accepted}");
     }
 }

@@ -3,6 +3,8 @@
 //! The training thread writes each line before it proceeds, so the file is complete up to each checkpoint. A resumed
 //! run drops the lines of repeated steps.
 
+mod tensorboard;
+
 use std::{
     fs::{self, File, OpenOptions},
     io::{BufRead, BufReader, BufWriter, Write},
@@ -12,6 +14,8 @@ use std::{
 use anyhow::Context;
 use serde::Serialize;
 use serde_json::Value;
+
+use tensorboard::TensorBoard;
 
 pub(crate) const FILE: &str = "metrics.jsonl";
 
@@ -23,6 +27,7 @@ pub(crate) struct Journal {
     seconds: f64,
     /// A failed write may have cut off the last line.
     torn: bool,
+    board: Option<TensorBoard>,
 }
 
 impl Journal {
@@ -50,7 +55,14 @@ impl Journal {
         };
 
         let file = attempt().with_context(|| format!("opening {}", path.display()))?;
-        Ok(Self { path, file, seconds, torn: false })
+        Ok(Self { path, file, seconds, torn: false, board: None })
+    }
+
+    /// Writes the numbers after step `kept` to an event file, too.
+    pub(crate) fn with_tensorboard(mut self, run: &Path, kept: u64) -> anyhow::Result<Self> {
+        let board = TensorBoard::create(run, kept).context("writing an event file for TensorBoard")?;
+        self.board = Some(board);
+        Ok(self)
     }
 
     pub(crate) fn seconds(&self) -> f64 {
@@ -63,7 +75,12 @@ impl Journal {
         let line = if self.torn { format!("\n{line}") } else { line };
         let written = self.file.write_all(line.as_bytes());
         self.torn = written.is_err();
-        written.with_context(|| format!("writing to {}", self.path.display()))
+        written.with_context(|| format!("writing to {}", self.path.display()))?;
+        if let Some(board) = &mut self.board {
+            let record = serde_json::to_value(record).context("describing a step")?;
+            board.write(kind, &record).context("writing an event file for TensorBoard")?;
+        }
+        Ok(())
     }
 
     pub(crate) fn sync(&self) -> anyhow::Result<()> {

@@ -15,6 +15,8 @@ mod parameters;
 mod plan;
 mod progress;
 mod ranks;
+#[cfg(test)]
+mod reference;
 mod rehearsal;
 mod report;
 mod rule;

@@ -3,9 +3,13 @@
 //! It builds in seconds: no dependency leads to Burn (`developer_commands_build_without_burn`).
 
 mod ci;
+mod dev;
+mod errors;
 mod instructions;
 mod kernels;
 mod measurements;
+mod reference;
+mod release;
 mod stand_in;
 mod test;
 mod tidy;
@@ -19,12 +23,18 @@ use measurements::Measurement;
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Developer commands of this repository")]
 enum Command {
+    /// List the commands of those who change this repository
+    Dev,
     /// The gate that a change must pass; local runs and the CI service run the same steps
     Ci(ci::Ci),
     /// Run the tests: the quick suite, or a larger one
     Test(test::Test),
     /// Check the house rules that no compiler checks
     Tidy,
+    /// Write `docs/reference/` anew; tests compare it with the code
+    Reference,
+    /// Build the archive of both programs, and try it in an empty root
+    Release,
     /// Check on a CUDA machine that spilling changes no number, and record its cost; takes at most eight minutes there
     GpuCheck(Measurement),
     /// Measure the cost of device budgets, and record it
@@ -43,9 +53,15 @@ enum Command {
 
 fn main() -> ExitCode {
     let outcome = match Command::parse() {
+        Command::Dev => {
+            dev::run::<Command>();
+            Ok(())
+        }
         Command::Ci(ci) => ci.run(),
         Command::Test(test) => test.run(),
         Command::Tidy => tidy::run(),
+        Command::Reference => reference::run(),
+        Command::Release => release::run(),
         Command::GpuCheck(measurement) => return measured(measurement.run("gpu-check")),
         Command::BenchVram(measurement) => return measured(measurement.run("bench-vram")),
         Command::BenchScale(measurement) => return measured(measurement.run("bench-scale")),

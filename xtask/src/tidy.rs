@@ -6,6 +6,7 @@ mod compiled_once;
 mod documents;
 mod invariants;
 mod manifests;
+mod project;
 mod rust_files;
 
 use std::{collections::BTreeMap, fmt, fs, io};
@@ -70,6 +71,9 @@ fn findings() -> Result<Vec<Finding>> {
     let mut findings = manifests::arrows(&members);
     findings.extend(compiled_once::all()?);
     findings.extend(circles::all(&files));
+    findings.extend(documents::errors(&tree));
+    findings.extend(documents::chapters(&tree));
+    findings.extend(project::all(&tree));
 
     for file in files {
         findings.extend(documents::machine_paths(&file));
@@ -101,10 +105,10 @@ fn findings() -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-type Tree = BTreeMap<String, String>;
+pub(crate) type Tree = BTreeMap<String, String>;
 
 /// Files that git tracks or would track. Other than UTF-8 becomes empty text, so that links resolve.
-fn read_tree() -> Result<Tree> {
+pub(crate) fn read_tree() -> Result<Tree> {
     let listing = Invocation::new("git")
         .arguments(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .output(workspace::root())

@@ -46,6 +46,8 @@ mod page;
 mod program;
 mod queue;
 mod record;
+#[cfg(test)]
+mod reference;
 mod request_id;
 mod routes;
 mod scheduler;

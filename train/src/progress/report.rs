@@ -159,3 +159,39 @@ impl Adaptor<Self> for Validation {
         self.clone()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_names_every_field_of_a_step_and_no_other() {
+        let some = Some(1.0);
+        let report = Report {
+            mfu: some,
+            device_budget: Some(1),
+            disk_written: 1,
+            disk_read: 1,
+            drive_wear: 1,
+            host_step_ms: some,
+            host_step_wait_ms: some,
+            ranks_sent: Some(1),
+            ranks_heard: Some(1),
+            ranks_ms: some,
+            ranks_stall_ms: some,
+            gradients_held: Some(1),
+            ..Report::default()
+        };
+        let record = serde_json::to_value(report).expect("JSON");
+        let mut fields: Vec<_> = record.as_object().expect("fields").keys().map(String::as_str).collect();
+        fields.retain(|field| *field != "step");
+        let page = include_str!("../../../docs/reference/metrics.md");
+        let table =
+            page.split("## `step`").nth(1).and_then(|rest| rest.split("\n## ").next()).expect("a section");
+        let cells =
+            table.lines().filter(|line| line.starts_with("| `")).filter_map(|line| line.split(" | ").next());
+        let mut named: Vec<_> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+        named.sort_unstable();
+        assert_eq!(named, fields);
+    }
+}

@@ -19,6 +19,7 @@ const BOTTOM: f64 = HEIGHT - 26.0;
 pub(super) struct Chart {
     pub(super) title: &'static str,
     pub(super) unit: &'static str,
+    pub(super) reading: &'static str,
     pub(super) from_zero: bool,
     pub(super) curves: Vec<Curve>,
     pub(super) marks: Vec<Marks>,
@@ -40,7 +41,10 @@ pub(super) enum Look {
     /// A dot at each point.
     SecondDotted,
     Limit,
+    Run(usize),
 }
+
+const RUNS: [&str; 6] = ["run-0", "run-1", "run-2", "run-3", "run-4", "run-5"];
 
 #[derive(Debug, Clone)]
 pub(super) struct Marks {
@@ -56,6 +60,7 @@ impl Look {
             Self::FirstRaw => "first raw",
             Self::Second | Self::SecondDotted => "second",
             Self::Limit => "limit",
+            Self::Run(number) => RUNS[number % RUNS.len()],
         }
     }
 }
@@ -100,7 +105,8 @@ impl fmt::Display for Chart {
         for curve in &self.curves {
             draw(f, curve, &steps, &values)?;
         }
-        writeln!(f, "<path class=\"cursor\" d=\"\"/>\n</svg>\n<output></output>\n</figure>")
+        writeln!(f, "<path class=\"cursor\" d=\"\"/>\n</svg>\n<output></output>")?;
+        writeln!(f, "<p class=\"reading\">{}</p>\n</figure>", Escaped(self.reading))
     }
 }
 

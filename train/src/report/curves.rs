@@ -8,7 +8,7 @@ use super::thinning::{Point, smooth};
 const LARGEST: f64 = 1e100;
 
 /// Smoothed curves have about this many independent points.
-const SMOOTHED: usize = 50;
+pub(super) const SMOOTHED: usize = 50;
 
 /// Runs of this many steps get a second chart of the loss.
 const LONG: usize = 100;
@@ -67,7 +67,8 @@ fn second_half(mut loss: Chart) -> Chart {
     let last =
         loss.curves.iter().filter_map(|curve| curve.points.last()).map(|point| point.0).fold(0.0, f64::max);
     loss.curves.iter_mut().for_each(|curve| curve.points.retain(|point| point.0 >= last / 2.0));
-    Chart { title: "Loss, second half", ..loss }
+    let title = "Loss, second half";
+    Chart { title, reading: reading(title), ..loss }
 }
 
 fn memory(steps: &[Update]) -> Chart {
@@ -123,19 +124,44 @@ fn updates(steps: &[Update]) -> Chart {
     Chart { from_zero: true, ..chart("Update on the host", "milliseconds", curves) }
 }
 
-fn share(steps: &[Update], ms: fn(&Update) -> Option<f64>) -> Vec<Point> {
+pub(super) fn share(steps: &[Update], ms: fn(&Update) -> Option<f64>) -> Vec<Point> {
     series(steps, |step| Some(100.0 * ms(step)? / step.ms.filter(|ms| *ms > 0.0)?))
 }
 
-fn chart(title: &'static str, unit: &'static str, curves: Vec<Curve>) -> Chart {
-    Chart { title, unit, from_zero: false, curves, marks: Vec::new() }
+pub(super) fn chart(title: &'static str, unit: &'static str, curves: Vec<Curve>) -> Chart {
+    Chart { title, unit, reading: reading(title), from_zero: false, curves, marks: Vec::new() }
 }
 
-fn line(name: &str, look: Look, points: Vec<Point>) -> Curve {
+fn reading(title: &str) -> &'static str {
+    match title {
+        "Loss" => {
+            "How wrong the model is on the text of a step. It has to fall. A flat end means that more steps help little."
+        }
+        "Loss, second half" => {
+            "The same without the steep beginning. If validation rises while training falls, the model learns its text by heart."
+        }
+        "Validation loss" => "How wrong the model is on text that it does not learn from. Lower is better.",
+        "Learning rate" => "The size of updates: up during the warm-up, then down to the floor.",
+        "Throughput" => "Higher is faster. A dip is a wait for copies, data or another program.",
+        "Memory" => "The device stays below its budget. The host holds what has spilled.",
+        "Moved per step" => "Copies over the link. A larger budget lowers both curves and changes no loss.",
+        "Waiting for copies" => "The price of spilling: at 10, a tenth of the step was spent waiting.",
+        "Update on the host" => "The processor's time for a step. Only the part that is waited for is lost.",
+        "Disk tier per step" => "Bytes to and from the disk. Writes wear the drive.",
+        "Exchanged per step" => "Bytes between processes, for gradients or weights.",
+        "Waiting for ranks" => "At 10, a tenth of the step was spent waiting for other processes.",
+        "Gradient norm" => {
+            "A jump is an unusual batch. Steady growth announces that the run diverges: lower the learning rate."
+        }
+        _ => "",
+    }
+}
+
+pub(super) fn line(name: &str, look: Look, points: Vec<Point>) -> Curve {
     Curve { name: name.to_owned(), look, points }
 }
 
-fn sizes(title: &'static str, curves: Vec<(&str, Look, Vec<Point>)>) -> Chart {
+pub(super) fn sizes(title: &'static str, curves: Vec<(&str, Look, Vec<Point>)>) -> Chart {
     let largest = curves.iter().flat_map(|curve| &curve.2).map(|point| point.1).fold(0.0, f64::max);
     let (unit, size) = unit(largest);
     let shrunk = |points: Vec<Point>| points.into_iter().map(|(step, bytes)| (step, bytes / size)).collect();
@@ -162,15 +188,19 @@ fn smoothed(name: &str, points: Vec<Point>) -> Vec<Curve> {
     vec![line(name, Look::FirstRaw, points), line(&averaged, Look::First, average)]
 }
 
-fn series(steps: &[Update], value: impl Fn(&Update) -> Option<f64>) -> Vec<Point> {
+pub(super) fn series(steps: &[Update], value: impl Fn(&Update) -> Option<f64>) -> Vec<Point> {
     points(steps, |step| step.step, value)
 }
 
-fn bytes(steps: &[Update], value: impl Fn(&Update) -> Option<u64>) -> Vec<Point> {
+pub(super) fn bytes(steps: &[Update], value: impl Fn(&Update) -> Option<u64>) -> Vec<Point> {
     series(steps, |step| value(step).map(|bytes| bytes as f64))
 }
 
-fn points<T>(records: &[T], step: impl Fn(&T) -> u64, value: impl Fn(&T) -> Option<f64>) -> Vec<Point> {
+pub(super) fn points<T>(
+    records: &[T],
+    step: impl Fn(&T) -> u64,
+    value: impl Fn(&T) -> Option<f64>,
+) -> Vec<Point> {
     let drawn =
         |record: &T| Some((step(record) as f64, value(record).filter(|value| value.abs() < LARGEST)?));
     records.iter().filter_map(drawn).collect()

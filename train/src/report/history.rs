@@ -47,6 +47,11 @@ enum Record {
 #[derive(Debug, Deserialize)]
 pub(super) struct Start {
     pub(super) step: u64,
+    /// Absent in older journals, as the next three fields.
+    pub(super) date: Option<String>,
+    pub(super) version: Option<String>,
+    pub(super) command: Option<String>,
+    pub(super) config: Option<String>,
     pub(super) device: String,
     pub(super) parameters: u64,
     pub(super) tokens_per_step: u64,

@@ -1,9 +1,10 @@
-//! `report.html`: a run on one page, made from `metrics.jsonl` alone.
+//! `report.html`: a run on one page, or several beside each other, made from `metrics.jsonl` alone.
 //!
 //! The page loads nothing; a short script shows numbers under the pointer. Generated text is escaped. Equal lines give
 //! equal bytes.
 
 mod chart;
+mod compare;
 mod curves;
 mod history;
 mod markup;
@@ -14,8 +15,9 @@ mod tables;
 mod tests;
 mod thinning;
 mod timeline;
+mod verdict;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
@@ -23,10 +25,26 @@ use history::History;
 
 const FILE: &str = "report.html";
 
-pub(crate) fn write(run: &Path) -> anyhow::Result<()> {
+pub(crate) fn write(run: &Path) -> anyhow::Result<PathBuf> {
     let history = History::read(run)?;
-    let name = run.canonicalize().ok().and_then(|run| Some(run.file_name()?.to_string_lossy().into_owned()));
-    let page = page::render(name.as_deref().unwrap_or("a run"), &history);
+    let page = page::render(&name(run), &history);
     let path = run.join(FILE);
-    durable::write(&path, page.as_bytes()).with_context(|| format!("writing {}", path.display()))
+    save(&path, &page)?;
+    Ok(path)
+}
+
+pub(crate) fn compare(runs: &[PathBuf], to: &Path) -> anyhow::Result<()> {
+    let read = |run: &PathBuf| Ok((name(run), History::read(run)?));
+    let runs = runs.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
+    save(to, &compare::render(&runs))
+}
+
+fn name(run: &Path) -> String {
+    let folder =
+        run.canonicalize().ok().and_then(|run| Some(run.file_name()?.to_string_lossy().into_owned()));
+    folder.unwrap_or_else(|| "a run".to_owned())
+}
+
+fn save(path: &Path, page: &str) -> anyhow::Result<()> {
+    durable::write(path, page.as_bytes()).with_context(|| format!("writing {}", path.display()))
 }

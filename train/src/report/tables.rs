@@ -18,6 +18,13 @@ pub(super) fn facts(history: &History) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
     let mut add = |name, value: Option<String>| facts.extend(value.map(|value| (name, value)));
     if let Some(start) = history.starts.last() {
+        // To the minute.
+        let date =
+            start.date.as_deref().map(|date| date.chars().take(16).collect::<String>().replace('T', " "));
+        add("Started", date.map(|date| format!("{date} UTC")));
+        add("Command", start.command.clone());
+        add("Preset or file", start.config.clone());
+        add("Version", start.version.clone());
         add("Device", Some(start.device.clone()));
         add(
             "Device budget",

@@ -32,7 +32,8 @@ fn jsonl(records: &[Value]) -> String {
 
 fn start(step: u64) -> Value {
     json!({"kind": "start", "step": step, "device": "CPU", "parameters": 804_096, "tokens_per_step": 1024,
-        "device_budget": 16 << 20, "optimizer_on": "device", "resumed": step > 0})
+        "device_budget": 16 << 20, "optimizer_on": "device", "resumed": step > 0,
+        "date": "2026-11-20T10:11:12.345678Z", "command": "train --config toy", "config": "toy", "version": "0.1.0"})
 }
 
 fn step(step: u64, steps: u64) -> Value {
@@ -144,6 +145,10 @@ fn a_page_shows_the_events_of_a_run() {
 
     let text = text(&page);
     for expected in [
+        "The run stopped after step 300 of 300: 300 MiB",
+        "Started2026-11-20 10:11 UTC",
+        "Commandtrain --config toy",
+        "Preset or filetoy",
         "DeviceCPU",
         "Optimizeron the device",
         "804,096",
@@ -163,6 +168,66 @@ fn a_page_shows_the_events_of_a_run() {
     ] {
         assert!(text.contains(expected), "{expected} is missing");
     }
+}
+
+#[test]
+fn every_chart_says_how_to_read_it() {
+    let page = page(&jsonl(&eventful()));
+    let charts = page.split("<figure>").skip(1).map(|rest| rest.split("</figure>").next().unwrap_or(""));
+    for chart in charts {
+        let reading = chart.split("<p class=\"reading\">").nth(1).and_then(|rest| rest.split("</p>").next());
+        assert!(reading.is_some_and(|reading| reading.ends_with('.')), "{chart}");
+    }
+}
+
+#[test]
+fn the_verdict_says_whether_a_run_is_done_learns_overfits_spills_and_skips() {
+    let verdict = |records: &[Value]| {
+        let page = page(&jsonl(records));
+        let verdict = page.split("<p class=\"verdict\">").nth(1).and_then(|rest| rest.split("</p>").next());
+        verdict.expect("a verdict").to_owned()
+    };
+    let run = |to: u64, of: u64| [vec![start(0)], (1..=to).map(|at| step(at, of)).collect()].concat();
+    let done = verdict(&run(200, 200));
+    assert!(done.starts_with("All 200 steps are done. The model learns: its loss fell from "), "{done}");
+    assert!(done.contains("Spilling took ") && !done.contains("skipped"), "{done}");
+
+    let killed = verdict(&run(50, 200));
+    assert!(killed.starts_with("Step 50 of 200 is the last one recorded; "), "{killed}");
+
+    let mut flat = run(100, 100);
+    flat.iter_mut().skip(1).for_each(|record| record["loss"] = json!(2.0));
+    assert!(verdict(&flat).contains("The model does not learn: its loss was 2.000 at first and is 2.000."));
+
+    let mut worse = run(100, 100);
+    for (at, loss, best) in [(50, 1.0, true), (100, 1.5, false)] {
+        worse.push(json!({"kind": "eval", "step": at, "loss": loss, "perplexity": 2.0, "sequences": 1, "best": best}));
+    }
+    worse.push(json!({"kind": "withheld", "step": 3, "loss": null, "gnorm": null, "reason": "no number"}));
+    let worse = verdict(&worse);
+    assert!(worse.contains("Validation was best at step 50 (1.000) and is 1.500"), "{worse}");
+    assert!(worse.contains("One step was skipped"), "{worse}");
+}
+
+#[test]
+fn compared_runs_have_a_row_and_a_curve_each() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let runs = ["small", "large"].map(|name| {
+        let run = folder.path().join(name);
+        fs::create_dir(&run).expect("a folder");
+        fs::write(run.join("metrics.jsonl"), jsonl(&eventful())).expect("written");
+        run
+    });
+    let to = folder.path().join("both.html");
+    compare(&runs, &to).expect("a page");
+    let page = fs::read_to_string(&to).expect("it is there");
+    assert_well_formed(&page);
+    for part in
+        ["small, large: training report", "<td>small</td>", "<polyline class=\"run-1\" data-name=\"large\""]
+    {
+        assert!(page.contains(part), "{part} is missing");
+    }
+    assert_eq!(page.matches("<figure>").count(), 6);
 }
 
 #[test]

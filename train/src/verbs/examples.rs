@@ -34,3 +34,30 @@ pub(crate) const COMPLETIONS: &str = "\
 Examples:
   train completions bash > ~/.local/share/bash-completion/completions/train
   train completions fish > ~/.config/fish/completions/train.fish";
+
+pub(crate) const IMPORT: &str = "\
+Examples:
+  train import --from gpt2 --out runs/gpt2
+  train import --from smollm2 --out runs/base --set memory.device_budget=6GiB";
+
+pub(crate) const EXPORT: &str = "\
+Examples:
+  train export --from runs/chat --out chat                              for the family's own library
+  train export --from runs/chat --out small --layout gguf --dtype q8_0  for llama.cpp";
+
+pub(crate) const PREPARE: &str = "\
+Examples:
+  train prepare --input books --tokenizer gpt2 --out books-gpt2 --sequence 1024";
+
+pub(crate) const REPORT: &str = "\
+Examples:
+  train report runs/toy";
+
+pub(crate) const COMPARE: &str = "\
+Examples:
+  train compare runs/toy runs/all
+  train compare runs/toy runs/all --out both.html";
+
+pub(crate) const SCHEMA: &str = "\
+Examples:
+  train schema > spillway.schema.json";

@@ -12,6 +12,7 @@ pub(crate) mod index;
 pub(crate) mod inspect;
 pub(crate) mod plan;
 pub(crate) mod prepare;
+pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod sample;
 pub(crate) mod tokenizer_train;

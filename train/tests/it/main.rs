@@ -22,6 +22,7 @@ mod prepare;
 mod program;
 mod reference;
 mod refusals;
+mod reports;
 mod run;
 mod sample;
 mod timeline;

@@ -6,6 +6,9 @@ use std::{collections::BTreeMap, path::Path};
 use xtask::readme_table;
 
 use super::{File, Finding, Tree};
+use crate::errors;
+
+const BOOK: &str = "docs/SUMMARY.md";
 
 /// Top level of a machine, never of a checkout.
 const MACHINE_FOLDERS: [&str; 4] = ["home", "root", "work", "Users"];
@@ -16,6 +19,31 @@ pub(super) fn links(file: &File, tree: &Tree) -> Vec<Finding> {
         Some(file.finding(number, "links", format!("`{target}` {reason}")))
     };
     link_targets(file).into_iter().filter_map(breach).collect()
+}
+
+pub(super) fn chapters(tree: &Tree) -> Vec<Finding> {
+    let book = File { path: BOOK, text: tree.get(BOOK).map_or("", String::as_str) };
+    let listed: Vec<_> =
+        link_targets(&book).into_iter().filter_map(|(_, target)| resolve(BOOK, &target)).collect();
+    let pages = tree.keys().filter(|path| {
+        path.starts_with("docs/") && File { path, text: "" }.has_extension("md") && *path != BOOK
+    });
+    let missing = pages.filter(|page| !listed.contains(page));
+    missing.map(|page| book.finding(1, "chapters", format!("lacks {page}"))).collect()
+}
+
+/// The page of errors is the sources', and each error has a remedy.
+pub(super) fn errors(tree: &Tree) -> Vec<Finding> {
+    let text = tree.get(errors::PAGE).map_or("", String::as_str);
+    let page = File { path: errors::PAGE, text };
+    let expected = errors::page(tree.iter().map(|(path, text)| (path.as_str(), text.as_str())), text);
+    let differs = (1..).zip(text.lines().chain([""]).zip(expected.lines().chain([""])));
+    let stale = differs.filter(|(_, (page, expected))| page != expected).take(1);
+    let stale = stale.map(|(n, _)| {
+        page.finding(n, "errors", "differs from the sources; `cargo xtask reference` writes it")
+    });
+    let open = errors::without_remedy(text).into_iter();
+    stale.chain(open.map(|(n, error)| page.finding(n, "errors", format!("{error} has no remedy")))).collect()
 }
 
 fn dead_end(file: &File, target: &str, tree: &Tree) -> Option<&'static str> {
@@ -148,6 +176,7 @@ pub(super) fn json_object(file: &File) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use xtask::{invocation::Invocation, workspace};
 
     fn broken_links(path: &str, text: &str) -> Vec<usize> {
         let known =
@@ -226,5 +255,39 @@ mod tests {
         assert_eq!(check("{\"steps\": 1}"), None);
         assert_eq!(check("[1]"), Some(1));
         assert_eq!(check("{\n\"steps\": ,\n}"), Some(2));
+    }
+
+    #[test]
+    fn a_page_that_the_book_lacks_is_named() {
+        let pages = [
+            ("docs/SUMMARY.md", "[a](guide/a.md)"),
+            ("docs/guide/a.md", ""),
+            ("docs/guide/b.md", ""),
+            ("b.md", ""),
+        ];
+        let tree: Tree = pages.map(|(path, text)| (path.to_owned(), text.to_owned())).into();
+        let reasons: Vec<_> = chapters(&tree).into_iter().map(|finding| finding.reason).collect();
+        assert_eq!(reasons, ["lacks docs/guide/b.md"]);
+    }
+
+    mod full {
+        use super::*;
+
+        #[test]
+        #[ignore = "full: mdbook builds the guide"]
+        fn the_guide_is_built_as_a_book() {
+            let found = Invocation::new("mdbook").arguments(["--version"]).output(workspace::root());
+            if suite::Need::MdBook.found(found).is_none() {
+                return;
+            }
+            let built = Invocation::new("mdbook")
+                .arguments(["build", "docs"])
+                .command(workspace::root())
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&built.stderr);
+            assert!(built.status.success() && !said.contains("ERROR"), "{said}");
+            assert!(workspace::root().join("target/book/guide/install.html").is_file());
+        }
     }
 }

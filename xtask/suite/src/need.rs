@@ -35,6 +35,10 @@ pub enum Need {
     Valgrind,
     /// Python with `torch` and `transformers`.
     Torch,
+    /// Python's `tensorboard`.
+    TensorBoard,
+    /// The program `mdbook`.
+    MdBook,
     /// Node's package `node-llama-cpp`.
     LlamaCpp,
     /// A folder with the published GPT-2.
@@ -49,7 +53,7 @@ pub enum Need {
 
 impl Need {
     /// In the order of summaries.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::Vulkan,
         Self::StandIn,
         Self::Mpi,
@@ -59,6 +63,8 @@ impl Need {
         Self::Clients,
         Self::Valgrind,
         Self::Torch,
+        Self::TensorBoard,
+        Self::MdBook,
         Self::LlamaCpp,
         Self::Gpt2,
         Self::NoCuda,
@@ -78,6 +84,8 @@ impl Need {
             Self::Clients => "clients",
             Self::Valgrind => "valgrind",
             Self::Torch => "torch",
+            Self::TensorBoard => "tensorboard",
+            Self::MdBook => "mdbook",
             Self::LlamaCpp => "llama.cpp",
             Self::Gpt2 => "gpt-2",
             Self::NoCuda => "no-cuda",
@@ -100,6 +108,8 @@ impl Need {
             Self::Clients => "serve/web/tests/install-clients",
             Self::Valgrind => "apt-get install valgrind",
             Self::Torch => "pip install torch transformers",
+            Self::TensorBoard => "pip install tensorboard",
+            Self::MdBook => "cargo install mdbook --locked",
             Self::LlamaCpp => "train/tests/goldens/continue.mjs says how to install it",
             Self::Gpt2 => "set GPT2_DIR to a folder with the published GPT-2",
             Self::NoCuda => {

@@ -1,4 +1,4 @@
-//! A run's configuration: eight sections of one JSON file.
+//! A run's configuration: nine sections of one JSON file.
 //!
 //! Every key but the model's sizes has a default. The run directory keeps the complete configuration, which reproduces
 //! the run (`the_saved_configuration_alone_reproduces_the_run_bit_for_bit`). Reading is strict, since an ignored
@@ -15,6 +15,9 @@ mod overrides;
 mod presets;
 mod ranks;
 mod read;
+#[cfg(test)]
+mod reference;
+mod schema;
 mod sections;
 mod syntax;
 #[cfg(test)]
@@ -39,12 +42,14 @@ use durable::regular;
 use error::Problems;
 use models::GptConfig;
 use overrides::Overrides;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 const MAX_BYTES: u64 = 4 << 20;
 
 /// A run's configuration.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct Config {
     /// The network's shape.
     pub model: GptConfig,
@@ -62,6 +67,8 @@ pub struct Config {
     pub memory: MemorySection,
     /// The exchange between processes.
     pub ranks: RanksSection,
+    /// Files for other programs.
+    pub report: ReportSection,
 }
 
 impl Config {

@@ -1,10 +1,11 @@
 //! The section `ranks`: how processes sum gradients.
 
+use schemars::JsonSchema;
 use serde::de::{Error, IntoDeserializer};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// The exchange between processes; unused by a single one.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RanksSection {
     /// How gradients are summed.
@@ -21,7 +22,7 @@ pub struct RanksSection {
 }
 
 /// How ranks sum gradients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ExchangeKind {
     /// In f32, bit-identical to one process.

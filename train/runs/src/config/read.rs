@@ -12,12 +12,18 @@ use serde_json::{Map, Value};
 use super::error::Problems;
 use super::overrides::Overrides;
 use super::{
-    CheckpointSection, Config, DataSection, EvalSection, MemorySection, RanksSection, TokenizerSection,
-    TrainSection,
+    CheckpointSection, Config, DataSection, EvalSection, MemorySection, RanksSection, ReportSection,
+    TokenizerSection, TrainSection,
 };
 
 /// Wrong values are added to `problems`; defaults replace them.
-pub(super) fn config(given: Map<String, Value>, overrides: &Overrides, problems: &mut Problems) -> Config {
+pub(super) fn config(
+    mut given: Map<String, Value>,
+    overrides: &Overrides,
+    problems: &mut Problems,
+) -> Config {
+    // Names the schema for editors.
+    given.remove("$schema");
     let mut reader = Reader { known: known_keys(), given, overrides, problems };
     let config = Config {
         model: reader.model(),
@@ -28,6 +34,7 @@ pub(super) fn config(given: Map<String, Value>, overrides: &Overrides, problems:
         checkpoint: reader.section::<CheckpointSection>("checkpoint"),
         memory: reader.section::<MemorySection>("memory"),
         ranks: reader.section::<RanksSection>("ranks"),
+        report: reader.section::<ReportSection>("report"),
     };
     for (key, _) in std::mem::take(&mut reader.given) {
         reader.unknown("", &key);
@@ -59,6 +66,7 @@ fn known_keys() -> Vec<String> {
         checkpoint: CheckpointSection::default(),
         memory: MemorySection::default(),
         ranks: RanksSection::default(),
+        report: ReportSection::default(),
     };
     let mut keys = Vec::new();
     walk(&tree_of(&defaults), "", &mut keys);

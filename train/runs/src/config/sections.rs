@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use backend_offload::Budget;
 use models::LoraConfig;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::amounts::{Amount, DiskPart, Meaning};
@@ -12,7 +13,7 @@ use super::together::Together;
 use super::warm_up::WarmUp;
 
 /// The vocabulary.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TokenizerSection {
     /// Kind of tokenizer.
@@ -26,7 +27,7 @@ pub struct TokenizerSection {
 }
 
 /// Kind of tokenizer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TokenizerKind {
     /// Byte-pair encoding, learned before step 1.
@@ -40,7 +41,7 @@ pub enum TokenizerKind {
 }
 
 /// The training text.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataSection {
     /// Source of the text.
@@ -64,7 +65,7 @@ pub struct DataSection {
 }
 
 /// An indexed text.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IndexEntry {
     /// Index folder.
@@ -74,7 +75,7 @@ pub struct IndexEntry {
 }
 
 /// Source of the text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DataSource {
     /// The embedded corpus of generated conversations.
@@ -86,7 +87,7 @@ pub enum DataSource {
 }
 
 /// How validation text is chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SplitKind {
     /// By a seeded hash of each document's text; the end of a single text file.
@@ -96,7 +97,7 @@ pub enum SplitKind {
 }
 
 /// Where sequences begin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AlignKind {
     /// Back to back.
@@ -106,7 +107,7 @@ pub enum AlignKind {
 }
 
 /// Treatment of unusable records.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnBadRecordKind {
     /// Counts, names and skips the record, while nine in ten are clean.
@@ -116,7 +117,7 @@ pub enum OnBadRecordKind {
 }
 
 /// Training loop and optimizer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainSection {
     /// Optimizer steps, unless `epochs` or `tokens` is given.
@@ -171,7 +172,7 @@ pub struct TrainSection {
 }
 
 /// The optimizer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OptimizerKind {
     /// Adam with decoupled weight decay.
@@ -183,7 +184,7 @@ pub enum OptimizerKind {
 }
 
 /// The learning rate over the steps.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScheduleSection {
     /// Shape of the decay.
@@ -197,7 +198,7 @@ pub struct ScheduleSection {
 }
 
 /// Shape of the decay.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ScheduleKind {
     /// Half a cosine, from peak to floor.
@@ -209,7 +210,7 @@ pub enum ScheduleKind {
 }
 
 /// Evaluations, samples and the final quiz.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvalSection {
     /// Steps between evaluations; 0 for only the last.
@@ -233,7 +234,7 @@ pub struct EvalSection {
 }
 
 /// How often to save, and what to keep.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointSection {
     /// Steps between checkpoints; 0 for only the last.
@@ -247,7 +248,7 @@ pub struct CheckpointSection {
 }
 
 /// Memory budgets and placement.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MemorySection {
     /// Device memory: bytes (`"6GiB"`), a share (`"80%"`), `"unlimited"` or `"auto"`.
@@ -279,7 +280,7 @@ pub struct MemorySection {
 }
 
 /// Place of the optimizer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PlacementKind {
     /// With the weights. State that does not fit spills like any tensor.
@@ -291,7 +292,7 @@ pub enum PlacementKind {
 }
 
 /// Form of host state, per parameter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum StateKind {
     /// 12 bytes, exact; 8 for `sgd`.
@@ -303,7 +304,7 @@ pub enum StateKind {
 }
 
 /// Transfer format of matrices to the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum StreamKind {
     /// The compute type.
@@ -315,13 +316,21 @@ pub enum StreamKind {
 }
 
 /// Format of gradients in transfer, and of stored activations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CrossingKind {
     /// The type they are computed in.
     Computed,
     /// 8-bit integers, rounded randomly for gradients, and a scale per 128.
     Int8,
+}
+
+/// What a run writes for other programs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ReportSection {
+    /// Whether TensorBoard's event files are written beside `metrics.jsonl`.
+    pub tensorboard: bool,
 }
 
 impl Default for TokenizerSection {

@@ -1,5 +1,6 @@
 //! One attempt at a run: opened at its last state, trained to its end, and concluded.
 
+use std::env;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -14,6 +15,8 @@ use runs::device::Place;
 use runs::directory::{Lock, RunDirectory};
 use runs::{BadInput, Pretrained};
 use serde_json::json;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 use super::lost_ranks::LostRanks;
 use super::{Args, resume_command};
@@ -171,7 +174,7 @@ impl Part<'_> {
         ranks.watch(Duration::from_secs(args.ranks.rank_timeout));
         let counter = stats::<I>(device).bytes_to_disk;
         session.wear.begin(counter);
-        let mut journal = journal(&session, place, directory, session.wear.written(counter))?;
+        let mut journal = journal(&session, place, (args, directory), session.wear.written(counter))?;
         self.lost_ranks.write_down(session.progress.step, ranks, &mut journal)?;
         Ok(Some(Opened { learner, optimizer, exchange, session, journal, lock }))
     }
@@ -310,16 +313,23 @@ fn open_wear<I: Offloadable>(
 fn journal(
     session: &Session,
     place: &Place,
-    directory: &RunDirectory,
+    (args, directory): (&Args, &RunDirectory),
     drive_wear: u64,
 ) -> anyhow::Result<Journal> {
     let (step, memory) = (session.progress.step, &session.config.memory);
     let on_host = memory.optimizer == PlacementKind::Host;
     let mut journal = Journal::open(&session.run, step)?;
+    if session.config.report.tensorboard {
+        journal = journal.with_tensorboard(&session.run, step)?;
+    }
     journal.write(
         "start",
         &json!({
             "step": step,
+            "date": now(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "command": env::args().collect::<Vec<_>>().join(" "),
+            "config": args.config.config,
             "device": place.name,
             "parameters": session.parameters,
             "learning": learning(&session.config),
@@ -334,6 +344,12 @@ fn journal(
         }),
     )?;
     Ok(journal)
+}
+
+fn now() -> String {
+    let mut text = String::new();
+    _ = SystemTime.format_time(&mut Writer::new(&mut text));
+    text
 }
 
 /// A resumed run must have the training data it began with.
