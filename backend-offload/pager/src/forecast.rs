@@ -86,11 +86,18 @@ pub(crate) struct Forecast {
     /// Past operations that a search may still visit. Each operation adds a few, so frequent changes of place cost no
     /// more.
     credit: u64,
-    /// The last operation before this marked step.
-    began: u64,
-    began_uses: u64,
+    began: Began,
     /// The latest marked step whose start replaced all predictions.
     anchored: u64,
+}
+
+/// The start of the marked step.
+#[derive(Debug, Clone, Copy, Default)]
+struct Began {
+    /// The last operation before.
+    after: u64,
+    /// Uses before.
+    uses: u64,
 }
 
 const BEGINNINGS: usize = 8;
@@ -108,8 +115,7 @@ impl Forecast {
             marked: false,
             credit: 0,
             anchored: 0,
-            began: 0,
-            began_uses: 0,
+            began: Began::default(),
         }
     }
 
@@ -231,9 +237,9 @@ impl Forecast {
 
     pub fn mark_step(&mut self) {
         let (now, uses) = (self.now(), self.trace.uses_end());
-        self.trace.keep_steps(now - self.began, uses - self.began_uses);
+        self.trace.keep_steps(now - self.began.after, uses - self.began.uses);
         self.marked = true;
-        (self.began, self.began_uses) = (now, uses);
+        self.began = Began { after: now, uses };
     }
 
     /// Adds an operation over these blocks.
@@ -253,7 +259,7 @@ impl Forecast {
                 self.trace.used_before(place);
             }
             (outlook.used, outlook.place) = (number, place);
-            if outlook.first <= self.began {
+            if outlook.first <= self.began.after {
                 outlook.first = number;
             }
             (outlook.due, outlook.ends) = (0, false);

@@ -31,6 +31,7 @@ mod ledger;
 mod limit;
 mod listeners;
 mod load_ahead;
+mod marked_steps;
 mod memory_profile;
 mod outcome;
 mod pager;

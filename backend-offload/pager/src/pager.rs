@@ -11,6 +11,7 @@ use crate::forecast::Course;
 use crate::ledger::Ledger;
 use crate::limit::Limit;
 use crate::listeners::Listeners;
+use crate::marked_steps::MarkedSteps;
 use crate::outcome::Outcome;
 use crate::policy::Policy;
 use crate::prefetch::{Link, Prefetch};
@@ -33,13 +34,6 @@ pub struct Pager {
     steps: MarkedSteps,
     expects_spilling: bool,
     listeners: Listeners,
-}
-
-#[derive(Debug, Default)]
-struct MarkedSteps {
-    count: u64,
-    /// Blocks that had left at the ends of the last two steps, in order.
-    left: [u64; 2],
 }
 
 impl Pager {
@@ -86,13 +80,12 @@ impl Pager {
 
     /// Steps that [`mark_step`](Self::mark_step) marked.
     pub fn steps(&self) -> u64 {
-        self.steps.count
+        self.steps.count()
     }
 
     /// Ends a step of the program. Without marks the forecast finds steps later.
     pub fn mark_step(&mut self) {
-        self.steps.count += 1;
-        self.steps.left = [self.steps.left[1], self.counters.left()];
+        self.steps.end(self.counters.left());
         self.listeners.step();
     }
 
@@ -103,7 +96,7 @@ impl Pager {
 
     /// Whether the host holds contents, or blocks have left since the previous step began.
     fn is_spilling(&self) -> bool {
-        self.blocks.ledger().held(Tier::Host) > 0 || self.counters.left() > self.steps.left[0]
+        self.blocks.ledger().held(Tier::Host) > 0 || self.steps.spill(self.counters.left())
     }
 
     /// The block, unless removed.
@@ -136,11 +129,7 @@ impl Pager {
     /// Removes a block on the device whose memory a copy still uses. Its bytes are free when the returned move ends.
     /// `None`, and nothing is done, if it is in a move, as one that was kept while it left.
     pub fn discard(&mut self, id: BlockId) -> Result<Option<Token>, Fault> {
-        let token = self.blocks.discard(id)?;
-        if token.is_some() {
-            self.listeners.freed(id);
-        }
-        Ok(token)
+        Ok(self.blocks.discard(id)?.inspect(|_| self.listeners.freed(id)))
     }
 
     /// Keeps a block on the device, where it must be, for life.

@@ -138,14 +138,7 @@ impl From<Fault> for Halt {
 
 impl<'a, D: Device> Attempt<'a, D> {
     pub(super) fn new(paging: &'a mut Paging, device: &'a mut D, operation: &'a dyn Fn() -> String) -> Self {
-        Self {
-            paging,
-            device,
-            operation,
-            copying_since: None,
-            copy_failure: None,
-            uploads: Uploads::None,
-        }
+        Self { paging, device, operation, copying_since: None, copy_failure: None, uploads: Uploads::None }
     }
 
     fn take_steps(&mut self) -> Result<(), OffloadError> {
