@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -20,8 +23,6 @@ fn the_reference_names_every_record_and_field_that_a_run_writes() {
         "eval.sample_every=2",
         "eval.quiz=2",
         "checkpoint.every=2",
-        "memory.optimizer=host",
-        "train.optimizer=adamw",
     ]);
     let mut kinds = Vec::new();
     for line in tiny.journal("run").lines() {
@@ -37,9 +38,9 @@ fn the_reference_names_every_record_and_field_that_a_run_writes() {
             );
         }
     }
-    kinds.sort();
-    kinds.dedup();
-    assert_eq!(kinds, ["checkpoint", "eval", "quiz", "sample", "start", "step", "timeline"]);
+    for kind in ["checkpoint", "eval", "quiz", "sample", "start", "step", "timeline"] {
+        assert!(kinds.iter().any(|found| found == kind), "no {kind} in {kinds:?}");
+    }
 }
 
 /// Of every event: its step, and its numbers by tag.
@@ -49,7 +50,7 @@ fn event_files(run: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(run).expect("a run").map(|entry| entry.expect("readable").path());
     let mut files: Vec<_> =
         files.filter(|path| path.to_string_lossy().contains("events.out.tfevents.")).collect();
-    files.sort();
+    files.sort_by_key(|file| fs::metadata(file).and_then(|data| data.modified()).expect("a time"));
     files
 }
 
@@ -166,9 +167,12 @@ fn event_files_have_the_numbers_of_steps_and_evaluations_and_a_resumed_run_begin
 #[test]
 fn a_killed_run_has_a_report_and_stands_beside_others() {
     let tiny = Tiny::trained(&[]);
-    let mut child =
-        tiny.command("killed", &["train.steps=100000", TIGHT]).spawn().expect("the program starts");
-    tiny.wait_until("killed", || tiny.journal("killed").matches("\"kind\":\"step\"").count() > 2);
+    let mut command = tiny.command("killed", &["train.steps=100000", TIGHT]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program starts");
+    while tiny.journal("killed").matches("\"kind\":\"step\"").count() < 3 {
+        assert!(child.try_wait().expect("waiting").is_none(), "it takes steps until it is killed");
+        sleep(Duration::from_millis(10));
+    }
     child.kill().expect("killed");
     child.wait().expect("ended");
     assert!(!tiny.join("killed/report.html").exists());
