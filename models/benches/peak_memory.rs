@@ -17,7 +17,8 @@ use models::activation::Pointwise;
 use models::attention::AttentionOptions;
 use models::loss::{LossOptions, Targets};
 use models::{
-    Batch, Chunks, Compute, Footprint, Gpt, Kernels, Lean, OnDemand, PassOptions, Plain, presets, recompute,
+    Batch, Chunks, Compute, Footprint, Gpt, Kernels, Lean, OnDemand, Packed, PassOptions, Plain, presets,
+    recompute,
 };
 
 type Tape = Autodiff<Flex>;
@@ -77,6 +78,10 @@ impl Kernels<Tape> for Mixed {
         compute: Compute,
     ) -> Tensor<Tape, 2> {
         LEAN.product(x, leaf, weights, compute)
+    }
+
+    fn packed_product(&self, x: Tensor<Tape, 2>, weights: &Packed<Tape>) -> Tensor<Tape, 2> {
+        LEAN.packed_product(x, weights)
     }
 }
 

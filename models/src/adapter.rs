@@ -47,7 +47,7 @@ impl Projection {
     pub const ALL: [Self; 7] =
         [Self::Query, Self::Key, Self::Value, Self::Output, Self::Gate, Self::Up, Self::Down];
 
-    fn path(self) -> &'static str {
+    pub(crate) fn path(self) -> &'static str {
         match self {
             Self::Query => "attention.query",
             Self::Key => "attention.key",
@@ -233,6 +233,9 @@ impl<B: Backend> Gpt<B> {
             return self;
         }
         for projection in self.blocks.iter_mut().flat_map(Block::projections_mut) {
+            if let Some(packed) = projection.packed.take() {
+                projection.weight = projection.weight.clone().map(|_nan| packed.weights());
+            }
             if let Some(adapter) = projection.adapter.take() {
                 projection.weight = projection.weight.clone().map(|weight| adapter.merge(weight));
             }

@@ -200,7 +200,7 @@ impl<B: Backend> Attention<B> {
         let v = self.heads(&self.value, (x, key), None, kernels);
         let [q, k, v] = [q, k, v].map(|tensor| self.options.compute.narrow(tensor));
         let mixed = attend(q, k, v, &self.options).swap_dims(1, 2);
-        self.output.forward(mixed.reshape([batch, time, self.output.weight.dims()[0]]), key, kernels)
+        self.output.forward(mixed.reshape([batch, time, self.output.weight.lazy_shape()[0]]), key, kernels)
     }
 
     /// `[B, T, E]` to `[B, heads, T, W]`.
@@ -212,7 +212,7 @@ impl<B: Backend> Attention<B> {
         kernels: &K,
     ) -> Tensor<B, 4> {
         let [batch, time, _] = x.dims();
-        let heads = projection.weight.dims()[1] / self.head_dim;
+        let heads = projection.weight.lazy_shape()[1] / self.head_dim;
         let projected = projection.forward(x, key, kernels);
         let projected = match norm {
             Some(norm) => norm.forward(projected, kernels),

@@ -13,6 +13,7 @@ use crate::loss::{self, LossOptions, Targets};
 use crate::norm;
 use crate::norm::NormKind;
 use crate::on_demand::{self, OnDemand};
+use crate::packed::{self, Packed};
 use crate::precision::Compute;
 
 /// Operations whose tape would be too large.
@@ -53,6 +54,9 @@ pub trait Kernels<B: Backend>: Clone + std::fmt::Debug + Send + Sync {
         weights: &OnDemand,
         compute: Compute,
     ) -> Tensor<B, 2>;
+
+    /// `x · weights`, wide, with frozen weights.
+    fn packed_product(&self, x: Tensor<B, 2>, weights: &Packed<B>) -> Tensor<B, 2>;
 }
 
 /// Chunk sizes change rounding, so they follow from the batch's shape, not from memory budgets.
@@ -144,6 +148,10 @@ impl<B: Backend> Kernels<B> for Plain {
     ) -> Tensor<B, 2> {
         compute.product(x, weights.weights())
     }
+
+    fn packed_product(&self, x: Tensor<B, 2>, weights: &Packed<B>) -> Tensor<B, 2> {
+        weights.product(x)
+    }
 }
 
 impl<I: Backend, C: CheckpointStrategy> Kernels<Autodiff<I, C>> for Lean {
@@ -198,5 +206,13 @@ impl<I: Backend, C: CheckpointStrategy> Kernels<Autodiff<I, C>> for Lean {
         compute: Compute,
     ) -> Tensor<Autodiff<I, C>, 2> {
         on_demand::product(x, leaf, weights, compute)
+    }
+
+    fn packed_product(
+        &self,
+        x: Tensor<Autodiff<I, C>, 2>,
+        weights: &Packed<Autodiff<I, C>>,
+    ) -> Tensor<Autodiff<I, C>, 2> {
+        packed::product(x, weights)
     }
 }

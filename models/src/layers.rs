@@ -11,6 +11,7 @@ use crate::init::{Filler, Role};
 use crate::kernels::Kernels;
 use crate::norm::NormKind;
 use crate::on_demand::OnDemand;
+use crate::packed::Packed;
 use crate::precision::Compute;
 
 /// `x · weight + bias`, the product in the compute type.
@@ -25,6 +26,8 @@ pub struct Linear<B: Backend> {
     /// With a source, `weight` only receives the gradient.
     #[module(skip)]
     pub(crate) on_demand: Option<OnDemand>,
+    /// If present, `weight` is NaN.
+    pub(crate) packed: Option<Packed<B>>,
     #[module(skip)]
     compute: Compute,
 }
@@ -33,10 +36,14 @@ impl<B: Backend> Linear<B> {
     pub(crate) fn new(filler: &mut Filler<B>, name: &str, role: Role, shape: [usize; 2], bias: bool) -> Self {
         let weight = filler.matrix(&format!("{name}.weight"), role, shape);
         let bias = bias.then(|| filler.vector(shape[1], 0.0));
-        Self { weight, bias, adapter: None, on_demand: None, compute: filler.config.compute }
+        let compute = filler.config.compute;
+        Self { weight, bias, adapter: None, on_demand: None, packed: None, compute }
     }
 
     pub(crate) fn narrowed(self) -> Self {
+        if self.packed.is_some() {
+            return self;
+        }
         Self { weight: self.weight.map(|weight| self.compute.narrow(weight)), ..self }
     }
 
@@ -51,9 +58,10 @@ impl<B: Backend> Linear<B> {
         // A batched product would give the weight a gradient per batch row.
         let x = self.compute.narrow(x.reshape([batch * time, inputs]));
         let adapted = self.adapter.as_ref().map(|adapter| adapter.forward(x.clone(), key, self.compute));
-        let y = match &self.on_demand {
-            Some(weights) => kernels.product(x, self.weight.val(), weights, self.compute),
-            None => self.compute.product(x, self.compute.narrow(self.weight.val())),
+        let y = match (&self.packed, &self.on_demand) {
+            (Some(weights), _) => kernels.packed_product(x, weights),
+            (None, Some(weights)) => kernels.product(x, self.weight.val(), weights, self.compute),
+            (None, None) => self.compute.product(x, self.compute.narrow(self.weight.val())),
         };
         let y = match &self.bias {
             Some(bias) => y + bias.val().unsqueeze(),

@@ -1,5 +1,8 @@
 //! The parameters of a future model (`parameters_are_listed_in_the_order_and_shapes_of_the_model`).
 
+use std::borrow::Cow;
+use std::collections::HashMap;
+
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Tensor, backend::Backend};
 
@@ -89,41 +92,37 @@ impl GptConfig {
     }
 }
 
-impl Part {
-    fn of(name: &str) -> Self {
-        let (field, rest) = name.split_once('.').unwrap_or((name, ""));
-        match field {
-            "blocks" => {
-                let block = rest.split('.').next().and_then(|block| block.parse().ok());
-                Self::Block(block.expect("a block's parameter has its number"))
-            }
-            "wte" => Self::Tokens,
-            "wpe" => Self::Positions,
-            "followers" => Self::Followers,
-            "embedding_norm" => Self::EmbeddingNorm,
-            "final_norm" => Self::FinalNorm,
-            "lm_head" => Self::Head,
-            other => unreachable!("the network has no field `{other}`"),
-        }
-    }
-}
-
 impl<B: Backend> Gpt<B> {
     /// Parameters that learn, in the order of the model's fields: all, or those of adapters. Waits for no weight.
     pub fn learning(&self) -> Vec<(ParamId, ParameterInfo)> {
-        let mut learning = Learning { adapters: self.has_adapters(), path: Vec::new(), found: Vec::new() };
-        self.visit(&mut learning);
-        learning.found
+        let mut ids = Ids { path: Vec::new(), found: Vec::new() };
+        self.visit(&mut ids);
+        let adapts = self.has_adapters();
+        let learning = ids.found.into_iter().filter(|(name, ..)| !adapts || is_adapter(name));
+        let listed = self.config().parameters().into_iter();
+        let parts: HashMap<_, _> = listed.map(|parameter| (parameter.name, parameter.part)).collect();
+        let info = |(name, id, shape): (String, ParamId, Vec<usize>)| {
+            let part = parts[&*weight_under(&name)];
+            (id, ParameterInfo { name, part, shape })
+        };
+        learning.map(info).collect()
     }
 }
 
-struct Learning {
-    adapters: bool,
-    path: Vec<String>,
-    found: Vec<(ParamId, ParameterInfo)>,
+/// An adapter's projection weight, or the parameter itself.
+fn weight_under(name: &str) -> Cow<'_, str> {
+    match name.split_once(".adapter.") {
+        Some((projection, _)) => format!("{projection}.weight").into(),
+        None => name.into(),
+    }
 }
 
-impl<B: Backend> ModuleVisitor<B> for Learning {
+struct Ids {
+    path: Vec<String>,
+    found: Vec<(String, ParamId, Vec<usize>)>,
+}
+
+impl<B: Backend> ModuleVisitor<B> for Ids {
     fn enter_module(&mut self, name: &str, _container: &str) {
         self.path.push(name.to_owned());
     }
@@ -133,11 +132,7 @@ impl<B: Backend> ModuleVisitor<B> for Learning {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        let name = self.path.join(".");
-        if !self.adapters || is_adapter(&name) {
-            let (part, shape) = (Part::of(&name), param.lazy_shape().to_vec());
-            self.found.push((param.id, ParameterInfo { name, part, shape }));
-        }
+        self.found.push((self.path.join("."), param.id, param.lazy_shape().to_vec()));
     }
 }
 

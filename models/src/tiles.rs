@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use burn::module::Module;
 use burn::tensor::{
     BasicOps, DType, ElementConversion, FloatDType, Int, IntDType, Shape, Tensor, TensorData,
     TensorPrimitive, backend::Backend,
@@ -15,6 +16,9 @@ use crate::random::{Random, combine};
 /// Numbers that share a scale.
 pub const TILE: usize = 128;
 
+/// Numbers that share a scale under [`Code::Nf4`].
+pub const NF4_TILE: usize = 64;
+
 const TOP: f32 = 127.0;
 
 /// The codes' number system.
@@ -24,7 +28,38 @@ pub enum Code {
     Int8,
     /// An e4m3 float: four exponent bits, three of mantissa, up to 448.
     Fp8,
+    /// Two indices of [`NF4`] a byte, the first in the high half.
+    Nf4,
 }
+
+impl Code {
+    fn tile(self) -> usize {
+        match self {
+            Self::Int8 | Self::Fp8 => TILE,
+            Self::Nf4 => NF4_TILE,
+        }
+    }
+}
+
+/// The values of `QLoRA`'s 4-bit codes.
+pub const NF4: [f32; 16] = [
+    -1.0,
+    -0.696_192_8,
+    -0.525_073_05,
+    -0.394_917_5,
+    -0.284_441_38,
+    -0.184_773_43,
+    -0.091_050_036,
+    0.0,
+    0.079_580_3,
+    0.160_930_2,
+    0.246_112_3,
+    0.337_915_24,
+    0.440_709_83,
+    0.562_617,
+    0.722_956_84,
+    1.0,
+];
 
 /// Rounding to an integer code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,9 +83,9 @@ impl Rounding {
 }
 
 /// A tensor in tiles, the last padded.
-#[derive(Debug, Clone)]
+#[derive(Module, Debug)]
 pub struct Tiles<B: Backend> {
-    /// One byte per number, `[tiles, 128]`.
+    /// `[tiles, 128]`, one byte per number; `[tiles, 32]` in [`Code::Nf4`].
     pub codes: Tensor<B, 2, Int>,
     /// `[tiles, 1]`.
     pub scales: Tensor<B, 2>,
@@ -59,17 +94,26 @@ pub struct Tiles<B: Backend> {
 impl<B: Backend> Tiles<B> {
     /// The numbers, in this shape and type.
     pub fn decode<const D: usize>(&self, code: Code, shape: impl Into<Shape>, kind: DType) -> Tensor<B, D> {
-        let shape = shape.into();
+        self.decode_by(DECODED_AT_ONCE, code, shape.into(), kind)
+    }
+
+    pub(crate) fn decode_by<const D: usize>(
+        &self,
+        at_once: usize,
+        code: Code,
+        shape: Shape,
+        kind: DType,
+    ) -> Tensor<B, D> {
         let len = shape.num_elements();
         let tiles = self.codes.dims()[0];
-        let pieces = ranges(tiles, DECODED_AT_ONCE).map(|range| {
+        let pieces = ranges(tiles, at_once).map(|range| {
             let piece = Self {
                 codes: part(self.codes.clone(), range.clone()),
                 scales: part(self.scales.clone(), range),
             };
             piece.numbers(code).cast(kind)
         });
-        let flat: Tensor<B, 1> = joined(pieces.collect()).reshape([tiles * TILE]);
+        let flat: Tensor<B, 1> = joined(pieces.collect()).reshape([tiles * code.tile()]);
         part(flat, 0..len).reshape(shape)
     }
 
@@ -77,6 +121,7 @@ impl<B: Backend> Tiles<B> {
         let shares = match code {
             Code::Int8 => wide(self.codes),
             Code::Fp8 => fp8_values(self.codes),
+            Code::Nf4 => nf4_values(self.codes),
         };
         shares * self.scales
     }
@@ -148,13 +193,25 @@ fn wide<B: Backend>(codes: Tensor<B, 2, Int>) -> Tensor<B, 2> {
 
 /// e4m3 by table: bit fields take five times as many passes.
 fn fp8_values<B: Backend>(codes: Tensor<B, 2, Int>) -> Tensor<B, 2> {
-    let (device, shape) = (codes.device(), codes.shape());
-    let table = (i8::MIN..=i8::MAX).map(|code| fp8_value(code as u8)).collect();
-    let table = Tensor::<B, 1>::from_data(TensorData::new(table, [256]), (&device, DType::F32));
+    by_table(codes, |code| [fp8_value(code)])
+}
+
+fn nf4_values<B: Backend>(codes: Tensor<B, 2, Int>) -> Tensor<B, 2> {
+    by_table(codes, |code| [code >> 4, code & 15].map(|half| NF4[usize::from(half)]))
+}
+
+/// The `N` numbers of each byte.
+fn by_table<B: Backend, const N: usize>(
+    codes: Tensor<B, 2, Int>,
+    values: impl Fn(u8) -> [f32; N],
+) -> Tensor<B, 2> {
+    let (device, [tiles, width]) = (codes.device(), codes.dims());
+    let table = (i8::MIN..=i8::MAX).flat_map(|code| values(code as u8)).collect::<Vec<_>>();
+    let table = Tensor::<B, 2>::from_data(TensorData::new(table, [256, N]), (&device, DType::F32));
     let places = wide(codes).sub_scalar(f32::from(i8::MIN));
     let places = B::float_into_int(places.into_primitive().tensor(), IntDType::I32);
-    let places = Tensor::<B, 2, Int>::from_primitive(places).reshape([shape.num_elements()]);
-    table.select(0, places).reshape(shape)
+    let places = Tensor::<B, 2, Int>::from_primitive(places).reshape([tiles * width]);
+    table.select(0, places).reshape([tiles, N * width])
 }
 
 fn fp8_value(code: u8) -> f32 {

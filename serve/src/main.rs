@@ -26,6 +26,9 @@ struct Args {
     /// The checkpoint of this step instead of the latest.
     #[arg(long)]
     step: Option<u64>,
+    /// A folder of low-rank adapters in PEFT's layout, which are added to the weights.
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
     /// auto, cuda, cuda:N, vulkan or cpu.
     #[arg(long, default_value_t)]
     device: DeviceChoice,
@@ -73,6 +76,7 @@ fn run(args: Args) -> anyhow::Result<()> {
         from: args.from,
         alias: args.alias,
         which,
+        adapter: args.adapter,
         set: args.set,
         device: args.device,
         batching,

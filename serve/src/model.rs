@@ -26,6 +26,8 @@ pub struct ServeOptions {
     pub alias: Option<String>,
     /// One of the run's checkpoints; `None` is the latest.
     pub which: Option<Which>,
+    /// Adapters for its weights, in PEFT's layout.
+    pub adapter: Option<PathBuf>,
     /// Changes to the run's configuration.
     pub set: Vec<String>,
     /// Device that the model runs on.
@@ -36,7 +38,7 @@ pub struct ServeOptions {
 
 /// Loads the model, or trains the toy, and answers until the server ends.
 pub fn serve(mut worker: InferenceWorker, options: ServeOptions) -> anyhow::Result<()> {
-    let ServeOptions { from, alias, which, set, device, batching } = options;
+    let ServeOptions { from, alias, which, adapter, set, device, batching } = options;
     let complete = |run: &Path| run != Path::new(toy::RUN) || !toy::is_unfinished(run);
     let trained = || newest_run(Path::new(RUNS), complete);
     let from = match from.or_else(trained) {
@@ -49,7 +51,13 @@ pub fn serve(mut worker: InferenceWorker, options: ServeOptions) -> anyhow::Resu
 
     // Without its path: `/health` needs no key.
     worker.report_progress(&format!("reading {}", name_of(&from)));
-    let trained = Trained::open(Wanted { from: Some(&from), which, config: None, set: &set })?;
+    let trained = Trained::open(Wanted {
+        from: Some(&from),
+        which,
+        config: None,
+        set: &set,
+        adapter: adapter.as_deref(),
+    })?;
     worker.offer_examples(trained.config.eval.questions.clone());
     let checkpoint = trained.checkpoint.path.clone();
     let written = checkpoint.metadata().and_then(|data| data.modified());

@@ -6,8 +6,8 @@ use anyhow::Context;
 use backend_offload::{Bytes, Offloadable, Stats};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Tensor, backend::Backend};
-use models::OnDemand;
 use models::rows::RowsOnDemand;
+use models::{OnDemand, Packed};
 use runs::{device::Place, directory::SUMMARY};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -242,6 +242,7 @@ fn weights_digest<B: Backend>(learner: &Learner<B>) -> anyhow::Result<String> {
     let mut digest = WeightsDigest {
         sha: Sha256::new(),
         on_demand: learner.gpt.on_demand(),
+        packed: learner.gpt.packed(),
         embedding: learner.gpt.rows_on_demand().cloned().map(|rows| (learner.gpt.wte.id, rows)),
         failure: None,
     };
@@ -257,14 +258,15 @@ fn weights_digest<B: Backend>(learner: &Learner<B>) -> anyhow::Result<String> {
 
 const ROWS_AT_ONCE: usize = 1024;
 
-struct WeightsDigest {
+struct WeightsDigest<B: Backend> {
     sha: Sha256,
     on_demand: HashMap<ParamId, OnDemand>,
+    packed: HashMap<ParamId, Packed<B>>,
     embedding: Option<(ParamId, RowsOnDemand)>,
     failure: Option<String>,
 }
 
-impl<B: Backend> ModuleVisitor<B> for WeightsDigest {
+impl<B: Backend> ModuleVisitor<B> for WeightsDigest<B> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         if let Some((_, rows)) = self.embedding.as_ref().filter(|(id, _)| *id == param.id) {
             let ids: Vec<u32> = (0..param.lazy_shape()[0] as u32).collect();
@@ -272,9 +274,10 @@ impl<B: Backend> ModuleVisitor<B> for WeightsDigest {
                 .for_each(|ids| self.sha.update(bytemuck::cast_slice(&rows.numbers(ids))));
             return;
         }
-        let read = match self.on_demand.get(&param.id) {
-            Some(weights) => weights.weights::<B>().try_into_data(),
-            None => param.val().try_into_data(),
+        let read = match (self.packed.get(&param.id), self.on_demand.get(&param.id)) {
+            (Some(packed), _) => packed.weights().try_into_data(),
+            (None, Some(weights)) => weights.weights::<B>().try_into_data(),
+            (None, None) => param.val().try_into_data(),
         };
         match read {
             Ok(data) => self.sha.update(&*data.bytes),

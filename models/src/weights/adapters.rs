@@ -8,7 +8,7 @@ use burn::tensor::{Tensor, TensorData, backend::Backend};
 use serde_json::json;
 
 use super::names::{Arrangement, Naming};
-use super::store::{description_note, floats, parameters, transposed, views};
+use super::store::{described, floats, parameters, transposed, views};
 use super::tensors::{self, Fetch, Outgoing, Stored, TensorFile, float_type};
 use super::{Layout, Report, WeightsError};
 use crate::adapter::{LoraConfig, is_adapter};
@@ -17,7 +17,7 @@ use crate::gpt::Gpt;
 
 /// PEFT's name of the file with the adapters.
 pub const PEFT_WEIGHTS: &str = "adapter_model.safetensors";
-const PEFT_CONFIG: &str = "adapter_config.json";
+pub(super) const PEFT_CONFIG: &str = "adapter_config.json";
 
 fn of_adapters<B: Backend>(model: &Gpt<B>) -> impl Iterator<Item = (String, Outgoing<'static>)> {
     parameters(model).into_iter().filter(|(name, _)| is_adapter(name))
@@ -27,17 +27,19 @@ fn of_adapters<B: Backend>(model: &Gpt<B>) -> impl Iterator<Item = (String, Outg
 /// complete.
 pub fn save_adapters<B: Backend>(model: &Gpt<B>, path: &Path) -> Result<(), WeightsError> {
     let tensors = of_adapters(model).collect();
-    tensors::write(path, &tensors, Stored::F32, Some(description_note(model))).map_err(|error| error.at(path))
+    tensors::write(path, &tensors, Stored::F32, Some(described(&model.config)))
+        .map_err(|error| error.at(path))
 }
 
 /// Checks names, shapes and types of a file's adapters. Reads no values.
 pub fn check_adapters(config: &GptConfig, lora: &LoraConfig, path: &Path) -> Result<(), WeightsError> {
     let wanted = lora.parameters(config).into_iter().map(|adapter| (adapter.name, adapter.shape));
     let files = [TensorFile::open(path)?];
-    check(&wanted.collect(), path, &files).map(|_| ())
+    checked(&wanted.collect(), path, &files).map(|_| ())
 }
 
-fn check<'f>(
+/// The tensors of `files`, which must be the `wanted` ones.
+pub(super) fn checked<'f>(
     wanted: &BTreeMap<String, Vec<usize>>,
     path: &Path,
     files: &'f [TensorFile],
@@ -56,17 +58,18 @@ fn check<'f>(
 pub fn load_adapters<B: Backend>(model: Gpt<B>, path: &Path) -> Result<Gpt<B>, WeightsError> {
     let wanted = of_adapters(&model).map(|(name, adapter)| (name, adapter.shape)).collect();
     let files = [TensorFile::open(path)?];
-    let views = check(&wanted, path, &files)?;
+    let views = checked(&wanted, path, &files)?;
     let numbers = |name: &str| tensors::numbers(name, &views[name]);
     let mut fill = Fill { path: Vec::new(), numbers, error: None };
     let model = model.map(&mut fill);
     fill.error.map_or(Ok(model), Err)
 }
 
-struct Fill<F> {
-    path: Vec<String>,
-    numbers: F,
-    error: Option<WeightsError>,
+/// Replaces the numbers of adapters.
+pub(super) struct Fill<F> {
+    pub(super) path: Vec<String>,
+    pub(super) numbers: F,
+    pub(super) error: Option<WeightsError>,
 }
 
 impl<B: Backend, F: Fn(&str) -> Result<TensorData, WeightsError>> ModuleMapper<B> for Fill<F> {

@@ -29,10 +29,7 @@ const INDEX_BYTES: u64 = 32 << 20;
 /// Loads a model of either layout from a directory.
 pub fn load_pretrained<B: Backend>(directory: &Path, device: &B::Device) -> Result<Gpt<B>, WeightsError> {
     let (config, layout) = config_and_layout(directory)?;
-    let files = match layout {
-        Layout::Native => vec![directory.join(WHOLE)],
-        Layout::HuggingFace => weight_files(directory)?,
-    };
+    let files = files(directory, layout)?;
     let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
     load(&config, &files, layout, device)
 }
@@ -47,7 +44,14 @@ pub fn ignored_keys(directory: &Path) -> Result<Vec<String>, WeightsError> {
     described(directory).map(|(published, _)| published.ignored)
 }
 
-fn config_and_layout(directory: &Path) -> Result<(GptConfig, Layout), WeightsError> {
+pub(super) fn files(directory: &Path, layout: Layout) -> Result<Vec<PathBuf>, WeightsError> {
+    match layout {
+        Layout::Native => Ok(vec![directory.join(WHOLE)]),
+        Layout::HuggingFace => weight_files(directory),
+    }
+}
+
+pub(super) fn config_and_layout(directory: &Path) -> Result<(GptConfig, Layout), WeightsError> {
     described(directory).map(|(published, layout)| (published.config, layout))
 }
 

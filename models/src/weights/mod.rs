@@ -9,11 +9,13 @@
 //! Files are renamed once complete: a model may overwrite the mapped file it came from.
 
 mod adapters;
+mod conversion;
 mod directory;
 mod families;
 pub mod gguf;
 mod hugging_face;
 mod names;
+mod peft;
 mod report;
 mod store;
 mod tensors;
@@ -24,10 +26,14 @@ use thiserror::Error;
 
 use crate::error::ConfigError;
 pub use adapters::{PEFT_WEIGHTS, check_adapters, load_adapters, save_adapters, save_peft};
+pub use conversion::Incoming;
 pub use directory::{ignored_keys, load_pretrained, pretrained_config, save_pretrained};
 pub use hugging_face::{Published, config_from_hugging_face, config_to_hugging_face};
+pub use peft::{PeftAdapters, PeftProblem};
 pub use report::Report;
-pub use store::{Read, check_native, load, load_narrowed, load_native, native_config, save, save_completed};
+pub use store::{
+    Factors, Read, check_native, load, load_as, load_native, native_config, save, save_completed,
+};
 pub use tensors::{Fetch, Outgoing, Stored, TensorFile, write_tensors};
 
 /// Names and layout of a file's tensors.
@@ -149,6 +155,14 @@ pub enum WeightsError {
     NotInPeft {
         /// Path of the projection.
         projection: String,
+    },
+    /// Adapters of PEFT that this network cannot have.
+    #[error("the adapters described in `{}` cannot be used: {problem}", path.display())]
+    Peft {
+        /// The description.
+        path: PathBuf,
+        /// The fault.
+        problem: PeftProblem,
     },
     /// A network without an architecture in `llama.cpp`.
     #[error(

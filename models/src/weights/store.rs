@@ -5,6 +5,7 @@ use std::path::Path;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{DType, Tensor, TensorData, backend::Backend};
+use rayon::prelude::*;
 use safetensors::tensor::TensorView;
 
 use super::names::{Arrangement, Naming, is_not_a_parameter};
@@ -12,6 +13,8 @@ use super::tensors::{self, Fetch, Outgoing, Stored, TensorFile, float_type};
 use super::{Layout, Report, WeightsError};
 use crate::config::GptConfig;
 use crate::gpt::Gpt;
+use crate::packed::BaseForm;
+use crate::parameters::ParameterInfo;
 use crate::precision::Compute;
 
 const DESCRIPTION: &str = "model";
@@ -25,7 +28,7 @@ pub fn save<B: Backend>(
 ) -> Result<(), WeightsError> {
     let tensors = outgoing(model, layout, |_: &str, _: &[usize], read: Read<'_>| read())?;
     let note = match layout {
-        Layout::Native => description_note(model),
+        Layout::Native => described(&model.config),
         // Required by `transformers`.
         Layout::HuggingFace => ("format", "pt".to_owned()),
     };
@@ -41,14 +44,16 @@ pub fn save_completed<B: Backend>(
     complete: impl Fn(&str, &[usize], Read<'_>) -> Result<TensorData, WeightsError>,
 ) -> Result<(), WeightsError> {
     let tensors = outgoing(model, Layout::Native, &complete)?;
-    tensors::write(path, &tensors, Stored::F32, Some(description_note(model))).map_err(|error| error.at(path))
+    tensors::write(path, &tensors, Stored::F32, Some(described(&model.config)))
+        .map_err(|error| error.at(path))
 }
 
 /// Reads a parameter from its device.
 pub type Read<'r> = &'r dyn Fn() -> Result<TensorData, WeightsError>;
 
-pub(super) fn description_note<B: Backend>(model: &Gpt<B>) -> (&'static str, String) {
-    (DESCRIPTION, model.config.to_value().to_string())
+/// A native file's note.
+pub(super) fn described(config: &GptConfig) -> (&'static str, String) {
+    (DESCRIPTION, config.to_value().to_string())
 }
 
 /// Loads a model from a native file.
@@ -71,22 +76,35 @@ pub fn load<B: Backend>(
     layout: Layout,
     device: &B::Device,
 ) -> Result<Gpt<B>, WeightsError> {
-    load_with(config, Compute::F32, paths, layout, device)
+    load_as(config, Factors::Wide, paths, layout, device)
 }
 
-/// As [`load`] and [`Gpt::narrowed`], for weights that never change. One factor of products at a time is wide.
-pub fn load_narrowed<B: Backend>(
-    config: &GptConfig,
-    paths: &[&Path],
-    layout: Layout,
-    device: &B::Device,
-) -> Result<Gpt<B>, WeightsError> {
-    load_with(config, config.compute, paths, layout, device).map(Gpt::narrowed)
+/// Form of a loaded model's factors of products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Factors {
+    /// f32.
+    Wide,
+    /// f32 with the values that [`Factors::Frozen`] decodes.
+    Rounded(BaseForm),
+    /// As [`Gpt::frozen`] leaves them. One matrix at a time is wide.
+    Frozen(BaseForm),
 }
 
-fn load_with<B: Backend>(
+impl Factors {
+    /// Brings a model loaded wide to this form.
+    pub fn apply<B: Backend>(self, gpt: Gpt<B>) -> Gpt<B> {
+        match self {
+            Self::Wide => gpt,
+            Self::Rounded(base) => gpt.rounded(base),
+            Self::Frozen(base) => gpt.frozen(base),
+        }
+    }
+}
+
+/// As [`load`] and [`Factors::apply`].
+pub fn load_as<B: Backend>(
     config: &GptConfig,
-    factors: Compute,
+    factors: Factors,
     paths: &[&Path],
     layout: Layout,
     device: &B::Device,
@@ -94,24 +112,25 @@ fn load_with<B: Backend>(
     let path = paths.first().copied().unwrap_or(Path::new(""));
     config.validate().map_err(WeightsError::config(path))?;
     let files = paths.iter().map(|path| TensorFile::open(path)).collect::<Result<Vec<_>, _>>()?;
-    let views = views(&files, layout)?;
-    let model = outline::<B>(config, path, &views, layout, device)?;
+    let views = checked_views(config, path, &files, layout)?;
+    let model = Gpt::<B>::blank(config, device);
     let naming = Naming::new(config, layout)?;
-    let mut fill = Fill { path: Vec::new(), naming, views: &views, factors, device, error: None };
+    let source = Source { naming, views: &views };
+    let model = match factors {
+        Factors::Frozen(base) if base.is_packed(config.compute) => packed(model, base, &source)?,
+        _ => model,
+    };
+    let mut fill = Fill { path: Vec::new(), source, factors, compute: config.compute, device, error: None };
     let model = model.map(&mut fill);
-    fill.error.map_or(Ok(model.with_rotary_tables(device)), Err)
+    let Fill { error, .. } = fill;
+    let model = error.map_or(Ok(model.with_rotary_tables(device)), Err)?;
+    Ok(if matches!(factors, Factors::Frozen(_)) { model.narrowed() } else { model })
 }
 
 /// Checks names, shapes and types of a native file's tensors, without values.
-pub fn check_native<B: Backend>(
-    config: &GptConfig,
-    path: &Path,
-    device: &B::Device,
-) -> Result<(), WeightsError> {
+pub fn check_native(config: &GptConfig, path: &Path) -> Result<(), WeightsError> {
     config.validate().map_err(WeightsError::config(path))?;
-    let files = [TensorFile::open(path)?];
-    let views = views(&files, Layout::Native)?;
-    outline::<B>(config, path, &views, Layout::Native, device).map(|_| ())
+    checked_views(config, path, &[TensorFile::open(path)?], Layout::Native).map(|_| ())
 }
 
 pub(super) fn views(
@@ -130,27 +149,24 @@ pub(super) fn views(
     Ok(views)
 }
 
-/// An unallocated model, if `views` holds its tensors.
-fn outline<B: Backend>(
+/// The tensors of `files`, which must be those of the model.
+pub(super) fn checked_views<'f>(
     config: &GptConfig,
     path: &Path,
-    views: &BTreeMap<String, TensorView<'_>>,
+    files: &'f [TensorFile],
     layout: Layout,
-    device: &B::Device,
-) -> Result<Gpt<B>, WeightsError> {
+) -> Result<BTreeMap<String, TensorView<'f>>, WeightsError> {
+    let views = views(files, layout)?;
     // Every block has tensors; a list of all missing ones could exhaust memory.
     let (blocks, tensors) = (config.n_layer, views.len());
     if blocks > tensors {
         return Err(WeightsError::Blocks { path: path.to_owned(), blocks, tensors });
     }
-    let model = Gpt::<B>::blank(config, device);
-    let mut outline = Outline::default();
-    model.visit(&mut outline);
 
     let naming = Naming::new(config, layout)?;
     let mut wanted = BTreeMap::new();
-    for (ours, shape) in outline.found {
-        let (theirs, arrangement) = naming.tensor(&ours);
+    for ParameterInfo { name, shape, .. } in config.parameters() {
+        let (theirs, arrangement) = naming.tensor(&name);
         wanted.insert(theirs, arrangement.shape(&shape));
     }
     let found = views.iter().map(|(name, view)| (name.clone(), view.shape().to_vec())).collect();
@@ -160,7 +176,7 @@ fn outline<B: Backend>(
         return Err(WeightsError::Mismatch { path: path.to_owned(), report });
     }
     wanted.keys().try_for_each(|name| float_type(name, views[name].dtype()).map(|_| ()))?;
-    Ok(model)
+    Ok(views)
 }
 
 /// Parameters that share a tensor are fetched together.
@@ -224,10 +240,26 @@ pub(super) fn floats(data: TensorData) -> Vec<f32> {
     data.convert_dtype(DType::F32).into_vec().expect("the data was just converted to f32")
 }
 
+/// The transpose of a matrix, which has `columns_out` rows.
 pub(super) fn transposed(values: &[f32], columns_out: usize) -> Vec<f32> {
     let columns_in = values.len() / columns_out;
-    (0..columns_in).flat_map(|column| values.iter().skip(column).step_by(columns_in)).copied().collect()
+    let mut turned = vec![0.0; values.len()];
+    // Squares stay in the cache.
+    turned.par_chunks_mut(SQUARE * columns_out).enumerate().for_each(|(n, turned)| {
+        let columns = n * SQUARE..columns_in.min((n + 1) * SQUARE);
+        for (m, rows) in values.chunks(SQUARE * columns_in).enumerate() {
+            for (row, values) in rows.chunks(columns_in).enumerate() {
+                let values = &values[columns.clone()];
+                values.iter().enumerate().for_each(|(column, value)| {
+                    turned[column * columns_out + m * SQUARE + row] = *value;
+                });
+            }
+        }
+    });
+    turned
 }
+
+const SQUARE: usize = 64;
 
 pub(super) fn parameters<B: Backend>(model: &Gpt<B>) -> Vec<(String, Outgoing<'static>)> {
     let mut collect = Collect { path: Vec::new(), found: Vec::new() };
@@ -262,45 +294,15 @@ impl<B: Backend> ModuleVisitor<B> for Collect {
     }
 }
 
-/// Allocates no parameter.
-#[derive(Default)]
-struct Outline {
-    path: Vec<String>,
-    found: Vec<(String, Vec<usize>)>,
+/// A model's numbers in files.
+pub(super) struct Source<'a> {
+    pub(super) naming: Naming,
+    pub(super) views: &'a BTreeMap<String, TensorView<'a>>,
 }
 
-impl<B: Backend> ModuleVisitor<B> for Outline {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        self.found.push((self.path.join("."), param.lazy_shape().to_vec()));
-    }
-}
-
-struct Fill<'a, B: Backend> {
-    path: Vec<String>,
-    naming: Naming,
-    views: &'a BTreeMap<String, TensorView<'a>>,
-    factors: Compute,
-    device: &'a B::Device,
-    error: Option<WeightsError>,
-}
-
-impl<B: Backend> Fill<'_, B> {
-    fn stored<const D: usize>(&self, wide: Tensor<B, D>) -> Tensor<B, D> {
-        let field = self.path.first().map_or("", String::as_str);
-        let is_factor = D == 2 && ["blocks", "lm_head"].contains(&field);
-        if is_factor { self.factors.narrow(wide) } else { wide }
-    }
-
-    fn values(&self, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
-        let (name, arrangement) = self.naming.tensor(&self.path.join("."));
+impl Source<'_> {
+    pub(super) fn values(&self, ours: &str, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
+        let (name, arrangement) = self.naming.tensor(ours);
         let view = &self.views[&name];
         let values = floats(tensors::numbers(&name, view)?);
 
@@ -326,6 +328,50 @@ impl<B: Backend> Fill<'_, B> {
     }
 }
 
+/// Packs the projections of an unallocated model, one at a time.
+fn packed<B: Backend>(
+    mut model: Gpt<B>,
+    base: BaseForm,
+    source: &Source<'_>,
+) -> Result<Gpt<B>, WeightsError> {
+    let compute = model.config.compute;
+    for (layer, block) in model.blocks.iter_mut().enumerate() {
+        for (projection, linear) in block.named_projections_mut() {
+            let name = format!("blocks.{layer}.{}.weight", projection.path());
+            let numbers = source.values(&name, &linear.weight.lazy_shape())?;
+            linear.pack(base, compute, numbers);
+        }
+    }
+    Ok(model)
+}
+
+struct Fill<'a, B: Backend> {
+    path: Vec<String>,
+    source: Source<'a>,
+    factors: Factors,
+    compute: Compute,
+    device: &'a B::Device,
+    error: Option<WeightsError>,
+}
+
+impl<B: Backend> Fill<'_, B> {
+    fn stored<const D: usize>(&self, wide: Tensor<B, D>) -> Tensor<B, D> {
+        let field = self.path.first().map_or("", String::as_str);
+        let is_factor = D == 2 && ["blocks", "lm_head"].contains(&field);
+        let narrows = is_factor && matches!(self.factors, Factors::Frozen(_));
+        if narrows { self.compute.narrow(wide) } else { wide }
+    }
+
+    fn values(&self, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
+        let values = self.source.values(&self.path.join("."), shape)?;
+        let is_projection = shape.len() == 2 && self.path[0] == "blocks";
+        Ok(match self.factors {
+            Factors::Rounded(base) if is_projection => base.rounded(values),
+            _ => values,
+        })
+    }
+}
+
 impl<B: Backend> ModuleMapper<B> for Fill<'_, B> {
     fn enter_module(&mut self, name: &str, _container: &str) {
         self.path.push(name.to_owned());
@@ -336,6 +382,10 @@ impl<B: Backend> ModuleMapper<B> for Fill<'_, B> {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        // Only packed weights are initialised.
+        if param.is_initialized() {
+            return param;
+        }
         let (id, old, mapper) = param.consume();
         let shape = old.dims();
         let tensor = match self.values(&shape) {

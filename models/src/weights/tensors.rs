@@ -36,6 +36,11 @@ impl Stored {
         }
     }
 
+    /// Bytes of a number.
+    pub(super) fn bytes(self) -> usize {
+        self.types().0.bitsize() / 8
+    }
+
     /// `numbers` in this type, all of which must be finite in it.
     pub(super) fn narrowed(self, name: &str, numbers: TensorData) -> Result<TensorData, WeightsError> {
         let numbers = finite(name, numbers)?.convert_dtype(self.types().1);
@@ -110,7 +115,7 @@ pub(super) fn write(
     let mut end = 0;
     let infos = tensors.iter().map(|(name, tensor)| {
         let begin = end;
-        end += tensor.shape.iter().product::<usize>() * dtype.bitsize() / 8;
+        end += tensor.shape.iter().product::<usize>() * stored.bytes();
         (name.clone(), TensorInfo { dtype, shape: tensor.shape.clone(), data_offsets: (begin, end) })
     });
 

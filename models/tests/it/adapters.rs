@@ -6,13 +6,13 @@ use burn::module::AutodiffModule;
 use burn::optim::{AdamWConfig, GradientsParams, Optimizer};
 use burn::tensor::backend::Backend;
 use models::dropout::DropoutKey;
-use models::weights::{self, Layout, Stored, TensorFile, WeightsError};
+use models::weights::{self, Stored, TensorFile, WeightsError};
 use models::{
-    Batch, Chunks, Compute, Gpt, GptConfig, Lean, LoraConfig, LoraError, PassOptions, Plain, Projection,
-    Request, Sampling, generate, recompute,
+    BaseForm, Batch, Chunks, Compute, Gpt, GptConfig, Lean, LoraConfig, LoraError, PassOptions, Plain,
+    Projection, Request, Sampling, generate, recompute,
 };
 
-use crate::fixtures::{Cpu, DEVICE, Tape, batch, distance, model, named_values, numbers, shrunk, unusual};
+use crate::fixtures::{Cpu, Tape, batch, distance, model, named_values, numbers, shrunk, unusual};
 
 const KERNELS: Lean = Lean(Chunks::of(4, 5));
 
@@ -96,34 +96,13 @@ fn a_narrow_frozen_base_has_the_bits_of_casts_at_each_use() {
     for preset in ["gpt2", "llama-3-8b"] {
         let config = GptConfig { compute: Compute::Bf16, ..shrunk(preset) };
         let wide = trained(&config);
-        let narrow = wide.clone().narrowed();
+        let narrow = wide.clone().frozen(BaseForm::Computed);
         assert_eq!(narrow.blocks[0].mlp.up.weight.val().dtype(), burn::tensor::DType::BF16);
         for options in [PassOptions::default(), PassOptions { z_loss: 1e-3, ..PassOptions::default() }] {
             let passes = [recomputed(&wide, &options), recomputed(&narrow, &options)];
             let [wide, narrow] = passes.map(|(loss, gradients)| (loss, learning(&wide, &gradients)));
             assert!(wide == narrow, "{preset}");
         }
-    }
-}
-
-#[test]
-fn weights_that_are_narrowed_as_they_are_read_equal_those_narrowed_later() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("weights");
-    for preset in ["gpt2", "llama-3-8b"] {
-        let config = GptConfig { compute: Compute::Bf16, ..shrunk(preset) };
-        let base = model(&config);
-        weights::save(&base, &path, Layout::Native, Stored::F32).expect("saved");
-        let read: Gpt<Tape> =
-            weights::load_narrowed(&config, &[&path], Layout::Native, &DEVICE).expect("loaded");
-        let later = base.narrowed();
-        assert_eq!(read.blocks[0].mlp.up.weight.val().dtype(), later.blocks[0].mlp.up.weight.val().dtype());
-        assert_eq!(named_values(&read, None), named_values(&later, None));
-        let [read, later] = [read, later].map(|base| base.with_adapters(&lora(), 5).expect("possible"));
-        assert_eq!(
-            recomputed(&read, &PassOptions::default()).0,
-            recomputed(&later, &PassOptions::default()).0
-        );
     }
 }
 

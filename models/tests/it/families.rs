@@ -48,7 +48,7 @@ const FAMILIES: [&str; 12] = [
 ];
 
 /// FNV-1a of a name, then `SplitMix64`, in [-1, 1).
-fn uniform(name: &str) -> impl Iterator<Item = f64> {
+pub(crate) fn uniform(name: &str) -> impl Iterator<Item = f64> + use<> {
     let seed = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |seed, byte| {
         (seed ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -60,6 +60,28 @@ fn uniform(name: &str) -> impl Iterator<Item = f64> {
     })
 }
 
+/// A published folder whose numbers follow from its tensors' names.
+pub(crate) fn published(config: &Value, tensors: &BTreeMap<String, Vec<usize>>) -> TempDir {
+    let less_one = config["model_type"].as_str().expect("a name").starts_with("gemma");
+    let bytes = tensors.iter().map(|(name, shape)| {
+        let number = |drawn: f64| match shape.len() {
+            2 => drawn * 0.4,
+            _ if name.ends_with("bias") => drawn * 0.2,
+            _ => drawn * 0.3 + if less_one { 0.0 } else { 1.0 },
+        };
+        let count = shape.iter().product();
+        uniform(name).take(count).flat_map(|drawn| (number(drawn) as f32).to_le_bytes()).collect()
+    });
+    let bytes: Vec<Vec<u8>> = bytes.collect();
+    let views = tensors.iter().zip(&bytes).map(|((name, shape), bytes)| {
+        (name.as_str(), TensorView::new(Dtype::F32, shape.clone(), bytes).expect("its bytes"))
+    });
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    serialize_to_file(views, None, &folder.path().join("model.safetensors")).expect("written");
+    fs::write(folder.path().join("config.json"), config.to_string()).expect("written");
+    folder
+}
+
 impl Golden {
     fn read(family: &str) -> Self {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/families");
@@ -67,29 +89,9 @@ impl Golden {
         serde_json::from_str(&text).expect("a golden is JSON")
     }
 
-    fn published(&self) -> TempDir {
-        let less_one = self.config["model_type"].as_str().expect("a name").starts_with("gemma");
-        let bytes = self.tensors.iter().map(|(name, shape)| {
-            let number = |drawn: f64| match shape.len() {
-                2 => drawn * 0.4,
-                _ if name.ends_with("bias") => drawn * 0.2,
-                _ => drawn * 0.3 + if less_one { 0.0 } else { 1.0 },
-            };
-            let count = shape.iter().product();
-            uniform(name).take(count).flat_map(|drawn| (number(drawn) as f32).to_le_bytes()).collect()
-        });
-        let bytes: Vec<Vec<u8>> = bytes.collect();
-        let tensors = self.tensors.iter().zip(&bytes).map(|((name, shape), bytes)| {
-            (name.as_str(), TensorView::new(Dtype::F32, shape.clone(), bytes).expect("its bytes"))
-        });
-        let folder = tempfile::tempdir().expect("a temporary directory");
-        serialize_to_file(tensors, None, &folder.path().join("model.safetensors")).expect("written");
-        fs::write(folder.path().join("config.json"), self.config.to_string()).expect("written");
-        folder
-    }
-
     fn model(&self) -> Gpt<Tape> {
-        weights::load_pretrained(self.published().path(), &DEVICE).expect("a published folder loads")
+        weights::load_pretrained(published(&self.config, &self.tensors).path(), &DEVICE)
+            .expect("a published folder loads")
     }
 
     fn ids(tokens: &[i32]) -> Tensor<Cpu, 2, Int> {
@@ -229,7 +231,8 @@ fn every_family_is_exported_as_it_was_imported() {
 fn parameters_of_every_family_are_counted() {
     for family in FAMILIES {
         let golden = Golden::read(family);
-        let config = weights::pretrained_config(golden.published().path()).expect("described");
+        let config =
+            weights::pretrained_config(published(&golden.config, &golden.tensors).path()).expect("described");
         let counted = models::Footprint::of(&config).expect("small").parameters;
         let stored: usize = golden.tensors.values().map(|shape| shape.iter().product::<usize>()).sum();
         assert_eq!(counted, stored as u64, "{family}");
@@ -242,7 +245,9 @@ fn a_window_that_hides_nothing_is_none() {
     let window = |key: &str, value: Value| {
         let mut golden = Golden::read("mistral-window");
         golden.config[key] = value;
-        weights::pretrained_config(golden.published().path()).expect("described").window
+        weights::pretrained_config(published(&golden.config, &golden.tensors).path())
+            .expect("described")
+            .window
     };
     assert_eq!(window("sliding_window", json!(5)), Some(5));
     assert_eq!(window("sliding_window", json!(40)), None);
@@ -255,7 +260,7 @@ fn keys_that_change_no_network_are_ignored_by_name_and_others_are_refused() {
     let read = |key: &str, value: Value, family: &str| {
         let mut golden = Golden::read(family);
         golden.config[key] = value;
-        let folder = golden.published();
+        let folder = published(&golden.config, &golden.tensors);
         weights::ignored_keys(folder.path()).map_err(|error| error.to_string())
     };
 

@@ -7,12 +7,16 @@ use burn::tensor::{DType, Tensor};
 use models::activation::Pointwise;
 use models::attention::AttentionOptions;
 use models::dropout::DropoutKey;
-use models::{Chunks, Compute, Decoder, Footprint, GptConfig, Kernels, Lean, PassOptions, Plain, recompute};
+use models::weights::{self, Incoming, Stored};
+use models::{
+    Chunks, Compute, Decoder, Footprint, Gpt, GptConfig, Kernels, Lean, PassOptions, Plain, presets,
+    recompute,
+};
 use models::{NormKind, Positions};
 
 use crate::alone::is_alone;
 use crate::counting::bytes;
-use crate::fixtures::{Cpu, Tape, batch, model, normal, shrunk, tokens, unusual};
+use crate::fixtures::{Cpu, DEVICE, Tape, batch, model, named_values, normal, shrunk, tokens, unusual};
 
 fn attention_peak<K: Kernels<Tape>>(time: usize, kernels: &K) -> usize {
     let options = AttentionOptions { scale: 0.1, soft_cap: None, window: None, compute: Compute::F32 };
@@ -210,14 +214,14 @@ fn a_narrowed_model_holds_narrow_weights_and_casts_none_again() {
         return;
     }
     let config = GptConfig { n_layer: 4, n_embd: 128, compute: Compute::Bf16, ..shrunk("llama-1.1b") };
-    let fresh = || models::Gpt::<Cpu>::new(&config, 7, &crate::fixtures::DEVICE).expect("valid");
+    let fresh = || Gpt::<Cpu>::new(&config, 7, &DEVICE).expect("valid");
     let (_, wide) = bytes(fresh);
     let (_, narrow) = bytes(|| fresh().narrowed());
     let matrices = Footprint::of(&config).expect("small").multiplied * 4;
     let spared = (wide - narrow) as f64 / (matrices / 2) as f64;
     assert!((0.97..1.0).contains(&spared), "{spared:.3} of half the matrices' {matrices} bytes spared");
 
-    let step = |model: &models::Gpt<Cpu>| {
+    let step = |model: &Gpt<Cpu>| {
         let decode = || Decoder::new(model, 8).feed(tokens(1, 1, 60, 1)).expect("it fits");
         bytes(decode).0
     };
@@ -232,7 +236,7 @@ fn inference_holds_nothing_but_its_result() {
         return;
     }
     let config = GptConfig { n_layer: 6, n_embd: 64, n_positions: 64, ..shrunk("gpt2") };
-    let model = models::Gpt::<Cpu>::new(&config, 7, &crate::fixtures::DEVICE).expect("valid");
+    let model = Gpt::<Cpu>::new(&config, 7, &DEVICE).expect("valid");
     let loss = || model.loss(batch(&config, 4, 64), &PassOptions::default(), &Plain::default());
     let (_, held) = bytes(loss);
     assert!(held < 4096, "a loss is one number, {held} bytes are held");
@@ -244,7 +248,7 @@ fn a_decoding_step_allocates_no_second_cache() {
         return;
     }
     let config = GptConfig { n_positions: 4096, ..shrunk("gpt2") };
-    let model = models::Gpt::<Cpu>::new(&config, 7, &crate::fixtures::DEVICE).expect("valid");
+    let model = Gpt::<Cpu>::new(&config, 7, &DEVICE).expect("valid");
     let decoder = Mutex::new(Decoder::new(&model, 4096));
     let step = || decoder.lock().expect("one thread").feed(tokens(1, 1, 60, 1)).expect("it fits");
     let (peak, held) = bytes(step);
@@ -258,4 +262,38 @@ fn a_decoding_step_allocates_no_second_cache() {
         held < keys_of_one_layer / 2,
         "the cache has its size from the start, yet {held} bytes came on top"
     );
+}
+
+#[test]
+fn weights_are_converted_with_a_few_tensors_in_memory() {
+    if !is_alone() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    for (preset, stored) in [("llama-1.1b", Stored::Bf16), ("gpt2", Stored::F32), ("gpt2", Stored::F16)] {
+        let full = presets::preset(preset).expect("a preset");
+        let (n_inner, vocab_size) = (full.n_inner.map(|_| 256), 300);
+        let config = GptConfig { n_layer: 12, n_head: 4, n_embd: 128, n_inner, vocab_size, ..full };
+        let config = GptConfig { n_kv_head: config.n_kv_head.map(|_| 2), n_positions: 64, ..config };
+        let published = folder.path().join(format!("{preset}-{stored:?}"));
+        std::fs::create_dir(&published).expect("a folder");
+        weights::save_pretrained(&model(&config), &published, stored).expect("saved");
+        let native = published.join("native");
+        let (peak, _) = bytes(|| {
+            let incoming = Incoming::open(&published).expect("a published folder");
+            incoming.save(&native, |_| {}).expect("converted");
+        });
+        let footprint = Footprint::of(&config).expect("valid");
+        let largest = 4 * footprint.largest_tensor.max(3 * 128 * 128) as usize;
+        assert!(peak < 5 * largest + 64_000, "{preset}: {peak} bytes, the largest tensor has {largest}");
+        assert!(peak < footprint.weight_bytes() as usize / 3, "{preset}: {peak} bytes");
+
+        let loaded: Gpt<Tape> = weights::load_pretrained(&published, &DEVICE).expect("loads");
+        let converted: Gpt<Tape> = weights::load_native(&native, &DEVICE).expect("loads");
+        assert_eq!(converted.config(), loaded.config());
+        assert!(named_values(&converted, None) == named_values(&loaded, None), "{preset}: other numbers");
+        let file = std::fs::metadata(&native).expect("written").len();
+        let number = if stored == Stored::F32 { 4 } else { 2 };
+        assert!(file.abs_diff(number * footprint.parameters) < 32_000, "{preset}: {file} bytes");
+    }
 }

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use anyhow::Context;
 use burn::tensor::backend::Backend;
-use models::{Gpt, LoraConfig, weights::load_adapters};
+use models::weights::{Factors, PeftAdapters, load_adapters};
+use models::{Gpt, GptConfig, LoraConfig};
 use tokenizer::Tokenizer;
 
 use crate::checkpoint::{TOKENIZER, WEIGHTS};
 use crate::config::{Config, LoraBase};
-use crate::weights::Factors;
 use crate::{BadInput, Pretrained};
 
 const WAY_OUT: &str = "name the right checkpoint by --set train.lora_base.path=PATH";
@@ -25,6 +25,11 @@ pub fn refuse_without_base(config: &Config) -> Result<(), BadInput> {
     ))
 }
 
+/// Adapters in PEFT's layout for weights of `model`. What they cannot be is bad input.
+pub(crate) fn peft(model: &GptConfig, folder: &Path) -> anyhow::Result<PeftAdapters> {
+    PeftAdapters::open(model, folder).map_err(|error| BadInput(error.to_string()).into())
+}
+
 /// The model of the checkpoint `folder`: frozen weights with the saved adapters.
 pub(crate) fn load<B: Backend>(
     folder: &Path,
@@ -37,6 +42,8 @@ pub(crate) fn load<B: Backend>(
         BadInput(format!("{} names no weights under its adapters; {WAY_OUT}", folder.display()))
     })?;
     let tokenizer = Tokenizer::load(folder.join(TOKENIZER))?;
+    // Adapters have learned beside rounded weights.
+    let factors = if factors == Factors::Wide { Factors::Rounded(config.memory.base) } else { factors };
     let gpt = open(base)?.knowing(tokenizer).load::<B>(&config.model, factors, device)?;
     let gpt = gpt.with_adapters(lora, config.train.seed)?;
     Ok(load_adapters(gpt, &folder.join(WEIGHTS))?)

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use burn::tensor::backend::Backend;
+use models::weights::{Factors, PeftAdapters};
 use models::{Gpt, GptConfig};
 use tokenizer::{Fingerprint, Tokenizer};
 
 use crate::checkpoint::{CONFIG, TOKENIZER, Verified};
 use crate::config::{Config, DataSource, LoraBase};
-use crate::weights::{self, Factors};
-use crate::{BadInput, trained, tuning};
+use crate::{BadInput, lora, trained, tuning, weights};
 
 /// GPU kernels prefer multiples as vocabulary.
 const ROWS: usize = 64;
@@ -22,6 +22,7 @@ pub struct Pretrained {
     run: Option<PathBuf>,
     saved: Config,
     tokenizer: Tokenizer,
+    adapters: Option<PeftAdapters>,
     added: u32,
     /// They would lack the added tokens.
     drops_indexes: bool,
@@ -38,7 +39,14 @@ impl Pretrained {
         let (run, checkpoint) = trained::checkpoint(path, None)?;
         let tokenizer = Tokenizer::load(checkpoint.path.join(TOKENIZER))?;
         let saved = Config::load(&checkpoint.path.join(CONFIG).to_string_lossy(), &[])?;
-        Ok(Self { checkpoint, run, saved, tokenizer, added: 0, drops_indexes: false, defaults: None })
+        let (adapters, added, drops_indexes, defaults) = (None, 0, false, None);
+        Ok(Self { checkpoint, run, saved, tokenizer, adapters, added, drops_indexes, defaults })
+    }
+
+    /// Lets the adapters in `folder`, in PEFT's layout, learn on beside these weights.
+    pub fn beside(mut self, folder: Option<&Path>) -> anyhow::Result<Self> {
+        self.adapters = folder.map(|folder| lora::peft(&self.saved.model, folder)).transpose()?;
+        Ok(self)
     }
 
     /// Its run's name: a new run's default.
@@ -71,6 +79,9 @@ impl Pretrained {
             "tokenizer.kind=file".to_owned(),
             format!("tokenizer.path={}", serde_json::json!(vocabulary)),
         ];
+        let lora =
+            self.adapters.iter().map(|adapters| format!("train.lora={}", serde_json::json!(adapters.lora())));
+        let set = &lora.chain(set.iter().cloned()).collect::<Vec<_>>()[..];
         if name.is_none() {
             let defaults = tuning::defaults(&self.saved.model, set)?;
             self.defaults = Some(tuning::described(&defaults));
@@ -78,7 +89,7 @@ impl Pretrained {
         }
         let name = name.unwrap_or(&saved);
 
-        let mut config = Config::load(name, &[&given, set].concat())?;
+        let mut config = Config::load(name, &[&given[..], set].concat())?;
         if self.looks_up() && !config.model.longest_match {
             return Err(BadInput(format!(
                 "{} was trained with `model.longest_match`, which cannot be taken from it; leave it true",
@@ -146,8 +157,12 @@ impl Pretrained {
     pub fn weights<B: Backend>(&self, wanted: &Config, device: &B::Device) -> anyhow::Result<Gpt<B>> {
         self.announce(wanted);
         let Some(lora) = &wanted.train.lora else { return self.load(&wanted.model, Factors::Wide, device) };
-        let gpt = self.load(&wanted.model, Factors::Computed, device)?;
-        Ok(gpt.with_adapters(lora, wanted.train.seed)?)
+        let gpt = self.load(&wanted.model, Factors::Frozen(wanted.memory.base), device)?;
+        let gpt = gpt.with_adapters(lora, wanted.train.seed)?;
+        Ok(match &self.adapters {
+            Some(adapters) => adapters.load(gpt)?,
+            None => gpt,
+        })
     }
 
     fn announce(&self, Config { model: wanted, train, .. }: &Config) {
@@ -188,14 +203,14 @@ impl Pretrained {
         let tokens = self.tokenizer.vocab_size() as usize;
         let known = (tokens - self.added as usize).min(stored.model.vocab_size);
         let is_final = known == tokens && stored.model == *wanted && stored.train.lora.is_none();
-        let factors = if is_final { factors } else { Factors::Wide };
-
-        let gpt = weights::load::<B>(&self.checkpoint.path, &stored, factors, device)?.merged();
+        let path = &self.checkpoint.path;
         if is_final {
-            return Ok(gpt);
+            return weights::load(path, &stored, factors, device);
         }
+        let gpt = weights::load::<B>(path, &stored, Factors::Wide, device)?.merged();
         let gpt = gpt.with_vocabulary(known..tokens, wanted.vocab_size);
-        Ok(if wanted.longest_match { gpt.with_longest_match(wanted.match_pdrop) } else { gpt })
+        let gpt = if wanted.longest_match { gpt.with_longest_match(wanted.match_pdrop) } else { gpt };
+        Ok(factors.apply(gpt))
     }
 
     pub(crate) fn knowing(mut self, tokenizer: Tokenizer) -> Self {

@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::backend::Backend;
 use models::Gpt;
+use models::weights::{Factors, PeftAdapters};
 use tokenizer::Tokenizer;
 
 use crate::BadInput;
 use crate::checkpoint::{CONFIG, Checkpoints, TOKENIZER, Verified, Which};
 use crate::config::{Config, DataSection, IndexEntry};
 use crate::directory::{is_checkpoint, latest, latest_named};
-use crate::weights::{self, Factors};
-use crate::{Indexes, own_entry};
+use crate::{Indexes, lora, own_entry, weights};
 
 /// Selects a checkpoint; by default the latest of the default configuration's last run.
 #[derive(Debug, Clone, Copy, Default)]
@@ -24,6 +24,8 @@ pub struct Wanted<'a> {
     pub config: Option<&'a str>,
     /// Configuration changes, each `section.key=value`.
     pub set: &'a [String],
+    /// Adapters for its weights, in PEFT's layout.
+    pub adapter: Option<&'a Path>,
 }
 
 /// A verified checkpoint with its configuration and tokenizer.
@@ -38,12 +40,13 @@ pub struct Trained {
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
     indexed: Vec<IndexEntry>,
+    adapters: Option<PeftAdapters>,
 }
 
 impl Trained {
     /// Finds and verifies the checkpoint.
     pub fn open(wanted: Wanted<'_>) -> anyhow::Result<Self> {
-        let Wanted { from, which, config: name, set } = wanted;
+        let Wanted { from, which, config: name, set, adapter } = wanted;
         let path = from.map_or_else(|| latest_named(name), Path::to_owned);
         let (run, checkpoint) = checkpoint(&path, which)?;
         let saved = checkpoint.path.join(CONFIG).to_string_lossy().into_owned();
@@ -55,7 +58,8 @@ impl Trained {
         };
 
         if config.train.lora.is_none() {
-            // The adapters are the checkpoint's.
+            // The adapters are the checkpoint's, with the form of weights beside which they learned.
+            config.memory.base = learned.memory.base;
             config.train.lora.clone_from(&learned.train.lora);
             config.train.lora_base.clone_from(&learned.train.lora_base);
         }
@@ -70,7 +74,8 @@ impl Trained {
             // Configured shards may have moved since.
             indexed.extend([&config, &learned].map(|config| own_entry(config, folder)));
         }
-        Ok(Self { data: folder.filter(|_| same), checkpoint, config, tokenizer, indexed })
+        let adapters = adapter.map(|folder| lora::peft(&config.model, folder)).transpose()?;
+        Ok(Self { data: folder.filter(|_| same), checkpoint, config, tokenizer, indexed, adapters })
     }
 
     /// Opens the indexed texts (`longest_match`), or passes the reason to `warn`.
@@ -94,7 +99,12 @@ impl Trained {
 
     /// Loads the weights to `device`, apart from any adapters.
     pub fn separate<B: Backend>(&self, device: &B::Device) -> anyhow::Result<Gpt<B>> {
-        weights::load(&self.checkpoint.path, &self.config, Factors::Wide, device)
+        let gpt = weights::load(&self.checkpoint.path, &self.config, Factors::Wide, device)?;
+        match &self.adapters {
+            // A run's own adapters belong to the weights of given ones.
+            Some(adapters) => Ok(adapters.load(gpt.merged().with_adapters(adapters.lora(), 0)?)?),
+            None => Ok(gpt),
+        }
     }
 
     /// Loads weights with matrices in the compute type.

@@ -4,23 +4,15 @@ use std::path::Path;
 
 use backend_offload::{Bytes, available_host_memory};
 use burn::tensor::backend::Backend;
-use models::{Footprint, Gpt, GptConfig, weights::Layout};
+use models::weights::{Factors, Layout};
+use models::{Footprint, Gpt, GptConfig};
 
 use crate::checkpoint::WEIGHTS;
 use crate::config::Config;
 use crate::{BadInput, lora};
 
-/// The type of factors of products.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Factors {
-    /// f32, as stored.
-    Wide,
-    /// The compute type, for weights that never change.
-    Computed,
-}
-
 /// Loads verified weights in `folder`, which must be of the configured model. Adapters come with their frozen weights,
-/// whose form is `factors`.
+/// which hold the values of `memory.base`.
 pub fn load<B: Backend>(
     folder: &Path,
     config: &Config,
@@ -40,12 +32,9 @@ pub fn load<B: Backend>(
         ))
         .into());
     }
-    match (&config.train.lora, factors) {
-        (Some(adapters), _) => lora::load(folder, config, (adapters, factors), device),
-        (None, Factors::Wide) => Ok(models::weights::load(wanted, &[&path], Layout::Native, device)?),
-        (None, Factors::Computed) => {
-            Ok(models::weights::load_narrowed(wanted, &[&path], Layout::Native, device)?)
-        }
+    match &config.train.lora {
+        Some(adapters) => lora::load(folder, config, (adapters, factors), device),
+        None => Ok(models::weights::load_as(wanted, factors, &[&path], Layout::Native, device)?),
     }
 }
 

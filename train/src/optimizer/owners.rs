@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 
 use anyhow::Context;
 use backend_offload::Managed;
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{
     Shape, Tensor, TensorData,
     backend::{AutodiffBackend, Backend},
 };
-use models::{Gpt, OnDemand};
+use models::{Gpt, OnDemand, ParameterInfo};
 
 use super::HostPart;
 use crate::ranks::Ranks;
@@ -35,13 +35,15 @@ impl Owners {
         if ranks.is_alone() {
             return Self::default();
         }
-        let mut shapes = Shapes::default();
-        gpt.visit(&mut shapes);
-        let sizes: Vec<u64> = shapes.found.iter().map(|(.., shape)| shape.num_elements() as u64).collect();
+        let learning = gpt.learning();
+        let sizes: Vec<u64> = learning.iter().map(|(_, parameter)| parameter.elements()).collect();
         let owners = exchange::shards(&sizes, ranks.world());
-        let by_id = shapes.found.iter().zip(&owners).map(|((_, id, _), rank)| (*id, *rank)).collect();
-        let owned = shapes.found.into_iter().zip(owners);
-        let by_name = owned.map(|((name, _, shape), rank)| (name, Owned { rank, shape })).collect();
+        let by_id = learning.iter().zip(&owners).map(|((id, _), rank)| (*id, *rank)).collect();
+        let owned = learning.into_iter().zip(owners);
+        let by_name = owned.map(|((_, ParameterInfo { name, shape, .. }), rank)| {
+            (name, Owned { rank, shape: Shape::from(shape) })
+        });
+        let by_name = by_name.collect();
         Self { rank: ranks.rank(), by_name, by_id }
     }
 
@@ -78,26 +80,6 @@ pub(super) fn gathered<B: AutodiffBackend<InnerBackend: Managed>>(
     let gpt = gpt.map(&mut gather);
     let gpt = gpt.with_weights_on_demand(|id| gather.on_demand.remove(&id));
     (gpt, gather.outcome)
-}
-
-#[derive(Default)]
-struct Shapes {
-    path: Vec<String>,
-    found: Vec<(String, ParamId, Shape)>,
-}
-
-impl<B: Backend> ModuleVisitor<B> for Shapes {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        self.found.push((self.path.join("."), param.id, param.lazy_shape()));
-    }
 }
 
 struct Gather<'a> {

@@ -8,7 +8,7 @@ use burn::module::ParamId;
 use burn::tensor::{DType, Shape, Tensor, backend::Backend};
 use host_optim::{Code, HostOptimError, HostState, Incoming, TileTensors, Update, decoded_by_kernel};
 use models::tiles::{self, Rounding, Tiles};
-use models::{Compute, OnDemand, random};
+use models::{BaseForm, Compute, OnDemand, random};
 use runs::BadInput;
 use runs::config::{Config, CrossingKind, StreamKind};
 
@@ -60,6 +60,7 @@ fn check_bytes(config: &Config, device_has_them: bool) -> Result<(), BadInput> {
         ("memory.stream", memory.stream != StreamKind::Computed),
         ("memory.gradients", memory.gradients != CrossingKind::Computed),
         ("memory.activations", memory.activations != CrossingKind::Computed),
+        ("memory.base", matches!(memory.base, BaseForm::Int8 | BaseForm::Nf4)),
     ];
     match used.iter().find(|(_, used)| *used) {
         Some((key, _)) if !device_has_them => Err(BadInput(format!(

@@ -8,9 +8,9 @@ use exchange::{OneBit, Share, groups};
 use models::{Chunks, Footprint};
 use runs::config::{Config, CrossingKind, ExchangeKind, OptimizerKind};
 
+use super::learned::Learned;
 use super::operations::Operations;
-use super::placement::{Placement, largest_block_matrix, largest_learned};
-use crate::parameters::learned;
+use super::placement::{Placement, largest_block_matrix};
 
 const WIDE: u64 = 4;
 
@@ -168,51 +168,6 @@ impl UpdateBytes {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Learned {
-    /// Whether all weights learn. Frozen ones are narrow themselves and have no gradient.
-    all: bool,
-    per_block: u64,
-    largest: u64,
-    /// Bytes per token of adapters on the tape: the product with `down`, wide and narrow.
-    tape_per_token: u64,
-}
-
-impl Learned {
-    fn new(config: &Config, footprint: &Footprint) -> Self {
-        let (per_block, largest) = (footprint.per_block, footprint.largest_tensor);
-        let Some(lora) = &config.train.lora else {
-            return Self { all: true, per_block, largest, tape_per_token: 0 };
-        };
-
-        let adapters = learned(config);
-        let of_first = adapters.iter().filter(|adapter| adapter.block() == Some(0));
-        let layers = config.model.n_layer;
-        let blocks = config.train.recompute.map_or(layers, |every| every.clamp(1, layers)) as u64;
-        let each = lora.rank as u64 * (WIDE + config.model.compute.bytes());
-        Self {
-            all: false,
-            per_block: of_first.map(models::ParameterInfo::elements).sum(),
-            largest: largest_learned(config),
-            tape_per_token: each.saturating_mul(lora.targets.len() as u64).saturating_mul(blocks),
-        }
-    }
-
-    /// Bytes of the head's gradient while it waits for the embedding's.
-    fn tied_gradient_bytes(self, config: &Config) -> u64 {
-        if config.model.tie_word_embeddings && self.all { self.largest * WIDE } else { 0 }
-    }
-
-    fn largest_sum(self, largest: u64) -> u64 {
-        if self.all { largest } else { self.largest * WIDE }
-    }
-
-    /// Bytes of the largest operation at least. A frozen weight is only read: no second tensor has its size.
-    fn least(self, largest: u64, hidden: u64) -> u64 {
-        if self.all { largest.max(hidden).saturating_mul(2) } else { largest.max(hidden.saturating_mul(2)) }
-    }
-}
-
 /// Weights under adapters: copied to the host once, then only to the device.
 const FROZEN: &str = "weights, frozen";
 
@@ -233,7 +188,7 @@ impl Demand {
         let [attention, loss] = footprint.working_bytes(batch, sequence, Chunks::default());
         let pass_temporaries = hidden.saturating_mul(WIDE_IN_PASS).max(attention);
         let learns = Learned::new(config, footprint);
-        let narrow = if learns.all { footprint.narrow_weight_bytes(train.recompute) } else { 0 };
+        let narrow = learns.narrow_copies(config, footprint);
         let added = for_tokens(learns.tape_per_token);
         let tape = for_tokens(footprint.activation_bytes_per_token(train.recompute)).saturating_add(added);
 
@@ -257,14 +212,15 @@ impl Demand {
         let placement = Placement::new(config);
         // Decoded weights are not kept.
         let kept_narrow = if placement.tiles[0] { 0 } else { kept_narrow };
-        let (coding, coding_temporaries) =
-            (placement.coding_bytes(config, fused), placement.coding_temporaries(config));
-        let [passing, late] = [passing.max(loss), passing]
-            .map(|bytes| bytes.saturating_add(placement.decoded_bytes(config)).max(coding_temporaries));
+        let coding = placement.coding_bytes(config, fused).max(learns.decoding_bytes(config));
+        let coding_temporaries = placement.coding_temporaries(config);
+        let decoded = placement.decoded_bytes(config) + learns.decoded_bytes(config);
+        let [passing, late] =
+            [passing.max(loss), passing].map(|bytes| bytes.saturating_add(decoded).max(coding_temporaries));
 
         let sums = sums_held(config, ranks);
         let largest = placement.largest_tensor(config, footprint);
-        let stepped = placement.largest_on_device(config, footprint);
+        let stepped = placement.largest_on_device(config, learns);
         let updates = UpdateBytes::new(config, &placement, operations, stepped);
 
         let gradients = placement.on_device * WIDE;
@@ -319,7 +275,7 @@ impl Demand {
             part("a micro-batch's gradients", [0, apart], groups - 1, groups - 1),
             part("activations", [kept, 0], groups, groups),
             // Dropping a clean block costs no copy, so it spills earlier.
-            part(FROZEN, [placement.frozen; 2], 2 * groups, 0),
+            part(FROZEN, [learns.frozen; 2], 2 * groups, 0),
             part("narrow copies of weights", [kept_narrow, 0], groups, groups),
             part("optimizer state", [state; 2], 1, 1),
         ];

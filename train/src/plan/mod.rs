@@ -6,6 +6,7 @@ mod checkpoints;
 mod choice;
 mod demand;
 mod described_machine;
+mod learned;
 mod machine;
 mod measured;
 mod operations;
@@ -29,6 +30,7 @@ pub(crate) use measured::Measured;
 pub(crate) use states_on_disk::StatesOnDisk;
 
 use demand::{Demand, state_bytes};
+use learned::Learned;
 use models::Footprint;
 use replay::Replayed;
 use runs::BadInput;
@@ -144,7 +146,7 @@ pub(crate) struct Held {
 /// neglected.
 pub(crate) fn flops_per_token(config: &Config, footprint: &Footprint, recompute: bool) -> f64 {
     let all = footprint.flops_per_token(config.sequence(), recompute);
-    all - if config.train.lora.is_some() { footprint.weight_gradient_flops_per_token() } else { 0.0 }
+    all - Learned::new(config, footprint).saved_flops_per_token(footprint)
 }
 
 struct DiskTraffic {
@@ -241,10 +243,10 @@ fn host_least(config: &Config, machine: &Machine, demand: &Demand, all: u64) -> 
 
 /// Weights and states; with adapters, theirs alone.
 fn checkpoint_bytes(config: &Config, footprint: &Footprint, demand: &Demand) -> u64 {
-    match &config.train.lora {
-        Some(_) => 4 * demand.placement.on_device + demand.placement.device_state_bytes(),
-        None => footprint.weight_bytes() + state_bytes(config.train.optimizer, footprint),
+    if Learned::new(config, footprint).all {
+        return footprint.weight_bytes() + state_bytes(config.train.optimizer, footprint);
     }
+    4 * demand.placement.on_device + demand.placement.device_state_bytes()
 }
 
 fn held(parts: &[demand::Part], spilled: &[u64]) -> Vec<Held> {

@@ -1,10 +1,11 @@
 //! Parameters by the place of their update, and their memory there.
 
 use models::tiles::{AT_ONCE, DECODED_AT_ONCE, TILE};
-use models::{Compute, Footprint, GptConfig, ParameterInfo, Part};
+use models::{Compute, Footprint, ParameterInfo};
 use runs::config::{Config, CrossingKind, ExchangeKind, OptimizerKind, PlacementKind, StateKind, StreamKind};
 
 use super::demand::{Passes, partial_sums};
+use super::learned::Learned;
 use crate::parameters::{Form, Home, home, learned};
 use crate::rule::{format, keeps_second_moment};
 
@@ -23,8 +24,6 @@ const TENSORS_PER_DECODING: u64 = 2;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Placement {
     pub(super) on_device: u64,
-    /// Bytes of weights under adapters.
-    pub(super) frozen: u64,
     with_two_moments: u64,
     /// Parameters updated on the host, f32 on the device.
     pub(super) wide: u64,
@@ -80,27 +79,6 @@ pub(super) fn largest_block_matrix(config: &Config) -> u64 {
     matrices.map(|[rows, columns]| (rows * columns) as u64).max().unwrap_or_default()
 }
 
-/// Bytes of frozen weights: factors of products in the compute type, others in f32, and a narrow copy of a tied head.
-fn frozen_bytes(model: &GptConfig) -> u64 {
-    let bytes = |parameter: &ParameterInfo| {
-        let is_factor = parameter.is_projection() || parameter.part == Part::Head;
-        let each = if is_factor { model.compute.bytes() } else { WIDE };
-        let head =
-            if parameter.part == Part::Tokens && model.tie_word_embeddings && model.compute != Compute::F32 {
-                model.compute.bytes()
-            } else {
-                0
-            };
-        parameter.elements().saturating_mul(each + head)
-    };
-    model.parameters().iter().fold(0, |sum, parameter| sum.saturating_add(bytes(parameter)))
-}
-
-/// In numbers.
-pub(super) fn largest_learned(config: &Config) -> u64 {
-    learned(config).iter().map(ParameterInfo::elements).max().unwrap_or_default()
-}
-
 impl Placement {
     pub(super) fn new(config: &Config) -> Self {
         let mut placement = Self::default();
@@ -124,9 +102,6 @@ impl Placement {
             }
         }
 
-        if config.train.lora.is_some() {
-            placement.frozen = frozen_bytes(&config.model);
-        }
         let memory = &config.memory;
         if memory.optimizer == PlacementKind::Host {
             let tokens = (config.train.micro_batch * config.sequence() * config.model.n_embd) as u64;
@@ -144,10 +119,9 @@ impl Placement {
         (self.on_device + self.with_two_moments) * WIDE
     }
 
-    pub(super) fn largest_on_device(&self, config: &Config, footprint: &Footprint) -> u64 {
+    pub(super) fn largest_on_device(&self, config: &Config, learns: Learned) -> u64 {
         WIDE * match (self.on_host(), self.on_device) {
-            _ if self.frozen > 0 => largest_learned(config),
-            (0, _) => footprint.largest_tensor,
+            (0, _) => learns.largest,
             (_, 0) => 0,
             _ => largest_block_matrix(config),
         }

@@ -1,4 +1,4 @@
-//! A progress bar over the bytes of an input; without a terminal it prints nothing.
+//! A progress bar over the bytes of an input or a new file; without a terminal it prints nothing.
 
 use std::time::{Duration, Instant};
 
@@ -40,6 +40,14 @@ impl InputBar {
         self.bar.set_length(progress.input_bytes);
         self.bar.set_position(progress.position);
         self.bar.set_message(rates);
+    }
+
+    /// After `done` of `all` bytes were written.
+    pub(crate) fn set_written(&self, done: u64, all: u64) {
+        let rate = format!("{:.1} MB/s", done as f64 / 1e6 / self.seconds());
+        self.bar.set_length(all);
+        self.bar.set_position(done);
+        self.bar.set_message(rate);
     }
 
     pub(crate) fn seconds(&self) -> f64 {

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use backend_offload::{Offload, Offloadable};
 use burn::tensor::backend::Backend;
+use models::weights::Factors;
 use models::{ConfigError, Gpt};
 use runs::config::Config;
 use runs::directory::RunDirectory;
-use runs::weights::Factors;
 
 use super::exchange::Restored;
 use super::{Exchange, Progress, Tape, restore};
@@ -39,8 +39,8 @@ pub(crate) fn first_state<I: Offloadable>(
             }
         }
         let is_frozen = config.train.lora.is_some();
-        let factors = if is_frozen { Factors::Computed } else { Factors::Wide };
-        let gpt = frozen(runs::weights::load(&checkpoint.path, config, factors, device)?);
+        let factors = if is_frozen { Factors::Frozen(config.memory.base) } else { Factors::Wide };
+        let gpt = runs::weights::load(&checkpoint.path, config, factors, device)?;
         let owners = owners(config, &gpt, ranks);
         let (progress, mut optimizer) = restore(&checkpoint.path, config, device, owners)?;
         let restored = restore_exchange(&checkpoint.path, &progress, ranks, exchange)?;
@@ -51,7 +51,7 @@ pub(crate) fn first_state<I: Offloadable>(
     }
 
     let gpt = match &directory.pretrained {
-        Some(pretrained) => frozen(pretrained.weights(config, device)?),
+        Some(pretrained) => pretrained.weights(config, device)?,
         None => without_base(fresh(config, computes_nothing(), device)?, config)?,
     };
 
@@ -77,15 +77,10 @@ fn restore_exchange(
     Ok(restored)
 }
 
-/// Weights under adapters never change, so each is cast to the compute type once.
-fn frozen<B: Backend>(gpt: Gpt<B>) -> Gpt<B> {
-    if gpt.has_adapters() { gpt.narrowed() } else { gpt }
-}
-
 /// Only a dry run has adapters on fresh weights.
-fn without_base<B: Backend>(gpt: Gpt<B>, Config { train, .. }: &Config) -> anyhow::Result<Gpt<B>> {
+fn without_base<B: Backend>(gpt: Gpt<B>, Config { train, memory, .. }: &Config) -> anyhow::Result<Gpt<B>> {
     match &train.lora {
-        Some(lora) => Ok(frozen(gpt.with_adapters(lora, train.seed)?)),
+        Some(lora) => Ok(gpt.frozen(memory.base).with_adapters(lora, train.seed)?),
         None => Ok(gpt),
     }
 }

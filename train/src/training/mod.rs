@@ -31,7 +31,7 @@ pub(crate) use learner::Learner;
 pub(crate) use metrics::Peaks;
 pub(crate) use samples::{QuizScore, quiz};
 pub(crate) use session::{Progress, Session, Speed};
-pub(crate) use snapshot::{check, restore, save};
+pub(crate) use snapshot::{check, restore, save_first};
 pub(crate) use strategy::{Display, Failed, Outcome, Taken, Tape, launch};
 pub(crate) use trainer::Trainer;
 pub(crate) use wear::Wear;

@@ -17,7 +17,7 @@ use tokenizer::Tokenizer;
 use super::exchange::Pass;
 use super::shard_gather::ShardGather;
 use super::whole_and_by_rows::{config, micro_batch};
-use super::{Exchange, Learner, Progress, restore, save};
+use super::{Exchange, Learner, Progress, restore, snapshot::save};
 use crate::data::StepData;
 use crate::optimizer::{Optimizer, Owners, Stride, rate_share};
 use crate::plan::StatesOnDisk;

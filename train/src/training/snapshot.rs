@@ -16,7 +16,6 @@ use std::{
 
 use anyhow::{Context, ensure};
 use backend_offload::Managed;
-use burn::backend::{Flex, flex::FlexDevice};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Tensor, TensorData, TensorMetadata, backend::Backend, ops::FloatTensor, try_read_sync};
 use host_optim::{HostOptimError, HostState};
@@ -121,7 +120,26 @@ pub(crate) fn save<I: Backend, B: Backend>(
             .collect(),
     };
 
-    fs::write(folder.join(STATE), serde_json::to_vec_pretty(&state)?).context("writing the state")?;
+    save_beside(folder, &state, config, tokenizer)
+}
+
+/// The checkpoint of a run without a step, whose weights `write` puts into a file.
+pub(crate) fn save_first(
+    folder: &Path,
+    write: impl FnOnce(&Path) -> Result<(), WeightsError>,
+    config: &Config,
+    tokenizer: &Tokenizer,
+) -> anyhow::Result<()> {
+    write(&folder.join(WEIGHTS))?;
+    weights::write_tensors(&folder.join(MOMENTS), &BTreeMap::new(), Stored::F32)
+        .context("saving the optimizer's moments")?;
+    let (optimizer, progress) = (config.train.optimizer, Progress::start(config.train.seed));
+    let state = State { format: FORMAT, optimizer, progress, times: BTreeMap::new() };
+    save_beside(folder, &state, config, tokenizer)
+}
+
+fn save_beside(folder: &Path, state: &State, config: &Config, tokenizer: &Tokenizer) -> anyhow::Result<()> {
+    fs::write(folder.join(STATE), serde_json::to_vec_pretty(state)?).context("writing the state")?;
     fs::write(folder.join(CONFIG), config.to_json()).context("writing the configuration")?;
     tokenizer.save(folder.join(TOKENIZER))?;
     Ok(())
@@ -133,7 +151,7 @@ pub(crate) fn check(folder: &Path) -> anyhow::Result<()> {
     let file = folder.join(WEIGHTS);
     match &config.train.lora {
         Some(lora) => weights::check_adapters(&config.model, lora, &file)?,
-        None => weights::check_native::<Flex>(&config.model, &file, &FlexDevice)?,
+        None => weights::check_native(&config.model, &file)?,
     }
     check_moments(&State::read(folder)?, folder, &TensorFile::open(&folder.join(MOMENTS))?)
 }

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tokenizer::Tokenizer;
 
 use super::exchange::Pass;
-use super::{Exchange, Learner, Progress, restore, save};
+use super::{Exchange, Learner, Progress, restore, snapshot::save};
 use crate::data::{MicroBatch, StepData};
 use crate::optimizer::{Optimizer, Owners, Stride, rate_share};
 use crate::plan::StatesOnDisk;

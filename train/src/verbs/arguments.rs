@@ -34,6 +34,9 @@ pub(crate) struct CheckpointArgs {
     /// The checkpoint of this step instead of the latest.
     #[arg(long)]
     pub(crate) step: Option<u64>,
+    /// A folder of low-rank adapters in PEFT's layout, which are added to the weights.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) adapter: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
     /// auto, cuda, cuda:N, vulkan or cpu.
@@ -45,7 +48,8 @@ impl CheckpointArgs {
     pub(crate) fn open(&self) -> anyhow::Result<Trained> {
         let ConfigArgs { config, set } = &self.config;
         let which = if self.best { Some(Which::Best) } else { self.step.map(Which::Step) };
-        Trained::open(Wanted { from: self.from.as_deref(), which, config: config.as_deref(), set })
+        let (from, config, adapter) = (self.from.as_deref(), config.as_deref(), self.adapter.as_deref());
+        Trained::open(Wanted { from, which, config, set, adapter })
     }
 }
 

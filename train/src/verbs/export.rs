@@ -101,6 +101,11 @@ impl Target {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let target = Target::of(args)?;
+    if args.checkpoint.adapter.is_some() && matches!(target, Target::Peft(_)) {
+        let text =
+            "the adapters of --adapter are in PEFT's layout; export the merged model by another --layout";
+        return Err(BadInput(text.to_owned()).into());
+    }
     let there = args.out.join(target.file());
     if there.exists() {
         return Err(BadInput(format!("{} exists; choose another --out", there.display())).into());

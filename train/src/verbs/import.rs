@@ -3,20 +3,18 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use backend_offload::{Offload, Offloadable};
-use burn::module::Module;
-use models::{GptConfig, weights};
+use models::weights::Incoming;
+use models::{Footprint, GptConfig};
 use runs::BadInput;
 use runs::checkpoint::{CONFIG, Checkpoints, TOKENIZER};
 use runs::config::{Config, TokenizerKind};
-use runs::device::{self, DeviceChoice, Place, Setup, Work};
 use runs::directory::RunDirectory;
 use serde_json::json;
 use tokenizer::Tokenizer;
 
 use super::ConfigArgs;
-use crate::optimizer::Optimizer;
-use crate::training::{self, Progress};
+use crate::progress::InputBar;
+use crate::training;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -39,58 +37,43 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let out = args.out.display();
         return Err(BadInput(format!("{out} holds a run; choose another --out")).into());
     }
-    device::with(DeviceChoice::Cpu, &Setup::unlimited(), Importing { args })
-}
-
-struct Importing<'a> {
-    args: &'a Args,
-}
-
-impl Work for Importing<'_> {
-    type Output = ();
-
-    fn on<I: Offloadable>(self, device: &I::Device, _place: &Place) -> anyhow::Result<()> {
-        let args = self.args;
-        if Checkpoints::is_one(&args.from) {
-            Checkpoints::open(&args.from)?;
-        }
-        let source = &args.tokenizer.clone().unwrap_or_else(|| tokenizer_folder(&args.from));
-        let tokenizer = Tokenizer::load(source).map_err(|error| unusable(&error))?;
-        let model = weights::pretrained_config(&args.from).map_err(|error| unusable(&error))?;
-        let ignored = weights::ignored_keys(&args.from).map_err(|error| unusable(&error))?;
-        if !ignored.is_empty() {
-            println!("ignored in config.json, as the network does not depend on it: {}", ignored.join(", "));
-        }
-        runs::weights::tables_fit(&model)?;
-        let gpt =
-            weights::load_pretrained::<Offload<I>>(&args.from, device).map_err(|error| unusable(&error))?;
-        let config = described(args, gpt.config(), source)?;
-
-        let directory = RunDirectory {
-            path: args.out.clone(),
-            config: config.clone(),
-            from: None,
-            pretrained: None,
-            changes: Vec::new(),
-        };
-        let start = directory.start()?;
-        tokenizer.save(args.out.join(TOKENIZER))?;
-        let optimizer = Optimizer::<Offload<I>>::new(&config.train);
-        let progress = Progress::start(config.train.seed);
-        let bytes = models::Footprint::of(&config.model)?.weight_bytes();
-        Checkpoints::in_run(&args.out).save(0, bytes, |folder| {
-            training::save(folder, &gpt, &optimizer, None, &config, &progress, &tokenizer)
-        })?;
-        // Committed last: an interrupted import leaves no run.
-        let _lock = start.commit(&config)?;
-        let out = args.out.display();
-        println!(
-            "{out}: {} parameters. Try them by `train sample --from {out}`, tune them by `train --from {out} --set \
-             data.path=TEXT`",
-            gpt.num_params()
-        );
-        Ok(())
+    if Checkpoints::is_one(&args.from) {
+        Checkpoints::open(&args.from)?;
     }
+    let source = &args.tokenizer.clone().unwrap_or_else(|| tokenizer_folder(&args.from));
+    let tokenizer = Tokenizer::load(source).map_err(|error| unusable(&error))?;
+    let weights = Incoming::open(&args.from).map_err(|error| unusable(&error))?;
+    let ignored = models::weights::ignored_keys(&args.from).map_err(|error| unusable(&error))?;
+    if !ignored.is_empty() {
+        println!("ignored in config.json, as the network does not depend on it: {}", ignored.join(", "));
+    }
+    runs::weights::tables_fit(weights.config())?;
+    let config = described(args, weights.config(), source)?;
+
+    let directory = RunDirectory {
+        path: args.out.clone(),
+        config: config.clone(),
+        from: None,
+        pretrained: None,
+        changes: Vec::new(),
+    };
+    let start = directory.start()?;
+    tokenizer.save(args.out.join(TOKENIZER))?;
+    let (bytes, bar) = (weights.bytes()?, InputBar::new());
+    Checkpoints::in_run(&args.out).save(0, bytes, |folder| {
+        let write = |path: &Path| weights.save(path, |done| bar.set_written(done, bytes));
+        training::save_first(folder, write, &config, &tokenizer)
+    })?;
+    bar.clear();
+    // Committed last: an interrupted import leaves no run.
+    let _lock = start.commit(&config)?;
+    let out = args.out.display();
+    println!(
+        "{out}: {} parameters. Try them by `train sample --from {out}`, tune them by `train --from {out} --set \
+         data.path=TEXT`",
+        Footprint::of(&config.model)?.parameters
+    );
+    Ok(())
 }
 
 /// Any error in a given file is bad input: another file may work.

@@ -44,6 +44,9 @@ pub(crate) struct Args {
     /// taken, or a checkpoint. Data, schedule, batch and optimizer are the new run's.
     #[arg(long, value_name = "PATH", conflicts_with = "resume")]
     from: Option<PathBuf>,
+    /// A folder of low-rank adapters in PEFT's layout, which learn on beside the weights of `--from`.
+    #[arg(long, value_name = "DIR", requires = "from")]
+    adapter: Option<PathBuf>,
     /// auto, cuda, cuda:N, vulkan or cpu.
     #[arg(long, default_value_t)]
     device: DeviceChoice,
@@ -72,7 +75,8 @@ impl Args {
         if self.overfit_one_batch {
             set.push("train.overfit_one_batch=true".to_owned());
         }
-        let beginning = Beginning { resume: self.resume.as_ref(), pretrained: self.from.as_deref() };
+        let (pretrained, adapter) = (self.from.as_deref(), self.adapter.as_deref());
+        let beginning = Beginning { resume: self.resume.as_ref(), pretrained, adapter };
         let directory = RunDirectory::find(config.as_deref(), &set, out, beginning)?;
         if directory.from.is_none() && directory.pretrained.is_none() && !computes_nothing() {
             runs::lora::refuse_without_base(&directory.config)?;

@@ -9,36 +9,36 @@ use crate::program::{assert_code, assert_success, json, last_words, stderr, stdo
 use crate::tiny::{Tiny, bits};
 
 /// Matrices of 256 KiB and more, so that they spill.
-const SHAPE: &str = r#"model={"preset":"llama-160m","n_layer":3,"n_head":2,"n_embd":256,"n_inner":512,"n_positions":64,"vocab_size":320}"#;
+pub(crate) const SHAPE: &str = r#"model={"preset":"llama-160m","n_layer":3,"n_head":2,"n_embd":256,"n_inner":512,"n_positions":64,"vocab_size":320}"#;
 /// Bytes of the base's matrices.
 const MATRICES: u64 = 4 * (3 * (4 * 256 * 256 + 3 * 256 * 512) + 2 * 320 * 256);
 
-const LORA: [&str; 3] = ["train.lora.rank=4", "train.lora.alpha=16", "train.lr=0.01"];
+pub(crate) const LORA: [&str; 3] = ["train.lora.rank=4", "train.lora.alpha=16", "train.lr=0.01"];
 
-fn based() -> Tiny {
+pub(crate) fn based() -> Tiny {
     let tiny = Tiny::new();
     tiny.run("base", &[SHAPE, "eval.questions=[]"]);
     tiny
 }
 
-fn begin<'a>(out: &'a str, settings: &[&'a str]) -> Vec<&'a str> {
+pub(crate) fn begin<'a>(out: &'a str, settings: &[&'a str]) -> Vec<&'a str> {
     let fixed = ["--from", "base", "--config", "tiny.json", "--out", out, "--device", "cpu", "--json"];
     let fixed = fixed.into_iter().chain(["--log-every", "1"]);
     fixed.chain(settings.iter().flat_map(|setting| ["--set", setting])).collect()
 }
 
 impl Tiny {
-    fn attempt_to_tune(&self, out: &str, settings: &[&str]) -> Output {
+    pub(crate) fn attempt_to_tune(&self, out: &str, settings: &[&str]) -> Output {
         self.train(&begin(out, settings))
     }
 
-    fn tune(&self, out: &str, settings: &[&str]) -> Value {
+    pub(crate) fn tune(&self, out: &str, settings: &[&str]) -> Value {
         let output = self.attempt_to_tune(out, &[&LORA[..], settings].concat());
         assert_success(&output);
         json(&output)
     }
 
-    fn answer(&self, from: &str, more: &[&str]) -> String {
+    pub(crate) fn answer(&self, from: &str, more: &[&str]) -> String {
         let asked = ["sample", "--from", from, "--question", "What is 3 plus 4?", "--temperature", "0"];
         let output = self.train(&[&asked[..], &["--max-new-tokens", "12", "--device", "cpu"], more].concat());
         assert_success(&output);
@@ -80,6 +80,28 @@ fn adapters_are_tuned_saved_alone_asked_evaluated_and_exported() {
     let config: Value = serde_json::from_slice(&config).expect("JSON");
     assert_eq!((&config["r"], &config["peft_type"]), (&4.into(), &"LORA".into()));
     assert!(tiny.join("peft/adapter_model.safetensors").exists());
+    let adapter = ["--adapter", "peft"];
+    assert_eq!(tiny.answer("base", &adapter), answered);
+    assert_ne!(tiny.answer("base", &[]), answered);
+    let again =
+        tiny.train(&[&["eval", "--from", "base", "--device", "cpu", "--json"][..], &adapter].concat());
+    assert_success(&again);
+    assert_eq!(json(&again)["loss"], json(&evaluated)["loss"]);
+    // They learn on where they were.
+    let on = [&begin("on", &["train.steps=1", "train.overfit_one_batch=true"])[..], &adapter].concat();
+    assert_success(&tiny.train(&on));
+    assert!(tiny.losses("on")[0] < losses[11] + 1e-4, "{:?} after {losses:?}", tiny.losses("on"));
+    assert_eq!(tiny.resume("on", &["train.steps=2"])["steps"], 2);
+    let twice = tiny
+        .train(&[&["export", "--from", "base", "--out", "no", "--layout", "peft"][..], &adapter].concat());
+    assert_code(&twice, 2);
+    let dora = fs::read_to_string(tiny.join("peft/adapter_config.json")).expect("written");
+    let dora = dora.replace(r#""r": 4"#, r#""r": 4, "use_dora": true"#);
+    fs::write(tiny.join("peft/adapter_config.json"), dora).expect("writing");
+    let refused = tiny.train(&[&["sample", "--from", "base", "--prompt", "a"][..], &adapter].concat());
+    assert_code(&refused, 2);
+    assert!(last_words(&refused, tiny.path()).contains("DoRA"));
+
     let plain = ["export", "--from", "base", "--out", "none", "--layout", "peft", "--device", "cpu"];
     let plain = tiny.train(&plain);
     assert_code(&plain, 2);

@@ -16,6 +16,7 @@ mod inspect;
 mod known_weights;
 mod longest_match;
 mod lora;
+mod packed;
 mod panics;
 mod plan;
 mod prepare;

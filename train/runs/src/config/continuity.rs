@@ -68,6 +68,7 @@ impl Config {
                 !begun || ours.micro_batch * ours.accumulate == theirs.micro_batch * theirs.accumulate
             }
             "train.seed" | "train.sequence" | "train.optimizer" | "train.overfit_one_batch" => !begun,
+            "memory.base" => false,
             _ if key.starts_with("train.lora") => false,
             _ => match section {
                 "model" | "tokenizer" => false,
@@ -166,7 +167,7 @@ mod tests {
         let moved = tuned(&[], "elsewhere").changes_since(&before, true);
         assert_eq!((moved.allowed.len(), moved.refused.len()), (1, 0), "{moved:?}");
         for begun in [false, true] {
-            for set in [&["train.lora.rank=5"][..], &["train.lora.dropout=0.1"]] {
+            for set in [&["train.lora.rank=5"][..], &["train.lora.dropout=0.1"], &["memory.base=nf4"]] {
                 let refused = tuned(set, "base").changes_since(&before, begun).refused;
                 assert_eq!(refused.len(), 1, "{refused:?}");
             }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use backend_offload::Budget;
-use models::LoraConfig;
+use models::{BaseForm, LoraConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -277,6 +277,8 @@ pub struct MemorySection {
     pub gradients: CrossingKind,
     /// Storage format of recomputed blocks' inputs (`train.recompute`).
     pub activations: CrossingKind,
+    /// Form of the blocks' frozen matrices (`train.lora`), rounded once.
+    pub base: BaseForm,
 }
 
 /// Place of the optimizer.
@@ -430,6 +432,7 @@ impl Default for MemorySection {
             stream: StreamKind::Computed,
             gradients: CrossingKind::Computed,
             activations: CrossingKind::Computed,
+            base: BaseForm::Computed,
         }
     }
 }

@@ -31,6 +31,8 @@ pub struct Beginning<'a> {
     pub resume: Option<&'a Resume>,
     /// Run or checkpoint whose weights a new run takes.
     pub pretrained: Option<&'a Path>,
+    /// Adapters that learn on beside these weights, in PEFT's layout.
+    pub adapter: Option<&'a Path>,
 }
 
 /// A run to start or resume.
@@ -73,7 +75,8 @@ impl RunDirectory {
                 }
             }
             None => {
-                let pretrained = beginning.pretrained.map(Pretrained::open).transpose()?;
+                let open = |path| Pretrained::open(path)?.beside(beginning.adapter);
+                let pretrained = beginning.pretrained.map(open).transpose()?;
                 let called = pretrained.as_ref().filter(|_| name.is_none()).and_then(Pretrained::name);
 
                 let path = out.map_or_else(|| unused(called.as_deref().or(name)), Path::to_owned);

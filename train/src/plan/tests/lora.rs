@@ -1,5 +1,7 @@
 //! Plans of adapters on frozen weights.
 
+use models::ParameterInfo;
+
 use super::*;
 
 const LORA: [&str; 6] = [
@@ -66,4 +68,24 @@ fn adapters_keep_an_automatic_optimizer_on_the_device() {
     let config = Config::load("gpt-7b", &set).expect("valid");
     let placed = placed(&config, &Footprint::of(&config.model).expect("valid"), &card(8 * GIB));
     assert_eq!(placed.memory.optimizer, PlacementKind::Device);
+}
+
+#[test]
+fn a_packed_base_takes_its_bits_and_crosses_the_link_as_it_is() {
+    let exact = seven(&[]);
+    let config = Config::load("gpt-7b", &[]).expect("a preset");
+    let projections = config.model.parameters().into_iter().filter(ParameterInfo::is_projection);
+    let numbers: u64 = projections.map(|parameter| parameter.elements()).sum();
+    let frozen = |plan: &Plan| held(plan, "weights, frozen").bytes;
+    let others = frozen(&exact) - 2 * numbers;
+    for (base, sixteenths) in [("bf16", 32), ("int8", 16), ("nf4", 9)] {
+        let plan = seven(&[&format!("memory.base={base}")]);
+        assert_eq!(plan.refusals(), [""; 0], "{plan}");
+        // An f32 scale for 128 numbers of eight bits.
+        let scales = if base == "int8" { numbers / 32 } else { 0 };
+        assert_eq!(frozen(&plan), others + numbers / 16 * sixteenths + scales, "{base}");
+        assert_eq!(held(&plan, "weights").bytes, held(&exact, "weights").bytes);
+    }
+    let [nf4, whole] = ["nf4", "bf16"].map(|base| seven(&[&format!("memory.base={base}")]));
+    assert!(4 * nf4.bytes_in_per_step < whole.bytes_in_per_step, "{nf4}");
 }

@@ -1,6 +1,6 @@
 //! Sealed checkpoints that are not those of a run.
 
-use burn::backend::Autodiff;
+use burn::backend::{Autodiff, Flex, flex::FlexDevice};
 use burn::module::Module;
 use proptest::{prelude::*, sample::Index};
 use runs::checkpoint::Checkpoints;

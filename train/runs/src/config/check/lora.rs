@@ -1,5 +1,7 @@
 //! Settings incompatible with adapters on frozen weights.
 
+use models::BaseForm;
+
 use super::{Refusals, json};
 use crate::config::{Config, ExchangeKind, OptimizerKind, PlacementKind};
 
@@ -9,6 +11,13 @@ impl Refusals {
             if train.lora_base.is_some() {
                 let text = "`train.lora_base` does nothing without `train.lora`; remove it";
                 self.add(&["train.lora_base", "train.lora"], text.to_owned());
+            }
+            if memory.base != BaseForm::Computed {
+                let text = format!(
+                    "`memory.base` = {} is for frozen weights, and without `train.lora` all learn; set it to \"computed\"",
+                    json(&memory.base)
+                );
+                self.add(&["memory.base", "train.lora"], text);
             }
             return;
         };
