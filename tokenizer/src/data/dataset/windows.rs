@@ -25,8 +25,8 @@ pub enum Align {
     /// Back to back. Without a loss mask, a shard's incomplete last window is left out.
     Anywhere,
     /// At a document's beginning. Only documents longer than a window have windows inside; the last ends with the
-    /// document. A document cut by a window's end opens the next window. With a loss mask, inner windows begin at most
-    /// half a window before the next counted target, with a question if one begins there.
+    /// document. A document cut by a window's end opens the next window. With a loss mask, inner windows begin half a
+    /// window before the next counted target, or later with a question if the document is longer than two windows.
     Document,
 }
 
@@ -226,7 +226,9 @@ fn list(
                 let least = (target - 1).saturating_sub(context).max(document).min(end - length);
                 let most = (target - 1).min(end - length);
                 let question = |starts: &Starts| starts.first_within(least..most + 1);
-                shard.starts.as_ref().and_then(question).unwrap_or(least)
+                // Two windows begin and end a shorter document.
+                let is_long = end - document > 2 * length;
+                shard.starts.as_ref().filter(|_| is_long).and_then(question).unwrap_or(least)
             }
         };
         add(from);
