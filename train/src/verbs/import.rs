@@ -12,7 +12,7 @@ use runs::config::{Config, TokenizerKind};
 use runs::device::{self, DeviceChoice, Place, Setup, Work};
 use runs::directory::RunDirectory;
 use serde_json::json;
-use tokenizer::Tokenizer;
+use tokenizer::{ChatProblem, Error, Message, Role, Tokenizer};
 
 use super::ConfigArgs;
 use crate::optimizer::Optimizer;
@@ -65,6 +65,11 @@ impl Work for Importing<'_> {
         let gpt =
             weights::load_pretrained::<Offload<I>>(&args.from, device).map_err(|error| unusable(&error))?;
         let config = described(args, gpt.config(), source)?;
+        let tokenizer = match config.tokenizer.template {
+            Some(format) => tokenizer.with_format(format).map_err(|error| unusable(&error))?,
+            None => tokenizer,
+        };
+        println!("{}", chat_format(&tokenizer));
 
         let directory = RunDirectory {
             path: args.out.clone(),
@@ -96,6 +101,20 @@ impl Work for Importing<'_> {
 /// Any error in a given file is bad input: another file may work.
 fn unusable(error: &dyn Display) -> BadInput {
     BadInput(error.to_string())
+}
+
+fn chat_format(tokenizer: &Tokenizer) -> String {
+    let question = [Message::new(Role::User, "?")];
+    match (tokenizer.encode_prompt(&question), tokenizer.chat_format()) {
+        (Ok(_), Some(format)) => format!("chat format: {format}"),
+        (Ok(_), None) => "chat format: its own template, which names no known format".to_owned(),
+        (Err(Error::Chat(ChatProblem::NoTemplate)), _) => {
+            "no chat format; `train --from` adds one where it tunes on conversations".to_owned()
+        }
+        (Err(error), _) => {
+            format!("conversations need `--set tokenizer.template=NAME`, such as chatml or llama3: {error}")
+        }
+    }
 }
 
 /// A subfolder in a checkpoint, otherwise the same folder.
