@@ -14,6 +14,7 @@ pub(crate) mod plan;
 pub(crate) mod prepare;
 pub(crate) mod run;
 pub(crate) mod sample;
+mod screen;
 pub(crate) mod tokenizer_train;
 
 pub(crate) use arguments::{CheckpointArgs, ConfigArgs, SamplingArgs};
